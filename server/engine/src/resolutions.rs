@@ -1,7 +1,7 @@
-//! Counts the tasks that this server has resolved, by queue, for the metrics. A run that is tried again resolves no task.
+//! Counts tasks resolved by this server per queue, for the metrics. A retried run resolves no task.
 //!
-//! What follows from a commit has the keys of queues; the names are looked up afterwards, by the pass that publishes what queues
-//! have, so that counting waits for nothing. Queues of which nothing was counted for a day are dropped.
+//! Commits count by queue key, without waiting. A pass looks up the names later. Queues without
+//! resolutions for a day are dropped.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -13,19 +13,19 @@ use tenure_api::states::ReasonResolved;
 
 use crate::gauges::{Metric, SHOWN_AFTER};
 
-/// What is published of each queue. The last one has a label for the reason.
+/// Metrics of each queue. The last one has a label for the reason.
 pub const METRICS: [Metric; 3] = [
     ("queue_completed_tasks", "Tasks of a task queue that were completed"),
     ("queue_failed_tasks", "Tasks of a task queue that failed"),
     ("queue_exception_tasks", "Tasks of a task queue that ended as exceptions"),
 ];
 
-/// How many tasks were resolved for each reason.
 type Counts = BTreeMap<ReasonResolved, u64>;
 
 #[derive(Debug, Default)]
 pub struct Resolutions {
-    /// Since the name was looked up last, by `task_queues.id`. Apart from what is shown, which is locked while it is written out.
+    /// Counts since the last lookup of names, by `task_queues.id`. Separate, because `shown` is
+    /// locked while it is rendered.
     unnamed: Mutex<HashMap<i32, Counts>>,
     shown: Mutex<BTreeMap<TaskQueueId, Shown>>,
 }
@@ -33,12 +33,11 @@ pub struct Resolutions {
 #[derive(Debug)]
 struct Shown {
     counts: Counts,
-    /// When something was added last.
     added: Instant,
 }
 
 impl Resolutions {
-    /// Tasks of these queues were resolved so, by a statement that has committed or may have.
+    /// Counts tasks resolved by a statement that has or may have committed.
     pub fn count(&self, resolved: &[(i32, ReasonResolved)]) {
         if resolved.is_empty() {
             return;
@@ -49,12 +48,11 @@ impl Resolutions {
         }
     }
 
-    /// Queues of which something was counted since their names were looked up, up to so many.
     pub fn list_unnamed(&self, limit: usize) -> Vec<i32> {
         lock(&self.unnamed).keys().take(limit).copied().collect()
     }
 
-    /// Shows what was counted of a queue under its name; what has none any more is dropped.
+    /// Publishes the counts of a queue under its name, or drops them if the queue is gone.
     pub fn show(&self, queue: i32, name: Option<TaskQueueId>, now: Instant) {
         let counts = lock(&self.unnamed).remove(&queue);
         let (Some(counts), Some(name)) = (counts, name) else { return };
@@ -66,7 +64,7 @@ impl Resolutions {
         }
     }
 
-    /// Drops the queues of which nothing was counted for a day; how many they were.
+    /// Drops queues without resolutions for a day.
     pub fn drop_idle(&self, now: Instant) -> usize {
         let mut all = lock(&self.shown);
         let before = all.len();
@@ -74,7 +72,7 @@ impl Resolutions {
         before - all.len()
     }
 
-    /// Adds them to a text in the format of Prometheus. Names of queues have no character that would have to be escaped.
+    /// Appends the metrics in the Prometheus text format. Queue names need no escaping.
     pub fn render(&self, text: &mut String) {
         let all = lock(&self.shown);
         if all.is_empty() {
@@ -123,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_counted_is_shown_under_the_name_of_its_queue_and_dropped_after_a_day() {
+    fn counts_are_shown_by_queue_name_and_dropped_after_a_day() {
         let resolutions = Resolutions::default();
         let begin = Instant::now();
         let name = |text: &str| text.parse::<TaskQueueId>().ok();
@@ -152,7 +150,7 @@ mod tests {
              queue_exception_tasks{{{b},reasonResolved=\"canceled\"}} 1\n\n"
         );
         assert_eq!(rendered(&resolutions), expected);
-        // What comes later is added, also under another key of the same name.
+        // Later counts are added, also under another key of the same name.
         let later = begin + Duration::from_secs(60);
         resolutions.count(&[(4, ReasonResolved::Completed)]);
         resolutions.show(4, name("a/b"), later);

@@ -1,22 +1,20 @@
-//! Bounds on the requests that may wait at a server.
+//! Limits on waiting requests.
 
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Callers without credentials get one part in so many, so that they never take what workers need.
+/// Anonymous callers may take one in this many, so that they never block workers.
 pub(crate) const ANONYMOUS_PART: usize = 4;
 
-/// Who asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Caller {
-    /// A caller without credentials.
+    /// Without credentials.
     Anonymous,
-    /// A caller whose signature or token was checked.
+    /// With a checked signature or token.
     Authenticated,
 }
 
-/// The number of requests that may wait.
 #[derive(Debug, Clone)]
 pub(crate) struct Rooms {
     max: usize,
@@ -37,7 +35,6 @@ impl Rooms {
         Self { max, all: semaphore(max), anonymous: semaphore(max / ANONYMOUS_PART) }
     }
 
-    /// Counts a request, if it may wait.
     pub(crate) fn enter(&self, caller: Caller) -> Option<Room> {
         let all = Arc::clone(&self.all).try_acquire_owned().ok()?;
         let anonymous = match caller {
@@ -47,7 +44,6 @@ impl Rooms {
         Some(Room { _all: all, _anonymous: anonymous })
     }
 
-    /// Returns the number of requests that wait.
     pub(crate) fn taken(&self) -> usize {
         self.max - self.all.available_permits()
     }

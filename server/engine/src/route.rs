@@ -1,33 +1,31 @@
-//! Which of a server's tick loops a request goes through.
+//! Chooses the tick loop of a request.
 //!
-//! A server runs as many loops as it has hot sessions: some for the requests of workers, and the others for the creation of tasks. What
-//! must not overlap goes through the same one: all that changes one task once it is there, and all that claims from one queue, except
-//! that its only task of the wait list may claim by a tick that creates.
+//! A server runs one loop per hot session: some for requests of workers, the others for the
+//! creation of tasks. Operations that must not overlap share a loop: all changes of one existing
+//! task, and all claims from one queue. Exception: the only wait list may claim in a tick that
+//! creates.
 
 use std::ops::Range;
 
 use uuid::Uuid;
 
-/// How many tick loops a server runs, each with a session of its own.
+/// Number of tick loops, each with its own session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HotSessions(u8);
 
 impl HotSessions {
-    /// As few as there can be.
     pub const MIN: Self = Self(1);
-    /// More would share too little.
+    /// More loops would make batches too small.
     pub const MAX: Self = Self(8);
-    /// Cores for which one loop more is of use.
     const CORES_EACH: usize = 4;
-    /// While one is committed, the other's requests are read and its answers sent, also on one or two cores.
+    /// Even on one core: while one loop commits, the other reads requests and sends responses.
     const USEFUL_MIN: usize = 2;
 
-    /// So many, if a server may run so many.
     pub fn new(count: u64) -> Option<Self> {
         u8::try_from(count).ok().filter(|count| (Self::MIN.0..=Self::MAX.0).contains(count)).map(Self)
     }
 
-    /// As many as are of use on a machine.
+    /// Returns the useful number for a machine.
     pub fn for_cores(cores: usize) -> Self {
         let count = cores.div_ceil(Self::CORES_EACH).clamp(Self::USEFUL_MIN, Self::MAX.count());
         Self(u8::try_from(count).unwrap_or(Self::MAX.0))
@@ -38,7 +36,7 @@ impl HotSessions {
         self.0 as usize
     }
 
-    /// The loops for the requests of workers.
+    /// The loops for requests of workers.
     #[must_use]
     pub const fn of_workers(self) -> Range<usize> {
         0..self.count() - self.count() / 2
@@ -51,29 +49,29 @@ impl HotSessions {
     }
 }
 
-/// What decides which loop of its kind a request goes through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Route(u64);
 
 impl Route {
-    /// Of requests that any loop may serve.
+    /// For requests that any loop may serve.
     pub const ANY: Self = Self(0);
 
-    /// Of what changes a task.
+    /// For changes of a task.
     pub fn of_task(task: Uuid) -> Self {
         let (high, low) = task.as_u64_pair();
         Self(high ^ low)
     }
 
-    /// Of what takes runs or messages of a queue.
+    /// For claims from a queue, and polls of its messages.
     pub fn of_queue(key: i32) -> Self {
         Self(u64::from(key.cast_unsigned()))
     }
 
-    /// Which one of so many it is, from 0.
+    /// Returns the index among `count` loops.
     #[must_use]
     pub fn among(self, count: usize) -> usize {
-        // Multiplied by an odd number near the golden ratio of 2^64, because ids and keys are not always random.
+        // Multiplied by an odd number near 2^64 divided by the golden ratio, because ids and keys
+        // are not always random.
         let mixed = self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         let count = u64::try_from(count.max(1)).unwrap_or(1);
         usize::try_from(mixed % count).unwrap_or_default()
@@ -85,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_runs_one_loop_for_each_four_of_its_cores_and_at_least_two() {
+    fn machine_runs_loop_per_four_cores_and_at_least_two() {
         for (cores, count) in [(0, 2), (1, 2), (4, 2), (5, 2), (8, 2), (9, 3), (29, 8), (32, 8), (500, 8)] {
             assert_eq!(HotSessions::for_cores(cores).count(), count, "{cores} cores");
         }
@@ -94,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn half_of_the_loops_create_and_one_alone_does_everything() {
+    fn half_of_loops_create_and_single_loop_does_both() {
         let of =
             |count| HotSessions::new(count).map(|sessions| (sessions.of_workers(), sessions.of_creates())).unwrap();
         assert_eq!([of(1), of(2), of(3), of(8)], [(0..1, 0..1), (0..1, 1..2), (0..2, 2..3), (0..4, 4..8)]);

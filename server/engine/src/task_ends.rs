@@ -15,14 +15,13 @@ use crate::parked::{self, Due, GiveUp, Parked, Parking, Timing};
 use crate::rooms::{Caller, Room, Rooms};
 use tenure_store::tasks;
 
-/// Requests that may wait at one server.
+/// Waiting requests per server.
 pub const WAITERS_MAX: usize = 50_000;
-/// Requests that read their task, or its result, at the same time: all may wait for the same task.
+/// Concurrent reads of tasks or results: all requests may wait for the same task.
 pub const READERS_MAX: usize = 4_000;
-/// Tasks of one statement.
+/// Tasks per statement.
 const IDS_MAX: usize = 10_000;
 
-/// The tasks that requests of this server wait for.
 pub struct TaskEnds {
     parking: Parking<Lookup>,
     rooms: Rooms,
@@ -30,7 +29,6 @@ pub struct TaskEnds {
 }
 
 impl TaskEnds {
-    /// Starts the task that looks for resolved tasks.
     #[must_use]
     pub fn start(pool: PgPool, notifiers: &Notifiers, tasks: &TaskTracker, stop: CancellationToken) -> Self {
         Self::start_with(pool, notifiers, Timing::default(), tasks, stop)
@@ -47,10 +45,7 @@ impl TaskEnds {
         Self { parking, rooms: Rooms::new(WAITERS_MAX), readers: Arc::new(Semaphore::new(READERS_MAX)) }
     }
 
-    /// Waits for a task from now on.
-    ///
-    /// # Errors
-    /// If too many requests wait, or too many without credentials.
+    /// Waits for a task from now on. Fails at the limit of waiting requests, or of anonymous ones.
     pub fn watch(&self, id: Uuid, caller: Caller, deadline: Instant) -> Result<Watch, OpError> {
         let room = self.rooms.enter(caller).ok_or(OpError::Overloaded("wait"))?;
         let (reply, resolved) = oneshot::channel();
@@ -58,25 +53,23 @@ impl TaskEnds {
         Ok(Watch { resolved, _room: room })
     }
 
-    /// Waits for a permit to read the task. It is always given: the semaphore is never closed.
+    /// Waits for a permit to read the task. Never none: the semaphore is never closed.
     pub async fn permit(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.readers).acquire_owned().await.ok()
     }
 
-    /// Returns the number of requests that wait.
     pub fn waiting(&self) -> usize {
         self.rooms.taken()
     }
 }
 
-/// A request that waits for a task.
 pub struct Watch {
     resolved: oneshot::Receiver<()>,
     _room: Room,
 }
 
 impl Watch {
-    /// Returns true when the task is resolved; false after the deadline and when the server drains.
+    /// Returns true when the task is resolved; false after the deadline or when the server drains.
     pub async fn resolved(self) -> bool {
         self.resolved.await.is_ok()
     }
@@ -133,7 +126,6 @@ mod tests {
     use super::*;
     use crate::testing::{QUEUE, Queue};
 
-    /// Long enough to connect and to poll.
     const SHORT: Duration = Duration::from_secs(1);
 
     #[tokio::test]
@@ -150,7 +142,7 @@ mod tests {
         let pool = Connector::new(proxy.options().clone()).pool();
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let timing = Timing { timeout: SHORT, ..Timing::default() };
-        // Another server: it is notified of nothing.
+        // Another server, which gets no notifications.
         let ends = TaskEnds::start_with(pool, &Notifiers::default(), timing, &tasks, stop.clone());
         let watch = ends.watch(task.uuid(), Caller::Authenticated, Instant::now() + SHORT * 60).unwrap();
         until_a_session_waits(database.pool()).await;

@@ -1,4 +1,5 @@
-//! The engine of one server, without HTTP, on a test's database. No pass runs by itself, unless a test starts them.
+//! The engine of one server, without HTTP, on a test's database. Passes run only if a test starts
+//! them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,47 +37,39 @@ use tenure_store::hot::messages::Got;
 use tenure_store::servers::{self, Member};
 use tenure_store::session::Pools;
 
-/// The lease of claims, unless a test passes another one.
+/// Default lease of claims.
 pub const LEASE: Duration = Duration::from_secs(1200);
-/// How long claimWork leaves a run alone whose message was got.
+/// How long claimWork skips a run whose message was received.
 pub const RESERVATION: Duration = Duration::from_secs(2);
-/// How long a message is hidden.
 pub const VISIBILITY: Duration = Duration::from_secs(300);
-/// The queue that the tests use.
 pub const QUEUE: &str = "proj/worker";
 
-/// One server's engine without HTTP.
 pub struct Queue {
-    /// Under test.
     pub engine: Arc<Engine>,
-    /// Its passes, which run when a test runs them.
+    /// Run only by the test.
     pub passes: Arc<Passes>,
-    /// Its connections.
     pub pools: Pools,
     lifetime: Lifetime,
 }
 
 impl Queue {
-    /// Starts the operations on a database.
     #[must_use]
     pub fn start(options: &PgConnectOptions) -> Self {
         Self::start_apart(options, options, LEASE)
     }
 
-    /// Starts them with separate connection options for the wait list, and another claim timeout.
+    /// Starts with separate connection options for the wait list, and another claim timeout.
     #[must_use]
     pub fn start_apart(options: &PgConnectOptions, claim_options: &PgConnectOptions, claim_timeout: Duration) -> Self {
         // As on a small machine.
         Self::start_as(options, claim_options, claim_timeout, HotSessions::for_cores(1), no_blobs())
     }
 
-    /// Starts them with this store of bytes.
     #[must_use]
     pub fn start_with_blobs(options: &PgConnectOptions, blobs: Blobs) -> Self {
         Self::start_as(options, options, LEASE, HotSessions::for_cores(1), blobs)
     }
 
-    /// Starts them with so many tick loops.
     #[must_use]
     pub fn start_with_loops(options: &PgConnectOptions, count: u64) -> Self {
         let hot_sessions = HotSessions::new(count).expect("so many loops are allowed");
@@ -109,18 +102,16 @@ impl Queue {
         Self { passes: Passes::new(&engine, &connector), engine, pools, lifetime }
     }
 
-    /// Has it be one of the servers of this database, as a server is that serves: heartbeats write its row, and insert none.
+    /// Inserts this server's row: heartbeats only update it.
     pub async fn join(&self, pool: &PgPool) {
         let mut conn = pool.acquire().await.expect("the database answers");
         servers::join(&mut conn, self.engine.schedulers.member()).await.expect("the row is written");
     }
 
-    /// Has the passes run by themselves, on this database.
     pub fn run_passes(&self, options: &PgConnectOptions) {
         driver::run_passes(&self.passes, &Connector::new(options.clone()), &self.lifetime);
     }
 
-    /// Runs a pass once.
     pub async fn run_pass(&self, name: &str) -> Result<PassReport, sqlx::Error> {
         PASSES.iter().find(|pass| pass.name == name).expect("a pass has this name").run(&self.passes).await
     }
@@ -134,7 +125,7 @@ impl Queue {
         self.engine.create_task(Arc::new(task.clone())).await
     }
 
-    /// createTask for a simple task; its id.
+    /// Creates a simple task.
     pub async fn create_one(&self, queue: &str) -> TaskId {
         let task = new_task(queue, &json!({}));
         self.create(&task).await.expect("a task is created");
@@ -153,7 +144,7 @@ impl Queue {
         self.engine.claim_work(&Request { queue, group, id, session: None, tasks, wait_timeout }).await
     }
 
-    /// claimWork for one run that must be there; it counts as delivered.
+    /// Claims one run, which must exist, and marks it as delivered.
     pub async fn claim_one(&self, queue: &str) -> Granted {
         let mut answer =
             self.claim_work(queue, "worker", 1, Duration::from_secs(10)).await.expect("a claim is answered");
@@ -161,7 +152,6 @@ impl Queue {
         answer.claims.pop().expect("a run is pending")
     }
 
-    /// Gets messages of the lowest priority.
     pub async fn get_messages(&self, queue: &str, count: u16) -> Vec<Got> {
         let name: TaskQueueId = queue.parse().expect("the name of a queue");
         let queue = QueueName { queue: self.key(queue).await, priority: Priority::Lowest };
@@ -169,14 +159,12 @@ impl Queue {
         self.engine.messages.get(request).await.expect("a poll is answered")
     }
 
-    /// Deletes a message of the lowest priority.
     pub async fn delete_message(&self, queue: &str, got: &Got) -> Deleted {
         let queue = QueueName { queue: self.key(queue).await, priority: Priority::Lowest };
         let request = DeleteRequest { queue, message: got.message, receipt: got.receipt };
         self.engine.delete_messages.submit(request).await.expect("a deletion is answered")
     }
 
-    /// Changes the visibility timeout of a message.
     pub async fn update_message(&self, queue: &str, got: &Got, visibility: Duration) {
         let queue = QueueName { queue: self.key(queue).await, priority: Priority::Lowest };
         let request = DeleteRequest { queue, message: got.message, receipt: got.receipt };
@@ -200,12 +188,10 @@ impl Queue {
         self.engine.reclaim.submit(ClaimRenewal { task, run }).await
     }
 
-    /// status.
     pub async fn status(&self, task: TaskId) -> Task {
         self.engine.status.submit(task).await.expect("a status is answered")
     }
 
-    /// Ends everything and waits for it.
     pub async fn stop(self) {
         let Self { engine, passes, pools, lifetime: Lifetime { tasks, stop, .. } } = self;
         drop((engine, passes));
@@ -216,12 +202,11 @@ impl Queue {
     }
 }
 
-/// A task for a queue, an hour before its deadline, with these fields besides.
+/// Returns a task with a deadline in an hour, and these additional fields.
 pub fn new_task(queue: &str, fields: &serde_json::Value) -> NewTask {
     new_task_with_id(TaskId::from_random(tenure_store::secrets::random()), queue, fields)
 }
 
-/// The same with a given id.
 pub fn new_task_with_id(id: TaskId, queue: &str, fields: &serde_json::Value) -> NewTask {
     let now = crate::clock::real_now();
     let date = |time: chrono::DateTime<chrono::Utc>| tenure_api::dates::Timestamp::new(time);
@@ -240,7 +225,7 @@ pub fn new_task_with_id(id: TaskId, queue: &str, fields: &serde_json::Value) -> 
     NewTask::from_request(id, &request).and_then(Requested::accept).expect("an acceptable task")
 }
 
-/// A store of bytes whose folder is made when it is used, which these tests do not.
+/// A store whose folder is created on first use, which these tests avoid.
 fn no_blobs() -> Blobs {
     let place = ArtifactsPlace::Folder(std::env::temp_dir().join(format!("tenure-artifacts-{}", Uuid::new_v4())));
     Blobs::new(vec![SigningKey::new(b"tests")], "http://localhost", &ArtifactSettings { place, size_max: 1 << 20 })

@@ -1,8 +1,8 @@
-//! The workers that this server has seen but not stored yet, and which workers are quarantined.
+//! Workers seen by this server but not stored yet, and quarantined workers.
 //!
-//! In memory, so that neither a claim nor a renewal costs a statement for it. [`crate::ops::workers`] writes it to the
-//! database, every few seconds and before each read; a server that is killed loses what it saw since. Quarantines are
-//! among the facts that every server caches: [`crate::remembered::quarantines`].
+//! In memory, so that claims and renewals need no extra statement. [`crate::ops::workers`] stores
+//! sightings every few seconds and before each read; a killed server loses the rest. Quarantines
+//! are cached facts: [`crate::remembered::quarantines`].
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,11 +11,10 @@ use std::time::{Duration, Instant};
 use crate::remembered::quarantines::Quarantines;
 use tenure_domain::worker::{Recent, Sight, WorkerKey, remember};
 
-/// Workers that are held between two writes. A write comes far earlier, unless the database is unavailable; then nothing
+/// Workers held between two writes. Only reached when the database is unavailable, and then nothing
 /// is claimed.
 const SEEN_MAX: usize = 200_000;
 
-/// The workers that one server sees.
 #[derive(Clone, Default)]
 pub struct Workers {
     shared: Arc<Shared>,
@@ -28,7 +27,6 @@ struct Shared {
     writing: tokio::sync::Mutex<()>,
 }
 
-/// What was seen since it was last written down.
 #[derive(Debug, Default)]
 pub struct Seen {
     pub workers: HashMap<WorkerKey, Sighting>,
@@ -36,23 +34,19 @@ pub struct Seen {
     pub queues: HashMap<i32, QueueSighting>,
 }
 
-/// When a worker was seen, and what it claimed.
+/// When a worker was seen, and its claims.
 #[derive(Debug, Clone)]
 pub struct Sighting {
-    /// The first time.
     pub first: Instant,
-    /// The last time.
     pub last: Instant,
-    /// Its last claims, oldest first.
+    /// Last claims, oldest first.
     pub recent: Vec<Recent>,
 }
 
-/// When a worker was seen at a queue.
 #[derive(Debug, Clone, Copy)]
 pub struct QueueSighting {
-    /// The last time.
     pub last: Instant,
-    /// Until when the queue is retained for it.
+    /// The queue is retained until then.
     pub retained_until: Instant,
 }
 
@@ -72,7 +66,6 @@ impl Seen {
         }
     }
 
-    /// Merges earlier sightings that could not be written down.
     fn merge(&mut self, earlier: Self) {
         for (queue, before) in earlier.queues {
             let queue = self.queues.entry(queue).or_insert(before);
@@ -89,7 +82,7 @@ impl Seen {
     }
 }
 
-/// Sightings on their way to the database. Dropped without [`Taken::written`], they are merged back.
+/// Sightings being written. Without [`Taken::written`], a drop merges them back.
 pub struct Taken<'a> {
     seen: Seen,
     workers: &'a Workers,
@@ -100,7 +93,6 @@ impl Taken<'_> {
         &self.seen
     }
 
-    /// The sightings were written to the database.
     pub fn written(mut self) {
         self.seen = Seen::default();
     }
@@ -125,35 +117,30 @@ impl Workers {
         self.lock().note(worker, sight, Instant::now(), []);
     }
 
-    /// A worker made claims, in a transaction that has committed.
+    /// Records claims of a committed transaction.
     pub fn claimed(&self, worker: WorkerKey, sight: Sight, claims: impl IntoIterator<Item = Recent>) {
         self.lock().note(worker, sight, Instant::now(), claims);
     }
 
-    /// Locks the writing of sightings to the database.
     pub async fn turn_to_write(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.shared.writing.lock().await
     }
 
-    /// Takes the sightings, to write them down.
     #[must_use]
     pub fn take(&self) -> Taken<'_> {
         let seen = std::mem::take(&mut *self.lock());
         Taken { seen, workers: self }
     }
 
-    /// Whether any worker of a queue may be quarantined.
     pub fn any_quarantined(&self, queue: i32) -> bool {
         self.quarantines.any(queue)
     }
 
-    /// Whether a worker gets no work now.
     pub fn is_quarantined(&self, worker: &WorkerKey) -> bool {
         self.quarantines.is_on(worker)
     }
 }
 
-/// Time from `then` to `now`.
 pub fn age(then: Instant, now: Instant) -> Duration {
     now.saturating_duration_since(then)
 }
@@ -175,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn sightings_that_could_not_be_written_are_merged_with_later_ones() {
+    fn unwritten_sightings_merge_with_later_ones() {
         let workers = Workers::default();
         workers.claimed(worker("a"), Sight::ClaimTask, [claim(1)]);
         let taken = workers.take();

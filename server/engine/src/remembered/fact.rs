@@ -1,7 +1,7 @@
-//! One cached fact: its value, and the generation that it was read at.
+//! A cached fact: its value, and its generation when read.
 //!
-//! Reads are ordered by when they began, not by their generations: a failover may take a generation back. The result of a
-//! look that began earlier never replaces that of a later one.
+//! Reads are ordered by their start, not by generation, because a failover may take generations
+//! back. An earlier read never replaces the result of a later one.
 
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
@@ -9,23 +9,21 @@ use std::time::{Duration, Instant};
 use futures_util::future::BoxFuture;
 use sqlx::PgConnection;
 
-/// A small value in the database of which changes take effect on every server within half a second.
+/// A small value in the database whose changes take effect on every server within half a second.
 ///
-/// Each is a file of this folder and an entry in [`super::Facts`]. A migration adds its row of `fact_generations`; every
-/// change calls [`tenure_store::facts::raise`] in the same transaction.
+/// [`super`] describes how to add one.
 pub trait Fact: Send + Sync + 'static {
-    /// Its row of `fact_generations`.
+    /// Row of `fact_generations`.
     const NAME: &'static str;
-    /// The cached value. The default is used until it is read for the first time.
+    /// The cached value. The default applies until the first read.
     type Value: Default + Send + Sync + 'static;
 
     fn read(conn: &mut PgConnection) -> impl Future<Output = Result<Self::Value, sqlx::Error>> + Send;
 }
 
-/// One look at the generations of all facts.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Look {
-    /// A look that begins later has a higher one.
+    /// Grows with the start of each look.
     pub(super) turn: u64,
     pub(super) began: Instant,
 }
@@ -63,27 +61,22 @@ impl<T: Default> Default for Shared<T> {
 #[derive(Default)]
 struct State<T> {
     value: Arc<T>,
-    /// Whether the value was ever read.
     loaded: bool,
-    /// The generation that it was read at; none: it must be read again.
+    /// Generation of the value; none to force a new read.
     generation: Option<i64>,
-    /// The look that was applied last; earlier ones are ignored.
+    /// Turn of the last applied look; earlier ones are ignored.
     applied: u64,
-    /// Looks that began before this turn may have missed a change: what they read is stored, because it is newer than what was
-    /// there, but it is not confirmed and is read again.
+    /// Looks up to this turn may have missed a change. Their values are newer and stored, but not
+    /// confirmed, and are read again.
     expired: u64,
-    /// When that look began; none if the value may have changed since.
+    /// Start of the confirming look; none if the value may have changed since.
     confirmed: Option<Instant>,
-    /// Whether reading it failed the last time.
     failing: bool,
 }
 
-/// The result of a look for a fact.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
-    /// A later look was applied already.
     Late,
-    /// Nothing has changed.
     Same,
     /// The fact must be read again.
     Changed,
@@ -104,7 +97,7 @@ impl<T> State<T> {
         Verdict::Same
     }
 
-    /// Stores a value that was read; answers the one before.
+    /// Stores a value and returns the previous one.
     fn replace(&mut self, look: Look, generation: i64, value: Arc<T>) -> Option<Arc<T>> {
         if look.turn <= self.applied {
             return None;
@@ -115,7 +108,7 @@ impl<T> State<T> {
         Some(std::mem::replace(&mut self.value, value))
     }
 
-    /// Only a look that begins after this turn confirms the value.
+    /// Only a look after this turn confirms the value.
     fn expire(&mut self, turn: u64) {
         self.expired = self.expired.max(turn);
         (self.generation, self.confirmed) = (None, None);
@@ -127,25 +120,24 @@ impl<F: Fact> Remembered<F> {
         Arc::clone(&self.state().value)
     }
 
-    /// The cached value, if it was ever read.
     pub fn find(&self) -> Option<Arc<F::Value>> {
         Some(self.state()).filter(|state| state.loaded).map(|state| Arc::clone(&state.value))
     }
 
-    /// The cached value, if a look that began within `age_max` confirmed it.
+    /// Returns the value, if a look started within `age_max` confirmed it.
     pub fn find_confirmed(&self, age_max: Duration) -> Option<Arc<F::Value>> {
         let state = self.state();
         state.confirmed.filter(|began| began.elapsed() < age_max).map(|_| Arc::clone(&state.value))
     }
 
-    /// Changes the cached value by hand, until the next look reads it again.
+    /// Changes the cached value until the next look.
     pub(super) fn amend(&self, turn: u64, change: impl FnOnce(&F::Value) -> F::Value) {
         let mut state = self.state_mut();
         state.value = Arc::new(change(&state.value));
         state.expire(turn);
     }
 
-    /// Calls this with the old and the new value whenever the fact was read again.
+    /// Calls `listener` with the old and new value after each read.
     pub fn on_change(&self, listener: impl Fn(&F::Value, &F::Value) + Send + Sync + 'static) {
         self.shared.listeners.write().unwrap_or_else(PoisonError::into_inner).push(Box::new(listener));
     }
@@ -165,7 +157,7 @@ impl<F: Fact> Remembered<F> {
         let value = match F::read(conn).await {
             Ok(value) => Arc::new(value),
             Err(error) => {
-                // Logged once, not at every look.
+                // Logged once per outage.
                 if !std::mem::replace(&mut self.state_mut().failing, true) {
                     tracing::error!(fact = F::NAME, error = %error, "a fact could not be read; its last value stays in use");
                 }
@@ -181,17 +173,16 @@ impl<F: Fact> Remembered<F> {
     }
 }
 
-/// A fact of any type, for the reader of all of them.
 pub(super) trait AnyFact: Sync {
     fn name(&self) -> &'static str;
-    /// Reads it again if the generation differs; answers whether it was read.
+    /// Reads the fact if the generation differs. Returns true if it did.
     fn refresh<'a>(
         &'a self,
         conn: &'a mut PgConnection,
         look: Look,
         generation: i64,
     ) -> BoxFuture<'a, Result<bool, sqlx::Error>>;
-    /// Makes the next look read it again, whatever its generation; the value stays in use until then.
+    /// Forces the next look to read the fact; the value stays in use until then.
     fn expire(&self, turn: u64);
 }
 
@@ -230,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fact_is_read_when_its_generation_differs_whichever_way() {
+    fn fact_is_read_when_generation_differs() {
         let mut state = read_at(1, 7, "old");
         assert_eq!(state.see(look(2), 7), Verdict::Same);
         assert_eq!(state.see(look(3), 8), Verdict::Changed);
@@ -240,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_that_began_earlier_and_ends_later_changes_nothing() {
+    fn earlier_look_that_ends_later_changes_nothing() {
         let mut state = read_at(5, 8, "newer");
         assert_eq!(state.see(look(4), 7), Verdict::Late);
         assert!(state.replace(look(4), 7, Arc::new("older")).is_none());
@@ -248,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn an_expired_value_stays_in_use_and_only_a_later_look_confirms_it() {
+    fn expired_value_is_used_until_later_look_confirms_it() {
         let mut state = read_at(1, 7, "value");
         state.expire(3);
         assert_eq!((*state.value, state.loaded, state.confirmed), ("value", true, None));
@@ -259,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_overtaken_look_has_read_is_stored_but_not_confirmed() {
+    fn value_of_overtaken_look_is_stored_unconfirmed() {
         let mut state = State::<u8>::default();
         assert_eq!(state.see(look(1), 7), Verdict::Changed);
         // A second change, after the look began.

@@ -1,18 +1,20 @@
-//! What a server caches from the database.
+//! Caches of the database.
 //!
-//! - [`registry`]: all caches, so that all of them can be dropped at once.
-//! - [`Facts`]: small facts of which changes take effect on every server within half a second.
+//! - [`registry`]: all caches, to invalidate them together.
+//! - [`Facts`]: small facts whose changes take effect on every server within half a second.
 //!
 //! # A new fact
 //!
-//! A file of this folder that implements [`Fact`], and an entry in [`Facts`]. A migration gives it a row in
-//! `fact_generations`; every change calls [`tenure_store::facts::raise`] in the same transaction.
+//! Add a file to this folder that implements [`Fact`], and an entry to [`Facts`]. A migration
+//! inserts its row of `fact_generations`; every change calls [`tenure_store::facts::raise`] in the
+//! same transaction.
 //!
-//! # How a change gets here
+//! # How a change arrives
 //!
-//! A change raises the generation of its fact, and notifies every server when it commits. Each server reads all generations
-//! in one statement ([`Facts::look`]): every half second, when it is notified, and after a change of its own; and it reads
-//! again the facts whose generation differs. If a fact cannot be read, its last value stays in use.
+//! A change raises the generation of its fact, and notifies every server on commit. Each server
+//! reads all generations in one statement ([`Facts::look`]) every half second, on notification, and
+//! after its own changes. It then reads the facts whose generation differs. If a read fails, the
+//! last value stays in use.
 
 mod fact;
 pub mod quarantines;
@@ -37,7 +39,7 @@ use tenure_store::facts;
 
 macro_rules! facts {
     ($($(#[$doc:meta])* $name:ident: $fact:ty,)+) => {
-        /// The cached facts, and their one reader. Clones share them.
+        /// The cached facts and their reader. Clones share them.
         #[derive(Clone)]
         pub struct Facts {
             pool: PgPool,
@@ -59,20 +61,16 @@ macro_rules! facts {
 }
 
 facts! {
-    /// The scopes of roles.
     roles: Roles,
-    /// Which workers get no work.
+    /// Workers that get no work.
     quarantines: Quarantined,
-    /// Which workers are gone.
     removals: Removals,
 }
 
 impl Facts {
-    /// Reads the generations of all facts, and then the facts that have changed; answers how many. Changes that were
-    /// committed before the call are in the cache afterwards.
-    ///
-    /// # Errors
-    /// If a query fails: the facts that could not be read keep their last value.
+    /// Reads all generations and then the changed facts; returns their number. Afterwards the cache
+    /// has every change committed before the call. After a failed query, unread facts keep their
+    /// last values.
     pub async fn look(&self) -> Result<usize, sqlx::Error> {
         let mut conn = self.pool.acquire().await?;
         let look = Look { turn: self.next_turn(), began: Instant::now() };
@@ -91,12 +89,12 @@ impl Facts {
         failed.map_or(Ok(changed), Err)
     }
 
-    /// Roles were changed at this server: the cached value is not confirmed any more.
+    /// Roles were changed here: the cached value is unconfirmed.
     pub fn expire_roles(&self) {
         self.roles.expire(self.next_turn());
     }
 
-    /// A quarantine that was committed at this server takes effect here, although the facts could not be read after it.
+    /// Applies a quarantine that this server has committed but could not read back.
     pub fn quarantine_here(&self, worker: &WorkerKey, until: DateTime<Utc>) {
         self.quarantines.amend(self.next_turn(), |quarantined| {
             let mut changed = quarantined.clone();
@@ -105,13 +103,13 @@ impl Facts {
         });
     }
 
-    /// The quarantines, with the clock that their ends are compared with.
+    /// Returns the quarantines, with the clock for their ends.
     pub fn quarantines(&self) -> Quarantines {
         Quarantines::new(self.quarantines.clone(), self.clock.clone())
     }
 
-    /// Makes the next look read everything again. Until then the last values are still used where one is needed: a
-    /// quarantine is not lifted because it cannot be looked up.
+    /// Forces the next look to read everything. Until then the last values stay in use, so that
+    /// quarantines are not lifted while unreadable.
     pub fn drop_all(&self) {
         for fact in self.all() {
             fact.expire(self.next_turn());

@@ -1,4 +1,4 @@
-//! Workers that get no work, and the database's clock, which their ends are compared with.
+//! Quarantined workers, and the database's clock for the ends of quarantines.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -23,33 +23,31 @@ impl Fact for Quarantined {
     }
 }
 
-/// The database's time, as it was read last.
+/// The last read time of the database.
 #[derive(Debug, Clone, Default)]
 pub struct DatabaseClock {
     read: Arc<RwLock<Option<Answer>>>,
 }
 
-/// A time, and when it was requested.
 type Answer = (DateTime<Utc>, Instant);
 
 impl DatabaseClock {
-    /// Stores a time of the database that was requested then.
     pub fn set(&self, now: DateTime<Utc>, requested: Instant) {
         let mut read = self.read.write().unwrap_or_else(PoisonError::into_inner);
-        // An answer that took long is older than one that was requested later.
+        // A slow response is older than one requested later.
         if read.is_none_or(|(_, before)| before <= requested) {
             *read = Some((now, requested));
         }
     }
 
-    /// The database's time now, if it was ever read.
+    /// Returns the database's current time, if it was ever read.
     pub fn now(&self) -> Option<DateTime<Utc>> {
         let read = *self.read.read().unwrap_or_else(PoisonError::into_inner);
         read.map(|(now, requested)| now + TimeDelta::from_std(requested.elapsed()).unwrap_or(TimeDelta::zero()))
     }
 }
 
-/// Which workers are quarantined now. Clones share the cache.
+/// The quarantined workers. Clones share the cache.
 #[derive(Clone, Default)]
 pub struct Quarantines {
     until: Remembered<Quarantined>,
@@ -61,14 +59,13 @@ impl Quarantines {
         Self { until, clock }
     }
 
-    /// Whether any worker of a queue may be quarantined.
     pub fn any(&self, queue: i32) -> bool {
         self.until.get().keys().any(|worker| worker.queue == queue)
     }
 
     pub fn is_on(&self, worker: &WorkerKey) -> bool {
         let Some(&until) = self.until.get().get(worker) else { return false };
-        // Before the clock was ever read no quarantine counts as ended.
+        // Until the first reading of the clock, no quarantine counts as ended.
         self.clock.now().is_none_or(|now| is_barred(until, now))
     }
 }
@@ -80,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_of_the_clock_that_comes_late_changes_nothing_and_a_clock_that_was_set_back_counts() {
+    fn late_clock_answer_is_ignored_and_set_back_clock_counts() {
         let (clock, now) = (DatabaseClock::default(), DateTime::from_timestamp(1_800_000_000, 0).unwrap());
         assert_eq!(clock.now(), None);
         let requested = Instant::now();

@@ -1,4 +1,4 @@
-//! Everything that a server caches from the database, so that all of it can be dropped at once: after a failover the
+//! Registry of all caches of the database, to invalidate them together: after a failover the
 //! database may have lost what a server has read.
 
 use std::fmt;
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tenure_store::continuity::Continuity;
 
-/// One entry for each cache. Clones share the registry.
+/// Clones share the registry.
 #[derive(Clone, Default)]
 pub struct Registry {
     entries: Arc<Mutex<Vec<Entry>>>,
@@ -18,13 +18,14 @@ struct Entry {
 }
 
 impl Registry {
-    /// Adds a cache, and the function that drops it: afterwards no value is used that was read, or requested, before. The
-    /// function must not hold the sender of a batcher, which would never end.
+    /// Adds a cache and the function that invalidates it. Afterwards no value read or requested
+    /// before may be used. The function must not hold the sender of a batcher, which would then
+    /// never end.
     pub fn add(&self, name: &'static str, drop: impl Fn() + Send + Sync + 'static) {
         self.entries().push(Entry { name, drop: Box::new(drop) });
     }
 
-    /// Drops everything; values are read again when they are needed.
+    /// Invalidates all caches.
     pub fn drop_all(&self) {
         let entries = self.entries();
         for entry in &*entries {
@@ -33,9 +34,10 @@ impl Registry {
         tracing::info!(caches = entries.len(), "everything that was cached from the database was dropped");
     }
 
-    /// Drops everything whenever the database turns out to be another one. `continuity` does not keep this registry.
+    /// Invalidates all caches whenever the database was replaced. `continuity` does not keep the
+    /// registry alive.
     pub fn follow(&self, continuity: &Continuity) {
-        // So that the first break is seen as an increment.
+        // Makes the first break visible as an increment.
         metrics::counter!("tenure_database_breaks_total").absolute(0);
         let entries = Arc::downgrade(&self.entries);
         continuity.on_break(move || {

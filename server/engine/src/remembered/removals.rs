@@ -1,4 +1,4 @@
-//! Removed workers, for as long as the database has a row about them.
+//! Removed workers, while the database has their rows.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use tenure_store::worker_removals::{self, Gone};
 #[derive(Debug)]
 pub struct Removals;
 
-/// Each worker that is gone, and since when.
+/// Removed workers, and since when.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Removed {
     since: HashMap<Gone, DateTime<Utc>>,
@@ -28,11 +28,11 @@ impl Fact for Removals {
 }
 
 impl Remembered<Removals> {
-    /// Notifies the wait list of this server of new removals, whenever they are read.
+    /// Notifies this server's wait list of new removals.
     pub fn notify(&self, notifiers: Notifiers) {
         self.on_change(move |before, now| {
             for worker in now.news(before) {
-                // This does not wait for the wait list: the pass `removals` ends what it still claims.
+                // Not awaited: the pass `removals` ends later claims.
                 drop(notifiers.send_away(worker.clone()));
             }
         });
@@ -44,7 +44,7 @@ impl Removed {
         self.since.is_empty()
     }
 
-    /// Lists workers that were not removed before, or were removed again.
+    /// Lists workers removed, or removed again, since `before`.
     fn news<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = &'a Gone> {
         self.since.iter().filter(|(worker, since)| before.since.get(worker) != Some(since)).map(|(worker, _)| worker)
     }

@@ -1,4 +1,4 @@
-//! All roles, ready to expand scopes with.
+//! All roles, ready to expand scopes.
 
 use sqlx::PgConnection;
 

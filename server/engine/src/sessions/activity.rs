@@ -1,11 +1,11 @@
-//! Whether there are sessions: only then does the pass that ends them look often.
+//! Tells whether sessions exist; only then the pass that ends them polls often.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::{Notify, futures::Notified};
 
-/// What this server knows of it. Clones share it.
+/// Clones share the state.
 #[derive(Debug, Clone, Default)]
 pub struct Activity {
     shared: Arc<Shared>,
@@ -18,19 +18,19 @@ struct Shared {
 }
 
 impl Activity {
-    /// Whether sessions are live, or ended a short while ago, as far as this server knows.
+    /// True if sessions are live or ended recently, as far as this server knows.
     pub fn any(&self) -> bool {
         self.shared.any.load(Ordering::SeqCst)
     }
 
-    /// A session was started or renewed here.
+    /// Records a session that was started or renewed here.
     pub fn seen(&self) {
         if !self.shared.any.swap(true, Ordering::SeqCst) {
             self.shared.begun.notify_waiters();
         }
     }
 
-    /// What the database says. A session that is seen while it is asked is found by the next look, within seconds.
+    /// Stores the database's result. A session seen during the query is found within seconds.
     pub fn set(&self, any: bool) {
         self.shared.any.store(any, Ordering::SeqCst);
     }

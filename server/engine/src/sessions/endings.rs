@@ -1,4 +1,4 @@
-//! Sessions that requests of this server depend on: a claimWork request gets no run after its session has ended.
+//! Watched sessions: a claimWork request gets no run after its session has ended.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,13 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tenure_api::states::SessionEnd;
 use tokio::sync::watch;
 
-/// The sessions that are watched. Clones share them.
+/// Clones share the sessions.
 #[derive(Debug, Clone, Default)]
 pub struct Endings {
     watched: Arc<Mutex<HashMap<i64, watch::Sender<Option<SessionEnd>>>>>,
 }
 
-/// Watches a session until it is dropped.
 #[derive(Debug)]
 pub struct Watcher {
     epoch: i64,
@@ -21,7 +20,6 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// Waits until it is found that the session has ended.
     pub async fn ended(&mut self) -> SessionEnd {
         match self.ended.wait_for(Option::is_some).await.map(|by| *by) {
             Ok(Some(by)) => by,
@@ -34,11 +32,11 @@ impl Watcher {
 impl Drop for Watcher {
     fn drop(&mut self) {
         let mut watched = self.endings.lock();
-        // This one's receiver is counted too.
+        // The count includes this watcher.
         if watched.get(&self.epoch).is_some_and(|sender| sender.receiver_count() == 1) {
             watched.remove(&self.epoch);
         }
-        // Released under the lock, so that two watchers dropped at once do not both count the other one.
+        // Released under the lock, so that two concurrent drops do not both count the other.
         self.ended = watch::channel(None).1;
     }
 }
@@ -82,7 +80,7 @@ mod tests {
     use futures_util::FutureExt as _;
 
     #[tokio::test]
-    async fn an_end_reaches_all_watchers_of_the_session_and_no_other() {
+    async fn session_end_reaches_its_watchers_only() {
         let endings = Endings::default();
         let (mut one, mut two, mut other) = (endings.watch(1), endings.watch(1), endings.watch(2));
         endings.note(&[(1, SessionEnd::Takeover), (3, SessionEnd::Expired)]);
@@ -91,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_watched_until_the_last_watcher_is_dropped() {
+    fn session_is_watched_until_last_watcher_is_dropped() {
         let endings = Endings::default();
         let (one, two) = (endings.watch(1), endings.watch(1));
         drop(one);

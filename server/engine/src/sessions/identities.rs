@@ -1,4 +1,5 @@
-//! The worker and queue of each session. They never change, so they are remembered, and a request that names a session needs no query.
+//! Cache of each session's worker and queue. They never change, so that requests of a session need
+//! no query.
 
 use std::collections::HashMap;
 use std::mem;
@@ -7,16 +8,16 @@ use tenure_api::ids::SessionId;
 use tenure_domain::session::Identity;
 use tenure_store::memory::{Epoch, Memory};
 
-/// Sessions of one generation; two are remembered.
+/// Capacity of a generation; the cache has two.
 const GENERATION_MAX: usize = 10_000;
 
-/// The sessions that requests of this server have named. Clones share the memory.
+/// Sessions named by requests. Clones share the cache.
 #[derive(Debug, Clone, Default)]
 pub struct Identities {
     seen: Memory<Seen>,
 }
 
-/// Two generations: what is named goes into the newer one, and when that is full, the older one is dropped.
+/// Entries go to the newer generation. When it is full, the older one is dropped.
 #[derive(Debug, Default)]
 struct Seen {
     newer: HashMap<SessionId, Identity>,
@@ -33,14 +34,13 @@ impl Seen {
 }
 
 impl Identities {
-    /// To be read before the database is asked for what [`Identities::note`] takes in.
+    /// Call it before the query whose result goes to [`Identities::note`].
     pub fn epoch(&self) -> Epoch {
         self.seen.epoch()
     }
 
-    /// Whose it is, if that is remembered.
     pub fn find(&self, id: SessionId) -> Option<Identity> {
-        // Before it is read, as for what the database answers.
+        // Before the read, as for a query.
         let since = self.epoch();
         let (found, is_old) = self.seen.read(|seen| {
             let newer = seen.newer.get(&id).cloned();
@@ -53,12 +53,11 @@ impl Identities {
         found
     }
 
-    /// Remembers it, unless what was read since was dropped.
+    /// Stores an identity, unless the cache was invalidated since.
     pub fn note(&self, since: Epoch, identity: Identity) {
         self.seen.note(since, |seen| seen.insert(identity));
     }
 
-    /// Drops one that is not there any more.
     pub fn remove(&self, id: SessionId) {
         self.seen.note(self.seen.epoch(), |seen| (seen.newer.remove(&id), seen.older.remove(&id)));
     }
@@ -91,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_that_are_named_are_remembered_and_no_more_than_two_generations_of_them() {
+    fn named_sessions_are_cached_for_two_generations() {
         let identities = Identities::default();
         for n in 0..GENERATION_MAX * 3 {
             identities.note(identities.epoch(), identity(n));

@@ -1,5 +1,5 @@
-//! Requests that wait for an item in the inbox of a session. The same polls find sessions that have ended, for these requests and for
-//! claims in the name of a session.
+//! Requests that wait for inbox items of a session. The same polls find ended sessions, for these
+//! requests and for claims of a session.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -19,39 +19,37 @@ use crate::parked::{self, Due, GiveUp, Parked, Parking, Timing};
 use crate::rooms::{Caller, Rooms};
 use tenure_store::worker_sessions::{self, StillLive};
 
-/// Requests that may wait at one server.
+/// Waiting requests per server.
 pub const WAITERS_MAX: usize = 10_000;
 /// Interval of the polls for the ends of all sessions.
 const ENDED_EVERY: Duration = Duration::from_secs(1);
 
-/// What is known of a session whose inbox is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Certainty {
-    /// It was just renewed.
+    /// Just renewed.
     Live,
-    /// The first poll finds out if it is live, and reads its row.
+    /// The first poll reads the session's row to find out.
     MayHaveEnded,
 }
 
-/// Items of an inbox.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// Empty if none came in time.
+    /// Empty if none arrived in time.
     pub items: Vec<InboxItem>,
-    /// The row of the session, if it was read.
+    /// If it was read.
     pub live: Option<StillLive>,
 }
 
 type Answer = Result<Found, OpError>;
 
-/// The inboxes that requests of this server wait for. Clones share them.
+/// Clones share the inboxes.
 #[derive(Clone)]
 pub struct Inboxes {
     parking: Parking<Reader>,
     rooms: Rooms,
 }
 
-/// [`WAITERS_MAX`], unless a test has fewer.
+/// [`WAITERS_MAX`], unless a test sets fewer.
 fn waiters_max() -> usize {
     #[cfg(feature = "test-util")]
     return tenure_store::breakage::inbox_waiters_max(WAITERS_MAX);
@@ -73,15 +71,12 @@ impl Inboxes {
         Self { parking, rooms: Rooms::new(waiters_max()) }
     }
 
-    /// Returns the number of requests that wait.
     pub fn waiting(&self) -> usize {
         self.rooms.taken()
     }
 
-    /// Waits for items of an inbox after the item `after`. Returns none if none came in time.
-    ///
-    /// # Errors
-    /// If the session has ended, too many requests wait, or the database does not answer.
+    /// Waits for inbox items after the item `after`; the result is empty after `wait`. Fails if the
+    /// session has ended, too many requests wait, or the database does not respond.
     pub async fn read(&self, epoch: i64, after: i64, wait: Duration, certainty: Certainty) -> Answer {
         let _room = self.rooms.enter(Caller::Authenticated).ok_or(OpError::Overloaded("inbox"))?;
         let (reply, answer) = oneshot::channel();
@@ -94,7 +89,6 @@ impl Inboxes {
 struct Waiter {
     after: i64,
     reply: oneshot::Sender<Answer>,
-    /// What was known of the session when the request arrived.
     certainty: Certainty,
     live: Option<StillLive>,
 }
@@ -130,12 +124,11 @@ struct Reader {
     ended_from: Instant,
 }
 
-/// What a poll reads.
 #[derive(Default)]
 struct Plan {
-    /// Inboxes, each with the highest item that one of its readers knows: that reader has acknowledged it for all.
+    /// Inboxes, each with the highest item known to any reader: that reader has acknowledged it for
+    /// all.
     readers: Vec<(i64, i64)>,
-    /// Sessions that may have ended.
     sessions: Vec<i64>,
     /// Sessions whose rows requests need.
     uncertain: Vec<i64>,
@@ -206,7 +199,7 @@ impl Reader {
         if !plan.readers.is_empty() {
             read.items = worker_sessions::read_inboxes(&mut conn, &plan.readers).await?;
         }
-        // Before the ends: a session that ends in between is found there.
+        // Before the ends, so that a session that ends in between is found there.
         if !plan.uncertain.is_empty() {
             read.live = worker_sessions::list_live(&mut conn, &plan.uncertain).await?;
         }

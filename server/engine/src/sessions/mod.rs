@@ -1,5 +1,5 @@
-//! What a server remembers of the sessions of workers, and the requests that wait for them. What a session is and how it ends is in
-//! [`crate::ops::sessions`].
+//! Cached sessions of workers, and requests that wait for them. [`crate::ops::sessions`] defines
+//! sessions and how they end.
 
 mod activity;
 mod endings;
@@ -20,23 +20,18 @@ pub use inboxes::{Certainty, Found, Inboxes, WAITERS_MAX};
 pub use outlook::Outlook;
 pub use renewals::Renewals;
 
-/// What a server has of sessions.
 pub struct Sessions {
     pub identities: Identities,
-    /// Requests that wait for an item.
     pub inboxes: Inboxes,
-    /// Sessions whose end requests wait for.
     pub endings: Endings,
-    /// Whether there are any.
     pub activity: Activity,
-    /// When they were renewed last.
     pub renewals: Renewals,
-    /// When one may expire next.
+    /// When a session may expire next.
     pub outlook: Outlook,
 }
 
 impl Sessions {
-    /// Starts the task that reads inboxes; when it is stopped, all requests that wait are answered.
+    /// Starts the task that reads inboxes. After `stop`, waiting requests are answered.
     #[must_use]
     pub fn start(pool: &PgPool, notifiers: &Notifiers, tasks: &TaskTracker, stop: &CancellationToken) -> Self {
         let endings = Endings::default();

@@ -1,6 +1,6 @@
-//! When sessions were renewed last by this server. A worker that has just dealt with items asks its inbox again at once; a renewal
-//! of moments ago is as good as another one, and does not keep it waiting for one that gathers others, unless it acknowledges items: a
-//! renewal deletes them.
+//! Recent session renewals of this server. A worker that has processed items polls its inbox again
+//! at once. A very recent renewal then replaces a new one, which would wait for a batch, unless the
+//! request acknowledges items: a renewal deletes them.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -9,11 +9,10 @@ use chrono::{DateTime, TimeDelta, Utc};
 use tenure_store::memory::{Epoch, Memory};
 use tenure_store::worker_sessions::Renewed;
 
-/// So many are remembered before those that are too old are dropped.
+/// Above this, old renewals are dropped.
 const REMEMBERED_MAX: usize = 10_000;
-/// A renewal is as good as a new one for this part of the time that a session goes on after it...
+/// Part of the session's TTL for which a renewal stays fresh.
 const FRESH_SHARE: i32 = 12;
-/// ... but not for longer than this.
 const FRESH_MAX: TimeDelta = TimeDelta::seconds(5);
 
 /// The latest renewals. Clones share them.
@@ -25,45 +24,44 @@ pub struct Renewals {
 #[derive(Debug)]
 struct Latest {
     renewed: Renewed,
-    /// When it was asked for, by a clock that is never set. This machine's may be set back, or the database's ahead, and then a session
-    /// expires long before its renewal is old by the dates.
+    /// Monotonic: if this machine's clock is set back or the database's is ahead, a session expires
+    /// long before its renewal looks old.
     asked: Instant,
-    /// It deleted the items up to this one.
     acknowledged: i64,
 }
 
 impl Renewals {
-    /// To be read before the database is asked for what [`Renewals::note`] takes in.
+    /// Call it before the query whose result goes to [`Renewals::note`].
     pub fn epoch(&self) -> Epoch {
         self.latest.epoch()
     }
 
-    /// Remembers a renewal that was asked for then, and that deleted the items up to this one.
+    /// Stores a renewal requested at `asked` that deleted items up to `acknowledged`.
     pub fn note(&self, since: Epoch, asked: Instant, renewed: Renewed, acknowledged: i64) {
         self.latest.note(since, |latest| {
             if latest.len() >= REMEMBERED_MAX {
                 let fresh = FRESH_MAX.to_std().unwrap_or_default();
                 latest.retain(|_, other| asked.saturating_duration_since(other.asked) < fresh);
             }
-            // Of too many that are all fresh none is needed: the next request renews.
+            // If all are fresh, this one is dropped: the next request then renews.
             if latest.len() < REMEMBERED_MAX {
                 latest.insert(renewed.epoch, Latest { renewed, asked, acknowledged });
             }
         });
     }
 
-    /// Whether the items of a session up to this one are known to be deleted. Ids grow: none of them comes later.
+    /// True if the items of a session up to `after` are known to be deleted. Ids grow, so that no
+    /// such item appears later.
     pub fn is_acknowledged(&self, epoch: i64, after: i64) -> bool {
         after == 0 || self.latest.read(|latest| latest.get(&epoch).is_some_and(|known| known.acknowledged == after))
     }
 
-    /// Whether a renewal of this session is remembered.
     pub fn has(&self, epoch: i64) -> bool {
         self.latest.read(|latest| latest.contains_key(&epoch))
     }
 
-    /// The latest renewal of a session that goes on for `ttl` after each, if it is as good as a new one. `now` is the server's time, which
-    /// a manual clock moves, at this instant.
+    /// Returns the latest renewal of a session with this `ttl`, if it is fresh. `now` is the
+    /// server's time at `at`; a manual clock moves it.
     pub fn find_fresh(&self, epoch: i64, ttl: TimeDelta, (now, at): (DateTime<Utc>, Instant)) -> Option<Renewed> {
         let fresh = (ttl / FRESH_SHARE).min(FRESH_MAX);
         self.latest.read(|latest| {
@@ -93,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renewal_is_fresh_for_a_twelfth_of_its_time_and_five_seconds_at_most() {
+    fn renewal_is_fresh_for_twelfth_of_ttl_up_to_five_seconds() {
         let (renewals, asked) = (Renewals::default(), Instant::now());
         for (ttl, after, expected) in
             [(120, 4_999, true), (120, 5_000, false), (3_600, 5_000, false), (24, 1_999, true), (24, 2_000, false)]
@@ -110,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renewal_is_fresh_for_no_longer_when_the_clock_was_set_back_since() {
+    fn clock_set_back_does_not_prolong_fresh_renewal() {
         let (renewals, ttl, asked) = (Renewals::default(), TimeDelta::seconds(24), Instant::now());
         renewals.note(renewals.epoch(), asked, renewed(1, 24, began()), 0);
         let set_back = began() - TimeDelta::hours(1);
@@ -121,13 +119,13 @@ mod tests {
     }
 
     #[test]
-    fn items_are_acknowledged_if_the_latest_renewal_deleted_them() {
+    fn items_are_acknowledged_if_latest_renewal_deleted_them() {
         let (renewals, asked) = (Renewals::default(), Instant::now());
         assert!(renewals.is_acknowledged(1, 0) && !renewals.is_acknowledged(1, 7) && !renewals.has(1));
         renewals.note(renewals.epoch(), asked, renewed(1, 120, began()), 7);
         assert!(renewals.is_acknowledged(1, 0) && renewals.is_acknowledged(1, 7));
         assert!(!renewals.is_acknowledged(1, 8) && !renewals.is_acknowledged(2, 7) && renewals.has(1));
-        // Up to the end of all ids: what came since is not deleted.
+        // Up to the highest id: later items are not deleted.
         renewals.note(renewals.epoch(), asked, renewed(1, 120, began()), i64::MAX);
         assert!(!renewals.is_acknowledged(1, 8));
         renewals.drop_all();
@@ -135,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_are_remembered_as_are_fresh_and_no_more_than_the_limit() {
+    fn fresh_renewals_are_kept_up_to_limit() {
         let (renewals, asked) = (Renewals::default(), Instant::now());
         for epoch in 0..=REMEMBERED_MAX as i64 {
             renewals.note(renewals.epoch(), asked, renewed(epoch, 120, began()), 0);
