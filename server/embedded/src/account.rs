@@ -1,4 +1,5 @@
-//! The user that runs PostgreSQL: another one than root, which PostgreSQL refuses.
+//! The user that runs PostgreSQL, which refuses root: the server's own, or another one if that is
+//! root.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -13,7 +14,6 @@ use super::error::{EmbeddedError, io_error};
 const POSTGRES: &str = "postgres";
 const NOBODY: &str = "nobody";
 
-/// A user of the operating system.
 #[derive(Clone, Debug)]
 pub(super) struct Account {
     name: String,
@@ -46,7 +46,6 @@ impl Account {
         find_user(POSTGRES).or_else(|| find_user(NOBODY)).ok_or(EmbeddedError::NoAccount)
     }
 
-    /// Warns if other programs use the account.
     pub(super) fn warn_if_shared(&self) {
         if self.other && self.name == NOBODY {
             tracing::warn!(
@@ -72,8 +71,8 @@ impl Account {
         self.other
     }
 
-    /// Returns a command that runs as this user. Its own process group keeps a Ctrl-C from
-    /// PostgreSQL, which the server needs while it drains. Its environment is cleared, because
+    /// Returns a command that runs as this user. Its own process group shields PostgreSQL, which
+    /// the server needs while it drains, from a Ctrl-C. Its environment is cleared, because
     /// `PGDATA` and similar variables would change its effect.
     pub(super) fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
@@ -87,7 +86,6 @@ impl Account {
         command
     }
 
-    /// True if the permission bits let this user enter a directory.
     pub(super) fn may_enter(&self, directory: &fs::Metadata) -> bool {
         let needed = if directory.uid() == self.uid {
             0o100
@@ -99,7 +97,8 @@ impl Account {
         directory.mode() & needed != 0
     }
 
-    /// Fails with the first ancestor of the absolute `path` that this user may not enter.
+    /// Fails with the first ancestor of the absolute `path` that this user may not enter by its
+    /// permission bits.
     pub(super) fn check_can_enter(&self, path: &Path) -> Result<(), EmbeddedError> {
         if !self.other {
             return Ok(());

@@ -65,7 +65,6 @@ impl Binaries {
         })
     }
 
-    /// Returns the programs in this folder, or why they are unusable.
     async fn in_folder(folder: &Path, account: &Account) -> Result<Option<Self>, String> {
         // Links in PATH lead to the folder with the other programs.
         let Ok(postgres) = fs::canonicalize(folder.join("postgres")) else { return Ok(None) };

@@ -28,7 +28,6 @@ const SETTINGS: &str = "tenure.conf";
 /// Exists in every cluster.
 const VERSION: &str = "PG_VERSION";
 const UNFINISHED: &str = "pg.unfinished-";
-/// A longer log is moved aside.
 const LOG_BYTES_MAX: u64 = 16 << 20;
 /// For sessions of a killed PostgreSQL, which end soon and until then prevent a start.
 const LEFTOVER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -37,7 +36,6 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 const MENTION_EVERY: Duration = Duration::from_secs(10);
 
-/// A complete cluster, and how to run it.
 pub(super) struct Cluster {
     data_dir: PathBuf,
     pg_dir: PathBuf,
@@ -365,7 +363,6 @@ fn complaint_since(log: &mut File, start: u64) -> Option<String> {
     main_complaint(&text)
 }
 
-/// Returns the line of a program's output that explains its end.
 fn main_complaint(text: &str) -> Option<String> {
     const MARKS: [&str; 4] = ["PANIC:  ", "FATAL:  ", "error: ", "ERROR:  "];
     let after_mark = |line: &str| MARKS.iter().find_map(|mark| Some(line.split_once(mark)?.1.to_owned()));

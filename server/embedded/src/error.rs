@@ -75,7 +75,6 @@ pub enum EmbeddedError {
         reason: String,
     },
 
-    /// One of our files was changed or lost.
     #[error("{} {problem}", path.display())]
     BadFile {
         path: PathBuf,

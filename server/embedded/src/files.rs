@@ -76,7 +76,6 @@ fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
     }
     match fs::DirBuilder::new().mode(PRIVATE_DIR).create(path) {
         Ok(()) => fs::set_permissions(path, fs::Permissions::from_mode(mode)),
-        // Another process has created it meanwhile.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
         Err(error) => Err(error),
     }
@@ -95,7 +94,6 @@ fn close(data_dir: &Path) -> io::Result<()> {
     fs::set_permissions(data_dir, fs::Permissions::from_mode(closed))
 }
 
-/// True if a directory contains only our names.
 fn is_ours(data_dir: &Path) -> io::Result<bool> {
     for entry in fs::read_dir(data_dir)? {
         let name = entry?.file_name();
@@ -108,7 +106,7 @@ fn is_ours(data_dir: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Lets the group of PostgreSQL's user pass through the data directory.
+/// Lets the group of PostgreSQL's user, and nobody else, pass through the data directory.
 pub(super) fn let_pass(data_dir: &Path, account: &Account) -> Result<(), EmbeddedError> {
     let pass = || -> io::Result<()> {
         let metadata = fs::metadata(data_dir)?;
@@ -172,7 +170,6 @@ pub(super) fn write_private(path: &Path, contents: &[u8], owner: Option<&Account
     })
 }
 
-/// Makes a rename in this path's directory durable.
 pub(super) fn sync_parent(path: &Path) -> io::Result<()> {
     File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
 }

@@ -55,7 +55,6 @@ use postmaster::Postmaster;
 /// program.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 const LOCK_LOOK_EVERY: Duration = Duration::from_millis(20);
-/// First and longest pause between restarts.
 const RESTART_PAUSE: Duration = Duration::from_millis(100);
 const RESTART_PAUSE_MAX: Duration = Duration::from_secs(10);
 /// After this uptime, the restart pause is reset.
@@ -188,7 +187,7 @@ impl Embedded {
     }
 
     /// Stops PostgreSQL: cuts sessions and writes everything out. Call it when nothing uses the
-    /// database any more.
+    /// database.
     pub async fn stop(&self) {
         self.stopping.cancel();
         let mut slot = self.postmaster.lock().await;

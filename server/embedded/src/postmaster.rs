@@ -43,7 +43,6 @@ impl Postmaster {
         self.pid.as_raw()
     }
 
-    /// Waits for the end and returns the status. May be called again.
     pub(super) async fn exited(&mut self) -> String {
         if let Some(child) = &mut self.child {
             return match child.wait().await {
@@ -64,7 +63,6 @@ impl Postmaster {
         }
     }
 
-    /// Makes it read its settings again.
     pub(super) fn reload(&self) {
         self.signal(Signal::SIGHUP);
     }
@@ -93,7 +91,6 @@ impl Postmaster {
     }
 
     fn signal(&self, signal: Signal) {
-        // The process may have ended; the waiting code detects that.
         if let Err(error) =
             kill(self.pid, signal).or_else(|error| if error == Errno::ESRCH { Ok(()) } else { Err(error) })
         {

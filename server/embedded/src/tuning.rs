@@ -54,7 +54,6 @@ impl Machine {
             ("fsync", "on"),
             ("full_page_writes", "on"),
             ("synchronous_commit", "on"),
-            // For short statements on a fast disk.
             ("wal_compression", if self.has_lz4 { "lz4" } else { "on" }),
             ("random_page_cost", "1.1"),
             ("jit", "off"),

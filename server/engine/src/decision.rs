@@ -23,10 +23,8 @@ use metrics::{Blocked, count_blocked, count_decision, count_round, record_lock};
 const WIDTH_MAX: i64 = 400;
 /// Retries of a decision, each without the runs found locked.
 const LOCKED_MAX: usize = 4;
-/// Backoff of a queue after the last retry.
 pub(crate) const LOCKED_AGAIN: Duration = Duration::from_millis(200);
 
-/// Backoff of a queue with an unreadable policy.
 const UNREADABLE_AGAIN: Duration = Duration::from_secs(1);
 
 /// Input that is not in the database, and the marks learned by the transaction.
@@ -128,7 +126,6 @@ pub(crate) fn first_width(runs: u64) -> i64 {
     i64::try_from(runs).unwrap_or(WIDTH_MAX).clamp(1, WIDTH_MAX)
 }
 
-/// Requests for runs of one limited queue.
 #[derive(Debug)]
 pub(crate) struct Requests<'a> {
     /// `task_queues.id`.
@@ -138,7 +135,6 @@ pub(crate) struct Requests<'a> {
     pub(crate) places: Vec<u32>,
     pub(crate) workers: &'a [Worker<'a>],
     pub(crate) lease: Duration,
-    /// Batch of the claims.
     pub(crate) batch: Uuid,
 }
 
@@ -173,8 +169,8 @@ pub(crate) struct Claims {
 /// Maximum transactions of one decision; the next one continues.
 const ROUNDS_MAX: usize = 20;
 
-/// Claims runs that may start for these requests. Announcements may take further transactions
-/// first.
+/// Claims runs that may start for these requests, in one transaction. Folding announcements may
+/// take further ones first.
 pub(crate) async fn claim(
     conn: &mut PgConnection,
     mut requests: Requests<'_>,
@@ -213,6 +209,7 @@ enum Round {
     Decided(Outcome),
     /// Folded the maximum of announcements. The rest may include a more urgent run.
     Announced,
+    /// Nothing to commit.
     Left(Outcome),
 }
 
@@ -298,7 +295,6 @@ async fn claim_in(
     }
 }
 
-/// Adds locked runs. Returns true if there are any.
 fn add_missing(without: &mut Vec<i64>, decided: &Decided, rows: &[Claimed]) -> bool {
     let before = without.len();
     let is_found = |seq: i64| rows.iter().any(|row| row.seq == seq);
@@ -306,7 +302,6 @@ fn add_missing(without: &mut Vec<i64>, decided: &Decided, rows: &[Claimed]) -> b
     without.len() > before
 }
 
-/// Removes requests of ended sessions. Returns true if there are any.
 fn leave_out(requests: &mut Requests<'_>, queue: &mut Queue, rows: Vec<Claimed>, ended: &mut Vec<Claimed>) -> bool {
     let before = ended.len();
     for row in rows {

@@ -55,7 +55,6 @@ use tenure_store::servers::Member;
 use tenure_store::session::Pools;
 
 pub struct Database {
-    /// For sessions of the batched operations.
     pub connector: Connector,
     /// For sessions that run ticks and claim. A test may route them through a connection that it
     /// can cut.
@@ -71,11 +70,10 @@ pub struct EngineSettings {
     /// How long a received message is hidden from other pollers.
     pub message_visibility: Duration,
     pub event_retention: Duration,
-    /// Number of tick loops.
     pub hot_sessions: HotSessions,
     /// Bytes of all live logs together; 0 disables them.
     pub live_log_max: u64,
-    /// This server's row among the servers.
+    /// Id, name and weight of this server.
     pub member: Member,
 }
 

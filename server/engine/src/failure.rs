@@ -96,20 +96,16 @@ pub enum OpError {
     Expired(String),
     #[error("{0}")]
     Forbidden(String),
-    /// The state forbids the operation.
     #[error("{0}")]
     Conflict(String),
     #[error("{0}")]
     SessionExists(String),
-    /// The queue has another version of its policy.
     #[error("{0}")]
     PolicyMismatch(String),
     #[error("the session has ended ({0}): what it held was given to others; start another one")]
     SessionEnded(SessionEnd),
-    /// The request breaks a rule.
     #[error("{0}")]
     Input(String),
-    /// Too many such requests wait; nothing was done.
     #[error("too many {0} requests are waiting; send it again")]
     Overloaded(&'static str),
     /// The database is unavailable, or a lock is held for too long. The change may have been

@@ -7,13 +7,11 @@ use std::fmt::Write as _;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a queue is shown after its last values.
 pub(crate) const SHOWN_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Name and help text.
 pub type Metric = (&'static str, &'static str);
 
-/// Metrics set together by one pass.
 #[derive(Debug)]
 pub struct QueueGauges<const N: usize> {
     metrics: [Metric; N],

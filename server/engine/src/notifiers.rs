@@ -37,7 +37,6 @@ pub fn fallbacks_are_on() -> bool {
     true
 }
 
-/// True if a test loses notifications on purpose.
 pub(crate) fn are_lost() -> bool {
     #[cfg(feature = "test-util")]
     return tenure_store::breakage::is_on(tenure_store::breakage::Breakage::LoseNotifications);
@@ -57,7 +56,6 @@ pub struct Notifiers {
 struct Shared {
     wait_lists: WaitLists,
     limited_list: WaitListNotifier,
-    /// Queues notified here since the last forwarding to other servers.
     others: Signal<i32>,
     /// Sessions with a new inbox item, and ended sessions.
     inboxes: Arc<Signal<i64>>,
@@ -72,10 +70,8 @@ struct Shared {
     schedulers: Notify,
     /// Queues whose runs need admission, and by whom, according to the pass.
     limited: RwLock<HashMap<i32, AdmittedBy>>,
-    /// Number of changes to `limited` by this server itself.
     limited_changes: AtomicU64,
     facts: Notify,
-    /// Resolved tasks, for waiting requests.
     resolved: Arc<Signal<Uuid>>,
     resolutions: Resolutions,
     /// True if anything may be unresolved; passes then run often.
@@ -108,7 +104,6 @@ impl Notifiers {
         self.shared.tail.notify_one();
     }
 
-    /// Notifies everything that waits for a commit of this server.
     pub fn apply(&self, effects: Effects) {
         let Effects { claimable, resolved, resolutions, resolved_unnamed, dependents, inboxes, admission } = effects;
         self.shared.resolutions.count(&resolutions);
@@ -281,7 +276,7 @@ impl Notifiers {
     }
 
     /// Cancels the waiting requests of a removed worker. Completes when the wait lists of this
-    /// server have answered them, or after [`WAIT_LIST_TIMEOUT`].
+    /// server have answered them, or after [`WAIT_LIST_TIMEOUT`]; at once without wait lists.
     pub fn send_away(&self, worker: Gone) -> impl Future<Output = ()> + Send + use<> {
         let ((done, answered), (done_too, answered_too)) = (oneshot::channel(), oneshot::channel());
         self.shared.limited_list.send_away(SendAway { worker: worker.clone(), done: done_too });
@@ -301,7 +296,6 @@ impl Notifiers {
         Arc::clone(&self.shared.inboxes)
     }
 
-    /// Waits until there is something to forward to the other servers.
     pub async fn others(&self) {
         self.shared.others.wait().await;
     }

@@ -25,12 +25,11 @@ mod signal;
 #[cfg(test)]
 mod tests;
 
-/// Minimum time between two polls.
 const POLL_AT_MOST_EVERY: Duration = Duration::from_millis(20);
 
 /// A kind of parked requests.
 pub(crate) trait Source: Sized + Send + 'static {
-    /// What a request waits for, such as a session id.
+    /// Key that a request waits for, such as a session id.
     type Key: Copy + Eq + Hash + Send + Sync + 'static;
     /// A request, with the channel for its response.
     type Waiter: Waiter;
@@ -50,14 +49,12 @@ pub(crate) trait Source: Sized + Send + 'static {
 }
 
 pub(crate) trait Waiter: Send + 'static {
-    /// True if the client has disconnected.
     fn is_closed(&self) -> bool;
     fn give_up(self, reason: GiveUp);
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GiveUp {
-    /// The deadline has passed.
     Deadline,
     /// The deadline has passed without a successful poll of the key.
     Unpolled,
@@ -66,7 +63,6 @@ pub(crate) enum GiveUp {
 
 #[derive(Debug)]
 pub(crate) struct Due<K> {
-    /// Keys of new requests.
     pub(crate) arrived: HashSet<K>,
     pub(crate) notified: HashSet<K>,
     pub(crate) all: bool,
@@ -93,7 +89,6 @@ impl<K: Copy + Eq + Hash> Due<K> {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timing {
-    /// Interval of the polls of all keys.
     pub(crate) all_every: Duration,
     /// Timeout of a poll: the database may have gone silent.
     pub(crate) timeout: Duration,
@@ -161,7 +156,6 @@ struct Entry<W> {
     _waiting: Waiting,
 }
 
-/// Result of the polls of a request's key since its arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Polled {
     Not,

@@ -9,7 +9,6 @@ pub(crate) const ANONYMOUS_PART: usize = 4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Caller {
-    /// Without credentials.
     Anonymous,
     /// With a checked signature or token.
     Authenticated,

@@ -2,8 +2,8 @@
 //!
 //! A server runs one loop per hot session: some for requests of workers, the others for the
 //! creation of tasks. Operations that must not overlap share a loop: all changes of one existing
-//! task, and all claims from one queue. Exception: the only wait list may claim in a tick that
-//! creates.
+//! task, and all claims from one queue. Exception: a single task of the wait list may claim in a
+//! tick that creates.
 
 use std::ops::Range;
 
@@ -36,7 +36,6 @@ impl HotSessions {
         self.0 as usize
     }
 
-    /// The loops for requests of workers.
     #[must_use]
     pub const fn of_workers(self) -> Range<usize> {
         0..self.count() - self.count() / 2
@@ -56,7 +55,6 @@ impl Route {
     /// For requests that any loop may serve.
     pub const ANY: Self = Self(0);
 
-    /// For changes of a task.
     pub fn of_task(task: Uuid) -> Self {
         let (high, low) = task.as_u64_pair();
         Self(high ^ low)

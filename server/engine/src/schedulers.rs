@@ -31,7 +31,6 @@ struct Known {
     /// This server's term for each queue that it schedules.
     terms: HashMap<i32, i64>,
     silences: HashMap<i32, Silence>,
-    /// True if assign queues exist.
     any: bool,
     no_candidate: bool,
     looked: bool,
@@ -50,7 +49,6 @@ impl Known {
 pub struct Schedulers {
     member: Member,
     known: Memory<Known>,
-    /// Terms in the metrics.
     pub terms: Arc<QueueGauges<{ METRICS.len() }>>,
 }
 
@@ -193,8 +191,8 @@ impl Schedulers {
         Ok(Some(term))
     }
 
-    /// Hands over all queues of this server, or leaves them without a scheduler, and deletes its
-    /// row, so that no server waits for its silence.
+    /// Hands over or vacates this server's queues and deletes its row, so that no server waits for
+    /// its silence.
     pub async fn leave(&self, conn: &mut PgConnection, notifiers: &Notifiers) -> Result<(), sqlx::Error> {
         let me = self.member.id;
         let mut servers = servers::list(conn).await?;

@@ -19,7 +19,6 @@ use tenure_store::tasks;
 pub const WAITERS_MAX: usize = 50_000;
 /// Concurrent reads of tasks or results: all requests may wait for the same task.
 pub const READERS_MAX: usize = 4_000;
-/// Tasks per statement.
 const IDS_MAX: usize = 10_000;
 
 pub struct TaskEnds {

@@ -37,7 +37,6 @@ use tenure_store::hot::messages::Got;
 use tenure_store::servers::{self, Member};
 use tenure_store::session::Pools;
 
-/// Default lease of claims.
 pub const LEASE: Duration = Duration::from_secs(1200);
 /// How long claimWork skips a run whose message was received.
 pub const RESERVATION: Duration = Duration::from_secs(2);
@@ -46,7 +45,6 @@ pub const QUEUE: &str = "proj/worker";
 
 pub struct Queue {
     pub engine: Arc<Engine>,
-    /// Run only by the test.
     pub passes: Arc<Passes>,
     pub pools: Pools,
     lifetime: Lifetime,
@@ -125,7 +123,6 @@ impl Queue {
         self.engine.create_task(Arc::new(task.clone())).await
     }
 
-    /// Creates a simple task.
     pub async fn create_one(&self, queue: &str) -> TaskId {
         let task = new_task(queue, &json!({}));
         self.create(&task).await.expect("a task is created");

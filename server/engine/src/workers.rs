@@ -34,12 +34,10 @@ pub struct Seen {
     pub queues: HashMap<i32, QueueSighting>,
 }
 
-/// When a worker was seen, and its claims.
 #[derive(Debug, Clone)]
 pub struct Sighting {
     pub first: Instant,
     pub last: Instant,
-    /// Last claims, oldest first.
     pub recent: Vec<Recent>,
 }
 
@@ -117,7 +115,6 @@ impl Workers {
         self.lock().note(worker, sight, Instant::now(), []);
     }
 
-    /// Records claims of a committed transaction.
     pub fn claimed(&self, worker: WorkerKey, sight: Sight, claims: impl IntoIterator<Item = Recent>) {
         self.lock().note(worker, sight, Instant::now(), claims);
     }

@@ -203,7 +203,7 @@ async fn postgresql_quicker_than_started_one_is_adopted() {
     }
     let settings = EmbeddedSettings { pg_bin: Some(pg_bin), ..folder.settings() };
     let second = Embedded::start(&settings).await.unwrap_or_else(|error| panic!("{error}"));
-    assert!(folder.pg_dir().join("another").exists(), "there was no other");
+    assert!(folder.pg_dir().join("another").exists(), "the other PostgreSQL was not started");
     assert_remembered(&second.connect_options()).await;
     second.stop().await;
 }

@@ -25,7 +25,6 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// Makes the test [`serves_until_its_input_ends`] a server, and sets its directory.
 const SERVE_IN: &str = "TENURE_TEST_EMBEDDED_SERVE_IN";
 
-/// A data directory in a temporary directory that every user may enter.
 struct TestFolder {
     base: TempDir,
     data_dir: PathBuf,
@@ -88,7 +87,7 @@ fn one_line(error: &EmbeddedError) -> String {
 async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let deadline = Instant::now() + TIMEOUT;
     while !condition().await {
-        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        assert!(Instant::now() < deadline, "timed out: {what}");
         sleep(Duration::from_millis(5)).await;
     }
 }

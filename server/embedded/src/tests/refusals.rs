@@ -72,7 +72,6 @@ async fn missing_cluster_that_has_run_is_not_created_again() {
         assert!(named.iter().all(|path| line.contains(path.to_str().unwrap())) && line.contains("mount"), "{line}");
     };
     assert_names(&folder.refusal().await);
-    // The mount point of the volume.
     fs::create_dir(folder.pg_dir()).unwrap();
     assert_names(&folder.refusal().await);
     assert_names(&one_line(&open(&folder.settings(), IfAbsent::Refuse).await.err().unwrap()));
@@ -181,7 +180,6 @@ async fn ordinary_user_runs_own_cluster_and_no_other() {
     assert!(line.starts_with("refused: cannot open") && line.contains("Permission denied"), "{line}");
 }
 
-/// Hands the empty directory over.
 fn place_of(folder: &TestFolder, uid: u32) {
     std::os::unix::fs::chown(folder.base.path(), Some(uid), Some(uid)).unwrap();
 }

@@ -3,7 +3,7 @@
 //!
 //! The time stops in a paused queue, but not while the worker is quarantined: another worker can
 //! then get the run under every delivery, because the quarantined one was refused it. After a
-//! quarantine, the rest gets a whole `acceptTime` again.
+//! quarantine, remaining runs get a whole `acceptTime` again.
 
 use sqlx::Connection;
 

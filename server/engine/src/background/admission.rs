@@ -169,7 +169,6 @@ async fn name_of(engine: &Engine, queue: i32) -> String {
     name.map_or_else(|_| queue.to_string(), |name| name.to_string())
 }
 
-/// In an assign queue, the scheduler starts runs.
 fn admitted_by(engine: &Engine, listed: &Listed) -> AdmittedBy {
     match (listed.assigns, engine.schedulers.leader(listed.queue).term) {
         _ if !listed.limited => AdmittedBy::Ended,

@@ -42,7 +42,6 @@ pub const METRICS: [Metric; 10] = [
     ("tenure_messages_alarming", "Messages that were got ten times or more and whose run is still pending"),
 ];
 
-/// True if the last check found a long transaction.
 #[derive(Debug, Default)]
 struct OldTransaction(AtomicBool);
 

@@ -20,7 +20,6 @@ use tenure_store::outage;
 const ACTIVE: Duration = Duration::from_millis(200);
 /// Poll interval while nothing is unresolved.
 const IDLE: Duration = Duration::from_secs(5);
-/// Minimum pause between two refreshes of the facts.
 const FACTS_PAUSE: Duration = Duration::from_millis(20);
 /// A longer pass has a dead connection; it is cancelled and retried. Longer than the statement
 /// timeout.
@@ -175,7 +174,6 @@ fn pause_after(pace: Pace, report: PassReport, is_active: bool, any_session: boo
     }
 }
 
-/// Waits `least`, then for either notification.
 async fn until_either(least: Duration, active: Notified<'_>, notified: Notified<'_>) {
     tokio::time::sleep(least).await;
     tokio::select! {

@@ -20,7 +20,6 @@ use tenure_store::{outage, servers};
 const BEAT_MAX: Duration = Duration::from_secs(3);
 const LEAVE_MAX: Duration = Duration::from_millis(1_500);
 
-/// Writes heartbeats until the server stops, then hands over its queues.
 pub async fn run(engine: Arc<Engine>, connector: Connector, stop: CancellationToken) {
     let started = Instant::now();
     let mut session = Session::new(connector);

@@ -12,7 +12,6 @@ pub async fn sequence(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     Ok(PassReport { found: moved, done: moved, ..PassReport::default() })
 }
 
-/// Purges a slice of events older than the retention.
 pub async fn purge(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.background_pool.acquire().await?;
     let (since, begins) = (engine.sequencer.epoch(), engine.sequencer.begins());

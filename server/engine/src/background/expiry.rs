@@ -21,7 +21,6 @@ pub struct ExpiryPass {
 }
 
 impl ExpiryPass {
-    /// Registers the cursors for invalidation.
     pub(super) fn new(engine: &Engine) -> Self {
         let pass = Self { tasks: Memory::default(), groups: Memory::default() };
         let (tasks, groups) = (pass.tasks.clone(), pass.groups.clone());

@@ -39,7 +39,6 @@ pub struct GroupsPass {
 }
 
 impl GroupsPass {
-    /// Registers the cache for invalidation.
     pub(super) fn new(engine: &Engine) -> Self {
         let pass = Self { witnesses: Memory::default() };
         let witnesses = pass.witnesses.clone();

@@ -1,4 +1,4 @@
-//! Deletes idempotency keys older than a day. They are ignored even before.
+//! Deletes idempotency keys older than a day, which are already ignored.
 
 use super::{PassReport, SLICE};
 use crate::engine::Engine;

@@ -49,14 +49,12 @@ pub const PASS_MAX: Duration = Duration::from_secs(1);
 
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 
-/// What a pass did, for metrics and tests.
+/// Result of a pass, for metrics and tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PassReport {
-    /// Rows that were due.
     pub found: usize,
     /// Rows that were ended, folded, moved or purged.
     pub done: usize,
-    /// Ended runs that are retried.
     pub retried: usize,
     /// Ended runs without retries left.
     pub exhausted: usize,

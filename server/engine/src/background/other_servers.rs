@@ -147,7 +147,7 @@ mod tests {
         let start_listener = |notifiers: &Notifiers, server| {
             tokio::spawn(listen(database.connector(), notifiers.clone(), server, stop.clone()))
         };
-        // A server notifies others only while it sees their listeners.
+        // Servers notify only while they see other listeners.
         let (listening, own) = (start_listener(&here, me), start_listener(&there, other));
         let notifying = tokio::spawn(notify(database.pool().clone(), there.clone(), other, stop.clone()));
         here.wait_list(0).set_has_requests(true);

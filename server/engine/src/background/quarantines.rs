@@ -1,5 +1,5 @@
 //! Ends quarantines. The worker was refused runs assigned before, and may have acknowledged their
-//! items. These reappear in its inbox a second after the end, when every server knows of it.
+//! items. The items reappear in its inbox a second after the end, when every server has noticed.
 
 use sqlx::Connection;
 

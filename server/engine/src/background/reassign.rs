@@ -70,7 +70,6 @@ async fn take_back(
     Ok(taken.runs)
 }
 
-/// Ends accepted runs whose time does not continue.
 async fn end_at_once(
     transaction: &mut PgConnection,
     given_out: &[GivenOut],

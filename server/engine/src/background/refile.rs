@@ -33,14 +33,13 @@ struct Turns {
 
 #[derive(Debug)]
 struct Failing {
-    /// Time of the next attempt.
     until: Instant,
     pause: Duration,
 }
 
 impl Turns {
-    /// Returns the queues of the next slice without a pause. The slice ends at `end` or the last
-    /// queue; failed queues missing from it were finished by another server.
+    /// Returns the queues of the next slice whose pause is over. The slice ends at `end` or the
+    /// last queue; failed queues missing from it were finished by another server.
     fn begin(&mut self, slice: &[i32], end: Option<i32>, now: Instant) -> Vec<i32> {
         let Self { after, failing } = self;
         failing.retain(|queue, _| {
@@ -189,8 +188,8 @@ struct Move {
     to: Place,
 }
 
-/// Locks the policies of these queues, skips those done or locked, and begins or ends the wait for
-/// older transactions. Returns true if a wait began.
+/// Locks these policies, except done or locked ones, and begins or ends the wait for older
+/// transactions. Returns true if a wait began.
 async fn lock_and_wait(transaction: &mut PgConnection, queues: &[i32]) -> Result<(bool, Vec<Move>), sqlx::Error> {
     let locked = refile::lock(transaction, queues).await?;
     let waiting: Vec<i32> = locked.iter().filter(|now| now.place.stage == Stage::Older).map(|now| now.queue).collect();
@@ -220,11 +219,9 @@ async fn store(transaction: &mut PgConnection, moves: &[Move]) -> Result<bool, s
 }
 
 struct Steps {
-    /// Runs read.
     runs: usize,
     /// True if the next step can be taken at once.
     moved: bool,
-    /// True if the queue is done.
     last: bool,
 }
 

@@ -26,7 +26,6 @@ use tenure_store::{deadlines as deadlines_store, holds as holds_store, messages 
 const HELD_WAIT: Duration = Duration::from_secs(3);
 const HELD_PAUSE: Duration = Duration::from_millis(5);
 
-/// When a pass runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
     /// When work may be due.
@@ -39,14 +38,13 @@ pub enum Pace {
     Groups(Duration),
     /// A run waits for admission or an admitted run ended; with a minimum interval.
     Admission(Duration),
-    /// Interval, cut short when a fact changes.
+    /// At an interval, and when a fact changes.
     Facts(Duration),
     Every(Duration),
-    /// Interval, skipped while full slices are due.
+    /// At an interval, or at once after a full slice.
     InSlices(Duration),
 }
 
-/// Whether moving the manual clock waits for a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Advance {
     /// The request returns once nothing is due.
@@ -136,7 +134,7 @@ impl Passes {
 
 const HOUSEKEEPING: Pace = Pace::Every(Duration::from_millis(500));
 const PURGING: Pace = Pace::InSlices(Duration::from_secs(5));
-/// Bounds the delay of a dependent; larger batches under load.
+/// Delays a dependent by at most this, for larger batches under load.
 const DEPENDENCIES: Pace = Pace::Dependencies(Duration::from_millis(20));
 const ADMISSION: Pace = Pace::Admission(Duration::from_millis(5));
 /// No request waits for these events.

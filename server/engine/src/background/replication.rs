@@ -34,7 +34,6 @@ impl ReplicationPass {
         changed
     }
 
-    /// Reads the settings and the standbys.
     pub async fn run(&self, engine: &Engine) -> Result<PassReport, sqlx::Error> {
         let mut conn = engine.background_pool.acquire().await?;
         let now = replication::get(&mut conn).await?;

@@ -1,5 +1,5 @@
-//! Purges rows of killed servers: without a heartbeat for a day, or dated after the database's
-//! clock was set back.
+//! Purges rows of killed servers: no heartbeat for a day, or a last one in the future, after the
+//! database's clock was set back.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
-//! Ends worker sessions that were not renewed in time by `tenure_now()`. Also gives back runs
-//! committed to a session after its end, and those that did not fit into one transaction.
+//! Ends worker sessions that were not renewed in time by `tenure_now()`, with everything they hold.
+//! Also gives back runs committed to a session after its end, and those that did not fit into one
+//! transaction.
 //!
 //! Server outages must not expire sessions: each second, the pass stores the real time. If the
 //! stored time is older than [`OUTAGE`](tenure_domain::session::OUTAGE), no server could renew
@@ -106,7 +107,6 @@ async fn give_back_strays(
             Ok(left) => left,
             Err(error) if classify(&error) == Class::Unavailable => return Err(error),
             Err(error) => {
-                // Search again, however long ago the session ended.
                 clock.outlook.expect(clock.since);
                 failed.get_or_insert(error);
                 continue;

@@ -1,4 +1,4 @@
-//! Deletes task commands not carried out within a week. They are ignored even before.
+//! Deletes task commands not carried out within a week, which are already ignored.
 
 use super::{PassReport, SLICE};
 use crate::engine::Engine;

@@ -52,7 +52,6 @@ pub(super) struct Backing {
     place: ArtifactsPlace,
     prefix: Path,
     opened: OnceLock<Arc<dyn ObjectStore>>,
-    /// Bytes per write.
     pub(super) part: usize,
     pub(super) uploads_max: usize,
     pub(super) uploads_of_one_max: usize,

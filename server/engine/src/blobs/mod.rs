@@ -41,12 +41,10 @@ use tenure_store::blobs::{self, BlobRow};
 pub const RETAINED_AFTER_REPLACED: Duration = Duration::from_secs(5 * 60);
 /// After this, another server retries a removal.
 const REMOVAL_LEASE: Duration = Duration::from_secs(60);
-/// Concurrent removals.
 const REMOVALS: usize = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part<'a> {
-    /// Artifact of a run, and its name within the run.
     Artifact(TaskId, RunId, &'a str),
     Object(&'a str),
     /// A name that this server never issues.
@@ -218,7 +216,6 @@ impl Blobs {
         blob_url::verify(&self.shared.keys, access, name.as_str(), query, now_ms)
     }
 
-    /// Logs an error if the store cannot be used.
     pub async fn probe(&self) {
         if let Err(error) = self.shared.backing.probe().await {
             tracing::error!(
@@ -260,7 +257,7 @@ impl Blobs {
         Ok(())
     }
 
-    /// Removes up to `limit` due generations. Returns the number found and removed.
+    /// Removes up to `limit` due generations. Returns the numbers found and removed.
     pub async fn sweep(&self, pool: &PgPool, from: DateTime<Utc>, limit: i64) -> Result<(usize, usize), sqlx::Error> {
         let ids = blobs::take_due(pool, from, limit, REMOVAL_LEASE).await?;
         Ok((ids.len(), self.remove_now(pool, &ids).await))

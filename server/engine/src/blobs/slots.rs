@@ -13,7 +13,6 @@ use super::{BlobError, BlobName};
 
 pub(super) struct Slots {
     all: Arc<Semaphore>,
-    /// Total number of slots.
     size: usize,
     /// Share of one owner.
     of_one: usize,
@@ -26,7 +25,6 @@ struct Owner {
     slots: Arc<Semaphore>,
 }
 
-/// A slot, held until it is dropped.
 pub(super) struct Slot<'a> {
     /// A slot of the owner's share, unless that was used up, and one of all slots.
     _permits: (Option<OwnedSemaphorePermit>, OwnedSemaphorePermit),
@@ -43,7 +41,6 @@ impl Slots {
         Self { all: Arc::new(Semaphore::new(all)), size: all, of_one, owners: Mutex::default() }
     }
 
-    /// Waits up to `wait` for a slot.
     pub(super) async fn take(&self, name: &BlobName, wait: Duration) -> Result<Slot<'_>, BlobError> {
         let (place, own) = self.enter(owner(name));
         if self.all.available_permits() * 2 > self.size
@@ -128,6 +125,6 @@ mod tests {
         drop(taken.swap_remove(0));
         taken.push(slots.take(&artifact("d"), SOON).await.unwrap());
         taken.clear();
-        assert!(slots.owners.lock().unwrap().is_empty(), "nothing is left of those who had slots");
+        assert!(slots.owners.lock().unwrap().is_empty(), "owners without slots remain");
     }
 }

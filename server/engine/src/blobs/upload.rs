@@ -55,9 +55,7 @@ impl UploadLimits {
 #[derive(Clone, Debug)]
 pub struct NewBytes {
     pub name: BlobName,
-    /// Declared by the client.
     pub content_type: String,
-    /// Declared by the client.
     pub content_encoding: Option<String>,
 }
 

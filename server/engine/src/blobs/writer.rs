@@ -20,7 +20,6 @@ pub(super) struct ObjectWriter<'a> {
     store: &'a dyn ObjectStore,
     key: Path,
     part: usize,
-    /// At most one part.
     buffer: BytesMut,
     /// None while the body fits into one part.
     parts: Option<Parts>,
@@ -95,7 +94,6 @@ impl Parts {
         self.storing.spawn(self.upload.put_part(PutPayload::from(bytes)));
     }
 
-    /// Waits until at most `count` parts are being stored.
     async fn until_at_most(&mut self, count: usize) -> Result<(), StoreError> {
         while self.storing.len() > count {
             match self.storing.join_next().await {

@@ -31,7 +31,6 @@ impl Dispatch {
 pub(crate) enum Blocked {
     Total,
     Rate,
-    /// No key has a run that may start.
     Keys,
     /// The remaining runs cannot start now, usually because they are locked.
     Locked,
@@ -99,7 +98,6 @@ pub fn begin_at_zero() {
         metrics::counter!(BLOCKED, "reason" => blocked.label()).absolute(0);
     }
     metrics::counter!(ROUNDS).absolute(0);
-    // Shown from its creation.
     drop(metrics::histogram!(LOCK_SECONDS));
     metrics::gauge!("tenure_admission_announcements").set(0.0);
 }

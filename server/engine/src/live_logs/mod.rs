@@ -26,7 +26,6 @@ use tenure_store::live_logs::{self, Appended, Chunk, Position};
 /// Interval of the recount, which reads a row per log, including dead rows. Between recounts, this
 /// server's own writes are counted.
 const COUNTED_EVERY: Duration = Duration::from_secs(30);
-/// Open streams per server.
 pub const STREAMS_MAX: usize = 200;
 
 /// The live logs of this server. Clones share them.
@@ -49,7 +48,6 @@ struct Shared {
 
 #[derive(Debug, Clone, Copy)]
 pub struct Reading {
-    /// Where to begin.
     pub from: From,
     /// True to wait for later chunks.
     pub follow: bool,
@@ -85,7 +83,6 @@ impl LiveLogs {
         }))
     }
 
-    /// Appends a chunk to the log of a claimed run.
     pub async fn append(&self, of: RunRef, offset: u64, bytes: Vec<u8>) -> Result<LiveLogAppended, OpError> {
         let Shared { append, max, total, stored, .. } = &*self.0;
         let full = total.load(Ordering::Relaxed) >= *max;
@@ -122,7 +119,6 @@ impl LiveLogs {
         Ok(LiveStream { pieces, room })
     }
 
-    /// Recounts the bytes of all logs at intervals.
     pub(crate) async fn count(&self) -> Result<(), sqlx::Error> {
         let is_recent = |counted: Option<Instant>| counted.is_some_and(|counted| counted.elapsed() < COUNTED_EVERY);
         if is_recent(*self.0.counted.lock().unwrap_or_else(PoisonError::into_inner)) {

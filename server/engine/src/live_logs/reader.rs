@@ -15,13 +15,11 @@ pub(super) const PIECES_WAITING: usize = 2 * PIECES;
 const PIECES: usize = 4;
 const STREAMS_PER_READ: usize = 16;
 
-/// A task and its run.
 pub(super) type RunKey = (Uuid, i16);
 
 pub(super) struct Stream {
     pub(super) position: Position,
     pub(super) cursor: Cursor,
-    /// True once a log of the run was found.
     pub(super) has_log: bool,
     pub(super) follow: bool,
     pub(super) frames: mpsc::Sender<Bytes>,
@@ -31,7 +29,6 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    /// Returns how the log ends.
     fn end(&self, next: Option<i64>) -> End {
         match next {
             Some(next) => End::At(next.unsigned_abs()),

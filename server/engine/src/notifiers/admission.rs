@@ -120,7 +120,6 @@ impl Notifiers {
         self.shared.limited_changes.load(Ordering::SeqCst)
     }
 
-    /// Marks a queue as limited.
     pub fn expect_limited(&self, queue: i32) {
         let mut limited = self.shared.limited.write().unwrap_or_else(PoisonError::into_inner);
         self.shared.limited_changes.fetch_add(1, Ordering::SeqCst);

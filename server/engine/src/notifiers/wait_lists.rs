@@ -9,12 +9,10 @@ use crate::route::{HotSessions, Route};
 
 #[derive(Default)]
 pub struct WaitListNotifier {
-    /// Queues notified since the last call.
     claimable: Signal<i32>,
     gone: Mutex<Vec<SendAway>>,
     /// Set if queue keys may have been lost.
     stale_keys: AtomicBool,
-    /// True if requests wait for a retry.
     has_requests: AtomicBool,
 }
 

@@ -13,7 +13,6 @@ use crate::notifiers::are_lost;
 pub(crate) struct Signal<K> {
     notified: Mutex<Notified<K>>,
     notify: Notify,
-    /// Number of requests that wait for a key.
     waiting: Arc<AtomicUsize>,
 }
 
@@ -85,7 +84,6 @@ impl<K: Eq + Hash> Signal<K> {
         self.notify.notified().await;
     }
 
-    /// Returns the keys since the last call.
     pub(crate) fn take(&self) -> Notified<K> {
         std::mem::take(&mut *self.lock())
     }

@@ -11,7 +11,7 @@ use sqlx::PgConnection;
 
 /// A small value in the database whose changes take effect on every server within half a second.
 ///
-/// [`super`] describes how to add one.
+/// [`remembered`](crate::remembered) describes how to add one.
 pub trait Fact: Send + Sync + 'static {
     /// Row of `fact_generations`.
     const NAME: &'static str;
@@ -23,7 +23,7 @@ pub trait Fact: Send + Sync + 'static {
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Look {
-    /// Grows with the start of each look.
+    /// Higher for later looks.
     pub(super) turn: u64,
     pub(super) began: Instant,
 }
@@ -97,7 +97,6 @@ impl<T> State<T> {
         Verdict::Same
     }
 
-    /// Stores a value and returns the previous one.
     fn replace(&mut self, look: Look, generation: i64, value: Arc<T>) -> Option<Arc<T>> {
         if look.turn <= self.applied {
             return None;
@@ -175,7 +174,6 @@ impl<F: Fact> Remembered<F> {
 
 pub(super) trait AnyFact: Sync {
     fn name(&self) -> &'static str;
-    /// Reads the fact if the generation differs. Returns true if it did.
     fn refresh<'a>(
         &'a self,
         conn: &'a mut PgConnection,

@@ -103,7 +103,6 @@ impl Facts {
         });
     }
 
-    /// Returns the quarantines, with the clock for their ends.
     pub fn quarantines(&self) -> Quarantines {
         Quarantines::new(self.quarantines.clone(), self.clock.clone())
     }

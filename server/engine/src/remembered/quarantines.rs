@@ -23,7 +23,7 @@ impl Fact for Quarantined {
     }
 }
 
-/// The last read time of the database.
+/// The database's time at the last read.
 #[derive(Debug, Clone, Default)]
 pub struct DatabaseClock {
     read: Arc<RwLock<Option<Answer>>>,
@@ -47,7 +47,6 @@ impl DatabaseClock {
     }
 }
 
-/// The quarantined workers. Clones share the cache.
 #[derive(Clone, Default)]
 pub struct Quarantines {
     until: Remembered<Quarantined>,

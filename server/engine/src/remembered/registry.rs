@@ -25,7 +25,6 @@ impl Registry {
         self.entries().push(Entry { name, drop: Box::new(drop) });
     }
 
-    /// Invalidates all caches.
     pub fn drop_all(&self) {
         let entries = self.entries();
         for entry in &*entries {

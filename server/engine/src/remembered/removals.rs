@@ -12,7 +12,6 @@ use tenure_store::worker_removals::{self, Gone};
 #[derive(Debug)]
 pub struct Removals;
 
-/// Removed workers, and since when.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Removed {
     since: HashMap<Gone, DateTime<Utc>>,

@@ -1,4 +1,4 @@
-//! Tells whether sessions exist; only then the pass that ends them polls often.
+//! Tells whether sessions exist; only then does the pass that ends them poll often.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,7 +35,6 @@ impl Activity {
         self.shared.any.store(any, Ordering::SeqCst);
     }
 
-    /// Waits until a session is seen while none was known.
     pub fn begun(&self) -> Notified<'_> {
         self.shared.begun.notified()
     }

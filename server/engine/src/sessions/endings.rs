@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tenure_api::states::SessionEnd;
 use tokio::sync::watch;
 
-/// Clones share the sessions.
 #[derive(Debug, Clone, Default)]
 pub struct Endings {
     watched: Arc<Mutex<HashMap<i64, watch::Sender<Option<SessionEnd>>>>>,

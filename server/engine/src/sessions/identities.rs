@@ -53,7 +53,6 @@ impl Identities {
         found
     }
 
-    /// Stores an identity, unless the cache was invalidated since.
     pub fn note(&self, since: Epoch, identity: Identity) {
         self.seen.note(since, |seen| seen.insert(identity));
     }

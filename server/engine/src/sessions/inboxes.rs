@@ -36,13 +36,11 @@ pub enum Certainty {
 pub struct Found {
     /// Empty if none arrived in time.
     pub items: Vec<InboxItem>,
-    /// If it was read.
     pub live: Option<StillLive>,
 }
 
 type Answer = Result<Found, OpError>;
 
-/// Clones share the inboxes.
 #[derive(Clone)]
 pub struct Inboxes {
     parking: Parking<Reader>,
@@ -130,7 +128,6 @@ struct Plan {
     /// all.
     readers: Vec<(i64, i64)>,
     sessions: Vec<i64>,
-    /// Sessions whose rows requests need.
     uncertain: Vec<i64>,
 }
 

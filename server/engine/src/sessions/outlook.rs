@@ -16,7 +16,6 @@ pub struct Outlook {
 #[derive(Debug, Default)]
 struct Seen {
     next: Option<Next>,
-    /// When the time of the check was last written, or found to be.
     ticked: Option<Instant>,
 }
 
