@@ -4,20 +4,21 @@ use std::time::Duration;
 
 use super::scopes::Template;
 
-/// How often the access of a stream's caller is checked again.
+/// Interval between access checks of a stream's caller.
 pub const REAUTHORIZE_EVERY: Duration = Duration::from_secs(3);
 
-/// Who may call an operation, and how that is shown.
+/// Credentials that an operation requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Every caller: there is nothing to be authorized, or the handler authenticates by itself. Needs no database.
+    /// Anyone: the operation needs no authorization, or its handler authenticates. Needs no
+    /// database.
     Open,
-    /// Callers with these scopes. They are authenticated before the handler is called.
+    /// These scopes. The caller is authenticated before the handler is called.
     Scopes(Template),
-    /// Callers with a signed URL of the poll API.
+    /// A signed URL of the poll API.
     SignedUrl,
-    /// Callers with a signed URL of an artifact's bytes.
+    /// A signed URL of an artifact's bytes.
     ArtifactUrl,
-    /// The same, or a plain URL of what every caller may read.
+    /// As [`Access::ArtifactUrl`], or an unsigned URL of a public artifact.
     PlainArtifactUrl,
 }

@@ -1,4 +1,4 @@
-//! The memory that answers take, counted from their creation until they are sent.
+//! Memory budget of responses, from creation until they are sent.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,33 +13,34 @@ use super::budget::{Budget, Reservation, Share};
 use super::compression::{AsItIs, Zipped};
 use super::error::{self, ApiError};
 
-/// A smaller answer is not counted, in bytes, and so is never refused because other clients do not read.
+/// Minimum counted size, in bytes. Smaller responses are never refused because other clients do not
+/// read.
 pub(super) const COUNTED_MIN: u64 = 16 << 10;
 
-/// An answer with this extension is for a caller whose credentials were checked.
+/// Response extension: the caller's credentials were checked.
 #[derive(Clone, Copy)]
 struct ForAuthenticated;
 
-/// The size of an answer that is counted.
+/// Size of the response, if it is large enough to count.
 fn counted_size(response: &Response<Body>) -> Option<u64> {
     response.body().size_hint().exact().filter(|size| *size >= COUNTED_MIN)
 }
 
-/// Notes whom an answer is for. A small one needs no note.
+/// Records the caller's share on a large response.
 pub fn note_share(response: &mut Response<Body>, share: Share) {
     if share == Share::Authenticated && counted_size(response).is_some() {
         response.extensions_mut().insert(ForAuthenticated);
     }
 }
 
-/// Whom a large answer is for.
 pub(super) fn share_of(response: &Response<Body>) -> Share {
     let authenticated = response.extensions().get::<ForAuthenticated>().is_some();
     if authenticated { Share::Authenticated } else { Share::Anonymous }
 }
 
-/// Counts an answer, or puts a 503 in its place if there is no room. Claims are counted, but never refused: their runs
-/// would be lost for a while. Streams buffer little, and documents that are the same for all are in memory once.
+/// Reserves memory for a response, or replaces the response by a 503. Responses with claims are
+/// reserved but never refused: their runs would be lost for a while. Streams buffer little, and
+/// shared documents are in memory once.
 pub fn hold(budget: &Arc<Budget>, response: Response<Body>) -> Response<Body> {
     let Some(size) = counted_size(&response) else { return response };
     if response.extensions().get::<Zipped>().is_some() {
@@ -57,7 +58,7 @@ pub fn hold(budget: &Arc<Budget>, response: Response<Body>) -> Response<Body> {
     response.map(|body| Body::new(Counted { body, reservation: Some(reservation) }))
 }
 
-/// A body whose first piece, which is all of it, takes the reservation along.
+/// A body in one piece; the piece takes over the reservation.
 struct Counted {
     body: Body,
     reservation: Option<Reservation>,
@@ -89,7 +90,7 @@ impl http_body::Body for Counted {
     }
 }
 
-/// Bytes that are counted for as long as the connection holds them.
+/// Bytes that hold their reservation until the connection drops them.
 struct CountedBytes {
     bytes: Bytes,
     _reservation: Reservation,
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_counts_until_its_bytes_are_gone_and_a_second_that_does_not_fit_is_a_503() {
+    async fn response_holds_budget_until_its_bytes_are_dropped() {
         let budget = Budget::new("answers", SIZE + SIZE / 2);
         let bytes = hold(&budget, answer()).into_body().collect().await.unwrap().to_bytes();
         assert_eq!(bytes.len(), SIZE);
@@ -126,7 +127,7 @@ mod tests {
         assert_eq!(small.status(), 200);
         drop(bytes);
         assert_eq!(hold(&budget, answer()).status(), 200);
-        assert_eq!(hold(&budget, answer()).status(), 200, "an answer that was dropped counts no more");
+        assert_eq!(hold(&budget, answer()).status(), 200, "a dropped response frees its bytes");
     }
 
     #[test]

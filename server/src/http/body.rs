@@ -1,4 +1,4 @@
-//! The bodies of requests: read within a limit and within the budget of all of them, or discarded unread.
+//! Request bodies: read within a size limit and the shared memory budget, or discarded.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -15,47 +15,46 @@ use tenure_api::errors::ErrorCode;
 use super::budget::{Budget, Reservation, Share};
 use super::error::ApiError;
 
-/// The largest body.
 pub const BODY_MAX: usize = 10 << 20;
-/// The largest body of a caller without credentials, where no operation needs more.
+/// Largest body of a caller without credentials, unless the operation allows more.
 pub const ANONYMOUS_BODY_MAX: usize = 64 << 10;
-/// The same where it has in it the head of a request to another service, which may be as long as that of one to this server,
-/// 128 KiB, and is longer as JSON.
+/// The same limit for a body that contains the head of another service's request. That head can be
+/// as long as one sent to this server, 128 KiB, and grows as JSON.
 pub const OTHERS_HEAD_MAX: usize = 256 << 10;
-/// So much of each body is not counted: what workers send is smaller, and is never refused for what others send.
+/// Bytes of each body exempt from the budget. Workers send less, and are never refused because of
+/// other callers.
 const UNCOUNTED: usize = 4 << 10;
-/// A body must arrive within this time: the largest one at 0.7 Mbit/s.
+/// Time for a body to arrive: the largest at 0.7 Mbit/s.
 const ARRIVAL_MAX: Duration = Duration::from_secs(120);
-/// How much of a body that is not used is read before its sender is answered, and for how long: one whose connection is
-/// closed while it sends sees a broken connection instead of the answer.
+/// Bytes of an unused body read before the response is sent, and the time limit. A client whose
+/// connection closes while it sends sees a broken connection instead of the response.
 const UNWANTED_MAX: usize = 64 << 20;
 const UNWANTED_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// A body that was read.
 #[derive(Debug, Default)]
 pub struct BudgetedBody {
-    /// Its bytes.
     pub bytes: Bytes,
-    /// To be held as long as they are.
+    /// Hold this as long as `bytes`.
     pub reservation: Option<Reservation>,
 }
 
-/// Whether the head announces a body.
+/// True if the head announces a body.
 #[must_use]
 pub fn is_announced(headers: &HeaderMap) -> bool {
     headers.contains_key(CONTENT_LENGTH) || headers.contains_key(TRANSFER_ENCODING)
 }
 
-/// The length of the body, if the head has it.
+/// Returns the body's length if the head states it.
 #[must_use]
 pub fn announced_length(headers: &HeaderMap) -> Option<usize> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// Reads a body of at most so many bytes. One that is refused is discarded first, so that its sender sees the refusal.
+/// Reads a body of at most `limit` bytes. A refused body is discarded first, so that the sender
+/// sees the refusal.
 ///
 /// # Errors
-/// If it is too large, does not arrive whole, or finds no room in the budget.
+/// Returns an error if the body is too large, arrives incomplete or exceeds the budget.
 pub async fn read(
     budget: &Arc<Budget>,
     share: Share,
@@ -74,7 +73,7 @@ pub async fn read(
     let mut stream = body.into_data_stream();
     let collected = {
         let mut collecting = pin!(collect(&mut stream, limit, announced_length(headers), &mut reservation));
-        // Most bodies are there with their heads, and need no timer.
+        // Most bodies arrive with their heads and need no timer.
         match futures_util::poll!(collecting.as_mut()) {
             Poll::Ready(collected) => Ok(collected),
             Poll::Pending => tokio::time::timeout(ARRIVAL_MAX, collecting).await,
@@ -85,7 +84,7 @@ pub async fn read(
         Ok(Err(broken)) => broken,
         Err(_) => Broken::Cut,
     };
-    // What was read so far is freed by now.
+    // `collecting` has freed its bytes by now.
     drop(reservation);
     if !matches!(broken, Broken::Cut) {
         discard(stream).await;
@@ -104,7 +103,6 @@ fn too_large(limit: usize, share: Share) -> ApiError {
     ApiError::new(ErrorCode::InputTooLarge, format!("the body is over the limit of {limit} bytes{hint}"))
 }
 
-/// Why a body was not read to its end.
 enum Broken {
     TooLarge,
     NoRoom,
@@ -130,7 +128,7 @@ async fn collect(
             if announced == Some(piece.len()) {
                 return Ok(piece);
             }
-            // Memory is taken when it is written to, and not before.
+            // The allocator commits memory only when it is written to.
             collected.reserve(announced.unwrap_or_default());
         }
         collected.extend_from_slice(&piece);
@@ -138,14 +136,13 @@ async fn collect(
     Ok(collected.freeze())
 }
 
-/// Lets the sender of a body that is refused come to its end; one that waits for 100-continue has not begun.
+/// Discards a refused body, unless the sender waits for 100-continue and has sent nothing.
 pub async fn pass_over(headers: &HeaderMap, body: Body) {
     if is_announced(headers) && !headers.contains_key(EXPECT) {
         discard(body.into_data_stream()).await;
     }
 }
 
-/// Reads the rest of a body and discards it.
 pub async fn discard(mut body: BodyDataStream) {
     let reading = async {
         let mut read = 0;
@@ -155,6 +152,6 @@ pub async fn discard(mut body: BodyDataStream) {
             read += piece.len();
         }
     };
-    // Whether or not it came to its end, the answer follows.
+    // The response follows even if the body did not end in time.
     let _elapsed = tokio::time::timeout(UNWANTED_TIME_MAX, reading).await;
 }

@@ -1,43 +1,43 @@
-//! Budgets of bytes: how much memory the bodies that are being read, and the answers that are being written, may take
-//! together. What does not fit is refused at once, so that nothing waits for memory that may never come free.
+//! Byte budgets that bound the memory of all request bodies being read and all responses being
+//! written. A reservation that does not fit fails at once: no request waits for memory that may
+//! never be freed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Callers without credentials get one part in so many of a budget, so that they never take what the others need.
+/// Callers without credentials get this fraction of a budget, so that they cannot starve others.
 const ANONYMOUS_PART: usize = 4;
 
-/// Whose requests use a part of a budget.
+/// The caller class that a reservation is charged to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
-    /// A caller without credentials.
+    /// No credentials.
     Anonymous,
-    /// A caller whose signature or token was checked.
+    /// Signature or token checked.
     Authenticated,
 }
 
-/// So many bytes, and how many of them are taken.
 #[derive(Debug)]
 pub struct Budget {
-    /// What it is called in metrics.
+    /// Label in metrics.
     name: &'static str,
     max: usize,
     taken: AtomicUsize,
     taken_by_anonymous: AtomicUsize,
 }
 
-/// There is no room.
+/// The budget is exhausted.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Full;
 
 impl Budget {
-    /// A budget of so many bytes.
+    /// Creates a budget of `max` bytes.
     #[must_use]
     pub fn new(name: &'static str, max: usize) -> Arc<Self> {
         Arc::new(Self { name, max, taken: AtomicUsize::new(0), taken_by_anonymous: AtomicUsize::new(0) })
     }
 
-    /// A part of it that is empty as yet.
+    /// Returns an empty reservation.
     #[must_use]
     pub fn begin(self: &Arc<Self>, share: Share) -> Reservation {
         Reservation { budget: Arc::clone(self), share, bytes: 0 }
@@ -55,7 +55,7 @@ impl Budget {
     }
 }
 
-/// A part of a budget; dropped, it is free again.
+/// Bytes reserved from a budget, released on drop.
 #[derive(Debug)]
 pub struct Reservation {
     budget: Arc<Budget>,
@@ -64,10 +64,10 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Takes more, until there are so many bytes in all.
+    /// Grows the reservation to `bytes` in all.
     ///
     /// # Errors
-    /// If they do not fit; what was taken before stays taken.
+    /// If they do not fit. Bytes reserved before stay reserved.
     pub fn grow_to(&mut self, bytes: usize) -> Result<(), Full> {
         let more = bytes.saturating_sub(self.bytes);
         if more == 0 {
@@ -91,7 +91,7 @@ impl Reservation {
         Ok(())
     }
 
-    /// Takes more whether it fits or not, for what must not be refused any more.
+    /// Grows the reservation even beyond the budget, for content that must no longer be refused.
     pub fn force_to(&mut self, bytes: usize) {
         let more = bytes.saturating_sub(self.bytes);
         for (taken, _) in self.budget.counters(self.share) {
@@ -103,7 +103,7 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        // All requests share the counters: those that took nothing leave them alone.
+        // All requests share the counters: an empty reservation does not touch them.
         if self.bytes > 0 {
             self.budget.give_back(self.share, self.bytes);
         }
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_budget_is_never_overdrawn_and_what_is_dropped_is_free_again() {
+    fn budget_is_never_overdrawn_and_drop_frees_bytes() {
         let budget = Budget::new("bodies", 100);
         let mut one = budget.begin(Share::Authenticated);
         assert_eq!(one.grow_to(60), Ok(()));
@@ -124,14 +124,14 @@ mod tests {
         assert_eq!(one.grow_to(61), Err(Full));
         drop(one);
         assert_eq!((other.grow_to(100), other.grow_to(101)), (Ok(()), Err(Full)));
-        // Less than before takes nothing more.
+        // Shrinking takes nothing more.
         assert_eq!(other.grow_to(10), Ok(()));
         drop(other);
         assert_eq!(budget.begin(Share::Authenticated).grow_to(100), Ok(()));
     }
 
     #[test]
-    fn callers_without_credentials_get_a_quarter_and_leave_the_rest() {
+    fn anonymous_callers_get_a_quarter_of_budget() {
         let budget = Budget::new("bodies", 100);
         let mut anonymous = budget.begin(Share::Anonymous);
         assert_eq!((anonymous.grow_to(26), anonymous.grow_to(25)), (Err(Full), Ok(())));
@@ -143,11 +143,11 @@ mod tests {
         assert_eq!(full.grow_to(100), Ok(()));
         assert_eq!(budget.begin(Share::Anonymous).grow_to(1), Err(Full));
         drop(full);
-        assert_eq!(budget.begin(Share::Anonymous).grow_to(25), Ok(()), "a refusal takes nothing");
+        assert_eq!(budget.begin(Share::Anonymous).grow_to(25), Ok(()), "a refusal reserves nothing");
     }
 
     #[test]
-    fn what_must_not_be_refused_counts_all_the_same() {
+    fn forced_reservation_counts_against_budget() {
         let budget = Budget::new("answers", 100);
         let mut forced = budget.begin(Share::Authenticated);
         forced.force_to(150);

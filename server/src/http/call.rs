@@ -1,4 +1,4 @@
-//! One request: read, authenticated, and taken apart as the operations need it.
+//! One request: read, authenticated, and offered to operations through typed accessors.
 
 use axum::body::Body;
 use axum::extract::{FromRequestParts as _, RawPathParams, Request};
@@ -37,41 +37,38 @@ use tenure_engine::ops::list_tasks::{Cursor, PAGE_MAX};
 use tenure_engine::rooms::Caller;
 use tokio::time::{Instant, sleep};
 
-/// A request that waited this long is authenticated again before it is answered.
+/// A request that waited at least this long is authenticated again before its response.
 const REAUTHORIZE_AFTER: Duration = Duration::from_millis(100);
-/// For requests that are not signed: nothing about them depends on the time.
+/// Clock of unsigned requests: nothing about them depends on the time.
 const NO_TIME: Now = Now { real_ms: 0, server_ms: 0 };
 
-/// What a proxy says of the port and the scheme that the caller used.
+/// The port and scheme of the caller, as a proxy reports them.
 const FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
-/// A request.
 pub struct Call {
-    /// What is called.
     pub endpoint: Arc<Declaration>,
-    /// The parameters of the path, decoded; none if it cannot be read.
+    /// Decoded path parameters; none if the path is invalid.
     params: Option<RawPathParams>,
-    /// The body.
     pub body: Bytes,
-    /// The connection that the answer will be written to.
+    /// The connection that receives the response.
     pub connection: Option<Connection>,
     head: Parts,
     arrived: Now,
     principal: Option<Principal>,
-    /// The caller after the request has waited; see [`Call::wait_for`].
+    /// The caller after a wait; see [`Call::wait_for`].
     principal_after_wait: OnceLock<Principal>,
     waited: AtomicBool,
-    /// The body's part of the budget, for as long as the call is worked on.
+    /// The body's share of the budget, held until the call ends.
     reservation: Option<Reservation>,
 }
 
-/// What can be refused before the body is read, because it needs no more than the path.
+/// A check before the body is read; it needs only the path.
 pub type Check = fn(&Call) -> Result<(), ApiError>;
 
 impl Call {
-    /// Reads a request and authenticates its sender. A caller without access is refused before its body is read. The
-    /// error is the answer.
+    /// Reads a request and authenticates its sender. A caller without access is refused before its
+    /// body is read. The error is the response.
     pub async fn read(
         intake: &Intake,
         endpoint: Arc<Declaration>,
@@ -109,7 +106,7 @@ impl Call {
         }
     }
 
-    /// The checks that need no body.
+    /// Runs the checks that need no body.
     async fn admit(&mut self, intake: &Intake, early_check: Option<Check>) -> Result<(), ApiError> {
         if self.endpoint.is_authenticated() {
             let request = self.request_without_body();
@@ -120,7 +117,7 @@ impl Call {
         early_check.map_or(Ok(()), |check| check(self))
     }
 
-    /// Reads the body, and compares it with what was signed.
+    /// Reads the body and checks it against the signed payload hash.
     async fn read_body(&mut self, intake: &Intake, body: Body) -> Result<(), ApiError> {
         let share = self.share();
         let read = body::read(&intake.bodies, share, self.endpoint.body_max(share), &self.head.headers, body).await?;
@@ -137,8 +134,8 @@ impl Call {
         Ok(intake.heavy.run(body.len(), move || signed.check(&body)).await?)
     }
 
-    /// The body of a request that is refused already, because the error repeats it; what is too large for that is
-    /// discarded.
+    /// Reads the body of a refused request, because the error repeats it. A body too large to
+    /// repeat is discarded.
     async fn read_what_is_repeated(&mut self, intake: &Intake, body: Body) {
         let small = body::announced_length(&self.head.headers).is_some_and(|length| length <= REPEATED_BODY_MAX);
         if !small || self.head.headers.contains_key(EXPECT) {
@@ -150,13 +147,13 @@ impl Call {
         }
     }
 
-    /// Which part of the budgets the request uses.
+    /// Returns the caller class that budgets charge.
     pub fn share(&self) -> Share {
         let authenticated = self.principal.as_ref().is_some_and(|principal| principal.client_id.is_some());
         if authenticated { Share::Authenticated } else { Share::Anonymous }
     }
 
-    /// The same, as the engine calls it.
+    /// Returns [`Call::share`] as the engine's type.
     pub fn caller(&self) -> Caller {
         match self.share() {
             Share::Anonymous => Caller::Anonymous,
@@ -164,12 +161,12 @@ impl Call {
         }
     }
 
-    /// Awaits `answer`, which may take long, and then checks again that the caller has access: by now its client may be
-    /// disabled, deleted or have other scopes. An answer that is refused is dropped, and with it its claims are requeued.
-    /// From then on the call's principal is the present one.
+    /// Awaits `answer`, which may take long, then checks the caller's access again. Its client may
+    /// have been disabled, deleted or given other scopes meanwhile. A refused answer is dropped,
+    /// which requeues its claims. Later calls of [`Call::principal`] return the new principal.
     ///
     /// # Errors
-    /// If `answer` fails, or the caller has lost its access.
+    /// Returns an error if `answer` fails or the caller has lost its access.
     pub async fn wait_for<T, E: Into<ApiError>>(
         &self,
         intake: &Intake,
@@ -181,26 +178,26 @@ impl Call {
         self.waited.store(true, Ordering::Relaxed);
         if began.elapsed() >= REAUTHORIZE_AFTER {
             let principal = self.authorize_again(intake, values).await?;
-            // A call waits once.
+            // A call waits at most once.
             drop(self.principal_after_wait.set(principal));
         }
         Ok(answer)
     }
 
-    /// True if the request has waited and its caller was checked again where that took long.
+    /// True if the request has waited. After a long wait its caller has been checked again.
     pub(super) fn has_waited(&self) -> bool {
         self.waited.load(Ordering::Relaxed)
     }
 
-    /// Checks that the caller, as it is now, has access.
+    /// Authenticates the caller again and checks its scopes.
     pub async fn authorize_again(&self, intake: &Intake, values: &Values<'_>) -> Result<Principal, ApiError> {
-        // In a box, so that it makes no request larger that does not wait.
+        // Boxed, so that requests that do not wait stay small.
         let principal = Box::pin(intake.authenticate(&self.request_without_body(), self.arrived)).await?;
         self.check_scopes(&principal, &self.scopes()?, values)?;
         Ok(principal)
     }
 
-    /// Waits until the client has no access any more to what only the path decides about.
+    /// Waits until the client loses its access, as far as the path alone decides about it.
     pub async fn access_ended(&self, intake: &Intake) {
         loop {
             sleep(REAUTHORIZE_EVERY).await;
@@ -209,7 +206,7 @@ impl Call {
             {
                 return;
             }
-            // The signature was good when it came. Temporary credentials expire nevertheless.
+            // The signature was valid on arrival. Temporary credentials expire nevertheless.
             if let Some(end_ms) = self.credentials_end_ms()
                 && intake.now().await.is_ok_and(|now| end_ms <= now.real_ms.min(now.server_ms))
             {
@@ -218,37 +215,38 @@ impl Call {
         }
     }
 
-    /// When the caller's credentials end, in milliseconds since 1970.
+    /// Expiry of the caller's credentials, in milliseconds since 1970.
     #[must_use]
     pub fn credentials_end_ms(&self) -> Option<i64> {
         self.principal.as_ref().and_then(|principal| principal.expires_ms)
     }
 
-    /// The answer that this error is.
+    /// Builds the error response.
     #[must_use]
     pub fn refuse(&self, error: ApiError) -> Response {
         let params: serde_json::Map<String, serde_json::Value> =
             self.params().map(|(name, value)| (name.to_owned(), value.into())).collect();
         // Errors end up in logs, where secrets must not.
         let secretive = self.endpoint.has_secret_body;
-        // What we cannot read, such as half a surrogate pair or a key twice, the caller may not be able to read either.
+        // JSON that this server cannot parse, such as half a surrogate pair or a duplicate key, may
+        // break the caller's parser too.
         let repeated = !secretive && self.body.len() <= REPEATED_BODY_MAX && json::check(&self.body).is_ok();
         let payload = if repeated { serde_json::from_slice(&self.body).ok() } else { None };
         error.answer(self.endpoint.name, params, payload)
     }
 
-    /// A header of the request; one that is not text is a `?`, which matches nothing.
+    /// Returns a request header. A header that is not text becomes `?`, which matches nothing.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         self.head.headers.get(name).map(|value| value.to_str().unwrap_or("?"))
     }
 
-    /// A header of the request that is text.
+    /// Returns a request header, if it is text.
     fn text_of(&self, name: HeaderName) -> Option<&str> {
         self.head.headers.get(name).and_then(|value| value.to_str().ok())
     }
 
-    /// The parts of the request that authentication reads.
+    /// Returns the parts of the request that authentication reads.
     pub fn request_parts(&self) -> RequestParts<'_> {
         let authority = || self.head.uri.authority().map(http::uri::Authority::as_str);
         RequestParts {
@@ -257,7 +255,7 @@ impl Call {
             host: self.text_of(HOST).or_else(authority).unwrap_or_default(),
             forwarded_port: self.text_of(FORWARDED_PORT),
             forwarded_proto: self.text_of(FORWARDED_PROTO),
-            // A header that is not text is no header that is used.
+            // A header that is not text must not pass for a missing header.
             authorization: self.head.headers.get(AUTHORIZATION).map(|value| value.to_str().unwrap_or("?")),
             content_type: self.text_of(CONTENT_TYPE),
             body: &self.body,
@@ -265,17 +263,17 @@ impl Call {
         }
     }
 
-    /// The same before its body is there, or after it was compared.
+    /// Returns the same parts without the body: before it is read, or after its hash was compared.
     fn request_without_body(&self) -> RequestParts<'_> {
         RequestParts { body_is_elsewhere: true, ..self.request_parts() }
     }
 
-    /// Path and query as they were sent, which is what was signed.
+    /// Path and query as sent; the signature covers them.
     fn target(&self) -> &str {
         self.head.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str)
     }
 
-    /// Who sent the request.
+    /// Returns the caller.
     pub fn principal(&self) -> Result<&Principal, ApiError> {
         self.principal_after_wait
             .get()
@@ -283,18 +281,18 @@ impl Call {
             .ok_or_else(|| ApiError::internal("a request was not authenticated"))
     }
 
-    /// Checks that the caller has the scopes of the endpoint, with these values in the places of the placeholders
-    /// that the path has no parameters for.
+    /// Checks the scopes of the endpoint. `values` fills the placeholders that are not path
+    /// parameters.
     pub fn authorize(&self, values: &Values<'_>) -> Result<(), ApiError> {
         self.authorize_with(&self.scopes()?, values)
     }
 
-    /// The same where the path has them all.
+    /// Checks the scopes of the endpoint, where the path fills every placeholder.
     pub fn authorize_by_path(&self) -> Result<(), ApiError> {
         self.authorize(&Values::of_path())
     }
 
-    /// When a signed request arrived, by the server's clock; of others it is not noted.
+    /// Arrival time of a signed request, by the server's clock; none for other requests.
     #[must_use]
     pub fn arrived(&self) -> Option<DateTime<Utc>> {
         if self.arrived.server_ms == NO_TIME.server_ms {
@@ -303,17 +301,17 @@ impl Call {
         DateTime::from_timestamp_millis(self.arrived.server_ms)
     }
 
-    /// Checks that the caller has the scopes of another endpoint, for a path that may be either's.
+    /// Checks the scopes of another endpoint, for a path that two endpoints share.
     pub fn authorize_with(&self, scopes: &Template, values: &Values<'_>) -> Result<(), ApiError> {
         self.check_scopes(self.principal()?, scopes, values)
     }
 
-    /// Whether the caller has scopes beside those of the endpoint. A caller without credentials has those of the role `anonymous`.
+    /// True if the caller has scopes beyond those of the endpoint. A caller without credentials has
+    /// the scopes of the role `anonymous`.
     pub fn is_allowed(&self, scopes: &Template, values: &Values<'_>) -> Result<bool, ApiError> {
         Ok(scopes.is_held(&self.principal()?.scopes, values, &self.path_values())?)
     }
 
-    /// The scopes of the endpoint.
     fn scopes(&self) -> Result<Template, ApiError> {
         match self.endpoint.access {
             Access::Scopes(scopes) => Ok(scopes),
@@ -331,13 +329,13 @@ impl Call {
         Ok(principal.authorize(&scopes.fill(values, &path)?)?)
     }
 
-    /// The parameters of the path as values of scopes.
+    /// Path parameters as values of scope placeholders.
     fn path_values(&self) -> Values<'_> {
         let mut path = Values::of_path();
         for (name, value) in self.params() {
             path = path.text(name, value);
         }
-        // The id of a queue, which is also that of a worker pool, may be in two segments.
+        // The id of a queue or worker pool may span two segments.
         let has = |half| self.params().any(|(name, _)| name == half);
         if has("provisionerId") && has("workerType") {
             let queue = self.task_queue_text();
@@ -346,59 +344,54 @@ impl Call {
         path
     }
 
-    /// The parameters of the path in its order, by name.
+    /// Returns the path parameters by name, in path order.
     pub fn params(&self) -> impl Iterator<Item = (&str, &str)> {
         self.params.iter().flatten()
     }
 
-    /// A parameter of the path as it is.
+    /// Returns a path parameter without parsing it.
     pub fn text_param(&self, name: &str) -> &str {
         self.params().find(|(key, _)| *key == name).map_or("", |(_, value)| value)
     }
 
-    /// The values of a header.
     pub fn header_values(&self, name: &str) -> Vec<&HeaderValue> {
         self.head.headers.get_all(name).iter().collect()
     }
 
-    /// A parameter of the path.
+    /// Parses a path parameter.
     fn param<T: FromStr<Err = InvalidId>>(&self, name: &str) -> Result<T, ApiError> {
         self.text_param(name)
             .parse()
             .map_err(|error| ApiError::arguments(format!("the path parameter `{name}`: {error}")))
     }
 
-    /// The parameter `taskId`.
     pub fn task_id(&self) -> Result<TaskId, ApiError> {
         self.param("taskId")
     }
 
-    /// The parameter `taskGroupId`.
     pub fn task_group_id(&self) -> Result<TaskGroupId, ApiError> {
         self.param("taskGroupId")
     }
 
-    /// The parameter `runId`.
     pub fn run_id(&self) -> Result<RunId, ApiError> {
         self.param("runId")
     }
 
-    /// The parameter `sessionId`.
     pub fn session_id(&self) -> Result<SessionId, ApiError> {
         self.param("sessionId")
     }
 
-    /// The parameter `name`, of an artifact.
+    /// The path parameter `name` of an artifact.
     pub fn artifact_name(&self) -> Result<ArtifactName, ApiError> {
         self.param("name")
     }
 
-    /// The parameter `name`, of an object.
+    /// The path parameter `name` of an object.
     pub fn object_name(&self) -> Result<ObjectName, ApiError> {
         self.param("name")
     }
 
-    /// The queue that the path names, in one segment or in two, whether a queue can be called so or not.
+    /// Queue id in the path, in one segment or two; not validated.
     pub fn task_queue_text(&self) -> String {
         let mut params = self.params();
         match (params.next(), params.next()) {
@@ -407,7 +400,7 @@ impl Call {
         }
     }
 
-    /// The queue that the path names.
+    /// Queue id in the path.
     pub fn task_queue_id(&self) -> Result<TaskQueueId, ApiError> {
         let has_halves = self.params().any(|(name, _)| name == "workerType");
         let named = if has_halves { "parameters `provisionerId` and `workerType`" } else { "parameter `taskQueueId`" };
@@ -415,7 +408,8 @@ impl Call {
         self.task_queue_text().parse().map_err(invalid)
     }
 
-    /// The queue that the path names, of an operation with no other argument. Checks the scopes, and refuses any query string.
+    /// Queue id in the path of an operation without other arguments. Checks the scopes and refuses
+    /// a query string.
     pub fn only_task_queue(&self) -> Result<TaskQueueId, ApiError> {
         self.authorize_by_path()?;
         let queue = self.task_queue_id()?;
@@ -423,42 +417,39 @@ impl Call {
         Ok(queue)
     }
 
-    /// The queue of a path that ends like another one: in `/task-queues/acme/counts`, which is no count because `acme`
-    /// is no queue, it is the one whose worker type is called `counts`.
+    /// Resolves a path that also ends like another route. In `/task-queues/acme/counts`, `acme` is
+    /// no queue id, so the path means the queue `acme/counts`.
     pub fn queue_ending_in(&self, word: &str) -> Option<String> {
         let mut params = self.params();
         let (Some((name, provisioner)), None) = (params.next(), params.next()) else { return None };
         (name == "taskQueueId" && !provisioner.contains('/')).then(|| format!("{provisioner}/{word}"))
     }
 
-    /// The parameter `provisionerId`.
     pub fn provisioner_id(&self) -> Result<ProvisionerId, ApiError> {
         self.param("provisionerId")
     }
 
-    /// The parameter `workerType`, of a queue that is to be made.
+    /// The parameter `workerType` of a queue to create.
     pub fn worker_type(&self) -> Result<WorkerType, ApiError> {
         self.param("workerType")
     }
 
-    /// The queue whose halves the path has as two parameters. None if no queue can be called so: there is nothing of it.
+    /// Queue id from two path parameters. None if the id is invalid: no such queue can exist.
     pub fn queue_of_halves(&self) -> Result<Option<TaskQueueId>, ApiError> {
         self.provisioner_id()?;
         self.param::<WorkerTypeInPath>("workerType")?;
         Ok(self.task_queue_text().parse().ok())
     }
 
-    /// The parameter `workerGroup`.
     pub fn worker_group(&self) -> Result<WorkerGroup, ApiError> {
         self.param("workerGroup")
     }
 
-    /// The parameter `workerId`.
     pub fn worker_id(&self) -> Result<WorkerId, ApiError> {
         self.param("workerId")
     }
 
-    /// The parameters of the query string, of which only these are accepted. A bewit is not among them.
+    /// Parses the query string and refuses parameters other than `names`. A bewit is ignored.
     pub fn query(&self, names: &[&str]) -> Result<Vec<(String, String)>, ApiError> {
         let unsigned = split_url(self.target());
         let target = unsigned.as_ref().map_or_else(|| self.target(), |url| url.resource.as_ref());
@@ -473,13 +464,13 @@ impl Call {
         Ok(query.into_pairs())
     }
 
-    /// How much of a list the query string requests, and the token of the position to continue from.
+    /// Returns the requested page size and the continuation token.
     pub fn page_and_token(&self) -> Result<(u16, Option<String>), ApiError> {
         let (mut limit, mut token) = (PAGE_MAX, None);
         for (name, value) in self.query(&["limit", "continuationToken"])? {
             if name == "limit" {
                 let digits = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
-                // More than fits a page is as much as fits.
+                // A limit beyond the page maximum is capped.
                 limit = if digits { value.parse().unwrap_or(PAGE_MAX).min(PAGE_MAX) } else { 0 };
                 if limit == 0 {
                     return Err(ApiError::arguments("the query parameter `limit` must be a whole number, 1 or more"));
@@ -493,19 +484,18 @@ impl Call {
         Ok((limit, token))
     }
 
-    /// The page of a list of tasks that the query string requests.
+    /// Returns the requested page of a list of tasks.
     pub fn page(&self) -> Result<Cursor, ApiError> {
         let (limit, token) = self.page_and_token()?;
         let after = token.map(|token| token.parse().map_err(|_| ApiError::unknown_token())).transpose()?;
         Ok(Cursor { after, limit })
     }
 
-    /// Refuses any query string.
     pub fn no_query(&self) -> Result<(), ApiError> {
         self.query(&[]).map(drop)
     }
 
-    /// The body as this type.
+    /// Parses the body.
     pub fn json<'a, T: Deserialize<'a>>(&'a self) -> Result<T, ApiError> {
         if !is_json(&self.head.headers) {
             return Err(ApiError::new(
@@ -519,24 +509,24 @@ impl Call {
         let refused = |code, message| Err(ApiError::new(code, message));
         match self.body.iter().find(|byte| !byte.is_ascii_whitespace()) {
             Some(b'{') => {}
-            // What serde derives for a structure would also take an array of its fields.
+            // The parsers that serde derives for structs also accept arrays of fields.
             Some(b'[') => {
                 return refused(ErrorCode::InputValidationError, "the body must be a JSON object, and is an array");
             }
             _ => return refused(ErrorCode::MalformedPayload, "the body must be a JSON object"),
         }
-        // What passed the check is JSON: whatever the parser calls its error, it is that the body does not fit.
+        // The check above proved the body to be JSON, so every parser error is a schema violation.
         serde_json::from_slice(&self.body)
             .map_err(|error| ApiError::new(ErrorCode::InputValidationError, invalid::<T>(&self.body, &error)))
     }
 
-    /// The body as this type; its default without a body.
+    /// Parses the body, or returns the default for an empty one.
     pub fn json_or_default<T: DeserializeOwned + Default>(&self) -> Result<T, ApiError> {
         if self.body.is_empty() { Ok(T::default()) } else { self.json() }
     }
 }
 
-/// Names the field that is wrong: serde's message and the path to it.
+/// Names the invalid field: serde's message and the field's path.
 fn invalid<'a, T: Deserialize<'a>>(body: &'a [u8], plain: &serde_json::Error) -> String {
     let mut parser = serde_json::Deserializer::from_slice(body);
     match serde_path_to_error::deserialize::<_, T>(&mut parser) {

@@ -1,6 +1,6 @@
-//! Large answers are compressed for clients that accept it. What is small, and that is every answer of a hot operation,
-//! costs no more than a check of its size; streams, and answers that carry claims, go out as they are. What is the same
-//! for all was compressed before.
+//! Gzip compression of large responses for clients that accept it. Small responses, among them
+//! every response of a hot operation, cost only a size check. Streams and responses with claims are
+//! sent uncompressed. Shared documents are compressed in advance.
 
 use std::io::Write as _;
 
@@ -18,21 +18,22 @@ use http_body_util::BodyExt as _;
 use super::budget::Share;
 use super::heavy::Heavy;
 
-/// A smaller body goes out as it is, in bytes: it fits into the first packets of a connection.
+/// Minimum size to compress, in bytes. Smaller bodies fit into the first packets of a connection.
 pub const COMPRESSED_MIN: u64 = 16 << 10;
-/// In thousandths, as weights are compared.
+/// Quality 1, in thousandths.
 const WEIGHT_MAX: u32 = 1000;
 
-/// An answer with this extension is not compressed, whatever its size.
+/// Response extension: never compress.
 #[derive(Clone, Copy)]
 pub struct AsItIs;
 
-/// What an answer with this extension is when it is compressed; none if that is not worth it. Its bytes belong to the
-/// server, and are not made for the answer.
+/// Response extension: the compressed form, or none if compression is not worthwhile. The server
+/// owns these bytes; they are not allocated per response.
 #[derive(Clone, Debug)]
 pub struct Zipped(pub Option<Bytes>);
 
-/// Compresses the answer if its reader accepts that and it is worth it; whether it has other bytes then, made for it.
+/// Compresses the response if that is worthwhile and the client accepts it. Returns true if the new
+/// bytes were allocated for this response.
 pub async fn compress(
     heavy: &Heavy,
     share: Share,
@@ -47,7 +48,7 @@ pub async fn compress(
         Some(Zipped(None)) => return (response, false),
         Some(Zipped(Some(zipped))) => zipped.clone(),
         None => {
-            // It is in memory already, in one piece.
+            // The body is already in memory, in one piece.
             let plain = std::mem::take(response.body_mut()).collect().await.unwrap_or_default().to_bytes();
             let size = plain.len();
             Bytes::from(heavy.run_for(share, size, move || zip(&plain, Compression::fast())).await)
@@ -61,7 +62,7 @@ pub async fn compress(
     (response, made)
 }
 
-/// Compresses what is sent many times.
+/// Compresses a document that is sent many times.
 pub fn zip_well(plain: &[u8]) -> Bytes {
     Bytes::from(zip(plain, Compression::default()))
 }
@@ -72,7 +73,8 @@ fn zip(plain: &[u8], level: Compression) -> Vec<u8> {
     written.expect("writing to memory does not fail")
 }
 
-/// Text of a known and large size. What has a tag or may be requested in parts is a file, which is sent unchanged.
+/// True for text of a known, large size. A body with a tag or byte ranges is a file and is sent
+/// unchanged.
 fn is_worth_it(response: &Response<Body>) -> bool {
     let headers = response.headers();
     let text = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -82,7 +84,7 @@ fn is_worth_it(response: &Response<Body>) -> bool {
     is_text && !is_file && size >= COMPRESSED_MIN && response.extensions().get::<AsItIs>().is_none()
 }
 
-/// Whether a reader takes gzip, and would not rather have the answer as it is.
+/// True if the client accepts gzip and does not prefer the uncompressed form.
 fn accepts_gzip(accepted: &HeaderValue) -> bool {
     let (mut gzip, mut any, mut plain) = (None, None, None);
     for one in accepted.to_str().unwrap_or_default().split(',') {
@@ -99,7 +101,7 @@ fn accepts_gzip(accepted: &HeaderValue) -> bool {
     gzip > 0 && gzip >= plain.unwrap_or_default()
 }
 
-/// The weight in `q=0.5`, in thousandths; one that cannot be read is none.
+/// Parses the weight in `q=0.5`, in thousandths; an invalid weight is zero.
 fn weight(parameters: &str) -> u32 {
     let given = parameters.split(';').filter_map(|parameter| parameter.split_once('='));
     let given = given.map(|(name, value)| (name.trim(), value.trim())).find(|(name, _)| name.eq_ignore_ascii_case("q"));
@@ -118,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_header_decides_whether_a_reader_takes_gzip() {
+    fn accept_encoding_decides_whether_gzip_is_accepted() {
         for (accepted, expected) in [
             ("gzip", true),
             ("GZip", true),

@@ -1,4 +1,4 @@
-//! Connections: accepting them up to a limit, serving requests on them, and draining them.
+//! Connections: accept up to a limit, serve requests, drain.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -34,60 +34,58 @@ use super::request_metrics::RequestMetrics;
 pub use super::stream::Connection;
 use super::stream::Tracked;
 
-/// How long a peer may take to send the head of a request, and how long an idle connection is held open. Longer than the
-/// keep-alive of the load balancers in front, as the contract demands.
+/// Time limit for a request's head, and for an idle connection. The contract requires more than the
+/// keep-alive of the load balancers in front.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(95);
-/// A peer that sends nothing for so long is asked by the system whether it is there; after so many questions without an answer, so long
-/// apart, the connection ends.
+/// TCP keep-alive: idle time before the first probe, interval between probes, and unanswered probes
+/// until the connection ends.
 const KEEP_ALIVE_AFTER: Duration = Duration::from_secs(60);
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
 const KEEP_ALIVE_PROBES: u32 = 4;
-/// How long accepting pauses when the process is out of file descriptors.
+/// Pause of the accept loop when the process is out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// How much of a request is read ahead, and the longest head, in bytes.
+/// Maximum read-ahead of a request, and so the longest head, in bytes.
 const READ_AHEAD_MAX: usize = 128 << 10;
-/// Connections beyond the limit that are answered with a 503; those beyond these are closed without an answer.
+/// Connections beyond the limit that receive a 503. Further ones are closed without a response.
 pub const REFUSED_MAX: usize = 32;
-/// How long that answer may take.
+/// Time limit for that 503.
 const REFUSING_MAX: Duration = Duration::from_secs(1);
-/// How often it is logged that connections are refused, or cannot be accepted.
+/// Interval between log lines about refused or failed connections.
 const NOTED_EVERY: Duration = Duration::from_secs(60);
 
-/// What serves connections.
+/// The parts that serve connections.
 pub struct Front {
-    /// Serves requests.
     pub router: Router,
-    /// Runs connections; the drain waits for it.
+    /// Runs connections; the drain waits for them.
     pub tasks: TaskTracker,
-    /// Ends accepting, and each connection after its open request.
+    /// Stops accepting; each connection ends after its current request.
     pub drain: CancellationToken,
-    /// Where large answers are compressed.
+    /// Compresses large responses.
     pub heavy: Heavy,
-    /// The memory budget of answers that are being sent.
+    /// Memory budget of responses being sent.
     pub answers: Arc<Budget>,
-    /// How long a reader may read nothing of what is being written to it.
+    /// Maximum time without progress of a write.
     pub write_timeout: Duration,
-    /// The most connections at a time.
+    /// Maximum number of open connections.
     pub connections_max: usize,
-    /// Counts requests.
     pub metrics: RequestMetrics,
 }
 
-/// Places for connections.
+/// Permits for connections.
 struct Places {
     served: Arc<Semaphore>,
     refused: Arc<Semaphore>,
     read_buffers: Arc<ReadBuffers>,
-    /// That all are taken.
+    /// Limits log lines about refused connections.
     all_taken: Noted,
 }
 
-/// Something that callers can cause as often as they like: the log has a line of it once a minute at most.
+/// Rate limit of a log line that callers can cause at will.
 #[derive(Default)]
 struct Noted(Mutex<Option<Instant>>);
 
 impl Noted {
-    /// Whether it is logged now.
+    /// True if a line may be logged now.
     fn is_due(&self, now: Instant) -> bool {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_due = last.is_none_or(|last| now.saturating_duration_since(last) >= NOTED_EVERY);
@@ -98,7 +96,8 @@ impl Noted {
     }
 }
 
-/// Accepts connections and serves them until it drains; then each ends after its open request.
+/// Accepts and serves connections until the drain. Then each connection ends after its current
+/// request.
 pub async fn serve(listener: TcpListener, front: Front) {
     let places = Places {
         served: Arc::new(Semaphore::new(front.connections_max)),
@@ -124,16 +123,16 @@ pub async fn serve(listener: TcpListener, front: Front) {
     }
 }
 
-/// Has the system ask a peer that sends nothing whether it is there, and end the connection if it is not: one that was switched off would
-/// keep its place, and that of a stream which it reads, for ever.
+/// Enables TCP keep-alive. Otherwise a peer that was switched off would keep its permit, and that
+/// of its stream, for ever.
 fn keep_alive(stream: &TcpStream) -> std::io::Result<()> {
     let questions = TcpKeepalive::new().with_time(KEEP_ALIVE_AFTER).with_interval(KEEP_ALIVE_EVERY);
     SockRef::from(stream).set_tcp_keepalive(&questions.with_retries(KEEP_ALIVE_PROBES))
 }
 
-/// Serves a connection, or refuses it. Accepting never waits for either.
+/// Serves or refuses a connection in the background: accepting never waits.
 fn admit(front: &Arc<Front>, places: &Places, stream: TcpStream, peer: SocketAddr) {
-    // Answers are small and written whole: waiting for more to send would only delay them.
+    // Responses are small and written whole: Nagle's algorithm would only delay them.
     drop(stream.set_nodelay(true));
     drop(keep_alive(&stream));
     if let Ok(place) = Arc::clone(&places.served).try_acquire_owned() {
@@ -154,26 +153,27 @@ fn admit(front: &Arc<Front>, places: &Places, stream: TcpStream, peer: SocketAdd
     }
 }
 
-/// Answers a peer with a 503 because there is no place for its connection, whatever it requests.
+/// Sends a 503 because no permit is free. Ignores the request.
 async fn refuse(mut stream: TcpStream) -> std::io::Result<()> {
     stream.write_all(error::too_many_connections().as_bytes()).await?;
     stream.shutdown().await?;
-    // A connection that is closed while something in it is unread is reset, and the answer may be lost.
+    // Closing a connection with unread bytes resets it, and the response may be lost.
     let mut unread = [0; 4096];
     while stream.read(&mut unread).await? > 0 {}
     Ok(())
 }
 
-/// What ends a connection.
+/// How a connection is stopped.
 enum Stop {
-    /// The server drains: after the request that is open.
+    /// The server drains: end after the current request.
     Drain,
-    /// At once.
+    /// End at once.
     Cut,
 }
 
-/// What may end a connection, besides itself. A connection is polled several times for each request, and each look at a token takes a
-/// lock, for the drain one that all connections share: so these are polled only when they were woken.
+/// Futures that stop a connection from outside. A connection is polled several times per request,
+/// and polling a token takes a lock; all connections share the drain's. So these are polled only
+/// after a wake-up.
 fn stops(drain: CancellationToken, connection: Connection) -> FuturesUnordered<BoxFuture<'static, Stop>> {
     let drained: BoxFuture<'static, Stop> = Box::pin(async move {
         drain.cancelled().await;
@@ -198,7 +198,7 @@ async fn serve_one(
     let timer = connection.timer().clone();
     let mut stops = stops(front.drain.clone(), connection.clone());
     let service = service_fn(move |request| {
-        // Before `answer` runs, a part of the body may be read.
+        // A part of the body may be read before `answer` runs.
         connection.phase().begin_answer();
         answer(request, Arc::clone(&front), connection.clone())
     });
@@ -242,9 +242,9 @@ async fn answer(
         preflight(request.uri(), front.router.clone()).await
     } else {
         request.extensions_mut().insert(connection);
-        // A router is always ready, and its error type is uninhabited: it always answers.
+        // A router is always ready, and its error type is uninhabited.
         let response = front.router.clone().call(request).await.unwrap_or_default();
-        // It counts also while it waits to be compressed.
+        // The response is counted while it waits for compression, too.
         let held = answers::hold(&front.answers, response);
         let share = answers::share_of(&held);
         let (response, made) = compress(&front.heavy, share, encodings.as_ref(), held).await;
@@ -263,9 +263,10 @@ async fn answer(
     Ok(response)
 }
 
-/// The answer to OPTIONS, which is never refused: which methods the path has. A path that leads nowhere has any.
+/// Answers OPTIONS, which is never refused, with the methods of the path. An unknown path lists all
+/// methods.
 async fn preflight(uri: &http::Uri, router: Router) -> Response<Body> {
-    // The router is called with nothing of the request but its path, so that no operation runs.
+    // Only the path is passed on, so that no operation runs.
     let mut request = Request::new(Body::empty());
     *request.method_mut() = http::Method::OPTIONS;
     *request.uri_mut() = uri.path().parse().unwrap_or_default();
@@ -280,7 +281,7 @@ async fn preflight(uri: &http::Uri, router: Router) -> Response<Body> {
 }
 
 fn log_access(method: &http::Method, path: &str, status: StatusCode, took: Duration, peer: SocketAddr, trace_id: &str) {
-    // A u128 would be text in JSON.
+    // JSON would carry a u128 as text.
     let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
     tracing::info!(
         target: "access",
@@ -301,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_callers_can_cause_is_logged_once_a_minute() {
+    fn limited_line_is_logged_once_a_minute() {
         let (noted, begin) = (Noted::default(), Instant::now());
         let at = |seconds| noted.is_due(begin + Duration::from_secs(seconds));
         assert_eq!([0, 0, 1, 59, 60, 61, 119, 120].map(at), [true, false, false, false, true, false, false, true]);

@@ -1,4 +1,5 @@
-//! The declaration of an operation: its name, method and access, its limits, and its description in the document.
+//! The declaration of an operation: name, method, access, limits, and its description in the
+//! document.
 
 use std::time::Duration;
 
@@ -10,25 +11,21 @@ use super::budget::Share;
 use super::docs::operation::Operation;
 use super::docs::sample::Sample;
 
-/// How long an answer may take unless its endpoint sets another time. Longer than a statement may take and than a batch
-/// waits for a database that went silent: what is still unanswered then waits for something dead.
+/// Default time limit for a response. It exceeds the limit of a statement and the wait of a batch
+/// for a silent database. A request that takes longer waits for something dead.
 pub(super) const ANSWER_MAX: Duration = Duration::from_secs(60);
 
-/// The method of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// GET, and HEAD.
+    /// GET and HEAD.
     Get,
-    /// POST.
     Post,
-    /// PUT.
     Put,
-    /// DELETE.
     Delete,
 }
 
 impl Method {
-    /// In lower case, as OpenAPI has it.
+    /// Lower case, as in OpenAPI.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -39,7 +36,7 @@ impl Method {
         }
     }
 
-    /// As the router knows it.
+    /// The router's filter for this method.
     #[must_use]
     pub fn filter(self) -> MethodFilter {
         match self {
@@ -54,34 +51,31 @@ impl Method {
 /// How an operation uses the connection pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolUse {
-    /// Not at all: its statements share a batch, or it is answered from memory or by a session of its own.
+    /// Not at all. Its statements share a batch, or the response comes from memory or a dedicated
+    /// connection.
     None,
-    /// It reads. Takes a read slot.
+    /// It reads, and takes a read slot.
     Read,
-    /// It writes. Takes a read slot only for callers without credentials, who are mostly refused after a read.
+    /// It writes. Only callers without credentials take a read slot: most of them are refused after
+    /// a read.
     Write,
 }
 
-/// Adds to the description of an operation what only this one has.
+/// Adds the details of one operation to its description.
 type Describe = Box<dyn Fn(Operation, &Sample) -> Operation + Send + Sync>;
 
-/// The declaration of an operation.
 pub struct Declaration {
-    /// What the API calls the operation.
+    /// Operation name in the API.
     pub name: &'static str,
-    /// The method that it is called with.
     pub method: Method,
-    /// Who may call it.
     pub access: Access,
-    /// How it uses the connection pool.
     pub(super) pool_use: PoolUse,
-    /// Whether its body has secrets, which an error must not repeat: errors end up in logs.
+    /// True if the body contains secrets. Errors must not repeat it, because they end up in logs.
     pub(super) has_secret_body: bool,
-    /// Whether its answers can be large.
     pub(super) has_large_answer: bool,
-    /// How large the body of a caller without credentials may be, in bytes.
+    /// Body limit for callers without credentials, in bytes.
     pub(super) anonymous_body_max: usize,
-    /// True if its handler waits for something, and then checks the caller again.
+    /// True if the handler waits for an event and then checks the caller again.
     pub(super) waits: bool,
     pub(super) tag: &'static str,
     pub(super) summary: &'static str,
@@ -89,7 +83,7 @@ pub struct Declaration {
 }
 
 impl Declaration {
-    /// An operation without a description. `name` is what the API calls it.
+    /// Creates a declaration without a description.
     #[must_use]
     pub fn new(method: Method, name: &'static str, access: Access) -> Self {
         Self {
@@ -107,7 +101,7 @@ impl Declaration {
         }
     }
 
-    /// True if a request of this share needs a read slot.
+    /// True if a request of this caller class needs a read slot.
     #[must_use]
     pub(super) fn takes_read_slot(&self, share: Share) -> bool {
         match self.pool_use {
@@ -117,7 +111,7 @@ impl Declaration {
         }
     }
 
-    /// The largest body that it takes from such a caller, in bytes.
+    /// Body limit for this caller class, in bytes.
     pub(super) fn body_max(&self, share: Share) -> usize {
         match share {
             Share::Anonymous => self.anonymous_body_max,
@@ -125,7 +119,7 @@ impl Declaration {
         }
     }
 
-    /// Its description in the document: its tag, a summary, and the rest.
+    /// Sets the description for the document.
     #[must_use]
     pub fn described(
         self,
@@ -136,13 +130,13 @@ impl Declaration {
         Self { tag, summary, describe: Box::new(describe), ..self }
     }
 
-    /// Whether its callers are authenticated before the handler is called.
+    /// True if callers are authenticated before the handler runs.
     #[must_use]
     pub fn is_authenticated(&self) -> bool {
         matches!(self.access, Access::Scopes(_))
     }
 
-    /// Its description, with examples made of the sample.
+    /// Describes the operation, with examples from `sample`.
     #[must_use]
     pub fn describe(&self, sample: &Sample) -> Operation {
         let bare = Operation::new(self.name, self.tag, self.summary, self.access, self.anonymous_body_max);

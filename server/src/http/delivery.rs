@@ -1,4 +1,5 @@
-//! A body that carries claims: when it has been flushed to the connection, the claims count as delivered.
+//! A body that carries claims. The claims count as delivered once the body is flushed to the
+//! connection.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -21,15 +22,15 @@ struct Carrier {
     connection: Option<Connection>,
 }
 
-/// An answer that carries claims.
+/// Returns a response that carries claims.
 #[must_use]
 pub fn carry(json: Vec<u8>, delivery: Delivery, connection: Option<Connection>) -> Response {
     let size = json.len();
     let body = Carrier { content: Some(Bytes::from(json)), delivery: Some(delivery), connection };
     let mut response = Response::new(Body::new(body));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    // Compressed, it would be flushed while the compressor still has the rest; and it must not be refused. Neither can
-    // happen to a small one.
+    // Never compress or refuse a large response with claims. A compressor could hold back the rest
+    // when the connection flushes. Small responses are never compressed or refused.
     if size as u64 >= COMPRESSED_MIN.min(COUNTED_MIN) {
         response.extensions_mut().insert(AsItIs);
     }
@@ -45,8 +46,8 @@ impl http_body::Body for Carrier {
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, std::convert::Infallible>>> {
         let Some(content) = self.content.take() else { return Poll::Ready(None) };
-        // From here on the connection has the answer, and the claims with it: they are delivered when it
-        // has been flushed, and requeued when the connection ends before that.
+        // The connection now owns the response and its claims. They are delivered on flush, and
+        // requeued if the connection ends first.
         if let (Some(delivery), Some(connection)) = (self.delivery.take(), &self.connection) {
             connection.deliver_with_next_flush(delivery);
         }

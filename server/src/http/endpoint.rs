@@ -1,5 +1,5 @@
-//! An endpoint: all that is declared of one operation of the API, in the file of its handler. Requests are served by it,
-//! and the document is made from its declaration.
+//! An endpoint declares one operation of the API in the file of its handler. The server routes
+//! requests by the declaration, and the document is generated from it.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,20 +16,19 @@ use super::docs::sample::Sample;
 use super::error::ApiError;
 use super::scopes::Template;
 
-/// An operation's answer on its way.
+/// Future of an operation's response.
 type Answering = Pin<Box<dyn Future<Output = Result<Response, ApiError>> + Send>>;
 
-/// An operation's handler, whichever it is. One type for an area: the router's machinery is then compiled once, and not
-/// once for each of a hundred operations.
+/// A type-erased handler. One type per area: the router's generic code is compiled once, and not
+/// for each of a hundred operations.
 type Handler<S> = Box<dyn Fn(Arc<S>, Arc<Call>) -> Answering + Send + Sync>;
 
-/// Serves an operation with the state `S` of its area.
+/// Serves an operation; `S` is the state of its area.
 pub(super) struct Service<S> {
-    /// What can be refused before the body is read.
+    /// Refuses requests before the body is read.
     pub(super) early_check: Option<Check>,
-    /// How long an answer of this server may take.
+    /// Time limit for a response.
     pub(super) answer_max: fn(&S) -> Duration,
-    /// Makes the answer.
     pub(super) handler: Handler<S>,
 }
 
@@ -40,8 +39,7 @@ pub struct Endpoint<S> {
 }
 
 impl<S: 'static> Endpoint<S> {
-    /// An operation that is called with GET, or HEAD. `name` is what the API calls it; the handler is a function from
-    /// the state and the call to an answer.
+    /// A GET operation, which serves HEAD too. `name` is the operation's name in the API.
     pub fn get<H, F>(name: &'static str, handler: H) -> Self
     where
         H: Fn(Arc<S>, Arc<Call>) -> F + Send + Sync + 'static,
@@ -50,7 +48,7 @@ impl<S: 'static> Endpoint<S> {
         Self::new(Method::Get, name, handler)
     }
 
-    /// An operation that is called with POST.
+    /// A POST operation.
     pub fn post<H, F>(name: &'static str, handler: H) -> Self
     where
         H: Fn(Arc<S>, Arc<Call>) -> F + Send + Sync + 'static,
@@ -59,7 +57,7 @@ impl<S: 'static> Endpoint<S> {
         Self::new(Method::Post, name, handler)
     }
 
-    /// An operation that is called with PUT.
+    /// A PUT operation.
     pub fn put<H, F>(name: &'static str, handler: H) -> Self
     where
         H: Fn(Arc<S>, Arc<Call>) -> F + Send + Sync + 'static,
@@ -68,7 +66,7 @@ impl<S: 'static> Endpoint<S> {
         Self::new(Method::Put, name, handler)
     }
 
-    /// An operation that is called with DELETE.
+    /// A DELETE operation.
     pub fn delete<H, F>(name: &'static str, handler: H) -> Self
     where
         H: Fn(Arc<S>, Arc<Call>) -> F + Send + Sync + 'static,
@@ -93,70 +91,71 @@ impl<S: 'static> Endpoint<S> {
         Self { declaration: declare(self.declaration), ..self }
     }
 
-    /// Its scopes. The caller is authenticated, and the handler calls [`Call::authorize`] with the values that the path
-    /// does not have.
+    /// Sets the required scopes. The caller is authenticated first. The handler calls
+    /// [`Call::authorize`] with the values that are not in the path.
     #[must_use]
     pub fn scopes(self, scopes: Template) -> Self {
         self.declared(|declaration| Declaration { access: Access::Scopes(scopes), ..declaration })
     }
 
-    /// Checks this before the body is read: scopes that need no more than the path. The handler checks all that is
-    /// needed.
+    /// Adds a check of the scopes that depend on the path alone, before the body is read. The
+    /// handler still checks all scopes.
     #[must_use]
     pub fn early_check(self, check: Check) -> Self {
         Self { service: Service { early_check: Some(check), ..self.service }, ..self }
     }
 
-    /// Needs no connection of the pool. Without this a GET takes a read slot.
+    /// Declares that the operation uses no pooled connection. Otherwise a GET takes a read slot.
     #[must_use]
     pub fn no_pool(self) -> Self {
         self.declared(|declaration| Declaration { pool_use: PoolUse::None, ..declaration })
     }
 
-    /// Only reads, though its method is not GET.
+    /// Declares that the operation only reads, although its method is not GET.
     #[must_use]
     pub fn reads(self) -> Self {
         self.declared(|declaration| Declaration { pool_use: PoolUse::Read, ..declaration })
     }
 
-    /// Its body has secrets.
+    /// Declares that the body contains secrets.
     #[must_use]
     pub fn secret_body(self) -> Self {
         self.declared(|declaration| Declaration { has_secret_body: true, ..declaration })
     }
 
-    /// Makes its answers apart from the event loop, because they can be large.
+    /// Builds responses off the event loop, because they can be large.
     #[must_use]
     pub fn large_answer(self) -> Self {
         self.declared(|declaration| Declaration { has_large_answer: true, ..declaration })
     }
 
-    /// Its body is a long list, which may also come from callers without credentials.
+    /// Allows a full-size body without credentials, because it is a long list.
     #[must_use]
     pub fn long_lists(self) -> Self {
         self.declared(|declaration| Declaration { anonymous_body_max: BODY_MAX, ..declaration })
     }
 
-    /// Its body has in it the head of a request to another service, which asks without credentials.
+    /// Allows a larger body without credentials, because it contains the head of another service's
+    /// request.
     #[must_use]
     pub fn others_head(self) -> Self {
         self.declared(|declaration| Declaration { anonymous_body_max: OTHERS_HEAD_MAX, ..declaration })
     }
 
-    /// How long its answer may take.
+    /// Sets the time limit for a response.
     #[must_use]
     pub fn answers_within(self, answer_max: fn(&S) -> Duration) -> Self {
         Self { service: Service { answer_max, ..self.service }, ..self }
     }
 
-    /// Waits for something, for up to this long with its answer. The handler does so in [`Call::wait_for`], which
-    /// checks the caller again.
+    /// Declares that the operation waits for an event, and sets the time limit including the
+    /// response. The handler waits in [`Call::wait_for`], which checks the caller again.
     #[must_use]
     pub fn waits(self, answer_max: fn(&S) -> Duration) -> Self {
         self.answers_within(answer_max).declared(|declaration| Declaration { waits: true, ..declaration })
     }
 
-    /// Its description in the document: its tag, a summary, and the rest.
+    /// Sets the description for the document.
     #[must_use]
     pub fn described(
         self,

@@ -1,4 +1,4 @@
-//! Errors as the wire shows them. The one place where an operation's error becomes a status.
+//! Errors in their wire format. Only this module maps an operation's error to a status.
 
 use axum::response::{IntoResponse, Response};
 use http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
@@ -19,12 +19,12 @@ use tenure_store::clients::ClientError;
 use tenure_store::failure::classify;
 use tenure_store::outage;
 
-/// Seconds after which a 503 may be tried again.
+/// `Retry-After` of a 503, in seconds.
 const RETRY_SECONDS: &str = "1";
-/// How much of a refused body an error repeats, in bytes.
+/// Maximum size of a refused body that an error repeats, in bytes.
 pub const REPEATED_BODY_MAX: usize = 16 << 10;
 
-/// What is wrong with a request.
+/// An error response.
 #[derive(Debug)]
 pub struct ApiError {
     code: ErrorCode,
@@ -32,46 +32,45 @@ pub struct ApiError {
 }
 
 impl ApiError {
-    /// An error with this code.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         Self { code, message: message.into() }
     }
 
-    /// The same error with something before its message, such as which part of the body it is about.
+    /// Prefixes the message, for example with a field of the body.
     #[must_use]
     pub fn at(self, place: &str) -> Self {
         Self { message: format!("{place}{}", self.message), ..self }
     }
 
-    /// A parameter of the path or the query is wrong.
+    /// An invalid parameter of the path or the query.
     pub fn arguments(message: impl Into<String>) -> Self {
         Self::new(ErrorCode::InvalidRequestArguments, message)
     }
 
-    /// The query parameter `continuationToken` has a token that no list has given.
+    /// A `continuationToken` that no list issued.
     pub fn unknown_token() -> Self {
         let message = "the query parameter `continuationToken` is none that an answer had: send that of the page before, unchanged, or none for the first page";
         Self::new(ErrorCode::InputError, message)
     }
 
-    /// The body is JSON of the right form, but breaks a rule.
+    /// A body that is valid JSON of the right form, but breaks a rule.
     pub fn body(message: impl std::fmt::Display) -> Self {
         Self::new(ErrorCode::InputValidationError, format!("the body: {message}"))
     }
 
-    /// Try again later.
+    /// A temporary failure: the client may retry.
     pub fn unavailable(message: impl Into<String>) -> Self {
         Self::new(ErrorCode::ServiceUnavailable, message)
     }
 
-    /// The database went silent in the middle of a request.
+    /// The database stopped responding during the request.
     #[must_use]
     pub fn no_answer(operation: &'static str) -> Self {
         tracing::warn!(operation, "a request took too long, the client may try again");
         Self::unavailable("the database did not answer in time; send the request again")
     }
 
-    /// A fault of the server: the client gets no more than an id, the log gets the rest.
+    /// A server fault. The client receives only an incident id; the log has the cause.
     #[must_use]
     pub fn internal(cause: &str) -> Self {
         let incident = uuid::Uuid::new_v4();
@@ -79,19 +78,17 @@ impl ApiError {
         Self::new(ErrorCode::InternalServerError, format!("internal error; incidentId {incident}"))
     }
 
-    /// Which error it is.
     #[must_use]
     pub fn code(&self) -> ErrorCode {
         self.code
     }
 
-    /// What is wrong.
     #[must_use]
     pub fn into_message(self) -> String {
         self.message
     }
 
-    /// The answer to a request; an error repeats its parameters and its body.
+    /// Builds the response, which repeats the request's parameters and body.
     pub(super) fn answer(
         self,
         method: &str,
@@ -137,26 +134,26 @@ impl ApiError {
 #[serde(rename_all = "camelCase")]
 #[schema(as = Error)]
 pub(super) struct ErrorBody<'a> {
-    /// What clients compare.
+    /// Error code, for clients to compare.
     code: ErrorCode,
     /// What is wrong and what to do about it, as Markdown.
     message: String,
-    /// What the request was.
+    /// The request that failed.
     request_info: RequestInfo<'a>,
 }
 
-/// The request that an error answers.
+/// The request that failed.
 #[derive(Serialize, ToSchema)]
 struct RequestInfo<'a> {
-    /// The operation.
+    /// Name of the operation.
     method: &'a str,
-    /// The parameters of its path.
+    /// Parameters of the path.
     #[schema(value_type = Object)]
     params: serde_json::Map<String, serde_json::Value>,
-    /// Its body, unless that was large or not JSON, or may have secrets in it; then null.
+    /// The request's body. Null if it was large or not JSON, or may contain secrets.
     #[schema(value_type = serde_json::Value)]
     payload: Option<&'a RawValue>,
-    /// When it was answered.
+    /// Time of the response.
     time: Timestamp,
 }
 
@@ -179,7 +176,7 @@ impl From<OpError> for ApiError {
 }
 
 impl From<sqlx::Error> for ApiError {
-    /// A cold statement failed. Whether the database is away or we are wrong, nothing was left half-done.
+    /// A failed cold statement. Whatever the cause, it left no partial changes.
     fn from(error: sqlx::Error) -> Self {
         if !classify(&error).is_worth_a_retry() {
             return Self::internal(&error.to_string());
@@ -244,15 +241,15 @@ impl From<Unacceptable> for ApiError {
     }
 }
 
-/// What errors call a request that no operation answers.
+/// Operation name in errors of requests that no operation served.
 const NO_OPERATION: &str = "none";
 
-/// An error as the answer to a request that no operation answers.
+/// Builds the error response to a request that no operation served.
 pub fn stray(error: ApiError) -> Response {
     error.answer(NO_OPERATION, serde_json::Map::new(), None)
 }
 
-/// A whole answer, head and all, to a connection for which there is no place.
+/// Returns a raw response, including the head, for a connection beyond the limit.
 pub fn too_many_connections() -> String {
     let error = ApiError::unavailable("this server has as many connections as it takes; try again");
     let body = error.describe(NO_OPERATION, serde_json::Map::new(), None);

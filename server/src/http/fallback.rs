@@ -1,4 +1,4 @@
-//! Answers to requests that no route has.
+//! Responses to requests without a route.
 
 use axum::response::Response;
 use http::{HeaderMap, Method, Uri};
@@ -7,10 +7,10 @@ use tenure_api::errors::ErrorCode;
 use super::error::{ApiError, stray};
 use super::poll::common::refuse_unknown_path;
 
-/// How much of a path is repeated, in characters.
+/// Maximum part of a path repeated in an error, in characters.
 const SHOWN_PATH_MAX: usize = 200;
 
-/// The answer to a method that the route table does not have at this path. The router adds `Allow`.
+/// Refuses a method that the path does not support. The router adds `Allow`.
 pub async fn no_such_method(uri: Uri, method: Method, headers: HeaderMap) -> Response {
     if let Some(refused) = refuse_unknown_path(&uri, &headers) {
         return refused;
@@ -20,7 +20,7 @@ pub async fn no_such_method(uri: Uri, method: Method, headers: HeaderMap) -> Res
     stray(ApiError::new(ErrorCode::MethodNotAllowed, message))
 }
 
-/// The answer to a path that is not in the route table.
+/// Refuses an unknown path.
 pub async fn no_such_route(uri: Uri, headers: HeaderMap) -> Response {
     if let Some(refused) = refuse_unknown_path(&uri, &headers) {
         return refused;
@@ -29,7 +29,7 @@ pub async fn no_such_route(uri: Uri, headers: HeaderMap) -> Response {
     stray(ApiError::new(ErrorCode::ResourceNotFound, message))
 }
 
-/// The beginning of a path, for a message.
+/// Returns the start of a path, for a message.
 fn shown(uri: &Uri) -> String {
     uri.path().chars().take(SHOWN_PATH_MAX).collect()
 }

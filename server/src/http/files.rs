@@ -1,4 +1,4 @@
-//! Documents that are the same for every caller: made and compressed once.
+//! Documents that are the same for every caller: rendered and compressed once.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -23,7 +23,8 @@ pub struct File {
 }
 
 impl File {
-    /// Compresses a document, if that is worth it. Takes long: only for [`Files::get`].
+    /// Creates a document and compresses it if worthwhile. Slow: call it only within
+    /// [`Files::get`].
     #[must_use]
     pub fn new(content_type: &str, text: impl Into<Bytes>) -> Self {
         let plain = text.into();
@@ -36,7 +37,7 @@ impl File {
         }
     }
 
-    /// The answer that has it; it is sent compressed to clients that accept that.
+    /// Returns a response with the document, compressed for clients that accept it.
     #[must_use]
     pub fn response(&self) -> Response {
         let mut response = ([(CONTENT_TYPE, self.content_type.clone())], self.plain.clone()).into_response();
@@ -45,23 +46,22 @@ impl File {
     }
 }
 
-/// A document and when it was made, by the server's clock.
+/// A document and its creation time, by the server's clock.
 #[derive(Clone)]
 struct Made {
     file: Arc<File>,
     at_ms: i64,
 }
 
-/// How long a document stays as it is.
+/// Lifetime of a document.
 #[derive(Clone, Copy, Debug)]
 pub enum Life {
-    /// As long as the server runs.
+    /// The server's lifetime.
     Forever,
-    /// So many milliseconds from when it was made; the clock shows this now.
+    /// Milliseconds from the creation.
     Milliseconds {
-        /// How long.
         life: i64,
-        /// The server's clock.
+        /// The current time, by the server's clock.
         now: i64,
     },
 }
@@ -70,7 +70,8 @@ impl Life {
     fn has_ended(self, made: &Made) -> bool {
         match self {
             Self::Forever => false,
-            // A clock that was set back ends it too, but not one that was read just before another caller's.
+            // A clock set back by more than `life` expires it too; a reading slightly older than
+            // another caller's does not.
             Self::Milliseconds { life, now } => {
                 !(made.at_ms.saturating_sub(life)..made.at_ms.saturating_add(life)).contains(&now)
             }
@@ -85,30 +86,31 @@ impl Life {
     }
 }
 
-/// The documents that were requested since the server started. Only those that exist are cached, so that their number is
-/// bounded.
+/// Documents requested since the server started. Only existing documents are cached, which bounds
+/// their number.
 #[derive(Clone)]
 pub struct Files {
     made: Arc<RwLock<HashMap<String, Made>>>,
-    /// One is rendered at a time, and concurrent requests for it get the same one.
+    /// Rendering is serialized; concurrent requests share one result.
     making: Arc<Mutex<()>>,
     tasks: TaskTracker,
     heavy: Heavy,
 }
 
 impl Files {
-    /// None yet. They are made by tasks of this tracker, in turns with other heavy work.
+    /// Creates an empty cache. `tasks` runs the rendering, and `heavy` limits it.
     #[must_use]
     pub fn new(tasks: &TaskTracker, heavy: &Heavy) -> Self {
         Self { made: Arc::default(), making: Arc::default(), tasks: tasks.clone(), heavy: heavy.clone() }
     }
 
-    /// The document of this name, made now if it must be. Once begun it is rendered to its end even if its caller has
-    /// disconnected, so that callers that never wait cannot have it rendered again and again. Before that a request waits
-    /// for its turn by itself: there is one task at most, and callers that disconnect leave nothing behind.
+    /// Returns a document, rendering it if needed. Rendering completes even if the caller
+    /// disconnects: callers that never wait cannot force repeated renderings. Requests queue
+    /// without a task of their own, so at most one task runs and disconnected callers leave nothing
+    /// behind.
     ///
     /// # Errors
-    /// If it cannot be made.
+    /// Returns an error if rendering fails.
     pub async fn get<M>(&self, name: String, life: Life, make: M) -> Result<Option<Arc<File>>, ApiError>
     where
         M: FnOnce() -> Result<Option<File>, String> + Send + 'static,
@@ -152,7 +154,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn callers_that_do_not_wait_for_their_turn_leave_no_task_behind() {
+    async fn disconnected_caller_leaves_no_rendering_task() {
         let tasks = TaskTracker::new();
         let files = Files::new(&tasks, &Heavy::new());
         let turn = Arc::clone(&files.making).lock_owned().await;

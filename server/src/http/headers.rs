@@ -1,4 +1,4 @@
-//! Headers that every answer has.
+//! Headers of every response.
 
 use axum::body::Body;
 use http::header::{
@@ -8,31 +8,30 @@ use http::header::{
 use http::{HeaderName, HeaderValue, Request, Response};
 use uuid::Uuid;
 
-/// The methods that CORS allows.
 pub const METHODS: &str = "OPTIONS,GET,HEAD,POST,PUT,DELETE,TRACE,CONNECT";
 const HEADERS: &str = "X-Requested-With,Content-Type,Authorization,Accept,Origin,Cache-Control";
 const TRACE_IN: HeaderName = HeaderName::from_static("x-taskcluster-trace-id");
 const TRACE_OUT: HeaderName = HeaderName::from_static("x-for-trace-id");
 const REQUEST_OUT: HeaderName = HeaderName::from_static("x-for-request-id");
-/// The longest trace id that is taken over from a caller.
+/// Maximum length of a trace id accepted from a caller.
 const TRACE_MAX: usize = 100;
 
-/// What a request is called in logs, here and elsewhere: as the headers of its answer have it.
+/// Ids of a request, in logs here and elsewhere and in the response's headers.
 pub struct Trace {
-    /// Given by the caller, or made here.
+    /// From the caller, or generated here.
     trace_id: HeaderValue,
     request_id: HeaderValue,
 }
 
 impl Trace {
-    /// What the caller calls it, or else what this server does.
+    /// The trace id: the caller's, or the generated one.
     #[must_use]
     pub fn id(&self) -> &str {
         self.trace_id.to_str().unwrap_or("-")
     }
 }
 
-/// What to call a request.
+/// Takes the ids from a request or generates them.
 #[must_use]
 pub fn trace_of<B>(request: &Request<B>) -> Trace {
     let mut text = Uuid::encode_buffer();
@@ -46,10 +45,10 @@ pub fn trace_of<B>(request: &Request<B>) -> Trace {
     Trace { trace_id, request_id }
 }
 
-/// The policy of answers without their own. A browser that shows one as a page loads and runs nothing.
+/// Default content security policy: a browser that renders the response loads and runs nothing.
 pub const POLICY: &str = "default-src 'none'";
 
-/// Adds what every answer has; CORS only for browsers.
+/// Adds the common headers; CORS headers only for browsers.
 #[must_use]
 pub fn complete(mut response: Response<Body>, trace: Trace, for_browser: bool) -> Response<Body> {
     let headers = response.headers_mut();
@@ -57,7 +56,7 @@ pub fn complete(mut response: Response<Body>, trace: Trace, for_browser: bool) -
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(TRACE_OUT, trace.trace_id);
     headers.insert(REQUEST_OUT, trace.request_id);
-    // A page has a policy of its own, and is for no other site.
+    // A page has its own policy and serves no other site.
     let has_policy = headers.contains_key(CONTENT_SECURITY_POLICY);
     if !has_policy {
         headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));

@@ -1,5 +1,5 @@
-//! Work on large texts, apart from the event loop: parsing, hashing and compressing what is large takes a processor for
-//! longer than any other request should wait. So few of it runs at once that processors remain for the rest.
+//! Processing of large texts off the event loop. Parsing, hashing or compressing them occupies a
+//! processor for too long. Few such jobs run at once, so that processors remain for other requests.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -11,32 +11,33 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::budget::Share;
 
-/// From this size on, in bytes, the work on a text is done apart: a smaller one takes a millisecond or less.
+/// Minimum size of heavy work, in bytes. Smaller texts take a millisecond or less.
 pub const LARGE_MIN: usize = 256 << 10;
-/// One piece of large work at once for so many processors, and one at least.
+/// Processors per concurrent heavy job; at least one job runs.
 const PROCESSORS_PER_PIECE: usize = 2;
-/// Callers without credentials wait for, or have, one turn in so many, and one at least. They queue for it among themselves:
-/// turns are given in the order of asking, and callers with credentials must not come behind a flood.
+/// Callers without credentials share this fraction of the permits, at least one. They queue for it
+/// separately: permits are granted in request order, and callers with credentials must not wait
+/// behind a flood.
 const ANONYMOUS_PART: usize = 4;
 
 thread_local! {
-    /// Whether what runs in this thread has a turn.
+    /// True if the work on this thread holds a permit.
     static HAS_TURN: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The turns of work on something large.
+/// Permits for heavy work.
 #[derive(Clone)]
 pub struct Heavy {
     turns: Arc<Semaphore>,
     for_anonymous: Arc<Semaphore>,
 }
 
-/// A turn, and for a caller without credentials its place among those.
+/// A permit for heavy work, and for a caller without credentials one of the anonymous permits.
 type Turn = (Option<OwnedSemaphorePermit>, Option<OwnedSemaphorePermit>);
 type Waiting = Pin<Box<dyn Future<Output = Turn> + Send>>;
 
 impl Heavy {
-    /// As many turns as this machine's processors allow.
+    /// Sizes the permits by the machine's processors.
     #[must_use]
     pub fn new() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -48,13 +49,14 @@ impl Heavy {
         Self { turns: Arc::new(Semaphore::new(turns)), for_anonymous: Arc::new(Semaphore::new(for_anonymous)) }
     }
 
-    /// Does work of the server, or for a caller with credentials, as [`Heavy::run_for`] does.
+    /// Runs work of the server or of a caller with credentials; see [`Heavy::run_for`].
     pub async fn run<T: Send + 'static>(&self, size: usize, work: impl FnOnce() -> T + Send + 'static) -> T {
         self.run_for(Share::Authenticated, size, work).await
     }
 
-    /// Does work on so many bytes: at once, or apart and in its turn. A caller that stops waiting does not end it. A part of an
-    /// operation that [`Heavy::answer`] runs is done in the turn of that: two of them would wait for each other.
+    /// Runs work on `size` bytes: inline if small, otherwise on another thread with a permit. The
+    /// work completes even if its caller stops waiting. Within [`Heavy::answer`] it uses that
+    /// permit: two operations with nested permits would deadlock.
     pub async fn run_for<T: Send + 'static>(
         &self,
         share: Share,
@@ -69,12 +71,12 @@ impl Heavy {
             let _turn = turn;
             work()
         });
-        // Nothing cancels it but the end of the runtime, which ends this task before.
+        // Only a runtime shutdown cancels it, and that ends this task first.
         working.await.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()))
     }
 
-    /// Answers a request whose body, or answer, may have so many bytes. With a large one everything that the operation does
-    /// between two waits is done apart, and in its turn; within an operation that has turns already, in those.
+    /// Runs an operation whose request or response has up to `size` bytes. If large, each poll runs
+    /// off the event loop with a permit. A nested call uses the permit of the outer one.
     pub async fn answer<F: Future>(&self, share: Share, size: usize, operation: F) -> F::Output {
         if size < LARGE_MIN || Handle::current().runtime_flavor() != RuntimeFlavor::MultiThread {
             return operation.await;
@@ -88,7 +90,7 @@ impl Heavy {
             let turn = waiting.get_or_insert_with(|| Box::pin(self.turn(share)));
             let _turn = std::task::ready!(turn.as_mut().poll(cx));
             waiting = None;
-            // The loop's other tasks go on in another thread meanwhile.
+            // Other tasks of the event loop move to another thread meanwhile.
             tokio::task::block_in_place(|| {
                 let _marked = Marked::new();
                 operation.as_mut().poll(cx)
@@ -101,7 +103,8 @@ impl Heavy {
         let turns = Arc::clone(&self.turns);
         let places = (share == Share::Anonymous).then(|| Arc::clone(&self.for_anonymous));
         async move {
-            // Neither is ever closed. A caller with a turn waits for no place, so that this is no deadlock.
+            // The semaphores are never closed. A holder of `turns` never waits for an anonymous
+            // permit, so this cannot deadlock.
             let place = match places {
                 Some(places) => places.acquire_owned().await.ok(),
                 None => None,
@@ -111,7 +114,7 @@ impl Heavy {
     }
 }
 
-/// Marks its thread as one that has a turn.
+/// Marks the thread as holding a permit.
 struct Marked;
 
 impl Marked {
@@ -139,13 +142,13 @@ mod tests {
 
     use super::*;
 
-    /// Holds a thread, as parsing does.
+    /// Blocks a thread, as parsing does.
     fn hold() -> std::thread::ThreadId {
         std::thread::sleep(Duration::from_millis(50));
         std::thread::current().id()
     }
 
-    /// The loop is one thread, which must be free for a tick while work that takes a thread goes on.
+    /// Counts ticks of the single-threaded event loop while `work` blocks a thread.
     async fn ticks_during<T>(work: impl Future<Output = T>) -> u32 {
         let mut ticks = 0;
         let mut work = pin!(work);
@@ -159,14 +162,14 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn large_work_leaves_the_event_loop_free_and_small_work_stays_in_it() {
+    async fn only_large_work_leaves_the_event_loop() {
         let heavy = Heavy::new();
         assert!(ticks_during(heavy.run(LARGE_MIN, hold)).await > 0);
         assert_eq!(ticks_during(heavy.run(LARGE_MIN - 1, hold)).await, 0);
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn an_operation_on_a_large_body_leaves_the_event_loop_to_others_whenever_it_works() {
+    async fn large_operation_does_not_block_other_tasks() {
         let heavy = Heavy::new();
         let other = tokio::spawn(async {
             for _ in 0..3 {
@@ -184,11 +187,11 @@ mod tests {
             heavy.answer(Share::Authenticated, LARGE_MIN, operation).await
         });
         let (other, working) = (other.await.unwrap(), working.await.unwrap());
-        assert!(other < working, "the other task waited for the large one");
+        assert!(other < working, "the large operation blocked the other task");
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn large_work_within_an_operation_on_a_large_body_does_not_wait_for_another_turn() {
+    async fn nested_heavy_work_reuses_the_outer_permit() {
         let heavy = Heavy::with_turns(1);
         let one = || async {
             let operation = async {
@@ -204,12 +207,12 @@ mod tests {
             heavy.answer(Share::Authenticated, LARGE_MIN, waiting).await;
         };
         let both = futures_util::future::join3(one(), nested(), one());
-        assert!(tokio::time::timeout(Duration::from_secs(10), both).await.is_ok(), "they wait for each other");
-        assert!(ticks_during(heavy.run(LARGE_MIN, hold)).await > 0, "apart again");
+        assert!(tokio::time::timeout(Duration::from_secs(10), both).await.is_ok(), "deadlock");
+        assert!(ticks_during(heavy.run(LARGE_MIN, hold)).await > 0, "runs on another thread again");
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_flood_without_credentials_does_not_hold_up_who_has_them() {
+    async fn anonymous_flood_does_not_delay_authenticated_work() {
         let heavy = Heavy::with_turns(1);
         let done = Arc::new(std::sync::atomic::AtomicUsize::new(0));
         let flood: Vec<_> = (0..10)
@@ -225,12 +228,12 @@ mod tests {
         let before = done.load(std::sync::atomic::Ordering::SeqCst);
         heavy.run(LARGE_MIN, hold).await;
         let passed = done.load(std::sync::atomic::Ordering::SeqCst) - before;
-        assert!(passed <= 3, "it waited for {passed} of them");
+        assert!(passed <= 3, "{passed} anonymous jobs ran first");
         assert!(futures_util::future::join_all(flood).await.into_iter().all(|one| one.is_ok()));
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn large_work_is_done_a_few_at_once() {
+    async fn concurrent_heavy_work_is_limited() {
         let heavy = Heavy::with_turns(1);
         let running = Arc::new(std::sync::atomic::AtomicUsize::new(0));
         let work = |running: Arc<std::sync::atomic::AtomicUsize>| {
