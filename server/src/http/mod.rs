@@ -1,4 +1,4 @@
-//! The HTTP face: the route table, which is the API's table of contents, and what every request has in common.
+//! The HTTP interface: the route table and the common handling of requests.
 
 mod access;
 mod answers;
@@ -52,7 +52,6 @@ use poll::description::{delete_message, get_message_queue, get_messages, update_
 use poll::state::{Poll, PollState};
 use routes::{Route, Routes};
 
-/// The state of each area of the server.
 pub struct Areas {
     pub api: Api,
     pub poll: Poll,
@@ -61,7 +60,7 @@ pub struct Areas {
     pub docs: Docs,
 }
 
-/// What serves requests: the API, and the operator's page.
+/// Builds the router of the API and the operator's pages.
 pub fn router(areas: Areas) -> Router {
     let Areas { api, poll, blobs, page, docs } = areas;
     service_routes()
@@ -75,8 +74,8 @@ pub fn router(areas: Areas) -> Router {
         .method_not_allowed_fallback(fallback::no_such_method)
 }
 
-/// Every route but those of the page, in the order in which the document describes them. An endpoint that is found at
-/// several paths is here several times.
+/// Every route except those of the pages, in the order of the document. An endpoint with several
+/// paths appears once per path.
 #[must_use]
 pub fn routes() -> Vec<Route> {
     let parts = [
@@ -89,7 +88,7 @@ pub fn routes() -> Vec<Route> {
     parts.into_iter().flatten().collect()
 }
 
-/// Health and measurements.
+/// Health and metrics.
 fn service_routes() -> Routes<ApiState> {
     Routes::default()
         .route("/__heartbeat__", [health::heartbeat()])
@@ -113,11 +112,10 @@ fn document_routes() -> Routes<DocsState> {
         .route("/schemas/{service}/v1/{schema}", [reference_files::schema()])
 }
 
-/// The APIs of the services.
 fn apis() -> Routes<ApiState> {
     Routes::default()
         .nest("/api/queue/v1", queue_api())
-        // Clients from before there were root URLs are given a base URL that ends like this.
+        // Base URL of Taskcluster clients older than root URLs.
         .nest("/v1", queue_api())
         .nest("/api/auth/v1", auth_api())
         .nest("/api/worker-manager/v1", worker_manager_api())
@@ -126,7 +124,7 @@ fn apis() -> Routes<ApiState> {
         .nest("/api/tenure/v1", own_api())
 }
 
-/// The Taskcluster Queue API. A queue's id may come as one escaped segment or as two.
+/// The Taskcluster Queue API. A queue's id spans one escaped segment or two.
 fn queue_api() -> Routes<ApiState> {
     Routes::default()
         .merge(health_routes())
@@ -165,8 +163,9 @@ fn queue_api() -> Routes<ApiState> {
         .merge(artifact_routes())
 }
 
-/// Views of queues, provisioners and workers. `/task-queues/acme/linux` is a queue in two segments; where the second
-/// is the last word of another path, that path's handler decides ([`queue_views::unless_queue`]).
+/// Views of queues, provisioners and workers. `/task-queues/acme/linux` names a queue in two
+/// segments. If the second one ends another route, that route's handler decides
+/// ([`queue_views::unless_queue`]).
 fn views() -> Routes<ApiState> {
     Routes::default()
         .route("/task-queues", [queue_views::list_task_queues()])
@@ -181,14 +180,14 @@ fn views() -> Routes<ApiState> {
             "/provisioners/{provisionerId}/worker-types/{workerType}/workers/{workerGroup}/{workerId}",
             [workers::get_worker(), workers::quarantine_worker()],
         )
-        // One segment less than the line above, so that a worker group called `workers` is no riddle.
+        // One segment less than the path above, so that a worker group may be called `workers`.
         .route(
             "/provisioners/{provisionerId}/worker-types/{workerType}/{workerGroup}/{workerId}",
             [workers::declare_worker()],
         )
 }
 
-/// Artifacts. A name may have any number of slashes in it, escaped or not.
+/// Artifacts. A name may contain slashes, escaped or not.
 fn artifact_routes() -> Routes<ApiState> {
     Routes::default()
         .route("/task/{taskId}/runs/{runId}/artifacts", [list_artifacts::of_run()])
@@ -204,7 +203,7 @@ fn artifact_routes() -> Routes<ApiState> {
         .route("/task/{taskId}/artifact-content/{*name}", [artifact::of_last_run()])
 }
 
-/// How a service is, and which one it is; every API answers that below its own path.
+/// Health and version of a service; every API serves these routes below its own path.
 fn health_routes() -> Routes<ApiState> {
     Routes::default()
         .route("/ping", [health::ping()])
@@ -213,7 +212,7 @@ fn health_routes() -> Routes<ApiState> {
         .route("/__version__", [health::version()])
 }
 
-/// The Taskcluster Object API, as far as uploads and downloads need it.
+/// The Taskcluster Object API: uploads and downloads only.
 fn object_api() -> Routes<ApiState> {
     Routes::default()
         .merge(health_routes())
@@ -224,8 +223,8 @@ fn object_api() -> Routes<ApiState> {
         .route("/download/{*name}", [objects::download()])
 }
 
-/// The Taskcluster Auth API, as far as it is about clients, roles and scopes. Its lists end in a slash, which the Python
-/// client leaves out.
+/// The Taskcluster Auth API: clients, roles and scopes only. List paths end in a slash, which the
+/// Python client omits.
 fn auth_api() -> Routes<ApiState> {
     Routes::default()
         .merge(health_routes())
@@ -253,7 +252,7 @@ fn auth_api() -> Routes<ApiState> {
         .route("/test-authenticate-get/", [test_authenticate::without_body()])
 }
 
-/// What Tenure has beyond it.
+/// Tenure's own API.
 fn own_api() -> Routes<ApiState> {
     Routes::default()
         .route("/events", [list_events::endpoint()])
@@ -285,7 +284,7 @@ fn own_api() -> Routes<ApiState> {
         .route("/clock/advance", [clock::advance_clock()])
 }
 
-/// Queues as they are, their policies, pauses and sessions. A queue's id may come as one escaped segment or as two.
+/// Queues with their policies, pauses and sessions. A queue's id spans one escaped segment or two.
 fn queue_routes() -> Routes<ApiState> {
     let policy = || [queue_policy::get_policy(), queue_policy::put_policy(), queue_policy::delete_policy()];
     let key = || [queue_keys::get_queue_key(), queue_keys::put_queue_key(), queue_keys::delete_queue_key()];
@@ -308,8 +307,8 @@ fn queue_routes() -> Routes<ApiState> {
         .route("/queues/{provisionerId}/{workerType}/workers", [sessions::list_queue_workers()])
 }
 
-/// The Taskcluster Worker Manager API, as far as workers of its static provider and the provisioners that create them
-/// call it. A worker pool's id may come as one escaped segment or as two.
+/// The Taskcluster Worker Manager API: the calls of workers of the static provider, and of
+/// provisioners that create them. A worker pool's id spans one escaped segment or two.
 fn worker_manager_api() -> Routes<ApiState> {
     let of_worker = || {
         [
@@ -335,7 +334,7 @@ fn worker_manager_api() -> Routes<ApiState> {
         )
 }
 
-/// The Taskcluster Purge-Cache API. A worker pool's id may come as one escaped segment or as two.
+/// The Taskcluster Purge-Cache API. A worker pool's id spans one escaped segment or two.
 fn purge_cache_api() -> Routes<ApiState> {
     let of_pool = || [purge_cache::purge_requests(), purge_cache::request_purge()];
     Routes::default()
@@ -345,7 +344,7 @@ fn purge_cache_api() -> Routes<ApiState> {
         .route("/purge-cache/{provisionerId}/{workerType}", of_pool())
 }
 
-/// Signed URLs, which Azure's queue clients speak.
+/// Signed URLs for Azure's queue clients.
 fn poll_routes() -> Routes<PollState> {
     let signed = Routes::default()
         .signed("/{queue}", [get_message_queue()], poll::queue)
@@ -354,7 +353,7 @@ fn poll_routes() -> Routes<PollState> {
     Routes::default().nest(poll::urls::PATH, signed)
 }
 
-/// Signed URLs of artifacts' bytes. A name may have any number of slashes in it.
+/// Signed URLs of artifacts' bytes. A name may contain slashes.
 fn stored_bytes() -> Routes<BlobsState> {
     let signed = Routes::default().signed("/{*artifact}", [upload_artifact(), download_artifact()], blobs::serve);
     Routes::default().nest(blobs::PATH, signed)

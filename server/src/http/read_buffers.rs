@@ -1,30 +1,31 @@
-//! Bounds the memory of the read buffers of all connections: only few of them may be large at a time.
+//! Bounds the memory of all connections' read buffers by limiting the number of large ones.
 //!
-//! The buffer of a connection grows to the longest head while one does not come to its end, and with each read that fills it.
-//! It keeps its size until the connection ends. The caller is not known by then, so this holds for all callers.
+//! A connection's buffer grows up to the longest head while the head is incomplete, and with each
+//! read that fills it. It never shrinks. The caller is still unknown, so the limit applies to all
+//! callers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// So many bytes of a head, or of one read, make no buffer large.
+/// Maximum bytes of a head, or of one read, that leave a buffer small.
 const SMALL_MAX: usize = (16 << 10) - 1;
-/// One connection in so many may have a large buffer, and so many in any case.
+/// Connections per large buffer, and the minimum number of large buffers.
 const CONNECTIONS_PER_LARGE: usize = 10;
 const LARGE_MIN: usize = 64;
-/// Stands for the bytes of a head while a request is answered: what is read then belongs to its body.
+/// Head length while a response is pending: bytes read then belong to the body.
 const ANSWERING: usize = usize::MAX;
 
-/// The large read buffers of all connections.
+/// Permits for large read buffers, shared by all connections.
 pub struct ReadBuffers {
     free: Arc<Semaphore>,
-    /// So many are for one long head each: not for bodies, which can do without, nor for connections that stay open.
+    /// Large buffers reserved for one long head each. Neither bodies nor connections that stay open
+    /// may take them.
     kept_for_heads: usize,
 }
 
 impl ReadBuffers {
-    /// Those of so many connections.
     #[must_use]
     pub fn new(connections_max: usize) -> Arc<Self> {
         let large = (connections_max / CONNECTIONS_PER_LARGE).max(LARGE_MIN);
@@ -40,7 +41,7 @@ impl ReadBuffers {
     }
 }
 
-/// What a connection reads: at first the head of a request.
+/// Read state of a connection: the length of the current head, or a body.
 #[derive(Debug, Default)]
 pub struct Phase {
     head: AtomicUsize,
@@ -48,28 +49,27 @@ pub struct Phase {
 }
 
 impl Phase {
-    /// A head has come to its end.
+    /// The head is complete.
     pub fn begin_answer(&self) {
         self.head.store(ANSWERING, Ordering::Relaxed);
     }
 
-    /// What is read from now on is the head of the next request.
+    /// The next bytes belong to the next request's head.
     pub fn end_answer(&self) {
         self.head.store(0, Ordering::Relaxed);
     }
 
-    /// Whether the connection is to end with its answer.
+    /// True if the connection closes after its response.
     #[must_use]
     pub fn is_last(&self) -> bool {
         self.is_last.load(Ordering::Relaxed)
     }
 
-    /// How long the head is by now that is being read; none: it is a body.
+    /// Bytes of the current head; none while a body is read.
     fn head(&self) -> Option<usize> {
         Some(self.head.load(Ordering::Relaxed)).filter(|head| *head != ANSWERING)
     }
 
-    /// So many bytes were read.
     fn count(&self, bytes: usize) {
         if let Some(head) = self.head() {
             self.head.store(head.saturating_add(bytes).min(ANSWERING - 1), Ordering::Relaxed);
@@ -82,25 +82,25 @@ impl Phase {
 #[error("the heads of other requests take all the memory that there is for long ones")]
 pub struct NoRoom;
 
-/// The read buffer of one connection.
+/// Tracks the read buffer of one connection.
 pub struct ReadBuffer {
     all: Arc<ReadBuffers>,
-    /// Held from when the buffer becomes large to the end of the connection.
+    /// Held from the buffer's growth to the end of the connection.
     large: Option<OwnedSemaphorePermit>,
 }
 
 impl ReadBuffer {
-    /// A small one.
+    /// Starts with a small buffer.
     #[must_use]
     pub fn new(all: &Arc<ReadBuffers>) -> Self {
         Self { all: Arc::clone(all), large: None }
     }
 
-    /// How much may be read next; none: as much as fits. A small buffer takes in no more than makes it large, so only a head that
-    /// is long, and not a body behind a short one, needs room.
+    /// Returns the limit of the next read; none means no limit. A small buffer never reads enough
+    /// to become large, so only a long head needs a permit. A body behind a short head needs none.
     ///
     /// # Errors
-    /// If there is none for the rest of a long head.
+    /// Returns an error if no permit is free for the rest of a long head.
     pub fn next_max(&mut self, phase: &Phase) -> Result<Option<usize>, NoRoom> {
         if self.large.is_some() {
             return Ok(None);
@@ -119,7 +119,7 @@ impl ReadBuffer {
         Ok(None)
     }
 
-    /// Notes that so many bytes were read.
+    /// Records a read.
     pub fn note(&mut self, phase: &Phase, bytes: usize) {
         phase.count(bytes);
         if bytes >= SMALL_MAX && self.large.is_none() && self.all.has_more_than_for_heads() {
@@ -132,7 +132,7 @@ impl ReadBuffer {
 mod tests {
     use super::*;
 
-    /// Reads so many bytes, as far as there is room for them.
+    /// Reads `bytes` in pieces, as the limits allow.
     fn read(buffer: &mut ReadBuffer, phase: &Phase, bytes: usize) -> Result<(), NoRoom> {
         let mut left = bytes;
         while left > 0 {
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn one_connection_in_ten_may_have_a_long_head_and_some_in_any_case() {
+    fn long_heads_are_limited_to_a_tenth_of_connections() {
         for (connections, large) in [(8, 64), (640, 64), (10_000, 1_000)] {
             let all = ReadBuffers::new(connections);
             let taken: Vec<_> = (0..large).map(|_| read_head(&all, SMALL_MAX + 1)).collect();
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_with_a_long_head_stays_open_only_while_half_of_the_room_is_left() {
+    fn long_head_closes_connection_below_half_the_permits() {
         let all = ReadBuffers::new(0);
         let taken: Vec<_> = (0..LARGE_MIN).map(|_| read_head(&all, SMALL_MAX + 1)).collect();
         let ends = taken.iter().filter(|(_, phase, _)| phase.is_last()).count();
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_is_counted_from_the_end_of_the_request_before_it() {
+    fn head_count_restarts_after_each_request() {
         let all = ReadBuffers::new(0);
         let _taken: Vec<_> = (0..LARGE_MIN).map(|_| read_head(&all, SMALL_MAX + 1)).collect();
         let (mut buffer, phase) = (ReadBuffer::new(&all), Phase::default());
@@ -180,7 +180,7 @@ mod tests {
             assert_eq!(read(&mut buffer, &phase, SMALL_MAX / 2), Ok(()));
             assert_eq!(read(&mut buffer, &phase, SMALL_MAX / 2), Ok(()));
             phase.begin_answer();
-            // It is never refused for its body.
+            // Bodies are never refused.
             assert_eq!(read(&mut buffer, &phase, SMALL_MAX * 2), Ok(()));
             phase.end_answer();
         }
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_leave_half_of_the_room_to_heads_and_are_read_in_pieces_without_it() {
+    fn bodies_leave_half_the_permits_to_heads() {
         let all = ReadBuffers::new(0);
         let phase = Phase::default();
         phase.begin_answer();
@@ -203,10 +203,10 @@ mod tests {
         assert!(taken.iter_mut().all(|buffer| buffer.next_max(&phase) == Ok(None)));
         let mut confined = with_body(SMALL_MAX * 2);
         assert_eq!(confined.next_max(&phase), Ok(Some(SMALL_MAX)));
-        // Nor does a body take more that comes with its head.
+        // A body that arrives with its head takes no permit either.
         assert!(read_head(&all, SMALL_MAX).0.large.is_none());
         assert_eq!(read_head(&all, SMALL_MAX + 1).2, Ok(()));
-        // As soon as there is room, it is used.
+        // A freed permit is used at once.
         drop(taken.pop());
         assert_eq!(read(&mut confined, &phase, SMALL_MAX), Ok(()));
         assert_eq!(confined.next_max(&phase), Ok(None));

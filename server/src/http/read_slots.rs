@@ -1,8 +1,8 @@
-//! Limits how many requests use the connection pool at once, so that reads never take every connection.
+//! Limits concurrent use of the connection pool, so that reads never take every connection.
 //!
-//! A request waits for a slot for up to a second, and is then refused with 503. Callers without credentials share a
-//! quarter of the slots and queue for them among themselves: semaphores serve in order, and callers with credentials
-//! must not stand behind a flood.
+//! A request waits up to a second for a slot and then receives a 503. Callers without credentials
+//! share a quarter of the slots and queue for it separately. Semaphores serve in order, and callers
+//! with credentials must not wait behind a flood.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,30 +14,28 @@ use super::budget::Share;
 use super::error::ApiError;
 use tenure_store::session::POOL_MAX;
 
-/// Connections that reads leave to writes, which take no slot.
+/// Connections reserved for writes, which take no slot.
 const KEPT_FOR_WRITES: usize = 2;
-/// Slots in all.
 const SLOTS: usize = POOL_MAX as usize - KEPT_FOR_WRITES;
-/// Callers without credentials get one slot in this many.
+/// Callers without credentials get this fraction of the slots.
 const ANONYMOUS_PART: usize = 4;
-/// How long a request waits for a slot.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// The slots of one server. A clone shares them.
+/// The slots of one server. Clones share them.
 #[derive(Clone)]
 pub struct ReadSlots {
     all: Arc<Semaphore>,
     anonymous: Arc<Semaphore>,
 }
 
-/// A slot, free again when this is dropped.
+/// A slot, released on drop.
 #[derive(Debug)]
 pub struct ReadSlot {
     _slot: Option<OwnedSemaphorePermit>,
     _anonymous: Option<OwnedSemaphorePermit>,
 }
 
-/// No slot came free in time.
+/// No slot became free in time.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("too many requests read the database; send the request again")]
 pub struct NoSlot;
@@ -49,16 +47,15 @@ impl From<NoSlot> for ApiError {
 }
 
 impl ReadSlots {
-    /// All slots, free.
     #[must_use]
     pub fn new() -> Self {
         Self { all: Arc::new(Semaphore::new(SLOTS)), anonymous: Arc::new(Semaphore::new(SLOTS / ANONYMOUS_PART)) }
     }
 
-    /// Takes a slot, and waits for it for up to a second.
+    /// Takes a slot, waiting up to a second.
     ///
     /// # Errors
-    /// If none came free; that is counted.
+    /// Returns an error if no slot became free. That is counted.
     pub async fn take(&self, share: Share) -> Result<ReadSlot, NoSlot> {
         timeout(WAIT_MAX, self.queue(share)).await.map_err(|_| {
             metrics::counter!("tenure_limits_reached_total", "limit" => "reads").increment(1);
@@ -66,11 +63,11 @@ impl ReadSlots {
         })
     }
 
-    /// Takes a slot, however long it takes. For requests that have waited for something else already and are bounded
-    /// in number.
+    /// Takes a slot without a time limit, for requests that have already waited for something else
+    /// and are bounded in number.
     pub async fn queue(&self, share: Share) -> ReadSlot {
-        // The semaphores are never closed. A request with an anonymous slot waits only for requests that have both, so
-        // this cannot deadlock.
+        // The semaphores are never closed. A request with an anonymous permit waits only for
+        // requests that hold a slot, so this cannot deadlock.
         let anonymous = match share {
             Share::Anonymous => Arc::clone(&self.anonymous).acquire_owned().await.ok(),
             Share::Authenticated => None,
@@ -98,7 +95,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn anonymous_reads_get_a_quarter_and_are_refused_after_a_second() {
+    async fn anonymous_reads_get_a_quarter_of_slots() {
         let slots = ReadSlots::new();
         let taken = take_all(&slots, Share::Anonymous);
         assert_eq!(taken.len(), SLOTS / ANONYMOUS_PART);

@@ -1,14 +1,13 @@
-//! The metrics of requests, looked up by name and label once and not for each request.
+//! Request metrics, resolved by name and label once and not per request.
 
 use std::time::Duration;
 
 use http::StatusCode;
 use metrics::{Counter, Histogram};
 
-/// The classes of status, as the label `status` has them. The last one is for all that has no class of its own.
+/// Values of the label `status`. The last one covers statuses outside the other classes.
 pub const STATUS_CLASSES: [&str; 5] = ["2xx", "3xx", "4xx", "5xx", "other"];
 
-/// Counts requests.
 pub struct RequestMetrics {
     seconds: Histogram,
     /// In the order of [`STATUS_CLASSES`].
@@ -16,7 +15,7 @@ pub struct RequestMetrics {
 }
 
 impl RequestMetrics {
-    /// After the recorder was installed: what is looked up before counts nothing.
+    /// Call after the recorder is installed: metrics resolved earlier count nothing.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -25,7 +24,7 @@ impl RequestMetrics {
         }
     }
 
-    /// Counts a request that was answered so, after so long.
+    /// Records the response's status and its duration.
     pub fn count(&self, status: StatusCode, took: Duration) {
         self.seconds.record(took);
         let class = usize::from(status.as_u16() / 100).checked_sub(2);

@@ -1,5 +1,5 @@
-//! A route table with the declarations of its endpoints: the OpenAPI document is made from the same lines that serve
-//! requests, so that neither can have what the other lacks.
+//! A route table with the declarations of its endpoints. One table serves requests and generates
+//! the OpenAPI document, so the two cannot diverge.
 
 use std::sync::Arc;
 
@@ -19,31 +19,29 @@ use super::heavy::LARGE_MIN;
 use super::intake::Intake;
 use super::timer::ConnectionTimer;
 
-/// One line of the table.
 #[derive(Clone)]
 pub struct Route {
-    /// The whole path.
+    /// The full path.
     pub path: String,
-    /// What is served there.
     pub endpoint: Arc<Declaration>,
 }
 
-/// Routes of an area with the state `S`, in the order in which they were added.
+/// Routes of an area with the state `S`, in insertion order.
 pub struct Routes<S> {
-    /// By their whole paths: a router inside another one would give each request a shortened path, and box it twice more.
+    /// Keyed by full path: a nested router would copy a shortened path for each request and box it
+    /// twice.
     methods: Vec<(String, MethodRouter<Arc<S>>)>,
     list: Vec<Route>,
 }
 
 impl<S> Default for Routes<S> {
-    /// An empty table.
     fn default() -> Self {
         Self { methods: Vec::new(), list: Vec::new() }
     }
 }
 
 impl<S: Send + Sync + 'static> Routes<S> {
-    /// Adds a path with its endpoints, one for a method.
+    /// Adds a path with one endpoint per method.
     #[must_use]
     pub fn route(self, path: &str, endpoints: impl Into<Vec<Endpoint<S>>>) -> Self
     where
@@ -63,8 +61,8 @@ impl<S: Send + Sync + 'static> Routes<S> {
         self.add(path, declarations, methods)
     }
 
-    /// Adds a path with a handler that checks the method itself; it serves these endpoints and refuses every other method
-    /// in its own way.
+    /// Adds a path whose handler checks the method itself. It serves `endpoints` and refuses other
+    /// methods in its own format.
     #[must_use]
     pub fn signed<H, T>(self, path: &str, endpoints: impl Into<Vec<Declaration>>, handler: H) -> Self
     where
@@ -72,7 +70,7 @@ impl<S: Send + Sync + 'static> Routes<S> {
         T: 'static,
     {
         let endpoints: Vec<Arc<Declaration>> = endpoints.into().into_iter().map(Arc::new).collect();
-        // Although one handler serves them all, the router needs them: it lists them in `Allow`.
+        // One handler serves all methods, but the router lists them in `Allow`.
         let methods = endpoints.iter().fold(MethodRouter::new(), |methods: MethodRouter<Arc<S>>, endpoint| {
             methods.on(endpoint.method.filter(), handler.clone())
         });
@@ -80,7 +78,7 @@ impl<S: Send + Sync + 'static> Routes<S> {
     }
 
     fn add(mut self, path: &str, endpoints: Vec<Arc<Declaration>>, methods: MethodRouter<Arc<S>>) -> Self {
-        // A parameter that takes slashes is one like any other in the document.
+        // The document shows a parameter with slashes as an ordinary one.
         let shown = path.replace("{*", "{");
         self.list.extend(endpoints.into_iter().map(|endpoint| Route { path: shown.clone(), endpoint }));
         self.methods.push((path.to_owned(), methods));
@@ -96,7 +94,7 @@ impl<S: Send + Sync + 'static> Routes<S> {
         self
     }
 
-    /// Adds the lines of another table.
+    /// Adds the routes of another table.
     #[must_use]
     pub fn merge(mut self, other: Self) -> Self {
         self.methods.extend(other.methods);
@@ -104,13 +102,13 @@ impl<S: Send + Sync + 'static> Routes<S> {
         self
     }
 
-    /// The lines of the table, from which the document is made.
+    /// Returns the routes, to generate the document.
     #[must_use]
     pub fn into_list(self) -> Vec<Route> {
         self.list
     }
 
-    /// A router that serves them with this state.
+    /// Builds a router with this state.
     pub fn into_router(self, state: Arc<S>) -> Router {
         let routes = self.methods.into_iter();
         let router: Router<Arc<S>> = routes.fold(Router::new(), |router, (path, methods)| router.route(&path, methods));
@@ -124,7 +122,7 @@ async fn serve<S: AsRef<Intake>>(
     state: Arc<S>,
     request: Request,
 ) -> Response {
-    // Not by the method of `Arc`, which has one of the same name.
+    // Not the method of `Arc` of the same name.
     let intake: &Intake = S::as_ref(&state);
     let call = match Call::read(intake, Arc::clone(&endpoint), service.early_check, request).await {
         Ok(call) => Arc::new(call),

@@ -1,5 +1,5 @@
-//! The scopes that an operation needs, as a template with placeholders in angle brackets. The document prints the
-//! template; with the values of a request in the places of its placeholders it is the expression that is checked.
+//! Scopes of an operation, as a template with placeholders in angle brackets. The document prints
+//! the template. A request's values turn it into the expression to check.
 
 use std::borrow::Cow;
 
@@ -10,48 +10,41 @@ use tenure_domain::scopes::{Expression, ScopeSet};
 /// A scope expression with placeholders, such as `queue:status:<taskId>`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Template {
-    /// One scope.
     Scope(&'static str),
-    /// Each of these.
     AllOf(&'static [Template]),
-    /// One of these.
     AnyOf(&'static [Template]),
-    /// All of these scopes for each item of a list. A list that is empty needs nothing.
+    /// These scopes for each item of a list. An empty list requires nothing.
     ForEach {
-        /// The placeholder that an item takes the place of.
+        /// The placeholder for the item.
         item: &'static str,
-        /// The name of the list.
         list: &'static str,
-        /// The scopes of one item.
         scopes: &'static [&'static str],
     },
-    /// A part that counts only under a condition.
+    /// A part required only under a condition.
     If {
-        /// The name of the condition.
         condition: &'static str,
-        /// The part.
         then: &'static Template,
     },
 }
 
-/// A placeholder, list or condition of a template for which there is no value.
+/// A placeholder, list or condition without a value.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Unfilled(pub &'static str);
 
 impl Template {
-    /// The template with values in the places of its placeholders; `path` has those that `values` lacks.
+    /// Fills the placeholders; `path` supplies values missing from `values`.
     ///
     /// # Errors
-    /// If neither has a value that the template needs.
+    /// Returns an error if a required value is in neither.
     pub fn fill(&self, values: &Values<'_>, path: &Values<'_>) -> Result<Expression, Unfilled> {
         Ok(Expression::all_of(self.parts(&Lookup { values, path, item: None })?))
     }
 
-    /// Whether a caller that holds these scopes has what the template requires, which nearly every caller has. The
-    /// expression is not built for that: it is for refusals, which print it.
+    /// True if `held` satisfies the template, as it does for nearly every caller. Avoids building
+    /// the expression, which only refusals need.
     ///
     /// # Errors
-    /// If neither has a value that decides it.
+    /// Returns an error if a deciding value is in neither.
     pub fn is_held(&self, held: &ScopeSet, values: &Values<'_>, path: &Values<'_>) -> Result<bool, Unfilled> {
         let lookup = Lookup { values, path, item: None };
         let is_held = self.check(&mut Check { held, scope: String::new() }, &lookup, Within::AllOf)?;
@@ -59,7 +52,8 @@ impl Template {
         Ok(is_held)
     }
 
-    /// Whether each of its parts holds, or one of them: a list or a condition has as many parts as it has items.
+    /// Evaluates the template. Under `within`, a list contributes one part per item and a condition
+    /// one or none.
     fn check(&self, check: &mut Check<'_>, lookup: &Lookup<'_>, within: Within) -> Result<bool, Unfilled> {
         match *self {
             Self::Scope(text) => check.allows(text, lookup),
@@ -105,8 +99,9 @@ impl Template {
         }
     }
 
-    /// In the form of Taskcluster's API references: a text, `{"AllOf": [...]}`, `{"AnyOf": [...]}`,
-    /// `{"for": x, "in": list, "each": text}`, or `{"if": condition, "then": expression}`.
+    /// Renders the template as in Taskcluster's API references: a text, `{"AllOf": [...]}`,
+    /// `{"AnyOf": [...]}`, `{"for": x, "in": list, "each": text}`, or `{"if": condition, "then":
+    /// expression}`.
     #[must_use]
     pub fn to_json(&self) -> Value {
         let mut printed = self.printed();
@@ -127,7 +122,7 @@ impl Template {
     }
 }
 
-/// Values for the placeholders, lists and conditions of a template, by name.
+/// Values of a template's placeholders, lists and conditions, by name.
 #[derive(Clone, Debug, Default)]
 pub struct Values<'a> {
     texts: Vec<(&'a str, Cow<'a, str>)>,
@@ -136,7 +131,7 @@ pub struct Values<'a> {
 }
 
 impl<'a> Values<'a> {
-    /// Nothing but what the path has.
+    /// Returns no values beyond the path's.
     #[must_use]
     pub fn of_path() -> Self {
         Self::default()
@@ -149,14 +144,12 @@ impl<'a> Values<'a> {
         self
     }
 
-    /// Adds a list.
     #[must_use]
     pub fn list(mut self, name: &'a str, items: impl IntoIterator<Item = impl Into<Cow<'a, str>>>) -> Self {
         self.lists.push((name, items.into_iter().map(Into::into).collect()));
         self
     }
 
-    /// Adds whether a condition holds.
     #[must_use]
     pub fn condition(mut self, name: &'a str, holds: bool) -> Self {
         self.conditions.push((name, holds));
@@ -168,7 +161,6 @@ impl<'a> Values<'a> {
     }
 }
 
-/// Which of several parts must hold.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Within {
     AllOf,
@@ -176,7 +168,7 @@ enum Within {
 }
 
 impl Within {
-    /// Asks about one part after the other until the answer is known.
+    /// Evaluates the parts in order until the result is known.
     fn over<T>(self, parts: &[T], mut holds: impl FnMut(&T) -> Result<bool, Unfilled>) -> Result<bool, Unfilled> {
         let decides = self == Self::AnyOf;
         for part in parts {
@@ -188,7 +180,7 @@ impl Within {
     }
 }
 
-/// What a caller holds, and room for the one scope that is compared with it.
+/// A caller's scopes, and a buffer for the scope being compared.
 struct Check<'a> {
     held: &'a ScopeSet,
     scope: String,
@@ -202,7 +194,7 @@ impl Check<'_> {
     }
 }
 
-/// Where the values of a template are looked up.
+/// Sources of a template's values.
 #[derive(Clone, Copy)]
 struct Lookup<'a> {
     values: &'a Values<'a>,
@@ -217,7 +209,7 @@ impl Lookup<'_> {
         Ok(scope.into())
     }
 
-    /// A value is taken as it is, also if it looks like a placeholder.
+    /// Writes the scope. A value that looks like a placeholder stays unchanged.
     fn write_scope(&self, template: &'static str, scope: &mut String) -> Result<(), Unfilled> {
         let mut rest = template;
         while let Some((before, after)) = rest.split_once('<') {
@@ -263,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_and_what_is_checked_come_from_one_template() {
+    fn template_is_printed_and_filled() {
         let printed = json!({"AllOf": [
             {"for": "route", "in": "routes", "each": "route:<route>"},
             {"for": "route", "in": "routes", "each": "at:<queue>/<route>"},
@@ -276,11 +268,11 @@ mod tests {
             "all of [all of [route:x, at:a/<id>/x], all of [route:y, at:a/<id>/y], any of [one:a/<id>, two:7]]";
         assert_eq!(filled.to_string(), expected);
         let filled = TEMPLATE.fill(&values(&[], false), &path).unwrap();
-        assert_eq!(filled, Expression::from("one:a/<id>"), "a list of one is that one");
+        assert_eq!(filled, Expression::from("one:a/<id>"), "a single part needs no list");
     }
 
     #[test]
-    fn what_is_held_is_what_the_filled_template_asks_for() {
+    fn is_held_agrees_with_filled_template() {
         let path = Values::of_path().text("id", "7");
         let held = |scopes: &[&str], routes: &[&str], is_lowest| {
             let set = ScopeSet::new(scopes.iter().map(|scope| (*scope).to_owned()));
@@ -312,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_placeholder_without_a_value_is_an_error() {
+    fn missing_placeholder_value_is_an_error() {
         let none = Values::of_path();
         assert_eq!(TEMPLATE.fill(&none, &none), Err(Unfilled("routes")));
         assert_eq!(TEMPLATE.fill(&values(&[], true), &none), Err(Unfilled("id")));

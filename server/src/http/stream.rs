@@ -1,4 +1,4 @@
-//! A connection's stream: it reports what was flushed, and ends when its reader stops reading.
+//! A connection's stream: it reports flushed writes and fails when the reader stalls.
 
 use std::io;
 use std::net::SocketAddr;
@@ -28,40 +28,39 @@ struct State {
 }
 
 impl Connection {
-    /// A connection to this address.
     #[must_use]
     pub fn new(peer: SocketAddr) -> Self {
         let (unflushed, cut, phase) = (Mutex::default(), CancellationToken::new(), Phase::default());
         Self(Arc::new(State { peer, unflushed, cut, phase, timer: ConnectionTimer::default() }))
     }
 
-    /// The address of the other side: behind a proxy, the proxy's.
+    /// Address of the peer; behind a proxy, the proxy's.
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         self.0.peer
     }
 
-    /// These claims are delivered when what was written so far, and what follows at once, is flushed.
+    /// Marks claims as delivered by the next flush, which covers everything written so far and the
+    /// bytes that follow at once.
     pub fn deliver_with_next_flush(&self, delivery: Delivery) {
         self.0.unflushed.lock().unwrap_or_else(PoisonError::into_inner).push(delivery);
     }
 
-    /// Ends the connection at once, whatever was not written yet.
+    /// Ends the connection at once; unwritten bytes are lost.
     pub fn cut(&self) {
         self.0.cut.cancel();
     }
 
-    /// Waits until the connection is ended.
+    /// Waits for [`Connection::cut`].
     pub(super) async fn is_cut(&self) {
         self.0.cut.cancelled().await;
     }
 
-    /// What is being read from it.
     pub(super) fn phase(&self) -> &Phase {
         &self.0.phase
     }
 
-    /// For its waits that come one after the other.
+    /// The timer for the connection's successive waits.
     pub(super) fn timer(&self) -> &ConnectionTimer {
         &self.0.timer
     }
@@ -71,9 +70,9 @@ impl Connection {
     }
 }
 
-/// A stream that reports to its connection what was flushed. The server calls `poll_flush` only when everything that it
-/// had buffered was written. A write that makes no progress for too long is an error, with which the connection ends, and so is a
-/// long head for which there is no room.
+/// A stream that reports flushes to its connection. The server calls `poll_flush` only after
+/// writing everything it had buffered. A stalled write is an error that ends the connection. So is
+/// a long head without a permit for a large buffer.
 pub(super) struct Tracked<S> {
     stream: S,
     connection: Connection,
@@ -103,7 +102,7 @@ impl<S> Tracked<S> {
 
 impl<S> Drop for Tracked<S> {
     fn drop(&mut self) {
-        // What was never flushed is requeued.
+        // Claims that were never flushed are requeued.
         drop(self.connection.take());
     }
 }
@@ -124,7 +123,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Tracked<S> {
     }
 }
 
-/// Reads so many bytes at most, of what fits more.
+/// Reads up to `max` bytes into a buffer with more capacity.
 fn poll_read_piece<S: AsyncRead>(
     stream: Pin<&mut S>,
     cx: &mut Context<'_>,
@@ -181,15 +180,15 @@ mod tests {
         Tracked::new(stream, Connection::new(([127, 0, 0, 1], 1).into()), buffer, LIMIT)
     }
 
-    /// Enough for a busy machine to read a byte in.
+    /// Long enough for a busy machine to read one byte.
     const LIMIT: Duration = Duration::from_secs(2);
 
     #[tokio::test]
-    async fn a_write_without_progress_ends_in_an_error_and_one_with_progress_does_not() {
+    async fn only_a_stalled_write_times_out() {
         let (ours, mut reader) = duplex(64);
         let mut stream = tracked(ours, ReadBuffer::new(&ReadBuffers::new(1)));
         let slow = async {
-            // Each byte comes in time, all of them together do not.
+            // Each byte is within the limit, all of them together are not.
             for _ in 0..60 {
                 tokio::time::sleep(LIMIT / 20).await;
                 reader.read_u8().await.unwrap();
@@ -202,7 +201,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_is_read_whole_in_small_pieces_where_no_more_buffers_may_be_large() {
+    async fn body_is_read_in_pieces_without_large_buffers() {
         const BODY: usize = 1 << 18;
         let all = ReadBuffers::new(1);
         let sent: Vec<u8> = (0..BODY).map(|at| at.to_le_bytes()[at % 2]).collect();
@@ -227,7 +226,7 @@ mod tests {
                 break;
             }
             large.push(stream);
-            assert!(large.len() < 64, "bodies take all the room");
+            assert!(large.len() < 64, "bodies take all permits");
         }
         assert!(!large.is_empty());
     }

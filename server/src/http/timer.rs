@@ -1,6 +1,7 @@
-//! The timer of a connection. Its waits come one after the other, for the head of a request and for its answer, and nearly all of them
-//! end before their time. All threads share the runtime's list of timers, and adding or removing one takes a lock. So a connection
-//! keeps one timer for all of its waits, which is set anew only when it has fired too early or would fire too late.
+//! A connection's timer. The waits for a request's head and for its response follow each other, and
+//! nearly all end early. All threads share the runtime's list of timers, and each change takes a
+//! lock. So a connection keeps one timer and resets it only if it fired too early or would fire too
+//! late.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,16 +10,15 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// It is never set for longer than this, which is as long as the shortest of the usual waits: so it fires before the end of whatever
-/// waits next, and need not be set anew when that begins.
+/// Longest setting of the timer, equal to the shortest of the usual waits. The timer thus fires
+/// before the next wait ends and needs no reset when that wait begins.
 const SET_MAX: Duration = Duration::from_secs(60);
 
-/// The timer, while nothing waits for it. A clone is the same one.
+/// The timer while it is idle. Clones share it.
 #[derive(Clone, Default)]
 pub(super) struct ConnectionTimer(Arc<Mutex<Option<Pin<Box<Sleep>>>>>);
 
 impl ConnectionTimer {
-    /// Waits until then.
     pub(super) fn wait_until(&self, until: Instant) -> Wait {
         Wait { sleep: self.kept().take(), until, timer: self.clone() }
     }
@@ -28,9 +28,9 @@ impl ConnectionTimer {
     }
 }
 
-/// One wait. Dropped, it leaves the timer, set as it is, to the next one.
+/// One wait. On drop it returns the timer, still set, for the next wait.
 pub(super) struct Wait {
-    /// None before the first wait of the connection, and where another wait has the timer.
+    /// None before the first poll, unless an earlier wait left a timer.
     sleep: Option<Pin<Box<Sleep>>>,
     until: Instant,
     timer: ConnectionTimer,
@@ -89,7 +89,7 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(50);
     const LONG: Duration = Duration::from_secs(30);
 
-    /// Waits so long, after a wait that was given up.
+    /// Waits for `after`, after abandoning a wait for `given_up`.
     async fn wait(after: Duration, given_up: Duration) -> Duration {
         let timer = ConnectionTimer::default();
         let began = Instant::now();
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_wait_ends_at_its_time_whatever_the_one_before_was_for() {
+    async fn wait_ignores_deadline_of_abandoned_wait() {
         for given_up in [SHORT / 5, SHORT, LONG] {
             let took = wait(SHORT, given_up).await;
             assert!(SHORT <= took && took < LONG, "{took:?} after a wait of {given_up:?}");
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn waits_one_after_the_other_share_a_timer_and_two_at_once_do_not() {
+    async fn only_successive_waits_share_a_timer() {
         let timer = ConnectionTimer::default();
         let mut one = timer.wait_until(Instant::now() + LONG);
         assert!(futures_util::poll!(&mut one).is_pending());

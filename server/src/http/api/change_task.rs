@@ -5,7 +5,7 @@ use crate::http::api::prelude::*;
 use tenure_domain::task::Task;
 use tenure_engine::ops::change_task::{Change, change};
 
-/// The scope for this very task, for its project, or the two that name no task and its scheduler and group.
+/// Scopes for the task itself, for its project, or for its scheduler and group.
 macro_rules! scopes {
     ($verb:literal) => {
         AnyOf(&[
@@ -73,7 +73,7 @@ fn described(operation: Operation, after: &Value) -> Operation {
 async fn change_task(app: Api, call: Arc<Call>, transition: Change) -> Result<Response, ApiError> {
     let id = call.task_id()?;
     call.no_query()?;
-    // The scopes name the task's scheduler, group and project, so that it must be read before they can be checked.
+    // The scopes contain the task's scheduler, group and project, so it must be read first.
     let task = app.engine.status.submit(id).await?;
     call.authorize(&values(&task))?;
     let task = change(&app.engine.pool, &app.engine.notifiers, id, transition).await?;

@@ -8,20 +8,20 @@ use tenure_engine::ops::{change_priority, task_group};
 
 use crate::http::api::prelude::*;
 
-/// A group whose priority was changed.
+/// A task group after a change of priority.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = ChangedTaskGroup)]
 struct GroupBody {
-    /// The group.
+    /// Id of the group.
     task_group_id: TaskGroupId,
-    /// Who owns it.
+    /// Scheduler that owns the group.
     scheduler_id: String,
     /// The requested priority.
     new_priority: Priority,
-    /// How many tasks had another one.
+    /// Number of changed tasks.
     tasks_affected: usize,
-    /// Which ones.
+    /// Ids of the changed tasks.
     task_ids: Vec<TaskId>,
 }
 

@@ -45,7 +45,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(ErrorCode::ResourceNotFound, "there is no session of that id")
 }
 
-/// The epoch of the session that a worker's claims are to belong to, if it names one.
+/// Epoch of the worker's session, if the request names one.
 pub(super) async fn session_of_claim(
     app: &Api,
     session: Option<SessionId>,
@@ -83,7 +83,7 @@ async fn claim_work(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
         let answer = app.engine.claim_work(&request).await;
         sessions::unless_gone(app.engine.session_parts(), body.session_id, answer).await
     };
-    // An error from here on drops the answer, and with it requeues the claims.
+    // An error from here on drops the answer, which requeues the claims.
     let answer = call.wait_for(&app.intake, &asking, claiming).await?;
     let size = answer.claims.iter().filter_map(|granted| granted.definition.as_ref()).map(String::len).sum();
     let (heavy, connection) = (app.intake.heavy.clone(), call.connection.clone());

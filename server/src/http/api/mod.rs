@@ -1,5 +1,6 @@
-//! One file per endpoint or resource. An endpoint is its declaration, its scopes, its description, and its handler,
-//! which reads the call, checks the scopes, submits a member, and renders the response. No rules here.
+//! One file per endpoint or resource. An endpoint has a declaration, scopes, a description and a
+//! handler. The handler reads the call, checks the scopes, runs the operation and renders the
+//! response. It contains no rules.
 
 pub mod artifacts;
 pub mod change_task;
@@ -73,7 +74,7 @@ fn nothing() -> Response {
     http::StatusCode::NO_CONTENT.into_response()
 }
 
-/// A 303 to this URL, with a body that has it too.
+/// A 303 to this URL; the body repeats the URL.
 fn see_other(url: &str, body: &impl Serialize) -> Result<Response, ApiError> {
     let mut response = raw(to_bytes(body)?);
     *response.status_mut() = http::StatusCode::SEE_OTHER;
@@ -88,9 +89,9 @@ fn raw(json: impl Into<Body>) -> Response {
     response
 }
 
-/// Room for most answers: a status with a few runs has less.
+/// Initial capacity of a response, in bytes: a status with a few runs fits.
 const SMALL_ANSWER: usize = 1 << 10;
-/// Room for a claim apart from its definition: status, certificate, and some scopes.
+/// Capacity of a claim without its definition, in bytes: status, certificate and some scopes.
 const CLAIM_ROOM: usize = 3 << 9;
 
 fn to_bytes(body: &impl Serialize) -> Result<Vec<u8>, ApiError> {
@@ -103,19 +104,19 @@ fn to_json(body: &impl Serialize) -> Result<String, ApiError> {
     String::from_utf8(to_bytes(body)?).map_err(|error| ApiError::internal(&error.to_string()))
 }
 
-/// Adds a body to an answer, into the room that was made for it: a text that grows is copied again and again.
+/// Appends a body to preallocated JSON: a growing buffer would be copied repeatedly.
 fn write_json(json: &mut Vec<u8>, body: &impl Serialize) -> Result<(), ApiError> {
     serde_json::to_writer(json, body).map_err(|error| ApiError::internal(&error.to_string()))
 }
 
-/// The answer of whatever changes or reads a status.
+/// Response with the status of a task.
 #[derive(Serialize, ToSchema)]
 pub(super) struct StatusBody<'a> {
-    /// The status.
+    /// The task's status.
     status: &'a Status,
 }
 
-/// A claim as JSON, with new credentials.
+/// Renders a claim as JSON, with new credentials.
 fn claim_json(app: &Api, granted: &Granted) -> Result<Vec<u8>, ApiError> {
     let mut json = Vec::with_capacity(room_for(granted));
     write_claim(&mut json, app, granted)?;
@@ -130,7 +131,7 @@ fn room_for_all(claims: &[Granted]) -> usize {
     claims.iter().map(room_for).sum()
 }
 
-/// Claims as JSON, in as much room as they need.
+/// Renders claims as JSON in one allocation.
 fn claims_json(app: &Api, claims: &[Granted]) -> Result<Vec<u8>, ApiError> {
     let mut json = Vec::with_capacity(room_for_all(claims));
     json.push(b'{');
@@ -139,7 +140,7 @@ fn claims_json(app: &Api, claims: &[Granted]) -> Result<Vec<u8>, ApiError> {
     Ok(json)
 }
 
-/// Adds the field that claims are in.
+/// Appends the field `tasks` with the claims.
 fn write_claims(json: &mut Vec<u8>, app: &Api, claims: &[Granted]) -> Result<(), ApiError> {
     json.extend_from_slice(b"\"tasks\":[");
     for (index, granted) in claims.iter().enumerate() {
@@ -177,7 +178,7 @@ fn write_claim(json: &mut Vec<u8>, app: &Api, granted: &Granted) -> Result<(), A
     };
     write_json(json, &claim)?;
     if let Some(definition) = &granted.definition {
-        // It was written as JSON when it was stored, and is not parsed again for each claim.
+        // Definitions are stored as JSON, and are not parsed for each claim.
         json.pop();
         json.extend_from_slice(b",\"task\":");
         json.extend_from_slice(definition.as_bytes());

@@ -1,31 +1,31 @@
-//! The downloads that are open, which share the memory for what is read.
+//! Open downloads, which share a memory budget for reads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What is read and sent at once, at most and at least, in bytes.
+/// Bounds of a single read, in bytes.
 const FRAME_MAX: usize = 128 << 10;
 const FRAME_MIN: usize = 8 << 10;
-/// What all downloads together read at once. Each has up to four frames in memory, also if its reader takes nothing.
+/// Bytes of one read by all downloads together. Each holds up to four frames in memory, even if its
+/// reader stalls.
 const FRAMES_BYTES: usize = 8 << 20;
 
-/// Counts the downloads that are open: the more there are, the less each of them reads at once.
+/// Counts open downloads. The more there are, the smaller their reads.
 #[derive(Clone, Default)]
 pub struct Downloads(Arc<AtomicUsize>);
 
 impl Downloads {
-    /// Counts one more.
     pub(super) fn enter(&self) -> Download {
         self.0.fetch_add(1, Ordering::Relaxed);
         Download(self.clone())
     }
 }
 
-/// One of them, until it is dropped.
+/// An open download, counted until it is dropped.
 pub(super) struct Download(Downloads);
 
 impl Download {
-    /// How much it may read at once, in bytes.
+    /// Size of the next read, in bytes.
     pub(super) fn frame(&self) -> usize {
         frame_of(self.0.0.load(Ordering::Relaxed))
     }
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_more_downloads_are_open_the_less_each_of_them_has_in_memory() {
+    fn frame_size_shrinks_with_open_downloads() {
         let all = Downloads::default();
         let first = all.enter();
         assert_eq!(first.frame(), FRAME_MAX);
@@ -58,7 +58,7 @@ mod tests {
                 download
             })
             .collect();
-        assert!(taken < 128 << 20, "{taken} bytes, although none of them is read");
+        assert!(taken < 128 << 20, "{taken} bytes in memory");
         assert_eq!(first.frame(), FRAME_MIN);
         drop(open);
         assert_eq!(first.frame(), FRAME_MAX);

@@ -1,5 +1,5 @@
-//! Errors of uploads and downloads. Workers check the status alone: 400 and 5xx they try again, so that only what a
-//! repeat can mend has those.
+//! Errors of uploads and downloads. Workers check only the status and retry 400 and 5xx, so only
+//! errors that a retry can mend have these.
 
 use axum::response::{IntoResponse, Response};
 use http::header::{CONNECTION, CONTENT_RANGE, RETRY_AFTER};
@@ -14,32 +14,32 @@ use tenure_engine::blobs::BlobError;
 use tenure_store::failure::classify;
 use tenure_store::outage;
 
-/// Seconds after which a 503 may be tried again.
+/// `Retry-After` of a 503, in seconds.
 const RETRY_SECONDS: HeaderValue = HeaderValue::from_static("1");
 
-/// What is wrong.
+/// Error of an upload or a download.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = StoredBytesErrorCode)]
 pub enum Code {
-    /// The URL does not allow it.
+    /// The URL does not grant access.
     AccessDenied,
-    /// Nothing is stored under the name.
+    /// Nothing is stored under this name.
     NotFound,
     /// The artifact has expired.
     Expired,
-    /// The body did not arrive whole.
+    /// The body is incomplete.
     IncompleteBody,
     /// The upload has a Content-Range.
     PartialUpload,
-    /// What is being uploaded was deleted.
+    /// The object or artifact was deleted during its upload.
     Deleted,
-    /// The body is over the limit.
+    /// The body exceeds the size limit.
     TooLarge,
-    /// The range is beyond the end.
+    /// The range starts beyond the end.
     InvalidRange,
-    /// A fault of the server, or of the store.
+    /// A fault of the server or of the store.
     InternalError,
-    /// Overload, or database or store are away.
+    /// The server is overloaded, or the database or the store is unavailable.
     Unavailable,
 }
 
@@ -59,22 +59,21 @@ impl Code {
     }
 }
 
-/// The body of an error of an upload or a download.
+/// Error of an upload or a download.
 #[derive(Serialize, ToSchema)]
 #[schema(as = StoredBytesError)]
 pub struct BlobErrorBody {
-    /// What is wrong, in a word.
+    /// Error code.
     code: Code,
     /// What to do about it.
     message: String,
 }
 
-/// A request that is not served.
 #[derive(Debug)]
 pub(super) struct Refused {
     code: Code,
     message: String,
-    /// How many bytes there are, if a range is beyond them.
+    /// Total size, if the range is beyond the end.
     size: Option<u64>,
 }
 
@@ -83,34 +82,34 @@ impl Refused {
         Self { code, message: message.into(), size: None }
     }
 
-    /// The URL does not allow this.
+    /// The URL does not grant access.
     pub(super) fn denied(detail: impl Into<String>) -> Self {
         let detail: String = detail.into();
         Self::new(Code::AccessDenied, format!("{detail}; ask for a new URL"))
     }
 
-    /// A URL without a signature that needs one.
+    /// The URL needs a signature and has none.
     pub(super) fn unsigned() -> Self {
         Self::denied("the URL is not signed, and is not that of an artifact")
     }
 
-    /// A plain URL of what only some may read.
+    /// A plain URL of an artifact that is not public.
     #[expect(clippy::needless_pass_by_value, reason = "it is given to `map_err`")]
     pub(super) fn not_for_anonymous(error: InsufficientScopes) -> Self {
         Self::new(Code::AccessDenied, format!("{error}; ask getArtifact for a signed URL"))
     }
 
-    /// The artifact is not removed yet, and is read no more.
+    /// The artifact has expired, and is not yet removed.
     pub(super) fn expired() -> Self {
         Self::new(Code::Expired, "the artifact has expired")
     }
 
-    /// Nothing to read.
+    /// Nothing is stored under this name.
     pub(super) fn nothing_stored() -> Self {
         Self::new(Code::NotFound, "nothing is stored under this name: it was not uploaded yet, or was deleted")
     }
 
-    /// The range begins at or after the end.
+    /// The range starts at or beyond the end.
     pub(super) fn range(size: u64) -> Self {
         Self { size: Some(size), ..Self::new(Code::InvalidRange, format!("there are {size} bytes")) }
     }
@@ -128,7 +127,7 @@ impl Refused {
         response
     }
 
-    /// The answer to an upload whose body may still be on its way and is not read any more.
+    /// Response to an upload whose remaining body is not read.
     pub(super) fn closing(self) -> Response {
         let mut response = self.response();
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));

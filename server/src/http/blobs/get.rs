@@ -29,9 +29,9 @@ use crate::http::declaration::{self, Declaration};
 use crate::http::docs::operation::Operation;
 use tenure_engine::blobs::{BlobName, Generation, Reader};
 
-/// How long a reader may take for a frame. Longer than a machine that is busy with something else.
+/// Time limit for a reader to take one frame. Longer than a busy machine needs.
 const READER_TIMEOUT: Duration = Duration::from_secs(120);
-/// What a stored type that is no header is sent as.
+/// Sent if the stored type is no valid header.
 const UNKNOWN_TYPE: HeaderValue = HeaderValue::from_static("application/octet-stream");
 
 /// `GET /artifacts/:artifact`
@@ -71,15 +71,14 @@ fn describe(operation: Operation) -> Operation {
         .refuses_artifact(Code::InvalidRange, "the range begins behind the end")
 }
 
-/// How the bytes are sent.
+/// Encoding of the sent bytes.
 enum Form {
-    /// As they are stored.
     Stored,
-    /// Decoded, for a client that does not accept gzip.
+    /// For a client that does not accept gzip.
     Decoded,
 }
 
-/// Sends the bytes of a name.
+/// Sends the stored bytes of a name.
 pub(super) async fn get(app: &StoredBytes, name: &BlobName, parts: &Parts, way: Way) -> Result<Response, Refused> {
     let generation = {
         let _slot = app.intake.read_slots.take(way.share()).await?;
@@ -91,7 +90,7 @@ pub(super) async fn get(app: &StoredBytes, name: &BlobName, parts: &Parts, way: 
     let form = if gzip && !accepts_gzip(&parts.headers) { Form::Decoded } else { Form::Stored };
     let tag = match form {
         Form::Stored => format!("\"{}\"", tag_of(blob)),
-        // Other bytes must have another tag.
+        // Different bytes need a different tag.
         Form::Decoded => format!("\"{}-decoded\"", tag_of(blob)),
     };
     let since = generation.since.format("%a, %d %b %Y %H:%M:%S GMT").to_string();
@@ -145,7 +144,7 @@ async fn read(app: &StoredBytes, generation: &Generation, range: Range<u64>, par
     Ok(stream(app, app.downloads.enter(), reader, Bytes::new(), parts))
 }
 
-/// The bytes decoded. If they turn out not to be what their uploader declared, they are sent as they are.
+/// Returns the bytes decoded, or as stored if their declared encoding turns out to be wrong.
 async fn decoded(
     app: &StoredBytes,
     generation: &Generation,
@@ -169,8 +168,8 @@ async fn decoded(
     Ok(answer.0)
 }
 
-/// A body whose bytes are read while they are sent, two frames ahead at most. The connection of a reader that takes
-/// nothing for a while is closed.
+/// Streams a body, reading at most two frames ahead. A reader that stalls for too long loses its
+/// connection.
 fn stream(app: &StoredBytes, download: Download, reader: Reader, first: Bytes, parts: &Parts) -> Body {
     let (frames, received) = mpsc::channel(1);
     let connection = parts.extensions.get::<Connection>().cloned();
@@ -186,7 +185,7 @@ fn stream(app: &StoredBytes, download: Download, reader: Reader, first: Bytes, p
     }))
 }
 
-/// The reader takes nothing any more.
+/// The reader has stalled.
 struct Stuck;
 
 async fn send(
@@ -203,7 +202,7 @@ async fn send(
         }
         match tokio::time::timeout(READER_TIMEOUT, frames.send(frame)).await {
             Err(_) => return Err(Stuck),
-            // The caller has disconnected, or was sent an error as the end.
+            // The client has disconnected, or the body ended with an error.
             Ok(Err(_)) => return Ok(()),
             Ok(Ok(())) if end => return Ok(()),
             Ok(Ok(())) => {}
@@ -220,7 +219,6 @@ async fn send(
     }
 }
 
-/// An answer that is being made.
 struct Answer(Response);
 
 impl Answer {
@@ -231,7 +229,7 @@ impl Answer {
         self
     }
 
-    /// What the bytes are.
+    /// Sets the headers about the bytes.
     fn describe(&mut self, generation: &Generation, form: &Form) {
         let blob = &generation.blob;
         let content_type = HeaderValue::from_str(&blob.content_type).ok().filter(|value| !value.is_empty());
@@ -249,8 +247,8 @@ fn is_gzip(encoding: &str) -> bool {
     encoding.eq_ignore_ascii_case("gzip") || encoding.eq_ignore_ascii_case("x-gzip")
 }
 
-/// Types in which a page that a task made could act for its reader: browsers are to save them. Of a list of types, which no answer should
-/// have, browsers take the last one.
+/// True for types whose content could run scripts for its reader: browsers must save them. Of a
+/// list of types, which no response should have, browsers use the last one.
 fn runs_in_browsers(content_type: &str) -> bool {
     content_type.split(',').any(|one| {
         let essence = one.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
@@ -267,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_could_act_for_its_reader_is_saved_by_browsers() {
+    fn active_content_is_saved_by_browsers() {
         for kept in ["text/html", "TEXT/HTML; charset=utf-8", "image/svg+xml", "application/xhtml+xml", "text/xml ;a=b"]
         {
             assert!(runs_in_browsers(kept), "{kept}");

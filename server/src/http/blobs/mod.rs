@@ -1,7 +1,7 @@
-//! Stored bytes: uploads by signed URLs, and downloads by signed and plain ones as HTTP knows them.
+//! Stored bytes: uploads by signed URLs, downloads by signed and plain ones.
 //!
-//! Callers show no credentials: a signed URL is a capability. Its signature is checked in memory, before anything else
-//! is read, so that a URL that was tampered with reveals nothing else. A plain URL gives what anonymous callers may read.
+//! Callers show no credentials: a signed URL is a capability. Its signature is verified in memory
+//! before any lookup, so that a forged URL reveals nothing. A plain URL serves public content only.
 
 pub mod downloads;
 pub(super) mod error;
@@ -28,19 +28,19 @@ use self::url::{Way, way};
 use super::body::pass_over;
 use tenure_engine::blobs::BlobName;
 
-/// Where stored bytes are below the root URL.
+/// Path of stored bytes below the root URL.
 pub const PATH: &str = "/artifacts";
-/// What is uploaded was made by tasks, which are not trusted: no script of it runs, and it belongs to no origin.
+/// Uploads come from untrusted tasks: their scripts must not run, and they get no origin.
 const POLICY: HeaderValue = HeaderValue::from_static("default-src 'none'; style-src 'unsafe-inline'; sandbox");
-/// What scripts of other sites may read of an answer.
+/// Response headers that scripts of other sites may read.
 const EXPOSED: HeaderValue =
     HeaderValue::from_static("Accept-Ranges, Content-Encoding, Content-Length, Content-Range, ETag, Last-Modified");
 
-/// `/artifacts/{name}`, whatever the method.
+/// `/artifacts/{name}`, for every method.
 pub async fn serve(State(app): State<StoredBytes>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let way = way(&parts);
-    // A cache gives the answer for one site to another one.
+    // A cache may serve one site's response to another site.
     let from_browser = parts.headers.contains_key(ORIGIN) || way == Way::Plain;
     let operation = if parts.method == Method::PUT { "put" } else { "get" };
     let answered = match open(&app, &parts, way).await {
@@ -63,7 +63,7 @@ pub async fn serve(State(app): State<StoredBytes>, request: Request) -> Response
     response
 }
 
-/// The name that a request may use as it does.
+/// Returns the name that the request has access to.
 async fn open(app: &StoredBytes, parts: &Parts, way: Way) -> Result<BlobName, Refused> {
     let content_type = parts.headers.get(CONTENT_TYPE).map_or(Ok(""), HeaderValue::to_str);
     let access = match (&parts.method, content_type) {

@@ -1,4 +1,5 @@
-//! Plain URLs: they need no signature, and give what a request without credentials may read at that time.
+//! Plain URLs need no signature. They serve what a request without credentials may read at that
+//! time.
 
 use tenure_api::ids::ArtifactName;
 
@@ -10,11 +11,11 @@ use tenure_domain::artifact::{self, Artifact, Details, Met};
 use tenure_engine::blobs::{BlobName, Part};
 use tenure_store::artifacts;
 
-/// A plain URL names the artifact with the bytes; getArtifact has followed the links to it.
+/// A plain URL names the artifact that holds the bytes: getArtifact has resolved all links.
 const NO_LINKS: i32 = 0;
 
-/// What the bytes at a plain URL are stored under. Checks what getArtifact checks for a request without credentials:
-/// first the scope, so that nothing is revealed about other names.
+/// Returns the name that the bytes at a plain URL are stored under. Checks as getArtifact does for
+/// a request without credentials: the scope first, so that other names are not revealed.
 pub(super) async fn open(app: &StoredBytes, name: &BlobName) -> Result<BlobName, Refused> {
     let Part::Artifact(task, run, artifact_name) = name.part() else { return Err(Refused::unsigned()) };
     if artifact_name.parse::<ArtifactName>().is_err() {

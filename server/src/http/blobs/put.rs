@@ -16,7 +16,7 @@ use crate::http::declaration::{Declaration, Method};
 use crate::http::docs::operation::Operation;
 use tenure_engine::blobs::{BlobError, BlobName, NewBytes};
 
-/// The longest Content-Encoding that is stored, in bytes.
+/// Longest stored Content-Encoding, in bytes.
 const ENCODING_MAX: usize = 256;
 
 /// `PUT /artifacts/:artifact`
@@ -49,7 +49,6 @@ fn describe(operation: Operation) -> Operation {
         .refuses_artifact(Code::Deleted, "the artifact was deleted while it was uploaded")
 }
 
-/// Stores the body.
 pub(super) async fn put(app: &StoredBytes, name: BlobName, parts: &Parts, body: Body) -> Result<Response, Refused> {
     let checked = match described(app, name, parts) {
         Ok(new) => app.engine.blobs.check_open(&app.engine.pool, &new.name).await.map(|()| new).map_err(Refused::from),
@@ -63,7 +62,7 @@ pub(super) async fn put(app: &StoredBytes, name: BlobName, parts: &Parts, body: 
         }
     };
     let (blobs, pool) = (app.engine.blobs.clone(), app.engine.pool.clone());
-    // In a task of its own, which continues when the caller has disconnected, and undoes what it began.
+    // A separate task: it continues after a disconnect, and undoes an incomplete upload.
     let storing = app.tasks.spawn(async move {
         let mut body = body.into_data_stream();
         let stored = blobs.upload(&pool, &new, &mut body).await;
@@ -82,13 +81,13 @@ pub(super) async fn put(app: &StoredBytes, name: BlobName, parts: &Parts, body: 
     }
 }
 
-/// The description of the body in the headers.
+/// Reads the description of the body from the headers.
 fn described(app: &StoredBytes, name: BlobName, parts: &Parts) -> Result<NewBytes, Refused> {
     let announced = text(&parts.headers, CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
     if announced.is_some_and(|length| length > app.engine.blobs.size_max()) {
         return Err(BlobError::TooLarge(app.engine.blobs.size_max()).into());
     }
-    // To take a part for the whole would lose the rest.
+    // Storing a part as the whole would lose the rest.
     if parts.headers.contains_key(CONTENT_RANGE) {
         return Err(Refused::new(Code::PartialUpload, "the body must be the whole: send it without Content-Range"));
     }

@@ -1,4 +1,4 @@
-//! What of stored bytes a request selects: which form, which part, and whether it has them already. RFC 9110.
+//! Selects the encoding and the range of stored bytes to send, or a 304. RFC 9110.
 
 use std::ops::Range;
 
@@ -8,14 +8,14 @@ use http::{HeaderMap, Method};
 use tenure_engine::blobs::StoredBlob;
 use tenure_engine::ops::objects::hex;
 
-/// The part of the bytes that is sent.
+/// Range of bytes to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Selected {
-    /// Everything: no range is requested, or one in a form that servers may ignore.
+    /// Everything: no range was requested, or its form may be ignored.
     All,
-    /// This part, which is not empty.
+    /// A non-empty part.
     Part(Range<u64>),
-    /// A part that begins behind the end.
+    /// The range starts beyond the end.
     Beyond,
 }
 
@@ -23,7 +23,7 @@ fn text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
     headers.get(name)?.to_str().ok().map(str::trim)
 }
 
-/// Whether the caller accepts gzip. A request without the header does not.
+/// True if the client accepts gzip. A request without the header does not.
 pub(super) fn accepts_gzip(headers: &HeaderMap) -> bool {
     let (mut gzip, mut any) = (None, None);
     for value in headers.get_all(ACCEPT_ENCODING) {
@@ -41,14 +41,14 @@ pub(super) fn accepts_gzip(headers: &HeaderMap) -> bool {
     gzip.or(any).unwrap_or(false)
 }
 
-/// Whether the caller has the bytes of this tag already.
+/// True if the client already has the bytes with this tag.
 pub(super) fn has_tag(headers: &HeaderMap, tag: &str) -> bool {
     let mut lists = headers.get_all(IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
     lists.any(|list| list.split(',').map(str::trim).any(|one| one == "*" || one.trim_start_matches("W/") == tag))
 }
 
-/// The tag of bytes, which is their digest, and their encoding if they have one: the same bytes mean something else
-/// then, and caches must see the difference.
+/// Returns the entity tag: the digest, plus the encoding if set. With another encoding the same
+/// bytes have a different meaning, and caches must distinguish them.
 pub(super) fn tag_of(blob: &StoredBlob) -> String {
     let mut tag = hex(&blob.sha256);
     if let Some(encoding) = &blob.content_encoding {
@@ -60,8 +60,8 @@ pub(super) fn tag_of(blob: &StoredBlob) -> String {
     tag
 }
 
-/// The part that a GET requests of this many bytes. Several parts at once are not served: then all bytes are. They are
-/// too if the caller names what it has by its date, which other bytes that got the name within the same second share.
+/// Selects the range of a GET. Everything is sent for multiple ranges, and for an `If-Range` date:
+/// bytes replaced within the same second share it.
 pub(super) fn select_range(method: &Method, headers: &HeaderMap, size: u64, tag: &str) -> Selected {
     let range = text(headers, RANGE).filter(|_| method == Method::GET);
     let unchanged = text(headers, IF_RANGE).is_none_or(|validator| validator == tag);
@@ -69,7 +69,7 @@ pub(super) fn select_range(method: &Method, headers: &HeaderMap, size: u64, tag:
         return Selected::All;
     };
     let Some((first, last)) = ranges.trim().split_once('-') else { return Selected::All };
-    // Numbers that do not fit are beyond any end.
+    // Numbers that overflow lie beyond any end.
     let number = |text: &str| {
         let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         digits.then(|| text.parse::<u64>().unwrap_or(u64::MAX))
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_behind_the_end_is_refused() {
+    fn range_beyond_the_end_is_refused() {
         for text in ["bytes=10-", "bytes=10-10", "bytes=99999999999999999999-", "bytes=-0"] {
             assert_eq!(range(text, 10), Selected::Beyond, "{text}");
         }
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_single_range_is_ignored() {
+    fn other_range_forms_are_ignored() {
         for text in
             ["", "bytes", "bytes=", "bytes=-", "bytes=a-b", "bytes=5-2", "bytes=0-1,3-4", "items=0-1", "bytes=+1-2"]
         {
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_of_other_bytes_is_not_served() {
+    fn range_of_replaced_bytes_is_not_served() {
         for (validator, part) in [("\"t\"", true), ("\"u\"", false), ("W/\"t\"", false), ("a date", false)] {
             let request = headers(&[(RANGE, "bytes=0-0"), (IF_RANGE, validator)]);
             let selected = select_range(&Method::GET, &request, 10, "\"t\"");
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn gzip_is_for_callers_that_accept_it() {
+    fn accept_encoding_decides_about_gzip() {
         for (text, gzip) in [
             ("gzip", true),
             ("GZip, deflate", true),
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_with_the_tag_is_answered_without_the_bytes() {
+    fn matching_tag_is_recognized() {
         for (text, has) in
             [("\"t\"", true), ("W/\"t\"", true), ("\"a\", \"t\"", true), ("*", true), ("\"a\"", false), ("t", false)]
         {
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn other_bytes_and_other_encodings_have_other_tags_that_a_list_can_hold() {
+    fn tags_differ_by_bytes_and_encoding() {
         let tag = |byte: u8, encoding: Option<&str>| {
             let content_encoding = encoding.map(str::to_owned);
             tag_of(&StoredBlob { size: 1, sha256: [byte; 32], content_type: String::new(), content_encoding })

@@ -1,4 +1,4 @@
-//! The state of stored bytes.
+//! Shared state of uploads and downloads.
 
 use std::sync::Arc;
 
@@ -8,14 +8,13 @@ use super::downloads::Downloads;
 use crate::http::intake::Intake;
 use tenure_engine::engine::Engine;
 
-/// Shared by uploads and downloads; a clone is one reference count.
+/// Clones share the state.
 pub type StoredBytes = Arc<BlobsState>;
 
-/// What uploads and downloads work with.
 pub struct BlobsState {
     pub intake: Arc<Intake>,
     pub engine: Arc<Engine>,
     pub downloads: Downloads,
-    /// Runs transfers; the drain waits for it.
+    /// Runs transfers; the drain waits for them.
     pub tasks: TaskTracker,
 }

@@ -1,4 +1,4 @@
-//! The two kinds of URLs of stored bytes.
+//! The two kinds of URLs for stored bytes.
 
 use http::request::Parts;
 use http::{HeaderValue, Method};
@@ -7,17 +7,17 @@ use serde_json::{Value, json};
 use crate::http::budget::Share;
 use crate::http::docs::operation::Operation;
 
-/// By which kind of URL stored bytes are requested.
+/// Kind of URL of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// One that is signed: for the client that it was issued to.
+    /// Signed: for the client that it was issued to.
     Signed,
-    /// One without a signature, the same for all callers.
+    /// Unsigned, the same for all callers.
     Plain,
 }
 
 impl Way {
-    /// Whose part of the read slots a request uses. A signed URL was issued to a caller that may read the bytes.
+    /// Caller class for read slots. A signed URL was issued to a caller that may read the bytes.
     pub(super) fn share(self) -> Share {
         match self {
             Self::Signed => Share::Authenticated,
@@ -25,8 +25,8 @@ impl Way {
         }
     }
 
-    /// For whom the answer is, and that a stored one is good only as long as its tag is: whether it may be read is
-    /// checked with each request.
+    /// `Cache-Control` of the response. Access is checked per request, so a cached copy must be
+    /// revalidated by its tag.
     pub(super) fn caching(self) -> HeaderValue {
         HeaderValue::from_static(match self {
             Self::Signed => "private, no-cache",
@@ -35,7 +35,6 @@ impl Way {
     }
 }
 
-/// The parameters that were signed.
 pub(super) fn signature(operation: Operation) -> Operation {
     let text = json!({"type": "string"});
     operation.query("Credential", "What the URL is for: `put` or `get`", &text, &Value::Null).query(
@@ -46,7 +45,7 @@ pub(super) fn signature(operation: Operation) -> Operation {
     )
 }
 
-/// Only reads go without a signature.
+/// Returns the kind of URL. Only reads work without a signature.
 pub(super) fn way(parts: &Parts) -> Way {
     let unsigned = parts.uri.query().is_none_or(str::is_empty);
     if unsigned && matches!(parts.method, Method::GET | Method::HEAD) { Way::Plain } else { Way::Signed }

@@ -1,4 +1,4 @@
-//! artifact, latestArtifact: what an artifact is, in a body.
+//! artifact, latestArtifact: the content of an artifact as JSON.
 
 use tenure_api::artifacts::{
     ArtifactAtUrl, ArtifactContent, ArtifactInService, ArtifactMissing, ErrorTag, ObjectTag, UrlTag,
@@ -50,7 +50,7 @@ async fn content(app: &Api, found: &FoundArtifact) -> Result<Response, ApiError>
             let url = found.reference(app, url).await?;
             ArtifactContent::Url(ArtifactAtUrl { storage_type: UrlTag::Reference, url })
         }
-        // Made before such names were refused: no credentials can be for it alone.
+        // Created before such names were refused: no credentials can cover it alone.
         Details::Object { .. } if !can_be_object(&found.artifact.name) => {
             return Err(ApiError::new(
                 ErrorCode::InputError,

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_of_artifacts_are_made_apart_from_the_event_loop() {
+    fn artifact_lists_are_large_answers() {
         for endpoint in [of_run(), of_last_run()] {
             assert!(endpoint.declaration.has_large_answer, "{}", endpoint.declaration.name);
         }

@@ -12,7 +12,6 @@ mod writing;
 use crate::http::api::prelude::*;
 use crate::http::docs::parameters::ARTIFACT;
 
-/// The URL of bytes in examples.
 fn example_url(sample: &Sample, access: &str) -> String {
     let task = sample.task;
     format!(

@@ -1,4 +1,4 @@
-//! What reading an artifact takes: links are followed, each name needs its scope, and its bytes have a URL.
+//! Reading artifacts: links are followed, each name needs its scope, and the bytes get a URL.
 
 use chrono::{DateTime, Utc};
 use tenure_api::errors::ErrorCode::ResourceExpired;
@@ -12,7 +12,7 @@ use tenure_domain::scopes::Expression;
 use tenure_engine::blobs::BlobName;
 use tenure_store::artifacts;
 
-/// An artifact that may be read, after all links.
+/// A readable artifact, after resolving all links.
 pub(super) struct FoundArtifact {
     pub(super) task: TaskId,
     pub(super) run: RunId,
@@ -20,16 +20,16 @@ pub(super) struct FoundArtifact {
     pub(super) now: DateTime<Utc>,
 }
 
-/// A scope for the artifact, and for each artifact on the way of its links.
+/// A scope for the artifact and for each artifact on its chain of links.
 pub(super) const SCOPES: Template = ForEach { item: "name", list: "names", scopes: &["queue:get-artifact:<name>"] };
-/// The sentence of a description about the last run.
+/// Part of a description about the last run.
 pub(super) const LATEST: &str = "Of the task's last run, whether or not that has the artifact. ";
 const MISSING: &str = "there is no such artifact, or it is an object whose upload is not finished";
 const LINKS: &str = "Links are followed, and each name that is met needs its scope; every caller has it for names that \
                      begin with `public/`. The URL of stored bytes is plain and always the same for what anonymous \
                      callers may read; otherwise it is signed and good for 30 minutes at most.";
 
-/// The common part of the descriptions of operations that read an artifact, after the part of this one.
+/// Completes the description of an operation that reads an artifact.
 pub(super) fn described(operation: Operation, about: &str) -> Operation {
     operation
         .about(&format!("{about}{LINKS}"))
@@ -38,14 +38,14 @@ pub(super) fn described(operation: Operation, about: &str) -> Operation {
         .refuses(InputError, "links lead in a circle, or through more than 100 artifacts")
 }
 
-/// What reading an artifact of this name needs.
+/// Scopes for reading an artifact of this name.
 pub(in crate::http) fn scopes_to_read(name: &str) -> Expression {
     let scopes = SCOPES.fill(&Values::of_path().list("names", [name]), &Values::of_path());
     scopes.expect("the template has no other list")
 }
 
-/// Follows links from a name on. The caller needs a scope for each name, and learns nothing about names that they may not
-/// read.
+/// Follows the chain of links. The caller needs a scope for each name, and learns nothing about
+/// unreadable names.
 pub(super) async fn find(app: &Api, call: &Call, run: Option<RunId>) -> Result<FoundArtifact, ApiError> {
     authorize(call, &[call.text_param("name")])?;
     let (task, name) = (call.task_id()?, call.artifact_name()?);
@@ -86,8 +86,9 @@ fn invalid_link(name: &ArtifactName, where_to: &str) -> ApiError {
 }
 
 impl FoundArtifact {
-    /// Where its bytes are: at a URL that is always the same if anonymous callers may read it, which caches can retain;
-    /// otherwise at a signed one, for a while and not longer than it is retained.
+    /// Returns the URL of the bytes. If anonymous callers may read them, the URL is permanent, so
+    /// that caches can keep it. Otherwise it is signed and expires soon, at the latest with the
+    /// artifact.
     pub(super) async fn url(&self, app: &Api, blob: &BlobName) -> Result<String, ApiError> {
         if self.is_open(app).await? {
             return Ok(app.engine.blobs.plain_url(&self.own_bytes()));
@@ -96,7 +97,8 @@ impl FoundArtifact {
         Ok(app.engine.blobs.get_url(blob, end.timestamp_millis()))
     }
 
-    /// Where a reference leads: to the live log of the run by a signed URL, unless anonymous callers may read it.
+    /// Returns the target of a reference. The run's live log gets a signed URL unless anonymous
+    /// callers may read it.
     pub(super) async fn reference(&self, app: &Api, url: &str) -> Result<String, ApiError> {
         if self.artifact.name != LIVE_LOG || self.is_open(app).await? {
             return Ok(url.to_owned());
@@ -104,17 +106,17 @@ impl FoundArtifact {
         signed::reference(app, (self.task, self.run), url, format!("queue:get-artifact:{LIVE_LOG}"), self.now)
     }
 
-    /// Whether anonymous callers may read it.
+    /// True if anonymous callers may read the artifact.
     async fn is_open(&self, app: &Api) -> Result<bool, ApiError> {
         Ok(app.intake.authenticator.anonymous().await?.authorize(&scopes_to_read(&self.artifact.name)).is_ok())
     }
 
-    /// What its bytes are stored under, if they are its own.
+    /// Name that the artifact's own bytes are stored under.
     pub(super) fn own_bytes(&self) -> BlobName {
         BlobName::artifact(self.task, self.run, &self.artifact.name)
     }
 
-    /// The object that has them otherwise.
+    /// Name of the object that stores an object artifact's bytes.
     pub(super) fn object_name(&self) -> String {
         artifact::object_name(self.task, self.run, &self.artifact.name)
     }
