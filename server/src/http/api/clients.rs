@@ -1,4 +1,4 @@
-//! Clients over the API.
+//! Clients of the auth API.
 
 use tenure_api::auth::{Client, ClientRequest};
 use tenure_api::credentials::AccessToken;
@@ -13,8 +13,8 @@ use tenure_engine::ops::{OpError, clients as ops};
 use tenure_store::clients::{self, ClientChange, ClientInfo, NewClient};
 use tenure_store::secrets::new_access_token;
 
-/// What is shown as the end of a client without one: the field must be there, and this is far enough. In milliseconds
-/// since 1970, the beginning of the year 3000.
+/// Expiry reported for a client without one, because the field is required: the start of the year
+/// 3000, in milliseconds since 1970.
 pub(super) const NEVER_MS: i64 = 32_503_680_000_000;
 
 const NO_CLIENT: &str = "there is no such client";
@@ -39,7 +39,8 @@ async fn answer(
 
 fn expanded(roles: &Resolver, client: &ClientInfo) -> ScopeSet {
     let own_scopes = || client.scopes.iter().cloned().chain([role_of_client(&client.client_id)]);
-    // One that cannot be expanded cannot be used either; it is shown so that the operator can see why.
+    // A client whose scopes cannot be expanded cannot be used. It is listed so that the operator
+    // can see why.
     roles.resolve(own_scopes()).unwrap_or_else(|_| ScopeSet::new(own_scopes()))
 }
 
@@ -60,17 +61,17 @@ fn shown<'a>(client: &'a ClientInfo, expanded: &'a ScopeSet, token: Option<&'a A
     }
 }
 
-/// A time in milliseconds since 1970.
+/// Converts milliseconds since 1970.
 pub(super) fn timestamp(ms: i64) -> Option<Timestamp> {
     chrono::DateTime::from_timestamp_millis(ms).map(Timestamp::new)
 }
 
-/// The body that makes the client of the examples.
+/// Body that creates the example client.
 fn new_client(sample: &Sample) -> Value {
     json!({"description": "Submits tasks.", "expires": sample.after(90 * 24 * 60), "scopes": ["queue:create-task:*"]})
 }
 
-/// The client of the examples.
+/// The example client.
 fn a_client(sample: &Sample) -> Value {
     let mut client = new_client(sample);
     client["clientId"] = "ci".into();
@@ -83,7 +84,7 @@ fn a_client(sample: &Sample) -> Value {
     client
 }
 
-/// The same with its access token.
+/// The example client with its access token.
 fn with_token(sample: &Sample) -> Value {
     let mut client = a_client(sample);
     client["accessToken"] = "three-dozen-characters-only-the-client-knows".into();
@@ -149,7 +150,7 @@ async fn handle_create_client(app: Api, call: Arc<Call>) -> Result<Response, Api
     answer(&app, id, clients::find(&app.engine.pool, id).await?, Some(&token)).await
 }
 
-/// `DELETE /clients/:clientId`: whether there is one or not.
+/// `DELETE /clients/:clientId`: idempotent.
 pub fn delete_client() -> Endpoint {
     Endpoint::delete("deleteClient", handle_delete_client).scopes(Scope("auth:delete-client:<clientId>")).described(
         "auth",
@@ -218,7 +219,7 @@ async fn handle_list_clients(app: Api, call: Arc<Call>) -> Result<Response, ApiE
     ok(&Body { clients, continuation_token })
 }
 
-/// What the clients of a page may do, of as many as fit into an answer.
+/// Expanded scopes of the first clients, as many as fit into one response.
 async fn expand(roles: &Resolver, clients: &[ClientInfo], max: usize) -> Vec<ScopeSet> {
     fitting(clients, max, |client| expanded(roles, client), |scopes| size_of_scopes(scopes.iter())).await
 }
@@ -317,7 +318,8 @@ async fn handle_update_client(app: Api, call: Arc<Call>) -> Result<Response, Api
         expires: Some(Some(expires.time())),
         delete_on_expiration: Some(delete_on_expiration),
     };
-    // What was authorized is what is added to the scopes that were seen.
+    // The authorized scopes are exactly those added to `existing.scopes`, so a concurrent change
+    // must fail.
     let changed = clients::update(&app.engine.pool, id, Some(&existing.scopes), &change).await?;
     app.intake.authenticator.client_changed(id);
     if changed.is_none() {
@@ -327,7 +329,7 @@ async fn handle_update_client(app: Api, call: Arc<Call>) -> Result<Response, Api
     answer(&app, id, changed, None).await
 }
 
-/// What updateClient requires, whatever it changes.
+/// Checks updateClient's scopes, apart from those of its changes.
 fn may_update(call: &Call) -> Result<(), ApiError> {
     client_id(call)?;
     call.no_query()?;
@@ -345,7 +347,7 @@ mod tests {
     use tenure_engine::clock::real_now;
 
     #[test]
-    fn what_clients_may_do_is_found_apart_from_the_event_loop() {
+    fn client_endpoints_are_large_answers() {
         let endpoints = [
             client(),
             create_client(),
@@ -361,7 +363,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_page_ends_where_the_scopes_of_its_clients_are_too_much_for_an_answer() {
+    async fn client_page_ends_at_limit_of_expanded_scopes() {
         assert!(list_clients().declaration.has_large_answer);
         let now = Timestamp::new(real_now());
         let client = |client_id: &str| ClientInfo {

@@ -10,37 +10,37 @@ use crate::http::api::prelude::*;
 use tenure_engine::ops::workers;
 use tenure_store::clock;
 
-/// For reading it and for moving it.
+/// Scope for reading and moving the clock.
 const SCOPES: Template = Scope("tenure:clock");
 
-/// What time it is.
+/// The server's time.
 #[derive(Serialize, ToSchema)]
 struct Now {
     /// The server's time.
     now: Timestamp,
 }
 
-/// The furthest that one call moves the clock: ten years.
+/// Maximum advance of one call: ten years.
 const ADVANCE_MAX_SECONDS: f64 = 10.0 * 366.0 * 86_400.0;
 
-/// How long moving the clock may take: it runs all that is then due, however much that is.
+/// Time limit for moving the clock, which runs all passes that fall due.
 const ANSWER_MAX: Duration = Duration::from_secs(3600);
 
-/// How far the clock can be moved altogether: dates have four digits for the year, and some lie a long way ahead.
+/// Latest time that the clock can reach. Years have four digits, and some dates lie far ahead of
+/// the clock.
 fn latest() -> DateTime<Utc> {
     NaiveDate::from_ymd_opt(9001, 1, 1).unwrap_or_default().and_time(NaiveTime::MIN).and_utc()
 }
 
-/// The body of advanceClock.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Advance {
-    /// By how much, at most ten years; fractions are allowed.
+    /// Seconds to advance, at most ten years; fractions are allowed.
     #[schema(minimum = 0, maximum = 316_224_000)]
     seconds: f64,
 }
 
-/// `POST /api/tenure/v1/clock/advance`: answers after every pass that then fell due has run.
+/// `POST /api/tenure/v1/clock/advance`: responds after running every pass that fell due.
 pub fn advance_clock() -> Endpoint {
     Endpoint::post("advanceClock", handle_advance_clock)
         .scopes(SCOPES)
@@ -72,7 +72,7 @@ async fn handle_advance_clock(app: Api, call: Arc<Call>) -> Result<Response, Api
         let message = format!("the body: `seconds` must be from 0 to {ADVANCE_MAX_SECONDS}");
         return Err(ApiError::new(ErrorCode::InputValidationError, message));
     }
-    // Who was seen was seen before the clock moves.
+    // Workers seen so far were seen before the clock moves.
     workers::write_down(&app.engine.pool, &app.engine.workers).await?;
     let mut conn = app.engine.pool.acquire().await?;
     let ahead = TimeDelta::milliseconds((seconds * 1000.0) as i64);

@@ -1,4 +1,4 @@
-//! How many tasks queues have: pendingTasks, taskQueueCounts, taskQueueCountsBatch.
+//! Numbers of tasks in queues: pendingTasks, taskQueueCounts, taskQueueCountsBatch.
 
 use tenure_api::bodies::{COUNTS_BATCH_MAX, CountsBatchRequest};
 
@@ -6,7 +6,7 @@ use crate::http::api::prelude::*;
 use crate::http::api::queue_views::unless_queue;
 use tenure_store::counters::{self, Counts};
 
-/// How many tasks a queue has.
+/// Numbers of a queue's pending and claimed tasks.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = TaskQueueCounts)]
@@ -19,7 +19,7 @@ struct CountsBody<'a> {
     claimed_tasks: Option<i64>,
 }
 
-/// The numbers of the examples.
+/// Example numbers.
 fn example() -> Value {
     json!({"provisionerId": "acme", "workerType": "linux", "taskQueueId": QUEUE, "pendingTasks": 1})
 }
@@ -86,7 +86,7 @@ async fn handle_task_queue_counts(app: Api, call: Arc<Call>) -> Result<Response,
     ok(&body(&queue, counts, Some(counts.claimed)))
 }
 
-/// How many tasks a queue has, among others.
+/// Numbers of one queue's tasks, in a batch.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = TaskQueueCountsEntry)]
@@ -96,7 +96,7 @@ struct BatchEntry<'a> {
     claimed_tasks: i64,
 }
 
-/// How many tasks several queues have.
+/// Numbers of several queues' tasks.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = TaskQueueCountsBatch)]

@@ -1,4 +1,4 @@
-//! createTasks: one or several tasks at once, all or none.
+//! createTasks: creates one or several tasks atomically.
 
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
@@ -13,34 +13,34 @@ use crate::http::api::prelude::*;
 use tenure_domain::submit::{Graph, Origin};
 use tenure_engine::ops::submit::{Key, submission_time, submit};
 
-/// The header by which a repeat is recognized.
+/// Header that identifies a repeated request.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
-/// Characters of its value.
+/// Maximum length of the key, in characters.
 const KEY_CHARS_MAX: usize = 255;
 
-/// What a submission came to.
+/// Result of a submission.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Submitted)]
 struct Body<'a> {
-    /// The group of all of them.
+    /// Id of the tasks' group.
     task_group_id: TaskGroupId,
     /// The tasks, in the order of the request.
     tasks: Vec<EntryBody<'a>>,
 }
 
-/// One of its tasks.
+/// A submitted task.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = SubmittedStatus)]
 struct EntryBody<'a> {
-    /// Its id.
+    /// Id of the task.
     task_id: TaskId,
     /// The name from the request, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<&'a str>,
-    /// How it is now.
+    /// Current status.
     status: Status,
 }
 
@@ -113,9 +113,9 @@ async fn create_tasks(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     })
 }
 
-/// The body: a list of tasks, or one task by itself, which has no field `tasks`.
+/// Reads the body: an object with a list of `tasks`, or a single task, which has no such field.
 async fn read(app: &Api, call: &Call, key: Option<&Key>) -> Result<Graph, ApiError> {
-    // Also if it is null, which is no task's.
+    // True even if the field is null: a task has no such field.
     #[derive(Deserialize)]
     struct Shape {
         #[serde(default, deserialize_with = "is_there")]
@@ -155,7 +155,7 @@ fn idempotency_key(call: &Call) -> Result<Option<Key>, ApiError> {
     }))
 }
 
-/// Of the content of the body, whatever its spacing and the order of its keys.
+/// Digest of the body's content, independent of spacing and key order.
 fn digest(call: &Call) -> Result<Vec<u8>, ApiError> {
     let body: serde_json::Value = call.json()?;
     let text = serde_json::to_vec(&body).map_err(|error| ApiError::internal(&error.to_string()))?;

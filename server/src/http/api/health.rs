@@ -1,4 +1,4 @@
-//! Whether the server lives, what it is, and how it does.
+//! Liveness, version and health of the server.
 
 use axum::response::IntoResponse;
 use http::StatusCode;
@@ -8,29 +8,29 @@ use crate::http::api::prelude::*;
 
 const NO_PARAMETERS: &str = "there is a query parameter";
 
-/// The process answers.
+/// The process is alive.
 #[derive(Serialize, ToSchema)]
 struct Alive {
     /// Always true.
     alive: bool,
-    /// Seconds since the server began.
+    /// Seconds since the start of the server.
     uptime: f64,
 }
 
-/// What this is, in the form of Dockerflow.
+/// Version information in Dockerflow format.
 #[derive(Serialize, ToSchema)]
 struct Version {
-    /// The release.
+    /// Release number.
     version: &'static str,
-    /// The commit that it was built from, if the build was given one.
+    /// Source commit, if the build was given one.
     commit: &'static str,
-    /// The name of the program.
+    /// Name of the program.
     source: &'static str,
-    /// Which build it is, if the build was given a name.
+    /// Name of the build, if it was given one.
     build: &'static str,
 }
 
-/// `GET /ping`: the process answers.
+/// `GET /ping`: liveness of the process.
 pub fn ping() -> Endpoint {
     Endpoint::get("ping", answer_ping).no_pool().described("service", "Whether the process answers", |operation, _| {
         operation
@@ -39,13 +39,13 @@ pub fn ping() -> Endpoint {
     })
 }
 
-/// `GET /__lbheartbeat__`: the process answers.
+/// `GET /__lbheartbeat__`: liveness of the process, for load balancers.
 pub fn lbheartbeat() -> Endpoint {
     let summary = "Whether the process answers, for load balancers";
     Endpoint::get("lbheartbeat", answer_lbheartbeat).no_pool().described("service", summary, describe_heartbeat)
 }
 
-/// `GET /__heartbeat__`: the database commits what is written, too.
+/// `GET /__heartbeat__`: the database commits writes.
 pub fn heartbeat() -> Endpoint {
     let summary = "Whether the database commits writes too";
     Endpoint::get("heartbeat", answer_heartbeat).no_pool().described("service", summary, describe_heartbeat)

@@ -4,16 +4,16 @@ use super::listed_task::{Entry, entries};
 use crate::http::api::prelude::*;
 use tenure_engine::ops::list_tasks;
 
-/// A page of the tasks that wait, or waited, for a task.
+/// A page of the tasks that depend on a task, or did.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = DependentTasks)]
 struct DependentsBody {
-    /// The task that they wait for.
+    /// The task that they depend on.
     task_id: TaskId,
-    /// The tasks, in the order of their ids.
+    /// Dependent tasks, ordered by id.
     tasks: Vec<Entry>,
-    /// For the next page; absent on the last one.
+    /// Token for the next page; absent on the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
     continuation_token: Option<TaskId>,
 }

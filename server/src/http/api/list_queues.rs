@@ -1,15 +1,15 @@
-//! listQueues: all of them with their counts.
+//! listQueues: all queues with their counts.
 
 use tenure_domain::policy::counts::shown;
 use tenure_store::queue_counts::{self, ListedQueue, Listing};
 
 use crate::http::api::prelude::*;
 
-/// Every queue.
+/// All queues.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Queues)]
 struct Body {
-    /// By name.
+    /// Ordered by name.
     queues: Vec<QueueBody>,
 }
 
@@ -18,22 +18,23 @@ struct Body {
 #[serde(rename_all = "camelCase")]
 #[schema(as = Queue)]
 struct QueueBody {
-    /// Its name.
+    /// Name of the queue.
     task_queue_id: String,
     /// Runs that wait for a worker.
     pending_tasks: i64,
     /// Runs that a worker holds.
     claimed_tasks: i64,
-    /// Pending runs that no worker can claim before a certain time; not among `pendingTasks`.
+    /// Pending runs that no worker can claim before a set time; not part of `pendingTasks`.
     delayed_tasks: i64,
-    /// Runs that would start now if there were workers enough; 0 while the queue is paused.
+    /// Runs that would start now, given enough workers; 0 while the queue is paused.
     runnable_tasks: i64,
-    /// Since when the queue is paused; absent while it is not.
+    /// Start of the pause; absent if the queue is not paused.
     #[serde(skip_serializing_if = "Option::is_none")]
     paused: Option<Timestamp>,
 }
 
-/// `GET /api/tenure/v1/queues`: every queue that ever had a task pending, or is paused, by name.
+/// `GET /api/tenure/v1/queues`: every queue that is paused or ever had a pending task, ordered by
+/// name.
 pub fn endpoint() -> Endpoint {
     Endpoint::get("listQueues", list_queues).scopes(Scope("queue:list-task-queues")).described(
         "tenure",

@@ -1,4 +1,4 @@
-//! A task in a list, with its definition.
+//! A listed task with its definition.
 
 use serde_json::value::RawValue;
 use tenure_api::bodies::{Status, TaskDefinition};
@@ -11,14 +11,14 @@ use crate::http::api::prelude::*;
 #[derive(Serialize, ToSchema)]
 #[schema(as = ListedTask)]
 pub(super) struct Entry {
-    /// How it is.
+    /// Current status.
     status: Status,
-    /// As it was created, with the priority that it has now.
+    /// The definition, with the task's current priority.
     #[schema(value_type = TaskDefinition<'static>)]
     task: Box<RawValue>,
 }
 
-/// The entries of these tasks and their definitions.
+/// Builds list entries from tasks and their definitions.
 pub(super) fn entries(tasks: Vec<(Task, String)>) -> Result<Vec<Entry>, ApiError> {
     let invalid = |_| ApiError::internal("a stored definition is not JSON");
     let entry = |(task, definition): (Task, String)| {

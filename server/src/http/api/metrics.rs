@@ -1,4 +1,4 @@
-//! `GET /metrics`, in the text format of Prometheus.
+//! `GET /metrics`, in Prometheus' text format.
 
 use http::HeaderValue;
 use http::header::WWW_AUTHENTICATE;
@@ -6,7 +6,8 @@ use http::header::WWW_AUTHENTICATE;
 use crate::http::api::prelude::*;
 use crate::http::files::{File, Life};
 
-/// Metrics are rendered once in this many milliseconds at most: a database with many queues has megabytes of them.
+/// Minimum interval between renderings, in milliseconds. With many queues the metrics take
+/// megabytes.
 const LIFE_MS: i64 = 1_000;
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4";
 

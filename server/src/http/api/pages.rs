@@ -1,33 +1,33 @@
-//! Pages of a list that is ordered by a text: how many entries, and after which.
+//! Pages of a list ordered by a text key.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use crate::http::error::ApiError;
 
-/// Entries of one page at most.
+/// Maximum entries per page.
 pub const PAGE_MAX: usize = 1_000;
-/// What the scopes of the clients or roles in one answer may expand to, in bytes.
+/// Maximum size of the expanded scopes in one response, in bytes.
 pub const EXPANDED_MAX: usize = 64 << 20;
 
-/// Which page is requested.
+/// Requested page.
 #[derive(Debug, Default)]
 pub struct Page {
-    /// How many entries, if the caller limits them.
+    /// Page size, if the caller limits it.
     pub limit: Option<usize>,
-    /// The entry that the page before ended with.
+    /// Key of the previous page's last entry.
     pub after: Option<String>,
 }
 
 impl Page {
-    /// Takes the parameters of the query that are about pages.
+    /// Parses the query parameters about pages.
     pub fn read(query: &[(String, String)]) -> Result<Self, ApiError> {
         let mut page = Self::default();
         for (name, value) in query {
             match name.as_str() {
                 "limit" => {
                     let digits = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
-                    // More than fits a page is as much as fits.
+                    // A limit beyond the page maximum is capped.
                     let limit = if digits { value.parse().unwrap_or(PAGE_MAX).min(PAGE_MAX) } else { 0 };
                     if limit == 0 {
                         let wrong = format!("the query parameter `{name}` must be a whole number, 1 or more");
@@ -45,12 +45,12 @@ impl Page {
         Ok(page)
     }
 
-    /// How many rows to read so that it shows whether there are more.
+    /// Number of rows to read: one more than a page, to detect a next page.
     pub fn rows(limit: usize) -> i64 {
         i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1)
     }
 
-    /// Cuts off the row that only shows that there are more, and gives the token for the next page if there is one.
+    /// Removes the extra row and returns the token for the next page, if there is one.
     pub fn cut<T>(limit: usize, rows: &mut Vec<T>, key: impl Fn(&T) -> &str) -> Option<String> {
         if rows.len() <= limit {
             return None;
@@ -59,14 +59,14 @@ impl Page {
         rows.last().map(|last| Self::token(key(last)))
     }
 
-    /// The token for the page after the entry of this key.
+    /// Token for the page after this key.
     pub fn token(key: &str) -> String {
         URL_SAFE_NO_PAD.encode(key)
     }
 }
 
-/// The entries for these rows, with what their scopes expand to: of as many as fit into an answer of so many bytes, because many small
-/// ones may assume the same large role, and of one at least. Other requests have turns in between.
+/// Builds entries with expanded scopes until `max` bytes are reached, but at least one: many small
+/// rows may assume the same large role. Yields to other requests after each entry.
 pub async fn fitting<'a, T, E>(
     rows: &'a [T],
     max: usize,
@@ -86,14 +86,14 @@ pub async fn fitting<'a, T, E>(
     all
 }
 
-/// How many bytes scopes take in memory.
+/// Memory taken by scopes, in bytes.
 pub fn size_of_scopes<S: AsRef<str>>(scopes: impl IntoIterator<Item = S>) -> usize {
     scopes.into_iter().map(|scope| scope.as_ref().len() + size_of::<String>()).sum()
 }
 
 fn decode(token: &str) -> Result<String, ApiError> {
     let bytes = URL_SAFE_NO_PAD.decode(token).ok().and_then(|bytes| String::from_utf8(bytes).ok());
-    // What a database cannot compare was never the key of an entry.
+    // PostgreSQL cannot store it, so it was never a key.
     let text = bytes.filter(|text| !text.contains('\0'));
     text.ok_or_else(ApiError::unknown_token)
 }
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_ends_with_a_token_for_the_next_one_or_with_the_list() {
+    fn cut_page_has_token_for_next_page() {
         let mut rows = vec!["a".to_owned(), "b/c".to_owned(), "d".to_owned()];
         assert_eq!(Page::cut(3, &mut rows, |row| row), None);
         let token = Page::cut(2, &mut rows, |row| row).unwrap();
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_have_bounds_and_tokens_are_ours() {
+    fn page_limits_and_tokens_are_checked() {
         assert_eq!(read(&[("limit", "5000")]).unwrap().limit, Some(PAGE_MAX));
         assert_eq!(read(&[("limit", "99999999999999999999999")]).unwrap().limit, Some(PAGE_MAX));
         assert!(read(&[("prefix", "x")]).unwrap().limit.is_none());

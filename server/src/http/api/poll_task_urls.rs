@@ -5,24 +5,24 @@ use tenure_engine::ops::OpError;
 
 use crate::http::api::prelude::*;
 
-/// The URLs of one queue of messages.
+/// URLs of one message queue.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = SignedUrls)]
 struct Urls {
-    /// Gets messages.
+    /// URL to get messages.
     signed_poll_url: String,
-    /// Deletes one, with its id and its receipt put in.
+    /// URL to delete a message, with placeholders for its id and receipt.
     signed_delete_url: String,
 }
 
-/// The URLs of all priorities.
+/// URLs of all priorities.
 #[derive(Serialize, ToSchema)]
 #[schema(as = PollTaskUrls)]
 struct Body {
     /// Highest priority first.
     queues: Vec<Urls>,
-    /// Until when the URLs are good.
+    /// Expiry of the URLs.
     expires: Timestamp,
 }
 

@@ -1,4 +1,4 @@
-//! The imports that most handler files share.
+//! Common imports of the handlers.
 
 pub(super) use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Caches that workers are to purge: purgeCache, purgeRequests, allPurgeRequests.
+//! Requests to purge workers' caches: purgeCache, purgeRequests, allPurgeRequests.
 
 use serde::de::value::Error as DateError;
 use serde::de::{Deserialize as _, IntoDeserializer as _};
@@ -10,23 +10,23 @@ use tenure_domain::purge_cache::check_cache_name;
 use tenure_engine::ops::purge_cache as ops;
 use tenure_store::purge_cache::{self as store, PurgeRow};
 
-/// The cache of the examples.
+/// The example cache.
 const CACHE: &str = "checkouts-v3";
-/// About how many bytes an entry has besides its names.
+/// Approximate size of an entry without its names, in bytes.
 const ENTRY_SIZE: usize = 100;
 
-/// A cache that is to be purged.
+/// A request to purge a cache.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = PurgeRequest)]
 struct Entry {
-    /// The first half of the worker pool's id.
+    /// First half of the worker pool's id.
     provisioner_id: String,
-    /// The second half.
+    /// Second half of the worker pool's id.
     worker_type: String,
-    /// The cache, whatever kind of cache it is.
+    /// Name of the cache, of any kind of cache.
     cache_name: String,
-    /// Caches of that name that are older are to be purged.
+    /// Workers purge caches of that name created before this time.
     before: Timestamp,
 }
 
@@ -42,12 +42,12 @@ impl From<PurgeRow> for Entry {
     }
 }
 
-/// About how many bytes an answer with these has.
+/// Approximate size of a response with these rows, in bytes.
 fn size_of(rows: &[PurgeRow]) -> usize {
     rows.iter().map(|row| ENTRY_SIZE + row.worker_pool.len() + row.cache_name.len()).sum()
 }
 
-/// The requests of the examples.
+/// Example requests.
 fn example(sample: &Sample) -> Value {
     json!({"requests": [{
         "provisionerId": "acme",
@@ -57,14 +57,14 @@ fn example(sample: &Sample) -> Value {
     }]})
 }
 
-/// A page of what all workers are to purge.
+/// A page of the purge requests of all worker pools.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = AllPurgeRequests)]
 struct AllBody {
-    /// By worker pool, and the names of the caches.
+    /// Ordered by worker pool and cache name.
     requests: Vec<Entry>,
-    /// For the next page; absent on the last one.
+    /// Token for the next page; absent on the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
     continuation_token: Option<String>,
 }
@@ -96,16 +96,16 @@ async fn handle_all_purge_requests(app: Api, call: Arc<Call>) -> Result<Response
     ok(&AllBody { requests: rows.into_iter().map(|(_, row)| row.into()).collect(), continuation_token })
 }
 
-/// The place in the list that a token names. The id of a worker pool has no colon.
+/// Splits a continuation token. The id of a worker pool contains no colon.
 fn split(place: &str) -> Result<(&str, &str), ApiError> {
     place.split_once(':').ok_or_else(ApiError::unknown_token)
 }
 
-/// What the workers of a pool are to purge.
+/// Purge requests of a worker pool.
 #[derive(Serialize, ToSchema)]
 #[schema(as = PurgeRequests)]
 struct PoolBody {
-    /// By the names of the caches.
+    /// Ordered by cache name.
     requests: Vec<Entry>,
 }
 
@@ -118,7 +118,7 @@ pub fn purge_requests() -> Endpoint {
     )
 }
 
-/// With two colons, as Taskcluster has it.
+/// Two colons, as in Taskcluster.
 const SCOPES: Template = Scope("purge-cache:purge-requests::<workerPoolId>");
 
 fn describe_purge_requests(operation: Operation, sample: &Sample) -> Operation {
@@ -143,7 +143,7 @@ async fn handle_purge_requests(app: Api, call: Arc<Call>) -> Result<Response, Ap
     drop(conn);
     let size = size_of(&rows);
     let answer = move || ok(&PoolBody { requests: rows.into_iter().map(Entry::from).collect() });
-    // Most pools have few, for which their workers wait for no turn.
+    // Most pools have few requests, and their workers need no permit for heavy work.
     app.intake.heavy.run_for(call.share(), size, answer).await
 }
 
@@ -188,7 +188,7 @@ mod tests {
     use tenure_engine::clock::real_now;
 
     #[test]
-    fn lists_of_long_names_are_made_apart_from_the_event_loop() {
+    fn long_lists_are_heavy_work() {
         for (length, is_large) in [(1, false), (100, false), (CACHE_NAME_MAX, true)] {
             let row = PurgeRow {
                 worker_pool: "acme/linux".to_owned(),

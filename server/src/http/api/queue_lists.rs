@@ -1,4 +1,4 @@
-//! A queue's tasks: listPendingTasks, listClaimedTasks.
+//! Lists of a queue's tasks: listPendingTasks, listClaimedTasks.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -15,7 +15,7 @@ use tenure_engine::ops::list_runs;
 
 const A_PAGE: &str = "A page; with a token if there are more";
 
-/// A run of the examples, as both lists show it.
+/// Example run, for both lists.
 fn a_run(sample: &Sample) -> Value {
     json!({"taskId": sample.task, "runId": 0, "task": sample.definition()})
 }
@@ -28,7 +28,7 @@ pub(super) fn to_token(place: &impl Serialize) -> Result<String, ApiError> {
     Ok(URL_SAFE_NO_PAD.encode(to_json(place)?))
 }
 
-/// Where the page begins. A token that is none of this list's begins at the start, as it does in Taskcluster's.
+/// Start of the page. An invalid token means the first page, as in Taskcluster.
 pub(super) fn place<T: DeserializeOwned>(token: Option<String>) -> Option<T> {
     serde_json::from_slice(&URL_SAFE_NO_PAD.decode(token?).ok()?).ok()
 }
@@ -38,17 +38,17 @@ pub(super) fn place<T: DeserializeOwned>(token: Option<String>) -> Option<T> {
 #[serde(rename_all = "camelCase")]
 #[schema(as = ClaimedTask)]
 struct Claimed {
-    /// The task.
+    /// Id of the task.
     task_id: TaskId,
-    /// The run.
+    /// Number of the run.
     run_id: RunId,
-    /// Who holds it.
+    /// Group of the worker that holds the run.
     worker_group: String,
-    /// See `workerGroup`.
+    /// Id of the worker that holds the run.
     worker_id: String,
-    /// Since when.
+    /// Time of the claim.
     claimed: Timestamp,
-    /// The task as it was created.
+    /// The definition of the task, as created.
     #[schema(value_type = TaskDefinition<'static>)]
     task: Box<RawValue>,
 }
@@ -58,9 +58,9 @@ struct Claimed {
 #[serde(rename_all = "camelCase")]
 #[schema(as = ClaimedTasks)]
 struct ClaimedBody {
-    /// In the order in which they were claimed.
+    /// In the order of their claims.
     tasks: Vec<Claimed>,
-    /// For the next page; absent on the last one.
+    /// Token for the next page; absent on the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
     continuation_token: Option<String>,
 }
@@ -106,19 +106,19 @@ async fn handle_list_claimed_tasks(app: Api, call: Arc<Call>) -> Result<Response
     ok(&ClaimedBody { tasks: tasks.collect::<Result<_, ApiError>>()?, continuation_token: next.transpose()? })
 }
 
-/// A run that waits.
+/// A pending run.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = PendingTask)]
 struct Pending {
-    /// The task.
+    /// Id of the task.
     task_id: TaskId,
-    /// The run.
+    /// Number of the run.
     run_id: RunId,
-    /// The task as it was created.
+    /// The definition of the task, as created.
     #[schema(value_type = TaskDefinition<'static>)]
     task: Box<RawValue>,
-    /// Since when the run waits.
+    /// Time when the run became pending.
     inserted: Timestamp,
 }
 
@@ -127,9 +127,9 @@ struct Pending {
 #[serde(rename_all = "camelCase")]
 #[schema(as = PendingTasks)]
 struct PendingBody {
-    /// In the order in which they became pending, whatever their priorities.
+    /// In the order in which they became pending, regardless of priority.
     tasks: Vec<Pending>,
-    /// For the next page; absent on the last one.
+    /// Token for the next page; absent on the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
     continuation_token: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! Policies and pauses of queues, and queues as they are.
+//! Policies, pauses and current state of queues.
 
 use tenure_api::policy::{PauseOfQueue, PauseRequest, PolicyOfQueue, QueueCounts, QueueNow, QueuePolicy};
 
@@ -10,34 +10,35 @@ use tenure_engine::ops::queue_policy::{self as ops, Current};
 use tenure_store::policies::StoredPolicy;
 use tenure_store::queue_counts;
 
-/// What changes a queue takes.
+/// Scope for changing a queue.
 pub(super) const CHANGING: Template = Scope("tenure:manage-queue:<taskQueueId>");
-/// What reading a queue takes.
+/// Scope for reading a queue.
 const READING: Template = Scope("tenure:get-queue:<taskQueueId>");
-/// The client that is named where a request came without credentials, which takes a role `anonymous` that may.
+/// Client id recorded for requests without credentials. The role `anonymous` must grant them the
+/// scope.
 const ANONYMOUS: &str = "anonymous";
 const OTHER_VERSION: &str = "the policy has another version than `If-Match` names";
 
-/// Whether a queue is paused.
+/// Pause of a queue.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = QueuePause)]
 struct PauseBody<'a> {
-    /// The queue.
+    /// Id of the queue.
     #[schema(value_type = String)]
     task_queue_id: &'a TaskQueueId,
-    /// Whether it is paused: then workers get nothing of it.
+    /// True if the queue is paused: workers get none of its runs.
     paused: bool,
-    /// Since when.
+    /// Start of the pause.
     #[serde(skip_serializing_if = "Option::is_none")]
     since: Option<Timestamp>,
-    /// Who paused it.
+    /// Client that paused the queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     client_id: Option<String>,
-    /// Why.
+    /// Reason given by that client.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
-    /// When it resumes by itself.
+    /// Time of the automatic resume.
     #[serde(skip_serializing_if = "Option::is_none")]
     until: Option<Timestamp>,
 }
@@ -79,7 +80,7 @@ fn example(sample: &Sample) -> Value {
     })
 }
 
-/// The header that names the policy to change.
+/// Adds the header `If-Match`.
 fn with_if_match(operation: Operation) -> Operation {
     operation.header(
         "If-Match",
@@ -93,7 +94,7 @@ fn if_match(call: &Call) -> Result<Match, ApiError> {
     Match::from_header(call.header("if-match")).map_err(ApiError::from)
 }
 
-/// The caller, for what is written down of a change.
+/// The caller, as recorded with a change.
 pub(super) fn client_id(call: &Call) -> Result<&str, ApiError> {
     Ok(call.principal()?.client_id.as_deref().unwrap_or(ANONYMOUS))
 }

@@ -1,5 +1,5 @@
-//! Queues, provisioners and worker types, as far as workers have used them lately; a queue that no worker uses is in
-//! `GET /api/tenure/v1/queues`.
+//! Queues, provisioners and worker types that workers have used recently. Queues without workers
+//! appear only in `GET /api/tenure/v1/queues`.
 
 use futures_util::future::BoxFuture;
 use tenure_api::ids::InvalidId;
@@ -9,10 +9,9 @@ use tenure_engine::ops::OpError;
 use tenure_engine::ops::workers::write_down;
 use tenure_store::queue_views::{self, ViewRow};
 
-/// The stability of every queue and provisioner in Taskcluster; it can no longer be changed.
+/// Stability of every queue and provisioner in Taskcluster; it can no longer be changed.
 const STABILITY: &str = "experimental";
 
-/// In minutes.
 const DAY_MINUTES: i64 = 24 * 60;
 const NO_QUEUE: &str = "no worker has used the queue lately";
 
@@ -26,13 +25,13 @@ struct QueueBody {
     stability: &'static str,
     /// Always empty.
     description: &'static str,
-    /// Until when it is shown, unless a worker is seen there again.
+    /// Time when the entry disappears, unless a worker contacts the queue again.
     expires: Timestamp,
-    /// When a worker was last seen there.
+    /// Last contact with a worker of the queue.
     last_date_active: Timestamp,
 }
 
-/// A queue, with the halves of its name.
+/// A queue, with the two halves of its id.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = ProvisionedQueue)]
@@ -44,17 +43,17 @@ struct TypeBody {
     stability: &'static str,
     /// Always empty.
     description: &'static str,
-    /// Until when it is shown, unless a worker is seen there again.
+    /// Time when the entry disappears, unless a worker contacts the queue again.
     expires: Timestamp,
-    /// When a worker was last seen there.
+    /// Last contact with a worker of the queue.
     last_date_active: Timestamp,
-    /// Always empty, and not in lists; clients expect the field.
+    /// Always empty, and absent in lists; clients expect the field.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<Object>>)]
     actions: Option<[(); 0]>,
 }
 
-/// All queues that begin alike.
+/// All queues with the same first half of the id.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Provisioner)]
@@ -64,9 +63,9 @@ struct ProvisionerBody {
     stability: &'static str,
     /// Always empty.
     description: &'static str,
-    /// Until when it is shown, unless a worker is seen there again.
+    /// Time when the entry disappears, unless a worker contacts one of the queues again.
     expires: Timestamp,
-    /// When a worker was last seen there.
+    /// Last contact with a worker of one of the queues.
     last_date_active: Timestamp,
     /// Always empty; clients expect the field.
     #[schema(value_type = Vec<Object>)]
@@ -91,7 +90,7 @@ impl TryFrom<ViewRow> for QueueBody {
     }
 }
 
-/// As an entry of a list.
+/// Converts a row to an entry of a list.
 impl TryFrom<ViewRow> for TypeBody {
     type Error = ApiError;
 
@@ -150,18 +149,18 @@ fn unseen(queue: &str) -> OpError {
     OpError::NotFound(format!("no worker of the queue {queue} was seen lately; it is listed from then on"))
 }
 
-/// A queue of the examples.
+/// The example queue.
 fn a_queue(sample: &Sample) -> Value {
     joined([json!({"taskQueueId": QUEUE}), times(sample)])
 }
 
-/// The same with the halves of its name.
+/// The example queue with the halves of its id.
 fn a_type(sample: &Sample) -> Value {
     let halves = json!({"provisionerId": "acme", "workerType": "linux", "taskQueueId": QUEUE});
     joined([halves, times(sample)])
 }
 
-/// The provisioner of the examples.
+/// The example provisioner.
 fn a_provisioner(sample: &Sample) -> Value {
     joined([json!({"provisionerId": "acme", "actions": []}), times(sample)])
 }
@@ -228,8 +227,8 @@ async fn handle_get_task_queue(app: Api, call: Arc<Call>) -> Result<Response, Ap
     show(&app, &call, call.task_queue_id()?).await
 }
 
-/// Another operation on a queue, below whose path there may also be a queue in two segments: `/task-queues/acme/counts`
-/// is the queue `acme/counts`, and `/task-queues/acme%2Flinux/counts` a count.
+/// Wraps a handler whose path may also name a queue in two segments. `/task-queues/acme/counts` is
+/// the queue `acme/counts`, while `/task-queues/acme%2Flinux/counts` requests counts.
 pub fn unless_queue<H, F>(
     word: &'static str,
     handler: H,
@@ -279,9 +278,9 @@ async fn handle_get_worker_type(app: Api, call: Arc<Call>) -> Result<Response, A
 #[serde(rename_all = "camelCase")]
 #[schema(as = Provisioners)]
 struct ProvisionersBody {
-    /// By name.
+    /// Ordered by name.
     provisioners: Vec<ProvisionerBody>,
-    /// For the next page; absent on the last one.
+    /// Token for the next page; absent on the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
     continuation_token: Option<String>,
 }
@@ -321,9 +320,9 @@ async fn handle_list_provisioners(app: Api, call: Arc<Call>) -> Result<Response,
 #[serde(rename_all = "camelCase")]
 #[schema(as = TaskQueues)]
 struct QueuesBody {
-    /// By name.
+    /// Ordered by name.
     task_queues: Vec<QueueBody>,
-    /// For the next page; absent on the last one.
+    /// Token for the next page; absent on the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
     continuation_token: Option<String>,
 }
@@ -363,9 +362,9 @@ async fn handle_list_task_queues(app: Api, call: Arc<Call>) -> Result<Response, 
 #[serde(rename_all = "camelCase")]
 #[schema(as = ProvisionedQueues)]
 struct TypesBody {
-    /// By name.
+    /// Ordered by name.
     worker_types: Vec<TypeBody>,
-    /// For the next page; absent on the last one.
+    /// Token for the next page; absent on the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
     continuation_token: Option<String>,
 }
@@ -388,7 +387,7 @@ async fn handle_list_worker_types(app: Api, call: Arc<Call>) -> Result<Response,
     call.authorize_by_path()?;
     let provisioner = call.provisioner_id()?;
     let page = read_page(&call)?;
-    // In the order of bytes, what begins with `x/` lies between `x/` and `x0`.
+    // In byte order, names with the prefix `x/` lie between `x/` and `x0`.
     let (first, before) = (format!("{provisioner}/"), format!("{provisioner}0"));
     let after = page.after.as_deref().unwrap_or_default().max(&first);
     let (rows, continuation_token) = list(&app, &page, after, Some(&before)).await?;

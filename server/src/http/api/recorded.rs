@@ -1,25 +1,23 @@
-//! The metrics of a server, and who may read them.
+//! The metrics of a server, and access to them.
 
 use metrics_exporter_prometheus::PrometheusHandle;
 use subtle::ConstantTimeEq as _;
 
 use tenure_engine::background::registry::Passes;
 
-/// The metrics of one server.
 pub struct Metrics {
     recorded: PrometheusHandle,
-    /// Without this token as `Authorization: Bearer` they are refused; none: they are open.
+    /// Token required as `Authorization: Bearer`; none allows everyone.
     token: Option<String>,
 }
 
 impl Metrics {
-    /// Metrics of this recorder.
     #[must_use]
     pub fn new(recorded: PrometheusHandle, token: Option<String>) -> Self {
         Self { recorded, token }
     }
 
-    /// True if a request with this header may read them.
+    /// True if this header grants access to the metrics.
     pub(super) fn admits(&self, authorization: Option<&str>) -> bool {
         let Some(token) = &self.token else { return true };
         let given = authorization.and_then(|text| text.split_once(' '));
@@ -28,7 +26,7 @@ impl Metrics {
         })
     }
 
-    /// The metrics as they are now, in the text format of Prometheus.
+    /// Renders the current metrics in Prometheus' text format.
     pub(super) fn render(&self, passes: &Passes) -> String {
         let Passes { engine, counters, worker_counts, .. } = passes;
         let mut text = self.recorded.render();
@@ -45,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn metrics_with_a_token_are_refused_without_it() {
+    fn metrics_require_their_token() {
         let recorded = || metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder().handle();
         let metrics = Metrics::new(recorded(), Some("s3cret".to_owned()));
         for admitted in ["Bearer s3cret", "bearer  s3cret"] {

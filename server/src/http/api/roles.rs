@@ -1,4 +1,4 @@
-//! Roles over the API.
+//! Roles of the auth API.
 
 use tenure_api::auth::{Role, RoleRequest};
 
@@ -9,7 +9,7 @@ use tenure_domain::roles::{ASSUME, Resolver, added, valid_role_id};
 use tenure_engine::ops::roles as ops;
 use tenure_store::roles::{self, NewRole, RoleInfo};
 
-/// For every list of them.
+/// Scope for listing roles.
 const LISTING: Template = Scope("auth:list-roles");
 const NO_ROLE: &str = "there is no such role";
 const CHANGING: &str = "The caller needs every scope that the role gets and did not have.";
@@ -19,7 +19,7 @@ async fn page(app: &Api, call: &Call) -> Result<(Vec<RoleInfo>, Option<String>),
     call.authorize_by_path()?;
     let page = Page::read(&call.query(&["continuationToken", "limit"])?)?;
     let mut rows = roles::list(&app.engine.pool, page.after.as_deref(), page.limit.map(Page::rows)).await?;
-    // Without a limit the list is whole.
+    // Without a limit the list is complete.
     let token = page.limit.and_then(|limit| Page::cut(limit, &mut rows, |role| &role.role_id));
     Ok((rows, token))
 }
@@ -47,12 +47,12 @@ async fn answer(app: &Api, role: &RoleInfo) -> Result<Response, ApiError> {
     ok(&shown(&resolver, role))
 }
 
-/// Roles with what they expand to, of as many as fit into an answer.
+/// Expands the first roles, as many as fit into one response.
 async fn shown_first<'a>(resolver: &Resolver, roles: &'a [RoleInfo], max: usize) -> Vec<Role<'a>> {
     fitting(roles, max, |role| shown(resolver, role), |role| size_of_scopes(&role.expanded_scopes)).await
 }
 
-/// A page of them, and the token for the next one: that of these rows unless it ends before.
+/// Returns a page of roles and its token. A page cut short gets a token of its own.
 async fn shown_page<'a>(
     resolver: &Resolver,
     (roles, token): (&'a [RoleInfo], Option<String>),
@@ -64,7 +64,7 @@ async fn shown_page<'a>(
     (all, token)
 }
 
-/// All of them, for a list without pages.
+/// Returns all roles, for a list without pages.
 async fn shown_all<'a>(resolver: &Resolver, roles: &'a [RoleInfo], max: usize) -> Result<Vec<Role<'a>>, ApiError> {
     let all = shown_first(resolver, roles, max).await;
     if all.len() < roles.len() {
@@ -83,17 +83,17 @@ fn shown<'a>(resolver: &Resolver, role: &'a RoleInfo) -> Role<'a> {
         description: &role.description,
         created: role.created,
         last_modified: role.last_modified,
-        // One that is too large gives nothing.
+        // A role too large to expand grants nothing.
         expanded_scopes: assumed.map(|scopes| scopes.iter().map(str::to_owned).collect()).unwrap_or_default(),
     }
 }
 
-/// The body that makes the role of the examples.
+/// Body that creates the example role.
 fn new_role() -> Value {
     json!({"description": "What submitters may do.", "scopes": ["queue:create-task:*"]})
 }
 
-/// The role of the examples.
+/// The example role.
 fn a_role(sample: &Sample) -> Value {
     let mut role = new_role();
     role["roleId"] = "submitter".into();
@@ -136,7 +136,7 @@ async fn handle_create_role(app: Api, call: Arc<Call>) -> Result<Response, ApiEr
     answer(&app, &made?).await
 }
 
-/// `DELETE /roles/:roleId`: whether there is one or not.
+/// `DELETE /roles/:roleId`: idempotent.
 pub fn delete_role() -> Endpoint {
     Endpoint::delete("deleteRole", handle_delete_role).scopes(Scope("auth:delete-role:<roleId>")).described(
         "auth",
@@ -298,7 +298,8 @@ async fn handle_update_role(app: Api, call: Arc<Call>) -> Result<Response, ApiEr
     call.authorize(&Values::of_path().list("scopesThatAreNew", [""; 0]))?;
     let existing = roles::find(&app.engine.pool, id).await?.ok_or_else(|| ops::missing(id))?;
     call.authorize(&Values::of_path().list("scopesThatAreNew", added(Some(id), &role.scopes, &existing.scopes)))?;
-    // What was authorized is what is added to the scopes that were seen.
+    // The authorized scopes are exactly those added to `existing.scopes`, so a concurrent change
+    // must fail.
     let changed = ops::update(&app.engine.pool, &role, Some(&existing.scopes)).await?;
     app.intake.authenticator.roles_changed();
     answer(&app, &changed?).await
@@ -315,7 +316,7 @@ mod tests {
     use tenure_engine::clock::real_now;
 
     #[tokio::test]
-    async fn roles_that_expand_to_too_much_together_are_not_listed_at_once() {
+    async fn unpaged_list_of_large_roles_is_refused() {
         let now = Timestamp::new(real_now());
         let role = |role_id: &str, scopes: Vec<String>| RoleInfo {
             role_id: role_id.to_owned(),
@@ -341,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_expands_roles_is_done_apart_from_the_event_loop() {
+    fn role_endpoints_are_large_answers() {
         let endpoints = [create_role(), update_role(), role(), list_roles(), list_roles2(), expand_scopes::endpoint()];
         for endpoint in endpoints {
             assert!(endpoint.declaration.has_large_answer, "{}", endpoint.declaration.name);

@@ -1,5 +1,5 @@
-//! Sessions of workers. A path names a session by its id, and its scopes are about that session's queue and worker: the session is
-//! looked up after its caller was authenticated, and before anything is authorized.
+//! Sessions of workers. The path contains the session's id, but the scopes contain its queue and
+//! worker. So the session is looked up after authentication and before authorization.
 
 use std::time::Duration;
 
@@ -19,18 +19,18 @@ use tenure_domain::session::{COMMANDS_MAX, Identity, Start, Stated, WAIT_MAX};
 use tenure_engine::ops::sessions;
 use tenure_store::worker_sessions::{Member, Stored};
 
-/// What the claims of a worker take, and its calls for its session.
+/// Scopes for a worker's claims and for calls of its session.
 pub(super) const OWN: Template =
     AllOf(&[Scope("queue:claim-work:<taskQueueId>"), Scope("queue:worker-id:<workerGroup>/<workerId>")]);
-/// What reading sessions takes.
+/// Scope for reading sessions.
 const READING: Template = Scope("tenure:get-queue:<taskQueueId>");
 
-/// What the path names.
+/// Looks up the session in the path.
 async fn identify(app: &Api, call: &Call) -> Result<Identity, ApiError> {
     Ok(sessions::identify(app.engine.session_parts(), call.session_id()?).await?)
 }
 
-/// The queue and the worker of a session, for scopes.
+/// The session's queue and worker, as values of scopes.
 fn values(identity: &Identity) -> Values<'_> {
     Values::of_path()
         .text("taskQueueId", identity.queue.as_str())
@@ -38,31 +38,31 @@ fn values(identity: &Identity) -> Values<'_> {
         .text("workerId", identity.worker_id.as_str())
 }
 
-/// The session whose worker calls, or a client that may do its work.
+/// Looks up the session for a call by its worker, or by a client with the same scopes.
 async fn of_worker(app: &Api, call: &Call) -> Result<Identity, ApiError> {
     let identity = identify(app, call).await?;
     call.authorize(&values(&identity))?;
     Ok(identity)
 }
 
-/// An answer of this status.
+/// Renders a response with this status.
 fn answer(status: StatusCode, body: &impl Serialize) -> Result<Response, ApiError> {
     let mut response = ok(body)?;
     *response.status_mut() = status;
     Ok(response)
 }
 
-/// What every operation of a session refuses.
+/// Adds the refusals common to operations on a session.
 fn of_a_session(operation: Operation) -> Operation {
     operation.refuses(ResourceNotFound, "there is no such session, or it ended more than a day ago")
 }
 
-/// What every operation refuses that needs a live one.
+/// Adds the refusals common to operations on a live session.
 fn of_a_live_session(operation: Operation) -> Operation {
     of_a_session(operation).refuses(SessionEnded, "the session has ended; the message says by what")
 }
 
-/// What every operation refuses whose claims may belong to one.
+/// Adds the refusals common to claims with a session.
 pub(super) fn of_a_claim(operation: Operation) -> Operation {
     operation
         .refuses(InputError, "`sessionId` is the session of another worker, or of another queue")
@@ -266,7 +266,7 @@ fn describe_renew_session(operation: Operation, sample: &Sample) -> Operation {
 async fn handle_renew_session(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let identity = of_worker(&app, &call).await?;
     call.no_query()?;
-    // What has not changed needs no body.
+    // An unchanged session needs no body.
     let stated = Stated::from_request(&call.json_or_default::<RenewSessionRequest>()?)?;
     let renewed = sessions::renew(app.engine.session_parts(), &identity, stated).await?;
     ok(&SessionRenewed { expires: renewed.until.into(), server_time: renewed.now.into() })
@@ -311,7 +311,8 @@ async fn handle_session_inbox(app: Api, call: Arc<Call>) -> Result<Response, Api
     let asked = DateTime::from_timestamp_millis(app.intake.now().await?.server_ms).unwrap_or_default();
     let reading = sessions::inbox(app.engine.session_parts(), &identity, after, wait, asked);
     let sessions::Read { renewed, items } = call.wait_for(&app.intake, &values(&identity), reading).await?;
-    // A worker counts what is left of its session from here, and the renewal was before the wait.
+    // The worker counts the remaining lease from this time, and the renewal happened before the
+    // wait.
     let now =
         DateTime::from_timestamp_millis(app.intake.now().await?.server_ms).unwrap_or(renewed.now).max(renewed.now);
     ok(&Inbox {
@@ -322,7 +323,7 @@ async fn handle_session_inbox(app: Api, call: Arc<Call>) -> Result<Response, Api
     })
 }
 
-/// What is acknowledged, and how long to wait.
+/// Parses the acknowledged position and the wait.
 fn read_query(call: &Call) -> Result<(i64, Duration), ApiError> {
     let (mut after, mut wait) = (0, WAIT_MAX);
     for (name, value) in call.query(&["after", "wait"])? {

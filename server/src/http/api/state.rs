@@ -1,4 +1,4 @@
-//! The state of the API.
+//! The state of the API's handlers.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,27 +14,25 @@ use tenure_engine::background::registry::Passes;
 use tenure_engine::engine::Engine;
 use tenure_store::secrets::WorkerDigests;
 
-/// Shared by the requests of the API; a clone is one reference count.
+/// Clones share the state.
 pub type Api = Arc<ApiState>;
 
-/// An operation of the API.
 pub type Endpoint = crate::http::endpoint::Endpoint<ApiState>;
 
-/// What the handlers of the API work with.
 pub struct ApiState {
     pub intake: Arc<Intake>,
     pub engine: Arc<Engine>,
-    /// The passes of the engine, with their gauges.
+    /// The engine's passes, with their gauges.
     pub passes: Arc<Passes>,
     pub poll_urls: Arc<PollUrls>,
-    /// Runs streams; the drain waits for it.
+    /// Runs streams; the drain waits for them.
     pub tasks: TaskTracker,
-    /// Has the metrics as they were rendered last.
+    /// Caches the rendered metrics.
     pub files: Files,
     pub worker_digests: WorkerDigests,
-    /// Where clients find the server, without a slash at its end.
+    /// Public base URL of the server, without a trailing slash.
     pub root_url: String,
-    /// Cancelled when the server drains: requests that wait are answered empty, streams end.
+    /// Cancelled when the server drains: waiting requests return empty, and streams end.
     pub drain: CancellationToken,
     pub claim_work_wait: Duration,
     pub started: Instant,

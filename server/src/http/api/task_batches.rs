@@ -1,4 +1,4 @@
-//! Many tasks in one call: tasks, statuses.
+//! Batch reads of tasks: tasks, statuses.
 
 use serde_json::value::RawValue;
 use tenure_api::bodies::{Status, TASK_IDS_MAX, TaskDefinition, TaskIdsRequest};
@@ -6,7 +6,7 @@ use tenure_api::bodies::{Status, TASK_IDS_MAX, TaskDefinition, TaskIdsRequest};
 use crate::http::api::prelude::*;
 use tenure_engine::ops::list_tasks;
 
-/// What both descriptions have; the scopes are those of each name.
+/// Common part of both descriptions. Each id needs its own scope.
 fn described(operation: Operation, sample: &Sample) -> Operation {
     paged(operation)
         .about(&format!(
@@ -16,7 +16,7 @@ fn described(operation: Operation, sample: &Sample) -> Operation {
         .takes::<TaskIdsRequest>(&json!({"taskIds": [sample.task]}))
 }
 
-/// The tasks that the body names, if the caller has the scope for each name. A name that no task can have is dropped.
+/// Parses the task ids in the body and checks the scope of each. Invalid ids are dropped.
 fn task_ids(call: &Call) -> Result<Vec<TaskId>, ApiError> {
     call.page()?;
     let TaskIdsRequest { task_ids } = call.json()?;
@@ -27,25 +27,25 @@ fn task_ids(call: &Call) -> Result<Vec<TaskId>, ApiError> {
     Ok(task_ids.iter().filter_map(|id| id.parse().ok()).collect())
 }
 
-/// The status of a task, among others.
+/// Status of one task, in a batch.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = StatusesEntry)]
 struct StatusEntry {
-    /// The task.
+    /// Id of the task.
     task_id: TaskId,
-    /// How it is.
+    /// Current status.
     status: Status,
 }
 
-/// The statuses of several tasks.
+/// Statuses of several tasks.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Statuses)]
 struct StatusesBody {
-    /// Those that exist, each once, in the order of their ids.
+    /// Existing tasks, without duplicates, ordered by id.
     statuses: Vec<StatusEntry>,
-    /// For the next page; absent on the last one.
+    /// Token for the next page; absent on the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
     continuation_token: Option<TaskId>,
 }
@@ -74,26 +74,26 @@ async fn handle_statuses(app: Api, call: Arc<Call>) -> Result<Response, ApiError
     ok(&StatusesBody { statuses, continuation_token })
 }
 
-/// The definition of a task, among others.
+/// Definition of one task, in a batch.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = TasksEntry)]
 struct TaskEntry {
-    /// The task.
+    /// Id of the task.
     task_id: TaskId,
-    /// As it was created.
+    /// The definition, as created.
     #[schema(value_type = TaskDefinition<'static>)]
     task: Box<RawValue>,
 }
 
-/// The definitions of several tasks.
+/// Definitions of several tasks.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Tasks)]
 struct TasksBody {
-    /// Those that exist, each once, in the order of their ids.
+    /// Existing tasks, without duplicates, ordered by id.
     tasks: Vec<TaskEntry>,
-    /// For the next page; absent on the last one.
+    /// Token for the next page; absent on the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
     continuation_token: Option<TaskId>,
 }
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_of_many_tasks_are_made_apart_from_the_event_loop() {
+    fn task_batches_are_large_answers() {
         for endpoint in [tasks(), statuses()] {
             assert!(endpoint.declaration.has_large_answer, "{}", endpoint.declaration.name);
         }

@@ -1,4 +1,4 @@
-//! Groups of tasks: getTaskGroup, sealTaskGroup, cancelTaskGroup, and the list of their tasks.
+//! Task groups: getTaskGroup, sealTaskGroup, cancelTaskGroup, listTaskGroup.
 
 use tenure_api::ids::TaskGroupId;
 
@@ -9,18 +9,18 @@ use tenure_engine::ops::{list_tasks, task_group};
 
 const NO_GROUP: &str = "the group does not exist";
 
-/// A group as the wire shows it.
+/// A task group.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = TaskGroup)]
 struct GroupBody {
-    /// The group.
+    /// Id of the group.
     task_group_id: TaskGroupId,
-    /// Who owns it.
+    /// Scheduler that owns the group.
     scheduler_id: String,
-    /// When it is forgotten.
+    /// Time when the group is deleted.
     expires: Timestamp,
-    /// Since when no task can be added; absent if it is not sealed.
+    /// Time when the group was sealed against new tasks; absent if it is not sealed.
     #[serde(skip_serializing_if = "Option::is_none")]
     sealed: Option<Timestamp>,
 }
@@ -36,23 +36,23 @@ impl From<Group> for GroupBody {
     }
 }
 
-/// The group of the examples.
+/// The example group.
 fn a_group(sample: &Sample) -> Value {
     json!({"taskGroupId": sample.task, "schedulerId": "-", "expires": sample.after(365 * 24 * 60 + 60)})
 }
 
-/// A group that was cancelled.
+/// A cancelled task group.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = CancelledTaskGroup)]
 struct CancelledBody {
-    /// The group.
+    /// Id of the group.
     task_group_id: TaskGroupId,
-    /// How many tasks it has.
+    /// Number of tasks in the group.
     task_group_size: i64,
-    /// How many of them were cancelled now.
+    /// Number of tasks that this call cancelled.
     cancelled_count: usize,
-    /// Which ones.
+    /// Ids of the tasks that this call cancelled.
     task_ids: Vec<TaskId>,
 }
 
@@ -126,18 +126,18 @@ async fn handle_get_task_group(app: Api, call: Arc<Call>) -> Result<Response, Ap
 #[serde(rename_all = "camelCase")]
 #[schema(as = TaskGroupTasks)]
 struct TaskGroupBody {
-    /// The group.
+    /// Id of the group.
     task_group_id: TaskGroupId,
-    /// Who owns it.
+    /// Scheduler that owns the group.
     scheduler_id: String,
-    /// When it is forgotten.
+    /// Time when the group is deleted.
     expires: Timestamp,
-    /// Since when no task can be added; absent if it is not sealed.
+    /// Time when the group was sealed against new tasks; absent if it is not sealed.
     #[serde(skip_serializing_if = "Option::is_none")]
     sealed: Option<Timestamp>,
-    /// The tasks, in the order of their ids.
+    /// The tasks, ordered by id.
     tasks: Vec<Entry>,
-    /// For the next page; absent on the last one.
+    /// Token for the next page; absent on the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
     continuation_token: Option<TaskId>,
 }

@@ -18,7 +18,7 @@ pub fn endpoint() -> Endpoint {
     )
 }
 
-/// A status is open to many; a result is data.
+/// A separate scope: a result is data, unlike a status that many may read.
 const SCOPES: Template = Scope("tenure:get-result:<taskQueueId>");
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
@@ -35,7 +35,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
 
 async fn get_task_result(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let id = call.task_id()?;
-    // The scope names the task's queue, so that it must be read before it can be checked.
+    // The scope contains the task's queue, so the task must be read first.
     let task = app.engine.status.submit(id).await?;
     call.authorize(&values(&task))?;
     let run = run_id(&call)?;
@@ -69,12 +69,13 @@ fn run_id(call: &Call) -> Result<Option<RunId>, ApiError> {
     })
 }
 
-/// What the last run of a resolved task returned, for a caller that may know it.
+/// Returns the result of a resolved task's last run, if the caller may read it.
 pub(super) async fn for_caller(app: &Api, call: &Call, task: &Task) -> Result<Option<Box<RawValue>>, ApiError> {
     if !call.is_allowed(&SCOPES, &values(task))? {
         return Ok(None);
     }
-    // Its caller has waited for the task already, and however many have, they read one after the other.
+    // The caller has already waited for the task. However many callers waited, they read one after
+    // the other.
     let _slot = app.intake.read_slots.queue(call.share()).await;
     let found = results::find(&mut *app.engine.pool.acquire().await?, task.id.uuid(), None).await?;
     found.map(|returned| text(&returned).map(ToOwned::to_owned)).transpose()

@@ -1,4 +1,4 @@
-//! waitForTask: until it is resolved.
+//! waitForTask: waits until a task is resolved.
 
 use std::time::Duration;
 
@@ -16,14 +16,15 @@ use tenure_engine::ops::wait::{WAIT_TIMEOUT_DEFAULT, WAIT_TIMEOUT_MAX, wait};
 #[serde(rename_all = "camelCase")]
 #[schema(as = Waited)]
 struct Body {
-    /// How it is.
+    /// Current status.
     status: Status,
-    /// Whether it is resolved; if not, the time was up, or the server is stopping.
+    /// True if the task is resolved. If false, the wait timed out or the server is stopping.
     resolved: bool,
-    /// What ended its last run, where `reasonResolved` does not say it; as `why` has it.
+    /// Cause of the last run's end, if `reasonResolved` does not state it; as in `why`.
     #[serde(skip_serializing_if = "Option::is_none")]
     ended_by: Option<EndedBy>,
-    /// What its last run returned; absent if it returned nothing, and without the scope `tenure:get-result:<taskQueueId>`.
+    /// Result of the last run. Absent if there is none, and without the scope
+    /// `tenure:get-result:<taskQueueId>`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     result: Option<Box<RawValue>>,
@@ -65,7 +66,7 @@ async fn wait_for_task(app: Api, call: Arc<Call>) -> Result<Response, ApiError> 
     let (engine, caller) = (&app.engine, call.caller());
     let waiting = wait(&engine.status, &engine.task_ends, &app.drain, id, caller, wait_timeout);
     let waited = call.wait_for(&app.intake, &Values::of_path(), waiting).await?;
-    // In the turn that is a part of `waited`.
+    // `waited` holds a permit, so waiting callers read one after the other.
     let result = if waited.resolved { task_result::for_caller(&app, &call, &waited.task).await? } else { None };
     let ended_by = waited.task.ended.last().filter(|_| waited.resolved).and_then(|run| run.ended_by);
     ok(&Body { status: waited.task.status(), resolved: waited.resolved, ended_by, result })

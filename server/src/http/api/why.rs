@@ -1,4 +1,4 @@
-//! whyTask: why it is where it is.
+//! whyTask: explains a task's current state.
 
 use tenure_api::why::WhyAnswer;
 
@@ -44,7 +44,8 @@ async fn why_task(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     ok(&why(&known.facts, names_for(&call.principal()?.scopes, &known.queue)))
 }
 
-/// Whether a caller with these scopes sees names of other tasks and of workers, and who paused the queue.
+/// Decides whether the caller may see names of other tasks and of workers, and who paused the
+/// queue.
 pub fn names_for(held: &ScopeSet, queue: &TaskQueueId) -> Names {
     if held.allows(&format!("tenure:get-queue:{queue}")) { Names::Shown } else { Names::Hidden }
 }

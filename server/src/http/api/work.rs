@@ -1,4 +1,4 @@
-//! work: reports what a worker has finished, and claims what it takes next.
+//! work: reports finished runs and claims new ones in one call.
 
 use std::time::Duration;
 
@@ -20,30 +20,30 @@ use tenure_engine::ops::claim_work::Request;
 use tenure_engine::ops::sessions;
 use tenure_engine::ops::work::Worked;
 
-/// What came of one result: a status, or an error.
+/// Outcome of one result: a status or an error.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = WorkResult)]
 struct ResultBody<'a> {
-    /// The task.
+    /// Id of the task.
     task_id: TaskId,
-    /// The run.
+    /// Number of the run.
     run_id: RunId,
-    /// The status after the report; absent if it was refused.
+    /// Status after the report; absent if it was refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<&'a Status>,
-    /// Why it was refused; absent if it was not.
+    /// Reason for the refusal; absent if the report was accepted.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<ResultError>,
 }
 
-/// Why a result was refused.
+/// Reason why a result was refused.
 #[derive(Serialize, ToSchema)]
 #[schema(as = WorkResultError)]
 struct ResultError {
-    /// The code that the report of this run alone would have been refused with.
+    /// Error code, as in a separate report of this run.
     code: ErrorCode,
-    /// What is wrong, in the words of that error.
+    /// Message of that error.
     message: String,
 }
 
@@ -102,7 +102,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(ResourceNotFound, "there is no session of that id; nothing was reported")
 }
 
-/// How long this server waits for claims if so many seconds are requested.
+/// How long this server waits for claims, given the requested seconds.
 fn wait_of(app: &ApiState, seconds: u16) -> Duration {
     app.claim_work_wait.min(Duration::from_secs(seconds.into()))
 }
@@ -112,7 +112,8 @@ async fn handle(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let body: WorkRequest = call.json()?;
     let arrived = match call.arrived() {
         Some(arrived) => arrived,
-        // The role of every caller may have these scopes, so that a date of a request that is not signed is compared too.
+        // The role of anonymous callers may have these scopes, so dates in unsigned requests are
+        // compared, too.
         None => DateTime::from_timestamp_millis(app.intake.now().await?.server_ms).unwrap_or_default(),
     };
     let results = rules::results(&body, arrived)?;
@@ -137,12 +138,12 @@ async fn handle(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
         let worked = app.engine.work(&acceptable, &claim).await;
         sessions::unless_gone(app.engine.session_parts(), body.session_id, worked).await
     };
-    // An error from here on drops the delivery, and with it requeues the claims.
+    // An error from here on drops the delivery, which requeues the claims.
     let Worked { results: verdicts, answer } = call.wait_for(&app.intake, &asking, working).await?;
     let Answer { claims, delivery } = answer;
     let size = room_for_all(&claims) + results.len() * SMALL_ANSWER;
     let mut verdicts = verdicts.into_iter();
-    // There is a verdict for each that was acceptable.
+    // One verdict per acceptable result.
     let verdicts = results.into_iter().filter_map(move |result| match result {
         Ok(_) => Some(verdicts.next()?.map_err(ApiError::from)),
         Err(refused) => Some(Err(refused.into())),

@@ -1,4 +1,4 @@
-//! Workers over the API: created by a provisioner, admitted when they register, removed.
+//! Workers: created by a provisioner, registered with their secret, removed.
 
 use tenure_api::errors::ErrorCode::InvalidRequestArguments;
 use tenure_api::worker_manager::{
@@ -16,20 +16,19 @@ use tenure_store::worker_manager::{self, Registered};
 
 const NO_WORKER: &str = "the worker was not created";
 
-/// The secret of the examples.
+/// The example secret.
 const SECRET: &str = "44-characters-that-only-the-worker-knows-000";
 
-/// In minutes.
 const DAY_MINUTES: i64 = 24 * 60;
 
 async fn remove(app: &Api, name: &WorkerName) -> Result<Removed, ApiError> {
     let removed = removal::remove(&app.engine.pool, &app.engine.queues, &app.engine.notifiers, name).await;
-    // Also if it failed half-way: the worker may be noted as removed.
+    // Even if it failed midway: the removal may have been recorded.
     app.intake.authenticator.worker_changed(&name.client_id());
     Ok(removed?)
 }
 
-/// The worker of the path, for a caller who has the scopes of the endpoint.
+/// Checks the scopes of the endpoint and returns the worker in the path.
 fn named(call: &Call) -> Result<WorkerName, ApiError> {
     call.authorize_by_path()?;
     let pool = worker_pool(call)?;
@@ -40,12 +39,12 @@ fn named(call: &Call) -> Result<WorkerName, ApiError> {
     Ok(name)
 }
 
-/// Checks before the body is read what [`named`] checks.
+/// Runs the checks of [`named`] before the body is read.
 fn early_check(call: &Call) -> Result<(), ApiError> {
     named(call).map(drop)
 }
 
-/// The worker pool of the path, which is a task queue.
+/// The worker pool in the path. It is a task queue.
 pub(super) fn worker_pool(call: &Call) -> Result<TaskQueueId, ApiError> {
     match call.text_param("provisionerId") {
         "" => {
@@ -93,7 +92,7 @@ fn shown(name: &WorkerName, worker: &Registered) -> Result<Response, ApiError> {
     })
 }
 
-/// The body that creates the worker of the examples.
+/// Body that creates the example worker.
 fn new_worker(sample: &Sample) -> Value {
     json!({
         "expires": sample.after(30 * DAY_MINUTES),
@@ -102,7 +101,7 @@ fn new_worker(sample: &Sample) -> Value {
     })
 }
 
-/// The worker of the examples.
+/// The example worker.
 fn a_worker(sample: &Sample, state: &str) -> Value {
     json!({
         "workerPoolId": QUEUE,
@@ -118,7 +117,7 @@ fn a_worker(sample: &Sample, state: &str) -> Value {
     })
 }
 
-/// Credentials of the worker of the examples.
+/// Credentials of the example worker.
 fn example_credentials() -> Value {
     json!({
         "clientId": "worker/static/acme/linux/rack-1/worker-1",
@@ -127,7 +126,7 @@ fn example_credentials() -> Value {
     })
 }
 
-/// The name of the worker of the examples.
+/// Name of the example worker.
 fn example_name() -> Value {
     json!({"workerPoolId": QUEUE, "workerGroup": "rack-1", "workerId": "worker-1"})
 }
@@ -141,7 +140,7 @@ pub fn create_worker() -> Endpoint {
         .described("worker-manager", "Create a worker, so that it can register", describe_create_worker)
 }
 
-/// With all scopes of [`WorkerName::scopes`](tenure_domain::registration::WorkerName::scopes).
+/// Lists all scopes of [`WorkerName::scopes`](tenure_domain::registration::WorkerName::scopes).
 const ABOUT: &str = "\
     The worker registers with `providerInfo.staticSecret` and gets `providerInfo.workerConfig`. A worker pool is a \
     task queue and need not be created. A repeat with the same secret returns the worker as it is.\n\n\
@@ -380,7 +379,8 @@ async fn handle_worker(app: Api, call: Arc<Call>) -> Result<Response, ApiError> 
     shown(&name, &found)
 }
 
-/// `POST /api/tenure/v1/workers/:taskQueueId/:workerGroup/:workerId/removed`: also for workers that never registered.
+/// `POST /api/tenure/v1/workers/:taskQueueId/:workerGroup/:workerId/removed`: also for workers that
+/// never registered.
 pub fn worker_removed() -> Endpoint {
     Endpoint::post("workerRemoved", handle_worker_removed)
         .scopes(Scope("worker-manager:remove-worker:<taskQueueId>/<workerGroup>/<workerId>"))
@@ -408,7 +408,7 @@ mod tests {
     use tenure_domain::registration::WorkerName;
 
     #[test]
-    fn every_scope_that_a_worker_gets_is_described() {
+    fn every_worker_scope_is_described() {
         let [pool, group, id] = ["the/pool", "group", "worker"];
         let name = WorkerName { pool: pool.parse().unwrap(), group: group.parse().unwrap(), id: id.parse().unwrap() };
         for scope in name.scopes() {

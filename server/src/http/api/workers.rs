@@ -7,10 +7,9 @@ use tenure_domain::worker::check_info;
 use tenure_engine::ops::workers::{self as ops, KnownWorker, Name};
 use tenure_store::workers::{Quarantine, QuarantineRow, Wanted, WorkerRow};
 
-/// The reason in the history of quarantines where none was given.
+/// Default reason in the history of quarantines.
 const NO_INFO: &str = "[unspecified]";
 
-/// In minutes.
 const DAY_MINUTES: i64 = 24 * 60;
 
 /// A run of a task.
@@ -18,9 +17,9 @@ const DAY_MINUTES: i64 = 24 * 60;
 #[serde(rename_all = "camelCase")]
 #[schema(as = TaskRun)]
 struct RunBody {
-    /// The task.
+    /// Id of the task.
     task_id: TaskId,
-    /// The run.
+    /// Number of the run.
     run_id: RunId,
 }
 
@@ -35,13 +34,13 @@ impl From<(TaskId, RunId)> for RunBody {
 #[serde(rename_all = "camelCase")]
 #[schema(as = QuarantineDetails)]
 struct DetailsBody {
-    /// Who made it.
+    /// Client that made the change.
     client_id: String,
-    /// When.
+    /// Time of the change.
     updated_at: Timestamp,
-    /// Until when the worker was to get no work.
+    /// End of the quarantine, as set by the change.
     quarantine_until: Timestamp,
-    /// Why.
+    /// Reason for the change.
     quarantine_info: String,
 }
 
@@ -55,18 +54,18 @@ struct WorkerBody {
     task_queue_id: TaskQueueId,
     worker_group: String,
     worker_id: String,
-    /// Its last claims, oldest first; at most 20.
+    /// Most recent claims, oldest first; at most 20.
     recent_tasks: Vec<RunBody>,
-    /// Until when it is shown, unless it is seen again.
+    /// Time when the entry disappears, unless the worker contacts the server again.
     expires: Timestamp,
-    /// Until when it gets no work. May be over; absent if it was never quarantined.
+    /// End of the quarantine, possibly in the past; absent if the worker was never quarantined.
     #[serde(skip_serializing_if = "Option::is_none")]
     quarantine_until: Option<Timestamp>,
-    /// The changes of its quarantine, oldest first; the last hundred.
+    /// Most recent changes of the quarantine, oldest first; at most 100.
     quarantine_details: Vec<DetailsBody>,
-    /// When it was first seen.
+    /// First contact with the worker.
     first_claim: Timestamp,
-    /// When it was last seen.
+    /// Last contact with the worker.
     last_date_active: Timestamp,
     /// Always empty; clients expect the field.
     #[schema(value_type = Vec<Object>)]
@@ -99,7 +98,7 @@ impl From<KnownWorker> for WorkerBody {
     }
 }
 
-/// The worker that the path names, if there can be one in its queue. To be asked when the caller's scopes were checked.
+/// The worker in the path, if its queue can exist. Call this after checking the caller's scopes.
 fn name(call: &Call) -> Result<Name, ApiError> {
     let (queue, group, id) = (call.queue_of_halves()?, call.worker_group()?, call.worker_id()?);
     let missing = || {
@@ -112,7 +111,7 @@ fn name(call: &Call) -> Result<Name, ApiError> {
     Ok(Name { queue: queue.ok_or_else(missing)?, group: group.to_string(), id: id.to_string() })
 }
 
-/// The worker of the examples.
+/// The example worker.
 fn a_worker(sample: &Sample) -> Value {
     json!({
         "provisionerId": "acme",
@@ -129,8 +128,9 @@ fn a_worker(sample: &Sample) -> Value {
     })
 }
 
-/// `PUT /provisioners/:provisionerId/worker-types/:workerType/:workerGroup/:workerId`. Not to be confused with the path
-/// of quarantineWorker, which has one segment more, even if the worker's group is called `workers`.
+/// `PUT /provisioners/:provisionerId/worker-types/:workerType/:workerGroup/:workerId`. The path of
+/// quarantineWorker has one segment more, so the two differ even if the worker group is called
+/// `workers`.
 pub fn declare_worker() -> Endpoint {
     Endpoint::put("declareWorker", handle_declare_worker).scopes(SCOPES).early_check(may_declare).described(
         "queue",
@@ -139,7 +139,7 @@ pub fn declare_worker() -> Endpoint {
     )
 }
 
-/// There is one property, and it is set either way.
+/// The only property, so the scope is required in every case.
 const SCOPES: Template = Scope("queue:declare-worker:<provisionerId>/<workerType>/<workerGroup>/<workerId>#expires");
 
 fn describe_declare_worker(operation: Operation, sample: &Sample) -> Operation {
@@ -162,14 +162,14 @@ async fn handle_declare_worker(app: Api, call: Arc<Call>) -> Result<Response, Ap
     ok(&WorkerBody::from(worker))
 }
 
-/// The worker that the path names, in a queue that tasks can have: it is made if there is none.
+/// The worker in the path. Its queue id must be valid, because the worker is created if missing.
 fn declared(call: &Call) -> Result<Name, ApiError> {
     let queue = TaskQueueId::new(&call.provisioner_id()?, &call.worker_type()?);
     let (group, id) = (call.worker_group()?, call.worker_id()?);
     Ok(Name { queue, group: group.to_string(), id: id.to_string() })
 }
 
-/// What declareWorker requires.
+/// Checks the scopes and the arguments of declareWorker.
 fn may_declare(call: &Call) -> Result<(), ApiError> {
     call.authorize_by_path()?;
     call.no_query()?;
@@ -197,21 +197,21 @@ async fn handle_get_worker(app: Api, call: Arc<Call>) -> Result<Response, ApiErr
     ok(&WorkerBody::from(worker))
 }
 
-/// A worker in a list.
+/// A listed worker.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = ListedWorker)]
 struct Entry {
     worker_group: String,
     worker_id: String,
-    /// When it was first seen.
+    /// First contact with the worker.
     first_claim: Timestamp,
-    /// When it was last seen.
+    /// Last contact with the worker.
     last_date_active: Timestamp,
-    /// What it claimed last, if it has claimed anything.
+    /// Most recent claim, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     latest_task: Option<RunBody>,
-    /// Until when it gets no work; only while that is so.
+    /// End of the quarantine; absent if the worker is not quarantined.
     #[serde(skip_serializing_if = "Option::is_none")]
     quarantine_until: Option<Timestamp>,
 }
@@ -221,9 +221,9 @@ struct Entry {
 #[serde(rename_all = "camelCase")]
 #[schema(as = Workers)]
 struct ListBody {
-    /// By group and id.
+    /// Ordered by worker group and worker id.
     workers: Vec<Entry>,
-    /// For the next page; absent on the last one.
+    /// Token for the next page; absent on the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
     continuation_token: Option<String>,
 }
@@ -300,13 +300,13 @@ fn entry(row: WorkerRow) -> Result<Entry, ApiError> {
     })
 }
 
-/// The place in a list that a token names. Neither part of it has a slash.
+/// Splits a continuation token. Neither part contains a slash.
 fn split(place: &str) -> Result<(&str, &str), ApiError> {
     place.split_once('/').ok_or_else(ApiError::unknown_token)
 }
 
-/// The client that the history names if a worker was quarantined without credentials, which takes a role `anonymous` that
-/// may.
+/// Client id recorded for quarantines without credentials. The role `anonymous` must grant them the
+/// scope.
 const ANONYMOUS: &str = "anonymous";
 
 /// `PUT /provisioners/:provisionerId/worker-types/:workerType/workers/:workerGroup/:workerId`
@@ -355,7 +355,7 @@ async fn handle_quarantine_worker(app: Api, call: Arc<Call>) -> Result<Response,
     ok(&WorkerBody::from(worker))
 }
 
-/// What quarantineWorker requires.
+/// Checks the scopes and the arguments of quarantineWorker.
 fn may_quarantine(call: &Call) -> Result<(), ApiError> {
     call.authorize_by_path()?;
     call.no_query()?;

@@ -12,13 +12,13 @@ use tenure_engine::events::page::{self, Page};
 struct Body {
     /// Oldest first.
     events: Vec<Event>,
-    /// The cursor for the next page.
+    /// Cursor for the next page.
     after: i64,
 }
 
-/// `GET /api/tenure/v1/events?after=&limit=`: events after a position, oldest first. A client that reads after the
-/// answer to a change has arrived finds the events of that change. With `after=latest` there are none, and the cursor
-/// is the newest position.
+/// `GET /api/tenure/v1/events?after=&limit=`: events after a position, oldest first. Once the
+/// response to a change has arrived, its events are listed. `after=latest` returns no events, and
+/// the newest position as the cursor.
 pub fn endpoint() -> Endpoint {
     Endpoint::get("listEvents", list_events).scopes(SCOPES).large_answer().described(
         "tenure",

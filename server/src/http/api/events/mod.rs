@@ -14,24 +14,24 @@ use tenure_engine::events::{Ahead, Start};
 
 use crate::http::api::prelude::*;
 
-/// Events of one page by default.
+/// Default page size.
 const LIMIT_DEFAULT: usize = 100;
 
-/// Events of one page at most.
+/// Maximum page size.
 const LIMIT_MAX: usize = 1_000;
 
-/// What a position looks like.
+/// Format of a position.
 const POSITION: &str = "a position: 0 or a whole number, or latest";
 
-/// For reading events, in either way.
+/// Scope for reading events, as a list or a stream.
 const SCOPES: Template = Scope("tenure:list-events");
 
-/// Reads a position to start after.
+/// Parses a position to start after.
 fn read_position(text: &str) -> Option<Start> {
     text.parse().ok().filter(|position| (0..i64::MAX).contains(position)).map(Start::After)
 }
 
-/// The query of a reader of events.
+/// Query parameters for reading events.
 struct EventQuery {
     start: Option<Start>,
     filter: Filter,
@@ -39,7 +39,7 @@ struct EventQuery {
 }
 
 impl EventQuery {
-    /// Reads the query parameters, of which only these are accepted.
+    /// Parses the query parameters and refuses parameters other than `names`.
     fn read(call: &Call, names: &[&str]) -> Result<Self, ApiError> {
         let mut query = Self { start: None, filter: Filter::default(), limit: LIMIT_DEFAULT };
         for (name, value) in call.query(names)? {
@@ -61,7 +61,7 @@ impl EventQuery {
     }
 }
 
-/// The refusal of a cursor before the oldest event.
+/// Refuses a cursor before the oldest event.
 fn gone(oldest: i64) -> ApiError {
     ApiError::new(
         ErrorCode::ResourceExpired,
@@ -69,7 +69,7 @@ fn gone(oldest: i64) -> ApiError {
     )
 }
 
-/// The refusal of a cursor beyond the newest event.
+/// Refuses a cursor beyond the newest event.
 fn ahead(Ahead { position, newest }: Ahead) -> ApiError {
     ApiError::new(
         ErrorCode::InputError,
@@ -80,12 +80,12 @@ fn ahead(Ahead { position, newest }: Ahead) -> ApiError {
     )
 }
 
-/// A position in the log of events.
+/// Schema of a position in the event log.
 fn position() -> Value {
     json!({"type": "integer", "format": "int64", "minimum": 0, "maximum": i64::MAX - 1})
 }
 
-/// What the log and the stream of events have in common.
+/// Common part of both descriptions.
 fn reading(operation: Operation, after: &str, example: &Value) -> Operation {
     let position = json!({"oneOf": [position(), {"const": "latest"}]});
     let one = format!(
@@ -113,7 +113,7 @@ fn reading(operation: Operation, after: &str, example: &Value) -> Operation {
         )
 }
 
-/// The event of the examples.
+/// The example event.
 fn an_event(sample: &Sample) -> Value {
     json!({
         "position": 2,

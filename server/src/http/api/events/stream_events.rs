@@ -1,8 +1,8 @@
-//! streamEvents: events as they happen, as Server-Sent Events.
+//! streamEvents: new events as Server-Sent Events.
 //!
-//! A stream is a task of its own that fills a channel of one frame, and a body that empties it as fast as the reader
-//! reads. So a reader that does not read suspends its own task and nothing else, and a task whose reader is stuck still
-//! notices that the server drains or that the client lost its access.
+//! A task per stream fills a channel of one frame, and the body empties it as fast as the reader
+//! reads. A stalled reader suspends only its own task. That task still notices a drain of the
+//! server or the loss of the client's access.
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
@@ -24,22 +24,23 @@ use tenure_engine::events::render::RenderedEvent;
 use tenure_engine::events::stream::{BadStart, Step, Stream};
 use tenure_engine::events::tail::LISTENERS_MAX;
 
-/// After this long without an event a stream sends a keep-alive comment.
+/// Idle time before a keep-alive comment.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// How soon a reader reconnects after its stream has ended, unless it has its own setting.
+/// Reconnect delay for readers without their own setting, in milliseconds.
 const RECONNECT_AFTER_MS: u32 = 1_000;
 
-/// How soon reading the log is tried again after the database did not answer.
+/// Delay before a retry after a failed read of the log.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 
-/// How long the end of a stream may take to reach its reader before the connection is closed.
+/// Time for the end of a stream to reach its reader, before the connection is closed.
 const FINAL_FRAME_MAX: Duration = Duration::from_secs(1);
 
-/// The header with the position that a reader saw last.
+/// Header with the last position that the reader saw.
 const LAST_EVENT_ID: &str = "last-event-id";
 
-/// `GET /api/tenure/v1/events/stream`: events after a position, oldest first, and then each new one.
+/// `GET /api/tenure/v1/events/stream`: events after a position, oldest first, then new ones as they
+/// occur.
 pub fn endpoint() -> Endpoint {
     Endpoint::get("streamEvents", stream_events).scopes(SCOPES).described(
         "tenure",
@@ -66,7 +67,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .answers_with(200, "The stream", "text/event-stream", &stream_schema(), &lines.into())
 }
 
-/// The stream is a text; read as Server-Sent Events, each event is an object.
+/// Schema of a stream: a text, or as Server-Sent Events an object per event.
 fn stream_schema() -> Value {
     let text = json!({"type": "string"});
     json!({"type": ["string", "object"], "properties": {"id": text, "event": text, "data": text}})
@@ -91,7 +92,7 @@ async fn stream_events(app: Api, call: Arc<Call>) -> Result<Response, ApiError> 
     let writer = EventWriter { app: Arc::clone(&app), stream, frames, silent_until: Instant::now() };
     app.tasks.spawn(run(writer, call));
     let body = poll_fn(move |cx| sent.poll_recv(cx).map(|frame| frame.map(Ok::<_, Infallible>)));
-    // The connection ends with the stream: nothing else is ever sent on it. Proxies must not buffer it.
+    // The connection closes with the stream. Proxies must not buffer it.
     let headers = [(CONTENT_TYPE.as_str(), "text/event-stream"), (CONNECTION.as_str(), "close")];
     Ok((headers, [("x-accel-buffering", "no")], Body::from_stream(body)).into_response())
 }
@@ -103,7 +104,8 @@ fn bad_start(why: BadStart) -> ApiError {
     }
 }
 
-/// Sends events until the reader disconnects, loses its access, asks for what is purged, or the server drains.
+/// Sends events until the reader disconnects or loses its access, its position is purged, or the
+/// server drains.
 async fn run(mut writer: EventWriter, call: Arc<Call>) {
     let streams = metrics::gauge!("tenure_event_streams");
     streams.increment(1);
@@ -115,7 +117,8 @@ async fn run(mut writer: EventWriter, call: Arc<Call>) {
         () = call.access_ended(&app.intake) => false,
         _ = writer.write_all() => false,
     };
-    // This ends the body. It also drops the application, and with it the engine, whose batchers end when nothing holds it.
+    // Ends the body. Also drops the application and with it the engine: its batchers end when it is
+    // no longer used.
     drop((writer, app, frames));
     streams.decrement(1);
     if !disconnected && let Some(connection) = &call.connection {
@@ -127,7 +130,7 @@ async fn run(mut writer: EventWriter, call: Arc<Call>) {
 /// The reader has disconnected.
 struct Disconnected;
 
-/// The end of a stream on this side.
+/// Writes one stream's events.
 struct EventWriter {
     app: Api,
     stream: Stream,
@@ -141,7 +144,8 @@ impl EventWriter {
         loop {
             let mut frame = String::new();
             match self.stream.next(self.silent_until).await {
-                // No event for so long; or, if the filter matches little, none that it matched.
+                // Without events: the keep-alive is due, or the filter matched none of the new
+                // events.
                 Ok(Step::Events(events)) => events.iter().for_each(|event| write_event(&mut frame, event)),
                 Ok(Step::Gone(oldest)) => {
                     return self.write(format!("event: gone\ndata: {{\"after\":{oldest}}}\n\n")).await;
@@ -154,7 +158,7 @@ impl EventWriter {
                 }
             }
             if frame.is_empty() && Instant::now() >= self.silent_until {
-                // The id moves the cursor of a reader whose filter has matched nothing.
+                // The id advances the cursor of a reader whose filter matched nothing.
                 frame = format!(": keep-alive\nid: {}\n\n", self.stream.after());
             }
             if !frame.is_empty() {

@@ -1,4 +1,4 @@
-//! appendLiveLog: a piece of a log from the worker that writes it.
+//! appendLiveLog: receives a piece of a log from its worker.
 
 use tenure_api::errors::ErrorCode::InputTooLarge;
 use tenure_api::live_log::{LIVE_LOG_CHUNK_MAX, LiveLogAppended};
@@ -17,7 +17,7 @@ pub fn endpoint() -> Endpoint {
     )
 }
 
-/// The credentials of the claim have it.
+/// The credentials of the claim include it.
 const SCOPES: Template = Scope("queue:create-artifact:<taskId>/<runId>");
 
 fn describe(operation: Operation, _: &Sample) -> Operation {

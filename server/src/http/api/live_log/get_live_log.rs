@@ -1,4 +1,4 @@
-//! getLiveLog: the log of a run while it is written.
+//! getLiveLog: reads a run's log while it is written.
 
 use std::convert::Infallible;
 
@@ -26,9 +26,9 @@ pub fn endpoint() -> Endpoint {
     )
 }
 
-/// As of the artifact that refers to it.
+/// The scope of the artifact that refers to the log.
 const SCOPES: Template = Scope("queue:get-artifact:public/logs/live.log");
-/// A log was made by a task, which is not trusted: whatever a browser takes it for, it belongs to no origin.
+/// Logs come from untrusted tasks: however a browser interprets one, it gets no origin.
 const POLICY: HeaderValue = HeaderValue::from_static("default-src 'none'; sandbox");
 
 fn describe(operation: Operation, _: &Sample) -> Operation {
@@ -81,13 +81,14 @@ async fn get_live_log(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     ];
     let mut response = (headers, Body::from_stream(body)).into_response();
     if from_browser {
-        // The policy is against what the log may be taken for: scripts of other sites may read it like any other answer.
+        // The policy protects against misinterpretation. Scripts of other sites may read the log as
+        // any other response.
         response.headers_mut().insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
     }
     Ok(response)
 }
 
-/// Passes the pieces on as fast as the reader reads, until there are no more or the reader has disconnected.
+/// Forwards pieces at the reader's speed, until the log ends or the reader disconnects.
 async fn forward(mut pieces: mpsc::Receiver<Bytes>, frames: mpsc::Sender<Bytes>) {
     loop {
         let piece = tokio::select! {

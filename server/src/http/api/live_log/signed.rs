@@ -1,4 +1,4 @@
-//! For an artifact that refers to a live log of this server: a signed URL that is valid for a while, like that of stored bytes.
+//! Signed URLs, valid for a limited time, for artifacts that refer to a live log of this server.
 
 use chrono::{DateTime, Utc};
 use http::Uri;
@@ -8,15 +8,16 @@ use tenure_domain::artifact::GET_URL_LIFE;
 
 use crate::http::api::prelude::*;
 
-/// Where the log of a run is, below the root URL.
+/// Path of a run's live log below the root URL.
 fn path(task: TaskId, run: RunId) -> String {
     format!("/api/tenure/v1/tasks/{task}/runs/{run}/live-log")
 }
 
-/// The URL of a reference: signed with this scope if it leads to the live log of this run here, otherwise as it is.
+/// Returns the target of a reference. If it is the run's live log on this server, the URL is signed
+/// with `scope`.
 ///
 /// # Errors
-/// The URL cannot be signed.
+/// Returns an error if the URL cannot be signed.
 pub fn reference(
     app: &Api,
     (task, run): (TaskId, RunId),
@@ -29,7 +30,7 @@ pub fn reference(
     if resource != path(task, run) {
         return Ok(url.to_owned());
     }
-    // What a worker has put behind the path may be nothing that any request can have: then it leads nowhere.
+    // A worker may have appended text that no request can contain. Then the URL is left unsigned.
     let Ok(parsed) = url.parse::<Uri>() else { return Ok(url.to_owned()) };
     let no_host = || ApiError::internal("the URL of a live log cannot be signed: it has no host");
     let host = parsed.host().ok_or_else(no_host)?;

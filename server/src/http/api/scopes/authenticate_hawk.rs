@@ -9,11 +9,11 @@ use crate::http::api::clients::{NEVER_MS, timestamp};
 use crate::http::api::prelude::*;
 use crate::http::docs::parameters::UNKNOWN_ARGUMENT;
 
-/// For how long a service may rely on the scopes of anonymous callers.
+/// How long a service may rely on the scopes of anonymous callers, in milliseconds.
 const NO_AUTH_MS: i64 = 15 * 60 * 1000;
 
-/// `POST /authenticate-hawk`: another service asks who sent it a request. The body of that request stays there, and so
-/// does the check of its hash.
+/// `POST /authenticate-hawk`: authenticates a request that another service received. The request's
+/// body stays at that service, which checks its hash.
 pub fn endpoint() -> Endpoint {
     Endpoint::post("authenticateHawk", authenticate_hawk).no_pool().secret_body().others_head().described(
         "auth",
@@ -52,7 +52,7 @@ async fn authenticate_hawk(app: Api, call: Arc<Call>) -> Result<Response, ApiErr
         ..RequestParts::default()
     };
     let now = app.intake.now().await?;
-    // A token that is sent as it is proves nothing about a request, so Basic is not for other services.
+    // A plain token proves nothing about a request, so other services cannot use Basic.
     let header = match request.authorization.map(Header::parse).transpose() {
         Ok(header) => header,
         Err(error) => return ok(&Authentication::AuthFailed { message: error.to_string() }),

@@ -1,4 +1,4 @@
-//! What scopes and credentials amount to: for callers themselves, for other services, and for tests of clients.
+//! Scopes and credentials: queries by callers and other services, and tests of clients.
 
 pub mod authenticate_hawk;
 pub mod current_scopes;

@@ -1,4 +1,4 @@
-//! testAuthenticate, testAuthenticateGet: the request itself is the test.
+//! testAuthenticate, testAuthenticateGet: test the request's own authentication.
 
 use tenure_api::auth::{TestAuthenticateRequest, TestAuthenticateResponse};
 use tenure_api::errors::ErrorCode::{AuthenticationFailed, InsufficientScopes, InvalidRequestArguments};
@@ -9,13 +9,13 @@ use crate::http::docs::parameters::UNKNOWN_ARGUMENT;
 use tenure_domain::roles::check_scopes;
 use tenure_domain::scopes::Expression;
 
-/// What the client `tester` has where the request cannot say so.
+/// Scopes of the client `tester` if the request cannot state them.
 const TESTER_SCOPES: [&str; 2] = ["test:*", "auth:create-client:test:*"];
 
-/// What testAuthenticateGet needs.
+/// Scope that testAuthenticateGet requires.
 const TESTER_REQUIRED: &str = "test:authenticate-get";
 
-/// `POST /test-authenticate`. Its only client is `tester` with the token `no-secret`.
+/// `POST /test-authenticate`. The only client is `tester` with the token `no-secret`.
 pub fn with_body() -> Endpoint {
     Endpoint::post("testAuthenticate", test_authenticate).no_pool().described(
         "auth",
@@ -32,7 +32,7 @@ pub fn with_body() -> Endpoint {
     )
 }
 
-/// `GET /test-authenticate-get/`: the same for requests without a body, and for signed URLs.
+/// `GET /test-authenticate-get/`: for requests without a body, and for signed URLs.
 pub fn without_body() -> Endpoint {
     Endpoint::get("testAuthenticateGet", test_authenticate_get).no_pool().described(
         "auth",
@@ -73,14 +73,14 @@ async fn test_authenticate_get(app: Api, call: Arc<Call>) -> Result<Response, Ap
     test(&app, &call, TESTER_SCOPES.map(str::to_owned).to_vec(), vec![TESTER_REQUIRED.to_owned()]).await
 }
 
-/// How many scopes of the one list may be compared with scopes of the other: anyone may ask.
+/// Maximum number of compared pairs of scopes, because anyone may call this.
 const PAIRS_MAX: usize = 1_000_000;
 
 async fn test(app: &Api, call: &Call, client_scopes: Vec<String>, required: Vec<String>) -> Result<Response, ApiError> {
     let principal: Principal =
         Tester::new(client_scopes).authenticate(&call.request_parts(), app.intake.now().await?)?;
     principal.authorize(&Expression::all_of(required))?;
-    // A request that needs no scopes may be anonymous.
+    // A request without required scopes may be anonymous.
     let client_id = principal.client_id.as_deref().unwrap_or_default();
     ok(&TestAuthenticateResponse { client_id, scopes: principal.scopes.iter().collect() })
 }
