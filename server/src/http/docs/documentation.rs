@@ -1,4 +1,4 @@
-//! The OpenAPI document and its user interface, both from the program itself.
+//! The OpenAPI document and its user interface, both embedded in the program.
 
 use std::sync::{Arc, LazyLock};
 
@@ -20,17 +20,17 @@ use crate::http::docs::state::{Docs, Endpoint};
 use crate::http::error::ApiError;
 use crate::http::files::{File, Life};
 
-/// What the interface's pages may do: run and show what came with them, and call this server. Styles are set in
-/// attributes.
+/// The interface's pages may run and show only bundled files and call this server. They set styles
+/// in attributes.
 const POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 );
 
-/// How long the document stays as it is. Its dates are good for longer, and making it takes a processor for a while.
+/// Lifetime of the rendered document. Its dates stay valid for longer, and rendering is expensive.
 const DOCUMENT_LIFE_MS: i64 = 60_000;
 
-/// Relative, so that it works below any root URL. Access tokens are not stored by the browser.
+/// A relative URL works below any root URL. The browser stores no access tokens.
 static SETTINGS: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
     let config = Config::new(["../openapi.json"]);
     Arc::new(
@@ -43,7 +43,7 @@ static SETTINGS: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
     )
 });
 
-/// `GET /openapi.json`: with examples that work today.
+/// `GET /openapi.json`: its examples work on the day of the request.
 pub fn openapi() -> Endpoint {
     Endpoint::get("openapi", answer_document).no_pool().described("service", "This document", |operation, _| {
         operation
@@ -59,7 +59,7 @@ pub fn openapi() -> Endpoint {
     })
 }
 
-/// `GET /docs`: the interface's files are found relative to `/docs/`.
+/// `GET /docs`: redirects, because the interface's files are relative to `/docs/`.
 pub fn docs() -> Endpoint {
     let summary = "The way to the user interface of this document";
     Endpoint::get("docs", redirect).no_pool().described("service", summary, |operation, _| {
@@ -118,7 +118,7 @@ async fn answer_file(app: Docs, call: Arc<Call>) -> Result<Response, ApiError> {
     }
 }
 
-/// Looks the file up in the program, which costs next to nothing: invented names are refused before anything is made or
+/// Finds an embedded file, which is cheap. Unknown names are refused before anything is rendered or
 /// waited for.
 fn find_file(name: &str) -> Result<SwaggerFile<'static>, ApiError> {
     let found = serve(name, Arc::clone(&SETTINGS)).map_err(|error| ApiError::internal(&error.to_string()))?;
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_that_no_file_has_is_refused_before_a_file_is_made() {
+    fn unknown_file_name_is_refused() {
         for name in ["", "index.html", "swagger-ui.css", "swagger-initializer.js"] {
             assert!(find_file(name).is_ok(), "{name:?}");
         }

@@ -1,8 +1,9 @@
-//! The OpenAPI document: the route table and the descriptions of its operations, put together.
+//! The OpenAPI document, built from the route table and the descriptions of operations.
 //!
-//! Paths, methods and names come from the table that serves requests, bodies from the types that are read and written,
-//! error statuses from the error codes, scopes from the templates that are checked. What is written by hand, beside each
-//! handler, are sentences and examples; tests hold them against the schemas and a real server.
+//! Paths, methods and names come from the routing table, bodies from the serialized types, error
+//! statuses from the error codes, and scopes from the checked templates. Only sentences and
+//! examples are written by hand, beside each handler. Tests check them against the schemas and a
+//! real server.
 
 pub(super) mod documentation;
 pub(super) mod operation;
@@ -28,7 +29,7 @@ use super::error::ErrorBody;
 use super::poll::description::{error_schema, message_schema};
 use super::routes::Route;
 
-/// The tags of operations, and what they mean.
+/// Tags of operations and their meanings.
 const TAGS: [(&str, &str); 8] = [
     ("queue", "The Taskcluster Queue API: tasks, claims, reports, counts"),
     ("object", "The Taskcluster Object API: uploads and downloads"),
@@ -40,10 +41,10 @@ const TAGS: [(&str, &str); 8] = [
     ("service", "Health, measurements, documentation"),
 ];
 
-/// The operation of the examples of errors, as far as it can give them.
+/// Operation shown in examples of errors, if it can return the error.
 const EXAMPLE: &str = "createTask";
 
-/// The descriptions of all endpoints, each once, in the order of their tags.
+/// Describes each endpoint once, in the order of the tags.
 fn operations(routes: &[Route], sample: &Sample) -> Vec<Operation> {
     let mut described = BTreeSet::new();
     let first = routes.iter().filter(|route| described.insert(route.endpoint.name));
@@ -52,7 +53,7 @@ fn operations(routes: &[Route], sample: &Sample) -> Vec<Operation> {
     operations
 }
 
-/// The document as text, one line per operation and per schema, so that a change of an endpoint is a small diff.
+/// Renders the document with one line per operation and schema, for small diffs.
 #[must_use]
 pub fn in_lines(document: &Value) -> String {
     fn text(value: &Value, depth: usize) -> String {
@@ -70,7 +71,7 @@ pub fn in_lines(document: &Value) -> String {
     text(document, 0)
 }
 
-/// The document of these routes.
+/// Builds the document of these routes.
 #[must_use]
 pub fn document(routes: &[Route], sample: &Sample) -> Value {
     describe(routes, operations(routes, sample), sample)
@@ -85,8 +86,7 @@ fn describe(routes: &[Route], operations: Vec<Operation>, sample: &Sample) -> Va
     let examples = error_examples(&operations);
     let targets = link_targets(routes, &operations);
     for mut operation in operations {
-        // An operation may be found at several paths. Its name can be in the document once, so that the others are
-        // listed in its text.
+        // The document allows a name only once, so the text lists an operation's further paths.
         let mut at = routes.iter().filter(|route| route.endpoint.name == operation.name);
         let Some(route) = at.next() else { continue };
         schemas.append(&mut operation.schemas);
@@ -111,7 +111,7 @@ fn describe(routes: &[Route], operations: Vec<Operation>, sample: &Sample) -> Va
             "description": ABOUT,
             "license": {"name": "MPL-2.0", "identifier": "MPL-2.0"},
         },
-        // Relative to the document, so that it is right behind any proxy.
+        // Relative to the document, to work behind any proxy.
         "servers": [{"url": ".", "description": "The server that this document came from"}],
         "tags": TAGS.map(|(name, about)| json!({"name": name, "description": about})),
         "paths": paths,
@@ -157,7 +157,7 @@ fn security_schemes() -> Value {
     })
 }
 
-/// The operations whose paths have parameters, and which.
+/// Operations with path parameters, and the parameters' names.
 fn link_targets(routes: &[Route], operations: &[Operation]) -> Vec<(&'static str, Vec<String>)> {
     let of_one = |operation: &Operation| {
         let route = routes.iter().find(|route| route.endpoint.name == operation.name)?;
@@ -166,7 +166,7 @@ fn link_targets(routes: &[Route], operations: &[Operation]) -> Vec<(&'static str
     operations.iter().filter_map(of_one).collect()
 }
 
-/// What can be called with what an operation names: whatever needs no more than that.
+/// Links to operations whose path parameters are all among the values that `operation` names.
 fn links(operation: &Operation, targets: &[(&'static str, Vec<String>)]) -> Map<String, Value> {
     let value = |name: &String| operation.names.iter().find(|(key, _)| key == name).map(|(_, value)| *value);
     let link = |(target, names): &(&'static str, Vec<String>)| {
@@ -286,7 +286,7 @@ fn error_xml(refusals: &[&Refusal]) -> Value {
     }})
 }
 
-/// Every error of a code has the same form; only its message differs.
+/// All errors with one code have the same form; only the message differs.
 fn examples(refusals: &[&Refusal]) -> Map<String, Value> {
     let refer = |refusal: &&Refusal| {
         let name = example_name(refusal);
@@ -303,7 +303,7 @@ fn example_name(refusal: &Refusal) -> String {
     }
 }
 
-/// An example of each error that some operation can give.
+/// An example of every error that some operation can return.
 fn error_examples(operations: &[Operation]) -> Map<String, Value> {
     let one = |refusal: &Refusal| {
         let (code, when) = (&refusal.code, &refusal.when);
@@ -322,11 +322,12 @@ fn error_examples(operations: &[Operation]) -> Map<String, Value> {
         (example_name(refusal), json!({"value": value}))
     };
     let example = operations.iter().filter(|operation| operation.name == EXAMPLE);
-    // The last one wins.
+    // The last example wins.
     operations.iter().rev().chain(example).flat_map(|operation| operation.refusals.iter().map(one)).collect()
 }
 
-/// utoipa declares every optional field nullable. On this wire a field is absent instead.
+/// Removes null from optional fields, which utoipa declares nullable. In this API such fields are
+/// absent instead.
 fn absent_not_null(schema: &mut Value) {
     match schema {
         Value::Array(parts) => parts.iter_mut().for_each(absent_not_null),

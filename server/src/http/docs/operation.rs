@@ -1,5 +1,5 @@
-//! The description of one operation in the document, built up line by line beside its handler. What every operation of
-//! a kind has in common, such as the errors that any of them can give, is added here and is in no description.
+//! The description of one operation, built line by line beside its handler. Parts common to a kind
+//! of operation, such as errors that all of them can return, are added here.
 
 use serde_json::{Map, Value, json};
 use tenure_api::errors::ErrorCode;
@@ -14,54 +14,52 @@ use crate::http::body::BODY_MAX;
 use crate::http::poll::error::Code;
 use crate::http::scopes::Template;
 
-/// Schemas by name, as utoipa gives them.
+/// Schemas by name, as utoipa returns them.
 pub type Schemas = Vec<(String, RefOr<Schema>)>;
 
-/// What an error looks like.
+/// Format of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::http) enum Form {
-    /// As everywhere in the API.
+    /// The usual format of the API.
     Api,
-    /// That of the poll API.
+    /// Format of the poll API.
     Queue,
-    /// That of artifacts' bytes.
+    /// Format of stored bytes.
     Artifact,
 }
 
-/// A refusal: its code, its status, and when it comes.
+/// A refusal: code, status and condition.
 #[derive(Clone, Debug)]
 pub(in crate::http) struct Refusal {
     pub(in crate::http) code: String,
     pub(in crate::http) status: u16,
     pub(in crate::http) when: String,
-    /// What it looks like.
     pub(in crate::http) form: Form,
 }
 
-/// The description of one operation.
 #[derive(Clone)]
 pub struct Operation {
-    /// What the API calls it; a route has the same name.
+    /// Operation name in the API; its route has the same name.
     pub name: &'static str,
     pub(in crate::http) tag: &'static str,
-    /// Its stability: `stable`, `experimental` or `deprecated`, as in Taskcluster.
+    /// `stable`, `experimental` or `deprecated`, as in Taskcluster.
     pub(in crate::http) stability: &'static str,
-    /// Under which heading a reference shows it.
+    /// Heading in a reference.
     pub(in crate::http) category: &'static str,
     pub(in crate::http) summary: &'static str,
     pub(in crate::http) about: String,
     pub(in crate::http) access: Access,
-    /// Those of the query, and headers.
+    /// Query parameters and headers.
     pub(in crate::http) parameters: Vec<Value>,
     pub(in crate::http) request: Option<Value>,
     pub(in crate::http) answers: Vec<(u16, Value)>,
     pub(in crate::http) refusals: Vec<Refusal>,
     pub(in crate::http) schemas: Schemas,
-    /// What other operations can be called with after it.
+    /// Values for the path parameters of other operations; see [`Operation::names`].
     pub(in crate::http) names: Vec<(&'static str, &'static str)>,
 }
 
-/// The default heading of the operations of a tag.
+/// Default heading for a tag's operations.
 fn heading(tag: &str) -> &'static str {
     match tag {
         "queue" => "Tasks",
@@ -74,7 +72,8 @@ fn heading(tag: &str) -> &'static str {
     }
 }
 
-/// When a body is too large. An operation that is open authenticates no caller before it reads the body.
+/// When a body is too large. An open operation does not authenticate its caller before it reads the
+/// body.
 fn when_too_large(access: Access, anonymous_body_max: usize) -> String {
     let anonymous_kib = anonymous_body_max >> 10;
     if anonymous_body_max == BODY_MAX {
@@ -87,8 +86,8 @@ fn when_too_large(access: Access, anonymous_body_max: usize) -> String {
 }
 
 impl Operation {
-    /// The description of an operation before anything is added that only this one has: what every operation with this
-    /// access refuses. `anonymous_body_max` is how large the body of a caller without credentials may be, in bytes.
+    /// Creates a description with the refusals common to this access. `anonymous_body_max` is the
+    /// body limit for callers without credentials, in bytes.
     pub(in crate::http) fn new(
         name: &'static str,
         tag: &'static str,
@@ -129,7 +128,8 @@ impl Operation {
             .refuses(ErrorCode::ServiceUnavailable, "overload, or the database is away; send the same request again")
     }
 
-    /// It authenticates its caller, and refuses unknown parameters.
+    /// Adds the refusals of an operation that authenticates its caller and refuses unknown
+    /// parameters.
     fn with_scopes(self, scopes: &Template) -> Self {
         let needed = scopes::in_words(&scopes.to_json());
         self.refuses(ErrorCode::AuthenticationFailed, "there are credentials, and they are wrong or have expired")
@@ -162,32 +162,32 @@ impl Operation {
         .refuses_artifact(blobs::Code::Unavailable, "overload, or the database or the artifact store is away")
     }
 
-    /// It may change, and clients should not depend on it yet.
+    /// Marks the operation as subject to change.
     #[must_use]
     pub fn experimental(self) -> Self {
         Self { stability: "experimental", ..self }
     }
 
-    /// There is something better.
+    /// Marks the operation as superseded.
     #[must_use]
     pub fn deprecated(self) -> Self {
         Self { stability: "deprecated", ..self }
     }
 
-    /// The heading under which a reference shows it.
+    /// Sets the heading in a reference.
     #[must_use]
     pub fn category(self, category: &'static str) -> Self {
         Self { category, ..self }
     }
 
-    /// What the summary leaves out, as Markdown.
+    /// Sets the details after the summary, as Markdown.
     #[must_use]
     pub fn about(mut self, text: &str) -> Self {
         text.clone_into(&mut self.about);
         self
     }
 
-    /// A parameter of the query. An example of null is none: the parameter is left out unless a value is given.
+    /// Adds a query parameter. With a null example it is omitted unless a value is given.
     #[must_use]
     pub fn query(mut self, name: &str, about: &str, schema: &Value, example: &Value) -> Self {
         let mut parameter = json!({"in": "query", "name": name, "description": about, "schema": schema});
@@ -198,7 +198,7 @@ impl Operation {
         self
     }
 
-    /// The query parameter that was described last must be there.
+    /// Makes the most recent query parameter required.
     #[must_use]
     pub fn required(mut self) -> Self {
         if let Some(last) = self.parameters.last_mut() {
@@ -207,22 +207,22 @@ impl Operation {
         self
     }
 
-    /// What of this operation's request or answer names what other operations are about: the name of a parameter of
-    /// their paths, and where its value is, as OpenAPI's links have it.
+    /// Declares values of the request or response that are path parameters of other operations.
+    /// Each pair is a parameter's name and a runtime expression, as in OpenAPI's links.
     #[must_use]
     pub fn names(mut self, values: &[(&'static str, &'static str)]) -> Self {
         self.names = values.to_vec();
         self
     }
 
-    /// A header of the request that may be left out.
+    /// Adds an optional request header.
     #[must_use]
     pub fn header(mut self, name: &str, about: &str, schema: &Value) -> Self {
         self.parameters.push(json!({"in": "header", "name": name, "description": about, "schema": schema}));
         self
     }
 
-    /// The body of the request, and one that works.
+    /// Sets the request body with a valid example.
     #[must_use]
     pub fn takes<T: ToSchema>(mut self, example: &Value) -> Self {
         let content = json!({"application/json": {"schema": self.refer::<T>(), "example": example}});
@@ -230,14 +230,14 @@ impl Operation {
         self.checks_body()
     }
 
-    /// A body is refused if it is not what the operation takes.
+    /// Adds the refusals of invalid bodies.
     #[must_use]
     pub fn checks_body(self) -> Self {
         self.refuses(ErrorCode::MalformedPayload, "the body is not JSON, or is not sent as `application/json`")
             .refuses(ErrorCode::InputValidationError, "the body does not fit its schema; the message names the field")
     }
 
-    /// A body that has either of two forms, and one that works.
+    /// Sets a request body of either form, with a valid example.
     #[must_use]
     pub fn takes_either<T: ToSchema, U: ToSchema>(self, example: &Value) -> Self {
         let mut taking = self.takes::<T>(example);
@@ -248,42 +248,42 @@ impl Operation {
         taking
     }
 
-    /// A body that may be left out.
+    /// Sets an optional request body.
     #[must_use]
     pub fn may_take_json<T: ToSchema>(mut self, example: &Value) -> Self {
         let schema = self.refer::<T>();
         self.may_take("application/json", &schema, example)
     }
 
-    /// A body of another kind, which may be left out.
+    /// Sets an optional request body of another media type.
     #[must_use]
     pub fn may_take(mut self, media_type: &str, schema: &Value, example: &Value) -> Self {
         self.request = Some(json!({"content": {media_type: {"schema": schema, "example": example}}}));
         self
     }
 
-    /// A schema that an answer refers to by its name.
+    /// Adds a schema that a response refers to by name.
     #[must_use]
     pub fn with_schema<T: ToSchema>(mut self) -> Self {
         self.refer::<T>();
         self
     }
 
-    /// The answer of success.
+    /// Adds the response of success.
     #[must_use]
     pub fn answers<T: ToSchema>(mut self, about: &str, example: &Value) -> Self {
         let schema = self.refer::<T>();
         self.answers_with(200, about, "application/json", &schema, example)
     }
 
-    /// An answer of JSON with this status.
+    /// Adds a JSON response with this status.
     #[must_use]
     pub fn answers_json<T: ToSchema>(mut self, status: u16, about: &str, example: &Value) -> Self {
         let schema = self.refer::<T>();
         self.answers_with(status, about, "application/json", &schema, example)
     }
 
-    /// A redirect, which is repeated in the body, with these headers besides.
+    /// Adds a redirect with these further headers. The body repeats the target.
     #[must_use]
     pub fn moves<T: ToSchema>(self, about: &str, example: &Value, headers: &[(&str, &str)]) -> Self {
         let mut moving = self.answers_json::<T>(303, about, example);
@@ -297,7 +297,7 @@ impl Operation {
         moving
     }
 
-    /// An answer of this status and kind.
+    /// Adds a response with this status and media type.
     #[must_use]
     pub fn answers_with(mut self, status: u16, about: &str, media_type: &str, schema: &Value, example: &Value) -> Self {
         let content = json!({media_type: {"schema": schema, "example": example}});
@@ -305,7 +305,7 @@ impl Operation {
         self
     }
 
-    /// An answer without a body, with these headers.
+    /// Adds a response without a body, with these headers.
     #[must_use]
     pub fn answers_empty(mut self, status: u16, about: &str, headers: &[(&str, &str)]) -> Self {
         let header = |about: &str| json!({"description": about, "schema": {"type": "string"}});
@@ -319,7 +319,7 @@ impl Operation {
         self
     }
 
-    /// An error that it can give, and when.
+    /// Adds an error and its condition.
     #[must_use]
     pub fn refuses(mut self, code: ErrorCode, when: &str) -> Self {
         let (status, code, when) = (code.status(), code.as_str().to_owned(), when.to_owned());
@@ -327,7 +327,7 @@ impl Operation {
         self
     }
 
-    /// An error in the form of the poll API.
+    /// Adds an error in the format of the poll API.
     #[must_use]
     pub(in crate::http) fn refuses_xml(mut self, code: Code, when: &str) -> Self {
         let (status, code, when) = (code.status().as_u16(), format!("{code:?}"), when.to_owned());
@@ -335,7 +335,7 @@ impl Operation {
         self
     }
 
-    /// An error in the form of artifacts' bytes.
+    /// Adds an error in the format of stored bytes.
     #[must_use]
     pub(in crate::http) fn refuses_artifact(mut self, code: blobs::Code, when: &str) -> Self {
         let (status, code, when) = (code.status().as_u16(), format!("{code:?}"), when.to_owned());
@@ -343,14 +343,14 @@ impl Operation {
         self
     }
 
-    /// A body of bytes of any kind.
+    /// Sets a request body of arbitrary bytes.
     #[must_use]
     pub fn takes_bytes(mut self) -> Self {
         self.request = Some(json!({"required": false, "content": {"*/*": {}}}));
         self
     }
 
-    /// An answer of bytes of any kind.
+    /// Adds a response of arbitrary bytes.
     #[must_use]
     pub fn answers_bytes(mut self, status: u16, about: &str, headers: &[(&str, &str)]) -> Self {
         self = self.answers_empty(status, about, headers);

@@ -1,4 +1,4 @@
-//! Parameters of paths: what each name means, in any path.
+//! Path parameters: the meaning of each name, in every path.
 
 use serde_json::{Value, json};
 use tenure_api::errors::ErrorCode::InputError;
@@ -14,22 +14,21 @@ use tenure_domain::policy::options::KEY_CHARS_MAX;
 use tenure_domain::roles::ROLE_ID_MAX;
 use tenure_store::clients::CLIENT_ID_MAX;
 
-/// The artifact, and the object, of the examples. Anonymous callers may not read it.
+/// Name of the example artifact and object. Anonymous callers may not read it.
 pub(in crate::http) const ARTIFACT: &str = "logs/build.log";
 /// Printable ASCII that does not end in two stars.
 const ROLE_ID: &str = r"^([\x20-\x7e]*[\x20-)+-\x7e])?\*?$";
-/// The characters of a client's id.
 const CLIENT_ID: &str = "^[A-Za-z0-9!@/:.+|_-]*$";
 
-/// What the id of a client begins with.
+/// Schema of a prefix of client ids.
 pub(in crate::http) fn client_prefix() -> Value {
     json!({"type": "string", "pattern": CLIENT_ID, "maxLength": CLIENT_ID_MAX})
 }
 
-/// Why a query is refused by an operation that takes none.
+/// Reason for refusing a query string that the operation does not take.
 pub(in crate::http) const UNKNOWN_ARGUMENT: &str = "a parameter of the query, which has none";
 
-/// The schema of a page whose entries are in a field of this name.
+/// Schema of a page with its entries in this field.
 pub(in crate::http) fn page_of(field: &str, items: &Value) -> Value {
     let token = json!({"type": "string", "description": "For the next page; absent on the last one"});
     json!({
@@ -39,22 +38,22 @@ pub(in crate::http) fn page_of(field: &str, items: &Value) -> Value {
     })
 }
 
-/// From an earlier page.
+/// Schema of a token from an earlier page.
 fn token() -> Value {
     json!({"type": "string", "minLength": 1})
 }
 
-/// A list that comes in pages.
+/// Describes a list in pages.
 pub(in crate::http) fn paged(operation: Operation) -> Operation {
     paged_from_anywhere(operation).refuses(InputError, "`continuationToken` is not one of ours")
 }
 
-/// The same where a token that is not one of ours is none.
+/// As [`paged`], but an invalid token means the first page.
 pub(in crate::http) fn paged_from_anywhere(operation: Operation) -> Operation {
     paged_up_to(operation, PAGE_MAX)
 }
 
-/// The same with so many entries in a page at most.
+/// As [`paged_from_anywhere`], with at most this many entries per page.
 pub(in crate::http) fn paged_up_to(operation: Operation, most: usize) -> Operation {
     let limit = json!({"type": "integer", "minimum": 1, "default": most});
     let about = format!("Entries of one page; more than {most} counts as {most}");
@@ -66,12 +65,12 @@ pub(in crate::http) fn paged_up_to(operation: Operation, most: usize) -> Operati
     )
 }
 
-/// The names of the parameters in a path.
+/// Names of a path's parameters.
 pub(in crate::http) fn names(path: &str) -> Vec<String> {
     path.split('{').skip(1).filter_map(|rest| rest.split_once('}')).map(|(name, _)| name.to_owned()).collect()
 }
 
-/// The parameters in a path.
+/// Describes a path's parameters.
 pub(in crate::http) fn of_path(path: &str, sample: &Sample) -> Vec<Value> {
     names(path).iter().map(|name| one(name, sample)).collect()
 }
@@ -126,13 +125,13 @@ fn one(name: &str, sample: &Sample) -> Value {
             ("What is stored, with its slashes", text, json!(whole))
         }
         "file" => ("The file's name", text, json!("index.html")),
-        // A test refuses a document with a parameter without a description.
+        // A test refuses path parameters without a description.
         _ => ("", text, Value::Null),
     };
     json!({"in": "path", "name": name, "required": true, "description": about, "schema": schema, "example": example})
 }
 
-/// The schema without its own description and examples, which would be shown instead of the parameter's.
+/// Removes a schema's description and examples, which would replace the parameter's.
 fn of<T: PartialSchema>() -> Value {
     let mut schema = serde_json::to_value(T::schema()).expect("a schema is JSON");
     if let Value::Object(fields) = &mut schema {

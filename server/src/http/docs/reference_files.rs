@@ -1,4 +1,4 @@
-//! References and schemas in Taskcluster's forms.
+//! References and schemas in Taskcluster's formats.
 
 use std::sync::Arc;
 
@@ -88,7 +88,7 @@ async fn find(app: &Docs, call: &Call, path: String) -> Result<Response, ApiErro
         let message = format!("there is no {path:?}; /references/manifest.json lists what there is");
         ApiError::new(ErrorCode::ResourceNotFound, message)
     };
-    // Invented names wait for nothing, once it is known which there are.
+    // Once the existing paths are known, others are refused at once.
     if app.references.get().is_some_and(|references| references.find(&path).is_none()) {
         return Err(none());
     }

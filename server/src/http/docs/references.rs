@@ -1,8 +1,8 @@
-//! References and schemas in Taskcluster's forms, for programs that make clients from them: the manifest, each service's
-//! operations, the queue's exchanges and metrics, and the schemas of their bodies. All but the metrics are made from what the
-//! OpenAPI document is made from, so that neither can say what the other does not.
+//! References and schemas in Taskcluster's formats, for client generators: the manifest, each
+//! service's operations, the queue's exchanges and metrics, and the schemas of their bodies. All
+//! but the metrics have the same source as the OpenAPI document, so the two cannot diverge.
 //!
-//! Schemas are JSON Schema, draft 7. URLs in them are absolute, below the root URL.
+//! Schemas are JSON Schema, draft 7. Their URLs are absolute, below the root URL.
 
 mod exchanges;
 mod metrics;
@@ -22,7 +22,7 @@ use super::{document, operations as all_operations};
 use crate::http::access::Access;
 use crate::http::routes::Route;
 
-/// A service that has a reference.
+/// A service with a reference.
 struct Service {
     name: &'static str,
     title: &'static str,
@@ -38,20 +38,20 @@ const SERVICES: [Service; 6] = [
     Service { name: "tenure", title: "Tenure", about: "What Tenure has beyond Taskcluster's services." },
 ];
 
-/// Every reference and every schema of a server, as JSON texts by path.
+/// All references and schemas of a server, as JSON by path.
 pub struct References {
     files: BTreeMap<String, String>,
 }
 
 impl References {
-    /// Those of a server at this root URL with these routes.
+    /// Builds the references of a server.
     #[must_use]
     pub fn new(root_url: &str, routes: &[Route]) -> Self {
         let values = all(root_url, routes);
         Self { files: values.into_iter().map(|(path, value)| (path, value.to_string())).collect() }
     }
 
-    /// The one at a path.
+    /// Returns the file at a path.
     #[must_use]
     pub fn find(&self, path: &str) -> Option<&str> {
         self.files.get(path).map(String::as_str)
@@ -89,7 +89,7 @@ fn api(service: &Service, routes: &[Route], operations: &[Operation], schemas: &
     let mut entries: Vec<Value> = Vec::new();
     for route in routes {
         let Some(below) = route.path.strip_prefix(&prefix) else { continue };
-        // An operation that is found at several paths is listed once, with the first of them.
+        // An operation with several paths is listed once, at the first of them.
         if entries.iter().any(|entry| entry["name"] == route.endpoint.name) {
             continue;
         }
@@ -125,7 +125,8 @@ fn entry(route: &Route, below: &str, operation: &Operation, schemas: &mut Schema
     if let Access::Scopes(template) = operation.access {
         entry["scopes"] = template.to_json();
     }
-    // A client that is made from a reference always sends what is input: a body that is ignored if it does not fit is none.
+    // A generated client always sends the input. A body that is ignored if invalid is thus not
+    // declared as input.
     let is_checked = operation.refusals.iter().any(|refusal| refusal.code == ErrorCode::MalformedPayload.as_str());
     let request = operation.request.as_ref().filter(|_| is_checked);
     if let Some(schema) = request.and_then(body_schema) {

@@ -1,27 +1,26 @@
-//! The values that examples are made of. The document that a server sends has today's dates and a new task's id in
-//! them, so that its examples can be sent as they are.
+//! Values of the examples. A served document contains current dates and a new task id, so its
+//! examples can be sent unchanged.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::{Value, json};
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::TaskId;
 
-/// The time and the task of the examples.
+/// Time and task id of the examples.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
-    /// When the task of the examples is made.
+    /// Creation time of the example task.
     pub now: DateTime<Utc>,
-    /// The task of the examples.
     pub task: TaskId,
 }
 
-/// The queue of the examples.
+/// Id of the example queue.
 pub(in crate::http) const QUEUE: &str = "acme/linux";
-/// The session of the examples.
+/// Id of the example session.
 pub(in crate::http) const SESSION: &str = "b4cf1f7d-1b1c-4a8b-9d3f-5f0f4d6f2a10";
 
 impl Sample {
-    /// That of the document in the repository.
+    /// The sample for the document in the repository.
     #[must_use]
     pub fn fixed() -> Self {
         Self {
@@ -30,7 +29,7 @@ impl Sample {
         }
     }
 
-    /// So many minutes after the task was made.
+    /// A time this many minutes after the task's creation.
     pub(in crate::http) fn after(&self, minutes: i64) -> Value {
         Timestamp::new(self.now + TimeDelta::minutes(minutes)).to_string().into()
     }
@@ -53,7 +52,7 @@ impl Sample {
         })
     }
 
-    /// The same task as it is stored.
+    /// The definition of the same task, as stored.
     pub(in crate::http) fn definition(&self) -> Value {
         let mut task = self.new_task();
         let defaults = json!({
@@ -76,7 +75,7 @@ impl Sample {
         task
     }
 
-    /// The status of the task after its only run came to this state: `pending`, `running`, or how it ended.
+    /// Status of the task once its only run has this state: `pending`, `running` or a final state.
     pub(in crate::http) fn status(&self, state: &str) -> Value {
         let mut run = json!({"runId": 0, "state": state, "reasonCreated": "scheduled", "scheduled": self.after(0)});
         if state != "pending" {
@@ -106,14 +105,14 @@ impl Sample {
         })
     }
 
-    /// A claim as claimWork and claimTask give it.
+    /// A claim from claimWork or claimTask.
     pub(in crate::http) fn claim(&self) -> Value {
         let mut claim = self.renewed_claim();
         claim["task"] = self.definition();
         claim
     }
 
-    /// A claim as reclaimTask gives it.
+    /// A claim from reclaimTask.
     pub(in crate::http) fn renewed_claim(&self) -> Value {
         json!({
             "status": self.status("running"),

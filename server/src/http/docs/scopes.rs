@@ -1,12 +1,13 @@
-//! Scope expressions with placeholders as text, and whether anonymous callers have them. They have the form of
-//! Taskcluster's API references: a text such as `queue:status:<taskId>`, `{"AllOf": [...]}`, `{"AnyOf": [...]}`,
-//! `{"for": x, "in": list, "each": text}`, and `{"if": condition, "then": expression}`.
+//! Renders scope templates as text and checks them against the anonymous role. Templates have the
+//! form of Taskcluster's API references: a text such as `queue:status:<taskId>`, `{"AllOf":
+//! [...]}`, `{"AnyOf": [...]}`, `{"for": x, "in": list, "each": text}`, and `{"if": condition,
+//! "then": expression}`.
 
 use serde_json::Value;
 
 use tenure_domain::scopes::{ANONYMOUS, satisfies};
 
-/// The expression for people, as Markdown.
+/// Renders the expression as Markdown.
 pub(super) fn in_words(expression: &Value) -> String {
     let text = |key: &str| expression[key].as_str().unwrap_or_default();
     let list = |parts: &[Value]| parts.iter().map(in_words).collect::<Vec<_>>().join(", ");
@@ -26,8 +27,8 @@ pub(super) fn in_words(expression: &Value) -> String {
 /// Lists that are never empty.
 const NEVER_EMPTY: [&str; 2] = ["names", "prioritiesFromHighestToThatOfTheTask"];
 
-/// Whether a caller without credentials has what is needed as long as no operator has changed the role `anonymous`, or
-/// nothing may be needed: a list may be empty.
+/// True if a caller without credentials can satisfy the expression under the default role
+/// `anonymous`. A list that may be empty may require nothing.
 pub(super) fn anonymous_has(expression: &Value) -> bool {
     if let Value::String(scope) = expression {
         ANONYMOUS.iter().any(|granted| satisfies(granted, scope))

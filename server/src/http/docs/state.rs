@@ -1,4 +1,4 @@
-//! The state of the documents.
+//! State of the documents' handlers.
 
 use std::sync::{Arc, OnceLock};
 
@@ -7,21 +7,18 @@ use crate::http::files::Files;
 use crate::http::intake::Intake;
 use crate::http::routes::Route;
 
-/// Shared by the requests of documents; a clone is one reference count.
+/// Clones share the state.
 pub type Docs = Arc<DocsState>;
 
-/// An operation that answers with a document.
 pub type Endpoint = crate::http::endpoint::Endpoint<DocsState>;
 
-/// What the handlers of documents work with.
 pub struct DocsState {
     pub intake: Arc<Intake>,
     pub files: Files,
-    /// Where clients find the server, without a slash at its end.
+    /// Public base URL of the server, without a trailing slash.
     pub root_url: String,
-    /// Every route of the server.
     pub routes: Vec<Route>,
-    /// References and schemas, made at the first request for one of them.
+    /// References and schemas, built on the first request.
     pub references: OnceLock<References>,
 }
 

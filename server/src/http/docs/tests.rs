@@ -1,4 +1,4 @@
-//! What can be proved of the document without a server.
+//! Tests of the document that need no server.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +26,7 @@ fn described(document: &Value) -> Vec<(String, String, Value)> {
 }
 
 #[test]
-fn a_name_means_one_endpoint() {
+fn operation_names_are_unique() {
     let table = routes();
     let mut by_name: BTreeMap<&str, &Declaration> = BTreeMap::new();
     for route in &table {
@@ -37,9 +37,9 @@ fn a_name_means_one_endpoint() {
     assert_eq!(operations(&table, &Sample::fixed()).len(), by_name.len());
 }
 
-/// What handlers give to templates of the body, or of what is stored. That each of them does is proved where every
-/// operation is sent with the described scopes and no others (tests/tests/it/openapi.rs): a value that is missing is a
-/// 500.
+/// Values that handlers take from the body or the database. A missing value causes a 500.
+/// tests/tests/it/openapi.rs proves them by sending each operation with exactly the described
+/// scopes.
 const GIVEN: [&str; 13] = [
     "cacheName",
     "priority",
@@ -57,7 +57,7 @@ const GIVEN: [&str; 13] = [
 ];
 
 #[test]
-fn a_placeholder_of_a_scope_is_a_parameter_of_every_path_or_what_a_handler_gives() {
+fn scope_placeholders_have_values() {
     for route in &routes() {
         let Access::Scopes(template) = route.endpoint.access else { continue };
         let of_path = parameters::names(&route.path);
@@ -71,7 +71,7 @@ fn a_placeholder_of_a_scope_is_a_parameter_of_every_path_or_what_a_handler_gives
 }
 
 #[test]
-fn every_path_of_the_table_is_in_the_document() {
+fn every_route_is_in_the_document() {
     let document = fixed();
     for route in &routes() {
         let (name, method_name) = (route.endpoint.name, route.endpoint.method.name());
@@ -86,7 +86,7 @@ fn every_path_of_the_table_is_in_the_document() {
 }
 
 #[test]
-fn how_large_a_body_may_be_is_said_as_the_operation_and_its_callers_have_it() {
+fn body_limits_are_described() {
     let document = fixed();
     for (name, when) in [
         ("createTask", "the body is over 10 MB, or over 64 KiB without credentials"),
@@ -100,14 +100,14 @@ fn how_large_a_body_may_be_is_said_as_the_operation_and_its_callers_have_it() {
 }
 
 #[test]
-fn the_committed_document_is_what_the_code_gives() {
+fn committed_document_matches_code() {
     let committed = include_str!("../../../../openapi/openapi.json");
     let generated = in_lines(&fixed()) + "\n";
-    assert!(committed == generated, "openapi/openapi.json is not what the code gives: run scripts/openapi");
+    assert!(committed == generated, "openapi/openapi.json is out of date: run scripts/openapi");
 }
 
 #[test]
-fn every_operation_has_words_parameters_answers_and_errors() {
+fn every_operation_is_described() {
     let document = fixed();
     for (path, _, one) in described(&document) {
         let name = one["operationId"].as_str().unwrap();
@@ -125,7 +125,7 @@ fn every_operation_has_words_parameters_answers_and_errors() {
 }
 
 #[test]
-fn every_reference_leads_to_a_schema() {
+fn every_reference_resolves() {
     fn references(value: &Value, found: &mut BTreeSet<String>) {
         match value {
             Value::Object(fields) => {
@@ -146,12 +146,13 @@ fn every_reference_leads_to_a_schema() {
     }
 }
 
-/// What a reference leads to.
+/// Resolves a reference.
 fn resolve<'a>(document: &'a Value, reference: &Value) -> &'a Value {
     document.pointer(reference["$ref"].as_str().unwrap().trim_start_matches('#')).unwrap()
 }
 
-/// True if a schema takes objects and says so, as code generators need it of each part of an `allOf`.
+/// True if a schema declares the type `object`, which code generators need in each part of an
+/// `allOf`.
 fn is_object(document: &Value, schema: &Value) -> bool {
     if schema.get("$ref").is_some() {
         return is_object(document, resolve(document, schema));
@@ -182,7 +183,7 @@ fn every_part_of_an_all_of_is_an_object() {
     assert!(check(&document, &document, "#") > 100);
 }
 
-/// The schema of a part of the document, with the components that it refers to.
+/// Builds a validator for a schema in the document, with all components.
 fn schema_in(document: &Value, schema: &Value) -> jsonschema::Validator {
     let mut schema = schema.clone();
     schema["components"] = document["components"].clone();
@@ -222,7 +223,7 @@ fn every_example_fits_its_schema() {
 }
 
 #[test]
-fn a_body_that_breaks_the_schema_would_be_found() {
+fn schema_rejects_invalid_body() {
     let document = fixed();
     let schema = schema_in(&document, &json!({"$ref": "#/components/schemas/CreateTaskRequest"}));
     let task = Sample::fixed().new_task();
@@ -244,7 +245,7 @@ fn a_body_that_breaks_the_schema_would_be_found() {
 }
 
 #[test]
-fn the_limits_of_the_schema_are_those_of_the_rules() {
+fn schema_limits_match_rules() {
     let document = fixed();
     let task = &document["components"]["schemas"]["CreateTaskRequest"]["properties"];
     let metadata = &document["components"]["schemas"]["Metadata"]["properties"];

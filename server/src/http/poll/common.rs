@@ -1,4 +1,4 @@
-//! What all answers of the poll API have in common: their headers, and the form of errors.
+//! Common parts of poll API responses: headers and the format of errors.
 
 use axum::response::{IntoResponse, Response};
 use chrono::SecondsFormat;
@@ -12,28 +12,28 @@ use super::xml;
 use tenure_engine::clock;
 
 const ERROR_CODE: HeaderName = HeaderName::from_static("x-ms-error-code");
-/// Seconds after which a 503 may be tried again.
+/// `Retry-After` of a 503.
 const RETRY_SECONDS: HeaderValue = HeaderValue::from_static("1");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-ms-request-id");
 const CLIENT_REQUEST_ID: HeaderName = HeaderName::from_static("x-ms-client-request-id");
 const VERSION: HeaderName = HeaderName::from_static("x-ms-version");
-/// The longest id that is taken over from a client.
+/// Maximum length of an id accepted from a client.
 const CLIENT_REQUEST_ID_MAX: usize = 1024;
 
-/// The answer to a signed URL whose path leads nowhere: it was changed like any other part of it. The signature may have
-/// become a part of the path.
+/// Refuses a signed URL with an unknown path, as any other altered URL. The signature may have
+/// ended up in the path.
 pub fn refuse_unknown_path(uri: &Uri, headers: &HeaderMap) -> Option<Response> {
     let signed = uri.path().starts_with(PATH) || uri.path_and_query()?.as_str().contains("sig=");
     signed.then(|| unreadable_path(headers))
 }
 
-/// The answer to a path that no signed URL has.
+/// Refuses a path that no signed URL has.
 pub(super) fn unreadable_path(headers: &HeaderMap) -> Response {
     let error = PollError::authentication("the signature does not match".to_owned());
     CommonHeaders::of(headers).answer(Err(error))
 }
 
-/// What the headers that every answer has say of one request.
+/// Values of the common headers for one request.
 pub(super) struct CommonHeaders {
     request_id: Uuid,
     version: Option<HeaderValue>,
@@ -41,7 +41,7 @@ pub(super) struct CommonHeaders {
 }
 
 impl CommonHeaders {
-    /// For the answer to a request with these headers.
+    /// Takes the values from a request's headers.
     pub(super) fn of(request: &HeaderMap) -> Self {
         Self {
             request_id: Uuid::new_v4(),
@@ -50,7 +50,7 @@ impl CommonHeaders {
         }
     }
 
-    /// The answer with these headers.
+    /// Completes a response with the headers.
     pub(super) fn answer(self, result: Result<Response, PollError>) -> Response {
         let mut response = result.unwrap_or_else(|error| render(&error, self.request_id));
         let headers = response.headers_mut();
@@ -66,7 +66,7 @@ impl CommonHeaders {
     }
 }
 
-/// The answer that has this error.
+/// Renders an error.
 fn render(error: &PollError, request_id: Uuid) -> Response {
     let code = format!("{:?}", error.code);
     let time = clock::real_now().to_rfc3339_opts(SecondsFormat::Micros, true);

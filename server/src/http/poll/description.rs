@@ -1,4 +1,5 @@
-//! The endpoints of the poll API, for the document; one handler serves them all. docs/messages.md explains them.
+//! Descriptions of the poll API's endpoints, which share one handler. docs/messages.md explains
+//! them.
 
 use serde_json::{Value, json};
 
@@ -129,7 +130,7 @@ fn with_numbers(operation: Operation) -> Operation {
         .refuses_xml(Code::OutOfRangeQueryParameterValue, "a number is too small or too large")
 }
 
-/// The parameters that pollTaskUrls signs.
+/// Parameters that pollTaskUrls signs.
 fn signature(operation: Operation) -> Operation {
     let text = json!({"type": "string"});
     [
@@ -157,7 +158,7 @@ fn example(sample: &Sample) -> String {
     )
 }
 
-/// A message of the poll API. It is XML, which has no type of ours to be made from.
+/// Schema of a message. It is XML, so no type of ours can generate it.
 pub(in crate::http) fn message_schema() -> Value {
     let text = |about: &str| json!({"type": "string", "description": about});
     json!({
@@ -176,7 +177,7 @@ pub(in crate::http) fn message_schema() -> Value {
     })
 }
 
-/// An error of the poll API.
+/// Schema of an error.
 pub(in crate::http) fn error_schema() -> Value {
     let text = |about: &str| json!({"type": "string", "description": about});
     json!({

@@ -1,4 +1,4 @@
-//! Errors of the poll API, in Azure's words and form.
+//! Errors of the poll API, with Azure's codes and format.
 
 use http::StatusCode;
 use tenure_api::sas::SasError;
@@ -10,7 +10,7 @@ use tenure_engine::ops::OpError;
 use tenure_store::failure::classify;
 use tenure_store::outage;
 
-/// The code that clients compare.
+/// Error code, for clients to compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::http) enum Code {
     AuthenticationFailed,
@@ -51,7 +51,6 @@ impl Code {
     }
 }
 
-/// What is wrong with a request.
 #[derive(Debug)]
 pub(super) struct PollError {
     pub(super) code: Code,
@@ -65,19 +64,19 @@ impl PollError {
         Self { code, message: message.into(), details: Vec::new() }
     }
 
-    /// The signature is not valid; the detail has the reason.
+    /// The signature is invalid. `detail` states the reason.
     pub(super) fn authentication(detail: String) -> Self {
         let text = "the URL is not signed by this server, or was changed, or is not valid now; ask for a new one with pollTaskUrls";
         Self::new(Code::AuthenticationFailed, text).with("AuthenticationErrorDetail", detail)
     }
 
-    /// The same with a further element.
+    /// Adds an element to the body.
     pub(super) fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.details.push((name, value.into()));
         self
     }
 
-    /// The database went silent in the middle of a request.
+    /// The database stopped responding during the request.
     pub(super) fn no_answer() -> Self {
         tracing::warn!("a poll took too long, the client may try again");
         Self::new(Code::ServerBusy, "the database did not answer in time; send the request again")

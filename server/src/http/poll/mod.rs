@@ -1,7 +1,8 @@
-//! The poll API: signed URLs that answer as Azure's queue service does, one queue for each task queue and priority.
+//! The poll API: signed URLs compatible with Azure's queue service. Each task queue and priority is
+//! a message queue.
 //!
-//! Callers show no credentials: a URL is a capability, and its signature is checked before anything else.
-//! The request is read after it, so that a URL that was tampered with reveals nothing else.
+//! Callers show no credentials: a URL is a capability. Its signature is checked before the request
+//! is read, so that a forged URL reveals nothing.
 
 pub(super) mod common;
 pub(super) mod description;
@@ -34,16 +35,16 @@ use crate::auth::first_forwarded;
 use tenure_domain::message::{MessageId, QueueName};
 use tenure_engine::ops::messages::{self, DeleteRequest, GetRequest};
 
-/// Azure takes texts of up to 64 KiB.
+/// Azure accepts texts of up to 64 KiB.
 const BODY_MAX: usize = 80 << 10;
 const POP_RECEIPT: HeaderName = HeaderName::from_static("x-ms-popreceipt");
 const TIME_NEXT_VISIBLE: HeaderName = HeaderName::from_static("x-ms-time-next-visible");
 const MESSAGES_COUNT: HeaderName = HeaderName::from_static("x-ms-approximate-messages-count");
 
-/// What a path names, if it can be read: its escapes may spell what is not UTF-8.
+/// Path parameters, unless their escapes decode to invalid UTF-8.
 type Names<T> = Result<Path<T>, PathRejection>;
 
-/// `/{queue}`: how many messages there are.
+/// `/{queue}`: the number of messages.
 pub async fn queue(State(app): State<Poll>, path: Names<String>, request: Request) -> Response {
     match path {
         Ok(Path(queue)) => answer(app, &queue, None, request, PollResource::Queue).await,
@@ -51,7 +52,7 @@ pub async fn queue(State(app): State<Poll>, path: Names<String>, request: Reques
     }
 }
 
-/// `/{queue}/messages`: get, or peek.
+/// `/{queue}/messages`: get or peek.
 pub async fn messages(State(app): State<Poll>, path: Names<String>, request: Request) -> Response {
     match path {
         Ok(Path(queue)) => answer(app, &queue, None, request, PollResource::Messages).await,
@@ -59,7 +60,7 @@ pub async fn messages(State(app): State<Poll>, path: Names<String>, request: Req
     }
 }
 
-/// `/{queue}/messages/{messageId}`: delete, or update.
+/// `/{queue}/messages/{messageId}`: delete or update.
 pub async fn message(State(app): State<Poll>, path: Names<(String, String)>, request: Request) -> Response {
     match path {
         Ok(Path((queue, id))) => answer(app, &queue, Some(id), request, PollResource::Message).await,
@@ -67,7 +68,6 @@ pub async fn message(State(app): State<Poll>, path: Names<(String, String)>, req
     }
 }
 
-/// The resource that a path names.
 #[derive(Clone, Copy)]
 enum PollResource {
     Queue,
@@ -75,7 +75,6 @@ enum PollResource {
     Message,
 }
 
-/// The operation that a request calls.
 #[derive(Clone, Copy)]
 enum Operation {
     Get,
@@ -86,8 +85,8 @@ enum Operation {
 }
 
 impl Operation {
-    /// The operation of a method at a resource, and the permission that it needs. Operations of Azure that submitters have
-    /// createTask for, such as putting and clearing messages, are never granted.
+    /// Returns the operation for a method and its permission. Azure's operations for submitters,
+    /// such as putting and clearing messages, are never granted: createTask replaces them.
     fn find(resource: PollResource, method: &Method, query: &PollQuery) -> Result<(Self, Permission), PollError> {
         let peek = matches!(query.get("peekonly"), Some(value) if value.eq_ignore_ascii_case("true"));
         let found = match resource {
@@ -138,7 +137,7 @@ async fn serve(
         let text = "this URL's signature does not allow the operation";
         return Err(PollError::new(Code::AuthorizationPermissionMismatch, text));
     }
-    // Names are issued by this server only, so that a signed one can be read.
+    // Only this server issues names, so a signed name can be parsed.
     let unknown = || PollError::new(Code::QueueNotFound, format!("there is no queue {queue}"));
     let name: QueueName = queue.parse().map_err(|_| unknown())?;
     let task_queue = app.engine.queues.get_name(&app.engine.pool, name.queue).await.map_err(|error| match error {
@@ -184,7 +183,7 @@ async fn peek(app: &Poll, queue: QueueName, query: &PollQuery) -> Result<Respons
     Ok(xml_answer(xml::peeked(&peeked)?))
 }
 
-/// The message that path and receipt name.
+/// Message named by the path and the receipt.
 fn named(queue: QueueName, id: &str, query: &PollQuery) -> Result<DeleteRequest, PollError> {
     let receipt = query.required("popreceipt")?;
     let message = id.parse().ok().and_then(MessageId::from_uuid);

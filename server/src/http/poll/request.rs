@@ -1,4 +1,4 @@
-//! The query string of a signed URL: what belongs to the signature, and what the caller chooses.
+//! Query string of a signed URL: signed parameters, and parameters of the caller's choice.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -8,24 +8,24 @@ use tenure_api::sas::NAMES;
 
 use super::error::{Code, PollError};
 
-/// What a caller may add to a signed URL. Anything else is taken for a mistake in the URL: a name that is misspelt would
-/// otherwise silently mean its default.
+/// Parameters that a caller may add. Others are refused as mistakes: a misspelt name would silently
+/// mean its default.
 const CHOSEN: [&str; 8] =
     ["numofmessages", "visibilitytimeout", "peekonly", "popreceipt", "comp", "timeout", "messagettl", "api-version"];
-/// Messages of one answer.
+/// Messages per response.
 const COUNT: RangeInclusive<i64> = 1..=32;
 const COUNT_DEFAULT: i64 = 1;
-/// The longest that a message can be hidden, in seconds: seven days.
+/// Maximum time to hide a message, in seconds: seven days.
 const VISIBILITY_MAX: i64 = 7 * 24 * 3600;
-/// How long a message is hidden by default, in seconds.
+/// Default time to hide a message, in seconds.
 const VISIBILITY_DEFAULT: i64 = 30;
 
-/// The parameters of a request.
+/// Parameters of a request.
 pub(super) struct PollQuery(Query);
 
 impl PollQuery {
     pub(super) fn read(query: &str) -> Result<Self, PollError> {
-        // A query that cannot be read has no signature that could be checked.
+        // An invalid query string has no signature to check.
         let query = Query::parse(query).map_err(|error| PollError::authentication(error.to_string()))?;
         if let Some(name) = query.names().find(|name| !NAMES.contains(name) && !CHOSEN.contains(name)) {
             return Err(PollError::authentication(format!("a signed URL has no parameter {name:?}")));
@@ -57,7 +57,7 @@ impl PollQuery {
                 .with("QueryParameterName", name)
                 .with("QueryParameterValue", text));
         }
-        // What does not fit into 64 bits is out of range in any case.
+        // A number beyond 64 bits is out of range anyway.
         let number = text.parse().ok().filter(|number| allowed.contains(number));
         number.ok_or_else(|| {
             let message = format!("the query parameter {name} must be from {} to {}", allowed.start(), allowed.end());
@@ -69,17 +69,17 @@ impl PollQuery {
         })
     }
 
-    /// How many messages are requested.
+    /// Requested number of messages.
     pub(super) fn count(&self) -> Result<u16, PollError> {
         self.number("numofmessages", COUNT, COUNT_DEFAULT).map(|count| u16::try_from(count).unwrap_or_default())
     }
 
-    /// How long messages that are got stay hidden.
+    /// Time to hide the returned messages.
     pub(super) fn visibility_of_get(&self) -> Result<Duration, PollError> {
         self.number("visibilitytimeout", 1..=VISIBILITY_MAX, VISIBILITY_DEFAULT).map(seconds)
     }
 
-    /// How long a message that is updated stays hidden; zero shows it at once.
+    /// Time to hide an updated message; zero shows it at once.
     pub(super) fn visibility_of_update(&self) -> Result<Duration, PollError> {
         self.required("visibilitytimeout")?;
         self.number("visibilitytimeout", 0..=VISIBILITY_MAX, VISIBILITY_DEFAULT).map(seconds)
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_not_authentic() {
+    fn invalid_query_is_not_authentic() {
         for bad in ["visibilitytimeouu=300", "sig=a&sig=b", "sig=%ff", "Sig=a", "numofmessages=1&numofmessages=1"] {
             assert_eq!(code(PollQuery::read(bad)), Some(Code::AuthenticationFailed), "{bad}");
         }

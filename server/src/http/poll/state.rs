@@ -1,4 +1,4 @@
-//! The state of the poll API.
+//! State of the poll API's handlers.
 
 use std::sync::Arc;
 
@@ -6,10 +6,9 @@ use super::urls::PollUrls;
 use crate::http::intake::Intake;
 use tenure_engine::engine::Engine;
 
-/// Shared by the requests of the poll API; a clone is one reference count.
+/// Clones share the state.
 pub type Poll = Arc<PollState>;
 
-/// What the handlers of the poll API work with.
 pub struct PollState {
     pub intake: Arc<Intake>,
     pub engine: Arc<Engine>,

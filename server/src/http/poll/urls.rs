@@ -1,4 +1,4 @@
-//! Making and checking signed URLs.
+//! Signs and verifies URLs.
 
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 use tenure_api::credentials::SigningKey;
@@ -10,42 +10,42 @@ use super::request::PollQuery;
 use crate::auth::Now;
 use tenure_domain::message::QueueName;
 
-/// Where the poll API is below the root URL.
+/// Path of the poll API below the root URL.
 pub const PATH: &str = "/api/tenure/v1/messages";
-/// The account in the signed text. Azure has one in its host names; here there is one for all.
+/// Account in the signed text. Azure has it in host names; here one account serves all.
 const ACCOUNT: &str = "tenure";
-/// A URL is valid from this long before it was issued, for clients whose clocks are behind.
+/// Time before its issue from which a URL is valid, for clients with slow clocks.
 const STARTS_BEFORE: TimeDelta = TimeDelta::minutes(15);
-/// And for this long.
+/// Lifetime of a URL.
 const VALID_FOR: TimeDelta = TimeDelta::minutes(30);
-/// What a poller may do. Putting messages is not among it.
+/// Permissions of a poller. Putting messages is not included.
 const POLLER: [Permission; 3] = [Permission::Read, Permission::Update, Permission::Process];
 
-/// Makes and checks signed URLs.
+/// Signs and verifies URLs.
 pub struct PollUrls {
     keys: Vec<SigningKey>,
     root_url: String,
     visibility_seconds: u64,
 }
 
-/// The URLs of one queue.
+/// URLs of one queue.
 pub struct SignedUrls {
-    /// Gets messages.
+    /// URL to get messages.
     pub poll: String,
-    /// Deletes one, after its id and receipt were put in.
+    /// URL to delete a message, with placeholders for its id and receipt.
     pub delete: String,
 }
 
 impl PollUrls {
-    /// Signs with the first of these keys, accepts any. URLs hide messages for `visibility` unless the request has another
-    /// time.
+    /// Signs with the first key and accepts all. URLs hide messages for `visibility` unless the
+    /// request sets another time.
     #[must_use]
     pub fn new(keys: Vec<SigningKey>, root_url: &str, visibility: std::time::Duration) -> Self {
         let visibility_seconds = visibility.as_secs() + u64::from(visibility.subsec_nanos() > 0);
         Self { keys, root_url: root_url.trim_end_matches('/').to_owned(), visibility_seconds }
     }
 
-    /// The URLs of a task queue, highest priority first, and when they expire.
+    /// Returns the URLs of a task queue, highest priority first, and their expiry.
     #[must_use]
     pub fn sign(&self, queue: i32, now: DateTime<Utc>) -> (Vec<SignedUrls>, DateTime<Utc>) {
         let now = now.duration_trunc(TimeDelta::seconds(1)).unwrap_or(now);
@@ -59,7 +59,7 @@ impl PollUrls {
         let resource = Resource { account: ACCOUNT, queue: &name };
         let sign = |permissions: &[Permission]| {
             let grant = Grant::new(permissions, start, expiry);
-            // Without TLS in front, a URL for https only would be of no use.
+            // Without TLS in front, a URL restricted to https would be useless.
             let grant = if self.root_url.starts_with("https:") { grant.over_https_only() } else { grant };
             grant.sign(&resource, &self.keys[0])
         };
@@ -70,7 +70,7 @@ impl PollUrls {
         }
     }
 
-    /// What a request's URL grants.
+    /// Returns the permissions that a URL grants.
     pub(super) fn verify(&self, queue: &str, query: &PollQuery, now: Now) -> Result<Grant, PollError> {
         let now = DateTime::from_timestamp_millis(now.server_ms).unwrap_or_default();
         Ok(verify(&Resource { account: ACCOUNT, queue }, query.query(), &self.keys, now)?)
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_url_allows_to_put_messages() {
+    fn urls_do_not_allow_putting_messages() {
         let urls = PollUrls::new(vec![SigningKey::new(b"key")], "http://localhost", std::time::Duration::from_secs(1));
         let (signed, _) = urls.sign(7, DateTime::UNIX_EPOCH);
         assert_eq!(signed.len(), Priority::ALL.len());

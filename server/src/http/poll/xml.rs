@@ -1,4 +1,4 @@
-//! The bodies of the poll API.
+//! Bodies of the poll API.
 
 use std::borrow::Cow;
 use std::io;
@@ -16,12 +16,12 @@ use super::error::{Code, PollError};
 use tenure_store::hot::messages::Got;
 use tenure_store::messages::Peeked;
 
-/// A date as Azure writes it, RFC 1123.
+/// Formats a date as Azure does, RFC 1123.
 pub(super) fn http_date(time: DateTime<Utc>) -> String {
     time.format("%a, %d %b %Y %H:%M:%S GMT").to_string()
 }
 
-/// The fields of a message, and nothing else: old workers take the fields for the arguments of a function.
+/// Exactly the fields of a message: old workers pass them as arguments of a function.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Content {
@@ -51,7 +51,7 @@ fn element(writer: &mut Writer<Vec<u8>>, name: &str, value: &str) -> io::Result<
     Ok(())
 }
 
-/// Whether no document may have this character, not even escaped: XML 1.0, production 2.
+/// True if XML forbids the character, even escaped: XML 1.0, production 2.
 fn is_not_xml(character: char) -> bool {
     !matches!(character, '\t' | '\n' | '\r' | ' '..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'..)
 }
@@ -73,7 +73,7 @@ fn list<T>(messages: &[T], write: impl Fn(&mut Writer<Vec<u8>>, &T) -> io::Resul
     })
 }
 
-/// Messages that a client got.
+/// Renders messages for a get.
 pub(super) fn got(messages: &[Got]) -> io::Result<String> {
     list(messages, |writer, got| {
         element(writer, "MessageId", &got.message.to_uuid().to_string())?;
@@ -86,7 +86,7 @@ pub(super) fn got(messages: &[Got]) -> io::Result<String> {
     })
 }
 
-/// Messages that a client peeks at.
+/// Renders messages for a peek.
 pub(super) fn peeked(messages: &[Peeked]) -> io::Result<String> {
     list(messages, |writer, peeked| {
         element(writer, "MessageId", &peeked.message.to_uuid().to_string())?;
@@ -97,7 +97,7 @@ pub(super) fn peeked(messages: &[Peeked]) -> io::Result<String> {
     })
 }
 
-/// An error.
+/// Renders an error.
 pub(super) fn error(code: &str, message: &str, details: &[(&'static str, String)]) -> io::Result<String> {
     document(|writer| {
         writer.create_element("Error").write_inner_content(|writer| {
@@ -109,14 +109,14 @@ pub(super) fn error(code: &str, message: &str, details: &[(&'static str, String)
     })
 }
 
-/// The body of an update.
+/// Body of an update.
 #[derive(Deserialize)]
 struct QueueMessage {
     #[serde(rename = "MessageText")]
     text: String,
 }
 
-/// Checks the body of an update: a message names its run, and that cannot be changed.
+/// Checks the body of an update. A message contains its run, which cannot be changed.
 pub(super) fn check_update(body: &[u8], task: Uuid, run: i16) -> Result<(), PollError> {
     let given: QueueMessage = quick_xml::de::from_reader(body).map_err(|error| {
         let message = format!("the body must be <QueueMessage><MessageText>...</MessageText></QueueMessage>: {error}");
@@ -134,14 +134,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_text_is_task_and_run_and_nothing_else() {
+    fn message_text_has_task_and_run_only() {
         let id: SlugId = "fN1SbArXTPSVFNUvaOlinQ".parse().unwrap();
         let decoded = STANDARD.decode(text(id.uuid(), 3).unwrap()).unwrap();
         assert_eq!(decoded, br#"{"taskId":"fN1SbArXTPSVFNUvaOlinQ","runId":3}"#);
     }
 
     #[test]
-    fn an_empty_list_and_an_error_have_azures_form() {
+    fn empty_list_and_error_have_azures_form() {
         assert_eq!(got(&[]).unwrap(), r#"<?xml version="1.0" encoding="utf-8"?><QueueMessagesList />"#);
         let details = [("QueryParameterName", "<x>\u{1}\u{ffff}\t\u{1f600}".to_owned())];
         assert_eq!(
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_of_a_message_stays_what_it_is() {
+    fn update_must_not_change_message_text() {
         let task = SlugId::from_random(Uuid::new_v4().into_bytes()).uuid();
         let body = |text: &str| {
             format!(

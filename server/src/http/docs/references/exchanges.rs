@@ -6,7 +6,7 @@ use super::schemas::Schemas;
 use tenure_domain::event_filter::short_name;
 use tenure_domain::events::Exchange;
 
-/// The reference; the schemas of the messages are added.
+/// Builds the reference and adds the messages' schemas.
 pub(super) fn reference(schemas: &mut Schemas<'_>) -> Map<String, Value> {
     let first = Exchange::ALL[0].name();
     let prefix = first.strip_suffix(short_name(first)).unwrap_or_default();
@@ -50,7 +50,7 @@ fn entry(exchange: Exchange, schemas: &mut Schemas<'_>) -> Value {
     })
 }
 
-/// The part of what messages may say that those of this exchange do.
+/// Schema of this exchange's messages, a part of the schema of all messages.
 fn message(exchange: Exchange, schemas: &Schemas<'_>) -> Value {
     let mut schema =
         schemas.component(if exchange.is_about_group() { "GroupEventPayload" } else { "TaskEventPayload" });
@@ -65,7 +65,7 @@ fn message(exchange: Exchange, schemas: &Schemas<'_>) -> Value {
     schema
 }
 
-/// `task-defined` as `taskDefined`.
+/// Converts `task-defined` to `taskDefined`.
 fn in_one_word(name: &str) -> String {
     let mut words = name.split('-');
     let first = words.next().unwrap_or_default().to_owned();

@@ -1,4 +1,4 @@
-//! Schemas of bodies and messages, each a document of its own that refers to others by their URLs.
+//! Schemas of bodies and messages: separate documents that refer to each other by URL.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 const COMPONENT: &str = "#/components/schemas/";
 
-/// The schemas that references point at, whose texts are beside this file.
+/// Schemas of the references themselves; their texts are beside this file.
 const COMMON: [(&str, &str); 5] = [
     ("metaschema", include_str!("../common/metaschema.json")),
     ("manifest-v3", include_str!("../common/manifest-v3.json")),
@@ -14,10 +14,10 @@ const COMMON: [(&str, &str); 5] = [
     ("exchanges-reference-v0", include_str!("../common/exchanges-reference-v0.json")),
     ("metrics-reference-v0", include_str!("../common/metrics-reference-v0.json")),
 ];
-/// What every schema fits in the end.
+/// Schema of all schemas.
 const DRAFT: &str = "http://json-schema.org/draft-07/schema#";
 
-/// The schemas that all services have in common, by path.
+/// Schemas shared by all services, by path.
 pub(super) fn common(root: &str) -> BTreeMap<String, Value> {
     let one = |(name, text): (&str, &str)| {
         let path = format!("/schemas/common/{name}.json");
@@ -31,14 +31,14 @@ pub(super) fn common(root: &str) -> BTreeMap<String, Value> {
     COMMON.into_iter().map(one).collect()
 }
 
-/// A document that names its schema and its own URL.
+/// Adds the URLs of a document's schema and of the document itself.
 pub(super) fn with_head(root: &str, schema: &str, path: &str, mut rest: Map<String, Value>) -> Value {
     rest.insert("$schema".to_owned(), format!("{root}/schemas/common/{schema}.json#").into());
     rest.insert("$id".to_owned(), format!("{root}{path}#").into());
     Value::Object(rest)
 }
 
-/// The schemas of one service: those that operations use, and those that they refer to.
+/// Schemas of one service: those of its operations, and the schemas that they refer to.
 pub(super) struct Schemas<'a> {
     root: &'a str,
     service: &'static str,
@@ -52,7 +52,8 @@ impl<'a> Schemas<'a> {
         Self { root, service, components, files: BTreeMap::new() }
     }
 
-    /// Adds a schema of the OpenAPI document; one without a name gets this. Answers how a reference names it.
+    /// Adds a schema of the OpenAPI document, with `unnamed` as its fallback name. Returns its name
+    /// in references.
     pub(super) fn add(&mut self, schema: &Value, unnamed: &str) -> String {
         let component = schema["$ref"].as_str().and_then(|reference| reference.strip_prefix(COMPONENT));
         let name = component.unwrap_or(unnamed);
@@ -60,18 +61,18 @@ impl<'a> Schemas<'a> {
         self.put(name, schema)
     }
 
-    /// A copy of a schema of the OpenAPI document.
+    /// Copies a schema of the OpenAPI document.
     pub(super) fn component(&self, name: &str) -> Value {
         self.components.get(name).cloned().unwrap_or_default()
     }
 
-    /// Adds a schema under a name. Answers how a reference names it.
+    /// Adds a schema under a name. Returns its name in references.
     pub(super) fn put(&mut self, name: &str, mut schema: Value) -> String {
         let file = format!("v1/{}.json", in_small_letters(name));
         if self.files.contains_key(&file) {
             return format!("{file}#");
         }
-        // Before those that it refers to: they may refer to it.
+        // Inserted before the schemas that it refers to, because they may refer back.
         self.files.insert(file.clone(), Value::Null);
         self.point_at_files(&mut schema);
         let mut fields = schema.as_object().cloned().unwrap_or_default();
@@ -97,14 +98,14 @@ impl<'a> Schemas<'a> {
         }
     }
 
-    /// All of them, by path.
+    /// Returns all schemas, by path.
     pub(super) fn into_files(self) -> impl Iterator<Item = (String, Value)> {
         let service = self.service;
         self.files.into_iter().map(move |(file, schema)| (format!("/schemas/{service}/{file}"), schema))
     }
 }
 
-/// `CreateTaskRequest` and `createTaskRequest` as `create-task-request`.
+/// Converts `CreateTaskRequest` and `createTaskRequest` to `create-task-request`.
 fn in_small_letters(name: &str) -> String {
     let mut text = String::with_capacity(name.len() + 4);
     for letter in name.chars() {

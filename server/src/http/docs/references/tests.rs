@@ -1,4 +1,4 @@
-//! What can be proved of references and schemas without a server.
+//! Tests of references and schemas that need no server.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ fn files() -> BTreeMap<String, Value> {
     all(ROOT, &routes())
 }
 
-/// Reads what the server serves, and nothing else.
+/// Retrieves only documents that the server serves.
 struct Served(BTreeMap<String, Value>);
 
 impl Retrieve for Served {
@@ -27,7 +27,7 @@ impl Retrieve for Served {
 
 fn validator(files: &BTreeMap<String, Value>, schema: &Value) -> Validator {
     let mut schema = schema.clone();
-    // The library knows the draft and not the name that the server has for it.
+    // The library knows the draft, but not the server's name for it.
     schema["$schema"] = "http://json-schema.org/draft-07/schema#".into();
     let options = jsonschema::draft7::options().should_validate_formats(true).with_retriever(Served(files.clone()));
     options.build(&schema).unwrap_or_else(|error| panic!("{}: {error}", schema["$id"]))
@@ -41,7 +41,7 @@ fn assert_fits(validator: &Validator, value: &Value, what: &str) {
 }
 
 #[test]
-fn every_document_is_at_its_own_url_and_fits_the_schema_that_it_names() {
+fn documents_match_their_url_and_schema() {
     let files = files();
     assert!(files.len() > 40, "{}", files.len());
     for (path, value) in &files {
@@ -60,14 +60,14 @@ fn every_document_is_at_its_own_url_and_fits_the_schema_that_it_names() {
             let mut plain = value.clone();
             plain["$schema"] = "http://json-schema.org/draft-07/schema#".into();
             assert!(jsonschema::draft7::meta::is_valid(&plain), "{path}");
-            // Building it follows every reference to another schema.
+            // Building the validator resolves every reference to another schema.
             validator(&files, value);
         }
     }
 }
 
 #[test]
-fn the_manifest_names_every_reference_and_references_name_every_schema_that_is_served() {
+fn manifest_and_references_list_all_files() {
     let files = files();
     let named: BTreeSet<&str> = files["/references/manifest.json"]["references"]
         .as_array()
@@ -99,7 +99,7 @@ fn the_manifest_names_every_reference_and_references_name_every_schema_that_is_s
 }
 
 #[test]
-fn every_operation_below_a_services_path_is_in_its_reference_once() {
+fn references_list_each_operation_once() {
     let files = files();
     for service in &SERVICES {
         let prefix = format!("/api/{}/v1/", service.name);
@@ -121,7 +121,7 @@ fn every_operation_below_a_services_path_is_in_its_reference_once() {
 }
 
 #[test]
-fn the_examples_of_the_document_fit_the_schemas_of_the_references() {
+fn examples_match_reference_schemas() {
     let files = files();
     let operations = all_operations(&routes(), &Sample::fixed());
     let mut seen = 0;
@@ -144,7 +144,7 @@ fn the_examples_of_the_document_fit_the_schemas_of_the_references() {
 }
 
 #[test]
-fn a_body_that_may_be_left_out_is_input_if_it_is_checked() {
+fn optional_body_is_input_only_if_checked() {
     let files = files();
     let operations = all_operations(&routes(), &Sample::fixed());
     for (service, name, is_input) in [
@@ -163,7 +163,7 @@ fn a_body_that_may_be_left_out_is_input_if_it_is_checked() {
 }
 
 #[test]
-fn a_body_that_breaks_the_rules_does_not_fit_either() {
+fn reference_schema_rejects_invalid_body() {
     let files = files();
     let schema = validator(&files, &files["/schemas/queue/v1/create-task-request.json"]);
     let task = Sample::fixed().new_task();
@@ -178,7 +178,7 @@ fn a_body_that_breaks_the_rules_does_not_fit_either() {
 }
 
 #[test]
-fn every_exchange_of_the_log_is_in_the_reference() {
+fn reference_lists_every_exchange() {
     let files = files();
     let reference = &files["/references/queue/v1/exchanges.json"];
     let entries = reference["entries"].as_array().unwrap();
@@ -195,9 +195,9 @@ fn every_exchange_of_the_log_is_in_the_reference() {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
-/// In Taskcluster's reference the scopes of these depend on where links lead, too.
+/// Taskcluster's scopes for these also depend on the targets of links.
 #[test]
-fn scopes_of_reading_an_artifact_are_for_each_name() {
+fn artifact_reads_need_a_scope_for_each_name() {
     let reference = &files()["/references/queue/v1/api.json"];
     for name in ["artifact", "getArtifact", "getLatestArtifact", "latestArtifact"] {
         let entry = reference["entries"].as_array().unwrap().iter().find(|entry| entry["name"] == name).unwrap();
@@ -209,9 +209,9 @@ fn scopes_of_reading_an_artifact_are_for_each_name() {
     }
 }
 
-/// What Taskcluster's schemas require of the answers of its Worker Manager.
+/// Fields that the response schemas of Taskcluster's Worker Manager require.
 #[test]
-fn worker_answers_have_the_fields_that_taskcluster_requires() {
+fn worker_responses_have_taskclusters_required_fields() {
     let files = files();
     let worker = [
         "workerPoolId",
@@ -242,10 +242,10 @@ fn worker_answers_have_the_fields_that_taskcluster_requires() {
     }
 }
 
-/// The words of routing keys that Taskcluster's reference has as always there, apart from those that are in all, and what
-/// its schemas require of messages.
+/// Required words of Taskcluster's routing keys, except words common to all, and required fields of
+/// its messages.
 #[test]
-fn exchanges_require_what_taskclusters_do() {
+fn exchanges_have_taskclusters_required_fields() {
     let (run, worker) = (&["runId"][..], &["runId", "workerGroup", "workerId"][..]);
     let files = files();
     let entries = files["/references/queue/v1/exchanges.json"]["entries"].as_array().unwrap();
