@@ -1,4 +1,4 @@
-//! Pages as answers.
+//! Responses with pages.
 
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
@@ -13,13 +13,14 @@ use super::layout::{self, Page};
 use super::state::Site;
 use super::visit::{NoVisit, Visit};
 
-/// Nothing but our own style sheet and icon is loaded, forms go to us alone, and no site may frame the page.
+/// Loads only the server's own style sheet and icon, sends forms only to this server, and forbids
+/// framing.
 const POLICY: &str =
     "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
-/// The `Retry-After` of a 503.
+/// `Retry-After` of a 503.
 const RETRY_SECONDS: &str = "1";
 
-/// Reads and authenticates a request. The error is the answer.
+/// Reads and authenticates a request. The error is the response.
 pub(super) async fn read_visit(app: &Site, request: Request) -> Result<Visit, Response> {
     Visit::read(app, request).await.map_err(|none| {
         let NoVisit { visit, status, error } = *none;
@@ -27,7 +28,7 @@ pub(super) async fn read_visit(app: &Site, request: Request) -> Result<Visit, Re
     })
 }
 
-/// The answer of a page that there is not.
+/// Renders an error page.
 pub(super) fn refuse(visit: &Visit, error: &PageError) -> Response {
     answer(error.status(), &layout::frame(visit, &error_page(visit, error)))
 }
@@ -54,7 +55,7 @@ fn error_page(visit: &Visit, error: &PageError) -> Page {
     }
 }
 
-/// A page as an answer, with the headers that all pages have.
+/// Builds a response with a page and the common headers.
 pub(super) fn answer(status: StatusCode, page: &Markup) -> Response {
     let mut response = (status, page.0.clone()).into_response();
     let headers = response.headers_mut();
@@ -65,7 +66,8 @@ pub(super) fn answer(status: StatusCode, page: &Markup) -> Response {
     secured(response)
 }
 
-/// Keeps a page to this site. The referrer stays within it as well, or browsers would not say where a form came from.
+/// Adds headers that confine a page to this site. The referrer is kept within the site: browsers
+/// would otherwise not state the origin of a form.
 pub(super) fn secured(mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -75,7 +77,7 @@ pub(super) fn secured(mut response: Response) -> Response {
     response
 }
 
-/// Leads a browser that has sent a form to a page.
+/// Redirects a browser to a page after it sent a form.
 pub(super) fn see_other(location: &str) -> Response {
     let mut response = Response::default();
     *response.status_mut() = StatusCode::SEE_OTHER;

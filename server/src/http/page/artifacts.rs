@@ -1,4 +1,4 @@
-//! The artifacts of a task's last run, on its page: what they are, how large, and where.
+//! Artifacts of a task's last run, on the task's page: type, size and link.
 
 use std::collections::HashMap;
 
@@ -20,10 +20,10 @@ use tenure_domain::scopes::Expression;
 use tenure_engine::blobs::{BlobName, StoredBlob};
 use tenure_store::artifacts;
 
-/// Artifacts that are shown.
+/// Artifacts in the table.
 const ARTIFACTS_MAX: usize = 100;
 
-/// What is shown of a run's artifacts.
+/// Artifacts of a run, for the page.
 pub(super) struct Listed {
     task: TaskId,
     run: RunId,
@@ -32,12 +32,12 @@ pub(super) struct Listed {
     anonymous: Principal,
 }
 
-/// Reads the artifacts of a task's last run, if it has a run.
+/// Reads the artifacts of a task's last run; none without a run.
 pub(super) async fn find(app: &Site, task: TaskId) -> Result<Option<Listed>, PageError> {
     let anonymous = app.intake.authenticator.anonymous().await.map_err(|error| super::visit::lookup_failed(&error))?;
     let mut conn = app.engine.pool.acquire().await?;
     let Some((seq, run)) = artifacts::find_run(&mut conn, task, None).await? else { return Ok(None) };
-    // One more than is shown, to see whether there are more.
+    // One more than shown, to detect further artifacts.
     let rows = artifacts::list(&mut conn, seq, run, "", ARTIFACTS_MAX as i64 + 1).await?;
     let stored = |row: &&Stored| matches!(row.artifact.details, Details::S3 | Details::Object { .. });
     let names: Vec<BlobName> = rows.iter().filter(stored).map(|row| blob(task, run, &row.artifact)).collect();
@@ -45,7 +45,7 @@ pub(super) async fn find(app: &Site, task: TaskId) -> Result<Option<Listed>, Pag
     Ok(Some(Listed { task, run, rows, bytes, anonymous }))
 }
 
-/// The section of the artifacts.
+/// Renders the section of artifacts.
 pub(super) fn artifacts_section(visit: &Visit, listed: &Listed, now: DateTime<Utc>) -> Markup {
     if listed.rows.is_empty() {
         return Markup::default();
@@ -80,7 +80,8 @@ fn cells(visit: &Visit, listed: &Listed, row: &Stored, now: DateTime<Utc>) -> Ce
     ]
 }
 
-/// An artifact's name; a link if a browser may follow it, which sends no credentials.
+/// An artifact's name. It is a link only if anonymous callers may read the artifact, because the
+/// browser sends no credentials.
 fn link(visit: &Visit, listed: &Listed, name: &str) -> Markup {
     if listed.anonymous.authorize(&scopes_to_read(name)).is_err() {
         return html! { (name) };

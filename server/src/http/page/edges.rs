@@ -1,4 +1,4 @@
-//! The tasks around a task, on its page: those it needs and those that need it, each with its state.
+//! Dependencies and dependents of a task, on its page, each with its state.
 
 use maud::{Markup, html};
 
@@ -8,10 +8,10 @@ use tenure_api::ids::TaskId;
 use tenure_domain::scopes::Expression;
 use tenure_store::page::{EdgeRow, MemberState};
 
-/// Tasks that are shown in each direction.
+/// Tasks in the table of each direction.
 pub(super) const EDGES_MAX: usize = 100;
 
-/// Both directions; one in which there is no task takes no room.
+/// Renders both directions; an empty one is omitted.
 pub(super) fn edges(visit: &Visit, task: TaskId, rows: &[EdgeRow]) -> Markup {
     let (required, dependents): (Vec<&EdgeRow>, Vec<&EdgeRow>) = rows.iter().partition(|row| row.is_required);
     let waits = required.iter().filter(|row| !row.satisfied).count();
@@ -25,7 +25,7 @@ pub(super) fn edges(visit: &Visit, task: TaskId, rows: &[EdgeRow]) -> Markup {
     }
 }
 
-/// A number of tasks, of which one more than is shown was read.
+/// A number of rows, read up to one more than shown.
 fn limited(count: usize) -> String {
     if count > EDGES_MAX { format!("more than {EDGES_MAX}") } else { count.to_string() }
 }
@@ -48,7 +48,7 @@ fn cells(visit: &Visit, row: &EdgeRow) -> Cells {
         MemberState::Unscheduled => "unscheduled",
         MemberState::Run(state) => state.as_str(),
     };
-    // Each task has its own scopes: the visitor may know that it is there, and no more.
+    // Each task has its own scopes: the visitor may see that it exists, but no more.
     let definition = row.definition.as_deref().filter(|_| visit.may(format!("queue:get-task:{}", row.task)));
     let state = if visit.may(format!("queue:status:{}", row.task)) { layout::state(state) } else { layout::none() };
     vec![

@@ -1,4 +1,4 @@
-//! Why there is no page.
+//! Reasons why a page is not shown.
 
 use http::StatusCode;
 
@@ -8,17 +8,16 @@ use tenure_engine::ops::OpError;
 use tenure_store::failure::classify;
 use tenure_store::outage;
 
-/// Why there is no page.
 pub(super) enum PageError {
-    /// Nothing has this name.
+    /// The object does not exist.
     NotFound(String),
-    /// The visitor may not see it.
+    /// The visitor lacks scopes.
     Denied(Expression),
-    /// What a form says is not acceptable, or it is not a form of ours.
+    /// The form is invalid, or not from this site.
     Refused(StatusCode, String),
-    /// The database did not answer.
+    /// The database does not respond.
     Unavailable,
-    /// A fault of the server; the log has the rest.
+    /// A fault of the server; the log has the cause.
     Internal,
 }
 

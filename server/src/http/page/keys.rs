@@ -10,8 +10,8 @@ use tenure_engine::ops::queue_keys::Page;
 /// Keys in the table.
 pub(super) const KEYS_MAX: u16 = 50;
 
-/// The section of the keys that have runs or rules of their own; none for a queue without them. A key is remembered for some time
-/// after its last run, so that none of the first ones may have any.
+/// Renders the keys with runs or rules of their own; nothing for a queue without keys. A key is
+/// kept for some time after its last run, so all of the first keys may be idle.
 pub(super) fn keys_section(page: &Page) -> Markup {
     if page.keys.is_empty() {
         if page.next.is_none() {
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_behind_those_that_have_nothing_now_are_not_passed_over_in_silence() {
+    fn further_keys_are_announced_after_idle_ones() {
         let shown = |next: Option<&str>| keys_section(&Page { keys: Vec::new(), next: next.map(str::to_owned) }).0;
         assert_eq!(shown(None), "");
         assert!(shown(Some("k")).contains("None of the first 50"), "{}", shown(Some("k")));

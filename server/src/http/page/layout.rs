@@ -1,4 +1,4 @@
-//! What all pages share: the frame around them, and the small parts that they are made of.
+//! Common parts of all pages: the frame and small elements.
 
 use std::time::Duration;
 
@@ -13,15 +13,15 @@ use tenure_domain::scopes::Expression;
 pub(super) const STYLE: &str = include_str!("style.css");
 pub(super) const ICON: &str = include_str!("icon.svg");
 
-/// A page before its frame is put around it.
+/// A page without its frame.
 pub(super) struct Page {
     pub(super) title: String,
-    /// How often the page loads itself again, unless the visitor has stopped it.
+    /// Interval of the automatic refresh, unless the visitor has stopped it.
     pub(super) refresh: Option<Duration>,
     pub(super) body: Markup,
 }
 
-/// Puts the frame around a page.
+/// Renders a page within its frame.
 pub(super) fn frame(visit: &Visit, page: &Page) -> Markup {
     let stopped = visit.query("refresh") == Some("off");
     let refresh = page.refresh.filter(|_| !stopped);
@@ -49,7 +49,7 @@ pub(super) fn frame(visit: &Visit, page: &Page) -> Markup {
     }
 }
 
-/// The URL of a file of ours; it changes with the file's text, so that browsers may cache it.
+/// URL of a static file. It contains a hash of the file, so that browsers may cache it.
 fn asset(visit: &Visit, name: &str, content: &str) -> String {
     // FNV-1a: a fingerprint, not a secret.
     let print = content
@@ -85,12 +85,12 @@ fn account(visit: &Visit) -> Markup {
     }
 }
 
-/// A section with a heading; `note` is beside it.
+/// Renders a section with a heading and a note beside it.
 pub(super) fn section(title: &str, note: &Markup, body: &Markup) -> Markup {
     html! { section.panel { header { h2 { (title) } span.aside { (note) } } (body) } }
 }
 
-/// A section that the visitor may not see, and the scopes that they need for it.
+/// Renders a section that the visitor may not see, with the required scopes.
 pub(super) fn denied(visit: &Visit, required: &Expression) -> Markup {
     html! {
         p { "To see this you need " code { (required) } "." }
@@ -103,12 +103,12 @@ pub(super) fn denied(visit: &Visit, required: &Expression) -> Markup {
     }
 }
 
-/// What is shown in place of an empty table.
+/// Renders a note instead of an empty table.
 pub(super) fn empty(body: &Markup) -> Markup {
     html! { div.note { (body) } }
 }
 
-/// A section of what was not read in time.
+/// Renders a section whose data could not be read in time.
 pub(super) fn unread() -> Markup {
     empty(&html! {
         p { "This could not be read in time." }
@@ -116,15 +116,16 @@ pub(super) fn unread() -> Markup {
     })
 }
 
-/// A number or a time that was not read in time.
+/// Renders a value that could not be read in time.
 pub(super) fn unread_value() -> Markup {
     html! { span.dim title="This could not be read in time." { "–" } }
 }
 
-/// The cells of a row, each with the heading of its column. A heading that begins with `>` is one of numbers.
+/// Cells of a row, each with its column's heading. The prefix `>` marks a column of numbers.
 pub(super) type Cells = Vec<(&'static str, Markup)>;
 
-/// A table; all rows have the same columns. Each cell repeats its heading, for screens that are too narrow for columns.
+/// Renders a table; all rows must have the same columns. Each cell repeats its heading, for narrow
+/// screens.
 pub(super) fn table(rows: &[Cells]) -> Markup {
     let words = |heading: &'static str| heading.trim_start_matches('>');
     let is_number = |heading: &str| heading.starts_with('>');
@@ -140,24 +141,24 @@ pub(super) fn table(rows: &[Cells]) -> Markup {
     }
 }
 
-/// A time, relative to now; the exact time in its title.
+/// Renders a time relative to now, with the exact time as its title.
 pub(super) fn time(time: DateTime<Utc>, now: DateTime<Utc>) -> Markup {
     let exact = Timestamp::new(time).to_string();
     html! { time datetime=(exact) title=(exact) { (text::relative(time, now)) } }
 }
 
-/// The distance of a time from now, without its direction.
+/// Renders the distance of a time from now, without its direction.
 pub(super) fn span(time: DateTime<Utc>, now: DateTime<Utc>) -> Markup {
     let exact = Timestamp::new(time).to_string();
     html! { time datetime=(exact) title=(exact) { (text::span(now - time)) } }
 }
 
-/// A state as a coloured word.
+/// Renders a state as a coloured word.
 pub(super) fn state(word: &str) -> Markup {
     html! { span class={ "state " (word) } { (word) } }
 }
 
-/// A task with its name, if that is known.
+/// Renders a link to a task, with the task's name if known.
 pub(super) fn task(visit: &Visit, id: &str, definition: Option<&str>) -> Markup {
     let name = definition.and_then(text::metadata).map(|metadata| metadata.name).filter(|name| !name.trim().is_empty());
     html! {
@@ -167,23 +168,21 @@ pub(super) fn task(visit: &Visit, id: &str, definition: Option<&str>) -> Markup 
     }
 }
 
-/// A queue.
 pub(super) fn queue(visit: &Visit, name: &str) -> Markup {
     let (provisioner, worker_type) = name.split_once('/').unwrap_or((name, ""));
     html! { a href=(visit.link_to("queue", &[provisioner, worker_type])) { (name) } }
 }
 
-/// A worker.
 pub(super) fn worker(visit: &Visit, group: &str, id: &str) -> Markup {
     html! { a href=(visit.link_to("worker", &[group, id])) { (group) "/" (id) } }
 }
 
-/// Where there is nothing to say.
+/// Placeholder for an absent value.
 pub(super) fn none() -> Markup {
     html! { span.none { "–" } }
 }
 
-/// A number, dim if it is zero.
+/// Renders a number, dimmed if zero.
 pub(super) fn number(number: i64) -> Markup {
     html! { span.zero[number == 0] { (text::count(number)) } }
 }

@@ -1,7 +1,8 @@
-//! `/task/<taskId>/log`: a page that shows the log of a run and grows while the run goes on. Also the end of the log, for the task's own page.
+//! `/task/<taskId>/log`: a page with the log of a run, which grows while the run continues.
+//! [`tail`] reads the end of the log for the task's page.
 //!
-//! The page needs no script: its body is sent as the log comes, and the browser shows what has arrived. The log was made by a task,
-//! which is not trusted, so that each character of it is escaped.
+//! The page needs no script: the body is sent as the log is written, and the browser shows what has
+//! arrived. Logs come from untrusted tasks, so every character is escaped.
 
 mod tail;
 
@@ -38,30 +39,30 @@ use tenure_store::{artifacts, clock};
 
 pub(super) use self::tail::{log_section, tail};
 
-/// Where the log goes into the page. Text of others is escaped and cannot have it.
+/// Marks the position of the log in the page. Escaped text cannot contain it.
 const PLACE: &str = "<!--log-->";
 
-/// Bytes of a character in UTF-8.
+/// Maximum bytes of a character in UTF-8.
 const CHARACTER_BYTES_MAX: usize = 4;
 
-/// What is left of a log's text between two pieces: the beginning of a character.
+/// Decodes a log in pieces; keeps the start of an incomplete character between pieces.
 #[derive(Default)]
 struct Text {
     rest: Vec<u8>,
 }
 
 impl Text {
-    /// The text of the next piece, without what is no text.
+    /// Decodes the next piece. Invalid bytes are marked, and control characters dropped.
     fn take(&mut self, bytes: &[u8]) -> String {
         self.rest.extend_from_slice(bytes);
-        // The last character may go on in the next piece.
+        // The last character may continue in the next piece.
         let end = whole_characters(&self.rest);
         let rest = self.rest.split_off(end);
         plain(&std::mem::replace(&mut self.rest, rest))
     }
 }
 
-/// How many bytes there are before a character whose end has not come.
+/// Number of bytes before an incomplete last character.
 fn whole_characters(bytes: &[u8]) -> usize {
     for (back, byte) in (1..).zip(bytes.iter().rev().take(CHARACTER_BYTES_MAX)) {
         let length = match byte {
@@ -76,11 +77,11 @@ fn whole_characters(bytes: &[u8]) -> usize {
     bytes.len()
 }
 
-/// How the log of a run is read.
+/// How a run's log is read.
 enum Opened {
-    /// It is stored as a whole; the URL of its bytes.
+    /// Stored as a whole, at this URL.
     Whole(String),
-    /// It comes in pieces.
+    /// Read in pieces.
     Pieces(RunRef, LiveStream),
 }
 
@@ -119,7 +120,8 @@ async fn open(app: &Site, visit: &Visit) -> Result<Opened, PageError> {
     Ok(Opened::Pieces(of, app.engine.live_logs.open(of, reading).await?))
 }
 
-/// The run that a visitor wants, or else the last one. What is no number of a run is none, and not the last one.
+/// Returns the requested run, or without a request the last one. An invalid run number means no
+/// run.
 fn find_run<'a>(runs: &'a [Run], wanted: Option<&str>) -> Option<&'a Run> {
     match wanted {
         Some(wanted) => wanted.parse().ok().and_then(|wanted: RunId| runs.iter().find(|run| run.run_id == wanted)),
@@ -127,7 +129,7 @@ fn find_run<'a>(runs: &'a [Run], wanted: Option<&str>) -> Option<&'a Run> {
     }
 }
 
-/// Passes the pieces on until there are no more, or the visitor may not read them any more.
+/// Forwards pieces until the log ends or the visitor loses access.
 fn while_allowed(
     app: Site,
     headers: HeaderMap,
@@ -153,7 +155,7 @@ fn while_allowed(
     allowed
 }
 
-/// The URL of the log that was stored as a whole, if there is one that the visitor may read.
+/// Returns the URL of the complete stored log, if it exists and the visitor may read it.
 async fn find_whole(app: &Site, visit: &Visit, of: RunRef) -> Result<Option<String>, PageError> {
     if !visit.may(scopes_to_read(BACKING_LOG)) {
         return Ok(None);
@@ -163,7 +165,7 @@ async fn find_whole(app: &Site, visit: &Visit, of: RunRef) -> Result<Option<Stri
     let Some((seq, run)) = artifacts::find_run(&mut conn, of.task, Some(of.run)).await? else { return Ok(None) };
     let stored = artifacts::find(&mut conn, seq, run, BACKING_LOG).await?;
     let blob = BlobName::artifact(of.task, of.run, BACKING_LOG);
-    // A row without bytes is one whose upload has not come, or never will.
+    // A row without bytes belongs to an upload that is unfinished or will never finish.
     let is_uploaded = !app.engine.blobs.find(&mut *conn, std::slice::from_ref(&blob)).await?.is_empty();
     drop(conn);
     let is_whole = |artifact: &tenure_domain::artifact::Artifact| {
@@ -178,7 +180,7 @@ async fn find_whole(app: &Site, visit: &Visit, of: RunRef) -> Result<Option<Stri
     Ok(Some(app.engine.blobs.get_url(&blob, end.timestamp_millis())))
 }
 
-/// The page, with the log in it as it comes. It takes room until its reader has it.
+/// Streams the page with the log. Holds `room` until the reader has received everything.
 fn page(visit: &Visit, of: RunRef, pieces: mpsc::Receiver<Bytes>, room: Room) -> Response {
     let task = of.task.to_string();
     let body = html! {
@@ -194,7 +196,7 @@ fn page(visit: &Visit, of: RunRef, pieces: mpsc::Receiver<Bytes>, room: Room) ->
         Some((html! { (shown) }.into_string(), (pieces, text, room)))
     });
     let whole = stream::once(ready(head.to_owned())).chain(log).chain(stream::once(ready(end.to_owned())));
-    // An empty piece would end the answer.
+    // An empty chunk would end the response.
     let frames = whole.filter(|text| ready(!text.is_empty())).map(|text| Ok::<_, Infallible>(Bytes::from(text)));
     let mut response = (StatusCode::OK, Body::from_stream(frames)).into_response();
     let headers = response.headers_mut();
@@ -211,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_log_is_that_of_the_run_that_is_named_or_of_none() {
+    fn log_is_of_the_requested_run_only() {
         let scheduled = "2027-01-31T12:00:00Z";
         let runs = [0, 1]
             .map(|id| json!({"runId": id, "state": "pending", "reasonCreated": "scheduled", "scheduled": scheduled}));
@@ -222,14 +224,14 @@ mod tests {
     }
 
     #[test]
-    fn text_is_the_same_however_the_log_is_cut() {
+    fn text_does_not_depend_on_log_pieces() {
         let log = "a\u{1b}[1mé€𝄞\r\nz\0\tß".as_bytes();
         for piece in 1..=log.len() {
             let mut text = Text::default();
             let shown: String = log.chunks(piece).map(|bytes| text.take(bytes)).collect();
             assert_eq!(shown, "a[1mé€𝄞\nz\tß", "in pieces of {piece}");
         }
-        // What is no text is marked, and what follows is not waited for.
+        // Invalid bytes are marked, and decoding does not wait for the bytes after them.
         let mut text = Text::default();
         assert_eq!(text.take(b"a\xffb\xe2\x82"), "a\u{fffd}b");
         assert_eq!(text.take(b"\xac."), "€.");

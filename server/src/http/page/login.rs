@@ -1,7 +1,7 @@
-//! Logging in with a client's id and access token, and out.
+//! Login with a client's id and access token, and logout.
 //!
-//! What is typed is checked exactly as HTTP Basic is. An unknown client and a wrong token get the same answer after the
-//! same delay, so that it does not reveal which clients exist.
+//! Credentials are checked exactly as for HTTP Basic. An unknown client and a wrong token get the
+//! same response after the same delay, which hides the existence of clients.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -28,11 +28,11 @@ use crate::http::body;
 use crate::http::budget::Share;
 use crate::http::connection::Connection;
 
-/// The largest form, in bytes.
+/// Maximum size of a form, in bytes.
 pub(super) const FORM_MAX: usize = 16 << 10;
-/// How long a failed login takes at least.
+/// Minimum duration of a failed login.
 const FAILURE_DELAY: Duration = Duration::from_millis(500);
-/// A form must arrive within this time.
+/// Time for a form to arrive.
 const FORM_TIMEOUT: Duration = Duration::from_secs(10);
 const WRONG: &str = "There is no such client, or the access token is wrong.";
 const TOO_MANY: &str = "There is no such client, or the access token is wrong; and there were many wrong logins within a minute. The right \
@@ -78,7 +78,7 @@ pub(super) async fn log_in(State(app): State<Site>, request: Request) -> Respons
     let unavailable =
         || refuse(StatusCode::SERVICE_UNAVAILABLE, "The database did not answer. Try again.", &next, client);
     let began = {
-        // Released before a wrong login's delay, which must not delay right ones.
+        // Released before the delay of a failed login, which must not delay others.
         let Some(_turn) = app.pages.logins.turn().await else { return unavailable() };
         let Ok(now) = app.intake.now().await else { return unavailable() };
         app.intake.authenticator.log_in(client, token, now).await
@@ -90,9 +90,9 @@ pub(super) async fn log_in(State(app): State<Site>, request: Request) -> Respons
         }
         Err(AuthError::Failure(failure)) => {
             let too_many = app.pages.logins.count_wrong(peer, client);
-            // Of the others a metric counts how many they are: anyone can send them, and the log would grow with each.
+            // A metric counts the rest. Anyone can send them, and the log would grow with each.
             if !too_many {
-                // The name is what was typed, which may be a token in the wrong field: it stays out of the log.
+                // The typed name may be a token in the wrong field, so it is not logged.
                 tracing::info!(failed = failure_word(&failure), "a login to the page was refused");
             }
             tokio::time::sleep(FAILURE_DELAY).await;
@@ -111,7 +111,7 @@ pub(super) async fn log_in(State(app): State<Site>, request: Request) -> Respons
     }
 }
 
-/// What failed, without what was typed.
+/// The reason of a failure, without the typed text.
 fn failure_word(failure: &crate::auth::AuthFailure) -> &'static str {
     use crate::auth::AuthFailure;
     match failure {
@@ -143,12 +143,12 @@ pub(super) async fn log_out(State(app): State<Site>, request: Request) -> Respon
     redirect(&app, "/", &gone)
 }
 
-/// The form of a page; none if it is not one, is too large, or finds no room.
+/// Reads a form. None if it is invalid, too large or exceeds the memory budget.
 pub(super) async fn read_form<T: DeserializeOwned + 'static>(app: &Site, request: Request) -> Option<T> {
     let (mut parts, body) = request.into_parts();
     let reading = body::read(&app.intake.bodies, Share::Anonymous, FORM_MAX, &parts.headers, body);
     let form = tokio::time::timeout(FORM_TIMEOUT, reading).await.ok()?.ok()?;
-    // The form is read from the bytes, whose length is known.
+    // The form is read from memory, so its length is known.
     parts.headers.remove(TRANSFER_ENCODING);
     let request = Request::from_parts(parts, Body::from(form.bytes.clone()));
     let Ok(Form(form)) = request.extract::<Form<T>, _>().await else { return None };

@@ -1,8 +1,8 @@
-//! Wrong logins, counted for each address and each client, so that guessing is noticed and slowed down.
+//! Counts failed logins per address and per client, to detect and slow down guessing.
 //!
-//! The right token is accepted however many wrong ones came before it, from wherever: behind a proxy all visitors have
-//! one address, and anyone can send wrong tokens for any client. So a count never keeps a login from being checked; it
-//! only decides what the answer to a wrong one is.
+//! The right token is always accepted, regardless of earlier failures. Behind a proxy all visitors
+//! share one address, and anyone can send wrong tokens for any client. So a count never blocks the
+//! check of a login; it only changes the response to a failed one.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -12,20 +12,20 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// Logins that are checked at once; others wait for their turn. None keeps its turn for longer than the check takes.
+/// Concurrent login checks; others wait. A check does not hold its permit longer than needed.
 const LOOKS_MAX: usize = 8;
-/// How long a login waits for its turn.
+/// How long a login waits for a permit.
 const TURN_MAX: Duration = Duration::from_secs(5);
-/// Wrong logins are counted for so long.
+/// Window in which failed logins are counted.
 const WINDOW: Duration = Duration::from_secs(60);
-/// Wrong logins of an address in that time; behind a proxy, of all visitors.
+/// Failed logins per address and window; behind a proxy, of all visitors together.
 const WRONG_PER_PEER: u32 = 30;
-/// Wrong logins for a client in that time, from wherever.
+/// Failed logins per client and window, from all addresses.
 const WRONG_PER_CLIENT: u32 = 10;
-/// Addresses, and clients, that are counted at the same time.
+/// Capacity of each table of counts.
 const REMEMBERED_MAX: usize = 1_000;
 
-/// The recent wrong logins, and the turns to check a login.
+/// Recent failed logins, and the permits of login checks.
 pub(super) struct Logins {
     looks: Semaphore,
     peers: Mutex<Counts<IpAddr>>,
@@ -41,12 +41,13 @@ impl Logins {
         }
     }
 
-    /// A turn to check a login; none if the checks before take too long, which means that the database does not answer.
+    /// Waits for a permit to check a login. None after a timeout, which means that the database
+    /// does not respond.
     pub(super) async fn turn(&self) -> Option<SemaphorePermit<'_>> {
         tokio::time::timeout(TURN_MAX, self.looks.acquire()).await.ok()?.ok()
     }
 
-    /// Counts a wrong login, and returns whether there were too many.
+    /// Counts a failed login. Returns true if there were too many.
     pub(super) fn count_wrong(&self, peer: IpAddr, client: &str) -> bool {
         let now = Instant::now();
         let by_peer = self.peers.lock().unwrap_or_else(PoisonError::into_inner).count(peer, now);
@@ -55,7 +56,7 @@ impl Logins {
     }
 }
 
-/// How often something happened since when.
+/// Counts per key within a window.
 struct Counts<K> {
     most: u32,
     counts: HashMap<K, (Instant, u32)>,
@@ -66,12 +67,12 @@ impl<K: Eq + Hash> Counts<K> {
         Self { most, counts: HashMap::new() }
     }
 
-    /// Counts once more, and returns whether it was too often.
+    /// Counts an event. Returns true if there were too many.
     fn count(&mut self, key: K, now: Instant) -> bool {
         let goes_on = |since: Instant| now.saturating_duration_since(since) < WINDOW;
         if self.counts.len() >= REMEMBERED_MAX && !self.counts.contains_key(&key) {
             self.counts.retain(|_, (since, _)| goes_on(*since));
-            // So many at once come from many addresses or for clients that do not exist; they begin anew.
+            // This many keys mean many addresses or invented clients, so all counts restart.
             if self.counts.len() >= REMEMBERED_MAX {
                 self.counts.clear();
             }
@@ -90,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_happens_too_often_within_the_window_is_noticed_for_each_key_alone() {
+    fn events_are_counted_per_key_and_window() {
         let mut counts = Counts::new(2);
         let begin = Instant::now();
         let at = |seconds| begin + Duration::from_secs(seconds);
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_so_many_are_remembered() {
+    fn number_of_counted_keys_is_bounded() {
         let mut counts = Counts::new(2);
         let now = Instant::now();
         for key in 0..3 * REMEMBERED_MAX {

@@ -1,8 +1,9 @@
-//! The operator's page: the state of the queues, for browsers. Rendered here, from one read of the database, without
-//! scripts; it changes nothing but the visitor's own session, and the pause of a queue.
+//! The operator's pages: the state of the queues, for browsers. Each page is rendered from one read
+//! of the database, without scripts. A page can change only the visitor's session and the pause of
+//! a queue.
 //!
-//! Every text that is not ours goes through maud, which escapes it when the template is compiled. The content security
-//! policy would not let a script run even if one slipped through.
+//! maud escapes all external text when the template is compiled. The content security policy would
+//! block any script that slipped through.
 
 mod answer;
 mod artifacts;
@@ -46,10 +47,9 @@ use super::answers;
 use super::budget::Share;
 use super::poll::common::refuse_unknown_path;
 
-/// How long a browser caches the style sheet; its URL changes with its text.
+/// Browser cache of the style sheet, whose URL changes with its text.
 const STYLE_CACHE: &str = "public, max-age=86400, immutable";
 
-/// The routes.
 pub fn router(site: Site) -> Router {
     Router::new()
         .route("/", get(page(Reads::Database, overview::overview)))
@@ -81,14 +81,14 @@ async fn icon() -> Response {
     (headers, ICON).into_response()
 }
 
-/// What a page reads, which decides if it takes a read slot.
+/// Data source of a page; reads of the database take a read slot.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reads {
     Database,
     Nothing,
 }
 
-/// Turns the handler of a page into a method of a route.
+/// Turns a page's handler into a route's handler.
 fn page<H, F>(
     reads: Reads,
     handler: H,
@@ -100,7 +100,7 @@ where
     move |State(app), request| {
         let handler = handler.clone();
         Box::pin(async move {
-            // A signed URL of the poll API whose path was cut off by a mistake leads here.
+            // A signed URL of the poll API with a truncated path leads here.
             if let Some(refused) = refuse_unknown_path(request.uri(), request.headers()) {
                 return refused;
             }
@@ -126,8 +126,8 @@ where
     }
 }
 
-/// A page whose bytes count for callers with credentials, if the visitor is logged in: strangers who do not read what they are sent
-/// must not take the room for it.
+/// Charges a page to the share of authenticated callers if the visitor is logged in. Anonymous
+/// readers that stall must not use up the budget of others.
 fn counted(mut page: Response, logged_in: bool) -> Response {
     answers::note_share(&mut page, if logged_in { Share::Authenticated } else { Share::Anonymous });
     page
@@ -141,9 +141,9 @@ mod tests {
     use crate::http::budget::Budget;
 
     #[test]
-    fn a_large_page_for_who_is_logged_in_does_not_take_the_room_of_strangers() {
+    fn page_budget_depends_on_login() {
         let room = Budget::new("answers", 200 << 10);
-        // More than strangers may have together.
+        // More than the share of anonymous callers.
         let text = "x".repeat(100 << 10);
         let sent = |logged_in| answers::hold(&room, counted(answer(StatusCode::OK, &html! { (text) }), logged_in));
         assert_eq!([false, true].map(|logged_in| sent(logged_in).status().as_u16()), [503, 200]);

@@ -1,4 +1,4 @@
-//! `/`: everything at a glance.
+//! `/`: the overview.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,9 +17,10 @@ use tenure_domain::scopes::Expression;
 use tenure_store::page::{self, ClaimRow, Ends, Filter, QueueRow};
 use tenure_store::{clock, session};
 
-/// How often the page loads itself again.
+/// Interval of the automatic refresh.
 pub(super) const REFRESH: Duration = Duration::from_secs(5);
-/// An older transaction is marked: while it is open, nothing dead can be cleaned up, and claiming becomes slower.
+/// Older transactions are marked: while one is open, dead rows cannot be removed and claims become
+/// slower.
 const OLD_TRANSACTION: Duration = Duration::from_secs(60);
 
 /// `GET /`
@@ -65,13 +66,13 @@ pub(super) async fn overview(app: Site, visit: Arc<Visit>) -> Result<Page, PageE
     Ok(Page { title: "Overview".to_owned(), refresh: Some(REFRESH), body })
 }
 
-/// What lets a visitor see the overview although there is nothing in it yet. A visitor without it and
-/// without a login is shown nothing at all, so that closed reading is closed here too.
+/// Scopes to see an empty overview. A visitor without them and without a login sees nothing, so
+/// that closed read access is closed here, too.
 fn any_queue() -> Expression {
     Expression::any_of(["queue:list-task-queues", "queue:list-worker-types:*"])
 }
 
-/// Who may list all queues, or the queues of this provisioner.
+/// Scopes to list all queues, or the queues of this provisioner.
 fn listing_scope(queue: &str) -> Expression {
     let provisioner = queue.split('/').next().unwrap_or_default();
     Expression::any_of(["queue:list-task-queues".to_owned(), format!("queue:list-worker-types:{provisioner}")])

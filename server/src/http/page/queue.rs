@@ -1,4 +1,4 @@
-//! `/queue/<provisionerId>/<workerType>`: one queue.
+//! `/queue/<provisionerId>/<workerType>`: a queue.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use tenure_store::{clock, policies, schedulers, servers, worker_sessions};
 
 const ABOUT: About = About { queue: true, worker: false };
 
-/// What a page is shown without where it was not read in time.
+/// Optional parts of the page; none if not read in time.
 struct Parts {
     oldest: Option<HashMap<i32, DateTime<Utc>>>,
     hidden: Option<HashMap<i32, i64>>,
@@ -40,7 +40,7 @@ struct Parts {
     holders: Option<Vec<HolderRow>>,
 }
 
-/// Reads the parts of this queue, from the low-water marks on.
+/// Reads the parts of this queue, starting at the low-water marks.
 async fn read_parts(app: &Site, conn: &mut PgConnection, key: i32, filter: Filter<'_>) -> Result<Parts, sqlx::Error> {
     let (due, marks) = (app.engine.due_marks.get(), app.engine.low_water_marks.peek(key));
     Ok(Parts {
@@ -61,7 +61,7 @@ pub(super) async fn queue(app: Site, visit: Arc<Visit>) -> Result<Page, PageErro
         format!("queue:get-worker-type:{name}"),
     ]))?;
     let key = app.engine.queues.find_key(&app.engine.pool, &name).await?.ok_or_else(missing)?;
-    // What this server saw last; the others write it down every ten seconds.
+    // Writes this server's latest contacts first; other servers write theirs every ten seconds.
     workers::write_down(&app.engine.pool, &app.engine.workers).await?;
     let only = [key];
     let filter = Filter { queues: Some(&only), worker: None };
@@ -72,7 +72,7 @@ pub(super) async fn queue(app: Site, visit: Arc<Visit>) -> Result<Page, PageErro
     let shown = queue_counts::find(&mut conn, sequenced, &name).await?.ok_or_else(missing)?;
     let may_see = visit.may(reading_scope(&name));
     let policy = if may_see { policies::find(&mut conn, key).await? } else { None };
-    // One more than is shown, to see whether there are more.
+    // One more than shown, to detect further sessions.
     let sessions = if may_see {
         worker_sessions::list_workers(&mut conn, key, &name, SESSIONS_MAX + 1).await?
     } else {

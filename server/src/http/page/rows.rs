@@ -1,4 +1,4 @@
-//! The tables that several pages show.
+//! Tables shared by several pages.
 
 use std::collections::HashMap;
 
@@ -16,38 +16,38 @@ use tenure_domain::scopes::Expression;
 use tenure_store::events::Sequenced;
 use tenure_store::page::{self, ClaimRow, EndedRow, Ends, Filter, HolderRow, WorkerRow};
 
-/// Rows of a table of claims, of ended runs, or of waiting runs.
+/// Rows in a table of claims, ended runs or waiting runs.
 pub(super) const ROWS_MAX: i64 = 25;
 /// Workers in a table.
 const WORKERS_MAX: usize = 50;
-/// A claim that ends within this time is marked: its worker may be dead.
+/// Claims that expire within this time are marked: the worker may be dead.
 const ENDS_SOON: TimeDelta = TimeDelta::seconds(60);
 
-/// What the visitor needs to see the claims of a queue.
+/// Scope to see a queue's claims.
 pub(super) fn claims_scope(queue: &str) -> Expression {
     format!("queue:claimed-list:{queue}").into()
 }
 
-/// What the visitor needs to see the workers of a queue.
+/// Scope to see a queue's workers.
 pub(super) fn workers_scope(queue: &str) -> Expression {
     format!("queue:list-workers:{queue}").into()
 }
 
-/// Takes out the definition, and with it the name, of a task that the visitor may not read.
+/// Removes the definition, and with it the name, of a task that the visitor may not read.
 pub(super) fn hide_definition(visit: &Visit, task: TaskId, definition: &mut Option<String>) {
     if !visit.may(format!("queue:get-task:{task}")) {
         *definition = None;
     }
 }
 
-/// Which columns a page can do without, because it is about one queue or one worker.
+/// Columns to omit, because the page is about one queue or one worker.
 #[derive(Clone, Copy, Default)]
 pub(super) struct About {
     pub queue: bool,
     pub worker: bool,
 }
 
-/// Running claims, those that end first on top.
+/// Renders current claims, earliest expiry first.
 pub(super) fn claims(visit: &Visit, rows: &[ClaimRow], now: DateTime<Utc>, about: About) -> Markup {
     let cells = |row: &ClaimRow| {
         let left = html! { span.soon[row.taken_until - now < ENDS_SOON] {
@@ -70,7 +70,7 @@ pub(super) fn claims(visit: &Visit, rows: &[ClaimRow], now: DateTime<Utc>, about
     table(&rows.iter().map(cells).collect::<Vec<_>>())
 }
 
-/// Runs that have ended, the newest on top.
+/// Renders ended runs, newest first.
 pub(super) fn ended(visit: &Visit, rows: &[EndedRow], now: DateTime<Utc>, about: About) -> Markup {
     let cells = |row: &EndedRow| {
         let reason = html! {
@@ -111,7 +111,7 @@ pub(super) async fn failures(
     Ok(rows)
 }
 
-/// The section of the latest failures.
+/// Renders the section of the latest failures.
 pub(super) fn failures_section(visit: &Visit, rows: &[EndedRow], now: DateTime<Utc>, about: About) -> Markup {
     let note = html! { "failed runs and exceptions, newest first" };
     if rows.is_empty() {
@@ -121,7 +121,7 @@ pub(super) fn failures_section(visit: &Visit, rows: &[EndedRow], now: DateTime<U
     section("Latest failures", &note, &ended(visit, rows, now, about))
 }
 
-/// What a worker did lately in a queue.
+/// Recent activity of a worker in a queue.
 pub(super) struct Work {
     queue: String,
     group: String,
@@ -130,17 +130,18 @@ pub(super) struct Work {
     completed: i64,
     failed: i64,
     seen: DateTime<Utc>,
-    /// What it does, if that is known.
+    /// Presence of the worker, if known.
     presence: Option<Presence>,
 }
 
-/// What a worker does that holds so many claims.
+/// Presence of a worker with this number of claims.
 pub(super) fn presence(row: &WorkerRow, claims: i64, now: DateTime<Utc>) -> Presence {
     let known = Known { contact: row.contact(), quarantine_until: row.quarantine_until, removed: row.removed, claims };
     Presence::of(known, now)
 }
 
-/// Adds what the workers of a queue do, and those that did nothing lately, to what they did; the latest in contact first.
+/// Adds the presence of a queue's workers, including workers without recent activity. Latest
+/// contact first.
 pub(super) fn with_presence(mut all: Vec<Work>, known: &[WorkerRow], now: DateTime<Utc>) -> Vec<Work> {
     let mut by_name: HashMap<(String, String), Work> =
         all.drain(..).map(|work| ((work.group.clone(), work.id.clone()), work)).collect();
@@ -168,7 +169,7 @@ fn sort(all: &mut [Work]) {
     all.sort_by(|a, b| b.seen.cmp(&a.seen).then_with(|| (&a.group, &a.id, &a.queue).cmp(&(&b.group, &b.id, &b.queue))));
 }
 
-/// Merges the workers that hold claims and those that ended runs, the latest seen first.
+/// Merges holders of claims with workers of ended runs, latest activity first.
 pub(super) fn work(holders: &[HolderRow], ended: &[EndedRow]) -> Vec<Work> {
     let mut found: HashMap<(&str, &str, &str), Work> = HashMap::new();
     let new_row = |queue: &str, group: &str, id: &str, seen: DateTime<Utc>| Work {
@@ -203,7 +204,8 @@ pub(super) fn work(holders: &[HolderRow], ended: &[EndedRow]) -> Vec<Work> {
     all
 }
 
-/// The section of workers; `all` are those that the visitor may see, None if they were not read in time.
+/// Renders the section of workers. `all` has the workers that the visitor may see; none if not read
+/// in time.
 pub(super) fn workers_section(visit: &Visit, all: Option<&[Work]>, now: DateTime<Utc>, about: About) -> Markup {
     let Some(all) = all else { return section("Workers", &html! {}, &layout::unread()) };
     if all.is_empty() {
@@ -239,7 +241,7 @@ pub(super) fn workers_section(visit: &Visit, all: Option<&[Work]>, now: DateTime
 }
 
 impl Work {
-    /// The queue that the work was for.
+    /// Queue of the work.
     pub(super) fn queue(&self) -> &str {
         &self.queue
     }

@@ -1,4 +1,4 @@
-//! The servers that could give out the runs of a queue, on the page of a queue that assigns them.
+//! Servers that can schedule a queue's runs, on the page of a queue that assigns runs.
 
 use chrono::{DateTime, Utc};
 use maud::{Markup, html};
@@ -13,8 +13,8 @@ use tenure_store::servers::{Servers, Stored};
 /// Servers in the table.
 const SERVERS_MAX: usize = 50;
 
-/// The section of the servers; none for a queue without a scheduler. The servers beat in real time, which `all` has; `now` is the time of
-/// the tasks, by which terms begin.
+/// Renders the section of servers; none for a queue without a scheduler. Heartbeats use real time,
+/// which `all` contains. `now` is the time of the tasks, in which terms begin.
 pub(super) fn schedulers_section(
     visit: &Visit,
     scheduled: Option<&Scheduled>,
@@ -54,7 +54,7 @@ pub(super) fn schedulers_section(
             (">Last beat", layout::time(stored.server.beat, all.now)),
         ]
     };
-    // The one that is the scheduler stands first, and those that could be it before the silent ones.
+    // The scheduler first, then live candidates, then silent servers.
     let mut servers: Vec<&Stored> = all.servers.iter().collect();
     servers.sort_by_key(|stored| (!is_active(stored), !is_live(stored)));
     let rows: Vec<_> = servers.iter().take(SERVERS_MAX).map(cells).collect();

@@ -1,4 +1,4 @@
-//! The sessions of a queue's workers, on the queue's page.
+//! Sessions of a queue's workers, on the queue's page.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use maud::{Markup, html};
@@ -11,8 +11,8 @@ use tenure_store::worker_sessions::Member;
 /// Sessions in the table.
 pub(super) const SESSIONS_MAX: i64 = 50;
 
-/// The section of the live sessions, of which there are so many; none for a queue without them. What a session holds is on its
-/// worker's page.
+/// Renders the section of live sessions; none without sessions. The worker's page shows a session's
+/// claims.
 pub(super) fn sessions_section(visit: &Visit, members: &[Member], now: DateTime<Utc>) -> Markup {
     if members.is_empty() {
         return html! {};
@@ -23,7 +23,7 @@ pub(super) fn sessions_section(visit: &Visit, members: &[Member], now: DateTime<
             @if *until <= now { "over by " }
             (layout::span(*until, now))
         } };
-        // It was renewed for its whole time to live.
+        // Each renewal lasts for the whole time to live.
         let renewed = *until - TimeDelta::seconds(identity.ttl);
         let frozen = if *frozen { layout::state("frozen") } else { layout::none() };
         vec![

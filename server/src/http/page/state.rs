@@ -1,4 +1,4 @@
-//! The state of the operator's page.
+//! State of the operator's pages.
 
 use std::sync::Arc;
 
@@ -9,33 +9,31 @@ use super::logins::Logins;
 use crate::http::intake::Intake;
 use tenure_engine::engine::Engine;
 
-/// Shared by the requests of the page; a clone is one reference count.
+/// Clones share the state.
 pub type Site = Arc<SiteState>;
 
-/// What the pages work with.
 pub struct SiteState {
     pub intake: Arc<Intake>,
     pub engine: Arc<Engine>,
     pub pages: Pages,
-    /// Runs the streams of logs; the drain waits for it.
+    /// Runs the streams of logs; the drain waits for them.
     pub tasks: TaskTracker,
     /// Cancelled when the server drains: streams end.
     pub drain: CancellationToken,
 }
 
-/// What the pages need of the root URL, and the recent wrong logins.
+/// Parts of the root URL, and recent failed logins.
 pub struct Pages {
-    /// Scheme, host and port of the root URL, as a browser writes an origin.
+    /// Scheme, host and port of the root URL, as in a browser's `Origin`.
     pub(super) origin: String,
-    /// The path of the root URL, in front of every link.
+    /// Path of the root URL, the prefix of every link.
     pub(super) base: String,
-    /// The root URL, for the commands that empty sections show.
+    /// Root URL, for commands in empty sections.
     pub(super) root_url: String,
     pub(super) logins: Logins,
 }
 
 impl Pages {
-    /// Pages below this root URL.
     #[must_use]
     pub fn new(root_url: &str) -> Self {
         let scheme_end = root_url.find("://").map_or(0, |at| at + 3);
@@ -48,7 +46,7 @@ impl Pages {
         }
     }
 
-    /// Whether browsers reach us by TLS.
+    /// True if browsers connect by TLS.
     pub(super) fn secure(&self) -> bool {
         self.origin.starts_with("https://")
     }
@@ -59,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_root_url_gives_the_origin_and_the_path_before_links() {
+    fn root_url_splits_into_origin_and_base_path() {
         for (url, origin, base, secure) in [
             ("http://127.0.0.1:8080", "http://127.0.0.1:8080", "", false),
             ("https://Tenure.example.com", "https://tenure.example.com", "", true),

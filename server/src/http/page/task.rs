@@ -1,4 +1,5 @@
-//! `/task/<taskId>`: a task, what has come of it, the tasks around it, its runs, its artifacts and its definition.
+//! `/task/<taskId>`: a task with its outcome, dependencies and dependents, runs, artifacts and
+//! definition.
 
 use std::sync::Arc;
 
@@ -46,7 +47,7 @@ pub(super) async fn task(app: Site, visit: Arc<Visit>) -> Result<Page, PageError
     let checkpoint = checkpoints::find(&mut conn, id.uuid()).await?;
     drop(conn);
     let mut conn = page::begin(&app.engine.pool).await?;
-    // One more than is shown, to see whether there are more.
+    // One more than shown, to detect further tasks.
     let around = page::list_edges(&mut conn, id, EDGES_MAX as i64 + 1).await?;
     conn.commit().await?;
     let listed = artifacts::find(&app, id).await?;
@@ -127,7 +128,7 @@ fn runs(visit: &Visit, status: &Status, ends: &Ends, now: DateTime<Utc>) -> Mark
     section("Runs", &html! { "newest first" }, &table(&rows))
 }
 
-/// What the last run's worker said of its command, to a visitor who may see results.
+/// Last run's report about its command, if the visitor may see results.
 fn report(visit: &Visit, status: &Status, ends: &Ends) -> Report {
     let last = status.runs.last().map(|run| run.run_id.number().cast_signed());
     let result = ends.result.as_ref().filter(|(run, _)| Some(*run) == last);
@@ -136,7 +137,7 @@ fn report(visit: &Visit, status: &Status, ends: &Ends) -> Report {
     value.map_or_else(Report::default, |value| Report::of(&value))
 }
 
-/// The result of the last run that has one.
+/// Renders the result of the last run that has one.
 fn result_section(visit: &Visit, status: &Status, ends: &Ends) -> Markup {
     let Some((run, result)) = &ends.result else { return Markup::default() };
     let required = Expression::from(format!("tenure:get-result:{}", status.task_queue_id));
@@ -147,7 +148,7 @@ fn result_section(visit: &Visit, status: &Status, ends: &Ends) -> Markup {
     section("Result", &note, &html! { pre.json { (text::pretty(result)) } })
 }
 
-/// How far the task has come, for those who may see its result.
+/// Renders the task's checkpoint, for visitors who may see its result.
 fn checkpoint_section(visit: &Visit, status: &Status, stored: &Stored, now: DateTime<Utc>) -> Markup {
     let required = Expression::from(format!("tenure:get-result:{}", status.task_queue_id));
     let note = html! { "of run " (stored.run) ", " (layout::time(stored.updated, now)) };
@@ -165,7 +166,7 @@ fn run_cells(visit: &Visit, run: &Run, ended_by: Option<EndedBy>, now: DateTime<
     };
     let worker = run.worker_group.as_deref().zip(run.worker_id.as_deref());
     let time = |time: Option<Timestamp>| time.map_or_else(layout::none, |time| layout::time(time.time(), now));
-    // The end of the lease means nothing once the run has ended.
+    // The end of the lease is meaningless once the run has ended.
     let taken_until = run.taken_until.filter(|_| run.resolved.is_none());
     vec![
         (">Run", html! { (run.run_id) }),

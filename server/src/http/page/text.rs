@@ -1,4 +1,4 @@
-//! Words and numbers as people read them.
+//! Text and numbers formatted for people.
 
 use std::time::Duration;
 
@@ -7,15 +7,15 @@ use serde::Deserialize;
 use tenure_api::bodies::Metadata;
 pub(super) use tenure_domain::verdict::span;
 
-/// Characters of a long id that are shown.
+/// Characters shown of a long id.
 const ID_SHOWN: usize = 8;
-/// How deeply JSON is indented at most: with an indentation for each of the many levels that it may have, a small text would be a
-/// page of megabytes.
+/// Maximum indentation of JSON, in levels. Without a limit, deep nesting would turn a small text
+/// into a page of megabytes.
 const INDENTED_MAX: usize = 16;
-/// How much of a definition is shown, in bytes; the API has the rest.
+/// Maximum part of a definition shown, in bytes; the API has the rest.
 pub(super) const DEFINITION_SHOWN: usize = 256 << 10;
 
-/// A time relative to now: `3 m ago`, `in 20 s`, `now`.
+/// Formats a time relative to now: `3 m ago`, `in 20 s`, `now`.
 pub(super) fn relative(time: DateTime<Utc>, now: DateTime<Utc>) -> String {
     let since = now - time;
     if since.num_seconds() == 0 {
@@ -27,7 +27,7 @@ pub(super) fn relative(time: DateTime<Utc>, now: DateTime<Utc>) -> String {
     }
 }
 
-/// A span that may be far below a second.
+/// Formats a span that may be far below a second.
 pub(super) fn age(age: Duration) -> String {
     if age < Duration::from_secs(1) {
         return format!("{} ms", age.as_millis());
@@ -35,7 +35,7 @@ pub(super) fn age(age: Duration) -> String {
     TimeDelta::from_std(age).map_or_else(|_| "ages".to_owned(), span)
 }
 
-/// A number with its thousands apart.
+/// Formats a number with separated thousands.
 pub(super) fn count(number: i64) -> String {
     let digits = number.unsigned_abs().to_string();
     let mut text = if number < 0 { "\u{2212}".to_owned() } else { String::new() };
@@ -48,12 +48,12 @@ pub(super) fn count(number: i64) -> String {
     text
 }
 
-/// The beginning of an id.
+/// Returns the start of an id.
 pub(super) fn short(id: &str) -> &str {
     id.get(..ID_SHOWN).unwrap_or(id)
 }
 
-/// The metadata of a definition, if they can be read.
+/// Parses the metadata of a definition, if valid.
 pub(super) fn metadata(definition: &str) -> Option<Metadata> {
     #[derive(Deserialize)]
     struct Definition {
@@ -62,7 +62,7 @@ pub(super) fn metadata(definition: &str) -> Option<Metadata> {
     serde_json::from_str::<Definition>(definition).ok().map(|definition| definition.metadata)
 }
 
-/// A URL that a browser may be led to: nothing that a browser would run.
+/// Returns the URL if it is safe as a link: nothing that a browser would run.
 pub(super) fn web_url(url: &str) -> Option<&str> {
     let web = ["https://", "http://"].iter().any(|scheme| {
         url.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme)) && url.len() > scheme.len()
@@ -70,7 +70,8 @@ pub(super) fn web_url(url: &str) -> Option<&str> {
     (web && !url.chars().any(|character| character.is_control() || character.is_whitespace())).then_some(url)
 }
 
-/// JSON with a line for each member, indented by its depth up to [`INDENTED_MAX`]. Every token stays as it was written: numbers keep their digits, keys their order.
+/// Formats JSON with one member per line, indented up to [`INDENTED_MAX`] levels. Tokens stay
+/// unchanged: numbers keep their digits, and keys their order.
 pub(super) fn pretty(json: &str) -> String {
     let mut out = String::with_capacity(json.len() * 2);
     let mut depth = 0_usize;
@@ -120,13 +121,13 @@ pub(super) fn pretty(json: &str) -> String {
     out
 }
 
-/// The beginning of a text, cut between characters, and whether there is more.
+/// Returns the start of a text, cut between characters, and true if it was cut.
 pub(super) fn beginning(text: &str, bytes_max: usize) -> (&str, bool) {
     let end = text.floor_char_boundary(bytes_max);
     (&text[..end], end < text.len())
 }
 
-/// Bytes of a log as text, without control characters but line feeds and tabs.
+/// Decodes a log's bytes; drops control characters except line feeds and tabs.
 pub(super) fn plain(bytes: &[u8]) -> String {
     let is_shown = |character: &char| matches!(character, '\n' | '\t') || !character.is_control();
     String::from_utf8_lossy(bytes).chars().filter(is_shown).collect()
@@ -137,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_shown_relative_to_now() {
+    fn time_is_formatted_relative_to_now() {
         let now = DateTime::UNIX_EPOCH;
         assert_eq!(relative(now - TimeDelta::seconds(5), now), "5 s ago");
         assert_eq!(relative(now + TimeDelta::seconds(65), now), "in 1 m 5 s");
@@ -147,13 +148,13 @@ mod tests {
     }
 
     #[test]
-    fn large_numbers_have_their_thousands_apart() {
+    fn large_numbers_have_thousands_separators() {
         let texts = [0, 7, 999, 1_000, 1_234_567, -1_000].map(count);
         assert_eq!(texts, ["0", "7", "999", "1\u{202f}000", "1\u{202f}234\u{202f}567", "\u{2212}1\u{202f}000"]);
     }
 
     #[test]
-    fn only_addresses_of_the_web_become_links() {
+    fn only_web_urls_become_links() {
         for url in ["https://example.com/x?y", "HTTP://x"] {
             assert_eq!(web_url(url), Some(url));
         }
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_laid_out_and_its_tokens_stay() {
+    fn pretty_json_keeps_its_tokens() {
         let json = r#"{"b":[1.50,-0,{}],"a":{"s":"x\"{,:\\"},"e":[ ],"n":null}"#;
         let expected = "{\n  \"b\": [\n    1.50,\n    -0,\n    {}\n  ],\n  \"a\": {\n    \"s\": \"x\\\"{,:\\\\\"\n  },\n  \"e\": [],\n  \"n\": null\n}";
         assert_eq!(pretty(json), expected);
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn deeply_nested_json_is_laid_out_in_not_much_more_room() {
+    fn indentation_of_nested_json_is_bounded() {
         let json = format!("{}{}1{}", "[".repeat(99), "1,".repeat(10_000), "]".repeat(99));
         let laid_out = pretty(&json);
         assert!(laid_out.len() < json.len() * (INDENTED_MAX + 3), "{} of {}", laid_out.len(), json.len());
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_cut_between_characters() {
+    fn text_is_cut_between_characters() {
         assert_eq!(beginning("aé", 2), ("a", true));
         assert_eq!(beginning("aé", 3), ("aé", false));
     }

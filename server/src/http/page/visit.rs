@@ -1,4 +1,4 @@
-//! One request for a page: who it is from, and what its URL names.
+//! A request for a page: visitor and URL.
 
 use axum::RequestExt;
 use axum::extract::{RawPathParams, Request};
@@ -13,18 +13,18 @@ use crate::http::access::REAUTHORIZE_EVERY;
 use crate::http::budget::Share;
 use tenure_domain::scopes::Expression;
 
-/// What is escaped in a segment of a path.
+/// Characters to escape in a path segment.
 pub(super) const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
-/// The longest path that a login leads back to, in bytes.
+/// Maximum length of the page that a login returns to, in bytes.
 const NEXT_MAX: usize = 512;
 
-/// A visitor and where they are.
+/// A visitor and the requested page.
 pub(super) struct Visit {
-    /// The visitor's session; none for a visitor who is not logged in.
+    /// None if the visitor is not logged in.
     pub session: Option<Session>,
     principal: Principal,
     base: String,
-    /// The root URL, for commands that are shown.
+    /// Root URL, for commands that are shown.
     pub root_url: String,
     /// Path and query, without the path of the root URL.
     pub place: String,
@@ -32,9 +32,9 @@ pub(super) struct Visit {
     query: Vec<(String, String)>,
 }
 
-/// Why a request is no visit.
+/// A request that is refused.
 pub(super) struct NoVisit {
-    /// What is known of the visitor, for the frame of the answer.
+    /// Known data of the visitor, for the frame of the error page.
     pub visit: Visit,
     pub status: StatusCode,
     pub error: PageError,
@@ -66,8 +66,8 @@ impl Visit {
         }
     }
 
-    /// Waits until the visitor of a request that goes on has no session any more, if there was one, or may not do what requires these
-    /// scopes.
+    /// Waits until the visitor of a long request loses the session, if there was one, or the
+    /// required scopes.
     pub(super) async fn access_ended(
         app: &Site,
         headers: &HeaderMap,
@@ -83,14 +83,14 @@ impl Visit {
                         return;
                     }
                 }
-                // The database may be away: that ends no access.
+                // The database may be unavailable: access continues.
                 Err(error) if error.status().is_server_error() => {}
                 Err(_) => return,
             }
         }
     }
 
-    /// A visitor without a session or any scope.
+    /// A visitor without a session and without scopes.
     pub(super) fn unknown(app: &Site) -> Self {
         Self {
             session: None,
@@ -103,7 +103,7 @@ impl Visit {
         }
     }
 
-    /// Whether the visitor may do what requires these scopes.
+    /// True if the visitor has these scopes.
     pub(super) fn may(&self, required: impl Into<Expression>) -> bool {
         self.principal.authorize(&required.into()).is_ok()
     }
@@ -114,32 +114,31 @@ impl Visit {
         self.principal.authorize(&required).map_err(|_| PageError::Denied(required))
     }
 
-    /// Whose work it is to make the page.
+    /// Caller class that pays for the page.
     pub(super) fn share(&self) -> Share {
         if self.session.is_some() { Share::Authenticated } else { Share::Anonymous }
     }
 
-    /// The visitor's client id.
+    /// Client id of the visitor's session.
     pub(super) fn client_id(&self) -> Option<&str> {
         self.session.as_ref().and_then(|session| session.principal.client_id.as_deref())
     }
 
-    /// A parameter of the path, decoded; empty if the route has none of that name.
+    /// Returns a decoded path parameter; empty if the route has none of this name.
     pub(super) fn param(&self, name: &str) -> &str {
         self.params.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value)
     }
 
-    /// A parameter of the query string.
     pub(super) fn query(&self, name: &str) -> Option<&str> {
         self.query.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// The path of a page, as browsers see it.
+    /// Path of a page, as browsers see it.
     pub(super) fn link(&self, path: &str) -> String {
         format!("{}{path}", self.base)
     }
 
-    /// The path of a page whose name has these parts.
+    /// Path of a page of this kind; `parts` are escaped.
     pub(super) fn link_to(&self, kind: &str, parts: &[&str]) -> String {
         let mut path = format!("{}/{kind}", self.base);
         for part in parts {
@@ -149,23 +148,23 @@ impl Visit {
         path
     }
 
-    /// The login, which leads back here.
+    /// Link to the login, which returns to this page.
     pub(super) fn login(&self) -> String {
         let place = safe_place(&self.place).unwrap_or("/");
         format!("{}/login?next={}", self.base, utf8_percent_encode(place, SEGMENT))
     }
 }
 
-/// A page of ours that a login may lead to. Any other path is none, of this server too: artifacts are redirects to wherever a task
-/// says.
+/// Returns `place` if it is a page that a login may return to. Other paths are refused, even on
+/// this server: artifacts redirect to URLs of a task's choice.
 pub(super) fn safe_place(place: &str) -> Option<&str> {
     let plain = place.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/-_.~%?=&".contains(&byte));
     let path = place.split('?').next().unwrap_or_default();
     (plain && place.len() <= NEXT_MAX && is_page(path)).then_some(place)
 }
 
-/// Whether a path is that of a page, whose names have letters, digits and two marks only: nothing that a browser or a proxy resolves to
-/// another path, such as dots, escaped or not.
+/// True if a path is a page's. Names consist of letters, digits and two marks, so browsers and
+/// proxies cannot resolve them to another path as with dots, escaped or not.
 fn is_page(path: &str) -> bool {
     let Some(path) = path.strip_prefix('/') else { return false };
     let is_name =
@@ -187,12 +186,12 @@ fn read_query(query: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// What the cookie is called. A browser takes the prefix as a promise that only this host can set it.
+/// Name of the cookie. The prefix makes browsers accept it only from this host.
 pub(super) fn cookie_name(app: &Site) -> &'static str {
     if app.pages.secure() { "__Host-tenure-session" } else { "tenure-session" }
 }
 
-/// The session of a request, and what its sender may do.
+/// Returns the session of a request and its principal.
 pub(super) async fn find_visitor(app: &Site, headers: &HeaderMap) -> Result<(Option<Session>, Principal), PageError> {
     let name = cookie_name(app);
     let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
@@ -218,14 +217,14 @@ pub(super) fn lookup_failed(error: &AuthError) -> PageError {
     PageError::Unavailable
 }
 
-/// Whether a form was sent from a page of ours: every current browser sends the origin of a form.
+/// True if a form was sent from this site: every current browser sends a form's origin.
 pub(super) fn is_from_us(app: &Site, headers: &HeaderMap) -> bool {
     let text =
         |value: Option<&http::HeaderValue>| value.map(|value| value.to_str().unwrap_or("?").to_ascii_lowercase());
     let site = text(headers.get("sec-fetch-site"));
     let origin = text(headers.get(ORIGIN));
-    // A form of a page under another name of this server is ours as well. A page without TLS can be made up by a man in the
-    // middle, so it counts only where there is no TLS at all.
+    // Pages under another name of this server are accepted too. A page without TLS can be forged by
+    // a man in the middle, so it is accepted only if the server does not use TLS.
     let schemes: &[&str] = if app.pages.secure() { &["https"] } else { &["http", "https"] };
     let host = text(headers.get(HOST));
     let by_host = |origin: &String| {
@@ -243,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_login_leads_back_to_our_own_pages_only() {
+    fn login_returns_to_own_pages_only() {
         for ours in [
             "/",
             "/?refresh=off",
@@ -286,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_query_is_decoded_once() {
+    fn query_is_decoded_once() {
         let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         assert_eq!(read_query("a=b+c&d=%2Fx%252F&&e"), [pair("a", "b c"), pair("d", "/x%2F"), pair("e", "")]);
     }

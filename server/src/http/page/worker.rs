@@ -1,4 +1,4 @@
-//! `/worker/<workerGroup>/<workerId>`: whether a worker is there, what it holds, and what it did lately.
+//! `/worker/<workerGroup>/<workerId>`: a worker's presence, claims and recent activity.
 
 use std::sync::Arc;
 
@@ -26,7 +26,8 @@ pub(super) async fn worker(app: Site, visit: Arc<Visit>) -> Result<Page, PageErr
     let id: WorkerId = visit.param("workerId").parse().map_err(unknown)?;
     let filter = Filter { queues: None, worker: Some((group.as_str(), id.as_str())) };
     let may_any = visit.may("queue:get-worker:*");
-    // What this server saw last; the others write it down every ten seconds. Strangers who may see nothing cannot make it write.
+    // Writes this server's latest contacts first; other servers write theirs every ten seconds.
+    // Visitors without access cannot cause writes.
     if visit.session.is_some() || may_any {
         workers::write_down(&app.engine.pool, &app.engine.workers).await?;
     }
@@ -39,14 +40,14 @@ pub(super) async fn worker(app: Site, visit: Arc<Visit>) -> Result<Page, PageErr
     conn.commit().await?;
     let in_time = claims.is_some();
     let mut claims = claims.unwrap_or_default();
-    // A worker is listed by queue; each row needs the scope for its own.
+    // A worker is listed per queue; each row needs the scope for its queue.
     let may = |queue: &str| visit.may(format!("queue:get-worker:{queue}/{group}/{id}"));
     let found = known.len() + claims.len() + ended.len();
     known.retain(|row| may(&row.queue_name));
     claims.retain(|row| may(&row.queue));
     ended.retain(|row| may(&row.queue));
     let seen = known.len() + claims.len() + ended.len();
-    // The same answer for a worker that is there and one that is not, or it would say which are.
+    // The same response for an existing and a missing worker, to hide which exist.
     if seen == 0 && (found > 0 || !may_any) {
         return Err(PageError::Denied(format!("queue:get-worker:<queue>/{group}/{id}").into()));
     }
@@ -77,7 +78,7 @@ pub(super) async fn worker(app: Site, visit: Arc<Visit>) -> Result<Page, PageErr
     Ok(Page { title: format!("Worker {group}/{id}"), refresh: Some(REFRESH), body })
 }
 
-/// How the worker is, for each of its queues. Without its claims it is not known whether it works.
+/// Renders the worker's presence per queue. Without its claims it is unknown whether it works.
 fn contact(visit: &Visit, known: &[WorkerRow], claims: Option<&[ClaimRow]>, now: DateTime<Utc>) -> Markup {
     let cells = |row: &WorkerRow| {
         let held = claims.into_iter().flatten().filter(|claim| claim.queue == row.queue_name).count();

@@ -20,23 +20,23 @@ use tenure_engine::blobs::{BlobError, BlobName, Generation};
 use tenure_engine::ops::create_artifact::RunRef;
 use tenure_store::live_logs::{self, Position};
 
-/// Lines that are shown.
+/// Lines in the section.
 const LINES_MAX: usize = 50;
-/// How much of the end is looked at, in bytes.
+/// Bytes read from the end of a log.
 const TAIL_BYTES: u64 = 32 << 10;
-/// A larger log that is stored compressed is not looked at: it must be read from its beginning.
+/// Maximum size of a compressed log to read, because it must be read from its beginning.
 const PACKED_MAX: u64 = 1 << 20;
-/// How much of such a log is unpacked at most.
+/// Maximum decompressed size of such a log.
 const UNPACKED_MAX: u64 = 64 << 20;
 
 /// The end of a log.
 pub(in crate::http::page) struct Tail {
     of: RunRef,
-    /// Its last lines; none if the log is too large to look for them.
+    /// The last lines; none if the log is too large to read.
     lines: Option<String>,
 }
 
-/// The end of a run's log: of what is stored while the run goes on, or of the whole. None if there is no log.
+/// Reads the end of a run's log, complete or still growing. None if there is no log.
 pub(in crate::http::page) async fn tail(app: &Site, visit: &Visit, of: RunRef) -> Result<Option<Tail>, PageError> {
     if !visit.may(scopes_to_read(LIVE_LOG)) {
         return Ok(None);
@@ -59,7 +59,7 @@ pub(in crate::http::page) async fn tail(app: &Site, visit: &Visit, of: RunRef) -
     let Some((seq, end)) = found.and_then(|found| Some((found.seq, found.next?))) else { return Ok(None) };
     let begin = end.unsigned_abs().saturating_sub(TAIL_BYTES);
     let position = Position { seq, run: of.run.number().cast_signed(), next: i64::try_from(begin).unwrap_or(i64::MAX) };
-    // Each chunk has a byte at least.
+    // Each chunk has at least one byte.
     let pieces = live_logs::read(&mut conn, &[position], TAIL_BYTES.cast_signed()).await?;
     drop(conn);
     let (mut cursor, mut bytes) = (Cursor { next: begin }, Vec::new());
@@ -71,7 +71,7 @@ pub(in crate::http::page) async fn tail(app: &Site, visit: &Visit, of: RunRef) -
     Ok(Some(Tail { of, lines: Some(last_lines(&bytes, begin == 0)) }))
 }
 
-/// The last lines of a log that is stored as a whole.
+/// Returns the last lines of a complete stored log.
 async fn read_stored(app: &Site, share: Share, stored: &Generation) -> Result<Option<String>, BlobError> {
     let size = stored.blob.size.unsigned_abs();
     let packed = match stored.blob.content_encoding.as_deref() {
@@ -91,14 +91,15 @@ async fn read_stored(app: &Site, share: Share, stored: &Generation) -> Result<Op
     Ok(unpack_apart(&app.intake.heavy, share, bytes).await)
 }
 
-/// Unpacks a log in its turn: strangers, who may read logs too, keep only each other waiting.
+/// Decompresses a log as heavy work. Anonymous visitors, who may read logs too, delay only each
+/// other.
 async fn unpack_apart(heavy: &Heavy, share: Share, packed: Vec<u8>) -> Option<String> {
     let unpacked_max = usize::try_from(UNPACKED_MAX).unwrap_or(usize::MAX);
-    // What unpacking takes is not known before.
+    // The decompressed size is unknown, so the maximum is assumed.
     heavy.run_for(share, unpacked_max, move || unpack(&packed)).await
 }
 
-/// The last lines of a compressed log, unless it is too large or broken.
+/// Returns the last lines of a compressed log, unless it is too large or corrupt.
 fn unpack(packed: &[u8]) -> Option<String> {
     let (mut decoder, mut piece) = (MultiGzDecoder::new(packed), vec![0; 64 << 10]);
     let (mut end, mut length) = (Vec::new(), 0_u64);
@@ -119,7 +120,7 @@ fn unpack(packed: &[u8]) -> Option<String> {
     }
 }
 
-/// The last lines of a text; of one that is not whole, the first line is only a part.
+/// Returns the last lines of a text. In an incomplete text the first line is partial and dropped.
 fn last_lines(bytes: &[u8], whole: bool) -> String {
     let text = plain(bytes);
     let mut lines: Vec<&str> = text.lines().collect();
@@ -130,7 +131,7 @@ fn last_lines(bytes: &[u8], whole: bool) -> String {
     lines[from..].join("\n")
 }
 
-/// The section of the end of a log.
+/// Renders the section with the end of a log.
 pub(in crate::http::page) fn log_section(visit: &Visit, tail: &Tail) -> Markup {
     let task = tail.of.task.to_string();
     let link = format!("{}?run={}", visit.link_to("task", &[&task, "log"]), tail.of.run);
@@ -166,10 +167,10 @@ mod tests {
     }
 
     #[test]
-    fn the_last_lines_are_shown_and_no_part_of_a_line() {
+    fn last_lines_are_whole_lines() {
         assert_eq!(last_lines(b"one\ntwo", true), "one\ntwo");
         assert_eq!(last_lines(b"one\ntwo\n", false), "two");
-        // All that is there is a part of one line.
+        // The whole text is a part of one line.
         assert_eq!(last_lines(b"one", false), "one");
         assert_eq!(last_lines(b"", true), "");
         let shown = last_lines(numbered(60).as_bytes(), true);
@@ -177,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_compressed_log_is_that_of_the_log() {
+    fn compressed_log_has_the_same_end() {
         for lines in [0, 3, 60, 100_000] {
             let log = numbered(lines);
             assert_eq!(unpack(&zip(log.as_bytes())), Some(last_lines(log.as_bytes(), true)), "{lines} lines");
@@ -188,9 +189,9 @@ mod tests {
         assert_eq!(unpack(&too_large), None);
     }
 
-    /// On one thread, so that nothing is queued between the look at what is done and the last one.
+    /// Single-threaded, so that nothing is queued between reading `done` and the last call.
     #[tokio::test]
-    async fn logs_that_strangers_look_at_are_not_unpacked_before_the_work_of_who_has_credentials() {
+    async fn anonymous_logs_do_not_delay_authenticated_work() {
         let heavy = Heavy::with_turns(1);
         let (packed, done) = (zip(numbered(100_000).as_bytes()), Arc::new(AtomicUsize::new(0)));
         let strangers: Vec<_> = (0..10)
@@ -206,7 +207,7 @@ mod tests {
         let before = done.load(Ordering::SeqCst);
         assert!(unpack_apart(&heavy, Share::Authenticated, packed).await.is_some());
         let passed = done.load(Ordering::SeqCst) - before;
-        assert!(passed <= 3, "it waited for {passed} of them");
+        assert!(passed <= 3, "{passed} anonymous jobs ran first");
         assert!(futures_util::future::join_all(strangers).await.into_iter().all(|one| one.is_ok()));
     }
 }
