@@ -1,4 +1,4 @@
-//! Who may call an operation.
+//! Access requirements of operations.
 
 use std::time::Duration;
 
@@ -7,17 +7,13 @@ use super::scopes::Template;
 /// Interval between access checks of a stream's caller.
 pub const REAUTHORIZE_EVERY: Duration = Duration::from_secs(3);
 
-/// Credentials that an operation requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Anyone: the operation needs no authorization, or its handler authenticates. Needs no
-    /// database.
+    /// No check here: the handler may authenticate. Needs no database.
     Open,
-    /// These scopes. The caller is authenticated before the handler is called.
+    /// Scopes, checked after authentication.
     Scopes(Template),
-    /// A signed URL of the poll API.
     SignedUrl,
-    /// A signed URL of an artifact's bytes.
     ArtifactUrl,
     /// As [`Access::ArtifactUrl`], or an unsigned URL of a public artifact.
     PlainArtifactUrl,

@@ -13,7 +13,7 @@ use super::budget::{Budget, Reservation, Share};
 use super::compression::{AsItIs, Zipped};
 use super::error::{self, ApiError};
 
-/// Minimum counted size, in bytes. Smaller responses are never refused because other clients do not
+/// In bytes. Smaller responses are exempt, so they are never refused because other clients do not
 /// read.
 pub(super) const COUNTED_MIN: u64 = 16 << 10;
 
@@ -21,12 +21,10 @@ pub(super) const COUNTED_MIN: u64 = 16 << 10;
 #[derive(Clone, Copy)]
 struct ForAuthenticated;
 
-/// Size of the response, if it is large enough to count.
 fn counted_size(response: &Response<Body>) -> Option<u64> {
     response.body().size_hint().exact().filter(|size| *size >= COUNTED_MIN)
 }
 
-/// Records the caller's share on a large response.
 pub fn note_share(response: &mut Response<Body>, share: Share) {
     if share == Share::Authenticated && counted_size(response).is_some() {
         response.extensions_mut().insert(ForAuthenticated);
@@ -38,9 +36,9 @@ pub(super) fn share_of(response: &Response<Body>) -> Share {
     if authenticated { Share::Authenticated } else { Share::Anonymous }
 }
 
-/// Reserves memory for a response, or replaces the response by a 503. Responses with claims are
-/// reserved but never refused: their runs would be lost for a while. Streams buffer little, and
-/// shared documents are in memory once.
+/// Reserves memory for a response, or replaces it by a 503. Responses with claims are reserved but
+/// never refused, because their runs would be lost for a while. Streams and shared documents are
+/// exempt.
 pub fn hold(budget: &Arc<Budget>, response: Response<Body>) -> Response<Body> {
     let Some(size) = counted_size(&response) else { return response };
     if response.extensions().get::<Zipped>().is_some() {

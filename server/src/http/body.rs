@@ -1,4 +1,4 @@
-//! Request bodies: read within a size limit and the shared memory budget, or discarded.
+//! Request bodies: read within a size limit and a memory budget, or discarded.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -16,18 +16,18 @@ use super::budget::{Budget, Reservation, Share};
 use super::error::ApiError;
 
 pub const BODY_MAX: usize = 10 << 20;
-/// Largest body of a caller without credentials, unless the operation allows more.
+/// Default limit for callers without credentials.
 pub const ANONYMOUS_BODY_MAX: usize = 64 << 10;
-/// The same limit for a body that contains the head of another service's request. That head can be
-/// as long as one sent to this server, 128 KiB, and grows as JSON.
+/// Limit for a body that quotes the head of another service's request: up to 128 KiB, and longer as
+/// JSON.
 pub const OTHERS_HEAD_MAX: usize = 256 << 10;
-/// Bytes of each body exempt from the budget. Workers send less, and are never refused because of
-/// other callers.
+/// Bytes of each body exempt from the budget. Workers send less, so other callers never cause their
+/// refusal.
 const UNCOUNTED: usize = 4 << 10;
-/// Time for a body to arrive: the largest at 0.7 Mbit/s.
+/// Enough for the largest body at 0.7 Mbit/s.
 const ARRIVAL_MAX: Duration = Duration::from_secs(120);
-/// Bytes of an unused body read before the response is sent, and the time limit. A client whose
-/// connection closes while it sends sees a broken connection instead of the response.
+/// Limits for draining an unused body. A client whose connection closes while it sends would not
+/// see the response.
 const UNWANTED_MAX: usize = 64 << 20;
 const UNWANTED_TIME_MAX: Duration = Duration::from_secs(5);
 
@@ -38,23 +38,18 @@ pub struct BudgetedBody {
     pub reservation: Option<Reservation>,
 }
 
-/// True if the head announces a body.
 #[must_use]
 pub fn is_announced(headers: &HeaderMap) -> bool {
     headers.contains_key(CONTENT_LENGTH) || headers.contains_key(TRANSFER_ENCODING)
 }
 
-/// Returns the body's length if the head states it.
 #[must_use]
 pub fn announced_length(headers: &HeaderMap) -> Option<usize> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// Reads a body of at most `limit` bytes. A refused body is discarded first, so that the sender
-/// sees the refusal.
-///
-/// # Errors
-/// Returns an error if the body is too large, arrives incomplete or exceeds the budget.
+/// Reads a body of at most `limit` bytes. Discards a refused body first, so that the sender sees
+/// the refusal.
 pub async fn read(
     budget: &Arc<Budget>,
     share: Share,
@@ -124,7 +119,7 @@ async fn collect(
         }
         reservation.grow_to(length.saturating_sub(UNCOUNTED)).map_err(|_| Broken::NoRoom)?;
         if collected.is_empty() {
-            // Most bodies come in one piece, which need not be copied.
+            // Most bodies come in one piece and need no copy.
             if announced == Some(piece.len()) {
                 return Ok(piece);
             }

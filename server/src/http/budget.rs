@@ -1,19 +1,16 @@
-//! Byte budgets that bound the memory of all request bodies being read and all responses being
-//! written. A reservation that does not fit fails at once: no request waits for memory that may
-//! never be freed.
+//! Memory budgets for all request bodies and for all responses. A reservation that does not fit
+//! fails at once: waiting could take forever.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Callers without credentials get this fraction of a budget, so that they cannot starve others.
+/// Fraction of a budget for callers without credentials, so that they cannot starve others.
 const ANONYMOUS_PART: usize = 4;
 
-/// The caller class that a reservation is charged to.
+/// Caller class charged for a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
-    /// No credentials.
     Anonymous,
-    /// Signature or token checked.
     Authenticated,
 }
 
@@ -26,12 +23,10 @@ pub struct Budget {
     taken_by_anonymous: AtomicUsize,
 }
 
-/// The budget is exhausted.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Full;
 
 impl Budget {
-    /// Creates a budget of `max` bytes.
     #[must_use]
     pub fn new(name: &'static str, max: usize) -> Arc<Self> {
         Arc::new(Self { name, max, taken: AtomicUsize::new(0), taken_by_anonymous: AtomicUsize::new(0) })
@@ -55,7 +50,7 @@ impl Budget {
     }
 }
 
-/// Bytes reserved from a budget, released on drop.
+/// Released on drop.
 #[derive(Debug)]
 pub struct Reservation {
     budget: Arc<Budget>,
@@ -64,10 +59,7 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Grows the reservation to `bytes` in all.
-    ///
-    /// # Errors
-    /// If they do not fit. Bytes reserved before stay reserved.
+    /// Grows to `bytes` in all. On error the bytes reserved before stay reserved.
     pub fn grow_to(&mut self, bytes: usize) -> Result<(), Full> {
         let more = bytes.saturating_sub(self.bytes);
         if more == 0 {
@@ -91,7 +83,7 @@ impl Reservation {
         Ok(())
     }
 
-    /// Grows the reservation even beyond the budget, for content that must no longer be refused.
+    /// Grows even beyond the budget, for content that must no longer be refused.
     pub fn force_to(&mut self, bytes: usize) {
         let more = bytes.saturating_sub(self.bytes);
         for (taken, _) in self.budget.counters(self.share) {
@@ -103,7 +95,7 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        // All requests share the counters: an empty reservation does not touch them.
+        // An empty reservation leaves the counters shared by all requests alone.
         if self.bytes > 0 {
             self.budget.give_back(self.share, self.bytes);
         }
@@ -124,7 +116,6 @@ mod tests {
         assert_eq!(one.grow_to(61), Err(Full));
         drop(one);
         assert_eq!((other.grow_to(100), other.grow_to(101)), (Ok(()), Err(Full)));
-        // Shrinking takes nothing more.
         assert_eq!(other.grow_to(10), Ok(()));
         drop(other);
         assert_eq!(budget.begin(Share::Authenticated).grow_to(100), Ok(()));

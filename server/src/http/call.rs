@@ -1,4 +1,4 @@
-//! One request: read, authenticated, and offered to operations through typed accessors.
+//! A request, read and authenticated, with accessors for operations.
 
 use axum::body::Body;
 use axum::extract::{FromRequestParts as _, RawPathParams, Request};
@@ -37,12 +37,11 @@ use tenure_engine::ops::list_tasks::{Cursor, PAGE_MAX};
 use tenure_engine::rooms::Caller;
 use tokio::time::{Instant, sleep};
 
-/// A request that waited at least this long is authenticated again before its response.
+/// A request that waited this long is authenticated again before its response.
 const REAUTHORIZE_AFTER: Duration = Duration::from_millis(100);
-/// Clock of unsigned requests: nothing about them depends on the time.
+/// Clock of unsigned requests, which do not depend on the time.
 const NO_TIME: Now = Now { real_ms: 0, server_ms: 0 };
 
-/// The port and scheme of the caller, as a proxy reports them.
 const FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
@@ -51,24 +50,22 @@ pub struct Call {
     /// Decoded path parameters; none if the path is invalid.
     params: Option<RawPathParams>,
     pub body: Bytes,
-    /// The connection that receives the response.
     pub connection: Option<Connection>,
     head: Parts,
     arrived: Now,
     principal: Option<Principal>,
-    /// The caller after a wait; see [`Call::wait_for`].
     principal_after_wait: OnceLock<Principal>,
     waited: AtomicBool,
-    /// The body's share of the budget, held until the call ends.
+    /// Budget share of the body, held until the call ends.
     reservation: Option<Reservation>,
 }
 
-/// A check before the body is read; it needs only the path.
+/// A check before the body is read.
 pub type Check = fn(&Call) -> Result<(), ApiError>;
 
 impl Call {
-    /// Reads a request and authenticates its sender. A caller without access is refused before its
-    /// body is read. The error is the response.
+    /// Reads and authenticates a request. A caller without access is refused before the body is
+    /// read. The error is the response.
     pub async fn read(
         intake: &Intake,
         endpoint: Arc<Declaration>,
@@ -106,7 +103,6 @@ impl Call {
         }
     }
 
-    /// Runs the checks that need no body.
     async fn admit(&mut self, intake: &Intake, early_check: Option<Check>) -> Result<(), ApiError> {
         if self.endpoint.is_authenticated() {
             let request = self.request_without_body();
@@ -117,7 +113,7 @@ impl Call {
         early_check.map_or(Ok(()), |check| check(self))
     }
 
-    /// Reads the body and checks it against the signed payload hash.
+    /// Reads the body and checks it against the signed hash.
     async fn read_body(&mut self, intake: &Intake, body: Body) -> Result<(), ApiError> {
         let share = self.share();
         let read = body::read(&intake.bodies, share, self.endpoint.body_max(share), &self.head.headers, body).await?;
@@ -134,8 +130,8 @@ impl Call {
         Ok(intake.heavy.run(body.len(), move || signed.check(&body)).await?)
     }
 
-    /// Reads the body of a refused request, because the error repeats it. A body too large to
-    /// repeat is discarded.
+    /// Reads the body of a refused request, if small enough for the error to repeat; otherwise
+    /// discards it.
     async fn read_what_is_repeated(&mut self, intake: &Intake, body: Body) {
         let small = body::announced_length(&self.head.headers).is_some_and(|length| length <= REPEATED_BODY_MAX);
         if !small || self.head.headers.contains_key(EXPECT) {
@@ -147,13 +143,11 @@ impl Call {
         }
     }
 
-    /// Returns the caller class that budgets charge.
     pub fn share(&self) -> Share {
         let authenticated = self.principal.as_ref().is_some_and(|principal| principal.client_id.is_some());
         if authenticated { Share::Authenticated } else { Share::Anonymous }
     }
 
-    /// Returns [`Call::share`] as the engine's type.
     pub fn caller(&self) -> Caller {
         match self.share() {
             Share::Anonymous => Caller::Anonymous,
@@ -161,12 +155,9 @@ impl Call {
         }
     }
 
-    /// Awaits `answer`, which may take long, then checks the caller's access again. Its client may
-    /// have been disabled, deleted or given other scopes meanwhile. A refused answer is dropped,
-    /// which requeues its claims. Later calls of [`Call::principal`] return the new principal.
-    ///
-    /// # Errors
-    /// Returns an error if `answer` fails or the caller has lost its access.
+    /// Awaits `answer` and then checks the caller's access again: its client may have changed
+    /// meanwhile. A refused answer is dropped, which requeues its claims. Afterwards
+    /// [`Call::principal`] is the new principal.
     pub async fn wait_for<T, E: Into<ApiError>>(
         &self,
         intake: &Intake,
@@ -178,26 +169,24 @@ impl Call {
         self.waited.store(true, Ordering::Relaxed);
         if began.elapsed() >= REAUTHORIZE_AFTER {
             let principal = self.authorize_again(intake, values).await?;
-            // A call waits at most once.
             drop(self.principal_after_wait.set(principal));
         }
         Ok(answer)
     }
 
-    /// True if the request has waited. After a long wait its caller has been checked again.
+    /// True after a wait. If it was long, the caller has been checked again.
     pub(super) fn has_waited(&self) -> bool {
         self.waited.load(Ordering::Relaxed)
     }
 
-    /// Authenticates the caller again and checks its scopes.
     pub async fn authorize_again(&self, intake: &Intake, values: &Values<'_>) -> Result<Principal, ApiError> {
-        // Boxed, so that requests that do not wait stay small.
+        // Boxed, to keep requests that do not wait small.
         let principal = Box::pin(intake.authenticate(&self.request_without_body(), self.arrived)).await?;
         self.check_scopes(&principal, &self.scopes()?, values)?;
         Ok(principal)
     }
 
-    /// Waits until the client loses its access, as far as the path alone decides about it.
+    /// Waits until the client loses its access, judged by the path alone.
     pub async fn access_ended(&self, intake: &Intake) {
         loop {
             sleep(REAUTHORIZE_EVERY).await;
@@ -206,7 +195,7 @@ impl Call {
             {
                 return;
             }
-            // The signature was valid on arrival. Temporary credentials expire nevertheless.
+            // The signature was valid on arrival, but temporary credentials expire.
             if let Some(end_ms) = self.credentials_end_ms()
                 && intake.now().await.is_ok_and(|now| end_ms <= now.real_ms.min(now.server_ms))
             {
@@ -215,38 +204,35 @@ impl Call {
         }
     }
 
-    /// Expiry of the caller's credentials, in milliseconds since 1970.
+    /// In milliseconds since 1970.
     #[must_use]
     pub fn credentials_end_ms(&self) -> Option<i64> {
         self.principal.as_ref().and_then(|principal| principal.expires_ms)
     }
 
-    /// Builds the error response.
     #[must_use]
     pub fn refuse(&self, error: ApiError) -> Response {
         let params: serde_json::Map<String, serde_json::Value> =
             self.params().map(|(name, value)| (name.to_owned(), value.into())).collect();
         // Errors end up in logs, where secrets must not.
         let secretive = self.endpoint.has_secret_body;
-        // JSON that this server cannot parse, such as half a surrogate pair or a duplicate key, may
-        // break the caller's parser too.
+        // JSON that this server rejects, such as half a surrogate pair, may break the caller's
+        // parser too.
         let repeated = !secretive && self.body.len() <= REPEATED_BODY_MAX && json::check(&self.body).is_ok();
         let payload = if repeated { serde_json::from_slice(&self.body).ok() } else { None };
         error.answer(self.endpoint.name, params, payload)
     }
 
-    /// Returns a request header. A header that is not text becomes `?`, which matches nothing.
+    /// A header that is not text becomes `?`, which matches nothing.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         self.head.headers.get(name).map(|value| value.to_str().unwrap_or("?"))
     }
 
-    /// Returns a request header, if it is text.
     fn text_of(&self, name: HeaderName) -> Option<&str> {
         self.head.headers.get(name).and_then(|value| value.to_str().ok())
     }
 
-    /// Returns the parts of the request that authentication reads.
     pub fn request_parts(&self) -> RequestParts<'_> {
         let authority = || self.head.uri.authority().map(http::uri::Authority::as_str);
         RequestParts {
@@ -255,7 +241,7 @@ impl Call {
             host: self.text_of(HOST).or_else(authority).unwrap_or_default(),
             forwarded_port: self.text_of(FORWARDED_PORT),
             forwarded_proto: self.text_of(FORWARDED_PROTO),
-            // A header that is not text must not pass for a missing header.
+            // Text or not, the header must count as present.
             authorization: self.head.headers.get(AUTHORIZATION).map(|value| value.to_str().unwrap_or("?")),
             content_type: self.text_of(CONTENT_TYPE),
             body: &self.body,
@@ -263,17 +249,16 @@ impl Call {
         }
     }
 
-    /// Returns the same parts without the body: before it is read, or after its hash was compared.
+    /// For use before the body is read, or after its hash was compared.
     fn request_without_body(&self) -> RequestParts<'_> {
         RequestParts { body_is_elsewhere: true, ..self.request_parts() }
     }
 
-    /// Path and query as sent; the signature covers them.
+    /// Path and query as sent, because the signature covers them.
     fn target(&self) -> &str {
         self.head.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str)
     }
 
-    /// Returns the caller.
     pub fn principal(&self) -> Result<&Principal, ApiError> {
         self.principal_after_wait
             .get()
@@ -281,18 +266,17 @@ impl Call {
             .ok_or_else(|| ApiError::internal("a request was not authenticated"))
     }
 
-    /// Checks the scopes of the endpoint. `values` fills the placeholders that are not path
-    /// parameters.
+    /// Checks the endpoint's scopes. `values` fills placeholders that are not path parameters.
     pub fn authorize(&self, values: &Values<'_>) -> Result<(), ApiError> {
         self.authorize_with(&self.scopes()?, values)
     }
 
-    /// Checks the scopes of the endpoint, where the path fills every placeholder.
+    /// Checks the endpoint's scopes, whose placeholders are all path parameters.
     pub fn authorize_by_path(&self) -> Result<(), ApiError> {
         self.authorize(&Values::of_path())
     }
 
-    /// Arrival time of a signed request, by the server's clock; none for other requests.
+    /// By the server's clock; none for unsigned requests.
     #[must_use]
     pub fn arrived(&self) -> Option<DateTime<Utc>> {
         if self.arrived.server_ms == NO_TIME.server_ms {
@@ -301,13 +285,13 @@ impl Call {
         DateTime::from_timestamp_millis(self.arrived.server_ms)
     }
 
-    /// Checks the scopes of another endpoint, for a path that two endpoints share.
+    /// Checks another endpoint's scopes, for a path shared by two endpoints.
     pub fn authorize_with(&self, scopes: &Template, values: &Values<'_>) -> Result<(), ApiError> {
         self.check_scopes(self.principal()?, scopes, values)
     }
 
-    /// True if the caller has scopes beyond those of the endpoint. A caller without credentials has
-    /// the scopes of the role `anonymous`.
+    /// True if the caller has further scopes. Callers without credentials have the scopes of the
+    /// role `anonymous`.
     pub fn is_allowed(&self, scopes: &Template, values: &Values<'_>) -> Result<bool, ApiError> {
         Ok(scopes.is_held(&self.principal()?.scopes, values, &self.path_values())?)
     }
@@ -329,7 +313,6 @@ impl Call {
         Ok(principal.authorize(&scopes.fill(values, &path)?)?)
     }
 
-    /// Path parameters as values of scope placeholders.
     fn path_values(&self) -> Values<'_> {
         let mut path = Values::of_path();
         for (name, value) in self.params() {
@@ -344,12 +327,11 @@ impl Call {
         path
     }
 
-    /// Returns the path parameters by name, in path order.
+    /// In path order.
     pub fn params(&self) -> impl Iterator<Item = (&str, &str)> {
         self.params.iter().flatten()
     }
 
-    /// Returns a path parameter without parsing it.
     pub fn text_param(&self, name: &str) -> &str {
         self.params().find(|(key, _)| *key == name).map_or("", |(_, value)| value)
     }
@@ -358,7 +340,6 @@ impl Call {
         self.head.headers.get_all(name).iter().collect()
     }
 
-    /// Parses a path parameter.
     fn param<T: FromStr<Err = InvalidId>>(&self, name: &str) -> Result<T, ApiError> {
         self.text_param(name)
             .parse()
@@ -381,12 +362,10 @@ impl Call {
         self.param("sessionId")
     }
 
-    /// The path parameter `name` of an artifact.
     pub fn artifact_name(&self) -> Result<ArtifactName, ApiError> {
         self.param("name")
     }
 
-    /// The path parameter `name` of an object.
     pub fn object_name(&self) -> Result<ObjectName, ApiError> {
         self.param("name")
     }
@@ -400,7 +379,6 @@ impl Call {
         }
     }
 
-    /// Queue id in the path.
     pub fn task_queue_id(&self) -> Result<TaskQueueId, ApiError> {
         let has_halves = self.params().any(|(name, _)| name == "workerType");
         let named = if has_halves { "parameters `provisionerId` and `workerType`" } else { "parameter `taskQueueId`" };
@@ -408,8 +386,8 @@ impl Call {
         self.task_queue_text().parse().map_err(invalid)
     }
 
-    /// Queue id in the path of an operation without other arguments. Checks the scopes and refuses
-    /// a query string.
+    /// For operations without other arguments: checks the scopes, refuses a query string, returns
+    /// the queue.
     pub fn only_task_queue(&self) -> Result<TaskQueueId, ApiError> {
         self.authorize_by_path()?;
         let queue = self.task_queue_id()?;
@@ -417,8 +395,8 @@ impl Call {
         Ok(queue)
     }
 
-    /// Resolves a path that also ends like another route. In `/task-queues/acme/counts`, `acme` is
-    /// no queue id, so the path means the queue `acme/counts`.
+    /// Resolves a path that ends like another route. In `/task-queues/acme/counts`, `acme` is no
+    /// queue id, so the path means the queue `acme/counts`.
     pub fn queue_ending_in(&self, word: &str) -> Option<String> {
         let mut params = self.params();
         let (Some((name, provisioner)), None) = (params.next(), params.next()) else { return None };
@@ -429,12 +407,12 @@ impl Call {
         self.param("provisionerId")
     }
 
-    /// The parameter `workerType` of a queue to create.
+    /// The worker type of a queue to create.
     pub fn worker_type(&self) -> Result<WorkerType, ApiError> {
         self.param("workerType")
     }
 
-    /// Queue id from two path parameters. None if the id is invalid: no such queue can exist.
+    /// Queue id in two segments. None if invalid: no such queue can exist.
     pub fn queue_of_halves(&self) -> Result<Option<TaskQueueId>, ApiError> {
         self.provisioner_id()?;
         self.param::<WorkerTypeInPath>("workerType")?;
@@ -449,7 +427,7 @@ impl Call {
         self.param("workerId")
     }
 
-    /// Parses the query string and refuses parameters other than `names`. A bewit is ignored.
+    /// Parses the query string and refuses other parameters. A bewit is ignored.
     pub fn query(&self, names: &[&str]) -> Result<Vec<(String, String)>, ApiError> {
         let unsigned = split_url(self.target());
         let target = unsigned.as_ref().map_or_else(|| self.target(), |url| url.resource.as_ref());
@@ -464,13 +442,11 @@ impl Call {
         Ok(query.into_pairs())
     }
 
-    /// Returns the requested page size and the continuation token.
     pub fn page_and_token(&self) -> Result<(u16, Option<String>), ApiError> {
         let (mut limit, mut token) = (PAGE_MAX, None);
         for (name, value) in self.query(&["limit", "continuationToken"])? {
             if name == "limit" {
                 let digits = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
-                // A limit beyond the page maximum is capped.
                 limit = if digits { value.parse().unwrap_or(PAGE_MAX).min(PAGE_MAX) } else { 0 };
                 if limit == 0 {
                     return Err(ApiError::arguments("the query parameter `limit` must be a whole number, 1 or more"));
@@ -484,7 +460,6 @@ impl Call {
         Ok((limit, token))
     }
 
-    /// Returns the requested page of a list of tasks.
     pub fn page(&self) -> Result<Cursor, ApiError> {
         let (limit, token) = self.page_and_token()?;
         let after = token.map(|token| token.parse().map_err(|_| ApiError::unknown_token())).transpose()?;
@@ -495,7 +470,6 @@ impl Call {
         self.query(&[]).map(drop)
     }
 
-    /// Parses the body.
     pub fn json<'a, T: Deserialize<'a>>(&'a self) -> Result<T, ApiError> {
         if !is_json(&self.head.headers) {
             return Err(ApiError::new(
@@ -509,24 +483,23 @@ impl Call {
         let refused = |code, message| Err(ApiError::new(code, message));
         match self.body.iter().find(|byte| !byte.is_ascii_whitespace()) {
             Some(b'{') => {}
-            // The parsers that serde derives for structs also accept arrays of fields.
+            // The parsers that serde derives for structs also accept arrays.
             Some(b'[') => {
                 return refused(ErrorCode::InputValidationError, "the body must be a JSON object, and is an array");
             }
             _ => return refused(ErrorCode::MalformedPayload, "the body must be a JSON object"),
         }
-        // The check above proved the body to be JSON, so every parser error is a schema violation.
+        // The body is known to be JSON, so every error is a schema violation.
         serde_json::from_slice(&self.body)
             .map_err(|error| ApiError::new(ErrorCode::InputValidationError, invalid::<T>(&self.body, &error)))
     }
 
-    /// Parses the body, or returns the default for an empty one.
     pub fn json_or_default<T: DeserializeOwned + Default>(&self) -> Result<T, ApiError> {
         if self.body.is_empty() { Ok(T::default()) } else { self.json() }
     }
 }
 
-/// Names the invalid field: serde's message and the field's path.
+/// Adds the path of the invalid field to serde's message.
 fn invalid<'a, T: Deserialize<'a>>(body: &'a [u8], plain: &serde_json::Error) -> String {
     let mut parser = serde_json::Deserializer::from_slice(body);
     match serde_path_to_error::deserialize::<_, T>(&mut parser) {

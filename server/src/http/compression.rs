@@ -1,6 +1,6 @@
-//! Gzip compression of large responses for clients that accept it. Small responses, among them
-//! every response of a hot operation, cost only a size check. Streams and responses with claims are
-//! sent uncompressed. Shared documents are compressed in advance.
+//! Gzip compression of large responses. Small responses, among them all of hot operations, cost
+//! only a size check. Streams and responses with claims stay uncompressed. Shared documents are
+//! compressed in advance.
 
 use std::io::Write as _;
 
@@ -18,7 +18,7 @@ use http_body_util::BodyExt as _;
 use super::budget::Share;
 use super::heavy::Heavy;
 
-/// Minimum size to compress, in bytes. Smaller bodies fit into the first packets of a connection.
+/// In bytes. Smaller bodies fit into the first packets of a connection.
 pub const COMPRESSED_MIN: u64 = 16 << 10;
 /// Quality 1, in thousandths.
 const WEIGHT_MAX: u32 = 1000;
@@ -27,13 +27,11 @@ const WEIGHT_MAX: u32 = 1000;
 #[derive(Clone, Copy)]
 pub struct AsItIs;
 
-/// Response extension: the compressed form, or none if compression is not worthwhile. The server
-/// owns these bytes; they are not allocated per response.
+/// Response extension: the precompressed form, if worthwhile. The server owns these bytes.
 #[derive(Clone, Debug)]
 pub struct Zipped(pub Option<Bytes>);
 
-/// Compresses the response if that is worthwhile and the client accepts it. Returns true if the new
-/// bytes were allocated for this response.
+/// Compresses the response if worthwhile and accepted. Returns true if this allocated a new body.
 pub async fn compress(
     heavy: &Heavy,
     share: Share,
@@ -48,7 +46,6 @@ pub async fn compress(
         Some(Zipped(None)) => return (response, false),
         Some(Zipped(Some(zipped))) => zipped.clone(),
         None => {
-            // The body is already in memory, in one piece.
             let plain = std::mem::take(response.body_mut()).collect().await.unwrap_or_default().to_bytes();
             let size = plain.len();
             Bytes::from(heavy.run_for(share, size, move || zip(&plain, Compression::fast())).await)
@@ -62,7 +59,7 @@ pub async fn compress(
     (response, made)
 }
 
-/// Compresses a document that is sent many times.
+/// For documents that are sent many times.
 pub fn zip_well(plain: &[u8]) -> Bytes {
     Bytes::from(zip(plain, Compression::default()))
 }
@@ -73,7 +70,7 @@ fn zip(plain: &[u8], level: Compression) -> Vec<u8> {
     written.expect("writing to memory does not fail")
 }
 
-/// True for text of a known, large size. A body with a tag or byte ranges is a file and is sent
+/// True for text of a known, large size. A body with a tag or byte ranges is a file and stays
 /// unchanged.
 fn is_worth_it(response: &Response<Body>) -> bool {
     let headers = response.headers();
@@ -84,7 +81,7 @@ fn is_worth_it(response: &Response<Body>) -> bool {
     is_text && !is_file && size >= COMPRESSED_MIN && response.extensions().get::<AsItIs>().is_none()
 }
 
-/// True if the client accepts gzip and does not prefer the uncompressed form.
+/// True unless the client prefers the uncompressed form.
 fn accepts_gzip(accepted: &HeaderValue) -> bool {
     let (mut gzip, mut any, mut plain) = (None, None, None);
     for one in accepted.to_str().unwrap_or_default().split(',') {
@@ -101,7 +98,7 @@ fn accepts_gzip(accepted: &HeaderValue) -> bool {
     gzip > 0 && gzip >= plain.unwrap_or_default()
 }
 
-/// Parses the weight in `q=0.5`, in thousandths; an invalid weight is zero.
+/// Parses the weight in `q=0.5`, in thousandths; invalid weights are zero.
 fn weight(parameters: &str) -> u32 {
     let given = parameters.split(';').filter_map(|parameter| parameter.split_once('='));
     let given = given.map(|(name, value)| (name.trim(), value.trim())).find(|(name, _)| name.eq_ignore_ascii_case("q"));

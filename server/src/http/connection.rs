@@ -34,49 +34,41 @@ use super::request_metrics::RequestMetrics;
 pub use super::stream::Connection;
 use super::stream::Tracked;
 
-/// Time limit for a request's head, and for an idle connection. The contract requires more than the
-/// keep-alive of the load balancers in front.
+/// Time limit for a request's head and for an idle connection. The contract requires more than the
+/// load balancers' keep-alive.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(95);
-/// TCP keep-alive: idle time before the first probe, interval between probes, and unanswered probes
-/// until the connection ends.
+/// TCP keep-alive: idle time before the first probe, probe interval, and probes until the
+/// connection ends.
 const KEEP_ALIVE_AFTER: Duration = Duration::from_secs(60);
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
 const KEEP_ALIVE_PROBES: u32 = 4;
-/// Pause of the accept loop when the process is out of file descriptors.
+/// Pause when the process is out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Maximum read-ahead of a request, and so the longest head, in bytes.
+/// Read-ahead and longest head of a request, in bytes.
 const READ_AHEAD_MAX: usize = 128 << 10;
-/// Connections beyond the limit that receive a 503. Further ones are closed without a response.
+/// Connections beyond the limit that receive a 503; further ones are just closed.
 pub const REFUSED_MAX: usize = 32;
-/// Time limit for that 503.
 const REFUSING_MAX: Duration = Duration::from_secs(1);
-/// Interval between log lines about refused or failed connections.
 const NOTED_EVERY: Duration = Duration::from_secs(60);
 
-/// The parts that serve connections.
 pub struct Front {
     pub router: Router,
-    /// Runs connections; the drain waits for them.
+    /// The drain waits for these tasks.
     pub tasks: TaskTracker,
-    /// Stops accepting; each connection ends after its current request.
+    /// Stops accepting; connections end after their current request.
     pub drain: CancellationToken,
-    /// Compresses large responses.
     pub heavy: Heavy,
-    /// Memory budget of responses being sent.
     pub answers: Arc<Budget>,
     /// Maximum time without progress of a write.
     pub write_timeout: Duration,
-    /// Maximum number of open connections.
     pub connections_max: usize,
     pub metrics: RequestMetrics,
 }
 
-/// Permits for connections.
 struct Places {
     served: Arc<Semaphore>,
     refused: Arc<Semaphore>,
     read_buffers: Arc<ReadBuffers>,
-    /// Limits log lines about refused connections.
     all_taken: Noted,
 }
 
@@ -85,7 +77,6 @@ struct Places {
 struct Noted(Mutex<Option<Instant>>);
 
 impl Noted {
-    /// True if a line may be logged now.
     fn is_due(&self, now: Instant) -> bool {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_due = last.is_none_or(|last| now.saturating_duration_since(last) >= NOTED_EVERY);
@@ -96,8 +87,7 @@ impl Noted {
     }
 }
 
-/// Accepts and serves connections until the drain. Then each connection ends after its current
-/// request.
+/// Serves connections until the drain. Then each ends after its current request.
 pub async fn serve(listener: TcpListener, front: Front) {
     let places = Places {
         served: Arc::new(Semaphore::new(front.connections_max)),
@@ -123,16 +113,15 @@ pub async fn serve(listener: TcpListener, front: Front) {
     }
 }
 
-/// Enables TCP keep-alive. Otherwise a peer that was switched off would keep its permit, and that
-/// of its stream, for ever.
+/// Otherwise a peer that was switched off would keep its permit, and that of its stream, for ever.
 fn keep_alive(stream: &TcpStream) -> std::io::Result<()> {
     let questions = TcpKeepalive::new().with_time(KEEP_ALIVE_AFTER).with_interval(KEEP_ALIVE_EVERY);
     SockRef::from(stream).set_tcp_keepalive(&questions.with_retries(KEEP_ALIVE_PROBES))
 }
 
-/// Serves or refuses a connection in the background: accepting never waits.
+/// Serves or refuses a connection in the background, so that accepting never waits.
 fn admit(front: &Arc<Front>, places: &Places, stream: TcpStream, peer: SocketAddr) {
-    // Responses are small and written whole: Nagle's algorithm would only delay them.
+    // Responses are small and written whole, so Nagle's algorithm would only add latency.
     drop(stream.set_nodelay(true));
     drop(keep_alive(&stream));
     if let Ok(place) = Arc::clone(&places.served).try_acquire_owned() {
@@ -153,27 +142,24 @@ fn admit(front: &Arc<Front>, places: &Places, stream: TcpStream, peer: SocketAdd
     }
 }
 
-/// Sends a 503 because no permit is free. Ignores the request.
 async fn refuse(mut stream: TcpStream) -> std::io::Result<()> {
     stream.write_all(error::too_many_connections().as_bytes()).await?;
     stream.shutdown().await?;
-    // Closing a connection with unread bytes resets it, and the response may be lost.
+    // Closing with unread bytes resets the connection and may lose the response.
     let mut unread = [0; 4096];
     while stream.read(&mut unread).await? > 0 {}
     Ok(())
 }
 
-/// How a connection is stopped.
 enum Stop {
-    /// The server drains: end after the current request.
+    /// End after the current request.
     Drain,
-    /// End at once.
     Cut,
 }
 
 /// Futures that stop a connection from outside. A connection is polled several times per request,
-/// and polling a token takes a lock; all connections share the drain's. So these are polled only
-/// after a wake-up.
+/// and polling a token takes a lock that all connections share. So these are polled only after a
+/// wake-up.
 fn stops(drain: CancellationToken, connection: Connection) -> FuturesUnordered<BoxFuture<'static, Stop>> {
     let drained: BoxFuture<'static, Stop> = Box::pin(async move {
         drain.cancelled().await;
@@ -232,7 +218,6 @@ async fn answer(
     let started = Instant::now();
     let reading = connection.clone();
     let (method, peer) = (request.method().clone(), connection.peer());
-    // Most servers do not log requests.
     let logged = tracing::enabled!(target: "access", tracing::Level::INFO).then(|| request.uri().path().to_owned());
     let trace = headers::trace_of(&request);
     let trace_id = logged.is_some().then(|| trace.id().to_owned());
@@ -244,7 +229,7 @@ async fn answer(
         request.extensions_mut().insert(connection);
         // A router is always ready, and its error type is uninhabited.
         let response = front.router.clone().call(request).await.unwrap_or_default();
-        // The response is counted while it waits for compression, too.
+        // Counted while it waits for compression, too.
         let held = answers::hold(&front.answers, response);
         let share = answers::share_of(&held);
         let (response, made) = compress(&front.heavy, share, encodings.as_ref(), held).await;
@@ -263,10 +248,9 @@ async fn answer(
     Ok(response)
 }
 
-/// Answers OPTIONS, which is never refused, with the methods of the path. An unknown path lists all
-/// methods.
+/// Answers OPTIONS with the path's methods, or with all methods for an unknown path. Never refused.
 async fn preflight(uri: &http::Uri, router: Router) -> Response<Body> {
-    // Only the path is passed on, so that no operation runs.
+    // The router receives only the path, so that no operation runs.
     let mut request = Request::new(Body::empty());
     *request.method_mut() = http::Method::OPTIONS;
     *request.uri_mut() = uri.path().parse().unwrap_or_default();

@@ -1,5 +1,4 @@
-//! The declaration of an operation: name, method, access, limits, and its description in the
-//! document.
+//! The declaration of an operation: name, method, access, limits and description.
 
 use std::time::Duration;
 
@@ -11,13 +10,13 @@ use super::budget::Share;
 use super::docs::operation::Operation;
 use super::docs::sample::Sample;
 
-/// Default time limit for a response. It exceeds the limit of a statement and the wait of a batch
-/// for a silent database. A request that takes longer waits for something dead.
+/// Default time limit for a response. Longer than a statement's limit and than a batch waits for a
+/// silent database.
 pub(super) const ANSWER_MAX: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// GET and HEAD.
+    /// And HEAD.
     Get,
     Post,
     Put,
@@ -36,7 +35,6 @@ impl Method {
         }
     }
 
-    /// The router's filter for this method.
     #[must_use]
     pub fn filter(self) -> MethodFilter {
         match self {
@@ -48,20 +46,16 @@ impl Method {
     }
 }
 
-/// How an operation uses the connection pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolUse {
-    /// Not at all. Its statements share a batch, or the response comes from memory or a dedicated
-    /// connection.
+    /// Its statements share a batch, or the response comes from memory or a dedicated connection.
     None,
-    /// It reads, and takes a read slot.
+    /// Takes a read slot.
     Read,
-    /// It writes. Only callers without credentials take a read slot: most of them are refused after
-    /// a read.
+    /// Only callers without credentials take a read slot: most are refused after a read.
     Write,
 }
 
-/// Adds the details of one operation to its description.
 type Describe = Box<dyn Fn(Operation, &Sample) -> Operation + Send + Sync>;
 
 pub struct Declaration {
@@ -70,12 +64,12 @@ pub struct Declaration {
     pub method: Method,
     pub access: Access,
     pub(super) pool_use: PoolUse,
-    /// True if the body contains secrets. Errors must not repeat it, because they end up in logs.
+    /// Errors must not repeat such a body, because they end up in logs.
     pub(super) has_secret_body: bool,
     pub(super) has_large_answer: bool,
-    /// Body limit for callers without credentials, in bytes.
+    /// For callers without credentials, in bytes.
     pub(super) anonymous_body_max: usize,
-    /// True if the handler waits for an event and then checks the caller again.
+    /// True if the handler waits and then checks the caller again.
     pub(super) waits: bool,
     pub(super) tag: &'static str,
     pub(super) summary: &'static str,
@@ -83,7 +77,6 @@ pub struct Declaration {
 }
 
 impl Declaration {
-    /// Creates a declaration without a description.
     #[must_use]
     pub fn new(method: Method, name: &'static str, access: Access) -> Self {
         Self {
@@ -101,7 +94,6 @@ impl Declaration {
         }
     }
 
-    /// True if a request of this caller class needs a read slot.
     #[must_use]
     pub(super) fn takes_read_slot(&self, share: Share) -> bool {
         match self.pool_use {
@@ -111,7 +103,7 @@ impl Declaration {
         }
     }
 
-    /// Body limit for this caller class, in bytes.
+    /// In bytes.
     pub(super) fn body_max(&self, share: Share) -> usize {
         match share {
             Share::Anonymous => self.anonymous_body_max,
@@ -119,7 +111,6 @@ impl Declaration {
         }
     }
 
-    /// Sets the description for the document.
     #[must_use]
     pub fn described(
         self,
@@ -130,13 +121,12 @@ impl Declaration {
         Self { tag, summary, describe: Box::new(describe), ..self }
     }
 
-    /// True if callers are authenticated before the handler runs.
+    /// True if authentication precedes the handler.
     #[must_use]
     pub fn is_authenticated(&self) -> bool {
         matches!(self.access, Access::Scopes(_))
     }
 
-    /// Describes the operation, with examples from `sample`.
     #[must_use]
     pub fn describe(&self, sample: &Sample) -> Operation {
         let bare = Operation::new(self.name, self.tag, self.summary, self.access, self.anonymous_body_max);

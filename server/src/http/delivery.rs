@@ -1,5 +1,4 @@
-//! A body that carries claims. The claims count as delivered once the body is flushed to the
-//! connection.
+//! A body with claims, which count as delivered once it is flushed.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -22,15 +21,14 @@ struct Carrier {
     connection: Option<Connection>,
 }
 
-/// Returns a response that carries claims.
 #[must_use]
 pub fn carry(json: Vec<u8>, delivery: Delivery, connection: Option<Connection>) -> Response {
     let size = json.len();
     let body = Carrier { content: Some(Bytes::from(json)), delivery: Some(delivery), connection };
     let mut response = Response::new(Body::new(body));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    // Never compress or refuse a large response with claims. A compressor could hold back the rest
-    // when the connection flushes. Small responses are never compressed or refused.
+    // Never compress or refuse claims: a compressor could hold back the rest at the flush. Small
+    // responses are safe anyway.
     if size as u64 >= COMPRESSED_MIN.min(COUNTED_MIN) {
         response.extensions_mut().insert(AsItIs);
     }
@@ -46,8 +44,8 @@ impl http_body::Body for Carrier {
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, std::convert::Infallible>>> {
         let Some(content) = self.content.take() else { return Poll::Ready(None) };
-        // The connection now owns the response and its claims. They are delivered on flush, and
-        // requeued if the connection ends first.
+        // The connection now owns the claims. They are delivered on flush, or requeued if the
+        // connection ends first.
         if let (Some(delivery), Some(connection)) = (self.delivery.take(), &self.connection) {
             connection.deliver_with_next_flush(delivery);
         }

@@ -1,4 +1,4 @@
-//! Errors in their wire format. Only this module maps an operation's error to a status.
+//! Errors in wire format. Only this module maps an operation's error to a status.
 
 use axum::response::{IntoResponse, Response};
 use http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
@@ -19,12 +19,11 @@ use tenure_store::clients::ClientError;
 use tenure_store::failure::classify;
 use tenure_store::outage;
 
-/// `Retry-After` of a 503, in seconds.
+/// In seconds.
 const RETRY_SECONDS: &str = "1";
-/// Maximum size of a refused body that an error repeats, in bytes.
+/// Maximum body that an error repeats, in bytes.
 pub const REPEATED_BODY_MAX: usize = 16 << 10;
 
-/// An error response.
 #[derive(Debug)]
 pub struct ApiError {
     code: ErrorCode,
@@ -36,13 +35,12 @@ impl ApiError {
         Self { code, message: message.into() }
     }
 
-    /// Prefixes the message, for example with a field of the body.
+    /// Prefixes the message, for example with a field.
     #[must_use]
     pub fn at(self, place: &str) -> Self {
         Self { message: format!("{place}{}", self.message), ..self }
     }
 
-    /// An invalid parameter of the path or the query.
     pub fn arguments(message: impl Into<String>) -> Self {
         Self::new(ErrorCode::InvalidRequestArguments, message)
     }
@@ -53,24 +51,23 @@ impl ApiError {
         Self::new(ErrorCode::InputError, message)
     }
 
-    /// A body that is valid JSON of the right form, but breaks a rule.
+    /// A valid JSON body that breaks a rule.
     pub fn body(message: impl std::fmt::Display) -> Self {
         Self::new(ErrorCode::InputValidationError, format!("the body: {message}"))
     }
 
-    /// A temporary failure: the client may retry.
     pub fn unavailable(message: impl Into<String>) -> Self {
         Self::new(ErrorCode::ServiceUnavailable, message)
     }
 
-    /// The database stopped responding during the request.
+    /// The database stopped responding.
     #[must_use]
     pub fn no_answer(operation: &'static str) -> Self {
         tracing::warn!(operation, "a request took too long, the client may try again");
         Self::unavailable("the database did not answer in time; send the request again")
     }
 
-    /// A server fault. The client receives only an incident id; the log has the cause.
+    /// A server fault. The client receives an incident id; the log has the cause.
     #[must_use]
     pub fn internal(cause: &str) -> Self {
         let incident = uuid::Uuid::new_v4();
@@ -88,7 +85,7 @@ impl ApiError {
         self.message
     }
 
-    /// Builds the response, which repeats the request's parameters and body.
+    /// The response repeats the request's parameters and body.
     pub(super) fn answer(
         self,
         method: &str,
@@ -176,7 +173,7 @@ impl From<OpError> for ApiError {
 }
 
 impl From<sqlx::Error> for ApiError {
-    /// A failed cold statement. Whatever the cause, it left no partial changes.
+    /// A failed cold statement left no partial changes, whoever is at fault.
     fn from(error: sqlx::Error) -> Self {
         if !classify(&error).is_worth_a_retry() {
             return Self::internal(&error.to_string());
@@ -241,15 +238,14 @@ impl From<Unacceptable> for ApiError {
     }
 }
 
-/// Operation name in errors of requests that no operation served.
 const NO_OPERATION: &str = "none";
 
-/// Builds the error response to a request that no operation served.
+/// For requests that no operation served.
 pub fn stray(error: ApiError) -> Response {
     error.answer(NO_OPERATION, serde_json::Map::new(), None)
 }
 
-/// Returns a raw response, including the head, for a connection beyond the limit.
+/// A raw response, including the head, for a connection beyond the limit.
 pub fn too_many_connections() -> String {
     let error = ApiError::unavailable("this server has as many connections as it takes; try again");
     let body = error.describe(NO_OPERATION, serde_json::Map::new(), None);

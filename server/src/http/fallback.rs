@@ -7,10 +7,10 @@ use tenure_api::errors::ErrorCode;
 use super::error::{ApiError, stray};
 use super::poll::common::refuse_unknown_path;
 
-/// Maximum part of a path repeated in an error, in characters.
+/// In characters.
 const SHOWN_PATH_MAX: usize = 200;
 
-/// Refuses a method that the path does not support. The router adds `Allow`.
+/// Refuses an unsupported method. The router adds `Allow`.
 pub async fn no_such_method(uri: Uri, method: Method, headers: HeaderMap) -> Response {
     if let Some(refused) = refuse_unknown_path(&uri, &headers) {
         return refused;
@@ -20,7 +20,6 @@ pub async fn no_such_method(uri: Uri, method: Method, headers: HeaderMap) -> Res
     stray(ApiError::new(ErrorCode::MethodNotAllowed, message))
 }
 
-/// Refuses an unknown path.
 pub async fn no_such_route(uri: Uri, headers: HeaderMap) -> Response {
     if let Some(refused) = refuse_unknown_path(&uri, &headers) {
         return refused;
@@ -29,7 +28,6 @@ pub async fn no_such_route(uri: Uri, headers: HeaderMap) -> Response {
     stray(ApiError::new(ErrorCode::ResourceNotFound, message))
 }
 
-/// Returns the start of a path, for a message.
 fn shown(uri: &Uri) -> String {
     uri.path().chars().take(SHOWN_PATH_MAX).collect()
 }

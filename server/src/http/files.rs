@@ -1,4 +1,4 @@
-//! Documents that are the same for every caller: rendered and compressed once.
+//! Documents shared by all callers, rendered and compressed once.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -14,7 +14,6 @@ use super::compression::{COMPRESSED_MIN, Zipped, zip_well};
 use super::error::ApiError;
 use super::heavy::{Heavy, LARGE_MIN};
 
-/// A document, plain and compressed.
 #[derive(Debug)]
 pub struct File {
     content_type: HeaderValue,
@@ -23,8 +22,7 @@ pub struct File {
 }
 
 impl File {
-    /// Creates a document and compresses it if worthwhile. Slow: call it only within
-    /// [`Files::get`].
+    /// Compresses the document if worthwhile. Slow: call it only within [`Files::get`].
     #[must_use]
     pub fn new(content_type: &str, text: impl Into<Bytes>) -> Self {
         let plain = text.into();
@@ -37,7 +35,6 @@ impl File {
         }
     }
 
-    /// Returns a response with the document, compressed for clients that accept it.
     #[must_use]
     pub fn response(&self) -> Response {
         let mut response = ([(CONTENT_TYPE, self.content_type.clone())], self.plain.clone()).into_response();
@@ -46,22 +43,20 @@ impl File {
     }
 }
 
-/// A document and its creation time, by the server's clock.
 #[derive(Clone)]
 struct Made {
     file: Arc<File>,
     at_ms: i64,
 }
 
-/// Lifetime of a document.
 #[derive(Clone, Copy, Debug)]
 pub enum Life {
-    /// The server's lifetime.
+    /// Until the server stops.
     Forever,
-    /// Milliseconds from the creation.
+    /// From the creation.
     Milliseconds {
         life: i64,
-        /// The current time, by the server's clock.
+        /// By the server's clock.
         now: i64,
     },
 }
@@ -70,8 +65,8 @@ impl Life {
     fn has_ended(self, made: &Made) -> bool {
         match self {
             Self::Forever => false,
-            // A clock set back by more than `life` expires it too; a reading slightly older than
-            // another caller's does not.
+            // A clock set back by more than `life` expires it too; a slightly older reading does
+            // not.
             Self::Milliseconds { life, now } => {
                 !(made.at_ms.saturating_sub(life)..made.at_ms.saturating_add(life)).contains(&now)
             }
@@ -86,31 +81,26 @@ impl Life {
     }
 }
 
-/// Documents requested since the server started. Only existing documents are cached, which bounds
-/// their number.
+/// Cache of requested documents. Only existing ones are cached, which bounds their number.
 #[derive(Clone)]
 pub struct Files {
     made: Arc<RwLock<HashMap<String, Made>>>,
-    /// Rendering is serialized; concurrent requests share one result.
+    /// Serializes rendering; concurrent requests share one result.
     making: Arc<Mutex<()>>,
     tasks: TaskTracker,
     heavy: Heavy,
 }
 
 impl Files {
-    /// Creates an empty cache. `tasks` runs the rendering, and `heavy` limits it.
+    /// `tasks` runs the rendering.
     #[must_use]
     pub fn new(tasks: &TaskTracker, heavy: &Heavy) -> Self {
         Self { made: Arc::default(), making: Arc::default(), tasks: tasks.clone(), heavy: heavy.clone() }
     }
 
     /// Returns a document, rendering it if needed. Rendering completes even if the caller
-    /// disconnects: callers that never wait cannot force repeated renderings. Requests queue
-    /// without a task of their own, so at most one task runs and disconnected callers leave nothing
-    /// behind.
-    ///
-    /// # Errors
-    /// Returns an error if rendering fails.
+    /// disconnects, so callers that never wait cannot force repeated renderings. Requests queue
+    /// without a task, so disconnected callers leave nothing behind.
     pub async fn get<M>(&self, name: String, life: Life, make: M) -> Result<Option<Arc<File>>, ApiError>
     where
         M: FnOnce() -> Result<Option<File>, String> + Send + 'static,

@@ -13,10 +13,10 @@ const HEADERS: &str = "X-Requested-With,Content-Type,Authorization,Accept,Origin
 const TRACE_IN: HeaderName = HeaderName::from_static("x-taskcluster-trace-id");
 const TRACE_OUT: HeaderName = HeaderName::from_static("x-for-trace-id");
 const REQUEST_OUT: HeaderName = HeaderName::from_static("x-for-request-id");
-/// Maximum length of a trace id accepted from a caller.
+/// Longest trace id accepted from a caller.
 const TRACE_MAX: usize = 100;
 
-/// Ids of a request, in logs here and elsewhere and in the response's headers.
+/// Ids of a request, for logs and the response's headers.
 pub struct Trace {
     /// From the caller, or generated here.
     trace_id: HeaderValue,
@@ -24,14 +24,12 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// The trace id: the caller's, or the generated one.
     #[must_use]
     pub fn id(&self) -> &str {
         self.trace_id.to_str().unwrap_or("-")
     }
 }
 
-/// Takes the ids from a request or generates them.
 #[must_use]
 pub fn trace_of<B>(request: &Request<B>) -> Trace {
     let mut text = Uuid::encode_buffer();
@@ -45,10 +43,9 @@ pub fn trace_of<B>(request: &Request<B>) -> Trace {
     Trace { trace_id, request_id }
 }
 
-/// Default content security policy: a browser that renders the response loads and runs nothing.
+/// Default policy: a browser that renders the response loads and runs nothing.
 pub const POLICY: &str = "default-src 'none'";
 
-/// Adds the common headers; CORS headers only for browsers.
 #[must_use]
 pub fn complete(mut response: Response<Body>, trace: Trace, for_browser: bool) -> Response<Body> {
     let headers = response.headers_mut();
@@ -56,7 +53,7 @@ pub fn complete(mut response: Response<Body>, trace: Trace, for_browser: bool) -
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(TRACE_OUT, trace.trace_id);
     headers.insert(REQUEST_OUT, trace.request_id);
-    // A page has its own policy and serves no other site.
+    // Pages have their own policy and serve no other site.
     let has_policy = headers.contains_key(CONTENT_SECURITY_POLICY);
     if !has_policy {
         headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));

@@ -1,5 +1,5 @@
-//! Processing of large texts off the event loop. Parsing, hashing or compressing them occupies a
-//! processor for too long. Few such jobs run at once, so that processors remain for other requests.
+//! Parsing, hashing and compression of large texts, off the event loop. Few such jobs run at once,
+//! to leave processors for other requests.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -11,13 +11,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::budget::Share;
 
-/// Minimum size of heavy work, in bytes. Smaller texts take a millisecond or less.
+/// In bytes. Smaller texts take a millisecond or less.
 pub const LARGE_MIN: usize = 256 << 10;
-/// Processors per concurrent heavy job; at least one job runs.
+/// At least one job runs.
 const PROCESSORS_PER_PIECE: usize = 2;
-/// Callers without credentials share this fraction of the permits, at least one. They queue for it
-/// separately: permits are granted in request order, and callers with credentials must not wait
-/// behind a flood.
+/// Fraction of the permits for callers without credentials, at least one. They queue for it
+/// separately, because permits are granted in request order and a flood must not delay others.
 const ANONYMOUS_PART: usize = 4;
 
 thread_local! {
@@ -25,19 +24,17 @@ thread_local! {
     static HAS_TURN: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Permits for heavy work.
 #[derive(Clone)]
 pub struct Heavy {
     turns: Arc<Semaphore>,
     for_anonymous: Arc<Semaphore>,
 }
 
-/// A permit for heavy work, and for a caller without credentials one of the anonymous permits.
+/// The second permit is for callers without credentials.
 type Turn = (Option<OwnedSemaphorePermit>, Option<OwnedSemaphorePermit>);
 type Waiting = Pin<Box<dyn Future<Output = Turn> + Send>>;
 
 impl Heavy {
-    /// Sizes the permits by the machine's processors.
     #[must_use]
     pub fn new() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -49,14 +46,14 @@ impl Heavy {
         Self { turns: Arc::new(Semaphore::new(turns)), for_anonymous: Arc::new(Semaphore::new(for_anonymous)) }
     }
 
-    /// Runs work of the server or of a caller with credentials; see [`Heavy::run_for`].
+    /// For the server or callers with credentials; see [`Heavy::run_for`].
     pub async fn run<T: Send + 'static>(&self, size: usize, work: impl FnOnce() -> T + Send + 'static) -> T {
         self.run_for(Share::Authenticated, size, work).await
     }
 
-    /// Runs work on `size` bytes: inline if small, otherwise on another thread with a permit. The
-    /// work completes even if its caller stops waiting. Within [`Heavy::answer`] it uses that
-    /// permit: two operations with nested permits would deadlock.
+    /// Runs small work inline, other work on another thread with a permit. The work completes even
+    /// if its caller stops waiting. Within [`Heavy::answer`] it uses that permit, because nested
+    /// permits would deadlock.
     pub async fn run_for<T: Send + 'static>(
         &self,
         share: Share,
@@ -76,7 +73,7 @@ impl Heavy {
     }
 
     /// Runs an operation whose request or response has up to `size` bytes. If large, each poll runs
-    /// off the event loop with a permit. A nested call uses the permit of the outer one.
+    /// off the event loop with a permit. Nested calls share it.
     pub async fn answer<F: Future>(&self, share: Share, size: usize, operation: F) -> F::Output {
         if size < LARGE_MIN || Handle::current().runtime_flavor() != RuntimeFlavor::MultiThread {
             return operation.await;
@@ -90,7 +87,7 @@ impl Heavy {
             let turn = waiting.get_or_insert_with(|| Box::pin(self.turn(share)));
             let _turn = std::task::ready!(turn.as_mut().poll(cx));
             waiting = None;
-            // Other tasks of the event loop move to another thread meanwhile.
+            // Moves the event loop's other tasks to another thread.
             tokio::task::block_in_place(|| {
                 let _marked = Marked::new();
                 operation.as_mut().poll(cx)
@@ -103,8 +100,8 @@ impl Heavy {
         let turns = Arc::clone(&self.turns);
         let places = (share == Share::Anonymous).then(|| Arc::clone(&self.for_anonymous));
         async move {
-            // The semaphores are never closed. A holder of `turns` never waits for an anonymous
-            // permit, so this cannot deadlock.
+            // The semaphores never close. A holder of `turns` never waits for an anonymous permit,
+            // so there is no deadlock.
             let place = match places {
                 Some(places) => places.acquire_owned().await.ok(),
                 None => None,
@@ -114,7 +111,6 @@ impl Heavy {
     }
 }
 
-/// Marks the thread as holding a permit.
 struct Marked;
 
 impl Marked {
@@ -142,13 +138,12 @@ mod tests {
 
     use super::*;
 
-    /// Blocks a thread, as parsing does.
     fn hold() -> std::thread::ThreadId {
         std::thread::sleep(Duration::from_millis(50));
         std::thread::current().id()
     }
 
-    /// Counts ticks of the single-threaded event loop while `work` blocks a thread.
+    /// Counts ticks of a single-threaded event loop during `work`.
     async fn ticks_during<T>(work: impl Future<Output = T>) -> u32 {
         let mut ticks = 0;
         let mut work = pin!(work);

@@ -1,4 +1,4 @@
-//! Common intake of requests: authentication, clocks, and limits of bodies, reads and heavy work.
+//! Common intake of requests: authentication, clocks and limits.
 
 use std::sync::Arc;
 
@@ -12,18 +12,15 @@ use tenure_engine::engine::Engine;
 pub struct Intake {
     pub engine: Arc<Engine>,
     pub authenticator: Authenticator,
-    /// Memory budget of request bodies.
     pub bodies: Arc<Budget>,
-    /// Limits concurrent requests that use the connection pool.
     pub read_slots: ReadSlots,
-    /// Processes large bodies.
     pub heavy: Heavy,
     /// True if the clock can be moved by hand.
     pub manual_clock: bool,
 }
 
 impl Intake {
-    /// Authenticates a request. Large role expansions run off the event loop, with a permit.
+    /// Large role expansions run off the event loop, with a permit.
     pub async fn authenticate(&self, request: &RequestParts<'_>, now: Now) -> Result<Principal, AuthError> {
         let found = self.authenticator.authenticate_within(request, now, LARGE_MIN).await;
         let Err(AuthError::Failure(AuthFailure::TooLarge(_))) = found else { return found };
@@ -32,12 +29,11 @@ impl Intake {
         self.heavy.answer(Share::Authenticated, LARGE_MIN, whole).await
     }
 
-    /// Reads both clocks. Queries the database only if they can differ.
+    /// Queries the database only if the clocks can differ.
     pub async fn now(&self) -> Result<Now, sqlx::Error> {
         let real_ms = clock::real_now().timestamp_millis();
         if !self.manual_clock {
-            // Database timestamps are compared with the database's clock, even if this machine's
-            // clock is wrong.
+            // Uses the database's clock, which dates rows, even if this machine's clock is wrong.
             return Ok(Now { real_ms, server_ms: real_ms + self.engine.skew.millis() });
         }
         // Boxed, so that other requests stay small.

@@ -1,4 +1,4 @@
-//! The HTTP interface: the route table and the common handling of requests.
+//! The HTTP interface: the route table and common handling of requests.
 
 mod access;
 mod answers;
@@ -60,7 +60,6 @@ pub struct Areas {
     pub docs: Docs,
 }
 
-/// Builds the router of the API and the operator's pages.
 pub fn router(areas: Areas) -> Router {
     let Areas { api, poll, blobs, page, docs } = areas;
     service_routes()
@@ -74,8 +73,7 @@ pub fn router(areas: Areas) -> Router {
         .method_not_allowed_fallback(fallback::no_such_method)
 }
 
-/// Every route except those of the pages, in the order of the document. An endpoint with several
-/// paths appears once per path.
+/// Routes except the pages', in the order of the document. An endpoint appears once per path.
 #[must_use]
 pub fn routes() -> Vec<Route> {
     let parts = [
@@ -88,7 +86,6 @@ pub fn routes() -> Vec<Route> {
     parts.into_iter().flatten().collect()
 }
 
-/// Health and metrics.
 fn service_routes() -> Routes<ApiState> {
     Routes::default()
         .route("/__heartbeat__", [health::heartbeat()])
@@ -99,7 +96,6 @@ fn service_routes() -> Routes<ApiState> {
         .route("/robots.txt", [health::robots()])
 }
 
-/// The OpenAPI document, its user interface, references and schemas.
 fn document_routes() -> Routes<DocsState> {
     Routes::default()
         .route("/openapi.json", [documentation::openapi()])
@@ -124,7 +120,7 @@ fn apis() -> Routes<ApiState> {
         .nest("/api/tenure/v1", own_api())
 }
 
-/// The Taskcluster Queue API. A queue's id spans one escaped segment or two.
+/// A queue's id spans one escaped segment or two.
 fn queue_api() -> Routes<ApiState> {
     Routes::default()
         .merge(health_routes())
@@ -163,9 +159,8 @@ fn queue_api() -> Routes<ApiState> {
         .merge(artifact_routes())
 }
 
-/// Views of queues, provisioners and workers. `/task-queues/acme/linux` names a queue in two
-/// segments. If the second one ends another route, that route's handler decides
-/// ([`queue_views::unless_queue`]).
+/// `/task-queues/acme/linux` names a queue in two segments. If the second one ends another route,
+/// that route's handler decides ([`queue_views::unless_queue`]).
 fn views() -> Routes<ApiState> {
     Routes::default()
         .route("/task-queues", [queue_views::list_task_queues()])
@@ -180,14 +175,14 @@ fn views() -> Routes<ApiState> {
             "/provisioners/{provisionerId}/worker-types/{workerType}/workers/{workerGroup}/{workerId}",
             [workers::get_worker(), workers::quarantine_worker()],
         )
-        // One segment less than the path above, so that a worker group may be called `workers`.
+        // One segment less than above, so that a worker group may be called `workers`.
         .route(
             "/provisioners/{provisionerId}/worker-types/{workerType}/{workerGroup}/{workerId}",
             [workers::declare_worker()],
         )
 }
 
-/// Artifacts. A name may contain slashes, escaped or not.
+/// A name may contain slashes, escaped or not.
 fn artifact_routes() -> Routes<ApiState> {
     Routes::default()
         .route("/task/{taskId}/runs/{runId}/artifacts", [list_artifacts::of_run()])
@@ -203,7 +198,7 @@ fn artifact_routes() -> Routes<ApiState> {
         .route("/task/{taskId}/artifact-content/{*name}", [artifact::of_last_run()])
 }
 
-/// Health and version of a service; every API serves these routes below its own path.
+/// Every API serves these below its own path.
 fn health_routes() -> Routes<ApiState> {
     Routes::default()
         .route("/ping", [health::ping()])
@@ -212,7 +207,7 @@ fn health_routes() -> Routes<ApiState> {
         .route("/__version__", [health::version()])
 }
 
-/// The Taskcluster Object API: uploads and downloads only.
+/// Uploads and downloads only.
 fn object_api() -> Routes<ApiState> {
     Routes::default()
         .merge(health_routes())
@@ -223,8 +218,7 @@ fn object_api() -> Routes<ApiState> {
         .route("/download/{*name}", [objects::download()])
 }
 
-/// The Taskcluster Auth API: clients, roles and scopes only. List paths end in a slash, which the
-/// Python client omits.
+/// Clients, roles and scopes only. List paths end in a slash, which the Python client omits.
 fn auth_api() -> Routes<ApiState> {
     Routes::default()
         .merge(health_routes())
@@ -252,7 +246,6 @@ fn auth_api() -> Routes<ApiState> {
         .route("/test-authenticate-get/", [test_authenticate::without_body()])
 }
 
-/// Tenure's own API.
 fn own_api() -> Routes<ApiState> {
     Routes::default()
         .route("/events", [list_events::endpoint()])
@@ -284,7 +277,7 @@ fn own_api() -> Routes<ApiState> {
         .route("/clock/advance", [clock::advance_clock()])
 }
 
-/// Queues with their policies, pauses and sessions. A queue's id spans one escaped segment or two.
+/// A queue's id spans one escaped segment or two.
 fn queue_routes() -> Routes<ApiState> {
     let policy = || [queue_policy::get_policy(), queue_policy::put_policy(), queue_policy::delete_policy()];
     let key = || [queue_keys::get_queue_key(), queue_keys::put_queue_key(), queue_keys::delete_queue_key()];
@@ -307,8 +300,8 @@ fn queue_routes() -> Routes<ApiState> {
         .route("/queues/{provisionerId}/{workerType}/workers", [sessions::list_queue_workers()])
 }
 
-/// The Taskcluster Worker Manager API: the calls of workers of the static provider, and of
-/// provisioners that create them. A worker pool's id spans one escaped segment or two.
+/// Only calls of static workers and of provisioners that create them. A worker pool's id spans one
+/// escaped segment or two.
 fn worker_manager_api() -> Routes<ApiState> {
     let of_worker = || {
         [
@@ -334,7 +327,7 @@ fn worker_manager_api() -> Routes<ApiState> {
         )
 }
 
-/// The Taskcluster Purge-Cache API. A worker pool's id spans one escaped segment or two.
+/// A worker pool's id spans one escaped segment or two.
 fn purge_cache_api() -> Routes<ApiState> {
     let of_pool = || [purge_cache::purge_requests(), purge_cache::request_purge()];
     Routes::default()
@@ -353,7 +346,7 @@ fn poll_routes() -> Routes<PollState> {
     Routes::default().nest(poll::urls::PATH, signed)
 }
 
-/// Signed URLs of artifacts' bytes. A name may contain slashes.
+/// A name may contain slashes.
 fn stored_bytes() -> Routes<BlobsState> {
     let signed = Routes::default().signed("/{*artifact}", [upload_artifact(), download_artifact()], blobs::serve);
     Routes::default().nest(blobs::PATH, signed)

@@ -1,27 +1,25 @@
-//! Bounds the memory of all connections' read buffers by limiting the number of large ones.
+//! Bounds the memory of read buffers by limiting the number of large ones.
 //!
-//! A connection's buffer grows up to the longest head while the head is incomplete, and with each
-//! read that fills it. It never shrinks. The caller is still unknown, so the limit applies to all
-//! callers.
+//! A buffer grows while a head is incomplete, and with each read that fills it; it never shrinks.
+//! The caller is still unknown, so the limit applies to all.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Maximum bytes of a head, or of one read, that leave a buffer small.
+/// A longer head, or a longer read, makes a buffer large.
 const SMALL_MAX: usize = (16 << 10) - 1;
-/// Connections per large buffer, and the minimum number of large buffers.
+/// Connections per large buffer, and the minimum of large buffers.
 const CONNECTIONS_PER_LARGE: usize = 10;
 const LARGE_MIN: usize = 64;
-/// Head length while a response is pending: bytes read then belong to the body.
+/// Marks that bytes belong to a body.
 const ANSWERING: usize = usize::MAX;
 
-/// Permits for large read buffers, shared by all connections.
+/// Permits for large buffers.
 pub struct ReadBuffers {
     free: Arc<Semaphore>,
-    /// Large buffers reserved for one long head each. Neither bodies nor connections that stay open
-    /// may take them.
+    /// Reserved for one long head each, not for bodies or connections that stay open.
     kept_for_heads: usize,
 }
 
@@ -41,7 +39,6 @@ impl ReadBuffers {
     }
 }
 
-/// Read state of a connection: the length of the current head, or a body.
 #[derive(Debug, Default)]
 pub struct Phase {
     head: AtomicUsize,
@@ -49,12 +46,10 @@ pub struct Phase {
 }
 
 impl Phase {
-    /// The head is complete.
     pub fn begin_answer(&self) {
         self.head.store(ANSWERING, Ordering::Relaxed);
     }
 
-    /// The next bytes belong to the next request's head.
     pub fn end_answer(&self) {
         self.head.store(0, Ordering::Relaxed);
     }
@@ -65,7 +60,7 @@ impl Phase {
         self.is_last.load(Ordering::Relaxed)
     }
 
-    /// Bytes of the current head; none while a body is read.
+    /// None while a body is read.
     fn head(&self) -> Option<usize> {
         Some(self.head.load(Ordering::Relaxed)).filter(|head| *head != ANSWERING)
     }
@@ -77,30 +72,24 @@ impl Phase {
     }
 }
 
-/// A head is long, and too many connections have large buffers.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the heads of other requests take all the memory that there is for long ones")]
 pub struct NoRoom;
 
-/// Tracks the read buffer of one connection.
 pub struct ReadBuffer {
     all: Arc<ReadBuffers>,
-    /// Held from the buffer's growth to the end of the connection.
+    /// Held until the connection ends.
     large: Option<OwnedSemaphorePermit>,
 }
 
 impl ReadBuffer {
-    /// Starts with a small buffer.
     #[must_use]
     pub fn new(all: &Arc<ReadBuffers>) -> Self {
         Self { all: Arc::clone(all), large: None }
     }
 
-    /// Returns the limit of the next read; none means no limit. A small buffer never reads enough
-    /// to become large, so only a long head needs a permit. A body behind a short head needs none.
-    ///
-    /// # Errors
-    /// Returns an error if no permit is free for the rest of a long head.
+    /// Limit of the next read, if any. A small buffer never reads enough to become large. So only a
+    /// long head needs a permit, not a body behind a short one.
     pub fn next_max(&mut self, phase: &Phase) -> Result<Option<usize>, NoRoom> {
         if self.large.is_some() {
             return Ok(None);
@@ -119,7 +108,6 @@ impl ReadBuffer {
         Ok(None)
     }
 
-    /// Records a read.
     pub fn note(&mut self, phase: &Phase, bytes: usize) {
         phase.count(bytes);
         if bytes >= SMALL_MAX && self.large.is_none() && self.all.has_more_than_for_heads() {
@@ -132,7 +120,6 @@ impl ReadBuffer {
 mod tests {
     use super::*;
 
-    /// Reads `bytes` in pieces, as the limits allow.
     fn read(buffer: &mut ReadBuffer, phase: &Phase, bytes: usize) -> Result<(), NoRoom> {
         let mut left = bytes;
         while left > 0 {
@@ -203,10 +190,8 @@ mod tests {
         assert!(taken.iter_mut().all(|buffer| buffer.next_max(&phase) == Ok(None)));
         let mut confined = with_body(SMALL_MAX * 2);
         assert_eq!(confined.next_max(&phase), Ok(Some(SMALL_MAX)));
-        // A body that arrives with its head takes no permit either.
         assert!(read_head(&all, SMALL_MAX).0.large.is_none());
         assert_eq!(read_head(&all, SMALL_MAX + 1).2, Ok(()));
-        // A freed permit is used at once.
         drop(taken.pop());
         assert_eq!(read(&mut confined, &phase, SMALL_MAX), Ok(()));
         assert_eq!(confined.next_max(&phase), Ok(None));

@@ -1,8 +1,8 @@
 //! Limits concurrent use of the connection pool, so that reads never take every connection.
 //!
-//! A request waits up to a second for a slot and then receives a 503. Callers without credentials
-//! share a quarter of the slots and queue for it separately. Semaphores serve in order, and callers
-//! with credentials must not wait behind a flood.
+//! A request waits up to a second and then receives a 503. Callers without credentials share a
+//! quarter of the slots and queue separately, because semaphores serve in order and a flood must
+//! not delay others.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,25 +17,23 @@ use tenure_store::session::POOL_MAX;
 /// Connections reserved for writes, which take no slot.
 const KEPT_FOR_WRITES: usize = 2;
 const SLOTS: usize = POOL_MAX as usize - KEPT_FOR_WRITES;
-/// Callers without credentials get this fraction of the slots.
 const ANONYMOUS_PART: usize = 4;
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// The slots of one server. Clones share them.
+/// Clones share the slots.
 #[derive(Clone)]
 pub struct ReadSlots {
     all: Arc<Semaphore>,
     anonymous: Arc<Semaphore>,
 }
 
-/// A slot, released on drop.
+/// Released on drop.
 #[derive(Debug)]
 pub struct ReadSlot {
     _slot: Option<OwnedSemaphorePermit>,
     _anonymous: Option<OwnedSemaphorePermit>,
 }
 
-/// No slot became free in time.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("too many requests read the database; send the request again")]
 pub struct NoSlot;
@@ -52,10 +50,7 @@ impl ReadSlots {
         Self { all: Arc::new(Semaphore::new(SLOTS)), anonymous: Arc::new(Semaphore::new(SLOTS / ANONYMOUS_PART)) }
     }
 
-    /// Takes a slot, waiting up to a second.
-    ///
-    /// # Errors
-    /// Returns an error if no slot became free. That is counted.
+    /// Waits up to a second; counts a timeout.
     pub async fn take(&self, share: Share) -> Result<ReadSlot, NoSlot> {
         timeout(WAIT_MAX, self.queue(share)).await.map_err(|_| {
             metrics::counter!("tenure_limits_reached_total", "limit" => "reads").increment(1);
@@ -63,11 +58,10 @@ impl ReadSlots {
         })
     }
 
-    /// Takes a slot without a time limit, for requests that have already waited for something else
-    /// and are bounded in number.
+    /// Waits without a limit: for a bounded number of requests that have already waited.
     pub async fn queue(&self, share: Share) -> ReadSlot {
-        // The semaphores are never closed. A request with an anonymous permit waits only for
-        // requests that hold a slot, so this cannot deadlock.
+        // The semaphores never close. Holders of an anonymous permit wait only for requests that
+        // hold a slot, so there is no deadlock.
         let anonymous = match share {
             Share::Anonymous => Arc::clone(&self.anonymous).acquire_owned().await.ok(),
             Share::Authenticated => None,

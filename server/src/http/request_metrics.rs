@@ -1,11 +1,11 @@
-//! Request metrics, resolved by name and label once and not per request.
+//! Request metrics, resolved once and not per request.
 
 use std::time::Duration;
 
 use http::StatusCode;
 use metrics::{Counter, Histogram};
 
-/// Values of the label `status`. The last one covers statuses outside the other classes.
+/// Values of the label `status`.
 pub const STATUS_CLASSES: [&str; 5] = ["2xx", "3xx", "4xx", "5xx", "other"];
 
 pub struct RequestMetrics {
@@ -15,7 +15,7 @@ pub struct RequestMetrics {
 }
 
 impl RequestMetrics {
-    /// Call after the recorder is installed: metrics resolved earlier count nothing.
+    /// Call after the recorder is installed: earlier metrics count nothing.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -24,7 +24,6 @@ impl RequestMetrics {
         }
     }
 
-    /// Records the response's status and its duration.
     pub fn count(&self, status: StatusCode, took: Duration) {
         self.seconds.record(took);
         let class = usize::from(status.as_u16() / 100).checked_sub(2);

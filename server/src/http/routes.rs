@@ -1,5 +1,5 @@
-//! A route table with the declarations of its endpoints. One table serves requests and generates
-//! the OpenAPI document, so the two cannot diverge.
+//! A route table that serves requests and generates the OpenAPI document, so the two cannot
+//! diverge.
 
 use std::sync::Arc;
 
@@ -21,12 +21,11 @@ use super::timer::ConnectionTimer;
 
 #[derive(Clone)]
 pub struct Route {
-    /// The full path.
     pub path: String,
     pub endpoint: Arc<Declaration>,
 }
 
-/// Routes of an area with the state `S`, in insertion order.
+/// In insertion order.
 pub struct Routes<S> {
     /// Keyed by full path: a nested router would copy a shortened path for each request and box it
     /// twice.
@@ -41,7 +40,6 @@ impl<S> Default for Routes<S> {
 }
 
 impl<S: Send + Sync + 'static> Routes<S> {
-    /// Adds a path with one endpoint per method.
     #[must_use]
     pub fn route(self, path: &str, endpoints: impl Into<Vec<Endpoint<S>>>) -> Self
     where
@@ -61,8 +59,7 @@ impl<S: Send + Sync + 'static> Routes<S> {
         self.add(path, declarations, methods)
     }
 
-    /// Adds a path whose handler checks the method itself. It serves `endpoints` and refuses other
-    /// methods in its own format.
+    /// For a handler that refuses other methods in its own format.
     #[must_use]
     pub fn signed<H, T>(self, path: &str, endpoints: impl Into<Vec<Declaration>>, handler: H) -> Self
     where
@@ -78,14 +75,12 @@ impl<S: Send + Sync + 'static> Routes<S> {
     }
 
     fn add(mut self, path: &str, endpoints: Vec<Arc<Declaration>>, methods: MethodRouter<Arc<S>>) -> Self {
-        // The document shows a parameter with slashes as an ordinary one.
         let shown = path.replace("{*", "{");
         self.list.extend(endpoints.into_iter().map(|endpoint| Route { path: shown.clone(), endpoint }));
         self.methods.push((path.to_owned(), methods));
         self
     }
 
-    /// Adds another table below a path.
     #[must_use]
     pub fn nest(mut self, path: &str, inner: Self) -> Self {
         let whole = |inner: &str| format!("{path}{inner}");
@@ -94,7 +89,6 @@ impl<S: Send + Sync + 'static> Routes<S> {
         self
     }
 
-    /// Adds the routes of another table.
     #[must_use]
     pub fn merge(mut self, other: Self) -> Self {
         self.methods.extend(other.methods);
@@ -102,13 +96,11 @@ impl<S: Send + Sync + 'static> Routes<S> {
         self
     }
 
-    /// Returns the routes, to generate the document.
     #[must_use]
     pub fn into_list(self) -> Vec<Route> {
         self.list
     }
 
-    /// Builds a router with this state.
     pub fn into_router(self, state: Arc<S>) -> Router {
         let routes = self.methods.into_iter();
         let router: Router<Arc<S>> = routes.fold(Router::new(), |router, (path, methods)| router.route(&path, methods));

@@ -1,5 +1,5 @@
-//! Scopes of an operation, as a template with placeholders in angle brackets. The document prints
-//! the template. A request's values turn it into the expression to check.
+//! An operation's scopes, as a template with placeholders. The document prints it; a request's
+//! values fill it.
 
 use std::borrow::Cow;
 
@@ -7,44 +7,36 @@ use serde_json::{Value, json};
 
 use tenure_domain::scopes::{Expression, ScopeSet};
 
-/// A scope expression with placeholders, such as `queue:status:<taskId>`.
+/// For example `queue:status:<taskId>`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Template {
     Scope(&'static str),
     AllOf(&'static [Template]),
     AnyOf(&'static [Template]),
-    /// These scopes for each item of a list. An empty list requires nothing.
+    /// An empty list requires nothing.
     ForEach {
-        /// The placeholder for the item.
         item: &'static str,
         list: &'static str,
         scopes: &'static [&'static str],
     },
-    /// A part required only under a condition.
+    /// Required only under a condition.
     If {
         condition: &'static str,
         then: &'static Template,
     },
 }
 
-/// A placeholder, list or condition without a value.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Unfilled(pub &'static str);
 
 impl Template {
-    /// Fills the placeholders; `path` supplies values missing from `values`.
-    ///
-    /// # Errors
-    /// Returns an error if a required value is in neither.
+    /// `path` supplies values missing from `values`.
     pub fn fill(&self, values: &Values<'_>, path: &Values<'_>) -> Result<Expression, Unfilled> {
         Ok(Expression::all_of(self.parts(&Lookup { values, path, item: None })?))
     }
 
-    /// True if `held` satisfies the template, as it does for nearly every caller. Avoids building
-    /// the expression, which only refusals need.
-    ///
-    /// # Errors
-    /// Returns an error if a deciding value is in neither.
+    /// True if `held` satisfies the template, as for nearly every caller. Avoids building the
+    /// expression, which only refusals need.
     pub fn is_held(&self, held: &ScopeSet, values: &Values<'_>, path: &Values<'_>) -> Result<bool, Unfilled> {
         let lookup = Lookup { values, path, item: None };
         let is_held = self.check(&mut Check { held, scope: String::new() }, &lookup, Within::AllOf)?;
@@ -52,8 +44,7 @@ impl Template {
         Ok(is_held)
     }
 
-    /// Evaluates the template. Under `within`, a list contributes one part per item and a condition
-    /// one or none.
+    /// Under `within`, a list contributes one part per item, and a condition one or none.
     fn check(&self, check: &mut Check<'_>, lookup: &Lookup<'_>, within: Within) -> Result<bool, Unfilled> {
         match *self {
             Self::Scope(text) => check.allows(text, lookup),
@@ -99,9 +90,8 @@ impl Template {
         }
     }
 
-    /// Renders the template as in Taskcluster's API references: a text, `{"AllOf": [...]}`,
-    /// `{"AnyOf": [...]}`, `{"for": x, "in": list, "each": text}`, or `{"if": condition, "then":
-    /// expression}`.
+    /// Format of Taskcluster's API references: a text, `{"AllOf": [...]}`, `{"AnyOf": [...]}`,
+    /// `{"for": x, "in": list, "each": text}`, or `{"if": condition, "then": expression}`.
     #[must_use]
     pub fn to_json(&self) -> Value {
         let mut printed = self.printed();
@@ -122,7 +112,7 @@ impl Template {
     }
 }
 
-/// Values of a template's placeholders, lists and conditions, by name.
+/// By name.
 #[derive(Clone, Debug, Default)]
 pub struct Values<'a> {
     texts: Vec<(&'a str, Cow<'a, str>)>,
@@ -131,13 +121,12 @@ pub struct Values<'a> {
 }
 
 impl<'a> Values<'a> {
-    /// Returns no values beyond the path's.
+    /// No values beyond the path's.
     #[must_use]
     pub fn of_path() -> Self {
         Self::default()
     }
 
-    /// Adds the value of a placeholder.
     #[must_use]
     pub fn text(mut self, name: &'a str, value: impl Into<Cow<'a, str>>) -> Self {
         self.texts.push((name, value.into()));
@@ -168,7 +157,7 @@ enum Within {
 }
 
 impl Within {
-    /// Evaluates the parts in order until the result is known.
+    /// Stops as soon as the result is known.
     fn over<T>(self, parts: &[T], mut holds: impl FnMut(&T) -> Result<bool, Unfilled>) -> Result<bool, Unfilled> {
         let decides = self == Self::AnyOf;
         for part in parts {
@@ -180,7 +169,7 @@ impl Within {
     }
 }
 
-/// A caller's scopes, and a buffer for the scope being compared.
+/// A caller's scopes, and a buffer for comparisons.
 struct Check<'a> {
     held: &'a ScopeSet,
     scope: String,
@@ -194,7 +183,6 @@ impl Check<'_> {
     }
 }
 
-/// Sources of a template's values.
 #[derive(Clone, Copy)]
 struct Lookup<'a> {
     values: &'a Values<'a>,
@@ -209,7 +197,7 @@ impl Lookup<'_> {
         Ok(scope.into())
     }
 
-    /// Writes the scope. A value that looks like a placeholder stays unchanged.
+    /// A value that looks like a placeholder stays unchanged.
     fn write_scope(&self, template: &'static str, scope: &mut String) -> Result<(), Unfilled> {
         let mut rest = template;
         while let Some((before, after)) = rest.split_once('<') {

@@ -1,4 +1,4 @@
-//! A connection's stream: it reports flushed writes and fails when the reader stalls.
+//! A connection's stream: reports flushes and fails when the reader stalls.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,7 +15,6 @@ use super::read_buffers::{Phase, ReadBuffer};
 use super::timer::ConnectionTimer;
 use tenure_engine::batch::delivery::Delivery;
 
-/// A handle to a connection.
 #[derive(Clone)]
 pub struct Connection(Arc<State>);
 
@@ -34,24 +33,22 @@ impl Connection {
         Self(Arc::new(State { peer, unflushed, cut, phase, timer: ConnectionTimer::default() }))
     }
 
-    /// Address of the peer; behind a proxy, the proxy's.
+    /// Behind a proxy, the proxy's address.
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         self.0.peer
     }
 
-    /// Marks claims as delivered by the next flush, which covers everything written so far and the
-    /// bytes that follow at once.
+    /// The claims are delivered by the next flush of everything written so far and right after.
     pub fn deliver_with_next_flush(&self, delivery: Delivery) {
         self.0.unflushed.lock().unwrap_or_else(PoisonError::into_inner).push(delivery);
     }
 
-    /// Ends the connection at once; unwritten bytes are lost.
+    /// Unwritten bytes are lost.
     pub fn cut(&self) {
         self.0.cut.cancel();
     }
 
-    /// Waits for [`Connection::cut`].
     pub(super) async fn is_cut(&self) {
         self.0.cut.cancelled().await;
     }
@@ -60,7 +57,7 @@ impl Connection {
         &self.0.phase
     }
 
-    /// The timer for the connection's successive waits.
+    /// For the connection's successive waits.
     pub(super) fn timer(&self) -> &ConnectionTimer {
         &self.0.timer
     }
@@ -70,9 +67,9 @@ impl Connection {
     }
 }
 
-/// A stream that reports flushes to its connection. The server calls `poll_flush` only after
-/// writing everything it had buffered. A stalled write is an error that ends the connection. So is
-/// a long head without a permit for a large buffer.
+/// Reports flushes to its connection. The server calls `poll_flush` only after writing everything
+/// it buffered. A stalled write, or a long head without a permit, is an error that ends the
+/// connection.
 pub(super) struct Tracked<S> {
     stream: S,
     connection: Connection,
@@ -102,7 +99,7 @@ impl<S> Tracked<S> {
 
 impl<S> Drop for Tracked<S> {
     fn drop(&mut self) {
-        // Claims that were never flushed are requeued.
+        // Unflushed claims are requeued.
         drop(self.connection.take());
     }
 }
@@ -123,7 +120,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Tracked<S> {
     }
 }
 
-/// Reads up to `max` bytes into a buffer with more capacity.
+/// Reads up to `max` bytes into a larger buffer.
 fn poll_read_piece<S: AsyncRead>(
     stream: Pin<&mut S>,
     cx: &mut Context<'_>,
@@ -188,7 +185,7 @@ mod tests {
         let (ours, mut reader) = duplex(64);
         let mut stream = tracked(ours, ReadBuffer::new(&ReadBuffers::new(1)));
         let slow = async {
-            // Each byte is within the limit, all of them together are not.
+            // Each byte is in time, all bytes together are not.
             for _ in 0..60 {
                 tokio::time::sleep(LIMIT / 20).await;
                 reader.read_u8().await.unwrap();

@@ -1,7 +1,6 @@
-//! A connection's timer. The waits for a request's head and for its response follow each other, and
-//! nearly all end early. All threads share the runtime's list of timers, and each change takes a
-//! lock. So a connection keeps one timer and resets it only if it fired too early or would fire too
-//! late.
+//! A connection's timer. Its waits, for a head and for a response, follow each other, and nearly
+//! all end early. Each change of a timer takes the runtime's shared lock. So a connection keeps one
+//! timer and resets it only if it fired too early or would fire too late.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,11 +9,11 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// Longest setting of the timer, equal to the shortest of the usual waits. The timer thus fires
-/// before the next wait ends and needs no reset when that wait begins.
+/// The shortest of the usual waits. The timer thus fires before the next wait ends and needs no
+/// reset when that wait begins.
 const SET_MAX: Duration = Duration::from_secs(60);
 
-/// The timer while it is idle. Clones share it.
+/// The idle timer. Clones share it.
 #[derive(Clone, Default)]
 pub(super) struct ConnectionTimer(Arc<Mutex<Option<Pin<Box<Sleep>>>>>);
 
@@ -28,7 +27,7 @@ impl ConnectionTimer {
     }
 }
 
-/// One wait. On drop it returns the timer, still set, for the next wait.
+/// On drop it returns the timer, still set.
 pub(super) struct Wait {
     /// None before the first poll, unless an earlier wait left a timer.
     sleep: Option<Pin<Box<Sleep>>>,

@@ -1,16 +1,15 @@
-//! Open downloads, which share a memory budget for reads.
+//! Open downloads, which share memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bounds of a single read, in bytes.
+/// In bytes.
 const FRAME_MAX: usize = 128 << 10;
 const FRAME_MIN: usize = 8 << 10;
-/// Bytes of one read by all downloads together. Each holds up to four frames in memory, even if its
-/// reader stalls.
+/// Bytes of one read by all downloads. Each holds up to four frames, even if its reader stalls.
 const FRAMES_BYTES: usize = 8 << 20;
 
-/// Counts open downloads. The more there are, the smaller their reads.
+/// The more open downloads, the smaller their reads.
 #[derive(Clone, Default)]
 pub struct Downloads(Arc<AtomicUsize>);
 
@@ -21,7 +20,6 @@ impl Downloads {
     }
 }
 
-/// An open download, counted until it is dropped.
 pub(super) struct Download(Downloads);
 
 impl Download {

@@ -1,5 +1,5 @@
-//! Errors of uploads and downloads. Workers check only the status and retry 400 and 5xx, so only
-//! errors that a retry can mend have these.
+//! Errors of uploads and downloads. Workers retry 400 and 5xx, so only errors that a retry can mend
+//! have these.
 
 use axum::response::{IntoResponse, Response};
 use http::header::{CONNECTION, CONTENT_RANGE, RETRY_AFTER};
@@ -14,7 +14,6 @@ use tenure_engine::blobs::BlobError;
 use tenure_store::failure::classify;
 use tenure_store::outage;
 
-/// `Retry-After` of a 503, in seconds.
 const RETRY_SECONDS: HeaderValue = HeaderValue::from_static("1");
 
 /// Error of an upload or a download.
@@ -82,13 +81,11 @@ impl Refused {
         Self { code, message: message.into(), size: None }
     }
 
-    /// The URL does not grant access.
     pub(super) fn denied(detail: impl Into<String>) -> Self {
         let detail: String = detail.into();
         Self::new(Code::AccessDenied, format!("{detail}; ask for a new URL"))
     }
 
-    /// The URL needs a signature and has none.
     pub(super) fn unsigned() -> Self {
         Self::denied("the URL is not signed, and is not that of an artifact")
     }
@@ -99,17 +96,15 @@ impl Refused {
         Self::new(Code::AccessDenied, format!("{error}; ask getArtifact for a signed URL"))
     }
 
-    /// The artifact has expired, and is not yet removed.
+    /// Expired, but not yet removed.
     pub(super) fn expired() -> Self {
         Self::new(Code::Expired, "the artifact has expired")
     }
 
-    /// Nothing is stored under this name.
     pub(super) fn nothing_stored() -> Self {
         Self::new(Code::NotFound, "nothing is stored under this name: it was not uploaded yet, or was deleted")
     }
 
-    /// The range starts at or beyond the end.
     pub(super) fn range(size: u64) -> Self {
         Self { size: Some(size), ..Self::new(Code::InvalidRange, format!("there are {size} bytes")) }
     }
@@ -127,7 +122,7 @@ impl Refused {
         response
     }
 
-    /// Response to an upload whose remaining body is not read.
+    /// For an upload whose remaining body is not read.
     pub(super) fn closing(self) -> Response {
         let mut response = self.response();
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));

@@ -29,7 +29,7 @@ use crate::http::declaration::{self, Declaration};
 use crate::http::docs::operation::Operation;
 use tenure_engine::blobs::{BlobName, Generation, Reader};
 
-/// Time limit for a reader to take one frame. Longer than a busy machine needs.
+/// Time limit for one frame. Longer than a busy machine needs.
 const READER_TIMEOUT: Duration = Duration::from_secs(120);
 /// Sent if the stored type is no valid header.
 const UNKNOWN_TYPE: HeaderValue = HeaderValue::from_static("application/octet-stream");
@@ -71,14 +71,12 @@ fn describe(operation: Operation) -> Operation {
         .refuses_artifact(Code::InvalidRange, "the range begins behind the end")
 }
 
-/// Encoding of the sent bytes.
 enum Form {
     Stored,
     /// For a client that does not accept gzip.
     Decoded,
 }
 
-/// Sends the stored bytes of a name.
 pub(super) async fn get(app: &StoredBytes, name: &BlobName, parts: &Parts, way: Way) -> Result<Response, Refused> {
     let generation = {
         let _slot = app.intake.read_slots.take(way.share()).await?;
@@ -144,7 +142,7 @@ async fn read(app: &StoredBytes, generation: &Generation, range: Range<u64>, par
     Ok(stream(app, app.downloads.enter(), reader, Bytes::new(), parts))
 }
 
-/// Returns the bytes decoded, or as stored if their declared encoding turns out to be wrong.
+/// Falls back to the stored bytes if their declared encoding is wrong.
 async fn decoded(
     app: &StoredBytes,
     generation: &Generation,
@@ -168,8 +166,7 @@ async fn decoded(
     Ok(answer.0)
 }
 
-/// Streams a body, reading at most two frames ahead. A reader that stalls for too long loses its
-/// connection.
+/// Reads at most two frames ahead. A reader that stalls for too long loses its connection.
 fn stream(app: &StoredBytes, download: Download, reader: Reader, first: Bytes, parts: &Parts) -> Body {
     let (frames, received) = mpsc::channel(1);
     let connection = parts.extensions.get::<Connection>().cloned();
@@ -185,7 +182,6 @@ fn stream(app: &StoredBytes, download: Download, reader: Reader, first: Bytes, p
     }))
 }
 
-/// The reader has stalled.
 struct Stuck;
 
 async fn send(
@@ -202,7 +198,7 @@ async fn send(
         }
         match tokio::time::timeout(READER_TIMEOUT, frames.send(frame)).await {
             Err(_) => return Err(Stuck),
-            // The client has disconnected, or the body ended with an error.
+            // Disconnected, or ended with an error.
             Ok(Err(_)) => return Ok(()),
             Ok(Ok(())) if end => return Ok(()),
             Ok(Ok(())) => {}
@@ -229,7 +225,6 @@ impl Answer {
         self
     }
 
-    /// Sets the headers about the bytes.
     fn describe(&mut self, generation: &Generation, form: &Form) {
         let blob = &generation.blob;
         let content_type = HeaderValue::from_str(&blob.content_type).ok().filter(|value| !value.is_empty());
@@ -247,8 +242,8 @@ fn is_gzip(encoding: &str) -> bool {
     encoding.eq_ignore_ascii_case("gzip") || encoding.eq_ignore_ascii_case("x-gzip")
 }
 
-/// True for types whose content could run scripts for its reader: browsers must save them. Of a
-/// list of types, which no response should have, browsers use the last one.
+/// True for types that could run scripts: browsers must save them. Of a list of types, browsers use
+/// the last one.
 fn runs_in_browsers(content_type: &str) -> bool {
     content_type.split(',').any(|one| {
         let essence = one.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();

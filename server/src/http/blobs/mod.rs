@@ -1,7 +1,7 @@
 //! Stored bytes: uploads by signed URLs, downloads by signed and plain ones.
 //!
-//! Callers show no credentials: a signed URL is a capability. Its signature is verified in memory
-//! before any lookup, so that a forged URL reveals nothing. A plain URL serves public content only.
+//! A signed URL is a capability without credentials. Its signature is verified before any lookup,
+//! so a forged URL reveals nothing. A plain URL serves public content.
 
 pub mod downloads;
 pub(super) mod error;
@@ -28,19 +28,18 @@ use self::url::{Way, way};
 use super::body::pass_over;
 use tenure_engine::blobs::BlobName;
 
-/// Path of stored bytes below the root URL.
+/// Below the root URL.
 pub const PATH: &str = "/artifacts";
-/// Uploads come from untrusted tasks: their scripts must not run, and they get no origin.
+/// Uploads come from untrusted tasks: no scripts, no origin.
 const POLICY: HeaderValue = HeaderValue::from_static("default-src 'none'; style-src 'unsafe-inline'; sandbox");
-/// Response headers that scripts of other sites may read.
+/// Headers visible to scripts of other sites.
 const EXPOSED: HeaderValue =
     HeaderValue::from_static("Accept-Ranges, Content-Encoding, Content-Length, Content-Range, ETag, Last-Modified");
 
-/// `/artifacts/{name}`, for every method.
 pub async fn serve(State(app): State<StoredBytes>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let way = way(&parts);
-    // A cache may serve one site's response to another site.
+    // A cache may serve one site's response to another.
     let from_browser = parts.headers.contains_key(ORIGIN) || way == Way::Plain;
     let operation = if parts.method == Method::PUT { "put" } else { "get" };
     let answered = match open(&app, &parts, way).await {
@@ -63,7 +62,6 @@ pub async fn serve(State(app): State<StoredBytes>, request: Request) -> Response
     response
 }
 
-/// Returns the name that the request has access to.
 async fn open(app: &StoredBytes, parts: &Parts, way: Way) -> Result<BlobName, Refused> {
     let content_type = parts.headers.get(CONTENT_TYPE).map_or(Ok(""), HeaderValue::to_str);
     let access = match (&parts.method, content_type) {

@@ -1,5 +1,4 @@
-//! Plain URLs need no signature. They serve what a request without credentials may read at that
-//! time.
+//! Plain URLs, without a signature, for artifacts that anonymous callers may read.
 
 use tenure_api::ids::ArtifactName;
 
@@ -11,11 +10,11 @@ use tenure_domain::artifact::{self, Artifact, Details, Met};
 use tenure_engine::blobs::{BlobName, Part};
 use tenure_store::artifacts;
 
-/// A plain URL names the artifact that holds the bytes: getArtifact has resolved all links.
+/// getArtifact has resolved all links already.
 const NO_LINKS: i32 = 0;
 
-/// Returns the name that the bytes at a plain URL are stored under. Checks as getArtifact does for
-/// a request without credentials: the scope first, so that other names are not revealed.
+/// Checks as getArtifact does for a request without credentials: the scope first, so that names are
+/// not revealed.
 pub(super) async fn open(app: &StoredBytes, name: &BlobName) -> Result<BlobName, Refused> {
     let Part::Artifact(task, run, artifact_name) = name.part() else { return Err(Refused::unsigned()) };
     if artifact_name.parse::<ArtifactName>().is_err() {

@@ -16,7 +16,7 @@ use crate::http::declaration::{Declaration, Method};
 use crate::http::docs::operation::Operation;
 use tenure_engine::blobs::{BlobError, BlobName, NewBytes};
 
-/// Longest stored Content-Encoding, in bytes.
+/// In bytes.
 const ENCODING_MAX: usize = 256;
 
 /// `PUT /artifacts/:artifact`
@@ -62,7 +62,7 @@ pub(super) async fn put(app: &StoredBytes, name: BlobName, parts: &Parts, body: 
         }
     };
     let (blobs, pool) = (app.engine.blobs.clone(), app.engine.pool.clone());
-    // A separate task: it continues after a disconnect, and undoes an incomplete upload.
+    // In a task that outlives a disconnect and undoes an incomplete upload.
     let storing = app.tasks.spawn(async move {
         let mut body = body.into_data_stream();
         let stored = blobs.upload(&pool, &new, &mut body).await;
@@ -81,7 +81,6 @@ pub(super) async fn put(app: &StoredBytes, name: BlobName, parts: &Parts, body: 
     }
 }
 
-/// Reads the description of the body from the headers.
 fn described(app: &StoredBytes, name: BlobName, parts: &Parts) -> Result<NewBytes, Refused> {
     let announced = text(&parts.headers, CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
     if announced.is_some_and(|length| length > app.engine.blobs.size_max()) {

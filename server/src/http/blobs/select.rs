@@ -1,4 +1,4 @@
-//! Selects the encoding and the range of stored bytes to send, or a 304. RFC 9110.
+//! Content negotiation and ranges of stored bytes, RFC 9110.
 
 use std::ops::Range;
 
@@ -8,14 +8,12 @@ use http::{HeaderMap, Method};
 use tenure_engine::blobs::StoredBlob;
 use tenure_engine::ops::objects::hex;
 
-/// Range of bytes to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Selected {
-    /// Everything: no range was requested, or its form may be ignored.
+    /// Also for range forms that may be ignored.
     All,
-    /// A non-empty part.
+    /// Not empty.
     Part(Range<u64>),
-    /// The range starts beyond the end.
     Beyond,
 }
 
@@ -23,7 +21,7 @@ fn text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
     headers.get(name)?.to_str().ok().map(str::trim)
 }
 
-/// True if the client accepts gzip. A request without the header does not.
+/// False without the header.
 pub(super) fn accepts_gzip(headers: &HeaderMap) -> bool {
     let (mut gzip, mut any) = (None, None);
     for value in headers.get_all(ACCEPT_ENCODING) {
@@ -41,14 +39,13 @@ pub(super) fn accepts_gzip(headers: &HeaderMap) -> bool {
     gzip.or(any).unwrap_or(false)
 }
 
-/// True if the client already has the bytes with this tag.
 pub(super) fn has_tag(headers: &HeaderMap, tag: &str) -> bool {
     let mut lists = headers.get_all(IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
     lists.any(|list| list.split(',').map(str::trim).any(|one| one == "*" || one.trim_start_matches("W/") == tag))
 }
 
-/// Returns the entity tag: the digest, plus the encoding if set. With another encoding the same
-/// bytes have a different meaning, and caches must distinguish them.
+/// The digest, plus the encoding if set: the same bytes then mean something else, and caches must
+/// distinguish them.
 pub(super) fn tag_of(blob: &StoredBlob) -> String {
     let mut tag = hex(&blob.sha256);
     if let Some(encoding) = &blob.content_encoding {
@@ -60,8 +57,8 @@ pub(super) fn tag_of(blob: &StoredBlob) -> String {
     tag
 }
 
-/// Selects the range of a GET. Everything is sent for multiple ranges, and for an `If-Range` date:
-/// bytes replaced within the same second share it.
+/// Everything is sent for multiple ranges, and for an `If-Range` date: bytes replaced within a
+/// second share it.
 pub(super) fn select_range(method: &Method, headers: &HeaderMap, size: u64, tag: &str) -> Selected {
     let range = text(headers, RANGE).filter(|_| method == Method::GET);
     let unchanged = text(headers, IF_RANGE).is_none_or(|validator| validator == tag);
@@ -69,7 +66,6 @@ pub(super) fn select_range(method: &Method, headers: &HeaderMap, size: u64, tag:
         return Selected::All;
     };
     let Some((first, last)) = ranges.trim().split_once('-') else { return Selected::All };
-    // Numbers that overflow lie beyond any end.
     let number = |text: &str| {
         let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         digits.then(|| text.parse::<u64>().unwrap_or(u64::MAX))

@@ -8,13 +8,12 @@ use super::downloads::Downloads;
 use crate::http::intake::Intake;
 use tenure_engine::engine::Engine;
 
-/// Clones share the state.
 pub type StoredBytes = Arc<BlobsState>;
 
 pub struct BlobsState {
     pub intake: Arc<Intake>,
     pub engine: Arc<Engine>,
     pub downloads: Downloads,
-    /// Runs transfers; the drain waits for them.
+    /// The drain waits for these transfers.
     pub tasks: TaskTracker,
 }

@@ -1,5 +1,3 @@
-//! The two kinds of URLs for stored bytes.
-
 use http::request::Parts;
 use http::{HeaderValue, Method};
 use serde_json::{Value, json};
@@ -7,17 +5,16 @@ use serde_json::{Value, json};
 use crate::http::budget::Share;
 use crate::http::docs::operation::Operation;
 
-/// Kind of URL of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// Signed: for the client that it was issued to.
+    /// For the client that it was issued to.
     Signed,
     /// Unsigned, the same for all callers.
     Plain,
 }
 
 impl Way {
-    /// Caller class for read slots. A signed URL was issued to a caller that may read the bytes.
+    /// A signed URL was issued to a caller with access.
     pub(super) fn share(self) -> Share {
         match self {
             Self::Signed => Share::Authenticated,
@@ -25,8 +22,7 @@ impl Way {
         }
     }
 
-    /// `Cache-Control` of the response. Access is checked per request, so a cached copy must be
-    /// revalidated by its tag.
+    /// Access is checked per request, so a cached copy must be revalidated by its tag.
     pub(super) fn caching(self) -> HeaderValue {
         HeaderValue::from_static(match self {
             Self::Signed => "private, no-cache",
@@ -45,7 +41,7 @@ pub(super) fn signature(operation: Operation) -> Operation {
     )
 }
 
-/// Returns the kind of URL. Only reads work without a signature.
+/// Only reads work without a signature.
 pub(super) fn way(parts: &Parts) -> Way {
     let unsigned = parts.uri.query().is_none_or(str::is_empty);
     if unsigned && matches!(parts.method, Method::GET | Method::HEAD) { Way::Plain } else { Way::Signed }
