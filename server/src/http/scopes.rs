@@ -30,7 +30,7 @@ pub enum Template {
 pub struct Unfilled(pub &'static str);
 
 impl Template {
-    /// `path` supplies values missing from `values`.
+    /// Fills the placeholders; `path` supplies values missing from `values`.
     pub fn fill(&self, values: &Values<'_>, path: &Values<'_>) -> Result<Expression, Unfilled> {
         Ok(Expression::all_of(self.parts(&Lookup { values, path, item: None })?))
     }

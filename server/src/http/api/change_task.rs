@@ -5,7 +5,7 @@ use crate::http::api::prelude::*;
 use tenure_domain::task::Task;
 use tenure_engine::ops::change_task::{Change, change};
 
-/// Scopes for the task itself, for its project, or for its scheduler and group.
+/// For the task itself, its project, or its scheduler and group.
 macro_rules! scopes {
     ($verb:literal) => {
         AnyOf(&[
@@ -73,7 +73,7 @@ fn described(operation: Operation, after: &Value) -> Operation {
 async fn change_task(app: Api, call: Arc<Call>, transition: Change) -> Result<Response, ApiError> {
     let id = call.task_id()?;
     call.no_query()?;
-    // The scopes contain the task's scheduler, group and project, so it must be read first.
+    // The scopes contain the task's scheduler, group and project.
     let task = app.engine.status.submit(id).await?;
     call.authorize(&values(&task))?;
     let task = change(&app.engine.pool, &app.engine.notifiers, id, transition).await?;

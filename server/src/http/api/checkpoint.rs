@@ -1,5 +1,4 @@
-//! Checkpoints and commands of tasks. A task's worker calls these with the credentials of its
-//! claim.
+//! Checkpoints and commands of tasks. Workers use the credentials of their claims.
 
 use serde_json::value::RawValue;
 use tenure_api::checkpoints::{Checkpoint, CheckpointRequest, CheckpointStored, CommandOfTask, TaskCommandRequest};
@@ -13,8 +12,8 @@ use tenure_engine::ops::{OpError, checkpoint, task_command};
 use tenure_store::checkpoints;
 use tenure_store::task_commands::{self, Stored};
 
-/// Values of the task's queue and last run. Credentials of a claim name that run. A task without a
-/// run gets `-`, which matches no credentials: they always contain a number.
+/// The task's queue and last run, which a claim's credentials name. `-` for no run matches no
+/// credentials: they contain a number.
 fn values(task: &Task) -> Values<'_> {
     let run = task.status().runs.last().map_or_else(|| "-".to_owned(), |run| run.run_id.to_string());
     Values::of_path().text("taskQueueId", task.queue.as_str()).text("runId", run)
@@ -29,7 +28,7 @@ pub fn get_checkpoint() -> Endpoint {
     )
 }
 
-/// As for results. The worker that holds the task may read it too, to resume.
+/// As for results. The task's worker may read it too, to resume.
 const CHECKPOINT_SCOPES: Template =
     AnyOf(&[Scope("tenure:get-result:<taskQueueId>"), Scope("queue:reclaim-task:<taskId>/<runId>")]);
 
@@ -48,7 +47,6 @@ fn describe_get_checkpoint(operation: Operation, sample: &Sample) -> Operation {
 
 async fn handle_get_checkpoint(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let id = call.task_id()?;
-    // The scopes contain the task's queue and last run.
     let task = app.engine.status.submit(id).await?;
     call.authorize(&values(&task))?;
     call.no_query()?;
@@ -68,7 +66,7 @@ pub fn get_task_command() -> Endpoint {
     )
 }
 
-/// For senders of commands, and for the worker that holds the task.
+/// For senders of commands, and for the task's worker.
 const COMMAND_SCOPES: Template =
     AnyOf(&[Scope("tenure:command-worker:<taskQueueId>"), Scope("queue:reclaim-task:<taskId>/<runId>")]);
 
@@ -82,7 +80,6 @@ fn describe_get_task_command(operation: Operation, sample: &Sample) -> Operation
         .refuses(ResourceNotFound, "the task does not exist, or no command for it waits")
 }
 
-/// Command in the document's examples.
 pub(super) fn sample_command(sample: &Sample) -> Value {
     json!({"taskId": sample.task, "id": 7, "command": "pause", "sent": sample.after(0)})
 }
@@ -96,7 +93,6 @@ async fn handle_get_task_command(app: Api, call: Arc<Call>) -> Result<Response, 
     answer(id, &found.ok_or_else(|| OpError::NotFound(format!("no command for task {id} waits")))?)
 }
 
-/// Renders a stored command.
 pub(super) fn answer(task_id: TaskId, stored: &Stored) -> Result<Response, ApiError> {
     let Stored { id, command, until, sent } = *stored;
     ok(&CommandOfTask { task_id, id, command, until: until.map(Timestamp::new), sent: sent.into() })
@@ -159,7 +155,6 @@ fn describe_put_task_command(operation: Operation, sample: &Sample) -> Operation
 
 async fn handle_put_task_command(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let id = call.task_id()?;
-    // The scope contains the task's queue.
     let task = app.engine.status.submit(id).await?;
     call.authorize(&values(&task))?;
     call.no_query()?;

@@ -14,7 +14,7 @@ pub fn endpoint() -> Endpoint {
     Endpoint::post("claimTask", claim_task)
         .scopes(AnyOf(&[
             AllOf(&[Scope("queue:claim-task:<taskQueueId>"), Scope("queue:worker-id:<workerGroup>/<workerId>")]),
-            // Scopes of workers from the time of signed URLs.
+            // From the time of signed URLs.
             AllOf(&[
                 Scope("queue:claim-task"),
                 Scope("assume:worker-type:<taskQueueId>"),
@@ -54,7 +54,7 @@ async fn claim_task(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let (task, run) = (call.task_id()?, call.run_id()?);
     call.no_query()?;
     let body: ClaimTaskRequest = call.json()?;
-    // The scopes contain the task's queue, so the task must be read first.
+    // The scopes contain the task's queue.
     let status = app.engine.status.submit(task).await?;
     let values = Values::of_path()
         .text("taskQueueId", status.queue.as_str())
@@ -70,7 +70,7 @@ async fn claim_task(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
         worker_id: body.worker_id.to_string(),
         session,
     };
-    // The worker can repeat the same claim, so a lost response needs no guard.
+    // The worker can repeat the claim, so a lost response needs no guard.
     let granted = claim(app.engine.why_parts(), app.engine.settings.claim_timeout, &request).await?;
     let granted = sessions::unless_gone(app.engine.session_parts(), body.session_id, granted).await?;
     Ok(raw(claim_json(&app, &granted)?))

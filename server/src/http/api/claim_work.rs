@@ -45,7 +45,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(ErrorCode::ResourceNotFound, "there is no session of that id")
 }
 
-/// Epoch of the worker's session, if the request names one.
+/// Epoch of the worker's session, if any.
 pub(super) async fn session_of_claim(
     app: &Api,
     session: Option<SessionId>,

@@ -13,8 +13,8 @@ use tenure_engine::ops::{OpError, clients as ops};
 use tenure_store::clients::{self, ClientChange, ClientInfo, NewClient};
 use tenure_store::secrets::new_access_token;
 
-/// Expiry reported for a client without one, because the field is required: the start of the year
-/// 3000, in milliseconds since 1970.
+/// Expiry shown for clients without one, in milliseconds since 1970: the year 3000. The field is
+/// required.
 pub(super) const NEVER_MS: i64 = 32_503_680_000_000;
 
 const NO_CLIENT: &str = "there is no such client";
@@ -39,8 +39,7 @@ async fn answer(
 
 fn expanded(roles: &Resolver, client: &ClientInfo) -> ScopeSet {
     let own_scopes = || client.scopes.iter().cloned().chain([role_of_client(&client.client_id)]);
-    // A client whose scopes cannot be expanded cannot be used. It is listed so that the operator
-    // can see why.
+    // A client whose scopes cannot be expanded is unusable, but shown to let the operator see why.
     roles.resolve(own_scopes()).unwrap_or_else(|_| ScopeSet::new(own_scopes()))
 }
 
@@ -61,17 +60,14 @@ fn shown<'a>(client: &'a ClientInfo, expanded: &'a ScopeSet, token: Option<&'a A
     }
 }
 
-/// Converts milliseconds since 1970.
 pub(super) fn timestamp(ms: i64) -> Option<Timestamp> {
     chrono::DateTime::from_timestamp_millis(ms).map(Timestamp::new)
 }
 
-/// Body that creates the example client.
 fn new_client(sample: &Sample) -> Value {
     json!({"description": "Submits tasks.", "expires": sample.after(90 * 24 * 60), "scopes": ["queue:create-task:*"]})
 }
 
-/// The example client.
 fn a_client(sample: &Sample) -> Value {
     let mut client = new_client(sample);
     client["clientId"] = "ci".into();
@@ -84,7 +80,6 @@ fn a_client(sample: &Sample) -> Value {
     client
 }
 
-/// The example client with its access token.
 fn with_token(sample: &Sample) -> Value {
     let mut client = a_client(sample);
     client["accessToken"] = "three-dozen-characters-only-the-client-knows".into();
@@ -219,7 +214,7 @@ async fn handle_list_clients(app: Api, call: Arc<Call>) -> Result<Response, ApiE
     ok(&Body { clients, continuation_token })
 }
 
-/// Expanded scopes of the first clients, as many as fit into one response.
+/// As many as fit into one response.
 async fn expand(roles: &Resolver, clients: &[ClientInfo], max: usize) -> Vec<ScopeSet> {
     fitting(clients, max, |client| expanded(roles, client), |scopes| size_of_scopes(scopes.iter())).await
 }
@@ -318,8 +313,8 @@ async fn handle_update_client(app: Api, call: Arc<Call>) -> Result<Response, Api
         expires: Some(Some(expires.time())),
         delete_on_expiration: Some(delete_on_expiration),
     };
-    // The authorized scopes are exactly those added to `existing.scopes`, so a concurrent change
-    // must fail.
+    // Exactly the scopes added to `existing.scopes` were authorized, so a concurrent change must
+    // fail.
     let changed = clients::update(&app.engine.pool, id, Some(&existing.scopes), &change).await?;
     app.intake.authenticator.client_changed(id);
     if changed.is_none() {
@@ -329,7 +324,7 @@ async fn handle_update_client(app: Api, call: Arc<Call>) -> Result<Response, Api
     answer(&app, id, changed, None).await
 }
 
-/// Checks updateClient's scopes, apart from those of its changes.
+/// The checks that do not depend on the change.
 fn may_update(call: &Call) -> Result<(), ApiError> {
     client_id(call)?;
     call.no_query()?;

@@ -10,7 +10,6 @@ use crate::http::api::prelude::*;
 use tenure_engine::ops::workers;
 use tenure_store::clock;
 
-/// Scope for reading and moving the clock.
 const SCOPES: Template = Scope("tenure:clock");
 
 /// The server's time.
@@ -20,14 +19,13 @@ struct Now {
     now: Timestamp,
 }
 
-/// Maximum advance of one call: ten years.
+/// Ten years.
 const ADVANCE_MAX_SECONDS: f64 = 10.0 * 366.0 * 86_400.0;
 
-/// Time limit for moving the clock, which runs all passes that fall due.
+/// The call runs all passes that fall due.
 const ANSWER_MAX: Duration = Duration::from_secs(3600);
 
-/// Latest time that the clock can reach. Years have four digits, and some dates lie far ahead of
-/// the clock.
+/// Years have four digits, and some dates lie far ahead of the clock.
 fn latest() -> DateTime<Utc> {
     NaiveDate::from_ymd_opt(9001, 1, 1).unwrap_or_default().and_time(NaiveTime::MIN).and_utc()
 }
@@ -40,7 +38,7 @@ struct Advance {
     seconds: f64,
 }
 
-/// `POST /api/tenure/v1/clock/advance`: responds after running every pass that fell due.
+/// Responds after running every pass that fell due.
 pub fn advance_clock() -> Endpoint {
     Endpoint::post("advanceClock", handle_advance_clock)
         .scopes(SCOPES)
@@ -72,7 +70,7 @@ async fn handle_advance_clock(app: Api, call: Arc<Call>) -> Result<Response, Api
         let message = format!("the body: `seconds` must be from 0 to {ADVANCE_MAX_SECONDS}");
         return Err(ApiError::new(ErrorCode::InputValidationError, message));
     }
-    // Workers seen so far were seen before the clock moves.
+    // Earlier contacts keep their time.
     workers::write_down(&app.engine.pool, &app.engine.workers).await?;
     let mut conn = app.engine.pool.acquire().await?;
     let ahead = TimeDelta::milliseconds((seconds * 1000.0) as i64);

@@ -19,7 +19,6 @@ struct CountsBody<'a> {
     claimed_tasks: Option<i64>,
 }
 
-/// Example numbers.
 fn example() -> Value {
     json!({"provisionerId": "acme", "workerType": "linux", "taskQueueId": QUEUE, "pendingTasks": 1})
 }

@@ -14,10 +14,9 @@ pub fn endpoint() -> Endpoint {
     Endpoint::put("createTask", create_task).no_pool().scopes(SCOPES).described("queue", "Create a task", describe)
 }
 
-/// Scopes for creating a task: the task's own scopes, routes, project and scheduler, and its
-/// priority or a higher one in its queue. The lowest priority also accepts the scope of submitters
-/// from the time of signed URLs, before scopes named priorities. Options about the loss of a
-/// worker need a further scope.
+/// The task's own scopes, routes, project and scheduler, and its priority or a higher one in its
+/// queue. The lowest priority accepts the scope of submitters from the time of signed URLs, too.
+/// Options about the loss of a worker need a further scope.
 pub(super) const SCOPES: Template = AllOf(&[
     ForEach { item: "scope", list: "scopes", scopes: &["<scope>"] },
     ForEach { item: "route", list: "routes", scopes: &["queue:route:<route>"] },
@@ -92,7 +91,6 @@ async fn create_task(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     ok(&StatusBody { status: &created.into_status() })
 }
 
-/// Values of the scopes for this task.
 pub(super) fn values(task: &NewTask) -> Values<'_> {
     let priorities = Priority::ALL.iter().filter(|&&priority| priority <= task.priority);
     Values::of_path()

@@ -13,10 +13,8 @@ use crate::http::api::prelude::*;
 use tenure_domain::submit::{Graph, Origin};
 use tenure_engine::ops::submit::{Key, submission_time, submit};
 
-/// Header that identifies a repeated request.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
-/// Maximum length of the key, in characters.
 const KEY_CHARS_MAX: usize = 255;
 
 /// Result of a submission.
@@ -113,9 +111,9 @@ async fn create_tasks(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     })
 }
 
-/// Reads the body: an object with a list of `tasks`, or a single task, which has no such field.
+/// The body is an object with the field `tasks`, or a single task without it.
 async fn read(app: &Api, call: &Call, key: Option<&Key>) -> Result<Graph, ApiError> {
-    // True even if the field is null: a task has no such field.
+    // True even for null: no task has this field.
     #[derive(Deserialize)]
     struct Shape {
         #[serde(default, deserialize_with = "is_there")]
@@ -155,7 +153,7 @@ fn idempotency_key(call: &Call) -> Result<Option<Key>, ApiError> {
     }))
 }
 
-/// Digest of the body's content, independent of spacing and key order.
+/// Independent of spacing and key order.
 fn digest(call: &Call) -> Result<Vec<u8>, ApiError> {
     let body: serde_json::Value = call.json()?;
     let text = serde_json::to_vec(&body).map_err(|error| ApiError::internal(&error.to_string()))?;

@@ -30,7 +30,6 @@ struct Version {
     build: &'static str,
 }
 
-/// `GET /ping`: liveness of the process.
 pub fn ping() -> Endpoint {
     Endpoint::get("ping", answer_ping).no_pool().described("service", "Whether the process answers", |operation, _| {
         operation
@@ -39,13 +38,12 @@ pub fn ping() -> Endpoint {
     })
 }
 
-/// `GET /__lbheartbeat__`: liveness of the process, for load balancers.
 pub fn lbheartbeat() -> Endpoint {
     let summary = "Whether the process answers, for load balancers";
     Endpoint::get("lbheartbeat", answer_lbheartbeat).no_pool().described("service", summary, describe_heartbeat)
 }
 
-/// `GET /__heartbeat__`: the database commits writes.
+/// Checks that the database commits writes.
 pub fn heartbeat() -> Endpoint {
     let summary = "Whether the database commits writes too";
     Endpoint::get("heartbeat", answer_heartbeat).no_pool().described("service", summary, describe_heartbeat)

@@ -33,8 +33,7 @@ struct QueueBody {
     paused: Option<Timestamp>,
 }
 
-/// `GET /api/tenure/v1/queues`: every queue that is paused or ever had a pending task, ordered by
-/// name.
+/// Every queue that is paused or ever had a pending task, by name.
 pub fn endpoint() -> Endpoint {
     Endpoint::get("listQueues", list_queues).scopes(Scope("queue:list-task-queues")).described(
         "tenure",

@@ -18,7 +18,6 @@ pub(super) struct Entry {
     task: Box<RawValue>,
 }
 
-/// Builds list entries from tasks and their definitions.
 pub(super) fn entries(tasks: Vec<(Task, String)>) -> Result<Vec<Entry>, ApiError> {
     let invalid = |_| ApiError::internal("a stored definition is not JSON");
     let entry = |(task, definition): (Task, String)| {

@@ -6,8 +6,7 @@ use http::header::WWW_AUTHENTICATE;
 use crate::http::api::prelude::*;
 use crate::http::files::{File, Life};
 
-/// Minimum interval between renderings, in milliseconds. With many queues the metrics take
-/// megabytes.
+/// Minimum interval between renderings, because many queues mean megabytes of metrics.
 const LIFE_MS: i64 = 1_000;
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4";
 

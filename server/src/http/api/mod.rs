@@ -1,6 +1,5 @@
-//! One file per endpoint or resource. An endpoint has a declaration, scopes, a description and a
-//! handler. The handler reads the call, checks the scopes, runs the operation and renders the
-//! response. It contains no rules.
+//! One file per endpoint or resource: declaration, scopes, description and handler. A handler reads
+//! the call, checks the scopes, runs the operation and renders the response. It contains no rules.
 
 pub mod artifacts;
 pub mod change_task;
@@ -64,17 +63,15 @@ use super::error::ApiError;
 use crate::auth::ClaimedRun;
 use tenure_domain::task::Granted;
 
-/// A 200 with this body.
 fn ok(body: &impl Serialize) -> Result<Response, ApiError> {
     Ok(raw(to_bytes(body)?))
 }
 
-/// A 204.
 fn nothing() -> Response {
     http::StatusCode::NO_CONTENT.into_response()
 }
 
-/// A 303 to this URL; the body repeats the URL.
+/// The body repeats the URL.
 fn see_other(url: &str, body: &impl Serialize) -> Result<Response, ApiError> {
     let mut response = raw(to_bytes(body)?);
     *response.status_mut() = http::StatusCode::SEE_OTHER;
@@ -89,9 +86,9 @@ fn raw(json: impl Into<Body>) -> Response {
     response
 }
 
-/// Initial capacity of a response, in bytes: a status with a few runs fits.
+/// Initial capacity in bytes: a status with a few runs fits.
 const SMALL_ANSWER: usize = 1 << 10;
-/// Capacity of a claim without its definition, in bytes: status, certificate and some scopes.
+/// Capacity without the definition, in bytes.
 const CLAIM_ROOM: usize = 3 << 9;
 
 fn to_bytes(body: &impl Serialize) -> Result<Vec<u8>, ApiError> {
@@ -104,7 +101,7 @@ fn to_json(body: &impl Serialize) -> Result<String, ApiError> {
     String::from_utf8(to_bytes(body)?).map_err(|error| ApiError::internal(&error.to_string()))
 }
 
-/// Appends a body to preallocated JSON: a growing buffer would be copied repeatedly.
+/// The buffer must be large enough: growing would copy it repeatedly.
 fn write_json(json: &mut Vec<u8>, body: &impl Serialize) -> Result<(), ApiError> {
     serde_json::to_writer(json, body).map_err(|error| ApiError::internal(&error.to_string()))
 }
@@ -116,7 +113,7 @@ pub(super) struct StatusBody<'a> {
     status: &'a Status,
 }
 
-/// Renders a claim as JSON, with new credentials.
+/// Issues new credentials.
 fn claim_json(app: &Api, granted: &Granted) -> Result<Vec<u8>, ApiError> {
     let mut json = Vec::with_capacity(room_for(granted));
     write_claim(&mut json, app, granted)?;
@@ -131,7 +128,6 @@ fn room_for_all(claims: &[Granted]) -> usize {
     claims.iter().map(room_for).sum()
 }
 
-/// Renders claims as JSON in one allocation.
 fn claims_json(app: &Api, claims: &[Granted]) -> Result<Vec<u8>, ApiError> {
     let mut json = Vec::with_capacity(room_for_all(claims));
     json.push(b'{');
@@ -140,7 +136,6 @@ fn claims_json(app: &Api, claims: &[Granted]) -> Result<Vec<u8>, ApiError> {
     Ok(json)
 }
 
-/// Appends the field `tasks` with the claims.
 fn write_claims(json: &mut Vec<u8>, app: &Api, claims: &[Granted]) -> Result<(), ApiError> {
     json.extend_from_slice(b"\"tasks\":[");
     for (index, granted) in claims.iter().enumerate() {
@@ -172,13 +167,12 @@ fn write_claim(json: &mut Vec<u8>, app: &Api, granted: &Granted) -> Result<(), A
         worker_group: &granted.tenancy.worker_group,
         worker_id: &granted.tenancy.worker_id,
         taken_until: Timestamp::new(granted.tenancy.taken_until),
-        // Added below.
         task: None,
         credentials,
     };
     write_json(json, &claim)?;
     if let Some(definition) = &granted.definition {
-        // Definitions are stored as JSON, and are not parsed for each claim.
+        // Definitions are stored as JSON and not parsed per claim.
         json.pop();
         json.extend_from_slice(b",\"task\":");
         json.extend_from_slice(definition.as_bytes());

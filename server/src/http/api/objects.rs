@@ -18,27 +18,22 @@ use tenure_domain::artifact::{GET_URL_LIFE, PUT_URL_LIFE, content_length};
 use tenure_engine::blobs::BlobName;
 use tenure_engine::ops::objects::{self as ops, Readable, Upload};
 
-/// Digest of the bytes `hello`, the example object.
+/// Digest of `hello`, the example object.
 const SHA256: &str = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
 
-/// Scope of both steps of an upload.
 const UPLOADING: Template = Scope("object:upload:<projectId>:<name>");
-/// Scope for reading an object.
 const READING: Template = Scope("object:download:<name>");
 
-/// Adds the refusals common to operations that read an object.
 fn reading(operation: Operation) -> Operation {
     operation
         .refuses(ResourceNotFound, "there is no such object, or its upload is not finished")
         .refuses(ResourceExpired, "the object has expired and is not removed yet")
 }
 
-/// URL of the example object.
 fn example_url() -> String {
     format!("https://queue.example.com/artifacts/object/{ARTIFACT}?Credential=get&expires=…&signature=…")
 }
 
-/// Checks the scope of an upload.
 fn authorize_upload(call: &Call, upload: Upload<'_>) -> Result<(), ApiError> {
     call.authorize(&Values::of_path().text("projectId", upload.project))
 }
@@ -50,7 +45,7 @@ async fn read(app: &Api, call: &Call) -> Result<Readable, ApiError> {
     Ok(ops::read(&app.engine.pool, &app.engine.blobs, name.as_str()).await?)
 }
 
-/// Returns a URL of the bytes and its expiry, at the latest that of the object.
+/// The expiry is at the latest the object's.
 fn get_url(app: &Api, name: &str, found: &Readable) -> (String, DateTime<Utc>) {
     let end = (found.object.now + GET_URL_LIFE).min(found.object.expires);
     (app.engine.blobs.get_url(&BlobName::object(name), end.timestamp_millis()), end)
@@ -247,7 +242,7 @@ async fn handle_start_download(app: Api, call: Arc<Call>) -> Result<Response, Ap
     let StartDownloadRequest { accept_download_methods: accepted } = call.json()?;
     let found = read(&app, &call).await?;
     let (url, expires) = get_url(&app, name.as_str(), &found);
-    // Preferred, because it lets the client verify the bytes.
+    // Preferred: it lets the client verify the bytes.
     if accepted.get_url {
         return ok(&Download::GetUrl { url, expires: Timestamp::new(expires), hashes: found.hashes() });
     }
@@ -260,7 +255,6 @@ async fn handle_start_download(app: Api, call: Arc<Call>) -> Result<Response, Ap
     ))
 }
 
-/// Checks the scope and the arguments for reading an object.
 fn may_download(call: &Call) -> Result<(), ApiError> {
     call.authorize_by_path()?;
     call.object_name()?;

@@ -5,29 +5,24 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use crate::http::error::ApiError;
 
-/// Maximum entries per page.
 pub const PAGE_MAX: usize = 1_000;
-/// Maximum size of the expanded scopes in one response, in bytes.
+/// In bytes, per response.
 pub const EXPANDED_MAX: usize = 64 << 20;
 
-/// Requested page.
 #[derive(Debug, Default)]
 pub struct Page {
-    /// Page size, if the caller limits it.
     pub limit: Option<usize>,
     /// Key of the previous page's last entry.
     pub after: Option<String>,
 }
 
 impl Page {
-    /// Parses the query parameters about pages.
     pub fn read(query: &[(String, String)]) -> Result<Self, ApiError> {
         let mut page = Self::default();
         for (name, value) in query {
             match name.as_str() {
                 "limit" => {
                     let digits = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
-                    // A limit beyond the page maximum is capped.
                     let limit = if digits { value.parse().unwrap_or(PAGE_MAX).min(PAGE_MAX) } else { 0 };
                     if limit == 0 {
                         let wrong = format!("the query parameter `{name}` must be a whole number, 1 or more");
@@ -45,12 +40,12 @@ impl Page {
         Ok(page)
     }
 
-    /// Number of rows to read: one more than a page, to detect a next page.
+    /// One more than a page, to detect a next page.
     pub fn rows(limit: usize) -> i64 {
         i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1)
     }
 
-    /// Removes the extra row and returns the token for the next page, if there is one.
+    /// Removes the extra row and returns the next page's token, if any.
     pub fn cut<T>(limit: usize, rows: &mut Vec<T>, key: impl Fn(&T) -> &str) -> Option<String> {
         if rows.len() <= limit {
             return None;
@@ -59,14 +54,13 @@ impl Page {
         rows.last().map(|last| Self::token(key(last)))
     }
 
-    /// Token for the page after this key.
     pub fn token(key: &str) -> String {
         URL_SAFE_NO_PAD.encode(key)
     }
 }
 
-/// Builds entries with expanded scopes until `max` bytes are reached, but at least one: many small
-/// rows may assume the same large role. Yields to other requests after each entry.
+/// Builds entries up to `max` bytes of expanded scopes, at least one: many small rows may assume
+/// the same large role. Yields after each entry.
 pub async fn fitting<'a, T, E>(
     rows: &'a [T],
     max: usize,
@@ -86,14 +80,14 @@ pub async fn fitting<'a, T, E>(
     all
 }
 
-/// Memory taken by scopes, in bytes.
+/// In bytes of memory.
 pub fn size_of_scopes<S: AsRef<str>>(scopes: impl IntoIterator<Item = S>) -> usize {
     scopes.into_iter().map(|scope| scope.as_ref().len() + size_of::<String>()).sum()
 }
 
 fn decode(token: &str) -> Result<String, ApiError> {
     let bytes = URL_SAFE_NO_PAD.decode(token).ok().and_then(|bytes| String::from_utf8(bytes).ok());
-    // PostgreSQL cannot store it, so it was never a key.
+    // PostgreSQL cannot store it.
     let text = bytes.filter(|text| !text.contains('\0'));
     text.ok_or_else(ApiError::unknown_token)
 }

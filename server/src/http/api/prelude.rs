@@ -1,4 +1,4 @@
-//! Common imports of the handlers.
+//! Imports of most handlers.
 
 pub(super) use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Requests to purge workers' caches: purgeCache, purgeRequests, allPurgeRequests.
+//! Purging of workers' caches: purgeCache, purgeRequests, allPurgeRequests.
 
 use serde::de::value::Error as DateError;
 use serde::de::{Deserialize as _, IntoDeserializer as _};
@@ -10,9 +10,8 @@ use tenure_domain::purge_cache::check_cache_name;
 use tenure_engine::ops::purge_cache as ops;
 use tenure_store::purge_cache::{self as store, PurgeRow};
 
-/// The example cache.
 const CACHE: &str = "checkouts-v3";
-/// Approximate size of an entry without its names, in bytes.
+/// Approximate size without names, in bytes.
 const ENTRY_SIZE: usize = 100;
 
 /// A request to purge a cache.
@@ -42,12 +41,11 @@ impl From<PurgeRow> for Entry {
     }
 }
 
-/// Approximate size of a response with these rows, in bytes.
+/// Approximate, in bytes.
 fn size_of(rows: &[PurgeRow]) -> usize {
     rows.iter().map(|row| ENTRY_SIZE + row.worker_pool.len() + row.cache_name.len()).sum()
 }
 
-/// Example requests.
 fn example(sample: &Sample) -> Value {
     json!({"requests": [{
         "provisionerId": "acme",
@@ -96,7 +94,7 @@ async fn handle_all_purge_requests(app: Api, call: Arc<Call>) -> Result<Response
     ok(&AllBody { requests: rows.into_iter().map(|(_, row)| row.into()).collect(), continuation_token })
 }
 
-/// Splits a continuation token. The id of a worker pool contains no colon.
+/// Worker pool ids contain no colon.
 fn split(place: &str) -> Result<(&str, &str), ApiError> {
     place.split_once(':').ok_or_else(ApiError::unknown_token)
 }
@@ -143,7 +141,7 @@ async fn handle_purge_requests(app: Api, call: Arc<Call>) -> Result<Response, Ap
     drop(conn);
     let size = size_of(&rows);
     let answer = move || ok(&PoolBody { requests: rows.into_iter().map(Entry::from).collect() });
-    // Most pools have few requests, and their workers need no permit for heavy work.
+    // Most pools have few requests, which need no permit.
     app.intake.heavy.run_for(call.share(), size, answer).await
 }
 

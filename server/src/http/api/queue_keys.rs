@@ -1,4 +1,4 @@
-//! Keys of a queue: rules that override the policy for one key, and the use of each key.
+//! Keys of a queue: their rules, which override the policy, and their use.
 
 use tenure_api::queue_keys::{KeyRules as KeyRulesOnWire, QueueKey, QueueKeys};
 
@@ -8,14 +8,11 @@ use crate::http::docs::parameters::paged_up_to;
 use tenure_domain::policy::keys::{KeyRules, named};
 use tenure_engine::ops::queue_keys as ops;
 
-/// Scope for changing keys.
 const CHANGING: Template = Scope("tenure:manage-queue:<taskQueueId>");
-/// Scope for reading keys.
 const READING: Template = Scope("tenure:get-queue:<taskQueueId>");
-/// Describes an invalid key in the path.
 const BAD_KEY: &str = "`key` has more than 255 characters";
 
-/// Returns the key in the path; its slashes are escaped.
+/// Its slashes are escaped.
 fn key(call: &Call) -> Result<String, ApiError> {
     Ok(named(call.text_param("key"))?)
 }
@@ -102,7 +99,7 @@ async fn handle_list_queue_keys(app: Api, call: Arc<Call>) -> Result<Response, A
     let queue = call.task_queue_id()?;
     let (limit, token) = call.page_and_token()?;
     let after: Option<String> = place(token);
-    // Neither PostgreSQL's texts nor valid tokens contain this character.
+    // PostgreSQL cannot store it, so no valid token has it.
     let after = after.filter(|after| !after.contains('\0'));
     let ops::Page { keys, next } = ops::list(app.engine.queue_parts(), &queue, after.as_deref(), limit).await?;
     ok(&QueueKeys { keys, continuation_token: next.map(|next| to_token(&next)).transpose()? })

@@ -15,7 +15,6 @@ use tenure_engine::ops::list_runs;
 
 const A_PAGE: &str = "A page; with a token if there are more";
 
-/// Example run, for both lists.
 fn a_run(sample: &Sample) -> Value {
     json!({"taskId": sample.task, "runId": 0, "task": sample.definition()})
 }
@@ -28,7 +27,7 @@ pub(super) fn to_token(place: &impl Serialize) -> Result<String, ApiError> {
     Ok(URL_SAFE_NO_PAD.encode(to_json(place)?))
 }
 
-/// Start of the page. An invalid token means the first page, as in Taskcluster.
+/// An invalid token means the first page, as in Taskcluster.
 pub(super) fn place<T: DeserializeOwned>(token: Option<String>) -> Option<T> {
     serde_json::from_slice(&URL_SAFE_NO_PAD.decode(token?).ok()?).ok()
 }

@@ -10,12 +10,9 @@ use tenure_engine::ops::queue_policy::{self as ops, Current};
 use tenure_store::policies::StoredPolicy;
 use tenure_store::queue_counts;
 
-/// Scope for changing a queue.
 pub(super) const CHANGING: Template = Scope("tenure:manage-queue:<taskQueueId>");
-/// Scope for reading a queue.
 const READING: Template = Scope("tenure:get-queue:<taskQueueId>");
-/// Client id recorded for requests without credentials. The role `anonymous` must grant them the
-/// scope.
+/// Recorded for requests without credentials, if the role `anonymous` has the scope.
 const ANONYMOUS: &str = "anonymous";
 const OTHER_VERSION: &str = "the policy has another version than `If-Match` names";
 
@@ -80,7 +77,6 @@ fn example(sample: &Sample) -> Value {
     })
 }
 
-/// Adds the header `If-Match`.
 fn with_if_match(operation: Operation) -> Operation {
     operation.header(
         "If-Match",
@@ -94,7 +90,7 @@ fn if_match(call: &Call) -> Result<Match, ApiError> {
     Match::from_header(call.header("if-match")).map_err(ApiError::from)
 }
 
-/// The caller, as recorded with a change.
+/// For the record of a change.
 pub(super) fn client_id(call: &Call) -> Result<&str, ApiError> {
     Ok(call.principal()?.client_id.as_deref().unwrap_or(ANONYMOUS))
 }

@@ -1,5 +1,5 @@
-//! Queues, provisioners and worker types that workers have used recently. Queues without workers
-//! appear only in `GET /api/tenure/v1/queues`.
+//! Queues, provisioners and worker types with recent workers. Queues without workers are only in
+//! `GET /api/tenure/v1/queues`.
 
 use futures_util::future::BoxFuture;
 use tenure_api::ids::InvalidId;
@@ -9,7 +9,7 @@ use tenure_engine::ops::OpError;
 use tenure_engine::ops::workers::write_down;
 use tenure_store::queue_views::{self, ViewRow};
 
-/// Stability of every queue and provisioner in Taskcluster; it can no longer be changed.
+/// The default in Taskcluster; it can no longer be changed.
 const STABILITY: &str = "experimental";
 
 const DAY_MINUTES: i64 = 24 * 60;
@@ -90,7 +90,6 @@ impl TryFrom<ViewRow> for QueueBody {
     }
 }
 
-/// Converts a row to an entry of a list.
 impl TryFrom<ViewRow> for TypeBody {
     type Error = ApiError;
 
@@ -149,18 +148,15 @@ fn unseen(queue: &str) -> OpError {
     OpError::NotFound(format!("no worker of the queue {queue} was seen lately; it is listed from then on"))
 }
 
-/// The example queue.
 fn a_queue(sample: &Sample) -> Value {
     joined([json!({"taskQueueId": QUEUE}), times(sample)])
 }
 
-/// The example queue with the halves of its id.
 fn a_type(sample: &Sample) -> Value {
     let halves = json!({"provisionerId": "acme", "workerType": "linux", "taskQueueId": QUEUE});
     joined([halves, times(sample)])
 }
 
-/// The example provisioner.
 fn a_provisioner(sample: &Sample) -> Value {
     joined([json!({"provisionerId": "acme", "actions": []}), times(sample)])
 }
@@ -227,8 +223,8 @@ async fn handle_get_task_queue(app: Api, call: Arc<Call>) -> Result<Response, Ap
     show(&app, &call, call.task_queue_id()?).await
 }
 
-/// Wraps a handler whose path may also name a queue in two segments. `/task-queues/acme/counts` is
-/// the queue `acme/counts`, while `/task-queues/acme%2Flinux/counts` requests counts.
+/// For a path that may also name a queue in two segments: `/task-queues/acme/counts` is the queue
+/// `acme/counts`, `/task-queues/acme%2Flinux/counts` its counts.
 pub fn unless_queue<H, F>(
     word: &'static str,
     handler: H,
@@ -387,7 +383,7 @@ async fn handle_list_worker_types(app: Api, call: Arc<Call>) -> Result<Response,
     call.authorize_by_path()?;
     let provisioner = call.provisioner_id()?;
     let page = read_page(&call)?;
-    // In byte order, names with the prefix `x/` lie between `x/` and `x0`.
+    // In byte order, names that start with `x/` lie between `x/` and `x0`.
     let (first, before) = (format!("{provisioner}/"), format!("{provisioner}0"));
     let after = page.after.as_deref().unwrap_or_default().max(&first);
     let (rows, continuation_token) = list(&app, &page, after, Some(&before)).await?;

@@ -7,7 +7,7 @@ use tenure_engine::background::registry::Passes;
 
 pub struct Metrics {
     recorded: PrometheusHandle,
-    /// Token required as `Authorization: Bearer`; none allows everyone.
+    /// Required as `Authorization: Bearer`; none allows everyone.
     token: Option<String>,
 }
 

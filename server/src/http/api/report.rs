@@ -16,7 +16,7 @@ use tenure_domain::policy::report::{self as rules, TaskResult};
 use tenure_engine::ops::report::{RunReport, stop_waiting};
 use tenure_engine::ops::task_command::end_delay;
 
-/// The body that old workers send with reportCompleted.
+/// From old workers.
 #[derive(Deserialize)]
 struct Legacy {
     #[serde(default = "yes")]
@@ -121,8 +121,7 @@ fn described(operation: Operation, sample: &Sample, state: &str) -> Operation {
 }
 
 async fn completed(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
-    // The operation once had no input: a body that is neither the legacy one nor contains a result
-    // is ignored.
+    // The operation once had no input, so other bodies without a result are ignored.
     let legacy: Legacy = call.json_or_default().unwrap_or_default();
     returned(app, call, if legacy.success { Report::Completed } else { Report::Failed }).await
 }
@@ -137,11 +136,11 @@ async fn returned(app: Api, call: Arc<Call>, report: Report) -> Result<Response,
     submit(app, call, |member| RunReport { ending: Ending::Reported(report), result, ..member }).await
 }
 
-/// The result in a report's body, if it has one. Stock clients send no body or an empty object. An
-/// invalid body is ignored, unless it contains a result.
+/// Stock clients send no body or an empty object. An invalid body is ignored, unless it contains a
+/// result.
 fn result(call: &Call) -> Result<Option<TaskResult>, ApiError> {
     const FIELD: &[u8] = b"\"result\"";
-    // The key may be written with escapes.
+    // The key may contain escapes.
     let names = || serde_json::from_slice::<HashMap<String, IgnoredAny>>(&call.body);
     let has_field = call.body.windows(FIELD.len()).any(|part| part == FIELD)
         || (call.body.contains(&b'\\') && names().is_ok_and(|names| names.contains_key("result")));

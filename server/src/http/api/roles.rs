@@ -9,7 +9,6 @@ use tenure_domain::roles::{ASSUME, Resolver, added, valid_role_id};
 use tenure_engine::ops::roles as ops;
 use tenure_store::roles::{self, NewRole, RoleInfo};
 
-/// Scope for listing roles.
 const LISTING: Template = Scope("auth:list-roles");
 const NO_ROLE: &str = "there is no such role";
 const CHANGING: &str = "The caller needs every scope that the role gets and did not have.";
@@ -19,7 +18,6 @@ async fn page(app: &Api, call: &Call) -> Result<(Vec<RoleInfo>, Option<String>),
     call.authorize_by_path()?;
     let page = Page::read(&call.query(&["continuationToken", "limit"])?)?;
     let mut rows = roles::list(&app.engine.pool, page.after.as_deref(), page.limit.map(Page::rows)).await?;
-    // Without a limit the list is complete.
     let token = page.limit.and_then(|limit| Page::cut(limit, &mut rows, |role| &role.role_id));
     Ok((rows, token))
 }
@@ -47,12 +45,12 @@ async fn answer(app: &Api, role: &RoleInfo) -> Result<Response, ApiError> {
     ok(&shown(&resolver, role))
 }
 
-/// Expands the first roles, as many as fit into one response.
+/// As many as fit into one response.
 async fn shown_first<'a>(resolver: &Resolver, roles: &'a [RoleInfo], max: usize) -> Vec<Role<'a>> {
     fitting(roles, max, |role| shown(resolver, role), |role| size_of_scopes(&role.expanded_scopes)).await
 }
 
-/// Returns a page of roles and its token. A page cut short gets a token of its own.
+/// A page cut short gets its own token.
 async fn shown_page<'a>(
     resolver: &Resolver,
     (roles, token): (&'a [RoleInfo], Option<String>),
@@ -64,7 +62,7 @@ async fn shown_page<'a>(
     (all, token)
 }
 
-/// Returns all roles, for a list without pages.
+/// For a list without pages.
 async fn shown_all<'a>(resolver: &Resolver, roles: &'a [RoleInfo], max: usize) -> Result<Vec<Role<'a>>, ApiError> {
     let all = shown_first(resolver, roles, max).await;
     if all.len() < roles.len() {
@@ -83,17 +81,15 @@ fn shown<'a>(resolver: &Resolver, role: &'a RoleInfo) -> Role<'a> {
         description: &role.description,
         created: role.created,
         last_modified: role.last_modified,
-        // A role too large to expand grants nothing.
+        // Too large to expand: the role grants nothing.
         expanded_scopes: assumed.map(|scopes| scopes.iter().map(str::to_owned).collect()).unwrap_or_default(),
     }
 }
 
-/// Body that creates the example role.
 fn new_role() -> Value {
     json!({"description": "What submitters may do.", "scopes": ["queue:create-task:*"]})
 }
 
-/// The example role.
 fn a_role(sample: &Sample) -> Value {
     let mut role = new_role();
     role["roleId"] = "submitter".into();
@@ -298,8 +294,8 @@ async fn handle_update_role(app: Api, call: Arc<Call>) -> Result<Response, ApiEr
     call.authorize(&Values::of_path().list("scopesThatAreNew", [""; 0]))?;
     let existing = roles::find(&app.engine.pool, id).await?.ok_or_else(|| ops::missing(id))?;
     call.authorize(&Values::of_path().list("scopesThatAreNew", added(Some(id), &role.scopes, &existing.scopes)))?;
-    // The authorized scopes are exactly those added to `existing.scopes`, so a concurrent change
-    // must fail.
+    // Exactly the scopes added to `existing.scopes` were authorized, so a concurrent change must
+    // fail.
     let changed = ops::update(&app.engine.pool, &role, Some(&existing.scopes)).await?;
     app.intake.authenticator.roles_changed();
     answer(&app, &changed?).await

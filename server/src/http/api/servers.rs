@@ -6,7 +6,6 @@ use crate::http::api::prelude::*;
 use crate::http::api::queue_policy::{CHANGING, client_id};
 use tenure_engine::ops::servers;
 
-/// Id of the example server.
 const SERVER: &str = "3f0c6a52-9c1e-4b57-8a43-2d1f6e9b7c05";
 
 /// `GET /api/tenure/v1/servers`

@@ -1,5 +1,5 @@
-//! Sessions of workers. The path contains the session's id, but the scopes contain its queue and
-//! worker. So the session is looked up after authentication and before authorization.
+//! Sessions of workers. The path has only the session's id, but the scopes its queue and worker. So
+//! the session is looked up between authentication and authorization.
 
 use std::time::Duration;
 
@@ -19,18 +19,14 @@ use tenure_domain::session::{COMMANDS_MAX, Identity, Start, Stated, WAIT_MAX};
 use tenure_engine::ops::sessions;
 use tenure_store::worker_sessions::{Member, Stored};
 
-/// Scopes for a worker's claims and for calls of its session.
 pub(super) const OWN: Template =
     AllOf(&[Scope("queue:claim-work:<taskQueueId>"), Scope("queue:worker-id:<workerGroup>/<workerId>")]);
-/// Scope for reading sessions.
 const READING: Template = Scope("tenure:get-queue:<taskQueueId>");
 
-/// Looks up the session in the path.
 async fn identify(app: &Api, call: &Call) -> Result<Identity, ApiError> {
     Ok(sessions::identify(app.engine.session_parts(), call.session_id()?).await?)
 }
 
-/// The session's queue and worker, as values of scopes.
 fn values(identity: &Identity) -> Values<'_> {
     Values::of_path()
         .text("taskQueueId", identity.queue.as_str())
@@ -38,31 +34,28 @@ fn values(identity: &Identity) -> Values<'_> {
         .text("workerId", identity.worker_id.as_str())
 }
 
-/// Looks up the session for a call by its worker, or by a client with the same scopes.
+/// For the session's worker, or a client with the same scopes.
 async fn of_worker(app: &Api, call: &Call) -> Result<Identity, ApiError> {
     let identity = identify(app, call).await?;
     call.authorize(&values(&identity))?;
     Ok(identity)
 }
 
-/// Renders a response with this status.
 fn answer(status: StatusCode, body: &impl Serialize) -> Result<Response, ApiError> {
     let mut response = ok(body)?;
     *response.status_mut() = status;
     Ok(response)
 }
 
-/// Adds the refusals common to operations on a session.
 fn of_a_session(operation: Operation) -> Operation {
     operation.refuses(ResourceNotFound, "there is no such session, or it ended more than a day ago")
 }
 
-/// Adds the refusals common to operations on a live session.
 fn of_a_live_session(operation: Operation) -> Operation {
     of_a_session(operation).refuses(SessionEnded, "the session has ended; the message says by what")
 }
 
-/// Adds the refusals common to claims with a session.
+/// For claims with a session.
 pub(super) fn of_a_claim(operation: Operation) -> Operation {
     operation
         .refuses(InputError, "`sessionId` is the session of another worker, or of another queue")
@@ -311,8 +304,7 @@ async fn handle_session_inbox(app: Api, call: Arc<Call>) -> Result<Response, Api
     let asked = DateTime::from_timestamp_millis(app.intake.now().await?.server_ms).unwrap_or_default();
     let reading = sessions::inbox(app.engine.session_parts(), &identity, after, wait, asked);
     let sessions::Read { renewed, items } = call.wait_for(&app.intake, &values(&identity), reading).await?;
-    // The worker counts the remaining lease from this time, and the renewal happened before the
-    // wait.
+    // Base of the worker's remaining lease; the renewal happened before the wait.
     let now =
         DateTime::from_timestamp_millis(app.intake.now().await?.server_ms).unwrap_or(renewed.now).max(renewed.now);
     ok(&Inbox {
@@ -323,7 +315,6 @@ async fn handle_session_inbox(app: Api, call: Arc<Call>) -> Result<Response, Api
     })
 }
 
-/// Parses the acknowledged position and the wait.
 fn read_query(call: &Call) -> Result<(i64, Duration), ApiError> {
     let (mut after, mut wait) = (0, WAIT_MAX);
     for (name, value) in call.query(&["after", "wait"])? {

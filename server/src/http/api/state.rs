@@ -1,4 +1,4 @@
-//! The state of the API's handlers.
+//! State of the API's handlers.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,7 +14,6 @@ use tenure_engine::background::registry::Passes;
 use tenure_engine::engine::Engine;
 use tenure_store::secrets::WorkerDigests;
 
-/// Clones share the state.
 pub type Api = Arc<ApiState>;
 
 pub type Endpoint = crate::http::endpoint::Endpoint<ApiState>;
@@ -22,17 +21,16 @@ pub type Endpoint = crate::http::endpoint::Endpoint<ApiState>;
 pub struct ApiState {
     pub intake: Arc<Intake>,
     pub engine: Arc<Engine>,
-    /// The engine's passes, with their gauges.
     pub passes: Arc<Passes>,
     pub poll_urls: Arc<PollUrls>,
-    /// Runs streams; the drain waits for them.
+    /// The drain waits for these streams.
     pub tasks: TaskTracker,
     /// Caches the rendered metrics.
     pub files: Files,
     pub worker_digests: WorkerDigests,
-    /// Public base URL of the server, without a trailing slash.
+    /// Without a trailing slash.
     pub root_url: String,
-    /// Cancelled when the server drains: waiting requests return empty, and streams end.
+    /// Cancelled on drain: waiting requests return empty, and streams end.
     pub drain: CancellationToken,
     pub claim_work_wait: Duration,
     pub started: Instant,

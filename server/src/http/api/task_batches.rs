@@ -6,7 +6,6 @@ use tenure_api::bodies::{Status, TASK_IDS_MAX, TaskDefinition, TaskIdsRequest};
 use crate::http::api::prelude::*;
 use tenure_engine::ops::list_tasks;
 
-/// Common part of both descriptions. Each id needs its own scope.
 fn described(operation: Operation, sample: &Sample) -> Operation {
     paged(operation)
         .about(&format!(
@@ -16,7 +15,7 @@ fn described(operation: Operation, sample: &Sample) -> Operation {
         .takes::<TaskIdsRequest>(&json!({"taskIds": [sample.task]}))
 }
 
-/// Parses the task ids in the body and checks the scope of each. Invalid ids are dropped.
+/// Invalid ids are dropped.
 fn task_ids(call: &Call) -> Result<Vec<TaskId>, ApiError> {
     call.page()?;
     let TaskIdsRequest { task_ids } = call.json()?;

@@ -36,7 +36,6 @@ impl From<Group> for GroupBody {
     }
 }
 
-/// The example group.
 fn a_group(sample: &Sample) -> Value {
     json!({"taskGroupId": sample.task, "schedulerId": "-", "expires": sample.after(365 * 24 * 60 + 60)})
 }

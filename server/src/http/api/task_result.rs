@@ -18,7 +18,7 @@ pub fn endpoint() -> Endpoint {
     )
 }
 
-/// A separate scope: a result is data, unlike a status that many may read.
+/// Separate, because a result is data, unlike a status that many may read.
 const SCOPES: Template = Scope("tenure:get-result:<taskQueueId>");
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
@@ -35,7 +35,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
 
 async fn get_task_result(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let id = call.task_id()?;
-    // The scope contains the task's queue, so the task must be read first.
+    // The scope contains the task's queue.
     let task = app.engine.status.submit(id).await?;
     call.authorize(&values(&task))?;
     let run = run_id(&call)?;
@@ -69,13 +69,12 @@ fn run_id(call: &Call) -> Result<Option<RunId>, ApiError> {
     })
 }
 
-/// Returns the result of a resolved task's last run, if the caller may read it.
+/// None without access.
 pub(super) async fn for_caller(app: &Api, call: &Call, task: &Task) -> Result<Option<Box<RawValue>>, ApiError> {
     if !call.is_allowed(&SCOPES, &values(task))? {
         return Ok(None);
     }
-    // The caller has already waited for the task. However many callers waited, they read one after
-    // the other.
+    // The caller has waited already. However many callers waited, they read one after the other.
     let _slot = app.intake.read_slots.queue(call.share()).await;
     let found = results::find(&mut *app.engine.pool.acquire().await?, task.id.uuid(), None).await?;
     found.map(|returned| text(&returned).map(ToOwned::to_owned)).transpose()

@@ -1,4 +1,4 @@
-//! waitForTask: waits until a task is resolved.
+//! waitForTask.
 
 use std::time::Duration;
 

@@ -44,8 +44,7 @@ async fn why_task(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     ok(&why(&known.facts, names_for(&call.principal()?.scopes, &known.queue)))
 }
 
-/// Decides whether the caller may see names of other tasks and of workers, and who paused the
-/// queue.
+/// Access to names of other tasks and of workers, and to who paused the queue.
 pub fn names_for(held: &ScopeSet, queue: &TaskQueueId) -> Names {
     if held.allows(&format!("tenure:get-queue:{queue}")) { Names::Shown } else { Names::Hidden }
 }

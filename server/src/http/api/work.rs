@@ -102,7 +102,6 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(ResourceNotFound, "there is no session of that id; nothing was reported")
 }
 
-/// How long this server waits for claims, given the requested seconds.
 fn wait_of(app: &ApiState, seconds: u16) -> Duration {
     app.claim_work_wait.min(Duration::from_secs(seconds.into()))
 }
@@ -112,8 +111,8 @@ async fn handle(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let body: WorkRequest = call.json()?;
     let arrived = match call.arrived() {
         Some(arrived) => arrived,
-        // The role of anonymous callers may have these scopes, so dates in unsigned requests are
-        // compared, too.
+        // The role `anonymous` may have these scopes, so unsigned requests' dates are compared,
+        // too.
         None => DateTime::from_timestamp_millis(app.intake.now().await?.server_ms).unwrap_or_default(),
     };
     let results = rules::results(&body, arrived)?;
@@ -143,7 +142,6 @@ async fn handle(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let Answer { claims, delivery } = answer;
     let size = room_for_all(&claims) + results.len() * SMALL_ANSWER;
     let mut verdicts = verdicts.into_iter();
-    // One verdict per acceptable result.
     let verdicts = results.into_iter().filter_map(move |result| match result {
         Ok(_) => Some(verdicts.next()?.map_err(ApiError::from)),
         Err(refused) => Some(Err(refused.into())),

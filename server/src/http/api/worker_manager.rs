@@ -1,4 +1,4 @@
-//! Workers: created by a provisioner, registered with their secret, removed.
+//! Workers: creation by a provisioner, registration and removal.
 
 use tenure_api::errors::ErrorCode::InvalidRequestArguments;
 use tenure_api::worker_manager::{
@@ -16,19 +16,18 @@ use tenure_store::worker_manager::{self, Registered};
 
 const NO_WORKER: &str = "the worker was not created";
 
-/// The example secret.
 const SECRET: &str = "44-characters-that-only-the-worker-knows-000";
 
 const DAY_MINUTES: i64 = 24 * 60;
 
 async fn remove(app: &Api, name: &WorkerName) -> Result<Removed, ApiError> {
     let removed = removal::remove(&app.engine.pool, &app.engine.queues, &app.engine.notifiers, name).await;
-    // Even if it failed midway: the removal may have been recorded.
+    // Even on failure: the removal may have been recorded.
     app.intake.authenticator.worker_changed(&name.client_id());
     Ok(removed?)
 }
 
-/// Checks the scopes of the endpoint and returns the worker in the path.
+/// Checks the endpoint's scopes.
 fn named(call: &Call) -> Result<WorkerName, ApiError> {
     call.authorize_by_path()?;
     let pool = worker_pool(call)?;
@@ -39,12 +38,11 @@ fn named(call: &Call) -> Result<WorkerName, ApiError> {
     Ok(name)
 }
 
-/// Runs the checks of [`named`] before the body is read.
 fn early_check(call: &Call) -> Result<(), ApiError> {
     named(call).map(drop)
 }
 
-/// The worker pool in the path. It is a task queue.
+/// A worker pool is a task queue.
 pub(super) fn worker_pool(call: &Call) -> Result<TaskQueueId, ApiError> {
     match call.text_param("provisionerId") {
         "" => {
@@ -92,7 +90,6 @@ fn shown(name: &WorkerName, worker: &Registered) -> Result<Response, ApiError> {
     })
 }
 
-/// Body that creates the example worker.
 fn new_worker(sample: &Sample) -> Value {
     json!({
         "expires": sample.after(30 * DAY_MINUTES),
@@ -101,7 +98,6 @@ fn new_worker(sample: &Sample) -> Value {
     })
 }
 
-/// The example worker.
 fn a_worker(sample: &Sample, state: &str) -> Value {
     json!({
         "workerPoolId": QUEUE,
@@ -117,7 +113,6 @@ fn a_worker(sample: &Sample, state: &str) -> Value {
     })
 }
 
-/// Credentials of the example worker.
 fn example_credentials() -> Value {
     json!({
         "clientId": "worker/static/acme/linux/rack-1/worker-1",
@@ -126,7 +121,6 @@ fn example_credentials() -> Value {
     })
 }
 
-/// Name of the example worker.
 fn example_name() -> Value {
     json!({"workerPoolId": QUEUE, "workerGroup": "rack-1", "workerId": "worker-1"})
 }
@@ -140,7 +134,7 @@ pub fn create_worker() -> Endpoint {
         .described("worker-manager", "Create a worker, so that it can register", describe_create_worker)
 }
 
-/// Lists all scopes of [`WorkerName::scopes`](tenure_domain::registration::WorkerName::scopes).
+/// Must list [`WorkerName::scopes`](tenure_domain::registration::WorkerName::scopes).
 const ABOUT: &str = "\
     The worker registers with `providerInfo.staticSecret` and gets `providerInfo.workerConfig`. A worker pool is a \
     task queue and need not be created. A repeat with the same secret returns the worker as it is.\n\n\
@@ -379,8 +373,7 @@ async fn handle_worker(app: Api, call: Arc<Call>) -> Result<Response, ApiError> 
     shown(&name, &found)
 }
 
-/// `POST /api/tenure/v1/workers/:taskQueueId/:workerGroup/:workerId/removed`: also for workers that
-/// never registered.
+/// Also for workers that never registered.
 pub fn worker_removed() -> Endpoint {
     Endpoint::post("workerRemoved", handle_worker_removed)
         .scopes(Scope("worker-manager:remove-worker:<taskQueueId>/<workerGroup>/<workerId>"))

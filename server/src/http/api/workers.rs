@@ -7,7 +7,6 @@ use tenure_domain::worker::check_info;
 use tenure_engine::ops::workers::{self as ops, KnownWorker, Name};
 use tenure_store::workers::{Quarantine, QuarantineRow, Wanted, WorkerRow};
 
-/// Default reason in the history of quarantines.
 const NO_INFO: &str = "[unspecified]";
 
 const DAY_MINUTES: i64 = 24 * 60;
@@ -98,7 +97,7 @@ impl From<KnownWorker> for WorkerBody {
     }
 }
 
-/// The worker in the path, if its queue can exist. Call this after checking the caller's scopes.
+/// Call this after checking the scopes.
 fn name(call: &Call) -> Result<Name, ApiError> {
     let (queue, group, id) = (call.queue_of_halves()?, call.worker_group()?, call.worker_id()?);
     let missing = || {
@@ -111,7 +110,6 @@ fn name(call: &Call) -> Result<Name, ApiError> {
     Ok(Name { queue: queue.ok_or_else(missing)?, group: group.to_string(), id: id.to_string() })
 }
 
-/// The example worker.
 fn a_worker(sample: &Sample) -> Value {
     json!({
         "provisionerId": "acme",
@@ -128,9 +126,7 @@ fn a_worker(sample: &Sample) -> Value {
     })
 }
 
-/// `PUT /provisioners/:provisionerId/worker-types/:workerType/:workerGroup/:workerId`. The path of
-/// quarantineWorker has one segment more, so the two differ even if the worker group is called
-/// `workers`.
+/// The path of quarantineWorker has one segment more, even with a worker group called `workers`.
 pub fn declare_worker() -> Endpoint {
     Endpoint::put("declareWorker", handle_declare_worker).scopes(SCOPES).early_check(may_declare).described(
         "queue",
@@ -139,7 +135,7 @@ pub fn declare_worker() -> Endpoint {
     )
 }
 
-/// The only property, so the scope is required in every case.
+/// The expiry is the only property.
 const SCOPES: Template = Scope("queue:declare-worker:<provisionerId>/<workerType>/<workerGroup>/<workerId>#expires");
 
 fn describe_declare_worker(operation: Operation, sample: &Sample) -> Operation {
@@ -162,14 +158,13 @@ async fn handle_declare_worker(app: Api, call: Arc<Call>) -> Result<Response, Ap
     ok(&WorkerBody::from(worker))
 }
 
-/// The worker in the path. Its queue id must be valid, because the worker is created if missing.
+/// The queue id must be valid, because a missing worker is created.
 fn declared(call: &Call) -> Result<Name, ApiError> {
     let queue = TaskQueueId::new(&call.provisioner_id()?, &call.worker_type()?);
     let (group, id) = (call.worker_group()?, call.worker_id()?);
     Ok(Name { queue, group: group.to_string(), id: id.to_string() })
 }
 
-/// Checks the scopes and the arguments of declareWorker.
 fn may_declare(call: &Call) -> Result<(), ApiError> {
     call.authorize_by_path()?;
     call.no_query()?;
@@ -300,13 +295,12 @@ fn entry(row: WorkerRow) -> Result<Entry, ApiError> {
     })
 }
 
-/// Splits a continuation token. Neither part contains a slash.
+/// Neither part contains a slash.
 fn split(place: &str) -> Result<(&str, &str), ApiError> {
     place.split_once('/').ok_or_else(ApiError::unknown_token)
 }
 
-/// Client id recorded for quarantines without credentials. The role `anonymous` must grant them the
-/// scope.
+/// Recorded for requests without credentials, if the role `anonymous` has the scope.
 const ANONYMOUS: &str = "anonymous";
 
 /// `PUT /provisioners/:provisionerId/worker-types/:workerType/workers/:workerGroup/:workerId`
@@ -355,7 +349,6 @@ async fn handle_quarantine_worker(app: Api, call: Arc<Call>) -> Result<Response,
     ok(&WorkerBody::from(worker))
 }
 
-/// Checks the scopes and the arguments of quarantineWorker.
 fn may_quarantine(call: &Call) -> Result<(), ApiError> {
     call.authorize_by_path()?;
     call.no_query()?;

@@ -142,7 +142,7 @@ async fn read(app: &StoredBytes, generation: &Generation, range: Range<u64>, par
     Ok(stream(app, app.downloads.enter(), reader, Bytes::new(), parts))
 }
 
-/// Falls back to the stored bytes if their declared encoding is wrong.
+/// Decodes the bytes; falls back to the stored ones if their declared encoding is wrong.
 async fn decoded(
     app: &StoredBytes,
     generation: &Generation,

@@ -1,3 +1,5 @@
+//! The two kinds of URLs for stored bytes.
+
 use http::request::Parts;
 use http::{HeaderValue, Method};
 use serde_json::{Value, json};

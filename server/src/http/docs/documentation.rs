@@ -1,4 +1,4 @@
-//! The OpenAPI document and its user interface, both embedded in the program.
+//! The OpenAPI document and its embedded user interface.
 
 use std::sync::{Arc, LazyLock};
 
@@ -20,14 +20,14 @@ use crate::http::docs::state::{Docs, Endpoint};
 use crate::http::error::ApiError;
 use crate::http::files::{File, Life};
 
-/// The interface's pages may run and show only bundled files and call this server. They set styles
-/// in attributes.
+/// Pages run and show only embedded files, and call only this server. They set styles in
+/// attributes.
 const POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 );
 
-/// Lifetime of the rendered document. Its dates stay valid for longer, and rendering is expensive.
+/// The dates stay valid for longer, but rendering is expensive.
 const DOCUMENT_LIFE_MS: i64 = 60_000;
 
 /// A relative URL works below any root URL. The browser stores no access tokens.
@@ -43,7 +43,7 @@ static SETTINGS: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
     )
 });
 
-/// `GET /openapi.json`: its examples work on the day of the request.
+/// The examples work on the day of the request.
 pub fn openapi() -> Endpoint {
     Endpoint::get("openapi", answer_document).no_pool().described("service", "This document", |operation, _| {
         operation
@@ -59,7 +59,7 @@ pub fn openapi() -> Endpoint {
     })
 }
 
-/// `GET /docs`: redirects, because the interface's files are relative to `/docs/`.
+/// The interface's files are relative to `/docs/`.
 pub fn docs() -> Endpoint {
     let summary = "The way to the user interface of this document";
     Endpoint::get("docs", redirect).no_pool().described("service", summary, |operation, _| {
@@ -118,8 +118,7 @@ async fn answer_file(app: Docs, call: Arc<Call>) -> Result<Response, ApiError> {
     }
 }
 
-/// Finds an embedded file, which is cheap. Unknown names are refused before anything is rendered or
-/// waited for.
+/// Cheap: unknown names are refused before any rendering or waiting.
 fn find_file(name: &str) -> Result<SwaggerFile<'static>, ApiError> {
     let found = serve(name, Arc::clone(&SETTINGS)).map_err(|error| ApiError::internal(&error.to_string()))?;
     found.ok_or_else(|| ApiError::new(ErrorCode::ResourceNotFound, format!("the documentation has no file {name:?}")))

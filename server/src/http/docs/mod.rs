@@ -1,9 +1,7 @@
-//! The OpenAPI document, built from the route table and the descriptions of operations.
+//! The OpenAPI document, generated from the route table and the operations' descriptions.
 //!
-//! Paths, methods and names come from the routing table, bodies from the serialized types, error
-//! statuses from the error codes, and scopes from the checked templates. Only sentences and
-//! examples are written by hand, beside each handler. Tests check them against the schemas and a
-//! real server.
+//! Paths, methods, bodies, statuses and scopes come from code. Sentences and examples are written
+//! beside each handler; tests check them against the schemas and a real server.
 
 pub(super) mod documentation;
 pub(super) mod operation;
@@ -29,7 +27,6 @@ use super::error::ErrorBody;
 use super::poll::description::{error_schema, message_schema};
 use super::routes::Route;
 
-/// Tags of operations and their meanings.
 const TAGS: [(&str, &str); 8] = [
     ("queue", "The Taskcluster Queue API: tasks, claims, reports, counts"),
     ("object", "The Taskcluster Object API: uploads and downloads"),
@@ -41,10 +38,10 @@ const TAGS: [(&str, &str); 8] = [
     ("service", "Health, measurements, documentation"),
 ];
 
-/// Operation shown in examples of errors, if it can return the error.
+/// Preferred source of the examples of errors.
 const EXAMPLE: &str = "createTask";
 
-/// Describes each endpoint once, in the order of the tags.
+/// Each endpoint once, ordered by tag.
 fn operations(routes: &[Route], sample: &Sample) -> Vec<Operation> {
     let mut described = BTreeSet::new();
     let first = routes.iter().filter(|route| described.insert(route.endpoint.name));
@@ -53,7 +50,7 @@ fn operations(routes: &[Route], sample: &Sample) -> Vec<Operation> {
     operations
 }
 
-/// Renders the document with one line per operation and schema, for small diffs.
+/// One line per operation and schema, for small diffs.
 #[must_use]
 pub fn in_lines(document: &Value) -> String {
     fn text(value: &Value, depth: usize) -> String {
@@ -71,7 +68,6 @@ pub fn in_lines(document: &Value) -> String {
     text(document, 0)
 }
 
-/// Builds the document of these routes.
 #[must_use]
 pub fn document(routes: &[Route], sample: &Sample) -> Value {
     describe(routes, operations(routes, sample), sample)
@@ -86,7 +82,7 @@ fn describe(routes: &[Route], operations: Vec<Operation>, sample: &Sample) -> Va
     let examples = error_examples(&operations);
     let targets = link_targets(routes, &operations);
     for mut operation in operations {
-        // The document allows a name only once, so the text lists an operation's further paths.
+        // A name may occur only once, so further paths are listed in the text.
         let mut at = routes.iter().filter(|route| route.endpoint.name == operation.name);
         let Some(route) = at.next() else { continue };
         schemas.append(&mut operation.schemas);
@@ -111,7 +107,7 @@ fn describe(routes: &[Route], operations: Vec<Operation>, sample: &Sample) -> Va
             "description": ABOUT,
             "license": {"name": "MPL-2.0", "identifier": "MPL-2.0"},
         },
-        // Relative to the document, to work behind any proxy.
+        // Relative, to work behind any proxy.
         "servers": [{"url": ".", "description": "The server that this document came from"}],
         "tags": TAGS.map(|(name, about)| json!({"name": name, "description": about})),
         "paths": paths,
@@ -157,7 +153,7 @@ fn security_schemes() -> Value {
     })
 }
 
-/// Operations with path parameters, and the parameters' names.
+/// With the names of their path parameters.
 fn link_targets(routes: &[Route], operations: &[Operation]) -> Vec<(&'static str, Vec<String>)> {
     let of_one = |operation: &Operation| {
         let route = routes.iter().find(|route| route.endpoint.name == operation.name)?;
@@ -166,7 +162,7 @@ fn link_targets(routes: &[Route], operations: &[Operation]) -> Vec<(&'static str
     operations.iter().filter_map(of_one).collect()
 }
 
-/// Links to operations whose path parameters are all among the values that `operation` names.
+/// Links to the operations whose path parameters are all in `operation.names`.
 fn links(operation: &Operation, targets: &[(&'static str, Vec<String>)]) -> Map<String, Value> {
     let value = |name: &String| operation.names.iter().find(|(key, _)| key == name).map(|(_, value)| *value);
     let link = |(target, names): &(&'static str, Vec<String>)| {
@@ -286,7 +282,7 @@ fn error_xml(refusals: &[&Refusal]) -> Value {
     }})
 }
 
-/// All errors with one code have the same form; only the message differs.
+/// Errors with one code differ only in the message.
 fn examples(refusals: &[&Refusal]) -> Map<String, Value> {
     let refer = |refusal: &&Refusal| {
         let name = example_name(refusal);
@@ -303,7 +299,6 @@ fn example_name(refusal: &Refusal) -> String {
     }
 }
 
-/// An example of every error that some operation can return.
 fn error_examples(operations: &[Operation]) -> Map<String, Value> {
     let one = |refusal: &Refusal| {
         let (code, when) = (&refusal.code, &refusal.when);
@@ -322,12 +317,10 @@ fn error_examples(operations: &[Operation]) -> Map<String, Value> {
         (example_name(refusal), json!({"value": value}))
     };
     let example = operations.iter().filter(|operation| operation.name == EXAMPLE);
-    // The last example wins.
     operations.iter().rev().chain(example).flat_map(|operation| operation.refusals.iter().map(one)).collect()
 }
 
-/// Removes null from optional fields, which utoipa declares nullable. In this API such fields are
-/// absent instead.
+/// Optional fields are absent in this API, but nullable for utoipa.
 fn absent_not_null(schema: &mut Value) {
     match schema {
         Value::Array(parts) => parts.iter_mut().for_each(absent_not_null),

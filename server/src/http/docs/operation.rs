@@ -1,5 +1,5 @@
-//! The description of one operation, built line by line beside its handler. Parts common to a kind
-//! of operation, such as errors that all of them can return, are added here.
+//! The description of an operation, built beside its handler. Parts common to all operations of a
+//! kind are added here.
 
 use serde_json::{Map, Value, json};
 use tenure_api::errors::ErrorCode;
@@ -14,21 +14,16 @@ use crate::http::body::BODY_MAX;
 use crate::http::poll::error::Code;
 use crate::http::scopes::Template;
 
-/// Schemas by name, as utoipa returns them.
+/// As utoipa returns them.
 pub type Schemas = Vec<(String, RefOr<Schema>)>;
 
-/// Format of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::http) enum Form {
-    /// The usual format of the API.
     Api,
-    /// Format of the poll API.
     Queue,
-    /// Format of stored bytes.
     Artifact,
 }
 
-/// A refusal: code, status and condition.
 #[derive(Clone, Debug)]
 pub(in crate::http) struct Refusal {
     pub(in crate::http) code: String,
@@ -39,27 +34,25 @@ pub(in crate::http) struct Refusal {
 
 #[derive(Clone)]
 pub struct Operation {
-    /// Operation name in the API; its route has the same name.
+    /// Operation name in the API and in routes.
     pub name: &'static str,
     pub(in crate::http) tag: &'static str,
     /// `stable`, `experimental` or `deprecated`, as in Taskcluster.
     pub(in crate::http) stability: &'static str,
-    /// Heading in a reference.
     pub(in crate::http) category: &'static str,
     pub(in crate::http) summary: &'static str,
     pub(in crate::http) about: String,
     pub(in crate::http) access: Access,
-    /// Query parameters and headers.
+    /// Of the query, and headers.
     pub(in crate::http) parameters: Vec<Value>,
     pub(in crate::http) request: Option<Value>,
     pub(in crate::http) answers: Vec<(u16, Value)>,
     pub(in crate::http) refusals: Vec<Refusal>,
     pub(in crate::http) schemas: Schemas,
-    /// Values for the path parameters of other operations; see [`Operation::names`].
+    /// See [`Operation::names`].
     pub(in crate::http) names: Vec<(&'static str, &'static str)>,
 }
 
-/// Default heading for a tag's operations.
 fn heading(tag: &str) -> &'static str {
     match tag {
         "queue" => "Tasks",
@@ -72,8 +65,7 @@ fn heading(tag: &str) -> &'static str {
     }
 }
 
-/// When a body is too large. An open operation does not authenticate its caller before it reads the
-/// body.
+/// An open operation reads the body before it authenticates.
 fn when_too_large(access: Access, anonymous_body_max: usize) -> String {
     let anonymous_kib = anonymous_body_max >> 10;
     if anonymous_body_max == BODY_MAX {
@@ -86,8 +78,8 @@ fn when_too_large(access: Access, anonymous_body_max: usize) -> String {
 }
 
 impl Operation {
-    /// Creates a description with the refusals common to this access. `anonymous_body_max` is the
-    /// body limit for callers without credentials, in bytes.
+    /// Adds the refusals common to this access. `anonymous_body_max` is in bytes, for callers
+    /// without credentials.
     pub(in crate::http) fn new(
         name: &'static str,
         tag: &'static str,
@@ -128,8 +120,6 @@ impl Operation {
             .refuses(ErrorCode::ServiceUnavailable, "overload, or the database is away; send the same request again")
     }
 
-    /// Adds the refusals of an operation that authenticates its caller and refuses unknown
-    /// parameters.
     fn with_scopes(self, scopes: &Template) -> Self {
         let needed = scopes::in_words(&scopes.to_json());
         self.refuses(ErrorCode::AuthenticationFailed, "there are credentials, and they are wrong or have expired")
@@ -162,13 +152,11 @@ impl Operation {
         .refuses_artifact(blobs::Code::Unavailable, "overload, or the database or the artifact store is away")
     }
 
-    /// Marks the operation as subject to change.
     #[must_use]
     pub fn experimental(self) -> Self {
         Self { stability: "experimental", ..self }
     }
 
-    /// Marks the operation as superseded.
     #[must_use]
     pub fn deprecated(self) -> Self {
         Self { stability: "deprecated", ..self }
@@ -180,14 +168,14 @@ impl Operation {
         Self { category, ..self }
     }
 
-    /// Sets the details after the summary, as Markdown.
+    /// Sets details after the summary, as Markdown.
     #[must_use]
     pub fn about(mut self, text: &str) -> Self {
         text.clone_into(&mut self.about);
         self
     }
 
-    /// Adds a query parameter. With a null example it is omitted unless a value is given.
+    /// A null example means that the parameter is omitted by default.
     #[must_use]
     pub fn query(mut self, name: &str, about: &str, schema: &Value, example: &Value) -> Self {
         let mut parameter = json!({"in": "query", "name": name, "description": about, "schema": schema});
@@ -198,7 +186,7 @@ impl Operation {
         self
     }
 
-    /// Makes the most recent query parameter required.
+    /// Makes the latest query parameter required.
     #[must_use]
     pub fn required(mut self) -> Self {
         if let Some(last) = self.parameters.last_mut() {
@@ -207,22 +195,21 @@ impl Operation {
         self
     }
 
-    /// Declares values of the request or response that are path parameters of other operations.
-    /// Each pair is a parameter's name and a runtime expression, as in OpenAPI's links.
+    /// Declares values that are path parameters of other operations: name and runtime expression,
+    /// as in OpenAPI's links.
     #[must_use]
     pub fn names(mut self, values: &[(&'static str, &'static str)]) -> Self {
         self.names = values.to_vec();
         self
     }
 
-    /// Adds an optional request header.
     #[must_use]
     pub fn header(mut self, name: &str, about: &str, schema: &Value) -> Self {
         self.parameters.push(json!({"in": "header", "name": name, "description": about, "schema": schema}));
         self
     }
 
-    /// Sets the request body with a valid example.
+    /// The example must be valid.
     #[must_use]
     pub fn takes<T: ToSchema>(mut self, example: &Value) -> Self {
         let content = json!({"application/json": {"schema": self.refer::<T>(), "example": example}});
@@ -230,14 +217,12 @@ impl Operation {
         self.checks_body()
     }
 
-    /// Adds the refusals of invalid bodies.
     #[must_use]
     pub fn checks_body(self) -> Self {
         self.refuses(ErrorCode::MalformedPayload, "the body is not JSON, or is not sent as `application/json`")
             .refuses(ErrorCode::InputValidationError, "the body does not fit its schema; the message names the field")
     }
 
-    /// Sets a request body of either form, with a valid example.
     #[must_use]
     pub fn takes_either<T: ToSchema, U: ToSchema>(self, example: &Value) -> Self {
         let mut taking = self.takes::<T>(example);
@@ -248,42 +233,37 @@ impl Operation {
         taking
     }
 
-    /// Sets an optional request body.
     #[must_use]
     pub fn may_take_json<T: ToSchema>(mut self, example: &Value) -> Self {
         let schema = self.refer::<T>();
         self.may_take("application/json", &schema, example)
     }
 
-    /// Sets an optional request body of another media type.
     #[must_use]
     pub fn may_take(mut self, media_type: &str, schema: &Value, example: &Value) -> Self {
         self.request = Some(json!({"content": {media_type: {"schema": schema, "example": example}}}));
         self
     }
 
-    /// Adds a schema that a response refers to by name.
     #[must_use]
     pub fn with_schema<T: ToSchema>(mut self) -> Self {
         self.refer::<T>();
         self
     }
 
-    /// Adds the response of success.
     #[must_use]
     pub fn answers<T: ToSchema>(mut self, about: &str, example: &Value) -> Self {
         let schema = self.refer::<T>();
         self.answers_with(200, about, "application/json", &schema, example)
     }
 
-    /// Adds a JSON response with this status.
     #[must_use]
     pub fn answers_json<T: ToSchema>(mut self, status: u16, about: &str, example: &Value) -> Self {
         let schema = self.refer::<T>();
         self.answers_with(status, about, "application/json", &schema, example)
     }
 
-    /// Adds a redirect with these further headers. The body repeats the target.
+    /// Adds a 303, whose body repeats the target.
     #[must_use]
     pub fn moves<T: ToSchema>(self, about: &str, example: &Value, headers: &[(&str, &str)]) -> Self {
         let mut moving = self.answers_json::<T>(303, about, example);
@@ -297,7 +277,6 @@ impl Operation {
         moving
     }
 
-    /// Adds a response with this status and media type.
     #[must_use]
     pub fn answers_with(mut self, status: u16, about: &str, media_type: &str, schema: &Value, example: &Value) -> Self {
         let content = json!({media_type: {"schema": schema, "example": example}});
@@ -305,7 +284,6 @@ impl Operation {
         self
     }
 
-    /// Adds a response without a body, with these headers.
     #[must_use]
     pub fn answers_empty(mut self, status: u16, about: &str, headers: &[(&str, &str)]) -> Self {
         let header = |about: &str| json!({"description": about, "schema": {"type": "string"}});
@@ -319,7 +297,6 @@ impl Operation {
         self
     }
 
-    /// Adds an error and its condition.
     #[must_use]
     pub fn refuses(mut self, code: ErrorCode, when: &str) -> Self {
         let (status, code, when) = (code.status(), code.as_str().to_owned(), when.to_owned());
@@ -327,7 +304,6 @@ impl Operation {
         self
     }
 
-    /// Adds an error in the format of the poll API.
     #[must_use]
     pub(in crate::http) fn refuses_xml(mut self, code: Code, when: &str) -> Self {
         let (status, code, when) = (code.status().as_u16(), format!("{code:?}"), when.to_owned());
@@ -335,7 +311,6 @@ impl Operation {
         self
     }
 
-    /// Adds an error in the format of stored bytes.
     #[must_use]
     pub(in crate::http) fn refuses_artifact(mut self, code: blobs::Code, when: &str) -> Self {
         let (status, code, when) = (code.status().as_u16(), format!("{code:?}"), when.to_owned());
@@ -343,14 +318,12 @@ impl Operation {
         self
     }
 
-    /// Sets a request body of arbitrary bytes.
     #[must_use]
     pub fn takes_bytes(mut self) -> Self {
         self.request = Some(json!({"required": false, "content": {"*/*": {}}}));
         self
     }
 
-    /// Adds a response of arbitrary bytes.
     #[must_use]
     pub fn answers_bytes(mut self, status: u16, about: &str, headers: &[(&str, &str)]) -> Self {
         self = self.answers_empty(status, about, headers);

@@ -1,4 +1,4 @@
-//! Path parameters: the meaning of each name, in every path.
+//! Path parameters, with one meaning per name.
 
 use serde_json::{Value, json};
 use tenure_api::errors::ErrorCode::InputError;
@@ -14,21 +14,19 @@ use tenure_domain::policy::options::KEY_CHARS_MAX;
 use tenure_domain::roles::ROLE_ID_MAX;
 use tenure_store::clients::CLIENT_ID_MAX;
 
-/// Name of the example artifact and object. Anonymous callers may not read it.
+/// Artifact and object of the examples. Anonymous callers may not read it.
 pub(in crate::http) const ARTIFACT: &str = "logs/build.log";
 /// Printable ASCII that does not end in two stars.
 const ROLE_ID: &str = r"^([\x20-\x7e]*[\x20-)+-\x7e])?\*?$";
 const CLIENT_ID: &str = "^[A-Za-z0-9!@/:.+|_-]*$";
 
-/// Schema of a prefix of client ids.
 pub(in crate::http) fn client_prefix() -> Value {
     json!({"type": "string", "pattern": CLIENT_ID, "maxLength": CLIENT_ID_MAX})
 }
 
-/// Reason for refusing a query string that the operation does not take.
+/// For an operation without a query.
 pub(in crate::http) const UNKNOWN_ARGUMENT: &str = "a parameter of the query, which has none";
 
-/// Schema of a page with its entries in this field.
 pub(in crate::http) fn page_of(field: &str, items: &Value) -> Value {
     let token = json!({"type": "string", "description": "For the next page; absent on the last one"});
     json!({
@@ -38,12 +36,10 @@ pub(in crate::http) fn page_of(field: &str, items: &Value) -> Value {
     })
 }
 
-/// Schema of a token from an earlier page.
 fn token() -> Value {
     json!({"type": "string", "minLength": 1})
 }
 
-/// Describes a list in pages.
 pub(in crate::http) fn paged(operation: Operation) -> Operation {
     paged_from_anywhere(operation).refuses(InputError, "`continuationToken` is not one of ours")
 }
@@ -53,7 +49,6 @@ pub(in crate::http) fn paged_from_anywhere(operation: Operation) -> Operation {
     paged_up_to(operation, PAGE_MAX)
 }
 
-/// As [`paged_from_anywhere`], with at most this many entries per page.
 pub(in crate::http) fn paged_up_to(operation: Operation, most: usize) -> Operation {
     let limit = json!({"type": "integer", "minimum": 1, "default": most});
     let about = format!("Entries of one page; more than {most} counts as {most}");
@@ -65,12 +60,10 @@ pub(in crate::http) fn paged_up_to(operation: Operation, most: usize) -> Operati
     )
 }
 
-/// Names of a path's parameters.
 pub(in crate::http) fn names(path: &str) -> Vec<String> {
     path.split('{').skip(1).filter_map(|rest| rest.split_once('}')).map(|(name, _)| name.to_owned()).collect()
 }
 
-/// Describes a path's parameters.
 pub(in crate::http) fn of_path(path: &str, sample: &Sample) -> Vec<Value> {
     names(path).iter().map(|name| one(name, sample)).collect()
 }
@@ -131,7 +124,7 @@ fn one(name: &str, sample: &Sample) -> Value {
     json!({"in": "path", "name": name, "required": true, "description": about, "schema": schema, "example": example})
 }
 
-/// Removes a schema's description and examples, which would replace the parameter's.
+/// Omits the schema's description and examples, which would hide the parameter's.
 fn of<T: PartialSchema>() -> Value {
     let mut schema = serde_json::to_value(T::schema()).expect("a schema is JSON");
     if let Value::Object(fields) = &mut schema {

@@ -88,7 +88,7 @@ async fn find(app: &Docs, call: &Call, path: String) -> Result<Response, ApiErro
         let message = format!("there is no {path:?}; /references/manifest.json lists what there is");
         ApiError::new(ErrorCode::ResourceNotFound, message)
     };
-    // Once the existing paths are known, others are refused at once.
+    // Refuses unknown paths at once, if the existing ones are known.
     if app.references.get().is_some_and(|references| references.find(&path).is_none()) {
         return Err(none());
     }

@@ -1,8 +1,7 @@
-//! References and schemas in Taskcluster's formats, for client generators: the manifest, each
-//! service's operations, the queue's exchanges and metrics, and the schemas of their bodies. All
-//! but the metrics have the same source as the OpenAPI document, so the two cannot diverge.
+//! References and schemas in Taskcluster's formats, for client generators. All but the metrics are
+//! generated like the OpenAPI document, so the two cannot diverge.
 //!
-//! Schemas are JSON Schema, draft 7. Their URLs are absolute, below the root URL.
+//! Schemas are JSON Schema, draft 7, with absolute URLs below the root URL.
 
 mod exchanges;
 mod metrics;
@@ -22,7 +21,6 @@ use super::{document, operations as all_operations};
 use crate::http::access::Access;
 use crate::http::routes::Route;
 
-/// A service with a reference.
 struct Service {
     name: &'static str,
     title: &'static str,
@@ -38,20 +36,18 @@ const SERVICES: [Service; 6] = [
     Service { name: "tenure", title: "Tenure", about: "What Tenure has beyond Taskcluster's services." },
 ];
 
-/// All references and schemas of a server, as JSON by path.
+/// JSON by path.
 pub struct References {
     files: BTreeMap<String, String>,
 }
 
 impl References {
-    /// Builds the references of a server.
     #[must_use]
     pub fn new(root_url: &str, routes: &[Route]) -> Self {
         let values = all(root_url, routes);
         Self { files: values.into_iter().map(|(path, value)| (path, value.to_string())).collect() }
     }
 
-    /// Returns the file at a path.
     #[must_use]
     pub fn find(&self, path: &str) -> Option<&str> {
         self.files.get(path).map(String::as_str)
@@ -89,7 +85,7 @@ fn api(service: &Service, routes: &[Route], operations: &[Operation], schemas: &
     let mut entries: Vec<Value> = Vec::new();
     for route in routes {
         let Some(below) = route.path.strip_prefix(&prefix) else { continue };
-        // An operation with several paths is listed once, at the first of them.
+        // Only the first of several paths is listed.
         if entries.iter().any(|entry| entry["name"] == route.endpoint.name) {
             continue;
         }
@@ -125,8 +121,7 @@ fn entry(route: &Route, below: &str, operation: &Operation, schemas: &mut Schema
     if let Access::Scopes(template) = operation.access {
         entry["scopes"] = template.to_json();
     }
-    // A generated client always sends the input. A body that is ignored if invalid is thus not
-    // declared as input.
+    // Generated clients always send the input, so a body that may be ignored is not declared.
     let is_checked = operation.refusals.iter().any(|refusal| refusal.code == ErrorCode::MalformedPayload.as_str());
     let request = operation.request.as_ref().filter(|_| is_checked);
     if let Some(schema) = request.and_then(body_schema) {

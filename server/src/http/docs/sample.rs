@@ -1,26 +1,22 @@
-//! Values of the examples. A served document contains current dates and a new task id, so its
-//! examples can be sent unchanged.
+//! Values of examples. A served document has current dates and a new task id, so its examples can
+//! be sent unchanged.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::{Value, json};
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::TaskId;
 
-/// Time and task id of the examples.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
-    /// Creation time of the example task.
     pub now: DateTime<Utc>,
     pub task: TaskId,
 }
 
-/// Id of the example queue.
 pub(in crate::http) const QUEUE: &str = "acme/linux";
-/// Id of the example session.
 pub(in crate::http) const SESSION: &str = "b4cf1f7d-1b1c-4a8b-9d3f-5f0f4d6f2a10";
 
 impl Sample {
-    /// The sample for the document in the repository.
+    /// For the document in the repository.
     #[must_use]
     pub fn fixed() -> Self {
         Self {
@@ -29,12 +25,11 @@ impl Sample {
         }
     }
 
-    /// A time this many minutes after the task's creation.
+    /// Relative to the task's creation.
     pub(in crate::http) fn after(&self, minutes: i64) -> Value {
         Timestamp::new(self.now + TimeDelta::minutes(minutes)).to_string().into()
     }
 
-    /// A createTask body.
     pub(in crate::http) fn new_task(&self) -> Value {
         json!({
             "taskQueueId": QUEUE,
@@ -52,7 +47,7 @@ impl Sample {
         })
     }
 
-    /// The definition of the same task, as stored.
+    /// As stored.
     pub(in crate::http) fn definition(&self) -> Value {
         let mut task = self.new_task();
         let defaults = json!({
@@ -75,7 +70,7 @@ impl Sample {
         task
     }
 
-    /// Status of the task once its only run has this state: `pending`, `running` or a final state.
+    /// After its only run reached `state`: `pending`, `running` or a final state.
     pub(in crate::http) fn status(&self, state: &str) -> Value {
         let mut run = json!({"runId": 0, "state": state, "reasonCreated": "scheduled", "scheduled": self.after(0)});
         if state != "pending" {
@@ -105,14 +100,14 @@ impl Sample {
         })
     }
 
-    /// A claim from claimWork or claimTask.
+    /// As from claimWork or claimTask.
     pub(in crate::http) fn claim(&self) -> Value {
         let mut claim = self.renewed_claim();
         claim["task"] = self.definition();
         claim
     }
 
-    /// A claim from reclaimTask.
+    /// As from reclaimTask.
     pub(in crate::http) fn renewed_claim(&self) -> Value {
         json!({
             "status": self.status("running"),

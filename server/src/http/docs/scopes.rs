@@ -1,13 +1,11 @@
-//! Renders scope templates as text and checks them against the anonymous role. Templates have the
-//! form of Taskcluster's API references: a text such as `queue:status:<taskId>`, `{"AllOf":
-//! [...]}`, `{"AnyOf": [...]}`, `{"for": x, "in": list, "each": text}`, and `{"if": condition,
-//! "then": expression}`.
+//! Renders printed scope templates ([`Template::to_json`](crate::http::scopes::Template::to_json)),
+//! and checks them against the anonymous role.
 
 use serde_json::Value;
 
 use tenure_domain::scopes::{ANONYMOUS, satisfies};
 
-/// Renders the expression as Markdown.
+/// As Markdown.
 pub(super) fn in_words(expression: &Value) -> String {
     let text = |key: &str| expression[key].as_str().unwrap_or_default();
     let list = |parts: &[Value]| parts.iter().map(in_words).collect::<Vec<_>>().join(", ");
@@ -24,11 +22,10 @@ pub(super) fn in_words(expression: &Value) -> String {
     }
 }
 
-/// Lists that are never empty.
 const NEVER_EMPTY: [&str; 2] = ["names", "prioritiesFromHighestToThatOfTheTask"];
 
-/// True if a caller without credentials can satisfy the expression under the default role
-/// `anonymous`. A list that may be empty may require nothing.
+/// True if a caller without credentials may have access: by the default role `anonymous`, or
+/// because a list may be empty.
 pub(super) fn anonymous_has(expression: &Value) -> bool {
     if let Value::String(scope) = expression {
         ANONYMOUS.iter().any(|granted| satisfies(granted, scope))

@@ -7,7 +7,6 @@ use crate::http::files::Files;
 use crate::http::intake::Intake;
 use crate::http::routes::Route;
 
-/// Clones share the state.
 pub type Docs = Arc<DocsState>;
 
 pub type Endpoint = crate::http::endpoint::Endpoint<DocsState>;
@@ -15,10 +14,10 @@ pub type Endpoint = crate::http::endpoint::Endpoint<DocsState>;
 pub struct DocsState {
     pub intake: Arc<Intake>,
     pub files: Files,
-    /// Public base URL of the server, without a trailing slash.
+    /// Without a trailing slash.
     pub root_url: String,
     pub routes: Vec<Route>,
-    /// References and schemas, built on the first request.
+    /// Built on the first request.
     pub references: OnceLock<References>,
 }
 

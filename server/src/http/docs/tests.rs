@@ -15,7 +15,7 @@ fn fixed() -> Value {
     document(&routes(), &Sample::fixed())
 }
 
-/// Path, method and description of every operation.
+/// Path, method and description.
 fn described(document: &Value) -> Vec<(String, String, Value)> {
     let paths = document["paths"].as_object().unwrap();
     let of_path = |(path, methods): (&String, &Value)| {
@@ -37,9 +37,8 @@ fn operation_names_are_unique() {
     assert_eq!(operations(&table, &Sample::fixed()).len(), by_name.len());
 }
 
-/// Values that handlers take from the body or the database. A missing value causes a 500.
-/// tests/tests/it/openapi.rs proves them by sending each operation with exactly the described
-/// scopes.
+/// From the body or the database. tests/tests/it/openapi.rs proves that handlers supply them: a
+/// missing value is a 500.
 const GIVEN: [&str; 13] = [
     "cacheName",
     "priority",
@@ -146,13 +145,11 @@ fn every_reference_resolves() {
     }
 }
 
-/// Resolves a reference.
 fn resolve<'a>(document: &'a Value, reference: &Value) -> &'a Value {
     document.pointer(reference["$ref"].as_str().unwrap().trim_start_matches('#')).unwrap()
 }
 
-/// True if a schema declares the type `object`, which code generators need in each part of an
-/// `allOf`.
+/// Code generators need the type in each part of an `allOf`.
 fn is_object(document: &Value, schema: &Value) -> bool {
     if schema.get("$ref").is_some() {
         return is_object(document, resolve(document, schema));
@@ -183,7 +180,6 @@ fn every_part_of_an_all_of_is_an_object() {
     assert!(check(&document, &document, "#") > 100);
 }
 
-/// Builds a validator for a schema in the document, with all components.
 fn schema_in(document: &Value, schema: &Value) -> jsonschema::Validator {
     let mut schema = schema.clone();
     schema["components"] = document["components"].clone();

@@ -13,14 +13,12 @@ use super::layout::{self, Page};
 use super::state::Site;
 use super::visit::{NoVisit, Visit};
 
-/// Loads only the server's own style sheet and icon, sends forms only to this server, and forbids
-/// framing.
+/// Only own styles, icons and form targets; no framing.
 const POLICY: &str =
     "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
-/// `Retry-After` of a 503.
 const RETRY_SECONDS: &str = "1";
 
-/// Reads and authenticates a request. The error is the response.
+/// The error is the response.
 pub(super) async fn read_visit(app: &Site, request: Request) -> Result<Visit, Response> {
     Visit::read(app, request).await.map_err(|none| {
         let NoVisit { visit, status, error } = *none;
@@ -28,7 +26,6 @@ pub(super) async fn read_visit(app: &Site, request: Request) -> Result<Visit, Re
     })
 }
 
-/// Renders an error page.
 pub(super) fn refuse(visit: &Visit, error: &PageError) -> Response {
     answer(error.status(), &layout::frame(visit, &error_page(visit, error)))
 }
@@ -55,7 +52,6 @@ fn error_page(visit: &Visit, error: &PageError) -> Page {
     }
 }
 
-/// Builds a response with a page and the common headers.
 pub(super) fn answer(status: StatusCode, page: &Markup) -> Response {
     let mut response = (status, page.0.clone()).into_response();
     let headers = response.headers_mut();
@@ -66,8 +62,8 @@ pub(super) fn answer(status: StatusCode, page: &Markup) -> Response {
     secured(response)
 }
 
-/// Adds headers that confine a page to this site. The referrer is kept within the site: browsers
-/// would otherwise not state the origin of a form.
+/// Confines a page to this site. Forms need the referrer policy: browsers would otherwise omit the
+/// origin.
 pub(super) fn secured(mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -77,7 +73,6 @@ pub(super) fn secured(mut response: Response) -> Response {
     response
 }
 
-/// Redirects a browser to a page after it sent a form.
 pub(super) fn see_other(location: &str) -> Response {
     let mut response = Response::default();
     *response.status_mut() = StatusCode::SEE_OTHER;

@@ -1,4 +1,4 @@
-//! Artifacts of a task's last run, on the task's page: type, size and link.
+//! Artifacts of a task's last run, on the task's page.
 
 use std::collections::HashMap;
 
@@ -20,10 +20,8 @@ use tenure_domain::scopes::Expression;
 use tenure_engine::blobs::{BlobName, StoredBlob};
 use tenure_store::artifacts;
 
-/// Artifacts in the table.
 const ARTIFACTS_MAX: usize = 100;
 
-/// Artifacts of a run, for the page.
 pub(super) struct Listed {
     task: TaskId,
     run: RunId,
@@ -32,7 +30,7 @@ pub(super) struct Listed {
     anonymous: Principal,
 }
 
-/// Reads the artifacts of a task's last run; none without a run.
+/// None without a run.
 pub(super) async fn find(app: &Site, task: TaskId) -> Result<Option<Listed>, PageError> {
     let anonymous = app.intake.authenticator.anonymous().await.map_err(|error| super::visit::lookup_failed(&error))?;
     let mut conn = app.engine.pool.acquire().await?;
@@ -45,7 +43,6 @@ pub(super) async fn find(app: &Site, task: TaskId) -> Result<Option<Listed>, Pag
     Ok(Some(Listed { task, run, rows, bytes, anonymous }))
 }
 
-/// Renders the section of artifacts.
 pub(super) fn artifacts_section(visit: &Visit, listed: &Listed, now: DateTime<Utc>) -> Markup {
     if listed.rows.is_empty() {
         return Markup::default();
@@ -80,8 +77,7 @@ fn cells(visit: &Visit, listed: &Listed, row: &Stored, now: DateTime<Utc>) -> Ce
     ]
 }
 
-/// An artifact's name. It is a link only if anonymous callers may read the artifact, because the
-/// browser sends no credentials.
+/// Links only artifacts that anonymous callers may read, because the browser sends no credentials.
 fn link(visit: &Visit, listed: &Listed, name: &str) -> Markup {
     if listed.anonymous.authorize(&scopes_to_read(name)).is_err() {
         return html! { (name) };

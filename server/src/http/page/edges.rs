@@ -1,4 +1,4 @@
-//! Dependencies and dependents of a task, on its page, each with its state.
+//! Dependencies and dependents, on a task's page.
 
 use maud::{Markup, html};
 
@@ -8,10 +8,10 @@ use tenure_api::ids::TaskId;
 use tenure_domain::scopes::Expression;
 use tenure_store::page::{EdgeRow, MemberState};
 
-/// Tasks in the table of each direction.
+/// In each direction.
 pub(super) const EDGES_MAX: usize = 100;
 
-/// Renders both directions; an empty one is omitted.
+/// An empty direction is omitted.
 pub(super) fn edges(visit: &Visit, task: TaskId, rows: &[EdgeRow]) -> Markup {
     let (required, dependents): (Vec<&EdgeRow>, Vec<&EdgeRow>) = rows.iter().partition(|row| row.is_required);
     let waits = required.iter().filter(|row| !row.satisfied).count();
@@ -25,7 +25,7 @@ pub(super) fn edges(visit: &Visit, task: TaskId, rows: &[EdgeRow]) -> Markup {
     }
 }
 
-/// A number of rows, read up to one more than shown.
+/// Up to one row more than shown was read.
 fn limited(count: usize) -> String {
     if count > EDGES_MAX { format!("more than {EDGES_MAX}") } else { count.to_string() }
 }
@@ -48,7 +48,7 @@ fn cells(visit: &Visit, row: &EdgeRow) -> Cells {
         MemberState::Unscheduled => "unscheduled",
         MemberState::Run(state) => state.as_str(),
     };
-    // Each task has its own scopes: the visitor may see that it exists, but no more.
+    // Each task has its own scopes: the visitor may see only that it exists.
     let definition = row.definition.as_deref().filter(|_| visit.may(format!("queue:get-task:{}", row.task)));
     let state = if visit.may(format!("queue:status:{}", row.task)) { layout::state(state) } else { layout::none() };
     vec![

@@ -9,15 +9,13 @@ use tenure_store::failure::classify;
 use tenure_store::outage;
 
 pub(super) enum PageError {
-    /// The object does not exist.
     NotFound(String),
-    /// The visitor lacks scopes.
+    /// Lacks scopes.
     Denied(Expression),
-    /// The form is invalid, or not from this site.
+    /// An invalid form, or one from another site.
     Refused(StatusCode, String),
-    /// The database does not respond.
     Unavailable,
-    /// A fault of the server; the log has the cause.
+    /// A server fault; the log has the cause.
     Internal,
 }
 

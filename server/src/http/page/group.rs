@@ -14,7 +14,6 @@ use super::visit::Visit;
 use tenure_store::clock;
 use tenure_store::page::{self, MemberRow, MemberState};
 
-/// Tasks per page.
 const TASKS_MAX: i64 = 200;
 
 /// `GET /group/:taskGroupId`
@@ -66,6 +65,6 @@ pub(super) async fn group(app: Site, visit: Arc<Visit>) -> Result<Page, PageErro
             (section("Tasks", &note, &table(&rows)))
         }
     };
-    // Only the first page refreshes; later ones are read undisturbed.
+    // Later pages are read undisturbed.
     Ok(Page { title: format!("Task group {id}"), refresh: after.is_nil().then_some(REFRESH), body })
 }

@@ -1,4 +1,4 @@
-//! The keys of a queue, on the queue's page.
+//! A queue's keys, on its page.
 
 use maud::{Markup, html};
 use tenure_api::policy::Rate;
@@ -7,11 +7,10 @@ use tenure_api::queue_keys::QueueKey;
 use super::layout::{self, section, table};
 use tenure_engine::ops::queue_keys::Page;
 
-/// Keys in the table.
 pub(super) const KEYS_MAX: u16 = 50;
 
-/// Renders the keys with runs or rules of their own; nothing for a queue without keys. A key is
-/// kept for some time after its last run, so all of the first keys may be idle.
+/// Shows keys with runs or rules of their own. Keys outlive their last run for some time, so all of
+/// the first ones may be idle.
 pub(super) fn keys_section(page: &Page) -> Markup {
     if page.keys.is_empty() {
         if page.next.is_none() {

@@ -1,4 +1,4 @@
-//! Common parts of all pages: the frame and small elements.
+//! The frame and small elements of all pages.
 
 use std::time::Duration;
 
@@ -13,15 +13,13 @@ use tenure_domain::scopes::Expression;
 pub(super) const STYLE: &str = include_str!("style.css");
 pub(super) const ICON: &str = include_str!("icon.svg");
 
-/// A page without its frame.
 pub(super) struct Page {
     pub(super) title: String,
-    /// Interval of the automatic refresh, unless the visitor has stopped it.
+    /// Automatic, unless the visitor has stopped it.
     pub(super) refresh: Option<Duration>,
     pub(super) body: Markup,
 }
 
-/// Renders a page within its frame.
 pub(super) fn frame(visit: &Visit, page: &Page) -> Markup {
     let stopped = visit.query("refresh") == Some("off");
     let refresh = page.refresh.filter(|_| !stopped);
@@ -49,7 +47,7 @@ pub(super) fn frame(visit: &Visit, page: &Page) -> Markup {
     }
 }
 
-/// URL of a static file. It contains a hash of the file, so that browsers may cache it.
+/// The URL contains a hash of the file, so browsers may cache it.
 fn asset(visit: &Visit, name: &str, content: &str) -> String {
     // FNV-1a: a fingerprint, not a secret.
     let print = content
@@ -85,12 +83,11 @@ fn account(visit: &Visit) -> Markup {
     }
 }
 
-/// Renders a section with a heading and a note beside it.
 pub(super) fn section(title: &str, note: &Markup, body: &Markup) -> Markup {
     html! { section.panel { header { h2 { (title) } span.aside { (note) } } (body) } }
 }
 
-/// Renders a section that the visitor may not see, with the required scopes.
+/// Shows the scopes that the visitor lacks.
 pub(super) fn denied(visit: &Visit, required: &Expression) -> Markup {
     html! {
         p { "To see this you need " code { (required) } "." }
@@ -103,12 +100,11 @@ pub(super) fn denied(visit: &Visit, required: &Expression) -> Markup {
     }
 }
 
-/// Renders a note instead of an empty table.
 pub(super) fn empty(body: &Markup) -> Markup {
     html! { div.note { (body) } }
 }
 
-/// Renders a section whose data could not be read in time.
+/// For data not read in time.
 pub(super) fn unread() -> Markup {
     empty(&html! {
         p { "This could not be read in time." }
@@ -116,16 +112,15 @@ pub(super) fn unread() -> Markup {
     })
 }
 
-/// Renders a value that could not be read in time.
+/// For a value not read in time.
 pub(super) fn unread_value() -> Markup {
     html! { span.dim title="This could not be read in time." { "–" } }
 }
 
-/// Cells of a row, each with its column's heading. The prefix `>` marks a column of numbers.
+/// Headings and cells of a row. The prefix `>` marks numbers.
 pub(super) type Cells = Vec<(&'static str, Markup)>;
 
-/// Renders a table; all rows must have the same columns. Each cell repeats its heading, for narrow
-/// screens.
+/// All rows must have the same columns. Cells repeat their headings for narrow screens.
 pub(super) fn table(rows: &[Cells]) -> Markup {
     let words = |heading: &'static str| heading.trim_start_matches('>');
     let is_number = |heading: &str| heading.starts_with('>');
@@ -141,24 +136,23 @@ pub(super) fn table(rows: &[Cells]) -> Markup {
     }
 }
 
-/// Renders a time relative to now, with the exact time as its title.
+/// The exact time is in the title.
 pub(super) fn time(time: DateTime<Utc>, now: DateTime<Utc>) -> Markup {
     let exact = Timestamp::new(time).to_string();
     html! { time datetime=(exact) title=(exact) { (text::relative(time, now)) } }
 }
 
-/// Renders the distance of a time from now, without its direction.
+/// Distance from now, without direction.
 pub(super) fn span(time: DateTime<Utc>, now: DateTime<Utc>) -> Markup {
     let exact = Timestamp::new(time).to_string();
     html! { time datetime=(exact) title=(exact) { (text::span(now - time)) } }
 }
 
-/// Renders a state as a coloured word.
 pub(super) fn state(word: &str) -> Markup {
     html! { span class={ "state " (word) } { (word) } }
 }
 
-/// Renders a link to a task, with the task's name if known.
+/// Shows the task's name, if known.
 pub(super) fn task(visit: &Visit, id: &str, definition: Option<&str>) -> Markup {
     let name = definition.and_then(text::metadata).map(|metadata| metadata.name).filter(|name| !name.trim().is_empty());
     html! {
@@ -177,12 +171,11 @@ pub(super) fn worker(visit: &Visit, group: &str, id: &str) -> Markup {
     html! { a href=(visit.link_to("worker", &[group, id])) { (group) "/" (id) } }
 }
 
-/// Placeholder for an absent value.
 pub(super) fn none() -> Markup {
     html! { span.none { "–" } }
 }
 
-/// Renders a number, dimmed if zero.
+/// Dimmed if zero.
 pub(super) fn number(number: i64) -> Markup {
     html! { span.zero[number == 0] { (text::count(number)) } }
 }

@@ -1,8 +1,7 @@
-//! `/task/<taskId>/log`: a page with the log of a run, which grows while the run continues.
-//! [`tail`] reads the end of the log for the task's page.
+//! `/task/<taskId>/log`: the log of a run, which grows while the run continues.
 //!
-//! The page needs no script: the body is sent as the log is written, and the browser shows what has
-//! arrived. Logs come from untrusted tasks, so every character is escaped.
+//! Without a script: the browser shows the body as it arrives. Logs come from untrusted tasks, so
+//! every character is escaped.
 
 mod tail;
 
@@ -39,30 +38,29 @@ use tenure_store::{artifacts, clock};
 
 pub(super) use self::tail::{log_section, tail};
 
-/// Marks the position of the log in the page. Escaped text cannot contain it.
+/// Position of the log in the page. Escaped text cannot contain it.
 const PLACE: &str = "<!--log-->";
 
-/// Maximum bytes of a character in UTF-8.
+/// In UTF-8.
 const CHARACTER_BYTES_MAX: usize = 4;
 
-/// Decodes a log in pieces; keeps the start of an incomplete character between pieces.
+/// Keeps an incomplete character between pieces.
 #[derive(Default)]
 struct Text {
     rest: Vec<u8>,
 }
 
 impl Text {
-    /// Decodes the next piece. Invalid bytes are marked, and control characters dropped.
+    /// Marks invalid bytes and drops control characters.
     fn take(&mut self, bytes: &[u8]) -> String {
         self.rest.extend_from_slice(bytes);
-        // The last character may continue in the next piece.
         let end = whole_characters(&self.rest);
         let rest = self.rest.split_off(end);
         plain(&std::mem::replace(&mut self.rest, rest))
     }
 }
 
-/// Number of bytes before an incomplete last character.
+/// Length without an incomplete last character.
 fn whole_characters(bytes: &[u8]) -> usize {
     for (back, byte) in (1..).zip(bytes.iter().rev().take(CHARACTER_BYTES_MAX)) {
         let length = match byte {
@@ -77,11 +75,9 @@ fn whole_characters(bytes: &[u8]) -> usize {
     bytes.len()
 }
 
-/// How a run's log is read.
 enum Opened {
-    /// Stored as a whole, at this URL.
+    /// At this URL.
     Whole(String),
-    /// Read in pieces.
     Pieces(RunRef, LiveStream),
 }
 
@@ -120,8 +116,7 @@ async fn open(app: &Site, visit: &Visit) -> Result<Opened, PageError> {
     Ok(Opened::Pieces(of, app.engine.live_logs.open(of, reading).await?))
 }
 
-/// Returns the requested run, or without a request the last one. An invalid run number means no
-/// run.
+/// Defaults to the last run. An invalid number means no run.
 fn find_run<'a>(runs: &'a [Run], wanted: Option<&str>) -> Option<&'a Run> {
     match wanted {
         Some(wanted) => wanted.parse().ok().and_then(|wanted: RunId| runs.iter().find(|run| run.run_id == wanted)),
@@ -165,7 +160,7 @@ async fn find_whole(app: &Site, visit: &Visit, of: RunRef) -> Result<Option<Stri
     let Some((seq, run)) = artifacts::find_run(&mut conn, of.task, Some(of.run)).await? else { return Ok(None) };
     let stored = artifacts::find(&mut conn, seq, run, BACKING_LOG).await?;
     let blob = BlobName::artifact(of.task, of.run, BACKING_LOG);
-    // A row without bytes belongs to an upload that is unfinished or will never finish.
+    // An upload without bytes is unfinished, perhaps for ever.
     let is_uploaded = !app.engine.blobs.find(&mut *conn, std::slice::from_ref(&blob)).await?.is_empty();
     drop(conn);
     let is_whole = |artifact: &tenure_domain::artifact::Artifact| {
@@ -180,7 +175,7 @@ async fn find_whole(app: &Site, visit: &Visit, of: RunRef) -> Result<Option<Stri
     Ok(Some(app.engine.blobs.get_url(&blob, end.timestamp_millis())))
 }
 
-/// Streams the page with the log. Holds `room` until the reader has received everything.
+/// Holds `room` until the reader has everything.
 fn page(visit: &Visit, of: RunRef, pieces: mpsc::Receiver<Bytes>, room: Room) -> Response {
     let task = of.task.to_string();
     let body = html! {
@@ -231,7 +226,7 @@ mod tests {
             let shown: String = log.chunks(piece).map(|bytes| text.take(bytes)).collect();
             assert_eq!(shown, "a[1mé€𝄞\nz\tß", "in pieces of {piece}");
         }
-        // Invalid bytes are marked, and decoding does not wait for the bytes after them.
+        // Invalid bytes do not delay later ones.
         let mut text = Text::default();
         assert_eq!(text.take(b"a\xffb\xe2\x82"), "a\u{fffd}b");
         assert_eq!(text.take(b"\xac."), "€.");

@@ -1,7 +1,7 @@
-//! Login with a client's id and access token, and logout.
+//! Login with a client's id and access token, checked as for HTTP Basic.
 //!
-//! Credentials are checked exactly as for HTTP Basic. An unknown client and a wrong token get the
-//! same response after the same delay, which hides the existence of clients.
+//! An unknown client and a wrong token get the same response after the same delay, to hide which
+//! clients exist.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -28,11 +28,10 @@ use crate::http::body;
 use crate::http::budget::Share;
 use crate::http::connection::Connection;
 
-/// Maximum size of a form, in bytes.
+/// In bytes.
 pub(super) const FORM_MAX: usize = 16 << 10;
 /// Minimum duration of a failed login.
 const FAILURE_DELAY: Duration = Duration::from_millis(500);
-/// Time for a form to arrive.
 const FORM_TIMEOUT: Duration = Duration::from_secs(10);
 const WRONG: &str = "There is no such client, or the access token is wrong.";
 const TOO_MANY: &str = "There is no such client, or the access token is wrong; and there were many wrong logins within a minute. The right \
@@ -65,7 +64,7 @@ pub(super) async fn log_in(State(app): State<Site>, request: Request) -> Respons
     if !is_from_us(&app, request.headers()) {
         return refuse(StatusCode::FORBIDDEN, "The form did not come from this page. Send it from here.", "/", "");
     }
-    // Every connection has an address; behind a proxy it is the proxy's.
+    // Behind a proxy, the proxy's address.
     let peer = request
         .extensions()
         .get::<Connection>()
@@ -90,9 +89,9 @@ pub(super) async fn log_in(State(app): State<Site>, request: Request) -> Respons
         }
         Err(AuthError::Failure(failure)) => {
             let too_many = app.pages.logins.count_wrong(peer, client);
-            // A metric counts the rest. Anyone can send them, and the log would grow with each.
+            // Only a metric counts the rest: anyone can send them, and the log would grow.
             if !too_many {
-                // The typed name may be a token in the wrong field, so it is not logged.
+                // The typed name may be a token in the wrong field.
                 tracing::info!(failed = failure_word(&failure), "a login to the page was refused");
             }
             tokio::time::sleep(FAILURE_DELAY).await;
@@ -111,7 +110,7 @@ pub(super) async fn log_in(State(app): State<Site>, request: Request) -> Respons
     }
 }
 
-/// The reason of a failure, without the typed text.
+/// Without the typed text.
 fn failure_word(failure: &crate::auth::AuthFailure) -> &'static str {
     use crate::auth::AuthFailure;
     match failure {
@@ -130,7 +129,6 @@ pub(super) async fn log_out(State(app): State<Site>, request: Request) -> Respon
         Err(error) => return refuse(&Visit::unknown(&app), &error),
     };
     let gone = cookie(&app, "", 0);
-    // Without a session there is nothing to end.
     let Some(session) = session else { return redirect(&app, "/", &gone) };
     let form = read_form::<LogoutForm>(&app, request).await;
     if !is_from_us(&app, &headers) || !form.is_some_and(|form| session.form_token.matches(&form.token)) {
@@ -143,12 +141,12 @@ pub(super) async fn log_out(State(app): State<Site>, request: Request) -> Respon
     redirect(&app, "/", &gone)
 }
 
-/// Reads a form. None if it is invalid, too large or exceeds the memory budget.
+/// None if invalid, too large or beyond the memory budget.
 pub(super) async fn read_form<T: DeserializeOwned + 'static>(app: &Site, request: Request) -> Option<T> {
     let (mut parts, body) = request.into_parts();
     let reading = body::read(&app.intake.bodies, Share::Anonymous, FORM_MAX, &parts.headers, body);
     let form = tokio::time::timeout(FORM_TIMEOUT, reading).await.ok()?.ok()?;
-    // The form is read from memory, so its length is known.
+    // The form is in memory, with a known length.
     parts.headers.remove(TRANSFER_ENCODING);
     let request = Request::from_parts(parts, Body::from(form.bytes.clone()));
     let Ok(Form(form)) = request.extract::<Form<T>, _>().await else { return None };

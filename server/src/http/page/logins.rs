@@ -1,8 +1,7 @@
-//! Counts failed logins per address and per client, to detect and slow down guessing.
+//! Counts failed logins per address and per client, to slow down guessing.
 //!
-//! The right token is always accepted, regardless of earlier failures. Behind a proxy all visitors
-//! share one address, and anyone can send wrong tokens for any client. So a count never blocks the
-//! check of a login; it only changes the response to a failed one.
+//! The right token is always accepted: behind a proxy all visitors share an address, and anyone can
+//! send wrong tokens. Counts only change the response to a failed login.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -12,20 +11,18 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// Concurrent login checks; others wait. A check does not hold its permit longer than needed.
+/// Concurrent checks; others wait.
 const LOOKS_MAX: usize = 8;
-/// How long a login waits for a permit.
+/// Wait for a permit.
 const TURN_MAX: Duration = Duration::from_secs(5);
-/// Window in which failed logins are counted.
 const WINDOW: Duration = Duration::from_secs(60);
-/// Failed logins per address and window; behind a proxy, of all visitors together.
+/// Behind a proxy, of all visitors together.
 const WRONG_PER_PEER: u32 = 30;
-/// Failed logins per client and window, from all addresses.
+/// From all addresses.
 const WRONG_PER_CLIENT: u32 = 10;
-/// Capacity of each table of counts.
+/// Capacity of each table.
 const REMEMBERED_MAX: usize = 1_000;
 
-/// Recent failed logins, and the permits of login checks.
 pub(super) struct Logins {
     looks: Semaphore,
     peers: Mutex<Counts<IpAddr>>,
@@ -41,13 +38,12 @@ impl Logins {
         }
     }
 
-    /// Waits for a permit to check a login. None after a timeout, which means that the database
-    /// does not respond.
+    /// Waits for a permit to check a login. None after a timeout: the database does not respond.
     pub(super) async fn turn(&self) -> Option<SemaphorePermit<'_>> {
         tokio::time::timeout(TURN_MAX, self.looks.acquire()).await.ok()?.ok()
     }
 
-    /// Counts a failed login. Returns true if there were too many.
+    /// True if there were too many.
     pub(super) fn count_wrong(&self, peer: IpAddr, client: &str) -> bool {
         let now = Instant::now();
         let by_peer = self.peers.lock().unwrap_or_else(PoisonError::into_inner).count(peer, now);
@@ -56,7 +52,7 @@ impl Logins {
     }
 }
 
-/// Counts per key within a window.
+/// Counts per window.
 struct Counts<K> {
     most: u32,
     counts: HashMap<K, (Instant, u32)>,
@@ -67,12 +63,12 @@ impl<K: Eq + Hash> Counts<K> {
         Self { most, counts: HashMap::new() }
     }
 
-    /// Counts an event. Returns true if there were too many.
+    /// True if there were too many.
     fn count(&mut self, key: K, now: Instant) -> bool {
         let goes_on = |since: Instant| now.saturating_duration_since(since) < WINDOW;
         if self.counts.len() >= REMEMBERED_MAX && !self.counts.contains_key(&key) {
             self.counts.retain(|_, (since, _)| goes_on(*since));
-            // This many keys mean many addresses or invented clients, so all counts restart.
+            // From many addresses or for invented clients: restart all counts.
             if self.counts.len() >= REMEMBERED_MAX {
                 self.counts.clear();
             }

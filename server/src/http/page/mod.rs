@@ -1,9 +1,8 @@
-//! The operator's pages: the state of the queues, for browsers. Each page is rendered from one read
-//! of the database, without scripts. A page can change only the visitor's session and the pause of
-//! a queue.
+//! The operator's pages, each rendered from one read of the database, without scripts. They change
+//! only the visitor's session and the pause of a queue.
 //!
-//! maud escapes all external text when the template is compiled. The content security policy would
-//! block any script that slipped through.
+//! maud escapes all external text at compile time. The content security policy would block a script
+//! that slipped through.
 
 mod answer;
 mod artifacts;
@@ -47,7 +46,7 @@ use super::answers;
 use super::budget::Share;
 use super::poll::common::refuse_unknown_path;
 
-/// Browser cache of the style sheet, whose URL changes with its text.
+/// The URL changes with the text.
 const STYLE_CACHE: &str = "public, max-age=86400, immutable";
 
 pub fn router(site: Site) -> Router {
@@ -81,14 +80,13 @@ async fn icon() -> Response {
     (headers, ICON).into_response()
 }
 
-/// Data source of a page; reads of the database take a read slot.
+/// Reads of the database take a read slot.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reads {
     Database,
     Nothing,
 }
 
-/// Turns a page's handler into a route's handler.
 fn page<H, F>(
     reads: Reads,
     handler: H,
@@ -126,8 +124,8 @@ where
     }
 }
 
-/// Charges a page to the share of authenticated callers if the visitor is logged in. Anonymous
-/// readers that stall must not use up the budget of others.
+/// Charges the page to the visitor's share, so that stalled anonymous readers do not use up the
+/// budget.
 fn counted(mut page: Response, logged_in: bool) -> Response {
     answers::note_share(&mut page, if logged_in { Share::Authenticated } else { Share::Anonymous });
     page
@@ -143,7 +141,7 @@ mod tests {
     #[test]
     fn page_budget_depends_on_login() {
         let room = Budget::new("answers", 200 << 10);
-        // More than the share of anonymous callers.
+        // More than the anonymous share.
         let text = "x".repeat(100 << 10);
         let sent = |logged_in| answers::hold(&room, counted(answer(StatusCode::OK, &html! { (text) }), logged_in));
         assert_eq!([false, true].map(|logged_in| sent(logged_in).status().as_u16()), [503, 200]);

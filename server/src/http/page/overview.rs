@@ -1,4 +1,4 @@
-//! `/`: the overview.
+//! `/`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,10 +17,8 @@ use tenure_domain::scopes::Expression;
 use tenure_store::page::{self, ClaimRow, Ends, Filter, QueueRow};
 use tenure_store::{clock, session};
 
-/// Interval of the automatic refresh.
 pub(super) const REFRESH: Duration = Duration::from_secs(5);
-/// Older transactions are marked: while one is open, dead rows cannot be removed and claims become
-/// slower.
+/// While an old transaction is open, dead rows cannot be removed and claims become slower.
 const OLD_TRANSACTION: Duration = Duration::from_secs(60);
 
 /// `GET /`
@@ -66,13 +64,11 @@ pub(super) async fn overview(app: Site, visit: Arc<Visit>) -> Result<Page, PageE
     Ok(Page { title: "Overview".to_owned(), refresh: Some(REFRESH), body })
 }
 
-/// Scopes to see an empty overview. A visitor without them and without a login sees nothing, so
-/// that closed read access is closed here, too.
+/// Scopes to see even an empty overview, so that closed read access is closed here, too.
 fn any_queue() -> Expression {
     Expression::any_of(["queue:list-task-queues", "queue:list-worker-types:*"])
 }
 
-/// Scopes to list all queues, or the queues of this provisioner.
 fn listing_scope(queue: &str) -> Expression {
     let provisioner = queue.split('/').next().unwrap_or_default();
     Expression::any_of(["queue:list-task-queues".to_owned(), format!("queue:list-worker-types:{provisioner}")])

@@ -1,5 +1,4 @@
-//! Pausing and resuming a queue from its page. Requires a login: the form contains the session's
-//! token.
+//! Pausing and resuming a queue. Requires a login: the form contains the session's token.
 
 use std::sync::Arc;
 
@@ -25,7 +24,7 @@ use tenure_domain::scopes::Expression;
 use tenure_engine::ops::queue_policy as ops;
 use tenure_store::clock;
 
-/// Choices for the duration of a pause, in minutes.
+/// In minutes.
 const TIMES: [(i64, &str); 5] = [
     (15, "15 minutes from now"),
     (60, "an hour from now"),
@@ -49,7 +48,6 @@ enum Change {
     Resume,
 }
 
-/// The queue in the path.
 pub(super) fn queue_of(visit: &Visit) -> Result<TaskQueueId, PageError> {
     let name = format!("{}/{}", visit.param("provisionerId"), visit.param("workerType"));
     name.parse().map_err(|_| PageError::NotFound("This is not the name of a queue.".to_owned()))
@@ -59,7 +57,7 @@ fn scope(queue: &TaskQueueId) -> String {
     format!("tenure:manage-queue:{queue}")
 }
 
-/// Scope of getQueue and getQueuePolicy.
+/// As for getQueue and getQueuePolicy.
 pub(super) fn reading_scope(name: &TaskQueueId) -> Expression {
     format!("tenure:get-queue:{name}").into()
 }
@@ -68,8 +66,7 @@ fn link(visit: &Visit, queue: &TaskQueueId) -> String {
     visit.link_to("queue", &[queue.provisioner_id(), queue.worker_type()])
 }
 
-/// `GET /queue/:provisionerId/:workerType/pause`: a separate page, because the queue's page
-/// refreshes itself.
+/// A separate page, because the queue's page refreshes itself.
 pub(super) async fn form(_: Site, visit: Arc<Visit>) -> Result<Page, PageError> {
     let queue = queue_of(&visit)?;
     visit.authorize(scope(&queue))?;
@@ -155,7 +152,6 @@ fn reason(text: &str) -> Option<String> {
     Some(text.trim()).filter(|text| !text.is_empty()).map(str::to_owned)
 }
 
-/// End of a pause that starts now.
 fn until(minutes: &str, now: DateTime<Utc>) -> Result<Option<Timestamp>, PageError> {
     if minutes.is_empty() {
         return Ok(None);
@@ -170,8 +166,7 @@ fn until(minutes: &str, now: DateTime<Utc>) -> Result<Option<Timestamp>, PageErr
     Ok(Some(Timestamp::new(now + TimeDelta::minutes(*minutes))))
 }
 
-/// Renders a queue's pause, or the link to pause it. Author and reason require the scope of
-/// getQueue.
+/// Shows the pause, or a link to the form. Author and reason require the scope of getQueue.
 pub(super) fn shown(visit: &Visit, queue: &TaskQueueId, paused: Option<&Paused>, now: DateTime<Utc>) -> Markup {
     let session = visit.session.as_ref().filter(|_| visit.may(scope(queue)));
     let may_read = visit.may(reading_scope(queue));

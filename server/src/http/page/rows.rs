@@ -16,38 +16,34 @@ use tenure_domain::scopes::Expression;
 use tenure_store::events::Sequenced;
 use tenure_store::page::{self, ClaimRow, EndedRow, Ends, Filter, HolderRow, WorkerRow};
 
-/// Rows in a table of claims, ended runs or waiting runs.
 pub(super) const ROWS_MAX: i64 = 25;
-/// Workers in a table.
 const WORKERS_MAX: usize = 50;
-/// Claims that expire within this time are marked: the worker may be dead.
+/// Claims close to expiry are marked: the worker may be dead.
 const ENDS_SOON: TimeDelta = TimeDelta::seconds(60);
 
-/// Scope to see a queue's claims.
 pub(super) fn claims_scope(queue: &str) -> Expression {
     format!("queue:claimed-list:{queue}").into()
 }
 
-/// Scope to see a queue's workers.
 pub(super) fn workers_scope(queue: &str) -> Expression {
     format!("queue:list-workers:{queue}").into()
 }
 
-/// Removes the definition, and with it the name, of a task that the visitor may not read.
+/// Removes the definition, and with it the task's name, unless the visitor may read it.
 pub(super) fn hide_definition(visit: &Visit, task: TaskId, definition: &mut Option<String>) {
     if !visit.may(format!("queue:get-task:{task}")) {
         *definition = None;
     }
 }
 
-/// Columns to omit, because the page is about one queue or one worker.
+/// Columns to omit on a page about one queue or one worker.
 #[derive(Clone, Copy, Default)]
 pub(super) struct About {
     pub queue: bool,
     pub worker: bool,
 }
 
-/// Renders current claims, earliest expiry first.
+/// Earliest expiry first.
 pub(super) fn claims(visit: &Visit, rows: &[ClaimRow], now: DateTime<Utc>, about: About) -> Markup {
     let cells = |row: &ClaimRow| {
         let left = html! { span.soon[row.taken_until - now < ENDS_SOON] {
@@ -70,7 +66,7 @@ pub(super) fn claims(visit: &Visit, rows: &[ClaimRow], now: DateTime<Utc>, about
     table(&rows.iter().map(cells).collect::<Vec<_>>())
 }
 
-/// Renders ended runs, newest first.
+/// Newest first.
 pub(super) fn ended(visit: &Visit, rows: &[EndedRow], now: DateTime<Utc>, about: About) -> Markup {
     let cells = |row: &EndedRow| {
         let reason = html! {
@@ -96,7 +92,6 @@ pub(super) fn ended(visit: &Visit, rows: &[EndedRow], now: DateTime<Utc>, about:
     table(&rows.iter().map(cells).collect::<Vec<_>>())
 }
 
-/// Reads failures that the visitor may see.
 pub(super) async fn failures(
     conn: &mut PgConnection,
     sequenced: Sequenced,
@@ -111,7 +106,6 @@ pub(super) async fn failures(
     Ok(rows)
 }
 
-/// Renders the section of the latest failures.
 pub(super) fn failures_section(visit: &Visit, rows: &[EndedRow], now: DateTime<Utc>, about: About) -> Markup {
     let note = html! { "failed runs and exceptions, newest first" };
     if rows.is_empty() {
@@ -130,18 +124,15 @@ pub(super) struct Work {
     completed: i64,
     failed: i64,
     seen: DateTime<Utc>,
-    /// Presence of the worker, if known.
     presence: Option<Presence>,
 }
 
-/// Presence of a worker with this number of claims.
 pub(super) fn presence(row: &WorkerRow, claims: i64, now: DateTime<Utc>) -> Presence {
     let known = Known { contact: row.contact(), quarantine_until: row.quarantine_until, removed: row.removed, claims };
     Presence::of(known, now)
 }
 
-/// Adds the presence of a queue's workers, including workers without recent activity. Latest
-/// contact first.
+/// Adds presences, also of workers without recent activity. Latest contact first.
 pub(super) fn with_presence(mut all: Vec<Work>, known: &[WorkerRow], now: DateTime<Utc>) -> Vec<Work> {
     let mut by_name: HashMap<(String, String), Work> =
         all.drain(..).map(|work| ((work.group.clone(), work.id.clone()), work)).collect();
@@ -169,7 +160,7 @@ fn sort(all: &mut [Work]) {
     all.sort_by(|a, b| b.seen.cmp(&a.seen).then_with(|| (&a.group, &a.id, &a.queue).cmp(&(&b.group, &b.id, &b.queue))));
 }
 
-/// Merges holders of claims with workers of ended runs, latest activity first.
+/// Latest activity first.
 pub(super) fn work(holders: &[HolderRow], ended: &[EndedRow]) -> Vec<Work> {
     let mut found: HashMap<(&str, &str, &str), Work> = HashMap::new();
     let new_row = |queue: &str, group: &str, id: &str, seen: DateTime<Utc>| Work {
@@ -204,8 +195,7 @@ pub(super) fn work(holders: &[HolderRow], ended: &[EndedRow]) -> Vec<Work> {
     all
 }
 
-/// Renders the section of workers. `all` has the workers that the visitor may see; none if not read
-/// in time.
+/// `all` has the workers that the visitor may see; none if not read in time.
 pub(super) fn workers_section(visit: &Visit, all: Option<&[Work]>, now: DateTime<Utc>, about: About) -> Markup {
     let Some(all) = all else { return section("Workers", &html! {}, &layout::unread()) };
     if all.is_empty() {
@@ -241,7 +231,6 @@ pub(super) fn workers_section(visit: &Visit, all: Option<&[Work]>, now: DateTime
 }
 
 impl Work {
-    /// Queue of the work.
     pub(super) fn queue(&self) -> &str {
         &self.queue
     }

@@ -1,4 +1,4 @@
-//! Servers that can schedule a queue's runs, on the page of a queue that assigns runs.
+//! Servers that can schedule a queue's runs, on the queue's page.
 
 use chrono::{DateTime, Utc};
 use maud::{Markup, html};
@@ -10,11 +10,10 @@ use tenure_domain::scopes::Expression;
 use tenure_store::schedulers::Scheduled;
 use tenure_store::servers::{Servers, Stored};
 
-/// Servers in the table.
 const SERVERS_MAX: usize = 50;
 
-/// Renders the section of servers; none for a queue without a scheduler. Heartbeats use real time,
-/// which `all` contains. `now` is the time of the tasks, in which terms begin.
+/// Empty without a scheduler. Heartbeats use real time, which `all` contains. `now` is the time of
+/// the tasks, in which terms begin.
 pub(super) fn schedulers_section(
     visit: &Visit,
     scheduled: Option<&Scheduled>,

@@ -1,4 +1,4 @@
-//! Sessions of a queue's workers, on the queue's page.
+//! A queue's sessions, on its page.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use maud::{Markup, html};
@@ -8,11 +8,9 @@ use super::text;
 use super::visit::Visit;
 use tenure_store::worker_sessions::Member;
 
-/// Sessions in the table.
 pub(super) const SESSIONS_MAX: i64 = 50;
 
-/// Renders the section of live sessions; none without sessions. The worker's page shows a session's
-/// claims.
+/// Live sessions. Their claims are on the workers' pages.
 pub(super) fn sessions_section(visit: &Visit, members: &[Member], now: DateTime<Utc>) -> Markup {
     if members.is_empty() {
         return html! {};
@@ -23,7 +21,7 @@ pub(super) fn sessions_section(visit: &Visit, members: &[Member], now: DateTime<
             @if *until <= now { "over by " }
             (layout::span(*until, now))
         } };
-        // Each renewal lasts for the whole time to live.
+        // A renewal lasts for the whole time to live.
         let renewed = *until - TimeDelta::seconds(identity.ttl);
         let frozen = if *frozen { layout::state("frozen") } else { layout::none() };
         vec![

@@ -9,26 +9,24 @@ use super::logins::Logins;
 use crate::http::intake::Intake;
 use tenure_engine::engine::Engine;
 
-/// Clones share the state.
 pub type Site = Arc<SiteState>;
 
 pub struct SiteState {
     pub intake: Arc<Intake>,
     pub engine: Arc<Engine>,
     pub pages: Pages,
-    /// Runs the streams of logs; the drain waits for them.
+    /// The drain waits for these streams of logs.
     pub tasks: TaskTracker,
-    /// Cancelled when the server drains: streams end.
+    /// Cancelled on drain: streams end.
     pub drain: CancellationToken,
 }
 
-/// Parts of the root URL, and recent failed logins.
 pub struct Pages {
-    /// Scheme, host and port of the root URL, as in a browser's `Origin`.
+    /// As in a browser's `Origin`.
     pub(super) origin: String,
-    /// Path of the root URL, the prefix of every link.
+    /// Path of the root URL, before every link.
     pub(super) base: String,
-    /// Root URL, for commands in empty sections.
+    /// For commands in empty sections.
     pub(super) root_url: String,
     pub(super) logins: Logins,
 }

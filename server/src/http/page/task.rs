@@ -1,5 +1,4 @@
-//! `/task/<taskId>`: a task with its outcome, dependencies and dependents, runs, artifacts and
-//! definition.
+//! `/task/<taskId>`.
 
 use std::sync::Arc;
 
@@ -128,7 +127,7 @@ fn runs(visit: &Visit, status: &Status, ends: &Ends, now: DateTime<Utc>) -> Mark
     section("Runs", &html! { "newest first" }, &table(&rows))
 }
 
-/// Last run's report about its command, if the visitor may see results.
+/// The last run's report about its command, if the visitor may see results.
 fn report(visit: &Visit, status: &Status, ends: &Ends) -> Report {
     let last = status.runs.last().map(|run| run.run_id.number().cast_signed());
     let result = ends.result.as_ref().filter(|(run, _)| Some(*run) == last);
@@ -137,7 +136,7 @@ fn report(visit: &Visit, status: &Status, ends: &Ends) -> Report {
     value.map_or_else(Report::default, |value| Report::of(&value))
 }
 
-/// Renders the result of the last run that has one.
+/// From the last run that has one.
 fn result_section(visit: &Visit, status: &Status, ends: &Ends) -> Markup {
     let Some((run, result)) = &ends.result else { return Markup::default() };
     let required = Expression::from(format!("tenure:get-result:{}", status.task_queue_id));
@@ -148,7 +147,7 @@ fn result_section(visit: &Visit, status: &Status, ends: &Ends) -> Markup {
     section("Result", &note, &html! { pre.json { (text::pretty(result)) } })
 }
 
-/// Renders the task's checkpoint, for visitors who may see its result.
+/// For visitors who may see results.
 fn checkpoint_section(visit: &Visit, status: &Status, stored: &Stored, now: DateTime<Utc>) -> Markup {
     let required = Expression::from(format!("tenure:get-result:{}", status.task_queue_id));
     let note = html! { "of run " (stored.run) ", " (layout::time(stored.updated, now)) };
@@ -166,7 +165,7 @@ fn run_cells(visit: &Visit, run: &Run, ended_by: Option<EndedBy>, now: DateTime<
     };
     let worker = run.worker_group.as_deref().zip(run.worker_id.as_deref());
     let time = |time: Option<Timestamp>| time.map_or_else(layout::none, |time| layout::time(time.time(), now));
-    // The end of the lease is meaningless once the run has ended.
+    // An ended run has no lease.
     let taken_until = run.taken_until.filter(|_| run.resolved.is_none());
     vec![
         (">Run", html! { (run.run_id) }),

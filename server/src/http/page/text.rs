@@ -7,15 +7,13 @@ use serde::Deserialize;
 use tenure_api::bodies::Metadata;
 pub(super) use tenure_domain::verdict::span;
 
-/// Characters shown of a long id.
 const ID_SHOWN: usize = 8;
-/// Maximum indentation of JSON, in levels. Without a limit, deep nesting would turn a small text
-/// into a page of megabytes.
+/// In levels. Without it, deep nesting would turn a small text into megabytes.
 const INDENTED_MAX: usize = 16;
-/// Maximum part of a definition shown, in bytes; the API has the rest.
+/// In bytes; the API has the rest.
 pub(super) const DEFINITION_SHOWN: usize = 256 << 10;
 
-/// Formats a time relative to now: `3 m ago`, `in 20 s`, `now`.
+/// For example `3 m ago`, `in 20 s` or `now`.
 pub(super) fn relative(time: DateTime<Utc>, now: DateTime<Utc>) -> String {
     let since = now - time;
     if since.num_seconds() == 0 {
@@ -27,7 +25,7 @@ pub(super) fn relative(time: DateTime<Utc>, now: DateTime<Utc>) -> String {
     }
 }
 
-/// Formats a span that may be far below a second.
+/// May be far below a second.
 pub(super) fn age(age: Duration) -> String {
     if age < Duration::from_secs(1) {
         return format!("{} ms", age.as_millis());
@@ -35,7 +33,7 @@ pub(super) fn age(age: Duration) -> String {
     TimeDelta::from_std(age).map_or_else(|_| "ages".to_owned(), span)
 }
 
-/// Formats a number with separated thousands.
+/// With separated thousands.
 pub(super) fn count(number: i64) -> String {
     let digits = number.unsigned_abs().to_string();
     let mut text = if number < 0 { "\u{2212}".to_owned() } else { String::new() };
@@ -48,12 +46,10 @@ pub(super) fn count(number: i64) -> String {
     text
 }
 
-/// Returns the start of an id.
 pub(super) fn short(id: &str) -> &str {
     id.get(..ID_SHOWN).unwrap_or(id)
 }
 
-/// Parses the metadata of a definition, if valid.
 pub(super) fn metadata(definition: &str) -> Option<Metadata> {
     #[derive(Deserialize)]
     struct Definition {
@@ -62,7 +58,7 @@ pub(super) fn metadata(definition: &str) -> Option<Metadata> {
     serde_json::from_str::<Definition>(definition).ok().map(|definition| definition.metadata)
 }
 
-/// Returns the URL if it is safe as a link: nothing that a browser would run.
+/// Returns the URL if a browser would not run it.
 pub(super) fn web_url(url: &str) -> Option<&str> {
     let web = ["https://", "http://"].iter().any(|scheme| {
         url.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme)) && url.len() > scheme.len()
@@ -70,8 +66,8 @@ pub(super) fn web_url(url: &str) -> Option<&str> {
     (web && !url.chars().any(|character| character.is_control() || character.is_whitespace())).then_some(url)
 }
 
-/// Formats JSON with one member per line, indented up to [`INDENTED_MAX`] levels. Tokens stay
-/// unchanged: numbers keep their digits, and keys their order.
+/// One member per line, indented up to [`INDENTED_MAX`]. Tokens stay unchanged: numbers keep their
+/// digits, and keys their order.
 pub(super) fn pretty(json: &str) -> String {
     let mut out = String::with_capacity(json.len() * 2);
     let mut depth = 0_usize;
@@ -121,13 +117,13 @@ pub(super) fn pretty(json: &str) -> String {
     out
 }
 
-/// Returns the start of a text, cut between characters, and true if it was cut.
+/// Cuts between characters; true if text was cut.
 pub(super) fn beginning(text: &str, bytes_max: usize) -> (&str, bool) {
     let end = text.floor_char_boundary(bytes_max);
     (&text[..end], end < text.len())
 }
 
-/// Decodes a log's bytes; drops control characters except line feeds and tabs.
+/// Drops control characters except line feeds and tabs.
 pub(super) fn plain(bytes: &[u8]) -> String {
     let is_shown = |character: &char| matches!(character, '\n' | '\t') || !character.is_control();
     String::from_utf8_lossy(bytes).chars().filter(is_shown).collect()

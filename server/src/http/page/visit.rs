@@ -1,4 +1,4 @@
-//! A request for a page: visitor and URL.
+//! A visitor's request for a page.
 
 use axum::RequestExt;
 use axum::extract::{RawPathParams, Request};
@@ -13,35 +13,31 @@ use crate::http::access::REAUTHORIZE_EVERY;
 use crate::http::budget::Share;
 use tenure_domain::scopes::Expression;
 
-/// Characters to escape in a path segment.
 pub(super) const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
-/// Maximum length of the page that a login returns to, in bytes.
+/// In bytes.
 const NEXT_MAX: usize = 512;
 
-/// A visitor and the requested page.
 pub(super) struct Visit {
-    /// None if the visitor is not logged in.
+    /// None if not logged in.
     pub session: Option<Session>,
     principal: Principal,
     base: String,
-    /// Root URL, for commands that are shown.
+    /// For commands in the page.
     pub root_url: String,
-    /// Path and query, without the path of the root URL.
+    /// Path and query, without the root URL's path.
     pub place: String,
     params: Vec<(String, String)>,
     query: Vec<(String, String)>,
 }
 
-/// A request that is refused.
 pub(super) struct NoVisit {
-    /// Known data of the visitor, for the frame of the error page.
+    /// For the frame of the error page.
     pub visit: Visit,
     pub status: StatusCode,
     pub error: PageError,
 }
 
 impl Visit {
-    /// Reads and authenticates a request.
     pub(super) async fn read(app: &Site, mut request: Request) -> Result<Self, Box<NoVisit>> {
         let params = request
             .extract_parts::<RawPathParams>()
@@ -66,8 +62,7 @@ impl Visit {
         }
     }
 
-    /// Waits until the visitor of a long request loses the session, if there was one, or the
-    /// required scopes.
+    /// Waits until a long request's visitor loses the session, if any, or the scopes.
     pub(super) async fn access_ended(
         app: &Site,
         headers: &HeaderMap,
@@ -83,14 +78,13 @@ impl Visit {
                         return;
                     }
                 }
-                // The database may be unavailable: access continues.
+                // An unavailable database ends no access.
                 Err(error) if error.status().is_server_error() => {}
                 Err(_) => return,
             }
         }
     }
 
-    /// A visitor without a session and without scopes.
     pub(super) fn unknown(app: &Site) -> Self {
         Self {
             session: None,
@@ -103,28 +97,24 @@ impl Visit {
         }
     }
 
-    /// True if the visitor has these scopes.
     pub(super) fn may(&self, required: impl Into<Expression>) -> bool {
         self.principal.authorize(&required.into()).is_ok()
     }
 
-    /// Checks that the visitor has these scopes.
     pub(super) fn authorize(&self, required: impl Into<Expression>) -> Result<(), PageError> {
         let required = required.into();
         self.principal.authorize(&required).map_err(|_| PageError::Denied(required))
     }
 
-    /// Caller class that pays for the page.
     pub(super) fn share(&self) -> Share {
         if self.session.is_some() { Share::Authenticated } else { Share::Anonymous }
     }
 
-    /// Client id of the visitor's session.
     pub(super) fn client_id(&self) -> Option<&str> {
         self.session.as_ref().and_then(|session| session.principal.client_id.as_deref())
     }
 
-    /// Returns a decoded path parameter; empty if the route has none of this name.
+    /// Decoded; empty if the route has no such parameter.
     pub(super) fn param(&self, name: &str) -> &str {
         self.params.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value)
     }
@@ -133,12 +123,12 @@ impl Visit {
         self.query.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// Path of a page, as browsers see it.
+    /// As browsers see it.
     pub(super) fn link(&self, path: &str) -> String {
         format!("{}{path}", self.base)
     }
 
-    /// Path of a page of this kind; `parts` are escaped.
+    /// Escapes `parts`.
     pub(super) fn link_to(&self, kind: &str, parts: &[&str]) -> String {
         let mut path = format!("{}/{kind}", self.base);
         for part in parts {
@@ -148,23 +138,22 @@ impl Visit {
         path
     }
 
-    /// Link to the login, which returns to this page.
+    /// Returns to this page after the login.
     pub(super) fn login(&self) -> String {
         let place = safe_place(&self.place).unwrap_or("/");
         format!("{}/login?next={}", self.base, utf8_percent_encode(place, SEGMENT))
     }
 }
 
-/// Returns `place` if it is a page that a login may return to. Other paths are refused, even on
-/// this server: artifacts redirect to URLs of a task's choice.
+/// Only pages: artifacts, for example, redirect to URLs of a task's choice.
 pub(super) fn safe_place(place: &str) -> Option<&str> {
     let plain = place.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/-_.~%?=&".contains(&byte));
     let path = place.split('?').next().unwrap_or_default();
     (plain && place.len() <= NEXT_MAX && is_page(path)).then_some(place)
 }
 
-/// True if a path is a page's. Names consist of letters, digits and two marks, so browsers and
-/// proxies cannot resolve them to another path as with dots, escaped or not.
+/// Names have only letters, digits and two marks, so no browser or proxy resolves them to another
+/// path.
 fn is_page(path: &str) -> bool {
     let Some(path) = path.strip_prefix('/') else { return false };
     let is_name =
@@ -186,12 +175,11 @@ fn read_query(query: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Name of the cookie. The prefix makes browsers accept it only from this host.
+/// Browsers accept the prefix only from this host.
 pub(super) fn cookie_name(app: &Site) -> &'static str {
     if app.pages.secure() { "__Host-tenure-session" } else { "tenure-session" }
 }
 
-/// Returns the session of a request and its principal.
 pub(super) async fn find_visitor(app: &Site, headers: &HeaderMap) -> Result<(Option<Session>, Principal), PageError> {
     let name = cookie_name(app);
     let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
@@ -217,14 +205,14 @@ pub(super) fn lookup_failed(error: &AuthError) -> PageError {
     PageError::Unavailable
 }
 
-/// True if a form was sent from this site: every current browser sends a form's origin.
+/// Every current browser sends the origin of a form.
 pub(super) fn is_from_us(app: &Site, headers: &HeaderMap) -> bool {
     let text =
         |value: Option<&http::HeaderValue>| value.map(|value| value.to_str().unwrap_or("?").to_ascii_lowercase());
     let site = text(headers.get("sec-fetch-site"));
     let origin = text(headers.get(ORIGIN));
-    // Pages under another name of this server are accepted too. A page without TLS can be forged by
-    // a man in the middle, so it is accepted only if the server does not use TLS.
+    // Pages under other names of this server count, too. A page without TLS can be forged, so it
+    // counts only if this server has no TLS.
     let schemes: &[&str] = if app.pages.secure() { &["https"] } else { &["http", "https"] };
     let host = text(headers.get(HOST));
     let by_host = |origin: &String| {

@@ -1,4 +1,4 @@
-//! `/worker/<workerGroup>/<workerId>`: a worker's presence, claims and recent activity.
+//! `/worker/<workerGroup>/<workerId>`.
 
 use std::sync::Arc;
 
@@ -26,8 +26,8 @@ pub(super) async fn worker(app: Site, visit: Arc<Visit>) -> Result<Page, PageErr
     let id: WorkerId = visit.param("workerId").parse().map_err(unknown)?;
     let filter = Filter { queues: None, worker: Some((group.as_str(), id.as_str())) };
     let may_any = visit.may("queue:get-worker:*");
-    // Writes this server's latest contacts first; other servers write theirs every ten seconds.
-    // Visitors without access cannot cause writes.
+    // Other servers write their contacts every ten seconds. Visitors without access cannot cause
+    // writes.
     if visit.session.is_some() || may_any {
         workers::write_down(&app.engine.pool, &app.engine.workers).await?;
     }
@@ -40,14 +40,14 @@ pub(super) async fn worker(app: Site, visit: Arc<Visit>) -> Result<Page, PageErr
     conn.commit().await?;
     let in_time = claims.is_some();
     let mut claims = claims.unwrap_or_default();
-    // A worker is listed per queue; each row needs the scope for its queue.
+    // A worker has a row, and needs a scope, per queue.
     let may = |queue: &str| visit.may(format!("queue:get-worker:{queue}/{group}/{id}"));
     let found = known.len() + claims.len() + ended.len();
     known.retain(|row| may(&row.queue_name));
     claims.retain(|row| may(&row.queue));
     ended.retain(|row| may(&row.queue));
     let seen = known.len() + claims.len() + ended.len();
-    // The same response for an existing and a missing worker, to hide which exist.
+    // The same response for missing workers, to hide which exist.
     if seen == 0 && (found > 0 || !may_any) {
         return Err(PageError::Denied(format!("queue:get-worker:<queue>/{group}/{id}").into()));
     }
@@ -78,7 +78,7 @@ pub(super) async fn worker(app: Site, visit: Arc<Visit>) -> Result<Page, PageErr
     Ok(Page { title: format!("Worker {group}/{id}"), refresh: Some(REFRESH), body })
 }
 
-/// Renders the worker's presence per queue. Without its claims it is unknown whether it works.
+/// Without its claims it is unknown whether a worker works.
 fn contact(visit: &Visit, known: &[WorkerRow], claims: Option<&[ClaimRow]>, now: DateTime<Utc>) -> Markup {
     let cells = |row: &WorkerRow| {
         let held = claims.into_iter().flatten().filter(|claim| claim.queue == row.queue_name).count();

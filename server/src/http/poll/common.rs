@@ -1,4 +1,4 @@
-//! Common parts of poll API responses: headers and the format of errors.
+//! Common headers and error format of the poll API.
 
 use axum::response::{IntoResponse, Response};
 use chrono::SecondsFormat;
@@ -12,28 +12,24 @@ use super::xml;
 use tenure_engine::clock;
 
 const ERROR_CODE: HeaderName = HeaderName::from_static("x-ms-error-code");
-/// `Retry-After` of a 503.
 const RETRY_SECONDS: HeaderValue = HeaderValue::from_static("1");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-ms-request-id");
 const CLIENT_REQUEST_ID: HeaderName = HeaderName::from_static("x-ms-client-request-id");
 const VERSION: HeaderName = HeaderName::from_static("x-ms-version");
-/// Maximum length of an id accepted from a client.
+/// Longest id accepted from a client.
 const CLIENT_REQUEST_ID_MAX: usize = 1024;
 
-/// Refuses a signed URL with an unknown path, as any other altered URL. The signature may have
-/// ended up in the path.
+/// An unknown path is refused as any altered URL. The signature may have ended up in the path.
 pub fn refuse_unknown_path(uri: &Uri, headers: &HeaderMap) -> Option<Response> {
     let signed = uri.path().starts_with(PATH) || uri.path_and_query()?.as_str().contains("sig=");
     signed.then(|| unreadable_path(headers))
 }
 
-/// Refuses a path that no signed URL has.
 pub(super) fn unreadable_path(headers: &HeaderMap) -> Response {
     let error = PollError::authentication("the signature does not match".to_owned());
     CommonHeaders::of(headers).answer(Err(error))
 }
 
-/// Values of the common headers for one request.
 pub(super) struct CommonHeaders {
     request_id: Uuid,
     version: Option<HeaderValue>,
@@ -41,7 +37,6 @@ pub(super) struct CommonHeaders {
 }
 
 impl CommonHeaders {
-    /// Takes the values from a request's headers.
     pub(super) fn of(request: &HeaderMap) -> Self {
         Self {
             request_id: Uuid::new_v4(),
@@ -50,7 +45,6 @@ impl CommonHeaders {
         }
     }
 
-    /// Completes a response with the headers.
     pub(super) fn answer(self, result: Result<Response, PollError>) -> Response {
         let mut response = result.unwrap_or_else(|error| render(&error, self.request_id));
         let headers = response.headers_mut();
@@ -66,7 +60,6 @@ impl CommonHeaders {
     }
 }
 
-/// Renders an error.
 fn render(error: &PollError, request_id: Uuid) -> Response {
     let code = format!("{:?}", error.code);
     let time = clock::real_now().to_rfc3339_opts(SecondsFormat::Micros, true);

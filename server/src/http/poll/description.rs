@@ -1,5 +1,4 @@
-//! Descriptions of the poll API's endpoints, which share one handler. docs/messages.md explains
-//! them.
+//! Descriptions of the poll API's endpoints, which share a handler. See docs/messages.md.
 
 use serde_json::{Value, json};
 
@@ -130,7 +129,6 @@ fn with_numbers(operation: Operation) -> Operation {
         .refuses_xml(Code::OutOfRangeQueryParameterValue, "a number is too small or too large")
 }
 
-/// Parameters that pollTaskUrls signs.
 fn signature(operation: Operation) -> Operation {
     let text = json!({"type": "string"});
     [
@@ -158,7 +156,7 @@ fn example(sample: &Sample) -> String {
     )
 }
 
-/// Schema of a message. It is XML, so no type of ours can generate it.
+/// Written by hand, because messages are XML.
 pub(in crate::http) fn message_schema() -> Value {
     let text = |about: &str| json!({"type": "string", "description": about});
     json!({
@@ -177,7 +175,6 @@ pub(in crate::http) fn message_schema() -> Value {
     })
 }
 
-/// Schema of an error.
 pub(in crate::http) fn error_schema() -> Value {
     let text = |about: &str| json!({"type": "string", "description": about});
     json!({

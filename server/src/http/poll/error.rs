@@ -10,7 +10,7 @@ use tenure_engine::ops::OpError;
 use tenure_store::failure::classify;
 use tenure_store::outage;
 
-/// Error code, for clients to compare.
+/// Compared by clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::http) enum Code {
     AuthenticationFailed,
@@ -64,19 +64,18 @@ impl PollError {
         Self { code, message: message.into(), details: Vec::new() }
     }
 
-    /// The signature is invalid. `detail` states the reason.
+    /// `detail` states the reason.
     pub(super) fn authentication(detail: String) -> Self {
         let text = "the URL is not signed by this server, or was changed, or is not valid now; ask for a new one with pollTaskUrls";
         Self::new(Code::AuthenticationFailed, text).with("AuthenticationErrorDetail", detail)
     }
 
-    /// Adds an element to the body.
     pub(super) fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.details.push((name, value.into()));
         self
     }
 
-    /// The database stopped responding during the request.
+    /// The database stopped responding.
     pub(super) fn no_answer() -> Self {
         tracing::warn!("a poll took too long, the client may try again");
         Self::new(Code::ServerBusy, "the database did not answer in time; send the request again")

@@ -1,8 +1,8 @@
-//! The poll API: signed URLs compatible with Azure's queue service. Each task queue and priority is
-//! a message queue.
+//! The poll API: signed URLs compatible with Azure's queue service, one message queue per task
+//! queue and priority.
 //!
-//! Callers show no credentials: a URL is a capability. Its signature is checked before the request
-//! is read, so that a forged URL reveals nothing.
+//! A URL is a capability without credentials. Its signature is checked before the request is read,
+//! so a forged URL reveals nothing.
 
 pub(super) mod common;
 pub(super) mod description;
@@ -41,7 +41,7 @@ const POP_RECEIPT: HeaderName = HeaderName::from_static("x-ms-popreceipt");
 const TIME_NEXT_VISIBLE: HeaderName = HeaderName::from_static("x-ms-time-next-visible");
 const MESSAGES_COUNT: HeaderName = HeaderName::from_static("x-ms-approximate-messages-count");
 
-/// Path parameters, unless their escapes decode to invalid UTF-8.
+/// An error if the escapes decode to invalid UTF-8.
 type Names<T> = Result<Path<T>, PathRejection>;
 
 /// `/{queue}`: the number of messages.
@@ -85,8 +85,8 @@ enum Operation {
 }
 
 impl Operation {
-    /// Returns the operation for a method and its permission. Azure's operations for submitters,
-    /// such as putting and clearing messages, are never granted: createTask replaces them.
+    /// Azure's operations for submitters, such as putting messages, are never granted: createTask
+    /// replaces them.
     fn find(resource: PollResource, method: &Method, query: &PollQuery) -> Result<(Self, Permission), PollError> {
         let peek = matches!(query.get("peekonly"), Some(value) if value.eq_ignore_ascii_case("true"));
         let found = match resource {
@@ -137,7 +137,7 @@ async fn serve(
         let text = "this URL's signature does not allow the operation";
         return Err(PollError::new(Code::AuthorizationPermissionMismatch, text));
     }
-    // Only this server issues names, so a signed name can be parsed.
+    // This server issued the name, so it can be parsed.
     let unknown = || PollError::new(Code::QueueNotFound, format!("there is no queue {queue}"));
     let name: QueueName = queue.parse().map_err(|_| unknown())?;
     let task_queue = app.engine.queues.get_name(&app.engine.pool, name.queue).await.map_err(|error| match error {
@@ -183,7 +183,6 @@ async fn peek(app: &Poll, queue: QueueName, query: &PollQuery) -> Result<Respons
     Ok(xml_answer(xml::peeked(&peeked)?))
 }
 
-/// Message named by the path and the receipt.
 fn named(queue: QueueName, id: &str, query: &PollQuery) -> Result<DeleteRequest, PollError> {
     let receipt = query.required("popreceipt")?;
     let message = id.parse().ok().and_then(MessageId::from_uuid);

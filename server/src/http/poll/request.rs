@@ -1,4 +1,4 @@
-//! Query string of a signed URL: signed parameters, and parameters of the caller's choice.
+//! Query string of a signed URL: signed and free parameters.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -8,19 +8,16 @@ use tenure_api::sas::NAMES;
 
 use super::error::{Code, PollError};
 
-/// Parameters that a caller may add. Others are refused as mistakes: a misspelt name would silently
-/// mean its default.
+/// Free parameters. Others are refused: a misspelt name would silently mean its default.
 const CHOSEN: [&str; 8] =
     ["numofmessages", "visibilitytimeout", "peekonly", "popreceipt", "comp", "timeout", "messagettl", "api-version"];
-/// Messages per response.
 const COUNT: RangeInclusive<i64> = 1..=32;
 const COUNT_DEFAULT: i64 = 1;
-/// Maximum time to hide a message, in seconds: seven days.
+/// In seconds: seven days.
 const VISIBILITY_MAX: i64 = 7 * 24 * 3600;
-/// Default time to hide a message, in seconds.
+/// In seconds.
 const VISIBILITY_DEFAULT: i64 = 30;
 
-/// Parameters of a request.
 pub(super) struct PollQuery(Query);
 
 impl PollQuery {
@@ -57,7 +54,7 @@ impl PollQuery {
                 .with("QueryParameterName", name)
                 .with("QueryParameterValue", text));
         }
-        // A number beyond 64 bits is out of range anyway.
+        // Numbers beyond 64 bits are out of range, too.
         let number = text.parse().ok().filter(|number| allowed.contains(number));
         number.ok_or_else(|| {
             let message = format!("the query parameter {name} must be from {} to {}", allowed.start(), allowed.end());
@@ -69,17 +66,16 @@ impl PollQuery {
         })
     }
 
-    /// Requested number of messages.
     pub(super) fn count(&self) -> Result<u16, PollError> {
         self.number("numofmessages", COUNT, COUNT_DEFAULT).map(|count| u16::try_from(count).unwrap_or_default())
     }
 
-    /// Time to hide the returned messages.
+    /// Hidden time of returned messages.
     pub(super) fn visibility_of_get(&self) -> Result<Duration, PollError> {
         self.number("visibilitytimeout", 1..=VISIBILITY_MAX, VISIBILITY_DEFAULT).map(seconds)
     }
 
-    /// Time to hide an updated message; zero shows it at once.
+    /// Zero shows the message at once.
     pub(super) fn visibility_of_update(&self) -> Result<Duration, PollError> {
         self.required("visibilitytimeout")?;
         self.number("visibilitytimeout", 0..=VISIBILITY_MAX, VISIBILITY_DEFAULT).map(seconds)

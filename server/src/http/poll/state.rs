@@ -6,7 +6,6 @@ use super::urls::PollUrls;
 use crate::http::intake::Intake;
 use tenure_engine::engine::Engine;
 
-/// Clones share the state.
 pub type Poll = Arc<PollState>;
 
 pub struct PollState {

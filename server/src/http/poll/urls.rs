@@ -10,42 +10,38 @@ use super::request::PollQuery;
 use crate::auth::Now;
 use tenure_domain::message::QueueName;
 
-/// Path of the poll API below the root URL.
+/// Below the root URL.
 pub const PATH: &str = "/api/tenure/v1/messages";
-/// Account in the signed text. Azure has it in host names; here one account serves all.
+/// Azure has accounts in host names; here one serves all.
 const ACCOUNT: &str = "tenure";
-/// Time before its issue from which a URL is valid, for clients with slow clocks.
+/// For clients with slow clocks.
 const STARTS_BEFORE: TimeDelta = TimeDelta::minutes(15);
-/// Lifetime of a URL.
 const VALID_FOR: TimeDelta = TimeDelta::minutes(30);
-/// Permissions of a poller. Putting messages is not included.
+/// Putting messages is not included.
 const POLLER: [Permission; 3] = [Permission::Read, Permission::Update, Permission::Process];
 
-/// Signs and verifies URLs.
 pub struct PollUrls {
     keys: Vec<SigningKey>,
     root_url: String,
     visibility_seconds: u64,
 }
 
-/// URLs of one queue.
 pub struct SignedUrls {
-    /// URL to get messages.
+    /// Gets messages.
     pub poll: String,
-    /// URL to delete a message, with placeholders for its id and receipt.
+    /// Deletes a message; has placeholders for its id and receipt.
     pub delete: String,
 }
 
 impl PollUrls {
-    /// Signs with the first key and accepts all. URLs hide messages for `visibility` unless the
-    /// request sets another time.
+    /// Signs with the first key and accepts all. `visibility` is the default hidden time.
     #[must_use]
     pub fn new(keys: Vec<SigningKey>, root_url: &str, visibility: std::time::Duration) -> Self {
         let visibility_seconds = visibility.as_secs() + u64::from(visibility.subsec_nanos() > 0);
         Self { keys, root_url: root_url.trim_end_matches('/').to_owned(), visibility_seconds }
     }
 
-    /// Returns the URLs of a task queue, highest priority first, and their expiry.
+    /// Highest priority first, with the expiry.
     #[must_use]
     pub fn sign(&self, queue: i32, now: DateTime<Utc>) -> (Vec<SignedUrls>, DateTime<Utc>) {
         let now = now.duration_trunc(TimeDelta::seconds(1)).unwrap_or(now);
@@ -59,7 +55,7 @@ impl PollUrls {
         let resource = Resource { account: ACCOUNT, queue: &name };
         let sign = |permissions: &[Permission]| {
             let grant = Grant::new(permissions, start, expiry);
-            // Without TLS in front, a URL restricted to https would be useless.
+            // Without TLS in front, an https-only URL would be useless.
             let grant = if self.root_url.starts_with("https:") { grant.over_https_only() } else { grant };
             grant.sign(&resource, &self.keys[0])
         };
@@ -70,7 +66,6 @@ impl PollUrls {
         }
     }
 
-    /// Returns the permissions that a URL grants.
     pub(super) fn verify(&self, queue: &str, query: &PollQuery, now: Now) -> Result<Grant, PollError> {
         let now = DateTime::from_timestamp_millis(now.server_ms).unwrap_or_default();
         Ok(verify(&Resource { account: ACCOUNT, queue }, query.query(), &self.keys, now)?)

@@ -16,12 +16,12 @@ use super::error::{Code, PollError};
 use tenure_store::hot::messages::Got;
 use tenure_store::messages::Peeked;
 
-/// Formats a date as Azure does, RFC 1123.
+/// Azure's date format, RFC 1123.
 pub(super) fn http_date(time: DateTime<Utc>) -> String {
     time.format("%a, %d %b %Y %H:%M:%S GMT").to_string()
 }
 
-/// Exactly the fields of a message: old workers pass them as arguments of a function.
+/// No other fields: old workers pass them as arguments of a function.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Content {
@@ -51,7 +51,7 @@ fn element(writer: &mut Writer<Vec<u8>>, name: &str, value: &str) -> io::Result<
     Ok(())
 }
 
-/// True if XML forbids the character, even escaped: XML 1.0, production 2.
+/// Characters forbidden even escaped: XML 1.0, production 2.
 fn is_not_xml(character: char) -> bool {
     !matches!(character, '\t' | '\n' | '\r' | ' '..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'..)
 }
@@ -59,7 +59,7 @@ fn is_not_xml(character: char) -> bool {
 fn list<T>(messages: &[T], write: impl Fn(&mut Writer<Vec<u8>>, &T) -> io::Result<()>) -> io::Result<String> {
     document(|writer| {
         if messages.is_empty() {
-            // Azure's own form, with the space.
+            // Azure's form, with the space.
             writer.get_mut().extend_from_slice(b"<QueueMessagesList />");
             return Ok(());
         }
@@ -73,7 +73,6 @@ fn list<T>(messages: &[T], write: impl Fn(&mut Writer<Vec<u8>>, &T) -> io::Resul
     })
 }
 
-/// Renders messages for a get.
 pub(super) fn got(messages: &[Got]) -> io::Result<String> {
     list(messages, |writer, got| {
         element(writer, "MessageId", &got.message.to_uuid().to_string())?;
@@ -86,7 +85,6 @@ pub(super) fn got(messages: &[Got]) -> io::Result<String> {
     })
 }
 
-/// Renders messages for a peek.
 pub(super) fn peeked(messages: &[Peeked]) -> io::Result<String> {
     list(messages, |writer, peeked| {
         element(writer, "MessageId", &peeked.message.to_uuid().to_string())?;
@@ -97,7 +95,6 @@ pub(super) fn peeked(messages: &[Peeked]) -> io::Result<String> {
     })
 }
 
-/// Renders an error.
 pub(super) fn error(code: &str, message: &str, details: &[(&'static str, String)]) -> io::Result<String> {
     document(|writer| {
         writer.create_element("Error").write_inner_content(|writer| {
@@ -109,14 +106,13 @@ pub(super) fn error(code: &str, message: &str, details: &[(&'static str, String)
     })
 }
 
-/// Body of an update.
 #[derive(Deserialize)]
 struct QueueMessage {
     #[serde(rename = "MessageText")]
     text: String,
 }
 
-/// Checks the body of an update. A message contains its run, which cannot be changed.
+/// A message contains its run, which cannot be changed.
 pub(super) fn check_update(body: &[u8], task: Uuid, run: i16) -> Result<(), PollError> {
     let given: QueueMessage = quick_xml::de::from_reader(body).map_err(|error| {
         let message = format!("the body must be <QueueMessage><MessageText>...</MessageText></QueueMessage>: {error}");

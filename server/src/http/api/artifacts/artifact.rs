@@ -50,7 +50,7 @@ async fn content(app: &Api, found: &FoundArtifact) -> Result<Response, ApiError>
             let url = found.reference(app, url).await?;
             ArtifactContent::Url(ArtifactAtUrl { storage_type: UrlTag::Reference, url })
         }
-        // Created before such names were refused: no credentials can cover it alone.
+        // From before such names were refused: no credentials can cover it alone.
         Details::Object { .. } if !can_be_object(&found.artifact.name) => {
             return Err(ApiError::new(
                 ErrorCode::InputError,

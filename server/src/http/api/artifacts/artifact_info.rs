@@ -30,9 +30,8 @@ pub fn of_last_run() -> Endpoint {
     )
 }
 
-/// Scope for one run's artifacts.
 pub(super) const OF_RUN: Template = Scope("queue:list-artifacts:<taskId>:<runId>");
-/// Scope for the last run's artifacts.
+/// For the last run, whichever it is.
 pub(super) const OF_TASK: Template = Scope("queue:list-artifacts:<taskId>");
 
 fn described(operation: Operation, sample: &Sample) -> Operation {
@@ -42,7 +41,6 @@ fn described(operation: Operation, sample: &Sample) -> Operation {
     )
 }
 
-/// Metadata of the example artifact.
 pub(super) fn an_entry(sample: &Sample) -> Value {
     json!({
         "storageType": "s3",
@@ -63,7 +61,6 @@ async fn latest_artifact_info(app: Api, call: Arc<Call>) -> Result<Response, Api
     info(&app, &call, None).await
 }
 
-/// Checks the scopes for artifacts of the run, or of the last run.
 pub(super) fn authorize(call: &Call, run: Option<RunId>) -> Result<(), ApiError> {
     match run {
         Some(run) => call.authorize(&Values::of_path().text("runId", run.to_string())),
@@ -80,14 +77,13 @@ async fn info(app: &Api, call: &Call, run: Option<RunId>) -> Result<Response, Ap
     let found = artifacts::find(&mut conn, seq, run, name.as_str()).await?;
     drop(conn);
     let missing = || ApiError::new(ErrorCode::ResourceNotFound, format!("there is no artifact {:?}", name.as_str()));
-    // An object is listed before its upload is finished, but cannot be read.
+    // Listed before its upload is finished, but not readable.
     let found = [found.filter(|stored| stored.present).ok_or_else(missing)?];
     let bytes = bytes_of(app, task, run, &found).await?;
     let [Stored { artifact, .. }] = &found;
     ok(&entry(artifact, bytes.get(&blob(task, run, artifact))))
 }
 
-/// Artifact in wire format.
 pub(super) fn entry<'a>(artifact: &'a Artifact, bytes: Option<&StoredBlob>) -> ArtifactEntry<'a> {
     ArtifactEntry {
         storage_type: artifact.details.storage_type(),
@@ -100,7 +96,7 @@ pub(super) fn entry<'a>(artifact: &'a Artifact, bytes: Option<&StoredBlob>) -> A
     }
 }
 
-/// Name that the artifact's bytes are stored under, if it has any.
+/// None if the artifact has no bytes.
 pub(in crate::http) fn blob(task: TaskId, run: RunId, artifact: &Artifact) -> BlobName {
     match &artifact.details {
         Details::Object { .. } => BlobName::object(&artifact::object_name(task, run, &artifact.name)),
@@ -110,7 +106,6 @@ pub(in crate::http) fn blob(task: TaskId, run: RunId, artifact: &Artifact) -> Bl
     }
 }
 
-/// Stored bytes of the artifacts that have any.
 pub(super) async fn bytes_of(
     app: &Api,
     task: TaskId,

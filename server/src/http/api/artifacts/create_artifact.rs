@@ -89,7 +89,7 @@ async fn create_artifact(app: Api, call: Arc<Call>) -> Result<Response, ApiError
     })
 }
 
-/// Each storage type has its own schema, so that errors name the invalid field.
+/// One schema per storage type, so that errors name the invalid field.
 fn body(call: &Call) -> Result<CreateArtifactRequest, ApiError> {
     Ok(match call.json::<CreateArtifactKind>()?.storage_type {
         StorageType::S3 => CreateArtifactRequest::S3(call.json()?),

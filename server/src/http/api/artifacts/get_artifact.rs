@@ -1,4 +1,4 @@
-//! getArtifact, getLatestArtifact: the redirect to an artifact.
+//! getArtifact, getLatestArtifact.
 
 use axum::response::IntoResponse;
 use http::{HeaderName, HeaderValue, StatusCode};
@@ -12,7 +12,6 @@ use crate::http::api::see_other;
 use tenure_domain::artifact::Details;
 use tenure_engine::blobs::BlobName;
 
-/// Header with the storage type of the artifact.
 const STORAGE_TYPE: HeaderName = HeaderName::from_static("x-taskcluster-artifact-storage-type");
 
 /// `GET /task/:taskId/runs/:runId/artifacts/:name`

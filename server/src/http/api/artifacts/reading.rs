@@ -1,4 +1,4 @@
-//! Reading artifacts: links are followed, each name needs its scope, and the bytes get a URL.
+//! Reading of artifacts: links, scopes and URLs.
 
 use chrono::{DateTime, Utc};
 use tenure_api::errors::ErrorCode::ResourceExpired;
@@ -12,7 +12,7 @@ use tenure_domain::scopes::Expression;
 use tenure_engine::blobs::BlobName;
 use tenure_store::artifacts;
 
-/// A readable artifact, after resolving all links.
+/// After resolving all links.
 pub(super) struct FoundArtifact {
     pub(super) task: TaskId,
     pub(super) run: RunId,
@@ -20,16 +20,14 @@ pub(super) struct FoundArtifact {
     pub(super) now: DateTime<Utc>,
 }
 
-/// A scope for the artifact and for each artifact on its chain of links.
+/// For each artifact on the chain of links.
 pub(super) const SCOPES: Template = ForEach { item: "name", list: "names", scopes: &["queue:get-artifact:<name>"] };
-/// Part of a description about the last run.
 pub(super) const LATEST: &str = "Of the task's last run, whether or not that has the artifact. ";
 const MISSING: &str = "there is no such artifact, or it is an object whose upload is not finished";
 const LINKS: &str = "Links are followed, and each name that is met needs its scope; every caller has it for names that \
                      begin with `public/`. The URL of stored bytes is plain and always the same for what anonymous \
                      callers may read; otherwise it is signed and good for 30 minutes at most.";
 
-/// Completes the description of an operation that reads an artifact.
 pub(super) fn described(operation: Operation, about: &str) -> Operation {
     operation
         .about(&format!("{about}{LINKS}"))
@@ -38,14 +36,12 @@ pub(super) fn described(operation: Operation, about: &str) -> Operation {
         .refuses(InputError, "links lead in a circle, or through more than 100 artifacts")
 }
 
-/// Scopes for reading an artifact of this name.
 pub(in crate::http) fn scopes_to_read(name: &str) -> Expression {
     let scopes = SCOPES.fill(&Values::of_path().list("names", [name]), &Values::of_path());
     scopes.expect("the template has no other list")
 }
 
-/// Follows the chain of links. The caller needs a scope for each name, and learns nothing about
-/// unreadable names.
+/// Follows the links. The caller needs a scope for each name, and learns nothing about other names.
 pub(super) async fn find(app: &Api, call: &Call, run: Option<RunId>) -> Result<FoundArtifact, ApiError> {
     authorize(call, &[call.text_param("name")])?;
     let (task, name) = (call.task_id()?, call.artifact_name()?);
@@ -86,9 +82,8 @@ fn invalid_link(name: &ArtifactName, where_to: &str) -> ApiError {
 }
 
 impl FoundArtifact {
-    /// Returns the URL of the bytes. If anonymous callers may read them, the URL is permanent, so
-    /// that caches can keep it. Otherwise it is signed and expires soon, at the latest with the
-    /// artifact.
+    /// A permanent URL, for caches, if anonymous callers may read the bytes. Otherwise a signed URL
+    /// that expires soon, at the latest with the artifact.
     pub(super) async fn url(&self, app: &Api, blob: &BlobName) -> Result<String, ApiError> {
         if self.is_open(app).await? {
             return Ok(app.engine.blobs.plain_url(&self.own_bytes()));
@@ -97,8 +92,7 @@ impl FoundArtifact {
         Ok(app.engine.blobs.get_url(blob, end.timestamp_millis()))
     }
 
-    /// Returns the target of a reference. The run's live log gets a signed URL unless anonymous
-    /// callers may read it.
+    /// The run's live log gets a signed URL, unless anonymous callers may read it.
     pub(super) async fn reference(&self, app: &Api, url: &str) -> Result<String, ApiError> {
         if self.artifact.name != LIVE_LOG || self.is_open(app).await? {
             return Ok(url.to_owned());
@@ -106,17 +100,15 @@ impl FoundArtifact {
         signed::reference(app, (self.task, self.run), url, format!("queue:get-artifact:{LIVE_LOG}"), self.now)
     }
 
-    /// True if anonymous callers may read the artifact.
     async fn is_open(&self, app: &Api) -> Result<bool, ApiError> {
         Ok(app.intake.authenticator.anonymous().await?.authorize(&scopes_to_read(&self.artifact.name)).is_ok())
     }
 
-    /// Name that the artifact's own bytes are stored under.
     pub(super) fn own_bytes(&self) -> BlobName {
         BlobName::artifact(self.task, self.run, &self.artifact.name)
     }
 
-    /// Name of the object that stores an object artifact's bytes.
+    /// Stores the bytes of an object artifact.
     pub(super) fn object_name(&self) -> String {
         artifact::object_name(self.task, self.run, &self.artifact.name)
     }

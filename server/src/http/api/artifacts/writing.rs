@@ -1,10 +1,9 @@
-//! Checks shared by createArtifact and finishArtifact.
+//! Checks of createArtifact and finishArtifact.
 
 use tenure_engine::ops::create_artifact::RunRef;
 
 use crate::http::api::prelude::*;
 
-/// Scope for one run's artifacts.
 pub(super) const SCOPES: Template = Scope("queue:create-artifact:<taskId>/<runId>");
 
 pub(super) fn early_check(call: &Call) -> Result<(), ApiError> {
@@ -14,7 +13,6 @@ pub(super) fn early_check(call: &Call) -> Result<(), ApiError> {
     call.no_query()
 }
 
-/// Checks the scope for writing artifacts of the run.
 pub(super) fn authorize(call: &Call, run_ref: RunRef) -> Result<(), ApiError> {
     call.authorize(&Values::of_path().text("runId", run_ref.run.to_string()))
 }

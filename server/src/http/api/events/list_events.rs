@@ -16,9 +16,8 @@ struct Body {
     after: i64,
 }
 
-/// `GET /api/tenure/v1/events?after=&limit=`: events after a position, oldest first. Once the
-/// response to a change has arrived, its events are listed. `after=latest` returns no events, and
-/// the newest position as the cursor.
+/// Events after a position, oldest first, among them all events of completed requests.
+/// `after=latest` returns none, with the newest position as the cursor.
 pub fn endpoint() -> Endpoint {
     Endpoint::get("listEvents", list_events).scopes(SCOPES).large_answer().described(
         "tenure",

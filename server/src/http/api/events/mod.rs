@@ -14,24 +14,18 @@ use tenure_engine::events::{Ahead, Start};
 
 use crate::http::api::prelude::*;
 
-/// Default page size.
 const LIMIT_DEFAULT: usize = 100;
 
-/// Maximum page size.
 const LIMIT_MAX: usize = 1_000;
 
-/// Format of a position.
 const POSITION: &str = "a position: 0 or a whole number, or latest";
 
-/// Scope for reading events, as a list or a stream.
 const SCOPES: Template = Scope("tenure:list-events");
 
-/// Parses a position to start after.
 fn read_position(text: &str) -> Option<Start> {
     text.parse().ok().filter(|position| (0..i64::MAX).contains(position)).map(Start::After)
 }
 
-/// Query parameters for reading events.
 struct EventQuery {
     start: Option<Start>,
     filter: Filter,
@@ -39,7 +33,6 @@ struct EventQuery {
 }
 
 impl EventQuery {
-    /// Parses the query parameters and refuses parameters other than `names`.
     fn read(call: &Call, names: &[&str]) -> Result<Self, ApiError> {
         let mut query = Self { start: None, filter: Filter::default(), limit: LIMIT_DEFAULT };
         for (name, value) in call.query(names)? {
@@ -80,12 +73,10 @@ fn ahead(Ahead { position, newest }: Ahead) -> ApiError {
     )
 }
 
-/// Schema of a position in the event log.
 fn position() -> Value {
     json!({"type": "integer", "format": "int64", "minimum": 0, "maximum": i64::MAX - 1})
 }
 
-/// Common part of both descriptions.
 fn reading(operation: Operation, after: &str, example: &Value) -> Operation {
     let position = json!({"oneOf": [position(), {"const": "latest"}]});
     let one = format!(
@@ -113,7 +104,6 @@ fn reading(operation: Operation, after: &str, example: &Value) -> Operation {
         )
 }
 
-/// The example event.
 fn an_event(sample: &Sample) -> Value {
     json!({
         "position": 2,

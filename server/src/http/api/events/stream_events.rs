@@ -1,8 +1,7 @@
 //! streamEvents: new events as Server-Sent Events.
 //!
-//! A task per stream fills a channel of one frame, and the body empties it as fast as the reader
-//! reads. A stalled reader suspends only its own task. That task still notices a drain of the
-//! server or the loss of the client's access.
+//! A stream's task fills a channel of one frame, which the body empties at the reader's speed. A
+//! stalled reader suspends only this task, which still notices a drain and a loss of access.
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
@@ -27,20 +26,17 @@ use tenure_engine::events::tail::LISTENERS_MAX;
 /// Idle time before a keep-alive comment.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// Reconnect delay for readers without their own setting, in milliseconds.
+/// For readers without their own setting.
 const RECONNECT_AFTER_MS: u32 = 1_000;
 
-/// Delay before a retry after a failed read of the log.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 
-/// Time for the end of a stream to reach its reader, before the connection is closed.
+/// Time for the last frame to reach the reader, before the connection closes.
 const FINAL_FRAME_MAX: Duration = Duration::from_secs(1);
 
-/// Header with the last position that the reader saw.
 const LAST_EVENT_ID: &str = "last-event-id";
 
-/// `GET /api/tenure/v1/events/stream`: events after a position, oldest first, then new ones as they
-/// occur.
+/// Events after a position, oldest first, then new ones.
 pub fn endpoint() -> Endpoint {
     Endpoint::get("streamEvents", stream_events).scopes(SCOPES).described(
         "tenure",
@@ -67,7 +63,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .answers_with(200, "The stream", "text/event-stream", &stream_schema(), &lines.into())
 }
 
-/// Schema of a stream: a text, or as Server-Sent Events an object per event.
+/// A text, or as Server-Sent Events an object per event.
 fn stream_schema() -> Value {
     let text = json!({"type": "string"});
     json!({"type": ["string", "object"], "properties": {"id": text, "event": text, "data": text}})
@@ -104,8 +100,7 @@ fn bad_start(why: BadStart) -> ApiError {
     }
 }
 
-/// Sends events until the reader disconnects or loses its access, its position is purged, or the
-/// server drains.
+/// Runs until the reader disconnects or loses access, its position is purged, or the server drains.
 async fn run(mut writer: EventWriter, call: Arc<Call>) {
     let streams = metrics::gauge!("tenure_event_streams");
     streams.increment(1);
@@ -117,8 +112,7 @@ async fn run(mut writer: EventWriter, call: Arc<Call>) {
         () = call.access_ended(&app.intake) => false,
         _ = writer.write_all() => false,
     };
-    // Ends the body. Also drops the application and with it the engine: its batchers end when it is
-    // no longer used.
+    // Ends the body, and releases the engine, whose batchers end with its last user.
     drop((writer, app, frames));
     streams.decrement(1);
     if !disconnected && let Some(connection) = &call.connection {
@@ -127,10 +121,8 @@ async fn run(mut writer: EventWriter, call: Arc<Call>) {
     }
 }
 
-/// The reader has disconnected.
 struct Disconnected;
 
-/// Writes one stream's events.
 struct EventWriter {
     app: Api,
     stream: Stream,
@@ -144,13 +136,12 @@ impl EventWriter {
         loop {
             let mut frame = String::new();
             match self.stream.next(self.silent_until).await {
-                // Without events: the keep-alive is due, or the filter matched none of the new
-                // events.
+                // Empty if the keep-alive is due, or if the filter matched nothing.
                 Ok(Step::Events(events)) => events.iter().for_each(|event| write_event(&mut frame, event)),
                 Ok(Step::Gone(oldest)) => {
                     return self.write(format!("event: gone\ndata: {{\"after\":{oldest}}}\n\n")).await;
                 }
-                // The reader reconnects with its position, which is then checked.
+                // The reader reconnects, and its position is checked.
                 Ok(Step::Ended) => return Ok(()),
                 Err(error) => {
                     tracing::debug!(error = %error, "a stream could not read the log and will try again");

@@ -1,4 +1,4 @@
-//! appendLiveLog: receives a piece of a log from its worker.
+//! appendLiveLog.
 
 use tenure_api::errors::ErrorCode::InputTooLarge;
 use tenure_api::live_log::{LIVE_LOG_CHUNK_MAX, LiveLogAppended};
@@ -17,7 +17,7 @@ pub fn endpoint() -> Endpoint {
     )
 }
 
-/// The credentials of the claim include it.
+/// A claim's credentials include it.
 const SCOPES: Template = Scope("queue:create-artifact:<taskId>/<runId>");
 
 fn describe(operation: Operation, _: &Sample) -> Operation {

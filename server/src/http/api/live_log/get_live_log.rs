@@ -1,4 +1,4 @@
-//! getLiveLog: reads a run's log while it is written.
+//! getLiveLog.
 
 use std::convert::Infallible;
 
@@ -26,7 +26,7 @@ pub fn endpoint() -> Endpoint {
     )
 }
 
-/// The scope of the artifact that refers to the log.
+/// As for the artifact that refers to the log.
 const SCOPES: Template = Scope("queue:get-artifact:public/logs/live.log");
 /// Logs come from untrusted tasks: however a browser interprets one, it gets no origin.
 const POLICY: HeaderValue = HeaderValue::from_static("default-src 'none'; sandbox");
@@ -81,14 +81,13 @@ async fn get_live_log(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     ];
     let mut response = (headers, Body::from_stream(body)).into_response();
     if from_browser {
-        // The policy protects against misinterpretation. Scripts of other sites may read the log as
-        // any other response.
+        // Only interpretation is restricted: scripts of other sites may read the log.
         response.headers_mut().insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
     }
     Ok(response)
 }
 
-/// Forwards pieces at the reader's speed, until the log ends or the reader disconnects.
+/// Forwards at the reader's speed, until the log ends or the reader disconnects.
 async fn forward(mut pieces: mpsc::Receiver<Bytes>, frames: mpsc::Sender<Bytes>) {
     loop {
         let piece = tokio::select! {

@@ -1,4 +1,4 @@
-//! Signed URLs, valid for a limited time, for artifacts that refer to a live log of this server.
+//! Signed URLs for artifacts that refer to a live log of this server.
 
 use chrono::{DateTime, Utc};
 use http::Uri;
@@ -8,16 +8,11 @@ use tenure_domain::artifact::GET_URL_LIFE;
 
 use crate::http::api::prelude::*;
 
-/// Path of a run's live log below the root URL.
 fn path(task: TaskId, run: RunId) -> String {
     format!("/api/tenure/v1/tasks/{task}/runs/{run}/live-log")
 }
 
-/// Returns the target of a reference. If it is the run's live log on this server, the URL is signed
-/// with `scope`.
-///
-/// # Errors
-/// Returns an error if the URL cannot be signed.
+/// Signs a reference to the run's live log on this server; returns other URLs unchanged.
 pub fn reference(
     app: &Api,
     (task, run): (TaskId, RunId),
@@ -30,7 +25,7 @@ pub fn reference(
     if resource != path(task, run) {
         return Ok(url.to_owned());
     }
-    // A worker may have appended text that no request can contain. Then the URL is left unsigned.
+    // A worker may have appended text that no request can contain.
     let Ok(parsed) = url.parse::<Uri>() else { return Ok(url.to_owned()) };
     let no_host = || ApiError::internal("the URL of a live log cannot be signed: it has no host");
     let host = parsed.host().ok_or_else(no_host)?;

@@ -9,11 +9,10 @@ use crate::http::api::clients::{NEVER_MS, timestamp};
 use crate::http::api::prelude::*;
 use crate::http::docs::parameters::UNKNOWN_ARGUMENT;
 
-/// How long a service may rely on the scopes of anonymous callers, in milliseconds.
+/// How long a service may rely on the scopes of anonymous callers.
 const NO_AUTH_MS: i64 = 15 * 60 * 1000;
 
-/// `POST /authenticate-hawk`: authenticates a request that another service received. The request's
-/// body stays at that service, which checks its hash.
+/// Authenticates a request to another service, which keeps its body and checks the hash.
 pub fn endpoint() -> Endpoint {
     Endpoint::post("authenticateHawk", authenticate_hawk).no_pool().secret_body().others_head().described(
         "auth",
@@ -52,7 +51,7 @@ async fn authenticate_hawk(app: Api, call: Arc<Call>) -> Result<Response, ApiErr
         ..RequestParts::default()
     };
     let now = app.intake.now().await?;
-    // A plain token proves nothing about a request, so other services cannot use Basic.
+    // A plain token proves nothing about a request.
     let header = match request.authorization.map(Header::parse).transpose() {
         Ok(header) => header,
         Err(error) => return ok(&Authentication::AuthFailed { message: error.to_string() }),

@@ -1,4 +1,4 @@
-//! Scopes and credentials: queries by callers and other services, and tests of clients.
+//! Scopes and credentials: queries and tests.
 
 pub mod authenticate_hawk;
 pub mod current_scopes;

@@ -1,4 +1,4 @@
-//! testAuthenticate, testAuthenticateGet: test the request's own authentication.
+//! testAuthenticate, testAuthenticateGet.
 
 use tenure_api::auth::{TestAuthenticateRequest, TestAuthenticateResponse};
 use tenure_api::errors::ErrorCode::{AuthenticationFailed, InsufficientScopes, InvalidRequestArguments};
@@ -9,13 +9,12 @@ use crate::http::docs::parameters::UNKNOWN_ARGUMENT;
 use tenure_domain::roles::check_scopes;
 use tenure_domain::scopes::Expression;
 
-/// Scopes of the client `tester` if the request cannot state them.
+/// If the request cannot state them.
 const TESTER_SCOPES: [&str; 2] = ["test:*", "auth:create-client:test:*"];
 
-/// Scope that testAuthenticateGet requires.
 const TESTER_REQUIRED: &str = "test:authenticate-get";
 
-/// `POST /test-authenticate`. The only client is `tester` with the token `no-secret`.
+/// The only client is `tester` with the token `no-secret`.
 pub fn with_body() -> Endpoint {
     Endpoint::post("testAuthenticate", test_authenticate).no_pool().described(
         "auth",
@@ -32,7 +31,7 @@ pub fn with_body() -> Endpoint {
     )
 }
 
-/// `GET /test-authenticate-get/`: for requests without a body, and for signed URLs.
+/// Also for signed URLs.
 pub fn without_body() -> Endpoint {
     Endpoint::get("testAuthenticateGet", test_authenticate_get).no_pool().described(
         "auth",
@@ -73,7 +72,7 @@ async fn test_authenticate_get(app: Api, call: Arc<Call>) -> Result<Response, Ap
     test(&app, &call, TESTER_SCOPES.map(str::to_owned).to_vec(), vec![TESTER_REQUIRED.to_owned()]).await
 }
 
-/// Maximum number of compared pairs of scopes, because anyone may call this.
+/// Anyone may call this.
 const PAIRS_MAX: usize = 1_000_000;
 
 async fn test(app: &Api, call: &Call, client_scopes: Vec<String>, required: Vec<String>) -> Result<Response, ApiError> {

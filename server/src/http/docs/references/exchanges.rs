@@ -6,7 +6,7 @@ use super::schemas::Schemas;
 use tenure_domain::event_filter::short_name;
 use tenure_domain::events::Exchange;
 
-/// Builds the reference and adds the messages' schemas.
+/// Adds the messages' schemas.
 pub(super) fn reference(schemas: &mut Schemas<'_>) -> Map<String, Value> {
     let first = Exchange::ALL[0].name();
     let prefix = first.strip_suffix(short_name(first)).unwrap_or_default();
@@ -50,7 +50,7 @@ fn entry(exchange: Exchange, schemas: &mut Schemas<'_>) -> Value {
     })
 }
 
-/// Schema of this exchange's messages, a part of the schema of all messages.
+/// The part of the common schema that this exchange uses.
 fn message(exchange: Exchange, schemas: &Schemas<'_>) -> Value {
     let mut schema =
         schemas.component(if exchange.is_about_group() { "GroupEventPayload" } else { "TaskEventPayload" });

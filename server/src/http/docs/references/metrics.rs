@@ -1,17 +1,14 @@
-//! The reference of the metrics that Taskcluster's queue also has. docs/operating.md lists Tenure's
-//! own metrics.
+//! The metrics that Taskcluster's queue has, too. docs/operating.md lists Tenure's own.
 
 use serde_json::{Map, Value, json};
 
 use tenure_engine::background::{counters, workers};
 use tenure_engine::resolutions;
 
-/// Prefix of metrics about queues.
 const OF_QUEUES: &str = "queue_";
-/// Labels of the metrics of resolved tasks.
 const RESOLVED: [&str; 4] = ["taskQueueId", "provisionerId", "workerType", "reasonResolved"];
 
-/// Builds the reference. A test compares it with the published metrics.
+/// A test compares it with the published metrics.
 pub(super) fn reference() -> Map<String, Value> {
     let gauges = counters::METRICS.iter().chain(&workers::METRICS).filter(|(name, _)| name.starts_with(OF_QUEUES));
     let mut metrics: Vec<Value> = gauges.map(|&(name, about)| one(name, "gauge", about, &RESOLVED[..1])).collect();

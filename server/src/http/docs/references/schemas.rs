@@ -1,4 +1,4 @@
-//! Schemas of bodies and messages: separate documents that refer to each other by URL.
+//! Schemas of bodies and messages: documents that refer to each other by URL.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 const COMPONENT: &str = "#/components/schemas/";
 
-/// Schemas of the references themselves; their texts are beside this file.
+/// Schemas of the references themselves.
 const COMMON: [(&str, &str); 5] = [
     ("metaschema", include_str!("../common/metaschema.json")),
     ("manifest-v3", include_str!("../common/manifest-v3.json")),
@@ -14,10 +14,8 @@ const COMMON: [(&str, &str); 5] = [
     ("exchanges-reference-v0", include_str!("../common/exchanges-reference-v0.json")),
     ("metrics-reference-v0", include_str!("../common/metrics-reference-v0.json")),
 ];
-/// Schema of all schemas.
 const DRAFT: &str = "http://json-schema.org/draft-07/schema#";
 
-/// Schemas shared by all services, by path.
 pub(super) fn common(root: &str) -> BTreeMap<String, Value> {
     let one = |(name, text): (&str, &str)| {
         let path = format!("/schemas/common/{name}.json");
@@ -31,18 +29,17 @@ pub(super) fn common(root: &str) -> BTreeMap<String, Value> {
     COMMON.into_iter().map(one).collect()
 }
 
-/// Adds the URLs of a document's schema and of the document itself.
 pub(super) fn with_head(root: &str, schema: &str, path: &str, mut rest: Map<String, Value>) -> Value {
     rest.insert("$schema".to_owned(), format!("{root}/schemas/common/{schema}.json#").into());
     rest.insert("$id".to_owned(), format!("{root}{path}#").into());
     Value::Object(rest)
 }
 
-/// Schemas of one service: those of its operations, and the schemas that they refer to.
+/// Schemas used by one service's operations, directly or not.
 pub(super) struct Schemas<'a> {
     root: &'a str,
     service: &'static str,
-    /// All schemas of the OpenAPI document.
+    /// From the OpenAPI document.
     components: &'a Value,
     files: BTreeMap<String, Value>,
 }
@@ -52,8 +49,7 @@ impl<'a> Schemas<'a> {
         Self { root, service, components, files: BTreeMap::new() }
     }
 
-    /// Adds a schema of the OpenAPI document, with `unnamed` as its fallback name. Returns its name
-    /// in references.
+    /// Returns the name for references. `unnamed` is the fallback name.
     pub(super) fn add(&mut self, schema: &Value, unnamed: &str) -> String {
         let component = schema["$ref"].as_str().and_then(|reference| reference.strip_prefix(COMPONENT));
         let name = component.unwrap_or(unnamed);
@@ -61,18 +57,17 @@ impl<'a> Schemas<'a> {
         self.put(name, schema)
     }
 
-    /// Copies a schema of the OpenAPI document.
     pub(super) fn component(&self, name: &str) -> Value {
         self.components.get(name).cloned().unwrap_or_default()
     }
 
-    /// Adds a schema under a name. Returns its name in references.
+    /// Returns the name for references.
     pub(super) fn put(&mut self, name: &str, mut schema: Value) -> String {
         let file = format!("v1/{}.json", in_small_letters(name));
         if self.files.contains_key(&file) {
             return format!("{file}#");
         }
-        // Inserted before the schemas that it refers to, because they may refer back.
+        // Before its own references, which may refer back.
         self.files.insert(file.clone(), Value::Null);
         self.point_at_files(&mut schema);
         let mut fields = schema.as_object().cloned().unwrap_or_default();
@@ -98,7 +93,6 @@ impl<'a> Schemas<'a> {
         }
     }
 
-    /// Returns all schemas, by path.
     pub(super) fn into_files(self) -> impl Iterator<Item = (String, Value)> {
         let service = self.service;
         self.files.into_iter().map(move |(file, schema)| (format!("/schemas/{service}/{file}"), schema))

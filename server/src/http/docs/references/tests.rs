@@ -15,7 +15,7 @@ fn files() -> BTreeMap<String, Value> {
     all(ROOT, &routes())
 }
 
-/// Retrieves only documents that the server serves.
+/// Retrieves only served documents.
 struct Served(BTreeMap<String, Value>);
 
 impl Retrieve for Served {
@@ -60,7 +60,7 @@ fn documents_match_their_url_and_schema() {
             let mut plain = value.clone();
             plain["$schema"] = "http://json-schema.org/draft-07/schema#".into();
             assert!(jsonschema::draft7::meta::is_valid(&plain), "{path}");
-            // Building the validator resolves every reference to another schema.
+            // Resolves every reference to another schema.
             validator(&files, value);
         }
     }
@@ -195,7 +195,7 @@ fn reference_lists_every_exchange() {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
-/// Taskcluster's scopes for these also depend on the targets of links.
+/// Taskcluster's scopes also depend on the targets of links.
 #[test]
 fn artifact_reads_need_a_scope_for_each_name() {
     let reference = &files()["/references/queue/v1/api.json"];
@@ -209,7 +209,7 @@ fn artifact_reads_need_a_scope_for_each_name() {
     }
 }
 
-/// Fields that the response schemas of Taskcluster's Worker Manager require.
+/// From the response schemas of Taskcluster's Worker Manager.
 #[test]
 fn worker_responses_have_taskclusters_required_fields() {
     let files = files();
@@ -242,8 +242,8 @@ fn worker_responses_have_taskclusters_required_fields() {
     }
 }
 
-/// Required words of Taskcluster's routing keys, except words common to all, and required fields of
-/// its messages.
+/// Taskcluster's required words of routing keys, except common ones, and required fields of
+/// messages.
 #[test]
 fn exchanges_have_taskclusters_required_fields() {
     let (run, worker) = (&["runId"][..], &["runId", "workerGroup", "workerId"][..]);

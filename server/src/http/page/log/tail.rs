@@ -20,23 +20,19 @@ use tenure_engine::blobs::{BlobError, BlobName, Generation};
 use tenure_engine::ops::create_artifact::RunRef;
 use tenure_store::live_logs::{self, Position};
 
-/// Lines in the section.
 const LINES_MAX: usize = 50;
-/// Bytes read from the end of a log.
 const TAIL_BYTES: u64 = 32 << 10;
-/// Maximum size of a compressed log to read, because it must be read from its beginning.
+/// A larger compressed log is skipped: it must be read from its beginning.
 const PACKED_MAX: u64 = 1 << 20;
-/// Maximum decompressed size of such a log.
 const UNPACKED_MAX: u64 = 64 << 20;
 
-/// The end of a log.
 pub(in crate::http::page) struct Tail {
     of: RunRef,
-    /// The last lines; none if the log is too large to read.
+    /// None if the log is too large.
     lines: Option<String>,
 }
 
-/// Reads the end of a run's log, complete or still growing. None if there is no log.
+/// None if there is no log.
 pub(in crate::http::page) async fn tail(app: &Site, visit: &Visit, of: RunRef) -> Result<Option<Tail>, PageError> {
     if !visit.may(scopes_to_read(LIVE_LOG)) {
         return Ok(None);
@@ -71,7 +67,6 @@ pub(in crate::http::page) async fn tail(app: &Site, visit: &Visit, of: RunRef) -
     Ok(Some(Tail { of, lines: Some(last_lines(&bytes, begin == 0)) }))
 }
 
-/// Returns the last lines of a complete stored log.
 async fn read_stored(app: &Site, share: Share, stored: &Generation) -> Result<Option<String>, BlobError> {
     let size = stored.blob.size.unsigned_abs();
     let packed = match stored.blob.content_encoding.as_deref() {
@@ -91,15 +86,14 @@ async fn read_stored(app: &Site, share: Share, stored: &Generation) -> Result<Op
     Ok(unpack_apart(&app.intake.heavy, share, bytes).await)
 }
 
-/// Decompresses a log as heavy work. Anonymous visitors, who may read logs too, delay only each
-/// other.
+/// As heavy work: anonymous visitors, who may read logs too, delay only each other.
 async fn unpack_apart(heavy: &Heavy, share: Share, packed: Vec<u8>) -> Option<String> {
     let unpacked_max = usize::try_from(UNPACKED_MAX).unwrap_or(usize::MAX);
-    // The decompressed size is unknown, so the maximum is assumed.
+    // The decompressed size is unknown.
     heavy.run_for(share, unpacked_max, move || unpack(&packed)).await
 }
 
-/// Returns the last lines of a compressed log, unless it is too large or corrupt.
+/// None if too large or corrupt.
 fn unpack(packed: &[u8]) -> Option<String> {
     let (mut decoder, mut piece) = (MultiGzDecoder::new(packed), vec![0; 64 << 10]);
     let (mut end, mut length) = (Vec::new(), 0_u64);
@@ -120,7 +114,7 @@ fn unpack(packed: &[u8]) -> Option<String> {
     }
 }
 
-/// Returns the last lines of a text. In an incomplete text the first line is partial and dropped.
+/// Drops the partial first line of an incomplete text.
 fn last_lines(bytes: &[u8], whole: bool) -> String {
     let text = plain(bytes);
     let mut lines: Vec<&str> = text.lines().collect();
@@ -131,7 +125,6 @@ fn last_lines(bytes: &[u8], whole: bool) -> String {
     lines[from..].join("\n")
 }
 
-/// Renders the section with the end of a log.
 pub(in crate::http::page) fn log_section(visit: &Visit, tail: &Tail) -> Markup {
     let task = tail.of.task.to_string();
     let link = format!("{}?run={}", visit.link_to("task", &[&task, "log"]), tail.of.run);
