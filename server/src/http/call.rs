@@ -249,7 +249,7 @@ impl Call {
         }
     }
 
-    /// For use before the body is read, or after its hash was compared.
+    /// Returns the parts for use before the body is read, or after its hash was compared.
     fn request_without_body(&self) -> RequestParts<'_> {
         RequestParts { body_is_elsewhere: true, ..self.request_parts() }
     }
@@ -276,7 +276,7 @@ impl Call {
         self.authorize(&Values::of_path())
     }
 
-    /// By the server's clock; none for unsigned requests.
+    /// Arrival time by the server's clock; none for unsigned requests.
     #[must_use]
     pub fn arrived(&self) -> Option<DateTime<Utc>> {
         if self.arrived.server_ms == NO_TIME.server_ms {

@@ -81,7 +81,7 @@ fn is_worth_it(response: &Response<Body>) -> bool {
     is_text && !is_file && size >= COMPRESSED_MIN && response.extensions().get::<AsItIs>().is_none()
 }
 
-/// True unless the client prefers the uncompressed form.
+/// True if the client accepts gzip and does not prefer the uncompressed form.
 fn accepts_gzip(accepted: &HeaderValue) -> bool {
     let (mut gzip, mut any, mut plain) = (None, None, None);
     for one in accepted.to_str().unwrap_or_default().split(',') {

@@ -113,7 +113,8 @@ pub async fn serve(listener: TcpListener, front: Front) {
     }
 }
 
-/// Otherwise a peer that was switched off would keep its permit, and that of its stream, for ever.
+/// Detects peers that were switched off: they would keep their permits for connections and streams
+/// for ever.
 fn keep_alive(stream: &TcpStream) -> std::io::Result<()> {
     let questions = TcpKeepalive::new().with_time(KEEP_ALIVE_AFTER).with_interval(KEEP_ALIVE_EVERY);
     SockRef::from(stream).set_tcp_keepalive(&questions.with_retries(KEEP_ALIVE_PROBES))

@@ -48,7 +48,8 @@ impl Method {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolUse {
-    /// Its statements share a batch, or the response comes from memory or a dedicated connection.
+    /// Unused: statements share a batch, or the response comes from memory or a dedicated
+    /// connection.
     None,
     /// Takes a read slot.
     Read,
@@ -64,7 +65,7 @@ pub struct Declaration {
     pub method: Method,
     pub access: Access,
     pub(super) pool_use: PoolUse,
-    /// Errors must not repeat such a body, because they end up in logs.
+    /// If true, errors must not repeat the body, because they end up in logs.
     pub(super) has_secret_body: bool,
     pub(super) has_large_answer: bool,
     /// For callers without credentials, in bytes.

@@ -173,7 +173,7 @@ impl From<OpError> for ApiError {
 }
 
 impl From<sqlx::Error> for ApiError {
-    /// A failed cold statement left no partial changes, whoever is at fault.
+    /// A failed cold statement left no partial changes, even if the fault is here.
     fn from(error: sqlx::Error) -> Self {
         if !classify(&error).is_worth_a_retry() {
             return Self::internal(&error.to_string());

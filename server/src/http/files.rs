@@ -100,7 +100,7 @@ impl Files {
 
     /// Returns a document, rendering it if needed. Rendering completes even if the caller
     /// disconnects, so callers that never wait cannot force repeated renderings. Requests queue
-    /// without a task, so disconnected callers leave nothing behind.
+    /// without a task: at most one task runs, and disconnected callers leave nothing behind.
     pub async fn get<M>(&self, name: String, life: Life, make: M) -> Result<Option<Arc<File>>, ApiError>
     where
         M: FnOnce() -> Result<Option<File>, String> + Send + 'static,

@@ -13,7 +13,7 @@ use super::budget::Share;
 
 /// In bytes. Smaller texts take a millisecond or less.
 pub const LARGE_MIN: usize = 256 << 10;
-/// At least one job runs.
+/// Processors per concurrent job; at least one job runs.
 const PROCESSORS_PER_PIECE: usize = 2;
 /// Fraction of the permits for callers without credentials, at least one. They queue for it
 /// separately, because permits are granted in request order and a flood must not delay others.

@@ -88,8 +88,9 @@ impl ReadBuffer {
         Self { all: Arc::clone(all), large: None }
     }
 
-    /// Limit of the next read, if any. A small buffer never reads enough to become large. So only a
-    /// long head needs a permit, not a body behind a short one.
+    /// Returns the limit of the next read, if any. Fails if a long head needs a permit and none is
+    /// free. A small buffer never reads enough to become large, so a body behind a short head needs
+    /// no permit.
     pub fn next_max(&mut self, phase: &Phase) -> Result<Option<usize>, NoRoom> {
         if self.large.is_some() {
             return Ok(None);

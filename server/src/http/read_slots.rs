@@ -50,7 +50,7 @@ impl ReadSlots {
         Self { all: Arc::new(Semaphore::new(SLOTS)), anonymous: Arc::new(Semaphore::new(SLOTS / ANONYMOUS_PART)) }
     }
 
-    /// Waits up to a second; counts a timeout.
+    /// Takes a slot, waiting up to a second. Counts a timeout.
     pub async fn take(&self, share: Share) -> Result<ReadSlot, NoSlot> {
         timeout(WAIT_MAX, self.queue(share)).await.map_err(|_| {
             metrics::counter!("tenure_limits_reached_total", "limit" => "reads").increment(1);
@@ -58,7 +58,8 @@ impl ReadSlots {
         })
     }
 
-    /// Waits without a limit: for a bounded number of requests that have already waited.
+    /// Takes a slot without a time limit: for a bounded number of requests that have already
+    /// waited.
     pub async fn queue(&self, share: Share) -> ReadSlot {
         // The semaphores never close. Holders of an anonymous permit wait only for requests that
         // hold a slot, so there is no deadlock.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use tenure_domain::scopes::{Expression, ScopeSet};
 
-/// For example `queue:status:<taskId>`.
+/// A scope expression with placeholders, such as `queue:status:<taskId>`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Template {
     Scope(&'static str),

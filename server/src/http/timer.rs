@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// The shortest of the usual waits. The timer thus fires before the next wait ends and needs no
-/// reset when that wait begins.
+/// Longest setting: the shortest of the usual waits. The timer thus fires before the next wait ends
+/// and needs no reset when that wait begins.
 const SET_MAX: Duration = Duration::from_secs(60);
 
 /// The idle timer. Clones share it.

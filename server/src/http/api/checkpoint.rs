@@ -12,8 +12,8 @@ use tenure_engine::ops::{OpError, checkpoint, task_command};
 use tenure_store::checkpoints;
 use tenure_store::task_commands::{self, Stored};
 
-/// The task's queue and last run, which a claim's credentials name. `-` for no run matches no
-/// credentials: they contain a number.
+/// The task's queue and last run, which a claim's credentials name. Without a run it is `-`, which
+/// matches no credentials.
 fn values(task: &Task) -> Values<'_> {
     let run = task.status().runs.last().map_or_else(|| "-".to_owned(), |run| run.run_id.to_string());
     Values::of_path().text("taskQueueId", task.queue.as_str()).text("runId", run)

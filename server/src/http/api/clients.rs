@@ -214,7 +214,7 @@ async fn handle_list_clients(app: Api, call: Arc<Call>) -> Result<Response, ApiE
     ok(&Body { clients, continuation_token })
 }
 
-/// As many as fit into one response.
+/// Expands the first clients' scopes, as many as fit into one response.
 async fn expand(roles: &Resolver, clients: &[ClientInfo], max: usize) -> Vec<ScopeSet> {
     fitting(clients, max, |client| expanded(roles, client), |scopes| size_of_scopes(scopes.iter())).await
 }

@@ -19,10 +19,10 @@ struct Now {
     now: Timestamp,
 }
 
-/// Ten years.
+/// Limit of one call: ten years.
 const ADVANCE_MAX_SECONDS: f64 = 10.0 * 366.0 * 86_400.0;
 
-/// The call runs all passes that fall due.
+/// Long, because the call runs all passes that fall due.
 const ANSWER_MAX: Duration = Duration::from_secs(3600);
 
 /// Years have four digits, and some dates lie far ahead of the clock.

@@ -101,7 +101,7 @@ fn to_json(body: &impl Serialize) -> Result<String, ApiError> {
     String::from_utf8(to_bytes(body)?).map_err(|error| ApiError::internal(&error.to_string()))
 }
 
-/// The buffer must be large enough: growing would copy it repeatedly.
+/// Appends to a preallocated buffer: growing would copy it repeatedly.
 fn write_json(json: &mut Vec<u8>, body: &impl Serialize) -> Result<(), ApiError> {
     serde_json::to_writer(json, body).map_err(|error| ApiError::internal(&error.to_string()))
 }

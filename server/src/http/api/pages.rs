@@ -87,7 +87,7 @@ pub fn size_of_scopes<S: AsRef<str>>(scopes: impl IntoIterator<Item = S>) -> usi
 
 fn decode(token: &str) -> Result<String, ApiError> {
     let bytes = URL_SAFE_NO_PAD.decode(token).ok().and_then(|bytes| String::from_utf8(bytes).ok());
-    // PostgreSQL cannot store it.
+    // PostgreSQL cannot store NUL.
     let text = bytes.filter(|text| !text.contains('\0'));
     text.ok_or_else(ApiError::unknown_token)
 }

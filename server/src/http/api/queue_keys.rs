@@ -99,7 +99,7 @@ async fn handle_list_queue_keys(app: Api, call: Arc<Call>) -> Result<Response, A
     let queue = call.task_queue_id()?;
     let (limit, token) = call.page_and_token()?;
     let after: Option<String> = place(token);
-    // PostgreSQL cannot store it, so no valid token has it.
+    // PostgreSQL cannot store NUL, so no valid token has it.
     let after = after.filter(|after| !after.contains('\0'));
     let ops::Page { keys, next } = ops::list(app.engine.queue_parts(), &queue, after.as_deref(), limit).await?;
     ok(&QueueKeys { keys, continuation_token: next.map(|next| to_token(&next)).transpose()? })

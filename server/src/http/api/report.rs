@@ -16,7 +16,7 @@ use tenure_domain::policy::report::{self as rules, TaskResult};
 use tenure_engine::ops::report::{RunReport, stop_waiting};
 use tenure_engine::ops::task_command::end_delay;
 
-/// From old workers.
+/// Body of reportCompleted from old workers.
 #[derive(Deserialize)]
 struct Legacy {
     #[serde(default = "yes")]
@@ -121,7 +121,8 @@ fn described(operation: Operation, sample: &Sample, state: &str) -> Operation {
 }
 
 async fn completed(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
-    // The operation once had no input, so other bodies without a result are ignored.
+    // The operation once had no input: a body that is neither the legacy one nor contains a result
+    // is ignored.
     let legacy: Legacy = call.json_or_default().unwrap_or_default();
     returned(app, call, if legacy.success { Report::Completed } else { Report::Failed }).await
 }
@@ -136,8 +137,8 @@ async fn returned(app: Api, call: Arc<Call>, report: Report) -> Result<Response,
     submit(app, call, |member| RunReport { ending: Ending::Reported(report), result, ..member }).await
 }
 
-/// Stock clients send no body or an empty object. An invalid body is ignored, unless it contains a
-/// result.
+/// Parses the result in a body, if any. Stock clients send no body or an empty object. An invalid
+/// body is ignored, unless it contains a result.
 fn result(call: &Call) -> Result<Option<TaskResult>, ApiError> {
     const FIELD: &[u8] = b"\"result\"";
     // The key may contain escapes.

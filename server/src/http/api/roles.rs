@@ -45,7 +45,7 @@ async fn answer(app: &Api, role: &RoleInfo) -> Result<Response, ApiError> {
     ok(&shown(&resolver, role))
 }
 
-/// As many as fit into one response.
+/// Expands the first roles, as many as fit into one response.
 async fn shown_first<'a>(resolver: &Resolver, roles: &'a [RoleInfo], max: usize) -> Vec<Role<'a>> {
     fitting(roles, max, |role| shown(resolver, role), |role| size_of_scopes(&role.expanded_scopes)).await
 }

@@ -69,7 +69,7 @@ fn run_id(call: &Call) -> Result<Option<RunId>, ApiError> {
     })
 }
 
-/// None without access.
+/// The result of the last run, if the caller may read it.
 pub(super) async fn for_caller(app: &Api, call: &Call, task: &Task) -> Result<Option<Box<RawValue>>, ApiError> {
     if !call.is_allowed(&SCOPES, &values(task))? {
         return Ok(None);

@@ -97,7 +97,7 @@ impl From<KnownWorker> for WorkerBody {
     }
 }
 
-/// Call this after checking the scopes.
+/// Returns the worker in the path. Call this after checking the scopes.
 fn name(call: &Call) -> Result<Name, ApiError> {
     let (queue, group, id) = (call.queue_of_halves()?, call.worker_group()?, call.worker_id()?);
     let missing = || {
@@ -135,7 +135,7 @@ pub fn declare_worker() -> Endpoint {
     )
 }
 
-/// The expiry is the only property.
+/// The expiry is the only property, and every call sets it.
 const SCOPES: Template = Scope("queue:declare-worker:<provisionerId>/<workerType>/<workerGroup>/<workerId>#expires");
 
 fn describe_declare_worker(operation: Operation, sample: &Sample) -> Operation {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// In bytes.
+/// Bounds of one read, in bytes.
 const FRAME_MAX: usize = 128 << 10;
 const FRAME_MIN: usize = 8 << 10;
 /// Bytes of one read by all downloads. Each holds up to four frames, even if its reader stalls.

@@ -62,7 +62,7 @@ pub(super) async fn put(app: &StoredBytes, name: BlobName, parts: &Parts, body: 
         }
     };
     let (blobs, pool) = (app.engine.blobs.clone(), app.engine.pool.clone());
-    // In a task that outlives a disconnect and undoes an incomplete upload.
+    // The task outlives a disconnect and undoes an incomplete upload.
     let storing = app.tasks.spawn(async move {
         let mut body = body.into_data_stream();
         let stored = blobs.upload(&pool, &new, &mut body).await;

@@ -47,7 +47,7 @@ impl Sample {
         })
     }
 
-    /// As stored.
+    /// The task of [`Sample::new_task`] as stored.
     pub(in crate::http) fn definition(&self) -> Value {
         let mut task = self.new_task();
         let defaults = json!({

@@ -30,7 +30,7 @@ pub(super) struct Listed {
     anonymous: Principal,
 }
 
-/// None without a run.
+/// Reads the artifacts of the last run; none without a run.
 pub(super) async fn find(app: &Site, task: TaskId) -> Result<Option<Listed>, PageError> {
     let anonymous = app.intake.authenticator.anonymous().await.map_err(|error| super::visit::lookup_failed(&error))?;
     let mut conn = app.engine.pool.acquire().await?;

@@ -10,7 +10,7 @@ use tenure_store::outage;
 
 pub(super) enum PageError {
     NotFound(String),
-    /// Lacks scopes.
+    /// The visitor lacks these scopes.
     Denied(Expression),
     /// An invalid form, or one from another site.
     Refused(StatusCode, String),

@@ -15,7 +15,7 @@ pub(super) const ICON: &str = include_str!("icon.svg");
 
 pub(super) struct Page {
     pub(super) title: String,
-    /// Automatic, unless the visitor has stopped it.
+    /// Interval, unless the visitor has stopped the refresh.
     pub(super) refresh: Option<Duration>,
     pub(super) body: Markup,
 }

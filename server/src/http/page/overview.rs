@@ -1,4 +1,4 @@
-//! `/`.
+//! `/`: the overview.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! `/queue/<provisionerId>/<workerType>`.
+//! `/queue/<provisionerId>/<workerType>`: a queue.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use tenure_store::{clock, policies, schedulers, servers, worker_sessions};
 
 const ABOUT: About = About { queue: true, worker: false };
 
-/// None if not read in time.
+/// Parts of the page that are none if not read in time.
 struct Parts {
     oldest: Option<HashMap<i32, DateTime<Utc>>>,
     hidden: Option<HashMap<i32, i64>>,
@@ -40,7 +40,7 @@ struct Parts {
     holders: Option<Vec<HolderRow>>,
 }
 
-/// From the low-water marks on.
+/// Reads the rows from the low-water marks on.
 async fn read_parts(app: &Site, conn: &mut PgConnection, key: i32, filter: Filter<'_>) -> Result<Parts, sqlx::Error> {
     let (due, marks) = (app.engine.due_marks.get(), app.engine.low_water_marks.peek(key));
     Ok(Parts {
@@ -61,7 +61,7 @@ pub(super) async fn queue(app: Site, visit: Arc<Visit>) -> Result<Page, PageErro
         format!("queue:get-worker-type:{name}"),
     ]))?;
     let key = app.engine.queues.find_key(&app.engine.pool, &name).await?.ok_or_else(missing)?;
-    // Other servers write their contacts every ten seconds.
+    // Includes this server's latest contacts; other servers write theirs every ten seconds.
     workers::write_down(&app.engine.pool, &app.engine.workers).await?;
     let only = [key];
     let filter = Filter { queues: Some(&only), worker: None };

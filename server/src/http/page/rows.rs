@@ -132,7 +132,7 @@ pub(super) fn presence(row: &WorkerRow, claims: i64, now: DateTime<Utc>) -> Pres
     Presence::of(known, now)
 }
 
-/// Adds presences, also of workers without recent activity. Latest contact first.
+/// Adds the workers' presences, even without recent activity. Latest contact first.
 pub(super) fn with_presence(mut all: Vec<Work>, known: &[WorkerRow], now: DateTime<Utc>) -> Vec<Work> {
     let mut by_name: HashMap<(String, String), Work> =
         all.drain(..).map(|work| ((work.group.clone(), work.id.clone()), work)).collect();

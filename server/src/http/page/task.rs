@@ -1,4 +1,4 @@
-//! `/task/<taskId>`.
+//! `/task/<taskId>`: a task with its runs, dependencies, artifacts and definition.
 
 use std::sync::Arc;
 

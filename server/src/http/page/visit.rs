@@ -145,7 +145,7 @@ impl Visit {
     }
 }
 
-/// Only pages: artifacts, for example, redirect to URLs of a task's choice.
+/// Accepts only pages: artifacts, for example, redirect to URLs of a task's choice.
 pub(super) fn safe_place(place: &str) -> Option<&str> {
     let plain = place.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/-_.~%?=&".contains(&byte));
     let path = place.split('?').next().unwrap_or_default();
@@ -175,7 +175,7 @@ fn read_query(query: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Browsers accept the prefix only from this host.
+/// Browsers accept a cookie with this prefix only from this host.
 pub(super) fn cookie_name(app: &Site) -> &'static str {
     if app.pages.secure() { "__Host-tenure-session" } else { "tenure-session" }
 }

@@ -1,4 +1,4 @@
-//! `/worker/<workerGroup>/<workerId>`.
+//! `/worker/<workerGroup>/<workerId>`: a worker's presence, claims and recent activity.
 
 use std::sync::Arc;
 
@@ -26,8 +26,8 @@ pub(super) async fn worker(app: Site, visit: Arc<Visit>) -> Result<Page, PageErr
     let id: WorkerId = visit.param("workerId").parse().map_err(unknown)?;
     let filter = Filter { queues: None, worker: Some((group.as_str(), id.as_str())) };
     let may_any = visit.may("queue:get-worker:*");
-    // Other servers write their contacts every ten seconds. Visitors without access cannot cause
-    // writes.
+    // Includes this server's latest contacts; other servers write theirs every ten seconds.
+    // Visitors without access cannot cause writes.
     if visit.session.is_some() || may_any {
         workers::write_down(&app.engine.pool, &app.engine.workers).await?;
     }

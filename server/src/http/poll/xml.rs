@@ -51,7 +51,7 @@ fn element(writer: &mut Writer<Vec<u8>>, name: &str, value: &str) -> io::Result<
     Ok(())
 }
 
-/// Characters forbidden even escaped: XML 1.0, production 2.
+/// True for characters forbidden even escaped: XML 1.0, production 2.
 fn is_not_xml(character: char) -> bool {
     !matches!(character, '\t' | '\n' | '\r' | ' '..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'..)
 }

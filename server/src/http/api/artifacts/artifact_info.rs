@@ -31,7 +31,7 @@ pub fn of_last_run() -> Endpoint {
 }
 
 pub(super) const OF_RUN: Template = Scope("queue:list-artifacts:<taskId>:<runId>");
-/// For the last run, whichever it is.
+/// For the last run's artifacts.
 pub(super) const OF_TASK: Template = Scope("queue:list-artifacts:<taskId>");
 
 fn described(operation: Operation, sample: &Sample) -> Operation {
@@ -96,7 +96,7 @@ pub(super) fn entry<'a>(artifact: &'a Artifact, bytes: Option<&StoredBlob>) -> A
     }
 }
 
-/// None if the artifact has no bytes.
+/// Name of the stored bytes, if the artifact has any.
 pub(in crate::http) fn blob(task: TaskId, run: RunId, artifact: &Artifact) -> BlobName {
     match &artifact.details {
         Details::Object { .. } => BlobName::object(&artifact::object_name(task, run, &artifact.name)),

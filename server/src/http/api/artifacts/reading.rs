@@ -108,7 +108,7 @@ impl FoundArtifact {
         BlobName::artifact(self.task, self.run, &self.artifact.name)
     }
 
-    /// Stores the bytes of an object artifact.
+    /// Name of the object with an object artifact's bytes.
     pub(super) fn object_name(&self) -> String {
         artifact::object_name(self.task, self.run, &self.artifact.name)
     }

@@ -9,7 +9,7 @@ use crate::http::docs::parameters::UNKNOWN_ARGUMENT;
 use tenure_domain::roles::check_scopes;
 use tenure_domain::scopes::Expression;
 
-/// If the request cannot state them.
+/// Scopes of `tester` if the request cannot state them.
 const TESTER_SCOPES: [&str; 2] = ["test:*", "auth:create-client:test:*"];
 
 const TESTER_REQUIRED: &str = "test:authenticate-get";
@@ -72,7 +72,7 @@ async fn test_authenticate_get(app: Api, call: Arc<Call>) -> Result<Response, Ap
     test(&app, &call, TESTER_SCOPES.map(str::to_owned).to_vec(), vec![TESTER_REQUIRED.to_owned()]).await
 }
 
-/// Anyone may call this.
+/// Limits the comparisons, because anyone may call this.
 const PAIRS_MAX: usize = 1_000_000;
 
 async fn test(app: &Api, call: &Call, client_scopes: Vec<String>, required: Vec<String>) -> Result<Response, ApiError> {

@@ -32,7 +32,7 @@ pub(in crate::http::page) struct Tail {
     lines: Option<String>,
 }
 
-/// None if there is no log.
+/// Reads the end of a complete or growing log. None if there is no log.
 pub(in crate::http::page) async fn tail(app: &Site, visit: &Visit, of: RunRef) -> Result<Option<Tail>, PageError> {
     if !visit.may(scopes_to_read(LIVE_LOG)) {
         return Ok(None);
@@ -93,7 +93,7 @@ async fn unpack_apart(heavy: &Heavy, share: Share, packed: Vec<u8>) -> Option<St
     heavy.run_for(share, unpacked_max, move || unpack(&packed)).await
 }
 
-/// None if too large or corrupt.
+/// Returns the last lines, unless the log is too large or corrupt.
 fn unpack(packed: &[u8]) -> Option<String> {
     let (mut decoder, mut piece) = (MultiGzDecoder::new(packed), vec![0; 64 << 10]);
     let (mut end, mut length) = (Vec::new(), 0_u64);
