@@ -8,7 +8,7 @@ use tenure_api::bodies::Metadata;
 pub(super) use tenure_domain::verdict::span;
 
 const ID_SHOWN: usize = 8;
-/// In levels. Without it, deep nesting would turn a small text into megabytes.
+/// In levels. Without a limit, deep nesting would turn a small text into megabytes.
 const INDENTED_MAX: usize = 16;
 /// In bytes; the API has the rest.
 pub(super) const DEFINITION_SHOWN: usize = 256 << 10;
