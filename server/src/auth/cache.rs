@@ -1,7 +1,7 @@
-//! Clients in memory for a second at most, so that a request costs no query.
+//! Clients cached for at most a second, so that a request costs no query.
 //!
-//! However many requests of a client arrive together, one of them reads it and all get its answer. A change or
-//! deletion of a client thus takes effect on every server within a second, without messages between them.
+//! Concurrent requests of a client share one reading. A change or deletion of a client takes effect
+//! on every server within a second, without messages between them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,9 +11,9 @@ use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
 use tokio::time::Instant;
 
-/// How old an entry may get, a missing client's included.
+/// Maximal age of an entry, including entries of missing clients.
 pub(super) const AGE_MAX: Duration = Duration::from_secs(1);
-/// How many clients are cached; requests with invented client ids cannot fill the memory.
+/// Capacity: requests with invented client ids cannot fill the memory.
 const ENTRIES_MAX: usize = 10_000;
 
 type Reading<T, E> = Shared<BoxFuture<'static, Result<Option<Arc<T>>, Arc<E>>>>;
@@ -23,7 +23,7 @@ struct Entry<T, E> {
     reading: Reading<T, E>,
 }
 
-/// Values by name, each read again when it is older than a second. A clone is the same cache.
+/// Values by name, each read again once older than a second. Clones share the cache.
 pub(super) struct Cache<T, E> {
     entries: Arc<Mutex<HashMap<String, Entry<T, E>>>>,
 }
@@ -39,7 +39,8 @@ impl<T: Send + Sync + 'static, E: Send + Sync + 'static> Cache<T, E> {
         Self { entries: Arc::default() }
     }
 
-    /// The value as it was at most a second ago; if it must be read, `read` gives the way to do so, and may use the outdated one.
+    /// Returns the value, at most a second old. `read` reads it if necessary, and may use the
+    /// outdated value.
     pub(super) async fn get<F>(
         &self,
         name: &str,
@@ -49,7 +50,7 @@ impl<T: Send + Sync + 'static, E: Send + Sync + 'static> Cache<T, E> {
         F: Future<Output = Result<Option<T>, E>> + Send + 'static,
     {
         let reading = self.reading(name, read);
-        // Finished readings are taken without a turn through the scheduler, which is nearly every time.
+        // The common case: a finished reading is returned without a pass through the scheduler.
         if let Some(done) = reading.peek() {
             return done.clone();
         }
@@ -72,7 +73,7 @@ impl<T: Send + Sync + 'static, E: Send + Sync + 'static> Cache<T, E> {
         let reading = read(name.to_owned(), outdated);
         let reading = reading.map(|done| done.map(|value| value.map(Arc::new)).map_err(Arc::new));
         let reading = reading.boxed().shared();
-        // Clients that exist are cached again at the cost of one reading each, as they do every second anyway.
+        // Clearing costs each existing client one reading, which happens every second anyway.
         if entries.len() >= ENTRIES_MAX {
             entries.clear();
         }
@@ -80,12 +81,11 @@ impl<T: Send + Sync + 'static, E: Send + Sync + 'static> Cache<T, E> {
         reading
     }
 
-    /// The next request reads it again.
+    /// Evicts one value.
     pub(super) fn invalidate(&self, name: &str) {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
     }
 
-    /// Everything is read again at its next use.
     pub(super) fn drop_all(&self) {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
@@ -98,8 +98,9 @@ impl<T: Send + Sync + 'static, E: Send + Sync + 'static> Cache<T, E> {
     }
 }
 
-/// A request that waits for a reading. A failure is for the requests that waited for it, not for later ones; and
-/// a reading that was abandoned half-way must not stay in the cache, where it would keep its database connection.
+/// A request that waits for a reading. A failure is delivered to the requests waiting for it, and
+/// not cached. An abandoned reading must leave the cache too, where it would keep its database
+/// connection.
 struct Waiting<'a, T: Send + Sync + 'static, E: Send + Sync + 'static> {
     cache: &'a Cache<T, E>,
     name: &'a str,
@@ -130,7 +131,7 @@ mod tests {
             Self { reads: Arc::default(), cache: Cache::new() }
         }
 
-        /// Each reading takes a short time and gives its own number; `answer` can turn it into something else.
+        /// Each reading yields once and returns its own number, mapped by `answer`.
         async fn get(
             &self,
             name: &str,
@@ -153,7 +154,7 @@ mod tests {
     const MISSING: fn(usize) -> Result<Option<usize>, &'static str> = |_| Ok(None);
 
     #[tokio::test(flavor = "current_thread")]
-    async fn requests_that_come_together_share_one_reading() {
+    async fn concurrent_requests_share_one_reading() {
         let source = Source::new();
         let (a, b, c) = tokio::join!(source.get("ci", FOUND), source.get("ci", FOUND), source.get("other", FOUND));
         assert_eq!((a, b), (Ok(Some(1)), Ok(Some(1))));
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn an_entry_is_read_again_after_a_second_whether_it_was_found_or_not() {
+    async fn entry_found_or_missing_expires_after_a_second() {
         let source = Source::new();
         assert_eq!(source.get("ci", FOUND).await, Ok(Some(1)));
         assert_eq!(source.get("missing", MISSING).await, Ok(None));
@@ -180,14 +181,14 @@ mod tests {
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn a_failure_is_not_cached() {
+    async fn failure_is_not_cached() {
         let source = Source::new();
         assert_eq!(source.get("ci", |_| Err("gone")).await, Err("gone"));
         assert_eq!(source.get("ci", FOUND).await, Ok(Some(2)));
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn what_was_invalidated_is_read_again_at_once() {
+    async fn invalidated_entry_is_read_again_at_once() {
         let source = Source::new();
         assert_eq!(source.get("ci", FOUND).await, Ok(Some(1)));
         let mut begun_before = Box::pin(source.get("other", FOUND));
@@ -195,14 +196,14 @@ mod tests {
         source.cache.invalidate("ci");
         source.cache.invalidate("other");
         assert_eq!(source.get("ci", MISSING).await, Ok(None));
-        // A reading from before the change may see the old state; one after it does not.
+        // A reading that began before the change may see the old state; a later one must not.
         assert_eq!(source.get("other", FOUND).await, Ok(Some(3)));
         assert_eq!(begun_before.await, Ok(Some(4)));
         assert_eq!(source.get("other", FOUND).await, Ok(Some(3)));
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn a_reading_may_use_what_the_one_before_has_found() {
+    async fn reading_receives_outdated_value() {
         let cache: Cache<usize, &'static str> = Cache::new();
         let get = async || {
             let read = |_, before: Option<Arc<usize>>| async move { Ok(Some(before.map_or(1, |before| *before + 1))) };
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn one_that_gives_up_does_not_stop_the_others() {
+    async fn dropped_request_leaves_others_waiting() {
         let source = Source::new();
         let mut first = Box::pin(source.get("ci", FOUND));
         let mut second = Box::pin(source.get("ci", FOUND));
@@ -226,7 +227,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn a_reading_without_a_waiter_is_dropped() {
+    async fn reading_without_waiter_is_dropped() {
         let source = Source::new();
         let mut only = Box::pin(source.get("ci", FOUND));
         assert!(futures_util::poll!(only.as_mut()).is_pending());
@@ -235,7 +236,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "current_thread")]
-    async fn made_up_names_cannot_fill_the_memory() {
+    async fn invented_names_cannot_fill_memory() {
         let source = Source::new();
         for number in 0..=ENTRIES_MAX {
             let _ = source.get(&number.to_string(), MISSING).await;

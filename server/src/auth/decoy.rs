@@ -1,4 +1,4 @@
-//! The stand-in for a client that does not exist.
+//! A placeholder account for unknown clients.
 
 use tenure_api::credentials::AccessToken;
 use tenure_store::clients::ClientAccount;
@@ -6,11 +6,11 @@ use tenure_store::secrets::random;
 
 use super::Account;
 
-/// No client can have it.
+/// Not a valid client id.
 const ID: &str = "";
 
-/// An account whose token no caller has, and which may not come in: a claim that is checked against it is refused as one
-/// with a wrong token is, and as slowly.
+/// Returns a disabled account with a random token. A claim checked against it is refused like one
+/// with a wrong token, after the same time.
 pub(super) fn decoy() -> Account {
     let client = ClientAccount {
         access_token: AccessToken::from_random(random()),
@@ -24,7 +24,7 @@ pub(super) fn decoy() -> Account {
 }
 
 impl Account {
-    /// Whether it stands for a client that does not exist.
+    /// True if the account stands for an unknown client.
     pub(super) fn is_decoy(&self) -> bool {
         self.client_id == ID
     }

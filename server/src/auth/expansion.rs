@@ -1,15 +1,15 @@
-//! A client's scopes expanded by roles, computed once for its own scopes and one state of the roles; and how far roles are followed
-//! while a request is checked.
+//! A client's scopes expanded by roles, computed once per set of scopes and state of the roles; and
+//! the limit of role expansion while a request is checked.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tenure_domain::roles::{GIVEN_MAX, Resolver, TooLarge};
 use tenure_domain::scopes::ScopeSet;
 
-/// Scopes with everything that roles give; shared by all requests of a client.
+/// Scopes including those from roles; shared by all requests of a client.
 pub(super) type Expanded = Result<Arc<ScopeSet>, TooLarge>;
 
-/// Roles, and how many bytes they may give to a set of scopes.
+/// Roles, and the limit in bytes of the scopes that they may add.
 #[derive(Clone, Copy)]
 pub(super) struct Roles<'a> {
     resolver: &'a Arc<Resolver>,
@@ -21,7 +21,7 @@ impl<'a> Roles<'a> {
         Self { resolver, given_max }
     }
 
-    /// As much as roles may give at all.
+    /// Roles with the largest limit.
     pub(super) fn whole(resolver: &'a Arc<Resolver>) -> Self {
         Self::within(resolver, GIVEN_MAX)
     }
@@ -31,15 +31,15 @@ impl<'a> Roles<'a> {
     }
 }
 
-/// The scopes of a client, and what they came to by the roles that were valid at the last request.
+/// A client's own scopes, and their expansion by the roles of the last request.
 pub(super) struct Expansion {
     own: Vec<String>,
     last: Mutex<Option<(Arc<Resolver>, Expanded)>>,
 }
 
 impl Expansion {
-    /// That of these scopes. It is the one before if they have not changed: a client is read again each second, and what it may do is
-    /// not worked out again for that.
+    /// Returns the expansion of these scopes, reusing `before` if they have not changed: a client
+    /// is read every second, and need not be expanded each time.
     pub(super) fn of(own: Vec<String>, before: Option<&Arc<Self>>) -> Arc<Self> {
         match before {
             Some(before) if before.own == own => Arc::clone(before),
@@ -47,21 +47,22 @@ impl Expansion {
         }
     }
 
-    /// What the client may do by these roles.
+    /// Returns the client's scopes by these roles.
     pub(super) fn by(&self, roles: Roles<'_>) -> Expanded {
         if let Some((by, scopes)) = &*self.last()
             && Arc::ptr_eq(by, roles.resolver)
         {
             return scopes.clone();
         }
-        // Without the lock, for which other requests of the client would wait: it may take long. Those that come meanwhile find the same.
+        // Expands without the lock, which other requests of the client need: it may take long.
+        // Concurrent calls compute the same result.
         let scopes = roles.expand(self.own.iter().cloned()).map(Arc::new);
-        // That it was too much for now is not how it ends.
+        // Exceeding a temporary limit is not cached: a larger limit may succeed.
         if scopes.is_err() && roles.given_max < GIVEN_MAX {
             return scopes;
         }
         let before = self.last().replace((Arc::clone(roles.resolver), scopes.clone()));
-        // This may take long too.
+        // Dropping may take long too, so the lock is released first.
         drop(before);
         scopes
     }

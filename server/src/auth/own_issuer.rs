@@ -1,5 +1,5 @@
-//! Temporary credentials whose issuer is the server itself: made and checked in memory, with keys that are derived from
-//! the secret key, under a name that no client can have.
+//! Temporary credentials issued by the server itself. They are made and checked in memory, with
+//! keys derived from the secret key, under a name that no client can have.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use tenure_store::secrets::{Purpose, SecretKeys};
 /// One of the server's issuers; clones share the keys.
 #[derive(Clone)]
 pub(super) struct OwnIssuer {
-    /// `~` is not allowed in the id of a client.
+    /// Contains `~`, which client ids cannot.
     name: &'static str,
     /// The first one signs, all verify; never empty.
     keys: Arc<[SigningKey]>,
@@ -25,7 +25,7 @@ impl OwnIssuer {
         Self { name, keys: keys.signing_keys(purpose).into() }
     }
 
-    /// Credentials for a client of this name from one time to another.
+    /// Issues credentials for the client id `client_id`, valid from `start` to `end`.
     pub(super) fn issue(
         &self,
         client_id: String,
@@ -49,8 +49,8 @@ impl OwnIssuer {
     }
 }
 
-/// Bytes for a seed. It is in the certificate for all to see, and only has to be another one each time: the generator of ids is good
-/// enough for that, and needs no system call for each claim.
+/// Returns bytes for a seed, which is public and only has to differ each time. The generator of ids
+/// suffices and needs no system call per claim.
 fn unique() -> [u8; SEED_BYTES] {
     let mut bytes = [0; SEED_BYTES];
     for piece in bytes.chunks_mut(size_of::<Uuid>()) {
@@ -59,7 +59,7 @@ fn unique() -> [u8; SEED_BYTES] {
     bytes
 }
 
-/// Whether a certificate claims to be made by the issuer of this name; [`OwnIssuer::verify`] checks whether that is true.
+/// True if a certificate names this issuer; [`OwnIssuer::verify`] checks the claim.
 pub(super) fn is_named_as_issuer(name: &str, certificate: &Certificate, client_id: &str) -> bool {
     certificate.is_named() && certificate.issuer(client_id) == Ok(name)
 }

@@ -1,4 +1,4 @@
-//! What a request claims about its sender, and whether that is true. Pure: the client's account is passed in.
+//! Reads and checks a request's claim about its sender. Pure: the client's account is passed in.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -19,40 +19,34 @@ use tenure_domain::roles::assume_any;
 use tenure_domain::scopes::{ScopeSet, valid_pattern};
 use tenure_store::clients::CLIENT_ID_MAX;
 
-/// How far a signature's timestamp may be from the real time.
+/// Largest difference between a signature's timestamp and real time.
 pub const TIMESTAMP_SKEW_SECONDS: u64 = 15 * 60;
-/// What an issuer needs before it can give temporary credentials this id.
+/// Prefix of the scope that an issuer needs to give temporary credentials an id.
 const NAMING_SCOPE: &str = "auth:create-client:";
 
-/// The two clocks that matter, in milliseconds since 1970.
+/// Both clocks, in milliseconds since 1970.
 #[derive(Clone, Copy, Debug)]
 pub struct Now {
-    /// Real time, by which clients date what they sign.
+    /// Real time, by which clients date their signatures.
     pub real_ms: i64,
-    /// The server's clock, by which it dates what it signs; it can be ahead of real time in tests.
+    /// The server's clock, which dates the server's own certificates; in tests it can be ahead of
+    /// real time.
     pub server_ms: i64,
 }
 
-/// A request as far as authentication looks at it.
+/// The parts of a request that authentication uses.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RequestParts<'a> {
-    /// The HTTP method.
     pub method: &'a str,
     /// Path and query exactly as received, not decoded.
     pub target: &'a str,
-    /// The header `Host`.
     pub host: &'a str,
-    /// The header `X-Forwarded-Port`.
     pub forwarded_port: Option<&'a str>,
-    /// The header `X-Forwarded-Proto`.
     pub forwarded_proto: Option<&'a str>,
-    /// The header `Authorization`.
     pub authorization: Option<&'a str>,
-    /// The header `Content-Type`.
     pub content_type: Option<&'a str>,
-    /// The body.
     pub body: &'a [u8],
-    /// Whether another service has the body and checks its hash: one that asks about a request that it received.
+    /// True if another service has the body and checks its hash.
     pub body_is_elsewhere: bool,
 }
 
@@ -65,7 +59,7 @@ impl<'a> RequestParts<'a> {
         Target { method: self.method, resource: self.target, host, port }
     }
 
-    /// Whether the request has anything to authenticate; without, no clock need be read for it.
+    /// True if the request carries credentials; otherwise it needs no reading of the clock.
     #[must_use]
     pub fn is_signed(&self) -> bool {
         self.authorization.is_some() || split_url(self.target).is_some()
@@ -83,45 +77,41 @@ impl<'a> RequestParts<'a> {
     }
 }
 
-/// The hash of a body that a request was signed with, for when the body is there.
+/// The signed hash of a body, to be checked once the body has arrived.
 pub struct SignedPayload<'a> {
     hash: Cow<'a, str>,
     content_type: Cow<'a, str>,
 }
 
 impl<'a> SignedPayload<'a> {
-    /// The hash of the header `Authorization` of a request that was authenticated; none if it was signed without its body.
+    /// Returns the hash from the header `Authorization` of an authenticated request; none if the
+    /// signature does not cover the body.
     #[must_use]
     pub fn of(authorization: Option<&'a str>, content_type: Option<&'a str>) -> Option<Self> {
         let hash = Header::find_hash(authorization?)?.into();
         Some(Self { hash, content_type: content_type.unwrap_or_default().into() })
     }
 
-    /// The same apart from its request.
     #[must_use]
     pub fn into_owned(self) -> SignedPayload<'static> {
         let owned = |text: Cow<'_, str>| Cow::Owned(text.into_owned());
         SignedPayload { hash: owned(self.hash), content_type: owned(self.content_type) }
     }
 
-    /// Compares it with the body.
-    ///
-    /// # Errors
-    /// If it is another body.
     pub fn check(&self, body: &[u8]) -> Result<(), AuthFailure> {
         let parts = RequestParts { content_type: Some(&self.content_type), body, ..RequestParts::default() };
         if parts.has_hash(&self.hash) { Ok(()) } else { Err(AuthFailure::PayloadHash) }
     }
 }
 
-/// What the first proxy says in a header `X-Forwarded-…`, which is the one that the client has connected to: those behind it may
-/// have added what they saw.
+/// Returns the first value of an `X-Forwarded-…` header, which the proxy nearest to the client has
+/// set. Proxies behind it may have appended their own.
 #[must_use]
 pub fn first_forwarded(values: &str) -> &str {
     values.split(',').next().unwrap_or_default().trim()
 }
 
-/// The host, with the brackets of an IPv6 address, and the port if there is one.
+/// Splits a host, with the brackets of an IPv6 address, from its optional port.
 fn split_host(host: &str) -> (&str, Option<u16>) {
     match host.rsplit_once(':') {
         Some((name, port)) if !port.ends_with(']') => (name, port.parse().ok()),
@@ -129,17 +119,16 @@ fn split_host(host: &str) -> (&str, Option<u16>) {
     }
 }
 
-/// Whose token or key proves a claim.
+/// Owner of the token or key that proves a claim.
 pub(super) enum Issuer<'a> {
     /// A client in the database.
     Client(&'a str),
-    /// The server itself, for a claim.
+    /// The server, for a claim.
     Tasks,
-    /// The server itself, for a worker that has registered.
+    /// The server, for a registered worker.
     Workers,
 }
 
-/// Where a request is signed.
 pub(super) enum Proof<'a> {
     Header(Header<'a>),
     Url { bewit: Bewit, resource: Cow<'a, str> },
@@ -160,7 +149,7 @@ impl Proof<'_> {
         }
     }
 
-    /// When the signature itself ends.
+    /// Expiry of the signature itself.
     fn expires_ms(&self) -> Option<i64> {
         match self {
             Self::Header(_) => None,
@@ -169,23 +158,23 @@ impl Proof<'_> {
     }
 }
 
-/// What a request claims about its sender; nothing of it is proven yet.
+/// A request's unproven claim about its sender.
 pub(super) enum Claim<'a> {
     Hawk { proof: Box<Proof<'a>>, certificate: Option<Box<Certificate>>, authorized_scopes: Option<Vec<String>> },
     Basic { client_id: String, token: AccessToken },
 }
 
-/// Proof, certificate and `authorizedScopes` of a claim that was found to be true.
+/// Proof, certificate and `authorizedScopes` of a proven claim.
 type Proven<'a> = (Box<Proof<'a>>, Box<Certificate>, Option<Vec<String>>);
 
 impl<'a> Claim<'a> {
-    /// Reads what there is, if there is anything.
+    /// Reads the claim of a request; none if it has no credentials.
     pub(super) fn read(request: &RequestParts<'a>) -> Result<Option<Self>, AuthFailure> {
         let proof = match (request.authorization, split_url(request.target)) {
             (None, None) => return Ok(None),
             (Some(_), Some(_)) => return Err(AuthFailure::HeaderAndBewit),
             (None, Some(url)) => {
-                // A HEAD needs what a GET needs.
+                // HEAD requires the same scopes as GET.
                 if !["GET", "HEAD"].iter().any(|method| request.method.eq_ignore_ascii_case(method)) {
                     return Err(AuthFailure::BewitMethod);
                 }
@@ -226,7 +215,6 @@ impl<'a> Claim<'a> {
         }
     }
 
-    /// The client id that the sender claims to have.
     pub(super) fn id(&self) -> &str {
         match self {
             Self::Basic { client_id, .. } => client_id,
@@ -234,7 +222,7 @@ impl<'a> Claim<'a> {
         }
     }
 
-    /// Whether what the sender may do depends on roles that it assumes.
+    /// True if the sender's scopes depend on roles.
     pub(super) fn assumes_roles(&self) -> bool {
         match self {
             Self::Basic { .. } => true,
@@ -245,7 +233,7 @@ impl<'a> Claim<'a> {
         }
     }
 
-    /// Checks a claim that is proven by the certificate of a task claim, which is one of the server's own issuers.
+    /// Checks a claim proven by the certificate of a task claim, which the server itself issued.
     pub(super) fn check_task(
         self,
         tasks: &TaskCredentials,
@@ -259,8 +247,8 @@ impl<'a> Claim<'a> {
         principal(&proof, scopes, expires_ms, authorized_scopes, roles)
     }
 
-    /// Checks a claim of a worker that has registered. One that has lost its access may ask whether it should stop, so
-    /// that a machine which was removed by mistake learns that, and nothing else.
+    /// Checks a claim of a registered worker. A removed or expired worker may still ask whether it
+    /// should stop, and nothing else: a machine removed by mistake then learns of it.
     pub(super) fn check_worker(
         self,
         workers: &WorkerCredentials,
@@ -278,7 +266,6 @@ impl<'a> Claim<'a> {
         principal(&proof, Arc::new(roles.expand(scopes)?), expires_ms, authorized_scopes, roles)
     }
 
-    /// Whether the certificate is one that this server issued for a worker.
     pub(super) fn check_issued(&self, workers: &WorkerCredentials) -> Result<(), AuthFailure> {
         match self {
             Self::Hawk { proof, certificate: Some(certificate), .. } => {
@@ -288,9 +275,10 @@ impl<'a> Claim<'a> {
         }
     }
 
-    /// Checks a certificate of one of the server's own issuers, and what is signed with it. The server dated it, so only
-    /// the server's clock counts, and no certificate was issued before its start. If the database's clock is set back, a
-    /// claim holds until its end by that clock, and so do its credentials.
+    /// Checks a certificate of one of the server's own issuers, and the signature made with it.
+    /// Only the server's clock is compared, and only with the end: the server dated the
+    /// certificate. If the database's clock is set back, a claim and its credentials stay valid
+    /// until their end by that clock.
     fn check_own(self, issuer: &OwnIssuer, request: &RequestParts<'_>, now: Now) -> Result<Proven<'a>, AuthFailure> {
         let Self::Hawk { proof, certificate: Some(certificate), authorized_scopes } = self else {
             return Err(CertificateError::Issuer.into());
@@ -301,7 +289,8 @@ impl<'a> Claim<'a> {
         Ok((proof, certificate, authorized_scopes))
     }
 
-    /// Whether the token of HTTP Basic is the account's; a signature is checked with the request.
+    /// Checks the token of HTTP Basic against the account's; a signature is checked with the
+    /// request.
     pub(super) fn check_token(&self, account: &Account) -> Result<(), AuthFailure> {
         let Self::Basic { token, .. } = self else { return Ok(()) };
         let fits = *token == account.token;
@@ -312,9 +301,9 @@ impl<'a> Claim<'a> {
         }
     }
 
-    /// Checks a claim that is proven by this client's token. Nothing that is known of the client is revealed before that:
-    /// whether it is disabled or has expired, and what it may lend, is for callers that have its token or credentials
-    /// that were made with it.
+    /// Checks a claim proven by this client's token. Nothing about the client is revealed before
+    /// the proof: only holders of its token, or of credentials made with it, learn that it is
+    /// disabled or expired, or which scopes it can lend.
     pub(super) fn check(
         self,
         account: &Account,
@@ -354,14 +343,14 @@ fn earlier(one: Option<i64>, other: Option<i64>) -> Option<i64> {
 
 fn read_basic(encoded: &str) -> Option<Claim<'static>> {
     let text = String::from_utf8(STANDARD.decode(encoded).ok()?).ok()?;
-    // Client ids can have colons, access tokens cannot.
+    // Client ids can contain colons, access tokens cannot.
     let (client_id, token) = text.rsplit_once(':')?;
     Some(Claim::Basic { client_id: client_id.to_owned(), token: AccessToken::new(token.to_owned()) })
 }
 
-/// An issuer lends only what it has, and only under a name that it may give.
+/// Checks that an issuer has the scopes that it lends, and may give the name.
 fn check_lent(certificate: &Certificate, client_id: &str, issuer_scopes: &ScopeSet) -> Result<(), AuthFailure> {
-    // It is stored with what they do, and may be a part of a key.
+    // The id is stored with the sender's actions, and may be a part of a key.
     if certificate.is_named() && client_id.len() > CLIENT_ID_MAX {
         return Err(AuthFailure::LongName);
     }
@@ -376,12 +365,9 @@ fn check_lent(certificate: &Certificate, client_id: &str, issuer_scopes: &ScopeS
     }
 }
 
-/// Which way a clock is wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Clock {
-    /// It shows an earlier time than the server's.
     Behind,
-    /// It shows a later time.
     Ahead,
 }
 
@@ -424,7 +410,7 @@ fn check_signature(
     }
 }
 
-/// The signer dated the end of the URL, so real time counts.
+/// Checks a signed URL. The signer dated its end, so real time is compared.
 fn check_url(
     bewit: &Bewit,
     resource: &str,
@@ -443,7 +429,7 @@ fn check_url(
     Ok(())
 }
 
-/// What a proxy in between may have changed, so that its operator sees it.
+/// Describes the parts that a proxy may have changed, for its operator.
 fn describe(target: &Target<'_>) -> String {
     let shown = target
         .resource

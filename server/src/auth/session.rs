@@ -1,9 +1,11 @@
-//! Sessions of the operator's page: a visitor who proves a client's access token once gets a ticket, and is that client
-//! until the ticket ends.
+//! Sessions of the web interface. A visitor who proves a client's access token gets a ticket, and
+//! acts as that client until the ticket expires.
 //!
-//! A ticket is signed and not stored, so that every server accepts it and none has to store it. It names the client and
-//! is bound to the client's token: a client that is deleted, disabled or expired, or whose token was reset, is out as
-//! soon as the cache has read it again, which is within a second. What the client may do is looked up for each request.
+//! A ticket is signed and not stored: every server accepts it.
+//! It names the client and is bound to the client's token.
+//! If the client is deleted, disabled or expired, or its token is reset, the session ends within a
+//! second, when the cache reads the client again.
+//! The client's scopes are looked up for each request.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
@@ -13,19 +15,16 @@ use tenure_api::credentials::{AccessToken, SigningKey, Tag, seed};
 use super::{AuthError, Authenticator, Now, Principal, RequestParts};
 use tenure_store::secrets::{Purpose, SecretKeys, random};
 
-/// How long a session lasts.
 pub const SESSION_LIFETIME: Duration = Duration::from_hours(12);
-/// The longest ticket that is read, in bytes; a client id of 255 characters makes one of about 500.
+/// Maximal length of a ticket, in bytes; a client id of 255 characters makes one of about 500.
 const TICKET_MAX: usize = 1_024;
 
-/// A session that is valid now.
 #[derive(Clone)]
 pub struct Session {
-    /// Who it is.
     pub principal: Principal,
     /// The value of the cookie.
     pub ticket: String,
-    /// What a form of this session must send along, so that no other site can make the browser send it.
+    /// The token that forms of this session must send, against cross-site request forgery.
     pub form_token: Tag,
 }
 
@@ -50,7 +49,7 @@ impl Tickets {
         format!("{signed}.{}", signature.as_str())
     }
 
-    /// What a ticket contains, if one of our keys signed it and it has not ended.
+    /// Reads a ticket if one of the server's keys signed it and it has not expired.
     fn read<'a>(&'a self, ticket: &'a str, now_ms: i64) -> Option<Ticket<'a>> {
         let (signed, signature) = ticket.rsplit_once('.').filter(|_| ticket.len() <= TICKET_MAX)?;
         let key = self.keys.iter().find(|key| key.sign(signed).matches(signature))?;
@@ -68,7 +67,7 @@ struct Ticket<'a> {
     key: &'a SigningKey,
 }
 
-/// Reveals nothing about the token.
+/// Binds a ticket to a token without revealing the token.
 fn bound_to(key: &SigningKey, client_id: &str, token: &AccessToken) -> Tag {
     key.sign(&format!("token of {client_id}\n{}", token.expose()))
 }
@@ -78,13 +77,10 @@ fn form_token(key: &SigningKey, ticket: &str) -> Tag {
 }
 
 impl Authenticator {
-    /// Begins a session for a visitor who knows a client's access token, exactly as HTTP Basic lets them in.
-    ///
-    /// # Errors
-    /// If there is no such client, the token is another, or the database does not answer.
+    /// Starts a session for a visitor with a client's access token, under the rules of HTTP Basic.
     pub async fn log_in(&self, client_id: &str, token: &str, now: Now) -> Result<Session, AuthError> {
         let principal = self.authenticate_basic(client_id, token, now).await?;
-        // A colon in what was typed as the token belongs to the id, as in the header.
+        // As in the header, a colon in the typed token belongs to the id.
         let client_id = principal.client_id.clone().unwrap_or_default();
         let account = self.account(&client_id).await?;
         let ticket = self.tickets.issue(&client_id, &account.token, now.server_ms);
@@ -92,10 +88,8 @@ impl Authenticator {
         Ok(Session { principal, ticket, form_token })
     }
 
-    /// The session of a ticket; none if it is not ours, has ended, or its client may not come in any more.
-    ///
-    /// # Errors
-    /// If the database does not answer.
+    /// Returns the session of a ticket; none if the ticket is not ours or has expired, or its
+    /// client may no longer log in.
     pub async fn resume(&self, ticket: &str, now: Now) -> Result<Option<Session>, AuthError> {
         let Some(read) = self.tickets.read(ticket, now.server_ms) else { return Ok(None) };
         let account = match self.account(&read.client_id).await {
@@ -138,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ticket_is_valid_for_its_client_for_twelve_hours() {
+    fn ticket_is_valid_for_its_client_for_twelve_hours() {
         let tickets = tickets(OLD);
         let ticket = tickets.issue("a.b/c:d", &token(), NOW);
         let read = tickets.read(&ticket, NOW).unwrap();
@@ -151,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ticket_that_was_changed_is_none() {
+    fn changed_ticket_is_refused() {
         let tickets = tickets(OLD);
         let ticket = tickets.issue("ci", &token(), NOW);
         let parts: Vec<&str> = ticket.split('.').collect();
@@ -167,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_key_signs_and_every_key_verifies() {
+    fn first_key_signs_and_every_key_verifies() {
         let rotated = tickets(&format!("{NEW},{OLD}"));
         assert!(rotated.read(&tickets(OLD).issue("ci", &token(), NOW), NOW).is_some());
         let ticket = rotated.issue("ci", &token(), NOW);

@@ -1,7 +1,7 @@
 //! Credentials that a worker gets with a claim, or for one object, made and checked in memory.
 //!
-//! They are temporary credentials whose issuer is the server itself. Its key is derived from the secret key, and its
-//! name is one that no client can have, so they are checked without the database.
+//! They are temporary credentials whose issuer is the server itself. The issuer's key is derived
+//! from the secret key, and no client can have its name, so no check needs the database.
 
 use chrono::{DateTime, Utc};
 use tenure_api::credentials::{Credentials, task_client_id};
@@ -10,25 +10,19 @@ use tenure_api::ids::{RunId, TaskId, WorkerGroup, WorkerId};
 use super::own_issuer::OwnIssuer;
 use tenure_store::secrets::{Purpose, SecretKeys};
 
-/// The server's own issuer; `~` is not allowed in the id of a client.
+/// Contains `~`, which client ids cannot.
 pub(super) const ISSUER: &str = "tenure~task-credentials";
 
-/// A claim for which credentials are to be made.
+/// A claim that needs credentials.
 #[derive(Clone, Copy, Debug)]
 pub struct ClaimedRun<'a> {
-    /// The claimed task.
     pub task_id: TaskId,
-    /// Its run.
     pub run_id: RunId,
-    /// The group of the worker that claimed it.
     pub worker_group: &'a WorkerGroup,
-    /// The worker that claimed it.
     pub worker_id: &'a WorkerId,
-    /// When the claim was made or renewed, by the server's clock.
+    /// Time of the claim or of its last renewal, by the server's clock.
     pub start: DateTime<Utc>,
-    /// When the claim ends.
     pub taken_until: DateTime<Utc>,
-    /// The task's own scopes.
     pub task_scopes: &'a [String],
 }
 
@@ -37,13 +31,14 @@ pub struct ClaimedRun<'a> {
 pub struct TaskCredentials(OwnIssuer);
 
 impl TaskCredentials {
-    /// The issuer that these secret keys make.
+    /// Derives the issuer from the secret keys.
     #[must_use]
     pub fn new(keys: &SecretKeys) -> Self {
         Self(OwnIssuer::new(ISSUER, keys, Purpose::TaskCredentials))
     }
 
-    /// Credentials that can renew, resolve and attach to this one run until the claim ends, and do what its task may.
+    /// Issues credentials that can renew, resolve and attach artifacts to this run until the claim
+    /// ends, with the scopes of its task.
     #[must_use]
     pub fn issue(&self, claim: &ClaimedRun<'_>) -> Credentials {
         let ClaimedRun { task_id, run_id, worker_group, worker_id, start, taken_until, task_scopes } = *claim;
@@ -55,7 +50,7 @@ impl TaskCredentials {
         self.0.issue(name, scopes, start, taken_until)
     }
 
-    /// Credentials of this name that can do this one thing until then.
+    /// Issues credentials with this name and this single scope, valid from `start` to `end`.
     #[must_use]
     pub fn issue_one(&self, name: String, scope: String, start: DateTime<Utc>, end: DateTime<Utc>) -> Credentials {
         self.0.issue(name, vec![scope], start, end)

@@ -11,15 +11,13 @@ use super::expansion::Roles;
 use super::request::{Claim, Issuer};
 use super::{Account, AuthFailure, Now, Principal, RequestParts, anonymous, task_credentials, worker_credentials};
 
-/// A client that has no row, for requests that test how clients sign: its scopes are given by the test.
+/// A client without a row, for requests that test how clients sign; the test gives its scopes.
 pub struct Tester(Account);
 
 impl Tester {
-    /// The id of the client.
     pub const CLIENT_ID: &str = "tester";
     const ACCESS_TOKEN: &str = "no-secret";
 
-    /// The client with these scopes.
     #[must_use]
     pub fn new(scopes: Vec<String>) -> Self {
         let access_token = AccessToken::new(Self::ACCESS_TOKEN.to_owned());
@@ -28,10 +26,7 @@ impl Tester {
         Self(Account::new(Self::CLIENT_ID, client))
     }
 
-    /// Who sent this request, if the tester is the only client there is, and there are no roles.
-    ///
-    /// # Errors
-    /// If the sender's credentials are not valid.
+    /// Returns the sender of a request. The tester is the only client, and no roles exist.
     pub fn authenticate(&self, request: &RequestParts<'_>, now: Now) -> Result<Principal, AuthFailure> {
         let roles = Arc::new(Resolver::default());
         let Some(claim) = Claim::read(request)? else { return Ok(anonymous(&roles)) };

@@ -1,4 +1,5 @@
-//! One test for each way in and each refusal. Accounts are made here; the database has its own tests in the store.
+//! One test for each credential and each refusal. Accounts are built here; tests of the store cover
+//! the database.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -90,7 +91,7 @@ fn request(authorization: &str) -> RequestParts<'_> {
     }
 }
 
-/// What the authenticator does, with this account in place of the database.
+/// Acts as the authenticator does, with this account in place of the database.
 fn check(account: &Account, request: &RequestParts<'_>, now: Now) -> Result<Principal, AuthFailure> {
     let anonymous = RoleScopes { role_id: "anonymous".to_owned(), scopes: strings(&["queue:status:*"]) };
     check_with(&Arc::new(Resolver::new([anonymous])), account, request, now)
@@ -123,7 +124,7 @@ fn may(principal: &Principal, scope: &str) -> bool {
 }
 
 #[test]
-fn a_permanent_client_gets_its_scopes_and_those_of_anonymous_callers() {
+fn permanent_client_has_its_own_and_anonymous_scopes() {
     let principal = check(&account(&["a:*"]), &request(&sign(&permanent())), NOW).unwrap();
     assert_eq!(principal.client_id.as_deref(), Some("ci"));
     assert_eq!(principal.expires_ms, None);
@@ -131,11 +132,11 @@ fn a_permanent_client_gets_its_scopes_and_those_of_anonymous_callers() {
 }
 
 #[test]
-fn a_403_names_the_caller_what_is_missing_and_what_is_required() {
+fn forbidden_names_caller_missing_and_required_scopes() {
     let principal = check(&account(&["a:*"]), &request(&sign(&permanent())), NOW).unwrap();
     let error = principal.authorize(&Expression::all_of(["a:1", "b"])).unwrap_err();
     assert_eq!(error.to_string(), "the client \"ci\" lacks the scopes for this: missing b; required all of [a:1, b]");
-    // Where the client has no scope of it, the expression is there once.
+    // If the client has none of the scopes, the message prints the expression once.
     let error = principal.authorize(&Expression::any_of(["b", "c"])).unwrap_err();
     assert_eq!(error.to_string(), "the client \"ci\" lacks the scopes for this: missing any of [b, c]");
     let anonymous = Principal { client_id: None, ..principal };
@@ -143,7 +144,7 @@ fn a_403_names_the_caller_what_is_missing_and_what_is_required() {
 }
 
 #[test]
-fn temporary_credentials_have_the_scopes_of_their_certificate_until_it_ends() {
+fn temporary_credentials_have_scopes_until_certificate_ends() {
     for name in [None, Some("temp/one")] {
         let principal = accepted(&temporary(name, &["a:*"]));
         assert_eq!(principal.client_id.as_deref(), Some(name.unwrap_or("ci")));
@@ -156,7 +157,7 @@ fn temporary_credentials_have_the_scopes_of_their_certificate_until_it_ends() {
 }
 
 #[test]
-fn an_issuer_cannot_lend_what_it_lacks() {
+fn issuer_cannot_lend_scopes_it_lacks() {
     let lacks = |scope: &str| AuthFailure::IssuerScope { issuer: "ci".to_owned(), scope: scope.to_owned() };
     assert_eq!(refused(&["a:b"], &temporary(None, &["a:b", "a:*"])), lacks("a:*"));
     assert_eq!(refused(&["a:b"], &temporary(Some("temp/one"), &["a:b"])), lacks("auth:create-client:temp/one"));
@@ -165,7 +166,7 @@ fn an_issuer_cannot_lend_what_it_lacks() {
 }
 
 #[test]
-fn a_certificate_must_be_in_force_by_either_clock() {
+fn certificate_must_be_in_force_by_either_clock() {
     let header = sign(&temporary(None, &["a"]));
     let at = |ahead_ms| Now { server_ms: NOW.server_ms + ahead_ms, ..NOW };
     assert!(check(&account(&["*"]), &request(&header), at(40 * HOUR_MS)).is_ok());
@@ -181,7 +182,7 @@ fn a_certificate_must_be_in_force_by_either_clock() {
 }
 
 #[test]
-fn a_certificate_that_is_not_valid_is_refused() {
+fn invalid_certificate_is_refused() {
     let with = |certificate: &str| Credentials { certificate: Some(certificate.to_owned()), ..temporary(None, &["a"]) };
     assert_eq!(refused(&["*"], &with("{}")), CertificateError::Malformed.into());
     let other = temporary(None, &["b"]).certificate.unwrap().replace("[\"b\"]", "[\"a\"]");
@@ -198,7 +199,7 @@ fn temporary_credentials_cannot_issue_others() {
 }
 
 #[test]
-fn a_wrong_token_or_a_changed_request_is_refused_with_what_was_seen() {
+fn wrong_token_or_changed_request_is_refused() {
     let wrong = Credentials { access_token: AccessToken::new("other".to_owned()), ..permanent() };
     let seen = |text: &str| AuthFailure::Mac(text.to_owned());
     assert_eq!(refused(&["*"], &wrong), seen(&format!("POST {TARGET} for Queue.example:8080")));
@@ -220,7 +221,7 @@ fn a_wrong_token_or_a_changed_request_is_refused_with_what_was_seen() {
 }
 
 #[test]
-fn a_client_that_signs_the_path_alone_can_list_and_do_nothing_else() {
+fn client_signing_path_without_query_can_only_list() {
     let header = sign_as(&permanent(), "GET", "/api/list");
     let at = |target| {
         check(&account(&["*"]), &RequestParts { method: "GET", target, ..request(&header) }, NOW).map(|_| ()).is_ok()
@@ -234,7 +235,7 @@ fn a_client_that_signs_the_path_alone_can_list_and_do_nothing_else() {
 }
 
 #[test]
-fn a_stale_timestamp_is_refused_by_real_time_alone() {
+fn stale_timestamp_is_refused_by_real_time_only() {
     let header = sign(&permanent());
     let at = |real_s: i64, server_s: i64| {
         let now = Now { real_ms: real_s * 1000, server_ms: server_s * 1000 };
@@ -252,7 +253,7 @@ fn a_stale_timestamp_is_refused_by_real_time_alone() {
 }
 
 #[test]
-fn a_body_or_content_type_other_than_the_signed_one_is_refused() {
+fn changed_body_or_content_type_is_refused() {
     let header = sign(&permanent());
     let parts = request(&header);
     let with = |parts| check(&account(&["*"]), &parts, NOW).map(|_| ());
@@ -283,7 +284,7 @@ fn body_of_any_media_type_is_hashed_as_it_is() {
 }
 
 #[test]
-fn a_header_without_a_hash_leaves_the_body_open() {
+fn header_without_hash_accepts_any_body() {
     let signed = SignRequest {
         method: "POST",
         resource: TARGET,
@@ -298,13 +299,13 @@ fn a_header_without_a_hash_leaves_the_body_open() {
 }
 
 fn sign_with_ext(credentials: &Credentials, ext: &str) -> String {
-    // The certificate is put into ext as it is, so this gives ext another field as well.
+    // The certificate is inserted into ext unparsed, so this adds a second field.
     let certificate = credentials.certificate.as_deref().unwrap_or("null");
     sign(&Credentials { certificate: Some(format!("{certificate},{ext}")), ..credentials.clone() })
 }
 
 #[test]
-fn authorized_scopes_narrow_what_the_request_may_do() {
+fn authorized_scopes_narrow_request() {
     for credentials in [permanent(), temporary(None, &["a:*"])] {
         let header = sign_with_ext(&credentials, r#""authorizedScopes":["a:b"]"#);
         let principal = check(&account(&["a:*"]), &request(&header), NOW).unwrap();
@@ -312,7 +313,7 @@ fn authorized_scopes_narrow_what_the_request_may_do() {
         let header = sign_with_ext(&credentials, r#""authorizedScopes":["a:b","b"]"#);
         let failure = check(&account(&["a:*"]), &request(&header), NOW).unwrap_err();
         assert_eq!(failure, AuthFailure::AuthorizedScopes("b".to_owned()));
-        // Of two stars the last one is a pattern, and the other one a character.
+        // The first of two stars is a literal character, the last one a pattern.
         let header = sign_with_ext(&credentials, r#""authorizedScopes":["a:b**"]"#);
         let principal = check(&account(&["a:*"]), &request(&header), NOW).unwrap();
         assert!(
@@ -322,7 +323,7 @@ fn authorized_scopes_narrow_what_the_request_may_do() {
 }
 
 #[test]
-fn ext_that_cannot_be_read_is_refused() {
+fn malformed_ext_is_refused() {
     let header = sign_with_ext(&permanent(), r#""authorizedScopes":"a""#);
     assert_eq!(check(&account(&["*"]), &request(&header), NOW).unwrap_err(), ExtError.into());
     let header = sign_with_ext(&permanent(), r#""authorizedScopes":["a\u00e9"]"#);
@@ -330,7 +331,7 @@ fn ext_that_cannot_be_read_is_refused() {
 }
 
 #[test]
-fn a_header_of_another_scheme_or_form_is_refused() {
+fn header_of_other_scheme_or_form_is_refused() {
     let failure = |text: &str| check(&account(&["*"]), &request(text), NOW).unwrap_err();
     assert_eq!(failure("Bearer abc"), AuthFailure::Scheme);
     assert_eq!(failure(""), AuthFailure::Scheme);
@@ -338,7 +339,7 @@ fn a_header_of_another_scheme_or_form_is_refused() {
 }
 
 #[test]
-fn an_unknown_client_is_refused_as_one_with_another_token_is() {
+fn unknown_client_is_refused_like_wrong_token() {
     let other = account_with("other", &["*"]);
     for credentials in [permanent(), temporary(None, &["a"]), temporary(Some("named"), &["a"])] {
         let refused = |account: &Account| check(account, &request(&sign(&credentials)), NOW).unwrap_err();
@@ -346,7 +347,7 @@ fn an_unknown_client_is_refused_as_one_with_another_token_is() {
     }
     let refused = check(&decoy(), &request(&sign(&permanent())), NOW).unwrap_err();
     assert!(matches!(refused, AuthFailure::Mac(_)), "{refused}");
-    // No caller has its token, and it would not help.
+    // No caller knows the decoy's token, which would not help anyway.
     assert_ne!(decoy().token.expose(), decoy().token.expose());
     assert!(decoy().disabled);
 }
@@ -369,7 +370,7 @@ fn task(issuer: &TaskCredentials, scopes: &[&str]) -> Credentials {
 }
 
 #[test]
-fn task_credentials_do_what_their_run_needs_and_what_the_task_may() {
+fn task_credentials_have_scopes_of_run_and_task() {
     let principal = check(&account(&[]), &request(&sign(&task(&tasks(KEYS), &["mine:*"]))), NOW).unwrap();
     let id = "task-client/CJmZxuGTQSGiSijhmS2LGg/1/on/eu-1/i-7/until/1769862000";
     assert_eq!(principal.client_id.as_deref(), Some(id));
@@ -381,7 +382,7 @@ fn task_credentials_do_what_their_run_needs_and_what_the_task_may() {
 }
 
 #[test]
-fn task_credentials_end_by_the_servers_clock() {
+fn task_credentials_expire_by_server_clock() {
     let header = sign(&task(&tasks(KEYS), &[]));
     let at = |ahead_ms| {
         let now = Now { server_ms: NOW.server_ms + ahead_ms, ..NOW };
@@ -389,12 +390,12 @@ fn task_credentials_end_by_the_servers_clock() {
     };
     assert_eq!(at(25 * 60_000), Ok(()));
     assert_eq!(at(25 * 60_000 + 1), Err(CertificateError::Expired.into()));
-    // The database's clock was set back since the claim, which goes on.
+    // The claim stays valid although the database's clock was set back.
     assert_eq!(at(-HOUR_MS), Ok(()));
 }
 
 #[test]
-fn task_credentials_outlive_a_change_of_keys_while_the_old_key_is_listed() {
+fn task_credentials_survive_key_rotation() {
     let new = STANDARD.encode([9; 32]);
     let rotated = tasks(&format!("{new},{KEYS}"));
     let header = sign(&task(&tasks(KEYS), &[]));
@@ -408,7 +409,7 @@ fn task_credentials_outlive_a_change_of_keys_while_the_old_key_is_listed() {
 }
 
 #[test]
-fn task_credentials_cannot_be_made_or_widened_without_the_servers_key() {
+fn task_credentials_need_server_key() {
     let real = task(&tasks(KEYS), &["mine"]);
     let wider = real.certificate.as_deref().unwrap().replace("mine", "*");
     let wider = Credentials { certificate: Some(wider), ..real.clone() };
@@ -420,14 +421,14 @@ fn task_credentials_cannot_be_made_or_widened_without_the_servers_key() {
     let lent = issue(&real.client_id, &real.access_token.key(), grant(None, &["mine"]));
     let claim = sign(&lent);
     let asks_for_a_client = matches!(read(&claim).issuer(), Ok(Issuer::Client(id)) if id == real.client_id);
-    assert!(asks_for_a_client, "and of that id there is none");
+    assert!(asks_for_a_client, "no client has this id");
     assert!(!clients::valid_client_id(task_credentials::ISSUER));
     let other_token = Credentials { access_token: AccessToken::new("other".to_owned()), ..real };
     assert!(matches!(refused(&["*"], &other_token), AuthFailure::Mac(_)));
 }
 
 #[test]
-fn credentials_with_very_many_scopes_are_read() {
+fn credentials_with_many_scopes_are_accepted() {
     let scopes: Vec<String> = (0..2000).map(|number| format!("some:scope:with-the-number:{number}")).collect();
     let scopes: Vec<&str> = scopes.iter().map(String::as_str).collect();
     let principal = accepted(&task(&tasks(KEYS), &scopes));
@@ -436,13 +437,13 @@ fn credentials_with_very_many_scopes_are_read() {
 
 proptest! {
     #[test]
-    fn no_header_makes_it_panic(header in "(Hawk |Basic )?[ -~]{0,150}") {
+    fn no_header_panics(header in "(Hawk |Basic )?[ -~]{0,150}") {
         let _ = check(&account(&["*"]), &request(&header), NOW);
     }
 }
 
 #[tokio::test]
-async fn clients_come_from_the_database_and_its_failure_is_not_theirs() {
+async fn database_failure_is_not_a_client_failure() {
     let keys = SecretKeys::parse(KEYS).unwrap();
     tenure_store::testing::with_clients(|pool| async move {
         let client = clients::NewClient {
@@ -462,14 +463,14 @@ async fn clients_come_from_the_database_and_its_failure_is_not_theirs() {
         let unknown = sign(&Credentials { client_id: "unknown".to_owned(), ..permanent() });
         let error = authenticator.authenticate(&request(&unknown), NOW).await.unwrap_err();
         assert!(matches!(error, AuthError::Lookup(_)), "{error}");
-        // Within the second a cached client and its temporary credentials need no database.
+        // Within a second, a cached client and its temporary credentials need no database.
         assert!(authenticator.authenticate(&request(&temporary), NOW).await.is_ok());
         let of_a_task = sign(&task(authenticator.task_credentials(), &[]));
         assert!(authenticator.authenticate(&request(&of_a_task), NOW).await.is_ok());
         let unsigned = RequestParts { authorization: None, ..request("") };
         let anonymous = authenticator.authenticate(&unsigned, NOW).await.unwrap();
         assert!(anonymous.client_id.is_none() && may(&anonymous, "queue:status:x") && !may(&anonymous, "a"));
-        // Later, workers still come through, unless their tasks assume roles.
+        // Later, workers are still accepted, unless their tasks assume roles.
         tokio::time::sleep(cache::AGE_MAX).await;
         assert!(authenticator.authenticate(&request(&of_a_task), NOW).await.is_ok());
         let assuming = sign(&task(authenticator.task_credentials(), &["assume:r"]));

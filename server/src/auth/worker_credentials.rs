@@ -1,8 +1,8 @@
 //! Credentials that a worker gets when it registers.
 //!
-//! They are temporary credentials whose issuer is the server itself, as those of claims are, but they are valid for days.
-//! So each use checks the state of the worker, from memory that is at most a second old: removing a worker revokes its
-//! credentials too.
+//! They are temporary credentials whose issuer is the server itself, as those of claims are, but
+//! valid for days. So each use checks the state of the worker, cached for at most a second:
+//! removing a worker revokes its credentials.
 
 use chrono::{DateTime, Utc};
 use tenure_api::credentials::{Certificate, Credentials};
@@ -12,22 +12,22 @@ use tenure_domain::registration::{Standing, WorkerName};
 use tenure_store::secrets::{Purpose, SecretKeys};
 use tenure_store::worker_manager::FoundAccount;
 
-/// The server's own issuer; `~` is not allowed in the id of a client.
+/// Contains `~`, which client ids cannot.
 pub(super) const ISSUER: &str = "tenure~worker-credentials";
 
-/// A worker of the worker manager, as authentication needs it.
+/// A registered worker, as authentication needs it.
 pub(super) struct WorkerAccount {
     pub(super) name: WorkerName,
     pub(super) found: FoundAccount,
 }
 
 impl WorkerAccount {
-    /// Whether the certificate is this worker's, and not that of one which had the name before.
+    /// True if the certificate is this worker's, not that of an earlier worker with the same name.
     pub(super) fn has_got(&self, certificate: &Certificate) -> bool {
         certificate.start_ms() >= self.found.created.timestamp_millis()
     }
 
-    /// What is left of the scopes that the worker has got.
+    /// Returns the scopes that the worker still has, of those it was issued.
     pub(super) fn scopes(&self, got: Vec<String>) -> Vec<String> {
         match self.found.standing {
             Standing::Running => got,
@@ -41,13 +41,13 @@ impl WorkerAccount {
 pub struct WorkerCredentials(OwnIssuer);
 
 impl WorkerCredentials {
-    /// The issuer that these secret keys make.
+    /// Derives the issuer from the secret keys.
     #[must_use]
     pub fn new(keys: &SecretKeys) -> Self {
         Self(OwnIssuer::new(ISSUER, keys, Purpose::WorkerCredentials))
     }
 
-    /// Credentials of a worker from one time to another.
+    /// Issues credentials for a worker, valid from `start` to `end`.
     #[must_use]
     pub fn issue(&self, worker: &WorkerName, start: DateTime<Utc>, end: DateTime<Utc>) -> Credentials {
         self.0.issue(worker.client_id(), worker.scopes(), start, end)

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn basic_takes_the_client_id_and_the_access_token() {
+fn basic_accepts_client_id_and_access_token() {
     let basic = |text: &str| format!("basic {}", STANDARD.encode(text));
     let with = |header: &str| check(&account(&["a"]), &request(header), NOW);
     let principal = with(&basic("ci:a:the-token")).unwrap();
@@ -17,10 +17,10 @@ fn basic_takes_the_client_id_and_the_access_token() {
 }
 
 #[test]
-fn basic_answers_the_same_for_a_missing_client_and_a_wrong_token() {
+fn basic_missing_client_is_refused_like_wrong_token() {
     let header = |token: &str| format!("Basic {}", STANDARD.encode(format!("ci:{token}")));
     let checked = |header: &str, account: &Account| read(header).check_token(account);
-    // Not even the token that a missing client is compared with is right.
+    // Even the decoy's own token is refused.
     let decoy = decoy();
     for token in ["wrong", "", decoy.token.expose()] {
         assert_eq!(checked(&header(token), &decoy), Err(AuthFailure::BasicClient));

@@ -1,9 +1,9 @@
-//! What proxies say of the port and the scheme that the client used.
+//! Forwarded port and scheme.
 
 use super::*;
 
 #[test]
-fn a_proxy_forwards_the_port_that_the_client_connected_to() {
+fn proxy_forwards_port_of_client() {
     let header = sign(&permanent());
     let parts = RequestParts { host: "queue.example", ..request(&header) };
     let forwarded = RequestParts { forwarded_port: Some("8080"), forwarded_proto: Some("https"), ..parts };
@@ -12,7 +12,7 @@ fn a_proxy_forwards_the_port_that_the_client_connected_to() {
     assert_eq!(port(parts), 80);
     assert_eq!(port(RequestParts { forwarded_proto: Some("HTTPS"), ..parts }), 443);
     assert_eq!(port(RequestParts { forwarded_proto: Some("http"), ..parts }), 80);
-    // Of two proxies the first one is that of the client.
+    // The first of two proxies is the client's.
     let two = RequestParts { forwarded_proto: Some("https , http"), ..parts };
     assert_eq!(port(two), 443);
     assert_eq!(port(RequestParts { forwarded_port: Some("8443, 80"), ..two }), 8443);

@@ -12,13 +12,13 @@ fn roles(roles: &[(&str, &[&str])]) -> Arc<Resolver> {
 }
 
 #[test]
-fn what_is_assumed_is_followed_for_clients_temporary_and_task_credentials_and_narrowed_ones() {
+fn assumed_roles_are_expanded_for_all_credentials() {
     let roles = roles(&[("reader", &["read:*"]), ("anonymous", &["seen-by-all"]), ("hook:*", &["fire:<..>"])]);
     let with = |account: &Account, header: &str| check_with(&roles, account, &request(header), NOW);
     let ci = || account(&["assume:reader", "assume:hook:*"]);
     let principal = with(&ci(), &sign(&permanent())).unwrap();
     assert!(may(&principal, "read:x") && may(&principal, "fire:any") && may(&principal, "seen-by-all"));
-    // What roles give can be lent, and roles can be lent.
+    // Scopes from roles can be lent, and roles can be lent.
     let principal = with(&ci(), &sign(&temporary(None, &["read:x", "assume:hook:a"]))).unwrap();
     assert!(may(&principal, "read:x") && may(&principal, "fire:a") && !may(&principal, "fire:b"));
     let failure = with(&account(&["assume:hook:a"]), &sign(&temporary(None, &["assume:reader"]))).unwrap_err();
@@ -31,7 +31,7 @@ fn what_is_assumed_is_followed_for_clients_temporary_and_task_credentials_and_na
 }
 
 #[test]
-fn a_client_is_expanded_once_for_the_same_roles_and_anew_for_others() {
+fn client_is_expanded_once_per_state_of_roles() {
     let (one, other) = (roles(&[("r", &["a"])]), roles(&[("r", &["b"])]));
     let account = account(&["assume:r"]);
     let first = account.scopes(Roles::whole(&one)).unwrap();
@@ -42,7 +42,7 @@ fn a_client_is_expanded_once_for_the_same_roles_and_anew_for_others() {
 }
 
 #[test]
-fn a_client_that_is_read_again_is_expanded_again_only_if_its_scopes_have_changed() {
+fn reread_client_is_expanded_only_if_scopes_changed() {
     let roles = roles(&[("r", &["a"])]);
     let before = account(&["assume:r"]);
     let first = before.scopes(Roles::whole(&roles)).unwrap();
@@ -53,7 +53,7 @@ fn a_client_that_is_read_again_is_expanded_again_only_if_its_scopes_have_changed
 }
 
 #[test]
-fn credentials_whose_roles_have_no_end_are_refused_with_the_reason() {
+fn infinite_roles_are_refused_with_reason() {
     let roles = roles(&[("a*", &["assume:a<..>b"])]);
     let refused = |account: Account| check_with(&roles, &account, &request(&sign(&permanent())), NOW).unwrap_err();
     assert_eq!(refused(account(&["assume:a"])), TooLarge.into());
@@ -61,15 +61,15 @@ fn credentials_whose_roles_have_no_end_are_refused_with_the_reason() {
 }
 
 #[test]
-fn roles_that_give_too_much_for_now_are_not_followed_and_that_is_not_remembered() {
+fn exceeded_role_limit_is_refused_and_not_cached() {
     let (roles, account) = (roles(&[("r", &["a"]), ("s", &["a"])]), account(&["assume:r", "assume:s"]));
     let little = Roles::within(&roles, 50);
     let checked = |header: &str, roles| read(header).check(&account, roles, &request(header), NOW);
     let header = sign(&permanent());
     assert_eq!(checked(&header, little).unwrap_err(), TooLarge.into());
     assert!(may(&checked(&header, Roles::whole(&roles)).unwrap(), "a"));
-    assert!(may(&checked(&header, little).unwrap(), "a"), "what is known of the client is used");
-    // What the request names is followed anew.
+    assert!(may(&checked(&header, little).unwrap(), "a"), "the cached expansion of the client is used");
+    // Roles named by the request are expanded each time.
     let narrowed = sign_with_ext(&permanent(), r#""authorizedScopes":["assume:r"]"#);
     for header in [sign(&temporary(None, &["assume:s"])), narrowed] {
         assert_eq!(checked(&header, little).unwrap_err(), TooLarge.into());
@@ -94,7 +94,7 @@ fn reading<'a>(target: &'a str, method: &'a str) -> RequestParts<'a> {
 }
 
 #[test]
-fn a_signed_url_does_what_its_signer_may_until_it_ends() {
+fn signed_url_has_scopes_of_signer_until_it_expires() {
     for (credentials, ends) in [(permanent(), NOW_S + 1), (temporary(Some("temp/one"), &["a:*"]), NOW_S + 1)] {
         let url = signed_url(&credentials, READ, ends);
         for method in ["GET", "HEAD"] {
@@ -115,7 +115,7 @@ fn a_signed_url_does_what_its_signer_may_until_it_ends() {
 }
 
 #[test]
-fn a_signed_url_is_good_for_nothing_else() {
+fn signed_url_is_refused_for_other_requests() {
     let url = signed_url(&permanent(), READ, NOW_S + 60);
     let refused = |request: &RequestParts<'_>| check(&account(&["*"]), request, NOW).unwrap_err();
     for method in ["POST", "PUT", "DELETE"] {
@@ -142,7 +142,7 @@ fn a_signed_url_is_good_for_nothing_else() {
 }
 
 #[test]
-fn a_signed_url_may_lose_the_escapes_that_its_path_does_not_need() {
+fn signed_url_may_lose_unneeded_escapes() {
     let url = signed_url(&permanent(), "/artifacts/public%2Fa%3Ab%40c%28%29?x=1", NOW_S + 60);
     let loose = url.replace("%3A", ":").replace("%40", "@").replace("%28%29", "()");
     assert!(check(&account(&["*"]), &reading(&loose, "GET"), NOW).is_ok());
@@ -151,7 +151,7 @@ fn a_signed_url_may_lose_the_escapes_that_its_path_does_not_need() {
 }
 
 #[test]
-fn the_brackets_of_an_ipv6_address_need_not_be_signed() {
+fn ipv6_host_may_be_signed_without_brackets() {
     for (host, same) in [("[::1]", true), ("::1", true), ("[::2]", false), ("::2", false), ("[::1", false)] {
         let signed = SignRequest {
             method: "POST",
@@ -173,7 +173,7 @@ fn the_brackets_of_an_ipv6_address_need_not_be_signed() {
 }
 
 #[test]
-fn the_tester_is_the_only_client_of_its_tests() {
+fn tester_is_only_client_of_its_tests() {
     let tester = Credentials {
         client_id: "tester".to_owned(),
         access_token: AccessToken::new("no-secret".to_owned()),
@@ -191,7 +191,7 @@ fn the_tester_is_the_only_client_of_its_tests() {
 }
 
 #[test]
-fn a_hash_is_left_to_the_service_that_has_the_body() {
+fn hash_is_left_to_service_with_body() {
     let header = sign(&permanent());
     let elsewhere = RequestParts { body: b"", content_type: None, ..request(&header) };
     assert_eq!(check(&account(&["*"]), &elsewhere, NOW).unwrap_err(), AuthFailure::PayloadHash);
@@ -200,7 +200,7 @@ fn a_hash_is_left_to_the_service_that_has_the_body() {
 }
 
 #[tokio::test]
-async fn roles_are_known_although_another_fact_cannot_be_read() {
+async fn roles_are_known_while_another_fact_is_unreadable() {
     let keys = SecretKeys::parse(KEYS).unwrap();
     tenure_store::testing::with_clients(|pool| async move {
         let authenticator = Authenticator::new(pool.clone(), Facts::new(pool.clone()), keys);
@@ -214,7 +214,7 @@ async fn roles_are_known_although_another_fact_cannot_be_read() {
 }
 
 #[tokio::test]
-async fn changes_by_this_server_take_effect_at_once_and_others_within_a_second() {
+async fn own_changes_apply_at_once_others_within_a_second() {
     let keys = SecretKeys::parse(KEYS).unwrap();
     tenure_store::testing::with_clients(|pool| async move {
         let client = clients::NewClient {
@@ -243,7 +243,7 @@ async fn changes_by_this_server_take_effect_at_once_and_others_within_a_second()
         assert!(may_do(&here, "a").await);
         tokio::time::sleep(cache::AGE_MAX).await;
         assert!(may_do(&elsewhere, "a").await);
-        // A role of the client's own name, and one for all callers.
+        // A role with the client's own name, and one for all callers.
         role.role_id = "client-id:ci".to_owned();
         role.scopes = strings(&["b"]);
         roles::create(&pool, &role).await.unwrap();
@@ -254,7 +254,7 @@ async fn changes_by_this_server_take_effect_at_once_and_others_within_a_second()
         assert!(may(&here.authenticate(&request(&header), NOW).await.unwrap(), "b"));
         let unsigned = RequestParts { authorization: None, ..request("") };
         let anonymous = here.authenticate(&unsigned, NOW).await.unwrap();
-        assert!(may(&anonymous, "c") && !may(&anonymous, "queue:status:x"), "the role is all that there is");
+        assert!(may(&anonymous, "c") && !may(&anonymous, "queue:status:x"), "only the role's scopes remain");
 
         clients::set_disabled(&pool, "ci", true).await.unwrap();
         here.client_changed("ci");
@@ -270,7 +270,7 @@ async fn changes_by_this_server_take_effect_at_once_and_others_within_a_second()
 
 proptest! {
     #[test]
-    fn no_url_makes_it_panic(target in "/[ -~]{0,20}\\?(bewit=)?[ -~]{0,80}") {
+    fn no_url_panics(target in "/[ -~]{0,20}\\?(bewit=)?[ -~]{0,80}") {
         let request = reading(&target, "GET");
         if let Ok(Some(claim)) = Claim::read(&request) {
             let _ = claim.check(&account(&["*"]), Roles::whole(&roles(&[])), &request, NOW);

@@ -1,9 +1,9 @@
-//! Clients that are disabled or have expired, and which callers learn that.
+//! Disabled and expired clients, and which callers learn of it.
 
 use super::*;
 
 #[test]
-fn that_a_client_is_disabled_or_has_expired_is_said_only_to_a_caller_that_has_its_token() {
+fn disabled_or_expired_is_revealed_only_to_token_holders() {
     let shut = [
         (Account { disabled: true, ..account(&["a"]) }, AuthFailure::Disabled("ci".to_owned())),
         (Account { expired: true, ..account(&["a"]) }, AuthFailure::Expired("ci".to_owned())),
@@ -12,7 +12,7 @@ fn that_a_client_is_disabled_or_has_expired_is_said_only_to_a_caller_that_has_it
     let other_token = |of: Credentials| Credentials { access_token: AccessToken::new("other".to_owned()), ..of };
     let lent = temporary(None, &["a"]);
     let forged = issue("ci", &other_token(permanent()).access_token.key(), grant(None, &["a"]));
-    // What the client lacks is known only to it, and to holders of credentials that it made.
+    // Missing scopes are revealed only to the client and to holders of credentials that it made.
     let too_much = temporary(None, &["b"]);
     for (account, refusal) in shut {
         let refused = |header: &str| check(&account, &request(header), NOW).unwrap_err();
@@ -30,7 +30,7 @@ fn that_a_client_is_disabled_or_has_expired_is_said_only_to_a_caller_that_has_it
 }
 
 #[test]
-fn temporary_credentials_have_no_longer_id_of_their_own_than_a_client_may_have() {
+fn temporary_credentials_with_too_long_id_are_refused() {
     let named = |length: usize| {
         let credentials = temporary(Some(&"n".repeat(length)), &["a"]);
         check(&account(&["*"]), &request(&sign(&credentials)), NOW).map(|principal| principal.client_id)
