@@ -1,4 +1,4 @@
-//! `tenure client`: makes, shows and removes clients, on the database directly.
+//! `tenure client`: manages clients, directly in the database.
 
 use std::process::ExitCode;
 
@@ -15,39 +15,35 @@ use tenure_store::clients::{self, ClientChange, ClientInfo, NewClient};
 use tenure_store::secrets::{SecretKeys, new_access_token};
 use tenure_store::settings;
 
-/// The options that every `tenure client` command has.
 #[derive(Debug, Args)]
 pub struct ClientArgs {
     /// Print JSON instead of a table
     #[arg(long, global = true)]
     pub json: bool,
-    /// What to do.
     #[command(subcommand)]
     pub command: ClientCommand,
 }
 
-/// What to do with clients.
 #[derive(Debug, Subcommand)]
 pub enum ClientCommand {
-    /// Make a client and print its credentials; they cannot be shown again
+    /// Create a client and print its credentials; they cannot be shown again
     Create(CreateArgs),
     /// List all clients
     List,
     /// Show one client
     Show(IdArg),
-    /// Change a client; what is not given stays
+    /// Change a client; omitted options stay unchanged
     Update(UpdateArgs),
     /// Refuse a client until it is enabled again; its credentials stop working within a second
     Disable(IdArg),
-    /// Let a disabled client in again
+    /// Accept a disabled client again
     Enable(IdArg),
-    /// Remove a client; its credentials stop working within a second
+    /// Delete a client; its credentials stop working within a second
     Delete(IdArg),
     /// Give a client a new access token and print it; the old one stops working within a second
     ResetToken(IdArg),
 }
 
-/// Which client.
 #[derive(Debug, Args)]
 pub struct IdArg {
     /// The id of the client
@@ -56,55 +52,51 @@ pub struct IdArg {
 }
 
 impl ClientCommand {
-    /// Whether it encrypts a token.
+    /// True if the command encrypts a token.
     pub(super) fn needs_key(&self) -> bool {
         matches!(self, Self::Create(_) | Self::ResetToken(_))
     }
 }
 
-/// The client that `tenure client create` makes.
 #[derive(Debug, Args)]
 pub struct CreateArgs {
     /// The id of the client
     #[arg(value_parser = parse_client_id, allow_hyphen_values = true)]
     pub client_id: String,
-    /// What the client may do; repeat it for more scopes. A star at the end matches anything
+    /// A scope of the client; repeat it for more. A star at the end matches anything
     #[arg(long = "scope", value_name = "SCOPE", allow_hyphen_values = true, value_parser = parse_scope)]
     pub scopes: Vec<String>,
-    /// What the client is for
+    /// Purpose of the client
     #[arg(long, default_value = "")]
     pub description: String,
-    /// When the client stops working, such as 2027-01-31T12:00:00Z [default: never]
+    /// When the client expires, such as 2027-01-31T12:00:00Z [default: never]
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub expires: Option<Timestamp>,
 }
 
-/// What `tenure client update` changes.
 #[derive(Debug, Args)]
 pub struct UpdateArgs {
     /// The id of the client
     #[arg(allow_hyphen_values = true)]
     pub client_id: String,
-    /// What the client may do from now on, in place of what it could; repeat it for more scopes
+    /// A scope that replaces the client's scopes; repeat it for more
     #[arg(long = "scope", value_name = "SCOPE", allow_hyphen_values = true, value_parser = parse_scope, conflicts_with = "no_scopes")]
     pub scopes: Vec<String>,
     /// Leave the client without scopes of its own
     #[arg(long)]
     pub no_scopes: bool,
-    /// What the client is for
+    /// Purpose of the client
     #[arg(long)]
     pub description: Option<String>,
-    /// When the client stops working, such as 2027-01-31T12:00:00Z, or `never`
+    /// When the client expires, such as 2027-01-31T12:00:00Z, or `never`
     #[arg(long, value_name = "TIME", value_parser = parse_end)]
     pub expires: Option<End>,
 }
 
-/// When a client stops working.
+/// Expiry of a client.
 #[derive(Debug, Clone, Copy)]
 pub enum End {
-    /// It does not.
     Never,
-    /// Then.
     At(Timestamp),
 }
 
@@ -132,27 +124,23 @@ fn parse_time(text: &str) -> Result<Timestamp, serde::de::value::Error> {
     Timestamp::deserialize(text.into_deserializer())
 }
 
-/// Why a command was not done.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
-    /// One of that id is there already.
     #[error("there is a client {0:?} already; `tenure client reset-token` gives it a new token")]
     Exists(String),
-    /// None of that id is there.
     #[error("there is no client {0:?}; `tenure client list` shows those that exist")]
     Missing(String),
-    /// What is given breaks a rule.
+    /// An argument breaks a rule.
     #[error("{0}")]
     Invalid(String),
-    /// The database did not answer as it should.
     #[error("the database refused: {0}")]
     Database(#[from] sqlx::Error),
-    /// A token is to be encrypted, and there is no key.
+    /// A token cannot be encrypted, because no secret key exists.
     #[error("there is no secret key yet: `tenure serve` makes one when it first starts")]
     Keyless,
 }
 
-/// Does the command and prints its result, or on standard error why not: exit code 0 or 1.
+/// Runs the command and prints its result, or its error on standard error: exit code 0 or 1.
 pub async fn run(pool: &PgPool, keys: Option<&SecretKeys>, root_url: &str, args: ClientArgs) -> ExitCode {
     match execute(pool, keys, root_url, args).await {
         Ok(output) => finish(&output),
@@ -163,10 +151,7 @@ pub async fn run(pool: &PgPool, keys: Option<&SecretKeys>, root_url: &str, args:
     }
 }
 
-/// Does the command and gives what it prints.
-///
-/// # Errors
-/// If the command is refused.
+/// Runs the command and returns its output.
 pub async fn execute(
     pool: &PgPool,
     keys: Option<&SecretKeys>,
@@ -216,7 +201,8 @@ pub async fn execute(
         }
         ClientCommand::Delete(IdArg { client_id }) => {
             let deleted = clients::delete(pool, &client_id).await?;
-            // A database without clients can be given another key: the only way on when the key is lost.
+            // A database without clients accepts a new key: the only way to continue after a lost
+            // key.
             settings::purge_keys_without_clients(pool).await?;
             require(deleted, || CommandError::Missing(client_id.clone()))?;
             let done = || format!("The client {client_id} is deleted.");
@@ -235,7 +221,7 @@ fn require(done: bool, otherwise: impl FnOnce() -> CommandError) -> Result<(), C
     if done { Ok(()) } else { Err(otherwise()) }
 }
 
-/// The form in which a client's credentials are written, here and in `root-credentials.json`.
+/// Returns a client's credentials as JSON, in the format of `root-credentials.json`.
 #[must_use]
 pub fn credentials_json(client_id: &str, token: &AccessToken, root_url: &str) -> String {
     json!({ "clientId": client_id, "accessToken": token.expose(), "rootUrl": root_url }).to_string()

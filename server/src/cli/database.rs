@@ -1,4 +1,4 @@
-//! The database of a command that works on it directly: opened, checked, closed.
+//! Opens, checks and closes the database of commands that access it directly.
 
 use std::process::ExitCode;
 
@@ -11,20 +11,18 @@ use tenure_embedded::{self as embedded, Access, EmbeddedError, IfAbsent};
 use tenure_store::connector::Connector;
 use tenure_store::{operator_hints, schema};
 
-/// A database of this release's schema, and what has to be closed with it.
+/// A database with this release's schema, and the resources to close with it.
 pub(super) struct Opened {
     pub(super) pool: PgPool,
     connector: Connector,
     access: Option<Access>,
 }
 
-/// Why there is none.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum OpenError {
-    /// It is there, but it cannot be used.
+    /// The database exists, but cannot be used.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// There is none yet.
     #[error(
         "there is no Tenure in PostgreSQL at {0}: `tenure serve` or `tenure migrate` makes one; or name another with \
          --database-url (DATABASE_URL)"
@@ -39,7 +37,8 @@ impl From<EmbeddedError> for OpenError {
 }
 
 impl OpenError {
-    /// Prints it, and gives the exit code: naming a place without a Tenure is a mistake in the arguments.
+    /// Prints the error and returns the exit code. Naming a location without Tenure's data is an
+    /// argument error.
     pub(super) fn report(&self) -> ExitCode {
         complain(&format!("tenure: {self}"));
         match self {
@@ -52,7 +51,7 @@ impl OpenError {
 }
 
 impl Opened {
-    /// Opens a database and brings its schema up to date; what is not there is made or refused.
+    /// Opens a database and migrates its schema. A missing database is created or refused.
     pub(super) async fn open(database: &Database, if_absent: IfAbsent) -> Result<Self, OpenError> {
         let (connector, access) = match database {
             Database::External(hosts) => {
@@ -76,7 +75,7 @@ impl Opened {
     }
 
     async fn prepare(&self, database: &Database, if_absent: IfAbsent) -> Result<(), OpenError> {
-        // A running server may just be making the schema; migrations take turns.
+        // A running server may be creating the schema just now; migrations lock each other out.
         let may_be_absent = if_absent == IfAbsent::Refuse && !matches!(self.access, Some(Access::Running(_)));
         if may_be_absent && !schema::exists(&self.pool).await.map_err(|error| self.error(error.into()))? {
             return Err(match database {
@@ -87,14 +86,13 @@ impl Opened {
         schema::migrate(&self.pool).await.map_err(|error| OpenError::Start(self.error(error.into())))
     }
 
-    /// An error of this database.
     pub(super) fn error(&self, error: StartError) -> StartError {
         error.of(self.connector.options())
     }
 
-    /// Closes it, and stops what was started for the command.
+    /// Closes the database, and stops a PostgreSQL that was started for the command.
     pub(super) async fn close(self) {
-        // What was ended half-way may wait for its statement.
+        // A cancelled command may still wait for its statement.
         let _elapsed = tokio::time::timeout(CLOSE_MAX, self.pool.close()).await;
         if let Some(access) = self.access {
             access.close().await;

@@ -1,4 +1,4 @@
-//! `tenure events`: what happens, as it happens.
+//! `tenure events`: prints events as they happen.
 
 use std::io::ErrorKind;
 use std::process::ExitCode;
@@ -11,18 +11,16 @@ use tenure_client::Error;
 use super::http::{CommandError, Server, ServerArgs, may_pass};
 use super::print::{escaped, print_bytes};
 
-/// The time before a stream that has ended is opened again.
+/// Pause before an ended stream is reopened.
 const OPEN_AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// How often in a row a stream may be refused for a reason that passes.
+/// Transient failures in a row before giving up.
 const FAILURES_MAX: u32 = 60;
 
-/// Which events to print.
 #[derive(Debug, Args)]
 pub struct EventsArgs {
-    /// Which server to call.
     #[command(flatten)]
     pub server: ServerArgs,
-    /// Only events of this exchange, such as task-completed or task-ready; it may be given several times
+    /// Only events of this exchange, such as task-completed or task-ready; repeat it for more
     #[arg(long = "exchange", value_name = "NAME")]
     pub exchanges: Vec<String>,
     /// Begin after this position of the log [default: from now on]
@@ -30,12 +28,9 @@ pub struct EventsArgs {
     pub after: Option<u64>,
 }
 
-/// Prints events until it is interrupted, or nothing reads them any more.
-///
-/// # Errors
-/// If the server refuses, or does not come back.
+/// Prints events until interrupted, or until the reader of the output is gone.
 pub async fn run(server: &Server, args: &EventsArgs) -> Result<ExitCode, CommandError> {
-    // A wrong address is said at once; a server that has answered may be away for a while.
+    // A wrong address is reported at once; a server that has answered may be away for a while.
     let (mut after, mut failures) = (args.after, FAILURES_MAX);
     loop {
         match follow(server, &args.exchanges, &mut after, &mut failures).await {
@@ -48,7 +43,8 @@ pub async fn run(server: &Server, args: &EventsArgs) -> Result<ExitCode, Command
     }
 }
 
-/// Prints a stream of events to its end. The position moves along; what was refused before does not count once a stream is open.
+/// Prints a stream of events to its end and advances the position. An opened stream resets the
+/// count of failures.
 async fn follow(
     server: &Server,
     exchanges: &[String],
@@ -70,7 +66,7 @@ async fn follow(
     }
 }
 
-/// An event on one line. What a terminal would obey is escaped: such characters are in strings only.
+/// Formats an event on one line. Control characters, which only strings contain, are escaped.
 fn line(event: &Value) -> String {
     escaped(&event.to_string()) + "\n"
 }
@@ -89,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_one_line_that_changes_nothing_on_a_terminal() {
+    fn event_is_one_line_without_control_characters() {
         let event = serde_json::json!({"tags": {"a": "\u{1b}[31m\n\u{9b}31m\u{7f}é"}});
         let line = line(&event);
         assert_eq!(line, "{\"tags\":{\"a\":\"\\u001b[31m\\n\\u009b31m\\u007fé\"}}\n");
@@ -97,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn exchanges_may_be_several_and_a_position_is_a_number() {
+    fn exchange_repeats_and_position_is_a_number() {
         let words = ["events", "--exchange", "task-ready", "--after", "5", "--exchange", "task-completed"];
         let EventsArgs { exchanges, after, .. } = Tenure::try_parse_from(words).unwrap().events;
         assert_eq!((exchanges, after), (vec!["task-ready".to_owned(), "task-completed".to_owned()], Some(5)));

@@ -12,25 +12,25 @@ use tenure_client::GroupChange;
 
 use super::http::{CommandError, Server, entries, field};
 
-/// What to do with a group.
 #[derive(Debug, Subcommand)]
 pub enum GroupCommand {
-    /// Show a group and how many of its tasks are in which state
+    /// Show a group and the number of its tasks in each state
     Show {
         /// The id of the group
         #[arg(allow_hyphen_values = true)]
         group: TaskGroupId,
-        /// Until all of its tasks are resolved or certain not to run, show each change; fails unless all were completed
+        /// Show each change until every task is resolved or certain not to run; fails unless all
+        /// were completed
         #[arg(long)]
         watch: bool,
     },
-    /// Cancel all tasks of a group that are not resolved; the group must be sealed first
+    /// Cancel all unresolved tasks of a group; the group must be sealed first
     Cancel {
         /// The id of the group
         #[arg(allow_hyphen_values = true)]
         group: TaskGroupId,
     },
-    /// Let no task be added to a group any more
+    /// Refuse further tasks in a group
     Seal {
         /// The id of the group
         #[arg(allow_hyphen_values = true)]
@@ -38,10 +38,6 @@ pub enum GroupCommand {
     },
 }
 
-/// Does the command.
-///
-/// # Errors
-/// If it is refused.
 pub async fn run(server: &Server, command: GroupCommand) -> Result<ExitCode, CommandError> {
     let refused = |error| server.error(&error);
     let client = &server.client;
@@ -87,7 +83,7 @@ fn details(group: &Value) -> String {
     rows.iter().map(|(name, value)| format!("{name:13}  {value}\n")).collect()
 }
 
-/// How many of these tasks are in which state.
+/// Counts the tasks in each state.
 fn states(tasks: &[Value]) -> BTreeMap<String, usize> {
     let mut states: BTreeMap<String, usize> = BTreeMap::new();
     for task in tasks {

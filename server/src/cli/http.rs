@@ -1,4 +1,5 @@
-//! What the commands that call a running server have in common: which server, as whom, and how they fail.
+//! Shared parts of the commands that call a running server: its address, credentials, errors and
+//! output.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,20 +16,19 @@ use super::print::{complain, plain, pretty, print};
 use super::signals;
 use super::when::When;
 
-/// Where a server with embedded PostgreSQL writes the credentials of its first client.
+/// File in which a server with embedded PostgreSQL writes the credentials of its first client.
 const ROOT_CREDENTIALS: &str = "root-credentials.json";
 /// The exit code for wrong arguments or settings.
 const USAGE: u8 = 2;
 
-/// How often a request of a command that goes on is repeated, and the longest pause before that. A pause may be cut to half of it.
+/// Retries of a long-running command, and the longest pause between two. Jitter may halve a pause.
 const RETRIES_PATIENT: u32 = 41;
 const PAUSE_PATIENT: Duration = Duration::from_secs(5);
 
-/// Which server to call, and as whom.
 #[derive(Args, Clone)]
 pub struct ServerArgs {
-    /// The URL of the server. Without it, and without the two below, root-credentials.json in the data directory has
-    /// all three.
+    /// The URL of the server. Without it and the two options below, all three come from
+    /// root-credentials.json in the data directory.
     #[arg(long, global = true, env = "TASKCLUSTER_ROOT_URL", value_name = "URL")]
     pub root_url: Option<String>,
     /// The client to call it as.
@@ -47,10 +47,10 @@ pub struct ServerArgs {
     /// The certificate that belongs to temporary credentials.
     #[arg(long, global = true, env = "TASKCLUSTER_CERTIFICATE", hide_env_values = true, value_name = "JSON")]
     pub certificate: Option<String>,
-    /// Directory in which to look for root-credentials.json.
+    /// Directory that contains root-credentials.json.
     #[arg(long, global = true, env = "TENURE_DATA_DIR", default_value = "./tenure-data", value_name = "DIR")]
     pub data_dir: PathBuf,
-    /// Print what the server answered, as JSON.
+    /// Print the server's answer as JSON.
     #[arg(long, global = true)]
     pub json: bool,
 }
@@ -65,7 +65,6 @@ impl std::fmt::Debug for ServerArgs {
     }
 }
 
-/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
     /// An argument or a setting is wrong.
@@ -74,18 +73,17 @@ pub enum CommandError {
     /// The server refused, or did not answer.
     #[error("{0}")]
     Refused(String),
-    /// A signal stopped it, after which it ends with this code.
+    /// A signal stopped the command, which exits with this code.
     #[error("{0}")]
     Interrupted(String, ExitCode),
 }
 
 impl CommandError {
-    /// The process cannot wait for signals.
     pub(super) fn no_signals(error: &std::io::Error) -> Self {
         Self::Refused(format!("signals cannot be waited for: {error}"))
     }
 
-    /// What an error of the client library means to people, in one line.
+    /// Converts an error of the client library into one line for people.
     #[must_use]
     pub fn new(error: &Error, root_url: &str) -> Self {
         Self::Refused(match error {
@@ -105,7 +103,8 @@ impl CommandError {
             Error::Refused { status, code, message, .. } => format!("{message} ({status} {code})"),
             Error::SessionExists(message) | Error::SessionEnded(message) => message.clone(),
             Error::BadAnswer(_) | Error::BadMessages(_) | Error::SignedUrl(_) => not_tenure(root_url),
-            // Of the bytes of a log, of files, and of jobs, which no command here has. A full disk is named in the cause.
+            // Errors of log bytes, files and jobs (no command here runs jobs). The cause names a
+            // full disk.
             Error::Store { .. }
             | Error::Stalled(_)
             | Error::Damaged(_)
@@ -122,19 +121,14 @@ fn not_tenure(root_url: &str) -> String {
     format!("{root_url} did not answer as Tenure does: check --root-url (TASKCLUSTER_ROOT_URL)")
 }
 
-/// A server, and how to print its answers.
+/// A server, and the format of its printed answers.
 pub struct Server {
-    /// Calls it.
     pub client: Client,
-    /// Whether answers are printed as they are.
     pub json: bool,
 }
 
 impl Server {
-    /// Finds out which server is meant. Nothing is sent yet.
-    ///
-    /// # Errors
-    /// If the arguments do not name it, or only in part.
+    /// Determines the server from the arguments. Sends no request.
     pub fn new(args: ServerArgs) -> Result<Self, CommandError> {
         let json = args.json;
         let (root_url, credentials) = account(args)?;
@@ -146,26 +140,24 @@ impl Server {
         Ok(Self { client, json })
     }
 
-    /// Turns an error of the client library into one for people.
     pub fn error(&self, error: &Error) -> CommandError {
         CommandError::new(error, self.client.root_url())
     }
 
-    /// An answer that is not of the form that Tenure's have.
+    /// Error for an answer that is not in Tenure's format.
     pub fn strange(&self, _: &serde_json::Error) -> CommandError {
         CommandError::Refused(not_tenure(self.client.root_url()))
     }
 
-    /// The same server for a command that goes on: once it has answered, it may be away for a minute and a half.
+    /// Returns the same server for a long-running command: once it has answered, it may be away for
+    /// a minute and a half.
     #[must_use]
     pub fn patient(&self) -> Self {
         Self { client: self.client.with_retry_policy(patient_retries()), json: self.json }
     }
 
-    /// When that is. What is so long from now counts from the server's time, which it is asked for: this machine's clock may be wrong.
-    ///
-    /// # Errors
-    /// If it does not answer.
+    /// Resolves a time. Relative times are added to the server's time, which is requested: this
+    /// machine's clock may be wrong.
     pub async fn time(&self, when: Option<When>) -> Result<Option<Timestamp>, CommandError> {
         let now = match when {
             Some(When::In(_)) => self.client.server_time().await.map_err(|error| self.error(&error))?,
@@ -174,10 +166,7 @@ impl Server {
         Ok(when.map(|when| when.time(now)))
     }
 
-    /// Prints an answer: as it is, or as a text for people.
-    ///
-    /// # Errors
-    /// If it cannot be written.
+    /// Prints an answer as JSON or as text for people.
     pub fn print(&self, answer: &Value, text: impl FnOnce(&Value) -> String) -> Result<(), CommandError> {
         let text = if self.json { pretty(answer) } else { text(answer) };
         print(&format!("{}\n", text.trim_end()))
@@ -186,19 +175,20 @@ impl Server {
 }
 
 fn patient_retries() -> RetryPolicy {
-    // A proxy may answer for it meanwhile.
+    // While the server is away, a proxy may answer for it.
     RetryPolicy::default().retries(RETRIES_PATIENT).longest_pause(PAUSE_PATIENT).unclear_too()
 }
 
-/// Whether a stream that was refused so may be opened later. For a server that is away a proxy may answer.
+/// True if a refused stream may be opened later. While the server is away, a proxy may answer for
+/// it.
 #[must_use]
 pub fn may_pass(error: &Error) -> bool {
     error.is_transient() || error.status().is_some() && error.is_unclear()
 }
 
-/// The server and the credentials that were given, or those in the data directory if nothing was.
+/// Returns the given server and credentials, or those in the data directory if none were given.
 fn account(args: ServerArgs) -> Result<(String, Option<Credentials>), CommandError> {
-    // An empty variable is how scripts say "none".
+    // In scripts, an empty variable means "none".
     let given = |value: Option<String>| value.filter(|text| !text.is_empty());
     let missing = |what: &str| Err(CommandError::Usage(format!("{what} is missing beside the others; give it too")));
     match (given(args.root_url), given(args.client_id), given(args.access_token)) {
@@ -248,7 +238,7 @@ pub async fn call(
     }
 }
 
-/// Runs a command that calls a server and takes care of signals itself.
+/// Runs a command that calls a server and handles signals itself.
 pub async fn call_to_its_end(
     name: &str,
     server: ServerArgs,
@@ -263,7 +253,7 @@ pub async fn call_to_its_end(
     )
 }
 
-/// Ends a command: its exit code, and why it failed on standard error.
+/// Returns the exit code of a command, and prints its error on standard error.
 fn end(name: &str, result: Result<ExitCode, CommandError>) -> ExitCode {
     result.unwrap_or_else(|error| {
         let line = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
@@ -276,7 +266,7 @@ fn end(name: &str, result: Result<ExitCode, CommandError>) -> ExitCode {
     })
 }
 
-/// A field of an answer as text; a dash where there is none.
+/// Returns a field of an answer as text; a dash if it is missing or null.
 #[must_use]
 pub fn field(value: &Value, pointer: &str) -> String {
     match value.pointer(pointer) {
@@ -286,7 +276,6 @@ pub fn field(value: &Value, pointer: &str) -> String {
     }
 }
 
-/// The entries of a list in an answer.
 #[must_use]
 pub fn entries<'a>(value: &'a Value, name: &str) -> &'a [Value] {
     value[name].as_array().map_or(&[], Vec::as_slice)
@@ -313,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn the_server_is_the_one_that_is_named_or_else_that_of_the_data_directory() {
+    fn named_server_precedes_data_directory() {
         let dir = tempfile::TempDir::new().unwrap();
         let text = r#"{"clientId": "root", "accessToken": "t", "rootUrl": "http://127.0.0.1:1"}"#;
         std::fs::write(dir.path().join(ROOT_CREDENTIALS), text).unwrap();
@@ -325,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_wrote_changes_nothing_on_a_terminal() {
+    fn foreign_text_cannot_control_terminal() {
         let answer = json!({"text": "a\u{1b}[2J\n\u{9b}2J", "object": {"key": "\u{9b}2J\u{7f}é"}});
         assert_eq!(field(&answer, "/text"), "a\u{fffd}[2J\u{fffd}\u{fffd}2J");
         assert_eq!(field(&answer, "/object"), "{\"key\":\"\u{fffd}2J\u{fffd}é\"}");
@@ -335,7 +324,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_so_long_from_now_counts_from_the_time_of_the_server() {
+    async fn relative_time_uses_server_clock() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = Client::builder().root_url(&format!("http://{}", listener.local_addr().unwrap())).build().unwrap();
         let server = Server { client, json: false };
@@ -358,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_may_be_away_for_a_minute_and_a_half_however_the_pauses_fall() {
+    fn patient_retries_span_ninety_seconds() {
         let least: Duration = (1..=RETRIES_PATIENT).map(|failures| patient_retries().backoff(failures, 0.0)).sum();
         assert!(least >= Duration::from_secs(90), "{least:?}");
         let page = Error::Refused { status: 404, code: String::new(), message: String::new(), retry_after: None };
@@ -366,14 +355,14 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_written_is_named_with_the_reason() {
+    fn unwritable_file_is_named_with_reason() {
         let error = Error::of_file("/tmp cannot be written")(std::io::Error::other("the disk is full"));
         let said = CommandError::new(&error, "http://x").to_string();
         assert_eq!(said, "/tmp cannot be written: the disk is full");
     }
 
     #[test]
-    fn a_proxy_that_answers_for_the_server_ends_nothing() {
+    fn proxy_errors_are_transient() {
         let refused = |status, code: &str| {
             let (code, message) = (code.to_owned(), String::new());
             Error::Refused { status, code, message, retry_after: None }
@@ -383,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_is_half_named_is_refused_with_what_is_missing() {
+    fn partly_named_server_is_refused() {
         let dir = tempfile::TempDir::new().unwrap();
         let refusal = |root_url, client_id, token| {
             account(args(root_url, client_id, token, dir.path())).err().unwrap().to_string()

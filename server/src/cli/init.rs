@@ -1,9 +1,9 @@
-//! An init for containers: as PID 1, `tenure serve` starts the server as its child, passes signals on
-//! to it, reaps orphans, and ends with the server's exit code.
+//! An init for containers: as PID 1, `tenure serve` starts the server as its child, passes signals
+//! on to it, reaps orphans, and exits with the server's exit code.
 //!
-//! The kernel makes PID 1 the parent of all orphans, and only a parent can reap a zombie. An embedded
-//! PostgreSQL that is killed leaves one for each session. The server itself must not reap any child
-//! there is: it would take the exit statuses of programs that it waits for.
+//! The kernel makes PID 1 the parent of all orphans, and only a parent can reap a zombie. An
+//! embedded PostgreSQL that is killed leaves one for each session. The server itself cannot reap
+//! all children: it would take the exit statuses of programs that it waits for.
 
 use std::ffi::OsString;
 use std::io;
@@ -15,10 +15,9 @@ use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getpid};
 
-/// Signals for the server.
 const PASSED_ON: [Signal; 6] =
     [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2];
-/// Added to the number of the signal that ended the server, as shells do.
+/// Added to the number of the signal that ended the server, as in shells.
 const SIGNALLED: i32 = 128;
 
 /// True if this process is the first of a PID namespace.
@@ -40,8 +39,8 @@ pub(super) fn unblock_signals() -> io::Result<()> {
 pub(super) fn run(args: &[OsString]) -> io::Result<ExitCode> {
     let signals = awaited();
     signals.thread_block()?;
-    // A terminal sends Ctrl-C to the whole process group. With the one that is passed on, the server
-    // would get two, and the second one cuts the drain short.
+    // A terminal sends Ctrl-C to the whole process group. In the same group the server would
+    // receive two signals, and the second one cuts the drain short.
     let child = Command::new(std::env::current_exe()?).args(args).process_group(0).spawn()?;
     let server = Pid::from_raw(i32::try_from(child.id()).map_err(io::Error::other)?);
     loop {
@@ -60,7 +59,7 @@ pub(super) fn run(args: &[OsString]) -> io::Result<ExitCode> {
     }
 }
 
-/// Reaps all children that have ended. Returns the exit code if the server is one of them.
+/// Reaps all ended children. Returns the exit code if the server is one.
 fn reap(server: Pid) -> io::Result<Option<ExitCode>> {
     let mut ended = None;
     loop {

@@ -1,4 +1,4 @@
-//! What commands read from files.
+//! Reads files named by arguments.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::http::CommandError;
 
-/// The JSON in the file that this argument names; a dash is standard input.
+/// Reads JSON from the file of this argument; a dash is standard input.
 pub(super) fn read_json(argument: &str, file: &Path) -> Result<Value, CommandError> {
     let (name, text) = if file.as_os_str() == "-" {
         let mut text = String::new();

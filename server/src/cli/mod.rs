@@ -1,4 +1,4 @@
-//! The commands of `tenure`: what they print, and how they end.
+//! The commands of `tenure`.
 
 pub mod client;
 mod command;
@@ -43,24 +43,24 @@ use database::Opened;
 use print::{announce, complain, finish};
 pub use usage::Usage;
 
-/// How long the end of the process waits for threads that are in a call of the system: one that reads from a file server
-/// that is away, or looks up a name, may never come back, and nothing needs what it would bring.
+/// Wait at the end of the process for threads in a blocking system call, such as a read from an
+/// unavailable file server or a name lookup. They may never return, and no result of theirs is
+/// needed.
 const THREADS_END_MAX: Duration = Duration::from_millis(500);
-/// Where a server listens that was given no address.
+/// Default address of a server.
 const DEFAULT_ROOT_URL: &str = "http://127.0.0.1:8080";
 
-/// Runs the command line.
 #[must_use]
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    // Whatever is stored may be private: files of artifacts are 0600, their folders 0700.
+    // Stored data may be private: files of artifacts are 0600, their directories 0700.
     umask(Mode::S_IRWXG | Mode::S_IRWXO);
     let args: Vec<OsString> = args.into_iter().collect();
     let cli = match Cli::read(args.iter().cloned()) {
         Ok(cli) => cli,
         Err(usage) => return usage.report().into(),
     };
-    // Other commands end soon. They may read from a terminal, which a child in a process group of its
-    // own cannot.
+    // Only a server needs an init: other commands end soon. They may read from a terminal, which a
+    // child in its own process group cannot.
     if init::is_needed() && matches!(cli.command, Command::Serve(_)) {
         return init::run(args.get(1..).unwrap_or_default()).unwrap_or_else(|error| failed(&error));
     }
@@ -80,8 +80,9 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     code
 }
 
-/// How many threads run requests: half as many as there are cores, since PostgreSQL needs the others and fewer threads make larger
-/// batches; but at least two where there are two cores, since with one both sessions of PostgreSQL often wait for it (ARCHITECTURE.md, Decisions).
+/// Returns the number of threads that run requests: half of the cores, since PostgreSQL needs the
+/// others and fewer threads make larger batches. With two cores it is two: a single thread often
+/// keeps both sessions of PostgreSQL waiting (ARCHITECTURE.md, Decisions).
 fn workers_for(cores: usize) -> usize {
     (cores / 2).max(2).min(cores)
 }
@@ -171,7 +172,8 @@ async fn migrate(args: DatabaseArgs) -> ExitCode {
     on_database(&database, IfAbsent::Make, async |_: &Opened| finish(&done)).await
 }
 
-/// Runs a command on its database, until it is done or a signal ends it. Either way what was started for it is stopped.
+/// Runs a command on its database until it is done or a signal ends it, and stops everything that
+/// was started for it.
 async fn on_database(
     database: &Database,
     if_absent: IfAbsent,
@@ -185,7 +187,7 @@ async fn on_database(
         let opened = match asked.stop.run_until_cancelled(Opened::open(database, if_absent)).await {
             Some(Ok(opened)) => opened,
             Some(Err(error)) => return error.report(),
-            // A PostgreSQL that was being started for it is dropped, and so asked to stop.
+            // Dropping a PostgreSQL that is starting asks it to stop.
             None => return asked.exit_code(),
         };
         let code = asked.stop.run_until_cancelled(command(&opened)).await;
@@ -195,7 +197,7 @@ async fn on_database(
     asked.stop_at_once.run_until_cancelled(running).await.unwrap_or_else(|| asked.exit_code())
 }
 
-/// Roles are no secrets, so no key is needed.
+/// Roles are not secret, so no key is needed.
 async fn administrate_roles(args: DatabaseArgs, command: role::RoleArgs) -> ExitCode {
     let database = match args.database() {
         Ok(database) => database,
@@ -211,7 +213,7 @@ async fn administrate(
     command: client::ClientArgs,
 ) -> ExitCode {
     let checked = args.database().and_then(|database| {
-        // A database whose key is lost can be read without one, and its clients deleted.
+        // Without its key, a database can still be read and its clients deleted.
         let none = !command.command.needs_key() && secret_key.as_deref().is_none_or(str::is_empty);
         let keys = if none { None } else { read_secret_keys(secret_key.as_deref(), &database)? };
         Ok((database, keys))
@@ -220,7 +222,7 @@ async fn administrate(
         Ok(checked) => checked,
         Err(error) => return wrong(error),
     };
-    // The first client of an external database may be made before its first server starts.
+    // The first client of an external database may be created before its first server starts.
     let if_absent = match (&database, &command.command) {
         (Database::External(_), client::ClientCommand::Create(_)) => IfAbsent::Make,
         _ => IfAbsent::Refuse,
@@ -238,7 +240,7 @@ async fn administrate(
     .await
 }
 
-/// The keys to encrypt a token with, if there are any and they are those of the database.
+/// Returns the keys to encrypt a token with, if they exist and are the database's.
 async fn fitting_keys(
     opened: &Opened,
     given: Option<SecretKeys>,
@@ -255,12 +257,12 @@ async fn fitting_keys(
     Ok(Some(key_check::choose(&opened.pool, keys, &source).await?))
 }
 
-/// The URL that was given, or that of the server that started last.
+/// Returns the given URL, or that of the server that started last.
 async fn find_root_url(opened: &Opened, given: Option<String>) -> String {
     if let Some(given) = given.filter(|url| !url.is_empty()) {
         return given;
     }
-    // It is only printed; if the database fails now, the command itself fails with that error.
+    // The URL is only printed; if the database fails now, the command itself fails with that error.
     let stored = settings::find(&opened.pool, settings::ROOT_URL).await.unwrap_or_default();
     stored.unwrap_or_else(|| DEFAULT_ROOT_URL.to_owned())
 }
@@ -270,7 +272,7 @@ mod tests {
     use super::workers_for;
 
     #[test]
-    fn half_of_the_cores_run_requests_but_two_where_there_are_two() {
+    fn half_of_the_cores_but_at_least_two_run_requests() {
         assert_eq!([1, 2, 3, 4, 6, 8, 64].map(workers_for), [1, 2, 2, 2, 3, 4, 32]);
     }
 }

@@ -1,11 +1,11 @@
-//! How commands print what they found: for people, or as JSON. `println!` and its siblings panic when the reader of a
-//! pipe has gone (`tenure client list | head -1`), so nothing else here prints.
+//! Output of the commands, for people or as JSON. `println!` and its siblings panic when the reader
+//! of a pipe has gone (`tenure client list | head -1`), so no other module prints.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-/// Prints a result. A reader who has closed the pipe has all that it needs; anything else that stops the output, such
-/// as a full disk, is an error.
+/// Prints a result. A closed pipe is no error: its reader needs no more. Any other failure, such as
+/// a full disk, is.
 pub(crate) fn print(text: &str) -> io::Result<()> {
     match print_bytes(text.as_bytes()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -13,18 +13,18 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
     }
 }
 
-/// Prints a part of a result that may be anything.
+/// Prints a part of a binary result.
 pub(crate) fn print_bytes(bytes: &[u8]) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(bytes).and_then(|()| out.flush())
 }
 
-/// Prints on standard error what is not the result but may be anything.
+/// Prints bytes beside the result, on standard error.
 pub(crate) fn print_bytes_aside(bytes: &[u8]) -> io::Result<()> {
     io::stderr().lock().write_all(bytes)
 }
 
-/// Prints a result as lines, and gives the command's exit code.
+/// Prints a result as lines, and returns the command's exit code.
 pub(super) fn finish(text: &str) -> ExitCode {
     match print(&format!("{}\n", text.trim_end())) {
         Ok(()) => ExitCode::SUCCESS,
@@ -35,24 +35,25 @@ pub(super) fn finish(text: &str) -> ExitCode {
     }
 }
 
-/// Prints a line that nothing depends on, on standard output.
+/// Prints a line of progress on standard output.
 pub(super) fn announce(line: &str) {
     // Without a reader the line is not needed.
     drop(print(&format!("{line}\n")));
 }
 
-/// Prints on standard error why something was not done.
+/// Prints an error on standard error.
 pub(crate) fn complain(line: &str) {
-    // There is no other place to report this failure.
+    // This failure cannot be reported anywhere.
     drop(writeln!(io::stderr(), "{line}"));
 }
 
-/// JSON over several lines, as [`escaped`] has it.
+/// Returns JSON over several lines, with control characters escaped.
 pub(super) fn pretty(value: &impl serde::Serialize) -> String {
     escaped(&serde_json::to_string_pretty(value).expect("what is printed is text, dates and lists"))
 }
 
-/// JSON that changes nothing on a terminal: control characters are escaped. They are in strings only, but for the ends of lines.
+/// Escapes control characters in JSON, so that it cannot control a terminal. Only strings contain
+/// them, apart from newlines.
 pub(super) fn escaped(json: &str) -> String {
     let mut escaped = String::with_capacity(json.len());
     for character in json.chars() {
@@ -65,12 +66,12 @@ pub(super) fn escaped(json: &str) -> String {
     escaped
 }
 
-/// What others wrote, so that it changes nothing on a terminal and makes no line of its own.
+/// Replaces control characters in foreign text, so that it cannot control a terminal or add lines.
 pub(super) fn plain(text: &str) -> String {
     text.replace(char::is_control, "\u{fffd}")
 }
 
-/// Columns as wide as what is in them; the last one as it is.
+/// Aligns all columns but the last one.
 pub(super) fn table<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
     let rows: Vec<[String; N]> = std::iter::once(head.map(str::to_owned)).chain(rows).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `tenure queue`: how much waits and runs, policies, pauses.
+//! `tenure queue`: counts, policies and pauses of queues.
 
 mod keys;
 
@@ -16,30 +16,28 @@ use super::print::table;
 use super::when::{When, parse_when};
 use keys::KeyCommand;
 
-/// What to do with queues.
 #[derive(Debug, Subcommand)]
 pub enum QueueCommand {
     /// List all queues with their counts
     List,
-    /// Show the counts of one queue by what holds its tasks, and its pause
+    /// Show the counts of one queue by the state of its tasks, and its pause
     Show(QueueArg),
     /// Show, set and delete the policy of a queue
     #[command(subcommand)]
     Policy(PolicyCommand),
-    /// List the keys of a queue, with the runs that each has
+    /// List the keys of a queue, with the runs of each
     Keys(QueueArg),
-    /// Show, set and delete what holds for one key of a queue instead of its policy
+    /// Show, set and delete the rules that override the policy for one key
     #[command(subcommand)]
     Key(KeyCommand),
-    /// Let workers get nothing of a queue until it is resumed
+    /// Give workers no tasks of a queue until it is resumed
     Pause(PauseArgs),
-    /// Let workers get the tasks of a queue again
+    /// Give workers the tasks of a queue again
     Resume(QueueArg),
-    /// Replace the server that gives out the tasks of a queue, as if it were lost
+    /// Replace the server that schedules a queue, as if that server were lost
     ReplaceScheduler(QueueArg),
 }
 
-/// Which queue.
 #[derive(Debug, Args)]
 pub struct QueueArg {
     /// The queue, `<provisionerId>/<workerType>`
@@ -47,12 +45,11 @@ pub struct QueueArg {
     pub queue: TaskQueueId,
 }
 
-/// What to do with the policy of a queue.
 #[derive(Debug, Subcommand)]
 pub enum PolicyCommand {
-    /// Show it
+    /// Show the policy
     Show(QueueArg),
-    /// Replace it: what the file leaves out has its default
+    /// Replace the policy; fields missing in the file get their defaults
     Set {
         /// The queue, `<provisionerId>/<workerType>`
         #[arg(allow_hyphen_values = true)]
@@ -60,28 +57,24 @@ pub enum PolicyCommand {
         /// A file with the policy as JSON; a dash is standard input
         file: PathBuf,
     },
-    /// Delete it
+    /// Delete the policy
     Delete(QueueArg),
 }
 
-/// How to pause a queue.
 #[derive(Debug, Args)]
 pub struct PauseArgs {
     /// The queue, `<provisionerId>/<workerType>`
     #[arg(allow_hyphen_values = true)]
     pub queue: TaskQueueId,
-    /// Why, for people
+    /// The reason, for people
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
-    /// When it resumes by itself: in so long, such as 2h, or a time such as 2027-01-31T12:00:00Z [default: it does not]
+    /// When the queue resumes by itself: after a duration such as 2h, or at a time such as
+    /// 2027-01-31T12:00:00Z [default: never]
     #[arg(long, value_name = "WHEN", value_parser = parse_when)]
     pub until: Option<When>,
 }
 
-/// Does the command.
-///
-/// # Errors
-/// If it is refused.
 pub async fn run(server: &Server, command: QueueCommand) -> Result<ExitCode, CommandError> {
     let refused = |error| server.error(&error);
     let client = &server.client;
@@ -92,7 +85,7 @@ pub async fn run(server: &Server, command: QueueCommand) -> Result<ExitCode, Com
         }
         QueueCommand::Show(QueueArg { queue }) => {
             let mut answer = client.get_queue(&queue).await.map_err(refused)?;
-            // Also under the names of Taskcluster's counts, for programs that have read those here.
+            // Repeats both counts under Taskcluster's names, for programs that read those here.
             for (name, in_taskcluster) in [("pending", "pendingTasks"), ("claimed", "claimedTasks")] {
                 let number = answer[name].clone();
                 if let Some(fields) = answer.as_object_mut() {
@@ -161,7 +154,7 @@ fn paused(answer: &Value) -> String {
     format!("Queue {queue} was paused {}.", paused_by(answer, "/clientId"))
 }
 
-/// By whom a queue was paused, when, why, and until when; the first stands at this place.
+/// Describes who paused a queue, when, why, and until when; `by` points to the first.
 fn paused_by(pause: &Value, by: &str) -> String {
     let reason = if pause["reason"].is_null() { String::new() } else { format!(" ({})", field(pause, "/reason")) };
     let until = if pause["until"].is_null() { "it is resumed".to_owned() } else { field(pause, "/until") };
@@ -191,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_arguments_are_errors_of_usage() {
+    fn wrong_arguments_are_usage_errors() {
         for (words, kind) in [
             (&["policy"][..], ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand),
             (&["policy", "show"], ErrorKind::MissingRequiredArgument),
@@ -222,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_and_a_pause_are_shown_for_people() {
+    fn policy_and_pause_are_shown_for_people() {
         let text = policy(&json!({"taskQueueId": "p/w", "version": 3, "updated": "2026-01-31T12:00:00.000Z",
             "clientId": "root", "refiling": 0, "policy": {"delivery": "at-most-once", "retryDelay": {"first": 5}}}));
         let lines: Vec<&str> = text.lines().collect();
@@ -242,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_of_queues_are_shown_for_people() {
+    fn counts_are_shown_for_people() {
         let mut queue = json!({"taskQueueId": "p/w", "pending": 5, "ready": 2, "waiting": 2, "assigned": 1, "delayed": 4,
             "claimed": 3, "runnable": 6});
         let text = shown(&queue);

@@ -1,4 +1,4 @@
-//! `tenure role`: makes, shows, changes and removes roles, on the database directly.
+//! `tenure role`: manages roles, directly in the database.
 
 use std::process::ExitCode;
 
@@ -12,21 +12,18 @@ use tenure_domain::roles::valid_role_id;
 use tenure_engine::ops::{OpError, roles as ops};
 use tenure_store::roles::{self, NewRole, RoleInfo};
 
-/// The options that every `tenure role` command has.
 #[derive(Debug, Args)]
 pub struct RoleArgs {
     /// Print JSON instead of a table
     #[arg(long, global = true)]
     pub json: bool,
-    /// What to do.
     #[command(subcommand)]
     pub command: RoleCommand,
 }
 
-/// What to do with roles.
 #[derive(Debug, Subcommand)]
 pub enum RoleCommand {
-    /// Make a role: clients with the scope assume:<ROLE_ID> have its scopes too
+    /// Create a role: clients with the scope assume:<ROLE_ID> have its scopes too
     Create(CreateArgs),
     /// List all roles
     List,
@@ -36,9 +33,9 @@ pub enum RoleCommand {
         #[arg(allow_hyphen_values = true)]
         role_id: String,
     },
-    /// Change a role; what is not given stays. Servers notice within a second
+    /// Change a role; omitted options stay unchanged. Servers apply it within a second
     Update(UpdateArgs),
-    /// Remove a role; what it gave is lost within a second
+    /// Delete a role; its scopes are lost within a second
     Delete {
         /// The id of the role
         #[arg(allow_hyphen_values = true)]
@@ -46,33 +43,32 @@ pub enum RoleCommand {
     },
 }
 
-/// The role that `tenure role create` makes.
 #[derive(Debug, Args)]
 pub struct CreateArgs {
-    /// The id of the role; with a star at its end it matches every name that begins like it
+    /// The id of the role; with a star at its end it matches every name with this prefix
     #[arg(value_parser = parse_role_id, allow_hyphen_values = true)]
     pub role_id: String,
-    /// What the role gives; repeat it for more scopes. `<..>` is replaced by what a star at the end of the id matched
+    /// A scope of the role; repeat it for more. `<..>` is replaced by the part that a star at the
+    /// end of the id matched
     #[arg(long = "scope", value_name = "SCOPE", allow_hyphen_values = true, value_parser = parse_scope)]
     pub scopes: Vec<String>,
-    /// What the role is for
+    /// Purpose of the role
     #[arg(long, default_value = "")]
     pub description: String,
 }
 
-/// What `tenure role update` changes.
 #[derive(Debug, Args)]
 pub struct UpdateArgs {
     /// The id of the role
     #[arg(allow_hyphen_values = true)]
     pub role_id: String,
-    /// What the role gives from now on, in place of what it gave; repeat it for more scopes
+    /// A scope that replaces the role's scopes; repeat it for more
     #[arg(long = "scope", value_name = "SCOPE", allow_hyphen_values = true, value_parser = parse_scope, conflicts_with = "no_scopes")]
     pub scopes: Vec<String>,
     /// Leave the role without scopes
     #[arg(long)]
     pub no_scopes: bool,
-    /// What the role is for
+    /// Purpose of the role
     #[arg(long)]
     pub description: Option<String>,
 }
@@ -82,24 +78,21 @@ fn parse_role_id(text: &str) -> Result<String, &'static str> {
     valid_role_id(text).then(|| text.to_owned()).ok_or(rule)
 }
 
-/// Why a command was not done.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
-    /// None of that id is there.
     #[error("there is no role {0:?}; `tenure role list` shows those that exist")]
     Missing(String),
-    /// What is given breaks a rule.
+    /// An argument breaks a rule.
     #[error("{0}")]
     Invalid(String),
-    /// The role cannot be made or become this.
+    /// The role cannot be created or changed like this.
     #[error(transparent)]
     Refused(#[from] OpError),
-    /// The database did not answer as it should.
     #[error("the database refused: {0}")]
     Database(#[from] sqlx::Error),
 }
 
-/// Does the command and prints its result, or on standard error why not: exit code 0 or 1.
+/// Runs the command and prints its result, or its error on standard error: exit code 0 or 1.
 pub async fn run(pool: &PgPool, args: RoleArgs) -> ExitCode {
     match execute(pool, args).await {
         Ok(output) => finish(&output),
@@ -110,10 +103,7 @@ pub async fn run(pool: &PgPool, args: RoleArgs) -> ExitCode {
     }
 }
 
-/// Does the command and gives what it prints.
-///
-/// # Errors
-/// If the command is refused.
+/// Runs the command and returns its output.
 pub async fn execute(pool: &PgPool, args: RoleArgs) -> Result<String, CommandError> {
     match args.command {
         RoleCommand::Create(CreateArgs { role_id, scopes, description }) => {

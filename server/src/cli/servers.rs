@@ -1,4 +1,4 @@
-//! `tenure server`: which servers there are, and whose tasks they give out.
+//! `tenure server`: the servers of the database, and the queues that each schedules.
 
 use std::process::ExitCode;
 
@@ -8,17 +8,12 @@ use serde_json::Value;
 use super::http::{CommandError, Server, entries, field};
 use super::print::table;
 
-/// What to do with servers.
 #[derive(Debug, Subcommand)]
 pub enum ServersCommand {
-    /// List the servers of the database, with the queues whose schedulers they are
+    /// List the servers of the database, with the queues that each schedules
     List,
 }
 
-/// Does the command.
-///
-/// # Errors
-/// If it is refused.
 pub async fn run(server: &Server, command: ServersCommand) -> Result<ExitCode, CommandError> {
     match command {
         ServersCommand::List => {

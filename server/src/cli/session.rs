@@ -1,4 +1,4 @@
-//! `tenure session`: which workers are there, and what they are to do.
+//! `tenure session`: sessions of workers, and commands for them.
 
 use std::process::ExitCode;
 
@@ -11,16 +11,15 @@ use tenure_api::states::WorkerCommand;
 use super::http::{CommandError, Server, entries, field};
 use super::print::table;
 
-/// What to do with sessions.
 #[derive(Debug, Subcommand)]
 pub enum SessionCommand {
-    /// List the live sessions of a queue, with what they hold
+    /// List the live sessions of a queue, with their runs
     List {
         /// The queue, `<provisionerId>/<workerType>`
         #[arg(allow_hyphen_values = true)]
         queue: TaskQueueId,
     },
-    /// End a session: what it holds is released. Needs the scopes of its worker
+    /// End a session and release its runs. Needs the scopes of its worker
     End {
         /// The session, as `tenure session list` shows it
         session: SessionId,
@@ -29,7 +28,6 @@ pub enum SessionCommand {
     Command(CommandArgs),
 }
 
-/// Which command, and for which session.
 #[derive(Debug, Args)]
 pub struct CommandArgs {
     /// The session, as `tenure session list` shows it
@@ -37,7 +35,7 @@ pub struct CommandArgs {
     /// freeze, unfreeze, balance, stop-task or shutdown
     #[arg(value_parser = parse_command)]
     pub command: WorkerCommand,
-    /// The task that is to be stopped: with stop-task, and only with it
+    /// The task to stop: with stop-task, and only with it
     #[arg(long, value_name = "ID", allow_hyphen_values = true)]
     pub task: Option<TaskId>,
 }
@@ -48,10 +46,6 @@ fn parse_command(word: &str) -> Result<WorkerCommand, String> {
     found.copied().ok_or_else(|| format!("choose one of {}", all()))
 }
 
-/// Does the command.
-///
-/// # Errors
-/// If it is refused.
 pub async fn run(server: &Server, command: SessionCommand) -> Result<ExitCode, CommandError> {
     let refused = |error| server.error(&error);
     let client = &server.client;
@@ -117,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_arguments_are_errors_of_usage() {
+    fn wrong_arguments_are_usage_errors() {
         for (words, kind) in [
             (&["list"][..], ErrorKind::MissingRequiredArgument),
             (&["list", "p"], ErrorKind::ValueValidation),

@@ -1,4 +1,4 @@
-//! Which signals ask a server or a command to end, and how it ends then.
+//! The signals that end a server or a command, and their exit codes.
 
 use std::io;
 use std::process::ExitCode;
@@ -10,36 +10,36 @@ use nix::sys::signal::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// The exit code of a process that a signal stopped is this plus the number of the signal, as in shells.
+/// As in shells, a process stopped by a signal exits with this plus the signal's number.
 const STOPPED_BY: i32 = 128;
-/// How long what is running may take to be dropped after the second signal, before the process ends without that.
+/// Time for running work to be dropped after the second signal, before the process exits.
 const DROP_MAX: Duration = Duration::from_secs(1);
 
-/// What the signals of this process have asked for.
+/// Requests made by the signals of this process.
 #[derive(Clone, Default)]
 pub(super) struct Asked {
-    /// To end in order: the first SIGTERM, SIGINT or SIGHUP.
+    /// Orderly end: the first SIGTERM, SIGINT or SIGHUP.
     pub(super) stop: CancellationToken,
-    /// To end at once: the second SIGTERM or SIGINT. What runs then is dropped, because an embedded PostgreSQL that is dropped is
-    /// asked to stop.
+    /// Immediate end: the second SIGTERM or SIGINT. Running work is dropped, because dropping an
+    /// embedded PostgreSQL asks it to stop.
     pub(super) stop_at_once: CancellationToken,
     /// The number of the last signal.
     last: Arc<AtomicI32>,
 }
 
 impl Asked {
-    /// How the process ends if it was stopped before it was done.
+    /// Exit code of a process that was stopped before it was done.
     pub(super) fn exit_code(&self) -> ExitCode {
         let last = STOPPED_BY + self.last.load(Ordering::Relaxed);
         ExitCode::from(u8::try_from(last).expect("signals have numbers up to 64"))
     }
 }
 
-/// Exits the process at the first SIGTERM or SIGINT, for commands that have nothing to clean up. A process that a signal
-/// kills has no exit code.
+/// Exits the process at the first SIGTERM or SIGINT, for commands without clean-up. A process that
+/// a signal kills has no exit code.
 pub(super) fn exit_at_once() -> io::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
-    // A command in the background of a script is to outlive the Ctrl-C of its terminal.
+    // A background command of a script must outlive the Ctrl-C of its terminal.
     let mut interrupt = if is_ignored(Signal::SIGINT) { None } else { Some(signal(SignalKind::interrupt())?) };
     tokio::spawn(async move {
         let by = tokio::select! {
@@ -51,7 +51,7 @@ pub(super) fn exit_at_once() -> io::Result<()> {
     Ok(())
 }
 
-/// Waits for a signal, for ever if it is none to wait for.
+/// Waits for a signal, or forever without one.
 async fn received(signal: &mut Option<tokio::signal::unix::Signal>) {
     match signal {
         Some(signal) => drop(signal.recv().await),
@@ -59,14 +59,14 @@ async fn received(signal: &mut Option<tokio::signal::unix::Signal>) {
     }
 }
 
-/// From now on signals do not end the process but ask it to end. A terminal that is closed may send SIGHUP several times, and also
-/// to a server that is draining already: that is no request to hurry.
+/// Makes signals request the end of the process instead of ending it. SIGHUP never hurries the
+/// end: a closing terminal may send several, even to a draining server.
 pub(super) fn listen() -> io::Result<Asked> {
     let asked = Asked::default();
     let Asked { stop, stop_at_once, last } = asked.clone();
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    // Who starts a server with nohup wants it to outlive the terminal.
+    // A server started with nohup must outlive the terminal.
     let mut hang_up = if is_ignored(Signal::SIGHUP) { None } else { Some(signal(SignalKind::hangup())?) };
     tokio::spawn(async move {
         loop {
@@ -78,7 +78,7 @@ pub(super) fn listen() -> io::Result<Asked> {
             last.store(by as i32, Ordering::Relaxed);
             if stop.is_cancelled() && by != Signal::SIGHUP {
                 stop_at_once.cancel();
-                // A thread may be in a call of the system that does not return.
+                // A thread may be blocked in a system call that does not return.
                 tokio::time::sleep(DROP_MAX).await;
                 std::process::exit(STOPPED_BY + by as i32);
             }
@@ -88,8 +88,8 @@ pub(super) fn listen() -> io::Result<Asked> {
     Ok(asked)
 }
 
-/// Whether the process was started to ignore this signal. Only Linux shows it without unsafe code; elsewhere the answer
-/// is no.
+/// True if the process was started to ignore this signal. Only Linux shows it without unsafe code;
+/// elsewhere false.
 fn is_ignored(signal: Signal) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

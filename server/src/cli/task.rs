@@ -1,4 +1,4 @@
-//! `tenure task`: creating tasks, waiting for them, showing, explaining and changing them.
+//! `tenure task`: creates tasks, waits for them, shows, explains and changes them.
 
 mod command;
 mod create;
@@ -28,17 +28,18 @@ use super::http::{CommandError, Server, entries, field};
 use super::print::{pretty, table};
 use super::when::{When, parse_date, parse_seconds, parse_when};
 
-/// What to do with tasks.
 #[derive(Debug, Subcommand)]
 pub enum TaskCommand {
     /// Create a task that runs a command, or tasks from a file
     Create(Box<CreateArgs>),
-    /// Create a task that runs a command, print the command's output while it goes on, and end with its exit code
+    /// Create a task that runs a command, print the command's output as it comes, and exit with its
+    /// exit code
     Run(Box<RunArgs>),
     /// Print the log of a task
     #[command(visible_alias = "log")]
     Logs(LogArgs),
-    /// Wait until tasks are resolved, or certain not to run; fails unless all of them were completed
+    /// Wait until tasks are resolved, or certain not to run; fails unless all of them were
+    /// completed
     Wait {
         /// The ids of the tasks
         #[arg(required = true)]
@@ -62,15 +63,15 @@ pub enum TaskCommand {
         #[arg(required = true)]
         tasks: Vec<TaskId>,
     },
-    /// Say what keeps a task from running, or how it ended
+    /// Explain why a task is not running, or how it ended
     Why {
         /// The id of the task
         #[arg(allow_hyphen_values = true)]
         task: TaskId,
     },
-    /// Release a claimed run: another one follows that uses up no retry
+    /// Release a claimed run; the next run uses up no retry
     Release(ReleaseArgs),
-    /// Print what the worker of a task reported as its result
+    /// Print the result that the worker of a task reported
     Result {
         /// The id of the task
         #[arg(allow_hyphen_values = true)]
@@ -79,37 +80,38 @@ pub enum TaskCommand {
         #[arg(long)]
         run: Option<RunId>,
     },
-    /// Give the worker of a task a command, or show the one that it has not carried out yet
+    /// Send a command to the worker of a task, or show the pending one
     Command(CommandArgs),
     /// List the tasks of a group
     List(ListArgs),
 }
 
-/// What to create.
 #[derive(Debug, Args)]
 pub struct CreateArgs {
     /// The queue, as `<provisionerId>/<workerType>`
     #[arg(short, long, allow_hyphen_values = true, required_unless_present = "file", conflicts_with = "file")]
     pub queue: Option<TaskQueueId>,
-    /// A file with the body of the request, one task or several under "tasks"; a dash is standard input
+    /// A file with the body of the request, one task or several under "tasks"; a dash is standard
+    /// input
     #[arg(long, value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// The name of the task [default: its command]
     #[arg(long, conflicts_with = "file")]
     pub name: Option<String>,
-    /// How urgent it is: highest, very-high, high, medium, low, very-low or lowest [default: lowest]
+    /// Its priority: highest, very-high, high, medium, low, very-low or lowest [default: lowest]
     #[arg(long, value_parser = parse_priority, conflicts_with = "file")]
     pub priority: Option<Priority>,
-    /// How often it is tried again when its worker is lost, 0 to 49 [default: 5]
+    /// Number of retries when its worker is lost, 0 to 49 [default: 5]
     #[arg(long, conflicts_with = "file")]
     pub retries: Option<u16>,
-    /// Its deadline: in so long, such as 2h, or a time such as 2027-01-31T12:00:00Z [default: in a day]
+    /// Its deadline: a duration such as 2h, or a time such as 2027-01-31T12:00:00Z [default: in a
+    /// day]
     #[arg(long, value_name = "WHEN", value_parser = parse_when, conflicts_with = "file")]
     pub deadline: Option<When>,
     /// Run it after these tasks are completed: one or more ids
     #[arg(long, value_name = "TASK", allow_hyphen_values = true, conflicts_with = "file")]
     pub after: Vec<TaskId>,
-    /// Wait until everything that was created is resolved, as `tenure task wait` does
+    /// Wait until all created tasks are resolved, as `tenure task wait` does
     #[arg(long)]
     pub wait: bool,
     /// The command and its arguments, after two dashes
@@ -117,7 +119,6 @@ pub struct CreateArgs {
     pub command: Vec<String>,
 }
 
-/// What to run.
 #[derive(Debug, Args)]
 pub struct RunArgs {
     /// The queue, as `<provisionerId>/<workerType>`
@@ -126,13 +127,14 @@ pub struct RunArgs {
     /// The name of the task [default: its command]
     #[arg(long)]
     pub name: Option<String>,
-    /// How urgent it is: highest, very-high, high, medium, low, very-low or lowest [default: lowest]
+    /// Its priority: highest, very-high, high, medium, low, very-low or lowest [default: lowest]
     #[arg(long, value_parser = parse_priority)]
     pub priority: Option<Priority>,
-    /// How often it is tried again when its worker is lost, 0 to 49 [default: 5]
+    /// Number of retries when its worker is lost, 0 to 49 [default: 5]
     #[arg(long)]
     pub retries: Option<u16>,
-    /// Its deadline: in so long, such as 2h, or a time such as 2027-01-31T12:00:00Z [default: in a day]
+    /// Its deadline: a duration such as 2h, or a time such as 2027-01-31T12:00:00Z [default: in a
+    /// day]
     #[arg(long, value_name = "WHEN", value_parser = parse_when)]
     pub deadline: Option<When>,
     /// Run it after these tasks are completed: one or more ids
@@ -150,13 +152,12 @@ impl From<RunArgs> for CreateArgs {
     }
 }
 
-/// Which log to print.
 #[derive(Debug, Args)]
 pub struct LogArgs {
     /// The id of the task
     #[arg(allow_hyphen_values = true)]
     pub task: TaskId,
-    /// Go on until the run has ended
+    /// Continue until the run has ended
     #[arg(short, long)]
     pub follow: bool,
     /// The number of the run [default: the last one]
@@ -164,25 +165,25 @@ pub struct LogArgs {
     pub run: Option<RunId>,
 }
 
-/// Which tasks to list.
 #[derive(Debug, Args)]
 pub struct ListArgs {
     /// The id of the group
     #[arg(long, allow_hyphen_values = true)]
     pub group: TaskGroupId,
-    /// Only those in this state: unscheduled, pending, running, completed, failed or exception; repeat it for more
+    /// Only tasks in this state: unscheduled, pending, running, completed, failed or exception;
+    /// repeat it for more
     #[arg(long = "state", value_name = "STATE", value_parser = parse_state)]
     pub states: Vec<TaskState>,
-    /// Only those of this queue, `<provisionerId>/<workerType>`
+    /// Only tasks of this queue, `<provisionerId>/<workerType>`
     #[arg(long, allow_hyphen_values = true)]
     pub queue: Option<TaskQueueId>,
-    /// Only those with this text in their names
+    /// Only tasks with this text in their names
     #[arg(long, value_name = "TEXT")]
     pub name: Option<String>,
 }
 
 impl ListArgs {
-    /// Whether a task of the group is to be listed.
+    /// True if a task of the group matches all filters.
     fn has(&self, entry: &Value) -> bool {
         let state = field(entry, "/status/state");
         let name = field(entry, "/task/metadata/name");
@@ -192,7 +193,6 @@ impl ListArgs {
     }
 }
 
-/// Which run to release.
 #[derive(Debug, Args)]
 pub struct ReleaseArgs {
     /// The id of the task
@@ -200,10 +200,10 @@ pub struct ReleaseArgs {
     pub task: TaskId,
     /// The number of the run
     pub run: RunId,
-    /// How long the next run waits: seconds, or a duration such as 2h, up to 366d [default: not at all]
+    /// Delay of the next run: seconds, or a duration such as 2h, up to 366d [default: none]
     #[arg(long, value_name = "TIME", value_parser = parse_seconds, conflicts_with = "not_before")]
     pub delay: Option<i64>,
-    /// Until when the next run waits, such as 2027-01-31T12:00:00Z
+    /// Earliest start of the next run, such as 2027-01-31T12:00:00Z
     #[arg(long, value_name = "DATE", value_parser = parse_date)]
     pub not_before: Option<Timestamp>,
 }
@@ -218,8 +218,9 @@ fn parse_state(text: &str) -> Result<TaskState, String> {
     serde_json::from_value(json!(text)).map_err(|_| rule())
 }
 
-/// Arranges ids that begin with a dash so that they are not taken for options. Where a command takes one id, clap is
-/// configured so; behind one of several, it would take the options for ids too.
+/// Rearranges arguments so that ids beginning with a dash are not parsed as options. Commands with
+/// one id configure clap to accept them; with several ids, clap would then take options for ids
+/// too.
 #[must_use]
 pub fn shelter_ids(args: Vec<OsString>) -> Vec<OsString> {
     let text = |word: &OsString| word.to_str().unwrap_or_default().to_owned();
@@ -229,7 +230,7 @@ pub fn shelter_ids(args: Vec<OsString>) -> Vec<OsString> {
     if !matches!(verb(&before).as_deref(), Some("wait" | "cancel" | "rerun")) {
         return [repeat_after(before), behind].concat();
     }
-    // The value of an option stays where it is, even if it looks like an id.
+    // The value of an option stays in place, even if it looks like an id.
     let (mut ids, mut others, mut is_value) = (Vec::new(), Vec::new(), false);
     for word in before {
         let text = text(&word);
@@ -240,7 +241,8 @@ pub fn shelter_ids(args: Vec<OsString>) -> Vec<OsString> {
     [others, vec!["--".into()], ids, behind.into_iter().skip(1).collect()].concat()
 }
 
-/// The command below `tenure task` of a command line: the first word there that is neither an option nor the value of one.
+/// Returns the subcommand of `tenure task`: the first word after it that is neither an option nor
+/// an option's value.
 pub(crate) fn verb(args: &[OsString]) -> Option<String> {
     let mut is_value = false;
     let words = args.iter().map(|word| word.to_string_lossy().into_owned());
@@ -251,7 +253,7 @@ pub(crate) fn verb(args: &[OsString]) -> Option<String> {
     })
 }
 
-/// Whether the next word is the value of this one, before a command or behind one of several tasks.
+/// True if the next word is the value of `word`, before a subcommand or among several tasks.
 fn takes_value(word: &str) -> bool {
     word.starts_with("--") && word != "--json" && !word.contains('=') && !is_id(word)
 }
@@ -260,11 +262,12 @@ fn is_id(word: &str) -> bool {
     word.parse::<TaskId>().is_ok()
 }
 
-/// Writes `--after` before each of the ids that follow it: it takes one value then, which may begin with a dash.
+/// Writes `--after` before each id that follows it: then it takes one value, which may begin with a
+/// dash.
 fn repeat_after(args: Vec<OsString>) -> Vec<OsString> {
     const AFTER: &str = "--after";
     let mut repeated = Vec::with_capacity(args.len());
-    // None outside the option; behind it, whether its first value has been seen.
+    // None outside the option; inside, true once its first value has been seen.
     let mut within: Option<bool> = None;
     for word in args {
         let text = word.to_str().unwrap_or_default();
@@ -279,10 +282,7 @@ fn repeat_after(args: Vec<OsString>) -> Vec<OsString> {
     repeated
 }
 
-/// Does the command. Waiting succeeds if every task was completed.
-///
-/// # Errors
-/// If it is refused.
+/// Runs the command. Waiting succeeds if every task was completed.
 pub async fn run(server: &Server, command: TaskCommand) -> Result<ExitCode, CommandError> {
     let refused = |error| server.error(&error);
     match command {
@@ -293,7 +293,7 @@ pub async fn run(server: &Server, command: TaskCommand) -> Result<ExitCode, Comm
         TaskCommand::Wait { tasks } => {
             let known = Outlook::new(server);
             known.read(&tasks).await?;
-            // It has answered: now it may be away for a while.
+            // The server has answered, so from now on it may be away for a while.
             let server = &server.patient();
             let outlook = known.asking(server);
             for group in outlook.groups(&tasks).into_iter().take(progress::LINES_MAX) {
@@ -312,7 +312,7 @@ pub async fn run(server: &Server, command: TaskCommand) -> Result<ExitCode, Comm
         TaskCommand::Why { task } => {
             let answer = server.client.why(task).await.map_err(refused)?;
             let why = serde_json::from_value(answer.clone()).map_err(|error| server.strange(&error))?;
-            // What others wrote is in it, such as why a queue was paused.
+            // The sentences contain foreign text, such as the reason of a pause.
             let sentences = words(&why).into_iter().map(|sentence| sentence.replace(char::is_control, "\u{fffd}"));
             server.print(&answer, |_| sentences.collect::<Vec<_>>().join("\n"))?;
         }
@@ -347,7 +347,7 @@ pub async fn run(server: &Server, command: TaskCommand) -> Result<ExitCode, Comm
     Ok(ExitCode::SUCCESS)
 }
 
-/// One task after the other; what was done before one is refused stays done and is printed.
+/// Changes one task after the other. Changes made before a refusal remain and are printed.
 async fn change(server: &Server, tasks: Vec<TaskId>, change: TaskChange) -> Result<(), CommandError> {
     let mut answers = Vec::new();
     let mut failure = None;
@@ -366,7 +366,6 @@ async fn change(server: &Server, tasks: Vec<TaskId>, change: TaskChange) -> Resu
     failure.map_or(Ok(()), Err)
 }
 
-/// Success if all tasks were completed.
 fn outcome(answers: &[Value]) -> ExitCode {
     let completed = answers.iter().all(|answer| field(answer, "/status/state") == "completed");
     if completed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -376,7 +375,7 @@ fn runs(entry: &Value) -> String {
     entries(&entry["status"], "runs").len().to_string()
 }
 
-/// Why the last run ended, if it has.
+/// Why the last run ended, or a dash.
 fn reason(entry: &Value) -> String {
     entries(&entry["status"], "runs").last().map_or_else(|| "-".to_owned(), |run| field(run, "/reasonResolved"))
 }

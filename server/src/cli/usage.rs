@@ -1,4 +1,4 @@
-//! What is wrong with a command line, as one line.
+//! Errors of the command line, each as one line.
 
 use std::error::Error as _;
 use std::ffi::OsString;
@@ -9,7 +9,7 @@ use super::print::{complain, print};
 use super::task;
 use crate::config::SettingError;
 
-/// What to print instead of running, and with which exit code to end.
+/// Text to print instead of running, with its exit code.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Usage {
     /// Help or the version was requested: standard output, exit code 0.
@@ -19,7 +19,7 @@ pub enum Usage {
 }
 
 impl Usage {
-    /// Puts a message of clap about these arguments, which takes several lines, into one.
+    /// Converts clap's message of several lines into one.
     pub(super) fn from_clap(error: &clap::Error, args: &[OsString]) -> Self {
         let context = |kind| error.get(kind).map(one_value);
         let argument = context(ContextKind::InvalidArg).unwrap_or_default();
@@ -61,7 +61,7 @@ impl Usage {
         }
     }
 
-    /// Prints it where it belongs and gives the exit code.
+    /// Prints the text to its stream and returns the exit code.
     #[must_use]
     pub fn report(&self) -> u8 {
         match self {
@@ -86,8 +86,8 @@ impl From<SettingError> for Usage {
     }
 }
 
-/// What to write instead, if these are the arguments of `tenure task create` or `tenure task run` and the command to run
-/// has no two dashes before it.
+/// Suggests the correction if `tenure task create` or `tenure task run` lacks the two dashes before
+/// the command to run.
 fn command_without_dashes(args: &[OsString]) -> Option<String> {
     let verb = task::verb(args).filter(|verb| matches!(verb.as_str(), "create" | "run"))?;
     (!args.iter().any(|word| word == "--")).then(|| {
@@ -97,7 +97,7 @@ fn command_without_dashes(args: &[OsString]) -> Option<String> {
     })
 }
 
-/// clap's values without its quotes and colours.
+/// Returns clap's values without its quotes and colours.
 fn one_value(value: &ContextValue) -> String {
     match value {
         ContextValue::Strings(values) => values.join(", "),
@@ -105,13 +105,14 @@ fn one_value(value: &ContextValue) -> String {
     }
 }
 
-/// The command that a message of clap's is about, such as `tenure queue policy`, from its line about the usage.
+/// Returns the command that a message of clap's concerns, such as `tenure queue policy`, from its
+/// usage line.
 fn command_of(text: &str) -> String {
     let usage = text.lines().find_map(|line| line.strip_prefix("Usage: ")).unwrap_or("tenure");
     usage.split_whitespace().take_while(|word| !word.starts_with(['[', '<'])).collect::<Vec<_>>().join(" ")
 }
 
-/// The part of a message before clap's usage and hints.
+/// Returns the part of a message before clap's usage and hints.
 fn first_paragraph(text: &str) -> String {
     text.split("\n\n").next().unwrap_or(text).trim_start_matches("error: ").to_owned()
 }

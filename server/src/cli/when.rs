@@ -1,4 +1,4 @@
-//! Times as people write them on the command line.
+//! Times on the command line.
 
 use chrono::TimeDelta;
 use serde_json::json;
@@ -6,20 +6,18 @@ use tenure_api::dates::Timestamp;
 
 use crate::config::parse_duration;
 
-/// The longest time ahead: the server allows less of everything, and with more the sum would be no date.
+/// The longest duration ahead. The server's limits are lower, and a longer one would overflow the
+/// date.
 const AHEAD_MAX: TimeDelta = TimeDelta::days(36_500);
 
-/// A time ahead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
-    /// So long from now.
+    /// A duration from now.
     In(TimeDelta),
-    /// Then.
     At(Timestamp),
 }
 
 impl When {
-    /// When that is.
     #[must_use]
     pub fn time(self, now: Timestamp) -> Timestamp {
         match self {
@@ -29,7 +27,7 @@ impl When {
     }
 }
 
-/// Reads a duration such as `2h`, or a date.
+/// Parses a duration such as `2h`, or a date.
 pub(super) fn parse_when(text: &str) -> Result<When, String> {
     if let Ok(time) = parse_date(text) {
         return Ok(When::At(time));
@@ -41,12 +39,11 @@ pub(super) fn parse_when(text: &str) -> Result<When, String> {
     ahead.map(When::In).ok_or_else(|| format!("that is too long: write {}d or less", AHEAD_MAX.num_days()))
 }
 
-/// Reads a date.
 pub(super) fn parse_date(text: &str) -> Result<Timestamp, String> {
     serde_json::from_value(json!(text)).map_err(|_| "write a time such as 2027-01-31T12:00:00Z".to_owned())
 }
 
-/// Reads a number of seconds, or a duration of whole seconds such as `30s` or `2h`.
+/// Parses a number of seconds, or a duration of whole seconds such as `30s` or `2h`.
 pub(super) fn parse_seconds(text: &str) -> Result<i64, String> {
     if let Ok(seconds) = text.parse() {
         return Ok(seconds);
@@ -62,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_a_date_or_so_long_from_now() {
+    fn time_is_a_date_or_a_duration_from_now() {
         let noon = parse_date("2027-01-31T12:00:00Z").unwrap();
         assert_eq!(parse_when("2027-01-31T12:00:00Z").unwrap().time(noon), noon);
         let later = parse_when("2h").unwrap();
@@ -75,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn seconds_are_a_number_or_a_duration() {
+    fn seconds_are_number_or_duration() {
         for (text, seconds) in [("0", 0), ("30", 30), ("30s", 30), ("2h", 7_200), ("1000ms", 1)] {
             assert_eq!(parse_seconds(text), Ok(seconds), "{text}");
         }

@@ -1,4 +1,4 @@
-//! What the commands accept, print and refuse.
+//! Arguments, output and refusals of the commands.
 
 use clap::Parser;
 use clap::error::ErrorKind;
@@ -32,7 +32,7 @@ fn token_in(output: &str) -> String {
 }
 
 #[test]
-fn wrong_arguments_are_errors_of_usage() {
+fn wrong_arguments_are_usage_errors() {
     let kind = |words: &[&str]| parse(words).unwrap_err().kind();
     assert_eq!(kind(&["create", "a b"]), ErrorKind::ValueValidation);
     assert_eq!(kind(&["create", "a", "--scope", "a**"]), ErrorKind::ValueValidation);
@@ -43,7 +43,7 @@ fn wrong_arguments_are_errors_of_usage() {
 }
 
 #[tokio::test]
-async fn create_prints_credentials_that_the_store_has() {
+async fn create_prints_credentials_of_stored_client() {
     with_clients(|pool| async move {
         let create = ["create", "ci", "--scope", "a", "--scope", "b*", "--expires", "2027-01-31T12:00:00Z"];
         let token = token_in(&tenure(&pool, &create).await.unwrap());
@@ -58,7 +58,7 @@ async fn create_prints_credentials_that_the_store_has() {
 }
 
 #[tokio::test]
-async fn a_reset_token_is_printed_like_a_new_one() {
+async fn reset_token_is_printed_like_new_one() {
     with_clients(|pool| async move {
         let first = token_in(&tenure(&pool, &["create", "ci"]).await.unwrap());
         let second = token_in(&tenure(&pool, &["reset-token", "ci"]).await.unwrap());
@@ -70,7 +70,7 @@ async fn a_reset_token_is_printed_like_a_new_one() {
 }
 
 #[tokio::test]
-async fn clients_are_listed_as_a_table_or_as_json_without_their_tokens() {
+async fn list_prints_table_or_json_without_tokens() {
     with_clients(|pool| async move {
         let token = token_in(&tenure(&pool, &["create", "ci", "--scope", "a", "--description", "d"]).await.unwrap());
         let list = tenure(&pool, &["list"]).await.unwrap();
@@ -91,7 +91,7 @@ async fn clients_are_listed_as_a_table_or_as_json_without_their_tokens() {
 }
 
 #[tokio::test]
-async fn a_description_changes_nothing_on_a_terminal() {
+async fn description_cannot_control_terminal() {
     with_clients(|pool| async move {
         tenure(&pool, &["create", "ci", "--description", "d\u{1b}[2J\n\u{9b}e"]).await.unwrap();
         let show = tenure(&pool, &["show", "ci"]).await.unwrap();
@@ -103,7 +103,7 @@ async fn a_description_changes_nothing_on_a_terminal() {
 }
 
 #[tokio::test]
-async fn a_client_is_changed_disabled_and_enabled() {
+async fn client_is_changed_disabled_and_enabled() {
     with_clients(|pool| async move {
         tenure(&pool, &["create", "ci", "--scope", "a", "--expires", "2027-01-31T12:00:00Z"]).await.unwrap();
         let json = async |words: &[&str]| {
@@ -128,7 +128,7 @@ async fn a_client_is_changed_disabled_and_enabled() {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_exist_is_refused_by_every_command() {
+async fn every_command_refuses_missing_client() {
     with_clients(|pool| async move {
         tenure(&pool, &["create", "ci"]).await.unwrap();
         assert_eq!(tenure(&pool, &["delete", "ci"]).await.unwrap(), "The client ci is deleted.");

@@ -35,7 +35,7 @@ fn refused(flags: &[&str], parts: &[&str]) {
 }
 
 #[test]
-fn the_defaults_are_those_of_the_interface() {
+fn defaults_match_the_documentation() {
     let settings = settings(&[]).ok().unwrap();
     assert_eq!(settings.listen.to_string(), "127.0.0.1:8080");
     assert_eq!(settings.root_url(settings.listen), "http://127.0.0.1:8080");
@@ -52,7 +52,7 @@ fn the_defaults_are_those_of_the_interface() {
 }
 
 #[test]
-fn an_address_that_clients_cannot_connect_to_needs_a_root_url() {
+fn unconnectable_address_needs_root_url() {
     for listen in ["0.0.0.0:80", "[::]:80"] {
         refused(&["--listen", listen], &["--listen", listen, "--root-url"]);
         let with_root = settings(&["--listen", listen, "--root-url", "https://tenure.example.com"]).ok().unwrap();
@@ -64,7 +64,7 @@ fn an_address_that_clients_cannot_connect_to_needs_a_root_url() {
 }
 
 #[test]
-fn a_root_url_that_would_spoil_generated_urls_is_refused() {
+fn malformed_root_url_is_refused() {
     for (url, fix) in [
         ("tenure.example.com", "http://"),
         ("ftp://tenure.example.com", "http://"),
@@ -84,7 +84,7 @@ fn a_root_url_that_would_spoil_generated_urls_is_refused() {
 }
 
 #[test]
-fn a_manual_clock_is_only_for_loopback() {
+fn manual_clock_needs_loopback() {
     assert_eq!(settings(&["--clock", "manual"]).ok().unwrap().clock, ClockMode::Manual);
     assert_eq!(settings(&["--clock", "manual", "--listen", "[::1]:0"]).ok().unwrap().clock, ClockMode::Manual);
     refused(&["--clock", "manual", "--listen", "192.0.2.1:80"], &["--clock", "manual", "loopback"]);
@@ -92,7 +92,7 @@ fn a_manual_clock_is_only_for_loopback() {
 }
 
 #[test]
-fn an_external_database_needs_a_secret_key() {
+fn external_database_needs_secret_key() {
     refused(&["--database-url", URL], &["--secret-key", "openssl"]);
     refused(&["--database-url", "mysql://me:hunter2@x/y"], &["--database-url", "postgres://"]);
     refused(&["--database-url", "postgres://me:hunter2@x:nan/y"], &["--database-url", "postgres://"]);
@@ -121,7 +121,7 @@ fn durations_have_units_and_limits() {
 }
 
 #[test]
-fn other_mistakes_on_the_command_line_are_one_line_too() {
+fn other_usage_errors_are_one_line() {
     refused(&["--colour"], &["--colour", "--help"]);
     refused(&["--root-url"], &["--root-url", "value"]);
     for args in [&["sing"][..], &[], &["client"]] {
@@ -139,7 +139,7 @@ fn other_mistakes_on_the_command_line_are_one_line_too() {
 }
 
 #[test]
-fn administration_commands_take_the_database_before_or_after_the_verb() {
+fn database_options_precede_or_follow_verb() {
     for args in [&["client", "--data-dir", "/d", "list"], &["client", "list", "--data-dir", "/d"]] {
         let Command::Client { database, .. } = read(args).unwrap().command else { panic!("client expected") };
         assert_eq!(database.data_dir, PathBuf::from("/d"));
@@ -147,7 +147,7 @@ fn administration_commands_take_the_database_before_or_after_the_verb() {
 }
 
 #[test]
-fn more_or_fewer_hot_sessions_than_are_of_use_are_refused() {
+fn hot_sessions_out_of_range_are_refused() {
     for wrong in ["0", "9"] {
         let name = "--hot-sessions (TENURE_HOT_SESSIONS)";
         refused(&["--hot-sessions", wrong], &[name, &format!("'{wrong}'"), "choose between 1 and 8"]);
@@ -159,7 +159,7 @@ fn more_or_fewer_hot_sessions_than_are_of_use_are_refused() {
 }
 
 #[test]
-fn a_place_or_a_limit_that_cannot_be_for_artifacts_is_refused() {
+fn invalid_artifact_location_or_limit_is_refused() {
     refused(&["--artifacts-url", "ftp://x"], &["--artifacts-url", "TENURE_ARTIFACTS_URL", "ftp://x", "s3://"]);
     refused(&["--artifact-size-max", "0"], &["--artifact-size-max", "'0'", "48GiB"]);
     refused(&["--artifact-size-max", "49GiB"], &["--artifact-size-max", "49GiB", "48GiB"]);
@@ -168,7 +168,7 @@ fn a_place_or_a_limit_that_cannot_be_for_artifacts_is_refused() {
     assert_eq!((given.place.to_string().as_str(), given.size_max), ("az://c/p", 5 << 20));
 }
 
-/// The names of all commands that do something, as `tenure queue policy show`.
+/// Returns the names of all commands without subcommands, such as `tenure queue policy show`.
 fn commands(of: &clap::Command) -> Vec<String> {
     let below: Vec<&clap::Command> = of.get_subcommands().collect();
     let name = of.get_name();
@@ -179,7 +179,7 @@ fn commands(of: &clap::Command) -> Vec<String> {
 }
 
 #[test]
-fn the_page_about_the_command_line_has_every_command() {
+fn command_line_page_has_every_command() {
     let page = include_str!("../../../../docs/command-line.md");
     let rows: Vec<Vec<&str>> = page
         .lines()

@@ -1,4 +1,5 @@
-//! `tenure group show --watch`: a line for each change of a group, until nothing more can happen in it.
+//! `tenure group show --watch`: a line for each change of a group, until no further change is
+//! possible.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
@@ -15,12 +16,13 @@ use crate::cli::print::complain;
 use crate::cli::task::outlook::Outlook;
 use crate::cli::task::progress::announce;
 
-/// Pauses between two reads of the group. Reading many tasks may take long.
+/// Pauses between two reads of the group; reading many tasks may take long.
 const LOOK_CYCLE: DutyCycle = DutyCycle::new(10, Duration::from_secs(3), Duration::from_secs(10));
-/// Tasks that are named of those that cannot run.
+/// Largest number of tasks named as unable to run.
 const NAMED_MAX: usize = 20;
 
-/// Shows how a group goes on until all of its tasks are resolved or certain not to run. The exit code, and the group as it is then.
+/// Shows the progress of a group until every task is resolved or certain not to run. Returns the
+/// exit code and the group's final state.
 pub(super) async fn watch(server: &Server, group: TaskGroupId) -> Result<(ExitCode, Value), CommandError> {
     announce(server, group);
     let patient = server.patient();
@@ -54,7 +56,8 @@ pub(super) async fn watch(server: &Server, group: TaskGroupId) -> Result<(ExitCo
     }
 }
 
-/// Whether nothing more can happen to these tasks by itself: why not, for each of them that has no run.
+/// Returns none while tasks can still change by themselves; otherwise, for each task without a run,
+/// the reason why it cannot run.
 async fn ended(outlook: &Outlook<'_>, tasks: &[Value]) -> Result<Option<Vec<String>>, CommandError> {
     let state = |task: &Value| field(task, "/status/state");
     if tasks.iter().any(|task| matches!(state(task).as_str(), "pending" | "running")) {
@@ -70,7 +73,7 @@ async fn ended(outlook: &Outlook<'_>, tasks: &[Value]) -> Result<Option<Vec<Stri
     Ok(Some(lines))
 }
 
-/// How far a group is: `3 of 5 tasks have ended: 2 completed, 1 failed, 1 pending, 1 running`.
+/// Formats progress: `3 of 5 tasks have ended: 2 completed, 1 failed, 1 pending, 1 running`.
 fn summary(tasks: &[Value]) -> String {
     let counts = states(tasks);
     let ended: usize = ["completed", "failed", "exception"].iter().filter_map(|state| counts.get(*state)).sum();
@@ -91,7 +94,7 @@ impl Line {
         }
         let mut out = std::io::stderr().lock();
         let written = if self.rewrites { write!(out, "\r\x1b[2K{line}") } else { writeln!(out, "{line}") };
-        // Watching does not fail because it cannot be shown.
+        // A failure to show progress does not end the command.
         drop(written.and_then(|()| out.flush()));
         self.shown = line;
     }
@@ -110,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_group_is_summed_up_in_a_line() {
+    fn summary_of_group_is_one_line() {
         let tasks = ["completed", "running", "completed", "failed", "unscheduled"]
             .map(|state| json!({"status": {"state": state}}));
         let line = "3 of 5 tasks have ended: 2 completed, 1 failed, 1 running, 1 unscheduled";

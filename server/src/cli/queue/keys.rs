@@ -1,4 +1,4 @@
-//! `tenure queue keys` and `tenure queue key`: the keys of a queue with their use, and rules for single keys.
+//! `tenure queue keys` and `tenure queue key`: usage of a queue's keys, and rules for single keys.
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -10,18 +10,16 @@ use crate::cli::print::table;
 use crate::cli::when::parse_seconds;
 use tenure_api::policy::Rate;
 
-/// What to do with a key of a queue.
 #[derive(Debug, Subcommand)]
 pub enum KeyCommand {
-    /// Show what holds for a key instead of the policy
+    /// Show the rules that override the policy for a key
     Show(KeyArgs),
-    /// Replace what holds for a key instead of the policy
+    /// Replace the rules that override the policy for a key
     Set(SetArgs),
-    /// Delete it: the policy holds for the key again
+    /// Delete the rules: the policy applies to the key again
     Delete(KeyArgs),
 }
 
-/// Which key.
 #[derive(Debug, Args)]
 pub struct KeyArgs {
     /// The queue, `<provisionerId>/<workerType>`
@@ -32,7 +30,6 @@ pub struct KeyArgs {
     key: String,
 }
 
-/// What is to hold for a key.
 #[derive(Debug, Args)]
 pub struct SetArgs {
     #[command(flatten)]
@@ -40,28 +37,25 @@ pub struct SetArgs {
     /// How many of its runs may be given out at a time, 1 to 1000 [default: as the policy says]
     #[arg(long, value_name = "RUNS")]
     concurrency: Option<i64>,
-    /// How many may start in a time of at most a day, such as 100/1h [default: as the policy says]
+    /// How many runs may start per time of at most a day, such as 100/1h [default: as the policy
+    /// says]
     #[arg(long, value_name = "COUNT/TIME", value_parser = parse_rate)]
     rate: Option<(i64, i64)>,
-    /// How many of these may start at once, 1 to all of them [default: 1]
+    /// How many runs of the rate may start at once, 1 to all of them [default: 1]
     #[arg(long, value_name = "COUNT", requires = "rate")]
     burst: Option<i64>,
-    /// Its share beside other keys, where these take turns, 0.001 to 1000 [default: 1]
+    /// Its share relative to other keys under fair sharing, 0.001 to 1000 [default: 1]
     #[arg(long)]
     weight: Option<f64>,
 }
 
-/// Reads a number of starts and a time, with a slash between them.
+/// Parses `COUNT/TIME`.
 fn parse_rate(text: &str) -> Result<(i64, i64), String> {
     let wrong = || "write how many and in what time, such as 100/1h".to_owned();
     let (count, time) = text.split_once('/').ok_or_else(wrong)?;
     Ok((count.parse().map_err(|_| wrong())?, parse_seconds(time).map_err(|_| wrong())?))
 }
 
-/// Lists all keys of a queue.
-///
-/// # Errors
-/// If it is refused.
 pub async fn list(server: &Server, queue: &TaskQueueId) -> Result<(), CommandError> {
     let (mut keys, mut token) = (Vec::new(), None::<String>);
     loop {
@@ -76,10 +70,6 @@ pub async fn list(server: &Server, queue: &TaskQueueId) -> Result<(), CommandErr
     server.print(&json!({"keys": keys}), |answer| rows(entries(answer, "keys")))
 }
 
-/// Does the command.
-///
-/// # Errors
-/// If it is refused.
 pub async fn run(server: &Server, command: KeyCommand) -> Result<(), CommandError> {
     let refused = |error| server.error(&error);
     match command {
@@ -126,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_is_a_number_and_a_time() {
+    fn rate_is_a_number_and_a_time() {
         for (text, rate) in [("100/1h", (100, 3_600)), ("1/60", (1, 60)), ("5/30s", (5, 30))] {
             assert_eq!(parse_rate(text), Ok(rate));
         }

@@ -1,4 +1,4 @@
-//! What the commands accept, print and refuse.
+//! Arguments, output and refusals of the commands.
 
 use clap::Parser;
 use clap::error::ErrorKind;
@@ -21,7 +21,7 @@ async fn tenure(pool: &PgPool, words: &[&str]) -> Result<String, CommandError> {
 }
 
 #[test]
-fn wrong_arguments_are_errors_of_usage() {
+fn wrong_arguments_are_usage_errors() {
     let kind = |words: &[&str]| parse(words).unwrap_err().kind();
     assert_eq!(kind(&["create", "a**"]), ErrorKind::ValueValidation);
     assert_eq!(kind(&["create", "a", "--scope", "a**"]), ErrorKind::ValueValidation);
@@ -32,9 +32,9 @@ fn wrong_arguments_are_errors_of_usage() {
 }
 
 #[tokio::test]
-async fn a_role_is_made_shown_changed_and_deleted() {
+async fn role_is_created_shown_changed_and_deleted() {
     with_clients(|pool| async move {
-        // The one that is there from the start.
+        // The initial role.
         assert_eq!(tenure(&pool, &["delete", "anonymous"]).await.unwrap(), "The role anonymous is deleted.");
         let create = ["create", "team:*", "--scope", "queue:<..>", "--scope", "a", "--description", "d"];
         let made = tenure(&pool, &create).await.unwrap();
@@ -58,7 +58,7 @@ async fn a_role_is_made_shown_changed_and_deleted() {
 }
 
 #[tokio::test]
-async fn a_description_changes_nothing_on_a_terminal() {
+async fn description_cannot_control_terminal() {
     with_clients(|pool| async move {
         let made = tenure(&pool, &["create", "a", "--description", "d\u{1b}[2J\n\u{9b}e"]).await.unwrap();
         assert!(made.contains("description    d\u{fffd}[2J\u{fffd}\u{fffd}e\n"), "{made:?}");
@@ -67,7 +67,7 @@ async fn a_description_changes_nothing_on_a_terminal() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_is_refused() {
+async fn invalid_role_is_refused() {
     with_clients(|pool| async move {
         for command in ["show", "update", "delete"] {
             let error = tenure(&pool, &[command, "missing"]).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! `tenure task command`: what the worker of a task is to do.
+//! `tenure task command`: commands for the worker of a task.
 
 use std::process::ExitCode;
 
@@ -10,16 +10,17 @@ use tenure_api::states::TaskCommand as Word;
 
 use super::{CommandError, Server, When, parse_when};
 
-/// Which command, and for which task.
 #[derive(Debug, Args)]
 pub struct CommandArgs {
     /// The id of the task
     #[arg(allow_hyphen_values = true)]
     pub task: TaskId,
-    /// run, sleep, pause, kill, error, complete, checkpoint or release [default: show the command that waits]
+    /// run, sleep, pause, kill, error, complete, checkpoint or release [default: show the pending
+    /// command]
     #[arg(value_parser = parse_word)]
     pub command: Option<Word>,
-    /// When the task goes on: in so long, such as 2h, or a time such as 2027-01-31T12:00:00Z; with sleep, and only with it
+    /// When the task goes on: after a duration such as 2h, or at a time such as
+    /// 2027-01-31T12:00:00Z; with sleep, and only with it
     #[arg(long, value_name = "WHEN", value_parser = parse_when, requires = "command")]
     pub until: Option<When>,
 }
@@ -30,7 +31,7 @@ fn parse_word(word: &str) -> Result<Word, String> {
     found.copied().ok_or_else(|| format!("choose one of {}", all()))
 }
 
-/// Sends the command, or shows the one that waits.
+/// Sends the command, or shows the pending one.
 pub(super) async fn command(server: &Server, args: &CommandArgs) -> Result<ExitCode, CommandError> {
     let CommandArgs { task, command, until } = *args;
     let refused = |error| server.error(&error);
@@ -42,7 +43,7 @@ pub(super) async fn command(server: &Server, args: &CommandArgs) -> Result<ExitC
         None => match server.client.get_task_command(task).await.map_err(refused)? {
             Some(of_task) => of_task,
             None => {
-                // A task that does not exist is answered in the same way: this tells them apart.
+                // The answer for a missing task is the same; the status tells both cases apart.
                 server.client.status(task).await.map_err(refused)?;
                 return Err(CommandError::Refused(format!("no command for task {task} waits")));
             }
@@ -63,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_is_shown_in_one_line() {
+    fn command_is_shown_in_one_line() {
         let mut of_task: CommandOfTask = serde_json::from_value(json!({
             "taskId": "9HrBC1jMQ3KlZw4CssPUeQ", "id": 7, "command": "pause", "sent": "2027-01-31T12:00:00Z",
         }))

@@ -1,4 +1,4 @@
-//! Creating tasks from a command or a file, and waiting for them.
+//! `tenure task create`.
 
 use std::process::ExitCode;
 
@@ -12,21 +12,19 @@ use crate::cli::http::{CommandError, Server, entries, field};
 use crate::cli::input;
 use crate::cli::print::table;
 
-/// Creates what the arguments say, and waits for it if they say so.
-///
-/// # Errors
-/// If it is refused.
+/// Creates the tasks, and waits for them if requested.
 pub(super) async fn create(server: &Server, args: CreateArgs) -> Result<ExitCode, CommandError> {
     let body = match &args.file {
         Some(file) => input::read_json("--file", file)?,
         None => definition(&args, server.time(args.deadline).await?),
     };
-    // A repeat after a lost answer must not create anything twice.
+    // A retry after a lost response must not create anything twice.
     let key = uuid::Uuid::new_v4().to_string();
     let mut answer = server.client.create_tasks(&body, &key).await.map_err(|error| server.error(&error))?;
     let mut code = ExitCode::SUCCESS;
     if args.wait {
-        // At once: a wait of hours may be broken off, and the page shows more than these lines.
+        // Announced before the wait, which may take hours and be interrupted; the page shows more
+        // than these lines.
         if let Ok(group) = field(&answer, "/taskGroupId").parse() {
             progress::announce(server, group);
         }
@@ -56,7 +54,7 @@ pub(super) async fn create(server: &Server, args: CreateArgs) -> Result<ExitCode
     Ok(code)
 }
 
-/// The task that the arguments describe, with this deadline, for a worker that runs commands.
+/// Builds the task described by the arguments, for a worker that runs commands.
 pub(super) fn definition(args: &CreateArgs, deadline: Option<Timestamp>) -> Value {
     let mut body = json!({ "taskQueueId": args.queue, "payload": { "command": [args.command] } });
     if let Some(name) = &args.name {

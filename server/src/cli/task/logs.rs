@@ -1,4 +1,5 @@
-//! What the command of a task prints: while it runs over the live log, afterwards over the artifact that the worker uploaded.
+//! Prints the output of a task's command: from the live log while it runs, afterwards from the
+//! uploaded artifact.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom};
@@ -21,22 +22,19 @@ use crate::cli::print::complain;
 
 /// How long one request waits for a run to start.
 const LOOK_SECONDS: u32 = 3;
-/// The time before a stream that was cut is opened again.
+/// Pause before a cut stream is reopened.
 const OPEN_AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// How often in a row a stream may be refused for a reason that passes.
+/// Transient failures in a row before giving up.
 const FAILURES_MAX: u32 = 60;
-/// Bytes that are copied at once.
+/// Bytes copied at once.
 const PIECE: usize = 64 << 10;
 
 /// Prints the log of a run.
-///
-/// # Errors
-/// If there is no such run or log, or the server does not answer.
 pub(super) async fn logs(server: &Server, args: &LogArgs) -> Result<ExitCode, CommandError> {
     if server.json {
         return Err(CommandError::Usage("--json: a log is printed as it is; leave it out".to_owned()));
     }
-    // A wrong address is said at once; a server that has answered may be away for a while.
+    // A wrong address is reported at once; a server that has answered may be away for a while.
     look(server, args.task, 0).await?;
     let server = &server.patient();
     let run = match args.run {
@@ -49,7 +47,7 @@ pub(super) async fn logs(server: &Server, args: &LogArgs) -> Result<ExitCode, Co
     Err(CommandError::Refused(format!("run {run} of task {} has no log", args.task)))
 }
 
-/// The last run of a task; waits for one if the log is to be followed.
+/// Returns the last run of a task; with `--follow`, waits for one.
 async fn last_run(server: &Server, args: &LogArgs) -> Result<RunId, CommandError> {
     let mut seconds = 0;
     loop {
@@ -62,7 +60,8 @@ async fn last_run(server: &Server, args: &LogArgs) -> Result<RunId, CommandError
     }
 }
 
-/// The status of a task, which may be waited for, and whether it is resolved.
+/// Returns the status of a task and whether it is resolved, after waiting up to `seconds` for the
+/// end.
 pub(super) async fn look(server: &Server, task: TaskId, seconds: u32) -> Result<(Status, bool), CommandError> {
     let answer = server.client.wait_for_task(task, seconds).await.map_err(|error| server.error(&error))?;
     let resolved = answer["resolved"] == Value::Bool(true);
@@ -70,10 +69,7 @@ pub(super) async fn look(server: &Server, task: TaskId, seconds: u32) -> Result<
     Ok((status, resolved))
 }
 
-/// Prints the log of a run, and goes on until the run has ended if it is to be followed. False if there is no log.
-///
-/// # Errors
-/// If there is no such run, or the server does not answer.
+/// Prints the log of a run; with `follow`, until the run has ended. False if it has no log.
 pub(super) async fn print_run(
     server: &Server,
     task: TaskId,
@@ -87,14 +83,15 @@ pub(super) async fn print_run(
         let found = status.runs.iter().find(|known| known.run_id == run);
         let state = found.map(|run| run.state).ok_or_else(|| no_run(task, run))?;
         let ended = has_ended(state);
-        // The whole log is better than its last part.
+        // The stored log is complete; the live log may have lost parts.
         if ended && print_artifact(server, task, run, &printed, sink).await? {
             return Ok(true);
         }
         if state != RunState::Pending {
             let shown = (&mut printed, &mut *sink);
             match print_stream(server, task, run, shown, follow && !ended, &mut failures).await {
-                // It was deleted after the look: the run has ended, and its worker may have stored the log before.
+                // The live log was deleted after the status was read: the run has ended, and its
+                // worker may have stored the log before.
                 Ok(true) if print_artifact(server, task, run, &printed, sink).await.unwrap_or(false) => {
                     return Ok(true);
                 }
@@ -117,12 +114,12 @@ pub(super) async fn print_run(
     }
 }
 
-/// Whether there is no live log. A proxy that says so for a server that is away does not know.
+/// True if no live log exists. A proxy's 404 for an unavailable server does not count.
 fn is_missing(error: &Error) -> bool {
     error.status() == Some(404) && !error.is_unclear()
 }
 
-/// Whether all has been printed that was to be. After a failure it has not: a stream that was cut is read on.
+/// True if everything requested was printed. After a failure it was not: a cut stream is read on.
 fn is_over(state: RunState, follow: bool, failures: u32) -> bool {
     failures == 0 && (has_ended(state) || !follow)
 }
@@ -138,8 +135,9 @@ fn no_run(task: TaskId, run: RunId) -> CommandError {
     CommandError::Refused(format!("there is no run {run} of task {task}"))
 }
 
-/// Prints a live log from the offset on, which moves along. Returns whether the log was deleted meanwhile. What was refused before does
-/// not count once it is answered: a stream that is cut because the task is silent is opened again.
+/// Prints a live log from the offset on and advances the offset. True if the log was deleted
+/// meanwhile. An opened stream resets the count of failures, since a stream is also cut when the
+/// task is silent.
 async fn print_stream(
     server: &Server,
     task: TaskId,
@@ -158,16 +156,16 @@ async fn print_stream(
     Ok(printed.end_stream())
 }
 
-/// What was printed of a log.
+/// The part of a log that was printed.
 #[derive(Default)]
 struct Printed {
-    /// Where it goes on in the live log.
+    /// Offset in the live log at which to continue.
     offset: u64,
-    /// Bytes; fewer than the offset where parts of the live log are missing.
+    /// Printed bytes; fewer than the offset if parts of the live log are missing.
     length: u64,
-    /// Of all but the tail.
+    /// Digest of everything but the tail.
     digest: Sha256,
-    /// The last bytes, up to the length of a line that may turn out to be none of the log's.
+    /// The last bytes, up to the length of the line that marks a deleted log.
     tail: Vec<u8>,
 }
 
@@ -180,8 +178,8 @@ impl Printed {
         self.tail.drain(..before);
     }
 
-    /// The stream has ended. Its last line may say that its log was deleted: then the stored one goes on before that line. Whether it
-    /// does.
+    /// Handles the end of a stream. True if its last line says that its log was deleted; the stored
+    /// log continues before that line.
     fn end_stream(&mut self) -> bool {
         let deleted = self.tail == deleted_line().as_bytes();
         if deleted {
@@ -191,8 +189,9 @@ impl Printed {
         deleted
     }
 
-    /// Whether a file begins with it, whose next byte is read next then. The log that is stored may have been shortened, or be whole
-    /// where parts of the live log are missing.
+    /// True if a file begins with the printed bytes; the next read then continues after them. It
+    /// need not: the stored log may have been shortened, or be complete where the live log lacked
+    /// parts.
     fn begins(&self, file: &mut File) -> std::io::Result<bool> {
         let (mut digest, mut left, mut piece) = (Sha256::new(), self.length, vec![0; PIECE]);
         while left > 0 {
@@ -211,8 +210,8 @@ impl Printed {
     }
 }
 
-/// Prints the log that was uploaded at the end, behind what was printed already; all of it, if it does not begin so. False if there is
-/// none.
+/// Prints the uploaded log from the printed part on, or all of it if it does not begin with that
+/// part. False if none was uploaded.
 async fn print_artifact(
     server: &Server,
     task: TaskId,
@@ -220,7 +219,7 @@ async fn print_artifact(
     printed: &Printed,
     sink: &mut Sink,
 ) -> Result<bool, CommandError> {
-    // Without a name, so that a command that is interrupted leaves nothing behind.
+    // An unnamed file, so that an interrupted command leaves nothing behind.
     let folder = std::env::temp_dir();
     let mut stored = match server.client.download_unnamed(task, Some(run), BACKING_LOG, &folder).await {
         Ok(stored) => stored,
@@ -228,7 +227,7 @@ async fn print_artifact(
         Err(error) => return Err(server.error(&error)),
     };
     match print_rest(&mut stored, printed, sink) {
-        // The reader has all that it needs.
+        // A reader that closed the pipe needs no more.
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             Err(CommandError::Refused(format!("the log cannot be written: {error}")))
         }
@@ -253,11 +252,9 @@ fn print_rest(stored: &mut File, printed: &Printed, sink: &mut Sink) -> std::io:
     }
 }
 
-/// Prints the logs of all runs of a task, one after the other, until the task is resolved: the output of the command to
-/// standard output, the lines of its worker to standard error. A log that cannot be shown is no error.
-///
-/// # Errors
-/// If the server does not answer.
+/// Prints the logs of all runs of a task, one after the other, until the task is resolved: command
+/// output to standard output, lines of the worker to standard error. A log that cannot be shown is
+/// no error.
 pub(super) async fn follow_task(server: &Server, task: TaskId) -> Result<(), CommandError> {
     let mut printed = None;
     loop {
@@ -270,7 +267,7 @@ pub(super) async fn follow_task(server: &Server, task: TaskId) -> Result<(), Com
                 }
                 let mut sink = if server.json { Sink::Aside } else { Sink::Sorted(LineSorter::default()) };
                 let shown = print_run(server, task, run, true, &mut sink).await;
-                // If its reader has gone, it needs no more.
+                // A reader that is gone needs no more.
                 drop(sink.end());
                 if let Err(error) = shown {
                     let why = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
@@ -290,7 +287,8 @@ mod tests {
 
     use super::*;
 
-    /// What is left of a stored log behind what a stream has printed; none if it does not begin so.
+    /// Returns the rest of a stored log after the part that a stream has printed; none if it does
+    /// not begin with that part.
     fn rest(stored: &str, stream: &str, piece: usize) -> Option<String> {
         let mut from = tempfile::tempfile().unwrap();
         from.write_all(stored.as_bytes()).unwrap();
@@ -304,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_was_cut_is_not_taken_for_the_whole() {
+    fn cut_log_is_not_complete() {
         for (state, follow, over) in [
             (RunState::Running, false, true),
             (RunState::Running, true, false),
@@ -317,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_that_answers_for_the_server_does_not_end_a_log() {
+    fn proxy_error_does_not_end_log() {
         let refused = |status, code: &str| {
             let (code, message) = (code.to_owned(), String::new());
             Error::Refused { status, code, message, retry_after: None }
@@ -329,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stored_log_goes_on_where_a_stream_ended_also_if_its_log_was_deleted() {
+    fn stored_log_continues_where_stream_ended() {
         let stored = "one\ntwo\nthree\n".repeat(100);
         let (begun, expected) = stored.split_at(stored.len() / 2);
         for piece in [1, 7, 1_000, stored.len()] {

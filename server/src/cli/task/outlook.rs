@@ -1,7 +1,8 @@
-//! Which of the awaited tasks can never run by themselves, and because of which other task.
+//! Finds awaited tasks that can never run by themselves, and the task that prevents it.
 //!
-//! The server says it of a task whose own dependency has failed. Here it is said of those behind it too: all of them wait for a
-//! task that will not be completed. Each task is asked for at most once per look, however many others wait for it.
+//! The server reports this only for a task whose own dependency has failed. This module also
+//! reports the tasks behind it, which all wait for a task that will not be completed. Each task is
+//! requested at most once per check, however many others wait for it.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -18,23 +19,23 @@ use tenure_domain::verdict::ended;
 
 use crate::cli::http::{CommandError, Server};
 
-/// Tasks that are looked at for one that waits. Of a longer chain the rest is looked at when its beginning has ended.
+/// Limit of tasks examined per awaited task. The rest of a longer chain is examined once its
+/// beginning has ended.
 const LOOKED_AT_MAX: usize = 1_000;
-/// How long an answer counts.
+/// Maximal age of a cached answer.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(3);
-/// Definitions that are read at the same time.
+/// Definitions read concurrently.
 const READS_MAX: usize = 20;
-/// Characters of an id that are shown beside a name.
+/// Characters of an id shown beside a name.
 const ID_SHOWN: usize = 8;
 
-/// What of a task's definition matters to those who wait for it.
+/// The parts of a task's definition that matter to the tasks waiting for it.
 #[derive(Debug, Clone, Default)]
 pub struct Definition {
-    /// Its name, if it has one that may be read.
+    /// None if the task has no name or the caller may not read it.
     pub name: Option<String>,
-    /// Its group.
     pub group: Option<TaskGroupId>,
-    /// Whether each of its dependencies must be completed, and not only resolved.
+    /// True if each dependency must be completed, not just resolved.
     all_completed: bool,
 }
 
@@ -48,17 +49,17 @@ impl Definition {
     }
 }
 
-/// What was seen of a task that has no run.
+/// The cached state of a task without a run.
 #[derive(Debug, Clone)]
 struct Look {
     at: Instant,
-    /// What ended so that it will never run.
+    /// Describes the task whose end keeps this one from ever running.
     culprit: Option<String>,
-    /// The tasks it needs that have no run either.
+    /// Its dependencies that have no run either.
     unscheduled: Vec<TaskId>,
 }
 
-/// The tasks that are waited for, and what is known of those they wait for.
+/// The awaited tasks, and cached answers about their dependencies.
 pub struct Outlook<'a> {
     server: &'a Server,
     definitions: RefCell<HashMap<TaskId, Definition>>,
@@ -66,26 +67,22 @@ pub struct Outlook<'a> {
 }
 
 impl<'a> Outlook<'a> {
-    /// Nothing is known yet.
     pub fn new(server: &'a Server) -> Self {
         Self { server, definitions: RefCell::default(), looks: RefCell::default() }
     }
 
-    /// What is known, asking this server from now on.
+    /// Keeps the cached answers, but sends further requests to `server`.
     pub fn asking(self, server: &Server) -> Outlook<'_> {
         Outlook { server, definitions: self.definitions, looks: self.looks }
     }
 
-    /// Notes a name that is known already.
+    /// Stores a name that is already known.
     pub fn name(&self, task: TaskId, name: &str) {
         let definition = Definition { name: plain(name), group: None, all_completed: false };
         self.definitions.borrow_mut().entry(task).or_insert(definition);
     }
 
     /// Reads the definitions of tasks.
-    ///
-    /// # Errors
-    /// If one of the tasks does not exist, or the server does not answer.
     pub async fn read(&self, tasks: &[TaskId]) -> Result<(), CommandError> {
         stream::iter(tasks)
             .map(|&task| self.definition(task))
@@ -95,7 +92,7 @@ impl<'a> Outlook<'a> {
         Ok(())
     }
 
-    /// The groups of these tasks as far as their definitions were read, each once.
+    /// Returns the distinct groups of these tasks, as far as their definitions were read.
     pub fn groups(&self, tasks: &[TaskId]) -> Vec<TaskGroupId> {
         let definitions = self.definitions.borrow();
         let mut groups: Vec<TaskGroupId> = Vec::new();
@@ -107,7 +104,7 @@ impl<'a> Outlook<'a> {
         groups
     }
 
-    /// A task as people know it: its name, and the beginning of its id.
+    /// Returns a task's name and the beginning of its id, or its id.
     pub fn label(&self, task: TaskId) -> String {
         let id = task.to_string();
         match self.definitions.borrow().get(&task).and_then(|definition| definition.name.as_deref()) {
@@ -116,16 +113,13 @@ impl<'a> Outlook<'a> {
         }
     }
 
-    /// The name of a task, or its id.
+    /// Returns the name of a task, or its id.
     pub fn short(&self, task: TaskId) -> String {
         let definitions = self.definitions.borrow();
         definitions.get(&task).and_then(|definition| definition.name.clone()).unwrap_or_else(|| task.to_string())
     }
 
-    /// Why a task that has no run will never have one by itself, if that is certain.
-    ///
-    /// # Errors
-    /// If the server does not answer.
+    /// Returns why a task without a run will never have one by itself, if that is certain.
     pub async fn never(&self, task: TaskId) -> Result<Option<String>, CommandError> {
         let (mut open, mut seen) = (vec![task], HashSet::from([task]));
         while let Some(next) = open.pop() {
@@ -164,9 +158,9 @@ impl<'a> Outlook<'a> {
         Ok(look)
     }
 
-    /// What ended so that a task will never run, as a sentence without its end.
+    /// Describes the task whose end keeps `task` from running, as a sentence without a full stop.
     async fn culprit(&self, task: TaskId, awaited: &[AwaitedTask]) -> Result<String, CommandError> {
-        // The first one is such a task: the server sorts them so.
+        // The server sorts such a task first.
         let Some(AwaitedTask { task_id, state }) = awaited.first() else {
             return Ok("a task that it waits for was not completed".to_owned());
         };
@@ -185,7 +179,7 @@ impl<'a> Outlook<'a> {
         Ok(last.map_or(label.clone(), |run| format!("{label} {}", ended(run.state, run.reason_resolved))))
     }
 
-    /// The definition of a task, as far as the caller may read it.
+    /// Returns the definition of a task, as far as the caller may read it.
     async fn definition(&self, task: TaskId) -> Result<Definition, CommandError> {
         let known = self.definitions.borrow().get(&task).filter(|definition| definition.group.is_some()).cloned();
         if let Some(definition) = known {
@@ -194,7 +188,7 @@ impl<'a> Outlook<'a> {
         let path = format!("/api/queue/v1/task/{task}");
         let definition = match self.server.client.request(Method::GET, &path, None).await {
             Ok(definition) => Definition::of(&definition),
-            // Waiting needs no right to read the definition.
+            // Waiting does not require the right to read the definition.
             Err(error) if error.status() == Some(403) => return Ok(Definition::default()),
             Err(error) => return Err(self.server.error(&error)),
         };
@@ -203,7 +197,7 @@ impl<'a> Outlook<'a> {
     }
 }
 
-/// A name on one line: without what a terminal would obey.
+/// Removes control characters from a name.
 fn plain(name: &str) -> Option<String> {
     let name: String = name.chars().filter(|character| !character.is_control()).collect();
     Some(name.trim().to_owned()).filter(|name| !name.is_empty())

@@ -1,5 +1,5 @@
-//! Waiting for tasks while showing how they are: one line for each on a terminal, rewritten as it changes; a new line
-//! for each change elsewhere. Progress goes to standard error, so that standard output has the result alone.
+//! Waits for tasks and shows their progress on standard error: one line per task on a terminal,
+//! rewritten on changes; elsewhere a new line per change.
 
 use std::cell::RefCell;
 use std::io::{IsTerminal as _, Write as _};
@@ -13,23 +13,20 @@ use super::shown;
 use crate::cli::http::{CommandError, Server, field};
 use crate::cli::print::complain;
 
-/// Tasks that are waited for at the same time.
+/// Tasks waited for concurrently.
 const WAITS_MAX: usize = 100;
-/// How long one request waits, and so how often an intermediate state is shown.
+/// Duration of one request, and thus the interval at which intermediate states are shown.
 const LOOK_SECONDS: u32 = 3;
 /// More tasks than this do not fit on a screen.
 pub const LINES_MAX: usize = 20;
 
-/// Says where a group is to be seen.
+/// Prints the address of a group's page.
 pub fn announce(server: &Server, group: TaskGroupId) {
     complain(&format!("group {group}  {}/group/{group}", server.client.root_url()));
 }
 
-/// Waits until all of these tasks are resolved, or certain not to run; the answers are in their order. A task that cannot run
-/// gets a line that says why.
-///
-/// # Errors
-/// If one of the tasks does not exist, or the server does not answer.
+/// Waits until all tasks are resolved or certain not to run, and returns their answers in order.
+/// For a task that cannot run, prints a line with the reason.
 pub async fn wait(server: &Server, outlook: &Outlook<'_>, tasks: &[TaskId]) -> Result<Vec<Value>, CommandError> {
     let screen = RefCell::new(Screen::new(tasks.len()));
     let waited: Vec<Waited> = stream::iter(tasks.iter().enumerate())
@@ -45,7 +42,6 @@ pub async fn wait(server: &Server, outlook: &Outlook<'_>, tasks: &[TaskId]) -> R
     Ok(waited.into_iter().map(|waited| waited.answer).collect())
 }
 
-/// How the wait for a task has ended.
 struct Waited {
     answer: Value,
     /// Why the task can never run; none if it is resolved.
@@ -59,7 +55,7 @@ async fn wait_for_one(
     n: usize,
     task: TaskId,
 ) -> Result<Waited, CommandError> {
-    // The first request does not wait, so that there is something to show.
+    // The first request does not wait, so that a state is shown at once.
     let (mut seconds, patient) = (0, server.patient());
     loop {
         let client = if seconds == 0 { &server.client } else { &patient.client };
@@ -79,7 +75,7 @@ async fn wait_for_one(
     }
 }
 
-/// How a task is. What it has come to stands in one word first, then the rest.
+/// Describes a task's state, or its verdict, which begins with the outcome.
 fn words(server: &Server, answer: &Value, resolved: bool) -> String {
     let state = field(answer, "/status/state");
     let runs = answer["status"]["runs"].as_array().map_or(0, Vec::len);
@@ -93,7 +89,7 @@ fn words(server: &Server, answer: &Value, resolved: bool) -> String {
 struct Screen {
     lines: Vec<String>,
     rewrites: bool,
-    /// Lines that are on the screen and can be rewritten.
+    /// Lines on the screen that can be rewritten.
     drawn: usize,
 }
 
@@ -108,7 +104,7 @@ impl Screen {
             return;
         }
         self.lines[n] = line;
-        // The wait does not fail because its progress cannot be shown.
+        // A failure to show progress does not end the wait.
         drop(self.write(n));
     }
 
@@ -120,7 +116,7 @@ impl Screen {
         if self.drawn > 0 {
             write!(out, "\x1b[{}A", self.drawn)?;
         }
-        // Without line breaks of the terminal's own: each line must take one row.
+        // Disables line wrapping: each line must take one row.
         write!(out, "\x1b[?7l")?;
         for line in &self.lines {
             writeln!(out, "\r\x1b[2K{line}")?;

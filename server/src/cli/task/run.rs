@@ -1,4 +1,4 @@
-//! `tenure task run`: a command on some worker, as if it ran here.
+//! `tenure task run`: runs a command on a worker as if it ran locally.
 
 use std::process::ExitCode;
 
@@ -15,14 +15,11 @@ use crate::cli::print::complain;
 /// How long one request waits for a task to become pending.
 const LOOK_SECONDS: u32 = 3;
 
-/// Creates a task, prints its log while it goes on, and ends with the exit code of its command. As JSON the result is how the task ended,
-/// as `wait` answers it, and the log goes to standard error.
-///
-/// # Errors
-/// If it is refused, or the server does not answer.
+/// Creates a task, prints its log while it runs, and returns the exit code of its command. With
+/// `--json`, the result is the task's end as in `wait`, and the log goes to standard error.
 pub(super) async fn run(server: &Server, args: &CreateArgs) -> Result<ExitCode, CommandError> {
     let refused = |error: tenure_client::Error| server.error(&error);
-    // A repeat after a lost answer must not create anything twice.
+    // A retry after a lost response must not create anything twice.
     let key = uuid::Uuid::new_v4().to_string();
     let task = definition(args, server.time(args.deadline).await?);
     let answer = server.client.create_tasks(&task, &key).await.map_err(refused)?;
@@ -50,7 +47,7 @@ pub(super) async fn run(server: &Server, args: &CreateArgs) -> Result<ExitCode, 
     Ok(exit_code(status.state, &report))
 }
 
-/// Waits until a task has a run, or has ended; or says why it never will.
+/// Waits until a task has a run or has ended. Returns the reason if it never will.
 async fn wait_for_a_run(server: &Server, task: TaskId) -> Result<Option<String>, CommandError> {
     let outlook = Outlook::new(server);
     let mut seconds = 0;
@@ -67,7 +64,7 @@ async fn wait_for_a_run(server: &Server, task: TaskId) -> Result<Option<String>,
     }
 }
 
-/// The exit code of the command, if it is known and says the same as the task's state.
+/// Returns the command's exit code, if it is known and agrees with the task's state.
 fn exit_code(state: TaskState, report: &Report) -> ExitCode {
     match (state, report.exit_code) {
         (TaskState::Completed, _) => ExitCode::SUCCESS,
@@ -81,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_exit_code_is_that_of_the_command_and_never_success_of_what_failed() {
+    fn exit_code_is_the_commands_and_agrees_with_state() {
         for (state, code, expected) in [
             (TaskState::Completed, Some(0), 0),
             (TaskState::Completed, None, 0),

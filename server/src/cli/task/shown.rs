@@ -1,4 +1,4 @@
-//! A task as people read it: its verdict, its facts, its runs and its artifacts.
+//! A task for people: its verdict, properties, runs and artifacts.
 
 use serde_json::{Value, json};
 use tenure_api::bodies::Status;
@@ -8,19 +8,17 @@ use tenure_domain::verdict::{Report, verdict};
 use crate::cli::http::{CommandError, Server, entries, field};
 use crate::cli::print::{plain, table};
 
-/// What is shown of a checkpoint, which may have 64 KiB.
+/// Characters shown of a checkpoint, which may have 64 KiB.
 const CHECKPOINT_CHARS: usize = 400;
 
-/// The verdict on a task, by its status in an answer and the result of its last run, which may be null.
+/// Returns the verdict on a task from an answer and the result of its last run, which may be null.
 pub fn verdict_of(server: &Server, answer: &Value, result: &Value) -> Option<String> {
     let status: Status = serde_json::from_value(answer["status"].clone()).ok()?;
     Some(verdict(&status, &Report::of(result), server.client.now().time()))
 }
 
-/// Reads a task with its artifacts and the result of its last run, where the caller may read them.
-///
-/// # Errors
-/// If there is no such task, or the server does not answer.
+/// Reads a task with its artifacts and the result of its last run, as far as the caller may read
+/// them.
 pub async fn read(server: &Server, task: TaskId) -> Result<Value, CommandError> {
     let refused = |error: tenure_client::Error| server.error(&error);
     let client = &server.client;
@@ -28,7 +26,7 @@ pub async fn read(server: &Server, task: TaskId) -> Result<Value, CommandError> 
     if entries(&answer["status"], "runs").is_empty() {
         return Ok(answer);
     }
-    // Without the scope, or without a result, the rest is shown all the same.
+    // Without the scope, or without a result, the rest is shown.
     let missing = |error: &tenure_client::Error| matches!(error.status(), Some(403 | 404));
     match client.get_result(task, None).await {
         Ok(found) => answer["result"] = found["result"].clone(),
@@ -55,7 +53,7 @@ pub async fn read(server: &Server, task: TaskId) -> Result<Value, CommandError> 
     Ok(answer)
 }
 
-/// The beginning of the checkpoint, and since when it is that.
+/// Returns the beginning of the checkpoint and the time of its last update.
 fn checkpoint(answer: &Value) -> Option<String> {
     let text = plain(&answer.pointer("/checkpoint/checkpoint")?.to_string());
     let mut shown: String = text.chars().take(CHECKPOINT_CHARS).collect();
@@ -66,7 +64,7 @@ fn checkpoint(answer: &Value) -> Option<String> {
     Some(format!("{shown}  (run {run}, {updated})"))
 }
 
-/// What [`read`] has found, for people.
+/// Formats an answer of [`read`] for people.
 pub fn details(server: &Server, answer: &Value) -> String {
     let verdict = verdict_of(server, answer, &answer["result"]).unwrap_or_else(|| field(answer, "/status/state"));
     let dependencies: Vec<&str> = entries(&answer["task"], "dependencies").iter().filter_map(Value::as_str).collect();

@@ -1,4 +1,4 @@
-//! Where the log of a run is printed.
+//! Output of the log of a run.
 
 use std::io;
 
@@ -6,13 +6,14 @@ use tenure_api::live_log::{SERVER_MARK, WORKER_MARK};
 
 use crate::cli::print::{print_bytes, print_bytes_aside};
 
-/// Takes the pieces of a log in their order.
+/// Receives the pieces of a log in order.
 pub(super) enum Sink {
-    /// All of it is the result.
+    /// The whole log is the result.
     Whole,
-    /// None of it is: the result is an answer of the server.
+    /// The result is an answer of the server; the log goes to standard error.
     Aside,
-    /// The output of the command is the result, and lines of the worker and the server are not.
+    /// The output of the command is the result; lines of the worker and the server go to standard
+    /// error.
     Sorted(LineSorter),
 }
 
@@ -25,7 +26,7 @@ impl Sink {
         }
     }
 
-    /// Prints the bytes that are held back. Call it at the end of a log, and before a log is printed again.
+    /// Prints the held-back bytes. Call it at the end of a log, and before a log is printed again.
     pub(super) fn end(&mut self) -> io::Result<()> {
         match self {
             Self::Whole | Self::Aside => Ok(()),
@@ -40,7 +41,7 @@ fn print_parts(parts: &[Part]) -> io::Result<()> {
         .try_for_each(|part| if part.marked { print_bytes_aside(&part.bytes) } else { print_bytes(&part.bytes) })
 }
 
-/// Bytes of a log that go to the same place.
+/// Bytes of a log with the same destination.
 #[derive(Debug, PartialEq)]
 pub(super) struct Part {
     /// True for lines of the worker and the server.
@@ -48,7 +49,7 @@ pub(super) struct Part {
     bytes: Vec<u8>,
 }
 
-/// Separates lines that begin with a mark from the others. The start of a line is held back while it may be a mark.
+/// Separates marked lines from the others. The start of a line is held back while it may be a mark.
 #[derive(Default)]
 pub(super) struct LineSorter {
     line: Line,
@@ -89,7 +90,8 @@ impl LineSorter {
         parts
     }
 
-    /// Returns the bytes that were held back. A marked line without an end gets one: other lines follow it.
+    /// Returns the held-back bytes. A marked line without a newline gets one, because other lines
+    /// follow.
     fn end(self) -> Vec<Part> {
         match self.line {
             Line::Begins => vec![Part { marked: false, bytes: self.held }],
@@ -110,7 +112,8 @@ fn add_to(parts: &mut Vec<Part>, marked: bool, bytes: &[u8]) {
 mod tests {
     use super::*;
 
-    /// Returns the standard output and the standard error for a log that comes in pieces of this length.
+    /// Returns the standard output and the standard error for a log that comes in pieces of this
+    /// length.
     fn sorted(log: &str, piece: usize) -> (String, String) {
         let (mut sorter, mut out, mut aside) = (LineSorter::default(), Vec::new(), Vec::new());
         let mut parts: Vec<Part> = log.as_bytes().chunks(piece).flat_map(|piece| sorter.add(piece)).collect();
@@ -122,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn marked_lines_are_told_from_the_output() {
+    fn marked_lines_go_to_standard_error() {
         for (log, out, aside) in [
             ("", "", ""),
             ("42\n", "42\n", ""),

@@ -1,4 +1,4 @@
-//! What the commands accept, refuse and print.
+//! Arguments, refusals and output of the commands.
 
 use clap::Parser;
 use clap::error::ErrorKind;
@@ -26,7 +26,7 @@ fn created(words: &[&str]) -> Value {
 }
 
 #[test]
-fn a_command_becomes_a_task_for_a_worker_that_runs_commands() {
+fn command_becomes_task_with_command_payload() {
     let plain = json!({"taskQueueId": "p/w", "payload": {"command": [["make", "-j2"]]}});
     assert_eq!(created(&["--", "make", "-j2"]), plain);
     let options = ["--name", "n", "--priority", "high", "--retries", "1", "--deadline", "2027-01-31T12:00:00Z"];
@@ -45,7 +45,7 @@ fn a_command_becomes_a_task_for_a_worker_that_runs_commands() {
 }
 
 #[test]
-fn wrong_arguments_are_errors_of_usage() {
+fn wrong_arguments_are_usage_errors() {
     for (words, kind) in [
         (&["create", "-q", "p/w"][..], ErrorKind::MissingRequiredArgument),
         (&["create", "--", "true"], ErrorKind::MissingRequiredArgument),
@@ -88,7 +88,7 @@ fn wrong_arguments_are_errors_of_usage() {
 }
 
 #[test]
-fn a_run_is_released_now_or_with_a_delay() {
+fn run_is_released_now_or_with_delay() {
     for (words, expected) in [
         (&[][..], ReleaseRequest::default()),
         (&["--delay", "30"], ReleaseRequest { delay: Some(30), not_before: None }),
@@ -101,7 +101,7 @@ fn a_run_is_released_now_or_with_a_delay() {
 }
 
 #[test]
-fn an_option_of_one_letter_stands_before_or_behind_an_id_that_begins_with_a_dash() {
+fn short_option_precedes_or_follows_dashed_id() {
     let id = "-hrBC1jMQ3KlZw4CssPUeQ";
     for words in [&["logs", "-f", id][..], &["logs", id, "-f"], &["logs", id, "--follow"], &["log", id, "--follow"]] {
         let Ok(TaskCommand::Logs(args)) = parse(words) else { panic!("{words:?}") };
@@ -110,7 +110,7 @@ fn an_option_of_one_letter_stands_before_or_behind_an_id_that_begins_with_a_dash
 }
 
 #[test]
-fn the_value_of_an_option_is_no_command() {
+fn option_value_is_no_command() {
     let sheltered = |line: &str| {
         let words = shelter_ids(line.split(' ').map(OsString::from).collect());
         words.iter().map(|word| word.to_str().unwrap().to_owned()).collect::<Vec<_>>().join(" ")

@@ -1,4 +1,4 @@
-//! The calls that the workers of a cell make, all as one client.
+//! The calls of a case's workers, all as one client.
 
 use std::time::Duration;
 
@@ -18,51 +18,47 @@ use crate::cli::http::{CommandError, Server, entries};
 
 const QUEUE_API: &str = "/api/queue/v1";
 const EVENTS: &str = "/api/tenure/v1/events";
-/// Events of one page; the most that a server gives.
+/// Events of one page: the server's maximum.
 const PAGE: u16 = 1_000;
-/// The exchanges on which ends of runs are emitted.
+/// The exchanges that emit ends of runs.
 const ENDS: &str = "task-completed,task-failed,task-exception";
-/// The group of all workers.
+/// The worker group of all workers.
 const GROUP: &str = "tenure-verify";
-/// The status of a call that was done.
+/// The status of an accepted call.
 pub const OK: u16 = 200;
-/// The status of a call that comes too late: the run is another worker's, or has ended.
+/// The status of a late call: the run is another worker's, or has ended.
 pub const CONFLICT: u16 = 409;
 
-/// Calls the server that is verified.
+/// Calls the verified server.
 pub struct Calls<'a> {
     server: &'a Server,
 }
 
 impl<'a> Calls<'a> {
-    /// Calls this server.
     pub fn new(server: &'a Server) -> Self {
         Self { server }
     }
 
-    /// The server's time.
     pub fn now(&self) -> Timestamp {
         self.server.client.now()
     }
 
-    /// Sets the policy of a queue.
     pub async fn set_policy(&self, queue: &TaskQueueId, policy: &Value) -> Result<(), CommandError> {
         self.server.client.set_queue_policy(queue, policy).await.map(drop).map_err(|error| self.error(&error))
     }
 
-    /// Removes it.
     pub async fn delete_policy(&self, queue: &TaskQueueId) -> Result<(), CommandError> {
         self.server.client.delete_queue_policy(queue).await.map(drop).map_err(|error| self.error(&error))
     }
 
-    /// Creates the task; the key makes repeats harmless.
+    /// Creates the task; the idempotency key makes retries harmless.
     pub async fn create(&self, body: &Value) -> Result<Status, CommandError> {
         let key = uuid::Uuid::new_v4().to_string();
         let answer = self.server.client.create_tasks(body, &key).await.map_err(|error| self.error(&error))?;
         self.read(answer["tasks"][0]["status"].clone())
     }
 
-    /// Starts a session for this worker that goes on for so many seconds, and has this weight.
+    /// Starts a session with this weight that lives for `ttl` seconds after a renewal.
     pub async fn start_session(
         &self,
         queue: &TaskQueueId,
@@ -76,13 +72,14 @@ impl<'a> Calls<'a> {
         self.server.client.start_session(&start).await.map_err(|error| self.error(&error))
     }
 
-    /// Says that the worker of a session takes no more than it has.
+    /// Sets the capacity of a session to 0, so that it is assigned no more runs.
     pub async fn take_no_more(&self, session: SessionId) -> Result<(), CommandError> {
         let none = RenewSessionRequest { capacity: Some(0), ..RenewSessionRequest::default() };
         self.server.client.renew_session(session, &none).await.map(drop).map_err(|error| self.error(&error))
     }
 
-    /// The run of this task that is assigned to a session, for which it waits this long, and until when it may be accepted.
+    /// Waits for the run of this task that is assigned to a session. Returns it with the deadline
+    /// for its acceptance.
     pub async fn assigned(
         &self,
         session: SessionId,
@@ -96,7 +93,7 @@ impl<'a> Calls<'a> {
         }))
     }
 
-    /// Accepts a run as this worker: when its claim ends, or the status of the answer if it is refused.
+    /// Accepts a run as this worker. Returns the end of its claim, or the status of a refusal.
     pub async fn accept(
         &self,
         task: TaskId,
@@ -113,7 +110,8 @@ impl<'a> Calls<'a> {
         }
     }
 
-    /// Replaces the scheduler of a queue: since when there is another one; none if there is none.
+    /// Replaces the scheduler of a queue. Returns the start of the new scheduler's term; none if no
+    /// server took over.
     pub async fn replace_scheduler(&self, queue: &TaskQueueId) -> Result<Option<Timestamp>, CommandError> {
         let replaced = self.server.client.replace_scheduler(queue).await.map_err(|error| self.error(&error))?;
         let SchedulerReplaced { term, .. } = self.read(replaced)?;
@@ -123,12 +121,13 @@ impl<'a> Calls<'a> {
         Ok(terms.find(|one| one.task_queue_id == *queue && one.term == term).map(|one| one.since))
     }
 
-    /// Ends a session, whether it has ended or not.
+    /// Ends a session, or does nothing if it has ended.
     pub async fn close_session(&self, session: SessionId) -> Result<(), CommandError> {
         self.server.client.close_session(session).await.map(drop).map_err(|error| self.error(&error))
     }
 
-    /// Asks for work as this worker, in its session if it has one: a run, and when its claim ends.
+    /// Claims work as this worker, in its session if it has one. Returns a run and the end of its
+    /// claim.
     pub async fn claim(
         &self,
         queue: &TaskQueueId,
@@ -145,29 +144,28 @@ impl<'a> Calls<'a> {
         Ok(Some((self.read(claim["runId"].clone())?, self.read(claim["takenUntil"].clone())?)))
     }
 
-    /// Renews a claim, and gives the status of the answer.
+    /// Renews a claim. Returns the response status.
     pub async fn reclaim(&self, task: TaskId, run: RunId) -> Result<u16, CommandError> {
         self.verdict(&format!("{QUEUE_API}/task/{task}/runs/{run}/reclaim")).await
     }
 
-    /// Reports that a run is completed, and gives the status of the answer.
+    /// Reports a run as completed. Returns the response status.
     pub async fn complete(&self, task: TaskId, run: RunId) -> Result<u16, CommandError> {
         self.verdict(&format!("{QUEUE_API}/task/{task}/runs/{run}/completed")).await
     }
 
-    /// The status of a task.
     pub async fn status(&self, task: TaskId) -> Result<Status, CommandError> {
         let answer = self.send(Method::GET, &format!("{QUEUE_API}/task/{task}/status"), None).await?;
         self.read(answer["status"].clone())
     }
 
-    /// Whether a task is resolved, for which it waits this long.
+    /// True if a task is resolved within `wait_s` seconds.
     pub async fn is_resolved(&self, task: TaskId, wait_s: u32) -> Result<bool, CommandError> {
         let answer = self.server.client.wait_for_task(task, wait_s).await.map_err(|error| self.error(&error))?;
         Ok(answer["resolved"] == Value::Bool(true))
     }
 
-    /// What ended the last run of a task that has ended.
+    /// Returns the cause that ended the last run of an ended task.
     pub async fn ended_by(&self, task: TaskId) -> Result<Option<EndedBy>, CommandError> {
         let answer = self.server.client.why(task).await.map_err(|error| self.error(&error))?;
         let why: WhyAnswer = self.read(answer)?;
@@ -204,13 +202,14 @@ impl<'a> Calls<'a> {
         }
     }
 
-    /// Where the event log ends.
+    /// Returns the end position of the event log.
     pub async fn log_end(&self) -> Result<i64, CommandError> {
         let answer = self.send(Method::GET, &format!("{EVENTS}?after=latest"), None).await?;
         self.read(answer["after"].clone())
     }
 
-    /// The ends of runs in the queues of this provisioner, between two positions of the event log.
+    /// Returns the ends of runs in the queues of this provisioner, between two positions of the
+    /// event log.
     pub async fn resolutions(
         &self,
         provisioner: &str,
@@ -237,7 +236,7 @@ impl<'a> Calls<'a> {
         Ok(found)
     }
 
-    /// The status of the answer to a call that a task's state may forbid.
+    /// Returns the response status of a call that a task's state may forbid.
     async fn verdict(&self, path: &str) -> Result<u16, CommandError> {
         match self.server.client.request(Method::POST, path, None).await {
             Ok(_) => Ok(OK),
@@ -254,7 +253,8 @@ impl<'a> Calls<'a> {
         serde_json::from_value(value).map_err(|error| self.server.strange(&error))
     }
 
-    /// Credentials that may not do what is to be done are wrong arguments: they say nothing of the server.
+    /// Converts an error. Insufficient credentials are wrong arguments: they say nothing about the
+    /// server.
     fn error(&self, error: &Error) -> CommandError {
         match (error.status(), self.server.error(error)) {
             (Some(401 | 403), CommandError::Refused(message)) => CommandError::Usage(message),

@@ -1,4 +1,4 @@
-//! Compares what was seen of a cell with what is published of it. No clock, no network.
+//! Compares the observations of a case with the documentation. No clock, no network.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,65 +14,59 @@ use super::calls::CONFLICT;
 use super::part::Part;
 use super::seen::Seen;
 
-/// How late a run may end or start by what is promised. More is shown.
+/// Documented limit of how late a run may end or start. Exceeding it is reported.
 pub const LATE_PROMISED: TimeDelta = TimeDelta::seconds(1);
-/// How late it must be to be a difference: ten times as much, so that a machine with much else to do is not judged by that.
+/// Lateness that is a difference: ten times the documented limit, so that a busy machine is not
+/// misjudged.
 pub const LATE_MAX: TimeDelta = TimeDelta::seconds(10);
-/// A lease that differs from the policy's by less is the same, rounded.
+/// Tolerance when a lease is compared with the policy's.
 const LEASE_TOLERANCE: TimeDelta = TimeDelta::seconds(1);
 /// The worker that exits, is slow, or accepts nothing.
 pub const FIRST: &str = "first";
-/// The worker that asks for work all the while.
+/// The worker that requests work all the time.
 pub const SECOND: &str = "second";
-/// The status of a report that is taken.
+/// The status of an accepted report.
 const TAKEN: u16 = 200;
 
-/// Something that is not as it is published.
+/// A deviation from the documentation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Difference {
     /// The task was never given to a worker.
     NoClaim,
-    /// Renewals were sent too late by this machine, so that the lease may have ended rightly.
+    /// This machine sent renewals too late, so the lease may have expired rightly.
     NotJudged(Duration),
-    /// The scheduler was replaced so late that the completeTime may have ended rightly.
+    /// The scheduler was replaced so late that the completeTime may have expired rightly.
     ReplacedLate(Duration),
-    /// No server has taken the place of the scheduler.
     NotReplaced,
-    /// What was assigned may be accepted for ever.
+    /// The assignment has no deadline for its acceptance.
     NoAcceptTime,
-    /// The lease is not that of the policy.
+    /// The lease is not the policy's.
     Lease(TimeDelta, TimeDelta),
-    /// A run was another worker's than that one, or any worker's where it is to be none's.
+    /// A run had another worker than expected, or any worker although none was expected.
     Worker(usize, Option<&'static str>, Option<String>),
-    /// No other worker got the run.
     NoOtherRun(Duration),
-    /// Another worker got a run although there is to be none.
+    /// Another worker got a run although none should follow.
     OtherRun,
-    /// The run ended, or was another worker's, before its time, by the server's dates.
+    /// The run ended, or moved to another worker, too early by the server's dates.
     Early(TimeDelta),
-    /// What follows was seen before it could be, by this machine's clock.
+    /// The successor was observed too early by this machine's clock.
     EarlyHere(TimeDelta),
-    /// The run did not end.
     NotEnded(Duration),
-    /// What follows came too late.
+    /// The successor came too late.
     Late(TimeDelta),
-    /// There are other runs, or they ended otherwise.
+    /// Runs or their ends differ.
     Runs(Ends, Ends),
-    /// The task ended otherwise.
     State(TaskState, TaskState),
     /// Retries were used up.
     Retries(u16, u16),
-    /// The first worker's report was answered otherwise.
     FirstReport(u16, Option<u16>),
-    /// The second worker's report was answered otherwise.
     SecondReport(u16, Option<u16>),
-    /// Something else ended the run.
     EndedBy(EndedBy, Option<EndedBy>),
     /// The event log has other ends of runs.
     Log(Ends, Ends),
 }
 
-/// How runs ended, for people.
+/// Ends of runs, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ends(Vec<String>);
 
@@ -82,7 +76,7 @@ impl fmt::Display for Ends {
     }
 }
 
-/// A duration for people.
+/// Formats a duration for people.
 #[must_use]
 pub fn seconds(time: TimeDelta) -> String {
     format!("{:.3} s", time.as_seconds_f64())
@@ -142,7 +136,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Everything in which a cell differs from what is published; nothing if it is as it should be.
+/// Returns all differences of a case from the documentation.
 #[must_use]
 pub fn judge(part: &Part, seen: &Seen) -> Vec<Difference> {
     let has_begun = if part.is_claimed() { seen.first.is_some() } else { seen.assigned.is_some() };
@@ -160,7 +154,7 @@ pub fn judge(part: &Part, seen: &Seen) -> Vec<Difference> {
     found
 }
 
-/// Why nothing can be said of a server that may have done right.
+/// Returns the reason why a difference would not prove a fault of the server.
 fn not_judged(part: &Part, seen: &Seen) -> Option<Difference> {
     match part.cell.situation {
         Situation::Slow => (time(seen.silence) >= part.lease()).then_some(Difference::NotJudged(seen.silence)),
@@ -174,8 +168,8 @@ fn not_judged(part: &Part, seen: &Seen) -> Option<Difference> {
     }
 }
 
-/// How late what follows came: the next run, the same one as another worker's, or else the end. None if nothing is to follow, or
-/// nothing did.
+/// Returns how late the successor came: the next run, the same run with another worker, or else the
+/// end. None if none was expected, or none came.
 #[must_use]
 pub fn lateness(part: &Part, seen: &Seen) -> Option<TimeDelta> {
     let followed = match part.follows() {
@@ -187,7 +181,7 @@ pub fn lateness(part: &Part, seen: &Seen) -> Option<TimeDelta> {
     Some(followed?.time() - expected_end(part, seen)?.time())
 }
 
-/// When the first worker is to lose the run, by the server's dates.
+/// Returns when the first worker should lose the run, by the server's dates.
 fn expected_end(part: &Part, seen: &Seen) -> Option<Timestamp> {
     let (after, ending) = part.end()?;
     match ending {
@@ -203,7 +197,8 @@ fn expected_end(part: &Part, seen: &Seen) -> Option<Timestamp> {
     }
 }
 
-/// Before the request went out from which the time of the first run counts, by this machine's clock.
+/// Returns the start of the first run's time limit: before its request was sent, by this machine's
+/// clock.
 fn counts_from(part: &Part, ending: Ending, seen: &Seen) -> Option<Duration> {
     match ending {
         Ending::SessionEnded => Some(seen.session?.sent),
@@ -215,7 +210,7 @@ fn counts_from(part: &Part, ending: Ending, seen: &Seen) -> Option<Duration> {
     }
 }
 
-/// Whose each run is to be.
+/// Returns the expected worker of each run.
 fn workers(part: &Part) -> Vec<Option<&'static str>> {
     match part.follows() {
         Follows::Waits => vec![Some(FIRST)],
@@ -227,7 +222,7 @@ fn workers(part: &Part) -> Vec<Option<&'static str>> {
 
 fn who(part: &Part, seen: &Seen, found: &mut Vec<Difference>) {
     for ((run, expected), is) in workers(part).into_iter().enumerate().zip(&seen.status.runs) {
-        // If it got nothing, that is said below.
+        // A missing second claim is reported below.
         let is_known = expected != Some(SECOND) || seen.second.is_some();
         if is_known && is.worker_id.as_deref() != expected {
             found.push(Difference::Worker(run, expected, is.worker_id.clone()));
@@ -240,7 +235,7 @@ fn who(part: &Part, seen: &Seen, found: &mut Vec<Difference>) {
     }
 }
 
-/// When the first worker lost the run, by the server's dates.
+/// Returns when the first worker lost the run, by the server's dates.
 fn taken_away(part: &Part, seen: &Seen, run: &Run) -> Option<Timestamp> {
     match part.follows() {
         Follows::Waits => None,
@@ -259,7 +254,7 @@ fn when(part: &Part, seen: &Seen, run: &Run, found: &mut Vec<Difference>) {
     }
     let Some(expected) = expected_end(part, seen) else { return };
     let Some(ended) = taken_away(part, seen, run) else {
-        // Where the run is to go on, it is said already that no other worker got it.
+        // Where the run should move, the missing second claim was reported already.
         if !matches!(part.follows(), Follows::AnotherWorker(_)) {
             found.push(Difference::NotEnded(seen.watched));
         }
@@ -309,7 +304,7 @@ fn what(part: &Part, seen: &Seen, found: &mut Vec<Difference>) {
 
 type RunEnd = (RunState, Option<ReasonResolved>);
 
-/// How the runs are to end, in their order.
+/// Returns the expected ends of runs, in order.
 fn expected_states(part: &Part) -> Vec<RunEnd> {
     let lost = (RunState::Exception, part.end().map(|(_, ending)| ending.outcome().reason()));
     let done = (RunState::Completed, Some(ReasonResolved::Completed));

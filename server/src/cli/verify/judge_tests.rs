@@ -7,7 +7,7 @@ use super::*;
 
 const TASK: &str = "9HrBC1jMQ3KlZw4CssPUeQ";
 
-/// So many milliseconds after the claim, by the server's clock.
+/// Milliseconds after the claim, by the server's clock.
 fn at(ms: i64) -> Timestamp {
     let claim: Timestamp = serde_json::from_value(json!("2026-01-31T12:00:00.000Z")).unwrap();
     Timestamp::new(claim.time() + TimeDelta::milliseconds(ms))
@@ -44,12 +44,12 @@ fn claimed(run: &str, sent_ms: u64, received_ms: u64) -> Claimed {
     Claimed { run: run.parse().unwrap(), taken_until: at(10_000), sent, received }
 }
 
-/// How long the session had been there when it claimed.
+/// Age of the session at its claim.
 const SESSION_AGE_MS: i64 = 500;
 /// When the scheduler was replaced, after the claim or the assignment.
 const REPLACED_MS: i64 = 1_000;
 
-/// When the first worker is to lose the run, if it is.
+/// When the first worker should lose the run, if at all.
 fn end_ms(part: &Part) -> Option<i64> {
     let (after, ending) = part.end()?;
     let from = match part.by {
@@ -74,7 +74,7 @@ fn part(name: &str) -> Part {
     Part::all().find(|part| part.name() == name).unwrap()
 }
 
-/// A cell as it is published, with what follows so many milliseconds late.
+/// Returns a case as documented, with its successor late by `late_ms`.
 pub fn published(part: &Part, late_ms: i64) -> Seen {
     let first = Claimed { taken_until: at(part.lease().num_milliseconds()), ..claimed("0", 1_000, 1_005) };
     let expires = at(TTL.num_milliseconds() - SESSION_AGE_MS);
@@ -138,7 +138,7 @@ pub fn published(part: &Part, late_ms: i64) -> Seen {
 }
 
 #[test]
-fn what_is_published_is_no_difference_in_time_or_up_to_ten_seconds_late() {
+fn documented_case_up_to_ten_seconds_late_is_accepted() {
     for part in Part::all() {
         for late_ms in [0, 1, 999, 1_500, 10_000] {
             let seen = published(&part, late_ms);
@@ -149,7 +149,7 @@ fn what_is_published_is_no_difference_in_time_or_up_to_ten_seconds_late() {
     }
 }
 
-/// Spoils a cell, and finds exactly this.
+/// Changes a case and expects exactly these differences.
 #[track_caller]
 fn found(name: &str, spoil: impl FnOnce(&mut Seen), expected: &[Difference]) {
     let part = part(name);
@@ -181,7 +181,7 @@ const KEPT: &str = "scheduler/at-most/0";
 const KEPT_UNACCEPTED: &str = "scheduler/at-most/n unaccepted";
 
 #[test]
-fn a_worker_that_gets_nothing_or_is_silent_for_too_long_is_judged_by_nothing_else() {
+fn missing_claim_or_long_silence_is_only_difference() {
     found(AGAIN, |seen| seen.first = None, &[Difference::NoClaim]);
     found(AGAIN, |seen| seen.status.runs.clear(), &[Difference::NoClaim]);
     for name in [NOT_ACCEPTED, REPLACED_UNACCEPTED, KEPT_UNACCEPTED] {
@@ -194,7 +194,7 @@ fn a_worker_that_gets_nothing_or_is_silent_for_too_long_is_judged_by_nothing_els
 }
 
 #[test]
-fn another_worker_or_run_than_published_is_found() {
+fn unexpected_worker_or_run_is_found() {
     let other = Some("else".to_owned());
     let worker = |run, expected, found: &Option<String>| Difference::Worker(run, expected, found.clone());
     let first = Some(FIRST.to_owned());
@@ -215,7 +215,7 @@ fn another_worker_or_run_than_published_is_found() {
 }
 
 #[test]
-fn an_end_before_its_time_is_found_by_either_clock() {
+fn early_end_is_found_by_either_clock() {
     let early = |ms| Difference::Early(TimeDelta::milliseconds(ms));
     found(AGAIN, |seen| seen.status.runs[0].resolved = Some(at(9_999)), &[early(1)]);
     found(ONCE, |seen| seen.status.runs[0].resolved = Some(at(3_020)), &[early(6_980)]);
@@ -228,11 +228,11 @@ fn an_end_before_its_time_is_found_by_either_clock() {
 }
 
 #[test]
-fn an_end_that_is_late_or_does_not_come_is_found() {
+fn late_or_missing_end_is_found() {
     let late = Difference::Late(TimeDelta::milliseconds(10_001));
     found(AGAIN, |seen| seen.status.runs[1].started = Some(at(20_001)), std::slice::from_ref(&late));
     found(ONCE, |seen| seen.status.runs[0].resolved = Some(at(20_001)), &[late]);
-    // Its worker's report is taken in the end, so that the run ends after all.
+    // The report of its worker is accepted in the end, so the run ends after all.
     let watched = Duration::from_secs(15);
     found(
         SLOW,
@@ -255,7 +255,7 @@ fn an_end_that_is_late_or_does_not_come_is_found() {
 }
 
 #[test]
-fn a_lease_that_is_not_the_policys_is_found() {
+fn unexpected_lease_is_found() {
     let long = |seen: &mut Seen| seen.first.as_mut().unwrap().taken_until = at(1_200_000);
     found(WAITS, long, &[Difference::Lease(TimeDelta::seconds(10), TimeDelta::minutes(20))]);
     found(AGAIN_BY_SESSION, long, &[Difference::Lease(TimeDelta::minutes(2), TimeDelta::minutes(20))]);
@@ -263,7 +263,7 @@ fn a_lease_that_is_not_the_policys_is_found() {
 }
 
 #[test]
-fn the_time_of_a_session_counts_from_its_start_and_its_end_is_one_of_its_own() {
+fn session_expires_from_its_start() {
     let early = |ms| Difference::Early(TimeDelta::milliseconds(ms));
     found(AGAIN_BY_SESSION, |seen| seen.status.runs[0].resolved = Some(at(14_499)), &[early(1)]);
     found(ONCE_BY_SESSION, |seen| seen.status.runs[0].resolved = Some(at(10_000)), &[early(4_500)]);
@@ -283,7 +283,7 @@ fn the_time_of_a_session_counts_from_its_start_and_its_end_is_one_of_its_own() {
 }
 
 #[test]
-fn the_time_to_accept_counts_from_the_assignment_and_here_from_the_creation() {
+fn accept_time_starts_at_assignment() {
     let early = |ms| Difference::Early(TimeDelta::milliseconds(ms));
     let here = |ms| Difference::EarlyHere(TimeDelta::milliseconds(ms));
     let late = Difference::Late(TimeDelta::milliseconds(10_001));
@@ -299,7 +299,7 @@ fn the_time_to_accept_counts_from_the_assignment_and_here_from_the_creation() {
 }
 
 #[test]
-fn what_a_replaced_scheduler_has_given_out_ends_no_earlier_than_it_was_replaced_or_one_time_later() {
+fn run_of_replaced_scheduler_ends_after_replacement() {
     let early = |ms| Difference::Early(TimeDelta::milliseconds(ms));
     let here = |ms| Difference::EarlyHere(TimeDelta::milliseconds(ms));
     let late = Difference::Late(TimeDelta::milliseconds(10_001));
@@ -307,7 +307,7 @@ fn what_a_replaced_scheduler_has_given_out_ends_no_earlier_than_it_was_replaced_
     found(REPLACED, |seen| seen.status.runs[1].started = Some(at(11_001)), std::slice::from_ref(&late));
     found(REPLACED_UNACCEPTED, |seen| seen.status.runs[0].started = Some(at(400)), &[early(600)]);
     found(REPLACED_UNACCEPTED, |seen| seen.status.runs[0].started = Some(at(11_001)), std::slice::from_ref(&late));
-    // By its claim it would have ended by then, and at once is too early as well.
+    // By its claim it would have ended by then; an immediate end is too early as well.
     found(REPLACED_LATER, |seen| seen.status.runs[0].resolved = Some(at(6_000)), &[early(1_000)]);
     found(REPLACED_LATER, |seen| seen.status.runs[0].resolved = Some(at(1_050)), &[early(5_950)]);
     found(REPLACED_LATER, |seen| seen.second = Some(claimed("1", 0, 7_999)), &[here(1)]);
@@ -315,7 +315,7 @@ fn what_a_replaced_scheduler_has_given_out_ends_no_earlier_than_it_was_replaced_
 }
 
 #[test]
-fn a_scheduler_that_is_not_replaced_is_found_and_one_that_is_too_late_is_not_judged() {
+fn missing_replacement_is_found_late_one_not_judged() {
     for name in [REPLACED, REPLACED_LATER, REPLACED_UNACCEPTED, KEPT, KEPT_UNACCEPTED] {
         found(name, |seen| seen.replaced.as_mut().unwrap().since = None, &[Difference::NotReplaced]);
     }
@@ -327,7 +327,7 @@ fn a_scheduler_that_is_not_replaced_is_found_and_one_that_is_too_late_is_not_jud
 }
 
 #[test]
-fn other_runs_states_and_costs_than_published_are_found() {
+fn unexpected_runs_states_and_retries_are_found() {
     let runs = |expected, found| Difference::Runs(ends(expected), ends(found));
     found(
         ONCE,
@@ -357,7 +357,7 @@ fn other_runs_states_and_costs_than_published_are_found() {
         &[Difference::EndedBy(EndedBy::NotAccepted, Some(EndedBy::Lease))],
     );
     found(NOT_ACCEPTED, |seen| seen.status.retries_left = 4, &[Difference::Retries(5, 4)]);
-    // A second run for what was never started.
+    // A second run for one that never started.
     found(
         NOT_ACCEPTED,
         |seen| seen.status.runs.push(seen.status.runs[0].clone()),
@@ -366,7 +366,7 @@ fn other_runs_states_and_costs_than_published_are_found() {
 }
 
 #[test]
-fn a_report_that_is_answered_otherwise_is_found() {
+fn unexpected_report_status_is_found() {
     found(ONCE, |seen| seen.first_report = Some(200), &[Difference::FirstReport(409, Some(200))]);
     found(NOT_ACCEPTED, |seen| seen.first_report = Some(200), &[Difference::FirstReport(409, Some(200))]);
     for name in [WAITS, KEPT, KEPT_UNACCEPTED] {
@@ -377,7 +377,7 @@ fn a_report_that_is_answered_otherwise_is_found() {
 }
 
 #[test]
-fn more_or_fewer_resolutions_in_the_log_are_found() {
+fn extra_or_missing_resolution_is_found() {
     let log = |found: &[&str]| Difference::Log(ends(&["task-completed of run 0"]), ends(found));
     found(WAITS, |seen| seen.resolutions.clear(), &[log(&[])]);
     let twice = ["task-completed of run 0", "task-completed of run 0"];

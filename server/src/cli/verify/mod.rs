@@ -1,17 +1,17 @@
-//! `tenure verify`: whether a deployment does what is published of it.
+//! `tenure verify`: verifies that a deployment behaves as documented.
 //!
-//! `tenure verify delivery` plays every cell of the table in docs/delivery.md against a live server, over HTTP alone, with
-//! workers that exit, accept nothing or are slow, and schedulers that it replaces, and compares what it sees with [`CELLS`], from which
-//! the table is made.
+//! `tenure verify delivery` plays every cell of the table in docs/delivery.md against a live
+//! server, over HTTP only. Its workers exit, accept nothing or are slow, and it replaces
+//! schedulers. It compares the observations with [`CELLS`], from which the table is generated.
 //!
-//! | file | what it does |
+//! | file | contents |
 //! |---|---|
 //! | `calls` | the calls, as one client |
-//! | `part` | what is played: a cell, and what takes the run away from its worker |
-//! | `stage` | where: its queue and its task |
-//! | `play` | how: its two workers |
-//! | `seen` | what was seen of it |
-//! | `judge` | what of that is not as published: pure |
+//! | `part` | one case: a cell, and the cause that takes the run away from its worker |
+//! | `stage` | the queue and the task of a case |
+//! | `play` | the two workers of a case |
+//! | `seen` | the observations |
+//! | `judge` | differences from the documentation: pure |
 //! | `report` | prints both |
 
 mod calls;
@@ -39,20 +39,19 @@ use report::Judged;
 use seen::{Resolution, Seen};
 use stage::{PROVISIONER, Stage};
 
-/// What to verify.
 #[derive(Debug, Subcommand)]
 pub enum VerifyCommand {
-    /// Play the published table of deliveries against the server, for half a minute; ends with 1 on any difference
+    /// Play the published table of deliveries against the server, for half a minute; ends with 1 on
+    /// any difference
     Delivery(DeliveryArgs),
 }
 
-/// Which cells, and what to leave.
 #[derive(Debug, Args)]
 pub struct DeliveryArgs {
     /// Play only these cells, such as exit/at-least/0 [default: all]
     #[arg(long = "cell", value_name = "CELL", num_args = 1.., value_parser = parse_cell)]
     pub cells: Vec<Cell>,
-    /// Leave the policies and tasks as they are in the end, to look at
+    /// Keep the policies and tasks in the end, for inspection
     #[arg(long)]
     pub keep: bool,
 }
@@ -62,10 +61,8 @@ fn parse_cell(name: &str) -> Result<Cell, String> {
     CELLS.into_iter().find(|cell| cell.name() == name).ok_or_else(|| format!("choose one of {}", all()))
 }
 
-/// Does the command: success if everything is as published.
-///
-/// # Errors
-/// If the server refuses, or does not answer; nothing is known then.
+/// Runs the command: success if everything is as documented. After an error, nothing is known of
+/// the server.
 pub async fn run(server: &Server, command: VerifyCommand) -> Result<ExitCode, CommandError> {
     let VerifyCommand::Delivery(DeliveryArgs { cells, keep }) = command;
     let asked = signals::listen().map_err(|error| CommandError::no_signals(&error))?;
@@ -97,7 +94,7 @@ fn judged(stage: &Stage, seen: Seen) -> Judged<'_> {
     Judged { part: &stage.part, queue: &stage.queue, task: stage.task, seen, differences }
 }
 
-/// Plays all cells side by side, and reads from the log what it has of them.
+/// Plays all cells concurrently, and reads their ends from the event log.
 async fn play_all(calls: &Calls<'_>, stages: &[Stage]) -> Result<Vec<Seen>, CommandError> {
     let start = calls.log_end().await?;
     for stage in stages {
@@ -116,12 +113,12 @@ async fn play_all(calls: &Calls<'_>, stages: &[Stage]) -> Result<Vec<Seen>, Comm
     Ok(all)
 }
 
-/// Cancels and deletes everything, also if a part of it fails.
+/// Cancels and deletes everything, even if a part of it fails.
 async fn clean_up(calls: &Calls<'_>, stages: &[Stage]) -> Result<(), CommandError> {
     join_all(stages.iter().map(|stage| stage.clean_up(calls))).await.into_iter().collect()
 }
 
-/// An error before what was left behind is known.
+/// Adds to an error that clean-up failed too.
 fn with(error: CommandError, left: &CommandError) -> CommandError {
     let more = format!("; policies and tasks in queues {PROVISIONER}/* are left: {left}");
     match error {
@@ -150,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_are_named_as_in_the_table() {
+    fn cells_have_the_names_of_the_table() {
         assert!(parse(&[]).unwrap().cells.is_empty());
         for cell in CELLS {
             assert_eq!(parse(&["--cell", &cell.name()]).unwrap().cells, [cell]);

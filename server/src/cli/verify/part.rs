@@ -1,41 +1,40 @@
-//! What is played: a cell, and what takes the run away from its worker.
+//! One case: a cell, and the cause that takes the run away from its worker.
 
 use chrono::TimeDelta;
 use serde_json::{Value, json};
 use tenure_domain::policy::cells::{By, CELLS, Cell, Follows, Times};
 use tenure_domain::policy::ending::Ending;
 
-/// The lease of the queues that are played: the shortest that a policy may set.
+/// The lease of the played queues: the shortest that a policy may set.
 pub const LEASE: TimeDelta = TimeDelta::seconds(10);
-/// How long a session goes on after a renewal: the shortest that one may.
+/// Lifetime of a session after a renewal: the shortest allowed.
 pub const TTL: TimeDelta = TimeDelta::seconds(15);
-/// The lease where something else is to end first.
+/// The lease where another cause should end the run first.
 const LEASE_LONG: TimeDelta = TimeDelta::minutes(2);
-/// How long a session goes on where it is not to end.
+/// Lifetime of a session that should not end.
 const TTL_LONG: TimeDelta = TimeDelta::minutes(2);
 /// The completeTime, where the cell has one.
 pub const COMPLETE_TIME: TimeDelta = TimeDelta::seconds(3);
-/// The same where the scheduler is replaced in between: it is not to be over by then, by the claim.
+/// The completeTime where the scheduler is replaced: counted from the claim, it must not be over by
+/// then.
 const COMPLETE_TIME_REPLACED: TimeDelta = TimeDelta::seconds(6);
 /// The acceptTime, where a run is not accepted.
 pub const ACCEPT_TIME: TimeDelta = TimeDelta::seconds(1);
 
-/// A cell that is played.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
-    /// The cell.
     pub cell: Cell,
-    /// What takes the run away from its worker, or would.
+    /// The cause that takes the run away from its worker, or would.
     pub by: By,
 }
 
 impl Part {
-    /// Everything that there is to play, in the order of the table.
+    /// Lists all cases, in the order of the table.
     pub fn all() -> impl Iterator<Item = Self> {
         CELLS.into_iter().flat_map(|cell| cell.ways().iter().map(move |&by| Self { cell, by }))
     }
 
-    /// For people: the cell's name, and what of it is played if that is not all.
+    /// Returns the cell's name, and the cause if the cell has several cases.
     #[must_use]
     pub fn name(&self) -> String {
         match self.by {
@@ -45,13 +44,12 @@ impl Part {
         }
     }
 
-    /// What becomes of the run.
     #[must_use]
     pub fn follows(&self) -> Follows {
         self.cell.follows(self.by)
     }
 
-    /// Whether the queue assigns its runs to the sessions of workers.
+    /// True if the queue assigns its runs to sessions.
     #[must_use]
     pub fn assigns(&self) -> bool {
         match self.by {
@@ -60,7 +58,7 @@ impl Part {
         }
     }
 
-    /// Whether the first worker gets a claim at the beginning; otherwise it does not accept what it is assigned.
+    /// True if the first worker claims or accepts the run; otherwise it ignores the assignment.
     #[must_use]
     pub fn is_claimed(&self) -> bool {
         match self.by {
@@ -69,7 +67,6 @@ impl Part {
         }
     }
 
-    /// Whether the scheduler of the queue is replaced.
     #[must_use]
     pub fn is_replaced(&self) -> bool {
         match self.by {
@@ -78,7 +75,6 @@ impl Part {
         }
     }
 
-    /// The lease of its queue.
     #[must_use]
     pub fn lease(&self) -> TimeDelta {
         match self.by {
@@ -87,7 +83,7 @@ impl Part {
         }
     }
 
-    /// How long the sessions of its workers go on after a renewal.
+    /// Lifetime of its workers' sessions after a renewal.
     #[must_use]
     pub fn ttl(&self) -> TimeDelta {
         match self.by {
@@ -105,7 +101,6 @@ impl Part {
         }
     }
 
-    /// The policy of its queue.
     #[must_use]
     pub fn policy(&self) -> Value {
         let complete_time = if self.cell.has_complete_time { self.complete_time() } else { TimeDelta::zero() };
@@ -125,7 +120,7 @@ impl Part {
         policy
     }
 
-    /// When the first worker is to lose the run, and as what.
+    /// Returns when the first worker should lose the run, and with which ending.
     #[must_use]
     pub fn end(&self) -> Option<(TimeDelta, Ending)> {
         let silence = match self.by {
@@ -145,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_policy_of_each_cell_is_that_of_its_column_and_of_what_happens() {
+    fn policy_of_each_case_fits_column_and_cause() {
         let pull = json!({"delivery": "at-least-once", "completeTime": 3, "claimTimeout": 10});
         assert_eq!(policy_of("exit/at-least/n"), pull);
         assert_eq!(policy_of("slow/at-least/n"), pull);
@@ -159,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn each_part_has_a_name_of_its_own() {
+    fn names_of_parts_are_unique() {
         let names: std::collections::BTreeSet<String> = Part::all().map(|part| part.name()).collect();
         assert_eq!((names.len(), Part::all().count()), (24, 24));
     }

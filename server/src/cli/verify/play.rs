@@ -1,5 +1,5 @@
-//! Plays a cell: a worker that exits, accepts nothing or is slow, or whose scheduler is replaced, and another one that asks for work
-//! all the while.
+//! Plays a case. The first worker exits, accepts nothing or is slow, or its scheduler is replaced;
+//! a second worker requests work all the time.
 
 use std::cell::Cell as Shared;
 use std::time::Duration;
@@ -17,27 +17,28 @@ use super::seen::{Assigned, Began, Claimed, Replaced, Seen};
 use super::stage::Stage;
 use crate::cli::http::CommandError;
 
-/// How long a worker that is to be waited for is slow: longer than the lease and than the completeTime.
+/// How long a slow worker works: longer than the lease and the completeTime.
 const SLOW_FOR: Duration = Duration::from_secs(15);
-/// How often it renews, well within the lease.
+/// Renewal interval of a slow worker, well within the lease.
 const RENEW_EVERY: Duration = Duration::from_secs(2);
-/// How long the first worker asks for its task, which is pending.
+/// How long the first worker requests its pending task.
 const CLAIM_WITHIN: Duration = Duration::from_secs(10);
-/// How long after the first worker has its task the scheduler is replaced, so that the completeTime shows from when it counts.
+/// Delay from the first worker's claim to the replacement of the scheduler. It shows at which of
+/// both the completeTime starts.
 const REPLACE_AFTER: Duration = Duration::from_secs(1);
-/// How much longer than the latest time for it the end of a run is waited for.
+/// Added to the latest time at which the run may end.
 const MARGIN: Duration = Duration::from_secs(2);
-/// How long the second worker goes on asking once the task has ended.
+/// How long the second worker continues to request work after the task has ended.
 const AFTERWARDS: Duration = Duration::from_secs(2);
-/// Between two requests that were answered at once with nothing.
+/// Pause after an empty answer that came at once.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long one request waits for the end of the task, or for an item of an inbox.
+/// How long one request waits for the end of the task, or for an inbox item.
 const WAIT_S: u32 = 5;
-/// The weights of sessions: the first worker is given what there is before the second.
+/// Weights of the sessions: the first worker is assigned runs before the second.
 const WEIGHT_FIRST: i64 = 2;
 const WEIGHT_SECOND: i64 = 1;
 
-/// Plays the cell. What the event log has is not looked for.
+/// Plays the case. The caller adds the observations from the event log.
 pub async fn play(stage: &Stage, calls: &Calls<'_>) -> Result<Seen, CommandError> {
     let scene = Scene { stage, calls };
     let opening = if stage.part.assigns() { scene.open_by_assigning().await? } else { scene.open_by_claim().await? };
@@ -45,13 +46,13 @@ pub async fn play(stage: &Stage, calls: &Calls<'_>) -> Result<Seen, CommandError
     scene.end(opening, watched).await
 }
 
-/// For how long a run is watched: until what is to follow must have, or as long as its worker is slow.
+/// How long a run is watched: until its successor must have come, or as long as its worker is slow.
 fn watch_for(part: &Part) -> Duration {
     let latest = part.end().and_then(|(after, _)| (after + LATE_MAX).to_std().ok());
     latest.map_or(SLOW_FOR, |latest| latest + MARGIN)
 }
 
-/// What the first worker has in the beginning.
+/// The first worker's state at the beginning.
 #[derive(Default)]
 struct Opening {
     session: Option<Began>,
@@ -75,20 +76,20 @@ struct Watched {
     last_word: Option<Instant>,
 }
 
-/// A cell that is played.
 struct Scene<'a> {
     stage: &'a Stage,
     calls: &'a Calls<'a>,
 }
 
-/// When the server last heard of the first worker.
+/// When the server last received a request of the first worker.
 struct Renewals {
     last_sent: Shared<Instant>,
     silence: Shared<Duration>,
 }
 
 impl Renewals {
-    /// A word of the worker that was sent then has been answered: the server had it at the latest now.
+    /// Notes the response to a request sent at `sent`: the server had received it by now at the
+    /// latest.
     fn answered(&self, sent: Instant) {
         self.silence.set(self.silence.get().max(self.last_sent.get().elapsed()));
         self.last_sent.set(sent);
@@ -96,12 +97,11 @@ impl Renewals {
 }
 
 impl Scene<'_> {
-    /// The time since the beginning of the cell.
+    /// Time since the beginning of the case.
     fn elapsed(&self) -> Duration {
         self.stage.start.elapsed()
     }
 
-    /// Starts the session of the first worker.
     async fn begin_first(&self, weight: i64) -> Result<(SessionId, Began), CommandError> {
         let (sent, ttl) = (self.elapsed(), self.stage.part.ttl().num_seconds());
         let started = self.calls.start_session(&self.stage.queue, FIRST, ttl, weight).await?;
@@ -109,7 +109,6 @@ impl Scene<'_> {
         Ok((started.session_id, Began { expires: started.expires, sent }))
     }
 
-    /// Starts the session of the second worker.
     async fn begin_second(&self) -> Result<(), CommandError> {
         let ttl = self.stage.part.ttl().num_seconds();
         let started = self.calls.start_session(&self.stage.queue, SECOND, ttl, WEIGHT_SECOND).await?;
@@ -117,7 +116,7 @@ impl Scene<'_> {
         Ok(())
     }
 
-    /// The first worker claims the task.
+    /// Lets the first worker claim the task.
     async fn open_by_claim(&self) -> Result<Opening, CommandError> {
         let session = match self.stage.part.by {
             By::Session => Some(self.begin_first(WEIGHT_FIRST).await?),
@@ -128,14 +127,16 @@ impl Scene<'_> {
         Ok(Opening { session: session.map(|(_, began)| began), first, ..Opening::default() })
     }
 
-    /// Both workers are there, the first one is assigned the task, and accepts it or not. Then its scheduler is replaced, if it is to be.
+    /// Starts both workers. The first one is assigned the task and accepts it or not. Then the
+    /// scheduler is replaced, in cases with a replacement.
     async fn open_by_assigning(&self) -> Result<Opening, CommandError> {
         let part = &self.stage.part;
         let (session, began) = self.begin_first(WEIGHT_FIRST).await?;
         self.begin_second().await?;
         let sent = self.elapsed();
         let mut opening = Opening { session: Some(began), ..Opening::default() };
-        // It asks before the task is there: the acceptTime may be over before another request is answered.
+        // The inbox is read before the task exists: the acceptTime may be over before another
+        // request is answered.
         let given = async {
             if part.is_claimed() {
                 opening.first = Some(self.next_accepted(FIRST, session).await?);
@@ -154,7 +155,8 @@ impl Scene<'_> {
         Ok(opening)
     }
 
-    /// Replaces the scheduler. The first worker takes nothing more, so that whatever it loses is the second's.
+    /// Replaces the scheduler. The first worker accepts no more, so that the second one gets each
+    /// run that it loses.
     async fn replace_scheduler(&self, first: SessionId) -> Result<Replaced, CommandError> {
         self.calls.take_no_more(first).await?;
         sleep(REPLACE_AFTER).await;
@@ -163,7 +165,7 @@ impl Scene<'_> {
         Ok(Replaced { since, sent, received: self.elapsed() })
     }
 
-    /// Asks for work until there is some.
+    /// Requests work until a run is claimed.
     async fn next_claim(&self, worker: &str, session: Option<SessionId>) -> Result<Claimed, CommandError> {
         loop {
             let sent = self.elapsed();
@@ -174,7 +176,8 @@ impl Scene<'_> {
         }
     }
 
-    /// Reads the inbox of a session until the task is assigned to it: the run, and until when it may be accepted.
+    /// Reads the inbox of a session until the task is assigned to it. Returns the run and its
+    /// deadline for acceptance.
     async fn next_assigned(&self, session: SessionId) -> Result<(RunId, Option<Timestamp>), CommandError> {
         let wait = Duration::from_secs(WAIT_S.into());
         loop {
@@ -185,7 +188,7 @@ impl Scene<'_> {
         }
     }
 
-    /// Accepts what is assigned to a session; what is taken back before that is not there any more.
+    /// Accepts the run assigned to a session, unless it is withdrawn before.
     async fn next_accepted(&self, worker: &str, session: SessionId) -> Result<Claimed, CommandError> {
         loop {
             let (run, _) = self.next_assigned(session).await?;
@@ -197,7 +200,7 @@ impl Scene<'_> {
         }
     }
 
-    /// What the second worker gets: it asks all the while.
+    /// Requests work as the second worker until it gets a run.
     async fn second_claim(&self) -> Result<Claimed, CommandError> {
         match self.stage.second_session.get() {
             Some(session) => self.next_accepted(SECOND, session).await,
@@ -205,7 +208,6 @@ impl Scene<'_> {
         }
     }
 
-    /// Waits until the task is resolved.
     async fn end_of_task(&self) -> Result<Duration, CommandError> {
         while !self.calls.is_resolved(self.stage.task, WAIT_S).await? {
             sleep(PAUSE).await;
@@ -213,16 +215,16 @@ impl Scene<'_> {
         Ok(self.elapsed())
     }
 
-    /// Does what the first worker does until its run has ended; never ends itself but by an error.
+    /// Acts as the first worker until its run has ended; returns only on an error.
     async fn hold(&self, renewals: &Renewals) -> CommandError {
         match self.stage.part.cell.situation {
-            // Where a scheduler is replaced, its lease and its session are longer than this lasts.
+            // Where a scheduler is replaced, lease and session outlast the case.
             Situation::Exit | Situation::NotAccepted | Situation::SchedulerReplaced => std::future::pending().await,
             Situation::Slow => self.renew(RunId::FIRST, renewals).await,
         }
     }
 
-    /// Renews a claim as long as it can be.
+    /// Renews a claim until it is refused.
     async fn renew(&self, run: RunId, renewals: &Renewals) -> CommandError {
         loop {
             sleep(RENEW_EVERY).await;
@@ -238,7 +240,7 @@ impl Scene<'_> {
         }
     }
 
-    /// What follows the opening.
+    /// Watches both workers after the opening.
     async fn watch(&self, opening: &Opening) -> Result<Watched, CommandError> {
         let began = Instant::now();
         let sent = opening.first.map_or(began, |first| self.stage.start + first.sent);
@@ -261,7 +263,8 @@ impl Scene<'_> {
         Ok(watched)
     }
 
-    /// The late word of the first worker: its report, after it has accepted the run if it had not; the status of the answer.
+    /// Sends the first worker's late report, after a late acceptance if the run was not accepted.
+    /// Returns the response status.
     async fn late_word(&self, opening: &Opening) -> Result<Option<u16>, CommandError> {
         let (calls, task) = (self.calls, self.stage.task);
         if !opening.has_begun() {
@@ -275,7 +278,7 @@ impl Scene<'_> {
         calls.complete(task, opening.first.map_or(RunId::FIRST, |first| first.run)).await.map(Some)
     }
 
-    /// Both workers report, and the task is looked at.
+    /// Reports as both workers, and reads the task.
     async fn end(&self, opening: Opening, watched: Watched) -> Result<Seen, CommandError> {
         let Watched { second, ended, lasted, mut silence, last_word } = watched;
         let (calls, task) = (self.calls, self.stage.task);

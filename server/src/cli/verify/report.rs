@@ -1,4 +1,4 @@
-//! Prints what was seen, and which of it differs from what is published.
+//! Prints the observations and their differences from the documentation.
 
 use chrono::TimeDelta;
 use serde_json::{Value, json};
@@ -9,28 +9,22 @@ use super::part::Part;
 use super::seen::Seen;
 use crate::cli::print::table;
 
-/// A cell that was played and judged.
+/// A case that was played and judged.
 pub struct Judged<'a> {
-    /// What was played.
     pub part: &'a Part,
-    /// Where it was played.
     pub queue: &'a TaskQueueId,
-    /// With which task.
     pub task: TaskId,
-    /// What was seen.
     pub seen: Seen,
-    /// What is not as published.
     pub differences: Vec<Difference>,
 }
 
 impl Judged<'_> {
-    /// Whether everything is as published.
     pub fn is_as_published(&self) -> bool {
         self.differences.is_empty()
     }
 }
 
-/// Everything, as JSON.
+/// Formats all cases as JSON.
 pub fn answer(root_url: &str, cells: &[Judged<'_>]) -> Value {
     let entries: Vec<Value> = cells.iter().map(entry).collect();
     json!({"rootUrl": root_url, "asPublished": cells.iter().all(Judged::is_as_published), "cells": entries})
@@ -57,7 +51,7 @@ fn entry(judged: &Judged<'_>) -> Value {
     })
 }
 
-/// The same for people.
+/// Formats all cases for people.
 pub fn text(cells: &[Judged<'_>]) -> String {
     let row = |judged: &Judged<'_>| {
         let Judged { part, queue, seen, .. } = judged;

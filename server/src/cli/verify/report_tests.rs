@@ -4,7 +4,7 @@ use super::super::part::Part;
 use super::*;
 
 #[test]
-fn differences_and_lateness_are_shown_beside_the_cells() {
+fn report_shows_differences_and_lateness() {
     let queues: Vec<TaskQueueId> =
         ["tenure-verify/v0", "tenure-verify/v1"].iter().map(|queue| queue.parse().unwrap()).collect();
     let parts: Vec<Part> = Part::all().skip(1).collect();

@@ -1,4 +1,7 @@
-//! What was seen of a cell while it was played: all that judging needs, and nothing else.
+//! All observations of a played case that judging needs.
+//!
+//! Durations are by this machine's clock, since the beginning of the case: `sent` before the
+//! request was sent, `received` after the response arrived. Timestamps are by the server's clock.
 
 use std::time::Duration;
 
@@ -7,92 +10,85 @@ use tenure_api::dates::Timestamp;
 use tenure_api::ids::RunId;
 use tenure_api::states::EndedBy;
 
-/// A claim that a worker got. The durations are by this machine's clock, from the beginning of the cell.
+/// A claim of a worker.
 #[derive(Debug, Clone, Copy)]
 pub struct Claimed {
-    /// The run.
     pub run: RunId,
-    /// When the claim ends unless it is renewed, by the server's clock.
+    /// End of the claim unless it is renewed.
     pub taken_until: Timestamp,
-    /// Before the request went out.
     pub sent: Duration,
-    /// When the answer was here.
     pub received: Duration,
 }
 
 /// A session that a worker began.
 #[derive(Debug, Clone, Copy)]
 pub struct Began {
-    /// When it ends unless it is renewed, by the server's clock.
+    /// End of the session unless it is renewed.
     pub expires: Timestamp,
-    /// Before the request went out, by this machine's clock, from the beginning of the cell.
     pub sent: Duration,
 }
 
-/// A run that was assigned to the session of a worker which did not accept it.
+/// A run that was assigned to a session and not accepted.
 #[derive(Debug, Clone, Copy)]
 pub struct Assigned {
-    /// Until when it may be accepted, by the server's clock, if there is a limit.
+    /// Deadline for its acceptance, if any.
     pub accept_by: Option<Timestamp>,
-    /// Before the request went out that created the task, by this machine's clock, from the beginning of the cell.
+    /// When the request that created the task was sent.
     pub sent: Duration,
 }
 
-/// The scheduler of the queue was replaced.
+/// A replacement of the queue's scheduler.
 #[derive(Debug, Clone, Copy)]
 pub struct Replaced {
-    /// Since when the next one is the scheduler, by the server's clock; none if there is none.
+    /// Start of the new scheduler's term; none if no server took over.
     pub since: Option<Timestamp>,
-    /// Before the request went out, by this machine's clock, from the beginning of the cell.
     pub sent: Duration,
-    /// When the answer was here.
     pub received: Duration,
 }
 
 /// The end of a run in the event log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resolution {
-    /// The run.
     pub run: u64,
     /// The short name of the exchange.
     pub exchange: String,
 }
 
-/// A cell as it was played.
+/// The observations of a played case.
 #[derive(Debug, Clone)]
 pub struct Seen {
     /// The session of the first worker, if it has one.
     pub session: Option<Began>,
-    /// What that worker was assigned, where it does not accept it.
+    /// The assignment that the first worker did not accept.
     pub assigned: Option<Assigned>,
-    /// The claim of that worker, where it has one.
+    /// The claim of the first worker.
     pub first: Option<Claimed>,
-    /// The replacement of the scheduler, where it is replaced.
+    /// The replacement of the scheduler.
     pub replaced: Option<Replaced>,
-    /// What the worker got that asked for work all the while.
+    /// The claim of the second worker, which requests work all the time.
     pub second: Option<Claimed>,
-    /// When it was seen that the task had ended without another run.
+    /// When the task was seen to have ended without another run.
     pub ended: Option<Duration>,
-    /// For how long the first run was watched, from its claim, or from the replacement of the scheduler.
+    /// How long the first run was watched, from its claim or from the replacement of the scheduler.
     pub watched: Duration,
     /// The longest time from one renewal of the first worker to the answer to the next one.
     pub silence: Duration,
-    /// The status that the first worker's report was answered with, after all this; or its acceptance, if that was refused.
+    /// Response status of the first worker's late report; or of its late acceptance, if that was
+    /// refused.
     pub first_report: Option<u16>,
-    /// The same of the second worker's.
+    /// Response status of the second worker's report.
     pub second_report: Option<u16>,
     /// The retries that the task was created with.
     pub retries: u16,
     /// The task in the end.
     pub status: Status,
-    /// What ended its last run, if it ended as an exception.
+    /// The cause that ended its last run, if that is an exception.
     pub ended_by: Option<EndedBy>,
     /// The ends of its runs in the event log.
     pub resolutions: Vec<Resolution>,
 }
 
 impl Seen {
-    /// The first run.
     #[must_use]
     pub fn first_run(&self) -> Option<&Run> {
         self.status.runs.first()

@@ -1,4 +1,4 @@
-//! Where a cell is played: a queue with the cell's policy and one task. What is created here is removed again.
+//! The queue and the task of a case. Everything created here is removed again.
 
 use std::cell::Cell as Shared;
 
@@ -12,33 +12,29 @@ use super::calls::Calls;
 use super::part::Part;
 use crate::cli::http::CommandError;
 
-/// The first half of the names of all queues that are played.
+/// The provisioner of all played queues.
 pub const PROVISIONER: &str = "tenure-verify";
-/// The task's deadline and expiry: nothing is left of it for long, even if this program is killed.
+/// The task's deadline and expiry, short in case this program is killed.
 const DEADLINE: TimeDelta = TimeDelta::minutes(10);
 const EXPIRES: TimeDelta = TimeDelta::hours(1);
 
-/// A queue with one task, in which a cell is played.
+/// A queue with one task, in which a case is played.
 pub struct Stage {
-    /// What is played.
     pub part: Part,
-    /// Its queue.
     pub queue: TaskQueueId,
-    /// Its task.
     pub task: TaskId,
     /// The retries that the task was created with.
     pub retries: Shared<u16>,
     /// The session of the first worker, once it has one.
     pub first_session: Shared<Option<SessionId>>,
-    /// The same of the second.
+    /// The session of the second worker, once it has one.
     pub second_session: Shared<Option<SessionId>>,
-    /// The beginning of the cell.
     pub start: Instant,
     is_set_up: Shared<bool>,
 }
 
 impl Stage {
-    /// One of a name that nothing else has.
+    /// Creates a stage with a unique queue name.
     #[must_use]
     pub fn new(part: Part) -> Self {
         let name = format!("{PROVISIONER}/v{}", uuid::Uuid::new_v4().simple());
@@ -56,14 +52,14 @@ impl Stage {
         }
     }
 
-    /// Sets the policy, and creates the task, unless the queue assigns it: then its workers are to be there first.
+    /// Sets the policy and creates the task, except in an assigning queue, whose workers must come
+    /// first.
     pub async fn set_up(&self, calls: &Calls<'_>) -> Result<(), CommandError> {
         self.is_set_up.set(true);
         calls.set_policy(&self.queue, &self.part.policy()).await?;
         if self.part.assigns() { Ok(()) } else { self.create_task(calls).await }
     }
 
-    /// Creates the task.
     pub async fn create_task(&self, calls: &Calls<'_>) -> Result<(), CommandError> {
         let now = calls.now().time();
         let task = json!({
@@ -77,7 +73,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Ends the sessions, cancels the task, if it is not resolved, and deletes the policy.
+    /// Ends the sessions, cancels the task if it is not resolved, and deletes the policy.
     pub async fn clean_up(&self, calls: &Calls<'_>) -> Result<(), CommandError> {
         if !self.is_set_up.get() {
             return Ok(());
