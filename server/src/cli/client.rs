@@ -52,7 +52,6 @@ pub struct IdArg {
 }
 
 impl ClientCommand {
-    /// True if the command encrypts a token.
     pub(super) fn needs_key(&self) -> bool {
         matches!(self, Self::Create(_) | Self::ResetToken(_))
     }
@@ -93,7 +92,6 @@ pub struct UpdateArgs {
     pub expires: Option<End>,
 }
 
-/// Expiry of a client.
 #[derive(Debug, Clone, Copy)]
 pub enum End {
     Never,
@@ -130,17 +128,16 @@ pub enum CommandError {
     Exists(String),
     #[error("there is no client {0:?}; `tenure client list` shows those that exist")]
     Missing(String),
-    /// An argument breaks a rule.
     #[error("{0}")]
     Invalid(String),
     #[error("the database refused: {0}")]
     Database(#[from] sqlx::Error),
-    /// A token cannot be encrypted, because no secret key exists.
+    /// No secret key exists to encrypt a token.
     #[error("there is no secret key yet: `tenure serve` makes one when it first starts")]
     Keyless,
 }
 
-/// Runs the command and prints its result, or its error on standard error: exit code 0 or 1.
+/// Runs the command and prints its result. Exit code: 0 or 1.
 pub async fn run(pool: &PgPool, keys: Option<&SecretKeys>, root_url: &str, args: ClientArgs) -> ExitCode {
     match execute(pool, keys, root_url, args).await {
         Ok(output) => finish(&output),
@@ -151,7 +148,6 @@ pub async fn run(pool: &PgPool, keys: Option<&SecretKeys>, root_url: &str, args:
     }
 }
 
-/// Runs the command and returns its output.
 pub async fn execute(
     pool: &PgPool,
     keys: Option<&SecretKeys>,
@@ -221,7 +217,7 @@ fn require(done: bool, otherwise: impl FnOnce() -> CommandError) -> Result<(), C
     if done { Ok(()) } else { Err(otherwise()) }
 }
 
-/// Returns a client's credentials as JSON, in the format of `root-credentials.json`.
+/// Formats credentials as in `root-credentials.json`.
 #[must_use]
 pub fn credentials_json(client_id: &str, token: &AccessToken, root_url: &str) -> String {
     json!({ "clientId": client_id, "accessToken": token.expose(), "rootUrl": root_url }).to_string()

@@ -104,7 +104,7 @@ pub enum Command {
 }
 
 impl Cli {
-    /// Parses the command line (beginning with the program's name) and the environment.
+    /// Parses the command line, beginning with the program's name, and the environment.
     pub fn read(args: impl IntoIterator<Item = OsString>) -> Result<Self, Usage> {
         let args = shelter_ids(args.into_iter().collect());
         Self::try_parse_from(&args).map_err(|error| Usage::from_clap(&error, &args))

@@ -1,4 +1,4 @@
-//! Opens, checks and closes the database of commands that access it directly.
+//! The database of commands that access it directly.
 
 use std::process::ExitCode;
 
@@ -11,7 +11,7 @@ use tenure_embedded::{self as embedded, Access, EmbeddedError, IfAbsent};
 use tenure_store::connector::Connector;
 use tenure_store::{operator_hints, schema};
 
-/// A database with this release's schema, and the resources to close with it.
+/// A database with this release's schema.
 pub(super) struct Opened {
     pub(super) pool: PgPool,
     connector: Connector,
@@ -20,7 +20,6 @@ pub(super) struct Opened {
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum OpenError {
-    /// The database exists, but cannot be used.
     #[error(transparent)]
     Start(#[from] StartError),
     #[error(
@@ -37,8 +36,7 @@ impl From<EmbeddedError> for OpenError {
 }
 
 impl OpenError {
-    /// Prints the error and returns the exit code. Naming a location without Tenure's data is an
-    /// argument error.
+    /// Prints the error. A location without Tenure's data is an argument error.
     pub(super) fn report(&self) -> ExitCode {
         complain(&format!("tenure: {self}"));
         match self {
@@ -51,7 +49,7 @@ impl OpenError {
 }
 
 impl Opened {
-    /// Opens a database and migrates its schema. A missing database is created or refused.
+    /// Opens a database and migrates its schema; creates or refuses a missing one.
     pub(super) async fn open(database: &Database, if_absent: IfAbsent) -> Result<Self, OpenError> {
         let (connector, access) = match database {
             Database::External(hosts) => {
@@ -90,7 +88,7 @@ impl Opened {
         error.of(self.connector.options())
     }
 
-    /// Closes the database, and stops a PostgreSQL that was started for the command.
+    /// Closes the database and stops a PostgreSQL that the command started.
     pub(super) async fn close(self) {
         // A cancelled command may still wait for its statement.
         let _elapsed = tokio::time::timeout(CLOSE_MAX, self.pool.close()).await;

@@ -11,7 +11,6 @@ use tenure_client::Error;
 use super::http::{CommandError, Server, ServerArgs, may_pass};
 use super::print::{escaped, print_bytes};
 
-/// Pause before an ended stream is reopened.
 const OPEN_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Transient failures in a row before giving up.
 const FAILURES_MAX: u32 = 60;
@@ -28,7 +27,7 @@ pub struct EventsArgs {
     pub after: Option<u64>,
 }
 
-/// Prints events until interrupted, or until the reader of the output is gone.
+/// Prints events until interrupted, or until the reader is gone.
 pub async fn run(server: &Server, args: &EventsArgs) -> Result<ExitCode, CommandError> {
     // A wrong address is reported at once; a server that has answered may be away for a while.
     let (mut after, mut failures) = (args.after, FAILURES_MAX);
@@ -43,8 +42,7 @@ pub async fn run(server: &Server, args: &EventsArgs) -> Result<ExitCode, Command
     }
 }
 
-/// Prints a stream of events to its end and advances the position. An opened stream resets the
-/// count of failures.
+/// Prints a stream to its end and advances the position. An opened stream resets the failures.
 async fn follow(
     server: &Server,
     exchanges: &[String],
@@ -66,7 +64,7 @@ async fn follow(
     }
 }
 
-/// Formats an event on one line. Control characters, which only strings contain, are escaped.
+/// Formats an event on one line, without control characters.
 fn line(event: &Value) -> String {
     escaped(&event.to_string()) + "\n"
 }

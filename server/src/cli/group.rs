@@ -83,7 +83,6 @@ fn details(group: &Value) -> String {
     rows.iter().map(|(name, value)| format!("{name:13}  {value}\n")).collect()
 }
 
-/// Counts the tasks in each state.
 fn states(tasks: &[Value]) -> BTreeMap<String, usize> {
     let mut states: BTreeMap<String, usize> = BTreeMap::new();
     for task in tasks {

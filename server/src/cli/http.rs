@@ -1,5 +1,4 @@
-//! Shared parts of the commands that call a running server: its address, credentials, errors and
-//! output.
+//! Shared parts of the commands that call a running server.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -16,9 +15,8 @@ use super::print::{complain, plain, pretty, print};
 use super::signals;
 use super::when::When;
 
-/// File in which a server with embedded PostgreSQL writes the credentials of its first client.
+/// Written by a server with embedded PostgreSQL for its first client.
 const ROOT_CREDENTIALS: &str = "root-credentials.json";
-/// The exit code for wrong arguments or settings.
 const USAGE: u8 = 2;
 
 /// Retries of a long-running command, and the longest pause between two. Jitter may halve a pause.
@@ -56,7 +54,6 @@ pub struct ServerArgs {
 }
 
 impl std::fmt::Debug for ServerArgs {
-    /// Leaves out the secrets.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ServerArgs")
             .field("root_url", &self.root_url)
@@ -67,13 +64,11 @@ impl std::fmt::Debug for ServerArgs {
 
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
-    /// An argument or a setting is wrong.
     #[error("{0}")]
     Usage(String),
-    /// The server refused, or did not answer.
     #[error("{0}")]
     Refused(String),
-    /// A signal stopped the command, which exits with this code.
+    /// Exit code after a signal.
     #[error("{0}")]
     Interrupted(String, ExitCode),
 }
@@ -121,14 +116,13 @@ fn not_tenure(root_url: &str) -> String {
     format!("{root_url} did not answer as Tenure does: check --root-url (TASKCLUSTER_ROOT_URL)")
 }
 
-/// A server, and the format of its printed answers.
 pub struct Server {
     pub client: Client,
     pub json: bool,
 }
 
 impl Server {
-    /// Determines the server from the arguments. Sends no request.
+    /// Sends no request.
     pub fn new(args: ServerArgs) -> Result<Self, CommandError> {
         let json = args.json;
         let (root_url, credentials) = account(args)?;
@@ -144,20 +138,19 @@ impl Server {
         CommandError::new(error, self.client.root_url())
     }
 
-    /// Error for an answer that is not in Tenure's format.
+    /// Error for an answer in an unknown format.
     pub fn strange(&self, _: &serde_json::Error) -> CommandError {
         CommandError::Refused(not_tenure(self.client.root_url()))
     }
 
-    /// Returns the same server for a long-running command: once it has answered, it may be away for
-    /// a minute and a half.
+    /// For long-running commands: once the server has answered, it may be away for a minute and a
+    /// half.
     #[must_use]
     pub fn patient(&self) -> Self {
         Self { client: self.client.with_retry_policy(patient_retries()), json: self.json }
     }
 
-    /// Resolves a time. Relative times are added to the server's time, which is requested: this
-    /// machine's clock may be wrong.
+    /// Resolves a time. Relative times use the server's clock, since this machine's may be wrong.
     pub async fn time(&self, when: Option<When>) -> Result<Option<Timestamp>, CommandError> {
         let now = match when {
             Some(When::In(_)) => self.client.server_time().await.map_err(|error| self.error(&error))?,
@@ -166,7 +159,6 @@ impl Server {
         Ok(when.map(|when| when.time(now)))
     }
 
-    /// Prints an answer as JSON or as text for people.
     pub fn print(&self, answer: &Value, text: impl FnOnce(&Value) -> String) -> Result<(), CommandError> {
         let text = if self.json { pretty(answer) } else { text(answer) };
         print(&format!("{}\n", text.trim_end()))
@@ -175,18 +167,17 @@ impl Server {
 }
 
 fn patient_retries() -> RetryPolicy {
-    // While the server is away, a proxy may answer for it.
+    // A proxy may answer for an unavailable server.
     RetryPolicy::default().retries(RETRIES_PATIENT).longest_pause(PAUSE_PATIENT).unclear_too()
 }
 
-/// True if a refused stream may be opened later. While the server is away, a proxy may answer for
-/// it.
+/// True if a refused stream may be opened later. A proxy may answer for an unavailable server.
 #[must_use]
 pub fn may_pass(error: &Error) -> bool {
     error.is_transient() || error.status().is_some() && error.is_unclear()
 }
 
-/// Returns the given server and credentials, or those in the data directory if none were given.
+/// Returns the given server and credentials, or else those in the data directory.
 fn account(args: ServerArgs) -> Result<(String, Option<Credentials>), CommandError> {
     // In scripts, an empty variable means "none".
     let given = |value: Option<String>| value.filter(|text| !text.is_empty());
@@ -238,7 +229,7 @@ pub async fn call(
     }
 }
 
-/// Runs a command that calls a server and handles signals itself.
+/// Like [`call`], for commands that handle signals themselves.
 pub async fn call_to_its_end(
     name: &str,
     server: ServerArgs,
@@ -253,7 +244,6 @@ pub async fn call_to_its_end(
     )
 }
 
-/// Returns the exit code of a command, and prints its error on standard error.
 fn end(name: &str, result: Result<ExitCode, CommandError>) -> ExitCode {
     result.unwrap_or_else(|error| {
         let line = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
@@ -266,7 +256,7 @@ fn end(name: &str, result: Result<ExitCode, CommandError>) -> ExitCode {
     })
 }
 
-/// Returns a field of an answer as text; a dash if it is missing or null.
+/// Returns a field as text; a dash if missing or null.
 #[must_use]
 pub fn field(value: &Value, pointer: &str) -> String {
     match value.pointer(pointer) {

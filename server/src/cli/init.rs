@@ -20,7 +20,6 @@ const PASSED_ON: [Signal; 6] =
 /// Added to the number of the signal that ended the server, as in shells.
 const SIGNALLED: i32 = 128;
 
-/// True if this process is the first of a PID namespace.
 pub(super) fn is_needed() -> bool {
     getpid() == Pid::from_raw(1)
 }
@@ -59,7 +58,7 @@ pub(super) fn run(args: &[OsString]) -> io::Result<ExitCode> {
     }
 }
 
-/// Reaps all ended children. Returns the exit code if the server is one.
+/// Reaps ended children. Returns the exit code if the server is one.
 fn reap(server: Pid) -> io::Result<Option<ExitCode>> {
     let mut ended = None;
     loop {

@@ -1,4 +1,4 @@
-//! Reads files named by arguments.
+//! Files named by arguments.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::http::CommandError;
 
-/// Reads JSON from the file of this argument; a dash is standard input.
+/// Reads JSON from a file; a dash is standard input.
 pub(super) fn read_json(argument: &str, file: &Path) -> Result<Value, CommandError> {
     let (name, text) = if file.as_os_str() == "-" {
         let mut text = String::new();

@@ -43,11 +43,9 @@ use database::Opened;
 use print::{announce, complain, finish};
 pub use usage::Usage;
 
-/// Wait at the end of the process for threads in a blocking system call, such as a read from an
-/// unavailable file server or a name lookup. They may never return, and no result of theirs is
-/// needed.
+/// Wait for threads in a blocking system call, such as a read from an unavailable file server. They
+/// may never return, and their results are not needed.
 const THREADS_END_MAX: Duration = Duration::from_millis(500);
-/// Default address of a server.
 const DEFAULT_ROOT_URL: &str = "http://127.0.0.1:8080";
 
 #[must_use]
@@ -59,8 +57,8 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(cli) => cli,
         Err(usage) => return usage.report().into(),
     };
-    // Only a server needs an init: other commands end soon. They may read from a terminal, which a
-    // child in its own process group cannot.
+    // Other commands end soon. They may read from a terminal, which a child in its own process
+    // group cannot.
     if init::is_needed() && matches!(cli.command, Command::Serve(_)) {
         return init::run(args.get(1..).unwrap_or_default()).unwrap_or_else(|error| failed(&error));
     }
@@ -80,9 +78,9 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     code
 }
 
-/// Returns the number of threads that run requests: half of the cores, since PostgreSQL needs the
-/// others and fewer threads make larger batches. With two cores it is two: a single thread often
-/// keeps both sessions of PostgreSQL waiting (ARCHITECTURE.md, Decisions).
+/// Threads for requests: half of the cores, since PostgreSQL needs the others and fewer threads make
+/// larger batches. Two cores get two: a single thread often keeps both sessions of PostgreSQL
+/// waiting (ARCHITECTURE.md, Decisions).
 fn workers_for(cores: usize) -> usize {
     (cores / 2).max(2).min(cores)
 }
@@ -172,8 +170,7 @@ async fn migrate(args: DatabaseArgs) -> ExitCode {
     on_database(&database, IfAbsent::Make, async |_: &Opened| finish(&done)).await
 }
 
-/// Runs a command on its database until it is done or a signal ends it, and stops everything that
-/// was started for it.
+/// Runs a command until it is done or a signal ends it, then stops everything started for it.
 async fn on_database(
     database: &Database,
     if_absent: IfAbsent,
@@ -197,7 +194,6 @@ async fn on_database(
     asked.stop_at_once.run_until_cancelled(running).await.unwrap_or_else(|| asked.exit_code())
 }
 
-/// Roles are not secret, so no key is needed.
 async fn administrate_roles(args: DatabaseArgs, command: role::RoleArgs) -> ExitCode {
     let database = match args.database() {
         Ok(database) => database,
@@ -240,7 +236,7 @@ async fn administrate(
     .await
 }
 
-/// Returns the keys to encrypt a token with, if they exist and are the database's.
+/// Returns the encryption keys, if they exist and are the database's.
 async fn fitting_keys(
     opened: &Opened,
     given: Option<SecretKeys>,
@@ -257,12 +253,11 @@ async fn fitting_keys(
     Ok(Some(key_check::choose(&opened.pool, keys, &source).await?))
 }
 
-/// Returns the given URL, or that of the server that started last.
 async fn find_root_url(opened: &Opened, given: Option<String>) -> String {
     if let Some(given) = given.filter(|url| !url.is_empty()) {
         return given;
     }
-    // The URL is only printed; if the database fails now, the command itself fails with that error.
+    // Only printed; if the database fails now, the command fails with that error.
     let stored = settings::find(&opened.pool, settings::ROOT_URL).await.unwrap_or_default();
     stored.unwrap_or_else(|| DEFAULT_ROOT_URL.to_owned())
 }

@@ -1,11 +1,10 @@
-//! Output of the commands, for people or as JSON. `println!` and its siblings panic when the reader
-//! of a pipe has gone (`tenure client list | head -1`), so no other module prints.
+//! Output of the commands. `println!` and its siblings panic when the reader of a pipe has gone
+//! (`tenure client list | head -1`), so no other module prints.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-/// Prints a result. A closed pipe is no error: its reader needs no more. Any other failure, such as
-/// a full disk, is.
+/// Prints a result. A closed pipe is no error, but other failures such as a full disk are.
 pub(crate) fn print(text: &str) -> io::Result<()> {
     match print_bytes(text.as_bytes()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -13,18 +12,16 @@ pub(crate) fn print(text: &str) -> io::Result<()> {
     }
 }
 
-/// Prints a part of a binary result.
 pub(crate) fn print_bytes(bytes: &[u8]) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(bytes).and_then(|()| out.flush())
 }
 
-/// Prints bytes beside the result, on standard error.
+/// Prints bytes on standard error.
 pub(crate) fn print_bytes_aside(bytes: &[u8]) -> io::Result<()> {
     io::stderr().lock().write_all(bytes)
 }
 
-/// Prints a result as lines, and returns the command's exit code.
 pub(super) fn finish(text: &str) -> ExitCode {
     match print(&format!("{}\n", text.trim_end())) {
         Ok(()) => ExitCode::SUCCESS,
@@ -35,25 +32,20 @@ pub(super) fn finish(text: &str) -> ExitCode {
     }
 }
 
-/// Prints a line of progress on standard output.
 pub(super) fn announce(line: &str) {
-    // Without a reader the line is not needed.
     drop(print(&format!("{line}\n")));
 }
 
 /// Prints an error on standard error.
 pub(crate) fn complain(line: &str) {
-    // This failure cannot be reported anywhere.
     drop(writeln!(io::stderr(), "{line}"));
 }
 
-/// Returns JSON over several lines, with control characters escaped.
 pub(super) fn pretty(value: &impl serde::Serialize) -> String {
     escaped(&serde_json::to_string_pretty(value).expect("what is printed is text, dates and lists"))
 }
 
-/// Escapes control characters in JSON, so that it cannot control a terminal. Only strings contain
-/// them, apart from newlines.
+/// Escapes control characters in JSON, so that it cannot control a terminal.
 pub(super) fn escaped(json: &str) -> String {
     let mut escaped = String::with_capacity(json.len());
     for character in json.chars() {
@@ -66,7 +58,7 @@ pub(super) fn escaped(json: &str) -> String {
     escaped
 }
 
-/// Replaces control characters in foreign text, so that it cannot control a terminal or add lines.
+/// Replaces control characters, so that text cannot control a terminal or add lines.
 pub(super) fn plain(text: &str) -> String {
     text.replace(char::is_control, "\u{fffd}")
 }

@@ -85,7 +85,7 @@ pub async fn run(server: &Server, command: QueueCommand) -> Result<ExitCode, Com
         }
         QueueCommand::Show(QueueArg { queue }) => {
             let mut answer = client.get_queue(&queue).await.map_err(refused)?;
-            // Repeats both counts under Taskcluster's names, for programs that read those here.
+            // For programs that read Taskcluster's counts here.
             for (name, in_taskcluster) in [("pending", "pendingTasks"), ("claimed", "claimedTasks")] {
                 let number = answer[name].clone();
                 if let Some(fields) = answer.as_object_mut() {
@@ -154,7 +154,7 @@ fn paused(answer: &Value) -> String {
     format!("Queue {queue} was paused {}.", paused_by(answer, "/clientId"))
 }
 
-/// Describes who paused a queue, when, why, and until when; `by` points to the first.
+/// `by` points to the client.
 fn paused_by(pause: &Value, by: &str) -> String {
     let reason = if pause["reason"].is_null() { String::new() } else { format!(" ({})", field(pause, "/reason")) };
     let until = if pause["until"].is_null() { "it is resumed".to_owned() } else { field(pause, "/until") };

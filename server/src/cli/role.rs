@@ -82,17 +82,15 @@ fn parse_role_id(text: &str) -> Result<String, &'static str> {
 pub enum CommandError {
     #[error("there is no role {0:?}; `tenure role list` shows those that exist")]
     Missing(String),
-    /// An argument breaks a rule.
     #[error("{0}")]
     Invalid(String),
-    /// The role cannot be created or changed like this.
     #[error(transparent)]
     Refused(#[from] OpError),
     #[error("the database refused: {0}")]
     Database(#[from] sqlx::Error),
 }
 
-/// Runs the command and prints its result, or its error on standard error: exit code 0 or 1.
+/// Runs the command and prints its result. Exit code: 0 or 1.
 pub async fn run(pool: &PgPool, args: RoleArgs) -> ExitCode {
     match execute(pool, args).await {
         Ok(output) => finish(&output),
@@ -103,7 +101,6 @@ pub async fn run(pool: &PgPool, args: RoleArgs) -> ExitCode {
     }
 }
 
-/// Runs the command and returns its output.
 pub async fn execute(pool: &PgPool, args: RoleArgs) -> Result<String, CommandError> {
     match args.command {
         RoleCommand::Create(CreateArgs { role_id, scopes, description }) => {

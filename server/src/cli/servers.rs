@@ -1,4 +1,4 @@
-//! `tenure server`: the servers of the database, and the queues that each schedules.
+//! `tenure server`.
 
 use std::process::ExitCode;
 

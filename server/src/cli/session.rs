@@ -1,4 +1,4 @@
-//! `tenure session`: sessions of workers, and commands for them.
+//! `tenure session`.
 
 use std::process::ExitCode;
 

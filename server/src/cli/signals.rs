@@ -10,12 +10,12 @@ use nix::sys::signal::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// As in shells, a process stopped by a signal exits with this plus the signal's number.
+/// As in shells: the exit code is this plus the signal's number.
 const STOPPED_BY: i32 = 128;
-/// Time for running work to be dropped after the second signal, before the process exits.
+/// Time for running work to be dropped after the second signal.
 const DROP_MAX: Duration = Duration::from_secs(1);
 
-/// Requests made by the signals of this process.
+/// Requests by signals.
 #[derive(Clone, Default)]
 pub(super) struct Asked {
     /// Orderly end: the first SIGTERM, SIGINT or SIGHUP.
@@ -23,20 +23,19 @@ pub(super) struct Asked {
     /// Immediate end: the second SIGTERM or SIGINT. Running work is dropped, because dropping an
     /// embedded PostgreSQL asks it to stop.
     pub(super) stop_at_once: CancellationToken,
-    /// The number of the last signal.
     last: Arc<AtomicI32>,
 }
 
 impl Asked {
-    /// Exit code of a process that was stopped before it was done.
+    /// Exit code of a process stopped before it was done.
     pub(super) fn exit_code(&self) -> ExitCode {
         let last = STOPPED_BY + self.last.load(Ordering::Relaxed);
         ExitCode::from(u8::try_from(last).expect("signals have numbers up to 64"))
     }
 }
 
-/// Exits the process at the first SIGTERM or SIGINT, for commands without clean-up. A process that
-/// a signal kills has no exit code.
+/// Exits at the first SIGTERM or SIGINT, for commands without clean-up. A process that a signal
+/// kills has no exit code.
 pub(super) fn exit_at_once() -> io::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     // A background command of a script must outlive the Ctrl-C of its terminal.
@@ -59,8 +58,8 @@ async fn received(signal: &mut Option<tokio::signal::unix::Signal>) {
     }
 }
 
-/// Makes signals request the end of the process instead of ending it. SIGHUP never hurries the
-/// end: a closing terminal may send several, even to a draining server.
+/// Turns signals into requests to end. SIGHUP never hurries the end: a closing terminal may send
+/// several, even to a draining server.
 pub(super) fn listen() -> io::Result<Asked> {
     let asked = Asked::default();
     let Asked { stop, stop_at_once, last } = asked.clone();
@@ -88,8 +87,8 @@ pub(super) fn listen() -> io::Result<Asked> {
     Ok(asked)
 }
 
-/// True if the process was started to ignore this signal. Only Linux shows it without unsafe code;
-/// elsewhere false.
+/// True if the process was started to ignore this signal. Always false outside Linux, where only
+/// unsafe code could tell.
 fn is_ignored(signal: Signal) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

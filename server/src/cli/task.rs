@@ -1,4 +1,4 @@
-//! `tenure task`: creates tasks, waits for them, shows, explains and changes them.
+//! `tenure task`.
 
 mod command;
 mod create;
@@ -183,7 +183,6 @@ pub struct ListArgs {
 }
 
 impl ListArgs {
-    /// True if a task of the group matches all filters.
     fn has(&self, entry: &Value) -> bool {
         let state = field(entry, "/status/state");
         let name = field(entry, "/task/metadata/name");
@@ -218,9 +217,8 @@ fn parse_state(text: &str) -> Result<TaskState, String> {
     serde_json::from_value(json!(text)).map_err(|_| rule())
 }
 
-/// Rearranges arguments so that ids beginning with a dash are not parsed as options. Commands with
-/// one id configure clap to accept them; with several ids, clap would then take options for ids
-/// too.
+/// Rearranges ids beginning with a dash, which clap would parse as options. Commands with one id
+/// configure clap to accept them; with several ids, clap would then take options for ids too.
 #[must_use]
 pub fn shelter_ids(args: Vec<OsString>) -> Vec<OsString> {
     let text = |word: &OsString| word.to_str().unwrap_or_default().to_owned();
@@ -241,8 +239,7 @@ pub fn shelter_ids(args: Vec<OsString>) -> Vec<OsString> {
     [others, vec!["--".into()], ids, behind.into_iter().skip(1).collect()].concat()
 }
 
-/// Returns the subcommand of `tenure task`: the first word after it that is neither an option nor
-/// an option's value.
+/// Returns the subcommand of `tenure task`.
 pub(crate) fn verb(args: &[OsString]) -> Option<String> {
     let mut is_value = false;
     let words = args.iter().map(|word| word.to_string_lossy().into_owned());
@@ -282,7 +279,6 @@ fn repeat_after(args: Vec<OsString>) -> Vec<OsString> {
     repeated
 }
 
-/// Runs the command. Waiting succeeds if every task was completed.
 pub async fn run(server: &Server, command: TaskCommand) -> Result<ExitCode, CommandError> {
     let refused = |error| server.error(&error);
     match command {
@@ -293,7 +289,7 @@ pub async fn run(server: &Server, command: TaskCommand) -> Result<ExitCode, Comm
         TaskCommand::Wait { tasks } => {
             let known = Outlook::new(server);
             known.read(&tasks).await?;
-            // The server has answered, so from now on it may be away for a while.
+            // Having answered once, the server may be away for a while.
             let server = &server.patient();
             let outlook = known.asking(server);
             for group in outlook.groups(&tasks).into_iter().take(progress::LINES_MAX) {
@@ -312,7 +308,7 @@ pub async fn run(server: &Server, command: TaskCommand) -> Result<ExitCode, Comm
         TaskCommand::Why { task } => {
             let answer = server.client.why(task).await.map_err(refused)?;
             let why = serde_json::from_value(answer.clone()).map_err(|error| server.strange(&error))?;
-            // The sentences contain foreign text, such as the reason of a pause.
+            // Contains foreign text, such as the reason of a pause.
             let sentences = words(&why).into_iter().map(|sentence| sentence.replace(char::is_control, "\u{fffd}"));
             server.print(&answer, |_| sentences.collect::<Vec<_>>().join("\n"))?;
         }
@@ -347,7 +343,7 @@ pub async fn run(server: &Server, command: TaskCommand) -> Result<ExitCode, Comm
     Ok(ExitCode::SUCCESS)
 }
 
-/// Changes one task after the other. Changes made before a refusal remain and are printed.
+/// Changes tasks one after the other. Changes made before a refusal remain and are printed.
 async fn change(server: &Server, tasks: Vec<TaskId>, change: TaskChange) -> Result<(), CommandError> {
     let mut answers = Vec::new();
     let mut failure = None;
@@ -375,7 +371,6 @@ fn runs(entry: &Value) -> String {
     entries(&entry["status"], "runs").len().to_string()
 }
 
-/// Why the last run ended, or a dash.
 fn reason(entry: &Value) -> String {
     entries(&entry["status"], "runs").last().map_or_else(|| "-".to_owned(), |run| field(run, "/reasonResolved"))
 }

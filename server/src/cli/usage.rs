@@ -1,4 +1,4 @@
-//! Errors of the command line, each as one line.
+//! Errors of the command line in one line each.
 
 use std::error::Error as _;
 use std::ffi::OsString;
@@ -19,7 +19,6 @@ pub enum Usage {
 }
 
 impl Usage {
-    /// Converts clap's message of several lines into one.
     pub(super) fn from_clap(error: &clap::Error, args: &[OsString]) -> Self {
         let context = |kind| error.get(kind).map(one_value);
         let argument = context(ContextKind::InvalidArg).unwrap_or_default();
@@ -61,7 +60,6 @@ impl Usage {
         }
     }
 
-    /// Prints the text to its stream and returns the exit code.
     #[must_use]
     pub fn report(&self) -> u8 {
         match self {
@@ -86,8 +84,7 @@ impl From<SettingError> for Usage {
     }
 }
 
-/// Suggests the correction if `tenure task create` or `tenure task run` lacks the two dashes before
-/// the command to run.
+/// Suggests the missing two dashes before the command of `tenure task create` or `run`.
 fn command_without_dashes(args: &[OsString]) -> Option<String> {
     let verb = task::verb(args).filter(|verb| matches!(verb.as_str(), "create" | "run"))?;
     (!args.iter().any(|word| word == "--")).then(|| {
@@ -97,7 +94,6 @@ fn command_without_dashes(args: &[OsString]) -> Option<String> {
     })
 }
 
-/// Returns clap's values without its quotes and colours.
 fn one_value(value: &ContextValue) -> String {
     match value {
         ContextValue::Strings(values) => values.join(", "),
@@ -105,14 +101,13 @@ fn one_value(value: &ContextValue) -> String {
     }
 }
 
-/// Returns the command that a message of clap's concerns, such as `tenure queue policy`, from its
-/// usage line.
+/// Extracts a command such as `tenure queue policy` from clap's usage line.
 fn command_of(text: &str) -> String {
     let usage = text.lines().find_map(|line| line.strip_prefix("Usage: ")).unwrap_or("tenure");
     usage.split_whitespace().take_while(|word| !word.starts_with(['[', '<'])).collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the part of a message before clap's usage and hints.
+/// Cuts clap's usage and hints off.
 fn first_paragraph(text: &str) -> String {
     text.split("\n\n").next().unwrap_or(text).trim_start_matches("error: ").to_owned()
 }

@@ -6,13 +6,11 @@ use tenure_api::dates::Timestamp;
 
 use crate::config::parse_duration;
 
-/// The longest duration ahead. The server's limits are lower, and a longer one would overflow the
-/// date.
+/// The server's limits are lower, and a longer time would overflow the date.
 const AHEAD_MAX: TimeDelta = TimeDelta::days(36_500);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
-    /// A duration from now.
     In(TimeDelta),
     At(Timestamp),
 }

@@ -1,5 +1,4 @@
-//! `tenure group show --watch`: a line for each change of a group, until no further change is
-//! possible.
+//! `tenure group show --watch`: a line for each change of a group.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
@@ -16,19 +15,18 @@ use crate::cli::print::complain;
 use crate::cli::task::outlook::Outlook;
 use crate::cli::task::progress::announce;
 
-/// Pauses between two reads of the group; reading many tasks may take long.
+/// Reading many tasks may take long.
 const LOOK_CYCLE: DutyCycle = DutyCycle::new(10, Duration::from_secs(3), Duration::from_secs(10));
-/// Largest number of tasks named as unable to run.
 const NAMED_MAX: usize = 20;
 
-/// Shows the progress of a group until every task is resolved or certain not to run. Returns the
+/// Shows the progress of a group until each task is resolved or certain not to run. Returns the
 /// exit code and the group's final state.
 pub(super) async fn watch(server: &Server, group: TaskGroupId) -> Result<(ExitCode, Value), CommandError> {
     announce(server, group);
     let patient = server.patient();
     let outlook = Outlook::new(&patient);
     let once = server.client.with_retry_policy(RetryPolicy::never());
-    // A wrong address is reported at once. Later the server may be away for a while.
+    // Report a wrong address at once. Later the server may be away for a while.
     let mut first = Some(server.client.list_group(group).await.map_err(|error| server.error(&error))?);
     let mut line = Line { shown: String::new(), rewrites: std::io::stderr().is_terminal() };
     loop {
@@ -56,8 +54,8 @@ pub(super) async fn watch(server: &Server, group: TaskGroupId) -> Result<(ExitCo
     }
 }
 
-/// Returns none while tasks can still change by themselves; otherwise, for each task without a run,
-/// the reason why it cannot run.
+/// None while tasks can still change by themselves; otherwise the reason why each task without a
+/// run cannot run.
 async fn ended(outlook: &Outlook<'_>, tasks: &[Value]) -> Result<Option<Vec<String>>, CommandError> {
     let state = |task: &Value| field(task, "/status/state");
     if tasks.iter().any(|task| matches!(state(task).as_str(), "pending" | "running")) {
@@ -73,7 +71,7 @@ async fn ended(outlook: &Outlook<'_>, tasks: &[Value]) -> Result<Option<Vec<Stri
     Ok(Some(lines))
 }
 
-/// Formats progress: `3 of 5 tasks have ended: 2 completed, 1 failed, 1 pending, 1 running`.
+/// Example: `3 of 5 tasks have ended: 2 completed, 1 failed, 1 pending, 1 running`.
 fn summary(tasks: &[Value]) -> String {
     let counts = states(tasks);
     let ended: usize = ["completed", "failed", "exception"].iter().filter_map(|state| counts.get(*state)).sum();
@@ -81,7 +79,6 @@ fn summary(tasks: &[Value]) -> String {
     format!("{ended} of {} tasks have ended: {}", tasks.len(), parts.join(", "))
 }
 
-/// One line, rewritten on a terminal.
 struct Line {
     shown: String,
     rewrites: bool,
@@ -94,7 +91,6 @@ impl Line {
         }
         let mut out = std::io::stderr().lock();
         let written = if self.rewrites { write!(out, "\r\x1b[2K{line}") } else { writeln!(out, "{line}") };
-        // A failure to show progress does not end the command.
         drop(written.and_then(|()| out.flush()));
         self.shown = line;
     }

@@ -1,4 +1,4 @@
-//! `tenure queue keys` and `tenure queue key`: usage of a queue's keys, and rules for single keys.
+//! `tenure queue keys` and `tenure queue key`.
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};

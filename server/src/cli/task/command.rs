@@ -1,4 +1,4 @@
-//! `tenure task command`: commands for the worker of a task.
+//! `tenure task command`.
 
 use std::process::ExitCode;
 
@@ -31,7 +31,6 @@ fn parse_word(word: &str) -> Result<Word, String> {
     found.copied().ok_or_else(|| format!("choose one of {}", all()))
 }
 
-/// Sends the command, or shows the pending one.
 pub(super) async fn command(server: &Server, args: &CommandArgs) -> Result<ExitCode, CommandError> {
     let CommandArgs { task, command, until } = *args;
     let refused = |error| server.error(&error);
@@ -43,7 +42,7 @@ pub(super) async fn command(server: &Server, args: &CommandArgs) -> Result<ExitC
         None => match server.client.get_task_command(task).await.map_err(refused)? {
             Some(of_task) => of_task,
             None => {
-                // The answer for a missing task is the same; the status tells both cases apart.
+                // Distinguishes a missing task from a missing command.
                 server.client.status(task).await.map_err(refused)?;
                 return Err(CommandError::Refused(format!("no command for task {task} waits")));
             }

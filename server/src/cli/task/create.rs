@@ -12,7 +12,6 @@ use crate::cli::http::{CommandError, Server, entries, field};
 use crate::cli::input;
 use crate::cli::print::table;
 
-/// Creates the tasks, and waits for them if requested.
 pub(super) async fn create(server: &Server, args: CreateArgs) -> Result<ExitCode, CommandError> {
     let body = match &args.file {
         Some(file) => input::read_json("--file", file)?,
@@ -23,8 +22,7 @@ pub(super) async fn create(server: &Server, args: CreateArgs) -> Result<ExitCode
     let mut answer = server.client.create_tasks(&body, &key).await.map_err(|error| server.error(&error))?;
     let mut code = ExitCode::SUCCESS;
     if args.wait {
-        // Announced before the wait, which may take hours and be interrupted; the page shows more
-        // than these lines.
+        // Announced first: the wait may take hours and be interrupted.
         if let Ok(group) = field(&answer, "/taskGroupId").parse() {
             progress::announce(server, group);
         }
@@ -54,7 +52,6 @@ pub(super) async fn create(server: &Server, args: CreateArgs) -> Result<ExitCode
     Ok(code)
 }
 
-/// Builds the task described by the arguments, for a worker that runs commands.
 pub(super) fn definition(args: &CreateArgs, deadline: Option<Timestamp>) -> Value {
     let mut body = json!({ "taskQueueId": args.queue, "payload": { "command": [args.command] } });
     if let Some(name) = &args.name {

@@ -1,5 +1,5 @@
-//! Prints the output of a task's command: from the live log while it runs, afterwards from the
-//! uploaded artifact.
+//! Prints the output of a task's command: the live log while it runs, afterwards the uploaded
+//! artifact.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom};
@@ -22,19 +22,16 @@ use crate::cli::print::complain;
 
 /// How long one request waits for a run to start.
 const LOOK_SECONDS: u32 = 3;
-/// Pause before a cut stream is reopened.
 const OPEN_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Transient failures in a row before giving up.
 const FAILURES_MAX: u32 = 60;
-/// Bytes copied at once.
 const PIECE: usize = 64 << 10;
 
-/// Prints the log of a run.
 pub(super) async fn logs(server: &Server, args: &LogArgs) -> Result<ExitCode, CommandError> {
     if server.json {
         return Err(CommandError::Usage("--json: a log is printed as it is; leave it out".to_owned()));
     }
-    // A wrong address is reported at once; a server that has answered may be away for a while.
+    // Report a wrong address at once; a server that has answered may be away for a while.
     look(server, args.task, 0).await?;
     let server = &server.patient();
     let run = match args.run {
@@ -60,8 +57,7 @@ async fn last_run(server: &Server, args: &LogArgs) -> Result<RunId, CommandError
     }
 }
 
-/// Returns the status of a task and whether it is resolved, after waiting up to `seconds` for the
-/// end.
+/// Returns the status and whether the task is resolved, after waiting up to `seconds` for its end.
 pub(super) async fn look(server: &Server, task: TaskId, seconds: u32) -> Result<(Status, bool), CommandError> {
     let answer = server.client.wait_for_task(task, seconds).await.map_err(|error| server.error(&error))?;
     let resolved = answer["resolved"] == Value::Bool(true);
@@ -69,7 +65,7 @@ pub(super) async fn look(server: &Server, task: TaskId, seconds: u32) -> Result<
     Ok((status, resolved))
 }
 
-/// Prints the log of a run; with `follow`, until the run has ended. False if it has no log.
+/// Prints the log of a run; with `follow`, to the run's end. False if it has no log.
 pub(super) async fn print_run(
     server: &Server,
     task: TaskId,
@@ -90,8 +86,8 @@ pub(super) async fn print_run(
         if state != RunState::Pending {
             let shown = (&mut printed, &mut *sink);
             match print_stream(server, task, run, shown, follow && !ended, &mut failures).await {
-                // The live log was deleted after the status was read: the run has ended, and its
-                // worker may have stored the log before.
+                // Deleted after the status was read: the run has ended, and its worker may have
+                // stored the log before.
                 Ok(true) if print_artifact(server, task, run, &printed, sink).await.unwrap_or(false) => {
                     return Ok(true);
                 }
@@ -119,7 +115,7 @@ fn is_missing(error: &Error) -> bool {
     error.status() == Some(404) && !error.is_unclear()
 }
 
-/// True if everything requested was printed. After a failure it was not: a cut stream is read on.
+/// True if everything requested was printed. After a failure, a cut stream is read on.
 fn is_over(state: RunState, follow: bool, failures: u32) -> bool {
     failures == 0 && (has_ended(state) || !follow)
 }
@@ -135,9 +131,8 @@ fn no_run(task: TaskId, run: RunId) -> CommandError {
     CommandError::Refused(format!("there is no run {run} of task {task}"))
 }
 
-/// Prints a live log from the offset on and advances the offset. True if the log was deleted
-/// meanwhile. An opened stream resets the count of failures, since a stream is also cut when the
-/// task is silent.
+/// Prints a live log from the offset on and advances it. True if the log was deleted meanwhile. An
+/// opened stream resets the failures, since a silent task's stream is cut too.
 async fn print_stream(
     server: &Server,
     task: TaskId,
@@ -156,16 +151,15 @@ async fn print_stream(
     Ok(printed.end_stream())
 }
 
-/// The part of a log that was printed.
 #[derive(Default)]
 struct Printed {
-    /// Offset in the live log at which to continue.
+    /// Next offset in the live log.
     offset: u64,
-    /// Printed bytes; fewer than the offset if parts of the live log are missing.
+    /// Printed bytes; fewer than the offset if the live log lacks parts.
     length: u64,
     /// Digest of everything but the tail.
     digest: Sha256,
-    /// The last bytes, up to the length of the line that marks a deleted log.
+    /// The last bytes, up to the length of the line marking a deleted log.
     tail: Vec<u8>,
 }
 
@@ -178,8 +172,7 @@ impl Printed {
         self.tail.drain(..before);
     }
 
-    /// Handles the end of a stream. True if its last line says that its log was deleted; the stored
-    /// log continues before that line.
+    /// True if the last line marks a deleted log; the stored log continues before it.
     fn end_stream(&mut self) -> bool {
         let deleted = self.tail == deleted_line().as_bytes();
         if deleted {
@@ -189,9 +182,8 @@ impl Printed {
         deleted
     }
 
-    /// True if a file begins with the printed bytes; the next read then continues after them. It
-    /// need not: the stored log may have been shortened, or be complete where the live log lacked
-    /// parts.
+    /// True if a file begins with the printed bytes; the next read continues after them. The stored
+    /// log may differ: shortened, or complete where the live log lacked parts.
     fn begins(&self, file: &mut File) -> std::io::Result<bool> {
         let (mut digest, mut left, mut piece) = (Sha256::new(), self.length, vec![0; PIECE]);
         while left > 0 {
@@ -211,7 +203,7 @@ impl Printed {
 }
 
 /// Prints the uploaded log from the printed part on, or all of it if it does not begin with that
-/// part. False if none was uploaded.
+/// part. False if none exists.
 async fn print_artifact(
     server: &Server,
     task: TaskId,
@@ -227,7 +219,6 @@ async fn print_artifact(
         Err(error) => return Err(server.error(&error)),
     };
     match print_rest(&mut stored, printed, sink) {
-        // A reader that closed the pipe needs no more.
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             Err(CommandError::Refused(format!("the log cannot be written: {error}")))
         }
@@ -252,9 +243,8 @@ fn print_rest(stored: &mut File, printed: &Printed, sink: &mut Sink) -> std::io:
     }
 }
 
-/// Prints the logs of all runs of a task, one after the other, until the task is resolved: command
-/// output to standard output, lines of the worker to standard error. A log that cannot be shown is
-/// no error.
+/// Prints the logs of all runs until the task is resolved: command output to standard output, lines
+/// of the worker to standard error. A log that cannot be shown is no error.
 pub(super) async fn follow_task(server: &Server, task: TaskId) -> Result<(), CommandError> {
     let mut printed = None;
     loop {
@@ -267,7 +257,6 @@ pub(super) async fn follow_task(server: &Server, task: TaskId) -> Result<(), Com
                 }
                 let mut sink = if server.json { Sink::Aside } else { Sink::Sorted(LineSorter::default()) };
                 let shown = print_run(server, task, run, true, &mut sink).await;
-                // A reader that is gone needs no more.
                 drop(sink.end());
                 if let Err(error) = shown {
                     let why = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
@@ -287,8 +276,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns the rest of a stored log after the part that a stream has printed; none if it does
-    /// not begin with that part.
+    /// Rest of a stored log after a stream's output; none if it begins differently.
     fn rest(stored: &str, stream: &str, piece: usize) -> Option<String> {
         let mut from = tempfile::tempfile().unwrap();
         from.write_all(stored.as_bytes()).unwrap();

@@ -1,8 +1,7 @@
 //! Finds awaited tasks that can never run by themselves, and the task that prevents it.
 //!
-//! The server reports this only for a task whose own dependency has failed. This module also
-//! reports the tasks behind it, which all wait for a task that will not be completed. Each task is
-//! requested at most once per check, however many others wait for it.
+//! The server reports this only for a task whose own dependency has failed. This module also covers
+//! the tasks behind it. It requests each task at most once per check.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -19,20 +18,18 @@ use tenure_domain::verdict::ended;
 
 use crate::cli::http::{CommandError, Server};
 
-/// Limit of tasks examined per awaited task. The rest of a longer chain is examined once its
-/// beginning has ended.
+/// Tasks examined per awaited task. The rest of a longer chain is examined once its beginning has
+/// ended.
 const LOOKED_AT_MAX: usize = 1_000;
 /// Maximal age of a cached answer.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(3);
-/// Definitions read concurrently.
 const READS_MAX: usize = 20;
-/// Characters of an id shown beside a name.
 const ID_SHOWN: usize = 8;
 
 /// The parts of a task's definition that matter to the tasks waiting for it.
 #[derive(Debug, Clone, Default)]
 pub struct Definition {
-    /// None if the task has no name or the caller may not read it.
+    /// None if unnamed or unreadable for the caller.
     pub name: Option<String>,
     pub group: Option<TaskGroupId>,
     /// True if each dependency must be completed, not just resolved.
@@ -49,13 +46,12 @@ impl Definition {
     }
 }
 
-/// The cached state of a task without a run.
 #[derive(Debug, Clone)]
 struct Look {
     at: Instant,
-    /// Describes the task whose end keeps this one from ever running.
+    /// The task whose end keeps this one from ever running.
     culprit: Option<String>,
-    /// Its dependencies that have no run either.
+    /// Dependencies without a run.
     unscheduled: Vec<TaskId>,
 }
 
@@ -76,13 +72,11 @@ impl<'a> Outlook<'a> {
         Outlook { server, definitions: self.definitions, looks: self.looks }
     }
 
-    /// Stores a name that is already known.
     pub fn name(&self, task: TaskId, name: &str) {
         let definition = Definition { name: plain(name), group: None, all_completed: false };
         self.definitions.borrow_mut().entry(task).or_insert(definition);
     }
 
-    /// Reads the definitions of tasks.
     pub async fn read(&self, tasks: &[TaskId]) -> Result<(), CommandError> {
         stream::iter(tasks)
             .map(|&task| self.definition(task))
@@ -92,7 +86,7 @@ impl<'a> Outlook<'a> {
         Ok(())
     }
 
-    /// Returns the distinct groups of these tasks, as far as their definitions were read.
+    /// Returns the distinct groups of these tasks, as far as known.
     pub fn groups(&self, tasks: &[TaskId]) -> Vec<TaskGroupId> {
         let definitions = self.definitions.borrow();
         let mut groups: Vec<TaskGroupId> = Vec::new();
@@ -119,7 +113,7 @@ impl<'a> Outlook<'a> {
         definitions.get(&task).and_then(|definition| definition.name.clone()).unwrap_or_else(|| task.to_string())
     }
 
-    /// Returns why a task without a run will never have one by itself, if that is certain.
+    /// Returns why a task will certainly never have a run by itself.
     pub async fn never(&self, task: TaskId) -> Result<Option<String>, CommandError> {
         let (mut open, mut seen) = (vec![task], HashSet::from([task]));
         while let Some(next) = open.pop() {
@@ -158,7 +152,7 @@ impl<'a> Outlook<'a> {
         Ok(look)
     }
 
-    /// Describes the task whose end keeps `task` from running, as a sentence without a full stop.
+    /// Describes the task whose end keeps `task` from running, without a full stop.
     async fn culprit(&self, task: TaskId, awaited: &[AwaitedTask]) -> Result<String, CommandError> {
         // The server sorts such a task first.
         let Some(AwaitedTask { task_id, state }) = awaited.first() else {
@@ -179,7 +173,7 @@ impl<'a> Outlook<'a> {
         Ok(last.map_or(label.clone(), |run| format!("{label} {}", ended(run.state, run.reason_resolved))))
     }
 
-    /// Returns the definition of a task, as far as the caller may read it.
+    /// Returns a definition, as far as the caller may read it.
     async fn definition(&self, task: TaskId) -> Result<Definition, CommandError> {
         let known = self.definitions.borrow().get(&task).filter(|definition| definition.group.is_some()).cloned();
         if let Some(definition) = known {
@@ -197,7 +191,6 @@ impl<'a> Outlook<'a> {
     }
 }
 
-/// Removes control characters from a name.
 fn plain(name: &str) -> Option<String> {
     let name: String = name.chars().filter(|character| !character.is_control()).collect();
     Some(name.trim().to_owned()).filter(|name| !name.is_empty())

@@ -13,20 +13,17 @@ use super::shown;
 use crate::cli::http::{CommandError, Server, field};
 use crate::cli::print::complain;
 
-/// Tasks waited for concurrently.
 const WAITS_MAX: usize = 100;
-/// Duration of one request, and thus the interval at which intermediate states are shown.
+/// Duration of one request: the interval between intermediate states.
 const LOOK_SECONDS: u32 = 3;
 /// More tasks than this do not fit on a screen.
 pub const LINES_MAX: usize = 20;
 
-/// Prints the address of a group's page.
 pub fn announce(server: &Server, group: TaskGroupId) {
     complain(&format!("group {group}  {}/group/{group}", server.client.root_url()));
 }
 
-/// Waits until all tasks are resolved or certain not to run, and returns their answers in order.
-/// For a task that cannot run, prints a line with the reason.
+/// Waits until all tasks are resolved or certain not to run. Prints why a task cannot run.
 pub async fn wait(server: &Server, outlook: &Outlook<'_>, tasks: &[TaskId]) -> Result<Vec<Value>, CommandError> {
     let screen = RefCell::new(Screen::new(tasks.len()));
     let waited: Vec<Waited> = stream::iter(tasks.iter().enumerate())
@@ -75,7 +72,7 @@ async fn wait_for_one(
     }
 }
 
-/// Describes a task's state, or its verdict, which begins with the outcome.
+/// The state, or a verdict that begins with the outcome.
 fn words(server: &Server, answer: &Value, resolved: bool) -> String {
     let state = field(answer, "/status/state");
     let runs = answer["status"]["runs"].as_array().map_or(0, Vec::len);
@@ -89,7 +86,6 @@ fn words(server: &Server, answer: &Value, resolved: bool) -> String {
 struct Screen {
     lines: Vec<String>,
     rewrites: bool,
-    /// Lines on the screen that can be rewritten.
     drawn: usize,
 }
 
@@ -104,7 +100,6 @@ impl Screen {
             return;
         }
         self.lines[n] = line;
-        // A failure to show progress does not end the wait.
         drop(self.write(n));
     }
 

@@ -12,10 +12,9 @@ use super::{CreateArgs, logs};
 use crate::cli::http::{CommandError, Server, field};
 use crate::cli::print::complain;
 
-/// How long one request waits for a task to become pending.
 const LOOK_SECONDS: u32 = 3;
 
-/// Creates a task, prints its log while it runs, and returns the exit code of its command. With
+/// Creates a task, prints its log while it runs, and returns its command's exit code. With
 /// `--json`, the result is the task's end as in `wait`, and the log goes to standard error.
 pub(super) async fn run(server: &Server, args: &CreateArgs) -> Result<ExitCode, CommandError> {
     let refused = |error: tenure_client::Error| server.error(&error);
@@ -64,7 +63,7 @@ async fn wait_for_a_run(server: &Server, task: TaskId) -> Result<Option<String>,
     }
 }
 
-/// Returns the command's exit code, if it is known and agrees with the task's state.
+/// The command's exit code, if it is known and agrees with the task's state.
 fn exit_code(state: TaskState, report: &Report) -> ExitCode {
     match (state, report.exit_code) {
         (TaskState::Completed, _) => ExitCode::SUCCESS,

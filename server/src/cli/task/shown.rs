@@ -8,17 +8,16 @@ use tenure_domain::verdict::{Report, verdict};
 use crate::cli::http::{CommandError, Server, entries, field};
 use crate::cli::print::{plain, table};
 
-/// Characters shown of a checkpoint, which may have 64 KiB.
+/// Shown characters of a checkpoint, which may have 64 KiB.
 const CHECKPOINT_CHARS: usize = 400;
 
-/// Returns the verdict on a task from an answer and the result of its last run, which may be null.
+/// `result` is that of the last run, and may be null.
 pub fn verdict_of(server: &Server, answer: &Value, result: &Value) -> Option<String> {
     let status: Status = serde_json::from_value(answer["status"].clone()).ok()?;
     Some(verdict(&status, &Report::of(result), server.client.now().time()))
 }
 
-/// Reads a task with its artifacts and the result of its last run, as far as the caller may read
-/// them.
+/// Reads a task, its artifacts and its last result, as far as the caller may.
 pub async fn read(server: &Server, task: TaskId) -> Result<Value, CommandError> {
     let refused = |error: tenure_client::Error| server.error(&error);
     let client = &server.client;
@@ -53,7 +52,6 @@ pub async fn read(server: &Server, task: TaskId) -> Result<Value, CommandError> 
     Ok(answer)
 }
 
-/// Returns the beginning of the checkpoint and the time of its last update.
 fn checkpoint(answer: &Value) -> Option<String> {
     let text = plain(&answer.pointer("/checkpoint/checkpoint")?.to_string());
     let mut shown: String = text.chars().take(CHECKPOINT_CHARS).collect();
@@ -64,7 +62,7 @@ fn checkpoint(answer: &Value) -> Option<String> {
     Some(format!("{shown}  (run {run}, {updated})"))
 }
 
-/// Formats an answer of [`read`] for people.
+/// Formats the result of [`read`].
 pub fn details(server: &Server, answer: &Value) -> String {
     let verdict = verdict_of(server, answer, &answer["result"]).unwrap_or_else(|| field(answer, "/status/state"));
     let dependencies: Vec<&str> = entries(&answer["task"], "dependencies").iter().filter_map(Value::as_str).collect();

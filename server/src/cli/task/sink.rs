@@ -6,13 +6,12 @@ use tenure_api::live_log::{SERVER_MARK, WORKER_MARK};
 
 use crate::cli::print::{print_bytes, print_bytes_aside};
 
-/// Receives the pieces of a log in order.
 pub(super) enum Sink {
     /// The whole log is the result.
     Whole,
-    /// The result is an answer of the server; the log goes to standard error.
+    /// The log goes to standard error; the result is an answer of the server.
     Aside,
-    /// The output of the command is the result; lines of the worker and the server go to standard
+    /// Command output goes to standard output; lines of the worker and the server to standard
     /// error.
     Sorted(LineSorter),
 }
@@ -26,7 +25,7 @@ impl Sink {
         }
     }
 
-    /// Prints the held-back bytes. Call it at the end of a log, and before a log is printed again.
+    /// Prints the held-back bytes. Call it at the end of a log.
     pub(super) fn end(&mut self) -> io::Result<()> {
         match self {
             Self::Whole | Self::Aside => Ok(()),
@@ -112,8 +111,7 @@ fn add_to(parts: &mut Vec<Part>, marked: bool, bytes: &[u8]) {
 mod tests {
     use super::*;
 
-    /// Returns the standard output and the standard error for a log that comes in pieces of this
-    /// length.
+    /// Splits a log, fed in pieces of this length, into standard output and standard error.
     fn sorted(log: &str, piece: usize) -> (String, String) {
         let (mut sorter, mut out, mut aside) = (LineSorter::default(), Vec::new(), Vec::new());
         let mut parts: Vec<Part> = log.as_bytes().chunks(piece).flat_map(|piece| sorter.add(piece)).collect();

@@ -1,4 +1,4 @@
-//! The calls of a case's workers, all as one client.
+//! Calls of a case's workers, all as one client.
 
 use std::time::Duration;
 
@@ -18,18 +18,15 @@ use crate::cli::http::{CommandError, Server, entries};
 
 const QUEUE_API: &str = "/api/queue/v1";
 const EVENTS: &str = "/api/tenure/v1/events";
-/// Events of one page: the server's maximum.
+/// The server's maximum.
 const PAGE: u16 = 1_000;
-/// The exchanges that emit ends of runs.
+/// Exchanges with ends of runs.
 const ENDS: &str = "task-completed,task-failed,task-exception";
-/// The worker group of all workers.
 const GROUP: &str = "tenure-verify";
-/// The status of an accepted call.
 pub const OK: u16 = 200;
-/// The status of a late call: the run is another worker's, or has ended.
+/// Status of a late call: the run is another worker's, or has ended.
 pub const CONFLICT: u16 = 409;
 
-/// Calls the verified server.
 pub struct Calls<'a> {
     server: &'a Server,
 }
@@ -51,14 +48,14 @@ impl<'a> Calls<'a> {
         self.server.client.delete_queue_policy(queue).await.map(drop).map_err(|error| self.error(&error))
     }
 
-    /// Creates the task; the idempotency key makes retries harmless.
+    /// The idempotency key makes retries harmless.
     pub async fn create(&self, body: &Value) -> Result<Status, CommandError> {
         let key = uuid::Uuid::new_v4().to_string();
         let answer = self.server.client.create_tasks(body, &key).await.map_err(|error| self.error(&error))?;
         self.read(answer["tasks"][0]["status"].clone())
     }
 
-    /// Starts a session with this weight that lives for `ttl` seconds after a renewal.
+    /// `ttl` is in seconds, from each renewal.
     pub async fn start_session(
         &self,
         queue: &TaskQueueId,
@@ -72,14 +69,13 @@ impl<'a> Calls<'a> {
         self.server.client.start_session(&start).await.map_err(|error| self.error(&error))
     }
 
-    /// Sets the capacity of a session to 0, so that it is assigned no more runs.
+    /// Sets a session's capacity to 0, against further assignments.
     pub async fn take_no_more(&self, session: SessionId) -> Result<(), CommandError> {
         let none = RenewSessionRequest { capacity: Some(0), ..RenewSessionRequest::default() };
         self.server.client.renew_session(session, &none).await.map(drop).map_err(|error| self.error(&error))
     }
 
-    /// Waits for the run of this task that is assigned to a session. Returns it with the deadline
-    /// for its acceptance.
+    /// Waits for the assignment of this task to a session. Returns its run and acceptance deadline.
     pub async fn assigned(
         &self,
         session: SessionId,
@@ -93,7 +89,7 @@ impl<'a> Calls<'a> {
         }))
     }
 
-    /// Accepts a run as this worker. Returns the end of its claim, or the status of a refusal.
+    /// Returns the end of the claim, or the status of a refusal.
     pub async fn accept(
         &self,
         task: TaskId,
@@ -110,8 +106,7 @@ impl<'a> Calls<'a> {
         }
     }
 
-    /// Replaces the scheduler of a queue. Returns the start of the new scheduler's term; none if no
-    /// server took over.
+    /// Returns the start of the new scheduler's term; none if no server took over.
     pub async fn replace_scheduler(&self, queue: &TaskQueueId) -> Result<Option<Timestamp>, CommandError> {
         let replaced = self.server.client.replace_scheduler(queue).await.map_err(|error| self.error(&error))?;
         let SchedulerReplaced { term, .. } = self.read(replaced)?;
@@ -121,13 +116,11 @@ impl<'a> Calls<'a> {
         Ok(terms.find(|one| one.task_queue_id == *queue && one.term == term).map(|one| one.since))
     }
 
-    /// Ends a session, or does nothing if it has ended.
     pub async fn close_session(&self, session: SessionId) -> Result<(), CommandError> {
         self.server.client.close_session(session).await.map(drop).map_err(|error| self.error(&error))
     }
 
-    /// Claims work as this worker, in its session if it has one. Returns a run and the end of its
-    /// claim.
+    /// Returns a run and the end of its claim.
     pub async fn claim(
         &self,
         queue: &TaskQueueId,
@@ -144,12 +137,10 @@ impl<'a> Calls<'a> {
         Ok(Some((self.read(claim["runId"].clone())?, self.read(claim["takenUntil"].clone())?)))
     }
 
-    /// Renews a claim. Returns the response status.
     pub async fn reclaim(&self, task: TaskId, run: RunId) -> Result<u16, CommandError> {
         self.verdict(&format!("{QUEUE_API}/task/{task}/runs/{run}/reclaim")).await
     }
 
-    /// Reports a run as completed. Returns the response status.
     pub async fn complete(&self, task: TaskId, run: RunId) -> Result<u16, CommandError> {
         self.verdict(&format!("{QUEUE_API}/task/{task}/runs/{run}/completed")).await
     }
@@ -159,13 +150,12 @@ impl<'a> Calls<'a> {
         self.read(answer["status"].clone())
     }
 
-    /// True if a task is resolved within `wait_s` seconds.
+    /// Waits up to `wait_s` seconds.
     pub async fn is_resolved(&self, task: TaskId, wait_s: u32) -> Result<bool, CommandError> {
         let answer = self.server.client.wait_for_task(task, wait_s).await.map_err(|error| self.error(&error))?;
         Ok(answer["resolved"] == Value::Bool(true))
     }
 
-    /// Returns the cause that ended the last run of an ended task.
     pub async fn ended_by(&self, task: TaskId) -> Result<Option<EndedBy>, CommandError> {
         let answer = self.server.client.why(task).await.map_err(|error| self.error(&error))?;
         let why: WhyAnswer = self.read(answer)?;
@@ -196,20 +186,18 @@ impl<'a> Calls<'a> {
             Err(error) => return Err(self.error(&error)),
         }
         match self.server.client.change_task(task, TaskChange::Cancel).await {
-            // It was resolved in between.
+            // Resolved in between.
             Err(Error::Refused { status: 409, .. }) | Ok(_) => Ok(()),
             Err(error) => Err(self.error(&error)),
         }
     }
 
-    /// Returns the end position of the event log.
     pub async fn log_end(&self) -> Result<i64, CommandError> {
         let answer = self.send(Method::GET, &format!("{EVENTS}?after=latest"), None).await?;
         self.read(answer["after"].clone())
     }
 
-    /// Returns the ends of runs in the queues of this provisioner, between two positions of the
-    /// event log.
+    /// Returns ends of runs in the provisioner's queues, between two positions of the event log.
     pub async fn resolutions(
         &self,
         provisioner: &str,
@@ -236,7 +224,7 @@ impl<'a> Calls<'a> {
         Ok(found)
     }
 
-    /// Returns the response status of a call that a task's state may forbid.
+    /// Returns the response status of a call that may conflict with the task's state.
     async fn verdict(&self, path: &str) -> Result<u16, CommandError> {
         match self.server.client.request(Method::POST, path, None).await {
             Ok(_) => Ok(OK),
@@ -253,8 +241,7 @@ impl<'a> Calls<'a> {
         serde_json::from_value(value).map_err(|error| self.server.strange(&error))
     }
 
-    /// Converts an error. Insufficient credentials are wrong arguments: they say nothing about the
-    /// server.
+    /// Insufficient credentials are wrong arguments: they say nothing about the server.
     fn error(&self, error: &Error) -> CommandError {
         match (error.status(), self.server.error(error)) {
             (Some(401 | 403), CommandError::Refused(message)) => CommandError::Usage(message),

@@ -1,4 +1,4 @@
-//! Compares the observations of a case with the documentation. No clock, no network.
+//! Compares a case with the documentation. No clock, no network.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,55 +14,45 @@ use super::calls::CONFLICT;
 use super::part::Part;
 use super::seen::Seen;
 
-/// Documented limit of how late a run may end or start. Exceeding it is reported.
+/// Documented limit of lateness. Exceeding it is reported.
 pub const LATE_PROMISED: TimeDelta = TimeDelta::seconds(1);
-/// Lateness that is a difference: ten times the documented limit, so that a busy machine is not
-/// misjudged.
+/// Lateness that is a difference: ten times the documented limit, for busy machines.
 pub const LATE_MAX: TimeDelta = TimeDelta::seconds(10);
-/// Tolerance when a lease is compared with the policy's.
 const LEASE_TOLERANCE: TimeDelta = TimeDelta::seconds(1);
 /// The worker that exits, is slow, or accepts nothing.
 pub const FIRST: &str = "first";
 /// The worker that requests work all the time.
 pub const SECOND: &str = "second";
-/// The status of an accepted report.
 const TAKEN: u16 = 200;
 
 /// A deviation from the documentation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Difference {
-    /// The task was never given to a worker.
     NoClaim,
-    /// This machine sent renewals too late, so the lease may have expired rightly.
+    /// Renewals were sent too late, so the lease may have expired rightly.
     NotJudged(Duration),
-    /// The scheduler was replaced so late that the completeTime may have expired rightly.
+    /// The scheduler was replaced too late: the completeTime may have expired rightly.
     ReplacedLate(Duration),
     NotReplaced,
     /// The assignment has no deadline for its acceptance.
     NoAcceptTime,
-    /// The lease is not the policy's.
     Lease(TimeDelta, TimeDelta),
-    /// A run had another worker than expected, or any worker although none was expected.
+    /// Run, expected worker, actual worker.
     Worker(usize, Option<&'static str>, Option<String>),
     NoOtherRun(Duration),
-    /// Another worker got a run although none should follow.
     OtherRun,
-    /// The run ended, or moved to another worker, too early by the server's dates.
+    /// Too early by the server's dates.
     Early(TimeDelta),
-    /// The successor was observed too early by this machine's clock.
+    /// Too early by this machine's clock.
     EarlyHere(TimeDelta),
     NotEnded(Duration),
-    /// The successor came too late.
     Late(TimeDelta),
-    /// Runs or their ends differ.
     Runs(Ends, Ends),
     State(TaskState, TaskState),
-    /// Retries were used up.
     Retries(u16, u16),
     FirstReport(u16, Option<u16>),
     SecondReport(u16, Option<u16>),
     EndedBy(EndedBy, Option<EndedBy>),
-    /// The event log has other ends of runs.
     Log(Ends, Ends),
 }
 
@@ -76,7 +66,6 @@ impl fmt::Display for Ends {
     }
 }
 
-/// Formats a duration for people.
 #[must_use]
 pub fn seconds(time: TimeDelta) -> String {
     format!("{:.3} s", time.as_seconds_f64())
@@ -136,7 +125,6 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Returns all differences of a case from the documentation.
 #[must_use]
 pub fn judge(part: &Part, seen: &Seen) -> Vec<Difference> {
     let has_begun = if part.is_claimed() { seen.first.is_some() } else { seen.assigned.is_some() };
@@ -154,7 +142,7 @@ pub fn judge(part: &Part, seen: &Seen) -> Vec<Difference> {
     found
 }
 
-/// Returns the reason why a difference would not prove a fault of the server.
+/// Returns why a difference would not prove a fault of the server.
 fn not_judged(part: &Part, seen: &Seen) -> Option<Difference> {
     match part.cell.situation {
         Situation::Slow => (time(seen.silence) >= part.lease()).then_some(Difference::NotJudged(seen.silence)),
@@ -168,8 +156,8 @@ fn not_judged(part: &Part, seen: &Seen) -> Option<Difference> {
     }
 }
 
-/// Returns how late the successor came: the next run, the same run with another worker, or else the
-/// end. None if none was expected, or none came.
+/// Lateness of the successor: the next run, the same run with another worker, or else the end. None
+/// if none was expected or came.
 #[must_use]
 pub fn lateness(part: &Part, seen: &Seen) -> Option<TimeDelta> {
     let followed = match part.follows() {
@@ -181,7 +169,7 @@ pub fn lateness(part: &Part, seen: &Seen) -> Option<TimeDelta> {
     Some(followed?.time() - expected_end(part, seen)?.time())
 }
 
-/// Returns when the first worker should lose the run, by the server's dates.
+/// When the first worker should lose the run, by the server's dates.
 fn expected_end(part: &Part, seen: &Seen) -> Option<Timestamp> {
     let (after, ending) = part.end()?;
     match ending {
@@ -197,8 +185,7 @@ fn expected_end(part: &Part, seen: &Seen) -> Option<Timestamp> {
     }
 }
 
-/// Returns the start of the first run's time limit: before its request was sent, by this machine's
-/// clock.
+/// Lower bound of the start of the first run's time limit, by this machine's clock.
 fn counts_from(part: &Part, ending: Ending, seen: &Seen) -> Option<Duration> {
     match ending {
         Ending::SessionEnded => Some(seen.session?.sent),
@@ -210,7 +197,6 @@ fn counts_from(part: &Part, ending: Ending, seen: &Seen) -> Option<Duration> {
     }
 }
 
-/// Returns the expected worker of each run.
 fn workers(part: &Part) -> Vec<Option<&'static str>> {
     match part.follows() {
         Follows::Waits => vec![Some(FIRST)],
@@ -235,7 +221,7 @@ fn who(part: &Part, seen: &Seen, found: &mut Vec<Difference>) {
     }
 }
 
-/// Returns when the first worker lost the run, by the server's dates.
+/// When the first worker lost the run, by the server's dates.
 fn taken_away(part: &Part, seen: &Seen, run: &Run) -> Option<Timestamp> {
     match part.follows() {
         Follows::Waits => None,
@@ -304,7 +290,6 @@ fn what(part: &Part, seen: &Seen, found: &mut Vec<Difference>) {
 
 type RunEnd = (RunState, Option<ReasonResolved>);
 
-/// Returns the expected ends of runs, in order.
 fn expected_states(part: &Part) -> Vec<RunEnd> {
     let lost = (RunState::Exception, part.end().map(|(_, ending)| ending.outcome().reason()));
     let done = (RunState::Completed, Some(ReasonResolved::Completed));

@@ -1,18 +1,18 @@
 //! `tenure verify`: verifies that a deployment behaves as documented.
 //!
 //! `tenure verify delivery` plays every cell of the table in docs/delivery.md against a live
-//! server, over HTTP only. Its workers exit, accept nothing or are slow, and it replaces
-//! schedulers. It compares the observations with [`CELLS`], from which the table is generated.
+//! server, over HTTP only, and compares the observations with [`CELLS`], from which the table is
+//! generated.
 //!
 //! | file | contents |
 //! |---|---|
 //! | `calls` | the calls, as one client |
-//! | `part` | one case: a cell, and the cause that takes the run away from its worker |
-//! | `stage` | the queue and the task of a case |
-//! | `play` | the two workers of a case |
+//! | `part` | a case: a cell, and the cause that takes the run from its worker |
+//! | `stage` | a case's queue and task |
+//! | `play` | a case's workers, which exit, accept nothing or are slow |
 //! | `seen` | the observations |
-//! | `judge` | differences from the documentation: pure |
-//! | `report` | prints both |
+//! | `judge` | differences from the documentation |
+//! | `report` | output |
 
 mod calls;
 mod judge;
@@ -61,8 +61,7 @@ fn parse_cell(name: &str) -> Result<Cell, String> {
     CELLS.into_iter().find(|cell| cell.name() == name).ok_or_else(|| format!("choose one of {}", all()))
 }
 
-/// Runs the command: success if everything is as documented. After an error, nothing is known of
-/// the server.
+/// After an error, nothing is known of the server.
 pub async fn run(server: &Server, command: VerifyCommand) -> Result<ExitCode, CommandError> {
     let VerifyCommand::Delivery(DeliveryArgs { cells, keep }) = command;
     let asked = signals::listen().map_err(|error| CommandError::no_signals(&error))?;
@@ -94,7 +93,6 @@ fn judged(stage: &Stage, seen: Seen) -> Judged<'_> {
     Judged { part: &stage.part, queue: &stage.queue, task: stage.task, seen, differences }
 }
 
-/// Plays all cells concurrently, and reads their ends from the event log.
 async fn play_all(calls: &Calls<'_>, stages: &[Stage]) -> Result<Vec<Seen>, CommandError> {
     let start = calls.log_end().await?;
     for stage in stages {
@@ -113,12 +111,12 @@ async fn play_all(calls: &Calls<'_>, stages: &[Stage]) -> Result<Vec<Seen>, Comm
     Ok(all)
 }
 
-/// Cancels and deletes everything, even if a part of it fails.
+/// Continues if a part fails.
 async fn clean_up(calls: &Calls<'_>, stages: &[Stage]) -> Result<(), CommandError> {
     join_all(stages.iter().map(|stage| stage.clean_up(calls))).await.into_iter().collect()
 }
 
-/// Adds to an error that clean-up failed too.
+/// Adds that clean-up failed too.
 fn with(error: CommandError, left: &CommandError) -> CommandError {
     let more = format!("; policies and tasks in queues {PROVISIONER}/* are left: {left}");
     match error {

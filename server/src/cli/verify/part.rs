@@ -1,40 +1,37 @@
-//! One case: a cell, and the cause that takes the run away from its worker.
+//! A case: a cell, and the cause that takes the run from its worker.
 
 use chrono::TimeDelta;
 use serde_json::{Value, json};
 use tenure_domain::policy::cells::{By, CELLS, Cell, Follows, Times};
 use tenure_domain::policy::ending::Ending;
 
-/// The lease of the played queues: the shortest that a policy may set.
+/// The shortest lease of a policy.
 pub const LEASE: TimeDelta = TimeDelta::seconds(10);
-/// Lifetime of a session after a renewal: the shortest allowed.
+/// The shortest lifetime of a session after a renewal.
 pub const TTL: TimeDelta = TimeDelta::seconds(15);
-/// The lease where another cause should end the run first.
+/// Where another cause should end the run first.
 const LEASE_LONG: TimeDelta = TimeDelta::minutes(2);
-/// Lifetime of a session that should not end.
+/// Where the session should not end.
 const TTL_LONG: TimeDelta = TimeDelta::minutes(2);
-/// The completeTime, where the cell has one.
 pub const COMPLETE_TIME: TimeDelta = TimeDelta::seconds(3);
-/// The completeTime where the scheduler is replaced: counted from the claim, it must not be over by
-/// then.
+/// Longer than [`COMPLETE_TIME`]: counted from the claim, it must not expire before the scheduler
+/// is replaced.
 const COMPLETE_TIME_REPLACED: TimeDelta = TimeDelta::seconds(6);
-/// The acceptTime, where a run is not accepted.
 pub const ACCEPT_TIME: TimeDelta = TimeDelta::seconds(1);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
     pub cell: Cell,
-    /// The cause that takes the run away from its worker, or would.
     pub by: By,
 }
 
 impl Part {
-    /// Lists all cases, in the order of the table.
+    /// In the order of the table.
     pub fn all() -> impl Iterator<Item = Self> {
         CELLS.into_iter().flat_map(|cell| cell.ways().iter().map(move |&by| Self { cell, by }))
     }
 
-    /// Returns the cell's name, and the cause if the cell has several cases.
+    /// The cell's name, and the cause if the cell has several.
     #[must_use]
     pub fn name(&self) -> String {
         match self.by {
@@ -49,7 +46,6 @@ impl Part {
         self.cell.follows(self.by)
     }
 
-    /// True if the queue assigns its runs to sessions.
     #[must_use]
     pub fn assigns(&self) -> bool {
         match self.by {
@@ -58,7 +54,7 @@ impl Part {
         }
     }
 
-    /// True if the first worker claims or accepts the run; otherwise it ignores the assignment.
+    /// False if the first worker ignores its assignment.
     #[must_use]
     pub fn is_claimed(&self) -> bool {
         match self.by {
@@ -83,7 +79,6 @@ impl Part {
         }
     }
 
-    /// Lifetime of its workers' sessions after a renewal.
     #[must_use]
     pub fn ttl(&self) -> TimeDelta {
         match self.by {
@@ -92,7 +87,6 @@ impl Part {
         }
     }
 
-    /// The completeTime, if its queue has one.
     #[must_use]
     pub fn complete_time(&self) -> TimeDelta {
         match self.by {
@@ -120,7 +114,7 @@ impl Part {
         policy
     }
 
-    /// Returns when the first worker should lose the run, and with which ending.
+    /// When the first worker should lose the run, and how.
     #[must_use]
     pub fn end(&self) -> Option<(TimeDelta, Ending)> {
         let silence = match self.by {

@@ -1,4 +1,4 @@
-//! Plays a case. The first worker exits, accepts nothing or is slow, or its scheduler is replaced;
+//! Plays a case: the first worker exits, accepts nothing or is slow, or its scheduler is replaced;
 //! a second worker requests work all the time.
 
 use std::cell::Cell as Shared;
@@ -17,28 +17,26 @@ use super::seen::{Assigned, Began, Claimed, Replaced, Seen};
 use super::stage::Stage;
 use crate::cli::http::CommandError;
 
-/// How long a slow worker works: longer than the lease and the completeTime.
+/// Longer than the lease and the completeTime.
 const SLOW_FOR: Duration = Duration::from_secs(15);
-/// Renewal interval of a slow worker, well within the lease.
+/// Well within the lease.
 const RENEW_EVERY: Duration = Duration::from_secs(2);
-/// How long the first worker requests its pending task.
 const CLAIM_WITHIN: Duration = Duration::from_secs(10);
-/// Delay from the first worker's claim to the replacement of the scheduler. It shows at which of
-/// both the completeTime starts.
+/// Delay after the claim. It shows at which of both events the completeTime starts.
 const REPLACE_AFTER: Duration = Duration::from_secs(1);
-/// Added to the latest time at which the run may end.
+/// Added to the latest allowed end of a run.
 const MARGIN: Duration = Duration::from_secs(2);
-/// How long the second worker continues to request work after the task has ended.
+/// How long the second worker requests work after the task's end.
 const AFTERWARDS: Duration = Duration::from_secs(2);
-/// Pause after an empty answer that came at once.
+/// Pause after an empty answer.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long one request waits for the end of the task, or for an inbox item.
+/// Wait of one request for the task's end or an inbox item.
 const WAIT_S: u32 = 5;
-/// Weights of the sessions: the first worker is assigned runs before the second.
+/// The first worker is assigned runs before the second.
 const WEIGHT_FIRST: i64 = 2;
 const WEIGHT_SECOND: i64 = 1;
 
-/// Plays the case. The caller adds the observations from the event log.
+/// The caller adds the observations from the event log.
 pub async fn play(stage: &Stage, calls: &Calls<'_>) -> Result<Seen, CommandError> {
     let scene = Scene { stage, calls };
     let opening = if stage.part.assigns() { scene.open_by_assigning().await? } else { scene.open_by_claim().await? };
@@ -46,13 +44,12 @@ pub async fn play(stage: &Stage, calls: &Calls<'_>) -> Result<Seen, CommandError
     scene.end(opening, watched).await
 }
 
-/// How long a run is watched: until its successor must have come, or as long as its worker is slow.
+/// Until the successor must have come, or while the worker is slow.
 fn watch_for(part: &Part) -> Duration {
     let latest = part.end().and_then(|(after, _)| (after + LATE_MAX).to_std().ok());
     latest.map_or(SLOW_FOR, |latest| latest + MARGIN)
 }
 
-/// The first worker's state at the beginning.
 #[derive(Default)]
 struct Opening {
     session: Option<Began>,
@@ -81,15 +78,14 @@ struct Scene<'a> {
     calls: &'a Calls<'a>,
 }
 
-/// When the server last received a request of the first worker.
+/// When the server last heard of the first worker.
 struct Renewals {
     last_sent: Shared<Instant>,
     silence: Shared<Duration>,
 }
 
 impl Renewals {
-    /// Notes the response to a request sent at `sent`: the server had received it by now at the
-    /// latest.
+    /// The server had received the request sent at `sent` by now at the latest.
     fn answered(&self, sent: Instant) {
         self.silence.set(self.silence.get().max(self.last_sent.get().elapsed()));
         self.last_sent.set(sent);
@@ -97,7 +93,6 @@ impl Renewals {
 }
 
 impl Scene<'_> {
-    /// Time since the beginning of the case.
     fn elapsed(&self) -> Duration {
         self.stage.start.elapsed()
     }
@@ -116,7 +111,6 @@ impl Scene<'_> {
         Ok(())
     }
 
-    /// Lets the first worker claim the task.
     async fn open_by_claim(&self) -> Result<Opening, CommandError> {
         let session = match self.stage.part.by {
             By::Session => Some(self.begin_first(WEIGHT_FIRST).await?),
@@ -127,16 +121,15 @@ impl Scene<'_> {
         Ok(Opening { session: session.map(|(_, began)| began), first, ..Opening::default() })
     }
 
-    /// Starts both workers. The first one is assigned the task and accepts it or not. Then the
-    /// scheduler is replaced, in cases with a replacement.
+    /// The first worker is assigned the task, and accepts it or not. Then the scheduler is
+    /// replaced, in cases with a replacement.
     async fn open_by_assigning(&self) -> Result<Opening, CommandError> {
         let part = &self.stage.part;
         let (session, began) = self.begin_first(WEIGHT_FIRST).await?;
         self.begin_second().await?;
         let sent = self.elapsed();
         let mut opening = Opening { session: Some(began), ..Opening::default() };
-        // The inbox is read before the task exists: the acceptTime may be over before another
-        // request is answered.
+        // Reads the inbox before the task exists: a later request may miss the acceptTime.
         let given = async {
             if part.is_claimed() {
                 opening.first = Some(self.next_accepted(FIRST, session).await?);
@@ -155,8 +148,8 @@ impl Scene<'_> {
         Ok(opening)
     }
 
-    /// Replaces the scheduler. The first worker accepts no more, so that the second one gets each
-    /// run that it loses.
+    /// Replaces the scheduler. The first worker accepts no more, so that the second gets its lost
+    /// runs.
     async fn replace_scheduler(&self, first: SessionId) -> Result<Replaced, CommandError> {
         self.calls.take_no_more(first).await?;
         sleep(REPLACE_AFTER).await;
@@ -165,7 +158,6 @@ impl Scene<'_> {
         Ok(Replaced { since, sent, received: self.elapsed() })
     }
 
-    /// Requests work until a run is claimed.
     async fn next_claim(&self, worker: &str, session: Option<SessionId>) -> Result<Claimed, CommandError> {
         loop {
             let sent = self.elapsed();
@@ -176,8 +168,7 @@ impl Scene<'_> {
         }
     }
 
-    /// Reads the inbox of a session until the task is assigned to it. Returns the run and its
-    /// deadline for acceptance.
+    /// Waits for an assignment. Returns the run and its acceptance deadline.
     async fn next_assigned(&self, session: SessionId) -> Result<(RunId, Option<Timestamp>), CommandError> {
         let wait = Duration::from_secs(WAIT_S.into());
         loop {
@@ -188,7 +179,7 @@ impl Scene<'_> {
         }
     }
 
-    /// Accepts the run assigned to a session, unless it is withdrawn before.
+    /// Accepts an assigned run, unless it is withdrawn before.
     async fn next_accepted(&self, worker: &str, session: SessionId) -> Result<Claimed, CommandError> {
         loop {
             let (run, _) = self.next_assigned(session).await?;
@@ -200,7 +191,6 @@ impl Scene<'_> {
         }
     }
 
-    /// Requests work as the second worker until it gets a run.
     async fn second_claim(&self) -> Result<Claimed, CommandError> {
         match self.stage.second_session.get() {
             Some(session) => self.next_accepted(SECOND, session).await,
@@ -215,7 +205,7 @@ impl Scene<'_> {
         Ok(self.elapsed())
     }
 
-    /// Acts as the first worker until its run has ended; returns only on an error.
+    /// Acts as the first worker; returns only on an error.
     async fn hold(&self, renewals: &Renewals) -> CommandError {
         match self.stage.part.cell.situation {
             // Where a scheduler is replaced, lease and session outlast the case.
@@ -224,7 +214,6 @@ impl Scene<'_> {
         }
     }
 
-    /// Renews a claim until it is refused.
     async fn renew(&self, run: RunId, renewals: &Renewals) -> CommandError {
         loop {
             sleep(RENEW_EVERY).await;
@@ -240,7 +229,6 @@ impl Scene<'_> {
         }
     }
 
-    /// Watches both workers after the opening.
     async fn watch(&self, opening: &Opening) -> Result<Watched, CommandError> {
         let began = Instant::now();
         let sent = opening.first.map_or(began, |first| self.stage.start + first.sent);
@@ -263,8 +251,7 @@ impl Scene<'_> {
         Ok(watched)
     }
 
-    /// Sends the first worker's late report, after a late acceptance if the run was not accepted.
-    /// Returns the response status.
+    /// Sends the first worker's late acceptance or report. Returns the response status.
     async fn late_word(&self, opening: &Opening) -> Result<Option<u16>, CommandError> {
         let (calls, task) = (self.calls, self.stage.task);
         if !opening.has_begun() {
@@ -278,7 +265,6 @@ impl Scene<'_> {
         calls.complete(task, opening.first.map_or(RunId::FIRST, |first| first.run)).await.map(Some)
     }
 
-    /// Reports as both workers, and reads the task.
     async fn end(&self, opening: Opening, watched: Watched) -> Result<Seen, CommandError> {
         let Watched { second, ended, lasted, mut silence, last_word } = watched;
         let (calls, task) = (self.calls, self.stage.task);

@@ -9,7 +9,6 @@ use super::part::Part;
 use super::seen::Seen;
 use crate::cli::print::table;
 
-/// A case that was played and judged.
 pub struct Judged<'a> {
     pub part: &'a Part,
     pub queue: &'a TaskQueueId,
@@ -24,7 +23,6 @@ impl Judged<'_> {
     }
 }
 
-/// Formats all cases as JSON.
 pub fn answer(root_url: &str, cells: &[Judged<'_>]) -> Value {
     let entries: Vec<Value> = cells.iter().map(entry).collect();
     json!({"rootUrl": root_url, "asPublished": cells.iter().all(Judged::is_as_published), "cells": entries})
@@ -51,7 +49,6 @@ fn entry(judged: &Judged<'_>) -> Value {
     })
 }
 
-/// Formats all cases for people.
 pub fn text(cells: &[Judged<'_>]) -> String {
     let row = |judged: &Judged<'_>| {
         let Judged { part, queue, seen, .. } = judged;

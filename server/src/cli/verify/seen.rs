@@ -1,7 +1,7 @@
-//! All observations of a played case that judging needs.
+//! The observations of a case, as far as judging needs them.
 //!
-//! Durations are by this machine's clock, since the beginning of the case: `sent` before the
-//! request was sent, `received` after the response arrived. Timestamps are by the server's clock.
+//! Durations are by this machine's clock since the beginning of the case: `sent` before the
+//! request, `received` after the response. Timestamps are by the server's clock.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use tenure_api::states::EndedBy;
 #[derive(Debug, Clone, Copy)]
 pub struct Claimed {
     pub run: RunId,
-    /// End of the claim unless it is renewed.
+    /// Unless renewed.
     pub taken_until: Timestamp,
     pub sent: Duration,
     pub received: Duration,
@@ -23,7 +23,7 @@ pub struct Claimed {
 /// A session that a worker began.
 #[derive(Debug, Clone, Copy)]
 pub struct Began {
-    /// End of the session unless it is renewed.
+    /// Unless renewed.
     pub expires: Timestamp,
     pub sent: Duration,
 }
@@ -31,9 +31,8 @@ pub struct Began {
 /// A run that was assigned to a session and not accepted.
 #[derive(Debug, Clone, Copy)]
 pub struct Assigned {
-    /// Deadline for its acceptance, if any.
     pub accept_by: Option<Timestamp>,
-    /// When the request that created the task was sent.
+    /// When the request to create the task was sent.
     pub sent: Duration,
 }
 
@@ -50,39 +49,32 @@ pub struct Replaced {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resolution {
     pub run: u64,
-    /// The short name of the exchange.
     pub exchange: String,
 }
 
 /// The observations of a played case.
 #[derive(Debug, Clone)]
 pub struct Seen {
-    /// The session of the first worker, if it has one.
     pub session: Option<Began>,
     /// The assignment that the first worker did not accept.
     pub assigned: Option<Assigned>,
-    /// The claim of the first worker.
     pub first: Option<Claimed>,
-    /// The replacement of the scheduler.
     pub replaced: Option<Replaced>,
-    /// The claim of the second worker, which requests work all the time.
+    /// The claim of the second worker.
     pub second: Option<Claimed>,
-    /// When the task was seen to have ended without another run.
+    /// When the task was seen to end without another run.
     pub ended: Option<Duration>,
-    /// How long the first run was watched, from its claim or from the replacement of the scheduler.
+    /// From the claim, or from the replacement of the scheduler.
     pub watched: Duration,
-    /// The longest time from one renewal of the first worker to the answer to the next one.
+    /// Longest time from one renewal of the first worker to the answer to the next.
     pub silence: Duration,
-    /// Response status of the first worker's late report; or of its late acceptance, if that was
-    /// refused.
+    /// Response status of the first worker's late report, or of its late acceptance if refused.
     pub first_report: Option<u16>,
     /// Response status of the second worker's report.
     pub second_report: Option<u16>,
-    /// The retries that the task was created with.
+    /// Retries at the task's creation.
     pub retries: u16,
-    /// The task in the end.
     pub status: Status,
-    /// The cause that ended its last run, if that is an exception.
     pub ended_by: Option<EndedBy>,
     /// The ends of its runs in the event log.
     pub resolutions: Vec<Resolution>,

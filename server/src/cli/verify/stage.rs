@@ -1,4 +1,4 @@
-//! The queue and the task of a case. Everything created here is removed again.
+//! A case's queue and task, removed afterwards.
 
 use std::cell::Cell as Shared;
 
@@ -12,29 +12,26 @@ use super::calls::Calls;
 use super::part::Part;
 use crate::cli::http::CommandError;
 
-/// The provisioner of all played queues.
+/// Provisioner of all played queues.
 pub const PROVISIONER: &str = "tenure-verify";
-/// The task's deadline and expiry, short in case this program is killed.
+/// Short, in case this program is killed.
 const DEADLINE: TimeDelta = TimeDelta::minutes(10);
 const EXPIRES: TimeDelta = TimeDelta::hours(1);
 
-/// A queue with one task, in which a case is played.
 pub struct Stage {
     pub part: Part,
     pub queue: TaskQueueId,
     pub task: TaskId,
-    /// The retries that the task was created with.
+    /// Retries at the task's creation.
     pub retries: Shared<u16>,
-    /// The session of the first worker, once it has one.
     pub first_session: Shared<Option<SessionId>>,
-    /// The session of the second worker, once it has one.
     pub second_session: Shared<Option<SessionId>>,
     pub start: Instant,
     is_set_up: Shared<bool>,
 }
 
 impl Stage {
-    /// Creates a stage with a unique queue name.
+    /// Creates a unique queue name.
     #[must_use]
     pub fn new(part: Part) -> Self {
         let name = format!("{PROVISIONER}/v{}", uuid::Uuid::new_v4().simple());
@@ -52,8 +49,7 @@ impl Stage {
         }
     }
 
-    /// Sets the policy and creates the task, except in an assigning queue, whose workers must come
-    /// first.
+    /// Sets the policy and creates the task. In an assigning queue, the workers must come first.
     pub async fn set_up(&self, calls: &Calls<'_>) -> Result<(), CommandError> {
         self.is_set_up.set(true);
         calls.set_policy(&self.queue, &self.part.policy()).await?;
@@ -73,7 +69,6 @@ impl Stage {
         Ok(())
     }
 
-    /// Ends the sessions, cancels the task if it is not resolved, and deletes the policy.
     pub async fn clean_up(&self, calls: &Calls<'_>) -> Result<(), CommandError> {
         if !self.is_set_up.get() {
             return Ok(());
