@@ -1,8 +1,9 @@
-//! Settings of `tenure serve`, each once: its name, type, default, unit, and what goes wrong if it is too small.
+//! Settings of `tenure serve`: names, types, defaults, units, and the effect of too small values.
 //!
-//! clap reads flags and environment into plain arguments; [`ServeArgs::settings`] and [`DatabaseArgs::database`] turn
-//! them into checked, typed values. Nothing here touches the disk or the network, except that a host name in --listen
-//! is looked up. A wrong setting becomes a [`SettingError`]: one line with the setting, the value (never a secret's) and the fix.
+//! clap parses flags and environment into plain arguments; [`ServeArgs::settings`] and
+//! [`DatabaseArgs::database`] convert them into checked, typed values. Nothing here touches the
+//! disk or the network, except that a host name in --listen is resolved. A wrong setting becomes a
+//! [`SettingError`]: one line with the setting, the value (never a secret's) and the fix.
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
@@ -39,26 +40,25 @@ const CLAIM_TIMEOUT_MIN: Duration = Duration::from_millis(100);
 const CLAIM_TIMEOUT_MAX: Duration = Duration::from_secs(5 * DAY);
 /// Proxies and load balancers commonly cut a silent connection after a minute or two.
 const CLAIM_WORK_WAIT_MAX: Duration = Duration::from_secs(10 * MINUTE);
-/// Less, and a message is delivered again before its poller could have read it.
+/// With less, a message is redelivered before its poller could have read it.
 const MESSAGE_VISIBILITY_MIN: Duration = Duration::from_millis(100);
-/// The longest that the message protocol allows.
+/// The limit of the message protocol.
 const MESSAGE_VISIBILITY_MAX: Duration = Duration::from_secs(7 * DAY);
-/// More would only delay work for workers that are waiting for it.
+/// More would only delay work for waiting workers.
 const POLL_RESERVATION_MAX: Duration = Duration::from_secs(5 * MINUTE);
-/// Less, and a reader that is restarted has already lost its position.
+/// With less, a restarted reader has already lost its position.
 const EVENT_RETENTION_MIN: Duration = Duration::from_secs(1);
 /// Events are rows: retaining them forever fills the disk.
 const EVENT_RETENTION_MAX: Duration = Duration::from_secs(366 * DAY);
-/// Object stores take 10,000 parts of 5 MiB, which is the size that uploads are cut into.
+/// Object stores accept 10,000 parts; uploads use parts of 5 MiB.
 const ARTIFACT_SIZE_MAX: u64 = 48 << 30;
 const LISTEN_EXAMPLE: &str = "127.0.0.1:8080 or localhost:8080";
 
-/// Which database to use: `--database-url`, or a data directory.
 #[derive(Args, Clone)]
 pub struct DatabaseArgs {
-    /// PostgreSQL 15 or later, as `postgres://user:password@host/database`, or with several hosts of which the one that
-    /// takes writes is used: `postgres://user:password@one:5432,two:5432/database`. Without it Tenure runs a PostgreSQL of its
-    /// own in the data directory (embedded mode).
+    /// PostgreSQL 15 or later, as `postgres://user:password@host/database`. Of several hosts, the
+    /// writable one is used: `postgres://user:password@one:5432,two:5432/database`. Without it
+    /// Tenure runs a PostgreSQL of its own in the data directory (embedded mode).
     #[arg(long, global = true, env = "DATABASE_URL", hide_env_values = true, value_name = "URL")]
     pub database_url: Option<String>,
 
@@ -66,14 +66,14 @@ pub struct DatabaseArgs {
     #[arg(long, global = true, env = "TENURE_DATA_DIR", default_value = "./tenure-data", value_name = "DIR")]
     pub data_dir: PathBuf,
 
-    /// Folder with the PostgreSQL programs `postgres` and `initdb` for embedded mode. Without it they are looked for in
-    /// PATH and in the usual folders of Debian, Red Hat and Homebrew.
+    /// Directory with the PostgreSQL programs `postgres` and `initdb` for embedded mode. Default:
+    /// PATH and the usual directories of Debian, Red Hat and Homebrew.
     #[arg(long, global = true, env = "TENURE_PG_BIN", value_name = "DIR")]
     pub pg_bin: Option<PathBuf>,
 }
 
 impl std::fmt::Debug for DatabaseArgs {
-    /// Leaves out the URL, because it may hold a password.
+    /// Leaves out the URL, which may contain a password.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("DatabaseArgs")
             .field("data_dir", &self.data_dir)
@@ -82,11 +82,11 @@ impl std::fmt::Debug for DatabaseArgs {
     }
 }
 
-/// The settings of the server, as they were written.
+/// Unchecked settings of the server.
 #[derive(Args)]
 pub struct ServeArgs {
-    /// Address or host name to listen on. Port 0 picks a free one. On `0.0.0.0` or `[::]` --root-url is required,
-    /// because clients cannot connect to those addresses.
+    /// Address or host name to listen on. Port 0 picks a free one. On `0.0.0.0` or `[::]`
+    /// --root-url is required, because clients cannot connect to those addresses.
     #[arg(
         long,
         env = "TENURE_LISTEN",
@@ -96,82 +96,84 @@ pub struct ServeArgs {
     )]
     pub listen: SocketAddr,
 
-    /// The URL that clients use; every URL that the server makes starts with it. Default: http:// and the address that
-    /// is listened on.
+    /// The URL that clients use; every generated URL starts with it. Default: http:// and the
+    /// listen address.
     #[arg(long, env = "TENURE_ROOT_URL", value_name = "URL")]
     pub root_url: Option<String>,
 
-    /// Which database to use.
     #[command(flatten)]
     pub database: DatabaseArgs,
 
-    /// Lease of a claim (100ms to 5d). A worker that does not renew within it loses the task. Too small, and workers that
-    /// are only slow lose their claims: Taskcluster's workers renew 3 minutes before the end, so give them 210s or more.
+    /// Lease of a claim (100ms to 5d). A worker that does not renew within it loses the task. If
+    /// too small, slow workers lose their claims: Taskcluster's workers renew 3 minutes before the
+    /// end, so give them 210s or more.
     #[arg(long, env = "TENURE_CLAIM_TIMEOUT", default_value = "20m", value_name = "DURATION", value_parser = parse_duration)]
     pub claim_timeout: Duration,
 
-    /// How long claimWork waits for work before it answers with none (0s to 10m). Too small, and idle workers poll all
-    /// the time; longer than the timeout of a proxy in between, and they see errors.
+    /// How long claimWork waits for work before it returns none (0s to 10m). If too small, idle
+    /// workers poll all the time; if longer than the timeout of a proxy in between, they see
+    /// errors.
     #[arg(long, env = "TENURE_CLAIM_WORK_WAIT", default_value = "20s", value_name = "DURATION", value_parser = parse_duration)]
     pub claim_work_wait: Duration,
 
-    /// How long a polled message stays hidden from other pollers (100ms to 7d). Too small, and two pollers work on the
-    /// same message; too large, and work of a poller that died waits that long.
+    /// How long a polled message stays hidden from other pollers (100ms to 7d). If too small, two
+    /// pollers work on the same message; if too large, a dead poller's work waits that long.
     #[arg(long, env = "TENURE_MESSAGE_VISIBILITY", default_value = "5m", value_name = "DURATION", value_parser = parse_duration)]
     pub message_visibility: Duration,
 
-    /// How long claimWork leaves a run alone after its message was polled (0s to 5m). Too small, and pollers find their
-    /// tasks taken by claimWork.
+    /// How long claimWork skips a run after its message was polled (0s to 5m). If too small,
+    /// pollers find their tasks taken by claimWork.
     #[arg(long, env = "TENURE_POLL_RESERVATION", default_value = "2s", value_name = "DURATION", value_parser = parse_duration)]
     pub poll_reservation: Duration,
 
-    /// How long events are retained (1s to 366d). A reader whose position is older gets 410 and has missed events: make
-    /// it longer than the longest time a reader may be down.
+    /// How long events are retained (1s to 366d). A reader whose position is older gets 410 and has
+    /// missed events: make it longer than the longest downtime of a reader.
     #[arg(long, env = "TENURE_EVENT_RETENTION", default_value = "7d", value_name = "DURATION", value_parser = parse_duration)]
     pub event_retention: Duration,
 
-    /// Where artifacts are stored: file:///folder, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix, with
-    /// credentials from the usual variables (AWS_..., GOOGLE_..., AZURE_STORAGE_...). Default: files in the folder
-    /// `artifacts` of the data directory, which all servers of one database must share.
+    /// Where artifacts are stored: file:///folder, s3://bucket/prefix, gs://bucket/prefix or
+    /// az://container/prefix, with credentials from the usual variables (AWS_..., GOOGLE_...,
+    /// AZURE_STORAGE_...). Default: files in the folder `artifacts` of the data directory, which
+    /// all servers of one database must share.
     #[arg(long, env = "TENURE_ARTIFACTS_URL", value_name = "URL")]
     pub artifacts_url: Option<String>,
 
-    /// The largest artifact that is taken (1 to 48GiB), in bytes as they are uploaded. Too small, and workers cannot
-    /// upload what their tasks made.
+    /// The largest artifact accepted (1 to 48GiB), in bytes as uploaded. If too small, workers
+    /// cannot upload the results of their tasks.
     #[arg(long, env = "TENURE_ARTIFACT_SIZE_MAX", default_value = "10GiB", value_name = "BYTES", value_parser = parse_size)]
     pub artifact_size_max: u64,
 
-    /// How many sessions commit what requests write, each with what waits for it (1 to 8): half of them new tasks, the others
-    /// what workers ask for. Default: one for each four cores, at least 2. Too few, and cores of a large machine idle; too many,
-    /// and each commit has less in it.
+    /// Number of database sessions that commit batches of writes (1 to 8): half of them new tasks,
+    /// the others requests of workers. Default: one per four cores, at least 2. With too few, cores
+    /// of a large machine idle; with too many, batches are smaller.
     #[arg(long, env = "TENURE_HOT_SESSIONS", value_name = "COUNT")]
     pub hot_sessions: Option<u64>,
 
-    /// How much callers may take.
     #[command(flatten)]
     pub limits: LimitArgs,
 
-    /// What this server is among those of its database.
     #[command(flatten)]
     pub scheduler: SchedulerArgs,
 
-    /// Base64 of 32 random bytes, or a comma list of them: the first signs and encrypts, all of them verify, so that a
-    /// key can be changed without a break. Embedded mode makes one on the first start; an external database needs it.
+    /// Base64 of 32 random bytes, or a comma list of them: the first signs and encrypts, all of
+    /// them verify, so that a key can be changed without interruption. Embedded mode creates one on
+    /// the first start; an external database requires it.
     #[arg(long, env = "TENURE_SECRET_KEY", hide_env_values = true, value_name = "KEYS")]
     pub secret_key: Option<String>,
 
-    /// What `GET /metrics` wants as `Authorization: Bearer`: visible ASCII characters. Without it everybody may read
-    /// metrics, which name every queue.
+    /// The token that `GET /metrics` expects as `Authorization: Bearer`: visible ASCII characters.
+    /// Without it everybody may read metrics, which name every queue.
     #[arg(long, env = "TENURE_METRICS_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     pub metrics_token: Option<String>,
 
-    /// Where the time comes from. `manual` is for tests: the database's time plus an offset that a request can advance.
+    /// The source of time. `manual` is for tests: the database's time plus an offset that a request
+    /// can advance.
     #[arg(long, env = "TENURE_CLOCK", default_value = "database", value_name = "CLOCK")]
     pub clock: ClockMode,
 }
 
 impl std::fmt::Debug for ServeArgs {
-    /// Shows only what cannot hold a secret.
+    /// Shows only fields without secrets.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ServeArgs")
             .field("listen", &self.listen)
@@ -180,7 +182,6 @@ impl std::fmt::Debug for ServeArgs {
     }
 }
 
-/// Where the server's time comes from.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ClockMode {
     /// The clock of the database.
@@ -189,7 +190,6 @@ pub enum ClockMode {
     Manual,
 }
 
-/// The database to use.
 #[derive(Clone, Debug)]
 pub enum Database {
     /// A PostgreSQL that the operator runs.
@@ -198,44 +198,31 @@ pub enum Database {
     Embedded(EmbeddedSettings),
 }
 
-/// The checked settings of the server.
+/// Checked settings of the server.
 pub struct Settings {
-    /// Address to bind.
     pub listen: SocketAddr,
-    /// As given; [`Settings::root_url`] has the default, which needs the bound port.
+    /// The default needs the bound port: see [`Settings::root_url`].
     configured_root_url: Option<String>,
-    /// Where tasks are stored.
     pub database: Database,
-    /// Embedded cluster, root credentials, local artifacts.
     pub data_dir: PathBuf,
-    /// Lease of a claim.
     pub claim_timeout: Duration,
-    /// Long poll of claimWork.
     pub claim_work_wait: Duration,
-    /// How long a polled message stays hidden from other pollers.
     pub message_visibility: Duration,
-    /// How long claimWork leaves a run alone after its message was polled.
     pub poll_reservation: Duration,
-    /// How long events are retained.
     pub event_retention: Duration,
-    /// Where artifacts are stored, and how large they may be.
     pub artifacts: ArtifactSettings,
-    /// How many tick loops run.
     pub hot_sessions: HotSessions,
-    /// How much callers may take.
     pub limits: Limits,
-    /// What this server is among those of its database.
     pub scheduler: SchedulerSettings,
-    /// None in embedded mode when none was given: the data directory holds it.
+    /// None in embedded mode if none was given: the data directory has it.
     pub secret_keys: Option<SecretKeys>,
-    /// What readers of metrics have to show; none: nothing.
+    /// None: metrics are public.
     pub metrics_token: Option<String>,
-    /// Where the time comes from.
     pub clock: ClockMode,
 }
 
 impl Settings {
-    /// The URL that clients use, without a slash at its end.
+    /// Without a trailing slash.
     #[must_use]
     pub fn root_url(&self, bound: SocketAddr) -> String {
         self.configured_root_url.clone().unwrap_or_else(|| format!("http://{bound}"))
@@ -243,7 +230,6 @@ impl Settings {
 }
 
 impl DatabaseArgs {
-    /// Which database these arguments mean.
     pub fn database(&self) -> Result<Database, SettingError> {
         let Some(url) = self.database_url.as_deref().filter(|url| !url.is_empty()) else {
             return Ok(Database::Embedded(EmbeddedSettings {
@@ -255,10 +241,10 @@ impl DatabaseArgs {
     }
 }
 
-/// What messages call the setting of the secret keys.
+/// The setting's name in messages.
 pub const SECRET_KEY_SETTING: &str = "--secret-key (TENURE_SECRET_KEY)";
 
-/// The secret keys that were given. Only embedded mode can do without: the data directory has its own.
+/// Parses the given secret keys. Only embedded mode works without: the data directory has its own.
 pub fn read_secret_keys(given: Option<&str>, database: &Database) -> Result<Option<SecretKeys>, SettingError> {
     match (given.filter(|keys| !keys.is_empty()), database) {
         (Some(keys), _) => SecretKeys::parse(keys)
@@ -270,7 +256,7 @@ pub fn read_secret_keys(given: Option<&str>, database: &Database) -> Result<Opti
 }
 
 impl ServeArgs {
-    /// Checks everything that can be checked without touching anything.
+    /// Checks the settings without side effects.
     pub fn settings(&self) -> Result<Settings, SettingError> {
         let database = self.database.database()?;
         self.check_durations()?;
@@ -300,7 +286,7 @@ impl ServeArgs {
         })
     }
 
-    /// An empty one counts as none, as a variable is that a template left empty.
+    /// An empty token is treated as none: templates leave variables empty.
     fn checked_metrics_token(&self) -> Result<Option<String>, SettingError> {
         let Some(token) = self.metrics_token.clone().filter(|token| !token.is_empty()) else { return Ok(None) };
         if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -380,7 +366,8 @@ impl ServeArgs {
     }
 }
 
-/// Reads --listen: an address or host name, and a port. Of a name's addresses the first of IPv4 is taken, which is what most clients try.
+/// Parses --listen. Of a host name's addresses, the first IPv4 address is used, since most clients
+/// try it first.
 fn parse_listen(text: &str) -> Result<SocketAddr, String> {
     if let Ok(address) = text.parse() {
         return Ok(address);
@@ -404,7 +391,7 @@ fn parse_listen(text: &str) -> Result<SocketAddr, String> {
     first.copied().ok_or_else(|| format!("the host name has no address: write {LISTEN_EXAMPLE}"))
 }
 
-/// What to change about a root URL that cannot be used; nothing of one that can.
+/// Returns the correction for an unusable root URL.
 fn root_url_fix(url: &str) -> Option<&'static str> {
     if !url.starts_with("http://") && !url.starts_with("https://") {
         return Some("start it with http:// or https://");
@@ -414,7 +401,7 @@ fn root_url_fix(url: &str) -> Option<&'static str> {
     if authority.is_none_or(|authority| authority.host().is_empty() || authority.as_str().contains('@')) {
         return Some("write a URL with a host and without a user, such as https://tenure.example.com");
     }
-    // A number that is no port would count as none.
+    // `http::Uri` ignores an invalid port.
     let port = authority.and_then(|authority| authority.as_str().strip_prefix(authority.host())?.strip_prefix(':'));
     let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit()) && matches!(port.parse(), Ok(1_u16..));
     if port.is_some_and(|port| !is_port(port)) {

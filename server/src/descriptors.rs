@@ -1,19 +1,18 @@
-//! File descriptors: each connection is one, and so is everything else that a server has open.
+//! File descriptors, which limit the number of connections.
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// Descriptors that are not for connections: those of the database's connections, of files, and of a PostgreSQL that
-/// has to be started again.
+/// Descriptors for database connections, files, and a restarted PostgreSQL.
 const RESERVE: u64 = 96;
-/// A connection on which an artifact is sent or received has a file open besides.
+/// An artifact transfer also has a file open.
 const DESCRIPTORS_PER_CONNECTION: u64 = 2;
-/// So many connections are served in any case.
+/// Served under any limit.
 const CONNECTIONS_MIN: usize = 8;
-/// The most connections unless the operator sets another number.
+/// Default of --connections-max.
 const CONNECTIONS_DEFAULT: usize = 10_000;
 
-/// The most connections at a time: as many as are configured, if the limit of open files, which is raised as far as it
-/// may be, allows that.
+/// Returns the largest number of connections: the requested number, as far as the limit of open
+/// files allows. Raises that limit as far as possible.
 #[must_use]
 pub fn connections_max(requested: Option<usize>) -> usize {
     let limit = match raise() {
@@ -34,20 +33,16 @@ pub fn connections_max(requested: Option<usize>) -> usize {
     requested.unwrap_or(CONNECTIONS_DEFAULT).min(allowed)
 }
 
-/// Raises the limit of this process to what it may have.
-///
-/// # Errors
-/// If the system does not say what the limit is.
+/// Raises the soft limit of this process to the hard limit.
 fn raise() -> nix::Result<u64> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    // Some systems say that there is no limit and refuse to lift it; then what there is has to do.
+    // Some systems report no limit, but refuse to lift it.
     Ok(match setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
         Ok(()) => hard,
         Err(_) => soft,
     })
 }
 
-/// How many connections such a limit allows.
 #[must_use]
 fn connections_for(limit: u64) -> usize {
     let connections = limit.saturating_sub(RESERVE) / DESCRIPTORS_PER_CONNECTION;
@@ -59,10 +54,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_leave_descriptors_for_everything_else() {
+    fn connections_leave_descriptors_for_other_uses() {
         for (limit, connections) in [(0, 8), (96, 8), (256, 80), (1_024, 464), (1_048_576, 524_240)] {
             assert_eq!(connections_for(limit), connections, "{limit}");
         }
-        assert!(connections_for(u64::MAX) > 1_000_000, "no limit is none");
+        assert!(connections_for(u64::MAX) > 1_000_000, "no limit");
     }
 }

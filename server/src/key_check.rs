@@ -1,87 +1,71 @@
-//! Whether the secret keys fit the database: a server with another key would start, and refuse every client.
+//! Checks that the secret keys fit the database: a server with another key would start, and refuse
+//! every client.
 //!
-//! The check values of the keys are in the table `settings`, those of the server that started last, in its order: the
-//! first one follows the key that encrypts, the others name the keys that were removed. Keys are accepted if the first
-//! one noted is among them, and if each token in the database opens with one of them. A database that has no check
-//! values yet is checked by its tokens alone.
+//! The table `settings` stores check values of the keys of the server that started last, in order.
+//! The first belongs to the encrypting key; the others identify removed keys. Keys are accepted if
+//! they include the first stored one, and if one of them opens each token in the database. A
+//! database without check values is checked by its tokens alone.
 
 use sqlx::PgPool;
 
 use tenure_store::secrets::{KeyCheck, SecretKeys};
 use tenure_store::{clients, settings};
 
-/// Tokens that are read at once.
 const TOKENS_PAGE: i64 = 1000;
-/// Clients that an error names.
 const CLIENTS_NAMED: usize = 3;
 
-/// Why keys do not fit. `source` is the setting or the file that they come from.
+/// Reasons why keys do not fit. `source_name` is the setting or the file of the keys.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// The database did not answer.
     #[error(transparent)]
     Database(#[from] sqlx::Error),
-    /// Another key.
     #[error(
         "the secret key in {source_name} (key {given}) does not open the tokens in this database, which belongs to {used}; \
          give the key that it was used with, or a list with it to change it"
     )]
     Wrong {
-        /// Where the keys come from.
         source_name: String,
-        /// The names of the keys.
         given: String,
         /// The name of the key that the database belongs to.
         used: String,
     },
-    /// A key was taken out too early, or tokens were damaged.
+    /// A key was removed too early, or tokens were damaged.
     #[error(
         "no secret key in {source_name} (key {given}) opens the tokens of {clients}; {removed}give those clients \
          new tokens with `tenure client reset-token`, or remove them with `tenure client delete`"
     )]
     Stray {
-        /// Where the keys come from.
         source_name: String,
-        /// The names of the keys.
         given: String,
-        /// Some of the clients, and how many more.
+        /// Some of the clients, and the number of the others.
         clients: String,
-        /// What to do with the keys that were taken out, by name.
+        /// What to do with the removed keys, by name.
         removed: String,
     },
-    /// The file with the key is gone, but the database has tokens.
+    /// The key file is gone, but the database has tokens.
     #[error(
         "{source_name} is missing, but the tokens in this database need it; restore it from a backup, or remove all \
          clients with `tenure client delete` and start with a new key"
     )]
-    Lost {
-        /// Which file.
-        source_name: String,
-    },
+    Lost { source_name: String },
 }
 
-/// Which tokens the keys open.
 #[derive(Default)]
 struct Tokens {
     opened: usize,
     stray: usize,
-    /// The first few of those that do not open.
+    /// The first clients whose tokens do not open.
     named: Vec<String>,
 }
 
-/// Whether the database belongs to a key already.
-///
-/// # Errors
-/// If the database refuses.
+/// True if the database already belongs to a key.
 pub async fn needs_key(pool: &PgPool) -> Result<bool, sqlx::Error> {
     let stored = settings::find(pool, settings::KEY_CHECKS).await?;
     Ok(stored.is_some() || !clients::list_tokens(pool, None, 1).await?.is_empty())
 }
 
-/// Checks a server's keys, and notes them: from now on the database belongs to the first of them.
-///
-/// # Errors
-/// If they do not fit the database, which then is unchanged.
+/// Checks a server's keys and stores their check values: the database then belongs to the first
+/// key. Keys that do not fit leave the database unchanged.
 pub async fn verify(pool: &PgPool, keys: &SecretKeys, source: &str) -> Result<(), KeyError> {
     let noted = join(&keys.checks(), KeyCheck::as_str);
     loop {
@@ -97,18 +81,15 @@ pub async fn verify(pool: &PgPool, keys: &SecretKeys, source: &str) -> Result<()
             Some(stored) if *stored == noted => true,
             Some(stored) => settings::replace(pool, settings::KEY_CHECKS, stored, &noted).await?,
         };
-        // Otherwise another server was faster, and its keys count.
+        // Otherwise another server was faster; check against its keys.
         if done {
             return Ok(());
         }
     }
 }
 
-/// Checks the keys of a command that encrypts a token, and gives them with the one in front by which running servers
-/// open it.
-///
-/// # Errors
-/// If they do not fit the database.
+/// Checks the keys of a command that encrypts a token. Returns them led by the key that running
+/// servers use.
 pub async fn choose(pool: &PgPool, keys: SecretKeys, source: &str) -> Result<SecretKeys, KeyError> {
     if let Some(stored) = settings::find(pool, settings::KEY_CHECKS).await? {
         let stored = read(&stored);
@@ -118,7 +99,7 @@ pub async fn choose(pool: &PgPool, keys: SecretKeys, source: &str) -> Result<Sec
             None => keys,
         });
     }
-    // Whether *all* tokens open is the servers' question: this command may be the one that mends it.
+    // Only servers require that all tokens open: this command may be the repair.
     let tokens = open_tokens(pool, &keys).await?;
     if tokens.opened == 0 && tokens.stray > 0 {
         return Err(stray(&tokens, &[], &keys, source));

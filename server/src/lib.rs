@@ -1,4 +1,4 @@
-//! Tenure: a task queue as an HTTP service on PostgreSQL. ARCHITECTURE.md has the map.
+//! Tenure: a task queue served over HTTP and stored in PostgreSQL. ARCHITECTURE.md has the map.
 
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 

@@ -1,8 +1,8 @@
 //! Limits repeated log lines, so that callers cannot fill the disk with warnings.
 //!
-//! A warning or error of one kind is written at most once a second; the others of that second are counted, and the count
-//! is written after it. A kind is a place in the source, together with the text fields that are constants there, such as
-//! the name of a pass. Access lines and lines of lower levels pass.
+//! Each kind of warning or error is written at most once a second; the others are counted, and the
+//! count is written afterwards. A kind is a call site with the values of its constant text fields,
+//! such as the name of a pass. Access lines and lower levels are not limited.
 
 use std::collections::HashMap;
 use std::collections::hash_map::DefaultHasher;
@@ -17,31 +17,31 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// How often a line of one kind is written.
+/// Interval between two lines of one kind.
 pub const EVERY: Duration = Duration::from_secs(1);
-/// Kinds that are remembered; more of them share one entry for each place in the source.
+/// Capacity; further kinds share one entry per call site.
 const KINDS_MAX: usize = 1_000;
-/// The target of the lines that have the counts, and of access lines: these pass.
+/// Targets without a limit: the lines with counts, and access lines.
 const TARGET: &str = "log_limiter";
 const ACCESS: &str = "access";
 
 type Kind = (Identifier, u64);
 
-/// The lines of one kind since one was written.
+/// Lines of one kind since the last written one.
 struct Repeats {
     written: Instant,
     dropped: u64,
     message: String,
 }
 
-/// The limiter. A clone shares its counts.
+/// Clones share the counts.
 #[derive(Clone, Default)]
 pub struct LogLimiter {
     kinds: Arc<Mutex<HashMap<Kind, Repeats>>>,
 }
 
 impl LogLimiter {
-    /// Writes how many lines were dropped, and forgets kinds that have come to rest. Call it once a second.
+    /// Writes the number of dropped lines, and forgets idle kinds. Call it once a second.
     pub fn report(&self) {
         self.report_at(Instant::now());
     }
@@ -99,7 +99,7 @@ impl<S: Subscriber> Layer<S> for LogLimiter {
     }
 }
 
-/// What makes a kind, of the fields of a line.
+/// The fields of a line that define its kind.
 #[derive(Default)]
 struct Fields {
     texts: DefaultHasher,
@@ -107,7 +107,8 @@ struct Fields {
 }
 
 impl Visit for Fields {
-    /// Names of objects and errors are recorded by their `Display`, and so as `Debug`: texts are constants.
+    /// Object names and errors are recorded by `Display` and arrive as `Debug`, so texts are
+    /// constants.
     fn record_str(&mut self, _: &Field, value: &str) {
         value.hash(&mut self.texts);
     }
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_warnings_are_written_once_and_counted() {
+    fn repeated_warning_is_written_once_and_counted() {
         let lines = logged(|limiter| {
             for n in 0..500 {
                 tracing::warn!(tasks = n, "refused");
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn warnings_about_other_passes_and_lower_levels_are_written() {
+    fn other_passes_and_lower_levels_are_written() {
         let lines = logged(|limiter| {
             for pass in ["claims", "deadlines", "claims"] {
                 tracing::error!(pass, "a pass failed");
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_at_rest_are_forgotten_and_their_number_is_bounded() {
+    fn idle_kinds_are_forgotten_and_kinds_bounded() {
         logged(|limiter| {
             for n in 0..2 * KINDS_MAX {
                 tracing::warn!(error = n.to_string().as_str(), "invented");

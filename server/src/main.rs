@@ -1,8 +1,8 @@
-//! The program `tenure`: reads the command line and calls the library.
+//! The program `tenure`.
 
 use std::process::ExitCode;
 
-/// The system's allocator keeps the memory that a flood of large requests needed; this one returns it within seconds.
+/// Returns memory within seconds after a flood of large requests; the system's allocator keeps it.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

@@ -49,29 +49,29 @@ use tenure_store::session::Pools;
 use tenure_store::settings as facts;
 use tenure_store::{clock, cluster, schema};
 
-/// How long open requests may take when the server drains.
+/// Time for open requests during the drain.
 const DRAIN_REQUESTS: Duration = Duration::from_secs(6);
-/// How long batches, requeues and passes may take after that.
+/// Time for batches, requeues and passes after that.
 const DRAIN_TASKS: Duration = Duration::from_secs(2);
-/// How long closing the database connections may take: one whose database went silent never closes.
+/// Timeout of closing the database connections: one to a silent database never closes.
 pub(crate) const CLOSE_MAX: Duration = Duration::from_secs(2);
-/// How often the metrics purge samples that they no longer need.
+/// Interval at which the metrics purge old samples.
 const UPKEEP_EVERY: Duration = Duration::from_secs(5);
-/// The client that is made where there is none.
+/// The client that is created if none exists.
 const ROOT: &str = "root";
 
 mod error;
 
 pub use error::StartError;
 
-/// A database that is ready, and what has to be stopped with it.
+/// An open database.
 struct Ready {
     connector: Connector,
     pools: Pools,
     embedded: Option<Arc<Embedded>>,
 }
 
-/// Runs a server on this listener until `shutdown`; calls `ready` with the root URL when it can serve.
+/// Runs a server until `shutdown`; calls `ready` with the root URL once it can serve.
 pub async fn run(
     listener: TcpListener,
     settings: Settings,
@@ -80,7 +80,7 @@ pub async fn run(
 ) -> Result<(), StartError> {
     let bound = bound(&listener)?;
     let root_url = settings.root_url(bound);
-    // Recovery takes as long as it takes, and so may a migration. A database that is dropped while it is opened asks an
+    // Recovery and migrations may take any time. Dropping a database that is being opened asks an
     // embedded PostgreSQL to stop.
     let Some(database) = shutdown.run_until_cancelled(open(&settings.database)).await else {
         tracing::info!("stopped before the database was open");
@@ -127,7 +127,7 @@ async fn open(database: &Database) -> Result<Ready, StartError> {
     Ok(Ready { pools: connector.pools(), connector, embedded })
 }
 
-/// Checks an external database, and brings the schema up to date.
+/// Checks an external database, and migrates the schema.
 async fn prepare(database: &Ready) -> Result<(), StartError> {
     if database.embedded.is_none() {
         let major = cluster::get_major_version(&database.pools.requests).await?;
@@ -177,7 +177,7 @@ async fn serve(
         connections_max: descriptors::connections_max(limits.connections_max),
         metrics: RequestMetrics::new(),
     };
-    // Before the first request, whose credentials are checked with it.
+    // Before the first request, whose credentials need the clock.
     clocks::pass(&engine).await?;
     if let Err(error) = passes.replication.run(&engine).await {
         tracing::warn!(error = %error, "whether replication is synchronous could not be looked up; tried again");
@@ -195,8 +195,8 @@ async fn serve(
     if tokio::time::timeout(DRAIN_REQUESTS, connections.wait()).await.is_err() {
         tracing::warn!(connections = connections.len(), "some requests did not end in time");
     }
-    // The last connection has dropped the router, and with it the state of every area. When the passes have ended too, nothing holds the engine: its
-    // batchers finish what they have and end.
+    // The last connection has dropped the router, and with it the state of every area. When the
+    // passes have ended too, nothing holds the engine: its batchers finish their work and end.
     stop.cancel();
     tasks.close();
     let (ended, written) = tokio::join!(
@@ -213,8 +213,8 @@ async fn serve(
     Ok(())
 }
 
-/// Has an embedded PostgreSQL begin to write out while the server drains: what is left when it is stopped has a limit of time. A
-/// drain that is done does not wait for it, and PostgreSQL goes on with it by itself.
+/// Starts a checkpoint of an embedded PostgreSQL during the drain, since stopping it has a time
+/// limit. A finished drain does not wait; PostgreSQL continues by itself.
 fn start_checkpoint(database: &Ready, tasks: &TaskTracker, stop: &CancellationToken) {
     if let Some(embedded) = &database.embedded {
         let (embedded, until) = (Arc::clone(embedded), stop.clone());
@@ -222,7 +222,7 @@ fn start_checkpoint(database: &Ready, tasks: &TaskTracker, stop: &CancellationTo
     }
 }
 
-/// Inserts this server's row, with its first beat.
+/// Inserts this server's row, with its first heartbeat.
 async fn join(settings: &Settings, pool: &PgPool, bound: SocketAddr) -> Result<Member, StartError> {
     let scheduler = &settings.scheduler;
     let member = Member { id: Uuid::new_v4(), name: scheduler.name(bound), weight: scheduler.weight };
@@ -230,7 +230,7 @@ async fn join(settings: &Settings, pool: &PgPool, bound: SocketAddr) -> Result<M
     Ok(member)
 }
 
-/// A database whose clock was moved by tests stays in their future.
+/// Once tests have moved a database's clock, it stays ahead.
 async fn warn_of_moved_clock(settings: &Settings, pool: &PgPool) -> Result<(), StartError> {
     let seconds = clock::get_offset(&mut *pool.acquire().await?).await?;
     if seconds != 0.0 && settings.clock == ClockMode::Database {
@@ -239,14 +239,14 @@ async fn warn_of_moved_clock(settings: &Settings, pool: &PgPool) -> Result<(), S
     Ok(())
 }
 
-/// The secret keys, once it is sure that they are those of this database.
+/// Returns the secret keys after checking that they are the database's.
 async fn fitting_keys(settings: &Settings, database: &Ready) -> Result<SecretKeys, StartError> {
     let file = || embedded::secret_key_path(&settings.data_dir).display().to_string();
     let (keys, source) = match (&settings.secret_keys, &database.embedded) {
         (Some(keys), _) => (keys.clone(), SECRET_KEY_SETTING.to_owned()),
         (None, Some(embedded)) => match embedded.find_secret_keys()? {
             Some(keys) => (keys, file()),
-            // A new key would lock out every client there is.
+            // A new key would lock out every client.
             None if key_check::needs_key(&database.pools.requests).await? => {
                 return Err(KeyError::Lost { source_name: file() }.into());
             }
@@ -258,7 +258,7 @@ async fn fitting_keys(settings: &Settings, database: &Ready) -> Result<SecretKey
     Ok(keys)
 }
 
-/// Starts the engine, and makes the state of each area of routes.
+/// Starts the engine, and builds the state of each area of routes.
 fn assemble(
     settings: &Settings,
     database: &Ready,
@@ -268,7 +268,7 @@ fn assemble(
     stop: &CancellationToken,
     drain: &CancellationToken,
 ) -> Areas {
-    // Before anything counts.
+    // Before the first metric is recorded.
     let metrics = telemetry::start_metrics();
     tasks.spawn(keep_up(metrics.clone(), stop.clone()));
     tasks.spawn(report_repeats(stop.clone()));
@@ -354,7 +354,7 @@ fn start_engine(
     passes
 }
 
-/// The store of artifacts' bytes; whether it can be used is checked meanwhile.
+/// Returns the artifact store; its check continues in the background.
 fn open_blobs(
     settings: &Settings,
     keys: &SecretKeys,
@@ -368,7 +368,6 @@ fn open_blobs(
     blobs
 }
 
-/// Writes counts of repeated log lines while the server runs.
 async fn report_repeats(stop: CancellationToken) {
     while tokio::time::timeout(log_limiter::EVERY, stop.cancelled()).await.is_err() {
         telemetry::log_limiter().report();
@@ -381,9 +380,9 @@ async fn keep_up(metrics: PrometheusHandle, stop: CancellationToken) {
     }
 }
 
-/// Makes the client `root` where there is no client at all: on the first start, and after all were removed. One that was
-/// deleted beside others stays deleted, since its token may have leaked. Its file is written before the client is made,
-/// so that a server that is killed in between finds the token again.
+/// Creates the client `root` if no client exists: on the first start, and after all were removed.
+/// If it was deleted while others remain, it stays deleted, since its token may have leaked. The
+/// file is written first, so that a server killed in between finds the token again.
 async fn make_root(pool: &PgPool, keys: &SecretKeys, data_dir: &Path, root_url: &str) -> Result<(), StartError> {
     let exists = clients::find(pool, ROOT).await?.is_some();
     if !exists && !clients::list_tokens(pool, None, 1).await?.is_empty() {

@@ -1,7 +1,7 @@
 //! Logs and metrics.
 //!
-//! Logs go to standard error: one line per event, as JSON unless it is a terminal. `TENURE_LOG` filters them in the form
-//! of `tracing`; `TENURE_LOG=info,access=info` shows every request.
+//! Logs go to standard error: one line per event, as JSON unless it is a terminal. `TENURE_LOG`
+//! filters them with the syntax of `tracing`; `TENURE_LOG=info,access=info` shows every request.
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -15,15 +15,15 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use crate::config::SettingError;
 use crate::log_limiter::LogLimiter;
 
-/// What is logged unless `TENURE_LOG` is set: requests only with a filter for them.
+/// Omits access lines.
 const DEFAULT_FILTER: &str = "info,access=warn,sqlx=warn";
-/// Upper bounds of the buckets of times, in seconds.
+/// Upper bounds of histogram buckets, in seconds.
 const SECONDS: [f64; 14] =
     [0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.0, 5.0, 30.0];
-/// Upper bounds of the buckets of batch sizes.
+/// Upper bounds of batch-size buckets.
 const MEMBERS: [f64; 9] = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 150.0, 200.0];
 
-/// The operations whose requests share statements, as their batchers are called.
+/// Names of the batchers.
 const OPERATIONS: [&str; 9] = [
     "create",
     "claim",
@@ -36,20 +36,17 @@ const OPERATIONS: [&str; 9] = [
     "append_live_log",
 ];
 
-/// The limiter of repeated lines, shared by all servers of a process.
+/// Shared by all servers of a process.
 pub fn log_limiter() -> &'static LogLimiter {
     static LIMITER: OnceLock<LogLimiter> = OnceLock::new();
     LIMITER.get_or_init(LogLimiter::default)
 }
 
-/// Starts logging; later calls change nothing.
-///
-/// # Errors
-/// If `TENURE_LOG` is no filter.
+/// Starts logging; later calls have no effect.
 pub fn start_logs() -> Result<(), SettingError> {
     let filter = read_filter(std::env::var_os("TENURE_LOG"))?;
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    // Otherwise it reports on standard error that standard error cannot be written, and panics because of that.
+    // Otherwise a failing standard error is reported on standard error, which panics.
     let logs = logs.log_internal_errors(false);
     let limiter = log_limiter().clone();
     let started = if std::io::stderr().is_terminal() {
@@ -57,13 +54,12 @@ pub fn start_logs() -> Result<(), SettingError> {
     } else {
         logs.json().finish().with(limiter).try_init()
     };
-    // A process that runs several servers, as tests do, logs once.
+    // A process with several servers, such as a test, starts logging once.
     drop(started);
     Ok(())
 }
 
-/// The filter of logs: the usual one unless another was given. An empty one would hide everything but errors, so it
-/// counts as none.
+/// Parses a log filter. An empty one would hide everything but errors, so it selects the default.
 fn read_filter(given: Option<OsString>) -> Result<EnvFilter, SettingError> {
     let given = given.filter(|text| !text.is_empty()).unwrap_or_else(|| DEFAULT_FILTER.into());
     let wrong = |reason: String| {
@@ -74,7 +70,7 @@ fn read_filter(given: Option<OsString>) -> Result<EnvFilter, SettingError> {
     EnvFilter::try_new(text).map_err(|error| wrong(error.to_string()))
 }
 
-/// Starts counting; all servers of a process share the numbers.
+/// Starts recording; all servers of a process share the metrics.
 #[must_use]
 pub fn start_metrics() -> PrometheusHandle {
     static HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
@@ -88,13 +84,13 @@ fn install() -> PrometheusHandle {
         .expect("the lists of buckets are not empty");
     let recorder = builder.build_recorder();
     let handle = recorder.handle();
-    // Only another recorder can be in the way, and there is none in this program.
+    // Fails only if another recorder is installed, which this program never does.
     drop(metrics::set_global_recorder(recorder));
     describe();
     handle
 }
 
-/// Describes each metric; those of queues are described where they are published.
+/// Describes all metrics except those of queues, which are described where they are published.
 fn describe() {
     use metrics::{describe_counter, describe_gauge, describe_histogram};
     describe_histogram!("tenure_batch_members", "Requests that shared a statement");
@@ -158,7 +154,7 @@ fn describe_admission() {
     );
 }
 
-/// So that the first increment of a counter is seen as one. Those of the passes begin with their driver.
+/// Makes the first increment of a counter visible. The pass driver does it for the passes.
 fn begin_at_zero() {
     metrics::counter!("tenure_claims_undelivered_total").absolute(0);
     tenure_engine::decision::metrics::begin_at_zero();
@@ -200,9 +196,9 @@ fn begin_at_zero() {
 mod tests {
     use super::*;
 
-    /// Prometheus sees no increment of a counter that begins with its first one.
+    /// Prometheus cannot see an increment in a counter's first sample.
     #[test]
-    fn the_counters_of_every_operation_of_the_document_are_there_from_the_start() {
+    fn documented_operations_have_counters_from_start() {
         let document = include_str!("../../docs/operating.md");
         let line = document.lines().find_map(|line| line.strip_prefix("Operations are ")).expect("the line");
         let documented: Vec<&str> = line.split('`').skip(1).step_by(2).collect();
@@ -211,14 +207,14 @@ mod tests {
         for operation in documented {
             for counter in ["batch_shed", "blocking_path", "blocking_path_timeouts"] {
                 let sample = format!("tenure_{counter}_total{{operation=\"{operation}\"}}");
-                assert!(text.lines().any(|line| line.starts_with(&sample)), "{sample} is not there");
+                assert!(text.lines().any(|line| line.starts_with(&sample)), "{sample} is missing");
             }
         }
         assert!(text.contains("tenure_event_reads_total{who=\"one\"}"));
     }
 
     #[test]
-    fn an_empty_filter_counts_as_none_and_a_wrong_one_is_refused() {
+    fn empty_filter_is_default_and_wrong_one_refused() {
         let read = |given: Option<&str>| read_filter(given.map(OsString::from)).map(|filter| filter.to_string());
         assert_eq!(read(Some("")), read(None));
         assert!(read(None).unwrap().contains("access=warn"));

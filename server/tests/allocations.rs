@@ -1,6 +1,6 @@
-//! How much memory a hot request allocates, counted by the allocator: a figure that is the same on every machine, and grows
-//! when a copy, a box or a second parse comes into the path of every request. In a binary of its own, because it counts what
-//! the whole process allocates. Run with `scripts/with-pg`.
+//! Counts the memory allocations of hot requests. The number is the same on every machine, and
+//! grows with each copy, box or second parse in the path of requests. A separate binary, because it
+//! counts the allocations of the whole process. Run with `scripts/with-pg`.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
@@ -28,16 +28,15 @@ use tokio_util::sync::CancellationToken;
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// Requests of one round. The median of the round in which it is lowest counts: while the others were answered a background pass was
-/// at work, and on a busy machine that is so for many.
+/// Requests per round. The test uses the lowest median of all rounds: background passes allocate
+/// too, in many rounds on a busy machine.
 const REQUESTS: usize = 20;
 const ROUNDS: usize = 12;
-/// Room for an answer.
 const ANSWER_MAX: usize = 16 << 10;
 
-/// What one request may allocate: somewhat more than it does, from the first byte of it to the last of its answer, with what
-/// the database's session allocates for a statement of one member. Without optimization createTask has a hundred more than
-/// with it: then its scopes are checked in two ways.
+/// Limits per request, slightly above the measured count, from the request's first byte to the
+/// response's last. They include the database session's allocations for a statement of one member.
+/// Unoptimized, createTask has a hundred more: it then checks its scopes in two ways.
 const BOUNDS: [(&str, usize); 5] =
     [("create", 340), ("claim", 220), ("reclaim", 195), ("report", 150), ("status", 105)];
 
@@ -65,7 +64,7 @@ impl Client {
         request.into_bytes()
     }
 
-    /// Sends the requests one after the other, and counts what is allocated for one: the median.
+    /// Sends requests one after the other. Returns the median allocations of one.
     fn count(&mut self, requests: &[Vec<u8>]) -> (usize, usize, Vec<Value>) {
         let mut answers = vec![[0_u8; ANSWER_MAX]; requests.len()];
         let mut lengths = vec![0; requests.len()];
@@ -101,7 +100,7 @@ fn is_whole(answer: &[u8]) -> bool {
     answer.len() == head + 4 + length
 }
 
-/// The life of some tasks, step by step; what a request of each step allocates.
+/// Runs some tasks through their life. Returns the allocations of each kind of request.
 fn round(client: &mut Client) -> [(usize, usize); BOUNDS.len()] {
     let own = client.credentials.clone();
     let now = real_now();
@@ -143,7 +142,7 @@ fn round(client: &mut Client) -> [(usize, usize); BOUNDS.len()] {
 }
 
 #[test]
-fn a_hot_request_allocates_no_more_than_it_needs() {
+fn hot_request_allocates_at_most_its_limit() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let stop = CancellationToken::new();
     let (database, port, credentials, running) = runtime.block_on(async {
@@ -173,7 +172,7 @@ fn a_hot_request_allocates_no_more_than_it_needs() {
         (database, port, credentials, running)
     });
     let mut client = Client { stream: TcpStream::connect(("127.0.0.1", port)).unwrap(), port, credentials };
-    // Not the first one: it prepares the statements.
+    // The first round prepares the statements.
     round(&mut client);
     let rounds: Vec<_> = (0..ROUNDS).map(|_| round(&mut client)).collect();
     let mut over = Vec::new();

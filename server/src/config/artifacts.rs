@@ -1,29 +1,29 @@
-//! Where artifacts' bytes are stored: a folder, or a bucket of an object store.
+//! Storage of artifacts: a folder, or a bucket of an object store.
 
 use std::path::{Component, Path, PathBuf};
 
 use super::SettingError;
 use tenure_engine::blobs::settings::{ArtifactsPlace, Provider};
 
-/// The folder in the data directory that is used by default.
+/// Default, in the data directory.
 const DEFAULT_FOLDER: &str = "artifacts";
 const NAME: &str = "--artifacts-url (TENURE_ARTIFACTS_URL)";
 const FORMS: &str = "write file:///folder, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix";
-/// The longest name that the object stores give a bucket or a container.
+/// The longest bucket or container name of the object stores.
 const BUCKET_CHARS_MAX: usize = 222;
 
-/// The units of sizes, largest first.
+/// Largest first.
 const UNITS: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("", 1)];
 
-/// Reads `--artifacts-url`.
+/// Parses `--artifacts-url`.
 pub(super) fn read_place(given: Option<&str>, data_dir: &Path) -> Result<ArtifactsPlace, SettingError> {
     let Some(url) = given.filter(|url| !url.is_empty()) else {
         return Ok(ArtifactsPlace::Folder(data_dir.join(DEFAULT_FOLDER)));
     };
     let Some((scheme, rest)) = url.split_once("://") else { return Err(SettingError::new(NAME, url, FORMS)) };
     let provider = match scheme {
-        // The folder is closed to other users, and that must not be done to the whole machine. Links are not followed: what
-        // is typed by mistake is the root itself.
+        // The folder is closed to other users, which must not happen to the whole machine. Links
+        // are not followed: a typing mistake names the root itself.
         "file" if rest.starts_with('/') && is_root(Path::new(rest)) => {
             let fix = "name a folder of its own, such as file:///var/lib/tenure/artifacts: it is closed to other users";
             return Err(SettingError::new(NAME, url, fix));
@@ -41,7 +41,7 @@ pub(super) fn read_place(given: Option<&str>, data_dir: &Path) -> Result<Artifac
         _ => return Err(SettingError::new(NAME, without_user(url), FORMS)),
     };
     if rest.contains('@') {
-        // The value is not repeated: it may hold a secret.
+        // The value is not repeated: it may contain a secret.
         let fix = "leave out the part before the @: credentials come from the environment, see docs/operating.md";
         return Err(SettingError::secret(NAME, fix));
     }
@@ -60,7 +60,7 @@ pub(super) fn read_place(given: Option<&str>, data_dir: &Path) -> Result<Artifac
     Ok(ArtifactsPlace::Bucket { provider, bucket: bucket.to_owned(), prefix: prefix.to_owned() })
 }
 
-/// Whether a whole path names the root of the file system, however it is written.
+/// True if a path names the root of the file system, in any spelling.
 fn is_root(path: &Path) -> bool {
     let mut depth = 0_usize;
     for component in path.components() {
@@ -73,12 +73,12 @@ fn is_root(path: &Path) -> bool {
     depth == 0
 }
 
-/// A URL without what may be a secret.
+/// Removes the part of a URL that may be a secret.
 fn without_user(url: &str) -> &str {
     url.rsplit_once('@').map_or(url, |(_, rest)| rest)
 }
 
-/// Reads a number of bytes: `1048576`, `512KiB`, `100MiB` or `10GiB`.
+/// Parses `1048576`, `512KiB`, `100MiB` or `10GiB`.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -89,7 +89,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Writes a size so that [`parse_size`] reads the same one again.
+/// The inverse of [`parse_size`].
 pub(super) fn display_size(bytes: u64) -> String {
     let fits = |factor: u64| bytes > 0 && bytes.is_multiple_of(factor);
     let (unit, factor) = UNITS.into_iter().find(|(_, factor)| fits(*factor)).unwrap_or(("", 1));
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn artifacts_are_files_in_the_data_directory_unless_another_place_is_given() {
+    fn artifacts_url_selects_folder_or_bucket() {
         let default = ArtifactsPlace::Folder(PathBuf::from("/data/artifacts"));
         assert_eq!(read_place(None, Path::new("/data")), Ok(default.clone()));
         assert_eq!(place(""), Ok(default));
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_place_is_refused_with_what_to_write_instead() {
+    fn invalid_artifacts_url_is_refused_with_fix() {
         for (url, part) in [
             ("artifacts", "file:///folder"),
             ("/srv/artifacts", "file:///folder"),
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_bytes_or_have_a_unit() {
+    fn size_is_bytes_or_has_unit() {
         for (text, bytes) in
             [("0", 0), ("1", 1), ("1000", 1000), ("512KiB", 524_288), ("3MiB", 3 << 20), ("10GiB", 10 << 30)]
         {

@@ -1,6 +1,6 @@
-//! The URL of a database, which may name several hosts as those of PostgreSQL's own programs do.
+//! Database URLs, which may name several hosts as for PostgreSQL's own programs.
 //!
-//! sqlx reads URLs of one host. The list is taken apart here, and sqlx reads one URL for each host.
+//! sqlx parses URLs of one host, so this module splits the list into one URL per host.
 
 use sqlx::postgres::PgConnectOptions;
 use tenure_store::hosts::Hosts;
@@ -8,12 +8,13 @@ use tenure_store::hosts::Hosts;
 use super::SettingError;
 
 const SETTING: &str = "--database-url (DATABASE_URL)";
-/// The fix for a URL that cannot be read at all.
+/// The fix for a malformed URL.
 const FORM: &str = "write postgres://user:password@host:5432/database";
-/// What a server needs, and therefore always does.
+/// Values of `target_session_attrs` that match a server's behaviour.
 const READ_WRITE: [&str; 2] = ["read-write", "primary"];
 
-/// Reads it. The value is not repeated in errors, and neither is the parser's message: both may hold the password.
+/// Parses a URL. Errors repeat neither the value nor the parser's message, which may contain the
+/// password.
 pub(super) fn parse(url: &str) -> Result<Hosts, SettingError> {
     let wrong = |fix: &str| SettingError::secret(SETTING, fix);
     let parts = Parts::of(url).ok_or_else(|| wrong(FORM))?;
@@ -22,8 +23,8 @@ pub(super) fn parse(url: &str) -> Result<Hosts, SettingError> {
     Hosts::new(options.map_err(|_| wrong(FORM))?).ok_or_else(|| wrong(FORM))
 }
 
-/// An address of IPv6 without the brackets that it has in a URL: sqlx would look it up as a name with them, and compare that with
-/// certificates.
+/// Removes the brackets of an IPv6 address. With them, sqlx would resolve it as a name and compare
+/// that with certificates.
 fn without_brackets(options: PgConnectOptions) -> PgConnectOptions {
     let address = options.get_host().strip_prefix('[').and_then(|host| host.strip_suffix(']')).map(str::to_owned);
     match address {
@@ -32,13 +33,13 @@ fn without_brackets(options: PgConnectOptions) -> PgConnectOptions {
     }
 }
 
-/// A URL, taken apart as far as hosts need it.
+/// A URL, split as far as hosts need it.
 struct Parts<'a> {
-    /// With what follows it, up to the hosts: `postgres://user:password@`.
+    /// Everything before the hosts: `postgres://user:password@`.
     start: &'a str,
     hosts: &'a str,
     path: &'a str,
-    /// Of the query, except for what follows.
+    /// Query parameters other than those below.
     others: Vec<&'a str>,
     query_hosts: Option<&'a str>,
     query_ports: Option<&'a str>,
@@ -72,7 +73,7 @@ impl<'a> Parts<'a> {
         Some(parts)
     }
 
-    /// A URL for each host.
+    /// Returns one URL per host.
     fn urls(&self) -> Result<Vec<String>, &'static str> {
         if self.session.is_some_and(|session| !READ_WRITE.contains(&session)) {
             return Err(
@@ -84,7 +85,7 @@ impl<'a> Parts<'a> {
         let hosts = list(self.query_hosts.unwrap_or(self.hosts));
         let ports = self.query_ports.map(list).unwrap_or_default();
         let (hosts, ports): (Vec<&str>, Vec<&str>) = (hosts.split(',').collect(), ports.split(',').collect());
-        // Of a single host, sqlx knows what it is when it is left out.
+        // For a single host, sqlx has a default.
         if hosts.len() > 1 && hosts.contains(&"") {
             return Err("give each host of the list a name, as in postgres://user:password@one:5432,two:5432/database");
         }
@@ -93,12 +94,12 @@ impl<'a> Parts<'a> {
         }
         let url = |(number, host): (usize, &&str)| {
             let port = ports.get(number).or(ports.first()).filter(|port| !port.is_empty());
-            // First, because the last one counts: `hostaddr` goes before `host`.
+            // First, because the last parameter wins: `hostaddr` overrides `host`.
             let mut query: Vec<String> = self.query_hosts.map(|_| format!("host={host}")).into_iter().collect();
             query.extend(port.map(|port| format!("port={port}")));
             query.extend(self.others.iter().map(|&pair| pair.to_owned()));
             let host = match self.query_hosts {
-                // A user without a host is no URL; the query decides.
+                // A URL with a user needs a host; the query overrides it.
                 Some(_) if self.hosts.is_empty() && self.start.ends_with('@') => "localhost",
                 Some(_) => self.hosts,
                 None => host,
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_names_one_host_or_several() {
+    fn url_names_one_or_several_hosts() {
         for (url, expected) in [
             ("postgres://u:p@a/d", vec!["a:5432"]),
             ("postgresql://u:p@a:5433/d?sslmode=disable", vec!["a:5433"]),
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_url_is_one_line_without_the_password() {
+    fn url_error_is_one_line_without_password() {
         for (url, fix) in [
             ("mysql://me:hunter2@a/d", "postgres://user:password@host:5432/database"),
             ("postgres://me:hunter2@a:nan,b/d", "postgres://user:password@host:5432/database"),

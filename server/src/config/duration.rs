@@ -1,11 +1,11 @@
-//! Durations as people write them: a whole number and a unit.
+//! Durations in settings: a whole number and a unit.
 
 use std::time::Duration;
 
-/// The units, largest first, with their length in milliseconds.
+/// Largest first, in milliseconds.
 const UNITS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 
-/// Reads `250ms`, `90s`, `20m`, `2h` or `5d`.
+/// Parses `250ms`, `90s`, `20m`, `2h` or `5d`.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -18,7 +18,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Writes a duration so that [`parse_duration`] reads the same one again.
+/// The inverse of [`parse_duration`].
 pub(super) fn display(duration: Duration) -> String {
     let milliseconds = duration.as_millis();
     let (unit, length) = UNITS
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_a_number_and_a_unit() {
+    fn duration_is_number_and_unit() {
         for (text, milliseconds) in
             [("250ms", 250), ("0s", 0), ("90s", 90_000), ("20m", 1_200_000), ("2h", 7_200_000), ("5d", 432_000_000)]
         {

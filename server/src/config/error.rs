@@ -1,8 +1,7 @@
-//! Why a setting cannot be used, as one line.
+//! Errors of settings, one line each.
 
 use std::fmt::Display;
 
-/// A setting that cannot be used: its name, its value and what to do about it.
 #[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
 #[error("{setting} {value}: {fix}")]
 pub struct SettingError {
@@ -12,16 +11,14 @@ pub struct SettingError {
 }
 
 impl SettingError {
-    /// The process' exit code for a wrong setting.
     pub const EXIT_CODE: u8 = 2;
 
-    /// A value that may be shown.
     #[must_use]
     pub fn new(setting: &str, value: impl Display, fix: impl Into<String>) -> Self {
         Self { setting: setting.to_owned(), value: format!("is '{value}'"), fix: fix.into() }
     }
 
-    /// A value that may not be shown.
+    /// An error that hides the value.
     pub(super) fn secret(setting: &str, fix: impl Into<String>) -> Self {
         Self {
             setting: setting.to_owned(),
@@ -30,7 +27,7 @@ impl SettingError {
         }
     }
 
-    /// An external database without a secret key: two servers would each make their own.
+    /// An external database without a secret key: each server would create its own.
     pub fn missing_secret_key() -> Self {
         Self {
             setting: "--secret-key (TENURE_SECRET_KEY)".to_owned(),

@@ -1,4 +1,4 @@
-//! How much callers may take of a server's memory, time and connections.
+//! Limits of the memory, time and connections that callers may use.
 
 use std::time::Duration;
 
@@ -6,65 +6,62 @@ use clap::Args;
 
 use super::{SettingError, artifacts, duration, parse_duration, parse_size};
 
-/// Less, and a quarter of it, which is what callers without credentials share, does not hold a few of their requests.
+/// Callers without credentials share a quarter. With less, it does not hold a few of their
+/// requests.
 const MEMORY_MIN: u64 = 1 << 20;
-/// More than any machine has is a mistake.
+/// More than any machine has.
 const MEMORY_MAX: u64 = 1 << 40;
-/// Less, and readers on a slow network are cut off.
+/// With less, readers on a slow network are cut off.
 const WRITE_TIMEOUT_MIN: Duration = Duration::from_millis(100);
-/// Longer than any connection should be held open for a reader that does not read.
+/// No connection should be held longer for a stalled reader.
 const WRITE_TIMEOUT_MAX: Duration = Duration::from_secs(60 * 60);
-/// Fewer would not be enough for any use.
 const CONNECTIONS_MIN: usize = 16;
-/// Ports and descriptors end before.
+/// Ports and descriptors are exhausted before.
 const CONNECTIONS_MAX: usize = 1_000_000;
 
-/// The limits, as they were written.
 #[derive(Args, Clone, Debug)]
 pub struct LimitArgs {
-    /// Memory for the bodies of all requests that are being read (1MiB to 1TiB); what does not fit gets 503. Callers
-    /// without credentials share a quarter of it. Too small, and large tasks are refused while others are being sent.
+    /// Memory for the bodies of requests being received (1MiB to 1TiB); more gets 503. Callers
+    /// without credentials share a quarter. If too small, large tasks are refused while others are
+    /// being sent.
     #[arg(long, env = "TENURE_REQUEST_MEMORY", default_value = "128MiB", value_name = "BYTES", value_parser = parse_size)]
     pub request_memory: u64,
 
-    /// Memory for large answers that are being sent (1MiB to 1TiB); what does not fit gets 503. Callers without
-    /// credentials share a quarter of it. Too small, and long lists are refused while others are being read.
+    /// Memory for large responses being sent (1MiB to 1TiB); more gets 503. Callers without
+    /// credentials share a quarter. If too small, long lists are refused while others are being
+    /// read.
     #[arg(long, env = "TENURE_ANSWER_MEMORY", default_value = "256MiB", value_name = "BYTES", value_parser = parse_size)]
     pub answer_memory: u64,
 
-    /// How long a caller may read nothing of an answer before its connection is cut (100ms to 1h). Too small, and callers
-    /// on bad networks lose their answers.
+    /// How long a caller may read nothing of a response before its connection is cut (100ms to 1h).
+    /// If too small, callers on bad networks lose their responses.
     #[arg(long, env = "TENURE_WRITE_TIMEOUT", default_value = "60s", value_name = "DURATION", value_parser = parse_duration)]
     pub write_timeout: Duration,
 
-    /// Room for the live logs of all runs in the database (0 to 1TiB); 0 switches them off. Too small, and logs can be read only
-    /// when their runs have ended.
+    /// Space in the database for the live logs of all runs (0 to 1TiB); 0 disables them. If too
+    /// small, logs can be read only after their runs have ended.
     #[arg(long, env = "TENURE_LIVE_LOG_MAX", default_value = "1GiB", value_name = "BYTES", value_parser = parse_size)]
     pub live_log_max: u64,
 
-    /// The most connections at a time (16 to 1000000); others get 503. Unless it is given: 10000, or as many as the limit
-    /// of open files allows. Too small, and workers that wait for work take all of them.
+    /// Maximum of concurrent connections (16 to 1000000); more get 503. Default: 10000, or as many
+    /// as the limit of open files allows. If too small, workers that wait for work take all of
+    /// them.
     #[arg(long, env = "TENURE_CONNECTIONS_MAX", value_name = "COUNT")]
     pub connections_max: Option<usize>,
 }
 
-/// The checked limits.
+/// The checked limits; sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// For bodies that are being read, in bytes.
     pub request_memory: usize,
-    /// For answers that are being sent, in bytes.
     pub answer_memory: usize,
     /// How long a write may make no progress.
     pub write_timeout: Duration,
-    /// For live logs, in bytes.
     pub live_log_max: u64,
-    /// The most connections at a time, if that was given.
     pub connections_max: Option<usize>,
 }
 
 impl LimitArgs {
-    /// Checks them.
     pub(super) fn limits(&self) -> Result<Limits, SettingError> {
         let memory = |name: &'static str, bytes: u64| {
             let size = artifacts::display_size;

@@ -1,4 +1,4 @@
-//! What a server is among those of its database.
+//! A server's name and weight among the servers of its database.
 
 use std::net::SocketAddr;
 
@@ -6,34 +6,28 @@ use clap::Args;
 
 use super::SettingError;
 
-/// The longest name of a server.
 const NAME_MAX: usize = 100;
 
-/// What a server is among those of its database, as it was written.
 #[derive(Args, Clone, Debug)]
 pub struct SchedulerArgs {
-    /// What this server is called in the list of servers (1 to 100 characters). Default: the name of the machine and the port that
-    /// is listened on.
+    /// Name of this server in the list of servers (1 to 100 characters). Default: the machine's
+    /// name and the listen port.
     #[arg(long, env = "TENURE_SERVER_NAME", value_name = "NAME")]
     pub server_name: Option<String>,
 
-    /// How much this server is preferred as the scheduler of queues that assign their tasks (0 to 65535). The greatest of those that
-    /// run is; of equal ones, each has a part of the queues. 0: never.
+    /// Preference of this server as scheduler of assigning queues (0 to 65535). The live server
+    /// with the greatest weight is chosen; equal weights share the queues. 0: never.
     #[arg(long, env = "TENURE_SCHEDULER_WEIGHT", default_value = "1", value_name = "WEIGHT")]
     pub scheduler_weight: u16,
 }
 
-/// What a server is among those of its database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchedulerSettings {
-    /// As given.
     configured_name: Option<String>,
-    /// How much it is preferred.
     pub weight: u16,
 }
 
 impl SchedulerArgs {
-    /// Checks them.
     pub(super) fn settings(&self) -> Result<SchedulerSettings, SettingError> {
         let name = self.server_name.clone().filter(|name| !name.is_empty());
         if let Some(name) = name.as_ref().filter(|name| !is_name(name)) {
@@ -49,7 +43,7 @@ fn is_name(name: &str) -> bool {
 }
 
 impl SchedulerSettings {
-    /// What the server is called that listens on this address.
+    /// Returns the name of the server that listens on this address.
     #[must_use]
     pub fn name(&self, bound: SocketAddr) -> String {
         self.configured_name.clone().unwrap_or_else(|| {

@@ -1,4 +1,4 @@
-//! On a database with the whole schema.
+//! Runs on a database with the whole schema.
 
 use super::*;
 use tenure_store::clients::NewClient;
@@ -41,7 +41,7 @@ async fn refusal(pool: &PgPool, keys: &SecretKeys) -> String {
 }
 
 #[tokio::test]
-async fn the_check_follows_the_first_key_and_any_key_may_match() {
+async fn check_follows_first_key_and_any_key_may_match() {
     let database = TestDatabase::create().await;
     let (pool, [a, b, c]) = (database.pool(), settings_of_keys());
     assert!(!needs_key(pool).await.unwrap());
@@ -49,7 +49,7 @@ async fn the_check_follows_the_first_key_and_any_key_may_match() {
     assert!(needs_key(pool).await.unwrap());
     let line = refusal(pool, &keys(&[&b, &c])).await;
     assert!(line.contains(&name(&a)) && line.contains(&name(&b)) && line.contains(&name(&c)), "{line}");
-    // A new key at the end, then in front; without tokens of the old one it can go.
+    // A new key at the end, then in front; the old one can go once no token needs it.
     for list in [&[&a, &b][..], &[&b, &a], &[&b]] {
         verify(pool, &keys(list), SOURCE).await.unwrap();
     }
@@ -58,7 +58,7 @@ async fn the_check_follows_the_first_key_and_any_key_may_match() {
 }
 
 #[tokio::test]
-async fn a_key_that_tokens_need_is_not_removed_unnoticed() {
+async fn removal_of_needed_key_is_refused() {
     let database = TestDatabase::create().await;
     let (pool, [a, b, _]) = (database.pool(), settings_of_keys());
     verify(pool, &keys(&[&a]), SOURCE).await.unwrap();
@@ -80,7 +80,7 @@ async fn a_key_that_tokens_need_is_not_removed_unnoticed() {
 }
 
 #[tokio::test]
-async fn a_database_without_a_check_is_judged_by_its_tokens() {
+async fn database_without_check_is_checked_by_tokens() {
     let database = TestDatabase::create().await;
     let (pool, [a, b, c]) = (database.pool(), settings_of_keys());
     // More than a page.
@@ -92,14 +92,14 @@ async fn a_database_without_a_check_is_judged_by_its_tokens() {
     assert!(line.contains("another key") && line.contains(&name(&b)), "{line}");
     assert!(choose(pool, keys(&[&b]), SOURCE).await.is_err());
     verify(pool, &keys(&[&c, &a]), SOURCE).await.unwrap();
-    // The last page has the token that does not open.
+    // The failing token is on the last page.
     make_client(pool, &keys(&[&b]), "z").await;
     assert!(refusal(pool, &keys(&[&c, &a])).await.contains("the tokens of z;"));
     database.finish().await;
 }
 
 #[tokio::test]
-async fn a_command_encrypts_by_the_key_that_servers_have() {
+async fn command_encrypts_with_key_of_servers() {
     let database = TestDatabase::create().await;
     let (pool, [a, b, c]) = (database.pool(), settings_of_keys());
     let chosen = choose(pool, keys(&[&a]), SOURCE).await.unwrap();
@@ -108,7 +108,7 @@ async fn a_command_encrypts_by_the_key_that_servers_have() {
     let chosen = choose(pool, keys(&[&c, &b, &a]), SOURCE).await.unwrap();
     assert_eq!(chosen.checks()[0], keys(&[&a]).checks()[0]);
     verify(pool, &keys(&[&a]), SOURCE).await.unwrap();
-    // Without clients, the database can be given another key.
+    // Without clients, the database accepts another key.
     settings::purge_keys_without_clients(pool).await.unwrap();
     verify(pool, &keys(&[&b]), SOURCE).await.unwrap();
     make_client(pool, &keys(&[&b]), "c1").await;

@@ -1,4 +1,4 @@
-//! The commit that a release reports to be built from.
+//! The commit that a release reports.
 
 use std::fs;
 use std::path::Path;
@@ -20,7 +20,7 @@ fn git(top: &Path, args: &[&str]) -> String {
 }
 
 #[test]
-fn the_commit_is_that_of_the_checkout_and_every_change_of_it_is_noticed() {
+fn commit_follows_the_checkout() {
     let folder = tempfile::TempDir::new().unwrap();
     let top = folder.path().join("top");
     fs::create_dir_all(top.join("inside")).unwrap();
@@ -40,7 +40,7 @@ fn the_commit_is_that_of_the_checkout_and_every_change_of_it_is_noticed() {
     let (second, watched) = look(&top);
     assert_ne!(second, first);
     assert_ne!(contents(&watched), before, "a build would not notice the commit");
-    // Another work tree of the same repository, and a commit without a branch.
+    // Another worktree of the repository, with a detached commit.
     let other = folder.path().join("other");
     git(&top, &["worktree", "add", "--quiet", "--detach", other.to_str().unwrap(), &first]);
     let (there, watched) = look(&other);

@@ -1,4 +1,4 @@
-//! What a build of the server says of itself.
+//! Information about the build.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 

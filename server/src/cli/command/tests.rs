@@ -35,7 +35,7 @@ fn refused(flags: &[&str], parts: &[&str]) {
 }
 
 #[test]
-fn defaults_match_the_documentation() {
+fn default_settings_are_unchanged() {
     let settings = settings(&[]).ok().unwrap();
     assert_eq!(settings.listen.to_string(), "127.0.0.1:8080");
     assert_eq!(settings.root_url(settings.listen), "http://127.0.0.1:8080");
