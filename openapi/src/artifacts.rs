@@ -1,4 +1,4 @@
-//! Bodies about artifacts. Field names and limits are those of the Taskcluster Queue API.
+//! Bodies of artifact requests. Field names and limits are those of the Taskcluster Queue API.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -11,12 +11,12 @@ use crate::states::{ArtifactErrorReason, StorageType};
 use crate::structure::present;
 use crate::whole::present_whole;
 
-/// The length limit of an error's message, in characters.
+/// In characters.
 pub const MESSAGE_MAX: usize = 4096;
-/// The largest length that every client can read: larger numbers are not whole ones in JavaScript.
+/// Larger numbers are not exact integers in JavaScript.
 pub const CONTENT_LENGTH_MAX: u64 = (1 << 53) - 1;
 
-/// A type with one word, or a few, that `storageType` has in some body.
+/// Defines a type with the values that `storageType` can have in some body.
 macro_rules! tag {
     ($(#[doc = $doc:literal])* $name:ident { $($variant:ident $word:literal),+ }) => {
         $(#[doc = $doc])*
@@ -48,23 +48,22 @@ tag!(
     ErrorTag { Error "error" }
 );
 tag!(
-    /// What is answered without more words.
+    /// Storage types whose response has no further fields.
     PlainTag { Reference "reference", Link "link", Error "error" }
 );
 tag!(
-    /// What is found at a URL.
+    /// Storage types of artifacts at a URL.
     UrlTag { S3 "s3", Reference "reference" }
 );
 
-/// What every createArtifact body has: it decides about the rest.
+/// The field that selects the type of a createArtifact body.
 #[derive(Deserialize, Debug)]
 #[serde(rename_all = "camelCase")]
 pub struct CreateArtifactKind {
-    /// How it is stored.
     pub storage_type: StorageType,
 }
 
-/// The body of createArtifact; `storageType` is which of these it is.
+/// The body of createArtifact; `storageType` selects the variant.
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(untagged)]
 pub enum CreateArtifactRequest {
@@ -72,11 +71,11 @@ pub enum CreateArtifactRequest {
     S3(CreateS3Artifact),
     /// An object of the object service.
     Object(CreateObjectArtifact),
-    /// A URL somewhere else.
+    /// A URL elsewhere.
     Reference(CreateReferenceArtifact),
     /// Another artifact of the same run.
     Link(CreateLinkArtifact),
-    /// Why there is none.
+    /// The reason why it does not exist.
     Error(CreateErrorArtifact),
 }
 
@@ -86,11 +85,11 @@ pub enum CreateArtifactRequest {
 pub struct CreateS3Artifact {
     /// `s3`.
     pub storage_type: S3Tag,
-    /// Until when it is kept; at most as long as its task.
+    /// When it expires; not after its task.
     pub expires: Timestamp,
-    /// What the upload must have as its `Content-Type`, and downloads will have.
+    /// The `Content-Type` of the upload and of downloads.
     pub content_type: ContentType,
-    /// How many bytes there are, before any compression.
+    /// Length in bytes before compression.
     #[serde(default, deserialize_with = "present_whole", skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 9_007_199_254_740_991_u64)]
     pub content_length: Option<u64>,
@@ -102,27 +101,26 @@ pub struct CreateS3Artifact {
 pub struct CreateObjectArtifact {
     /// `object`.
     pub storage_type: ObjectTag,
-    /// Until when it is kept; at most as long as its task.
+    /// When it expires; not after its task.
     pub expires: Timestamp,
     /// The media type.
     pub content_type: ContentType,
-    /// How many bytes there are.
+    /// Length in bytes.
     #[serde(default, deserialize_with = "present_whole", skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 9_007_199_254_740_991_u64)]
     pub content_length: Option<u64>,
 }
 
-/// An artifact that is somewhere else.
+/// An artifact at a URL elsewhere.
 #[derive(Serialize, Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CreateReferenceArtifact {
     /// `reference`.
     pub storage_type: ReferenceTag,
-    /// Until when it is kept; at most as long as its task.
+    /// When it expires; not after its task.
     pub expires: Timestamp,
-    /// Where it is.
     pub url: ReferenceUrl,
-    /// What is to be expected there.
+    /// The expected media type.
     pub content_type: ContentType,
 }
 
@@ -132,22 +130,22 @@ pub struct CreateReferenceArtifact {
 pub struct CreateLinkArtifact {
     /// `link`.
     pub storage_type: LinkTag,
-    /// Until when it is kept; at most as long as its task.
+    /// When it expires; not after its task.
     pub expires: Timestamp,
-    /// The artifact that it leads to, which may come later.
+    /// The target, which may be created later.
     pub artifact: ArtifactName,
-    /// What is to be expected there. Default `application/binary`.
+    /// The expected media type. Default `application/binary`.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub content_type: Option<ContentType>,
 }
 
-/// Why there is no such artifact.
+/// The reason why an artifact does not exist.
 #[derive(Serialize, Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CreateErrorArtifact {
     /// `error`.
     pub storage_type: ErrorTag,
-    /// Until when it is kept; at most as long as its task.
+    /// When it expires; not after its task.
     pub expires: Timestamp,
     /// For programs.
     pub reason: ArtifactErrorReason,
@@ -160,11 +158,11 @@ pub struct CreateErrorArtifact {
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(untagged)]
 pub enum CreatedArtifact<'a> {
-    /// Where to upload it.
+    /// Upload to a URL.
     S3(CreatedS3Artifact<'a>),
-    /// How to upload it.
+    /// Upload to the object service.
     Object(CreatedObjectArtifact<'a>),
-    /// There is nothing to upload.
+    /// Nothing to upload.
     Plain(CreatedPlainArtifact),
 }
 
@@ -176,7 +174,7 @@ pub struct CreatedS3Artifact<'a> {
     pub storage_type: S3Tag,
     /// Where to PUT the bytes, with this `Content-Type` and without credentials.
     pub put_url: String,
-    /// Until when that works.
+    /// When the URL expires.
     pub expires: Timestamp,
     /// The `Content-Type` of the upload.
     pub content_type: &'a str,
@@ -190,18 +188,18 @@ pub struct CreatedObjectArtifact<'a> {
     pub storage_type: ObjectTag,
     /// The name of the object.
     pub name: String,
-    /// The project of the task, which goes into createUpload.
+    /// The project of the task, for createUpload.
     #[schema(value_type = ProjectId)]
     pub project_id: &'a str,
-    /// Goes into createUpload, finishUpload and finishArtifact.
+    /// For createUpload, finishUpload and finishArtifact.
     pub upload_id: SlugId,
-    /// What goes into createUpload as its `expires`.
+    /// The `expires` for createUpload.
     pub expires: Timestamp,
-    /// May upload this object and do nothing else.
+    /// Valid only to upload this object.
     pub credentials: Credentials,
 }
 
-/// The answer for an artifact of which there is nothing to upload.
+/// The answer for an artifact without an upload.
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CreatedPlainArtifact {
@@ -222,21 +220,19 @@ pub struct FinishArtifactRequest {
 #[serde(rename_all = "camelCase")]
 #[schema(as = Artifact)]
 pub struct ArtifactEntry<'a> {
-    /// How it is stored.
     pub storage_type: StorageType,
     /// Its name within the run.
     pub name: &'a str,
-    /// Until when it is retained.
     pub expires: Timestamp,
     /// The media type.
     pub content_type: &'a str,
     /// Length in bytes, as declared by its creator.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content_length: Option<i64>,
-    /// How many bytes are stored, perhaps compressed; absent if none are.
+    /// Stored bytes, perhaps compressed; absent if none are stored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size: Option<i64>,
-    /// The SHA-256 digest, in hexadecimal, of the bytes that are stored.
+    /// The SHA-256 digest of the stored bytes, in hexadecimal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
 }
@@ -246,7 +242,7 @@ pub struct ArtifactEntry<'a> {
 #[serde(rename_all = "camelCase")]
 #[schema(as = Artifacts)]
 pub struct ArtifactList<'a> {
-    /// In the order of their names.
+    /// Ordered by name.
     pub artifacts: Vec<ArtifactEntry<'a>>,
     /// For the next page; absent on the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -257,13 +253,13 @@ pub struct ArtifactList<'a> {
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ArtifactRedirect<'a> {
-    /// How it is stored, after all links.
+    /// The storage type after following all links.
     pub storage_type: StorageType,
-    /// Where it is, as in the header `Location`.
+    /// As in the header `Location`.
     pub url: &'a str,
 }
 
-/// The body that is answered instead of an artifact that is an error.
+/// The response for an artifact of type `error`.
 #[derive(Serialize, Debug, ToSchema)]
 pub struct ArtifactError<'a> {
     /// For programs.
@@ -272,7 +268,7 @@ pub struct ArtifactError<'a> {
     pub message: &'a str,
 }
 
-/// What an artifact is, after all links.
+/// An artifact after following all links.
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(untagged)]
 pub enum ArtifactContent<'a> {
@@ -280,21 +276,20 @@ pub enum ArtifactContent<'a> {
     Url(ArtifactAtUrl),
     /// In the object service.
     Object(ArtifactInService),
-    /// There is none.
+    /// It does not exist.
     Error(ArtifactMissing<'a>),
 }
 
-/// An artifact that is to be read from a URL.
+/// An artifact to read from a URL.
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ArtifactAtUrl {
     /// `s3` or `reference`.
     pub storage_type: UrlTag,
-    /// Where it is.
     pub url: String,
 }
 
-/// An artifact that is to be read from the object service.
+/// An artifact to read from the object service.
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ArtifactInService {
@@ -302,11 +297,11 @@ pub struct ArtifactInService {
     pub storage_type: ObjectTag,
     /// The object.
     pub name: String,
-    /// May read this object and do nothing else.
+    /// Valid only to read this object.
     pub credentials: Credentials,
 }
 
-/// An artifact that a worker could not make.
+/// An artifact that a worker could not create.
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ArtifactMissing<'a> {

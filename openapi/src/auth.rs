@@ -1,4 +1,5 @@
-//! Bodies of the Auth API: clients, roles, scopes. Field names are those of Taskcluster's Auth service.
+//! Bodies of the Auth API: clients, roles, scopes. Field names are those of Taskcluster's Auth
+//! service.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -12,45 +13,42 @@ use crate::whole::whole;
 #[derive(Deserialize, Debug, Clone, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ClientRequest {
-    /// From when on the client is refused.
+    /// When the client expires.
     pub expires: Timestamp,
     /// For people.
     #[schema(value_type = Description)]
     pub description: String,
-    /// What the client may do, before expansion. Without: none for a new client, unchanged for another.
+    /// Scopes before expansion. If absent: none for a new client, unchanged for an existing one.
     #[serde(default, deserialize_with = "present")]
     #[schema(max_items = 10_000, value_type = Option<Vec<GivenScope>>)]
     pub scopes: Option<Vec<String>>,
-    /// Whether the client may be deleted when it has expired.
+    /// True if the client may be deleted once it has expired.
     #[serde(default)]
     pub delete_on_expiration: bool,
 }
 
-/// A client as it is shown.
+/// A client.
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Client<'a> {
-    /// What the client calls itself.
     pub client_id: &'a str,
     /// For people.
     pub description: &'a str,
-    /// From when on the client is refused.
+    /// When the client expires.
     pub expires: Timestamp,
-    /// When it was created.
     pub created: Timestamp,
-    /// When anything about it was last changed.
     pub last_modified: Timestamp,
-    /// When it was last used, to within hours.
+    /// When it was last used, accurate to a few hours.
     pub last_date_used: Timestamp,
     /// When its token was created.
     pub last_rotated: Timestamp,
-    /// Whether the client may be deleted when it has expired.
+    /// True if the client may be deleted once it has expired.
     pub delete_on_expiration: bool,
-    /// What it may do, before expansion.
+    /// Scopes before expansion.
     pub scopes: &'a [String],
-    /// What it may do by its roles too.
+    /// Scopes after role expansion.
     pub expanded_scopes: Vec<&'a str>,
-    /// Whether it is refused for now.
+    /// True while its requests are refused.
     pub disabled: bool,
     /// Only in the response that creates the client or its token.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -64,30 +62,27 @@ pub struct RoleRequest {
     /// For people.
     #[schema(value_type = Description)]
     pub description: String,
-    /// What the role gives, before expansion.
+    /// Scopes before expansion.
     #[schema(max_items = 10_000, value_type = Vec<GivenScope>)]
     pub scopes: Vec<String>,
 }
 
-/// A role as it is shown.
+/// A role.
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Role<'a> {
-    /// What is assumed.
     pub role_id: &'a str,
-    /// What it gives, before expansion.
+    /// Scopes before expansion.
     pub scopes: &'a [String],
     /// For people.
     pub description: &'a str,
-    /// When it was created.
     pub created: Timestamp,
-    /// When anything about it was last changed.
     pub last_modified: Timestamp,
-    /// The scopes of a caller that assumes it, including those given by other roles.
+    /// Scopes after expansion, including those from other roles.
     pub expanded_scopes: Vec<String>,
 }
 
-/// A set of scopes, as asked about and as answered.
+/// A set of scopes, in requests and answers.
 #[derive(Serialize, Deserialize, Debug, Clone, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Scopes {
@@ -96,7 +91,7 @@ pub struct Scopes {
     pub scopes: Vec<String>,
 }
 
-/// The body of authenticateHawk: a request that another service got.
+/// The body of authenticateHawk: a request that another service received.
 #[derive(Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AuthenticateHawkRequest {
@@ -110,10 +105,10 @@ pub struct AuthenticateHawkRequest {
     #[serde(deserialize_with = "whole")]
     #[schema(maximum = 65_535)]
     pub port: u16,
-    /// The header `Authorization`, if there is one.
+    /// The header `Authorization`, if present.
     #[serde(default, deserialize_with = "present")]
     pub authorization: Option<String>,
-    /// Where the request came from; for people who read logs.
+    /// The sender's address, for people who read logs.
     #[serde(default, deserialize_with = "present")]
     pub source_ip: Option<String>,
 }
@@ -126,28 +121,27 @@ pub enum Authentication<'a> {
     AuthSuccess {
         /// Always `hawk`.
         scheme: &'a str,
-        /// Who sent it.
         client_id: &'a str,
-        /// What the sender may do, expanded.
+        /// Expanded scopes of the sender.
         scopes: Vec<&'a str>,
-        /// When the credentials end.
+        /// When the credentials expire.
         expires: Timestamp,
         /// The hash of the body, for the service to check.
         #[serde(skip_serializing_if = "Option::is_none")]
         hash: Option<&'a str>,
     },
-    /// The sender is not.
+    /// The sender is not authenticated.
     AuthFailed {
-        /// Why not.
+        /// The reason.
         message: String,
     },
     /// The request has no credentials.
     NoAuth {
         /// Always `none`.
         scheme: &'a str,
-        /// What every caller may do.
+        /// Scopes of anonymous callers.
         scopes: Vec<&'a str>,
-        /// Until when this can be relied on.
+        /// How long this answer may be relied on.
         expires: Timestamp,
     },
 }
@@ -156,11 +150,11 @@ pub enum Authentication<'a> {
 #[derive(Deserialize, Debug, Default, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TestAuthenticateRequest {
-    /// What the client `tester` is to have.
+    /// Scopes of the client `tester`.
     #[serde(default)]
     #[schema(value_type = Vec<Scope>)]
     pub client_scopes: Vec<String>,
-    /// What the request is to need.
+    /// Scopes that the request requires.
     #[serde(default)]
     #[schema(value_type = Vec<Scope>)]
     pub required_scopes: Vec<String>,
@@ -170,9 +164,9 @@ pub struct TestAuthenticateRequest {
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TestAuthenticateResponse<'a> {
-    /// Who sent the request.
+    /// The sender.
     pub client_id: &'a str,
-    /// What the sender may do.
+    /// Scopes of the sender.
     pub scopes: Vec<&'a str>,
 }
 
@@ -181,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_authentication_says_its_status_in_words_with_hyphens() {
+    fn authentication_status_is_kebab_case() {
         let json = |answer: Authentication<'_>| serde_json::to_value(answer).unwrap();
         let expires = Timestamp::new(chrono::DateTime::from_timestamp(0, 0).unwrap());
         let success = json(Authentication::AuthSuccess {
@@ -202,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_needs_a_description_and_an_end_and_knows_no_other_fields() {
+    fn client_requires_description_and_expiry_only() {
         let read = |text: &str| serde_json::from_str::<ClientRequest>(text);
         let full = r#"{"description":"d","expires":"2030-01-01T00:00:00Z","deleteOnExpiration":true,"scopes":["a"]}"#;
         assert!(read(full).unwrap().delete_on_expiration);

@@ -1,9 +1,9 @@
-//! URLs of stored bytes: unsigned ones, of what every caller may read, and signed ones. A signed URL is a capability to
-//! upload under one name, or to download what has that name.
+//! URLs of stored bytes: unsigned ones for public content, and signed ones. A signed URL is a
+//! capability to upload or download one name.
 //!
-//! The signature covers what may be done, until when, for uploads the content type, and the name. It covers decoded
-//! values, because some HTTP clients write a URL anew before they send it; so a client may escape more or less than was
-//! escaped here, and order the parameters as it likes.
+//! The signature covers the access, the expiry, the name, and for uploads the content type. It
+//! covers decoded values, because some HTTP clients rewrite URLs: a client may escape differently
+//! and reorder the parameters.
 
 use std::fmt::Write as _;
 
@@ -14,27 +14,27 @@ use subtle::ConstantTimeEq as _;
 use crate::credentials::SigningKey;
 use crate::query::Query;
 
-/// Where stored bytes are below the root URL.
+/// Path of stored bytes below the root URL.
 pub const PATH: &str = "/artifacts/";
-/// The parameter with the purpose of the URL. It comes first, and has this name, because workers cut URLs here before
-/// they write them into public logs.
+/// Purpose of the URL. It must come first with this name, because workers cut URLs here before they
+/// write them into public logs.
 const CREDENTIAL: &str = "Credential";
 const EXPIRES: &str = "expires";
 const SIGNATURE: &str = "signature";
-/// What no URL library rewrites.
+/// Characters that no URL library rewrites.
 const SAFE: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
-/// The first line of what is signed.
+/// The first signed line.
 const CONTEXT: &str = "tenure-blob-url-1";
 
-/// What a URL allows.
+/// The access that a URL grants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access<'a> {
-    /// To upload bytes of this content type.
+    /// Upload of bytes with this content type.
     Put {
         /// As the uploader sends it.
         content_type: &'a str,
     },
-    /// To download, or to ask what a download would have.
+    /// Download, or a request for its headers.
     Get,
 }
 
@@ -47,21 +47,20 @@ impl Access<'_> {
     }
 }
 
-/// Why a URL is not honoured.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BlobUrlError {
-    /// It is not one of ours, or something that the signature covers was changed.
+    /// The server did not sign the URL, or a signed part was changed.
     #[error("the URL is not signed by this server, or was changed, or is for another method or Content-Type")]
     Signature,
-    /// Its time is over.
     #[error("the URL has expired")]
     Expired,
-    /// There is a parameter that belongs to no such URL.
+    /// The URL has an unknown parameter.
     #[error("the URL has the parameter {0:?}, which is not signed")]
     Parameter(String),
 }
 
-/// Makes the URL's path and query, which follow the root URL. `expires_ms` is in milliseconds since 1970.
+/// Returns the path and query of a signed URL, below the root URL. `expires_ms` is in milliseconds
+/// since 1970.
 #[must_use]
 pub fn sign(key: &SigningKey, access: Access<'_>, name: &str, expires_ms: i64) -> String {
     let expires = expires_ms.to_string();
@@ -75,14 +74,14 @@ pub fn sign(key: &SigningKey, access: Access<'_>, name: &str, expires_ms: i64) -
     format!("{PATH}{path}?{CREDENTIAL}={word}&{EXPIRES}={expires}&{SIGNATURE}={signature}")
 }
 
-/// The path, which follows the root URL, of what may be downloaded without a signature.
+/// Returns the path of public content, below the root URL.
 #[must_use]
 pub fn plain(name: &str) -> String {
     format!("{PATH}{}", escape(name))
 }
 
-/// The name in a path. Slashes stay as they are where every client leaves them alone; a name with a segment that URL
-/// libraries resolve or drop (`.`, `..`, none) becomes one segment.
+/// Escapes a name for a path. Slashes stay, since no client changes them. A name with a segment
+/// that URL libraries resolve or drop (`.`, `..`, empty) becomes one segment.
 fn escape(name: &str) -> String {
     let odd = name.split('/').any(|segment| matches!(segment, "" | "." | ".."));
     let separator = if odd { "%2F" } else { "/" };
@@ -90,17 +89,14 @@ fn escape(name: &str) -> String {
     segments.join(separator)
 }
 
-/// The name in a request's path; None if it is not the path of stored bytes.
+/// Returns the name in a request's path; none if it is not below [`PATH`].
 #[must_use]
 pub fn name_of(path: &str) -> Option<String> {
     let name = path.strip_prefix(PATH)?;
     percent_decode_str(name).decode_utf8().ok().map(std::borrow::Cow::into_owned)
 }
 
-/// Checks a URL in constant time. Any of the keys may have made it; `now_ms` is in milliseconds since 1970.
-///
-/// # Errors
-/// It does not allow this access to this name now.
+/// Checks a URL in constant time against all keys. `now_ms` is in milliseconds since 1970.
 pub fn verify(
     keys: &[SigningKey],
     access: Access<'_>,
@@ -125,12 +121,13 @@ pub fn verify(
     if !bool::from(matching) {
         return Err(BlobUrlError::Signature);
     }
-    // Whatever is signed was written here, so that what cannot be read back was not.
+    // A signed value was written by `sign`, so it can be parsed.
     let expires_ms: i64 = expires.parse().map_err(|_| BlobUrlError::Signature)?;
     if now_ms >= expires_ms { Err(BlobUrlError::Expired) } else { Ok(()) }
 }
 
-/// No line can run into another one: only the last may contain a line break.
+/// Computes the signature over lines. They are unambiguous: only the last one may contain a line
+/// break.
 fn digest(key: &SigningKey, access: Access<'_>, name: &str, expires: &str) -> [u8; 32] {
     let content_type = match access {
         Access::Put { content_type } => normal_content_type(content_type),
@@ -140,12 +137,12 @@ fn digest(key: &SigningKey, access: Access<'_>, name: &str, expires: &str) -> [u
     key.start().chain_update(lines.join("\n")).finalize().into_bytes().into()
 }
 
-/// A content type without what senders write differently and mean alike: case, and space around its parts.
+/// Normalizes equivalent content types: case, and spaces around the parts.
 fn normal_content_type(text: &str) -> String {
     text.split(';').map(|part| part.trim().to_ascii_lowercase()).collect::<Vec<_>>().join(";")
 }
 
-/// Only the digits that [`sign`] writes.
+/// Accepts only the digits that [`sign`] writes.
 fn from_hex(text: &str) -> Option<[u8; 32]> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),

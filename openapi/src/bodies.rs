@@ -1,4 +1,5 @@
-//! Request and response bodies. Field names, defaults and limits are those of the Taskcluster Queue API.
+//! Request and response bodies. Field names, defaults and limits are those of the Taskcluster Queue
+//! API.
 
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
@@ -19,17 +20,17 @@ use crate::states::{ExceptionReason, Priority, ReasonCreated, ReasonResolved, Re
 use crate::structure::{object, present};
 use crate::whole::{one, present_whole, whole};
 
-/// The body of createTask, as it was sent. `payload` and `extra` stay the bytes that they are.
+/// The body of createTask as sent. `payload` and `extra` keep their bytes.
 #[derive(Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CreateTaskRequest<'a> {
-    /// With `workerType`, one way to name the queue.
+    /// Names the queue together with `workerType`.
     #[serde(default, deserialize_with = "present")]
     pub provisioner_id: Option<ProvisionerId>,
     /// See `provisionerId`.
     #[serde(default, deserialize_with = "present")]
     pub worker_type: Option<WorkerType>,
-    /// The other way to name the queue; when both are given they must agree.
+    /// Names the queue; must agree with `provisionerId` and `workerType` if both are given.
     #[serde(default, deserialize_with = "present")]
     pub task_queue_id: Option<TaskQueueId>,
     /// Default `-`.
@@ -66,7 +67,7 @@ pub struct CreateTaskRequest<'a> {
     /// When the task is purged. Default: a year after the deadline.
     #[serde(default, deserialize_with = "present")]
     pub expires: Option<Timestamp>,
-    /// What the task's own credentials may do.
+    /// Scopes of the task's own credentials.
     #[serde(default)]
     #[schema(value_type = Vec<Scope>)]
     pub scopes: Vec<String>,
@@ -81,13 +82,13 @@ pub struct CreateTaskRequest<'a> {
     #[serde(default)]
     #[schema(value_type = BTreeMap<String, TagValue>)]
     pub tags: BTreeMap<String, String>,
-    /// Anything else; any JSON object, in which `tenure` has the options of the task. Default `{}`.
+    /// Any JSON object; its field `tenure` has the options of the task. Default `{}`.
     #[serde(borrow, default, deserialize_with = "present")]
     #[schema(value_type = Option<Object>)]
     pub extra: Option<&'a RawValue>,
 }
 
-/// What people want to know of a task.
+/// Information about a task for people.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Metadata {
@@ -105,7 +106,7 @@ pub struct Metadata {
     pub source: String,
 }
 
-/// A task's definition as it is stored and given back: defaults filled in, never changed afterwards.
+/// A task's definition as stored and returned: with defaults filled in, never changed afterwards.
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TaskDefinition<'a> {
@@ -113,23 +114,22 @@ pub struct TaskDefinition<'a> {
     pub provisioner_id: &'a str,
     /// The second half of the queue's id.
     pub worker_type: &'a str,
-    /// Where workers find the task.
+    /// The queue.
     pub task_queue_id: &'a TaskQueueId,
-    /// Who owns the group.
+    /// The owner of the group.
     pub scheduler_id: &'a SchedulerId,
-    /// What the task is accounted to.
+    /// The project that the task is accounted to.
     pub project_id: &'a ProjectId,
-    /// The group.
     pub task_group_id: TaskGroupId,
     /// Tasks that must be resolved first.
     pub dependencies: &'a [SlugId],
-    /// How they must be resolved.
+    /// How the dependencies must be resolved.
     pub requires: Requires,
     /// Extra routing keys of the task's events.
     pub routes: &'a [String],
-    /// How urgent it is now.
+    /// The current priority.
     pub priority: Priority,
-    /// How many retries the task starts with.
+    /// Retries that the task starts with.
     pub retries: u16,
     /// When the submitter made it.
     pub created: Timestamp,
@@ -137,7 +137,7 @@ pub struct TaskDefinition<'a> {
     pub deadline: Timestamp,
     /// When it is purged.
     pub expires: Timestamp,
-    /// What the task's own credentials may do.
+    /// Scopes of the task's own credentials.
     pub scopes: &'a [String],
     /// For the worker.
     #[schema(value_type = Object)]
@@ -146,31 +146,28 @@ pub struct TaskDefinition<'a> {
     pub metadata: &'a Metadata,
     /// For searching.
     pub tags: &'a BTreeMap<String, String>,
-    /// Anything else.
+    /// Any further data.
     #[schema(value_type = Object)]
     pub extra: &'a RawValue,
 }
 
-/// What is known of one run.
+/// A run of a task.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Run {
-    /// Its number.
     pub run_id: RunId,
-    /// Its state.
     pub state: RunState,
-    /// Why it was created.
     pub reason_created: ReasonCreated,
-    /// Why it ended; absent until it has.
+    /// Absent until it has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason_resolved: Option<ReasonResolved>,
-    /// The worker that claimed it; absent while it is not claimed.
+    /// The worker that claimed it; absent before the claim.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker_group: Option<String>,
     /// See `workerGroup`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker_id: Option<String>,
-    /// When the claim ends unless it is renewed; kept after the run has ended.
+    /// When the claim expires unless renewed; kept after the run has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub taken_until: Option<Timestamp>,
     /// When it became pending.
@@ -187,60 +184,47 @@ pub struct Run {
 #[derive(Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
-    /// The task.
     pub task_id: TaskId,
-    /// Where workers find it.
     pub task_queue_id: TaskQueueId,
-    /// Who owns the group.
     pub scheduler_id: String,
-    /// What it is accounted to.
     pub project_id: String,
-    /// The group.
     pub task_group_id: TaskGroupId,
-    /// The priority now.
     pub priority: Priority,
-    /// When it ends as an exception if it is not resolved.
     pub deadline: Timestamp,
-    /// When it is purged.
     pub expires: Timestamp,
-    /// How often it may still be tried again.
     pub retries_left: u16,
-    /// The state of the last run, or unscheduled.
     pub state: TaskState,
-    /// Every run; the index is the run's number.
     pub runs: Vec<Run>,
 }
 
-/// The status as it is written, with the two halves of the queue's id.
+/// [`Status`] in its wire format, with both halves of the queue's id.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Status)]
 struct StatusOnWire<'a> {
-    /// The task.
     task_id: TaskId,
     /// The first half of the queue's id.
     provisioner_id: &'a str,
     /// The second half of the queue's id.
     worker_type: &'a str,
-    /// Where workers find the task.
+    /// The queue.
     task_queue_id: &'a TaskQueueId,
-    /// Who owns the group.
+    /// The owner of the group.
     scheduler_id: &'a str,
-    /// What it is accounted to.
+    /// The project that the task is accounted to.
     project_id: &'a str,
-    /// The group.
     task_group_id: TaskGroupId,
-    /// The priority now.
+    /// The current priority.
     priority: Priority,
     /// When it ends as an exception if it is not resolved.
     deadline: Timestamp,
     /// When it is purged.
     expires: Timestamp,
-    /// How often it may still be tried again.
+    /// Remaining retries.
     retries_left: u16,
     /// The state of the last run, or unscheduled.
     state: TaskState,
-    /// Every run; the index is the run's number.
+    /// All runs; the index is the run's number.
     runs: &'a [Run],
 }
 
@@ -281,15 +265,15 @@ impl ToSchema for Status {
 #[derive(Serialize, Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ClaimWorkRequest {
-    /// Who asks.
+    /// The claiming worker.
     pub worker_group: WorkerGroup,
     /// See `workerGroup`.
     pub worker_id: WorkerId,
-    /// How many tasks at most, 1 to 32.
+    /// Maximum number of tasks, 1 to 32.
     #[serde(default = "one", deserialize_with = "whole")]
     #[schema(minimum = 1, maximum = 32)]
     pub tasks: u16,
-    /// The session that the claims belong to, if the worker has one: they end with it at the latest. Tenure only.
+    /// The worker's session, if any: the claims end with it at the latest. Tenure only.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
 }
@@ -298,11 +282,11 @@ pub struct ClaimWorkRequest {
 #[derive(Serialize, Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ClaimTaskRequest {
-    /// Who asks.
+    /// The claiming worker.
     pub worker_group: WorkerGroup,
     /// See `workerGroup`.
     pub worker_id: WorkerId,
-    /// The session that the claims belong to, if the worker has one: they end with it at the latest. Tenure only.
+    /// The worker's session, if any: the claims end with it at the latest. Tenure only.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
 }
@@ -311,7 +295,6 @@ pub struct ClaimTaskRequest {
 #[derive(Serialize, Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ChangePriorityRequest {
-    /// What the priority is to be.
     pub new_priority: Priority,
 }
 
@@ -321,7 +304,8 @@ pub struct ChangePriorityRequest {
 pub struct ReportExceptionRequest {
     /// Why the run ended.
     pub reason: ExceptionReason,
-    /// How many seconds the next run waits; only with `intermittent-task`. Default: as `retryDelay` of the task or its queue says.
+    /// Delay of the next run in seconds; only with `intermittent-task`. Default: the `retryDelay`
+    /// of the task or its queue.
     #[serde(
         default,
         rename = "retryAfter",
@@ -332,51 +316,49 @@ pub struct ReportExceptionRequest {
     pub retry_after: Option<i64>,
 }
 
-/// A claim, as claimWork, claimTask and reclaimTask answer it.
+/// A claim, in the answers of claimWork, claimTask and reclaimTask.
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Claim<'a> {
-    /// The status of the task.
     pub status: &'a Status,
-    /// The run that was claimed; with the task's id, the fencing token.
+    /// The claimed run; with the task's id, the fencing token.
     pub run_id: RunId,
-    /// Who claimed it.
+    /// The worker.
     pub worker_group: &'a str,
     /// See `workerGroup`.
     pub worker_id: &'a str,
-    /// When the claim ends unless it is renewed.
+    /// When the claim expires unless renewed.
     pub taken_until: Timestamp,
-    /// The definition; reclaimTask leaves it out.
+    /// The definition; absent in answers of reclaimTask.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<TaskDefinition>)]
     pub task: Option<&'a RawValue>,
-    /// Good for this run only.
+    /// Valid for this run only.
     pub credentials: Credentials,
 }
 
-/// How many tasks one claimWork may ask for.
+/// Number of tasks per claimWork.
 pub const CLAIM_TASKS: std::ops::RangeInclusive<u16> = 1..=32;
 
-/// How many queues taskQueueCountsBatch may ask for.
+/// Maximum number of queues per taskQueueCountsBatch.
 pub const COUNTS_BATCH_MAX: usize = 1000;
 
 /// The body of taskQueueCountsBatch.
 #[derive(Serialize, Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CountsBatchRequest {
-    /// The queues.
     #[schema(max_items = 1_000)]
     pub task_queue_ids: Vec<TaskQueueId>,
 }
 
-/// How many tasks one call of tasks or statuses may name; a continuation token asks about the same ones again.
+/// Maximum number of tasks per call of tasks or statuses; the next page repeats the same ids.
 pub const TASK_IDS_MAX: usize = 20_000;
 
 /// The body of tasks and statuses.
 #[derive(Serialize, Deserialize, Debug, Default, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TaskIdsRequest {
-    /// The tasks. What is no task's id is the id of no task: it is left out of the answer, and no error.
+    /// The tasks. Unknown and malformed ids are left out of the answer; they are no error.
     #[serde(default)]
     #[schema(max_items = 20_000)]
     pub task_ids: Vec<String>,

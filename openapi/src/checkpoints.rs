@@ -1,4 +1,4 @@
-//! The bodies about checkpoints of tasks, and about commands for them.
+//! Bodies about checkpoints and commands of tasks.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -10,49 +10,46 @@ use crate::policy::present_seconds;
 use crate::states::TaskCommand;
 use crate::structure::present;
 
-/// How far the worker of a run has come.
+/// The progress of a run, reported by its worker.
 #[derive(Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CheckpointRequest<'a> {
-    /// Any JSON, up to 65,536 bytes without whitespace. It takes the place of the one before.
+    /// Any JSON, up to 65,536 bytes without whitespace. It replaces the previous checkpoint.
     #[serde(borrow)]
     #[schema(value_type = serde_json::Value)]
     pub checkpoint: &'a RawValue,
-    /// The id of a command that the worker has carried out: with the checkpoint stored, that command is deleted. A later command stays.
+    /// The id of a command that the worker has carried out. It is deleted when the checkpoint is
+    /// stored; a later command stays.
     #[serde(default, deserialize_with = "present_seconds", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     pub command_id: Option<i64>,
 }
 
-/// A checkpoint was stored.
+/// The answer to a stored checkpoint.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, ToSchema)]
 pub struct CheckpointStored {
-    /// When.
     pub updated: Timestamp,
 }
 
-/// How far the workers of a task have come, as the last of them has said.
+/// The last checkpoint of a task.
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Checkpoint<'a> {
-    /// The task.
     pub task_id: TaskId,
-    /// The run whose worker stored it: the last one, or one before it.
+    /// The run whose worker stored it: the last one, or an earlier one.
     pub run_id: RunId,
-    /// What it stored: any JSON.
+    /// Any JSON.
     #[schema(value_type = serde_json::Value)]
     pub checkpoint: &'a RawValue,
-    /// When.
     pub updated: Timestamp,
 }
 
-/// What the worker of a task is to do.
+/// A command for the worker of a task.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TaskCommandRequest {
-    /// What.
     pub command: TaskCommand,
-    /// Until when the task is to sleep: with `sleep`, and only with it.
+    /// When the task goes on: required with `sleep`, and only allowed there.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
 }
@@ -61,16 +58,14 @@ pub struct TaskCommandRequest {
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CommandOfTask {
-    /// The task.
     pub task_id: TaskId,
-    /// Tells it from other commands: a later one of the task has a higher id.
+    /// Later commands of the task have higher ids.
     pub id: i64,
-    /// What its worker is to do.
     pub command: TaskCommand,
-    /// Until when the task is to sleep.
+    /// When the task goes on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
-    /// When it was given; it is kept for a week.
+    /// When it was sent; it is kept for a week.
     pub sent: Timestamp,
 }
 
@@ -79,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_checkpoint_is_any_json_and_must_be_there() {
+    fn checkpoint_is_any_json_and_required() {
         for (text, checkpoint, command) in [
             (r#"{"checkpoint": null}"#, "null", None),
             (r#"{"checkpoint": {"a": 1.50}, "commandId": 7}"#, r#"{"a": 1.50}"#, Some(7)),
@@ -100,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_of_another_form_is_refused() {
+    fn malformed_command_is_refused() {
         for text in [
             "{}",
             r#"{"command": "freeze"}"#,

@@ -1,4 +1,5 @@
-//! Dates on the wire: RFC 3339 in, and out exactly `YYYY-MM-DDTHH:MM:SS.mmmZ`, as clients parse it.
+//! Dates on the wire: any RFC 3339 is accepted; output is always `YYYY-MM-DDTHH:MM:SS.mmmZ`, as
+//! clients parse it.
 
 use chrono::{DateTime, SubsecRound, Utc};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -13,13 +14,12 @@ use crate::text;
 pub struct Timestamp(DateTime<Utc>);
 
 impl Timestamp {
-    /// The millisecond in which this time falls.
+    /// Truncates to the millisecond.
     #[must_use]
     pub fn new(time: DateTime<Utc>) -> Self {
         Self(time.trunc_subsecs(3))
     }
 
-    /// The time as chrono has it.
     #[must_use]
     pub fn time(self) -> DateTime<Utc> {
         self.0
@@ -32,22 +32,22 @@ impl From<DateTime<Utc>> for Timestamp {
     }
 }
 
-/// The wire form with every digit a zero. The years that can be read have four digits.
+/// The wire format with all digits zero. Accepted years have four digits.
 const ZERO: [u8; 24] = *b"0000-00-00T00:00:00.000Z";
 
 impl Timestamp {
-    /// Gives the wire form to a function, without an allocation: an answer has five and more of them.
+    /// Passes the wire format to `take` without an allocation: an answer has five or more dates.
     fn with_text<T>(self, take: impl FnOnce(&str) -> T) -> T {
         use chrono::{Datelike, Timelike};
         let t = &self.0;
         if !YEARS.contains(&t.year()) {
-            // Only in what is refused because of it.
+            // Occurs only in messages that refuse such a year.
             return take(&t.to_rfc3339_opts(chrono::SecondsFormat::Millis, true));
         }
         let mut text = ZERO;
         let mut put = |place: std::ops::Range<usize>, mut number: u32| {
             for digit in text[place].iter_mut().rev() {
-                // Below ten, so that it fits.
+                // Below ten.
                 *digit += (number % 10) as u8;
                 number /= 10;
             }
@@ -83,7 +83,7 @@ impl PartialSchema for Timestamp {
 
 impl ToSchema for Timestamp {}
 
-/// The years that every client, and the database, can write and read.
+/// Years that every client and the database can read and write.
 const YEARS: std::ops::RangeInclusive<i32> = 1..=9999;
 
 impl<'de> Deserialize<'de> for Timestamp {
@@ -94,7 +94,7 @@ impl<'de> Deserialize<'de> for Timestamp {
                 let shown: String = text.chars().take(80).collect();
                 format!("{shown:?} is not an RFC 3339 date-time such as 2026-01-31T12:00:00.000Z")
             })?;
-            // A leap second is the first of the next minute, as it is in the database.
+            // As in the database, a leap second becomes the first second of the next minute.
             let time = DateTime::from_timestamp_millis(time.timestamp_millis()).unwrap_or_default();
             if !YEARS.contains(&time.year()) {
                 return Err("the year must be from 1 to 9999".to_owned());
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates_go_out_with_three_digits_and_z() {
+    fn dates_are_written_with_milliseconds_and_z() {
         for (text, out) in [
             ("2026-01-31T12:00:00Z", "2026-01-31T12:00:00.000Z"),
             ("2026-01-31T12:00:00.123456+02:00", "2026-01-31T10:00:00.123Z"),
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_date_is_refused() {
+    fn malformed_date_is_refused() {
         for text in ["9999-12-31T23:59:60Z", "", "2026-01-31", "2026-13-01T00:00:00Z", "yesterday", "2026-01-31 12:00"]
         {
             assert!(serde_json::from_value::<Timestamp>(text.into()).is_err(), "{text}");

@@ -1,47 +1,46 @@
-//! The error codes of the API and the status that each has.
+//! The error codes of the API and their HTTP statuses.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What went wrong, in the word that clients compare.
+/// A code that clients compare.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, ToSchema)]
 pub enum ErrorCode {
-    /// The body is not JSON, or is not sent as JSON.
+    /// The body is not JSON, or has another content type.
     MalformedPayload,
-    /// A parameter of the path or of the query does not fit its pattern.
+    /// A parameter of the path or of the query does not match its pattern.
     InvalidRequestArguments,
-    /// The body does not fit its schema.
+    /// The body does not match its schema.
     InputValidationError,
-    /// The body fits its schema but breaks a rule.
+    /// The body matches its schema but breaks a rule.
     InputError,
     /// The credentials are wrong.
     AuthenticationFailed,
-    /// The credentials are good but do not allow this.
+    /// The credentials lack a required scope.
     InsufficientScopes,
-    /// There is no such thing.
+    /// The resource does not exist.
     ResourceNotFound,
-    /// The path is known, but not with this method.
+    /// The path exists, but not with this method.
     MethodNotAllowed,
-    /// The state forbids it.
+    /// The current state forbids the request.
     RequestConflict,
-    /// The worker has a session already.
+    /// The worker already has a session.
     SessionExists,
     /// The queue has another version of its policy.
     PolicyMismatch,
-    /// It was there and has expired.
+    /// The resource has expired.
     ResourceExpired,
-    /// The session has ended: what it held was given to others.
+    /// The session has ended, and its runs were given to others.
     SessionEnded,
-    /// The body is over the limit.
+    /// The body exceeds the limit.
     InputTooLarge,
-    /// Overloaded, or the database is away; the same call may be sent again.
+    /// Overload or database outage; the request may be retried.
     ServiceUnavailable,
     /// A fault of the server.
     InternalServerError,
 }
 
 impl ErrorCode {
-    /// The HTTP status that goes with the code.
     #[must_use]
     pub fn status(self) -> u16 {
         match self {
@@ -60,7 +59,6 @@ impl ErrorCode {
         }
     }
 
-    /// The wire form.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

@@ -1,7 +1,9 @@
-//! Hawk: a request is signed with the client's access token in its `Authorization` header, which the token never leaves.
+//! Hawk: a request is signed with the client's access token in its `Authorization` header, without
+//! sending the token. The module has both sides: [`authorization_header`] for clients, [`Header`]
+//! for the server, and signed URLs in [`bewit`].
 //!
-//! Both sides are here: [`authorization_header`] for clients, [`Header`] for the server, and signed URLs in [`bewit`].
-//! Only SHA-256, as in every Taskcluster client. Whether a header is recent, and whose key it must be signed with, is the server's to decide.
+//! Only SHA-256, as in every Taskcluster client. The server decides whether a header is recent and
+//! which key must have signed it.
 
 pub mod bewit;
 
@@ -16,7 +18,7 @@ use sha2::{Digest as _, Sha256};
 use crate::credentials::{Credentials, SigningKey, Tag};
 
 const SCHEME: &str = "hawk";
-/// Clients may leave out the padding, and the unused bits of the last character are ignored.
+/// Padding is optional, and the unused bits of the last character are ignored.
 const LENIENT: GeneralPurposeConfig = GeneralPurposeConfig::new()
     .with_decode_padding_mode(DecodePaddingMode::Indifferent)
     .with_decode_allow_trailing_bits(true);
@@ -26,47 +28,41 @@ const EXT_URL_SAFE: GeneralPurpose = GeneralPurpose::new(&alphabet::URL_SAFE, LE
 /// The part of a request that its signature covers.
 #[derive(Clone, Copy, Debug)]
 pub struct Target<'a> {
-    /// The HTTP method.
     pub method: &'a str,
-    /// Path and query exactly as sent; nothing may be decoded or tidied before this.
+    /// Path and query exactly as sent, neither decoded nor normalized.
     pub resource: &'a str,
-    /// The host without the port.
+    /// Without the port.
     pub host: &'a str,
     /// The port that the client connected to.
     pub port: u16,
 }
 
-/// Why an `Authorization` header cannot be read. The message is fit for an API answer.
+/// Errors of an `Authorization` header. The messages may be sent to the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
-    /// Another scheme than Hawk.
     #[error("the Authorization header is not of the scheme Hawk")]
     Scheme,
-    /// Something that is not `key="value"`.
+    /// A part is not `key="value"`.
     #[error("the Hawk header must be a list of key=\"value\" with commas between")]
     Syntax,
-    /// A key that Hawk does not have.
     #[error("the Hawk header has an attribute other than id, ts, nonce, hash, ext, mac, app and dlg")]
     UnknownAttribute,
-    /// One key twice.
     #[error("the Hawk header has the attribute {0} more than once")]
     Repeated(&'static str),
-    /// An empty value, or a character that values cannot have.
+    /// An empty value, or a forbidden character.
     #[error("the Hawk header has a bad value for the attribute {0}")]
     Value(&'static str),
-    /// A key without which there is no signature.
     #[error("the Hawk header lacks the attribute {0}")]
     Missing(&'static str),
 }
 
-/// A Hawk header as it was sent; nothing in it can be trusted before [`Header::signed_by`] succeeds.
+/// A Hawk header as sent; untrusted until [`Header::signed_by`] succeeds.
 #[derive(Clone, Copy, Debug)]
 pub struct Header<'a> {
-    /// The client id.
     pub id: &'a str,
     /// When the client signed, in seconds since 1970.
     pub timestamp: i64,
-    /// The hash of the body, if the client signed its body too.
+    /// The hash of the body, if the signature covers it.
     pub hash: Option<&'a str>,
     /// Certificate and narrowed scopes, see [`Ext::decode`].
     pub ext: Option<&'a str>,
@@ -78,10 +74,7 @@ pub struct Header<'a> {
 }
 
 impl<'a> Header<'a> {
-    /// Reads the value of an `Authorization` header.
-    ///
-    /// # Errors
-    /// The first rule of the format that the value breaks.
+    /// Parses the value of an `Authorization` header.
     pub fn parse(value: &'a str) -> Result<Self, HeaderError> {
         let (scheme, attributes) = value.trim().split_once(' ').ok_or(HeaderError::Scheme)?;
         if !scheme.eq_ignore_ascii_case(SCHEME) {
@@ -103,8 +96,8 @@ impl<'a> Header<'a> {
         })
     }
 
-    /// The attribute `hash` of a header that [`Header::parse`] has accepted before. No value of such a header has a quote in it,
-    /// so that names and values take turns between its quotes.
+    /// Returns the attribute `hash` of a header that [`Header::parse`] has accepted. Its values
+    /// contain no quotes, so names and values alternate between quotes.
     #[must_use]
     pub fn find_hash(accepted: &str) -> Option<&str> {
         let mut parts = accepted.split('"');
@@ -116,7 +109,7 @@ impl<'a> Header<'a> {
         None
     }
 
-    /// Whether the holder of this key signed this header for this request.
+    /// True if the holder of this key signed this header for this request.
     #[must_use]
     pub fn signed_by(&self, key: &SigningKey, target: &Target<'_>) -> bool {
         self.expected(target).mac(key).matches(self.mac)
@@ -128,7 +121,7 @@ impl<'a> Header<'a> {
     }
 }
 
-/// `+5` and ` 5` are numbers to the standard library, but no client writes them.
+/// Refuses `+5` and ` 5`, which the standard library accepts and no client writes.
 fn parse_seconds(text: &str) -> Option<i64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
@@ -146,7 +139,7 @@ impl<'a> Attributes<'a> {
             let (name, after) = rest.split_once("=\"").ok_or(HeaderError::Syntax)?;
             let (value, after) = after.split_once('"').ok_or(HeaderError::Syntax)?;
             let index = NAMES.iter().position(|known| *known == name).ok_or(HeaderError::UnknownAttribute)?;
-            // A backslash is refused too, so what follows never needs unescaping.
+            // Backslashes are refused too, so the rest never needs unescaping.
             if value.is_empty() || !value.bytes().all(|byte| matches!(byte, b' '..=b'~') && byte != b'\\') {
                 return Err(HeaderError::Value(NAMES[index]));
             }
@@ -168,7 +161,7 @@ impl<'a> Attributes<'a> {
     }
 }
 
-/// Where a signature was found, which is part of the signed text.
+/// The carrier of a signature, which is part of the signed text.
 #[derive(Clone, Copy)]
 enum Kind {
     Header,
@@ -184,7 +177,7 @@ impl Kind {
     }
 }
 
-/// Everything that goes into a signature.
+/// All signed values.
 struct Signed<'a> {
     kind: Kind,
     target: &'a Target<'a>,
@@ -197,7 +190,7 @@ struct Signed<'a> {
 }
 
 impl Signed<'_> {
-    /// Feeds the signed text line by line: building it first would cost an allocation for each request.
+    /// Feeds the signed text line by line, to avoid an allocation per request.
     fn mac(&self, key: &SigningKey) -> Tag {
         let mut mac = key.start();
         mac.update(self.kind.first_line());
@@ -213,7 +206,7 @@ impl Signed<'_> {
         mac.update(b"\n");
         update_number(&mut mac, self.target.port);
         mac.update(b"\n");
-        // The format escapes backslashes and newlines in ext; neither can be in it here, see `Attributes::parse`.
+        // The format escapes backslashes and newlines in ext; `Attributes::parse` has refused both.
         for line in [self.hash, self.ext] {
             mac.update(line.unwrap_or_default().as_bytes());
             mac.update(b"\n");
@@ -246,12 +239,12 @@ fn update_number(mac: &mut hmac::Hmac<Sha256>, number: u16) {
     mac.update(&digits[..used]);
 }
 
-/// The media type of a `Content-Type` value: what comes before the first `;`.
+/// Returns the part of a `Content-Type` value before the first `;`.
 fn media_type(content_type: &str) -> &str {
     content_type.split(';').next().unwrap_or_default().trim()
 }
 
-/// The hash by which a client signs a body together with its content type (empty if it sent none).
+/// Hashes a body with its content type (empty if none was sent), as clients sign it.
 #[must_use]
 pub fn payload_hash(content_type: &str, body: &[u8]) -> Tag {
     let mut hash = Sha256::new_with_prefix(b"hawk.1.payload\n");
@@ -267,25 +260,21 @@ pub fn payload_hash(content_type: &str, body: &[u8]) -> Tag {
     Tag::new(hash.finalize())
 }
 
-/// The value of `ext` is not base64 of a JSON object with fields of the right types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("ext must be base64 of a JSON object with certificate (an object) and authorizedScopes (an array of scopes)")]
 pub struct ExtError;
 
-/// What a client can add to its signature: the certificate of temporary credentials, and fewer scopes than it has.
+/// Additions to a signature: the certificate of temporary credentials, and narrowed scopes.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Ext {
     certificate: Option<Box<RawValue>>,
-    /// The only scopes that this request is to have.
+    /// The only scopes of this request.
     pub authorized_scopes: Option<Vec<String>>,
 }
 
 impl Ext {
-    /// Reads the attribute `ext` of a header, in either alphabet of base64 and with or without padding.
-    ///
-    /// # Errors
-    /// If it is not base64 of such a JSON object.
+    /// Parses the attribute `ext`, in either alphabet of base64, with or without padding.
     pub fn decode(text: &str) -> Result<Self, ExtError> {
         let url_safe = text.bytes().any(|byte| matches!(byte, b'-' | b'_'));
         let engine = if url_safe { &EXT_URL_SAFE } else { &EXT_STANDARD };
@@ -293,40 +282,40 @@ impl Ext {
         serde_json::from_slice(&json).map_err(|_| ExtError)
     }
 
-    /// The JSON text of the certificate, for [`Certificate::parse`](crate::credentials::Certificate::parse).
+    /// The JSON text of the certificate, for
+    /// [`Certificate::parse`](crate::credentials::Certificate::parse).
     #[must_use]
     pub fn certificate(&self) -> Option<&str> {
         self.certificate.as_deref().map(RawValue::get)
     }
 }
 
-/// What a client adds to its signature because of its credentials.
+/// Returns the `ext` that these credentials require.
 fn ext_of(credentials: &Credentials) -> Option<String> {
     // Some clients carry permanent credentials with an empty certificate.
     let certificate = credentials.certificate.as_deref().filter(|text| !text.is_empty());
     certificate.map(|text| STANDARD.encode(format!("{{\"certificate\":{text}}}")))
 }
 
-/// A request that a client is about to sign.
+/// A request to sign.
 #[derive(Clone, Copy, Debug)]
 pub struct SignRequest<'a> {
-    /// The HTTP method.
     pub method: &'a str,
     /// Path and query exactly as they will be sent.
     pub resource: &'a str,
-    /// The host without the port.
+    /// Without the port.
     pub host: &'a str,
     /// The port that the request goes to.
     pub port: u16,
-    /// The time of signing, in seconds since 1970.
+    /// Seconds since 1970.
     pub timestamp: i64,
-    /// Text that no other request of this second has; letters, digits, `-` and `_`.
+    /// Unique within a second; letters, digits, `-` and `_`.
     pub nonce: &'a str,
-    /// Content type and body, if the body is to be signed too.
+    /// Content type and body, if the signature covers them.
     pub payload: Option<(&'a str, &'a [u8])>,
 }
 
-/// The value of the `Authorization` header that signs a request.
+/// Returns the value of the `Authorization` header for a request.
 #[must_use]
 pub fn authorization_header(credentials: &Credentials, request: &SignRequest<'_>) -> String {
     let SignRequest { method, resource, host, port, timestamp, nonce, payload } = *request;

@@ -1,4 +1,5 @@
-//! Identifiers. Each is a type of its own with a private field, is checked in [`FromStr`], and prints its wire form.
+//! Identifiers. Each is a separate type with a private field, checked in [`FromStr`] and displayed
+//! in its wire format.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,7 +14,7 @@ use uuid::Uuid;
 
 use crate::{schema, text};
 
-/// Why a text is not the identifier that it should be. The message names the pattern and is fit for an API answer.
+/// Error of a malformed identifier. The message names the pattern and may be sent to the client.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{value:?} is not a valid {what}: it must match {pattern}")]
 pub struct InvalidId {
@@ -22,7 +23,7 @@ pub struct InvalidId {
     value: String,
 }
 
-/// How much of a refused value an error repeats, in characters.
+/// Characters of a refused value that an error repeats.
 const QUOTED_VALUE_MAX: usize = 80;
 
 impl InvalidId {
@@ -33,37 +34,36 @@ impl InvalidId {
 
 const SLUG_PATTERN: &str = "^[A-Za-z0-9_-]{8}[Q-T][A-Za-z0-9_-][CGKOSWaeimquy26-][A-Za-z0-9_-]{10}[AQgw]$";
 const SLUG_LEN: usize = 22;
-/// Bytes that the decoder wants room for: whole groups of three, although a slugid spells 16.
+/// The decoder requires space for whole groups of three, although a slugid encodes 16 bytes.
 const SLUG_ROOM: usize = 18;
 
 /// A "slugid": a version 4 UUID in URL-safe base64 without padding, 22 characters.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlugId(Uuid);
 
-/// Identifies a task; chosen by the client that creates it.
+/// Chosen by the client that creates the task.
 pub type TaskId = SlugId;
-/// Identifies a group of tasks; by default it is the id of the first task.
+/// By default the id of the group's first task.
 pub type TaskGroupId = SlugId;
 
 impl SlugId {
-    /// The id that this UUID spells, if it is a version 4 UUID of the RFC 4122 variant.
+    /// Returns none unless it is a version 4 UUID of the RFC 4122 variant.
     #[must_use]
     pub fn from_uuid(uuid: Uuid) -> Option<Self> {
         let bytes = uuid.as_bytes();
         (bytes[6] >> 4 == 4 && bytes[8] >> 6 == 0b10).then_some(Self(uuid))
     }
 
-    /// The id made of 16 random bytes that the caller drew. Every id that Tenure makes is made here.
-    ///
-    /// It never begins with a dash, because a command line would take it for an option: the first bit is cleared, as
-    /// slugid's "nice" form has it, which leaves a first character from A to f.
+    /// Makes an id from 16 random bytes. Tenure makes all its ids here. They never begin with a
+    /// dash, which a command line would parse as an option: the first bit is cleared, as in
+    /// slugid's "nice" form, so the first character is from A to f.
     #[must_use]
     pub fn from_random(mut bytes: [u8; 16]) -> Self {
         bytes[0] &= 0x7f;
         Self(uuid::Builder::from_random_bytes(bytes).into_uuid())
     }
 
-    /// The UUID that the id spells; databases store this form.
+    /// The form in databases.
     #[must_use]
     pub fn uuid(self) -> Uuid {
         self.0
@@ -86,7 +86,7 @@ impl FromStr for SlugId {
 }
 
 impl SlugId {
-    /// Gives the wire form to a function, without an allocation.
+    /// Passes the wire format to `take` without an allocation.
     fn with_text<T>(self, take: impl FnOnce(&str) -> T) -> T {
         let mut text = [0; SLUG_LEN];
         URL_SAFE_NO_PAD.encode_slice(self.0.as_bytes(), &mut text).expect("16 bytes are 22 characters of base64");
@@ -112,7 +112,7 @@ impl Serialize for SlugId {
     }
 }
 
-/// How an identifier is read, and its schema.
+/// Implements deserialization and the schema of an identifier.
 macro_rules! read_from_text {
     ($name:ident, $description:expr, $pattern:expr, $example:expr) => {
         impl PartialSchema for $name {
@@ -138,7 +138,7 @@ read_from_text!(
     "fN1SbArXTPSVFNUvaOlinQ"
 );
 
-/// A text identifier: a newtype over `String` that is checked when it is parsed or deserialized.
+/// Defines a text identifier: a newtype over `String`, checked when it is parsed or deserialized.
 macro_rules! text_id {
     ($(#[doc = $doc:literal])* $name:ident, $what:literal, $pattern:expr, $check:expr, $example:literal) => {
         $(#[doc = $doc])*
@@ -147,7 +147,6 @@ macro_rules! text_id {
         pub struct $name(String);
 
         impl $name {
-            /// The wire form.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0
@@ -173,9 +172,9 @@ macro_rules! text_id {
     };
 }
 
-/// The length limit of most names, in characters.
+/// Maximum length of most names, in characters.
 pub const NAME_MAX: usize = 38;
-/// The length limit of a projectId, in characters.
+/// In characters.
 pub const PROJECT_MAX: usize = 500;
 
 const NAME_PATTERN: &str = "^[a-zA-Z0-9_-]{1,38}$";
@@ -213,7 +212,8 @@ text_id!(
     WorkerType, "workerType", WORKER_TYPE_PATTERN, is_worker_type, "linux"
 );
 text_id!(
-    /// The second half of a task queue's id where it is only looked for: Taskcluster takes more in paths than queues can be called.
+    /// The second half of a task queue's id in a path, where Taskcluster accepts more than valid
+    /// queue names.
     WorkerTypeInPath, "workerType", NAME_PATTERN, is_name, "linux"
 );
 text_id!(
@@ -237,13 +237,13 @@ text_id!(
     ProjectId, "projectId", PROJECT_PATTERN, is_project, "none"
 );
 
-/// The length limit of an artifact's name, in bytes.
+/// In bytes.
 pub const ARTIFACT_NAME_MAX: usize = 1024;
-/// The length limit of an object's name, in bytes: that of an artifact, with the task and the run before it.
+/// In bytes: an artifact's name with its task and run in front.
 pub const OBJECT_NAME_MAX: usize = 1100;
-/// The length limit of a content type, in bytes.
+/// In bytes.
 pub const CONTENT_TYPE_MAX: usize = 255;
-/// The length limit of the URL that a reference leads to, in bytes.
+/// In bytes.
 pub const REFERENCE_URL_MAX: usize = 8192;
 
 const ARTIFACT_NAME_PATTERN: &str = "^[\\x20-\\x7e]{1,1024}$";
@@ -258,13 +258,13 @@ fn is_printable(text: &str, max: usize) -> bool {
     (1..=max).contains(&text.len()) && text.bytes().all(|b| matches!(b, b' '..=b'~'))
 }
 
-/// Spaces at an end would be lost in a header.
+/// Spaces at either end would be lost in a header.
 fn is_content_type(text: &str) -> bool {
     is_printable(text, CONTENT_TYPE_MAX) && text.trim() == text
 }
 
-/// Readers are redirected to it: with another scheme it could act for them (`javascript:`), or lead into their own machine
-/// (`file:`).
+/// Only http and https: readers are redirected there, and `javascript:` could act for them, `file:`
+/// open their own files.
 fn is_web_url(text: &str) -> bool {
     text.len() <= REFERENCE_URL_MAX
         && text.split_once("://").is_some_and(|(scheme, rest)| {
@@ -279,11 +279,11 @@ fn is_hex(text: &str, len: usize) -> bool {
 }
 
 text_id!(
-    /// The name of an artifact within its run; slashes are part of it.
+    /// The name of an artifact within its run; may contain slashes.
     ArtifactName, "artifact name", ARTIFACT_NAME_PATTERN, |text| is_printable(text, ARTIFACT_NAME_MAX), "public/build.log"
 );
 text_id!(
-    /// The name of an object; slashes are part of it.
+    /// The name of an object; may contain slashes.
     ObjectName, "object name", OBJECT_NAME_PATTERN, |text| is_printable(text, OBJECT_NAME_MAX), "builds/1/app.zip"
 );
 text_id!(
@@ -306,7 +306,6 @@ text_id!(
 );
 
 impl SchedulerId {
-    /// What a task without a scheduler gets.
     #[must_use]
     pub fn default_value() -> Self {
         Self("-".to_owned())
@@ -314,7 +313,6 @@ impl SchedulerId {
 }
 
 impl ProjectId {
-    /// What a task without a project gets.
     #[must_use]
     pub fn default_value() -> Self {
         Self("none".to_owned())
@@ -322,49 +320,44 @@ impl ProjectId {
 }
 
 impl TaskQueueId {
-    /// The queue of a provisioner and a worker type.
     #[must_use]
     pub fn new(provisioner: &ProvisionerId, worker_type: &WorkerType) -> Self {
         Self(format!("{provisioner}/{worker_type}"))
     }
 
-    /// The part before the slash.
     #[must_use]
     pub fn provisioner_id(&self) -> &str {
         self.0.split_once('/').map_or("", |(provisioner, _)| provisioner)
     }
 
-    /// The part after the slash.
     #[must_use]
     pub fn worker_type(&self) -> &str {
         self.0.split_once('/').map_or("", |(_, worker_type)| worker_type)
     }
 }
 
-/// The number of a run within its task, from 0. With the task's id it is the fencing token of a claim.
+/// The number of a run within its task, from 0. With the task's id, it is the fencing token of a
+/// claim.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct RunId(u16);
 
 impl RunId {
-    /// The first run of a task.
     pub const FIRST: Self = Self(0);
-    /// The highest number that the wire allows.
+    /// The highest number of the wire format.
     pub const MAX: u16 = 1000;
 
-    /// The run with this number, if the wire allows it.
+    /// None above [`Self::MAX`].
     #[must_use]
     pub fn new(number: u16) -> Option<Self> {
         (number <= Self::MAX).then_some(Self(number))
     }
 
-    /// The number.
     #[must_use]
     pub fn number(self) -> u16 {
         self.0
     }
 
-    /// The run after this one.
     #[must_use]
     pub fn next(self) -> Self {
         Self(self.0 + 1)
@@ -374,7 +367,7 @@ impl RunId {
 const UUID_PATTERN: &str = "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$";
 const UUID_LEN: usize = 36;
 
-/// Ids that are random UUIDs, written in groups.
+/// Defines ids that are random UUIDs, written in groups.
 macro_rules! uuids {
     ($($(#[$doc:meta])* $name:ident $what:literal $about:literal $example:literal;)+) => {$(
         $(#[$doc])*
@@ -382,13 +375,12 @@ macro_rules! uuids {
         pub struct $name(Uuid);
 
         impl $name {
-            /// The one that has this id.
             #[must_use]
             pub fn new(uuid: Uuid) -> Self {
                 Self(uuid)
             }
 
-            /// As databases store it.
+            /// The form in databases.
             #[must_use]
             pub fn uuid(self) -> Uuid {
                 self.0
@@ -421,7 +413,7 @@ macro_rules! uuids {
 }
 
 uuids! {
-    /// Identifies a session of a worker. It authorizes nothing: scopes are checked with it.
+    /// Identifies a session of a worker. It authorizes nothing: scopes are checked as well.
     SessionId "session id" "Identifies a session of a worker." "b4cf1f7d-1b1c-4a8b-9d3f-5f0f4d6f2a10";
     /// Identifies a server of a database, from its start to its end.
     ServerId "server id" "Identifies a server, from its start to its end." "3f0c6a52-9c1e-4b57-8a43-2d1f6e9b7c05";

@@ -1,7 +1,8 @@
-//! The wire of Tenure, shared by server and clients: identifiers, states, bodies, error codes and signatures.
+//! The wire format of Tenure, shared by server and clients: identifiers, states, bodies, error
+//! codes and signatures.
 //!
-//! Pure: nothing here does I/O, reads a clock or draws a random number. The format is that of the
-//! Taskcluster Queue API, so that its clients and workers run against Tenure unchanged.
+//! Pure: no I/O, no clock, no random numbers. The format is that of the Taskcluster Queue API, so
+//! that its clients and workers run against Tenure unchanged.
 
 pub mod artifacts;
 pub mod auth;

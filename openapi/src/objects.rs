@@ -1,4 +1,4 @@
-//! Bodies of the object service, as far as uploads and downloads need them. Field names are Taskcluster's.
+//! Bodies of the object service for uploads and downloads. Field names are Taskcluster's.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::ids::{ContentType, ProjectId, Sha256Hex, Sha512Hex, SlugId};
 use crate::structure::{object, present, present_object};
 use crate::whole::whole;
 
-/// The most bytes that createUpload takes with it.
+/// Maximum of bytes in createUpload itself.
 pub const DATA_INLINE_MAX: usize = 8192;
 
 /// Digests of an object.
@@ -29,25 +29,25 @@ pub struct ObjectHashes {
 #[derive(Serialize, Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CreateUploadRequest {
-    /// Whom the object belongs to.
+    /// The owner of the object.
     pub project_id: ProjectId,
-    /// Names the upload, so that it can be sent again; chosen by the uploader.
+    /// Identifies the upload across retries; chosen by the uploader.
     pub upload_id: SlugId,
-    /// Until when the object is kept.
+    /// When the object expires.
     pub expires: Timestamp,
-    /// What is known of the bytes already.
+    /// Digests known so far.
     #[serde(default, deserialize_with = "present_object", skip_serializing_if = "Option::is_none")]
     pub hashes: Option<ObjectHashes>,
-    /// How the uploader can upload. Ways that the server does not know are passed over.
+    /// Methods that the uploader supports. Methods unknown to the server are ignored.
     #[serde(deserialize_with = "object")]
     pub proposed_upload_methods: ProposedUploadMethods,
 }
 
-/// Ways to upload.
+/// Upload methods.
 #[derive(Serialize, Deserialize, Debug, Default, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ProposedUploadMethods {
-    /// With this very request.
+    /// Within this request.
     #[serde(default, deserialize_with = "present_object", skip_serializing_if = "Option::is_none")]
     pub data_inline: Option<DataInline>,
     /// To a signed URL.
@@ -55,7 +55,7 @@ pub struct ProposedUploadMethods {
     pub put_url: Option<PutUrl>,
 }
 
-/// Bytes that come with the request.
+/// Bytes within the request.
 #[derive(Serialize, Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DataInline {
@@ -66,13 +66,13 @@ pub struct DataInline {
     pub object_data: String,
 }
 
-/// Bytes that will come.
+/// Bytes to be uploaded.
 #[derive(Serialize, Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PutUrl {
     /// Their media type.
     pub content_type: ContentType,
-    /// How many.
+    /// Number of bytes.
     #[serde(deserialize_with = "whole")]
     #[schema(maximum = 9_007_199_254_740_991_u64)]
     pub content_length: u64,
@@ -87,20 +87,20 @@ pub struct CreatedUpload<'a> {
     pub project_id: &'a ProjectId,
     /// As it was sent.
     pub upload_id: SlugId,
-    /// As it was sent, or as that of its artifact if this is earlier.
+    /// As it was sent, or the `expires` of its artifact if that is earlier.
     pub expires: Timestamp,
-    /// How to upload; empty if no proposed way is possible.
+    /// The selected method; empty if no proposed method is possible.
     pub upload_method: UploadMethod,
 }
 
-/// A way to upload, or none.
+/// An upload method, or none.
 #[derive(Serialize, Debug, Default, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct UploadMethod {
-    /// The bytes came with the request; nothing is left to be sent.
+    /// The bytes came with the request; nothing remains to send.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data_inline: Option<bool>,
-    /// The bytes are to be sent there.
+    /// Where to send the bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub put_url: Option<UploadUrl>,
 }
@@ -110,9 +110,9 @@ pub struct UploadMethod {
 pub struct UploadUrl {
     /// Where to PUT the bytes.
     pub url: String,
-    /// Until when that works.
+    /// When the URL expires.
     pub expires: Timestamp,
-    /// Headers that the upload must have.
+    /// Required headers of the upload.
     pub headers: BTreeMap<&'static str, String>,
 }
 
@@ -124,7 +124,7 @@ pub struct FinishUploadRequest {
     pub project_id: ProjectId,
     /// As in createUpload.
     pub upload_id: SlugId,
-    /// What the bytes must have.
+    /// Expected digests of the bytes.
     #[serde(default, deserialize_with = "present_object", skip_serializing_if = "Option::is_none")]
     pub hashes: Option<ObjectHashes>,
 }
@@ -133,12 +133,12 @@ pub struct FinishUploadRequest {
 #[derive(Serialize, Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct StartDownloadRequest {
-    /// How the downloader can download. Ways that the server does not know are passed over.
+    /// Methods that the downloader supports. Methods unknown to the server are ignored.
     #[serde(deserialize_with = "object")]
     pub accept_download_methods: AcceptDownloadMethods,
 }
 
-/// Ways to download.
+/// Download methods.
 #[derive(Serialize, Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[derive(Default)]
@@ -156,39 +156,34 @@ pub struct AcceptDownloadMethods {
 #[serde(tag = "method", rename_all = "camelCase")]
 pub enum Download {
     /// From a URL.
-    Simple {
-        /// Where it is.
-        url: String,
-    },
+    Simple { url: String },
     /// From a URL, with digests to compare.
     GetUrl {
-        /// Where it is.
         url: String,
-        /// Until when that works.
+        /// When the URL expires.
         expires: Timestamp,
         /// Digests of the bytes.
         hashes: ObjectHashes,
     },
 }
 
-/// The answer of a request for an object's metadata.
+/// The metadata of an object.
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectMetadata<'a> {
-    /// Whom it belongs to.
+    /// The owner.
     #[schema(value_type = ProjectId)]
     pub project_id: &'a str,
-    /// Until when it is retained.
     pub expires: Timestamp,
     /// Digests of its bytes.
     pub hashes: ObjectHashes,
-    /// How many bytes are stored.
+    /// Number of stored bytes.
     pub size: i64,
 }
 
 /// The body of a redirection to an object.
 #[derive(Serialize, Debug, ToSchema)]
 pub struct ObjectRedirect<'a> {
-    /// Where it is, as in the header `Location`.
+    /// As in the header `Location`.
     pub url: &'a str,
 }

@@ -28,9 +28,6 @@ pub struct Query(Vec<(String, String)>);
 
 impl Query {
     /// Reads a query string, without its `?`.
-    ///
-    /// # Errors
-    /// It is not UTF-8, names a parameter twice, or has too many.
     pub fn parse(text: &str) -> Result<Self, QueryError> {
         let mut pairs: Vec<(String, String)> = Vec::new();
         for pair in text.split('&').filter(|pair| !pair.is_empty()) {

@@ -167,9 +167,6 @@ pub enum SasError {
 }
 
 /// Checks the signature of a URL in constant time and returns what it grants. Any of the keys may have made it.
-///
-/// # Errors
-/// The signature is incomplete, wrong, or not valid now.
 pub fn verify(
     resource: &Resource<'_>,
     query: &Query,

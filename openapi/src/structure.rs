@@ -9,9 +9,6 @@ use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 /// Reads a structure from an object.
-///
-/// # Errors
-/// If it is something else, or its fields are wrong.
 pub fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
     Object::deserialize(deserializer).map(|Object(value)| value)
 }
@@ -22,17 +19,11 @@ pub(crate) fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializ
 }
 
 /// Reads a structure that may be absent but not null.
-///
-/// # Errors
-/// As [`object`].
 pub fn present_object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
     object(deserializer).map(Some)
 }
 
 /// Reads a list of structures.
-///
-/// # Errors
-/// If it is no list, or an entry is no object or has wrong fields.
 pub fn objects<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
     deserializer.deserialize_seq(Entries(PhantomData))
 }

@@ -22,9 +22,6 @@ impl<T, E: Display, F: FnOnce(&str) -> Result<T, E>> Visitor<'_> for Text<T, F> 
 }
 
 /// Reads a text with this function.
-///
-/// # Errors
-/// If it is something else, or the function refuses it.
 pub(crate) fn read<'de, D: Deserializer<'de>, T, E: Display>(
     deserializer: D,
     read: impl FnOnce(&str) -> Result<T, E>,
@@ -33,18 +30,12 @@ pub(crate) fn read<'de, D: Deserializer<'de>, T, E: Display>(
 }
 
 /// Reads a text that is parsed.
-///
-/// # Errors
-/// If it is something else, or no such text.
 pub(crate) fn parsed<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(deserializer: D) -> Result<T, D::Error> {
     read(deserializer, str::parse)
 }
 
 /// Reads one of these words. What serde derives for an enum also takes an object with a word as its only key and null as its value,
 /// which is in no schema.
-///
-/// # Errors
-/// If it is something else.
 pub(crate) fn word<'de, D: Deserializer<'de>, T>(
     deserializer: D,
     words: &'static [&'static str],

@@ -29,18 +29,12 @@ impl<T: TryFrom<u64>> Visitor<'_> for Whole<T> {
 }
 
 /// Reads a whole number from 0 on.
-///
-/// # Errors
-/// If it is something else, or does not fit.
 pub fn whole<'de, D: Deserializer<'de>, T: TryFrom<u64>>(deserializer: D) -> Result<T, D::Error> {
     // As for any number, because serde_json shows one of any kind as a map when it is to keep all digits.
     deserializer.deserialize_f64(Whole(PhantomData))
 }
 
 /// Reads one that may be absent but not null.
-///
-/// # Errors
-/// If it is something else, or does not fit.
 pub fn present_whole<'de, D: Deserializer<'de>, T: TryFrom<u64>>(deserializer: D) -> Result<Option<T>, D::Error> {
     whole(deserializer).map(Some)
 }

@@ -10,14 +10,14 @@ fn key() -> SigningKey {
     SigningKey::new(b"key")
 }
 
-/// What a server does with a path and a query.
+/// Verifies a URL as a server does.
 fn check(access: Access<'_>, url: &str) -> Result<(), BlobUrlError> {
     let (path, query) = url.split_once('?').unwrap_or((url, ""));
     verify(&[key()], access, &name_of(path).ok_or(BlobUrlError::Signature)?, query, NOW)
 }
 
 #[test]
-fn a_url_allows_what_it_was_made_for_and_nothing_else() {
+fn url_grants_only_its_own_access() {
     let put = sign(&key(), PUT, NAME, NOW + 1);
     let get = sign(&key(), Access::Get, NAME, NOW + 1);
     assert_eq!((check(PUT, &put), check(Access::Get, &get)), (Ok(()), Ok(())));
@@ -25,7 +25,7 @@ fn a_url_allows_what_it_was_made_for_and_nothing_else() {
     assert_eq!(check(PUT, &get), Err(BlobUrlError::Signature));
     assert_eq!(check(Access::Put { content_type: "text/html" }, &put), Err(BlobUrlError::Signature));
     assert_eq!(check(PUT, &put.replace("Credential=put", "Credential=get")), Err(BlobUrlError::Signature));
-    // A signature for one thing is invalid for the other, whatever the word is.
+    // A signature for one access is invalid for the other, even with the matching word.
     assert_eq!(check(Access::Get, &put.replace("Credential=put", "Credential=get")), Err(BlobUrlError::Signature));
     assert_eq!(
         verify(&[SigningKey::new(b"other")], PUT, NAME, put.split_once('?').unwrap().1, NOW),
@@ -34,7 +34,7 @@ fn a_url_allows_what_it_was_made_for_and_nothing_else() {
 }
 
 #[test]
-fn a_url_ends_when_it_says() {
+fn url_expires_at_its_time() {
     assert_eq!(check(PUT, &sign(&key(), PUT, NAME, NOW)), Err(BlobUrlError::Expired));
     assert_eq!(check(PUT, &sign(&key(), PUT, NAME, NOW - 1)), Err(BlobUrlError::Expired));
     assert_eq!(check(PUT, &sign(&key(), PUT, NAME, i64::MIN)), Err(BlobUrlError::Expired));
@@ -44,7 +44,7 @@ fn a_url_ends_when_it_says() {
 }
 
 #[test]
-fn a_content_type_may_be_written_in_other_case_and_spacing() {
+fn content_type_may_differ_in_case_and_spacing() {
     let put = sign(&key(), PUT, NAME, NOW + 1);
     for same in ["text/plain;charset=UTF-8", " Text/Plain ;  Charset=utf-8 "] {
         assert_eq!(check(Access::Put { content_type: same }, &put), Ok(()), "{same}");
@@ -54,7 +54,7 @@ fn a_content_type_may_be_written_in_other_case_and_spacing() {
     {
         assert_eq!(check(Access::Put { content_type: other }, &put), Err(BlobUrlError::Signature), "{other}");
     }
-    // None at all is like an empty one.
+    // No content type equals an empty one.
     assert_eq!(
         check(Access::Put { content_type: "" }, &sign(&key(), Access::Put { content_type: "" }, NAME, NOW + 1)),
         Ok(())
@@ -62,7 +62,7 @@ fn a_content_type_may_be_written_in_other_case_and_spacing() {
 }
 
 #[test]
-fn any_key_verifies_and_the_order_of_parameters_does_not_matter() {
+fn any_key_and_parameter_order_verifies() {
     let url = sign(&key(), Access::Get, NAME, NOW + 1);
     let (path, query) = url.split_once('?').unwrap();
     assert_eq!(verify(&[SigningKey::new(b"new"), key()], Access::Get, NAME, query, NOW), Ok(()));
@@ -73,12 +73,12 @@ fn any_key_verifies_and_the_order_of_parameters_does_not_matter() {
 }
 
 #[test]
-fn what_workers_cut_out_of_their_logs_is_the_first_parameter() {
+fn credential_is_first_parameter() {
     assert!(sign(&key(), PUT, NAME, NOW).starts_with(&format!("/artifacts/{NAME}?Credential=put&")));
 }
 
 #[test]
-fn further_parameters_and_double_ones_are_refused() {
+fn unknown_or_repeated_parameter_is_refused() {
     let url = sign(&key(), Access::Get, NAME, NOW + 1);
     assert_eq!(check(Access::Get, &format!("{url}&x=1")), Err(BlobUrlError::Parameter("x".to_owned())));
     for wrong in [format!("{url}&expires=9"), url.replace("expires", "Expires"), url.replace('?', "?&x=%ff&")] {
@@ -89,7 +89,7 @@ fn further_parameters_and_double_ones_are_refused() {
     }
 }
 
-/// What aiohttp makes of a path: it decodes what need not be escaped there.
+/// Decodes a path like aiohttp: every escape that is unnecessary in a path.
 fn requoted(path: &str) -> String {
     ["%3A=:", "%40=@", "%2C=,", "%28=(", "%29=)", "%21=!", "%24=$", "%27='", "%2A=*", "%3B=;", "%3D=="]
         .iter()
@@ -98,7 +98,7 @@ fn requoted(path: &str) -> String {
 }
 
 #[test]
-fn a_name_survives_what_clients_do_to_paths() {
+fn name_survives_path_rewriting_of_clients() {
     for name in [
         "public/a:b@c,d(e)f!g$h'i*j;k=l.log",
         "public/with space+plus&and%percent?question#hash.txt",
@@ -128,20 +128,20 @@ fn a_name_survives_what_clients_do_to_paths() {
 
 proptest! {
     #[test]
-    fn every_name_of_printable_characters_is_found_again(name in "[ -~]{1,300}", expires in NOW + 1..) {
+    fn printable_name_round_trips(name in "[ -~]{1,300}", expires in NOW + 1..) {
         let url = sign(&key(), Access::Get, &name, expires);
         prop_assert!(url.bytes().all(|byte| byte.is_ascii_graphic()));
         prop_assert_eq!(check(Access::Get, &url), Ok(()));
     }
 
     #[test]
-    fn a_url_with_another_byte_anywhere_is_refused(name in "[a-zA-Z0-9/._-]{1,60}", at in 0_usize..400, flip in 1_u8..128) {
+    fn url_with_changed_byte_is_refused(name in "[a-zA-Z0-9/._-]{1,60}", at in 0_usize..400, flip in 1_u8..128) {
         let url = sign(&key(), Access::Get, &name, NOW + 1);
         let mut bytes = url.clone().into_bytes();
         let at = at % bytes.len();
         bytes[at] ^= flip;
         let changed = String::from_utf8(bytes).unwrap();
-        // An escape may be written in capitals or not, and an empty parameter is none.
+        // Case changes in an escape and empty parameters do not matter.
         let alike = changed.eq_ignore_ascii_case(&url) && url[..at].ends_with('%') || url[..at - at.min(1)].ends_with('%');
         prop_assume!(!alike);
         prop_assert!(check(Access::Get, &changed).is_err(), "{changed}");

@@ -1,4 +1,4 @@
-//! Certificates, tokens, and how they are compared.
+//! Certificates and tokens.
 
 use proptest::prelude::*;
 
@@ -42,7 +42,7 @@ fn certificates_of_the_python_client_verify() {
 }
 
 #[test]
-fn issued_credentials_are_those_of_the_python_client() {
+fn issued_credentials_match_python_client() {
     let grant = |name: Option<&str>| Grant {
         name: name.map(str::to_owned),
         scopes: vec!["queue:get-task:*".to_owned(), "queue:status:abc".to_owned()],
@@ -59,7 +59,7 @@ fn issued_credentials_are_those_of_the_python_client() {
 }
 
 #[test]
-fn a_certificate_that_breaks_the_format_is_refused_by_the_rule_it_breaks() {
+fn malformed_certificate_is_refused_with_broken_rule() {
     assert_eq!(Certificate::parse("[]").unwrap_err(), CertificateError::Malformed);
     assert_eq!(Certificate::parse("{").unwrap_err(), CertificateError::Malformed);
     assert_eq!(parse_error(r#""version":1,"#, ""), CertificateError::Malformed);
@@ -72,19 +72,19 @@ fn a_certificate_that_breaks_the_format_is_refused_by_the_rule_it_breaks() {
 }
 
 #[test]
-fn a_client_cannot_name_itself_as_issuer() {
+fn client_cannot_name_itself_as_issuer() {
     let named = Certificate::parse(NAMED).unwrap();
     assert_eq!(named.issuer("issuer/a"), Err(CertificateError::Issuer));
 }
 
 #[test]
-fn a_client_id_in_a_certificate_needs_an_issuer() {
+fn client_id_in_certificate_needs_issuer() {
     let odd = UNNAMED.replace("\"version\":1", "\"version\":1,\"clientId\":\"temp/one\"");
     assert_eq!(Certificate::parse(&odd).unwrap().issuer("temp/one"), Err(CertificateError::Issuer));
 }
 
 #[test]
-fn a_certificate_is_in_force_from_start_to_expiry_give_or_take_five_minutes() {
+fn certificate_is_in_force_within_five_minutes_of_skew() {
     let certificate = Certificate::parse(NAMED).unwrap();
     assert_eq!(certificate.check_time(START - CERTIFICATE_SKEW_MS), Ok(()));
     assert_eq!(certificate.check_time(START - CERTIFICATE_SKEW_MS - 1), Err(CertificateError::NotYet));
@@ -96,7 +96,7 @@ fn a_certificate_is_in_force_from_start_to_expiry_give_or_take_five_minutes() {
 }
 
 #[test]
-fn a_certificate_holds_for_one_client_one_issuer_and_its_own_scopes() {
+fn certificate_is_bound_to_client_issuer_and_scopes() {
     let named = Certificate::parse(NAMED).unwrap();
     let refused = |certificate: &Certificate, id: &str, key: &SigningKey| certificate.verify(id, key).unwrap_err();
     assert_eq!(refused(&named, "temp/two", &issuer_key()), CertificateError::Signature);
@@ -110,7 +110,7 @@ fn a_certificate_holds_for_one_client_one_issuer_and_its_own_scopes() {
 }
 
 #[test]
-fn the_client_id_of_a_task_names_task_run_worker_and_end() {
+fn client_id_of_task_names_task_run_worker_and_end() {
     let id = task_client_id(
         "CJmZxuGTQSGiSijhmS2LGg".parse().unwrap(),
         RunId::new(2).unwrap(),
@@ -122,7 +122,7 @@ fn the_client_id_of_a_task_names_task_run_worker_and_end() {
 }
 
 #[test]
-fn credentials_have_the_field_names_of_the_wire_and_keep_their_token_out_of_debug() {
+fn credentials_serialize_but_debug_hides_token() {
     let text = r#"{"clientId":"a","accessToken":"hush"}"#;
     let credentials: Credentials = serde_json::from_str(text).unwrap();
     assert_eq!(serde_json::to_string(&credentials).unwrap(), text);
@@ -133,7 +133,7 @@ fn credentials_have_the_field_names_of_the_wire_and_keep_their_token_out_of_debu
 
 proptest! {
     #[test]
-    fn what_is_issued_verifies(
+    fn issued_credentials_verify(
         name in proptest::option::of("[a-z/]{1,20}-t"),
         scopes in proptest::collection::vec("[ -~]{0,30}[ -)+-~]", 0..5),
         start_ms in 0..4_000_000_000_000_i64,

@@ -1,6 +1,7 @@
-//! Bewits: a signature inside the URL: any holder of the URL can read what it names until it expires.
+//! Bewits: signatures in URLs. Any holder of the URL can read its content until it expires.
 //!
-//! A bewit signs the URL without itself, for GET alone. It carries what a header would: the client id and `ext`.
+//! A bewit signs the URL without itself, for GET only. Like a header, it carries the client id and
+//! `ext`.
 
 use std::borrow::Cow;
 
@@ -10,19 +11,18 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use super::{EXT_STANDARD, EXT_URL_SAFE, Kind, Signed, Target, ext_of, parse_seconds};
 use crate::credentials::{Credentials, SigningKey};
 
-/// The method that every bewit is signed for; HEAD asks for the same.
+/// The signed method of every bewit; HEAD is equivalent.
 const METHOD: &str = "GET";
 const PARAMETER: &str = "bewit=";
 const SEPARATOR: char = '\\';
 
-/// A bewit cannot be read. The message is fit for an API answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the query parameter bewit must be base64 of clientId, expiry in seconds, mac and ext with backslashes between"
 )]
 pub struct BewitError;
 
-/// A URL's path and query, taken apart: what was signed, and the signature.
+/// A URL's path and query, split into signed part and signature.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SignedUrl<'a> {
     /// Path and query without the bewit, exactly as sent.
@@ -31,7 +31,7 @@ pub struct SignedUrl<'a> {
     pub bewit: &'a str,
 }
 
-/// Finds the bewit in path and query; of several the last, as every implementation does.
+/// Finds the bewit in path and query: the last one of several, as in every implementation.
 #[must_use]
 pub fn split_url(target: &str) -> Option<SignedUrl<'_>> {
     let (path, query) = target.split_once('?')?;
@@ -52,12 +52,11 @@ pub fn split_url(target: &str) -> Option<SignedUrl<'_>> {
     Some(SignedUrl { resource, bewit })
 }
 
-/// A bewit as it was sent; nothing in it can be trusted before [`Bewit::signed_by`] succeeds.
+/// A bewit as sent; untrusted until [`Bewit::signed_by`] succeeds.
 #[derive(Clone, Debug)]
 pub struct Bewit {
-    /// The client id.
     pub id: String,
-    /// When the URL stops working, in seconds since 1970.
+    /// Expiry in seconds since 1970.
     pub expires: i64,
     /// Certificate and narrowed scopes, see [`Ext::decode`](super::Ext::decode).
     pub ext: Option<String>,
@@ -66,10 +65,7 @@ pub struct Bewit {
 }
 
 impl Bewit {
-    /// Reads the value of the parameter, in either alphabet of base64 and with or without padding.
-    ///
-    /// # Errors
-    /// If it is not base64 of the four parts.
+    /// Parses the parameter, in either alphabet of base64, with or without padding.
     pub fn parse(text: &str) -> Result<Self, BewitError> {
         let standard = text.bytes().any(|byte| matches!(byte, b'+' | b'/'));
         let engine = if standard { &EXT_STANDARD } else { &EXT_URL_SAFE };
@@ -86,19 +82,20 @@ impl Bewit {
             expires: parse_seconds(exp).ok_or(BewitError)?,
             ext: (!ext.is_empty()).then(|| ext.to_owned()),
             exp: exp.to_owned(),
-            // Some libraries write the inner signature in the alphabet of URLs as well.
+            // Some libraries also write the inner signature in URL-safe base64.
             mac: mac.replace('-', "+").replace('_', "/"),
         })
     }
 
-    /// Whether the holder of this key signed this path and query, without the bewit, for this host and port.
+    /// True if the holder of this key signed this path and query, without the bewit, for this host
+    /// and port.
     #[must_use]
     pub fn signed_by(&self, key: &SigningKey, resource: &str, host: &str, port: u16) -> bool {
         let target = Target { method: METHOD, resource, host, port };
         signed(&target, &self.exp, self.ext.as_deref()).mac(key).matches(&self.mac)
     }
 
-    /// Whether the URL has stopped working at this time, in milliseconds since 1970.
+    /// `now_ms` is in milliseconds since 1970.
     #[must_use]
     pub fn is_over(&self, now_ms: i64) -> bool {
         self.expires.saturating_mul(1000) <= now_ms
@@ -109,20 +106,20 @@ fn signed<'a>(target: &'a Target<'a>, exp: &'a str, ext: Option<&'a str>) -> Sig
     Signed { kind: Kind::Bewit, target, ts: exp, nonce: "", hash: None, ext, app: None, dlg: None }
 }
 
-/// A URL that a client is about to sign.
+/// A URL to sign.
 #[derive(Clone, Copy, Debug)]
 pub struct SignUrl<'a> {
     /// Path and query exactly as they will be sent.
     pub resource: &'a str,
-    /// The host without the port.
+    /// Without the port.
     pub host: &'a str,
     /// The port that the request goes to.
     pub port: u16,
-    /// When the URL is to stop working, in seconds since 1970.
+    /// Expiry in seconds since 1970.
     pub expires: i64,
 }
 
-/// The value of the parameter `bewit` that signs a URL; it goes at the end of the query.
+/// Returns the value of the parameter `bewit`, which goes at the end of the query.
 #[must_use]
 pub fn bewit(credentials: &Credentials, url: &SignUrl<'_>) -> String {
     let SignUrl { resource, host, port, expires } = *url;
@@ -150,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bewit_is_found_wherever_it_stands_and_taken_out() {
+    fn bewit_is_found_at_any_position_and_removed() {
         for (target, resource, bewit) in [
             ("/a?bewit=x", "/a", "x"),
             ("/a?b=1&bewit=x", "/a?b=1", "x"),
@@ -167,7 +164,8 @@ mod tests {
         }
     }
 
-    /// Made by `buildSignedUrl` of the Python client `taskcluster` for tester/no-secret, with its clock stopped.
+    /// Made by `buildSignedUrl` of the Python client `taskcluster` for tester/no-secret, with its
+    /// clock stopped.
     const PYTHON: &str = concat!(
         "/api/auth/v1/clients/?limit=5&bewit=",
         "dGVzdGVyXDE3Njk4NjA4MDBcRGZUVFpNVmR4VHV6THgxZ1phcHBOZW9BeG1DaVRSUENRWFU3blB4OFJCRT1cZXlKaGRYUm9iM0pwZW1Wa1UyTnZj",
@@ -175,7 +173,7 @@ mod tests {
     );
 
     #[test]
-    fn a_bewit_of_the_python_client_verifies() {
+    fn bewit_of_python_client_verifies() {
         let SignedUrl { resource, bewit } = split_url(PYTHON).unwrap();
         let bewit = Bewit::parse(bewit).unwrap();
         assert_eq!((bewit.id.as_str(), bewit.expires), ("tester", 1_769_860_800));
@@ -185,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bewit_is_valid_for_one_url_until_it_expires() {
+    fn bewit_is_valid_for_one_url_until_expiry() {
         let key = credentials().access_token.key();
         let bewit = Bewit::parse(&bewit(&credentials(), &url("/a?b=1"))).unwrap();
         assert!(bewit.signed_by(&key, "/a?b=1", "Queue.example", 8080));
@@ -201,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bewit_that_breaks_the_format_is_refused() {
+    fn malformed_bewit_is_refused() {
         let encoded = |text: &str| URL_SAFE_NO_PAD.encode(text);
         let bad = [
             encoded("a\\1\\m"),
@@ -221,7 +219,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_signed_verifies(path in "/[a-z%/]{0,20}", query in proptest::option::of("[a-z]=[a-z]{0,5}")) {
+        fn signed_url_verifies(path in "/[a-z%/]{0,20}", query in proptest::option::of("[a-z]=[a-z]{0,5}")) {
             let resource = query.map_or(path.clone(), |query| format!("{path}?{query}"));
             let value = bewit(&credentials(), &url(&resource));
             let separator = if resource.contains('?') { '&' } else { '?' };

@@ -1,4 +1,4 @@
-//! Vectors from the Python implementation (`mohawk`), each refusal, and round trips between the two sides.
+//! Vectors from the Python implementation (`mohawk`), each refusal, and round trips.
 
 use proptest::prelude::*;
 
@@ -27,7 +27,7 @@ const PLAIN_TARGET: Target<'static> =
     Target { method: "GET", resource: "/resource/1?b=1&a=2", host: "example.com", port: 8000 };
 
 #[test]
-fn a_header_of_the_python_client_is_verified() {
+fn header_of_python_client_verifies() {
     let header = Header::parse(PLAIN).unwrap();
     assert_eq!(header.id, "dh37fgj492je");
     assert_eq!(header.timestamp, 1_353_832_234);
@@ -40,7 +40,7 @@ fn a_header_of_the_python_client_is_verified() {
 }
 
 #[test]
-fn a_value_that_ends_like_the_name_of_the_hash_is_not_taken_for_it() {
+fn value_ending_in_hash_name_is_not_the_hash() {
     for nonce in ["xhash=", "x, hash=", " hash="] {
         for (rest, hash) in [("", None), (r#", hash="aGFzaA==""#, Some("aGFzaA=="))] {
             let header = format!(r#"Hawk id="me", ts="1353832234", nonce="{nonce}"{rest}, mac="bWFj""#);
@@ -50,7 +50,7 @@ fn a_value_that_ends_like_the_name_of_the_hash_is_not_taken_for_it() {
 }
 
 #[test]
-fn method_and_host_are_signed_in_one_case_and_the_path_as_it_was_sent() {
+fn method_and_host_ignore_case_but_path_does_not() {
     let post = concat!(
         r#"Hawk mac="fcQx2bs9Yv1UAD++usb9Db00xcnL6vZiY0mV91zFsRU=", hash="Yi9LfIIFRtBEPt74PVmbTF/xVAwPn7ub15ePICfgnuY=", "#,
         r#"id="dh37fgj492je", ts="1353832234", nonce="j4h3g2", ext="some-app-ext-data""#
@@ -85,13 +85,13 @@ fn app_and_dlg_are_signed() {
 }
 
 #[test]
-fn attributes_come_in_any_order_and_the_scheme_in_any_case() {
+fn attributes_in_any_order_and_scheme_in_any_case() {
     let value = PLAIN.replace("Hawk mac", "hAWK  mac").replace(", ", "  ,");
     assert!(Header::parse(&value).unwrap().signed_by(&key(), &PLAIN_TARGET));
 }
 
 #[test]
-fn a_header_that_breaks_the_format_is_refused_by_the_rule_it_breaks() {
+fn malformed_header_is_refused_with_broken_rule() {
     let error = |value: &str| Header::parse(value).unwrap_err();
     assert_eq!(error(""), HeaderError::Scheme);
     assert_eq!(error("Hawk"), HeaderError::Scheme);
@@ -117,13 +117,13 @@ fn a_header_that_breaks_the_format_is_refused_by_the_rule_it_breaks() {
 }
 
 #[test]
-fn a_header_of_any_length_is_read() {
+fn header_of_any_length_is_read() {
     let long = format!("x{}", "y".repeat(100_000));
     assert_eq!(Header::parse(&PLAIN.replace("some-app-ext-data", &long)).unwrap().ext, Some(long.as_str()));
 }
 
 #[test]
-fn any_change_to_the_request_or_the_header_breaks_the_signature() {
+fn changed_request_or_header_breaks_signature() {
     let header = Header::parse(PLAIN).unwrap();
     assert!(!header.signed_by(&SigningKey::new(b"other"), &PLAIN_TARGET));
     for target in [
@@ -148,7 +148,7 @@ fn any_change_to_the_request_or_the_header_breaks_the_signature() {
 }
 
 #[test]
-fn ext_is_read_in_either_alphabet_with_or_without_padding() {
+fn ext_is_read_in_both_alphabets_and_without_padding() {
     assert!(Ext::decode("e30=").unwrap().certificate().is_none());
     assert!(Ext::decode("e30").unwrap().authorized_scopes.is_none());
     let json = r#"{"certificate":{"version":1,"x":"~~~???>>>"},"authorizedScopes":["a?~","b*"]}"#;
@@ -163,7 +163,7 @@ fn ext_is_read_in_either_alphabet_with_or_without_padding() {
 }
 
 #[test]
-fn ext_that_is_not_base64_of_such_an_object_is_refused() {
+fn malformed_ext_is_refused() {
     for json in ["", "7", "\"a\"", "{", r#"{"authorizedScopes":"*"}"#, r#"{"authorizedScopes":[1]}"#] {
         assert_eq!(Ext::decode(&STANDARD.encode(json)).unwrap_err(), ExtError, "{json}");
     }
@@ -183,7 +183,7 @@ const REQUEST: SignRequest<'static> = SignRequest {
 };
 
 #[test]
-fn a_client_sends_hash_and_ext_only_where_there_is_something_to_say() {
+fn client_omits_empty_hash_and_ext() {
     let value = authorization_header(&credentials(None), &REQUEST);
     assert!(value.starts_with(r#"Hawk id="dh37fgj492je", ts="1353832234", nonce="j4h3g2", mac=""#), "{value}");
     let empty = authorization_header(&credentials(Some("")), &REQUEST);
@@ -191,7 +191,7 @@ fn a_client_sends_hash_and_ext_only_where_there_is_something_to_say() {
 }
 
 #[test]
-fn a_client_signs_as_the_python_client_does() {
+fn client_signs_like_python_client() {
     let request = SignRequest {
         method: "POST",
         port: 80,
@@ -203,7 +203,7 @@ fn a_client_signs_as_the_python_client_does() {
 }
 
 #[test]
-fn a_client_sends_its_certificate() {
+fn client_sends_its_certificate() {
     let value = authorization_header(&credentials(Some(r#"{"version":1}"#)), &REQUEST);
     let header = Header::parse(&value).unwrap();
     assert!(header.signed_by(&key(), &PLAIN_TARGET));
@@ -212,7 +212,7 @@ fn a_client_sends_its_certificate() {
 
 proptest! {
     #[test]
-    fn what_a_client_signs_is_verified(
+    fn signed_request_verifies(
         method in "[A-Za-z]{1,8}",
         resource in "/[!-~]{0,60}",
         host in "[A-Za-z0-9.:\\[\\]-]{1,30}",

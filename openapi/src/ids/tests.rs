@@ -2,7 +2,7 @@ use super::*;
 use proptest::prelude::*;
 
 #[test]
-fn a_slugid_spells_a_version_4_uuid() {
+fn slugid_encodes_version_4_uuid() {
     let uuid = Uuid::parse_str("f47ac10b-58cc-4372-a567-0e02b2c3d479").unwrap();
     let id = SlugId::from_uuid(uuid).unwrap();
     assert_eq!(id.to_string(), "9HrBC1jMQ3KlZw4CssPUeQ");
@@ -10,7 +10,7 @@ fn a_slugid_spells_a_version_4_uuid() {
 }
 
 #[test]
-fn a_text_that_is_not_a_slugid_is_refused() {
+fn malformed_slugid_is_refused() {
     for text in [
         "",
         "abc",
@@ -28,20 +28,20 @@ proptest! {
     fn every_slugid_round_trips(bytes in any::<[u8; 16]>()) {
         let id = SlugId::from_random(bytes);
         prop_assert_eq!(id.to_string().parse(), Ok(id));
-        // Others may choose ids that we would not make.
+        // Clients may choose ids that Tenure would not make.
         let foreign = SlugId::from_uuid(uuid::Builder::from_random_bytes(bytes).into_uuid()).unwrap();
         prop_assert_eq!(foreign.to_string().parse(), Ok(foreign));
     }
 
     #[test]
-    fn an_id_that_is_made_never_looks_like_an_option(bytes in any::<[u8; 16]>()) {
+    fn generated_id_never_begins_with_dash(bytes in any::<[u8; 16]>()) {
         let text = SlugId::from_random(bytes).to_string();
         prop_assert!(text.starts_with(|first: char| matches!(first, 'A'..='Z' | 'a'..='f')), "{}", text);
     }
 }
 
 #[test]
-fn queues_and_names_are_checked_against_their_patterns() {
+fn queue_ids_must_match_patterns() {
     for good in ["p/w", "Prov_1-x/w-1", "a/b0"] {
         assert!(good.parse::<TaskQueueId>().is_ok(), "{good}");
     }
@@ -55,7 +55,7 @@ fn queues_and_names_are_checked_against_their_patterns() {
 }
 
 #[test]
-fn names_of_artifacts_are_printable_and_have_a_limit() {
+fn artifact_names_are_printable_and_limited() {
     for good in ["public/logs/live.log", "/", "//a", "a b%2Fc", "..", "~"] {
         assert!(good.parse::<ArtifactName>().is_ok(), "{good}");
     }
@@ -66,7 +66,7 @@ fn names_of_artifacts_are_printable_and_have_a_limit() {
 }
 
 #[test]
-fn a_content_type_is_one_that_a_header_can_hold() {
+fn content_type_fits_a_header() {
     for good in ["a", "text/plain", "text/plain; charset=utf-8", &"x".repeat(CONTENT_TYPE_MAX)] {
         assert!(good.parse::<ContentType>().is_ok(), "{good}");
     }
@@ -76,7 +76,7 @@ fn a_content_type_is_one_that_a_header_can_hold() {
 }
 
 #[test]
-fn a_reference_leads_to_a_url_that_a_header_can_hold() {
+fn reference_url_fits_a_header() {
     for good in ["https://example.com/a?b#c", "http://h:1", "HTTPS://[::1]/", "https://a:b@c"] {
         assert!(good.parse::<ReferenceUrl>().is_ok(), "{good}");
     }
@@ -90,7 +90,7 @@ fn a_reference_leads_to_a_url_that_a_header_can_hold() {
 }
 
 #[test]
-fn a_reference_leads_to_the_web_and_nowhere_else() {
+fn reference_url_is_http_or_https() {
     let others = ["javascript", "JaVaScRiPt", "data", "file", "ftp", "ws", "wss", "blob", "vbscript", "httpx", "xhttp"];
     for scheme in others {
         for rest in ["//example.com/x", "alert(1)", "//x/%0aalert(1)"] {
@@ -101,7 +101,7 @@ fn a_reference_leads_to_the_web_and_nowhere_else() {
 }
 
 #[test]
-fn run_numbers_stop_at_their_limit() {
+fn run_numbers_are_limited() {
     assert_eq!("1000".parse(), Ok(RunId(1000)));
     for bad in ["", "1001", "-1", "x", "99999999999"] {
         assert!(bad.parse::<RunId>().is_err(), "{bad}");
