@@ -1,6 +1,7 @@
-//! The bodies about policies of queues: the policy itself, the options of a task, pause, release, results.
+//! Bodies about policies of queues: policy, task options, pause, release, results.
 //!
-//! Ranges are not checked here: a number that is out of its range is read, so that the rule that refuses it can name both.
+//! Ranges are not checked here: an out-of-range number is parsed, so that the rule that refuses it
+//! can name the number and the range.
 
 use std::fmt;
 
@@ -15,42 +16,43 @@ use crate::ids::{RunId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
 use crate::states::{Delivery, Dispatch, KeyBy, OnSchedulerLoss, RunState};
 use crate::structure::{present, present_object};
 
-/// The policy of a queue. Each field may be absent. All times are whole seconds.
+/// The policy of a queue. All fields are optional. All times are whole seconds.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Default, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct QueuePolicy {
-    /// What a lost or slow worker costs. Default `retries`.
+    /// The cost of a lost or slow worker. Default `retries`.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub delivery: Option<Delivery>,
-    /// How long a claim may last, however often it is renewed: then the run ends, and another one follows. 0: as long as it
-    /// is renewed, which is the default. Without effect under `at-most-once`.
+    /// Maximum duration of a claim, including renewals: then the run ends, and another one follows.
+    /// 0, the default: unlimited. No effect under `at-most-once`.
     #[serde(default, deserialize_with = "present_seconds", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 432_000)]
     pub complete_time: Option<i64>,
-    /// How long the first run of a task is pending before a worker can claim it. Default 0.
+    /// Time before a worker can claim the first run of a task. Default 0.
     #[serde(default, deserialize_with = "present_seconds", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 432_000)]
     pub delay: Option<i64>,
-    /// How long the next run waits after a failure that is tried again. Default: not at all.
+    /// Delay of the next run after a retried failure. Default: none.
     #[serde(default, deserialize_with = "present_object", skip_serializing_if = "Option::is_none")]
     pub retry_delay: Option<RetryDelay>,
     /// The lease of a claim. Default: that of the server.
     #[serde(default, deserialize_with = "present_seconds", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 10, maximum = 86_400)]
     pub claim_timeout: Option<i64>,
-    /// Who decides which worker has a run. Default `pull`.
+    /// Who decides which worker gets a run. Default `pull`.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub dispatch: Option<Dispatch>,
-    /// How long a worker may take to accept a run that is assigned to it; then another one gets it. 0: as long as its session
-    /// goes on, which is the default. Only with `dispatch` `assign`.
+    /// How long a worker may take to accept an assigned run; then another worker gets it. 0, the
+    /// default: while its session lasts. Only with `dispatch` `assign`.
     #[serde(default, deserialize_with = "present_seconds", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 3_600)]
     pub accept_time: Option<i64>,
-    /// What is not built yet is read, so that it is not refused as unknown.
+    /// Not implemented; parsed, so that the field is not refused as unknown.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(ignore)]
     pub late_result: Option<Value>,
-    /// What becomes of runs when the server that gave them out is replaced. Default `keep`. Only with `dispatch` `assign`.
+    /// Treatment of runs when their scheduler is replaced. Default `keep`. Only with `dispatch`
+    /// `assign`.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub on_scheduler_loss: Option<OnSchedulerLoss>,
     /// See `lateResult`.
@@ -61,16 +63,16 @@ pub struct QueuePolicy {
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(ignore)]
     pub backlog: Option<Value>,
-    /// What the key of a task is. Default `key`.
+    /// The source of a task's key. Default `key`.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub key_by: Option<KeyBy>,
-    /// How many runs may be assigned or claimed at a time. Default: any number.
+    /// Limits of assigned and claimed runs. Default: unlimited.
     #[serde(default, deserialize_with = "present_object", skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<Concurrency>,
-    /// How many runs may start in a time. Default: any number.
+    /// Limits of starts per time. Default: unlimited.
     #[serde(default, deserialize_with = "present_object", skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rates>,
-    /// Whether keys take turns. Default: first come, first served.
+    /// True for fair sharing between keys. Default: first come, first served.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub fair: Option<bool>,
     /// See `lateResult`.
@@ -83,7 +85,7 @@ pub struct QueuePolicy {
     pub dead_letters: Option<Value>,
 }
 
-/// How many runs of a queue may be assigned or claimed at a time.
+/// Limits of assigned and claimed runs of a queue.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Concurrency {
@@ -91,43 +93,44 @@ pub struct Concurrency {
     #[serde(default, deserialize_with = "present_seconds", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 100_000)]
     pub total: Option<i64>,
-    /// Of each key. Tasks without a key are not limited by it.
+    /// Of each key. Tasks without a key are exempt.
     #[serde(default, deserialize_with = "present_seconds", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1_000)]
     pub per_key: Option<i64>,
 }
 
-/// How many runs of a queue may start in a time.
+/// Limits of starts per time in a queue.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Rates {
     /// Of all keys together.
     #[serde(default, deserialize_with = "present_object", skip_serializing_if = "Option::is_none")]
     pub total: Option<Rate>,
-    /// Of each key. Tasks without a key are not limited by it.
+    /// Of each key. Tasks without a key are exempt.
     #[serde(default, deserialize_with = "present_object", skip_serializing_if = "Option::is_none")]
     pub per_key: Option<Rate>,
 }
 
-/// So many starts in so many seconds, evenly spread but for a burst.
+/// A number of starts per time, evenly spread apart from a burst.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Rate {
-    /// How many.
+    /// Number of starts.
     #[serde(deserialize_with = "seconds")]
     #[schema(minimum = 1, maximum = 1_000_000)]
     pub count: i64,
-    /// In how many seconds.
+    /// Length of the time, in seconds.
     #[serde(deserialize_with = "seconds")]
     #[schema(minimum = 1, maximum = 86_400)]
     pub seconds: i64,
-    /// How many of them at once, up to `count`. Default 1.
+    /// Number of starts that may happen at once, up to `count`. Default 1.
     #[serde(default, deserialize_with = "present_seconds", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1_000_000)]
     pub burst: Option<i64>,
 }
 
-/// How long the n-th retry of a task waits: `first` times `factor` to the power of n − 1, and at most `most`.
+/// Delay before the n-th retry of a task: `first` times `factor` to the power of n − 1, at most
+/// `most`.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RetryDelay {
@@ -135,26 +138,26 @@ pub struct RetryDelay {
     #[serde(deserialize_with = "seconds")]
     #[schema(minimum = 0, maximum = 3_600)]
     pub first: i64,
-    /// By how much each wait is longer than the one before; need not be whole. Default 1.
+    /// Ratio of consecutive delays; may be fractional. Default 1.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 10)]
     pub factor: Option<f64>,
-    /// The longest wait in seconds. Default 86400.
+    /// Maximum delay in seconds. Default 86400.
     #[serde(default, deserialize_with = "present_seconds", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 86_400)]
     pub most: Option<i64>,
 }
 
-/// What the sender of a task decides about it: `extra.tenure` of a task, or `options` of a submitted one. What is absent is as
-/// the queue's policy says.
+/// Options of a task set by its submitter: `extra.tenure` of a task, or `options` of a submitted
+/// one. Absent options follow the queue's policy.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Default, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TaskOptions {
-    /// How many seconds the first run is pending before a worker can claim it.
+    /// Seconds before a worker can claim the first run.
     #[serde(default, deserialize_with = "present_seconds", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 31_622_400)]
     pub delay: Option<i64>,
-    /// When a worker can claim the first run at the earliest; before the deadline. Not beside `delay`.
+    /// Earliest time to claim the first run; before the deadline. Not together with `delay`.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub not_before: Option<Timestamp>,
     /// As in the policy of a queue.
@@ -167,11 +170,11 @@ pub struct TaskOptions {
     /// As in the policy of a queue.
     #[serde(default, deserialize_with = "present_object", skip_serializing_if = "Option::is_none")]
     pub retry_delay: Option<RetryDelay>,
-    /// What limits and turns of the queue go by, where its `keyBy` is `key`: 1 to 255 characters.
+    /// Key for the queue's limits and fair sharing, if its `keyBy` is `key`: 1 to 255 characters.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 255)]
     pub key: Option<String>,
-    /// What is not built yet is read, so that it is not refused as unknown.
+    /// Not implemented; parsed, so that the field is not refused as unknown.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(ignore)]
     pub unique: Option<Value>,
@@ -179,40 +182,38 @@ pub struct TaskOptions {
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(ignore)]
     pub on_duplicate: Option<Value>,
-    /// The worker that its runs wait for, each so long from when it is pending and its delay is over. Only where the queue assigns runs.
+    /// The worker that each run waits for, once it is pending and its delay is over. Only where the
+    /// queue assigns runs.
     #[serde(default, deserialize_with = "present_object", skip_serializing_if = "Option::is_none")]
     pub worker: Option<PreferredWorker>,
 }
 
-/// The worker that a task is to have if it can.
+/// The preferred worker of a task.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PreferredWorker {
-    /// Its group.
     pub worker_group: WorkerGroup,
-    /// The worker within it.
     pub worker_id: WorkerId,
-    /// How many seconds a run waits for it before any worker may have it.
+    /// Seconds that a run waits for this worker before any worker may have it.
     #[serde(deserialize_with = "seconds")]
     #[schema(minimum = 0, maximum = 3_600)]
     pub wait: i64,
 }
 
-/// What is known of the policy of a queue.
+/// The policy of a queue and its state.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyOfQueue {
-    /// The queue.
     pub task_queue_id: TaskQueueId,
     /// Grows with each change.
     pub version: i64,
-    /// The policy.
     pub policy: QueuePolicy,
-    /// When it was changed last.
+    /// Time of the last change.
     pub updated: Timestamp,
-    /// Who changed it.
+    /// The client that made it.
     pub client_id: String,
-    /// How many runs that exist may still be treated as before the change; 0 when all follow it.
+    /// Upper bound of existing runs that are still treated by an earlier policy; 0 once all follow
+    /// it.
     pub refiling: i64,
 }
 
@@ -220,11 +221,11 @@ pub struct PolicyOfQueue {
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, Default, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PauseRequest {
-    /// Why, for people: up to 255 characters.
+    /// For people: up to 255 characters.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 255)]
     pub reason: Option<String>,
-    /// When the queue resumes by itself. Default: not.
+    /// When the queue resumes by itself. Default: never.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
 }
@@ -233,16 +234,17 @@ pub struct PauseRequest {
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, Default, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ReleaseRequest {
-    /// How many seconds the next run waits. Default: not at all, and in the place of the released one.
+    /// Delay of the next run in seconds. Default: none, at the position of the released run.
     #[serde(default, deserialize_with = "present_seconds", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 31_622_400)]
     pub delay: Option<i64>,
-    /// Until when the next run waits. Not beside `delay`.
+    /// Earliest start of the next run. Not together with `delay`.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub not_before: Option<Timestamp>,
 }
 
-/// What reportCompleted and reportFailed take. They had no body, so that anything else in one is ignored.
+/// The body of reportCompleted and reportFailed. Unknown fields are ignored, because earlier
+/// clients may send any body.
 #[derive(Deserialize, Debug, Default, ToSchema)]
 pub struct ReportedResult<'a> {
     /// Any JSON, up to 65,536 bytes without whitespace.
@@ -251,46 +253,44 @@ pub struct ReportedResult<'a> {
     pub result: Option<&'a RawValue>,
 }
 
-/// What a worker reported beside the end of a run.
+/// The result that a worker reported with the end of a run.
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TaskResult<'a> {
-    /// The task.
     pub task_id: TaskId,
-    /// The run.
     pub run_id: RunId,
     /// How the run ended.
     pub state: RunState,
-    /// What the worker reported: any JSON.
+    /// Any JSON.
     #[schema(value_type = Value)]
     pub result: &'a RawValue,
 }
 
-/// A queue as it is now.
+/// The current state of a queue.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct QueueNow {
-    /// The queue.
     pub task_queue_id: TaskQueueId,
-    /// Pending runs, without the delayed ones.
+    /// Pending runs, without delayed ones.
     pub pending: i64,
-    /// Runs that workers hold.
+    /// Claimed runs.
     pub claimed: i64,
     /// Pending runs that no worker can claim before a certain time.
     pub delayed: i64,
-    /// Pending runs of a queue with limits that are neither delayed nor assigned, whether or not the limits let them start now.
+    /// Pending runs in a queue with limits that are neither delayed nor assigned, whether or not
+    /// the limits let them start now.
     pub waiting: i64,
-    /// Pending runs that were given to sessions of workers, which have not accepted them yet.
+    /// Pending runs assigned to sessions that have not accepted them yet.
     pub assigned: i64,
-    /// Pending runs of a queue without limits that nothing holds back but a pause. 0 in a queue with limits, unless these were
-    /// set just now.
+    /// Pending runs in a queue without limits that nothing but a pause holds back. 0 in a queue
+    /// with limits, unless the limits were set just now.
     pub ready: i64,
-    /// Runs that would start now if there were workers enough; 0 while the queue is paused.
+    /// Runs that would start now with enough workers; 0 while the queue is paused.
     pub runnable: i64,
-    /// Its pause; absent while it is not paused.
+    /// Absent unless paused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause: Option<PauseOfQueue>,
-    /// The version of its policy; absent if it has none.
+    /// Absent without a policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy_version: Option<i64>,
 }
@@ -298,11 +298,9 @@ pub struct QueueNow {
 /// The pause of a queue.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 pub struct PauseOfQueue {
-    /// Since when.
     pub since: Timestamp,
-    /// Who paused it.
+    /// The client that paused it.
     pub by: String,
-    /// Why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// When it resumes by itself.
@@ -313,20 +311,21 @@ pub struct PauseOfQueue {
 /// The counts of a queue.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default, ToSchema)]
 pub struct QueueCounts {
-    /// Pending runs, without the delayed ones.
+    /// Pending runs, without delayed ones.
     pub pending: i64,
-    /// Runs that workers hold.
+    /// Claimed runs.
     pub claimed: i64,
     /// Pending runs that no worker can claim before a certain time.
     pub delayed: i64,
-    /// Pending runs of a queue with limits that are neither delayed nor assigned, whether or not the limits let them start now.
+    /// Pending runs in a queue with limits that are neither delayed nor assigned, whether or not
+    /// the limits let them start now.
     pub waiting: i64,
-    /// Pending runs that were given to sessions of workers, which have not accepted them yet.
+    /// Pending runs assigned to sessions that have not accepted them yet.
     pub assigned: i64,
-    /// Pending runs of a queue without limits that nothing holds back but a pause. 0 in a queue with limits, unless these were
-    /// set just now.
+    /// Pending runs in a queue without limits that nothing but a pause holds back. 0 in a queue
+    /// with limits, unless the limits were set just now.
     pub ready: i64,
-    /// Runs that would start now if there were workers enough; 0 while the queue is paused.
+    /// Runs that would start now with enough workers; 0 while the queue is paused.
     pub runnable: i64,
 }
 
@@ -348,18 +347,19 @@ impl Visitor<'_> for Seconds {
     }
 
     fn visit_f64<E: Error>(self, number: f64) -> Result<i64, E> {
-        // A cast ends at the limits of the type, which no range includes.
+        // A cast saturates at the limits of the type, which are outside every range.
         if number.fract() == 0.0 { Ok(number as i64) } else { Err(E::invalid_value(Unexpected::Float(number), &self)) }
     }
 }
 
-/// Reads a whole number, of any size: one that is too large for the type is out of every range anyway.
+/// Parses a whole number of any size: one too large for the type is outside every range anyway.
 fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
-    // As for any number, because serde_json shows one of any kind as a map when it is to keep all digits.
+    // `deserialize_f64` accepts any number. Otherwise serde_json passes numbers as maps, to
+    // preserve all digits.
     deserializer.deserialize_f64(Seconds)
 }
 
-/// Reads one that may be absent but not null.
+/// Parses a field that may be absent but not null.
 pub(crate) fn present_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
     seconds(deserializer).map(Some)
 }
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_goes_out_as_it_came_in_but_in_one_order_and_with_whole_numbers() {
+    fn policy_is_written_in_fixed_order_with_whole_numbers() {
         let text = r#"{"fair": false, "retryDelay": {"most": 60.0, "factor": 1.5, "first": 2e0}, "delay": 30.0,
             "delivery": "at-least-once", "dispatch": "pull"}"#;
         let policy = policy(text).unwrap();
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_any_size_are_read_if_they_are_whole() {
+    fn whole_numbers_of_any_size_are_read() {
         for (text, read) in [
             ("-1", -1),
             ("432001", 432_001),
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_has_a_result_if_it_says_so_also_if_that_is_null() {
+    fn report_may_have_null_result() {
         for (text, result) in [
             ("{}", None),
             (r#"{"success": false, "more": [1]}"#, None),
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_its_type_is_refused() {
+    fn wrong_types_are_refused() {
         for text in [
             r#"{"delivery": "sometimes"}"#,
             r#"{"delivery": null}"#,

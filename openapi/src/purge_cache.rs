@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 #[derive(Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PurgeCacheRequest {
-    /// The cache, whatever kind of cache it is.
+    /// A cache of any kind.
     #[schema(min_length = 1, max_length = 1_000, pattern = r"^[\x20-\x7e]*$")]
     pub cache_name: String,
 }

@@ -1,23 +1,21 @@
-//! Query strings, decoded once.
+//! Query strings.
 
 use std::borrow::Cow;
 
 use percent_encoding::percent_decode_str;
 
-/// The most parameters that a query string may have: more than any operation knows. A query string is read before a
-/// signature is checked, and each name is compared with the names before it.
+/// More than any operation accepts. Query strings are parsed before a signature is checked, and
+/// each name is compared with all earlier ones.
 const PARAMETERS_MAX: usize = 32;
 
-/// Why a query string cannot be read.
+/// Errors of a malformed query string.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueryError {
     /// A name or a value is not UTF-8 after decoding.
     #[error("the query parameter `{0}` is not UTF-8: send the % sequences of the text's UTF-8 bytes")]
     Encoding(String),
-    /// A name occurs twice.
     #[error("the query parameter `{0}` is given twice")]
     Twice(String),
-    /// The query string has too many parameters.
     #[error("the query string has more than {PARAMETERS_MAX} parameters")]
     TooMany,
 }
@@ -27,7 +25,7 @@ pub enum QueryError {
 pub struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// Reads a query string, without its `?`.
+    /// Parses a query string without its `?`.
     pub fn parse(text: &str) -> Result<Self, QueryError> {
         let mut pairs: Vec<(String, String)> = Vec::new();
         for pair in text.split('&').filter(|pair| !pair.is_empty()) {
@@ -45,18 +43,15 @@ impl Query {
         Ok(Self(pairs))
     }
 
-    /// The value of a parameter.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// The names, in their order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|(name, _)| name.as_str())
     }
 
-    /// The names and values, in their order.
     #[must_use]
     pub fn into_pairs(self) -> Vec<(String, String)> {
         self.0
@@ -72,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_query_is_decoded_once_and_names_nothing_twice() {
+    fn query_is_decoded_once_and_repeats_no_name() {
         let query = Query::parse("a=%2525&b=x+y&c&&d=1=2").unwrap();
         assert_eq!(query.get("a"), Some("%25"));
         assert_eq!(query.get("b"), Some("x y"));
@@ -83,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_query_has_no_more_parameters_than_are_compared_quickly() {
+    fn query_with_too_many_parameters_is_refused() {
         let query = |parameters: usize| (0..parameters).map(|n| format!("{n}=")).collect::<Vec<_>>().join("&");
         assert!(Query::parse(&query(PARAMETERS_MAX)).is_ok());
         for many in [PARAMETERS_MAX + 1, 10_000] {

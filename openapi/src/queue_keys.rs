@@ -1,4 +1,4 @@
-//! The bodies about single keys of a queue: what holds for one instead of the queue's policy, and how each of them stands.
+//! Bodies about single keys of a queue: rules that override the policy, and counts.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -6,43 +6,44 @@ use utoipa::ToSchema;
 use crate::policy::{Rate, present_seconds};
 use crate::structure::{present, present_object};
 
-/// What holds for one key instead of the queue's policy. Each field may be absent, but not all of them.
+/// Rules that override the policy for one key. Each field is optional, but at least one is
+/// required.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Default, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KeyRules {
-    /// How many of its runs may be assigned or claimed at a time. Default: `concurrency.perKey` of the policy.
+    /// Limit of its assigned and claimed runs. Default: `concurrency.perKey` of the policy.
     #[serde(default, deserialize_with = "present_seconds", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1_000)]
     pub concurrency: Option<i64>,
-    /// How many of its runs may start in a time. Default: `rate.perKey` of the policy.
+    /// Limit of its starts per time. Default: `rate.perKey` of the policy.
     #[serde(default, deserialize_with = "present_object", skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
-    /// Its share beside other keys where these take turns. Default: 1.
+    /// Its share relative to other keys under fair sharing. Default: 1.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0.001, maximum = 1_000)]
     pub weight: Option<f64>,
 }
 
-/// A key of a queue as it is now.
+/// The current state of a key of a queue.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct QueueKey {
-    /// The key; empty for all runs without one.
+    /// Empty for all runs without a key.
     pub key: String,
-    /// How many of its runs are assigned or claimed; each of both is counted up to 10,000.
+    /// Its assigned and claimed runs; each kind is counted up to 10,000.
     pub used: u32,
-    /// How many may be; absent if that is not limited.
+    /// Limit of `used`; absent if unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
-    /// How many of its runs wait until a worker asks and the limits allow a start, counted up to 10,000.
+    /// Its runs that wait for a worker and for the limits, counted up to 10,000.
     pub waiting: u32,
-    /// Its own `concurrency`, if it has one.
+    /// Its own `concurrency`, if set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<i64>,
-    /// Its own `rate`, if it has one.
+    /// Its own `rate`, if set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
-    /// Its own `weight`, if it has one.
+    /// Its own `weight`, if set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<f64>,
 }
@@ -51,7 +52,7 @@ pub struct QueueKey {
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct QueueKeys {
-    /// By key.
+    /// Ordered by key.
     pub keys: Vec<QueueKey>,
     /// For the next page; absent on the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -64,7 +65,7 @@ mod tests {
     use serde_json::{Value, json};
 
     #[test]
-    fn a_key_has_its_rules_beside_its_counts() {
+    fn key_has_rules_and_counts() {
         let rate = Some(Rate { count: 3, seconds: 60, burst: None });
         let key = QueueKey {
             key: "a/b".into(),
@@ -83,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_its_type_is_refused() {
+    fn wrong_types_are_refused() {
         for body in [
             json!({"concurrency": "2"}),
             json!({"concurrency": null}),

@@ -1,8 +1,8 @@
 //! Signatures of the poll API's URLs: Azure Storage's service SAS on one queue.
 //!
-//! A signed URL is a capability for one queue. The signature covers what may be done, from when until when, and with
-//! which queue; it covers decoded values, so that clients may re-quote the URL and order its parameters as they like.
-//! Nothing else is needed to check it. Layout: "Create a service SAS" in the documentation of Azure Storage, version
+//! A signed URL is a capability for one queue. The signature covers the permissions, the validity
+//! period and the queue. It covers decoded values, so that clients may re-quote the URL and reorder
+//! its parameters. Layout: "Create a service SAS" in the documentation of Azure Storage, version
 //! 2015-04-05; later versions sign the same lines for a queue.
 
 use std::fmt;
@@ -17,19 +17,19 @@ use subtle::ConstantTimeEq as _;
 use crate::credentials::SigningKey;
 use crate::query::Query;
 
-/// The version of the layout that is issued.
+/// The issued version of the layout.
 pub const VERSION: &str = "2015-04-05";
-/// The names of the parameters that belong to a signature.
+/// The parameters that belong to a signature.
 pub const NAMES: [&str; 8] = ["sv", "st", "se", "sp", "si", "sip", "spr", "sig"];
-/// Times in a signed URL, in whole seconds.
+/// In whole seconds.
 const TIME: &str = "%Y-%m-%dT%H:%M:%SZ";
-/// What no URL library rewrites.
+/// Characters that no URL library rewrites.
 const VALUE: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 /// A letter of `sp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Permission {
-    /// Peek at messages and read how many there are.
+    /// Peek at messages and read their number.
     Read,
     /// Put messages. The server never grants it: messages are created by createTask.
     Add,
@@ -40,7 +40,7 @@ pub enum Permission {
 }
 
 impl Permission {
-    /// Every permission, in the order in which Azure wants them.
+    /// In the order that Azure requires.
     pub const ALL: [Self; 4] = [Self::Read, Self::Add, Self::Update, Self::Process];
 
     fn letter(self) -> char {
@@ -53,7 +53,7 @@ impl Permission {
     }
 }
 
-/// What a URL allows: which operations, and when.
+/// The permissions of a URL and its validity period.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
     letters: String,
@@ -63,32 +63,29 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// These permissions between two times, in whole seconds.
+    /// Both times are cut to whole seconds.
     #[must_use]
     pub fn new(permissions: &[Permission], start: DateTime<Utc>, expiry: DateTime<Utc>) -> Self {
         let letters = Permission::ALL.iter().filter(|one| permissions.contains(one)).map(|one| one.letter()).collect();
         Self { letters, start: Some(start), expiry, https_only: false }
     }
 
-    /// The same, over HTTPS only.
     #[must_use]
     pub fn over_https_only(self) -> Self {
         Self { https_only: true, ..self }
     }
 
-    /// Whether it allows this.
     #[must_use]
     pub fn allows(&self, permission: Permission) -> bool {
         self.letters.contains(permission.letter())
     }
 
-    /// Whether it is for HTTPS only.
     #[must_use]
     pub fn is_https_only(&self) -> bool {
         self.https_only
     }
 
-    /// The signed parameters of a URL, encoded, without a leading `?` or `&`.
+    /// Returns the signed parameters, encoded, without a leading `?` or `&`.
     #[must_use]
     pub fn sign(&self, resource: &Resource<'_>, key: &SigningKey) -> String {
         let start = self.start.map(|time| time.format(TIME).to_string()).unwrap_or_default();
@@ -114,12 +111,11 @@ impl Grant {
     }
 }
 
-/// The queue that a signature is for.
+/// The queue of a signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resource<'a> {
-    /// The account, which is in the signed text only.
+    /// The account, which is only in the signed text.
     pub account: &'a str,
-    /// The queue's name.
     pub queue: &'a str,
 }
 
@@ -129,7 +125,7 @@ impl fmt::Display for Resource<'_> {
     }
 }
 
-/// The signed values, decoded. An absent one is empty.
+/// The signed values, decoded. Absent values are empty.
 #[derive(Clone, Copy, Default)]
 struct Fields<'a> {
     sv: &'a str,
@@ -142,20 +138,18 @@ struct Fields<'a> {
 }
 
 impl Fields<'_> {
-    /// No field can run into another one: each ends a line, and a line break inside a value would make one line too many.
+    /// Unambiguous: each field ends a line, and a line break in a value would add a line.
     fn signature(&self, resource: &Resource<'_>, key: &SigningKey) -> String {
         let lines = [self.sp, self.st, self.se, &resource.to_string(), self.si, self.sip, self.spr, self.sv];
         STANDARD.encode(key.start().chain_update(lines.join("\n")).finalize().into_bytes())
     }
 }
 
-/// Why a URL is not honoured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SasError {
-    /// A part of the signature is not there.
     #[error("the parameter {0} is missing")]
     Missing(&'static str),
-    /// The signature is not ours, or something that it covers was changed.
+    /// The server did not sign the URL, or a signed part was changed.
     #[error("the signature does not match")]
     Signature,
     /// Before `st`.
@@ -166,7 +160,7 @@ pub enum SasError {
     Expired,
 }
 
-/// Checks the signature of a URL in constant time and returns what it grants. Any of the keys may have made it.
+/// Checks a URL in constant time against all keys, and returns its grant.
 pub fn verify(
     resource: &Resource<'_>,
     query: &Query,
@@ -193,7 +187,7 @@ pub fn verify(
     if !bool::from(matching) {
         return Err(SasError::Signature);
     }
-    // Whatever is signed was written here, so that what cannot be read back was not.
+    // A signed value was written by `sign`, so it can be parsed.
     let time = |text: &str| {
         NaiveDateTime::parse_from_str(text, TIME).map(|time| time.and_utc()).map_err(|_| SasError::Signature)
     };

@@ -1,36 +1,32 @@
-//! Schemas of the types that write themselves, for the OpenAPI document.
+//! Schemas of types with handwritten serialization.
 
 use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::{KnownFormat, Object, ObjectBuilder, Schema, SchemaFormat, Type};
 use utoipa::{PartialSchema, ToSchema};
 
-/// A value of this type.
 pub(crate) fn of_type(schema_type: Type, description: &str, example: serde_json::Value) -> ObjectBuilder {
     Object::builder().schema_type(schema_type).description(Some(description)).examples([example])
 }
 
-/// A text that matches a pattern.
 pub(crate) fn text(description: &str, pattern: &str, example: &str) -> RefOr<Schema> {
     of_type(Type::String, description, example.into()).pattern(Some(pattern)).into()
 }
 
-/// One of some words.
 pub(crate) fn words<const N: usize>(description: &str, words: [&'static str; N]) -> RefOr<Schema> {
     Object::builder().schema_type(Type::String).description(Some(description)).enum_values(Some(words)).into()
 }
 
-/// A date and time.
 pub(crate) fn date_time(description: &str, example: &str) -> RefOr<Schema> {
     let format = SchemaFormat::KnownFormat(KnownFormat::DateTime);
     of_type(Type::String, description, example.into()).format(Some(format)).into()
 }
 
-/// A whole number from 0 on.
+/// A whole number from 0.
 pub(crate) fn number(description: &str, max: u16) -> RefOr<Schema> {
     of_type(Type::Integer, description, 0.into()).minimum(Some(0)).maximum(Some(max)).into()
 }
 
-/// Adds a field that is always there to each object of a choice of objects.
+/// Adds a required field to each object of a `oneOf`.
 pub(crate) fn with_field(choice: RefOr<Schema>, description: &str, name: &str, field: &RefOr<Schema>) -> RefOr<Schema> {
     let RefOr::T(Schema::OneOf(mut choice)) = choice else { return choice };
     choice.description = Some(description.to_owned());
@@ -43,7 +39,7 @@ pub(crate) fn with_field(choice: RefOr<Schema>, description: &str, name: &str, f
     RefOr::T(Schema::OneOf(choice))
 }
 
-/// How an enum is read whose variants are words, and its schema.
+/// Implements deserialization and the schema of an enum of words.
 macro_rules! word_enum {
     ($name:ident, $description:expr, $($variant:ident $word:literal),+) => {
         impl utoipa::PartialSchema for $name {
@@ -66,8 +62,8 @@ macro_rules! word_enum {
 }
 pub(crate) use word_enum;
 
-/// A type of the document alone. The fields that are shown as one are plain strings, which do not show what the rules
-/// want of them.
+/// Defines a type for the document only. It adds the limits that the plain string of a field does
+/// not show.
 macro_rules! described_text {
     ($name:ident, $description:literal, $example:literal, $limit:expr) => {
         pub(crate) struct $name;
@@ -85,7 +81,7 @@ macro_rules! described_text {
 
 /// Printable ASCII that does not end in two stars.
 const SCOPE_PATTERN: &str = r"^([\x20-\x7e]*[\x20-)+-\x7e])?\*?$";
-/// What a column of text can hold.
+/// Text that PostgreSQL can store.
 const STORABLE_PATTERN: &str = r"^[^\x00]*$";
 
 described_text!(Scope, "A scope; a star at its end matches anything.", "queue:create-task:*", |text| {

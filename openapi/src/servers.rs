@@ -1,4 +1,4 @@
-//! The servers of a database, and the queues whose tasks they give out.
+//! The servers of a database, and the queues that they schedule.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -6,10 +6,9 @@ use utoipa::ToSchema;
 use crate::dates::Timestamp;
 use crate::ids::{ServerId, TaskQueueId};
 
-/// The servers of a database.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 pub struct Servers {
-    /// By name.
+    /// Ordered by name.
     pub servers: Vec<ListedServer>,
 }
 
@@ -22,15 +21,16 @@ pub struct ListedServer {
     /// For people; absent for a server of a release without names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// The live server of the greatest weight is the scheduler of queues that assign their tasks; 0 never is.
+    /// The live server with the greatest weight schedules the queues that assign their tasks; never
+    /// with 0.
     pub weight: u32,
-    /// When it started.
     pub started: Timestamp,
-    /// When it gave its last sign of life: it gives one each second.
+    /// Its last heartbeat; one is sent each second.
     pub beat: Timestamp,
-    /// Whether that is no longer ago than the activation time. A server that was killed is listed for a day.
+    /// True if the heartbeat is no older than the activation time. A killed server is listed for a
+    /// day.
     pub live: bool,
-    /// The queues whose scheduler it is, by name.
+    /// The queues that it schedules, by name.
     pub queues: Vec<SchedulerTerm>,
 }
 
@@ -38,23 +38,20 @@ pub struct ListedServer {
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SchedulerTerm {
-    /// The queue.
     pub task_queue_id: TaskQueueId,
-    /// Greater than every earlier one of the queue.
+    /// Greater than every earlier term of the queue.
     pub term: i64,
-    /// Since when.
+    /// Start of the term.
     pub since: Timestamp,
 }
 
-/// The scheduler of a queue after it was replaced.
+/// The new scheduler of a queue.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SchedulerReplaced {
-    /// The queue.
     pub task_queue_id: TaskQueueId,
-    /// The new term.
     pub term: i64,
-    /// The server whose term it is; absent if none is live whose weight is above 0.
+    /// Absent if no live server has a weight above 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_id: Option<ServerId>,
 }

@@ -1,6 +1,7 @@
-//! The bodies about sessions of workers.
+//! Bodies about sessions of workers.
 //!
-//! Ranges are not checked here: a number that is out of its range is read, so that the rule that refuses it can name both.
+//! Ranges are not checked here: an out-of-range number is parsed, so that the rule that refuses it
+//! can name the number and the range.
 
 use serde::{Deserialize, Serialize};
 use utoipa::openapi::RefOr;
@@ -14,7 +15,7 @@ use crate::schema;
 use crate::states::{EndedBy, Priority, ReasonResolved, RunState, SessionEnd, TaskCommand, WorkerCommand};
 use crate::structure::present;
 
-/// What a worker says of itself when it begins.
+/// A new session of a worker.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct StartSessionRequest {
@@ -24,46 +25,45 @@ pub struct StartSessionRequest {
     pub worker_group: WorkerGroup,
     /// See `workerGroup`.
     pub worker_id: WorkerId,
-    /// For how many seconds the session goes on after a renewal. Default 120.
+    /// Lifetime after a renewal, in seconds. Default 120.
     #[serde(default, deserialize_with = "present_seconds", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 15, maximum = 3600)]
     pub ttl: Option<i64>,
-    /// Of several workers that are free, the one with the greatest weight is given tasks first. Default 1.
+    /// Of several free workers, the one with the greatest weight is assigned tasks first. Default
+    /// 1.
     #[serde(default, deserialize_with = "present_seconds", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 65_535)]
     pub weight: Option<i64>,
-    /// How many tasks it may be given at a time. Default 1.
+    /// Maximum number of tasks at a time. Default 1.
     #[serde(default, deserialize_with = "present_seconds", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 1000)]
     pub capacity: Option<i64>,
-    /// Whether a session of the same worker that is live is ended by this one. Default: this one is refused.
+    /// True to end a live session of the same worker. By default the new session is refused.
     #[serde(default)]
     pub takeover: bool,
-    /// The version of the queue's policy that the worker was written for. With another one the session is refused.
+    /// The policy version that the worker was written for. With any other version the session is
+    /// refused.
     #[serde(default, deserialize_with = "present_seconds", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0)]
     pub policy_version: Option<i64>,
 }
 
-/// A session has begun.
+/// A started session.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionStarted {
-    /// Names the session in all later calls.
     pub session_id: SessionId,
     /// Greater than that of every earlier session.
     pub epoch: i64,
-    /// Since when it is live.
     pub started: Timestamp,
-    /// Until when, unless it is renewed.
+    /// When it expires unless renewed.
     pub expires: Timestamp,
-    /// The server's time.
     pub server_time: Timestamp,
     /// The version of the queue's policy; 0 if it never had one.
     pub policy_version: i64,
 }
 
-/// A renewal, with what has changed of the worker.
+/// A renewal with changes of the worker.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RenewSessionRequest {
@@ -75,47 +75,45 @@ pub struct RenewSessionRequest {
     #[serde(default, deserialize_with = "present_seconds", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 1000)]
     pub capacity: Option<i64>,
-    /// Whether the worker takes no more tasks for now.
+    /// True while the worker takes no more tasks.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub frozen: Option<bool>,
 }
 
-/// A session was renewed.
+/// A renewed session.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionRenewed {
-    /// Until when it is live, unless it is renewed again.
+    /// When it expires unless renewed again.
     pub expires: Timestamp,
-    /// The server's time.
     pub server_time: Timestamp,
 }
 
-/// What a session is to know.
+/// The inbox of a session.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Inbox {
-    /// Until when the session is live, unless it is renewed again: reading the inbox renews it.
+    /// When the session expires unless renewed again: reading the inbox renews it.
     pub expires: Timestamp,
-    /// The server's time.
     pub server_time: Timestamp,
     /// The version of the queue's policy; 0 if it never had one.
     pub policy_version: i64,
-    /// Oldest first, 1,000 at most. Each is answered until a request acknowledges it by `after`.
+    /// Oldest first, 1,000 at most. Each is repeated until a request acknowledges it by `after`.
     pub items: Vec<InboxItem>,
 }
 
-/// One thing that a session is to know.
+/// An item of an inbox.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 pub struct InboxItem {
     /// Grows within the session.
     pub id: i64,
-    /// What it is.
     #[serde(flatten)]
     pub what: InboxEvent,
 }
 
 impl PartialSchema for InboxItem {
-    /// The kinds of event, each with an id. Code generators drop an `allOf` of the id and a choice.
+    /// Returns the event variants with an id in each. Code generators drop an `allOf` of id and
+    /// variants.
     fn schema() -> RefOr<Schema> {
         let id = Object::builder()
             .schema_type(Type::Integer)
@@ -131,69 +129,60 @@ impl ToSchema for InboxItem {
     }
 }
 
-/// What an item of an inbox says.
+/// The content of an inbox item.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum InboxEvent {
-    /// A run of the session ended, and not by a report of its worker: stop working on it.
+    /// A run of the session ended, not by a report of its worker: stop working on it.
     #[serde(rename_all = "camelCase")]
     RunEnded {
-        /// The task.
         task_id: TaskId,
-        /// The run.
         run_id: RunId,
         /// How it ended.
         state: RunState,
-        /// Why.
         reason_resolved: ReasonResolved,
-        /// What ended it, where `reasonResolved` does not say it.
+        /// The cause, where `reasonResolved` does not tell it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         ended_by: Option<EndedBy>,
     },
-    /// An operator, or a balancer, wants something of the worker.
+    /// A command from an operator or a balancer.
     #[serde(rename_all = "camelCase")]
     Command {
-        /// What.
         command: WorkerCommand,
-        /// The task that is to be stopped.
+        /// The task to stop.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         task_id: Option<TaskId>,
     },
-    /// The last command for a task whose run the session holds. It is there until a checkpoint says that it was carried out.
+    /// The last command for a task whose run the session holds. It stays until a checkpoint
+    /// acknowledges it.
     #[serde(rename_all = "camelCase")]
     TaskCommand {
-        /// The task.
         task_id: TaskId,
         /// The run that the session holds.
         run_id: RunId,
-        /// The id of the command.
         command_id: i64,
-        /// What.
         command: TaskCommand,
-        /// Until when the task is to sleep.
+        /// When the task goes on.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         until: Option<Timestamp>,
     },
-    /// A run was given to the session: accept it with claimTask, naming the session.
+    /// A run was assigned to the session: accept it with claimTask, naming the session.
     #[serde(rename_all = "camelCase")]
     Assigned {
-        /// The task.
         task_id: TaskId,
-        /// The run.
         run_id: RunId,
-        /// The priority of the task.
         priority: Priority,
-        /// Until when it may be accepted; absent without a limit.
+        /// Deadline for its acceptance; absent without a limit.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         accept_by: Option<Timestamp>,
     },
 }
 
-/// A session was ended by its worker.
+/// A session that its worker ended.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionReturned {
-    /// How many runs left it, those that ended as exceptions among them.
+    /// Number of runs that left it, including those that ended as exceptions.
     pub returned: i64,
 }
 
@@ -201,7 +190,6 @@ pub struct SessionReturned {
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Session {
-    /// Its name.
     pub session_id: SessionId,
     /// Greater than that of every earlier session.
     pub epoch: i64,
@@ -211,31 +199,30 @@ pub struct Session {
     pub worker_group: WorkerGroup,
     /// See `workerGroup`.
     pub worker_id: WorkerId,
-    /// For how many seconds it goes on after a renewal.
+    /// Lifetime after a renewal, in seconds.
     pub ttl: i64,
-    /// As the worker said last.
+    /// The worker's last value.
     pub weight: i64,
-    /// As the worker said last.
+    /// The worker's last value.
     pub capacity: i64,
-    /// Whether its worker takes no more tasks for now.
+    /// True while its worker takes no more tasks.
     pub frozen: bool,
-    /// Since when it is live.
     pub started: Timestamp,
-    /// Until when, unless it is renewed; of one that has ended, until when it would have been.
+    /// When it expires unless renewed; for an ended session, when it would have expired.
     pub expires: Timestamp,
-    /// How many runs it holds.
+    /// Claimed runs.
     pub running: i64,
-    /// How many runs are assigned to it and not accepted yet.
+    /// Runs assigned to it and not accepted yet.
     pub assigned: i64,
-    /// When it ended; absent while it is live.
+    /// Absent while it is live.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<Timestamp>,
-    /// What ended it; absent while it is live.
+    /// Absent while it is live.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_by: Option<SessionEnd>,
 }
 
-/// The live sessions of a queue, at one moment in time.
+/// The live sessions of a queue, at one moment.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 pub struct QueueWorkers {
     /// By worker group and worker, 10,000 at most.
@@ -250,36 +237,32 @@ pub struct QueueWorker {
     pub worker_group: WorkerGroup,
     /// See `workerGroup`.
     pub worker_id: WorkerId,
-    /// Its session.
     pub session_id: SessionId,
-    /// How many runs it holds.
+    /// Claimed runs.
     pub running: i64,
-    /// How many runs are assigned to it and not accepted yet.
+    /// Runs assigned to it and not accepted yet.
     pub assigned: i64,
-    /// How many it may be given at a time.
+    /// Maximum number of tasks at a time.
     pub capacity: i64,
-    /// Its weight.
     pub weight: i64,
-    /// Whether it takes no more tasks for now.
+    /// True while it takes no more tasks.
     pub frozen: bool,
-    /// Since when it is live.
     pub started: Timestamp,
-    /// Until when, unless it is renewed.
+    /// When it expires unless renewed.
     pub expires: Timestamp,
 }
 
-/// What a worker is to do.
+/// A command for a worker.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CommandRequest {
-    /// What.
     pub command: WorkerCommand,
-    /// The task that is to be stopped: with `stop-task`, and only with it.
+    /// The task to stop: with `stop-task`, and only with it.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub task_id: Option<TaskId>,
 }
 
-/// A command was put into the inbox of a session.
+/// A command in the inbox of a session.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, ToSchema)]
 pub struct CommandSent {
     /// The item's id.

@@ -1,10 +1,10 @@
-//! The closed sets of words of the wire. Each word has its wire form and the small number that databases store.
+//! The enums of the wire format. Each variant has a word and a small number for the database.
 
 use serde::Serialize;
 
 use crate::schema::word_enum;
 
-/// An enum whose variants have a wire word and a stored code.
+/// Defines an enum whose variants have a wire word and a stored code.
 macro_rules! words {
     ($(#[doc = $doc:literal])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $code:literal $word:literal),+ $(,)? }) => {
         $(#[doc = $doc])*
@@ -12,10 +12,9 @@ macro_rules! words {
         pub enum $name { $($(#[$vdoc])* #[serde(rename = $word)] $variant),+ }
 
         impl $name {
-            /// Every word, in the order of the stored codes.
+            /// All variants, ordered by stored code.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
-            /// The wire form.
             #[must_use]
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $word),+ }
@@ -27,7 +26,6 @@ macro_rules! words {
                 match self { $(Self::$variant => $code),+ }
             }
 
-            /// The word for a stored number.
             #[must_use]
             pub fn from_code(code: i16) -> Option<Self> {
                 match code { $($code => Some(Self::$variant),)+ _ => None }
@@ -49,15 +47,10 @@ words! {
     Priority {
         /// Served first.
         Highest = 0 "highest",
-        /// See [`Priority`].
         VeryHigh = 1 "very-high",
-        /// See [`Priority`].
         High = 2 "high",
-        /// See [`Priority`].
         Medium = 3 "medium",
-        /// See [`Priority`].
         Low = 4 "low",
-        /// See [`Priority`].
         VeryLow = 5 "very-low",
         /// Served last; the default.
         Lowest = 6 "lowest",
@@ -65,11 +58,11 @@ words! {
 }
 
 words! {
-    /// What the results of a task's dependencies must be before it may run.
+    /// How a task's dependencies must end before it may run.
     Requires {
-        /// Each of them completed.
+        /// All must be completed.
         AllCompleted = 0 "all-completed",
-        /// Each of them resolved, well or badly.
+        /// All must be resolved, successfully or not.
         AllResolved = 1 "all-resolved",
     }
 }
@@ -81,7 +74,7 @@ words! {
         Unscheduled = 0 "unscheduled",
         /// The last run waits for a worker.
         Pending = 1 "pending",
-        /// A worker holds a claim on the last run.
+        /// A worker has claimed the last run.
         Running = 2 "running",
         /// Reported as a success.
         Completed = 3 "completed",
@@ -97,7 +90,7 @@ words! {
     RunState {
         /// Waits for a worker.
         Pending = 1 "pending",
-        /// A worker holds a claim on it.
+        /// A worker has claimed it.
         Running = 2 "running",
         /// Reported as a success.
         Completed = 3 "completed",
@@ -109,17 +102,17 @@ words! {
 }
 
 words! {
-    /// Why a run was made.
+    /// Why a run was created.
     ReasonCreated {
         /// The task became ready to run.
         Scheduled = 0 "scheduled",
-        /// The run before it was lost, or its worker shut down.
+        /// The previous run was lost, or its worker shut down.
         Retry = 1 "retry",
-        /// The task itself asked for another try (intermittent-task).
+        /// The task requested a retry (intermittent-task).
         TaskRetry = 2 "task-retry",
         /// A rerun was requested.
         Rerun = 3 "rerun",
-        /// Made only to record an exception on a task that had no run.
+        /// Created only to record an exception on a task without a run.
         Exception = 4 "exception",
     }
 }
@@ -141,11 +134,11 @@ words! {
         WorkerShutdown = 5 "worker-shutdown",
         /// The worker could not understand the payload.
         MalformedPayload = 6 "malformed-payload",
-        /// Something that the task needs could not be had.
+        /// A resource that the task needs was unavailable.
         ResourceUnavailable = 7 "resource-unavailable",
         /// The worker's own fault.
         InternalError = 8 "internal-error",
-        /// The task asked for another try.
+        /// The task requested a retry.
         IntermittentTask = 9 "intermittent-task",
     }
 }
@@ -197,21 +190,21 @@ words! {
         S3 = 1 "s3",
         /// An object of the object service.
         Object = 2 "object",
-        /// A URL somewhere else.
+        /// A URL elsewhere.
         Reference = 3 "reference",
         /// Another artifact of the same run.
         Link = 4 "link",
-        /// Why there is no artifact.
+        /// The reason why it does not exist.
         Error = 5 "error",
     }
 }
 
 words! {
-    /// Why a worker could not make an artifact.
+    /// Why a worker could not create an artifact.
     ArtifactErrorReason {
-        /// There was no such file.
+        /// The file does not exist.
         FileMissing = 0 "file-missing-on-worker",
-        /// What was asked for is no file.
+        /// The path is not a file.
         InvalidResource = 1 "invalid-resource-on-worker",
         /// The file is larger than the worker uploads.
         TooLarge = 2 "too-large-file-on-worker",
@@ -221,29 +214,29 @@ words! {
 }
 
 words! {
-    /// What a lost or slow worker costs a task.
+    /// The cost of a lost or slow worker for a task.
     Delivery {
-        /// A retry; without one left, the task.
+        /// A retry; without one left, the task fails.
         Retries = 0 "retries",
-        /// Nothing: the task is tried again, 200 times without using up a retry.
+        /// Nothing: the task is retried, 200 times without using up a retry.
         AtLeastOnce = 1 "at-least-once",
-        /// The task: it is never started twice.
+        /// The task, which is never started twice.
         AtMostOnce = 2 "at-most-once",
     }
 }
 
 words! {
-    /// Who decides which worker has a run.
+    /// Who decides which worker gets a run.
     Dispatch {
         /// The first worker that asks for work.
         Pull = 0 "pull",
-        /// The queue, by what its sessions say of themselves.
+        /// The queue, based on the state of its sessions.
         Assign = 1 "assign",
     }
 }
 
 words! {
-    /// What the key of a task is, by which limits and turns go.
+    /// The source of a task's key for limits and fair sharing.
     KeyBy {
         /// Its option `key`.
         Key = 0 "key",
@@ -257,9 +250,9 @@ words! {
 }
 
 words! {
-    /// What becomes of runs that are assigned or claimed when the server that gave them out is replaced.
+    /// Treatment of assigned and claimed runs when their scheduler is replaced.
     OnSchedulerLoss {
-        /// They stay where they are.
+        /// They stay with their workers.
         Keep = 0 "keep",
         /// They are given out again, except those that may not start twice.
         Reassign = 1 "reassign",
@@ -267,12 +260,12 @@ words! {
 }
 
 words! {
-    /// What ended a run, where its `reasonResolved` does not say it. Absent for a run that its worker reported, and for one
-    /// that was cancelled or met its deadline.
+    /// The cause that ended a run, where its `reasonResolved` does not tell it. Absent if its
+    /// worker reported the run, it was cancelled, or its deadline passed.
     EndedBy {
         /// The claim was not renewed in time.
         Lease = 1 "lease",
-        /// The answer that carried the claim was not delivered.
+        /// The response that carried the claim was not delivered.
         Undelivered = 2 "undelivered",
         /// The worker released the run.
         Released = 3 "released",
@@ -280,11 +273,11 @@ words! {
         SessionEnded = 4 "session-ended",
         /// The worker was removed.
         WorkerRemoved = 5 "worker-removed",
-        /// The worker that the run was assigned to did not accept it within the `acceptTime`.
+        /// The assigned worker did not accept the run within the `acceptTime`.
         NotAccepted = 6 "accept-time",
-        /// The worker took longer than the run's `completeTime`.
+        /// The worker exceeded the run's `completeTime`.
         CompleteTime = 7 "complete-time",
-        /// The server that gave out the runs of the queue was replaced.
+        /// The scheduler of the queue was replaced.
         SchedulerReplaced = 8 "scheduler-replaced",
     }
 }
@@ -296,7 +289,7 @@ words! {
         Expired = 1 "expired",
         /// Its worker ended it.
         Closed = 2 "closed",
-        /// Another session of the same worker took its place.
+        /// Another session of the same worker replaced it.
         Takeover = 3 "takeover",
         /// The worker was removed.
         WorkerRemoved = 4 "worker-removed",
@@ -304,29 +297,29 @@ words! {
 }
 
 words! {
-    /// Why a server is not the scheduler of a queue any more.
+    /// Why a server is no longer the scheduler of a queue.
     SchedulerEnd {
         /// It was silent for longer than the activation time.
         Lost = 1 "lost",
-        /// It was replaced by hand, as if it were lost.
+        /// It was replaced manually, as if it were lost.
         Replaced = 2 "replaced",
-        /// It has handed the queue over to a server that is to be preferred.
+        /// It handed the queue over to a preferred server.
         HandedOver = 3 "handed-over",
         /// It has stopped.
         Stopped = 4 "stopped",
-        /// The queue does not assign its runs any more.
+        /// The queue no longer assigns its runs.
         PolicyChanged = 5 "policy-changed",
     }
 }
 
 words! {
-    /// What a worker is to do.
+    /// A command for a worker.
     WorkerCommand {
         /// Take no more tasks until further notice.
         Freeze = 1 "freeze",
         /// Take tasks again.
         Unfreeze = 2 "unfreeze",
-        /// Give away tasks that other workers have more room for.
+        /// Give away tasks that other workers have more capacity for.
         Balance = 3 "balance",
         /// Stop working on one task.
         StopTask = 4 "stop-task",
@@ -336,10 +329,10 @@ words! {
 }
 
 words! {
-    /// What the worker of one task is to do. The words are the messages of the state machine that the client library has; what they
-    /// mean to another worker is up to it.
+    /// A command for the worker of one task. The words are messages of the client library's state
+    /// machine; other workers may interpret them freely.
     TaskCommand {
-        /// Go on, whether it slept, was paused or was at fault.
+        /// Go on, after a sleep, a pause or an error.
         Run = 1 "run",
         /// Do nothing until a certain time.
         Sleep = 2 "sleep",
@@ -347,7 +340,7 @@ words! {
         Pause = 3 "pause",
         /// Give the task up for good.
         Kill = 4 "kill",
-        /// Treat it as if it had failed for the moment.
+        /// Treat it as failed for the moment.
         Error = 5 "error",
         /// Treat it as done.
         Complete = 6 "complete",
@@ -363,7 +356,7 @@ words! {
     DelayedBy {
         /// The task's `delay` or `notBefore`, or the `delay` of its queue.
         Delay = 0 "delay",
-        /// `retryDelay`, after a failure that is tried again.
+        /// `retryDelay`, after a retried failure.
         RetryDelay = 1 "retry-delay",
         /// More than three workers in a row were lost with the task.
         Backoff = 2 "backoff",
@@ -375,7 +368,7 @@ words! {
 }
 
 words! {
-    /// Why no session of a worker can be given a run.
+    /// Why no session of a worker can be assigned a run.
     NoSession {
         /// No worker has a live session in the queue.
         NoneLive = 0 "none-live",
@@ -391,7 +384,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_code_reads_back_as_its_word() {
+    fn codes_round_trip() {
         for &word in Priority::ALL {
             assert_eq!(Priority::from_code(word.code()), Some(word));
         }
@@ -430,14 +423,14 @@ mod tests {
     }
 
     #[test]
-    fn an_exception_reason_keeps_its_code() {
+    fn exception_reason_keeps_its_code() {
         for &reason in ExceptionReason::ALL {
             assert_eq!(ReasonResolved::from(reason).code(), reason.code());
         }
     }
 
     #[test]
-    fn a_word_is_read_from_a_text_and_from_nothing_else() {
+    fn word_is_read_only_from_text() {
         let read = |text: &str| serde_json::from_str::<Priority>(text).map_err(|error| error.to_string());
         assert_eq!(read(r#""very-high""#), Ok(Priority::VeryHigh));
         for (text, message) in [

@@ -1,5 +1,5 @@
-//! Structures that are read from JSON objects and from nothing else. What serde derives for a structure also takes an
-//! array of its fields in their order, which is in no schema and never intended.
+//! Deserializes structures from JSON objects only. serde's derived code also accepts an array of
+//! the fields in order, which no schema has.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -8,22 +8,22 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// Reads a structure from an object.
+/// Parses a structure from an object.
 pub fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
     Object::deserialize(deserializer).map(|Object(value)| value)
 }
 
-/// Reads an optional field that may be absent but not null.
+/// Parses an optional field that may be absent but not null.
 pub(crate) fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
     T::deserialize(deserializer).map(Some)
 }
 
-/// Reads a structure that may be absent but not null.
+/// Parses a structure that may be absent but not null.
 pub fn present_object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
     object(deserializer).map(Some)
 }
 
-/// Reads a list of structures.
+/// Parses a list of structures.
 pub fn objects<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
     deserializer.deserialize_seq(Entries(PhantomData))
 }
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_read_with_its_raw_parts_and_an_array_is_not() {
+    fn object_is_read_with_raw_parts_but_array_is_not() {
         let inner = r#"{"raw": [1.50], "number": 1}"#;
         assert_eq!(read(inner, "", inner), Ok((1, None, vec!["[1.50]".to_owned()])));
         assert_eq!(read(inner, &format!(r#", "perhaps": {inner}"#), ""), Ok((1, Some(1), Vec::new())));

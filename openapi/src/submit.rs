@@ -1,4 +1,5 @@
-//! The bodies of Tenure's own calls for submitters: definitions of which the server makes what is absent.
+//! Bodies of Tenure's own calls for submitters: definitions whose absent fields the server fills
+//! in.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -13,11 +14,11 @@ use crate::states::{Priority, Requires};
 use crate::structure::{object, objects, present};
 use crate::whole::present_whole;
 
-/// Several tasks that are created together or not at all.
+/// Tasks that are created together or not at all.
 #[derive(Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SubmitRequest<'a> {
-    /// The group of all of them. Default: a new one; for one task alone, its own id.
+    /// The group of all tasks. Default: a new one; for a single task, its own id.
     #[serde(default, deserialize_with = "present")]
     pub task_group_id: Option<TaskGroupId>,
     /// The tasks; up to 100,000 dependencies together.
@@ -26,24 +27,24 @@ pub struct SubmitRequest<'a> {
     pub tasks: Vec<SubmittedTask<'a>>,
 }
 
-/// A task as a submitter writes it: as for createTask, but ids, dates, payload and metadata may be absent.
+/// A task as in createTask, but with optional ids, dates, payload and metadata.
 #[derive(Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SubmittedTask<'a> {
     /// Default: a new id.
     #[serde(default, deserialize_with = "present")]
     pub task_id: Option<TaskId>,
-    /// What other tasks of the same submission call it in their `dependencies`: any text that is not a task's id.
+    /// Local name in the `dependencies` of the same submission: any text that is not a task's id.
     #[serde(default, deserialize_with = "present")]
     #[schema(min_length = 1, max_length = 255)]
     pub name: Option<String>,
-    /// With `workerType`, one way to name the queue.
+    /// Names the queue together with `workerType`.
     #[serde(default, deserialize_with = "present")]
     pub provisioner_id: Option<ProvisionerId>,
     /// See `provisionerId`.
     #[serde(default, deserialize_with = "present")]
     pub worker_type: Option<WorkerType>,
-    /// The other way to name the queue; when both are given they must agree.
+    /// Names the queue; must agree with `provisionerId` and `workerType` if both are given.
     #[serde(default, deserialize_with = "present")]
     pub task_queue_id: Option<TaskQueueId>,
     /// Default `-`.
@@ -55,7 +56,7 @@ pub struct SubmittedTask<'a> {
     /// Default: that of the submission.
     #[serde(default, deserialize_with = "present")]
     pub task_group_id: Option<TaskGroupId>,
-    /// Ids of tasks, or names of others of the same submission.
+    /// Ids of tasks, or local names of the same submission.
     #[serde(default)]
     #[schema(max_items = 10_000, value_type = HashSet<String>)]
     pub dependencies: Vec<String>,
@@ -82,7 +83,7 @@ pub struct SubmittedTask<'a> {
     /// Default: a year after the deadline.
     #[serde(default, deserialize_with = "present")]
     pub expires: Option<Timestamp>,
-    /// What the task's own credentials may do.
+    /// Scopes of the task's own credentials.
     #[serde(default)]
     #[schema(value_type = Vec<Scope>)]
     pub scopes: Vec<String>,
@@ -90,24 +91,25 @@ pub struct SubmittedTask<'a> {
     #[serde(borrow, default, deserialize_with = "present")]
     #[schema(value_type = Option<Object>)]
     pub payload: Option<&'a RawValue>,
-    /// For people; what is absent is made from the rest.
+    /// For people; absent fields are derived from the rest.
     #[serde(default, deserialize_with = "object")]
     pub metadata: SubmittedMetadata,
     /// For searching.
     #[serde(default)]
     #[schema(value_type = BTreeMap<String, TagValue>)]
     pub tags: BTreeMap<String, String>,
-    /// Anything else; any JSON object. Default `{}`.
+    /// Any JSON object. Default `{}`.
     #[serde(borrow, default, deserialize_with = "present")]
     #[schema(value_type = Option<Object>)]
     pub extra: Option<&'a RawValue>,
-    /// What the task says about its runs; stored, and shown, as `tenure` in its `extra`, where it may be given instead.
+    /// Options of the task's runs; stored and shown as `tenure` in its `extra`, where they may be
+    /// given instead.
     #[serde(borrow, default, deserialize_with = "present")]
     #[schema(value_type = Option<TaskOptions>)]
     pub options: Option<&'a RawValue>,
 }
 
-/// Metadata for people, as far as the submitter sets it.
+/// Metadata for people.
 #[derive(Deserialize, Debug, Default, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SubmittedMetadata {
@@ -115,15 +117,15 @@ pub struct SubmittedMetadata {
     #[serde(default, deserialize_with = "present")]
     #[schema(max_length = 255)]
     pub name: Option<String>,
-    /// Default: a sentence that there is none.
+    /// Default: a sentence that says that none was given.
     #[serde(default, deserialize_with = "present")]
     #[schema(max_length = 32_768)]
     pub description: Option<String>,
-    /// Default: the client that submits.
+    /// Default: the submitting client.
     #[serde(default, deserialize_with = "present")]
     #[schema(max_length = 255)]
     pub owner: Option<String>,
-    /// Default: where the server shows the definition.
+    /// Default: the URL of the definition on the server.
     #[serde(default, deserialize_with = "present")]
     #[schema(max_length = 4_096, pattern = "^(https?://|ssh://|git@)")]
     pub source: Option<String>,

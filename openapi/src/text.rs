@@ -1,4 +1,4 @@
-//! Texts that are read into something else: parsed where they stand, without a copy of their own.
+//! Deserializes values from texts, without a copy of the text.
 
 use std::fmt::{self, Display};
 use std::marker::PhantomData;
@@ -21,7 +21,6 @@ impl<T, E: Display, F: FnOnce(&str) -> Result<T, E>> Visitor<'_> for Text<T, F> 
     }
 }
 
-/// Reads a text with this function.
 pub(crate) fn read<'de, D: Deserializer<'de>, T, E: Display>(
     deserializer: D,
     read: impl FnOnce(&str) -> Result<T, E>,
@@ -29,13 +28,12 @@ pub(crate) fn read<'de, D: Deserializer<'de>, T, E: Display>(
     deserializer.deserialize_str(Text(read, PhantomData))
 }
 
-/// Reads a text that is parsed.
 pub(crate) fn parsed<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(deserializer: D) -> Result<T, D::Error> {
     read(deserializer, str::parse)
 }
 
-/// Reads one of these words. What serde derives for an enum also takes an object with a word as its only key and null as its value,
-/// which is in no schema.
+/// Parses one of these words. serde's derived code also accepts an object with a word as its only
+/// key and null as its value, which no schema has.
 pub(crate) fn word<'de, D: Deserializer<'de>, T>(
     deserializer: D,
     words: &'static [&'static str],

@@ -1,12 +1,12 @@
-//! Whole numbers as JSON has them. To JSON Schema, and to clients whose language has only one kind of number, `5.0` is the
-//! same whole number as `5`; serde takes it for something else.
+//! Whole numbers in JSON. For JSON Schema and for languages with one number type, `5.0` is the same
+//! whole number as `5`; serde refuses it.
 
 use std::fmt;
 use std::marker::PhantomData;
 
 use serde::de::{Deserializer, Error, Unexpected, Visitor};
 
-/// Up to here every whole number has a floating point number of its own.
+/// Every whole number up to here has an exact floating-point value.
 const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
 
 struct Whole<T>(PhantomData<T>);
@@ -28,18 +28,19 @@ impl<T: TryFrom<u64>> Visitor<'_> for Whole<T> {
     }
 }
 
-/// Reads a whole number from 0 on.
+/// Parses a whole number from 0.
 pub fn whole<'de, D: Deserializer<'de>, T: TryFrom<u64>>(deserializer: D) -> Result<T, D::Error> {
-    // As for any number, because serde_json shows one of any kind as a map when it is to keep all digits.
+    // `deserialize_f64` accepts any number. Otherwise serde_json passes numbers as maps, to
+    // preserve all digits.
     deserializer.deserialize_f64(Whole(PhantomData))
 }
 
-/// Reads one that may be absent but not null.
+/// Parses a field that may be absent but not null.
 pub fn present_whole<'de, D: Deserializer<'de>, T: TryFrom<u64>>(deserializer: D) -> Result<Option<T>, D::Error> {
     whole(deserializer).map(Some)
 }
 
-/// The default of numbers that are 1 when they are absent.
+/// Default of numbers.
 pub(crate) fn one() -> u16 {
     1
 }
@@ -62,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_number_may_be_written_with_a_point_or_an_exponent() {
+    fn whole_number_may_have_point_or_exponent() {
         for (text, number) in
             [("0", 0), ("5", 5), ("5.0", 5), ("5e0", 5), ("-0.0", 0), ("65535", 65_535), ("6.5535e4", 65_535)]
         {
@@ -75,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_whole_number_or_does_not_fit_is_refused() {
+    fn fractional_or_too_large_number_is_refused() {
         for text in ["-1", "-1.0", "1.5", "65536", "65536.0", "1e300", "\"5\"", "null", "true", "[]"] {
             let refused = read(text).unwrap_err();
             assert!(refused.contains("a whole number"), "{text}: {refused}");

@@ -1,4 +1,4 @@
-//! The answer to why a task is where it is.
+//! The answer to why a task is in its state.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -7,185 +7,179 @@ use crate::dates::Timestamp;
 use crate::ids::{RunId, SessionId, TaskId};
 use crate::states::{DelayedBy, EndedBy, NoSession, ReasonResolved, RunState, TaskState};
 
-/// Why a task is where it is.
+/// Why a task is in its state.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WhyAnswer {
-    /// The task.
     pub task_id: TaskId,
     /// The state of its last run, or unscheduled.
     pub state: TaskState,
     /// Its last run, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_id: Option<RunId>,
-    /// True if its last run is pending and nothing holds it back but a pause of its queue. In a queue with limits: if a claim
-    /// made now would get this run, but for a pause.
+    /// True if its last run is pending and only a pause of its queue may hold it back. In a queue
+    /// with limits: if a claim made now would get this run, but for a pause.
     pub ready: bool,
-    /// Everything that keeps it where it is; empty if a worker that asks now gets it.
+    /// All reasons that keep it in its state; empty if a worker that asks now gets it.
     pub reasons: Vec<Reason>,
-    /// The place of a ready run in its queue, from 1, up to 10,001.
+    /// Position of a ready run in its queue, from 1, up to 10,001.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<u32>,
-    /// Workers that asked for work within the last minute and may have it; only with the scope that shows the queue.
+    /// Workers that asked for work within the last minute and may have it. Requires the scope that
+    /// shows the queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claimable_by: Option<Vec<WorkerName>>,
 }
 
-/// One thing that keeps a task where it is.
+/// A reason that keeps a task in its state.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 #[serde(tag = "code", rename_all = "kebab-case")]
 pub enum Reason {
     /// It waits for other tasks.
     Dependencies {
-        /// How many.
+        /// The number of these tasks.
         unsatisfied: u32,
-        /// The first hundred of them; only with the scope that shows the queue.
+        /// The first hundred of these tasks. Requires the scope that shows the queue.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         tasks: Option<Vec<AwaitedTask>>,
-        /// Whether one of them has ended so that this task can never run by itself.
+        /// True if one of them ended so that this task can never run by itself.
         #[serde(default, skip_serializing_if = "is_false")]
         never: bool,
     },
     /// Its run is delayed.
-    Delay {
-        /// Until when.
-        until: Timestamp,
-        /// Why.
-        by: DelayedBy,
-    },
-    /// Its run waits: a limit of its queue or of its key allows no start, other runs start before it, or no session is free.
+    Delay { until: Timestamp, by: DelayedBy },
+    /// Its run waits: a limit of its queue or of its key allows no start, other runs start before
+    /// it, or no session is free.
     #[serde(rename_all = "camelCase")]
     Waiting {
-        /// Its key, if it has one; only with the scope that shows the queue, as all names here.
+        /// Its key, if it has one. Like all names here, it requires the scope that shows the queue.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         key: Option<String>,
-        /// How many runs of its key may be assigned or claimed; absent if that is not limited.
+        /// Limit of its key's assigned and claimed runs; absent if unlimited.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         limit: Option<u32>,
-        /// How many are; absent as `limit`.
+        /// Assigned and claimed runs of its key; absent without `limit`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         used: Option<u32>,
-        /// How many of the whole queue may be; absent if that is not limited.
+        /// Limit of the queue's assigned and claimed runs; absent if unlimited.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         total: Option<u32>,
-        /// How many are; absent as `total`.
+        /// Assigned and claimed runs of the queue; absent without `total`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         total_used: Option<u32>,
-        /// If all slots of the key, or of the queue, are taken: up to ten runs that have them.
+        /// Up to ten runs that hold the slots, if all slots of the key or of the queue are taken.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         holders: Option<Vec<SlotHolder>>,
         /// When the rates of key and queue allow the next start, if they allow none now.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         next_start: Option<Timestamp>,
-        /// Until when it waits for the worker that its task names.
+        /// How long it waits for the worker that its task prefers.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         preferred_until: Option<Timestamp>,
-        /// That worker.
+        /// The preferred worker.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         preferred: Option<WorkerName>,
-        /// Its place among the runs of its key, from 1, up to 10,001.
+        /// Its position among the runs of its key, from 1, up to 10,001.
         position: u32,
-        /// How many keys have a run that may start, and are served before it; up to 10,000.
+        /// Number of keys with a startable run that are served before it; up to 10,000.
         keys_before: u32,
-        /// Whether runs are being brought under a policy that was changed.
+        /// True while runs are being adapted to a changed policy.
         #[serde(default, skip_serializing_if = "is_false")]
         refiling: bool,
     },
-    /// Its run was given to the session of a worker, which has not accepted it yet.
+    /// Its run is assigned to the session of a worker that has not accepted it yet.
     #[serde(rename_all = "camelCase")]
     Assigned {
-        /// The worker; only with the scope that shows the queue.
+        /// Requires the scope that shows the queue.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         worker: Option<WorkerName>,
-        /// Its session; likewise.
+        /// Requires the scope that shows the queue.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         session_id: Option<SessionId>,
-        /// Since when.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         since: Option<Timestamp>,
-        /// When another worker gets it; absent while its queue is paused.
+        /// Deadline after which another worker gets it; absent while its queue is paused.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         accept_by: Option<Timestamp>,
     },
-    /// Its queue gives runs to sessions of workers, and no live server does that now.
+    /// Its queue assigns runs to sessions, and has no live scheduler now.
     NoScheduler {
-        /// How many servers could: live ones with a weight above 0, of which one is about to. Without any it waits until one is started.
+        /// Live servers with a weight above 0, of which one is about to become the scheduler. If 0,
+        /// the task waits until such a server starts.
         candidates: u32,
     },
-    /// Its queue gives runs to sessions of workers, and none is free.
+    /// Its queue assigns runs to sessions, and none is free.
     NoSession {
-        /// Why.
         because: NoSession,
-        /// How many are live, up to 10,000.
+        /// Live sessions, up to 10,000.
         sessions: u32,
     },
-    /// It was given to a session that did not accept it in time, and waits again.
+    /// It was assigned to a session that did not accept it in time, and waits again.
     #[serde(rename_all = "camelCase")]
     NotAccepted {
-        /// The last one's worker; only with the scope that shows the queue.
+        /// Worker of the last such session. Requires the scope that shows the queue.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         worker: Option<WorkerName>,
-        /// Its session; likewise.
+        /// Requires the scope that shows the queue.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         session_id: Option<SessionId>,
     },
-    /// Workers without a session ask for work, which its queue gives to sessions only.
+    /// Workers without a session ask for work, but its queue assigns runs to sessions only.
     AssignQueue,
-    /// Its queue was polled for messages, and has limits: polls find nothing in it.
+    /// Its queue was polled for messages, but has limits: polls find nothing in it.
     PollLimited,
     /// Its queue is paused.
     Paused {
-        /// By whom; only with the scope that shows the queue.
+        /// Requires the scope that shows the queue.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<String>,
-        /// Since when.
         since: Timestamp,
-        /// Why, in the words of who did it; likewise.
+        /// Text for people. Requires the scope that shows the queue.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
-        /// Until when, unless it is resumed earlier.
+        /// When it resumes by itself.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         until: Option<Timestamp>,
     },
     /// A poller has received its message.
     Reserved {
-        /// Until when it may claim the run by it.
+        /// Deadline for claiming the run with the message.
         until: Timestamp,
     },
     /// No worker that may have the run has asked for work in the last minute.
     #[serde(rename_all = "camelCase")]
     NoWorker {
-        /// When one asked for the last time, as far as is known.
+        /// Last known request for work.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         last_asked: Option<Timestamp>,
-        /// How many asked in the last minute and are quarantined.
+        /// Quarantined workers that asked in the last minute.
         quarantined: u32,
-        /// How many others asked, and have said since by their sessions that they take no more tasks.
+        /// Other workers that asked and whose sessions are frozen.
         #[serde(default, skip_serializing_if = "is_zero")]
         frozen: u32,
     },
     /// Other runs are claimed first.
     Behind {
-        /// How many, up to 10,000.
+        /// Number of these runs, up to 10,000.
         runs: u32,
     },
-    /// A worker holds its run.
+    /// A worker has claimed its run.
     #[serde(rename_all = "camelCase")]
     Running {
-        /// The worker's group; only with the scope that shows the queue.
+        /// The worker. Requires the scope that shows the queue.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         worker_group: Option<String>,
-        /// The worker within it; likewise.
+        /// See `workerGroup`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         worker_id: Option<String>,
-        /// Since when.
         since: Timestamp,
-        /// Until when, unless it renews its claim.
+        /// When the claim expires unless renewed.
         taken_until: Timestamp,
-        /// When the run ends at the latest, if it has a `completeTime`.
+        /// Latest end of the run, if it has a `completeTime`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         complete_by: Option<Timestamp>,
-        /// The session that the claim belongs to, and ends with at the latest; only with the scope that shows the queue.
+        /// The claim's session: the claim ends with it at the latest. Requires the scope that shows
+        /// the queue.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         session_id: Option<SessionId>,
         /// Its log, if its worker sends it while the run goes on.
@@ -197,14 +191,13 @@ pub enum Reason {
     Resolved {
         /// How its last run ended.
         outcome: RunState,
-        /// Why.
         reason_resolved: ReasonResolved,
-        /// What ended the run, where `reasonResolved` does not say it.
+        /// The cause, where `reasonResolved` does not tell it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         ended_by: Option<EndedBy>,
-        /// How many workers in a row were lost with it.
+        /// Workers in a row that were lost with it.
         losses: u16,
-        /// How many runs more could have ended without using up a retry.
+        /// Number of further runs that could have ended without using up a retry.
         free_runs_left: u16,
     },
 }
@@ -212,19 +205,17 @@ pub enum Reason {
 /// The log of a run while it is written: getLiveLog reads it.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, ToSchema)]
 pub struct LiveLogSoFar {
-    /// How long it is now. Of a long log the end is kept.
+    /// Its length so far. Of a long log only the end is kept.
     pub bytes: u64,
 }
 
-/// A run that has a slot of a limit.
+/// A run that holds a slot of a limit.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SlotHolder {
-    /// Its task.
     pub task_id: TaskId,
-    /// The run.
     pub run_id: RunId,
-    /// The worker that has claimed it; absent while none has.
+    /// Absent unless claimed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<WorkerName>,
 }
@@ -233,20 +224,17 @@ pub struct SlotHolder {
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AwaitedTask {
-    /// The task.
     pub task_id: TaskId,
-    /// Its state; none if it has expired.
+    /// Absent if it has expired.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<TaskState>,
 }
 
-/// A worker by its name.
+/// The name of a worker.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, PartialOrd, Ord, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkerName {
-    /// Its group.
     pub worker_group: String,
-    /// The worker within it.
     pub worker_id: String,
 }
 
@@ -266,7 +254,7 @@ mod tests {
     const SESSION: &str = "b4cf1f7d-1b1c-4a8b-9d3f-5f0f4d6f2a10";
 
     #[test]
-    fn a_reason_has_its_code_beside_its_fields() {
+    fn reason_has_code_beside_fields() {
         let time: Timestamp = serde_json::from_value(json!("2026-01-31T12:00:00Z")).unwrap();
         let date = "2026-01-31T12:00:00.000Z";
         for (reason, written) in [

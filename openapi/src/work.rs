@@ -1,4 +1,4 @@
-//! The body of Tenure's own call for workers: report what is finished and take what is next, at once.
+//! Bodies of Tenure's own call for workers: report results and claim tasks in one request.
 
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
@@ -12,20 +12,20 @@ use crate::structure::{objects, present};
 use crate::text;
 use crate::whole::whole;
 
-/// How many results one request may report.
+/// Results per request.
 pub const RESULTS_MAX: usize = 100;
-/// How many tasks one request may claim.
+/// Claimed tasks per request.
 pub const CLAIM_MAX: u16 = 100;
-/// How many seconds one request may wait for the first of them.
+/// Longest wait for the first task, in seconds.
 pub const WAIT_MAX: u16 = 20;
 
-/// What a worker has finished, and what it can take.
+/// Results of a worker, and a request for more tasks.
 #[derive(Serialize, Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct WorkRequest {
-    /// The queue of the runs that are reported and of those that are claimed.
+    /// The queue of the reported and of the claimed runs.
     pub task_queue_id: TaskQueueId,
-    /// The worker that holds the runs that are reported, and claims the others.
+    /// The worker that holds the reported runs and claims further ones.
     pub worker_group: WorkerGroup,
     /// See `workerGroup`.
     pub worker_id: WorkerId,
@@ -33,15 +33,15 @@ pub struct WorkRequest {
     #[serde(default, deserialize_with = "objects")]
     #[schema(max_items = 100)]
     pub results: Vec<RunResult>,
-    /// How many tasks to claim at most. Default 0, which claims nothing and does not wait.
+    /// Maximum number of tasks to claim. Default 0, which claims nothing and does not wait.
     #[serde(default, deserialize_with = "whole")]
     #[schema(maximum = 100, default = 0)]
     pub claim: u16,
-    /// How many seconds to wait for the first of them; a server may wait for less.
+    /// Longest wait for the first task, in seconds; a server may wait for less.
     #[serde(default = "wait_default", deserialize_with = "whole")]
     #[schema(maximum = 20, default = 20)]
     pub wait: u16,
-    /// The session that the claims belong to, if the worker has one: they end with it at the latest.
+    /// The worker's session, if any: the claims end with it at the latest.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
 }
@@ -50,39 +50,36 @@ fn wait_default() -> u16 {
     WAIT_MAX
 }
 
-/// How a run ended.
+/// The end of a run.
 #[derive(Serialize, Deserialize, Debug, Clone, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RunResult {
-    /// The task.
     pub task_id: TaskId,
-    /// The run.
     #[serde(deserialize_with = "run_id")]
     pub run_id: RunId,
-    /// The outcome.
     pub outcome: RunOutcome,
-    /// Why the run ended as an exception; only with that outcome, and always with it.
+    /// Required with the outcome `exception`, and only allowed there.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub reason: Option<ExceptionReason>,
-    /// What the run returns: any JSON, up to 65,536 bytes without whitespace. Only with `completed` and `failed`.
+    /// Any JSON, up to 65,536 bytes without whitespace. Only with `completed` and `failed`.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub result: Option<Box<RawValue>>,
-    /// How many seconds the next run waits; only with `intermittent-task`.
+    /// Delay of the next run in seconds; only with `intermittent-task`.
     #[serde(default, deserialize_with = "present_seconds", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 86_400)]
     pub retry_after: Option<i64>,
-    /// How many seconds the next run waits; only with `released`.
+    /// Delay of the next run in seconds; only with `released`.
     #[serde(default, deserialize_with = "present_seconds", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 31_622_400)]
     pub delay: Option<i64>,
-    /// Until when the next run waits; only with `released`, and not beside `delay`.
+    /// Earliest start of the next run; only with `released`, and not together with `delay`.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub not_before: Option<Timestamp>,
 }
 
 impl RunResult {
-    /// An outcome with nothing beside it.
+    /// An outcome without further fields.
     #[must_use]
     pub fn new(task_id: TaskId, run_id: RunId, outcome: RunOutcome) -> Self {
         Self { task_id, run_id, outcome, reason: None, result: None, retry_after: None, delay: None, not_before: None }
@@ -97,9 +94,9 @@ pub enum RunOutcome {
     Completed,
     /// The task itself failed: reportFailed.
     Failed,
-    /// Something outside the task went wrong: reportException.
+    /// It failed for a reason outside the task: reportException.
     Exception,
-    /// The worker gives up the run, which has not failed: releaseTask.
+    /// The worker releases the run, which has not failed: releaseTask.
     Released,
 }
 
@@ -115,7 +112,7 @@ impl<'de> Deserialize<'de> for RunOutcome {
     }
 }
 
-/// The number of a run that the wire allows.
+/// Parses the number of a run.
 fn run_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RunId, D::Error> {
     let too_high = || serde::de::Error::custom(format!("the number of a run is from 0 to {}", RunId::MAX));
     RunId::new(whole(deserializer)?).ok_or_else(too_high)
@@ -136,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_but_queue_and_worker_may_be_absent() {
+    fn only_queue_and_worker_are_required() {
         let request = read("").unwrap();
         assert_eq!((request.results.len(), request.claim, request.wait), (0, 0, WAIT_MAX));
         let request = read(r#", "claim": 3.0, "wait": 0"#).unwrap();
@@ -144,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_has_a_run_an_outcome_and_perhaps_a_reason() {
+    fn result_has_run_outcome_and_optional_reason() {
         let request = with_result(r#""runId": 2, "outcome": "exception", "reason": "internal-error""#).unwrap();
         let result = &request.results[0];
         assert_eq!(result.run_id.number(), 2);
@@ -153,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_may_have_what_a_report_may_have_also_if_it_is_null() {
+    fn result_may_be_null() {
         for (fields, result) in [
             (r#""runId": 0, "outcome": "completed""#, None),
             (r#""runId": 0, "outcome": "completed", "result": null"#, Some("null")),
@@ -167,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_null_or_of_another_type_is_refused() {
+    fn unknown_null_or_wrong_fields_are_refused() {
         for (fields, message) in [
             (r#""runId": 1001, "outcome": "failed""#, "from 0 to 1000"),
             (r#""runId": "0", "outcome": "failed""#, "a whole number"),

@@ -1,4 +1,5 @@
-//! Bodies of the Worker Manager API, as far as there is one. Field names are those of Taskcluster's service.
+//! Bodies of the supported part of the Worker Manager API. Field names are those of Taskcluster's
+//! service.
 
 use std::fmt;
 
@@ -18,25 +19,24 @@ use crate::whole::{one, whole};
 
 /// The only provider: workers that are started elsewhere and created here by their provisioner.
 pub const STATIC: &str = "static";
-/// The highest capacity that a worker may declare.
+/// Highest capacity of a worker.
 pub const CAPACITY_MAX: u16 = 10_000;
 
 const SECRET_CHARS: usize = 44;
 const SECRET_PATTERN: &str = "^[a-zA-Z0-9_-]{44}$";
 
-/// What a worker proves itself with; it is compared in constant time and never printed.
+/// A worker's secret; compared in constant time and never printed.
 #[derive(Clone, Serialize)]
 #[serde(transparent)]
 pub struct WorkerSecret(String);
 
 impl WorkerSecret {
-    /// A secret made of random bytes that the caller drew.
     #[must_use]
     pub fn from_random(bytes: [u8; SEED_BYTES]) -> Self {
         Self(seed(bytes))
     }
 
-    /// The secret as text, to be digested.
+    /// Returns the secret text, to compute its digest.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
@@ -64,7 +64,7 @@ impl<'de> Deserialize<'de> for WorkerSecret {
         if text.len() == SECRET_CHARS && text.bytes().all(fits) {
             return Ok(Self(text));
         }
-        // The text may be a secret with a slip in it: it is not repeated.
+        // The text is not repeated: it may be a mistyped secret.
         Err(serde::de::Error::custom(format_args!("must be {SECRET_CHARS} characters that match {SECRET_PATTERN}")))
     }
 }
@@ -82,24 +82,24 @@ impl ToSchema for WorkerSecret {}
 #[derive(Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NewWorkerRequest {
-    /// From when on the worker is no longer let in.
+    /// When the worker loses its access.
     pub expires: Timestamp,
-    /// How many tasks it runs at once; for people.
+    /// Tasks that it runs at once; for people.
     #[serde(default = "one", deserialize_with = "whole")]
     #[schema(minimum = 1, maximum = 10_000)]
     pub capacity: u16,
-    /// What its provider needs to know.
+    /// Data for its provider.
     #[serde(deserialize_with = "object")]
     pub provider_info: NewProviderInfo,
 }
 
-/// What the static provider needs to know of a new worker.
+/// Data of a new worker for the static provider.
 #[derive(Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NewProviderInfo {
-    /// What the worker registers with.
+    /// The worker registers with it.
     pub static_secret: WorkerSecret,
-    /// What the worker gets as its configuration when it registers; not for secrets.
+    /// The worker receives it when it registers; not for secrets.
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<Object>)]
     pub worker_config: Option<Map<String, Value>>,
@@ -109,31 +109,31 @@ pub struct NewProviderInfo {
 #[derive(Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct WorkerRequest {
-    /// From when on the worker is no longer let in.
+    /// When the worker loses its access.
     pub expires: Timestamp,
-    /// How many tasks it runs at once; for people.
+    /// Tasks that it runs at once; for people.
     #[serde(default = "one", deserialize_with = "whole")]
     #[schema(minimum = 1, maximum = 10_000)]
     pub capacity: u16,
-    /// What its provider needs to know.
+    /// Data for its provider.
     #[serde(default, deserialize_with = "present_object")]
     pub provider_info: Option<ProviderInfo>,
 }
 
-/// What the static provider needs to know.
+/// Data for the static provider.
 #[derive(Deserialize, Debug, Default, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ProviderInfo {
-    /// What the worker registers with; a change without it leaves it as it is.
+    /// The worker registers with it; unchanged if absent.
     #[serde(default, deserialize_with = "present")]
     pub static_secret: Option<WorkerSecret>,
-    /// What the worker gets as its configuration when it registers; not for secrets.
+    /// The worker receives it when it registers; not for secrets.
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<Object>)]
     pub worker_config: Option<Map<String, Value>>,
 }
 
-/// Where a worker is in its life.
+/// The state of a worker.
 #[derive(Serialize, Debug, Clone, Copy, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum WorkerState {
@@ -143,30 +143,25 @@ pub enum WorkerState {
     Stopped,
 }
 
-/// A worker as it is shown.
+/// A worker.
 #[derive(Serialize, Debug, ToSchema)]
 #[schema(as = RegisteredWorker)]
 #[serde(rename_all = "camelCase")]
 pub struct Worker<'a> {
     /// The worker pool, which is a task queue.
     pub worker_pool_id: &'a TaskQueueId,
-    /// Its group.
     pub worker_group: &'a WorkerGroup,
-    /// Itself within the group.
     pub worker_id: &'a WorkerId,
     /// Always `static`.
     pub provider_id: &'static str,
-    /// When it was created.
     pub created: Timestamp,
-    /// From when on it is no longer let in.
+    /// When it loses its access.
     pub expires: Timestamp,
-    /// When anything about it was last changed.
     pub last_modified: Timestamp,
     /// When it was created, as in Taskcluster: the static provider has nothing to check.
     pub last_checked: Timestamp,
-    /// Where it is in its life.
     pub state: WorkerState,
-    /// How many tasks it runs at once.
+    /// Tasks that it runs at once.
     pub capacity: u16,
 }
 
@@ -178,14 +173,12 @@ pub struct RegisterWorkerRequest {
     pub worker_pool_id: TaskQueueId,
     /// Always `static`.
     pub provider_id: String,
-    /// The worker's group.
     pub worker_group: WorkerGroup,
-    /// The worker within its group.
     pub worker_id: WorkerId,
     /// The proof of the worker's identity.
     #[serde(deserialize_with = "object")]
     pub worker_identity_proof: StaticProof,
-    /// When its machine started. Newer workers send it; it is not used here.
+    /// When its machine started. Newer workers send it; it is ignored.
     #[serde(default, deserialize_with = "present")]
     pub system_boot_time: Option<Timestamp>,
 }
@@ -194,22 +187,22 @@ pub struct RegisterWorkerRequest {
 #[derive(Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct StaticProof {
-    /// The secret that createWorker was given.
+    /// The secret given to createWorker.
     pub static_secret: WorkerSecret,
 }
 
-/// The answer to registerWorker and reregisterWorker.
+/// The answer to registerWorker.
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RegisterWorkerResponse<'a> {
-    /// When the credentials end; the worker must register again before.
+    /// When the credentials expire; the worker must register again before.
     pub expires: Timestamp,
-    /// What the worker signs its requests with.
+    /// Credentials for the worker's requests.
     pub credentials: Credentials,
-    /// The configuration that createWorker was given, or `{}`.
+    /// The configuration given to createWorker, or `{}`.
     #[schema(value_type = Object)]
     pub worker_config: &'a serde_json::value::RawValue,
-    /// What reregisterWorker needs.
+    /// For reregisterWorker.
     pub secret: WorkerSecret,
 }
 
@@ -219,11 +212,9 @@ pub struct RegisterWorkerResponse<'a> {
 pub struct ReregisterWorkerRequest {
     /// The worker pool, which is a task queue.
     pub worker_pool_id: TaskQueueId,
-    /// The worker's group.
     pub worker_group: WorkerGroup,
-    /// The worker within its group.
     pub worker_id: WorkerId,
-    /// The one of the last answer.
+    /// From the last answer.
     pub secret: WorkerSecret,
 }
 
@@ -231,18 +222,18 @@ pub struct ReregisterWorkerRequest {
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ReregisterWorkerResponse {
-    /// When the credentials end; the worker must register again before.
+    /// When the credentials expire; the worker must register again before.
     pub expires: Timestamp,
-    /// What the worker signs its requests with from now on.
+    /// Credentials for the worker's further requests.
     pub credentials: Credentials,
-    /// What reregisterWorker needs the next time.
+    /// For the next reregisterWorker.
     pub secret: WorkerSecret,
 }
 
 /// The answer to shouldWorkerTerminate.
 #[derive(Serialize, Debug, ToSchema)]
 pub struct ShouldTerminate {
-    /// Whether the worker should stop.
+    /// True if the worker should stop.
     pub terminate: bool,
     /// Why, or why not.
     pub reason: &'static str,
@@ -252,7 +243,7 @@ pub struct ShouldTerminate {
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Removal {
-    /// How many claims of the worker this request has ended.
+    /// Number of the worker's claims that this request has ended.
     pub claims_ended: usize,
 }
 
@@ -267,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_has_44_characters_and_is_neither_printed_nor_repeated() {
+    fn secret_has_44_characters_and_is_never_shown() {
         let secret = "hush-".repeat(9)[..44].to_owned();
         let read = request(&secret).unwrap();
         assert!(!format!("{read:?}").contains("hush"));
@@ -279,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_runs_one_task_at_once_unless_it_says_otherwise_and_knows_no_other_fields() {
+    fn worker_request_defaults_to_capacity_one() {
         let read = |text: &str| serde_json::from_str::<WorkerRequest>(text);
         assert_eq!(read(r#"{"expires":"2030-01-01T00:00:00Z"}"#).unwrap().capacity, 1);
         for wrong in [

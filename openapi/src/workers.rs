@@ -10,9 +10,9 @@ use crate::structure::present;
 #[derive(Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct QuarantineWorkerRequest {
-    /// Until when the worker gets no work. A date in the past lifts its quarantine.
+    /// End of the quarantine, during which the worker gets no work. A date in the past lifts it.
     pub quarantine_until: Timestamp,
-    /// Why; up to 4,000 characters.
+    /// The reason; up to 4,000 characters.
     #[serde(default, deserialize_with = "present")]
     #[schema(max_length = 4_000)]
     pub quarantine_info: Option<String>,
@@ -22,6 +22,6 @@ pub struct QuarantineWorkerRequest {
 #[derive(Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DeclareWorkerRequest {
-    /// Until when the worker is shown; never shortens what is known.
+    /// How long the worker is listed; never shortens a later date.
     pub expires: Timestamp,
 }

@@ -1,4 +1,4 @@
-//! The layout, and what changes to a URL do to it.
+//! The layout, and changes of a URL.
 
 use chrono::TimeDelta;
 use proptest::prelude::*;
@@ -24,7 +24,7 @@ fn check(query: &str, now: DateTime<Utc>) -> Result<Grant, SasError> {
 }
 
 #[test]
-fn the_signed_text_is_azures() {
+fn signed_text_is_that_of_azure() {
     // Computed by openssl over the eight lines of the documentation.
     let resource = Resource { account: "DevStoreAccount1", queue: "jobs" };
     let key = SigningKey::new(
@@ -42,7 +42,7 @@ fn the_signed_text_is_azures() {
 }
 
 #[test]
-fn permissions_stand_in_azures_order() {
+fn permissions_are_in_order_of_azure() {
     let all = [Permission::Process, Permission::Update, Permission::Add, Permission::Read];
     let signed = Grant::new(&all, at(0), at(60)).sign(&QUEUE, &key());
     assert!(signed.contains("&sp=raup&"), "{signed}");
@@ -51,7 +51,7 @@ fn permissions_stand_in_azures_order() {
 }
 
 #[test]
-fn what_is_signed_is_granted_until_it_expires() {
+fn signed_grant_is_valid_until_expiry() {
     let signed = grant().sign(&QUEUE, &key());
     assert_eq!(check(&signed, at(-1)), Err(SasError::NotYet));
     for moment in [at(0), at(59)] {
@@ -63,7 +63,7 @@ fn what_is_signed_is_granted_until_it_expires() {
 }
 
 #[test]
-fn the_order_of_parameters_and_their_quoting_do_not_matter() {
+fn parameter_order_and_quoting_do_not_matter() {
     let signed = grant().sign(&QUEUE, &key());
     let mut parts: Vec<&str> = signed.split('&').collect();
     parts.reverse();
@@ -83,7 +83,7 @@ fn keys_rotate() {
 }
 
 #[test]
-fn a_missing_part_is_named() {
+fn missing_parameter_is_named() {
     let signed = grant().sign(&QUEUE, &key());
     for name in ["sv", "se", "sp", "sig"] {
         let prefix = format!("{name}=");
@@ -95,9 +95,9 @@ fn a_missing_part_is_named() {
 }
 
 proptest! {
-    /// No change of a signed URL that means something else is accepted, whatever byte it touches.
+    /// A changed byte is refused, unless the meaning is the same.
     #[test]
-    fn no_changed_byte_is_accepted(place in 0_usize..200, byte in 0x21_u8..0x7f) {
+    fn changed_byte_is_refused(place in 0_usize..200, byte in 0x21_u8..0x7f) {
         let signed = grant().sign(&QUEUE, &key());
         let mut changed = signed.clone().into_bytes();
         let place = place % changed.len();
@@ -110,14 +110,14 @@ proptest! {
     }
 
     #[test]
-    fn no_other_queue_is_accepted(queue in "[a-z0-9/\n-]{1,20}", account in "[a-z/\n]{1,8}") {
+    fn other_queue_is_refused(queue in "[a-z0-9/\n-]{1,20}", account in "[a-z/\n]{1,8}") {
         let query = Query::parse(&grant().sign(&QUEUE, &key())).unwrap();
         let other = Resource { account: &account, queue: &queue };
         prop_assert_eq!(verify(&other, &query, &[key()], at(1)).is_ok(), other == QUEUE);
     }
 
     #[test]
-    fn no_field_can_lend_to_another(sp in "[rup\n]{0,4}", st in "[0-9TZ:\n-]{0,22}", si in "[a-z\n]{0,3}") {
+    fn fields_of_signed_text_are_unambiguous(sp in "[rup\n]{0,4}", st in "[0-9TZ:\n-]{0,22}", si in "[a-z\n]{0,3}") {
         let signed = grant().sign(&QUEUE, &key());
         let original = Query::parse(&signed).unwrap();
         let encoded = |text: &str| utf8_percent_encode(text, VALUE).to_string();
