@@ -16,24 +16,20 @@ use crate::query::Query;
 
 /// Path of stored bytes below the root URL.
 pub const PATH: &str = "/artifacts/";
-/// Purpose of the URL. It must come first with this name, because workers cut URLs here before they
-/// write them into public logs.
+/// Comes first and has this name, because workers cut URLs here before they write them into public
+/// logs.
 const CREDENTIAL: &str = "Credential";
 const EXPIRES: &str = "expires";
 const SIGNATURE: &str = "signature";
 /// Characters that no URL library rewrites.
 const SAFE: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
-/// The first signed line.
 const CONTEXT: &str = "tenure-blob-url-1";
 
 /// The access that a URL grants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access<'a> {
     /// Upload of bytes with this content type.
-    Put {
-        /// As the uploader sends it.
-        content_type: &'a str,
-    },
+    Put { content_type: &'a str },
     /// Download, or a request for its headers.
     Get,
 }
@@ -49,24 +45,20 @@ impl Access<'_> {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BlobUrlError {
-    /// The server did not sign the URL, or a signed part was changed.
     #[error("the URL is not signed by this server, or was changed, or is for another method or Content-Type")]
     Signature,
     #[error("the URL has expired")]
     Expired,
-    /// The URL has an unknown parameter.
     #[error("the URL has the parameter {0:?}, which is not signed")]
     Parameter(String),
 }
 
-/// Returns the path and query of a signed URL, below the root URL. `expires_ms` is in milliseconds
-/// since 1970.
+/// Returns the path and query of a signed URL. `expires_ms` is in milliseconds since 1970.
 #[must_use]
 pub fn sign(key: &SigningKey, access: Access<'_>, name: &str, expires_ms: i64) -> String {
     let expires = expires_ms.to_string();
     let mut signature = String::with_capacity(64);
     for byte in digest(key, access, name, &expires) {
-        // Writing into a String does not fail.
         let _ = write!(signature, "{byte:02x}");
     }
     let path = escape(name);
@@ -74,14 +66,14 @@ pub fn sign(key: &SigningKey, access: Access<'_>, name: &str, expires_ms: i64) -
     format!("{PATH}{path}?{CREDENTIAL}={word}&{EXPIRES}={expires}&{SIGNATURE}={signature}")
 }
 
-/// Returns the path of public content, below the root URL.
+/// Returns the path of public content.
 #[must_use]
 pub fn plain(name: &str) -> String {
     format!("{PATH}{}", escape(name))
 }
 
-/// Escapes a name for a path. Slashes stay, since no client changes them. A name with a segment
-/// that URL libraries resolve or drop (`.`, `..`, empty) becomes one segment.
+/// Slashes stay, since no client changes them. A name with a segment that URL libraries resolve or
+/// drop (`.`, `..`, empty) becomes one segment.
 fn escape(name: &str) -> String {
     let odd = name.split('/').any(|segment| matches!(segment, "" | "." | ".."));
     let separator = if odd { "%2F" } else { "/" };
@@ -121,13 +113,12 @@ pub fn verify(
     if !bool::from(matching) {
         return Err(BlobUrlError::Signature);
     }
-    // A signed value was written by `sign`, so it can be parsed.
+    // Always parses: `sign` wrote it.
     let expires_ms: i64 = expires.parse().map_err(|_| BlobUrlError::Signature)?;
     if now_ms >= expires_ms { Err(BlobUrlError::Expired) } else { Ok(()) }
 }
 
-/// Computes the signature over lines. They are unambiguous: only the last one may contain a line
-/// break.
+/// The signed lines are unambiguous: only the last one may contain a line break.
 fn digest(key: &SigningKey, access: Access<'_>, name: &str, expires: &str) -> [u8; 32] {
     let content_type = match access {
         Access::Put { content_type } => normal_content_type(content_type),
@@ -137,7 +128,7 @@ fn digest(key: &SigningKey, access: Access<'_>, name: &str, expires: &str) -> [u
     key.start().chain_update(lines.join("\n")).finalize().into_bytes().into()
 }
 
-/// Normalizes equivalent content types: case, and spaces around the parts.
+/// Normalizes case, and spaces around the parts.
 fn normal_content_type(text: &str) -> String {
     text.split(';').map(|part| part.trim().to_ascii_lowercase()).collect::<Vec<_>>().join(";")
 }

@@ -21,11 +21,10 @@ use utoipa::{PartialSchema, ToSchema};
 use crate::ids::{RunId, TaskId, WorkerGroup, WorkerId};
 use crate::schema::of_type;
 
-/// The longest lifetime of a certificate, in milliseconds.
+/// In milliseconds.
 pub const CERTIFICATE_LIFE_MAX_MS: i64 = 31 * 24 * 3600 * 1000;
-/// Allowed difference between the clocks of an issuer and the server, in milliseconds.
+/// Allowed clock difference between issuer and server, in milliseconds.
 pub const CERTIFICATE_SKEW_MS: i64 = 5 * 60 * 1000;
-/// Random bytes of a [`seed`].
 pub const SEED_BYTES: usize = 33;
 /// In characters.
 const SEED_LEN: usize = 44;
@@ -52,7 +51,6 @@ impl AccessToken {
         Self(URL_SAFE_NO_PAD.encode(bytes))
     }
 
-    /// Returns the secret text, to send or store it.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
@@ -92,7 +90,6 @@ impl fmt::Debug for AccessToken {
 #[serde(rename_all = "camelCase")]
 pub struct Credentials {
     pub client_id: String,
-    /// The secret.
     pub access_token: AccessToken,
     /// The certificate of temporary credentials, as JSON text; absent for permanent credentials.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -154,7 +151,6 @@ pub fn valid_scope(scope: &str) -> bool {
     scope.bytes().all(|byte| matches!(byte, b' '..=b'~')) && !scope.ends_with("**")
 }
 
-/// Encodes random bytes.
 #[must_use]
 pub fn seed(random: [u8; SEED_BYTES]) -> String {
     URL_SAFE_NO_PAD.encode(random)
@@ -173,7 +169,7 @@ pub fn task_client_id(
     format!("task-client/{task_id}/{run_id}/on/{group}/{worker}/until/{until_epoch_seconds}")
 }
 
-/// Reasons to refuse a certificate. The messages may be sent to the client.
+/// The messages may be sent to the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CertificateError {
     /// The text is not JSON, or a field is missing or has the wrong type.
@@ -216,7 +212,7 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// Parses a certificate and checks everything that needs neither a clock nor a key.
+    /// Parses a certificate. Neither clock nor key is checked.
     pub fn parse(json: &str) -> Result<Self, CertificateError> {
         let certificate: Self = serde_json::from_str(json).map_err(|_| CertificateError::Malformed)?;
         if certificate.version != VERSION {
@@ -228,14 +224,13 @@ impl Certificate {
         if !certificate.scopes.iter().all(|scope| valid_scope(scope)) {
             return Err(CertificateError::Scopes);
         }
-        // The fields come from the client and may have any value.
         if certificate.expiry.saturating_sub(certificate.start) > CERTIFICATE_LIFE_MAX_MS {
             return Err(CertificateError::Life);
         }
         Ok(certificate)
     }
 
-    /// Returns the id of the signer: the named issuer, or else the client itself.
+    /// Returns the named issuer, or else the client itself.
     pub fn issuer<'a>(&'a self, client_id: &'a str) -> Result<&'a str, CertificateError> {
         match &self.issuer {
             Some(issuer) if issuer == client_id => Err(CertificateError::Issuer),
@@ -251,8 +246,7 @@ impl Certificate {
         self.issuer.is_some()
     }
 
-    /// Checks that the certificate is in force at a time in milliseconds since 1970, within the
-    /// skew.
+    /// Checks start and expiry within the skew. `now_ms` is in milliseconds since 1970.
     pub fn check_time(&self, now_ms: i64) -> Result<(), CertificateError> {
         if self.start > now_ms.saturating_add(CERTIFICATE_SKEW_MS) {
             return Err(CertificateError::NotYet);
@@ -260,9 +254,9 @@ impl Certificate {
         self.check_end(now_ms)
     }
 
-    /// Checks that the certificate has not expired at a time in milliseconds since 1970, within the
-    /// skew. The certificate's own issuer needs no more: it had begun when it was issued, and an
-    /// earlier time means that the clock was set back.
+    /// Checks the expiry within the skew. `now_ms` is in milliseconds since 1970. The certificate's
+    /// own issuer needs no more: it had begun when it was issued, and an earlier time means that
+    /// the clock was set back.
     pub fn check_end(&self, now_ms: i64) -> Result<(), CertificateError> {
         if self.expiry < now_ms.saturating_sub(CERTIFICATE_SKEW_MS) {
             return Err(CertificateError::Expired);
@@ -270,7 +264,7 @@ impl Certificate {
         Ok(())
     }
 
-    /// Checks the signature and returns the access token of the temporary credentials.
+    /// Returns the access token of the temporary credentials.
     pub fn verify(&self, client_id: &str, issuer_key: &SigningKey) -> Result<AccessToken, CertificateError> {
         if !self.sign(client_id, issuer_key).matches(&self.signature) {
             return Err(CertificateError::Signature);

@@ -36,18 +36,16 @@ impl From<DateTime<Utc>> for Timestamp {
 const ZERO: [u8; 24] = *b"0000-00-00T00:00:00.000Z";
 
 impl Timestamp {
-    /// Passes the wire format to `take` without an allocation: an answer has five or more dates.
+    /// Passes the wire format to `take` without an allocation.
     fn with_text<T>(self, take: impl FnOnce(&str) -> T) -> T {
         use chrono::{Datelike, Timelike};
         let t = &self.0;
         if !YEARS.contains(&t.year()) {
-            // Occurs only in messages that refuse such a year.
             return take(&t.to_rfc3339_opts(chrono::SecondsFormat::Millis, true));
         }
         let mut text = ZERO;
         let mut put = |place: std::ops::Range<usize>, mut number: u32| {
             for digit in text[place].iter_mut().rev() {
-                // Below ten.
                 *digit += (number % 10) as u8;
                 number /= 10;
             }

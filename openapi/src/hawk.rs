@@ -37,19 +37,17 @@ pub struct Target<'a> {
     pub port: u16,
 }
 
-/// Errors of an `Authorization` header. The messages may be sent to the client.
+/// The messages may be sent to the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
     #[error("the Authorization header is not of the scheme Hawk")]
     Scheme,
-    /// A part is not `key="value"`.
     #[error("the Hawk header must be a list of key=\"value\" with commas between")]
     Syntax,
     #[error("the Hawk header has an attribute other than id, ts, nonce, hash, ext, mac, app and dlg")]
     UnknownAttribute,
     #[error("the Hawk header has the attribute {0} more than once")]
     Repeated(&'static str),
-    /// An empty value, or a forbidden character.
     #[error("the Hawk header has a bad value for the attribute {0}")]
     Value(&'static str),
     #[error("the Hawk header lacks the attribute {0}")]
@@ -74,7 +72,6 @@ pub struct Header<'a> {
 }
 
 impl<'a> Header<'a> {
-    /// Parses the value of an `Authorization` header.
     pub fn parse(value: &'a str) -> Result<Self, HeaderError> {
         let (scheme, attributes) = value.trim().split_once(' ').ok_or(HeaderError::Scheme)?;
         if !scheme.eq_ignore_ascii_case(SCHEME) {
@@ -109,7 +106,7 @@ impl<'a> Header<'a> {
         None
     }
 
-    /// True if the holder of this key signed this header for this request.
+    /// True if the holder of this key signed the header for this request.
     #[must_use]
     pub fn signed_by(&self, key: &SigningKey, target: &Target<'_>) -> bool {
         self.expected(target).mac(key).matches(self.mac)
@@ -177,7 +174,6 @@ impl Kind {
     }
 }
 
-/// All signed values.
 struct Signed<'a> {
     kind: Kind,
     target: &'a Target<'a>,
@@ -239,12 +235,11 @@ fn update_number(mac: &mut hmac::Hmac<Sha256>, number: u16) {
     mac.update(&digits[..used]);
 }
 
-/// Returns the part of a `Content-Type` value before the first `;`.
 fn media_type(content_type: &str) -> &str {
     content_type.split(';').next().unwrap_or_default().trim()
 }
 
-/// Hashes a body with its content type (empty if none was sent), as clients sign it.
+/// `content_type` is empty if none was sent.
 #[must_use]
 pub fn payload_hash(content_type: &str, body: &[u8]) -> Tag {
     let mut hash = Sha256::new_with_prefix(b"hawk.1.payload\n");
@@ -274,7 +269,7 @@ pub struct Ext {
 }
 
 impl Ext {
-    /// Parses the attribute `ext`, in either alphabet of base64, with or without padding.
+    /// Accepts both alphabets of base64, with or without padding.
     pub fn decode(text: &str) -> Result<Self, ExtError> {
         let url_safe = text.bytes().any(|byte| matches!(byte, b'-' | b'_'));
         let engine = if url_safe { &EXT_URL_SAFE } else { &EXT_STANDARD };
@@ -282,22 +277,19 @@ impl Ext {
         serde_json::from_slice(&json).map_err(|_| ExtError)
     }
 
-    /// The JSON text of the certificate, for
-    /// [`Certificate::parse`](crate::credentials::Certificate::parse).
+    /// JSON text for [`Certificate::parse`](crate::credentials::Certificate::parse).
     #[must_use]
     pub fn certificate(&self) -> Option<&str> {
         self.certificate.as_deref().map(RawValue::get)
     }
 }
 
-/// Returns the `ext` that these credentials require.
 fn ext_of(credentials: &Credentials) -> Option<String> {
     // Some clients carry permanent credentials with an empty certificate.
     let certificate = credentials.certificate.as_deref().filter(|text| !text.is_empty());
     certificate.map(|text| STANDARD.encode(format!("{{\"certificate\":{text}}}")))
 }
 
-/// A request to sign.
 #[derive(Clone, Copy, Debug)]
 pub struct SignRequest<'a> {
     pub method: &'a str,
@@ -305,7 +297,6 @@ pub struct SignRequest<'a> {
     pub resource: &'a str,
     /// Without the port.
     pub host: &'a str,
-    /// The port that the request goes to.
     pub port: u16,
     /// Seconds since 1970.
     pub timestamp: i64,
@@ -315,7 +306,6 @@ pub struct SignRequest<'a> {
     pub payload: Option<(&'a str, &'a [u8])>,
 }
 
-/// Returns the value of the `Authorization` header for a request.
 #[must_use]
 pub fn authorization_header(credentials: &Credentials, request: &SignRequest<'_>) -> String {
     let SignRequest { method, resource, host, port, timestamp, nonce, payload } = *request;

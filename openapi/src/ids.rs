@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use crate::{schema, text};
 
-/// Error of a malformed identifier. The message names the pattern and may be sent to the client.
+/// The message may be sent to the client.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{value:?} is not a valid {what}: it must match {pattern}")]
 pub struct InvalidId {
@@ -23,7 +23,6 @@ pub struct InvalidId {
     value: String,
 }
 
-/// Characters of a refused value that an error repeats.
 const QUOTED_VALUE_MAX: usize = 80;
 
 impl InvalidId {
@@ -112,7 +111,7 @@ impl Serialize for SlugId {
     }
 }
 
-/// Implements deserialization and the schema of an identifier.
+/// Implements deserialization and schema.
 macro_rules! read_from_text {
     ($name:ident, $description:expr, $pattern:expr, $example:expr) => {
         impl PartialSchema for $name {
@@ -138,7 +137,7 @@ read_from_text!(
     "fN1SbArXTPSVFNUvaOlinQ"
 );
 
-/// Defines a text identifier: a newtype over `String`, checked when it is parsed or deserialized.
+/// Defines a newtype over `String`, checked when it is parsed or deserialized.
 macro_rules! text_id {
     ($(#[doc = $doc:literal])* $name:ident, $what:literal, $pattern:expr, $check:expr, $example:literal) => {
         $(#[doc = $doc])*
@@ -344,7 +343,6 @@ pub struct RunId(u16);
 
 impl RunId {
     pub const FIRST: Self = Self(0);
-    /// The highest number of the wire format.
     pub const MAX: u16 = 1000;
 
     /// None above [`Self::MAX`].
@@ -367,7 +365,7 @@ impl RunId {
 const UUID_PATTERN: &str = "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$";
 const UUID_LEN: usize = 36;
 
-/// Defines ids that are random UUIDs, written in groups.
+/// Defines ids that are random UUIDs.
 macro_rules! uuids {
     ($($(#[$doc:meta])* $name:ident $what:literal $about:literal $example:literal;)+) => {$(
         $(#[$doc])*

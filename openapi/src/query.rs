@@ -8,10 +8,8 @@ use percent_encoding::percent_decode_str;
 /// each name is compared with all earlier ones.
 const PARAMETERS_MAX: usize = 32;
 
-/// Errors of a malformed query string.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueryError {
-    /// A name or a value is not UTF-8 after decoding.
     #[error("the query parameter `{0}` is not UTF-8: send the % sequences of the text's UTF-8 bytes")]
     Encoding(String),
     #[error("the query parameter `{0}` is given twice")]
@@ -25,7 +23,7 @@ pub enum QueryError {
 pub struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// Parses a query string without its `?`.
+    /// Excludes the `?`.
     pub fn parse(text: &str) -> Result<Self, QueryError> {
         let mut pairs: Vec<(String, String)> = Vec::new();
         for pair in text.split('&').filter(|pair| !pair.is_empty()) {

@@ -26,7 +26,6 @@ const TIME: &str = "%Y-%m-%dT%H:%M:%SZ";
 /// Characters that no URL library rewrites.
 const VALUE: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
-/// A letter of `sp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Permission {
     /// Peek at messages and read their number.
@@ -111,7 +110,6 @@ impl Grant {
     }
 }
 
-/// The queue of a signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resource<'a> {
     /// The account, which is only in the signed text.
@@ -149,7 +147,6 @@ impl Fields<'_> {
 pub enum SasError {
     #[error("the parameter {0} is missing")]
     Missing(&'static str),
-    /// The server did not sign the URL, or a signed part was changed.
     #[error("the signature does not match")]
     Signature,
     /// Before `st`.
@@ -160,7 +157,7 @@ pub enum SasError {
     Expired,
 }
 
-/// Checks a URL in constant time against all keys, and returns its grant.
+/// Checks a URL in constant time against all keys.
 pub fn verify(
     resource: &Resource<'_>,
     query: &Query,
@@ -187,7 +184,7 @@ pub fn verify(
     if !bool::from(matching) {
         return Err(SasError::Signature);
     }
-    // A signed value was written by `sign`, so it can be parsed.
+    // Always parses: `sign` wrote it.
     let time = |text: &str| {
         NaiveDateTime::parse_from_str(text, TIME).map(|time| time.and_utc()).map_err(|_| SasError::Signature)
     };

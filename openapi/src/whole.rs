@@ -35,12 +35,11 @@ pub fn whole<'de, D: Deserializer<'de>, T: TryFrom<u64>>(deserializer: D) -> Res
     deserializer.deserialize_f64(Whole(PhantomData))
 }
 
-/// Parses a field that may be absent but not null.
+/// For optional fields: absent but not null.
 pub fn present_whole<'de, D: Deserializer<'de>, T: TryFrom<u64>>(deserializer: D) -> Result<Option<T>, D::Error> {
     whole(deserializer).map(Some)
 }
 
-/// Default of numbers.
 pub(crate) fn one() -> u16 {
     1
 }

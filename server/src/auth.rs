@@ -1,10 +1,10 @@
 //! Authentication: the sender of a request and its scopes.
 //!
 //! Callers sign with Hawk (permanent, temporary or task credentials) in a header or in the URL
-//! (bewit), send `clientId:accessToken` by HTTP Basic, or are anonymous.
-//! The module depends on no HTTP library: the caller passes in the parts that the signature covers.
-//! A client's scopes are expanded by roles when it is read, not for each request.
-//! Scopes of temporary credentials are expanded for each request, but only if they assume a role.
+//! (bewit), send `clientId:accessToken` by HTTP Basic, or are anonymous. The module depends on no
+//! HTTP library.
+//! A client's scopes are expanded by roles when it is read. Scopes of temporary credentials are
+//! expanded for each request, but only if they assume a role.
 //!
 //! Replayed requests are not detected, as in every Taskcluster service; operations are idempotent
 //! instead.
@@ -49,13 +49,12 @@ pub use tester::Tester;
 use worker_credentials::WorkerAccount;
 pub use worker_credentials::WorkerCredentials;
 
-/// Timeout of a client lookup; the request is then refused as unavailable.
+/// Timeout of a client lookup.
 const LOOKUP_MAX: Duration = Duration::from_secs(10);
 
-/// One message for a wrong client id and for a wrong access token.
 const BASIC_WRONG: &str = "the client id or the access token of the Basic header is wrong";
 
-/// Reasons to refuse a claimed identity; each is a 401. The messages may be sent to the client.
+/// Each is a 401. The messages may be sent to the client.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AuthFailure {
     #[error("the Authorization header must be of the scheme Hawk, or Basic with clientId:accessToken")]
@@ -102,11 +101,10 @@ pub enum AuthFailure {
     TooLarge(#[from] TooLarge),
     #[error("the Basic header must be base64 of clientId:accessToken")]
     BasicSyntax,
-    /// The worker does not exist, or its credentials are older than its current registration.
+    /// Unknown, or the credentials are from before the worker's creation.
     #[error("the worker {0:?} is not registered; it must register again")]
     UnknownWorker(String),
-    /// No client has the id in the Basic header. The message equals that of a wrong token, so that
-    /// it does not reveal which clients exist.
+    /// The message of a wrong token, so that it does not reveal which clients exist.
     #[error("{BASIC_WRONG}")]
     BasicClient,
     #[error("{BASIC_WRONG}")]
@@ -115,23 +113,23 @@ pub enum AuthFailure {
 
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum AuthError {
-    /// The caller's fault: 401.
+    /// 401.
     #[error(transparent)]
     Failure(#[from] AuthFailure),
-    /// The server's fault: 503.
+    /// 503.
     #[error("clients cannot be looked up now")]
     Lookup(#[source] Arc<ClientError>),
 }
 
 impl AuthError {
-    /// True if the cause is a database outage that has already been logged.
+    /// True for a database outage, which has already been logged.
     #[must_use]
     pub fn is_known_outage(&self) -> bool {
         matches!(self, Self::Lookup(error) if error.is_known_outage())
     }
 }
 
-/// The caller lacks scopes that an operation requires: 403. The message may be sent to the client.
+/// 403. The message may be sent to the client.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{caller} lacks the scopes for this: missing {missing}{}", self.rest())]
 pub struct InsufficientScopes {
@@ -141,14 +139,13 @@ pub struct InsufficientScopes {
 }
 
 impl InsufficientScopes {
-    /// Returns the required scopes, or nothing if all of them are missing. A handler may require
-    /// more scopes later, for example when it follows a link.
+    /// The required scopes, unless all are missing. A handler may require more scopes later, for
+    /// example when it follows a link.
     fn rest(&self) -> String {
         if self.missing == self.required { String::new() } else { format!("; required {}", self.required) }
     }
 }
 
-/// The sender of a request.
 #[derive(Debug, Clone)]
 pub struct Principal {
     /// None if the request was not signed.
@@ -169,7 +166,7 @@ impl Principal {
     }
 }
 
-/// A client with a token, and every derived value that does not depend on the request.
+/// A client, and every derived value that does not depend on the request.
 struct Account {
     client_id: String,
     token: AccessToken,
@@ -187,7 +184,7 @@ impl Account {
         Self::read_again(client_id, client, None)
     }
 
-    /// Builds the account of a client, reusing the expansion of its last reading.
+    /// Reuses the expansion of the last reading.
     fn read_again(client_id: &str, client: ClientAccount, before: Option<&Self>) -> Self {
         Self {
             client_id: client_id.to_owned(),
@@ -201,8 +198,8 @@ impl Account {
         }
     }
 
-    /// Refuses disabled and expired clients. Only a caller that has proven the client's token, or
-    /// credentials made with it, may learn the reason.
+    /// Call it after the proof: only holders of the client's token, or of credentials made with it,
+    /// may learn the reason.
     fn check_usable(&self) -> Result<(), AuthFailure> {
         if self.disabled {
             return Err(AuthFailure::Disabled(self.client_id.clone()));
@@ -218,7 +215,7 @@ impl Account {
     }
 }
 
-/// The scope that every client holds implicitly: a role can be made for it by name.
+/// Every client holds it implicitly, so that a role can be made for its id.
 #[must_use]
 pub fn role_of_client(client_id: &str) -> String {
     format!("assume:client-id:{client_id}")
@@ -229,7 +226,7 @@ pub struct Authenticator {
     keys: Arc<SecretKeys>,
     accounts: Cache<Account, ClientError>,
     decoy: Arc<Account>,
-    /// Coalesces concurrent readings of the facts when none is recent.
+    /// Coalesces readings of the facts.
     looks: Cache<(), ClientError>,
     facts: Facts,
     tasks: TaskCredentials,
@@ -238,12 +235,10 @@ pub struct Authenticator {
     tickets: Tickets,
 }
 
-/// How long a worker's report waits for current roles, which it rarely needs.
+/// A worker's report rarely needs current roles.
 const ROLES_TIMEOUT: Duration = Duration::from_millis(100);
-/// The single key of `looks`.
 const ALL_FACTS: &str = "facts";
 
-/// Handles of the caches, to clear them.
 pub struct Caches {
     accounts: Cache<Account, ClientError>,
     registered: Cache<WorkerAccount, ClientError>,
@@ -296,13 +291,12 @@ impl Authenticator {
         &self.keys
     }
 
-    /// Returns the sender of a request, with up to [`GIVEN_MAX`] bytes of scopes from roles.
     pub async fn authenticate(&self, request: &RequestParts<'_>, now: Now) -> Result<Principal, AuthError> {
         self.authenticate_within(request, now, GIVEN_MAX).await
     }
 
-    /// Returns the sender of a request if roles give it at most `given_max` bytes of scopes. Only a
-    /// caller that has proven its identity learns that they give more.
+    /// Limits the scopes from roles to `given_max` bytes. Only a caller that has proven its
+    /// identity learns that they give more.
     pub async fn authenticate_within(
         &self,
         request: &RequestParts<'_>,
@@ -316,7 +310,7 @@ impl Authenticator {
                 return Ok(claim.check_task(&self.tasks, Roles::within(&roles, given_max), request, now)?);
             }
             Issuer::Workers => {
-                // Checks without the database come first, so that no caller makes the server look
+                // Checks without the database come first, so that nobody can make the server look
                 // up invented names.
                 claim.check_issued(&self.workers)?;
                 let (worker, roles) = futures_util::future::join(self.worker(claim.id()), self.roles()).await;
@@ -327,9 +321,8 @@ impl Authenticator {
             Issuer::Client(id) => id.to_owned(),
         };
         let (account, roles) = futures_util::future::join(self.find_account(&client_id), self.roles()).await;
-        // An unknown client gets the response of a wrong token, after the same time.
+        // An unknown client is refused like a wrong token, after the same time.
         let account = account?.unwrap_or_else(|| Arc::clone(&self.decoy));
-        // This also refuses disabled clients, once the claim is proven.
         let principal = claim.check(&account, Roles::within(&roles?, given_max), request, now)?;
         self.note_use(&account);
         Ok(principal)
@@ -349,15 +342,14 @@ impl Authenticator {
             async move { Ok(Some(facts.look().await.map(drop)?)) }
         };
         if let Err(error) = self.looks.get(ALL_FACTS, look).await {
-            // The failure may concern another fact than the roles.
+            // Another fact than the roles may be unreadable.
             return self.facts.roles.find_confirmed(AGE_MAX).ok_or(AuthError::Lookup(error));
         }
         Ok(self.facts.roles.get())
     }
 
-    /// Like [`Self::roles`], but prefers stale roles to waiting for an unresponsive database. A
-    /// worker whose credentials assume no role gets from roles only the scopes of anonymous
-    /// callers.
+    /// Like [`Self::roles`], but prefers stale roles to waiting for the database. A worker that
+    /// assumes no role gets only the scopes of anonymous callers from roles.
     async fn roles_soon(&self) -> Result<Arc<Resolver>, AuthError> {
         if let Ok(Ok(roles)) = tokio::time::timeout(ROLES_TIMEOUT, self.roles()).await {
             return Ok(roles);
@@ -400,7 +392,7 @@ impl Authenticator {
                 Ok(Some(Account::read_again(&id, client, before.as_deref())))
             }
         };
-        // No client has such an id, and cached invented ids must stay small.
+        // Such a client cannot exist, and cached invented ids must stay small.
         if !clients::valid_client_id(client_id) {
             return Ok(None);
         }
@@ -423,7 +415,7 @@ impl Authenticator {
         worker.ok_or_else(|| AuthFailure::UnknownWorker(client_id.to_owned()).into())
     }
 
-    /// Records the use of a client every few hours, without delaying the request.
+    /// Records a use every few hours, without delaying the request.
     fn note_use(&self, account: &Account) {
         // Loaded before the swap: a write would take the cache line from other threads.
         if !account.use_is_news.load(Ordering::Relaxed) || !account.use_is_news.swap(false, Ordering::Relaxed) {

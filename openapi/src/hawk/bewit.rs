@@ -27,7 +27,6 @@ pub struct BewitError;
 pub struct SignedUrl<'a> {
     /// Path and query without the bewit, exactly as sent.
     pub resource: Cow<'a, str>,
-    /// The value of the parameter.
     pub bewit: &'a str,
 }
 
@@ -65,7 +64,7 @@ pub struct Bewit {
 }
 
 impl Bewit {
-    /// Parses the parameter, in either alphabet of base64, with or without padding.
+    /// Accepts both alphabets of base64, with or without padding.
     pub fn parse(text: &str) -> Result<Self, BewitError> {
         let standard = text.bytes().any(|byte| matches!(byte, b'+' | b'/'));
         let engine = if standard { &EXT_STANDARD } else { &EXT_URL_SAFE };
@@ -87,8 +86,7 @@ impl Bewit {
         })
     }
 
-    /// True if the holder of this key signed this path and query, without the bewit, for this host
-    /// and port.
+    /// `resource` is the path and query without the bewit.
     #[must_use]
     pub fn signed_by(&self, key: &SigningKey, resource: &str, host: &str, port: u16) -> bool {
         let target = Target { method: METHOD, resource, host, port };
@@ -106,20 +104,18 @@ fn signed<'a>(target: &'a Target<'a>, exp: &'a str, ext: Option<&'a str>) -> Sig
     Signed { kind: Kind::Bewit, target, ts: exp, nonce: "", hash: None, ext, app: None, dlg: None }
 }
 
-/// A URL to sign.
 #[derive(Clone, Copy, Debug)]
 pub struct SignUrl<'a> {
     /// Path and query exactly as they will be sent.
     pub resource: &'a str,
     /// Without the port.
     pub host: &'a str,
-    /// The port that the request goes to.
     pub port: u16,
     /// Expiry in seconds since 1970.
     pub expires: i64,
 }
 
-/// Returns the value of the parameter `bewit`, which goes at the end of the query.
+/// Returns the value of the parameter, which goes at the end of the query.
 #[must_use]
 pub fn bewit(credentials: &Credentials, url: &SignUrl<'_>) -> String {
     let SignUrl { resource, host, port, expires } = *url;

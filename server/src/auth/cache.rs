@@ -1,7 +1,7 @@
 //! Clients cached for at most a second, so that a request costs no query.
 //!
-//! Concurrent requests of a client share one reading. A change or deletion of a client takes effect
-//! on every server within a second, without messages between them.
+//! Concurrent requests share one reading. A change takes effect on every server within a second,
+//! without messages between them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,9 +11,9 @@ use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
 use tokio::time::Instant;
 
-/// Maximal age of an entry, including entries of missing clients.
+/// Maximal age, including entries of missing clients.
 pub(super) const AGE_MAX: Duration = Duration::from_secs(1);
-/// Capacity: requests with invented client ids cannot fill the memory.
+/// Invented client ids cannot fill the memory.
 const ENTRIES_MAX: usize = 10_000;
 
 type Reading<T, E> = Shared<BoxFuture<'static, Result<Option<Arc<T>>, Arc<E>>>>;
@@ -39,8 +39,7 @@ impl<T: Send + Sync + 'static, E: Send + Sync + 'static> Cache<T, E> {
         Self { entries: Arc::default() }
     }
 
-    /// Returns the value, at most a second old. `read` reads it if necessary, and may use the
-    /// outdated value.
+    /// `read` may use the outdated value.
     pub(super) async fn get<F>(
         &self,
         name: &str,
@@ -50,7 +49,7 @@ impl<T: Send + Sync + 'static, E: Send + Sync + 'static> Cache<T, E> {
         F: Future<Output = Result<Option<T>, E>> + Send + 'static,
     {
         let reading = self.reading(name, read);
-        // The common case: a finished reading is returned without a pass through the scheduler.
+        // The common case: no pass through the scheduler.
         if let Some(done) = reading.peek() {
             return done.clone();
         }
@@ -81,7 +80,6 @@ impl<T: Send + Sync + 'static, E: Send + Sync + 'static> Cache<T, E> {
         reading
     }
 
-    /// Evicts one value.
     pub(super) fn invalidate(&self, name: &str) {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
     }
@@ -98,9 +96,8 @@ impl<T: Send + Sync + 'static, E: Send + Sync + 'static> Cache<T, E> {
     }
 }
 
-/// A request that waits for a reading. A failure is delivered to the requests waiting for it, and
-/// not cached. An abandoned reading must leave the cache too, where it would keep its database
-/// connection.
+/// A request that waits for a reading. Failures are not cached. An abandoned reading must leave the
+/// cache, where it would keep its database connection.
 struct Waiting<'a, T: Send + Sync + 'static, E: Send + Sync + 'static> {
     cache: &'a Cache<T, E>,
     name: &'a str,
@@ -131,7 +128,7 @@ mod tests {
             Self { reads: Arc::default(), cache: Cache::new() }
         }
 
-        /// Each reading yields once and returns its own number, mapped by `answer`.
+        /// Each reading yields once and returns its number, mapped by `answer`.
         async fn get(
             &self,
             name: &str,

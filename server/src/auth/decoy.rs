@@ -9,8 +9,8 @@ use super::Account;
 /// Not a valid client id.
 const ID: &str = "";
 
-/// Returns a disabled account with a random token. A claim checked against it is refused like one
-/// with a wrong token, after the same time.
+/// A disabled account with a random token. Claims against it are refused like a wrong token, after
+/// the same time.
 pub(super) fn decoy() -> Account {
     let client = ClientAccount {
         access_token: AccessToken::from_random(random()),
@@ -24,7 +24,6 @@ pub(super) fn decoy() -> Account {
 }
 
 impl Account {
-    /// True if the account stands for an unknown client.
     pub(super) fn is_decoy(&self) -> bool {
         self.client_id == ID
     }

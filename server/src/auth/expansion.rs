@@ -1,15 +1,14 @@
-//! A client's scopes expanded by roles, computed once per set of scopes and state of the roles; and
-//! the limit of role expansion while a request is checked.
+//! Caches a client's scopes expanded by roles, per set of scopes and state of the roles.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tenure_domain::roles::{GIVEN_MAX, Resolver, TooLarge};
 use tenure_domain::scopes::ScopeSet;
 
-/// Scopes including those from roles; shared by all requests of a client.
+/// Shared by all requests of a client.
 pub(super) type Expanded = Result<Arc<ScopeSet>, TooLarge>;
 
-/// Roles, and the limit in bytes of the scopes that they may add.
+/// Roles, and a limit of the bytes that they may add.
 #[derive(Clone, Copy)]
 pub(super) struct Roles<'a> {
     resolver: &'a Arc<Resolver>,
@@ -21,7 +20,6 @@ impl<'a> Roles<'a> {
         Self { resolver, given_max }
     }
 
-    /// Roles with the largest limit.
     pub(super) fn whole(resolver: &'a Arc<Resolver>) -> Self {
         Self::within(resolver, GIVEN_MAX)
     }
@@ -31,15 +29,14 @@ impl<'a> Roles<'a> {
     }
 }
 
-/// A client's own scopes, and their expansion by the roles of the last request.
+/// A client's own scopes, and their expansion by the last roles.
 pub(super) struct Expansion {
     own: Vec<String>,
     last: Mutex<Option<(Arc<Resolver>, Expanded)>>,
 }
 
 impl Expansion {
-    /// Returns the expansion of these scopes, reusing `before` if they have not changed: a client
-    /// is read every second, and need not be expanded each time.
+    /// Reuses `before` if the scopes have not changed, since a client is read every second.
     pub(super) fn of(own: Vec<String>, before: Option<&Arc<Self>>) -> Arc<Self> {
         match before {
             Some(before) if before.own == own => Arc::clone(before),
@@ -47,22 +44,20 @@ impl Expansion {
         }
     }
 
-    /// Returns the client's scopes by these roles.
     pub(super) fn by(&self, roles: Roles<'_>) -> Expanded {
         if let Some((by, scopes)) = &*self.last()
             && Arc::ptr_eq(by, roles.resolver)
         {
             return scopes.clone();
         }
-        // Expands without the lock, which other requests of the client need: it may take long.
-        // Concurrent calls compute the same result.
+        // Without the lock, since it may take long. Concurrent calls compute the same result.
         let scopes = roles.expand(self.own.iter().cloned()).map(Arc::new);
-        // Exceeding a temporary limit is not cached: a larger limit may succeed.
+        // Not cached: a larger limit may succeed.
         if scopes.is_err() && roles.given_max < GIVEN_MAX {
             return scopes;
         }
         let before = self.last().replace((Arc::clone(roles.resolver), scopes.clone()));
-        // Dropping may take long too, so the lock is released first.
+        // May take long too, hence after the lock is released.
         drop(before);
         scopes
     }

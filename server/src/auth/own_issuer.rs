@@ -1,5 +1,5 @@
-//! Temporary credentials issued by the server itself. They are made and checked in memory, with
-//! keys derived from the secret key, under a name that no client can have.
+//! Temporary credentials issued by the server itself, made and checked in memory with keys derived
+//! from the secret key.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use tenure_store::secrets::{Purpose, SecretKeys};
 
-/// One of the server's issuers; clones share the keys.
+/// Clones share the keys.
 #[derive(Clone)]
 pub(super) struct OwnIssuer {
     /// Contains `~`, which client ids cannot.
@@ -25,7 +25,6 @@ impl OwnIssuer {
         Self { name, keys: keys.signing_keys(purpose).into() }
     }
 
-    /// Issues credentials for the client id `client_id`, valid from `start` to `end`.
     pub(super) fn issue(
         &self,
         client_id: String,
@@ -49,8 +48,8 @@ impl OwnIssuer {
     }
 }
 
-/// Returns bytes for a seed, which is public and only has to differ each time. The generator of ids
-/// suffices and needs no system call per claim.
+/// A seed is public and only has to differ each time. The generator of ids needs no system call per
+/// claim.
 fn unique() -> [u8; SEED_BYTES] {
     let mut bytes = [0; SEED_BYTES];
     for piece in bytes.chunks_mut(size_of::<Uuid>()) {

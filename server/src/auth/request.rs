@@ -1,4 +1,4 @@
-//! Reads and checks a request's claim about its sender. Pure: the client's account is passed in.
+//! Reads and checks a request's claim about its sender. Pure.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -19,9 +19,9 @@ use tenure_domain::roles::assume_any;
 use tenure_domain::scopes::{ScopeSet, valid_pattern};
 use tenure_store::clients::CLIENT_ID_MAX;
 
-/// Largest difference between a signature's timestamp and real time.
+/// Between a signature's timestamp and real time.
 pub const TIMESTAMP_SKEW_SECONDS: u64 = 15 * 60;
-/// Prefix of the scope that an issuer needs to give temporary credentials an id.
+/// An issuer needs it to give temporary credentials an id.
 const NAMING_SCOPE: &str = "auth:create-client:";
 
 /// Both clocks, in milliseconds since 1970.
@@ -29,8 +29,7 @@ const NAMING_SCOPE: &str = "auth:create-client:";
 pub struct Now {
     /// Real time, by which clients date their signatures.
     pub real_ms: i64,
-    /// The server's clock, which dates the server's own certificates; in tests it can be ahead of
-    /// real time.
+    /// The server's clock, which dates its own certificates; in tests it can be ahead of real time.
     pub server_ms: i64,
 }
 
@@ -59,7 +58,7 @@ impl<'a> RequestParts<'a> {
         Target { method: self.method, resource: self.target, host, port }
     }
 
-    /// True if the request carries credentials; otherwise it needs no reading of the clock.
+    /// True if the request carries credentials.
     #[must_use]
     pub fn is_signed(&self) -> bool {
         self.authorization.is_some() || split_url(self.target).is_some()
@@ -77,15 +76,14 @@ impl<'a> RequestParts<'a> {
     }
 }
 
-/// The signed hash of a body, to be checked once the body has arrived.
+/// The signed hash of a body that has not arrived yet.
 pub struct SignedPayload<'a> {
     hash: Cow<'a, str>,
     content_type: Cow<'a, str>,
 }
 
 impl<'a> SignedPayload<'a> {
-    /// Returns the hash from the header `Authorization` of an authenticated request; none if the
-    /// signature does not cover the body.
+    /// Returns none if the signature does not cover the body.
     #[must_use]
     pub fn of(authorization: Option<&'a str>, content_type: Option<&'a str>) -> Option<Self> {
         let hash = Header::find_hash(authorization?)?.into();
@@ -104,14 +102,14 @@ impl<'a> SignedPayload<'a> {
     }
 }
 
-/// Returns the first value of an `X-Forwarded-…` header, which the proxy nearest to the client has
-/// set. Proxies behind it may have appended their own.
+/// Returns the value of the proxy nearest to the client. Proxies behind it may have appended their
+/// own.
 #[must_use]
 pub fn first_forwarded(values: &str) -> &str {
     values.split(',').next().unwrap_or_default().trim()
 }
 
-/// Splits a host, with the brackets of an IPv6 address, from its optional port.
+/// Keeps the brackets of an IPv6 address.
 fn split_host(host: &str) -> (&str, Option<u16>) {
     match host.rsplit_once(':') {
         Some((name, port)) if !port.ends_with(']') => (name, port.parse().ok()),
@@ -119,9 +117,8 @@ fn split_host(host: &str) -> (&str, Option<u16>) {
     }
 }
 
-/// Owner of the token or key that proves a claim.
+/// Owner of the proving token or key.
 pub(super) enum Issuer<'a> {
-    /// A client in the database.
     Client(&'a str),
     /// The server, for a claim.
     Tasks,
@@ -164,7 +161,6 @@ pub(super) enum Claim<'a> {
     Basic { client_id: String, token: AccessToken },
 }
 
-/// Proof, certificate and `authorizedScopes` of a proven claim.
 type Proven<'a> = (Box<Proof<'a>>, Box<Certificate>, Option<Vec<String>>);
 
 impl<'a> Claim<'a> {
@@ -233,7 +229,6 @@ impl<'a> Claim<'a> {
         }
     }
 
-    /// Checks a claim proven by the certificate of a task claim, which the server itself issued.
     pub(super) fn check_task(
         self,
         tasks: &TaskCredentials,
@@ -247,8 +242,8 @@ impl<'a> Claim<'a> {
         principal(&proof, scopes, expires_ms, authorized_scopes, roles)
     }
 
-    /// Checks a claim of a registered worker. A removed or expired worker may still ask whether it
-    /// should stop, and nothing else: a machine removed by mistake then learns of it.
+    /// A removed or expired worker may only ask whether it should stop: a machine removed by
+    /// mistake then learns of it.
     pub(super) fn check_worker(
         self,
         workers: &WorkerCredentials,
@@ -275,10 +270,9 @@ impl<'a> Claim<'a> {
         }
     }
 
-    /// Checks a certificate of one of the server's own issuers, and the signature made with it.
-    /// Only the server's clock is compared, and only with the end: the server dated the
-    /// certificate. If the database's clock is set back, a claim and its credentials stay valid
-    /// until their end by that clock.
+    /// Checks a certificate of one of the server's own issuers. Only the server's clock and only
+    /// the end matter, since the server dated the certificate. If the database's clock is set back,
+    /// a claim and its credentials stay valid until their end by that clock.
     fn check_own(self, issuer: &OwnIssuer, request: &RequestParts<'_>, now: Now) -> Result<Proven<'a>, AuthFailure> {
         let Self::Hawk { proof, certificate: Some(certificate), authorized_scopes } = self else {
             return Err(CertificateError::Issuer.into());
@@ -289,8 +283,7 @@ impl<'a> Claim<'a> {
         Ok((proof, certificate, authorized_scopes))
     }
 
-    /// Checks the token of HTTP Basic against the account's; a signature is checked with the
-    /// request.
+    /// Checks the token of HTTP Basic; signatures are checked with the request.
     pub(super) fn check_token(&self, account: &Account) -> Result<(), AuthFailure> {
         let Self::Basic { token, .. } = self else { return Ok(()) };
         let fits = *token == account.token;
@@ -301,9 +294,8 @@ impl<'a> Claim<'a> {
         }
     }
 
-    /// Checks a claim proven by this client's token. Nothing about the client is revealed before
-    /// the proof: only holders of its token, or of credentials made with it, learn that it is
-    /// disabled or expired, or which scopes it can lend.
+    /// Checks a claim by this client's token. Only after the proof may the caller learn that the
+    /// client is disabled or expired, or which scopes it can lend.
     pub(super) fn check(
         self,
         account: &Account,
@@ -350,7 +342,7 @@ fn read_basic(encoded: &str) -> Option<Claim<'static>> {
 
 /// Checks that an issuer has the scopes that it lends, and may give the name.
 fn check_lent(certificate: &Certificate, client_id: &str, issuer_scopes: &ScopeSet) -> Result<(), AuthFailure> {
-    // The id is stored with the sender's actions, and may be a part of a key.
+    // Stored with the sender's actions, and may be a part of a key.
     if certificate.is_named() && client_id.len() > CLIENT_ID_MAX {
         return Err(AuthFailure::LongName);
     }
@@ -410,7 +402,7 @@ fn check_signature(
     }
 }
 
-/// Checks a signed URL. The signer dated its end, so real time is compared.
+/// The signer dated the end, so real time is compared.
 fn check_url(
     bewit: &Bewit,
     resource: &str,
@@ -429,7 +421,6 @@ fn check_url(
     Ok(())
 }
 
-/// Describes the parts that a proxy may have changed, for its operator.
 fn describe(target: &Target<'_>) -> String {
     let shown = target
         .resource

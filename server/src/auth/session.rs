@@ -1,11 +1,9 @@
 //! Sessions of the web interface. A visitor who proves a client's access token gets a ticket, and
-//! acts as that client until the ticket expires.
+//! acts as that client until it expires.
 //!
-//! A ticket is signed and not stored: every server accepts it.
-//! It names the client and is bound to the client's token.
-//! If the client is deleted, disabled or expired, or its token is reset, the session ends within a
-//! second, when the cache reads the client again.
-//! The client's scopes are looked up for each request.
+//! A ticket is signed and not stored: every server accepts it. It is bound to the client and its
+//! token. If the client is deleted, disabled or expired, or its token is reset, the session ends
+//! within a second, when the cache reads the client again.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
@@ -16,7 +14,7 @@ use super::{AuthError, Authenticator, Now, Principal, RequestParts};
 use tenure_store::secrets::{Purpose, SecretKeys, random};
 
 pub const SESSION_LIFETIME: Duration = Duration::from_hours(12);
-/// Maximal length of a ticket, in bytes; a client id of 255 characters makes one of about 500.
+/// In bytes; a client id of 255 characters makes a ticket of about 500.
 const TICKET_MAX: usize = 1_024;
 
 #[derive(Clone)]
@@ -24,11 +22,10 @@ pub struct Session {
     pub principal: Principal,
     /// The value of the cookie.
     pub ticket: String,
-    /// The token that forms of this session must send, against cross-site request forgery.
+    /// Sent by the session's forms, against cross-site request forgery.
     pub form_token: Tag,
 }
 
-/// Makes and checks tickets.
 pub(super) struct Tickets {
     /// The first one signs, all verify; never empty.
     keys: Vec<SigningKey>,
@@ -49,7 +46,7 @@ impl Tickets {
         format!("{signed}.{}", signature.as_str())
     }
 
-    /// Reads a ticket if one of the server's keys signed it and it has not expired.
+    /// Returns none unless one of the keys signed the ticket and it is valid.
     fn read<'a>(&'a self, ticket: &'a str, now_ms: i64) -> Option<Ticket<'a>> {
         let (signed, signature) = ticket.rsplit_once('.').filter(|_| ticket.len() <= TICKET_MAX)?;
         let key = self.keys.iter().find(|key| key.sign(signed).matches(signature))?;
@@ -67,7 +64,7 @@ struct Ticket<'a> {
     key: &'a SigningKey,
 }
 
-/// Binds a ticket to a token without revealing the token.
+/// Does not reveal the token.
 fn bound_to(key: &SigningKey, client_id: &str, token: &AccessToken) -> Tag {
     key.sign(&format!("token of {client_id}\n{}", token.expose()))
 }
@@ -77,7 +74,7 @@ fn form_token(key: &SigningKey, ticket: &str) -> Tag {
 }
 
 impl Authenticator {
-    /// Starts a session for a visitor with a client's access token, under the rules of HTTP Basic.
+    /// Under the rules of HTTP Basic.
     pub async fn log_in(&self, client_id: &str, token: &str, now: Now) -> Result<Session, AuthError> {
         let principal = self.authenticate_basic(client_id, token, now).await?;
         // As in the header, a colon in the typed token belongs to the id.
@@ -88,8 +85,7 @@ impl Authenticator {
         Ok(Session { principal, ticket, form_token })
     }
 
-    /// Returns the session of a ticket; none if the ticket is not ours or has expired, or its
-    /// client may no longer log in.
+    /// Returns none if the ticket is invalid or its client may no longer log in.
     pub async fn resume(&self, ticket: &str, now: Now) -> Result<Option<Session>, AuthError> {
         let Some(read) = self.tickets.read(ticket, now.server_ms) else { return Ok(None) };
         let account = match self.account(&read.client_id).await {

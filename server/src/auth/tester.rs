@@ -1,4 +1,4 @@
-//! The client of the operations that test how clients sign.
+//! The client for tests of signatures.
 
 use std::sync::Arc;
 
@@ -11,7 +11,8 @@ use super::expansion::Roles;
 use super::request::{Claim, Issuer};
 use super::{Account, AuthFailure, Now, Principal, RequestParts, anonymous, task_credentials, worker_credentials};
 
-/// A client without a row, for requests that test how clients sign; the test gives its scopes.
+/// The client of the operations that test how clients sign. It has no row; the test gives its
+/// scopes.
 pub struct Tester(Account);
 
 impl Tester {
@@ -26,7 +27,7 @@ impl Tester {
         Self(Account::new(Self::CLIENT_ID, client))
     }
 
-    /// Returns the sender of a request. The tester is the only client, and no roles exist.
+    /// The tester is the only client, and no roles exist.
     pub fn authenticate(&self, request: &RequestParts<'_>, now: Now) -> Result<Principal, AuthFailure> {
         let roles = Arc::new(Resolver::default());
         let Some(claim) = Claim::read(request)? else { return Ok(anonymous(&roles)) };

@@ -91,7 +91,7 @@ fn request(authorization: &str) -> RequestParts<'_> {
     }
 }
 
-/// Acts as the authenticator does, with this account in place of the database.
+/// Acts as the authenticator, with this account in place of the database.
 fn check(account: &Account, request: &RequestParts<'_>, now: Now) -> Result<Principal, AuthFailure> {
     let anonymous = RoleScopes { role_id: "anonymous".to_owned(), scopes: strings(&["queue:status:*"]) };
     check_with(&Arc::new(Resolver::new([anonymous])), account, request, now)
@@ -136,7 +136,7 @@ fn forbidden_names_caller_missing_and_required_scopes() {
     let principal = check(&account(&["a:*"]), &request(&sign(&permanent())), NOW).unwrap();
     let error = principal.authorize(&Expression::all_of(["a:1", "b"])).unwrap_err();
     assert_eq!(error.to_string(), "the client \"ci\" lacks the scopes for this: missing b; required all of [a:1, b]");
-    // If the client has none of the scopes, the message prints the expression once.
+    // Without any of the scopes, the message prints the expression once.
     let error = principal.authorize(&Expression::any_of(["b", "c"])).unwrap_err();
     assert_eq!(error.to_string(), "the client \"ci\" lacks the scopes for this: missing any of [b, c]");
     let anonymous = Principal { client_id: None, ..principal };
@@ -347,7 +347,6 @@ fn unknown_client_is_refused_like_wrong_token() {
     }
     let refused = check(&decoy(), &request(&sign(&permanent())), NOW).unwrap_err();
     assert!(matches!(refused, AuthFailure::Mac(_)), "{refused}");
-    // No caller knows the decoy's token, which would not help anyway.
     assert_ne!(decoy().token.expose(), decoy().token.expose());
     assert!(decoy().disabled);
 }

@@ -1,6 +1,4 @@
-//! Credentials that a worker gets when it registers.
-//!
-//! They are temporary credentials whose issuer is the server itself, as those of claims are, but
+//! Credentials of registered workers. They are temporary credentials issued by the server itself,
 //! valid for days. So each use checks the state of the worker, cached for at most a second:
 //! removing a worker revokes its credentials.
 
@@ -15,19 +13,18 @@ use tenure_store::worker_manager::FoundAccount;
 /// Contains `~`, which client ids cannot.
 pub(super) const ISSUER: &str = "tenure~worker-credentials";
 
-/// A registered worker, as authentication needs it.
 pub(super) struct WorkerAccount {
     pub(super) name: WorkerName,
     pub(super) found: FoundAccount,
 }
 
 impl WorkerAccount {
-    /// True if the certificate is this worker's, not that of an earlier worker with the same name.
+    /// False for the certificate of an earlier worker with the same name.
     pub(super) fn has_got(&self, certificate: &Certificate) -> bool {
         certificate.start_ms() >= self.found.created.timestamp_millis()
     }
 
-    /// Returns the scopes that the worker still has, of those it was issued.
+    /// Returns the remaining scopes.
     pub(super) fn scopes(&self, got: Vec<String>) -> Vec<String> {
         match self.found.standing {
             Standing::Running => got,
@@ -36,18 +33,16 @@ impl WorkerAccount {
     }
 }
 
-/// Makes and checks the credentials of workers; clones share the keys.
+/// Clones share the keys.
 #[derive(Clone)]
 pub struct WorkerCredentials(OwnIssuer);
 
 impl WorkerCredentials {
-    /// Derives the issuer from the secret keys.
     #[must_use]
     pub fn new(keys: &SecretKeys) -> Self {
         Self(OwnIssuer::new(ISSUER, keys, Purpose::WorkerCredentials))
     }
 
-    /// Issues credentials for a worker, valid from `start` to `end`.
     #[must_use]
     pub fn issue(&self, worker: &WorkerName, start: DateTime<Utc>, end: DateTime<Utc>) -> Credentials {
         self.0.issue(worker.client_id(), worker.scopes(), start, end)
