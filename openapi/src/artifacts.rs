@@ -16,7 +16,7 @@ pub const MESSAGE_MAX: usize = 4096;
 /// Larger numbers are not exact integers in JavaScript.
 pub const CONTENT_LENGTH_MAX: u64 = (1 << 53) - 1;
 
-/// Defines a type with the values that `storageType` can have in some body.
+/// Defines a type with some values of `storageType`.
 macro_rules! tag {
     ($(#[doc = $doc:literal])* $name:ident { $($variant:ident $word:literal),+ }) => {
         $(#[doc = $doc])*
@@ -56,7 +56,7 @@ tag!(
     UrlTag { S3 "s3", Reference "reference" }
 );
 
-/// The field that selects the type of a createArtifact body.
+/// Selects the type of a createArtifact body.
 #[derive(Deserialize, Debug)]
 #[serde(rename_all = "camelCase")]
 pub struct CreateArtifactKind {
@@ -67,15 +67,10 @@ pub struct CreateArtifactKind {
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(untagged)]
 pub enum CreateArtifactRequest {
-    /// Bytes that are uploaded to a signed URL.
     S3(CreateS3Artifact),
-    /// An object of the object service.
     Object(CreateObjectArtifact),
-    /// A URL elsewhere.
     Reference(CreateReferenceArtifact),
-    /// Another artifact of the same run.
     Link(CreateLinkArtifact),
-    /// The reason why it does not exist.
     Error(CreateErrorArtifact),
 }
 
@@ -83,9 +78,8 @@ pub enum CreateArtifactRequest {
 #[derive(Serialize, Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CreateS3Artifact {
-    /// `s3`.
     pub storage_type: S3Tag,
-    /// When it expires; not after its task.
+    /// Not after its task.
     pub expires: Timestamp,
     /// The `Content-Type` of the upload and of downloads.
     pub content_type: ContentType,
@@ -99,11 +93,9 @@ pub struct CreateS3Artifact {
 #[derive(Serialize, Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CreateObjectArtifact {
-    /// `object`.
     pub storage_type: ObjectTag,
-    /// When it expires; not after its task.
+    /// Not after its task.
     pub expires: Timestamp,
-    /// The media type.
     pub content_type: ContentType,
     /// Length in bytes.
     #[serde(default, deserialize_with = "present_whole", skip_serializing_if = "Option::is_none")]
@@ -115,9 +107,8 @@ pub struct CreateObjectArtifact {
 #[derive(Serialize, Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CreateReferenceArtifact {
-    /// `reference`.
     pub storage_type: ReferenceTag,
-    /// When it expires; not after its task.
+    /// Not after its task.
     pub expires: Timestamp,
     pub url: ReferenceUrl,
     /// The expected media type.
@@ -128,9 +119,8 @@ pub struct CreateReferenceArtifact {
 #[derive(Serialize, Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CreateLinkArtifact {
-    /// `link`.
     pub storage_type: LinkTag,
-    /// When it expires; not after its task.
+    /// Not after its task.
     pub expires: Timestamp,
     /// The target, which may be created later.
     pub artifact: ArtifactName,
@@ -143,13 +133,10 @@ pub struct CreateLinkArtifact {
 #[derive(Serialize, Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CreateErrorArtifact {
-    /// `error`.
     pub storage_type: ErrorTag,
-    /// When it expires; not after its task.
+    /// Not after its task.
     pub expires: Timestamp,
-    /// For programs.
     pub reason: ArtifactErrorReason,
-    /// For people.
     #[schema(max_length = 4_096, pattern = r"^[^\u0000]*$")]
     pub message: String,
 }
@@ -158,11 +145,8 @@ pub struct CreateErrorArtifact {
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(untagged)]
 pub enum CreatedArtifact<'a> {
-    /// Upload to a URL.
     S3(CreatedS3Artifact<'a>),
-    /// Upload to the object service.
     Object(CreatedObjectArtifact<'a>),
-    /// Nothing to upload.
     Plain(CreatedPlainArtifact),
 }
 
@@ -170,7 +154,6 @@ pub enum CreatedArtifact<'a> {
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CreatedS3Artifact<'a> {
-    /// `s3`.
     pub storage_type: S3Tag,
     /// Where to PUT the bytes, with this `Content-Type` and without credentials.
     pub put_url: String,
@@ -184,9 +167,7 @@ pub struct CreatedS3Artifact<'a> {
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CreatedObjectArtifact<'a> {
-    /// `object`.
     pub storage_type: ObjectTag,
-    /// The name of the object.
     pub name: String,
     /// The project of the task, for createUpload.
     #[schema(value_type = ProjectId)]
@@ -207,7 +188,6 @@ pub struct CreatedPlainArtifact {
     pub storage_type: PlainTag,
 }
 
-/// The body of finishArtifact.
 #[derive(Serialize, Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FinishArtifactRequest {
@@ -262,9 +242,7 @@ pub struct ArtifactRedirect<'a> {
 /// The response for an artifact of type `error`.
 #[derive(Serialize, Debug, ToSchema)]
 pub struct ArtifactError<'a> {
-    /// For programs.
     pub reason: ArtifactErrorReason,
-    /// For people.
     pub message: &'a str,
 }
 
@@ -272,11 +250,8 @@ pub struct ArtifactError<'a> {
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(untagged)]
 pub enum ArtifactContent<'a> {
-    /// At a URL.
     Url(ArtifactAtUrl),
-    /// In the object service.
     Object(ArtifactInService),
-    /// It does not exist.
     Error(ArtifactMissing<'a>),
 }
 
@@ -284,7 +259,6 @@ pub enum ArtifactContent<'a> {
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ArtifactAtUrl {
-    /// `s3` or `reference`.
     pub storage_type: UrlTag,
     pub url: String,
 }
@@ -293,9 +267,7 @@ pub struct ArtifactAtUrl {
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ArtifactInService {
-    /// `object`.
     pub storage_type: ObjectTag,
-    /// The object.
     pub name: String,
     /// Valid only to read this object.
     pub credentials: Credentials,
@@ -305,10 +277,7 @@ pub struct ArtifactInService {
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ArtifactMissing<'a> {
-    /// `error`.
     pub storage_type: ErrorTag,
-    /// For programs.
     pub reason: ArtifactErrorReason,
-    /// For people.
     pub message: &'a str,
 }

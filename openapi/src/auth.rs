@@ -13,9 +13,8 @@ use crate::whole::whole;
 #[derive(Deserialize, Debug, Clone, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ClientRequest {
-    /// When the client expires.
+    /// The client is refused from then on.
     pub expires: Timestamp,
-    /// For people.
     #[schema(value_type = Description)]
     pub description: String,
     /// Scopes before expansion. If absent: none for a new client, unchanged for an existing one.
@@ -27,14 +26,12 @@ pub struct ClientRequest {
     pub delete_on_expiration: bool,
 }
 
-/// A client.
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Client<'a> {
     pub client_id: &'a str,
-    /// For people.
     pub description: &'a str,
-    /// When the client expires.
+    /// The client is refused from then on.
     pub expires: Timestamp,
     pub created: Timestamp,
     pub last_modified: Timestamp,
@@ -59,7 +56,6 @@ pub struct Client<'a> {
 #[derive(Deserialize, Debug, Clone, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RoleRequest {
-    /// For people.
     #[schema(value_type = Description)]
     pub description: String,
     /// Scopes before expansion.
@@ -67,14 +63,12 @@ pub struct RoleRequest {
     pub scopes: Vec<String>,
 }
 
-/// A role.
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Role<'a> {
     pub role_id: &'a str,
     /// Scopes before expansion.
     pub scopes: &'a [String],
-    /// For people.
     pub description: &'a str,
     pub created: Timestamp,
     pub last_modified: Timestamp,
@@ -95,7 +89,6 @@ pub struct Scopes {
 #[derive(Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AuthenticateHawkRequest {
-    /// The HTTP method.
     pub method: String,
     /// Path and query exactly as received.
     pub resource: String,
@@ -117,7 +110,6 @@ pub struct AuthenticateHawkRequest {
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(tag = "status", rename_all = "kebab-case", rename_all_fields = "camelCase")]
 pub enum Authentication<'a> {
-    /// The sender is authenticated.
     AuthSuccess {
         /// Always `hawk`.
         scheme: &'a str,
@@ -130,9 +122,7 @@ pub enum Authentication<'a> {
         #[serde(skip_serializing_if = "Option::is_none")]
         hash: Option<&'a str>,
     },
-    /// The sender is not authenticated.
     AuthFailed {
-        /// The reason.
         message: String,
     },
     /// The request has no credentials.
@@ -141,12 +131,11 @@ pub enum Authentication<'a> {
         scheme: &'a str,
         /// Scopes of anonymous callers.
         scopes: Vec<&'a str>,
-        /// How long this answer may be relied on.
+        /// End of this answer's validity.
         expires: Timestamp,
     },
 }
 
-/// The body of testAuthenticate.
 #[derive(Deserialize, Debug, Default, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TestAuthenticateRequest {
@@ -160,13 +149,11 @@ pub struct TestAuthenticateRequest {
     pub required_scopes: Vec<String>,
 }
 
-/// The answer to testAuthenticate and testAuthenticateGet.
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TestAuthenticateResponse<'a> {
     /// The sender.
     pub client_id: &'a str,
-    /// Scopes of the sender.
     pub scopes: Vec<&'a str>,
 }
 

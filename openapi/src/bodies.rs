@@ -114,7 +114,6 @@ pub struct TaskDefinition<'a> {
     pub provisioner_id: &'a str,
     /// The second half of the queue's id.
     pub worker_type: &'a str,
-    /// The queue.
     pub task_queue_id: &'a TaskQueueId,
     /// The owner of the group.
     pub scheduler_id: &'a SchedulerId,
@@ -151,7 +150,6 @@ pub struct TaskDefinition<'a> {
     pub extra: &'a RawValue,
 }
 
-/// A run of a task.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Run {
@@ -180,7 +178,6 @@ pub struct Run {
     pub resolved: Option<Timestamp>,
 }
 
-/// The status of a task.
 #[derive(Deserialize, Debug, Clone, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
@@ -207,7 +204,6 @@ struct StatusOnWire<'a> {
     provisioner_id: &'a str,
     /// The second half of the queue's id.
     worker_type: &'a str,
-    /// The queue.
     task_queue_id: &'a TaskQueueId,
     /// The owner of the group.
     scheduler_id: &'a str,
@@ -261,48 +257,39 @@ impl ToSchema for Status {
     }
 }
 
-/// The body of claimWork.
 #[derive(Serialize, Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ClaimWorkRequest {
-    /// The claiming worker.
     pub worker_group: WorkerGroup,
-    /// See `workerGroup`.
     pub worker_id: WorkerId,
     /// Maximum number of tasks, 1 to 32.
     #[serde(default = "one", deserialize_with = "whole")]
     #[schema(minimum = 1, maximum = 32)]
     pub tasks: u16,
-    /// The worker's session, if any: the claims end with it at the latest. Tenure only.
+    /// The worker's session: the claims end with it at the latest. Tenure only.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
 }
 
-/// The body of claimTask.
 #[derive(Serialize, Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ClaimTaskRequest {
-    /// The claiming worker.
     pub worker_group: WorkerGroup,
-    /// See `workerGroup`.
     pub worker_id: WorkerId,
-    /// The worker's session, if any: the claims end with it at the latest. Tenure only.
+    /// The worker's session: the claims end with it at the latest. Tenure only.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
 }
 
-/// The body of changeTaskPriority and changeTaskGroupPriority.
 #[derive(Serialize, Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ChangePriorityRequest {
     pub new_priority: Priority,
 }
 
-/// The body of reportException.
 #[derive(Serialize, Deserialize, Debug, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReportExceptionRequest {
-    /// Why the run ended.
     pub reason: ExceptionReason,
     /// Delay of the next run in seconds; only with `intermittent-task`. Default: the `retryDelay`
     /// of the task or its queue.
@@ -316,16 +303,14 @@ pub struct ReportExceptionRequest {
     pub retry_after: Option<i64>,
 }
 
-/// A claim, in the answers of claimWork, claimTask and reclaimTask.
+/// A claim.
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Claim<'a> {
     pub status: &'a Status,
     /// The claimed run; with the task's id, the fencing token.
     pub run_id: RunId,
-    /// The worker.
     pub worker_group: &'a str,
-    /// See `workerGroup`.
     pub worker_id: &'a str,
     /// When the claim expires unless renewed.
     pub taken_until: Timestamp,
@@ -340,10 +325,9 @@ pub struct Claim<'a> {
 /// Number of tasks per claimWork.
 pub const CLAIM_TASKS: std::ops::RangeInclusive<u16> = 1..=32;
 
-/// Maximum number of queues per taskQueueCountsBatch.
+/// Queues per taskQueueCountsBatch.
 pub const COUNTS_BATCH_MAX: usize = 1000;
 
-/// The body of taskQueueCountsBatch.
 #[derive(Serialize, Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CountsBatchRequest {
@@ -351,7 +335,7 @@ pub struct CountsBatchRequest {
     pub task_queue_ids: Vec<TaskQueueId>,
 }
 
-/// Maximum number of tasks per call of tasks or statuses; the next page repeats the same ids.
+/// Tasks per call of tasks or statuses; the next page repeats the same ids.
 pub const TASK_IDS_MAX: usize = 20_000;
 
 /// The body of tasks and statuses.

@@ -10,22 +10,19 @@ use crate::ids::{ContentType, ProjectId, Sha256Hex, Sha512Hex, SlugId};
 use crate::structure::{object, present, present_object};
 use crate::whole::whole;
 
-/// Maximum of bytes in createUpload itself.
+/// Maximum bytes in createUpload.
 pub const DATA_INLINE_MAX: usize = 8192;
 
 /// Digests of an object.
 #[derive(Serialize, Deserialize, Debug, Clone, Default, PartialEq, Eq, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ObjectHashes {
-    /// SHA-256, in hexadecimal.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub sha256: Option<Sha256Hex>,
-    /// SHA-512, in hexadecimal.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub sha512: Option<Sha512Hex>,
 }
 
-/// The body of createUpload.
 #[derive(Serialize, Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CreateUploadRequest {
@@ -43,7 +40,6 @@ pub struct CreateUploadRequest {
     pub proposed_upload_methods: ProposedUploadMethods,
 }
 
-/// Upload methods.
 #[derive(Serialize, Deserialize, Debug, Default, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ProposedUploadMethods {
@@ -59,7 +55,6 @@ pub struct ProposedUploadMethods {
 #[derive(Serialize, Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DataInline {
-    /// Their media type.
     pub content_type: ContentType,
     /// Up to 8,192 bytes in base64.
     #[schema(pattern = "^([A-Za-z0-9+/]{4}){0,2730}([A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$")]
@@ -70,7 +65,6 @@ pub struct DataInline {
 #[derive(Serialize, Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PutUrl {
-    /// Their media type.
     pub content_type: ContentType,
     /// Number of bytes.
     #[serde(deserialize_with = "whole")]
@@ -78,7 +72,6 @@ pub struct PutUrl {
     pub content_length: u64,
 }
 
-/// The answer of createUpload.
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Upload)]
@@ -100,12 +93,10 @@ pub struct UploadMethod {
     /// The bytes came with the request; nothing remains to send.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data_inline: Option<bool>,
-    /// Where to send the bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub put_url: Option<UploadUrl>,
 }
 
-/// Where to upload.
 #[derive(Serialize, Debug, ToSchema)]
 pub struct UploadUrl {
     /// Where to PUT the bytes.
@@ -116,7 +107,6 @@ pub struct UploadUrl {
     pub headers: BTreeMap<&'static str, String>,
 }
 
-/// The body of finishUpload.
 #[derive(Serialize, Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FinishUploadRequest {
@@ -129,7 +119,6 @@ pub struct FinishUploadRequest {
     pub hashes: Option<ObjectHashes>,
 }
 
-/// The body of startDownload.
 #[derive(Serialize, Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct StartDownloadRequest {
@@ -138,7 +127,6 @@ pub struct StartDownloadRequest {
     pub accept_download_methods: AcceptDownloadMethods,
 }
 
-/// Download methods.
 #[derive(Serialize, Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[derive(Default)]
@@ -151,7 +139,6 @@ pub struct AcceptDownloadMethods {
     pub get_url: bool,
 }
 
-/// The answer of startDownload.
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(tag = "method", rename_all = "camelCase")]
 pub enum Download {
@@ -162,7 +149,6 @@ pub enum Download {
         url: String,
         /// When the URL expires.
         expires: Timestamp,
-        /// Digests of the bytes.
         hashes: ObjectHashes,
     },
 }
@@ -171,11 +157,9 @@ pub enum Download {
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectMetadata<'a> {
-    /// The owner.
     #[schema(value_type = ProjectId)]
     pub project_id: &'a str,
     pub expires: Timestamp,
-    /// Digests of its bytes.
     pub hashes: ObjectHashes,
     /// Number of stored bytes.
     pub size: i64,

@@ -212,8 +212,7 @@ pub struct PolicyOfQueue {
     pub updated: Timestamp,
     /// The client that made it.
     pub client_id: String,
-    /// Upper bound of existing runs that are still treated by an earlier policy; 0 once all follow
-    /// it.
+    /// Existing runs that may still follow an earlier policy; 0 once all follow this one.
     pub refiling: i64,
 }
 
@@ -277,13 +276,13 @@ pub struct QueueNow {
     pub claimed: i64,
     /// Pending runs that no worker can claim before a certain time.
     pub delayed: i64,
-    /// Pending runs in a queue with limits that are neither delayed nor assigned, whether or not
-    /// the limits let them start now.
+    /// Pending runs in a queue with limits, neither delayed nor assigned, whether or not the limits
+    /// let them start.
     pub waiting: i64,
-    /// Pending runs assigned to sessions that have not accepted them yet.
+    /// Runs assigned to sessions that have not accepted them yet.
     pub assigned: i64,
-    /// Pending runs in a queue without limits that nothing but a pause holds back. 0 in a queue
-    /// with limits, unless the limits were set just now.
+    /// Pending runs in a queue without limits that only a pause holds back. 0 in a queue with
+    /// limits, unless these were set just now.
     pub ready: i64,
     /// Runs that would start now with enough workers; 0 while the queue is paused.
     pub runnable: i64,
@@ -295,7 +294,6 @@ pub struct QueueNow {
     pub policy_version: Option<i64>,
 }
 
-/// The pause of a queue.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 pub struct PauseOfQueue {
     pub since: Timestamp,
@@ -308,7 +306,6 @@ pub struct PauseOfQueue {
     pub until: Option<Timestamp>,
 }
 
-/// The counts of a queue.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, Default, ToSchema)]
 pub struct QueueCounts {
     /// Pending runs, without delayed ones.
@@ -317,13 +314,13 @@ pub struct QueueCounts {
     pub claimed: i64,
     /// Pending runs that no worker can claim before a certain time.
     pub delayed: i64,
-    /// Pending runs in a queue with limits that are neither delayed nor assigned, whether or not
-    /// the limits let them start now.
+    /// Pending runs in a queue with limits, neither delayed nor assigned, whether or not the limits
+    /// let them start.
     pub waiting: i64,
-    /// Pending runs assigned to sessions that have not accepted them yet.
+    /// Runs assigned to sessions that have not accepted them yet.
     pub assigned: i64,
-    /// Pending runs in a queue without limits that nothing but a pause holds back. 0 in a queue
-    /// with limits, unless the limits were set just now.
+    /// Pending runs in a queue without limits that only a pause holds back. 0 in a queue with
+    /// limits, unless these were set just now.
     pub ready: i64,
     /// Runs that would start now with enough workers; 0 while the queue is paused.
     pub runnable: i64,
@@ -352,14 +349,14 @@ impl Visitor<'_> for Seconds {
     }
 }
 
-/// Parses a whole number of any size: one too large for the type is outside every range anyway.
+/// Parses a whole number of any size: one too large for the type is outside every range.
 fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
     // `deserialize_f64` accepts any number. Otherwise serde_json passes numbers as maps, to
     // preserve all digits.
     deserializer.deserialize_f64(Seconds)
 }
 
-/// Parses a field that may be absent but not null.
+/// For optional fields: absent but not null.
 pub(crate) fn present_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
     seconds(deserializer).map(Some)
 }

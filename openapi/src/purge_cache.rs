@@ -3,7 +3,6 @@
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-/// The body of purgeCache.
 #[derive(Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PurgeCacheRequest {

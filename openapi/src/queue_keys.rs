@@ -48,7 +48,6 @@ pub struct QueueKey {
     pub weight: Option<f64>,
 }
 
-/// A page of the keys of a queue.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct QueueKeys {

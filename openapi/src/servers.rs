@@ -12,7 +12,6 @@ pub struct Servers {
     pub servers: Vec<ListedServer>,
 }
 
-/// A server.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ListedServer {

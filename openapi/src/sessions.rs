@@ -21,9 +21,7 @@ use crate::structure::present;
 pub struct StartSessionRequest {
     /// The queue whose tasks it takes.
     pub task_queue_id: TaskQueueId,
-    /// The worker.
     pub worker_group: WorkerGroup,
-    /// See `workerGroup`.
     pub worker_id: WorkerId,
     /// Lifetime after a renewal, in seconds. Default 120.
     #[serde(default, deserialize_with = "present_seconds", skip_serializing_if = "Option::is_none")]
@@ -48,7 +46,6 @@ pub struct StartSessionRequest {
     pub policy_version: Option<i64>,
 }
 
-/// A started session.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionStarted {
@@ -80,7 +77,6 @@ pub struct RenewSessionRequest {
     pub frozen: Option<bool>,
 }
 
-/// A renewed session.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionRenewed {
@@ -89,7 +85,6 @@ pub struct SessionRenewed {
     pub server_time: Timestamp,
 }
 
-/// The inbox of a session.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Inbox {
@@ -102,7 +97,6 @@ pub struct Inbox {
     pub items: Vec<InboxItem>,
 }
 
-/// An item of an inbox.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 pub struct InboxItem {
     /// Grows within the session.
@@ -138,7 +132,6 @@ pub enum InboxEvent {
     RunEnded {
         task_id: TaskId,
         run_id: RunId,
-        /// How it ended.
         state: RunState,
         reason_resolved: ReasonResolved,
         /// The cause, where `reasonResolved` does not tell it.
@@ -178,7 +171,6 @@ pub enum InboxEvent {
     },
 }
 
-/// A session that its worker ended.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionReturned {
@@ -186,7 +178,6 @@ pub struct SessionReturned {
     pub returned: i64,
 }
 
-/// A session.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Session {
@@ -195,9 +186,7 @@ pub struct Session {
     pub epoch: i64,
     /// The queue whose tasks its worker takes.
     pub task_queue_id: TaskQueueId,
-    /// The worker.
     pub worker_group: WorkerGroup,
-    /// See `workerGroup`.
     pub worker_id: WorkerId,
     /// Lifetime after a renewal, in seconds.
     pub ttl: i64,
@@ -229,13 +218,10 @@ pub struct QueueWorkers {
     pub workers: Vec<QueueWorker>,
 }
 
-/// A live session of a queue.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct QueueWorker {
-    /// The worker.
     pub worker_group: WorkerGroup,
-    /// See `workerGroup`.
     pub worker_id: WorkerId,
     pub session_id: SessionId,
     /// Claimed runs.
@@ -265,6 +251,5 @@ pub struct CommandRequest {
 /// A command in the inbox of a session.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, ToSchema)]
 pub struct CommandSent {
-    /// The item's id.
     pub id: i64,
 }

@@ -20,7 +20,6 @@ macro_rules! words {
                 match self { $(Self::$variant => $word),+ }
             }
 
-            /// The number that the database stores.
             #[must_use]
             pub fn code(self) -> i16 {
                 match self { $(Self::$variant => $code),+ }
@@ -88,15 +87,10 @@ words! {
 words! {
     /// The state of one run.
     RunState {
-        /// Waits for a worker.
         Pending = 1 "pending",
-        /// A worker has claimed it.
         Running = 2 "running",
-        /// Reported as a success.
         Completed = 3 "completed",
-        /// Reported as a failure of the task itself.
         Failed = 4 "failed",
-        /// Ended for a reason outside the task.
         Exception = 5 "exception",
     }
 }
@@ -104,13 +98,11 @@ words! {
 words! {
     /// Why a run was created.
     ReasonCreated {
-        /// The task became ready to run.
         Scheduled = 0 "scheduled",
         /// The previous run was lost, or its worker shut down.
         Retry = 1 "retry",
         /// The task requested a retry (intermittent-task).
         TaskRetry = 2 "task-retry",
-        /// A rerun was requested.
         Rerun = 3 "rerun",
         /// Created only to record an exception on a task without a run.
         Exception = 4 "exception",
@@ -120,13 +112,9 @@ words! {
 words! {
     /// Why a run ended.
     ReasonResolved {
-        /// Reported as a success.
         Completed = 0 "completed",
-        /// Reported as a failure.
         Failed = 1 "failed",
-        /// The task's deadline passed.
         DeadlineExceeded = 2 "deadline-exceeded",
-        /// The task was cancelled.
         Canceled = 3 "canceled",
         /// The worker did not renew its claim in time.
         ClaimExpired = 4 "claim-expired",
@@ -138,7 +126,6 @@ words! {
         ResourceUnavailable = 7 "resource-unavailable",
         /// The worker's own fault.
         InternalError = 8 "internal-error",
-        /// The task requested a retry.
         IntermittentTask = 9 "intermittent-task",
     }
 }
@@ -188,7 +175,6 @@ words! {
     StorageType {
         /// Bytes that were uploaded to a signed URL.
         S3 = 1 "s3",
-        /// An object of the object service.
         Object = 2 "object",
         /// A URL elsewhere.
         Reference = 3 "reference",
@@ -202,13 +188,11 @@ words! {
 words! {
     /// Why a worker could not create an artifact.
     ArtifactErrorReason {
-        /// The file does not exist.
         FileMissing = 0 "file-missing-on-worker",
         /// The path is not a file.
         InvalidResource = 1 "invalid-resource-on-worker",
         /// The file is larger than the worker uploads.
         TooLarge = 2 "too-large-file-on-worker",
-        /// The worker may not read the file.
         NotReadable = 3 "file-not-readable-on-worker",
     }
 }
@@ -238,13 +222,9 @@ words! {
 words! {
     /// The source of a task's key for limits and fair sharing.
     KeyBy {
-        /// Its option `key`.
         Key = 0 "key",
-        /// Its project.
         ProjectId = 1 "projectId",
-        /// Its scheduler.
         SchedulerId = 2 "schedulerId",
-        /// Its group.
         TaskGroupId = 3 "taskGroupId",
     }
 }
@@ -260,24 +240,19 @@ words! {
 }
 
 words! {
-    /// The cause that ended a run, where its `reasonResolved` does not tell it. Absent if its
-    /// worker reported the run, it was cancelled, or its deadline passed.
+    /// The cause that ended a run, where its `reasonResolved` does not tell it. Absent after a
+    /// report, a cancellation or the deadline.
     EndedBy {
         /// The claim was not renewed in time.
         Lease = 1 "lease",
         /// The response that carried the claim was not delivered.
         Undelivered = 2 "undelivered",
-        /// The worker released the run.
         Released = 3 "released",
-        /// The session that held the run ended.
         SessionEnded = 4 "session-ended",
-        /// The worker was removed.
         WorkerRemoved = 5 "worker-removed",
         /// The assigned worker did not accept the run within the `acceptTime`.
         NotAccepted = 6 "accept-time",
-        /// The worker exceeded the run's `completeTime`.
         CompleteTime = 7 "complete-time",
-        /// The scheduler of the queue was replaced.
         SchedulerReplaced = 8 "scheduler-replaced",
     }
 }
@@ -291,7 +266,6 @@ words! {
         Closed = 2 "closed",
         /// Another session of the same worker replaced it.
         Takeover = 3 "takeover",
-        /// The worker was removed.
         WorkerRemoved = 4 "worker-removed",
     }
 }
@@ -305,7 +279,6 @@ words! {
         Replaced = 2 "replaced",
         /// It handed the queue over to a preferred server.
         HandedOver = 3 "handed-over",
-        /// It has stopped.
         Stopped = 4 "stopped",
         /// The queue no longer assigns its runs.
         PolicyChanged = 5 "policy-changed",
@@ -317,11 +290,9 @@ words! {
     WorkerCommand {
         /// Take no more tasks until further notice.
         Freeze = 1 "freeze",
-        /// Take tasks again.
         Unfreeze = 2 "unfreeze",
         /// Give away tasks that other workers have more capacity for.
         Balance = 3 "balance",
-        /// Stop working on one task.
         StopTask = 4 "stop-task",
         /// Finish, and end.
         Shutdown = 5 "shutdown",
@@ -344,7 +315,6 @@ words! {
         Error = 5 "error",
         /// Treat it as done.
         Complete = 6 "complete",
-        /// Store a checkpoint.
         Checkpoint = 7 "checkpoint",
         /// Give the run to another worker.
         Release = 8 "release",

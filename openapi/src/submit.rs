@@ -21,7 +21,7 @@ pub struct SubmitRequest<'a> {
     /// The group of all tasks. Default: a new one; for a single task, its own id.
     #[serde(default, deserialize_with = "present")]
     pub task_group_id: Option<TaskGroupId>,
-    /// The tasks; up to 100,000 dependencies together.
+    /// Up to 100,000 dependencies together.
     #[serde(borrow, deserialize_with = "objects")]
     #[schema(min_items = 1, max_items = 1_000)]
     pub tasks: Vec<SubmittedTask<'a>>,

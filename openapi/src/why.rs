@@ -31,7 +31,8 @@ pub struct WhyAnswer {
     pub claimable_by: Option<Vec<WorkerName>>,
 }
 
-/// A reason that keeps a task in its state.
+/// A reason that keeps a task in its state. Only the scope that shows the queue reveals keys, other
+/// tasks, workers, sessions, clients and the texts of pauses.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 #[serde(tag = "code", rename_all = "kebab-case")]
 pub enum Reason {
@@ -39,7 +40,7 @@ pub enum Reason {
     Dependencies {
         /// The number of these tasks.
         unsatisfied: u32,
-        /// The first hundred of these tasks. Requires the scope that shows the queue.
+        /// The first hundred.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         tasks: Option<Vec<AwaitedTask>>,
         /// True if one of them ended so that this task can never run by itself.
@@ -52,7 +53,6 @@ pub enum Reason {
     /// it, or no session is free.
     #[serde(rename_all = "camelCase")]
     Waiting {
-        /// Its key, if it has one. Like all names here, it requires the scope that shows the queue.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         key: Option<String>,
         /// Limit of its key's assigned and claimed runs; absent if unlimited.
@@ -90,10 +90,8 @@ pub enum Reason {
     /// Its run is assigned to the session of a worker that has not accepted it yet.
     #[serde(rename_all = "camelCase")]
     Assigned {
-        /// Requires the scope that shows the queue.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         worker: Option<WorkerName>,
-        /// Requires the scope that shows the queue.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         session_id: Option<SessionId>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -117,10 +115,9 @@ pub enum Reason {
     /// It was assigned to a session that did not accept it in time, and waits again.
     #[serde(rename_all = "camelCase")]
     NotAccepted {
-        /// Worker of the last such session. Requires the scope that shows the queue.
+        /// Worker of the last such session.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         worker: Option<WorkerName>,
-        /// Requires the scope that shows the queue.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         session_id: Option<SessionId>,
     },
@@ -130,11 +127,9 @@ pub enum Reason {
     PollLimited,
     /// Its queue is paused.
     Paused {
-        /// Requires the scope that shows the queue.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<String>,
         since: Timestamp,
-        /// Text for people. Requires the scope that shows the queue.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
         /// When it resumes by itself.
@@ -166,10 +161,8 @@ pub enum Reason {
     /// A worker has claimed its run.
     #[serde(rename_all = "camelCase")]
     Running {
-        /// The worker. Requires the scope that shows the queue.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         worker_group: Option<String>,
-        /// See `workerGroup`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         worker_id: Option<String>,
         since: Timestamp,
@@ -178,8 +171,7 @@ pub enum Reason {
         /// Latest end of the run, if it has a `completeTime`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         complete_by: Option<Timestamp>,
-        /// The claim's session: the claim ends with it at the latest. Requires the scope that shows
-        /// the queue.
+        /// The claim's session: the claim ends with it at the latest.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         session_id: Option<SessionId>,
         /// Its log, if its worker sends it while the run goes on.

@@ -12,11 +12,11 @@ use crate::structure::{objects, present};
 use crate::text;
 use crate::whole::whole;
 
-/// Results per request.
+/// Per request.
 pub const RESULTS_MAX: usize = 100;
-/// Claimed tasks per request.
+/// Per request.
 pub const CLAIM_MAX: u16 = 100;
-/// Longest wait for the first task, in seconds.
+/// In seconds.
 pub const WAIT_MAX: u16 = 20;
 
 /// Results of a worker, and a request for more tasks.
@@ -27,7 +27,6 @@ pub struct WorkRequest {
     pub task_queue_id: TaskQueueId,
     /// The worker that holds the reported runs and claims further ones.
     pub worker_group: WorkerGroup,
-    /// See `workerGroup`.
     pub worker_id: WorkerId,
     /// The runs that have ended, each once. Default: none.
     #[serde(default, deserialize_with = "objects")]
@@ -79,7 +78,6 @@ pub struct RunResult {
 }
 
 impl RunResult {
-    /// An outcome without further fields.
     #[must_use]
     pub fn new(task_id: TaskId, run_id: RunId, outcome: RunOutcome) -> Self {
         Self { task_id, run_id, outcome, reason: None, result: None, retry_after: None, delay: None, not_before: None }
@@ -112,7 +110,6 @@ impl<'de> Deserialize<'de> for RunOutcome {
     }
 }
 
-/// Parses the number of a run.
 fn run_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RunId, D::Error> {
     let too_high = || serde::de::Error::custom(format!("the number of a run is from 0 to {}", RunId::MAX));
     RunId::new(whole(deserializer)?).ok_or_else(too_high)

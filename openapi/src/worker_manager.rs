@@ -19,7 +19,6 @@ use crate::whole::{one, whole};
 
 /// The only provider: workers that are started elsewhere and created here by their provisioner.
 pub const STATIC: &str = "static";
-/// Highest capacity of a worker.
 pub const CAPACITY_MAX: u16 = 10_000;
 
 const SECRET_CHARS: usize = 44;
@@ -36,7 +35,6 @@ impl WorkerSecret {
         Self(seed(bytes))
     }
 
-    /// Returns the secret text, to compute its digest.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0
@@ -88,7 +86,6 @@ pub struct NewWorkerRequest {
     #[serde(default = "one", deserialize_with = "whole")]
     #[schema(minimum = 1, maximum = 10_000)]
     pub capacity: u16,
-    /// Data for its provider.
     #[serde(deserialize_with = "object")]
     pub provider_info: NewProviderInfo,
 }
@@ -115,7 +112,6 @@ pub struct WorkerRequest {
     #[serde(default = "one", deserialize_with = "whole")]
     #[schema(minimum = 1, maximum = 10_000)]
     pub capacity: u16,
-    /// Data for its provider.
     #[serde(default, deserialize_with = "present_object")]
     pub provider_info: Option<ProviderInfo>,
 }
@@ -133,7 +129,6 @@ pub struct ProviderInfo {
     pub worker_config: Option<Map<String, Value>>,
 }
 
-/// The state of a worker.
 #[derive(Serialize, Debug, Clone, Copy, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum WorkerState {
@@ -143,7 +138,6 @@ pub enum WorkerState {
     Stopped,
 }
 
-/// A worker.
 #[derive(Serialize, Debug, ToSchema)]
 #[schema(as = RegisteredWorker)]
 #[serde(rename_all = "camelCase")]
@@ -165,7 +159,6 @@ pub struct Worker<'a> {
     pub capacity: u16,
 }
 
-/// The body of registerWorker.
 #[derive(Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RegisterWorkerRequest {
@@ -175,7 +168,6 @@ pub struct RegisterWorkerRequest {
     pub provider_id: String,
     pub worker_group: WorkerGroup,
     pub worker_id: WorkerId,
-    /// The proof of the worker's identity.
     #[serde(deserialize_with = "object")]
     pub worker_identity_proof: StaticProof,
     /// When its machine started. Newer workers send it; it is ignored.
@@ -191,7 +183,6 @@ pub struct StaticProof {
     pub static_secret: WorkerSecret,
 }
 
-/// The answer to registerWorker.
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RegisterWorkerResponse<'a> {
@@ -206,7 +197,6 @@ pub struct RegisterWorkerResponse<'a> {
     pub secret: WorkerSecret,
 }
 
-/// The body of reregisterWorker.
 #[derive(Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ReregisterWorkerRequest {
@@ -218,7 +208,6 @@ pub struct ReregisterWorkerRequest {
     pub secret: WorkerSecret,
 }
 
-/// The answer to reregisterWorker.
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ReregisterWorkerResponse {
@@ -230,7 +219,6 @@ pub struct ReregisterWorkerResponse {
     pub secret: WorkerSecret,
 }
 
-/// The answer to shouldWorkerTerminate.
 #[derive(Serialize, Debug, ToSchema)]
 pub struct ShouldTerminate {
     /// True if the worker should stop.

@@ -6,7 +6,6 @@ use utoipa::ToSchema;
 use crate::dates::Timestamp;
 use crate::structure::present;
 
-/// The body of quarantineWorker.
 #[derive(Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct QuarantineWorkerRequest {
@@ -18,7 +17,6 @@ pub struct QuarantineWorkerRequest {
     pub quarantine_info: Option<String>,
 }
 
-/// The body of declareWorker.
 #[derive(Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DeclareWorkerRequest {
