@@ -1,9 +1,9 @@
 //! Settings of `tenure serve`: names, types, defaults, units, and the effect of too small values.
 //!
 //! clap parses flags and environment into plain arguments; [`ServeArgs::settings`] and
-//! [`DatabaseArgs::database`] convert them into checked, typed values. Nothing here touches the
-//! disk or the network, except that a host name in --listen is resolved. A wrong setting becomes a
-//! [`SettingError`]: one line with the setting, the value (never a secret's) and the fix.
+//! [`DatabaseArgs::database`] check them without side effects, except that a host name in --listen
+//! is resolved. A wrong setting becomes a [`SettingError`]: one line with the setting, the value
+//! (never a secret's) and the fix.
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
@@ -82,7 +82,6 @@ impl std::fmt::Debug for DatabaseArgs {
     }
 }
 
-/// Unchecked settings of the server.
 #[derive(Args)]
 pub struct ServeArgs {
     /// Address or host name to listen on. Port 0 picks a free one. On `0.0.0.0` or `[::]`
@@ -198,7 +197,6 @@ pub enum Database {
     Embedded(EmbeddedSettings),
 }
 
-/// Checked settings of the server.
 pub struct Settings {
     pub listen: SocketAddr,
     /// The default needs the bound port: see [`Settings::root_url`].
@@ -241,10 +239,9 @@ impl DatabaseArgs {
     }
 }
 
-/// The setting's name in messages.
 pub const SECRET_KEY_SETTING: &str = "--secret-key (TENURE_SECRET_KEY)";
 
-/// Parses the given secret keys. Only embedded mode works without: the data directory has its own.
+/// Only embedded mode works without: the data directory has its own.
 pub fn read_secret_keys(given: Option<&str>, database: &Database) -> Result<Option<SecretKeys>, SettingError> {
     match (given.filter(|keys| !keys.is_empty()), database) {
         (Some(keys), _) => SecretKeys::parse(keys)
@@ -256,7 +253,6 @@ pub fn read_secret_keys(given: Option<&str>, database: &Database) -> Result<Opti
 }
 
 impl ServeArgs {
-    /// Checks the settings without side effects.
     pub fn settings(&self) -> Result<Settings, SettingError> {
         let database = self.database.database()?;
         self.check_durations()?;
@@ -366,8 +362,7 @@ impl ServeArgs {
     }
 }
 
-/// Parses --listen. Of a host name's addresses, the first IPv4 address is used, since most clients
-/// try it first.
+/// Of a host name's addresses, the first IPv4 address is used, since most clients try it first.
 fn parse_listen(text: &str) -> Result<SocketAddr, String> {
     if let Ok(address) = text.parse() {
         return Ok(address);
@@ -391,7 +386,6 @@ fn parse_listen(text: &str) -> Result<SocketAddr, String> {
     first.copied().ok_or_else(|| format!("the host name has no address: write {LISTEN_EXAMPLE}"))
 }
 
-/// Returns the correction for an unusable root URL.
 fn root_url_fix(url: &str) -> Option<&'static str> {
     if !url.starts_with("http://") && !url.starts_with("https://") {
         return Some("start it with http:// or https://");

@@ -2,17 +2,16 @@
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// Descriptors for database connections, files, and a restarted PostgreSQL.
+/// For database connections, files, and a restarted PostgreSQL.
 const RESERVE: u64 = 96;
 /// An artifact transfer also has a file open.
 const DESCRIPTORS_PER_CONNECTION: u64 = 2;
 /// Served under any limit.
 const CONNECTIONS_MIN: usize = 8;
-/// Default of --connections-max.
 const CONNECTIONS_DEFAULT: usize = 10_000;
 
-/// Returns the largest number of connections: the requested number, as far as the limit of open
-/// files allows. Raises that limit as far as possible.
+/// Raises the limit of open files as far as possible, and returns how many of the requested
+/// connections it allows.
 #[must_use]
 pub fn connections_max(requested: Option<usize>) -> usize {
     let limit = match raise() {
@@ -33,7 +32,6 @@ pub fn connections_max(requested: Option<usize>) -> usize {
     requested.unwrap_or(CONNECTIONS_DEFAULT).min(allowed)
 }
 
-/// Raises the soft limit of this process to the hard limit.
 fn raise() -> nix::Result<u64> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     // Some systems report no limit, but refuse to lift it.

@@ -3,8 +3,8 @@
 //!
 //! The table `settings` stores check values of the keys of the server that started last, in order.
 //! The first belongs to the encrypting key; the others identify removed keys. Keys are accepted if
-//! they include the first stored one, and if one of them opens each token in the database. A
-//! database without check values is checked by its tokens alone.
+//! they include the first stored one, and if one of them opens each token. Without check values,
+//! only the tokens are tested.
 
 use sqlx::PgPool;
 
@@ -14,7 +14,7 @@ use tenure_store::{clients, settings};
 const TOKENS_PAGE: i64 = 1000;
 const CLIENTS_NAMED: usize = 3;
 
-/// Reasons why keys do not fit. `source_name` is the setting or the file of the keys.
+/// `source_name` is the setting or the file of the keys.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     #[error(transparent)]
@@ -23,12 +23,7 @@ pub enum KeyError {
         "the secret key in {source_name} (key {given}) does not open the tokens in this database, which belongs to {used}; \
          give the key that it was used with, or a list with it to change it"
     )]
-    Wrong {
-        source_name: String,
-        given: String,
-        /// The name of the key that the database belongs to.
-        used: String,
-    },
+    Wrong { source_name: String, given: String, used: String },
     /// A key was removed too early, or tokens were damaged.
     #[error(
         "no secret key in {source_name} (key {given}) opens the tokens of {clients}; {removed}give those clients \
@@ -54,18 +49,16 @@ pub enum KeyError {
 struct Tokens {
     opened: usize,
     stray: usize,
-    /// The first clients whose tokens do not open.
     named: Vec<String>,
 }
 
-/// True if the database already belongs to a key.
 pub async fn needs_key(pool: &PgPool) -> Result<bool, sqlx::Error> {
     let stored = settings::find(pool, settings::KEY_CHECKS).await?;
     Ok(stored.is_some() || !clients::list_tokens(pool, None, 1).await?.is_empty())
 }
 
-/// Checks a server's keys and stores their check values: the database then belongs to the first
-/// key. Keys that do not fit leave the database unchanged.
+/// Checks a server's keys, to the first of which the database then belongs. Keys that do not fit
+/// leave the database unchanged.
 pub async fn verify(pool: &PgPool, keys: &SecretKeys, source: &str) -> Result<(), KeyError> {
     let noted = join(&keys.checks(), KeyCheck::as_str);
     loop {
@@ -88,8 +81,7 @@ pub async fn verify(pool: &PgPool, keys: &SecretKeys, source: &str) -> Result<()
     }
 }
 
-/// Checks the keys of a command that encrypts a token. Returns them led by the key that running
-/// servers use.
+/// Returns the keys led by the one that running servers use, to encrypt a token with.
 pub async fn choose(pool: &PgPool, keys: SecretKeys, source: &str) -> Result<SecretKeys, KeyError> {
     if let Some(stored) = settings::find(pool, settings::KEY_CHECKS).await? {
         let stored = read(&stored);

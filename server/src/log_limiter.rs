@@ -17,11 +17,10 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// Interval between two lines of one kind.
 pub const EVERY: Duration = Duration::from_secs(1);
 /// Capacity; further kinds share one entry per call site.
 const KINDS_MAX: usize = 1_000;
-/// Targets without a limit: the lines with counts, and access lines.
+/// Targets without a limit.
 const TARGET: &str = "log_limiter";
 const ACCESS: &str = "access";
 
@@ -41,7 +40,7 @@ pub struct LogLimiter {
 }
 
 impl LogLimiter {
-    /// Writes the number of dropped lines, and forgets idle kinds. Call it once a second.
+    /// Writes the number of dropped lines, and forgets idle kinds.
     pub fn report(&self) {
         self.report_at(Instant::now());
     }
@@ -99,7 +98,6 @@ impl<S: Subscriber> Layer<S> for LogLimiter {
     }
 }
 
-/// The fields of a line that define its kind.
 #[derive(Default)]
 struct Fields {
     texts: DefaultHasher,

@@ -49,13 +49,12 @@ use tenure_store::session::Pools;
 use tenure_store::settings as facts;
 use tenure_store::{clock, cluster, schema};
 
-/// Time for open requests during the drain.
+/// For open requests.
 const DRAIN_REQUESTS: Duration = Duration::from_secs(6);
-/// Time for batches, requeues and passes after that.
+/// For batches, requeues and passes, after that.
 const DRAIN_TASKS: Duration = Duration::from_secs(2);
-/// Timeout of closing the database connections: one to a silent database never closes.
+/// A connection to a silent database never closes.
 pub(crate) const CLOSE_MAX: Duration = Duration::from_secs(2);
-/// Interval at which the metrics purge old samples.
 const UPKEEP_EVERY: Duration = Duration::from_secs(5);
 /// The client that is created if none exists.
 const ROOT: &str = "root";
@@ -64,14 +63,13 @@ mod error;
 
 pub use error::StartError;
 
-/// An open database.
 struct Ready {
     connector: Connector,
     pools: Pools,
     embedded: Option<Arc<Embedded>>,
 }
 
-/// Runs a server until `shutdown`; calls `ready` with the root URL once it can serve.
+/// `ready` receives the root URL once the server can serve.
 pub async fn run(
     listener: TcpListener,
     settings: Settings,
@@ -80,7 +78,7 @@ pub async fn run(
 ) -> Result<(), StartError> {
     let bound = bound(&listener)?;
     let root_url = settings.root_url(bound);
-    // Recovery and migrations may take any time. Dropping a database that is being opened asks an
+    // Recovery and migrations may take long. Dropping a database that is being opened asks an
     // embedded PostgreSQL to stop.
     let Some(database) = shutdown.run_until_cancelled(open(&settings.database)).await else {
         tracing::info!("stopped before the database was open");
@@ -127,7 +125,6 @@ async fn open(database: &Database) -> Result<Ready, StartError> {
     Ok(Ready { pools: connector.pools(), connector, embedded })
 }
 
-/// Checks an external database, and migrates the schema.
 async fn prepare(database: &Ready) -> Result<(), StartError> {
     if database.embedded.is_none() {
         let major = cluster::get_major_version(&database.pools.requests).await?;
@@ -195,8 +192,8 @@ async fn serve(
     if tokio::time::timeout(DRAIN_REQUESTS, connections.wait()).await.is_err() {
         tracing::warn!(connections = connections.len(), "some requests did not end in time");
     }
-    // The last connection has dropped the router, and with it the state of every area. When the
-    // passes have ended too, nothing holds the engine: its batchers finish their work and end.
+    // The last connection has dropped the state of every area. When the passes have ended too,
+    // nothing holds the engine: its batchers finish their work and end.
     stop.cancel();
     tasks.close();
     let (ended, written) = tokio::join!(
@@ -213,8 +210,8 @@ async fn serve(
     Ok(())
 }
 
-/// Starts a checkpoint of an embedded PostgreSQL during the drain, since stopping it has a time
-/// limit. A finished drain does not wait; PostgreSQL continues by itself.
+/// Stopping an embedded PostgreSQL has a time limit, so its checkpoint starts during the drain. A
+/// finished drain does not wait for it.
 fn start_checkpoint(database: &Ready, tasks: &TaskTracker, stop: &CancellationToken) {
     if let Some(embedded) = &database.embedded {
         let (embedded, until) = (Arc::clone(embedded), stop.clone());
@@ -222,7 +219,6 @@ fn start_checkpoint(database: &Ready, tasks: &TaskTracker, stop: &CancellationTo
     }
 }
 
-/// Inserts this server's row, with its first heartbeat.
 async fn join(settings: &Settings, pool: &PgPool, bound: SocketAddr) -> Result<Member, StartError> {
     let scheduler = &settings.scheduler;
     let member = Member { id: Uuid::new_v4(), name: scheduler.name(bound), weight: scheduler.weight };
@@ -239,7 +235,6 @@ async fn warn_of_moved_clock(settings: &Settings, pool: &PgPool) -> Result<(), S
     Ok(())
 }
 
-/// Returns the secret keys after checking that they are the database's.
 async fn fitting_keys(settings: &Settings, database: &Ready) -> Result<SecretKeys, StartError> {
     let file = || embedded::secret_key_path(&settings.data_dir).display().to_string();
     let (keys, source) = match (&settings.secret_keys, &database.embedded) {
@@ -258,7 +253,6 @@ async fn fitting_keys(settings: &Settings, database: &Ready) -> Result<SecretKey
     Ok(keys)
 }
 
-/// Starts the engine, and builds the state of each area of routes.
 fn assemble(
     settings: &Settings,
     database: &Ready,
@@ -354,7 +348,7 @@ fn start_engine(
     passes
 }
 
-/// Returns the artifact store; its check continues in the background.
+/// The check of the store continues in the background.
 fn open_blobs(
     settings: &Settings,
     keys: &SecretKeys,
@@ -380,9 +374,9 @@ async fn keep_up(metrics: PrometheusHandle, stop: CancellationToken) {
     }
 }
 
-/// Creates the client `root` if no client exists: on the first start, and after all were removed.
-/// If it was deleted while others remain, it stays deleted, since its token may have leaked. The
-/// file is written first, so that a server killed in between finds the token again.
+/// Creates `root` if no client exists. If it was deleted while others remain, it stays deleted,
+/// since its token may have leaked. The file is written first, so that a server killed in between
+/// finds the token again.
 async fn make_root(pool: &PgPool, keys: &SecretKeys, data_dir: &Path, root_url: &str) -> Result<(), StartError> {
     let exists = clients::find(pool, ROOT).await?.is_some();
     if !exists && !clients::list_tokens(pool, None, 1).await?.is_empty() {

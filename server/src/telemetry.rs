@@ -17,10 +17,9 @@ use crate::log_limiter::LogLimiter;
 
 /// Omits access lines.
 const DEFAULT_FILTER: &str = "info,access=warn,sqlx=warn";
-/// Upper bounds of histogram buckets, in seconds.
+/// In seconds.
 const SECONDS: [f64; 14] =
     [0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.0, 5.0, 30.0];
-/// Upper bounds of batch-size buckets.
 const MEMBERS: [f64; 9] = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 150.0, 200.0];
 
 /// Names of the batchers.
@@ -59,7 +58,7 @@ pub fn start_logs() -> Result<(), SettingError> {
     Ok(())
 }
 
-/// Parses a log filter. An empty one would hide everything but errors, so it selects the default.
+/// An empty filter would hide everything but errors, so it selects the default.
 fn read_filter(given: Option<OsString>) -> Result<EnvFilter, SettingError> {
     let given = given.filter(|text| !text.is_empty()).unwrap_or_else(|| DEFAULT_FILTER.into());
     let wrong = |reason: String| {
@@ -70,7 +69,7 @@ fn read_filter(given: Option<OsString>) -> Result<EnvFilter, SettingError> {
     EnvFilter::try_new(text).map_err(|error| wrong(error.to_string()))
 }
 
-/// Starts recording; all servers of a process share the metrics.
+/// All servers of a process share the metrics.
 #[must_use]
 pub fn start_metrics() -> PrometheusHandle {
     static HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
@@ -84,13 +83,13 @@ fn install() -> PrometheusHandle {
         .expect("the lists of buckets are not empty");
     let recorder = builder.build_recorder();
     let handle = recorder.handle();
-    // Fails only if another recorder is installed, which this program never does.
+    // No other recorder is ever installed.
     drop(metrics::set_global_recorder(recorder));
     describe();
     handle
 }
 
-/// Describes all metrics except those of queues, which are described where they are published.
+/// Metrics of queues are described where they are published.
 fn describe() {
     use metrics::{describe_counter, describe_gauge, describe_histogram};
     describe_histogram!("tenure_batch_members", "Requests that shared a statement");
@@ -140,7 +139,6 @@ fn describe() {
     begin_at_zero();
 }
 
-/// Describes the metrics of decisions, which start the runs of limited queues.
 fn describe_admission() {
     use metrics::{describe_counter, describe_gauge, describe_histogram};
     describe_histogram!("tenure_admission_seconds", "How long it took to decide which waiting runs of a queue start");
@@ -154,7 +152,7 @@ fn describe_admission() {
     );
 }
 
-/// Makes the first increment of a counter visible. The pass driver does it for the passes.
+/// Makes the first increment of a counter visible. Counters of passes are set by their driver.
 fn begin_at_zero() {
     metrics::counter!("tenure_claims_undelivered_total").absolute(0);
     tenure_engine::decision::metrics::begin_at_zero();

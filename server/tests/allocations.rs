@@ -1,6 +1,6 @@
-//! Counts the memory allocations of hot requests. The number is the same on every machine, and
-//! grows with each copy, box or second parse in the path of requests. A separate binary, because it
-//! counts the allocations of the whole process. Run with `scripts/with-pg`.
+//! Counts the allocations of hot requests, which are the same on every machine and grow with each
+//! copy, box or second parse. A separate binary, because it counts those of the whole process. Run
+//! with `scripts/with-pg`.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
@@ -28,15 +28,15 @@ use tokio_util::sync::CancellationToken;
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// Requests per round. The test uses the lowest median of all rounds: background passes allocate
-/// too, in many rounds on a busy machine.
+/// Per round. The lowest median of all rounds is used: background passes allocate too, in many
+/// rounds on a busy machine.
 const REQUESTS: usize = 20;
 const ROUNDS: usize = 12;
 const ANSWER_MAX: usize = 16 << 10;
 
-/// Limits per request, slightly above the measured count, from the request's first byte to the
-/// response's last. They include the database session's allocations for a statement of one member.
-/// Unoptimized, createTask has a hundred more: it then checks its scopes in two ways.
+/// Per request, slightly above the measured count. They include the database session's allocations
+/// for a statement of one member. Unoptimized, createTask has a hundred more: it then checks its
+/// scopes in two ways.
 const BOUNDS: [(&str, usize); 5] =
     [("create", 340), ("claim", 220), ("reclaim", 195), ("report", 150), ("status", 105)];
 
@@ -64,7 +64,7 @@ impl Client {
         request.into_bytes()
     }
 
-    /// Sends requests one after the other. Returns the median allocations of one.
+    /// Returns the median allocations of a request.
     fn count(&mut self, requests: &[Vec<u8>]) -> (usize, usize, Vec<Value>) {
         let mut answers = vec![[0_u8; ANSWER_MAX]; requests.len()];
         let mut lengths = vec![0; requests.len()];
@@ -100,7 +100,7 @@ fn is_whole(answer: &[u8]) -> bool {
     answer.len() == head + 4 + length
 }
 
-/// Runs some tasks through their life. Returns the allocations of each kind of request.
+/// Returns the allocations of each kind of request.
 fn round(client: &mut Client) -> [(usize, usize); BOUNDS.len()] {
     let own = client.credentials.clone();
     let now = real_now();

@@ -9,13 +9,11 @@ use tenure_engine::blobs::settings::{ArtifactsPlace, Provider};
 const DEFAULT_FOLDER: &str = "artifacts";
 const NAME: &str = "--artifacts-url (TENURE_ARTIFACTS_URL)";
 const FORMS: &str = "write file:///folder, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix";
-/// The longest bucket or container name of the object stores.
 const BUCKET_CHARS_MAX: usize = 222;
 
 /// Largest first.
 const UNITS: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("", 1)];
 
-/// Parses `--artifacts-url`.
 pub(super) fn read_place(given: Option<&str>, data_dir: &Path) -> Result<ArtifactsPlace, SettingError> {
     let Some(url) = given.filter(|url| !url.is_empty()) else {
         return Ok(ArtifactsPlace::Folder(data_dir.join(DEFAULT_FOLDER)));
@@ -73,7 +71,6 @@ fn is_root(path: &Path) -> bool {
     depth == 0
 }
 
-/// Removes the part of a URL that may be a secret.
 fn without_user(url: &str) -> &str {
     url.rsplit_once('@').map_or(url, |(_, rest)| rest)
 }

@@ -1,6 +1,5 @@
-//! Database URLs, which may name several hosts as for PostgreSQL's own programs.
-//!
-//! sqlx parses URLs of one host, so this module splits the list into one URL per host.
+//! Database URLs, which may name several hosts. sqlx parses URLs of one host, so the list is split
+//! into one URL per host.
 
 use sqlx::postgres::PgConnectOptions;
 use tenure_store::hosts::Hosts;
@@ -8,13 +7,11 @@ use tenure_store::hosts::Hosts;
 use super::SettingError;
 
 const SETTING: &str = "--database-url (DATABASE_URL)";
-/// The fix for a malformed URL.
 const FORM: &str = "write postgres://user:password@host:5432/database";
 /// Values of `target_session_attrs` that match a server's behaviour.
 const READ_WRITE: [&str; 2] = ["read-write", "primary"];
 
-/// Parses a URL. Errors repeat neither the value nor the parser's message, which may contain the
-/// password.
+/// Errors repeat neither the value nor the parser's message, which may contain the password.
 pub(super) fn parse(url: &str) -> Result<Hosts, SettingError> {
     let wrong = |fix: &str| SettingError::secret(SETTING, fix);
     let parts = Parts::of(url).ok_or_else(|| wrong(FORM))?;
@@ -23,8 +20,7 @@ pub(super) fn parse(url: &str) -> Result<Hosts, SettingError> {
     Hosts::new(options.map_err(|_| wrong(FORM))?).ok_or_else(|| wrong(FORM))
 }
 
-/// Removes the brackets of an IPv6 address. With them, sqlx would resolve it as a name and compare
-/// that with certificates.
+/// With brackets, sqlx would resolve an IPv6 address as a name and compare that with certificates.
 fn without_brackets(options: PgConnectOptions) -> PgConnectOptions {
     let address = options.get_host().strip_prefix('[').and_then(|host| host.strip_suffix(']')).map(str::to_owned);
     match address {
@@ -73,7 +69,6 @@ impl<'a> Parts<'a> {
         Some(parts)
     }
 
-    /// Returns one URL per host.
     fn urls(&self) -> Result<Vec<String>, &'static str> {
         if self.session.is_some_and(|session| !READ_WRITE.contains(&session)) {
             return Err(

@@ -43,7 +43,6 @@ fn is_name(name: &str) -> bool {
 }
 
 impl SchedulerSettings {
-    /// Returns the name of the server that listens on this address.
     #[must_use]
     pub fn name(&self, bound: SocketAddr) -> String {
         self.configured_name.clone().unwrap_or_else(|| {

@@ -31,7 +31,6 @@ pub enum StartError {
 }
 
 impl StartError {
-    /// Adds the database and a fix.
     #[must_use]
     pub fn of(self, options: &PgConnectOptions) -> Self {
         match self {
