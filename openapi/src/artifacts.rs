@@ -1,4 +1,4 @@
-//! Bodies of artifact requests. Field names and limits are those of the Taskcluster Queue API.
+//! Bodies of artifact requests. Field names and limits follow the Taskcluster Queue API.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -157,7 +157,7 @@ pub struct CreatedS3Artifact<'a> {
     pub storage_type: S3Tag,
     /// Where to PUT the bytes, with this `Content-Type` and without credentials.
     pub put_url: String,
-    /// When the URL expires.
+    /// Expiry of the URL.
     pub expires: Timestamp,
     /// The `Content-Type` of the upload.
     pub content_type: &'a str,

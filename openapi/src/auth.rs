@@ -1,5 +1,4 @@
-//! Bodies of the Auth API: clients, roles, scopes. Field names are those of Taskcluster's Auth
-//! service.
+//! Bodies of the Auth API: clients, roles, scopes. Field names follow Taskcluster's Auth service.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -35,9 +34,9 @@ pub struct Client<'a> {
     pub expires: Timestamp,
     pub created: Timestamp,
     pub last_modified: Timestamp,
-    /// When it was last used, accurate to a few hours.
+    /// Time of the last use, accurate to a few hours.
     pub last_date_used: Timestamp,
-    /// When its token was created.
+    /// Creation time of the token.
     pub last_rotated: Timestamp,
     /// True if the client may be deleted once it has expired.
     pub delete_on_expiration: bool,
@@ -116,7 +115,7 @@ pub enum Authentication<'a> {
         client_id: &'a str,
         /// Expanded scopes of the sender.
         scopes: Vec<&'a str>,
-        /// When the credentials expire.
+        /// Expiry of the credentials.
         expires: Timestamp,
         /// The hash of the body, for the service to check.
         #[serde(skip_serializing_if = "Option::is_none")]

@@ -60,11 +60,11 @@ pub struct CreateTaskRequest<'a> {
     #[serde(default, deserialize_with = "present_whole")]
     #[schema(maximum = 49, default = 5)]
     pub retries: Option<u16>,
-    /// When the submitter made the task; within 15 minutes of now.
+    /// Creation time by the submitter's clock; within 15 minutes of now.
     pub created: Timestamp,
-    /// When the task ends as an exception if it is not resolved.
+    /// Time at which an unresolved task ends as an exception.
     pub deadline: Timestamp,
-    /// When the task is purged. Default: a year after the deadline.
+    /// Purge time. Default: a year after the deadline.
     #[serde(default, deserialize_with = "present")]
     pub expires: Option<Timestamp>,
     /// Scopes of the task's own credentials.
@@ -130,11 +130,11 @@ pub struct TaskDefinition<'a> {
     pub priority: Priority,
     /// Retries that the task starts with.
     pub retries: u16,
-    /// When the submitter made it.
+    /// Creation time by the submitter's clock.
     pub created: Timestamp,
-    /// When it ends as an exception if it is not resolved.
+    /// Time at which an unresolved task ends as an exception.
     pub deadline: Timestamp,
-    /// When it is purged.
+    /// Purge time.
     pub expires: Timestamp,
     /// Scopes of the task's own credentials.
     pub scopes: &'a [String],
@@ -165,15 +165,15 @@ pub struct Run {
     /// See `workerGroup`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker_id: Option<String>,
-    /// When the claim expires unless renewed; kept after the run has ended.
+    /// Expiry of the claim unless renewed; kept after the run has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub taken_until: Option<Timestamp>,
-    /// When it became pending.
+    /// Time at which the run became pending.
     pub scheduled: Timestamp,
-    /// When it was claimed.
+    /// Time of the claim.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started: Option<Timestamp>,
-    /// When it ended.
+    /// Time of the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resolved: Option<Timestamp>,
 }
@@ -212,9 +212,9 @@ struct StatusOnWire<'a> {
     task_group_id: TaskGroupId,
     /// The current priority.
     priority: Priority,
-    /// When it ends as an exception if it is not resolved.
+    /// Time at which an unresolved task ends as an exception.
     deadline: Timestamp,
-    /// When it is purged.
+    /// Purge time.
     expires: Timestamp,
     /// Remaining retries.
     retries_left: u16,
@@ -312,7 +312,7 @@ pub struct Claim<'a> {
     pub run_id: RunId,
     pub worker_group: &'a str,
     pub worker_id: &'a str,
-    /// When the claim expires unless renewed.
+    /// Expiry of the claim unless renewed.
     pub taken_until: Timestamp,
     /// The definition; absent in answers of reclaimTask.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -49,7 +49,7 @@ pub struct Checkpoint<'a> {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TaskCommandRequest {
     pub command: TaskCommand,
-    /// When the task goes on: required with `sleep`, and only allowed there.
+    /// End of the sleep: required with `sleep`, and only allowed there.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
 }
@@ -62,10 +62,10 @@ pub struct CommandOfTask {
     /// Later commands of the task have higher ids.
     pub id: i64,
     pub command: TaskCommand,
-    /// When the task goes on.
+    /// End of the sleep.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
-    /// When it was sent; it is kept for a week.
+    /// Time of sending. The command is kept for a week.
     pub sent: Timestamp,
 }
 

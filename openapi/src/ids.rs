@@ -345,7 +345,7 @@ impl RunId {
     pub const FIRST: Self = Self(0);
     pub const MAX: u16 = 1000;
 
-    /// None above [`Self::MAX`].
+    /// Returns none above [`Self::MAX`].
     #[must_use]
     pub fn new(number: u16) -> Option<Self> {
         (number <= Self::MAX).then_some(Self(number))

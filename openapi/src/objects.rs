@@ -30,7 +30,7 @@ pub struct CreateUploadRequest {
     pub project_id: ProjectId,
     /// Identifies the upload across retries; chosen by the uploader.
     pub upload_id: SlugId,
-    /// When the object expires.
+    /// Expiry of the object.
     pub expires: Timestamp,
     /// Digests known so far.
     #[serde(default, deserialize_with = "present_object", skip_serializing_if = "Option::is_none")]
@@ -101,7 +101,7 @@ pub struct UploadMethod {
 pub struct UploadUrl {
     /// Where to PUT the bytes.
     pub url: String,
-    /// When the URL expires.
+    /// Expiry of the URL.
     pub expires: Timestamp,
     /// Required headers of the upload.
     pub headers: BTreeMap<&'static str, String>,
@@ -147,7 +147,7 @@ pub enum Download {
     /// From a URL, with digests to compare.
     GetUrl {
         url: String,
-        /// When the URL expires.
+        /// Expiry of the URL.
         expires: Timestamp,
         hashes: ObjectHashes,
     },

@@ -224,7 +224,7 @@ pub struct PauseRequest {
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 255)]
     pub reason: Option<String>,
-    /// When the queue resumes by itself. Default: never.
+    /// Time of automatic resumption. Default: never.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
 }
@@ -301,7 +301,7 @@ pub struct PauseOfQueue {
     pub by: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// When it resumes by itself.
+    /// Time of automatic resumption.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
 }

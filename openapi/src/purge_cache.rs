@@ -1,4 +1,4 @@
-//! Bodies of the Purge-Cache API. Field names are those of Taskcluster's service.
+//! Bodies of the Purge-Cache API. Field names follow Taskcluster's service.
 
 use serde::Deserialize;
 use utoipa::ToSchema;

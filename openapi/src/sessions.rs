@@ -53,7 +53,7 @@ pub struct SessionStarted {
     /// Greater than that of every earlier session.
     pub epoch: i64,
     pub started: Timestamp,
-    /// When it expires unless renewed.
+    /// Expiry unless renewed.
     pub expires: Timestamp,
     pub server_time: Timestamp,
     /// The version of the queue's policy; 0 if it never had one.
@@ -80,7 +80,7 @@ pub struct RenewSessionRequest {
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionRenewed {
-    /// When it expires unless renewed again.
+    /// Expiry unless renewed again.
     pub expires: Timestamp,
     pub server_time: Timestamp,
 }
@@ -88,7 +88,7 @@ pub struct SessionRenewed {
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Inbox {
-    /// When the session expires unless renewed again: reading the inbox renews it.
+    /// Expiry of the session unless renewed again: reading the inbox renews it.
     pub expires: Timestamp,
     pub server_time: Timestamp,
     /// The version of the queue's policy; 0 if it never had one.
@@ -155,7 +155,7 @@ pub enum InboxEvent {
         run_id: RunId,
         command_id: i64,
         command: TaskCommand,
-        /// When the task goes on.
+        /// End of the sleep.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         until: Option<Timestamp>,
     },
@@ -234,7 +234,7 @@ pub struct QueueWorker {
     /// True while it takes no more tasks.
     pub frozen: bool,
     pub started: Timestamp,
-    /// When it expires unless renewed.
+    /// Expiry unless renewed.
     pub expires: Timestamp,
 }
 

@@ -232,9 +232,9 @@ words! {
 words! {
     /// Treatment of assigned and claimed runs when their scheduler is replaced.
     OnSchedulerLoss {
-        /// They stay with their workers.
+        /// Runs stay with their workers.
         Keep = 0 "keep",
-        /// They are given out again, except those that may not start twice.
+        /// Runs are given out again, except runs that may not start twice.
         Reassign = 1 "reassign",
     }
 }
@@ -260,9 +260,9 @@ words! {
 words! {
     /// What ended a session.
     SessionEnd {
-        /// It was not renewed in time.
+        /// The session was not renewed in time.
         Expired = 1 "expired",
-        /// Its worker ended it.
+        /// The worker ended the session.
         Closed = 2 "closed",
         /// Another session of the same worker replaced it.
         Takeover = 3 "takeover",
@@ -273,11 +273,11 @@ words! {
 words! {
     /// Why a server is no longer the scheduler of a queue.
     SchedulerEnd {
-        /// It was silent for longer than the activation time.
+        /// The server was silent for longer than the activation time.
         Lost = 1 "lost",
-        /// It was replaced manually, as if it were lost.
+        /// Replaced manually, as if the server were lost.
         Replaced = 2 "replaced",
-        /// It handed the queue over to a preferred server.
+        /// Handed over to a preferred server.
         HandedOver = 3 "handed-over",
         Stopped = 4 "stopped",
         /// The queue no longer assigns its runs.

@@ -36,14 +36,14 @@ pub struct WhyAnswer {
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 #[serde(tag = "code", rename_all = "kebab-case")]
 pub enum Reason {
-    /// It waits for other tasks.
+    /// The task waits for other tasks.
     Dependencies {
         /// The number of these tasks.
         unsatisfied: u32,
         /// The first hundred.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         tasks: Option<Vec<AwaitedTask>>,
-        /// True if one of them ended so that this task can never run by itself.
+        /// True if a dependency ended so that this task can never run by itself.
         #[serde(default, skip_serializing_if = "is_false")]
         never: bool,
     },
@@ -132,7 +132,7 @@ pub enum Reason {
         since: Timestamp,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
-        /// When it resumes by itself.
+        /// Time of automatic resumption.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         until: Option<Timestamp>,
     },
@@ -166,7 +166,7 @@ pub enum Reason {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         worker_id: Option<String>,
         since: Timestamp,
-        /// When the claim expires unless renewed.
+        /// Expiry of the claim unless renewed.
         taken_until: Timestamp,
         /// Latest end of the run, if it has a `completeTime`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -178,7 +178,7 @@ pub enum Reason {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         live_log: Option<LiveLogSoFar>,
     },
-    /// It has ended.
+    /// The task has ended.
     #[serde(rename_all = "camelCase")]
     Resolved {
         /// How its last run ended.

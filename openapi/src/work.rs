@@ -88,7 +88,7 @@ impl RunResult {
 #[derive(Serialize, Debug, Clone, Copy, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RunOutcome {
-    /// It succeeded: reportCompleted.
+    /// Success: reportCompleted.
     Completed,
     /// The task itself failed: reportFailed.
     Failed,

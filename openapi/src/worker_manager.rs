@@ -80,7 +80,7 @@ impl ToSchema for WorkerSecret {}
 #[derive(Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NewWorkerRequest {
-    /// When the worker loses its access.
+    /// End of the worker's access.
     pub expires: Timestamp,
     /// Tasks that it runs at once; for people.
     #[serde(default = "one", deserialize_with = "whole")]
@@ -106,7 +106,7 @@ pub struct NewProviderInfo {
 #[derive(Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct WorkerRequest {
-    /// When the worker loses its access.
+    /// End of the worker's access.
     pub expires: Timestamp,
     /// Tasks that it runs at once; for people.
     #[serde(default = "one", deserialize_with = "whole")]
@@ -132,9 +132,9 @@ pub struct ProviderInfo {
 #[derive(Serialize, Debug, Clone, Copy, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum WorkerState {
-    /// It may register.
+    /// May register.
     Running,
-    /// It was removed.
+    /// Removed.
     Stopped,
 }
 
@@ -149,7 +149,7 @@ pub struct Worker<'a> {
     /// Always `static`.
     pub provider_id: &'static str,
     pub created: Timestamp,
-    /// When it loses its access.
+    /// End of the worker's access.
     pub expires: Timestamp,
     pub last_modified: Timestamp,
     /// When it was created, as in Taskcluster: the static provider has nothing to check.
@@ -170,7 +170,7 @@ pub struct RegisterWorkerRequest {
     pub worker_id: WorkerId,
     #[serde(deserialize_with = "object")]
     pub worker_identity_proof: StaticProof,
-    /// When its machine started. Newer workers send it; it is ignored.
+    /// Start time of the machine. Newer workers send it; the server ignores it.
     #[serde(default, deserialize_with = "present")]
     pub system_boot_time: Option<Timestamp>,
 }
@@ -186,7 +186,7 @@ pub struct StaticProof {
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RegisterWorkerResponse<'a> {
-    /// When the credentials expire; the worker must register again before.
+    /// Expiry of the credentials; the worker must register again before.
     pub expires: Timestamp,
     /// Credentials for the worker's requests.
     pub credentials: Credentials,
@@ -211,7 +211,7 @@ pub struct ReregisterWorkerRequest {
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ReregisterWorkerResponse {
-    /// When the credentials expire; the worker must register again before.
+    /// Expiry of the credentials; the worker must register again before.
     pub expires: Timestamp,
     /// Credentials for the worker's further requests.
     pub credentials: Credentials,

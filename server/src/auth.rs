@@ -175,7 +175,7 @@ struct Account {
     expires_ms: Option<i64>,
     disabled: bool,
     expired: bool,
-    /// True if the next use is to be recorded in the database.
+    /// True if the next use must be recorded in the database.
     use_is_news: AtomicBool,
 }
 

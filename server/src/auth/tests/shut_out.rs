@@ -1,4 +1,4 @@
-//! Disabled and expired clients, and which callers learn of it.
+//! Disabled and expired clients, and the callers that learn the reason.
 
 use super::*;
 

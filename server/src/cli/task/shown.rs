@@ -11,7 +11,7 @@ use crate::cli::print::{plain, table};
 /// Shown characters of a checkpoint, which may have 64 KiB.
 const CHECKPOINT_CHARS: usize = 400;
 
-/// `result` is that of the last run, and may be null.
+/// `result` belongs to the last run, and may be null.
 pub fn verdict_of(server: &Server, answer: &Value, result: &Value) -> Option<String> {
     let status: Status = serde_json::from_value(answer["status"].clone()).ok()?;
     Some(verdict(&status, &Report::of(result), server.client.now().time()))

@@ -357,7 +357,7 @@ fn unexpected_runs_states_and_retries_are_found() {
         &[Difference::EndedBy(EndedBy::NotAccepted, Some(EndedBy::Lease))],
     );
     found(NOT_ACCEPTED, |seen| seen.status.retries_left = 4, &[Difference::Retries(5, 4)]);
-    // A second run for one that never started.
+    // A second run, although the first never started.
     found(
         NOT_ACCEPTED,
         |seen| seen.status.runs.push(seen.status.runs[0].clone()),

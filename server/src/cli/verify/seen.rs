@@ -32,7 +32,7 @@ pub struct Began {
 #[derive(Debug, Clone, Copy)]
 pub struct Assigned {
     pub accept_by: Option<Timestamp>,
-    /// When the request to create the task was sent.
+    /// Before the request to create the task.
     pub sent: Duration,
 }
 
