@@ -60,7 +60,7 @@ pub struct CreateTaskRequest<'a> {
     #[serde(default, deserialize_with = "present_whole")]
     #[schema(maximum = 49, default = 5)]
     pub retries: Option<u16>,
-    /// Creation time by the submitter's clock; within 15 minutes of now.
+    /// Creation time set by the submitter; within 15 minutes of now.
     pub created: Timestamp,
     /// Time at which an unresolved task ends as an exception.
     pub deadline: Timestamp,
@@ -130,7 +130,7 @@ pub struct TaskDefinition<'a> {
     pub priority: Priority,
     /// Retries that the task starts with.
     pub retries: u16,
-    /// Creation time by the submitter's clock.
+    /// Creation time set by the submitter.
     pub created: Timestamp,
     /// Time at which an unresolved task ends as an exception.
     pub deadline: Timestamp,
@@ -194,7 +194,7 @@ pub struct Status {
     pub runs: Vec<Run>,
 }
 
-/// [`Status`] in its wire format, with both halves of the queue's id.
+/// The status of a task.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Status)]
