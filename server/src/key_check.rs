@@ -81,7 +81,8 @@ pub async fn verify(pool: &PgPool, keys: &SecretKeys, source: &str) -> Result<()
     }
 }
 
-/// Returns keys to encrypt a token with, led by the key of the running servers.
+/// Checks the keys of a command that encrypts a token. Returns them led by the key of the running
+/// servers.
 pub async fn choose(pool: &PgPool, keys: SecretKeys, source: &str) -> Result<SecretKeys, KeyError> {
     if let Some(stored) = settings::find(pool, settings::KEY_CHECKS).await? {
         let stored = read(&stored);

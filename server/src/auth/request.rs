@@ -242,8 +242,8 @@ impl<'a> Claim<'a> {
         principal(&proof, scopes, expires_ms, authorized_scopes, roles)
     }
 
-    /// A removed or expired worker may only ask whether it should stop: a machine removed by
-    /// mistake then learns of it.
+    /// Checks a claim of a registered worker. A removed or expired worker may only ask whether it
+    /// should stop, so that a machine removed by mistake finds out.
     pub(super) fn check_worker(
         self,
         workers: &WorkerCredentials,
