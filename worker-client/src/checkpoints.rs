@@ -1,4 +1,4 @@
-//! Checkpoints of tasks, and commands for them: Tenure's own, other servers have neither.
+//! Checkpoints of tasks and commands for them. Only Tenure has these calls.
 
 use reqwest::Method;
 use serde::Serialize;
@@ -11,24 +11,24 @@ use tenure_api::ids::{RunId, TaskId};
 use crate::client::{Call, Own, TENURE_API, TIMEOUT, parameter};
 use crate::{Claim, Client, Error};
 
-/// How far a task has come, as a worker of it stored it.
+/// Progress of a task, as stored by a worker.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Checkpoint<T = Value> {
     /// The run whose worker stored it.
     pub run_id: RunId,
-    /// What it stored.
     pub checkpoint: T,
-    /// When.
+    /// When it was stored.
     pub updated: Timestamp,
 }
 
 impl Client {
-    /// Stores how far a run that is claimed has come, in the place of what the task had before: any JSON of up to 64 KiB.
+    /// Stores the progress of a claimed run: any JSON of up to 64 KiB. It replaces the task's
+    /// previous checkpoint.
     ///
     /// # Errors
-    /// The server refused (409: the run is not claimed now; 400: it is too large; 404: there is none, or the server is another than
-    /// Tenure), or could not be reached.
+    /// The server refuses (409: the run is not claimed; 400: the checkpoint is too large; 404: the
+    /// run does not exist, or the server is not Tenure) or cannot be reached.
     pub async fn put_checkpoint(
         &self,
         task_id: TaskId,
@@ -38,7 +38,7 @@ impl Client {
         self.store_checkpoint(task_id, run_id, checkpoint, None).await
     }
 
-    /// The same; the command with this id was carried out before it.
+    /// Stores a checkpoint and marks the command `command_id` as carried out.
     pub(crate) async fn store_checkpoint(
         &self,
         task_id: TaskId,
@@ -58,10 +58,10 @@ impl Client {
         self.call::<CheckpointStored>(&own_call(Method::PUT, path, Some(body))).await.map(drop)
     }
 
-    /// Reads how far a task has come; none if no worker has stored it.
+    /// Reads the checkpoint of a task. None if no worker has stored one.
     ///
     /// # Errors
-    /// It is not a `T`, the caller lacks the scope, or the server could not be reached.
+    /// The checkpoint is not a `T`, the caller lacks the scope, or the server cannot be reached.
     ///
     /// ```no_run
     /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -74,20 +74,21 @@ impl Client {
         self.find_own(format!("/tasks/{}/checkpoint", parameter(&task_id))).await
     }
 
-    /// Gives the worker of a task a command, in the place of one that it has not carried out yet.
+    /// Sends a command to the worker of a task. It replaces a command that was not carried out yet.
     ///
     /// # Errors
-    /// The task is resolved (409), the caller lacks the scope, or the server could not be reached.
+    /// The task is resolved (409), the caller lacks the scope, or the server cannot be reached.
     pub async fn command_task(&self, task_id: TaskId, command: &TaskCommandRequest) -> Result<CommandOfTask, Error> {
         let body = serde_json::to_vec(command).map_err(Error::NotJson)?;
         let path = format!("/tasks/{}/command", parameter(&task_id));
         Ok(self.call(&own_call(Method::PUT, path, Some(body))).await?.value)
     }
 
-    /// Reads the last command for a task; none if there was none within a week, or it was carried out.
+    /// Reads the last command for a task. None if there was none within a week, or it was carried
+    /// out.
     ///
     /// # Errors
-    /// The caller lacks the scope, or the server could not be reached.
+    /// The caller lacks the scope, or the server cannot be reached.
     pub async fn get_task_command(&self, task_id: TaskId) -> Result<Option<CommandOfTask>, Error> {
         self.find_own(format!("/tasks/{}/command", parameter(&task_id))).await
     }
@@ -102,19 +103,19 @@ impl Client {
 }
 
 impl Claim {
-    /// Stores how far the task has come, in the place of what it had before: any JSON of up to 64 KiB. People see it as progress, and the
-    /// next run can go on from it.
+    /// Stores the progress of the task: any JSON of up to 64 KiB. It replaces the previous
+    /// checkpoint. People see it as progress, and the next run can resume from it.
     ///
     /// # Errors
-    /// The claim is lost (409 or 403), it is too large (400), or no usable answer came.
+    /// The claim is lost (409 or 403), the checkpoint is too large (400), or no usable answer came.
     pub async fn checkpoint(&self, checkpoint: &impl Serialize) -> Result<(), Error> {
         self.client().put_checkpoint(self.task_id(), self.run_id(), checkpoint).await
     }
 
-    /// Reads how far the task has come, perhaps with another worker; none if nothing was stored.
+    /// Reads the task's checkpoint, which another worker may have stored. None if there is none.
     ///
     /// # Errors
-    /// It is not a `T`, or no usable answer came.
+    /// The checkpoint is not a `T`, or no usable answer came.
     ///
     /// ```no_run
     /// #[derive(serde::Deserialize)]

@@ -1,7 +1,8 @@
-//! Claims: a run of a task that is ours for a lease.
+//! Claims: a run of a task held for a lease.
 //!
-//! A claim renews its lease with [`Claim::reclaim`] and ends in exactly one report, which consumes it. That the server
-//! no longer regards the claim as ours is an ordinary outcome, [`Lost`]: whatever was done under it must be dropped.
+//! A claim renews its lease with [`Claim::reclaim`] and ends in exactly one report, which consumes
+//! it. A claim that the server has withdrawn is an ordinary outcome, [`Lost`]: drop all work done
+//! under it.
 
 use std::fmt;
 use std::time::Duration;
@@ -20,11 +21,12 @@ use crate::client::{Answer, Call, Own, TIMEOUT, parameter};
 use crate::wire::{ClaimAnswer, ClaimTaskBody, ClaimWorkAnswer, ClaimWorkBody, ReclaimAnswer, StatusAnswer};
 use crate::{Client, Error, ExceptionReason, Lease, Task, TaskStatus};
 
-/// How long one call for work may take: a server waits 20 s for a task to appear, if nothing else was set.
+/// Timeout of a call for work. By default the server waits 20 s for a task.
 pub(crate) const CLAIM_TIMEOUT: Duration = Duration::from_secs(40);
-/// No call for work may ask for more.
+/// Maximum number of claims per call for work.
 const CLAIMS_MAX: usize = 32;
-/// A renewal or a report is given up after this share of what remains, so that there is time for another try.
+/// Timeout of a renewal or report as a share of the remaining lease; leaves time for another
+/// attempt.
 const TIMEOUT_SHARE: u32 = 3;
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(500);
 const NO_BODY: Option<&()> = None;
@@ -47,16 +49,16 @@ struct ResultBody<'a> {
     reason: Option<ExceptionReason>,
 }
 
-/// The name under which a worker claims.
+/// Name under which a worker claims.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerName {
-    /// The group, often a data centre or region.
+    /// Group, often a data centre or region.
     pub group: WorkerGroup,
-    /// The worker within its group.
+    /// Worker within its group.
     pub id: WorkerId,
 }
 
-/// A run of a task that is ours until its lease ends.
+/// A run held until its lease ends.
 #[must_use = "a claim that is dropped blocks its task until the lease ends"]
 pub struct Claim {
     /// Signs with the task's credentials.
@@ -68,25 +70,22 @@ pub struct Claim {
     rerun: Option<RunId>,
 }
 
-/// A claim that is no longer ours. Another worker may be at the task already.
+/// A claim that this worker no longer holds. Another worker may run the task already.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lost {
-    /// The task.
     pub task_id: TaskId,
-    /// The run that was claimed.
     pub run_id: RunId,
-    /// How we know.
     pub because: LostBecause,
 }
 
-/// How we know that a claim is no longer ours.
+/// How the loss of a claim was detected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LostBecause {
-    /// The server refused it.
+    /// The server refused a call.
     Refused {
-        /// With this HTTP status: 403, 404, 409 or 410.
+        /// HTTP status: 403, 404, 409 or 410.
         status: u16,
-        /// And in these words.
+        /// The server's explanation.
         message: String,
     },
 }
@@ -99,41 +98,40 @@ impl fmt::Display for LostBecause {
     }
 }
 
-/// The outcome of [`Claim::reclaim`].
+/// Outcome of [`Claim::reclaim`].
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "work on a lost claim must stop"]
 pub enum Renewal {
-    /// Ours for another lease.
+    /// The claim is held for another lease.
     Renewed,
-    /// No longer ours.
+    /// The claim is no longer held.
     Lost(Lost),
 }
 
-/// The outcome of a report.
+/// Outcome of a report.
 #[derive(Debug)]
 pub enum Reported {
-    /// The server accepted it; this is the status of the task.
+    /// The server accepted the report. Contains the task's status.
     Accepted(TaskStatus),
-    /// The claim was no longer ours; the report changed nothing.
+    /// The claim was no longer held; the report changed nothing.
     Lost(Lost),
 }
 
-/// A report that did not get through. The claim comes back with it, so that the caller can try again.
+/// A report that failed. It returns the claim for another attempt.
 #[derive(Debug, thiserror::Error)]
 #[error("the outcome of run {} of task {} could not be reported", claim.run_id, claim.task_id)]
 pub struct NotReported {
-    /// Still ours until its lease ends.
+    /// Held until its lease ends.
     pub claim: Box<Claim>,
-    /// What went wrong.
     #[source]
     pub error: Error,
 }
 
 impl Client {
-    /// Waits for work and claims up to `most` tasks (32 at the most); may come back empty.
+    /// Waits for work and claims up to `most` tasks (at most 32). The result may be empty.
     ///
     /// # Errors
-    /// The server refused, or could not be reached.
+    /// The server refuses the call or cannot be reached.
     ///
     /// ```no_run
     /// # use tenure_client::{Client, WorkerName};
@@ -148,7 +146,7 @@ impl Client {
         self.claim_work_within(CLAIM_TIMEOUT, queue, me, most).await
     }
 
-    /// The same. A call that has no answer within `timeout` is an error.
+    /// Claims work with another timeout.
     pub(crate) async fn claim_work_within(
         &self,
         timeout: Duration,
@@ -170,17 +168,17 @@ impl Client {
         Ok(value.tasks.into_iter().map(|answer| self.claimed_at(answer, date, received)).collect())
     }
 
-    /// A claim of an answer that is no repeat.
+    /// Builds a claim from an answer that cannot be a repeat.
     pub(crate) fn claimed_at(&self, answer: ClaimAnswer, date: Option<Timestamp>, received: Instant) -> Claim {
         let lease = Lease::of_claim(answer.taken_until, answer.claimed().or(date), received);
         self.claimed(answer, lease)
     }
 
-    /// Claims a run that was found in a message or from the status of its task. Repeating the call is harmless: the
-    /// claim is the same, and its lease is counted from when it was first granted.
+    /// Claims a run known from a message or its task's status. A repeat is harmless: it returns the
+    /// same claim, with its lease counted from the first grant.
     ///
     /// # Errors
-    /// The run is not claimable (409; 404 if there is none), or no usable answer came.
+    /// The run is not claimable (409), does not exist (404), or no usable answer came.
     ///
     /// ```no_run
     /// # use tenure_client::{Client, WorkerName};
@@ -200,7 +198,8 @@ impl Client {
             timeout: TIMEOUT,
             own: Own::default(),
         };
-        // An earlier try may have been granted although its answer was lost, so that the lease may run since then.
+        // An earlier attempt may have been granted and its answer lost. The lease then runs since
+        // that attempt.
         let first_sent = Instant::now();
         let Answer { value, date, received, .. } = self.call::<ClaimAnswer>(&call).await?;
         let lease = Lease::of_repeated_claim(value.taken_until, value.claimed(), date, (first_sent, received));
@@ -227,36 +226,34 @@ impl ClaimAnswer {
 }
 
 impl Claim {
-    /// The task.
     #[must_use]
     pub fn task_id(&self) -> TaskId {
         self.task_id
     }
 
-    /// The run that is ours.
     #[must_use]
     pub fn run_id(&self) -> RunId {
         self.run_id
     }
 
-    /// The definition of the task.
+    /// Returns the task's definition.
     #[must_use]
     pub fn task(&self) -> &Task {
         &self.task
     }
 
-    /// Until when the claim is ours, and when to renew it.
+    /// Returns the current lease.
     #[must_use]
     pub fn lease(&self) -> Lease {
         *self.lease.borrow()
     }
 
-    /// The same as it changes.
+    /// Returns a watch of the lease.
     pub(crate) fn watch_lease(&self) -> watch::Receiver<Lease> {
         self.lease.subscribe()
     }
 
-    /// The run that was made when the task was last asked to run again after it had been resolved, if it was.
+    /// Returns the run created by the task's last rerun, if it was rerun.
     pub(crate) fn rerun(&self) -> Option<RunId> {
         self.rerun
     }
@@ -264,7 +261,7 @@ impl Claim {
     /// Renews the lease and the task's credentials.
     ///
     /// # Errors
-    /// No usable answer came; the claim is still ours until its lease ends, so it is worth trying again.
+    /// No usable answer came. The claim is held until its lease ends, so a retry makes sense.
     ///
     /// ```no_run
     /// # use tenure_client::{Claim, Renewal};
@@ -279,7 +276,7 @@ impl Claim {
         self.reclaim_by(&client).await
     }
 
-    /// The same, whatever the client's policy is sent once.
+    /// Renews the lease with a single request, without the client's retries.
     pub(crate) async fn reclaim_once(&mut self) -> Result<Renewal, Error> {
         let client = self.client.once();
         self.reclaim_by(&client).await
@@ -299,7 +296,7 @@ impl Claim {
     /// Reports that the task succeeded.
     ///
     /// # Errors
-    /// No usable answer came; the claim is in the error.
+    /// No usable answer came; the error contains the claim.
     ///
     /// A second report does not compile:
     ///
@@ -313,11 +310,11 @@ impl Claim {
         self.report("completed", NO_BODY).await
     }
 
-    /// Reports that the task succeeded, with what it returns: any JSON of up to 64 KiB, which only Tenure keeps. A repeat must have
-    /// the same.
+    /// Reports that the task succeeded, with a result: any JSON of up to 64 KiB, stored by Tenure
+    /// only. A repeat must send the same result.
     ///
     /// # Errors
-    /// No usable answer came; the claim is in the error.
+    /// No usable answer came; the error contains the claim.
     pub async fn complete_with(self, result: &impl Serialize) -> Result<Reported, NotReported> {
         self.report("completed", Some(&ReportedResult { result })).await
     }
@@ -325,15 +322,16 @@ impl Claim {
     /// Reports that the task ran and failed.
     ///
     /// # Errors
-    /// No usable answer came; the claim is in the error.
+    /// No usable answer came; the error contains the claim.
     pub async fn fail(self) -> Result<Reported, NotReported> {
         self.report("failed", NO_BODY).await
     }
 
-    /// Reports that the task ran and failed, with what it returns: see [`complete_with`](Self::complete_with).
+    /// Reports that the task ran and failed, with a result as in
+    /// [`complete_with`](Self::complete_with).
     ///
     /// # Errors
-    /// No usable answer came; the claim is in the error.
+    /// No usable answer came; the error contains the claim.
     pub async fn fail_with(self, result: &impl Serialize) -> Result<Reported, NotReported> {
         self.report("failed", Some(&ReportedResult { result })).await
     }
@@ -341,27 +339,29 @@ impl Claim {
     /// Reports that the run ended without a verdict on the task.
     ///
     /// # Errors
-    /// No usable answer came; the claim is in the error.
+    /// No usable answer came; the error contains the claim.
     pub async fn exception(self, reason: ExceptionReason) -> Result<Reported, NotReported> {
         self.report("exception", Some(&ReportedException { reason })).await
     }
 
-    /// A client with the task's credentials; when the claim is renewed, so are those of its clones.
+    /// Returns a client with the task's credentials. Renewals of the claim update it and its
+    /// clones.
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// How the run ended, for [`Client::work`]. A reason goes with the outcome exception, and with no other.
+    /// Builds the run's result for [`Client::work`]. Only the outcome exception has a reason.
     #[must_use]
     pub fn result(&self, outcome: RunOutcome, reason: Option<ExceptionReason>) -> RunResult {
         RunResult { reason, ..RunResult::new(self.task_id, self.run_id, outcome) }
     }
 
-    /// What the server's answer to the result of this claim means.
+    /// Interprets the server's answer to the result of this claim.
     ///
     /// # Errors
-    /// It is no usable answer; the claim is in the error, and its report may be sent by itself.
+    /// The answer is not usable. The error contains the claim, which can be reported by a separate
+    /// call.
     pub fn settle(self, answer: Result<TaskStatus, Error>) -> Result<Reported, NotReported> {
         match answer {
             Ok(status) => Ok(Reported::Accepted(status)),
@@ -377,7 +377,7 @@ impl Claim {
         self.settle(answer.map(|answer| answer.value.status))
     }
 
-    /// Sends a result of this claim once, by the call that every server of the Queue API has.
+    /// Sends a result of this claim once, by the call of the Queue API.
     pub(crate) async fn send_result(&self, result: &RunResult) -> Result<TaskStatus, Error> {
         let RunResult { result: returned, reason, outcome, .. } = result;
         let action = match outcome {
@@ -407,7 +407,7 @@ impl Claim {
         client.call(&call).await
     }
 
-    /// Whether an error means that the claim is no longer ours: one of the server's, with its code.
+    /// Converts an error into a loss if the server refused with an error code.
     fn lost_by(&self, error: Error) -> Result<Lost, Error> {
         match error {
             Error::Refused { status: status @ (403 | 404 | 409 | 410), code, message, .. } if !code.is_empty() => {

@@ -1,6 +1,6 @@
-//! One HTTP client: signs each request, sends it again where that can help, and turns answers into values.
+//! The HTTP client: signs requests, retries them where that helps, and decodes answers.
 //!
-//! Cheap to clone; clones share connections and what was learned about the server's clock.
+//! A clone is cheap and shares connections and the estimate of the server's clock.
 
 use std::sync::{Arc, Once, PoisonError, RwLock};
 use std::time::Duration;
@@ -20,29 +20,29 @@ use crate::clock::{ServerClock, http_date};
 use crate::wire::ErrorAnswer;
 use crate::{Error, RetryPolicy, retry};
 
-/// Where the API is below the root URL.
+/// Path of the Queue API below the root URL.
 const API_PATH: &str = "/api/queue/v1";
-/// Where Tenure's own API is.
+/// Path of Tenure's own API below the root URL.
 pub(crate) const TENURE_API: &str = "/api/tenure/v1";
-/// How long an ordinary call may take.
+/// Timeout of an ordinary call.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often what keeps an artifact's bytes may send a reader on.
+/// Maximum redirects while reading an artifact.
 const STORE_REDIRECTS: usize = 5;
 /// Below the 90 s after which servers close an idle connection.
 const IDLE_CONNECTION: Duration = Duration::from_secs(60);
-/// How much of a server's explanation an error repeats, in characters.
+/// Maximum length of a server's explanation in an error, in characters.
 const MESSAGE_MAX: usize = 500;
 const IDEMPOTENCY_KEY: &str = "Idempotency-Key";
 const JSON: &str = "application/json";
-/// Everything but the characters that no URL library rewrites.
+/// Encodes all characters except those that no URL library rewrites.
 const PATH_PARAMETER: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 /// A client of the queue.
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<Shared>,
-    /// Clones share them, so that those of a claim's client sign with the renewed credentials from then on.
+    /// Shared by clones, so that clones of a claim's client sign with renewed credentials.
     credentials: Option<Arc<RwLock<Arc<Credentials>>>>,
     retry: RetryPolicy,
     /// The session that claims belong to.
@@ -66,14 +66,14 @@ pub struct ClientBuilder {
 }
 
 impl ClientBuilder {
-    /// Sets the URL under which the server serves `/api/queue/v1`.
+    /// Sets the URL below which the server serves `/api/queue/v1`.
     #[must_use]
     pub fn root_url(mut self, root_url: &str) -> Self {
         root_url.trim_end_matches('/').clone_into(&mut self.root_url);
         self
     }
 
-    /// Sets the credentials that sign the requests; without, they are sent unsigned.
+    /// Sets the credentials that sign requests. Without them, requests are unsigned.
     ///
     /// ```
     /// # use tenure_client::{AccessToken, Client, Credentials};
@@ -87,16 +87,16 @@ impl ClientBuilder {
         Self { credentials: Some(credentials), ..self }
     }
 
-    /// Sets when failed requests are sent again.
+    /// Sets the retry policy.
     #[must_use]
     pub fn retry_policy(self, retry: RetryPolicy) -> Self {
         Self { retry, ..self }
     }
 
-    /// Makes the client; nothing is sent yet.
+    /// Builds the client without sending a request.
     ///
     /// # Errors
-    /// The root URL is not one, or the system's TLS settings cannot be read.
+    /// The root URL is invalid, or the system's TLS settings cannot be read.
     pub fn build(self) -> Result<Client, Error> {
         let problem = |problem: String| Error::RootUrl(problem);
         let mut api = Url::parse(&self.root_url)
@@ -128,66 +128,67 @@ fn place_of(credentials: Credentials) -> Arc<RwLock<Arc<Credentials>>> {
     Arc::new(RwLock::new(Arc::new(credentials)))
 }
 
-/// The TLS library asks for one cryptography provider per process; a program that has chosen its own keeps it.
+/// The TLS library needs one cryptography provider per process. A provider chosen by the program is
+/// kept.
 fn install_tls_provider() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // Refused only when there is a provider already, and then that one is fine.
+        // Fails only if a provider is installed already.
         let _already = rustls::crypto::ring::default_provider().install_default();
     });
 }
 
-/// One call of the API.
+/// A call of the API.
 pub(crate) struct Call {
     pub method: Method,
-    /// Below [`API_PATH`], with every parameter encoded by [`parameter`].
+    /// Path below [`API_PATH`], each parameter encoded by [`parameter`].
     pub path: String,
     pub body: Option<Vec<u8>>,
     pub timeout: Duration,
-    /// What the call has beyond those of the Queue API.
+    /// Options beyond those of the Queue API.
     pub own: Own,
 }
 
-/// What calls of Tenure's own API have.
+/// Options of calls to Tenure's own API.
 #[derive(Default)]
 pub(crate) struct Own {
-    /// Where the path begins below the root URL, if not at [`API_PATH`].
+    /// Path of the API below the root URL; [`API_PATH`] by default.
     pub api: Option<&'static str>,
-    /// After the question mark.
+    /// Query, without the question mark.
     pub query: Option<String>,
-    /// The header `Idempotency-Key`.
     pub idempotency_key: Option<String>,
-    /// What the body is, if it is not JSON.
+    /// Content type of the body; JSON by default.
     pub content_type: Option<&'static str>,
 }
 
-/// A successful answer and when it was.
+/// A successful answer and its times.
 pub(crate) struct Answer<T> {
     pub value: T,
     pub date: Option<Timestamp>,
-    /// Just before the request that was answered went out.
+    /// Just before the answered request was sent.
     pub sent: Instant,
-    /// When the answer began to come: its body may take a while.
+    /// When the answer began to arrive; its body may take longer.
     pub received: Instant,
 }
 
-/// A value in a path, encoded whole: `/` becomes `%2F`.
+/// Encodes a path parameter; `/` becomes `%2F`.
 pub(crate) fn parameter(value: &dyn std::fmt::Display) -> String {
     utf8_percent_encode(&value.to_string(), PATH_PARAMETER).to_string()
 }
 
 impl Client {
-    /// Starts a client.
+    /// Returns a builder with default settings.
     #[must_use]
     pub fn builder() -> ClientBuilder {
         ClientBuilder::default()
     }
 
-    /// The client that the environment describes, as for all clients of Taskcluster: `TASKCLUSTER_ROOT_URL`, and if its requests are
-    /// to be signed `TASKCLUSTER_CLIENT_ID`, `TASKCLUSTER_ACCESS_TOKEN`, `TASKCLUSTER_CERTIFICATE`.
+    /// Builds a client from the environment variables of Taskcluster clients:
+    /// `TASKCLUSTER_ROOT_URL` and, to sign requests, `TASKCLUSTER_CLIENT_ID`,
+    /// `TASKCLUSTER_ACCESS_TOKEN` and `TASKCLUSTER_CERTIFICATE`.
     ///
     /// # Errors
-    /// A variable is missing, or the root URL is not one.
+    /// A variable is missing, or the root URL is invalid.
     pub fn from_env() -> Result<Self, Error> {
         let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
         let needed = |name| variable(name).ok_or(Error::NotInEnvironment(name));
@@ -198,33 +199,34 @@ impl Client {
         builder.credentials(Credentials { client_id, access_token, certificate }).build()
     }
 
-    /// The root URL, without a slash at its end.
+    /// Returns the root URL without a trailing slash.
     #[must_use]
     pub fn root_url(&self) -> &str {
         &self.shared.root_url
     }
 
-    /// The time by the server's clock as estimated from its answers, for `created` and `deadline` of a task. Before the first answer it is
-    /// that of this machine, which may be wrong: [`server_time`](Self::server_time) asks.
+    /// Estimates the server's time from its answers, for `created` and `deadline` of a task. Before
+    /// the first answer this is the local time, which may be wrong;
+    /// [`server_time`](Self::server_time) asks the server.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         self.shared.clock.now()
     }
 
-    /// The same client with other credentials.
+    /// Returns this client with other credentials.
     #[must_use]
     pub fn with_credentials(&self, credentials: Credentials) -> Self {
         Self { credentials: Some(place_of(credentials)), ..self.clone() }
     }
 
-    /// The same client with another idea of when failed requests are sent again.
+    /// Returns this client with another retry policy.
     #[must_use]
     pub fn with_retry_policy(&self, retry: RetryPolicy) -> Self {
         Self { retry, ..self.clone() }
     }
 
-    /// The same client, whose claims belong to this session: they end with it at the latest. The session must be one of the queue
-    /// and the worker that are claimed for.
+    /// Returns this client with a session for its claims, which end with the session at the latest.
+    /// The session must be of the same queue and worker as the claims.
     ///
     /// ```no_run
     /// # use tenure_client::{Client, WorkerName};
@@ -240,16 +242,16 @@ impl Client {
         Self { session: Some(session), ..self.clone() }
     }
 
-    /// The same client for who repeats requests by himself: with the pauses of its policy, and no retries. The server's wish for a longer
-    /// pause then does not take the time that a lease leaves.
+    /// Returns this client without retries, for callers with their own retry loop. The pauses of
+    /// the policy stay. A pause requested by the server then does not use up the rest of a lease.
     pub(crate) fn once(&self) -> Self {
         self.with_retry_policy(self.retry.clone().retries(0))
     }
 
-    /// Gives this client, and all of its clones, other credentials.
+    /// Replaces the credentials of this client and all its clones.
     pub(crate) fn renew_credentials(&self, credentials: Credentials) {
         if let Some(shared) = &self.credentials {
-            // Each change is one assignment, so a panic elsewhere leaves nothing half done.
+            // Each change is one assignment, so a panic elsewhere leaves no partial state.
             *shared.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(credentials);
         }
     }
@@ -263,23 +265,23 @@ impl Client {
         self.session
     }
 
-    /// When failed requests of this client are sent again.
+    /// Returns the retry policy.
     #[must_use]
     pub fn retry_policy(&self) -> &RetryPolicy {
         &self.retry
     }
 
-    /// For requests that are not calls of the API.
+    /// For requests that are not API calls.
     pub(crate) fn http(&self) -> &reqwest::Client {
         &self.shared.http
     }
 
-    /// For reading artifacts wherever they are; unlike the others it follows redirects.
+    /// For reading artifacts; follows redirects.
     pub(crate) fn store(&self) -> &reqwest::Client {
         &self.shared.store
     }
 
-    /// A URL in an answer of the queue's, which may leave out the server.
+    /// Resolves a URL in an answer of the queue, which may omit the server.
     pub(crate) fn absolute(&self, url: &str) -> Result<Url, Error> {
         let url = self.shared.api.join(url).map_err(|_| Error::SignedUrl("it is not a URL"))?;
         if matches!(url.scheme(), "http" | "https") {
@@ -289,7 +291,7 @@ impl Client {
         }
     }
 
-    /// Sends a call until it is answered, refused for good, or out of retries.
+    /// Sends a call until it is answered, finally refused, or out of retries.
     pub(crate) async fn call<T: DeserializeOwned>(&self, call: &Call) -> Result<Answer<T>, Error> {
         let mut tried = 0;
         let mut clock_mended = false;
@@ -300,7 +302,7 @@ impl Client {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
-            // The signature may have been refused only because our clock was wrong; now we know better.
+            // A wrong local clock may have invalidated the signature; the answer has corrected it.
             if !clock_mended && self.is_of_the_clock(&error, correction) {
                 clock_mended = true;
                 continue;
@@ -313,12 +315,11 @@ impl Client {
         }
     }
 
-    /// Whether a call may have been refused because it was signed with this correction of our clock.
+    /// True if the call may have been refused because it was signed with this clock correction.
     fn is_of_the_clock(&self, error: &Error, correction: i64) -> bool {
         error.status() == Some(401) && self.shared.clock.has_moved(correction)
     }
 
-    /// Sends a call once.
     async fn try_once<T: DeserializeOwned>(&self, call: &Call) -> Result<Answer<T>, Error> {
         let sent = Instant::now();
         let response = self.send(call).await?;
@@ -327,7 +328,7 @@ impl Client {
         let status = response.status();
         let retry_after = header(response.headers(), RETRY_AFTER.as_str()).and_then(|s| s.trim().parse().ok());
         let body = response.bytes().await.map_err(|error| Error::Network(error.without_url()))?;
-        // Where an artifact is comes as a redirect, and in its body too.
+        // The location of an artifact is a redirect, with the URL in its body too.
         if status.is_success() || status == StatusCode::SEE_OTHER {
             let answer = |value| Answer { value, date, sent, received };
             serde_json::from_slice(&body).map(answer).map_err(Error::BadAnswer)
@@ -336,7 +337,7 @@ impl Client {
         }
     }
 
-    /// Sends a call once, whose answer is read while it comes; twice if the clock was wrong.
+    /// Sends a call whose answer is read as a stream; resends it once if the clock was wrong.
     pub(crate) async fn open(&self, call: &Call) -> Result<reqwest::Response, Error> {
         let correction = self.shared.clock.offset();
         match self.open_once(call).await {
@@ -361,7 +362,7 @@ impl Client {
         let queue_api = self.shared.api.path();
         let root = queue_api.strip_suffix(API_PATH).unwrap_or_default();
         let api = call.own.api.map_or_else(|| queue_api.to_owned(), |api| format!("{root}{api}"));
-        // The parameters are encoded already, and `set_path` leaves an encoded character as it is.
+        // Parameters are encoded already; `set_path` keeps encoded characters.
         url.set_path(&format!("{api}{}", call.path));
         url.set_query(call.own.query.as_deref());
         let signature = self.signature(call, &url);
@@ -409,14 +410,14 @@ pub(crate) fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> 
 }
 
 fn refusal(status: u16, body: &[u8], retry_after: Option<Duration>) -> Error {
-    // A proxy in between answers without our error body; its status is enough.
+    // A proxy answers without our error body; its status suffices.
     let answer: ErrorAnswer = serde_json::from_slice(body).unwrap_or_default();
     refusal_in_words(status, answer.code, &answer.message, retry_after)
 }
 
-/// A refusal with the beginning of the server's explanation.
+/// Builds a refusal with the beginning of the server's explanation.
 pub(crate) fn refusal_in_words(status: u16, code: String, message: &str, retry_after: Option<Duration>) -> Error {
-    // After the first line the server repeats the call, which the log has already.
+    // After the first line the server repeats the call, which is in the log already.
     let message = message.lines().next().unwrap_or_default().chars().take(MESSAGE_MAX).collect();
     if code == ErrorCode::SessionExists.as_str() {
         return Error::SessionExists(message);

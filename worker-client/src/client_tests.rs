@@ -1,22 +1,23 @@
-//! What a client sends, and when it sends that again.
+//! Tests of requests and their retries.
 
 use super::*;
 
 #[test]
-fn an_encoded_parameter_survives_the_url_library() {
+fn encoded_parameter_survives_url_library() {
     let mut url = Url::parse("http://localhost/api/queue/v1").unwrap();
     url.set_path(&format!("{}/claim-work/{}", url.path(), parameter(&"p/w%")));
     assert_eq!(url.as_str(), "http://localhost/api/queue/v1/claim-work/p%2Fw%25");
 }
 
 #[test]
-fn a_root_url_must_be_one() {
+fn invalid_root_url_is_refused() {
     for bad in ["", "localhost:8080", "ftp://x", "http://", "http://x/?a=b"] {
         assert!(Client::builder().root_url(bad).build().is_err(), "{bad}");
     }
 }
 
-/// Refuses the first two requests once both are there, as a server does whose clock is an hour ahead; answers all later ones.
+/// Refuses the first two requests once both have arrived, like a server whose clock is an hour
+/// ahead. Answers all later requests.
 async fn refuse_two(listener: tokio::net::TcpListener) {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let (both, served) = (Arc::new(tokio::sync::Barrier::new(2)), Arc::new(std::sync::atomic::AtomicUsize::new(0)));
@@ -45,7 +46,7 @@ async fn refuse_two(listener: tokio::net::TcpListener) {
 }
 
 #[tokio::test]
-async fn calls_that_were_signed_by_the_same_wrong_clock_are_all_sent_again() {
+async fn calls_signed_with_wrong_clock_are_resent() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let serving = tokio::spawn(refuse_two(listener));

@@ -1,48 +1,49 @@
-//! The wall clock, for the two dates that a client has to write: the time of a signature and `created` of a task.
+//! Wall clock for two dates: the time of a signature and `created` of a task.
 //!
-//! It is the local clock plus an offset learned from the `Date` header of the server's answers, so that a machine
-//! whose clock is wrong can still sign. Claims and their renewal never use it: they run on the monotonic clock.
+//! It is the local clock plus an offset learned from the `Date` header of answers, so that a
+//! machine with a wrong clock can sign. Claims and renewals use the monotonic clock instead.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use chrono::{DateTime, TimeDelta, Utc};
 use tenure_api::dates::Timestamp;
 
-/// A difference below this is left alone: `Date` has whole seconds and the answer was some time on its way.
+/// Smaller offsets are ignored: `Date` has whole seconds, and an answer takes time to arrive.
 const SMALLEST_OFFSET_SECONDS: i64 = 5;
 
-/// The local clock, corrected by the dates of the server's answers.
+/// The local clock, corrected by the server's dates.
 #[derive(Debug, Default)]
 pub(crate) struct ServerClock {
     offset_seconds: AtomicI64,
 }
 
 impl ServerClock {
-    /// The time by the server's clock, as estimated from its answers.
+    /// Estimates the server's time.
     pub(crate) fn now(&self) -> Timestamp {
         let offset = TimeDelta::try_seconds(self.offset()).unwrap_or_default();
         Timestamp::new(local_time() + offset)
     }
 
-    /// The correction, in seconds.
+    /// Correction in seconds.
     pub(crate) fn offset(&self) -> i64 {
         self.offset_seconds.load(Ordering::Relaxed)
     }
 
-    /// Learns from a `Date` header.
+    /// Updates the offset from a `Date` header.
     pub(crate) fn learn(&self, date: Timestamp) {
         let measured = (date.time() - local_time()).num_seconds();
         let offset = if measured.abs() < SMALLEST_OFFSET_SECONDS { 0 } else { measured };
         self.offset_seconds.store(offset, Ordering::Relaxed);
     }
 
-    /// Whether what was signed with this correction may have been refused for it: another one holds now, which another request may have learned.
+    /// True if the offset has changed since `since`, perhaps by another request. A signature made
+    /// with `since` may have been refused for that.
     pub(crate) fn has_moved(&self, since: i64) -> bool {
         (self.offset() - since).abs() >= SMALLEST_OFFSET_SECONDS
     }
 }
 
-/// The time in an HTTP `Date` header, if it is one.
+/// Parses an HTTP `Date` header.
 pub(crate) fn http_date(text: &str) -> Option<Timestamp> {
     DateTime::parse_from_rfc2822(text).ok().map(|time| Timestamp::new(time.with_timezone(&Utc)))
 }
@@ -57,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_offset_follows_the_server_and_ignores_jitter() {
+    fn offset_follows_server_and_ignores_jitter() {
         let clock = ServerClock::default();
         let hour = TimeDelta::hours(1);
         let learn = |date| {
@@ -73,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn an_http_date_is_read() {
+    fn http_date_is_read() {
         let date = http_date("Sun, 06 Nov 1994 08:49:37 GMT").unwrap();
         assert_eq!(date.to_string(), "1994-11-06T08:49:37.000Z");
         assert!(http_date("soon").is_none());

@@ -1,5 +1,6 @@
-//! A page for callers on the machine of a worker: `GET /debug` answers what it is doing, as JSON. It is served on the loopback
-//! address only, and only to requests that name it, so that no page of a browser reads it under another name.
+//! A status page for callers on the worker's machine: `GET /debug` returns JSON. It listens on the
+//! loopback address only and answers only requests that name it. A web page in a browser cannot
+//! read it under another host name.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -19,16 +20,15 @@ use tokio::time::timeout;
 
 use crate::Error;
 
-/// Where it is.
 const PATH: &str = "/debug";
-/// How long a connection may take, from its beginning to its end.
+/// Maximum duration of a connection.
 const CONNECTION_MAX: Duration = Duration::from_secs(10);
-/// Connections that are served at once; others wait.
+/// Maximum concurrent connections; others wait.
 const CONNECTIONS_MAX: usize = 8;
-/// After a connection could not be accepted, perhaps for want of descriptors.
+/// Pause after a failed accept, for example without free descriptors.
 const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(500);
 
-/// Serves `GET /debug` for as long as it [runs](Debug::serve).
+/// Serves `GET /debug` while [`serve`](Debug::serve) runs.
 ///
 /// ```no_run
 /// # async fn example(handle: tenure_client::consumer::ConsumerHandle) -> Result<(), tenure_client::Error> {
@@ -44,10 +44,10 @@ pub struct Debug {
 }
 
 impl Debug {
-    /// Listens on this port of 127.0.0.1; 0 is any that is free.
+    /// Listens on this port of 127.0.0.1; 0 selects a free port.
     ///
     /// # Errors
-    /// The port is taken, or may not be used.
+    /// The port is in use or not permitted.
     pub async fn listen(port: u16) -> Result<Self, Error> {
         let wanted = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
         let failed = || Error::of_file(format!("the debug port {port} cannot be listened on; choose another one"));
@@ -56,13 +56,14 @@ impl Debug {
         Ok(Self { listener, address })
     }
 
-    /// Where it listens.
+    /// Returns the address it listens on.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Answers requests with what `status` says at that moment. Never returns; when it is dropped, so are its connections.
+    /// Answers each request with the current result of `status`. Never returns; dropping the future
+    /// closes its connections.
     pub async fn serve<S: Serialize>(self, status: impl Fn() -> S + Send + Sync + 'static) {
         let status: Arc<Status> = Arc::new(move || serde_json::to_string(&status()));
         let mut connections = JoinSet::new();
@@ -122,7 +123,7 @@ fn reply(method: &Method, path: &str, headers: &HeaderMap, status: &Status) -> (
     )
 }
 
-/// Whether a request was sent to the loopback address by that name. A name of somewhere else may lead here too.
+/// True if the request's `Host` is the loopback address. Another host name may resolve to it too.
 fn names_loopback(headers: &HeaderMap) -> bool {
     let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     let name = host.rsplit_once(':').map_or(host, |(name, _port)| name);
@@ -134,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_reader_that_names_the_loopback_address_is_answered() {
+    fn only_loopback_host_is_answered() {
         let status = || Ok("{}".to_owned());
         for (method, path, host, expected) in [
             ("GET", "/debug", Some("127.0.0.1:8090"), 200),

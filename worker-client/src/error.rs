@@ -1,81 +1,81 @@
-//! Why a call got no usable answer. What the server decided about a claim is not here: see [`crate::Lost`].
+//! Errors of calls without a usable answer. Decisions of the server about a claim are not errors:
+//! see [`crate::Lost`].
 
 use std::io;
 use std::time::Duration;
 
 use tenure_api::errors::ErrorCode;
 
-/// Why a call got no usable answer.
+/// A call without a usable answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No answer came: the connection failed or the time was up.
+    /// No answer: the connection failed or the timeout passed.
     #[error("no answer from the queue")]
     Network(#[source] reqwest::Error),
     /// The server refused; the fields are those of its error body.
     #[error("the queue answered {status} {code}: {message}")]
     Refused {
-        /// The HTTP status.
+        /// HTTP status.
         status: u16,
-        /// The error code of the API, empty if the body had none.
+        /// Error code of the API; empty if the body had none.
         code: String,
-        /// The first line of the server's explanation.
+        /// First line of the server's explanation.
         message: String,
-        /// How long the server asked to wait before the next try.
+        /// Pause that the server requested before the next attempt.
         retry_after: Option<Duration>,
     },
-    /// The worker has a session already; the server says since when and until when.
+    /// The worker already has a session. The text contains its start and expiry.
     #[error("{0}")]
     SessionExists(String),
-    /// The session has ended: what it held was given to others.
+    /// The session has ended; its runs were given to other workers.
     #[error("{0}")]
     SessionEnded(String),
-    /// The run of a job is lost, in these words: nothing more is sent for it.
+    /// The job's run is lost, with the reason. Its requests are no longer sent.
     #[error("the run is lost: {0}")]
     RunLost(String),
-    /// The answer was not what the API promises.
+    /// The answer does not match the API.
     #[error("the answer of the queue could not be read")]
     BadAnswer(#[source] serde_json::Error),
-    /// What was to be stored cannot be written as JSON.
+    /// The value cannot be written as JSON.
     #[error("a value cannot be written as JSON")]
     NotJson(#[source] serde_json::Error),
-    /// The answer to a poll was not a list of messages.
+    /// The answer to a poll is not a list of messages.
     #[error("the answer of the queue is not a list of messages")]
     BadMessages(#[source] quick_xml::DeError),
-    /// A signed URL of the server's cannot be used; the URL itself is a secret and not shown.
+    /// A signed URL of the server cannot be used. The URL is a secret and not shown.
     #[error("a signed URL of the queue cannot be used: {0}")]
     SignedUrl(&'static str),
-    /// The artifact store refused an upload or a download. Its URLs are secrets and not shown.
+    /// The artifact store refused an upload or download. Its URLs are secrets and not shown.
     #[error("the store of the artifact answered {status}")]
     Store {
-        /// The HTTP status.
+        /// HTTP status.
         status: u16,
     },
-    /// The bytes of an artifact or of a stream stopped on their way.
+    /// A transfer of an artifact or stream made no progress for this long.
     #[error("nothing was sent or received for {} s", .0.as_secs())]
     Stalled(Duration),
-    /// The bytes that came are not the artifact's.
+    /// The received bytes are not the artifact's.
     #[error("the artifact did not arrive whole: {0}")]
     Damaged(String),
-    /// A file of ours could not be read or written.
+    /// A local file cannot be read or written.
     #[error("{what}")]
     File {
-        /// Which, and what was tried.
+        /// File and attempted operation.
         what: String,
-        /// Why not.
         #[source]
         source: io::Error,
     },
-    /// The root URL is not one; the text has the reason.
+    /// The root URL is invalid; the text has the reason.
     #[error("{0}")]
     RootUrl(String),
-    /// A variable of the environment is missing.
+    /// An environment variable is missing.
     #[error("{0} is not set in the environment")]
     NotInEnvironment(&'static str),
 }
 
 impl Error {
-    /// Whether the same call may succeed later: no answer, 408, 429 or 5xx. What keeps artifacts answers 403 to a URL
-    /// that has ended and 400 to bytes that came too slowly; a new URL helps there.
+    /// True if the same call may succeed later: no answer, 408, 429 or 5xx. Artifact stores answer
+    /// 403 for an expired URL and 400 for bytes that arrived too slowly; a new URL helps.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
@@ -95,8 +95,8 @@ impl Error {
         }
     }
 
-    /// Whether the answer may be that of something between us and the server, such as a proxy whose server is away: it has no error code,
-    /// or is not what the API promises. The server may have done what it was asked, or may do it later.
+    /// True if the answer may come from a proxy instead of the server: it has no error code, or
+    /// does not match the API. The server may have processed the request, or may process it later.
     #[must_use]
     pub fn is_unclear(&self) -> bool {
         match self {
@@ -106,7 +106,7 @@ impl Error {
         }
     }
 
-    /// The HTTP status of a refusal.
+    /// Returns the HTTP status of a refusal.
     #[must_use]
     pub fn status(&self) -> Option<u16> {
         match self {
@@ -127,25 +127,25 @@ impl Error {
         }
     }
 
-    /// How long the server asked to wait before the next try.
+    /// Returns the pause that the server requested before the next attempt.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         if let Self::Refused { retry_after, .. } = self { *retry_after } else { None }
     }
 
-    /// True if these credentials are not good for the queue, or its server is not Tenure.
+    /// True if the queue refuses these credentials, or its server is not Tenure.
     pub(crate) fn refuses_worker(&self) -> bool {
         matches!(self.status(), Some(400 | 401 | 403 | 404 | 405))
     }
 
-    /// Makes an error of the system's about a file of ours.
+    /// Wraps an I/O error about a local file.
     pub fn of_file(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         move |source| Self::File { what, source }
     }
 }
 
-/// The error and its causes in one line, for the log.
+/// Joins the error and its causes into one line, for logs.
 ///
 /// ```
 /// # use tenure_client::Error;

@@ -1,4 +1,4 @@
-//! Following what happens: the stream of events.
+//! Streams of events.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,13 +10,13 @@ use serde_json::Value;
 use crate::client::{Call, Own, TENURE_API, parameter};
 use crate::{Client, Error};
 
-/// A stream is opened anew after so long, where it has arrived.
+/// Maximum duration of a stream; a reader then opens another at its position.
 const FOLLOWED_MAX: Duration = Duration::from_secs(3_600);
-/// A stream that is silent for so long is broken: the server sends something every 15 seconds.
+/// A stream that is silent for this long is broken: the server sends a line every 15 seconds.
 const SILENT_MAX: Duration = Duration::from_secs(60);
-/// A longer line is no event of the server's: it would be kept until the memory is full.
+/// Longer lines are refused, to bound memory. The server sends none.
 const LINE_MAX: usize = 16 << 20;
-/// What the last frame of a stream is called whose next event is no longer retained.
+/// Event name of a stream's last frame if its next event is no longer retained.
 const GONE: &[u8] = b"gone";
 
 /// Events as they happen, in the order of the log.
@@ -26,25 +26,27 @@ pub struct EventStream {
     position: Option<u64>,
 }
 
-/// Reads Server-Sent Events, as far as the server uses them: the data of an event is one line.
+/// Parser of Server-Sent Events, as far as the server uses them: each event has one line of data.
 #[derive(Default)]
 struct Frames {
-    /// The beginning of the line that is being read.
+    /// Incomplete line at the end of the input.
     line: Vec<u8>,
-    /// What the lines since the last empty one say.
+    /// Fields since the last empty line.
     id: Option<u64>,
     is_gone: bool,
     data: Option<Vec<u8>>,
-    /// What has come and was not read yet: how far the log has been looked at, and the event there if it passes the filter.
+    /// Parsed and unread frames: position in the log, and its event if it passes the filter.
     come: VecDeque<(Option<u64>, Option<Vec<u8>>)>,
 }
 
 impl Client {
-    /// Opens a stream of the events after a position, or of those from now on; of these exchanges, or of all. It is cut
-    /// after an hour at the latest; another one goes on at [`EventStream::position`].
+    /// Opens a stream of events after a position, or from now on. `exchanges` filters them; if
+    /// empty, all are sent. The stream ends after an hour at the latest; open another at
+    /// [`EventStream::position`].
     ///
     /// # Errors
-    /// The caller lacks the scope, the next event is no longer retained (410), or the server could not be reached.
+    /// The caller lacks the scope, the next event is no longer retained (410), or the server cannot
+    /// be reached.
     ///
     /// ```no_run
     /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -62,7 +64,7 @@ impl Client {
         self.open_events(query, after).await
     }
 
-    /// Opens a stream of the events that this query asks for, which names the position.
+    /// Opens a stream for this query, which contains the position.
     pub(crate) async fn open_events(&self, query: String, after: Option<u64>) -> Result<EventStream, Error> {
         let call = Call {
             method: Method::GET,
@@ -80,10 +82,11 @@ impl Client {
 }
 
 impl EventStream {
-    /// Waits for the next event; none if the stream has ended, or has been silent for so long that it must be broken.
+    /// Waits for the next event. None if the stream has ended, or was silent for 60 s and is taken
+    /// as broken.
     ///
     /// # Errors
-    /// The stream was cut, or is none of events.
+    /// The connection broke off, or the stream is not one of events.
     pub async fn read(&mut self) -> Result<Option<Value>, Error> {
         loop {
             while let Some((position, data)) = self.frames.come.pop_front() {
@@ -98,8 +101,8 @@ impl EventStream {
         }
     }
 
-    /// Up to where the log has been looked at: a stream that is opened after this position goes on with the next event. None if
-    /// that is not known yet.
+    /// Returns the position in the log up to which events were read. A stream opened after it
+    /// continues with the next event. None if not known yet.
     #[must_use]
     pub fn position(&self) -> Option<u64> {
         self.position
@@ -125,7 +128,7 @@ impl Frames {
     fn take(&mut self, line: &[u8]) {
         if line.is_empty() {
             let (id, data, is_gone) = (self.id.take(), self.data.take(), std::mem::take(&mut self.is_gone));
-            // A reader that opens another stream is refused with the position to go on from.
+            // A reader that opens another stream is refused, with the position to continue from.
             self.come.push_back((id, data.filter(|_| !is_gone)));
         } else if let Some(id) = line.strip_prefix(b"id: ") {
             self.id = std::str::from_utf8(id).ok().and_then(|id| id.parse().ok());
@@ -142,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_are_read_however_the_stream_is_cut() {
+    fn split_frames_are_read() {
         let stream =
             b"retry: 1000\nid: 24\n\nid: 26\nevent: task-pending\ndata: {\"position\":26}\n\n: keep-alive\nid: 30\n\n\
             event: gone\ndata: {\"after\":998}\n\nid: 31\nda";
@@ -156,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_an_end_is_refused_and_not_kept() {
+    fn endless_line_is_refused() {
         let mut frames = Frames::default();
         frames.pass(b"id: 24\n\ndata: ").unwrap();
         let refused = (0..=LINE_MAX >> 20).try_for_each(|_| frames.pass(&[b'x'; 1 << 20]));

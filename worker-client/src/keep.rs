@@ -1,7 +1,7 @@
-//! Keeping a claim while its work goes on: it is renewed again and again, and each renewal is repeated until it is answered or there
-//! is no time left for another try. Consumers and `tenure-worker` keep theirs so.
+//! Renews a claim while its work runs. Each renewal is retried until it is answered or no time is
+//! left for another attempt. Used by consumers and `tenure-worker`.
 //!
-//! Times are the server's dates on the monotonic clock (see [`Lease`]); the local wall clock is never asked.
+//! Times are server dates on the monotonic clock (see [`Lease`]); the local wall clock is not used.
 
 use std::time::Duration;
 
@@ -10,45 +10,47 @@ use tokio::time::Instant;
 use crate::error::chain;
 use crate::{Claim, Lease, Lost, Renewal, retry};
 
-/// After this part of a lease it is renewed, if nothing else is wanted.
+/// Default share of a lease after which it is renewed.
 pub(crate) const HEARTBEAT: f64 = 0.75;
-/// Even when the lease is nearly over, renewals are at least this far apart.
+/// Minimum interval between renewals, even when the lease is nearly over.
 const RENEWAL_INTERVAL: Duration = Duration::from_millis(100);
-/// The longest pause between two tries of a renewal.
+/// Maximum pause between two attempts of a renewal.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// The grace takes at most this part of a lease.
+/// Limits the grace to a third of the lease.
 const GRACE_SHARE: u32 = 3;
-/// For repeats of a renewal there is at least this part of a lease.
+/// At least an eighth of the lease is left for retries of a renewal.
 const REPEAT_SHARE: u32 = 8;
 
-/// When a claim is renewed, and when it is given up.
+/// When to renew a claim and when to give it up.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Terms {
-    /// After this part of a lease it is renewed, or earlier if that leaves no time to repeat the renewal. From 0 to 1; whatever else it is
-    /// counts as ¾.
+    /// Share of the lease after which it is renewed, or earlier to leave time for retries. From 0
+    /// to 1; other values count as ¾.
     pub heartbeat: f64,
-    /// So long before the end of the lease it is given up if no renewal was answered: at most a third of the lease.
+    /// Time before the end of the lease at which an unrenewed claim is given up. At most a third of
+    /// the lease.
     pub grace: Duration,
 }
 
 impl Default for Terms {
-    /// Renewed after ¾ of a lease, and given up at its end.
+    /// Renews after ¾ of a lease and gives up at its end.
     fn default() -> Self {
         Self { heartbeat: HEARTBEAT, grace: Duration::ZERO }
     }
 }
 
-/// Why a claim is not kept any more.
+/// Why [`Claim::keep`] stopped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unkept {
-    /// It is ours no longer.
+    /// The claim is no longer held.
     Lost(Lost),
-    /// No renewal was answered in time: it is ours for the rest of its lease, which is the grace.
+    /// No renewal was answered in time. The claim is held for the rest of its lease, the grace.
     Unanswered,
 }
 
 impl Claim {
-    /// Renews the claim for as long as that is possible. May be dropped at any time; the claim is as good as it was.
+    /// Renews the claim until it is lost or no renewal is answered in time. Dropping the future is
+    /// safe and leaves the claim usable.
     ///
     /// ```no_run
     /// # use tenure_client::keep::{Terms, Unkept};
@@ -79,7 +81,7 @@ impl Claim {
     }
 }
 
-/// Renews the claim once, however many tries it takes; answers whether the claim turned out to be lost.
+/// Renews the claim, retrying without limit. Returns the loss if the claim turned out to be lost.
 async fn renew(claim: &mut Claim) -> Option<Lost> {
     let mut failures = 0;
     loop {
@@ -96,7 +98,6 @@ async fn renew(claim: &mut Claim) -> Option<Lost> {
     }
 }
 
-/// When a lease is renewed, and when it is given up if that fails.
 #[derive(Debug, PartialEq, Eq)]
 struct Times {
     renew_at: Instant,
@@ -132,14 +133,14 @@ mod tests {
     }
 
     #[test]
-    fn m1_renewals_come_at_three_quarters_and_leave_room_for_repeats_and_the_grace() {
+    fn m1_renewal_leaves_time_for_retries_and_grace() {
         let ms = Duration::from_millis;
         assert_eq!(of(1200, 0.75, 30), (ms(900_000), ms(1_170_000)));
         assert_eq!(of(1200, 0.5, 30), (ms(600_000), ms(1_170_000)));
         for no_part in [-0.5, 1.5, f64::NAN, f64::INFINITY] {
             assert_eq!(of(1200, no_part, 30), of(1200, 0.75, 30), "{no_part}");
         }
-        // 30 s less than the lease would be no time for a repeat.
+        // 30 s less than the lease would leave no time for a retry.
         assert_eq!(of(80, 0.9, 20), (ms(50_000), ms(60_000)));
         assert_eq!(of(12, 0.75, 1), (ms(9_000), ms(11_000)));
         // Never more than a third.
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_grace_a_claim_is_kept_until_the_end_of_its_lease() {
+    fn claim_without_grace_is_kept_until_lease_ends() {
         let now = Instant::now();
         for seconds in [1, 20, 1200] {
             let lease = lease(seconds, now);

@@ -1,19 +1,21 @@
 //! The lease of a claim on the local monotonic clock.
 //!
-//! Only differences of server times enter, so a local clock that is wrong, or that is set while a task runs, changes
-//! nothing. What remains after a claim is `takenUntil` minus the time of the claim, both by the server's clock. A
-//! renewal moves the end by as much as `takenUntil` moved, but never further than a duration lease from now: that way a
-//! server clock that jumps cannot make us believe in a longer lease than the server grants.
+//! Only differences of server times are used, so a wrong local clock, or one set during a task,
+//! changes nothing. After a claim the remaining time is `takenUntil` minus the time of the claim,
+//! both by the server's clock. A renewal moves the end by as much as `takenUntil` moved, at most to
+//! one full lease from now. A jump of the server's clock therefore never makes the lease longer
+//! than granted.
 
 use std::time::Duration;
 
 use tenure_api::dates::Timestamp;
 use tokio::time::Instant;
 
-/// Assumed when an answer dates neither the claim nor itself; short, because renewing too early costs nothing.
+/// Assumed if an answer dates neither the claim nor itself. Short, because early renewal costs
+/// nothing.
 const UNDATED_LEASE: Duration = Duration::from_secs(30);
 
-/// Until when a claim is ours, and when to renew it.
+/// When a claim ends, and when to renew it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease {
     since: Instant,
@@ -23,16 +25,17 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// The lease of a claim that arrived at `received`; `claimed` is when it was made by the date of the server.
+    /// Lease of a claim that arrived at `received`; `claimed` is when the server granted it, by its
+    /// clock.
     pub(crate) fn of_claim(taken_until: Timestamp, claimed: Option<Timestamp>, received: Instant) -> Self {
         let duration = claimed.map_or(UNDATED_LEASE, |claimed| between(claimed, taken_until));
         Self { since: received, ends: received + duration, duration, taken_until }
     }
 
-    /// The lease of a claim that may have been granted before this answer: to an earlier try of the same call, first
-    /// sent at the earlier of the two times and answered at the later one, or to a call before it. `date` is when the
-    /// server answered; it is left out of account if it does not fit the claim, as with a server whose claims are
-    /// dated by another clock.
+    /// Lease of a claim that may have been granted before this answer, to an earlier attempt or
+    /// call. The last parameter has the times when the first attempt was sent and the last one
+    /// answered. `date` is when the server answered. It is ignored if it does not fit the claim, as
+    /// with a server whose claims are dated by another clock.
     pub(crate) fn of_repeated_claim(
         taken_until: Timestamp,
         claimed: Option<Timestamp>,
@@ -45,19 +48,19 @@ impl Lease {
         Self { ends: lease.ends.min(received + left), ..lease }
     }
 
-    /// The lease after a renewal that was sent at `sent` and moved the end to `taken_until`.
+    /// Lease after a renewal sent at `sent` that moved the end to `taken_until`.
     pub(crate) fn renewed(self, taken_until: Timestamp, sent: Instant) -> Self {
         let moved = self.ends + between(self.taken_until, taken_until);
         Self { since: sent, ends: moved.min(sent + self.duration), duration: self.duration, taken_until }
     }
 
-    /// When the claim ends if it is not renewed.
+    /// Returns when the claim ends without renewal.
     #[must_use]
     pub fn ends(&self) -> Instant {
         self.ends
     }
 
-    /// When to renew: after three quarters of what remained when the lease began.
+    /// Returns when to renew: after three quarters of the time from the start of the lease.
     #[must_use]
     pub fn renew_at(&self) -> Instant {
         self.ends - self.length() / 4
@@ -65,13 +68,13 @@ impl Lease {
 }
 
 impl Lease {
-    /// From its beginning to its end.
+    /// From its start to its end.
     pub(crate) fn length(&self) -> Duration {
         self.ends.saturating_duration_since(self.since)
     }
 }
 
-/// The time from one server date to a later one; zero if it is not later.
+/// Time between two server dates; zero if `to` is not later.
 fn between(from: Timestamp, to: Timestamp) -> Duration {
     (to.time() - from.time()).to_std().unwrap_or_default()
 }
@@ -87,7 +90,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn a_claim_is_renewed_after_three_quarters() {
+    fn claim_is_renewed_after_three_quarters() {
         let now = Instant::now();
         let lease = Lease::of_claim(at("2001-01-01T00:20:00Z"), Some(at("2001-01-01T00:00:00Z")), now);
         assert_eq!(lease.ends(), now + 1200 * SECOND);
@@ -95,19 +98,19 @@ mod tests {
     }
 
     #[test]
-    fn a_renewal_moves_the_end_by_what_the_server_moved_it() {
+    fn renewal_moves_end_like_server() {
         let now = Instant::now();
         let claimed = Lease::of_claim(at("2001-01-01T00:20:00Z"), Some(at("2001-01-01T00:00:00Z")), now);
         let sent = now + 900 * SECOND;
         assert_eq!(claimed.renewed(at("2001-01-01T00:35:00Z"), sent).ends(), sent + 1200 * SECOND);
-        // The server kept the old end: so do we, although the renewal was answered.
+        // The server kept the old end, although it answered the renewal.
         assert_eq!(claimed.renewed(at("2001-01-01T00:20:00Z"), sent).ends(), claimed.ends());
         // The server's clock jumped by an hour: the lease is no longer than before.
         assert_eq!(claimed.renewed(at("2001-01-01T01:35:00Z"), sent).ends(), sent + 1200 * SECOND);
     }
 
     #[test]
-    fn a_claim_that_may_be_older_than_its_answer_ends_early_rather_than_late() {
+    fn repeated_claim_ends_early() {
         let sent = Instant::now();
         let answered = sent + 10 * SECOND;
         let ends = |claimed: Option<&str>, date: Option<&str>| {
@@ -115,7 +118,7 @@ mod tests {
             Lease::of_repeated_claim(at("2001-01-01T00:20:00Z"), claimed.map(at), date.map(at), times).ends() - sent
         };
         let claimed = Some("2001-01-01T00:00:00Z");
-        // Granted at the last try: it could as well have been the first one.
+        // Granted at the last attempt, or perhaps at the first.
         assert_eq!(ends(claimed, Some("2001-01-01T00:00:00Z")), 1200 * SECOND);
         assert_eq!(ends(claimed, None), 1200 * SECOND);
         // Granted five minutes before the answer.
@@ -128,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn without_dates_the_term_is_short_and_never_negative() {
+    fn undated_lease_is_short_and_not_negative() {
         let now = Instant::now();
         assert_eq!(Lease::of_claim(at("2001-01-01T00:20:00Z"), None, now).ends(), now + UNDATED_LEASE);
         let past = Lease::of_claim(at("2001-01-01T00:00:00Z"), Some(at("2001-01-01T00:20:00Z")), now);

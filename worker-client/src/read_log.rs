@@ -1,4 +1,4 @@
-//! Reading the log of a run while it is written.
+//! Reads the log of a run while it is written.
 
 use std::time::Duration;
 
@@ -9,35 +9,37 @@ use tenure_api::live_log::SERVER_MARK;
 use crate::client::{Call, Own, TENURE_API, TIMEOUT, parameter};
 use crate::{Client, Error};
 
-/// A stream that follows a log is opened anew after so long, where it has arrived.
+/// Maximum duration of a stream that follows a log; a reader then opens another at its offset.
 const FOLLOWED_MAX: Duration = Duration::from_secs(3_600);
-/// What stands before and behind the number in the line that the server sends in place of bytes that are missing.
+/// Text before and after the number in the server's line for missing bytes.
 const MISSING: (&[u8], &[u8]) = (SERVER_MARK.as_bytes(), b" bytes of the log are missing here");
-/// A longer line is not the server's.
+/// Longer lines are not the server's.
 const LINE_MAX: usize = 80;
-/// A line with a larger number is not the server's either, but one that the task has printed.
+/// Larger numbers are not the server's; the task printed such a line.
 const MISSING_MAX: u64 = 1 << 50;
 
-/// The log of a run as it comes.
+/// The log of a run as it grows.
 pub struct LogStream {
     response: Response,
     place: Place,
 }
 
-/// How far a log has been read.
+/// Read position in a log.
 #[derive(Debug, Default, Clone)]
 struct Place {
-    /// The offset in the whole log behind what was read.
+    /// Offset in the whole log after the bytes read.
     next: u64,
-    /// The beginning of the line that is being read.
+    /// Incomplete line at the end of the input.
     line: Vec<u8>,
 }
 
 impl Client {
-    /// Reads the log of a run from an offset on: what is there now, or with `follow` all that comes until the run has ended.
+    /// Reads the log of a run from an offset: the current content, or with `follow` everything
+    /// until the run ends.
     ///
     /// # Errors
-    /// There is no such log (404: its worker writes none, or all of it is an artifact by now), or the server could not be reached.
+    /// The log does not exist (404: its worker writes none, or it has become an artifact), or the
+    /// server cannot be reached.
     ///
     /// ```no_run
     /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -62,10 +64,10 @@ impl Client {
 }
 
 impl LogStream {
-    /// Waits for what comes next; none at the end of the stream.
+    /// Waits for the next bytes. None at the end of the stream.
     ///
     /// # Errors
-    /// The stream was cut. Another one goes on at [`LogStream::next_offset`].
+    /// The connection broke off. Continue with another stream at [`LogStream::next_offset`].
     pub async fn read(&mut self) -> Result<Option<Vec<u8>>, Error> {
         loop {
             let chunk = self.response.chunk().await.map_err(|error| Error::Network(error.without_url()))?;
@@ -82,7 +84,7 @@ impl LogStream {
         }
     }
 
-    /// The offset in the whole log behind what was read: that of the next byte.
+    /// Returns the offset of the next byte in the whole log.
     #[must_use]
     pub fn next_offset(&self) -> u64 {
         self.place.next
@@ -90,9 +92,12 @@ impl LogStream {
 }
 
 impl Place {
-    /// Takes the next bytes of a stream: those that are read now, behind which it goes. A line in place of missing bytes counts for
-    /// those. What may be the beginning of such a line is kept back until it is known what it is: in a stream that is cut there, it was
-    /// not read, or the next stream would begin behind as many bytes of the log.
+    /// Processes the next bytes of a stream and returns those to deliver. A line about missing
+    /// bytes advances the offset by their number.
+    ///
+    /// A possible beginning of such a line is held back until it is complete or ruled out. If the
+    /// stream is cut there, the line counts as unread. Otherwise the next stream would skip as many
+    /// bytes of the log.
     fn pass(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut read = if self.keeps_back() { self.line.clone() } else { Vec::new() };
         read.extend_from_slice(bytes);
@@ -105,7 +110,7 @@ impl Place {
                 continue;
             }
             if let Some(missing) = missing(&self.line) {
-                // The line has a line feed before it and one behind it.
+                // The server writes a line feed before and after the line.
                 missing_bytes = missing_bytes.saturating_add(missing);
                 of_lines += self.line.len() as u64 + 2;
             }
@@ -119,27 +124,27 @@ impl Place {
         read
     }
 
-    /// Takes what was kept back at the end of a stream: the log ends so.
+    /// Returns the bytes held back when the stream ends: they are the end of the log.
     fn end(&mut self) -> Vec<u8> {
         let read = if self.keeps_back() { std::mem::take(&mut self.line) } else { Vec::new() };
         self.next = self.next.saturating_add(read.len() as u64);
         read
     }
 
-    /// Whether the line that is being read is kept back.
+    /// True if the current line is held back.
     fn keeps_back(&self) -> bool {
         self.line.len() <= LINE_MAX && may_become_missing(&self.line)
     }
 }
 
-/// Whether something has come of a line, and it may be such a one.
+/// True if `line` is a non-empty beginning of a line about missing bytes.
 fn may_become_missing(line: &[u8]) -> bool {
     let Some(rest) = line.strip_prefix(MISSING.0) else { return !line.is_empty() && MISSING.0.starts_with(line) };
     let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
     MISSING.1.starts_with(&rest[digits..])
 }
 
-/// How many bytes such a line stands for.
+/// Parses the number in a line about missing bytes.
 fn missing(line: &[u8]) -> Option<u64> {
     let number = line.strip_prefix(MISSING.0)?.strip_suffix(MISSING.1)?;
     std::str::from_utf8(number).ok()?.parse::<u64>().ok().filter(|missing| *missing <= MISSING_MAX)
@@ -150,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_place_in_a_log_counts_what_is_missing_however_the_stream_is_cut() {
+    fn offset_counts_missing_bytes_in_split_stream() {
         let stream = b"one\n\n[tenure] 1000 bytes of the log are missing here\ntwo\n[tenure] x\n".as_slice();
         let expected = 4 + 1_000 + 4 + 11;
         for piece in [1, 3, 7, stream.len()] {
@@ -168,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_is_cut_in_the_line_about_missing_bytes_goes_on_before_what_comes_behind_them() {
+    fn cut_in_missing_line_resumes_before_next_bytes() {
         let (before, behind) = (b"one\n".as_slice(), b"two\n".as_slice());
         let stream = [before, b"\n[tenure] 10 bytes of the log are missing here\n", behind].concat();
         for cut in before.len()..=stream.len() - behind.len() {
@@ -179,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_may_end_as_the_line_about_missing_bytes_begins() {
+    fn log_may_end_like_missing_line_begins() {
         let mut place = Place::default();
         assert_eq!(place.pass(b"one\n[tenure] 10 by"), b"one\n");
         assert_eq!((place.next, place.end()), (4, b"[tenure] 10 by".to_vec()));

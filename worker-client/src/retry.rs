@@ -1,23 +1,24 @@
-//! When a request that failed is sent again. One policy object serves every call of a client.
+//! Decides when failed requests are retried. One policy serves all calls of a client.
 //!
-//! Requests are repeated on network errors, 408, 429 and 5xx (all calls of the queue are safe to repeat) and never
-//! on another 4xx: the same request would be refused again. Unless the policy says so: a proxy may have answered.
+//! Requests are retried on network errors, 408, 429 and 5xx; all calls of the queue are safe to
+//! repeat. Other 4xx are final: the same request would be refused again.
+//! [`RetryPolicy::unclear_too`] adds answers that a proxy may have sent.
 
 use std::time::Duration;
 
 use crate::Error;
 
-/// How often, and after which pauses, a request is sent again.
+/// Number of retries and the pauses between them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RetryPolicy {
     retries: u32,
     first_pause: Duration,
     longest_pause: Duration,
-    /// Whether what is unclear is repeated too.
+    /// Retry unclear answers too.
     unclear_too: bool,
 }
 
-/// Retries after the first try.
+/// Retries after the first attempt.
 const RETRIES: u32 = 5;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -29,32 +30,32 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// A policy that never sends a request twice.
+    /// Returns a policy without retries.
     #[must_use]
     pub fn never() -> Self {
         Self { retries: 0, ..Self::default() }
     }
 
-    /// The policy with another number of retries.
+    /// Sets the number of retries.
     #[must_use]
     pub fn retries(self, retries: u32) -> Self {
         Self { retries, ..self }
     }
 
-    /// The policy with another first pause; each further one is twice as long.
+    /// Sets the first pause; each further pause doubles.
     #[must_use]
     pub fn first_pause(self, first_pause: Duration) -> Self {
         Self { first_pause, ..self }
     }
 
-    /// The policy with another longest pause.
+    /// Sets the longest pause.
     #[must_use]
     pub fn longest_pause(self, longest_pause: Duration) -> Self {
         Self { longest_pause, ..self }
     }
 
-    /// The policy by which a request is repeated, too, whose answer [may be a proxy's](Error::is_unclear): for a server that is known to
-    /// take such requests.
+    /// Also retries requests whose answer [may be a proxy's](Error::is_unclear). For a server that
+    /// is known to accept such requests.
     ///
     /// ```
     /// # use tenure_client::{Error, RetryPolicy};
@@ -67,8 +68,8 @@ impl RetryPolicy {
         Self { unclear_too: true, ..self }
     }
 
-    /// The pause after try number `tried` (from 1) failed with `error`, or none if that was the last try.
-    /// `jitter` is a random number from 0 to 1, such as [`jitter()`] makes.
+    /// Returns the pause after attempt `tried` (from 1) failed with `error`, or none if no retry
+    /// follows. `jitter` is a random number from 0 to 1, for example from [`jitter()`].
     #[must_use]
     pub fn pause_after(&self, tried: u32, error: &Error, jitter: f64) -> Option<Duration> {
         let may_pass = error.is_transient() || self.unclear_too && error.is_unclear();
@@ -78,8 +79,9 @@ impl RetryPolicy {
         Some(self.pause_of(tried, error, jitter))
     }
 
-    /// The pause after failure number `failures` in a row (from 1), at least as long as the server asked for, and never over the
-    /// longest one. Without regard to the number of retries.
+    /// Returns the pause after `failures` consecutive failures (from 1), regardless of the number
+    /// of retries. It is at least the pause that the server requested, and at most the longest
+    /// pause.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -94,18 +96,18 @@ impl RetryPolicy {
         self.backoff(failures, jitter).max(requested)
     }
 
-    /// The pause after failure number `failures` in a row (from 1), without regard to the number of retries: it doubles up to the
-    /// longest one, and is half as long with a jitter of 0.
+    /// Returns the backoff after `failures` consecutive failures (from 1), regardless of the number
+    /// of retries. It doubles up to the longest pause; a jitter of 0 halves it.
     #[must_use]
     pub fn backoff(&self, failures: u32, jitter: f64) -> Duration {
         let doublings = failures.saturating_sub(1).min(16);
         let pause = self.first_pause.saturating_mul(1 << doublings).min(self.longest_pause);
-        // Between half and the whole pause, so that clients that failed together do not return together.
+        // Half to the whole pause, so that clients that failed together do not return together.
         pause.mul_f64(0.5 + 0.5 * jitter.clamp(0.0, 1.0))
     }
 }
 
-/// A random number from 0 to 1, good enough to spread retries.
+/// Returns a random number from 0 to 1, good enough to spread retries.
 #[must_use]
 pub fn jitter() -> f64 {
     let bits = uuid::Uuid::new_v4().as_u128() & u128::from(u32::MAX);
@@ -121,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_may_pass_is_tried_again() {
+    fn only_transient_errors_are_retried() {
         let policy = RetryPolicy::default();
         for (status, again) in [
             (400, false),
@@ -141,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pauses_double_and_then_end() {
+    fn pauses_double_and_end() {
         let policy = RetryPolicy::default();
         let error = refused(503, None);
         let pauses: Vec<_> = (1..=6).map(|tried| policy.pause_after(tried, &error, 1.0)).collect();
@@ -153,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn retry_after_is_honoured_within_reason() {
+    fn retry_after_is_honoured_up_to_longest_pause() {
         let policy = RetryPolicy::default();
         let after = |seconds| refused(429, Some(Duration::from_secs(seconds)));
         assert_eq!(policy.pause_after(1, &after(3), 1.0), Some(Duration::from_secs(3)));
@@ -161,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn jitter_stays_between_zero_and_one() {
+    fn jitter_is_between_zero_and_one() {
         assert!((0..100).map(|_| jitter()).all(|x| (0.0..=1.0).contains(&x)));
     }
 }

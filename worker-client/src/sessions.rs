@@ -1,7 +1,8 @@
-//! Sessions of workers: a membership that is renewed as a whole, and whose end gives back whatever it holds.
+//! Sessions of workers: a membership that is renewed as a whole. Its end gives back all its claims.
 //!
-//! A worker starts one with [`Client::start_session`], claims with [`Client::with_session`], and reads its inbox, which renews
-//! the session too. From its end on, each of these calls fails with [`Error::SessionEnded`].
+//! A worker starts a session with [`Client::start_session`], claims with [`Client::with_session`],
+//! and reads its inbox, which also renews the session. After its end each of these calls fails with
+//! [`Error::SessionEnded`].
 
 use std::time::Duration;
 
@@ -19,28 +20,28 @@ use tenure_api::sessions::{
 use crate::client::{Call, Own, TENURE_API, TIMEOUT, parameter};
 use crate::{Client, Error, WorkerName};
 
-/// The longest that a server waits for an item.
+/// Maximum seconds that a server waits for an item.
 const INBOX_WAIT_MAX: u64 = 30;
 
-/// What a session is to know.
+/// Messages for a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inbox {
-    /// Until when the session is live, unless it is renewed again: reading the inbox has renewed it.
+    /// When the session expires without renewal. Reading the inbox renews it.
     pub expires: Timestamp,
-    /// The server's time.
     pub server_time: Timestamp,
-    /// The version of the queue's policy; 0 if it never had one.
+    /// Version of the queue's policy; 0 if it never had one.
     pub policy_version: i64,
-    /// Oldest first. Each comes again until one is acknowledged whose id is not smaller.
+    /// Oldest first. An item is repeated until its id or a higher one is acknowledged.
     pub items: Vec<InboxItem>,
 }
 
-/// One thing that a session is to know.
+/// A message for a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InboxItem {
-    /// Grows within the session; acknowledges this item and all before it.
+    /// Increases within the session. Acknowledging it acknowledges all earlier items.
     pub id: i64,
-    /// What it is; none if a newer server says something that this client does not know. It is acknowledged like the others.
+    /// The event; none if it comes from a newer server and is unknown here. Acknowledge it like the
+    /// others.
     pub what: Option<InboxEvent>,
 }
 
@@ -67,21 +68,22 @@ impl From<ItemAnswer> for InboxItem {
 }
 
 impl Client {
-    /// Starts a session. If an earlier try began one and its answer was lost, this is refused as if another process had done so;
-    /// `takeover` ends that one.
+    /// Starts a session. If an earlier attempt succeeded but its answer was lost, the call is
+    /// refused as if another process had started one; `takeover` ends that session.
     ///
     /// # Errors
-    /// [`Error::SessionExists`]: the worker has one that is live. Or the queue has another version of its policy (409), the
-    /// server refused the request, or could not be reached.
+    /// [`Error::SessionExists`]: the worker has a live session. The queue has another policy
+    /// version (409), the server refuses the request, or it cannot be reached.
     pub async fn start_session(&self, start: &StartSessionRequest) -> Result<SessionStarted, Error> {
         self.of_sessions(Method::POST, "/sessions".to_owned(), Some(text(start))).await
     }
 
-    /// Renews a session, and says what has changed of its worker. A session whose time is over is renewed too, if it was not
-    /// ended yet.
+    /// Starts a session. If an earlier attempt succeeded but its answer was lost, the call is
+    /// refused as if another process had started one; `takeover` ends that session.
     ///
     /// # Errors
-    /// [`Error::SessionEnded`], or the server refused, or could not be reached.
+    /// [`Error::SessionExists`]: the worker has a live session. The queue has another policy
+    /// version (409), the server refuses the request, or it cannot be reached.
     pub async fn renew_session(
         &self,
         session: SessionId,
@@ -90,11 +92,12 @@ impl Client {
         self.of_sessions(Method::POST, of_session(session, "/renew"), Some(text(changed))).await
     }
 
-    /// Renews a session, acknowledges the items of its inbox up to this one (0: none), and waits for others: this long, at most
-    /// 30 s and a third of the session's time to live.
+    /// Renews a session, acknowledges the items of its inbox up to `after` (0: none), and waits for
+    /// others. `wait` is limited to 30 s and a third of the session's time to live.
     ///
     /// # Errors
-    /// [`Error::SessionEnded`], also while it waits; or the server refused, or could not be reached.
+    /// [`Error::SessionEnded`], also during the wait, or the server refuses the request or cannot
+    /// be reached.
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -125,27 +128,29 @@ impl Client {
         Ok(Inbox { expires, server_time, policy_version, items: items.into_iter().map(InboxItem::from).collect() })
     }
 
-    /// Ends a session: whatever it holds is released. How many runs that were; a repeat answers the same.
+    /// Ends a session, releases all its runs and returns their number. A repeat returns the same
+    /// number.
     ///
     /// # Errors
-    /// There is no such session (404), the server refused, or could not be reached.
+    /// The session does not exist (404), the server refuses the request, or it cannot be reached.
     pub async fn close_session(&self, session: SessionId) -> Result<i64, Error> {
         let answer: SessionReturned = self.of_sessions(Method::DELETE, of_session(session, ""), None).await?;
         Ok(answer.returned)
     }
 
-    /// Reads a session, which may have ended within a day.
+    /// Reads a session. An ended session can be read for a day.
     ///
     /// # Errors
-    /// There is no such session (404), the caller lacks the scope, or the server could not be reached.
+    /// The session does not exist (404), the caller lacks the scope, or the server cannot be
+    /// reached.
     pub async fn get_session(&self, session: SessionId) -> Result<Session, Error> {
         self.of_sessions(Method::GET, of_session(session, ""), None).await
     }
 
-    /// Reads the live sessions of a queue, all in one snapshot.
+    /// Lists the live sessions of a queue in one snapshot.
     ///
     /// # Errors
-    /// The caller lacks the scope, or the server could not be reached.
+    /// The caller lacks the scope, or the server cannot be reached.
     ///
     /// ```no_run
     /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -158,11 +163,11 @@ impl Client {
         self.of_sessions(Method::GET, format!("/queues/{}/workers", parameter(queue)), None).await
     }
 
-    /// Puts a command into the inbox of a session, and gives the item's id.
+    /// Puts a command into the inbox of a session and returns the item's id.
     ///
     /// # Errors
-    /// The session has ended, or there is none (404); it has 100 commands that it has not acknowledged (409); the server refused,
-    /// or could not be reached.
+    /// The session has ended or does not exist (404), has 100 unacknowledged commands (409), the
+    /// server refuses the request, or it cannot be reached.
     pub async fn command_session(&self, session: SessionId, command: &CommandRequest) -> Result<i64, Error> {
         let path = of_session(session, "/commands");
         let answer: CommandSent = self.of_sessions(Method::POST, path, Some(text(command))).await?;
@@ -181,7 +186,7 @@ impl Client {
 }
 
 impl WorkerName {
-    /// What this worker says when it starts a session in this queue, with the server's defaults.
+    /// Returns a request to start a session in this queue, with the server's defaults.
     ///
     /// ```
     /// # use tenure_client::WorkerName;
@@ -220,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_item_that_is_not_known_keeps_its_id() {
+    fn unknown_item_keeps_its_id() {
         let answer = json!({"expires": "2026-01-31T12:02:00.000Z", "serverTime": "2026-01-31T12:00:00.000Z",
             "policyVersion": 3, "items": [
                 {"id": 4, "kind": "command", "command": "freeze"},

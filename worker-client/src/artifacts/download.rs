@@ -1,4 +1,4 @@
-//! Downloads: asking the queue where an artifact is, and streaming it into a file.
+//! Downloads: locates an artifact and streams it into a file.
 
 use std::fs::File;
 use std::io;
@@ -18,24 +18,23 @@ use crate::client::{Call, Own, TIMEOUT, header, parameter};
 use crate::error::chain;
 use crate::{Client, Error, retry};
 
-/// The header of RFC 9530 with digests of the bytes as they are sent, compressed or not.
+/// RFC 9530 header with digests of the bytes as sent, compressed or not.
 const DIGEST: &str = "repr-digest";
 
-/// What was downloaded.
+/// A finished download.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Downloaded {
-    /// How long the file is.
+    /// Length of the file.
     pub bytes: u64,
-    /// The digest of the file, in small hexadecimal digits.
+    /// SHA-256 of the file in lowercase hexadecimal.
     pub sha256: String,
 }
 
-/// Where it goes.
 #[derive(Clone, Copy)]
 enum Destination<'a> {
-    /// Beside this file.
+    /// A temporary file beside this path, renamed to it at the end.
     Beside(&'a Path),
-    /// Into one without a name in this folder.
+    /// An unnamed file in this folder.
     In(&'a Path),
 }
 
@@ -45,12 +44,12 @@ struct Location {
 }
 
 impl Client {
-    /// Reads an artifact of a run, or of a task's last run, into a file. Links are followed and compression is undone.
-    /// The file appears under its name when it is whole.
+    /// Downloads an artifact of a run, or of the task's last run, into a file. Links are followed
+    /// and compression is undone. The file appears under its name once it is complete.
     ///
     /// # Errors
-    /// There is no such artifact (404; 410 if it has expired; 424 if it is of the type error), the caller may not read
-    /// it, it did not come whole after all tries, or the file could not be written.
+    /// The artifact does not exist (404), has expired (410) or has the type error (424). The caller
+    /// may not read it, it did not arrive whole after all retries, or the file cannot be written.
     ///
     /// ```no_run
     /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -73,11 +72,11 @@ impl Client {
         Ok(downloaded)
     }
 
-    /// The same into a file without a name in this folder, which is read from its beginning: nothing is left of it when it is closed, or
-    /// when this process is killed.
+    /// Downloads into an unnamed file in `folder`, positioned at its beginning. The system removes
+    /// the file when it is closed, even if this process is killed.
     ///
     /// # Errors
-    /// As of [`download`](Self::download).
+    /// Those of [`download`](Self::download).
     ///
     /// ```no_run
     /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -113,7 +112,7 @@ impl Client {
         };
         let mut tried = 0;
         loop {
-            // Asked for each time, because a signed URL ends. This call has its own retries.
+            // A signed URL expires, so each attempt requests a new one. `call` has its own retries.
             let location: Location = self.call(&call).await?.value;
             let error = match self.fetch(&location, to).await {
                 Ok(arrived) => return Ok(arrived),
@@ -129,7 +128,7 @@ impl Client {
     }
 
     async fn fetch(&self, location: &Location, to: Destination<'_>) -> Result<Arrived, Error> {
-        // Asking for it ourselves lets the store send what it keeps; without, it would have to decompress.
+        // Without this header the store would decompress the bytes before sending them.
         let request = self.store().get(self.absolute(&location.url)?).header(ACCEPT_ENCODING, gzip::ENCODING);
         let response = unless_stalled(request.send()).await?;
         let status = response.status();
@@ -153,7 +152,7 @@ async fn receive(mut response: Response, to: Destination<'_>) -> Result<Arrived,
         Destination::In(_) => blocking(move || Sink::create_unnamed(&place, gzip, promised)).await,
     }
     .map_err(not_written(path))?;
-    // A connection that ends before the announced length is an error of the HTTP library's.
+    // A connection that ends before the announced length is an error of the HTTP library.
     while let Some(chunk) = unless_stalled(response.chunk()).await? {
         sink = blocking(move || sink.add(&chunk)).await.map_err(not_taken(path))?;
     }
@@ -171,7 +170,7 @@ fn not_written(to: &Path) -> impl FnOnce(io::Error) -> Error {
     Error::of_file(format!("{} cannot be written", to.display()))
 }
 
-/// What does not fit its digest, or cannot be decoded, came broken; all else is the disk's.
+/// A wrong digest or a failed decoding is a damaged download; other errors are the disk's.
 fn not_taken(to: &Path) -> impl FnOnce(io::Error) -> Error {
     let not_written = not_written(to);
     |error| match error.kind() {
@@ -182,7 +181,7 @@ fn not_taken(to: &Path) -> impl FnOnce(io::Error) -> Error {
     }
 }
 
-/// The digest of the bytes, by the header of the store.
+/// Returns the digest announced by the store.
 fn promised_digest(headers: &HeaderMap) -> Option<Vec<u8>> {
     let value = header(headers, DIGEST)?;
     let digest = value.split(',').find_map(|part| part.trim().strip_prefix("sha-256=:")?.strip_suffix(':'))?;
@@ -198,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_promised_digest_is_read_among_others() {
+    fn promised_digest_is_read_among_others() {
         let of = |value: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(DIGEST, value.parse().unwrap());

@@ -1,4 +1,4 @@
-//! Compressing files into files.
+//! Compresses files.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -9,18 +9,18 @@ use std::path::Path;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-/// As HTTP calls it.
+/// Name of the encoding in HTTP headers.
 pub(super) const ENCODING: &str = "gzip";
 const BUFFER_BYTES: usize = 128 * 1024;
 
-/// Makes an unnamed file in `folder` with what `write` writes, compressed.
+/// Creates an unnamed file in `folder` with the compressed output of `write`.
 pub fn compress(folder: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<File> {
     let mut encoder = GzEncoder::new(tempfile::tempfile_in(folder)?, Compression::default());
     write(&mut encoder)?;
     encoder.finish()
 }
 
-/// Copies a part of a file, whatever the position of its reader.
+/// Copies a part of a file, independent of its read position.
 pub fn copy(from: &File, part: Range<u64>, to: &mut dyn Write) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER_BYTES];
     let mut at = part.start;

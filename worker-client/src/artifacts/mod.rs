@@ -1,7 +1,7 @@
-//! Artifacts: what a run of a task leaves for others.
+//! Artifacts: files that a run leaves for others.
 //!
-//! The queue knows of each artifact its name and where its bytes are. Bytes go to and come from signed URLs, which need
-//! no credentials and are never in errors or logs.
+//! The queue stores the name of each artifact and where its bytes are. Bytes are sent to and read
+//! from signed URLs. These need no credentials and never appear in errors or logs.
 
 mod download;
 pub mod gzip;
@@ -22,81 +22,76 @@ pub use upload::blocking;
 use crate::client::{Call, Own, TIMEOUT, parameter};
 use crate::{Client, Error};
 
-/// How long the bytes of an artifact may make no progress.
+/// Timeout of a transfer without progress.
 const STALLED_AFTER: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// An artifact to create.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "storageType", rename_all = "lowercase", rename_all_fields = "camelCase")]
 pub enum NewArtifact {
-    /// Bytes, to be put to the URL of the answer; [`Client::upload`] does both.
+    /// Bytes for the artifact store; [`Client::upload`] creates the artifact and sends them.
     S3 {
-        /// What kind of file it is.
         content_type: String,
-        /// How long it is, uncompressed.
+        /// Uncompressed length in bytes.
         #[serde(skip_serializing_if = "Option::is_none")]
         content_length: Option<u64>,
-        /// When it may be deleted; not after its task.
+        /// When the artifact may be deleted, at the latest with its task.
         expires: Timestamp,
     },
-    /// Bytes that are somewhere else already.
+    /// Bytes stored elsewhere.
     Reference {
-        /// Where.
         url: String,
-        /// What kind of file it is.
         content_type: String,
-        /// When it may be deleted.
+        /// When the artifact may be deleted.
         expires: Timestamp,
     },
-    /// Another name of an artifact of the same run.
+    /// Another name for an artifact of the same run.
     Link {
-        /// The name that it has.
+        /// Name of the existing artifact.
         artifact: String,
-        /// What kind of file it is.
         content_type: String,
-        /// When it may be deleted.
+        /// When the artifact may be deleted.
         expires: Timestamp,
     },
-    /// The place of an artifact that could not be made.
+    /// Placeholder for an artifact that could not be created.
     Error {
-        /// Why not.
         reason: UnusableBecause,
-        /// The same for people.
+        /// The reason in words.
         message: String,
-        /// When it may be deleted.
+        /// When the artifact may be deleted.
         expires: Timestamp,
     },
 }
 
-/// Why a file could not become an artifact.
+/// Reason why a file could not become an artifact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub enum UnusableBecause {
-    /// It is not there.
+    /// The file does not exist.
     #[serde(rename = "file-missing-on-worker")]
     Missing,
-    /// It is not of its declared type, or not the task's.
+    /// The file has another type than declared, or is not part of the task.
     #[serde(rename = "invalid-resource-on-worker")]
     Invalid,
-    /// It is larger than the worker uploads.
+    /// The file exceeds the worker's limit for uploads.
     #[serde(rename = "too-large-file-on-worker")]
     TooLarge,
-    /// The worker may not read it.
+    /// The worker may not read the file.
     #[serde(rename = "file-not-readable-on-worker")]
     NotReadable,
 }
 
-/// Where the bytes of a new artifact are to be put.
+/// Signed URL for the bytes of a new artifact.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PutUrl {
     url: String,
-    /// The content type that the PUT must have, to the letter.
+    /// The exact content type that the PUT must send.
     pub content_type: String,
-    /// Until when the URL can be used.
+    /// When the URL expires.
     pub expires: Timestamp,
 }
 
 impl PutUrl {
-    /// The URL, a secret: it is enough to put the artifact's bytes.
+    /// Returns the URL. It is a secret: it suffices to write the artifact's bytes.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.url
@@ -109,22 +104,21 @@ impl fmt::Debug for PutUrl {
     }
 }
 
-/// An artifact as lists have it.
+/// An artifact in a listing.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Artifact {
-    /// Its name, unique within the run.
+    /// Name, unique within the run.
     pub name: String,
-    /// Where its bytes are: s3, object, reference, link or error.
+    /// Storage type: s3, object, reference, link or error.
     pub storage_type: String,
-    /// What kind of file it is.
     pub content_type: String,
-    /// Its length, if its creator declared it.
+    /// Length in bytes, if declared by the creator.
     pub content_length: Option<u64>,
-    /// How many bytes are stored of it, compressed as they were sent; of a server that tells it.
+    /// Stored bytes, compressed as sent. None if the server does not report it.
     #[serde(default)]
     pub size: Option<u64>,
-    /// When it may be deleted.
+    /// When the artifact may be deleted.
     pub expires: Timestamp,
 }
 
@@ -144,10 +138,12 @@ struct ListAnswer {
 }
 
 impl Client {
-    /// Creates an artifact of a run; only an s3 one is answered with a place for its bytes. Doing it again is harmless.
+    /// Creates an artifact of a run. Returns an upload URL for s3 artifacts only. A repeat is
+    /// harmless.
     ///
     /// # Errors
-    /// The server refused (409: the run is over, or has another artifact of that name), or could not be reached.
+    /// The server refuses the artifact (409: the run is over, or has another artifact of that name)
+    /// or cannot be reached.
     ///
     /// ```no_run
     /// # use tenure_client::{Claim, Error, NewArtifact};
@@ -181,10 +177,10 @@ impl Client {
         })
     }
 
-    /// Lists the artifacts of a run, or of a task's last run.
+    /// Lists the artifacts of a run, or of the task's last run.
     ///
     /// # Errors
-    /// There is no such run, or the server could not be reached.
+    /// The run does not exist, or the server cannot be reached.
     ///
     /// ```no_run
     /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -214,7 +210,7 @@ impl Client {
     }
 }
 
-/// The path of a run's artifacts, or of those of a task's last run.
+/// Path of the artifacts of a run, or of the task's last run.
 fn artifacts_of(task_id: TaskId, run_id: Option<RunId>) -> String {
     match run_id {
         Some(run_id) => format!("/task/{}/runs/{}/artifacts", parameter(&task_id), parameter(&run_id)),
@@ -228,7 +224,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn each_kind_of_artifact_has_the_fields_of_the_api() {
+    fn artifact_kinds_have_fields_of_api() {
         let expires = Timestamp::new("2001-01-01T00:00:00Z".parse().unwrap());
         let (text, date) = ("text/plain".to_owned(), "2001-01-01T00:00:00.000Z");
         for (artifact, fields) in [
@@ -258,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_put_url_is_not_shown() {
+    fn put_url_is_hidden_in_debug() {
         let expires = Timestamp::new("2001-01-01T00:00:00Z".parse().unwrap());
         let target = PutUrl { url: "http://x/?sig=secret".into(), content_type: "text/plain".into(), expires };
         assert!(!format!("{target:?}").contains("secret"));

@@ -1,4 +1,5 @@
-//! Where a download goes: a file beside its destination, which takes its place when all has come, or one without a name.
+//! Targets of downloads: a file beside its destination that is renamed at the end, or an unnamed
+//! file.
 
 use std::fs::File;
 use std::io::{self, Seek as _, Write};
@@ -7,11 +8,11 @@ use std::path::{Path, PathBuf};
 use flate2::write::MultiGzDecoder;
 use sha2::{Digest as _, Sha256};
 
-/// A file that grows; dropped before it is finished, it is removed.
+/// A file under construction, removed if dropped before [`Sink::finish`].
 pub(super) struct Sink {
     way: Way,
     part: Part,
-    /// Of what came, before it is decoded, and what it must be.
+    /// Running digest of the received bytes before decoding, and the announced digest.
     promised: Option<(Sha256, Vec<u8>)>,
 }
 
@@ -20,17 +21,17 @@ enum Way {
     Gzip(Box<MultiGzDecoder<Counted>>),
 }
 
-/// Counts and digests what goes into a file.
+/// Counts and hashes the bytes written to a file.
 struct Counted {
     file: File,
     bytes: u64,
     digest: Sha256,
 }
 
-/// The file's path until it has its name; none if it is to have none.
+/// Path of the temporary file until it is renamed. None for an unnamed file.
 struct Part(Option<PathBuf>);
 
-/// What came.
+/// A complete file.
 pub(super) struct Arrived {
     pub bytes: u64,
     pub sha256: [u8; 32],
@@ -39,7 +40,7 @@ pub(super) struct Arrived {
 }
 
 impl Sink {
-    /// A new file beside `to`, for bytes of which perhaps the digest is known.
+    /// Creates a temporary file beside `to`. `promised` is the digest of the bytes, if known.
     pub(super) fn create(to: &Path, gzip: bool, promised: Option<Vec<u8>>) -> io::Result<Self> {
         let mut name = to.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
         name.push(format!(".{}.part", uuid::Uuid::new_v4().simple()));
@@ -48,7 +49,8 @@ impl Sink {
         Ok(Self::of(file, Part(Some(path)), gzip, promised))
     }
 
-    /// A new file in `folder` that has no name: the system removes it when it is closed, also if this process is killed.
+    /// Creates an unnamed file in `folder`. The system removes it when it is closed, even if this
+    /// process is killed.
     pub(super) fn create_unnamed(folder: &Path, gzip: bool, promised: Option<Vec<u8>>) -> io::Result<Self> {
         Ok(Self::of(tempfile::tempfile_in(folder)?, Part(None), gzip, promised))
     }
@@ -60,7 +62,6 @@ impl Sink {
         Self { way, part, promised }
     }
 
-    /// Adds what has come.
     pub(super) fn add(mut self, chunk: &[u8]) -> io::Result<Self> {
         if let Some((digest, _)) = &mut self.promised {
             digest.update(chunk);
@@ -72,7 +73,7 @@ impl Sink {
         Ok(self)
     }
 
-    /// Ends the file; nothing more comes.
+    /// Completes the file and checks the digest.
     pub(super) fn finish(self) -> io::Result<Arrived> {
         if self.promised.is_some_and(|(digest, promised)| digest.finalize()[..] != promised[..]) {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "its digest is not the one that was promised"));
@@ -86,7 +87,7 @@ impl Sink {
 }
 
 impl Arrived {
-    /// Puts the file where it belongs, in the place of any other.
+    /// Renames the file to `to`, replacing an existing one.
     pub(super) fn move_to(mut self, to: &Path) -> io::Result<()> {
         if let Some(path) = &self.part.0 {
             std::fs::rename(path, to)?;
@@ -95,7 +96,7 @@ impl Arrived {
         Ok(())
     }
 
-    /// The file, to be read from its beginning.
+    /// Returns the file, positioned at its beginning.
     pub(super) fn into_file(self) -> io::Result<File> {
         let mut file = self.file;
         file.rewind()?;
@@ -118,7 +119,7 @@ impl Write for Counted {
 
 impl Drop for Part {
     fn drop(&mut self) {
-        // What cannot be removed now stays; its name says what it is.
+        // If this fails, the file stays; its suffix marks it as partial.
         let _gone = self.0.as_ref().map(std::fs::remove_file);
     }
 }
@@ -140,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_name_leaves_nothing_behind_at_any_time() {
+    fn unnamed_file_leaves_nothing_in_folder() {
         let dir = tempfile::TempDir::new().unwrap();
         let sink = Sink::create_unnamed(dir.path(), true, None).unwrap();
         let sink = sink.add(&packed(b"hello")).unwrap();

@@ -1,4 +1,4 @@
-//! Uploads: creating an artifact and streaming a file to the URL in the answer.
+//! Uploads: creates an artifact and streams a file to its signed URL.
 
 use std::fs::File;
 use std::io;
@@ -17,25 +17,26 @@ use super::{NewArtifact, PutUrl, STALLED_AFTER, gzip};
 use crate::error::chain;
 use crate::{Client, Error, retry};
 
-/// How much of a file is in memory at a time.
+/// Bytes of a file read into memory at a time.
 const CHUNK_BYTES: u64 = 128 * 1024;
-/// How long a store may take for its answer when it has everything: a large file may have to be put together first.
+/// Timeout for the store's answer after the last byte. The store may have to assemble a large file
+/// first.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(300);
 
-/// A file that is to become an artifact. It is as long as it was when it was opened: what is added later is left out.
+/// A file to upload. Its length is fixed when it is opened; bytes appended later are left out.
 #[derive(Debug, Clone)]
 pub struct Upload {
     file: Arc<File>,
-    /// Of what is sent.
+    /// Bytes to send.
     length: u64,
-    /// Of what readers get in the end.
+    /// Bytes that readers receive after decompression.
     content_length: u64,
     encoding: Option<&'static str>,
     content_type: String,
     expires: Timestamp,
 }
 
-/// How far a try has come.
+/// Progress of one attempt.
 #[derive(Default)]
 struct Progress {
     sent: AtomicU64,
@@ -43,7 +44,7 @@ struct Progress {
 }
 
 impl Upload {
-    /// A file on disk.
+    /// Opens a file for upload.
     ///
     /// # Errors
     /// The file cannot be opened.
@@ -52,25 +53,26 @@ impl Upload {
         Self::from_file(file, content_type, expires)
     }
 
-    /// A file that is open for reading.
+    /// Uploads a file that is open for reading.
     ///
     /// # Errors
-    /// The system does not say how long it is.
+    /// The length of the file is unknown.
     pub fn from_file(file: File, content_type: &str, expires: Timestamp) -> Result<Self, Error> {
         let length = file.metadata().map_err(Error::of_file("a file to upload has no length"))?.len();
         let (file, content_type) = (Arc::new(file), content_type.to_owned());
         Ok(Self { file, length, content_length: length, encoding: None, content_type, expires })
     }
 
-    /// A file that was compressed from so many bytes.
+    /// Marks the file as gzip output of `content_length` bytes.
     pub fn compressed(self, content_length: u64) -> Self {
         Self { encoding: Some(gzip::ENCODING), content_length, ..self }
     }
 
-    /// The same, sent and kept compressed; readers get it as it was. It is compressed into an unnamed file in `folder`.
+    /// Compresses the file into an unnamed file in `folder`. It is sent and stored compressed;
+    /// readers receive the original bytes.
     ///
     /// # Errors
-    /// A file could not be read or written.
+    /// A file cannot be read or written.
     pub async fn gzip(self, folder: &Path) -> Result<Self, Error> {
         let (from, length, folder) = (Arc::clone(&self.file), self.length, folder.to_owned());
         let packed = blocking(move || gzip::compress(&folder, |to| gzip::copy(&from, 0..length, to))).await;
@@ -78,7 +80,7 @@ impl Upload {
         Ok(Self::from_file(packed, &self.content_type, self.expires)?.compressed(self.content_length))
     }
 
-    /// How many bytes readers get.
+    /// Returns the number of bytes that readers receive.
     #[must_use]
     pub fn content_length(&self) -> u64 {
         self.content_length
@@ -111,7 +113,7 @@ impl Upload {
 }
 
 impl Progress {
-    /// Returns when nothing has moved for too long, with how long that was.
+    /// Waits until no byte has moved for the timeout, and returns that timeout.
     async fn stalled(&self, length: u64) -> Duration {
         loop {
             let seen = self.sent.load(Ordering::Relaxed);
@@ -125,11 +127,12 @@ impl Progress {
 }
 
 impl Client {
-    /// Creates an s3 artifact of a run and sends its bytes. A try that fails is repeated from the beginning with a new
-    /// URL, as often as the client's policy allows; that replaces whatever came of the one before.
+    /// Creates an s3 artifact of a run and sends its bytes. A failed attempt is repeated from the
+    /// beginning with a new URL, as often as the client's policy allows. It replaces the bytes of
+    /// the attempt before.
     ///
     /// # Errors
-    /// The queue refused the artifact, its bytes could not be sent, or the file could not be read.
+    /// The queue refuses the artifact, its bytes cannot be sent, or the file cannot be read.
     pub async fn upload(&self, task_id: TaskId, run_id: RunId, name: &str, upload: &Upload) -> Result<(), Error> {
         let artifact = NewArtifact::S3 {
             content_type: upload.content_type.clone(),
@@ -138,8 +141,8 @@ impl Client {
         };
         let mut tried = 0;
         loop {
-            // Asked for each time, because a URL that has ended, or was used half, is of no more use. This call has its
-            // own retries.
+            // An expired or partly used URL is useless, so each attempt requests a new one.
+            // `create_artifact` has its own retries.
             let target = self.create_artifact(task_id, run_id, name, &artifact).await?;
             let target = target.ok_or(Error::SignedUrl("the queue gave none for an artifact's bytes"))?;
             let Err(error) = self.put(&target, upload).await else { return Ok(()) };
@@ -180,7 +183,7 @@ fn read(file: &File, at: u64, count: usize) -> io::Result<Vec<u8>> {
     Ok(chunk)
 }
 
-/// Runs what waits for the disk beside everything else.
+/// Runs blocking file operations on a thread for them.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|stopped| Err(io::Error::other(stopped)))
 }
