@@ -1,13 +1,15 @@
 //! A client of the queue for submitters and workers.
 //!
-//! Most workers want a [`consumer::Consumer`], which does all but the work itself. What it is made of can be used alone:
+//! Most workers want a [`consumer::Consumer`], which handles everything except the work itself. Its
+//! parts can be used alone.
 //!
-//! [`Client`] signs and repeats requests; [`Client::claim_work`] returns [`Claim`]s. Reporting the outcome of a
-//! claim consumes it, so that reporting twice does not compile, and a claim that the server has given to another
-//! worker is a value ([`Lost`]), not an error. The program `tenure-worker` is built on it.
+//! [`Client`] signs and retries requests; [`Client::claim_work`] returns [`Claim`]s. Reporting the
+//! outcome of a claim consumes it, so a second report does not compile. A claim that the server has
+//! given to another worker is a value ([`Lost`]), not an error. The program `tenure-worker` is
+//! built on this crate.
 //!
-//! All but the consumer and what is Tenure's own works against any server that speaks the Taskcluster Queue API; nothing here knows
-//! how the server is made.
+//! Apart from the consumer and Tenure's own calls, everything works with any server of the
+//! Taskcluster Queue API.
 
 pub mod artifacts;
 mod checkpoints;
@@ -61,7 +63,7 @@ pub use tenure_api::work::{RunOutcome, RunResult};
 pub use wire::{Metadata, NewTask, QueueCounts, RunStatus, State, Task, TaskStatus};
 pub use work::Worked;
 
-/// The example of the README compiles.
+/// Checks that the README's example compiles.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,4 +1,4 @@
-//! Signed URLs: one is enough to read what it names until it expires, without credentials.
+//! Signed URLs: they grant reading one resource without credentials until they expire.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use tenure_api::hawk::bewit::{SignUrl, bewit};
 use crate::Client;
 
 impl Client {
-    /// A URL for reading this path below the root URL (and its query, if there is one) for so long. None if the client
-    /// has no credentials, or if there can be no such URL.
+    /// Signs a URL for reading this path (with its query) below the root URL for `lifetime`. None
+    /// without credentials or if the path is not valid in a URL.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -26,7 +26,7 @@ impl Client {
         if !path.starts_with('/') {
             return None;
         }
-        // What is signed is what the URL library makes of the path, because that is what will be sent.
+        // The normalized URL is signed, as a client will send it.
         let mut url = Url::parse(&format!("{}{path}", self.root_url())).ok()?;
         url.set_fragment(None);
         let query = url.query().map(|query| format!("?{query}")).unwrap_or_default();
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signed_url_is_signed_as_it_will_be_sent() {
+    fn signed_url_is_signed_as_sent() {
         for (root, path, resource, host, port) in [
             ("http://localhost:8080", "/a/b%2Fc", "/a/b%2Fc", "localhost", 8080),
             ("https://example.com/tenure/", "/a?b=1", "/tenure/a?b=1", "example.com", 443),
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn without_credentials_or_a_path_there_is_no_signed_url() {
+    fn signed_url_needs_credentials_and_path() {
         assert_eq!(client("http://localhost").signed_url("/a", Duration::from_secs(1)), None);
         let signed = client("http://localhost").with_credentials(credentials());
         assert_eq!(signed.signed_url("a", Duration::from_secs(1)), None);

@@ -1,4 +1,4 @@
-//! The calls of submitters and provisioners.
+//! Calls of submitters and provisioners.
 
 use reqwest::Method;
 use serde::Serialize;
@@ -11,10 +11,10 @@ use crate::wire::StatusAnswer;
 use crate::{Client, Error, NewTask, QueueCounts, Task, TaskStatus};
 
 impl Client {
-    /// Creates a task under an id that the caller drew; repeating the same call is harmless.
+    /// Creates a task with an id drawn by the caller. A repeat is harmless.
     ///
     /// # Errors
-    /// The payload is not JSON, the server refused the definition, or could not be reached.
+    /// The payload is not JSON, or the server refuses the definition or cannot be reached.
     pub async fn create_task(&self, id: TaskId, task: &NewTask<impl Serialize>) -> Result<TaskStatus, Error> {
         let body = serde_json::to_vec(task).map_err(Error::NotJson)?;
         let call = Call {
@@ -30,7 +30,7 @@ impl Client {
     /// Reads the status of a task.
     ///
     /// # Errors
-    /// There is no such task, or the server could not be reached.
+    /// The task does not exist, or the server cannot be reached.
     pub async fn status(&self, id: TaskId) -> Result<TaskStatus, Error> {
         Ok(self.call::<StatusAnswer>(&get(format!("/task/{}/status", parameter(&id)))).await?.value.status)
     }
@@ -38,24 +38,25 @@ impl Client {
     /// Reads the definition of a task.
     ///
     /// # Errors
-    /// There is no such task, or the server could not be reached.
+    /// The task does not exist, or the server cannot be reached.
     pub async fn task(&self, id: TaskId) -> Result<Task, Error> {
         Ok(self.call(&get(format!("/task/{}", parameter(&id)))).await?.value)
     }
 
-    /// Asks the server for its time. Until it has answered something, [`now`](Self::now) is that of this machine, which may be wrong.
+    /// Asks the server for its time. Before the first answer, [`now`](Self::now) returns the local
+    /// time, which may be wrong.
     ///
     /// # Errors
-    /// The server could not be reached.
+    /// The server cannot be reached.
     pub async fn server_time(&self) -> Result<Timestamp, Error> {
         self.call::<Value>(&get("/ping".to_owned())).await?;
         Ok(self.now())
     }
 
-    /// Reads how many tasks of a queue wait and how many are claimed.
+    /// Reads the numbers of pending and claimed tasks of a queue.
     ///
     /// # Errors
-    /// The caller lacks the scope, or the server could not be reached.
+    /// The caller lacks the scope, or the server cannot be reached.
     pub async fn counts(&self, queue: &TaskQueueId) -> Result<QueueCounts, Error> {
         Ok(self.call(&get(format!("/task-queues/{}/counts", parameter(queue)))).await?.value)
     }

@@ -1,6 +1,7 @@
-//! Calls for programs that show people what the server answers: the answers stay JSON.
+//! Calls for programs that show answers to people: the answers stay JSON.
 //!
-//! Beyond the Queue API these are Tenure's own: creating a whole graph of tasks at once, waiting for a task, all queues.
+//! Besides calls of the Queue API these are Tenure's own: creating a graph of tasks at once,
+//! waiting for a task, and listing all queues.
 
 use std::time::Duration;
 
@@ -12,31 +13,31 @@ use tenure_api::ids::{TaskGroupId, TaskId, TaskQueueId};
 use crate::client::{Call, Own, TENURE_API, TIMEOUT, parameter};
 use crate::{Client, Error};
 
-/// What can be done to a task.
+/// A change of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TaskChange {
-    /// End it.
+    /// Cancels the task.
     Cancel,
-    /// Run it once more.
+    /// Runs the task again.
     Rerun,
 }
 
-/// What can be done to a group of tasks.
+/// A change of a task group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GroupChange {
-    /// End all of its tasks; it must be sealed.
+    /// Cancels all tasks; the group must be sealed.
     Cancel,
-    /// Add no task any more.
+    /// Refuses further tasks.
     Seal,
 }
 
 impl Client {
-    /// Creates one task, or several under `tasks`, of which the server makes what is absent: all or nothing. The key
-    /// distinguishes a repeat from another call, so that sending it again cannot create anything twice. It has from 1 to 255 printable
-    /// ASCII characters.
+    /// Creates one task, or several under `tasks`. The server fills in absent fields and creates
+    /// all tasks or none. The key identifies the call, so that a repeat creates nothing twice. It
+    /// has 1 to 255 printable ASCII characters.
     ///
     /// # Errors
-    /// The server refused one of the tasks, or could not be reached.
+    /// The server refuses a task or cannot be reached.
     ///
     /// ```no_run
     /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -51,10 +52,10 @@ impl Client {
         self.send_call(Method::POST, "/tasks".to_owned(), body, TIMEOUT, own).await
     }
 
-    /// Waits until a task is resolved, at most this many seconds (60 at the most), and reads how it is.
+    /// Waits for a task to be resolved, up to `seconds` (at most 60), and returns its status.
     ///
     /// # Errors
-    /// There is no such task, or the server could not be reached.
+    /// The task does not exist, or the server cannot be reached.
     pub async fn wait_for_task(&self, id: TaskId, seconds: u32) -> Result<Value, Error> {
         let own = Own { api: Some(TENURE_API), query: Some(format!("seconds={seconds}")), ..Own::default() };
         let timeout = TIMEOUT + Duration::from_secs(u64::from(seconds));
@@ -64,23 +65,23 @@ impl Client {
     /// Reads the counts of all queues.
     ///
     /// # Errors
-    /// The caller lacks the scope, or the server could not be reached.
+    /// The caller lacks the scope, or the server cannot be reached.
     pub async fn list_queues(&self) -> Result<Value, Error> {
         self.own(Method::GET, "/queues".to_owned(), None).await
     }
 
-    /// Reads the counts of a queue by what holds its runs, and its pause.
+    /// Reads the pause of a queue and its counts by the reason that holds runs back.
     ///
     /// # Errors
-    /// The caller lacks the scope, or the server could not be reached.
+    /// The caller lacks the scope, or the server cannot be reached.
     pub async fn get_queue(&self, queue: &TaskQueueId) -> Result<Value, Error> {
         self.own(Method::GET, format!("/queues/{}", parameter(queue)), None).await
     }
 
-    /// Reads the status of a task and its definition, under `status` and `task`.
+    /// Reads the status and definition of a task, under `status` and `task`.
     ///
     /// # Errors
-    /// There is no such task, or the server could not be reached.
+    /// The task does not exist, or the server cannot be reached.
     pub async fn get_task(&self, id: TaskId) -> Result<Value, Error> {
         let mut answer = object(self.get(format!("/task/{}/status", parameter(&id))).await?)?;
         answer.insert("task".to_owned(), self.get(format!("/task/{}", parameter(&id))).await?);
@@ -90,7 +91,7 @@ impl Client {
     /// Cancels or reruns a task.
     ///
     /// # Errors
-    /// The task's state or the caller's scopes do not allow it, or the server could not be reached.
+    /// The task's state or the caller's scopes do not allow it, or the server cannot be reached.
     pub async fn change_task(&self, id: TaskId, change: TaskChange) -> Result<Value, Error> {
         let verb = match change {
             TaskChange::Cancel => "cancel",
@@ -99,18 +100,18 @@ impl Client {
         self.post(format!("/task/{}/{verb}", parameter(&id))).await
     }
 
-    /// Reads a group of tasks.
+    /// Reads a task group.
     ///
     /// # Errors
-    /// There is no such group, or the server could not be reached.
+    /// The group does not exist, or the server cannot be reached.
     pub async fn get_group(&self, id: TaskGroupId) -> Result<Value, Error> {
         self.get(format!("/task-group/{}", parameter(&id))).await
     }
 
-    /// Seals or cancels a group of tasks.
+    /// Seals or cancels a task group.
     ///
     /// # Errors
-    /// The group's state or the caller's scopes do not allow it, or the server could not be reached.
+    /// The group's state or the caller's scopes do not allow it, or the server cannot be reached.
     pub async fn change_group(&self, id: TaskGroupId, change: GroupChange) -> Result<Value, Error> {
         let verb = match change {
             GroupChange::Cancel => "cancel",
@@ -119,10 +120,10 @@ impl Client {
         self.post(format!("/task-group/{}/{verb}", parameter(&id))).await
     }
 
-    /// Reads a group and all of its tasks, page by page, as one answer.
+    /// Reads a group and all its tasks, and joins the pages into one answer.
     ///
     /// # Errors
-    /// There is no such group, or the server could not be reached.
+    /// The group does not exist, or the server cannot be reached.
     pub async fn list_group(&self, id: TaskGroupId) -> Result<Value, Error> {
         let path = format!("/task-group/{}/list", parameter(&id));
         let (mut tasks, mut query) = (Vec::new(), None);
@@ -142,11 +143,11 @@ impl Client {
         }
     }
 
-    /// Sends a call that has no method here, and reads its answer. The path is that below the root URL, with its query and with
-    /// whatever is special in it encoded.
+    /// Sends any call and returns its answer. The path starts below the root URL and includes the
+    /// query; special characters must be encoded.
     ///
     /// # Errors
-    /// The server refused, or could not be reached.
+    /// The server refuses the call or cannot be reached.
     pub async fn request(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Error> {
         let (path, query) = match path.split_once('?') {
             Some((path, query)) => (path, Some(query.to_owned())),
@@ -177,7 +178,7 @@ impl Client {
     }
 }
 
-/// An answer that something is to be put into. What answers may be no Tenure.
+/// Converts an answer to an object; a server other than Tenure may answer otherwise.
 fn object(answer: Value) -> Result<Map<String, Value>, Error> {
     serde_json::from_value(answer).map_err(Error::BadAnswer)
 }

@@ -1,4 +1,4 @@
-//! The bodies that a client sends and reads. Unknown fields of answers are ignored, so that a newer server is fine.
+//! Bodies of requests and answers. Unknown fields of answers are ignored, so newer servers work.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use tenure_api::dates::Timestamp;
 use tenure_api::ids::{RunId, SessionId, TaskGroupId, TaskId, TaskQueueId};
 use tenure_api::states::Priority;
 
-/// `reasonCreated` of a run that was requested after the task was resolved.
+/// `reasonCreated` of a run created by a rerun.
 const RERUN: &str = "rerun";
 
-/// The state of a task or of a run.
+/// State of a task or run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
@@ -21,7 +21,7 @@ pub enum State {
     Unscheduled,
     /// Waits for a worker.
     Pending,
-    /// A worker holds a claim.
+    /// Claimed by a worker.
     Running,
     /// The worker reported success.
     Completed,
@@ -32,65 +32,62 @@ pub enum State {
 }
 
 impl State {
-    /// Whether nothing more happens by itself.
+    /// True if the task or run is completed, failed or exception.
     #[must_use]
     pub fn is_resolved(self) -> bool {
         matches!(self, Self::Completed | Self::Failed | Self::Exception)
     }
 }
 
-/// What people want to know about a task.
+/// Description of a task for people.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Metadata {
-    /// A short name.
+    /// Short name.
     pub name: String,
-    /// What the task is for; may be Markdown.
+    /// Purpose of the task; may be Markdown.
     pub description: String,
-    /// Whom to ask, usually an e-mail address.
+    /// Contact, usually an e-mail address.
     pub owner: String,
-    /// Where the task comes from: an http, https, ssh or git URL.
+    /// Origin of the task: an http, https, ssh or git URL.
     pub source: String,
 }
 
-/// The definition of a task to create; what is `None` or empty is left to the server's defaults.
+/// Definition of a task to create. The server's defaults apply to fields that are `None` or empty.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NewTask<P = Value> {
-    /// The queue that the task waits in.
     pub task_queue_id: TaskQueueId,
-    /// When the submitter made it; [`crate::Client::now`] is right.
+    /// Time of creation, as returned by [`crate::Client::now`].
     pub created: Timestamp,
-    /// When it is given up if nothing has resolved it.
+    /// When an unresolved task is given up.
     pub deadline: Timestamp,
-    /// The work, in the worker's own format. A [`RawValue`] is sent digit by digit.
+    /// The work, in the worker's own format. A [`RawValue`] keeps every digit of its numbers.
     pub payload: P,
-    /// What people want to know about it.
     pub metadata: Metadata,
-    /// The group that the task belongs to; by default its own.
+    /// Group of the task; by default its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task_group_id: Option<TaskGroupId>,
-    /// How urgent it is; by default lowest.
+    /// Lowest by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<Priority>,
-    /// How often it may be tried again.
+    /// Maximum number of retries.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retries: Option<u8>,
-    /// When the server may delete it; by default a year after the deadline.
+    /// When the server may delete the task; by default a year after the deadline.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires: Option<Timestamp>,
-    /// Tasks that must be done first.
+    /// Tasks that must be resolved first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub dependencies: Vec<TaskId>,
-    /// Scopes that the task gets.
+    /// Scopes granted to the task.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub scopes: Vec<String>,
-    /// Labels.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub tags: BTreeMap<String, String>,
 }
 
 impl<P> NewTask<P> {
-    /// A task with everything else left to the server's defaults.
+    /// Creates a definition with the server's defaults for all other fields.
     ///
     /// ```
     /// # use tenure_client::{Metadata, NewTask};
@@ -133,72 +130,64 @@ impl<P> NewTask<P> {
     }
 }
 
-/// The parts of a task definition that workers use.
+/// The fields of a task definition that workers use.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Task {
-    /// The queue that the task was made for.
     pub task_queue_id: TaskQueueId,
-    /// The group that it belongs to.
     pub task_group_id: TaskGroupId,
-    /// When it is given up.
+    /// When an unresolved task is given up.
     pub deadline: Timestamp,
-    /// When the server may delete it, and its artifacts at the latest.
+    /// When the server may delete the task and its remaining artifacts.
     pub expires: Timestamp,
-    /// Tasks that had to be done first.
+    /// Tasks that had to be resolved first.
     #[serde(default)]
     pub dependencies: Vec<TaskId>,
-    /// The work, as the server has it: every digit of a number is there.
+    /// The work, exactly as stored by the server, with every digit of its numbers.
     pub payload: Box<RawValue>,
-    /// What people want to know about it.
     pub metadata: Metadata,
 }
 
-/// One try of a task.
+/// One attempt at a task.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RunStatus {
-    /// Its number, from 0.
+    /// Number, from 0.
     pub run_id: RunId,
-    /// Its state.
     pub state: State,
-    /// Why it was made: scheduled, retry, rerun …
+    /// Why the run was created: scheduled, retry, rerun …
     pub reason_created: String,
-    /// Why it ended.
+    /// Why the run ended.
     pub reason_resolved: Option<String>,
-    /// The group of the worker that claimed it.
+    /// Group of the worker that claimed the run.
     pub worker_group: Option<String>,
-    /// The worker that claimed it.
+    /// Worker that claimed the run.
     pub worker_id: Option<String>,
-    /// Until when it was, or is, claimed.
+    /// End of the lease.
     pub taken_until: Option<Timestamp>,
-    /// When it was claimed.
+    /// When the run was claimed.
     pub started: Option<Timestamp>,
-    /// When it ended.
+    /// When the run ended.
     pub resolved: Option<Timestamp>,
 }
 
-/// The status of a task.
+/// Status of a task.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TaskStatus {
-    /// The task.
     pub task_id: TaskId,
-    /// The state of its last run, or unscheduled.
+    /// State of the last run, or unscheduled.
     pub state: State,
-    /// How often it may still be tried again.
     pub retries_left: u32,
-    /// Its tries, oldest first.
+    /// Oldest first.
     pub runs: Vec<RunStatus>,
 }
 
-/// How many tasks of a queue wait and run.
+/// Numbers of waiting and claimed tasks of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct QueueCounts {
-    /// Tasks that wait for a worker.
     pub pending_tasks: u64,
-    /// Tasks that a worker holds.
     pub claimed_tasks: u64,
 }
 
@@ -242,8 +231,8 @@ pub(crate) struct ClaimAnswer {
 }
 
 impl ClaimAnswer {
-    /// The run that was made when the task was last asked to run again after it had been resolved, up to the one that is claimed. It may be
-    /// over: then those after it are its tries.
+    /// Returns the run created by the last rerun, up to the claimed one. If that run is over, the
+    /// runs after it are its retries.
     pub(crate) fn last_rerun(&self) -> Option<RunId> {
         let reruns = self.status.runs.iter().filter(|run| run.run_id <= self.run_id && run.reason_created == RERUN);
         reruns.map(|run| run.run_id).max()
@@ -259,7 +248,7 @@ pub(crate) struct ReclaimAnswer {
 
 #[derive(Deserialize, Default)]
 pub(crate) struct ErrorAnswer {
-    /// For an artifact of the type error the queue answers the reason instead.
+    /// Missing for an artifact of the type error: the queue then answers with the reason instead.
     #[serde(default, alias = "reason")]
     pub code: String,
     #[serde(default)]

@@ -1,4 +1,4 @@
-//! Tenure's own call for workers: reports what has ended, and claims what comes next, in one request.
+//! Tenure's own call for workers: reports results and claims runs in one request.
 
 use std::time::Duration;
 
@@ -13,15 +13,16 @@ use crate::client::{Answer, Call, Own, TENURE_API, TIMEOUT, refusal_in_words};
 use crate::wire::{ClaimAnswer, TaskStatus};
 use crate::{Claim, Client, Error};
 
-/// A code that this client does not know is a fault of the server.
+/// Status for an error code that this client does not know: a fault of the server.
 const UNKNOWN_CODE: u16 = 500;
 
-/// What came of results and of a call for work.
+/// Outcome of [`Client::work`].
 #[derive(Debug)]
 pub struct Worked {
-    /// What the server answered to each result, in the order of the request: [`Claim::settle`] says what it means.
+    /// The server's answer to each result, in the order of the request. Pass it to
+    /// [`Claim::settle`].
     pub results: Vec<Result<TaskStatus, Error>>,
-    /// The claims; may be empty.
+    /// May be empty.
     pub claims: Vec<Claim>,
 }
 
@@ -44,11 +45,13 @@ struct ResultError {
 }
 
 impl Client {
-    /// Reports the ends of runs that this worker has claimed in this queue, and claims up to `most` tasks (100 at the most),
-    /// for the first of which it waits this long (20 s at the most). The results are stored whatever becomes of the claims.
+    /// Reports results of this worker's claims in the queue, and claims up to `most` tasks (at most
+    /// 100). Waits up to `wait` (at most 20 s) for the first task. The results are stored even if
+    /// claiming fails.
     ///
     /// # Errors
-    /// The server refused, or could not be reached; results may have been stored. 404: it is another server than Tenure.
+    /// The server refuses the call (404: it is not Tenure) or cannot be reached. Results may have
+    /// been stored.
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -109,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_of_a_result_is_that_of_its_report() {
+    fn result_error_equals_report_error() {
         for (code, status, transient) in [
             ("RequestConflict", 409, false),
             ("InsufficientScopes", 403, false),

@@ -1,8 +1,8 @@
-//! The log of a run, which can be followed while the run is under way: Tenure's own, other servers have none.
+//! The log of a run, readable while the run is under way. Only Tenure has live logs.
 //!
-//! [`Client::append_live_log`] stores a piece of it. A [`Sender`] does so for a whole run, from a [`Log`] that is written meanwhile: every
-//! second, if there is something new, at most 64 KiB. Of more it leaves the middle out. Whatever goes wrong, the run goes on: the whole log
-//! is uploaded at its end ([`publish`]).
+//! [`Client::append_live_log`] stores a piece. A [`Sender`] does this for a whole run: once a
+//! second it sends what was added to a [`Log`], at most 64 KiB. Of more it leaves out the middle.
+//! Errors do not affect the run: the whole log is uploaded at its end ([`publish`]).
 
 mod sender;
 
@@ -20,16 +20,17 @@ use crate::client::{Call, Own, TENURE_API, parameter};
 use crate::{Client, Error, NewArtifact, Upload};
 
 const CHUNK_CONTENT_TYPE: &str = "text/plain";
-/// An append is one insertion, and the next one comes a second later.
+/// Timeout. An append is one insertion, and the next follows a second later.
 const APPENDED_WITHIN: Duration = Duration::from_secs(10);
 
 impl Client {
-    /// Appends to the live log of a run that is claimed; `offset` counts in the whole log, and there may be up to [`LIVE_LOG_CHUNK_MAX`] bytes.
-    /// A piece that is there already is not stored twice; where something is missing before it, readers see a line that says so.
+    /// Appends up to [`LIVE_LOG_CHUNK_MAX`] bytes to the live log of a claimed run. `offset` counts
+    /// in the whole log. A repeated piece is stored once. Readers see a line in place of a gap
+    /// before it.
     ///
     /// # Errors
-    /// The server refused (409: the run is not claimed now; 404: there is none, or the server is another than Tenure), or could not be
-    /// reached.
+    /// The server refuses (409: the run is not claimed; 404: the run does not exist, or the server
+    /// is not Tenure) or cannot be reached.
     ///
     /// ```no_run
     /// # async fn example(claim: &tenure_client::Claim) -> Result<(), tenure_client::Error> {
@@ -60,7 +61,7 @@ impl Client {
         Ok(self.call(&call).await?.value)
     }
 
-    /// Creates the artifact by which readers follow the live log of a run. [`publish`] replaces it.
+    /// Creates the artifact that leads readers to the live log. [`publish`] replaces it.
     pub(crate) async fn refer_to_live_log(
         &self,
         task_id: TaskId,
@@ -76,7 +77,7 @@ impl Client {
 /// Uploads the whole log of a run as [`BACKING_LOG`], and links [`LIVE_LOG`] to it.
 ///
 /// # Errors
-/// An artifact was refused, or its bytes could not be sent.
+/// An artifact is refused, or its bytes cannot be sent.
 ///
 /// ```no_run
 /// # use tenure_client::{Claim, Error, Upload, live_log};

@@ -16,36 +16,37 @@ use crate::artifacts::blocking;
 use crate::error::chain;
 use crate::{Client, Error, RetryPolicy};
 
-/// Between two pieces. With their size that is the most that a run sends.
+/// Interval between pieces. With their maximum size it bounds the rate of a run.
 const EVERY: Duration = Duration::from_secs(1);
-/// When a server that keeps no live logs now is asked again, or one that a proxy may have answered for; also the longest pause that it can
-/// ask for.
+/// Pause after the server keeps no live logs, or a proxy may have answered. Also the longest pause
+/// that a server can request.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(60);
-/// How long the last piece normally may hold up what comes after it: a report.
+/// Default limit for the last piece, which delays the report of the run.
 pub const LAST_PIECE_WITHIN: Duration = Duration::from_secs(1);
 
-/// A log that is sent while it is written. Offsets count in all that was ever written, also if some of it is not kept.
+/// A log to send while it is written. Offsets count all bytes ever written, even those no longer
+/// kept.
 pub trait Log: Send + Sync + 'static {
-    /// How much was written so far.
+    /// Returns the number of bytes written so far.
     fn length(&self) -> u64;
 
-    /// Reads what comes at `from`, or after it if that is not kept: at most this many bytes in one piece.
+    /// Reads up to `most` bytes at `from`, or at the first later byte that is kept.
     ///
     /// # Errors
-    /// The log cannot be read; then no more of it is sent.
+    /// The log cannot be read. Sending then stops.
     fn read(&self, from: u64, most: usize) -> io::Result<Chunk>;
 }
 
 /// A piece of a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chunk {
-    /// Where it begins in the whole log.
+    /// Offset of the first byte in the whole log.
     pub offset: u64,
     /// May be empty.
     pub bytes: Vec<u8>,
 }
 
-/// Sends the log of one run. Nothing that it does or meets changes what becomes of the run.
+/// Sends the log of a run. Errors never affect the run.
 ///
 /// ```no_run
 /// # use std::sync::Arc;
@@ -70,11 +71,11 @@ pub struct Sender {
     finished: CancellationToken,
 }
 
-/// How far the log has been sent.
+/// Progress of sending.
 struct Progress {
     position: u64,
     phase: Phase,
-    /// The artifact is there, or was refused.
+    /// The artifact was created or finally refused.
     is_artifact: bool,
 }
 
@@ -82,17 +83,18 @@ struct Progress {
 enum Phase {
     /// Nothing was sent yet.
     Beginning,
-    /// The server keeps it.
+    /// The server keeps the log.
     Kept,
-    /// The server keeps no live logs for now.
+    /// The server currently keeps no live logs.
     NotKept,
-    /// No more is sent.
+    /// Sending has stopped.
     GivenUp,
 }
 
 impl Sender {
-    /// Nothing is sent yet. The client needs the scope `queue:create-artifact:<taskId>/<runId>`, which that of a claim has; the artifact that
-    /// leads to the live log `expires` then if it is not replaced.
+    /// Creates a sender without sending a request. The client needs the scope
+    /// `queue:create-artifact:<taskId>/<runId>`, which the client of a claim has. The artifact that
+    /// leads to the live log expires at `expires` if it is not replaced.
     #[must_use]
     pub fn new(client: &Client, task_id: TaskId, run_id: RunId, expires: Timestamp, log: Arc<dyn Log>) -> Self {
         let client = client.with_retry_policy(RetryPolicy::never());
@@ -100,7 +102,8 @@ impl Sender {
         Self { client, task_id, run_id, expires, log, progress, finished: CancellationToken::new() }
     }
 
-    /// Sends every second what is new. Never returns; may be dropped at any time. A run that is over within a second costs no request.
+    /// Sends new bytes every second. Never returns; may be dropped at any time. A run shorter than
+    /// a second costs no request.
     pub async fn run(&self) {
         tokio::select! {
             () = self.finished.cancelled() => {}
@@ -109,12 +112,13 @@ impl Sender {
         std::future::pending::<()>().await;
     }
 
-    /// Sends what is still new, if the server keeps this log, for no longer than `within`, and nothing after that.
+    /// Sends the remaining bytes if the server keeps this log, within `within`, and stops the
+    /// sender.
     pub async fn finish(&self, within: Duration) {
         let last = async {
             let mut progress = self.progress.lock().await;
             let end = self.log.length();
-            // More than once if a piece was on its way that arrived without an answer.
+            // Takes several rounds if an earlier piece arrived but its answer was lost.
             while progress.phase == Phase::Kept && progress.position < end {
                 let before = progress.position;
                 self.send(&mut progress).await;
@@ -144,7 +148,7 @@ impl Sender {
         }
     }
 
-    /// Sends one piece, if there is something new; returns when the next one may follow.
+    /// Sends a piece if there are new bytes. Returns the pause before the next piece.
     async fn send(&self, progress: &mut Progress) -> Duration {
         match self.append(progress.position).await {
             Ok(None) => EVERY,
@@ -172,7 +176,7 @@ impl Sender {
         }
     }
 
-    /// Sends what is new after `position`; returns up to where the log has been sent, none if there was nothing new.
+    /// Sends new bytes after `position`. Returns the new position, or none without new bytes.
     async fn append(&self, position: u64) -> Result<Option<u64>, Unsent> {
         let (log, length) = (Arc::clone(&self.log), self.log.length());
         if length <= position {
@@ -186,11 +190,11 @@ impl Sender {
         }
         let appended = self.client.append_live_log(self.task_id, self.run_id, offset, &bytes).await;
         let appended = appended.map_err(Unsent::Failed)?;
-        // A server cannot have more than there is.
+        // The server cannot have more than was written.
         if appended.kept { Ok(Some(appended.next.min(self.log.length()))) } else { Err(Unsent::NotKept) }
     }
 
-    /// Gives readers the name under which they look for the log; returns whether there is nothing left to try.
+    /// Creates the artifact under the name that readers use. Returns true if no retry is needed.
     async fn create_artifact(&self) -> bool {
         match self.client.refer_to_live_log(self.task_id, self.run_id, self.expires).await {
             Ok(()) => true,
@@ -209,13 +213,13 @@ impl fmt::Debug for Sender {
     }
 }
 
-/// Why a piece is not there.
+/// Why a piece was not stored.
 enum Unsent {
     NotKept,
     Failed(Error),
 }
 
-/// What is sent next of a log that has been sent up to `position`. Where something is left out, it begins with a whole line if it can.
+/// Returns the next piece after `position`. After a gap it starts with a whole line if possible.
 fn next_chunk(log: &dyn Log, position: u64, length: u64) -> io::Result<Chunk> {
     let most = u64::try_from(LIVE_LOG_CHUNK_MAX).unwrap_or(u64::MAX);
     let Chunk { mut offset, mut bytes } = log.read(position.max(length.saturating_sub(most)), LIVE_LOG_CHUNK_MAX)?;
@@ -255,7 +259,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_that_may_be_a_proxys_does_not_end_it() {
+    async fn unclear_answer_does_not_stop_sender() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = Client::builder().root_url(&format!("http://{}", listener.local_addr().unwrap())).build().unwrap();
         let serving = tokio::spawn(async move {
@@ -275,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_new_is_sent_as_it_is() {
+    fn new_bytes_are_sent_unchanged() {
         assert_eq!(next(b"one\ntwo\n", 0), Chunk { offset: 0, bytes: b"one\ntwo\n".to_vec() });
         assert_eq!(next(b"one\ntwo\n", 2), Chunk { offset: 2, bytes: b"e\ntwo\n".to_vec() });
         let full = vec![b'x'; LIVE_LOG_CHUNK_MAX];
@@ -283,13 +287,13 @@ mod tests {
     }
 
     #[test]
-    fn of_more_than_a_second_may_send_the_middle_is_left_out_and_the_rest_begins_with_a_line() {
+    fn long_log_loses_middle_and_resumes_at_line() {
         let mut text = b"a line\n".repeat(20_000);
         let Chunk { offset, bytes } = next(&text, 7);
         assert!((LIVE_LOG_CHUNK_MAX - 7..=LIVE_LOG_CHUNK_MAX).contains(&bytes.len()), "{}", bytes.len());
         assert_eq!((offset % 7, offset + u64::try_from(bytes.len()).unwrap()), (0, 140_000));
         assert!(bytes.starts_with(b"a line\n"));
-        // One line that is longer than that has no other beginning.
+        // A line longer than the limit has no other start.
         text.fill(b'x');
         let Chunk { offset, bytes } = next(&text, 7);
         assert_eq!((offset, bytes.len()), (140_000 - 65_536, LIVE_LOG_CHUNK_MAX));

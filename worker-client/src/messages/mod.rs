@@ -1,8 +1,9 @@
-//! The poll API: runs as messages behind signed URLs, one queue of messages for each priority.
+//! The poll API: runs as messages behind signed URLs, one message queue per priority.
 //!
-//! A message is a hint that a run may be claimed. The worker that gets it hides it from others for a while, claims the run
-//! ([`Client::claim_task`]), and deletes the message if the claim was granted or refused for good. The URLs are
-//! signed: a URL alone is enough to use it, so they are never printed, and requests to them carry no other signature.
+//! A message is a hint that a run may be claimed. Receiving it hides it from other workers for a
+//! while. The worker claims the run ([`Client::claim_task`]), and deletes the message once the
+//! claim is granted or finally refused. A signed URL suffices to use it. URLs are therefore never
+//! printed, and requests to them carry no other signature.
 
 mod xml;
 
@@ -20,19 +21,19 @@ use tokio::time::Instant;
 use crate::client::{Answer, Call, Own, TIMEOUT, header, parameter, refusal_in_words};
 use crate::{Client, Error};
 
-/// No poll may ask for more.
+/// Maximum messages per poll.
 const MESSAGES_MAX: usize = 32;
-/// How long before their end URLs are renewed, if they live twice as long or more.
+/// URLs that live at least twice as long are renewed this long before they expire.
 const RENEW_BEFORE: Duration = Duration::from_secs(5 * 60);
-/// The least time between two renewals, whatever the server's dates say.
+/// Minimum interval between renewals, regardless of the server's dates.
 const SHORTEST_USE: Duration = Duration::from_secs(1);
-/// Where a URL for deletions has the message's id, and its receipt.
+/// Placeholders for the message's id and receipt in a deletion URL.
 const ID_PLACE: &str = "{{messageId}}";
 const RECEIPT_PLACE: &str = "{{popReceipt}}";
-/// The header that has the code of an error.
+/// Header with the code of an error.
 const ERROR_CODE: &str = "x-ms-error-code";
 
-/// The signed URLs of one queue of messages. It cannot be printed: a URL is all that one needs to use it.
+/// Signed URLs of a message queue. Not printable: a URL suffices to use it.
 #[derive(Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MessageQueue {
@@ -40,18 +41,18 @@ pub struct MessageQueue {
     signed_delete_url: String,
 }
 
-/// The queues of messages of a task queue, and how long their URLs are good for.
+/// Message queues of a task queue.
 #[derive(Clone)]
 pub struct PollUrls {
-    /// The queue of the highest priority comes first; it should be polled first.
+    /// Highest priority first; poll them in this order.
     pub queues: Vec<MessageQueue>,
-    /// When the URLs end, by the server's clock.
+    /// When the URLs expire, by the server's clock.
     pub expires: Timestamp,
     renew_at: Instant,
     ends: Instant,
 }
 
-/// A message as it came from a poll.
+/// A message received by a poll.
 #[derive(Clone)]
 pub struct Message {
     id: String,
@@ -60,13 +61,13 @@ pub struct Message {
     text: String,
 }
 
-/// Why a message does not name a run.
+/// Reason why a message does not name a run.
 #[derive(Debug, thiserror::Error)]
 pub enum Undecodable {
-    /// It is not base64.
+    /// The text is not base64.
     #[error("its text is not base64")]
     Base64(#[source] base64::DecodeError),
-    /// What was encoded has no `taskId` and `runId`.
+    /// The decoded text has no `taskId` and `runId`.
     #[error("its text does not name a task and a run")]
     Json(#[source] serde_json::Error),
 }
@@ -85,10 +86,10 @@ struct Hint {
 }
 
 impl Client {
-    /// Asks for the URLs under which the runs of a queue can be polled as messages.
+    /// Returns signed URLs for polling the runs of a queue.
     ///
     /// # Errors
-    /// The caller lacks the scope, or the server could not be reached.
+    /// The caller lacks the scope, or the server cannot be reached.
     pub async fn poll_task_urls(&self, queue: &TaskQueueId) -> Result<PollUrls, Error> {
         let (provisioner, worker_type) = (queue.provisioner_id(), queue.worker_type());
         let path = format!("/poll-task-url/{}/{}", parameter(&provisioner), parameter(&worker_type));
@@ -100,9 +101,10 @@ impl Client {
         Ok(PollUrls { queues: value.queues, expires: value.expires, renew_at, ends: sent + life })
     }
 
-    /// Gets up to `most` messages (1 to 32); others do not see them until their visibility timeout is over.
+    /// Receives up to `most` messages (1 to 32). They are hidden from others until their visibility
+    /// timeout passes.
     ///
-    /// The request is sent once, because one that was lost may have hidden messages already.
+    /// The request is not retried: a lost one may have hidden messages already.
     ///
     /// # Errors
     /// The URL has expired (403), or no usable answer came.
@@ -128,11 +130,11 @@ impl Client {
         Ok(xml::messages(&text).map_err(Error::BadMessages)?.into_iter().map(message).collect())
     }
 
-    /// Deletes a message; one that is gone already counts as deleted. The request is sent once.
+    /// Deletes a message; a missing message counts as deleted. The request is not retried.
     ///
     /// # Errors
-    /// The message may still be there: another worker got it meanwhile (400), the URL has expired (403), or no usable
-    /// answer came.
+    /// The message may remain: another worker has received it since (400), the URL has expired
+    /// (403), or no usable answer came.
     pub async fn delete_message(&self, queue: &MessageQueue, message: &Message) -> Result<(), Error> {
         match self.use_signed(Method::DELETE, &queue.delete_url(message)?).await {
             Ok(_) => Ok(()),
@@ -141,7 +143,7 @@ impl Client {
         }
     }
 
-    /// Uses a signed URL once, and reads the answer as text.
+    /// Sends one request to a signed URL and returns the answer as text.
     async fn use_signed(&self, method: Method, url: &str) -> Result<String, Error> {
         let url = Url::parse(url).map_err(|_| Error::SignedUrl("it is not a URL"))?;
         let network = |error: reqwest::Error| Error::Network(error.without_url());
@@ -160,20 +162,20 @@ impl Client {
 }
 
 impl PollUrls {
-    /// When to ask for new URLs: some minutes before these end.
+    /// Returns when to request new URLs: up to five minutes before these expire.
     #[must_use]
     pub fn renew_at(&self) -> Instant {
         self.renew_at
     }
 
-    /// When the URLs end, by the server's dates.
+    /// Returns when the URLs expire, by the server's dates.
     #[must_use]
     pub fn ends(&self) -> Instant {
         self.ends
     }
 }
 
-/// How long URLs are used that live so long.
+/// How long URLs with this lifetime are used.
 fn usable(life: Duration) -> Duration {
     (life - RENEW_BEFORE.min(life / 2)).max(SHORTEST_USE)
 }
@@ -184,33 +186,34 @@ impl MessageQueue {
     }
 
     fn delete_url(&self, message: &Message) -> Result<String, Error> {
-        // Without the message's id this could be the request that deletes all messages.
+        // Without the id this could be the request that deletes all messages.
         if !(self.signed_delete_url.contains(ID_PLACE) && self.signed_delete_url.contains(RECEIPT_PLACE)) {
             return Err(Error::SignedUrl("the one for deletions has no place for a message's id and receipt"));
         }
-        // Encoded values have no braces, so that the second replacement finds only its own place.
+        // Encoded values have no braces, so the second replacement matches only its own
+        // placeholder.
         let with_id = self.signed_delete_url.replace(ID_PLACE, &parameter(&message.id));
         Ok(with_id.replace(RECEIPT_PLACE, &parameter(&message.pop_receipt)))
     }
 }
 
 impl Message {
-    /// The message's id, which stays the same however often it is got.
+    /// Returns the message's id, the same each time it is received.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// How often the message was got, this time included.
+    /// Returns how often the message was received, this time included.
     #[must_use]
     pub fn dequeue_count(&self) -> u32 {
         self.dequeue_count
     }
 
-    /// The run that the message is a hint of.
+    /// Decodes the run that the message names.
     ///
     /// # Errors
-    /// The message does not name a run; it should be deleted.
+    /// The message names no run; it should be deleted.
     pub fn run(&self) -> Result<(TaskId, RunId), Undecodable> {
         let json = STANDARD.decode(self.text.trim()).map_err(Undecodable::Base64)?;
         let hint: Hint = serde_json::from_slice(&json).map_err(Undecodable::Json)?;

@@ -14,7 +14,7 @@ fn message(id: &str, pop_receipt: &str, text: &str) -> Message {
 }
 
 #[test]
-fn a_poll_asks_for_1_to_32_messages() {
+fn poll_asks_for_1_to_32_messages() {
     for (most, number) in [(0, 1), (1, 1), (7, 7), (32, 32), (1000, 32)] {
         let url = queue().poll_url(most);
         assert_eq!(url, format!("http://h/m/q/messages?visibilitytimeout=300&sig=a%2Bb%3D&numofmessages={number}"));
@@ -22,7 +22,7 @@ fn a_poll_asks_for_1_to_32_messages() {
 }
 
 #[test]
-fn id_and_receipt_are_encoded_whole() {
+fn id_and_receipt_are_fully_encoded() {
     for (id, receipt, expected) in [
         ("1-a", "Ab+/c==", "http://h/m/q/messages/1-a?popreceipt=Ab%2B%2Fc%3D%3D&sig=a%2Bb%3D"),
         ("a/b ?#%", "&x=é", "http://h/m/q/messages/a%2Fb%20%3F%23%25?popreceipt=%26x%3D%C3%A9&sig=a%2Bb%3D"),
@@ -34,13 +34,13 @@ fn id_and_receipt_are_encoded_whole() {
     ] {
         let url = queue().delete_url(&message(id, receipt, "")).unwrap();
         assert_eq!(url, expected);
-        // And the URL library leaves it so.
+        // The URL library keeps the encoding.
         assert_eq!(Url::parse(&url).unwrap().as_str(), expected);
     }
 }
 
 #[test]
-fn a_delete_url_without_its_places_is_not_used() {
+fn delete_url_without_placeholders_is_refused() {
     for signed_delete_url in
         ["http://h/m/q/messages?sig=1", "http://h/q/{{messageId}}?sig=1", "http://h/q/x?{{popReceipt}}"]
     {
@@ -50,7 +50,7 @@ fn a_delete_url_without_its_places_is_not_used() {
 }
 
 #[test]
-fn a_message_names_its_run() {
+fn message_names_its_run() {
     let run = |json: &str| message("1", "r", &STANDARD.encode(json)).run();
     let named = run(&format!(r#"{{"taskId": "{TASK}", "runId": 3, "hintId": "x"}}"#)).unwrap();
     assert_eq!((named.0.to_string().as_str(), named.1.number()), (TASK, 3));
@@ -61,7 +61,7 @@ fn a_message_names_its_run() {
 }
 
 #[test]
-fn urls_are_renewed_five_minutes_before_their_end_or_at_half_of_a_short_life() {
+fn urls_are_renewed_five_minutes_early_or_at_half_life() {
     let minutes = |n: u64| Duration::from_secs(60 * n);
     assert_eq!(usable(minutes(30)), minutes(25));
     assert_eq!(usable(minutes(10)), minutes(5));

@@ -1,12 +1,12 @@
-//! The XML of the poll API: lists of messages, and errors.
+//! XML of the poll API: lists of messages, and errors.
 
 use quick_xml::DeError;
 use serde::Deserialize;
 
-/// Some servers begin their documents with it.
+/// Some servers begin documents with it.
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
-/// A document by the name of its root element; any other root is refused.
+/// A document, by the name of its root element; other roots are refused.
 #[derive(Deserialize)]
 enum Document {
     QueueMessagesList(List),
@@ -19,7 +19,7 @@ struct List {
     messages: Vec<Entry>,
 }
 
-/// One message of a list; what a worker does not need is left out.
+/// A message of a list, without the fields that workers do not need.
 #[derive(Deserialize, Debug, PartialEq, Eq)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Entry {
@@ -38,7 +38,7 @@ struct Explanation {
     message: String,
 }
 
-/// The messages of an answer to a poll.
+/// Parses the answer to a poll.
 pub(super) fn messages(text: &str) -> Result<Vec<Entry>, DeError> {
     match document(text)? {
         Document::QueueMessagesList(list) => Ok(list.messages),
@@ -46,7 +46,7 @@ pub(super) fn messages(text: &str) -> Result<Vec<Entry>, DeError> {
     }
 }
 
-/// The code and the words of an error; empty if the text is no such document.
+/// Returns the code and message of an error; both empty for any other text.
 pub(super) fn explanation(text: &str) -> (String, String) {
     match document(text) {
         Ok(Document::Error(explanation)) => (explanation.code, explanation.message),
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_read_in_order_and_with_its_entities() {
+    fn list_keeps_order_and_entities() {
         let (one, two) = (message("1", "e30="), message("&lt;2&gt;", "a &amp; b"));
         let list = format!("{DECLARATION}<QueueMessagesList>{one}\n  {two}</QueueMessagesList>");
         let read = messages(&list).unwrap();
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_list_has_three_forms() {
+    fn empty_list_has_three_forms() {
         for empty in ["<QueueMessagesList />", "<QueueMessagesList></QueueMessagesList>", "<QueueMessagesList/>\n"] {
             assert_eq!(messages(&format!("{DECLARATION}{empty}")).unwrap(), []);
             assert_eq!(messages(&format!("\u{feff}{DECLARATION}{empty}")).unwrap(), []);
@@ -94,13 +94,13 @@ mod tests {
     }
 
     #[test]
-    fn a_message_may_be_without_text() {
+    fn message_may_have_no_text() {
         let list = format!("<QueueMessagesList>{}</QueueMessagesList>", message("1", ""));
         assert_eq!(messages(&list).unwrap(), [entry("1", "")]);
     }
 
     #[test]
-    fn anything_else_is_refused() {
+    fn other_xml_is_refused() {
         let cut = format!("<QueueMessagesList>{}", message("1", "e30="));
         let no_receipt = "<QueueMessagesList><QueueMessage><MessageId>1</MessageId><DequeueCount>1</DequeueCount>\
                           <MessageText>x</MessageText></QueueMessage></QueueMessagesList>";
