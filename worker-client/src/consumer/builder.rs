@@ -1,4 +1,4 @@
-//! The settings of a consumer, collected and checked.
+//! Collects and checks the settings of a consumer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,29 +18,29 @@ use super::source::{AnySource, Source};
 use crate::keep::HEARTBEAT;
 use crate::{Client, WorkerName};
 
-/// How long a call for work waits by default, which is also the longest that a server does.
+/// Default wait of a call for work, and the maximum that a server allows.
 const WAIT: Duration = Duration::from_secs(20);
-/// Between the request to stop and the end of the lease.
+/// Default time between the request to stop and the end of the lease.
 const GRACE: Duration = Duration::from_secs(30);
-/// Time to live of a consumer's session by default.
+/// Default time to live of a consumer's session.
 pub const SESSION_TTL: Duration = Duration::from_secs(120);
-/// Of a session the grace is at most this part.
+/// Limits the grace to a third of the session's time to live.
 const GRACE_SHARE: u32 = 3;
 const TTL_MIN: Duration = Duration::from_secs(15);
 const TTL_MAX: Duration = Duration::from_secs(3600);
-/// More often would cost the server more than the task is likely to.
+/// More frequent polls would probably cost the server more than the task.
 const COMMANDS_EVERY_MIN: Duration = Duration::from_secs(1);
 
-/// Whether the consumer is to have a session.
+/// The choice of a session.
 #[derive(Clone, Copy)]
 enum Wanted {
-    /// Unless it has a source.
+    /// A session unless there is a source.
     ByDefault,
     Session(Duration),
     Nothing,
 }
 
-/// Collects the settings of a [`Consumer`]. A name and a handler are needed; all else has defaults.
+/// Collects the settings of a [`Consumer`]. Name and handler are required; the rest has defaults.
 #[must_use = "a builder does nothing until `build`"]
 pub struct ConsumerBuilder {
     client: Client,
@@ -60,11 +60,11 @@ pub struct ConsumerBuilder {
     handler: Option<Arc<dyn Run>>,
 }
 
-/// Why there is no consumer of these settings.
+/// Why a consumer cannot be built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// The worker's group or id is not one.
+    /// The worker's group or id is invalid.
     #[error(transparent)]
     Name(#[from] InvalidId),
     /// [`ConsumerBuilder::name`] was not called.
@@ -73,15 +73,17 @@ pub enum BuildError {
     /// [`ConsumerBuilder::handler`] was not called.
     #[error("a consumer needs a handler: call ConsumerBuilder::handler")]
     NoHandler,
-    /// A setting is out of its range, or does not go with another one: the text says which, and what it may be.
+    /// A setting is out of range or conflicts with another; the text names it and the allowed
+    /// values.
     #[error("{0}")]
     OutOfRange(&'static str),
 }
 
 impl Consumer {
-    /// Begins a consumer of this queue's tasks. The client needs the scopes of claimWork: `queue:claim-work:<queue>` and
-    /// `queue:worker-id:<group>/<id>`. In a queue that assigns its runs it also needs `queue:claim-task:<queue>`, and a
-    /// [session](ConsumerBuilder::session), which it has by default.
+    /// Returns a builder for a consumer of this queue. The client needs the scopes of claimWork:
+    /// `queue:claim-work:<queue>` and `queue:worker-id:<group>/<id>`. If the queue assigns its
+    /// runs, it also needs `queue:claim-task:<queue>` and a [session](ConsumerBuilder::session),
+    /// which is the default.
     pub fn builder(client: Client, queue: TaskQueueId) -> ConsumerBuilder {
         ConsumerBuilder::new(client, queue)
     }
@@ -108,83 +110,91 @@ impl ConsumerBuilder {
         }
     }
 
-    /// Sets the worker's group, often a region, and its id within that group. Two that run at the same time need different names.
+    /// Sets the worker's group, often a region, and its id within the group. Concurrent consumers
+    /// need different names.
     pub fn name(self, group: &str, id: &str) -> Self {
         Self { name: Some((group.to_owned(), id.to_owned())), ..self }
     }
 
-    /// Sets how many jobs are done at the same time: 1 to 1000, 1 by default.
+    /// Sets the number of concurrent jobs: 1 to 1000, 1 by default.
     pub fn capacity(self, jobs: usize) -> Self {
         Self { capacity: jobs, ..self }
     }
 
-    /// Sets how long the consumer's session lives without a renewal: 15 s to an hour, [`SESSION_TTL`] by default. If the process dies or is
-    /// cut off for longer, its tasks go to others. A start takes over the session of the same name: the process that had it ends.
+    /// Sets how long the consumer's session lives without renewal: 15 s to an hour, [`SESSION_TTL`]
+    /// by default. If the process dies or is disconnected for longer, its tasks go to others. A
+    /// starting consumer takes over the session of its name, and the previous process ends.
     pub fn session(self, ttl: Duration) -> Self {
         Self { session: Wanted::Session(ttl), ..self }
     }
 
-    /// Has the consumer work without a session, for workers that must survive longer cuts of the network. Each job then lasts as long as
-    /// its lease, a run that ends from outside is noticed at its next renewal, and commands do not arrive.
+    /// Disables the session, for workers that must survive longer network outages. Each job then
+    /// lasts as long as its lease, a run ended from outside is noticed at its next renewal, and
+    /// commands do not arrive.
     pub fn without_session(self) -> Self {
         Self { session: Wanted::Nothing, ..self }
     }
 
-    /// Sets how long a call for work waits for some to come: 20 s by default, which is also the longest. Only whole seconds count: with less
-    /// than one, calls that find nothing follow each other every half second.
+    /// Sets how long a call for work waits for tasks: 20 s by default, which is the maximum. Only
+    /// whole seconds count; with less than one, empty calls follow each other every half second.
     pub fn wait(self, wait: Duration) -> Self {
         Self { wait: wait.min(WAIT), ..self }
     }
 
-    /// Sets how long before another worker may start it a job is asked to stop when the server cannot be reached: how long the
-    /// handler needs to stop. 30 s by default, but never more than a third of the lease, or of the session.
+    /// Sets how long before its run may go to another worker a job is asked to stop if the server
+    /// cannot be reached. The handler has this long to stop. 30 s by default, at most a third of
+    /// the lease or session.
     pub fn grace(self, grace: Duration) -> Self {
         Self { grace: Some(grace), ..self }
     }
 
-    /// Sets after which part of its lease a claim is renewed, more than 0 and less than 1: ¾ by default. It is renewed earlier where that
-    /// leaves no time to repeat the renewal before the grace.
+    /// Sets the share of a lease after which it is renewed, more than 0 and less than 1: ¾ by
+    /// default. Renewal is earlier where needed to leave time for retries before the grace.
     pub fn heartbeat(self, part_of_lease: f64) -> Self {
         Self { heartbeat: part_of_lease, ..self }
     }
 
-    /// Sets what a panic of the handler becomes: by default the run ends as internal-error.
+    /// Sets the outcome of a panic of the handler: by default the run ends as internal-error.
     pub fn on_panic(self, on_panic: OnPanic) -> Self {
         Self { on_panic, ..self }
     }
 
-    /// Sets what decides which tasks the consumer takes, and which it gives away again. It then takes them one at a time by name, for
-    /// which the client needs `queue:claim-task:<queue>`, `queue:pending-list:<queue>`, `tenure:list-events` and `tenure:get-queue:<queue>`.
+    /// Sets the balancer that decides which tasks to take and which to give away. The consumer then
+    /// claims tasks by name, one at a time. For this the client needs `queue:claim-task:<queue>`,
+    /// `queue:pending-list:<queue>`, `tenure:list-events` and `tenure:get-queue:<queue>`.
     pub fn balancer(self, balancer: impl Balancer) -> Self {
         Self { balancer: Some(Arc::new(balancer)), ..self }
     }
 
-    /// Sets how often the consumer balances without a command, which may be any time but zero: every quarter of an hour by default. Each
-    /// time is up to 10 s later, for workers that began together not to balance together.
+    /// Sets the interval of balancing without a command: more than zero, a quarter of an hour by
+    /// default. Each round is delayed by up to 10 s, so that workers started together do not
+    /// balance together.
     pub fn balance_every(self, every: Duration) -> Self {
         Self { balance_every: every, ..self }
     }
 
-    /// Sets how often a consumer without a session asks for commands for each task that it works on, if its handler is a
-    /// [`Machine`](super::statemachine::Machine): every 20 s by default, and every second at the most. A session hears of them at once.
+    /// Sets how often a consumer without a session polls for commands for each of its tasks, if its
+    /// handler is a [`Machine`](super::statemachine::Machine): 20 s by default, at least 1 s. With
+    /// a session, commands arrive at once.
     pub fn commands_every(self, every: Duration) -> Self {
         Self { commands_every: every, ..self }
     }
 
-    /// Answers `GET /debug` on this port of 127.0.0.1 with the [status](super::ConsumerHandle::status), for callers on the machine; 0 is
-    /// any port that is free. Off by default.
+    /// Serves the [status](super::ConsumerHandle::status) at `GET /debug` on this port of
+    /// 127.0.0.1, for callers on this machine; 0 selects a free port. Off by default.
     pub fn debug_port(self, port: u16) -> Self {
         Self { debug_port: Some(port), ..self }
     }
 
-    /// Sets where the work comes from, if not from the consumer's own calls: the [module](super::source) says how it is reported then. Such a
-    /// consumer has no balancer, and a session only if one is [set](Self::session); its [wait](Self::wait) means nothing, and its capacity
-    /// may be any.
+    /// Sets a source of work instead of the consumer's own calls; the [module](super::source)
+    /// explains reports. Such a consumer has no balancer, and a session only if one is
+    /// [set](Self::session). Its [wait](Self::wait) is ignored, and its capacity is not limited.
     pub fn source(self, source: impl Source) -> Self {
         Self { source: Some(Box::new(source)), ..self }
     }
 
-    /// Sets what does the jobs: an async closure, or a [`Handler`]. A task whose payload is not a `P` ends as malformed-payload.
+    /// Sets the handler of jobs: an async closure or a [`Handler`]. A task whose payload is not a
+    /// `P` ends as malformed-payload.
     ///
     /// ```
     /// # use tenure_client::consumer::{ConsumerBuilder, Job, Stop};
@@ -206,10 +216,11 @@ impl ConsumerBuilder {
         Self { handler: Some(Arc::new(Typed::new(handler))), ..self }
     }
 
-    /// Makes the consumer; nothing is sent yet.
+    /// Builds the consumer without sending a request.
     ///
     /// # Errors
-    /// The name or the handler is missing, the name is not one, a setting is out of its range, or there is a balancer beside a source.
+    /// The name or the handler is missing, the name is invalid, a setting is out of range, or both
+    /// a balancer and a source are set.
     pub fn build(self) -> Result<Consumer, BuildError> {
         let Self {
             client,

@@ -1,5 +1,5 @@
-//! Whether the run of a job is ours, and whether its handler is to stop. Read by the handler; written by the claim, the session and
-//! commands.
+//! Whether a job's run is held, and whether its handler must stop. Read by the handler; written by
+//! the claim, the session and commands.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -12,26 +12,26 @@ use tokio::time::Instant;
 use super::stop::{EndedRun, HowLost, Stop, StopReason};
 use crate::Client;
 
-/// Whether a run is ours.
+/// State of our claim to a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Hold {
     Ours,
-    /// Ours until its lease ends: it cannot be renewed.
+    /// Held until its lease ends; cannot be renewed.
     Unrenewable,
-    /// Lost: send no further requests for it.
+    /// Lost: send no further requests for this run.
     Gone,
 }
 
-/// One job, as the rest of the consumer sees it.
+/// A job as seen by the rest of the consumer.
 pub(super) struct Control {
     pub task_id: TaskId,
     pub run_id: RunId,
     pub started: Timestamp,
-    /// When it was first asked to stop.
+    /// When the handler was first asked to stop.
     pub stopped: OnceLock<Timestamp>,
     /// The handler has ended.
     pub reporting: AtomicBool,
-    /// Counts the commands for its task that the session announced.
+    /// Counts the commands for the task that the session announced.
     pub commanded: watch::Sender<u64>,
     /// When another worker may start the run, if it cannot be renewed.
     pub ends: OnceLock<Instant>,
@@ -61,7 +61,7 @@ impl Control {
         }
     }
 
-    /// The handler's view.
+    /// Returns the handler's view.
     pub(super) fn stop(&self) -> Stop {
         Stop::new(self.stop.subscribe(), Arc::clone(&self.how_lost))
     }
@@ -74,14 +74,14 @@ impl Control {
         *self.hold.borrow()
     }
 
-    /// True if its handler was asked to stop, or has ended.
+    /// True if the handler was asked to stop, or has ended.
     pub(super) fn is_ending(&self) -> bool {
         self.reason().is_some() || self.reporting.load(Ordering::Relaxed)
     }
 
-    /// Waits until the run is lost, or cannot be renewed.
+    /// Waits until the run is lost or cannot be renewed.
     pub(super) async fn not_ours(&self) {
-        // `self` has the sender.
+        // Cannot fail: `self` has the sender.
         drop(self.hold.subscribe().wait_for(|hold| *hold != Hold::Ours).await);
     }
 
@@ -105,18 +105,18 @@ impl Control {
         }
     }
 
-    /// How the run was lost, in words.
+    /// Describes how the run was lost.
     pub(super) fn lost_because(&self) -> String {
         self.how_lost.get().map_or_else(|| "its lease is over".to_owned(), HowLost::to_string)
     }
 
-    /// The session said that the run has ended.
+    /// Handles the session's message that the run has ended.
     pub(super) fn end(&self, ended: EndedRun) {
         let reason = ended.stop_reason();
         self.lose(reason, Some(HowLost::Ended(ended)));
     }
 
-    /// The run is lost. The first cause that was given counts.
+    /// Marks the run as lost. The first cause stays.
     pub(super) fn lose(&self, reason: StopReason, how: Option<HowLost>) {
         self.note_cause(how);
         if self.hold.send_if_modified(|hold| std::mem::replace(hold, Hold::Gone) != Hold::Gone) {
@@ -125,7 +125,8 @@ impl Control {
         self.ask_to_stop(reason);
     }
 
-    /// The run cannot be renewed: its handler stops before another worker may start it, which may be at this time.
+    /// Marks the run as not renewable. Its handler must stop before `ends`, when another worker may
+    /// start it.
     pub(super) fn stop_renewing(&self, ends: Instant, how: HowLost) {
         self.note_cause(Some(how));
         self.ends.get_or_init(|| ends);
@@ -139,7 +140,7 @@ impl Control {
         self.ask_to_stop(StopReason::Lost);
     }
 
-    /// Set before the handler is asked to stop, which reads it.
+    /// Call it before asking the handler to stop, which reads the cause.
     fn note_cause(&self, how: Option<HowLost>) {
         if let Some(how) = how {
             self.how_lost.get_or_init(|| how);

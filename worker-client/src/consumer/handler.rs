@@ -1,4 +1,4 @@
-//! What a program writes: a handler. What it gets: a job.
+//! Handlers, written by the program, and the jobs they receive.
 
 use std::fmt;
 use std::future::Future;
@@ -20,9 +20,9 @@ use super::progress::Progress;
 use super::stop::Stop;
 use crate::{Claim, Client, Error, ExceptionReason, Lease, RetryPolicy, Task};
 
-/// Does the jobs of a queue. `P` is what their payloads are.
+/// Handles the jobs of a queue. `P` is the type of their payloads.
 ///
-/// Closures are handlers too; a type of its own can hold what all jobs need, and be tested by itself.
+/// Closures are handlers too. A named type can hold shared state and be tested alone.
 ///
 /// ```
 /// use tenure_client::consumer::{Handler, Job, Outcome, Stop};
@@ -40,7 +40,8 @@ use crate::{Claim, Client, Error, ExceptionReason, Lease, RetryPolicy, Task};
 /// }
 /// ```
 pub trait Handler<P>: Send + Sync + 'static {
-    /// Does one job. Several may be under way at the same time, up to the consumer's capacity. If it panics, [`OnPanic`] decides.
+    /// Handles one job. Calls run concurrently, up to the consumer's capacity. If one panics,
+    /// [`OnPanic`] decides.
     ///
     /// [`OnPanic`]: super::OnPanic
     fn run(&self, job: Job<P>, stop: Stop) -> impl Future<Output = Outcome> + Send;
@@ -57,8 +58,9 @@ where
     }
 }
 
-/// A claimed run of a task, with its payload read. A [`Value`] has numbers as serde_json has them, rounded where they are too long for an
-/// `f64`; for every digit take a `Box<`[`RawValue`](crate::RawValue)`>`, or a type that has one.
+/// A claimed run with its decoded payload. A [`Value`] rounds numbers that are too long for an
+/// `f64`. To keep every digit use a `Box<`[`RawValue`](crate::RawValue)`>`, or a type that contains
+/// one.
 pub struct Job<P = Value> {
     payload: P,
     core: Core,
@@ -76,15 +78,16 @@ pub(super) struct Core {
     control: Arc<Control>,
     lease: watch::Receiver<Lease>,
     pub afterwards: Afterwards,
-    /// The run that was created when the resolved task was last rerun.
+    /// The run created by the task's last rerun.
     rerun: Option<RunId>,
 }
 
 impl Core {
-    /// A job of this claim, whose requests are repeated as `retry` says. It polls for commands at this interval.
+    /// Creates a job of this claim. Its requests are retried by `retry`; it polls for commands at
+    /// this interval.
     pub(super) fn new(claim: &Claim, control: &Arc<Control>, retry: &RetryPolicy, commands_every: Duration) -> Self {
         let (task_id, run_id) = (claim.task_id(), claim.run_id());
-        // The call for work is sent once, and the claim has its policy.
+        // The claim inherits the policy of the call for work, which is sent once.
         let client = claim.client().with_retry_policy(retry.clone());
         let commanded = control.commanded.subscribe();
         let progress = Progress::new(client.clone(), (task_id, run_id), commanded, commands_every);
@@ -105,7 +108,7 @@ impl Core {
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What is done when a job has been reported. Clones are of the same job.
+/// Work to do after a job is reported. Clones share it.
 #[derive(Clone, Default)]
 pub(super) struct Afterwards(Arc<Mutex<Vec<Work>>>);
 
@@ -114,7 +117,7 @@ impl Afterwards {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Box::pin(work));
     }
 
-    /// Does it, one after the other.
+    /// Runs it in order.
     pub(super) async fn run(&self) {
         let all = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         for work in all {
@@ -124,57 +127,57 @@ impl Afterwards {
 }
 
 impl<P> Job<P> {
-    /// What the submitter wants done.
     #[must_use]
     pub fn payload(&self) -> &P {
         &self.payload
     }
 
-    /// The payload alone.
     #[must_use]
     pub fn into_payload(self) -> P {
         self.payload
     }
 
-    /// The task.
     #[must_use]
     pub fn task_id(&self) -> TaskId {
         self.core.task_id
     }
 
-    /// The run: 0 the first time. Together with the task it is a fencing token: no two workers ever complete the same pair.
+    /// Returns the run: 0 for the first attempt. Together with the task it is a fencing token: no
+    /// two workers complete the same pair.
     #[must_use]
     pub fn run_id(&self) -> RunId {
         self.core.run_id
     }
 
-    /// The definition of the task.
+    /// Returns the task's definition.
     #[must_use]
     pub fn task(&self) -> &Task {
         &self.core.task
     }
 
-    /// A client with the task's credentials, for artifacts and for tasks of its own; they are renewed with the claim. It sends requests again as
-    /// the consumer's client does.
+    /// Returns a client with the task's credentials, for artifacts and further tasks. The
+    /// credentials are renewed with the claim. Requests are retried by the policy of the consumer's
+    /// client.
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.core.client
     }
 
-    /// The job's log, which can be followed while the handler works.
+    /// Returns the job's log, which can be followed while the handler works.
     #[must_use]
     pub fn log(&self) -> &JobLog {
         &self.core.log
     }
 
-    /// Until when the run is ours, by the latest renewal.
+    /// Returns the current lease of the run.
     #[must_use]
     pub fn lease(&self) -> Lease {
         *self.core.lease.borrow()
     }
 
-    /// Has this done when the job has been reported, or when there is nothing to report because its run is lost: for what a job leaves
-    /// behind, and what need not hold its report up. The job keeps its place in the consumer until then. What was said first is done first.
+    /// Adds work to do after the job is reported, or after its run is lost. Use it for cleanup that
+    /// must not delay the report. The job occupies its slot in the consumer until then. Work is
+    /// done in the order of the calls.
     ///
     /// ```
     /// use tenure_client::consumer::{Job, Outcome, Stop};
@@ -190,12 +193,13 @@ impl<P> Job<P> {
         self.core.afterwards.add(work);
     }
 
-    /// Stores how far the task has come, in the place of what it had before: any JSON of up to 64 KiB. People see it as progress, and the
-    /// next run goes on from it if this one is lost or released. At most every few seconds: each is a write to the database.
+    /// Stores the progress of the task: any JSON of up to 64 KiB. It replaces the previous
+    /// checkpoint. People see it as progress, and the next run resumes from it if this one is lost
+    /// or released. Call it every few seconds at most: each call writes to the database.
     ///
     /// # Errors
-    /// The run is not ours any more ([`Error::RunLost`], at once when that is known, or 409 or 403), it is too large (400), or no usable
-    /// answer came.
+    /// The run is lost ([`Error::RunLost`] if known, otherwise 409 or 403), the checkpoint is too
+    /// large (400), or no usable answer came.
     pub async fn checkpoint(&self, checkpoint: &impl Serialize) -> Result<(), Error> {
         let Core { progress, control, .. } = &self.core;
         tokio::select! {
@@ -205,10 +209,11 @@ impl<P> Job<P> {
         }
     }
 
-    /// What a run of the task stored last, on whichever worker; none if nothing was stored.
+    /// Returns the last checkpoint stored by a run of the task on any worker. None if there is
+    /// none.
     ///
     /// # Errors
-    /// It is not a `T`, or no usable answer came.
+    /// The checkpoint is not a `T`, or no usable answer came.
     ///
     /// ```no_run
     /// # use tenure_client::consumer::Job;
@@ -232,12 +237,12 @@ impl<P> Job<P> {
         &self.core.progress
     }
 
-    /// The same job with another way to store its checkpoint.
+    /// Replaces how checkpoints are stored.
     pub(super) fn with_progress(self, progress: Progress) -> Self {
         Self { core: Core { progress, ..self.core }, ..self }
     }
 
-    /// The same job, for a handler that begins anew within the run.
+    /// Returns a copy for a handler that restarts within the run.
     pub(super) fn duplicate(&self) -> Self
     where
         P: Clone,
@@ -253,7 +258,7 @@ impl<P> fmt::Debug for Job<P> {
     }
 }
 
-/// A handler for payloads of whatever type.
+/// A handler for payloads of any type.
 pub(super) trait Run: Send + Sync {
     fn run(self: Arc<Self>, core: Core, stop: Stop) -> Pin<Box<dyn Future<Output = Outcome> + Send>>;
 }

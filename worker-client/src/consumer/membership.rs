@@ -1,17 +1,17 @@
-//! The terms on which a consumer claims.
+//! The session under which a consumer claims.
 
 use tenure_api::ids::SessionId;
 
 use crate::Client;
 
-/// On which terms tasks are claimed now.
+/// How tasks are currently claimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Membership {
-    /// Without a session: the consumer is to have none, or the server has none.
+    /// Without a session: it is disabled, or the server has none.
     Alone,
-    /// There is no session now, or it cannot be reached.
+    /// Not at all: there is no session, or it cannot be reached.
     Waiting,
-    /// By this session.
+    /// With this session.
     Live(SessionId),
 }
 
@@ -23,7 +23,7 @@ impl Membership {
         }
     }
 
-    /// The client for claims on these terms.
+    /// Returns the client for such claims.
     pub(super) fn client(self, client: &Client) -> Client {
         self.session().map_or_else(|| client.clone(), |session| client.with_session(session))
     }

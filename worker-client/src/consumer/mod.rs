@@ -1,4 +1,4 @@
-//! A consumer: claims the tasks of a queue, keeps their leases, and has a handler do them.
+//! A consumer: claims tasks of a queue, renews their leases, and passes them to a handler.
 //!
 //! ```no_run
 //! use tenure_client::Client;
@@ -23,28 +23,39 @@
 //! # Ok(()) }
 //! ```
 //!
-//! What it takes care of:
+//! It takes care of:
 //!
-//! - **One run, one worker.** A claim is renewed at ¾ of its lease, by the server's dates and the monotonic clock. If that fails, or
-//!   the [session](ConsumerBuilder::session) cannot be reached, the handler is asked to [stop](Stop) a
-//!   [grace](ConsumerBuilder::grace) before the server may give the run to another worker. A run that is refused stops at once, and
-//!   nothing more is sent for it. A handler that goes on all the same is counted ([`Status::claims_overrun`]); its report is fenced.
-//! - **A dead worker** costs two minutes: its [session](ConsumerBuilder::session) ends, and its tasks go to others.
-//! - **A run that ends from outside** (its task was cancelled, its deadline has passed, another worker has it) stops its handler within a
-//!   second. [Without a session](ConsumerBuilder::without_session) that is noticed at the next renewal.
-//! - **One process has a name.** A consumer that starts takes over the session of its name. The one that had it ends with
-//!   [`Error::SessionEnded`](crate::Error::SessionEnded), and never takes it back.
-//! - **Every outcome is reported** until it is answered or the lease is over. Those of short jobs share requests.
-//! - **A log** ([`Job::log`]) can be followed while the handler works, and is an artifact before the job is reported.
-//! - **A checkpoint** ([`Job::checkpoint`]) shows how far a job has come, and is where the next run goes on ([`Job::last_checkpoint`]).
-//! - **A state machine** around the handler, if that is wanted: [`statemachine`].
-//! - **A shutdown** asks all handlers to stop and waits for them, however long they take; then the session is closed.
-//! - **Commands** from operators arrive by the session's inbox: freeze, unfreeze, balance, stop a task, shut down.
-//! - **Balance**, if it has a [`balancer`]: long tasks move from workers that have many to those that have few.
+//! - **One run, one worker.** A claim is renewed at ¾ of its lease, by the server's dates and the
+//!   monotonic clock. If renewal fails, or the [session](ConsumerBuilder::session) cannot be
+//!   reached, the handler is asked to [stop](Stop). It then has a [grace](ConsumerBuilder::grace)
+//!   before the server may give the run to another worker. A refused run stops at once and sends no
+//!   further requests. A handler that continues is counted ([`Status::claims_overrun`]); its report
+//!   is fenced.
+//! - **Dead workers.** The [session](ConsumerBuilder::session) of a dead worker ends after two
+//!   minutes, and its tasks go to others.
+//! - **Runs ended from outside** (task cancelled, deadline passed, claimed by another worker).
+//!   Their handlers are stopped within a second; [without a
+//!   session](ConsumerBuilder::without_session), at the next renewal.
+//! - **One process per name.** A starting consumer takes over the session of its name. The previous
+//!   process ends with [`Error::SessionEnded`](crate::Error::SessionEnded) and never takes it back.
+//! - **Reports.** Each outcome is reported until it is answered or the lease is over. Reports of
+//!   short jobs share requests.
+//! - **Logs** ([`Job::log`]) can be followed while the handler works, and are artifacts before the
+//!   job is reported.
+//! - **Checkpoints** ([`Job::checkpoint`]) show a job's progress. The next run resumes from them
+//!   ([`Job::last_checkpoint`]).
+//! - **A state machine** around the handler, if wanted: [`statemachine`].
+//! - **Shutdown.** All handlers are asked to stop and awaited without a limit; then the session is
+//!   closed.
+//! - **Commands** of operators arrive in the session's inbox: freeze, unfreeze, balance, stop a
+//!   task, shut down.
+//! - **Balance** with a [`balancer`]: long tasks move from workers with many to workers with few.
 //!
-//! What is left to the handler: to stop when it is asked to. Nothing is ever aborted, because only the handler knows how.
+//! Stopping on request is left to the handler. Nothing is ever aborted, because only the handler
+//! knows how.
 //!
-//! It needs a Tenure server: others have neither results nor sessions. With a [`source`] of its own it works at others too.
+//! A consumer needs a Tenure server, as others have neither results nor sessions. With its own
+//! [`source`] it works with other servers too.
 
 mod balance;
 pub mod balancer;

@@ -1,4 +1,4 @@
-//! How a handler says what became of a job, and what that is on the wire.
+//! Outcomes of jobs and their form on the wire.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -12,18 +12,19 @@ use tokio::task::JoinError;
 
 use crate::ExceptionReason;
 
-/// What a result may have, as compact JSON.
+/// Maximum size of a result as compact JSON.
 const RESULT_BYTES_MAX: usize = 64 << 10;
-/// How deep arrays and objects in it may be nested: a server takes bodies of 100 levels, and in a request with reports the result is below three.
+/// Maximum nesting of a result. A server accepts bodies of 100 levels, and in a request with
+/// reports the result is three levels down.
 const RESULT_LEVELS_MAX: u8 = 97;
-/// The longest that a retry may wait, and a released run.
+/// Maximum delay, in seconds, of a retry and of a released run.
 const RETRY_AFTER_MAX: u64 = 86_400;
 const RELEASE_AFTER_MAX: u64 = 31_622_400;
 
-/// What became of a job.
+/// Outcome of a job.
 ///
-/// Handlers may return anything that converts into one: `()` is completed; of a `Result` the `Ok` is completed with that value as
-/// its result, and the `Err` is failed with the error's text.
+/// Handlers may return any value that converts into one. `()` is completed. An `Ok` is completed
+/// with its value as the result; an `Err` is failed with the error's text.
 ///
 /// ```
 /// # use tenure_client::consumer::Outcome;
@@ -34,29 +35,33 @@ const RELEASE_AFTER_MAX: u64 = 31_622_400;
 #[derive(Debug, Clone, PartialEq)]
 #[must_use = "an outcome that is not returned is not reported"]
 pub enum Outcome {
-    /// The task succeeded, perhaps with a result: any JSON of up to 64 KiB and 97 levels. With another one the run ends as internal-error.
+    /// The task succeeded, with an optional result: any JSON of up to 64 KiB and 97 levels. A
+    /// larger result ends the run as internal-error.
     Completed(Option<Value>),
-    /// The task ran and failed, perhaps with a result. It is not tried again.
+    /// The task ran and failed, with an optional result. It is not retried.
     Failed(Option<Value>),
     /// The run ended without a verdict on the task.
     Exception(ExceptionReason),
-    /// Something went wrong that may pass: another run while retries are left, after this time or else what the queue's policy says.
+    /// A temporary failure. Another run follows while retries are left, after this time or by
+    /// default as the queue's policy says.
     Retry {
         /// Rounded up to seconds; at most a day.
         after: Option<Duration>,
     },
-    /// Another worker, or this one, is to begin anew; no retry is used.
+    /// Another run must start from the beginning, on any worker; no retry is used.
     Release {
         /// Rounded up to seconds; at most 366 days.
         after: Option<Duration>,
     },
-    /// Nothing is reported: the run ends with its lease, and is tried again while retries are left. For a handler that was stopped
-    /// because its run cannot be renewed ([`HowLost::Unanswered`](super::HowLost::Unanswered)), and that leaves the verdict to the server.
+    /// No report: the run ends with its lease, and is retried while retries are left. For a handler
+    /// stopped because its run cannot be renewed
+    /// ([`HowLost::Unanswered`](super::HowLost::Unanswered)), which leaves the verdict to the
+    /// server.
     Unreported,
 }
 
 impl Outcome {
-    /// What becomes of a job that ended like this: see [`Outcome`].
+    /// Converts a result: see [`Outcome`].
     ///
     /// ```
     /// # use tenure_client::consumer::Outcome;
@@ -70,7 +75,7 @@ impl Outcome {
         }
     }
 
-    /// Completed with this as the result; what serializes to `null` is no result.
+    /// Completed with this result. A value that serializes to `null` is no result.
     ///
     /// ```
     /// # use tenure_client::consumer::Outcome;
@@ -110,15 +115,16 @@ impl<T: Serialize, E: Display> From<Result<T, E>> for Outcome {
     }
 }
 
-/// What a panic of a handler becomes.
+/// Outcome of a panic of a handler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnPanic {
-    /// The task has failed, with the panic's text in its result.
+    /// The task failed, with the panic's text in its result.
     Fail,
-    /// The run ends as internal-error: the worker is at fault, not the task. It is not tried again: most panics come again.
+    /// The run ends as internal-error: the worker is at fault, not the task. No retry, as most
+    /// panics recur.
     #[default]
     Exception,
-    /// The task is tried again while retries are left.
+    /// The task is retried while retries are left.
     Retry,
 }
 
@@ -132,14 +138,15 @@ impl OnPanic {
     }
 }
 
-/// The text of a panic; none if the task was cancelled instead.
+/// Returns the text of a panic; none if the task was cancelled instead.
 pub(super) fn panic_text(error: JoinError) -> Option<String> {
     let panic = error.try_into_panic().ok()?;
     let text = panic.downcast_ref::<&str>().copied().map(str::to_owned);
     Some(text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default())
 }
 
-/// The outcome of a run as it is reported, if it is. A result that no server takes must not block its task until the lease ends.
+/// Converts an outcome to a report, if there is one. A result that no server accepts becomes
+/// internal-error, so that it does not block the task until the lease ends.
 pub(super) fn to_result(task_id: TaskId, run_id: RunId, outcome: &Outcome) -> Option<RunResult> {
     let bare = |outcome| RunResult::new(task_id, run_id, outcome);
     let exception = |reason: ExceptionReason| RunResult { reason: Some(reason), ..bare(RunOutcome::Exception) };
@@ -171,7 +178,7 @@ pub(super) fn to_result(task_id: TaskId, run_id: RunId, outcome: &Outcome) -> Op
     })
 }
 
-/// Whether arrays and objects in it are nested more than this.
+/// True if arrays and objects are nested deeper than `levels`.
 fn is_deeper(value: &Value, levels: u8) -> bool {
     match value {
         Value::Array(items) => levels == 0 || items.iter().any(|item| is_deeper(item, levels - 1)),
@@ -197,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn each_outcome_has_its_form_on_the_wire() {
+    fn outcomes_have_their_wire_form() {
         let after = |millis| Some(Duration::from_millis(millis));
         let forms = |outcome: &Outcome| {
             let RunResult { outcome, reason, result, retry_after, delay, .. } = wire(outcome);
@@ -231,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_that_is_too_large_is_not_sent() {
+    fn too_large_result_is_not_sent() {
         let of = |length: usize| wire(&Outcome::completed("a".repeat(length)));
         assert_eq!(of(RESULT_BYTES_MAX - 2).outcome, RunOutcome::Completed);
         let refused = of(RESULT_BYTES_MAX - 1);
@@ -240,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_that_is_nested_too_deep_is_not_sent() {
+    fn too_deep_result_is_not_sent() {
         let nested = |levels: u8, of: fn(Value) -> Value| (0..levels).fold(json!(1), |value, _| of(value));
         let forms: [fn(Value) -> Value; 2] = [|value| json!([value]), |value| json!({"a": 1, "b": value})];
         for of in forms {
@@ -255,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_json_is_the_workers_own_fault() {
+    fn result_that_is_not_json_is_internal_error() {
         let odd = std::collections::BTreeMap::from([((1, 2), 3)]);
         assert_eq!(Outcome::completed(odd), Outcome::Exception(ExceptionReason::InternalError));
     }

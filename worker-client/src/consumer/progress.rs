@@ -1,4 +1,4 @@
-//! What a job stores of its task while it goes on, and the commands that come for it.
+//! Checkpoints of a running job, and commands for its task.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,42 +14,42 @@ use super::statemachine::state::Record;
 use crate::error::chain;
 use crate::{Client, Error};
 
-/// How often commands are asked for without a session, by default.
+/// Default interval of polls for commands without a session.
 pub(super) const ASK_EVERY: Duration = Duration::from_secs(20);
-/// The same with one: only in case something was missed.
+/// Interval with a session, in case an announcement was missed.
 pub(super) const ASK_EVERY_IN_SESSION: Duration = Duration::from_secs(300);
-/// The status by which a checkpoint is refused that is too large, among others.
+/// Status for a checkpoint that is too large, among other refusals.
 const TOO_LARGE: u16 = 400;
 
-/// The checkpoint of a job and its commands. Clones are of the same job.
+/// Checkpoint and commands of a job. Clones share them.
 #[derive(Clone)]
 pub(super) struct Progress {
     client: Client,
     task_id: TaskId,
     run_id: RunId,
-    /// Changes when the session hears of a command for the task.
+    /// Changes when the session announces a command for the task.
     commanded: watch::Receiver<u64>,
     ask_every: Duration,
-    /// Of a job whose handler is a machine's.
+    /// Set if the job's handler is a machine.
     machine: Option<Arc<Mutex<Stored>>>,
 }
 
-/// The checkpoint of a task that has a machine.
+/// Checkpoint of a task with a machine.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Stored {
     #[serde(rename = "machine")]
     pub record: Record,
-    /// What the handler stored.
+    /// The handler's own checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<Box<RawValue>>,
 }
 
 impl Stored {
-    /// A checkpoint that is not a machine's was stored by a handler that had none.
+    /// Decodes a checkpoint. One without a record was stored by a handler without a machine.
     pub(super) fn read(checkpoint: Box<RawValue>) -> Self {
         match serde_json::from_str(checkpoint.get()) {
-            // What serde derives also reads an array of the fields.
+            // Derived deserialization also accepts an array of the fields.
             Ok(stored) if checkpoint.get().starts_with('{') => stored,
             _ => Self { record: Record::default(), checkpoint: Some(checkpoint) },
         }
@@ -66,7 +66,7 @@ impl Progress {
         Self { client, task_id, run_id, commanded, ask_every, machine: None }
     }
 
-    /// The same for the handler of a machine, whose record this is.
+    /// Returns a copy for the handler of a machine with this record.
     pub(super) fn of_machine(&self, stored: Stored) -> Self {
         Self { machine: Some(Arc::new(Mutex::new(stored))), ..self.clone() }
     }
@@ -78,13 +78,14 @@ impl Progress {
         let checkpoint = to_raw_value(checkpoint).map_err(Error::NotJson)?;
         let mut stored = machine.lock().await;
         let before = stored.checkpoint.replace(checkpoint);
-        // Locked until it is stored: what is stored last is what was said last.
+        // Locked until it is stored, so that concurrent calls are stored in order.
         let answer = self.put_fitting(&mut stored, None).await;
         if let Err(error) = &answer
             && !error.is_transient()
             && !error.is_unclear()
         {
-            // What is refused, because it is too large for example, would be so again together with the machine's next state.
+            // A refused checkpoint, for example a too large one, would be refused again with the
+            // machine's next state.
             stored.checkpoint = before;
         }
         answer
@@ -99,7 +100,7 @@ impl Progress {
         checkpoint.map(|raw| serde_json::from_str(raw.get())).transpose().map_err(Error::BadAnswer)
     }
 
-    /// What a machine finds of the runs before, and which of them has stored it.
+    /// Reads the record of earlier runs, and which run stored it.
     pub(super) async fn read_stored(&self) -> Result<(Stored, Option<RunId>), Error> {
         let Some(found) = self.client.get_checkpoint::<Box<RawValue>>(self.task_id).await? else {
             return Ok((Stored::default(), None));
@@ -107,7 +108,8 @@ impl Progress {
         Ok((Stored::read(found.checkpoint), Some(found.run_id)))
     }
 
-    /// Stores a machine's record beside what its handler stored last, and says that this command was carried out.
+    /// Stores a machine's record beside its handler's last checkpoint, and marks this command as
+    /// carried out.
     pub(super) async fn store(&self, record: &Record, command: Option<i64>) -> Result<(), Error> {
         let own = Arc::default();
         let mut stored = self.machine.as_ref().unwrap_or(&own).lock().await;
@@ -115,8 +117,8 @@ impl Progress {
         self.put_fitting(&mut stored, command).await
     }
 
-    /// Stores it, without what a machine's errors said if that is refused with it: there is no room for it beside what the handler has
-    /// stored, which may take all that a checkpoint has.
+    /// Stores it. If that is refused as too large, stores it without the texts of the machine's
+    /// errors. The handler's checkpoint may take all the space.
     async fn put_fitting(&self, stored: &mut Stored, command: Option<i64>) -> Result<(), Error> {
         let answer = self.put(stored, command).await;
         let may_be_too_large = matches!(&answer, Err(error) if error.status() == Some(TOO_LARGE));
@@ -136,12 +138,12 @@ impl Progress {
         self.client.store_checkpoint(self.task_id, self.run_id, stored, command).await
     }
 
-    /// The command that waits, if there is one.
+    /// Returns the waiting command, if any.
     pub(super) async fn command(&self) -> Result<Option<CommandOfTask>, Error> {
         self.client.get_task_command(self.task_id).await
     }
 
-    /// Waits for a command that is later than the one with this id.
+    /// Waits for a command with a higher id.
     pub(super) async fn next_command(&self, after: i64) -> CommandOfTask {
         let mut commanded = self.commanded.clone();
         loop {
@@ -167,7 +169,8 @@ impl Progress {
     }
 }
 
-/// When commands are asked for again that could not be read. The session says of each once only that it is there.
+/// Interval until commands are polled again after a failure. The session announces each command
+/// only once.
 fn after_failure(error: &Error, ask_every: Duration) -> Duration {
     if error.is_transient() || error.is_unclear() { ask_every.min(ASK_EVERY) } else { ask_every }
 }
@@ -178,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_checkpoint_without_a_machine_is_the_handlers() {
+    fn checkpoint_without_machine_is_handlers() {
         let paused = r#"{"state": {"name": "paused"}}"#;
         for checkpoint in [
             "5",
@@ -194,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_that_could_not_be_read_are_asked_for_again_soon_even_in_a_session() {
+    fn failed_command_poll_is_retried_soon_in_session() {
         let refused = |status, code: &str| {
             let (code, message) = (code.to_owned(), String::new());
             Error::Refused { status, code, message, retry_after: None }
@@ -211,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_machine_stores_is_read_as_it_was() {
+    fn stored_machine_record_is_read_unchanged() {
         let paused = Record::default().take(Message::Pause, chrono::DateTime::UNIX_EPOCH);
         assert_eq!(paused.state, State::Paused);
         for (checkpoint, expected) in

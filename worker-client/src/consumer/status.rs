@@ -1,4 +1,4 @@
-//! What a consumer is doing, for an operator or a health check.
+//! Status of a consumer, for operators and health checks.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,67 +13,61 @@ use super::stop::StopReason;
 use crate::Error;
 use crate::debug::Debug;
 
-/// What a consumer is doing.
+/// Status of a consumer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct Status {
-    /// The queue whose tasks it takes.
     pub task_queue_id: TaskQueueId,
-    /// Its name.
     pub worker_group: WorkerGroup,
-    /// See `worker_group`.
     pub worker_id: WorkerId,
-    /// Since when it runs, by the server's clock; none before.
+    /// Time of its start, by the server's clock; none before.
     pub started: Option<Timestamp>,
-    /// Whether it takes no more tasks for now.
+    /// True if it currently takes no tasks.
     pub frozen: bool,
-    /// Whether it was asked to shut down.
+    /// True if it was asked to shut down.
     pub shutting_down: bool,
-    /// Its session, if it has one that is live as far as it knows.
+    /// The current session, if it is live as far as known.
     pub session_id: Option<SessionId>,
-    /// How many jobs it does at the same time.
+    /// Maximum concurrent jobs.
     pub capacity: usize,
-    /// How many handlers went on although their runs were ours no longer, or could have been another worker's by then.
+    /// Number of handlers that continued after the run was lost or could have been given to another
+    /// worker.
     pub claims_overrun: u64,
-    /// Those under way, by when they began.
+    /// Current jobs, by start.
     pub tasks: Vec<JobStatus>,
 }
 
-/// How a job is.
+/// Status of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct JobStatus {
-    /// The task.
     pub task_id: TaskId,
-    /// The run.
     pub run_id: RunId,
-    /// When it was claimed, by the server's clock.
+    /// When the run was claimed, by the server's clock.
     pub started: Timestamp,
-    /// When it was first asked to stop.
+    /// When the handler was first asked to stop.
     pub stopped: Option<Timestamp>,
-    /// Why.
     pub stop_reason: Option<StopReason>,
-    /// What it is doing.
     pub state: JobState,
 }
 
-/// What a job is doing.
+/// State of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum JobState {
-    /// Its handler works.
+    /// The handler works.
     Running,
-    /// Its handler was asked to stop.
+    /// The handler was asked to stop.
     Stopping,
-    /// Its handler works although the run is ours no longer.
+    /// The handler works although the run is lost.
     Lost,
-    /// Its handler has ended; the outcome is being reported.
+    /// The handler has ended; its outcome is being reported.
     Reporting,
 }
 
-/// Listens for those who want to see the status, if that is wanted.
+/// Listens on the debug port, if one is set.
 pub(super) async fn listen(inner: &Inner) -> Result<Option<Debug>, Error> {
     let Some(port) = inner.settings.debug_port else { return Ok(None) };
     let page = Debug::listen(port).await?;
@@ -81,7 +75,7 @@ pub(super) async fn listen(inner: &Inner) -> Result<Option<Debug>, Error> {
     Ok(Some(page))
 }
 
-/// Shows them the status. Never returns.
+/// Serves the status. Never returns.
 pub(super) async fn serve(inner: &Arc<Inner>, debug: Option<Debug>) {
     let Some(debug) = debug else { return std::future::pending().await };
     let inner = Arc::clone(inner);
