@@ -1,4 +1,4 @@
-//! Claiming by name, which is how assigned runs are accepted and how a consumer with a balancer claims.
+//! Claims runs by name: assigned runs, and all runs of a consumer with a balancer.
 
 use std::time::Duration;
 
@@ -12,21 +12,23 @@ use super::settings::Settings;
 use crate::error::chain;
 use crate::{Claim, Error, RetryPolicy, retry};
 
-/// A claim gets no answer after this; it is asked for again then, and is the same one.
+/// Timeout of a claim. It is then repeated, which returns the same claim.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// After a claim, for others to have the next; after a refusal, because many runs of a list may be held.
+/// Pause after a claim, so that others get the next run, and after a refusal, because many listed
+/// runs may be held.
 pub(super) const PAUSE: Duration = Duration::from_millis(10);
-/// So long after the pause that follows a failure a run whose claim got no answer is claimed again: others may be claimed before it.
+/// Delay beyond the pause until an unanswered claim is repeated, so that other runs are claimed
+/// first.
 const OTHERS_FIRST: Duration = Duration::from_millis(50);
-/// Between two warnings that this worker may not claim by name.
+/// Interval of warnings that this worker may not claim by name.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
-/// The latest claims by name.
+/// State of recent claims by name.
 #[derive(Debug, Default)]
 pub(super) struct Lately {
-    /// Claims without an answer, in a row.
+    /// Consecutive claims without an answer.
     failures: u32,
-    /// When it was last logged that this worker may not claim.
+    /// Time of the last such warning.
     warned: Option<Instant>,
 }
 
@@ -40,10 +42,11 @@ impl Lately {
     }
 }
 
-/// Claims a run by its name. One whose claim gets no answer is given again, because it may be ours: then the next claim is the same one.
+/// Claims a run by name. If no answer comes, the run is given again, because it may be held. The
+/// repeated claim then returns the same claim.
 ///
 /// # Errors
-/// It is not ours now: how long to wait before the next run is claimed.
+/// The run is not held. Returns the pause before the next claim.
 pub(super) async fn claim(
     inner: &Inner,
     terms: Membership,
@@ -74,29 +77,31 @@ pub(super) async fn claim(
         tracing::warn!(failures, "no answer to a claim in time; trying again");
         PAUSE
     };
-    // After the next claim if there is one, so that a run whose claim never gets an answer does not keep others from being claimed.
+    // After the next claim, so that a run whose claim never gets an answer does not block others.
     inner.given.put_back(Given { offer, reason: Reason::Unanswered }, Instant::now() + pause + OTHERS_FIRST);
     Err(pause)
 }
 
-/// What it means that a claim was not granted.
+/// Why a claim was not granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Refusal {
-    /// Another worker was first, or the run is not claimable yet: an event, or an item of the inbox, will say when it is.
+    /// Another worker was first, or the run is not claimable yet. An event or an inbox item will
+    /// announce it.
     NotNow,
-    /// This worker may not claim it.
+    /// This worker may not claim the run.
     NotAllowed,
-    /// It is not known whether the run is ours.
+    /// Unknown whether the run is held.
     Unanswered,
 }
 
 impl Refusal {
     fn of(error: &Error) -> Self {
         match error {
-            // A proxy may answer so for a server that is away.
+            // A proxy without its server may answer like this.
             Error::Refused { status: 404, code, .. } if code != "ResourceNotFound" => Self::Unanswered,
             Error::Refused { status: 404 | 409 | 410, .. } => Self::NotNow,
-            // The claim may succeed with the next session, or with the credentials that the server knows then.
+            // The claim may succeed with the next session, or with credentials known to the server
+            // later.
             Error::SessionEnded(_) | Error::Refused { status: 401, .. } | Error::BadAnswer(_) => Self::Unanswered,
             error if error.is_transient() => Self::Unanswered,
             _ => Self::NotAllowed,
@@ -104,7 +109,7 @@ impl Refusal {
     }
 }
 
-/// No error if there was no answer in time.
+/// Returns no error if the timeout passed.
 async fn request(inner: &Inner, terms: Membership, Offer { task_id, run_id }: Offer) -> Result<Claim, Option<Error>> {
     let Settings { client, name, .. } = &inner.settings;
     let client = terms.client(client).with_retry_policy(RetryPolicy::never());
@@ -125,7 +130,7 @@ mod tests {
         let inner = builder().build().unwrap().inner;
         let offer = Offer { task_id: "9HrBC1jMQ3KlZw4CssPUeQ".parse().unwrap(), run_id: "0".parse().unwrap() };
         let pause = claim(&inner, Membership::Alone, offer, &mut Lately::default()).await.err().unwrap();
-        assert_eq!(inner.take_given(), None, "the next claim is another run's");
+        assert_eq!(inner.take_given(), None, "unanswered run was taken first");
         tokio::time::sleep(pause + OTHERS_FIRST + PAUSE).await;
         assert_eq!(inner.take_given(), Some(Given { offer, reason: Reason::Unanswered }));
     }

@@ -1,5 +1,6 @@
-//! The claim loop. Runs come from one of two places: calls for work, of the consumer's own or of the program's source, and with a
-//! balancer the list of pending runs. Runs that were given to the session are claimed by name between two of them.
+//! The claim loop. Runs come from calls for work, of the consumer or of the program's source, or
+//! with a balancer from the list of pending runs. Between two of these, runs given to the session
+//! are claimed by name.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,16 +20,17 @@ use super::source::{AnySource, Found, OwnCalls};
 use crate::error::chain;
 use crate::{Error, RunResult, retry};
 
-/// When the balancer is asked again about a run that is assigned to this worker, if it did not say when.
+/// Interval until the balancer is asked again about a run assigned to this worker, if it named
+/// none.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
-/// Where runs come from.
+/// Origin of runs.
 enum Feed {
     Calls(Box<dyn AnySource>),
     Pending {
         runs: Box<PendingRuns>,
         balancer: Arc<dyn Balancer>,
-        /// The next run to be claimed.
+        /// The next run to claim.
         next: Option<Offer>,
     },
 }
@@ -36,9 +38,9 @@ enum Feed {
 struct Claimer<'a> {
     inner: &'a Arc<Inner>,
     feed: Feed,
-    /// Each job ends with an error if the worker turns out not to be allowed to claim.
+    /// A job returns an error if the worker turns out not to be allowed to claim.
     jobs: JoinSet<Result<(), Error>>,
-    /// Calls for work without an answer, in a row.
+    /// Consecutive calls for work without an answer.
     failures: u32,
     lately: Lately,
 }
@@ -58,14 +60,14 @@ pub(super) async fn run(inner: &Arc<Inner>, source: Option<Box<dyn AnySource>>) 
         let mut claiming = std::pin::pin!(claimer.claim_all());
         tokio::select! {
             claimed = &mut claiming => claimed,
-            // A claim that is on its way is waited for, but no job waits for it.
+            // Wait for a claim in progress, but do not delay the jobs' stop for it.
             () = inner.orders.shutdown.cancelled() => {
                 inner.jobs.shut_down();
                 claiming.await
             }
         }
     };
-    // Not of one that was refused, or whose name is another process's: that is said once, by its error.
+    // A refused worker, or one whose name was taken over, logs its error instead.
     if claimed.is_ok() && *inner.membership.borrow() != Membership::Waiting {
         let name = &inner.settings.name;
         tracing::info!(worker.group = %name.group, worker.id = %name.id, tasks = claimer.jobs.len(), "worker stops");
@@ -88,8 +90,8 @@ impl Claimer<'_> {
         Ok(())
     }
 
-    /// Waits until there is room and leave to claim. Returns the terms, and the results that go with the next call for work; none at a
-    /// shutdown.
+    /// Waits until there is capacity and permission to claim. Returns the membership, and the
+    /// results for the next call for work. None at a shutdown.
     async fn room(&mut self) -> Result<Option<(Membership, Vec<Waiting>)>, Error> {
         let inner = self.inner;
         let (mut frozen, mut membership) = (inner.orders.frozen.subscribe(), inner.membership.subscribe());
@@ -105,7 +107,7 @@ impl Claimer<'_> {
             let takes_results = may_claim && matches!(&self.feed, Feed::Calls(source) if source.takes_results());
             hold_results(inner, takes_results);
             let results = if takes_results { inner.outbox.take() } else { Vec::new() };
-            // A job whose result is on its way makes room.
+            // A job whose result is about to be sent frees its slot.
             if may_claim && self.jobs.len() < inner.settings.capacity.saturating_add(results.len()) {
                 let Some(until) = self.not_before() else { return Ok(Some((terms, results))) };
                 drop(results);
@@ -133,24 +135,24 @@ impl Claimer<'_> {
         }
     }
 
-    /// The next run to be claimed by name, and why if it was given.
+    /// Returns the next run to claim by name, with a reason if it was given.
     fn next_by_name(&mut self) -> Option<(Offer, Option<Reason>)> {
         if let Some(Given { offer, reason }) = self.inner.take_given() {
             return Some((offer, Some(reason)));
         }
         let Feed::Pending { next, .. } = &mut self.feed else { return None };
         let offer = next.take()?;
-        // After a repeated event: the claim of a run that is ours already would be the same one again.
+        // A repeated event: claiming a run that is held already would return the same claim again.
         self.inner.jobs.find(offer.task_id, offer.run_id).is_none().then_some((offer, None))
     }
 
-    /// Claims a run by its name and starts its job, unless the balancer does not want it now.
+    /// Claims a run by name and starts its job, unless the balancer refuses it now.
     async fn claim_by_name(&mut self, terms: Membership, offer: Offer, given: Option<Reason>) {
         let inner = self.inner;
         let mut pause = Duration::ZERO;
         if let Feed::Pending { runs, balancer, .. } = &mut self.feed {
             let cluster = inner.cluster();
-            // One whose claim got no answer was wanted, and may be ours.
+            // The balancer has accepted a run whose claim got no answer, and it may be held.
             if given != Some(Reason::Unanswered)
                 && let CanClaim::No(until) = balancer.can_claim(&offer, &cluster)
             {
@@ -178,7 +180,7 @@ impl Claimer<'_> {
         }
     }
 
-    /// Looks for runs once, and starts the jobs of those that were claimed.
+    /// Searches once and starts the jobs of the claimed runs.
     async fn find(&mut self, terms: Membership, results: Vec<Waiting>) -> Result<(), Error> {
         let inner = self.inner;
         let room = inner.settings.capacity.saturating_add(results.len()).saturating_sub(self.jobs.len());
@@ -227,7 +229,7 @@ impl Claimer<'_> {
         Ok(())
     }
 
-    /// Asks all jobs to stop and waits for them: no more are started.
+    /// Asks all jobs to stop and waits for them. No more are started.
     async fn stop(mut self) {
         hold_results(self.inner, false);
         self.inner.orders.shutdown.cancel();
@@ -246,14 +248,15 @@ impl Claimer<'_> {
     }
 }
 
-/// Has results wait for the next call for work of a source, or be reported by themselves.
+/// Lets results wait for the source's next call for work, or be reported separately.
 fn hold_results(inner: &Inner, hold: bool) {
     if inner.settings.has_source {
         inner.outbox.set_open(hold);
     }
 }
 
-/// Puts off a run that the balancer does not want now. One that is assigned to this worker goes to no other: the balancer is asked again.
+/// Defers a run that the balancer refuses now. A run assigned to this worker goes to no other, so
+/// the balancer is asked again.
 fn put_off(inner: &Inner, runs: &mut PendingRuns, offer: Offer, given: Option<Reason>, until: Option<Instant>) {
     match (given, until) {
         (Some(reason), until) => {
@@ -266,30 +269,33 @@ fn put_off(inner: &Inner, runs: &mut PendingRuns, offer: Offer, given: Option<Re
     }
 }
 
-/// What was found, or why the source could not be asked.
+/// The runs found, or why the search failed.
 type Answer = Result<Vec<Found>, Error>;
 
-/// Looks for work once. Nothing at a shutdown, if a run was given to the session, or if the session has been followed by another, with which
-/// its claims went. It is not given up at a freeze: claims that are on their way would be held until their leases end. The server answers
-/// it when the session says that the consumer is frozen; without a session its claims are given back.
+/// Searches once. Returns none at a shutdown, if a run was given to the session, or if the session
+/// was replaced by another, which ends its claims.
+///
+/// A freeze does not cancel the search: claims in an answer on its way would be held until their
+/// leases end. The server answers when the session reports the freeze; without a session the claims
+/// are given back.
 async fn search(inner: &Inner, source: &mut dyn AnySource, terms: Membership, room: usize) -> Option<Answer> {
     hold_results(inner, false);
     let mut membership = inner.membership.subscribe();
     let replaced = membership.wait_for(|now| *now != terms && *now != Membership::Waiting);
     tokio::select! {
-        // Claims that have arrived are given back. An answer that is on its way now would be lost: then the server requeues
-        // the claims, or their leases end.
+        // Claims that have arrived are given back. An answer still on its way is lost: the server
+        // requeues its claims, or their leases end.
         biased;
         answer = source.find(room) => Some(answer),
         () = inner.orders.shutdown.cancelled() => None,
-        // Where runs are given to sessions, a call for work finds none.
+        // If the queue assigns runs to sessions, a call for work finds none.
         () = inner.given.more() => None,
         _session = replaced => None,
     }
 }
 
-/// Reports what has ended and looks for work, in one request; nothing at a shutdown. If that takes long, it is only still for the claims
-/// that it may bring: what has ended is reported by itself then, as leases go on.
+/// Reports results and searches, in one request. Returns none at a shutdown. After a timeout it
+/// waits only for claims: the results are then reported separately, as their leases run on.
 async fn exchange(inner: &Inner, source: &mut dyn AnySource, mut waiting: Vec<Waiting>, room: usize) -> Option<Answer> {
     let results: Vec<RunResult> = waiting.iter().map(|waiting| waiting.result.clone()).collect();
     let mut asking = source.exchange(&results, room);
@@ -306,7 +312,7 @@ async fn exchange(inner: &Inner, source: &mut dyn AnySource, mut waiting: Vec<Wa
             }
         }
     };
-    // Those without an answer are reported by themselves.
+    // Results without an answer are reported separately.
     Some(answer.map(|worked| {
         for (waiting, verdict) in waiting.into_iter().zip(worked.results) {
             waiting.answer(verdict);

@@ -1,5 +1,5 @@
-//! Runs that a consumer claims by their names whatever a list of the queue says: those that are assigned to its session, which another
-//! worker cannot claim, and those whose claim got no answer, which may be its own already.
+//! Runs to claim by name regardless of the queue's list. Either they are assigned to this session,
+//! so no other worker can claim them, or their claim got no answer and they may be held already.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,20 +12,20 @@ use super::balancer::Offer;
 /// Why a run is claimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reason {
-    /// It is assigned to the session, which may accept it until then; without a time, for as long as it lives.
+    /// Assigned to the session, which may accept it until this time. None: while the session lives.
     Assigned { until: Option<Instant> },
-    /// Its claim got no answer.
+    /// An earlier claim got no answer.
     Unanswered,
 }
 
-/// One of these runs.
+/// A run to claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Given {
     pub offer: Offer,
     pub reason: Reason,
 }
 
-/// Those that are not claimed yet.
+/// Runs to claim.
 #[derive(Debug, Default)]
 pub(super) struct GivenRuns {
     waiting: Mutex<Waiting>,
@@ -33,7 +33,7 @@ pub(super) struct GivenRuns {
 }
 
 impl GivenRuns {
-    /// A run was assigned to the session, perhaps once more.
+    /// Adds a run assigned to the session, perhaps repeatedly.
     pub(super) fn assign(&self, offer: Offer, until: Option<Instant>) {
         let is_new = self.waiting().add(Given { offer, reason: Reason::Assigned { until } }, Instant::now());
         if is_new {
@@ -41,22 +41,22 @@ impl GivenRuns {
         }
     }
 
-    /// A run that was taken is to be claimed again, not before this time.
+    /// Returns a taken run to the queue, to be claimed at `not_before` or later.
     pub(super) fn put_back(&self, given: Given, not_before: Instant) {
         self.waiting().put_back(given, not_before);
     }
 
-    /// The next one that may be claimed now.
+    /// Takes the next run that is due.
     pub(super) fn take(&self) -> Option<Given> {
         self.waiting().take(Instant::now())
     }
 
-    /// The session has ended: what was given to it is others'.
+    /// Clears the queue after the session's end: its runs went to others.
     pub(super) fn forget(&self) {
         self.waiting().0.clear();
     }
 
-    /// Returns when one of them may be claimed, perhaps.
+    /// Waits until a run may be due. May return early.
     pub(super) async fn more(&self) {
         let due = self.waiting().next_due();
         tokio::select! {
@@ -70,12 +70,13 @@ impl GivenRuns {
     }
 }
 
-/// Each run once, in the order in which they came, and when it may be claimed.
+/// Runs in order of arrival, each once, with the time when it is due.
 #[derive(Debug, Default)]
 struct Waiting(VecDeque<(Given, Instant)>);
 
 impl Waiting {
-    /// Takes in a run; of one that waits already only the limit is another one, if it is assigned. Whether it is new.
+    /// Adds a run and returns true if it is new. For a known assigned run only the reason is
+    /// replaced.
     fn add(&mut self, given: Given, not_before: Instant) -> bool {
         match self.0.iter_mut().find(|(waiting, _)| waiting.offer == given.offer) {
             Some((waiting, _)) => {
@@ -91,7 +92,7 @@ impl Waiting {
         }
     }
 
-    /// Takes a run in again. One that was assigned anew while it was taken waits already, until its new limit.
+    /// Returns a run to the queue. A run assigned again in the meantime keeps its new limit.
     fn put_back(&mut self, given: Given, not_before: Instant) {
         let waits = self.0.iter().any(|(waiting, _)| waiting.offer == given.offer);
         if given.reason == Reason::Unanswered || !waits {
@@ -99,7 +100,7 @@ impl Waiting {
         }
     }
 
-    /// The next one that may be claimed. What can be accepted no longer is dropped.
+    /// Takes the next due run. Drops assigned runs whose time is over.
     fn take(&mut self, now: Instant) -> Option<Given> {
         self.0.retain(|(given, _)| !given.reason.is_over(now));
         let place = self.0.iter().position(|(_, not_before)| *not_before <= now)?;
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_waits_once_and_is_taken_when_its_time_has_come() {
+    fn given_run_waits_once_and_is_taken_when_due() {
         let (now, second) = (Instant::now(), Duration::from_secs(1));
         let mut waiting = Waiting::default();
         for (given, not_before, is_new) in [
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_assigned_anew_while_it_is_taken_keeps_its_new_limit_when_it_is_put_back() {
+    fn reassigned_run_keeps_new_limit_when_put_back() {
         let (now, second) = (Instant::now(), Duration::from_secs(1));
         let mut waiting = Waiting::default();
         let anew = assigned(0, Some(now + 3 * second));
@@ -166,11 +167,11 @@ mod tests {
         assert_eq!(waiting.take(now + 2 * second), Some(anew));
         waiting.add(anew, now);
         waiting.put_back(unanswered(0), now);
-        assert_eq!(waiting.take(now + 4 * second), Some(unanswered(0)), "it may be ours");
+        assert_eq!(waiting.take(now + 4 * second), Some(unanswered(0)), "unanswered run was dropped");
     }
 
     #[test]
-    fn what_can_be_accepted_no_longer_is_dropped_unless_it_is_assigned_anew_or_may_be_ours() {
+    fn overdue_run_is_dropped_unless_reassigned_or_unanswered() {
         let (now, second) = (Instant::now(), Duration::from_secs(1));
         let mut waiting = Waiting::default();
         for run in 0..3 {

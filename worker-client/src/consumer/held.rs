@@ -1,12 +1,17 @@
-//! One claimed run from its claim to its report: owns the claim, its renewal ([`crate::keep`]) and its end.
+//! One claimed run from its claim to its report: owns the claim, its renewal ([`crate::keep`]) and
+//! its end.
 //!
-//! A claim ends for its handler in one of two ways. **Gone**: the server says that the run is another's, or has ended, in the inbox of the
-//! session or to a renewal; then nothing more is sent for it. **Unrenewable**: no renewal was answered until `takenUntil`
-//! less the grace, or the session cannot be reached; then the handler has the grace to stop before another worker may start, and what
-//! it returns is still reported until the lease ends. A session that could not be reached may go on: then the run is ours all the same,
-//! and otherwise the server refuses the report.
+//! A claim ends for its handler in one of two ways:
 //!
-//! Times are the server's dates on the monotonic clock (see [`crate::Lease`]); the local wall clock is never asked.
+//! - **Gone**: the server says that the run ended or is another worker's, in the session's inbox or
+//!   in answer to a renewal. No further requests are sent for it.
+//! - **Unrenewable**: no renewal was answered until `takenUntil` less the grace, or the session
+//!   cannot be reached. The handler has the grace to stop before another worker may start. Its
+//!   outcome is reported until the lease ends. If the session has survived, the run is still held;
+//!   otherwise the server refuses the report.
+//!
+//! Times are server dates on the monotonic clock (see [`crate::Lease`]); the local wall clock is
+//! not used.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,7 +35,7 @@ use crate::error::chain;
 use crate::keep::{Terms, Unkept};
 use crate::{Claim, Error, ExceptionReason, RunOutcome, retry};
 
-/// The longest pause between two tries of a report.
+/// Maximum pause between two attempts of a report.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 type Handler = AbortOnDropHandle<Outcome>;
@@ -42,15 +47,15 @@ struct HeldRun {
     control: Arc<Control>,
 }
 
-/// Does what was claimed on these terms, or gives it back if it may not be started any more.
+/// Runs the job of a claim, or gives the claim back if it may no longer be started.
 pub(super) fn begin(inner: Arc<Inner>, terms: Membership, claim: Claim) -> impl Future<Output = ()> + Send + 'static {
     let run = (claim.task_id(), claim.run_id());
     let span = tracing::info_span!("task", task.id = %run.0, run.id = run.1.number());
-    // Entered before the future is polled, so that a claim that comes twice is recognized.
+    // Entered before the future is polled, to recognize a claim that arrives twice.
     let control = inner.may_start(terms).then(|| inner.jobs.enter(run));
     let work = async move {
         let Some(control) = control else { return give_back(&inner, &claim).await };
-        // The shutdown may have come in between: then all that were under way have been asked already.
+        // A shutdown in between has asked only the jobs under way before.
         if inner.orders.shutdown.is_cancelled() {
             control.ask_to_stop(StopReason::Shutdown);
         }
@@ -69,7 +74,8 @@ impl HeldRun {
         let log = Outgoing::new(core.log.clone(), core.client.clone(), task_id, run_id, expires);
         let afterwards = core.afterwards.clone();
         let working = Arc::clone(&inner.handler).run(core, control.stop());
-        // A task of its own: one that blocks its thread or panics does not keep its claim from being renewed or reported.
+        // A separate task: a handler that blocks its thread or panics does not prevent renewal and
+        // report.
         let mut handler = AbortOnDropHandle::new(tokio::spawn(working.in_current_span()));
         let ended = tokio::select! {
             biased;
@@ -99,7 +105,8 @@ impl HeldRun {
         Core::new(&self.claim, &self.control, settings.client.retry_policy(), commands_every)
     }
 
-    /// Renews the claim until it is lost or cannot be renewed. The handler has been asked to stop then.
+    /// Renews the claim until it is lost or cannot be renewed. The handler has then been asked to
+    /// stop.
     async fn keep(&mut self) {
         let Self { inner, claim, control } = self;
         let terms = Terms { heartbeat: inner.settings.heartbeat, grace: inner.settings.grace };
@@ -116,7 +123,8 @@ impl HeldRun {
         }
     }
 
-    /// Uploads the log of a job that has ended, while its claim is renewed. Of a run that is lost or cannot be renewed, nothing is sent.
+    /// Uploads the log of an ended job while its claim is renewed. Stops if the run is lost or
+    /// cannot be renewed.
     async fn upload(&mut self, log: &Outgoing) {
         let inner = Arc::clone(&self.inner);
         tokio::select! {
@@ -127,8 +135,8 @@ impl HeldRun {
         }
     }
 
-    /// Returns when nothing more is to be sent for the run. One whose session could not be reached for a while, and goes on, is ours until
-    /// its lease ends.
+    /// Returns when no more requests may be sent for the run. If its session was unreachable but
+    /// has survived, the run is held until its lease ends.
     async fn keep_for_its_log(&mut self) {
         self.keep().await;
         let Self { inner, claim, control } = self;
@@ -143,7 +151,7 @@ impl HeldRun {
         }
     }
 
-    /// Reports the outcome, as long as the run is ours.
+    /// Reports the outcome while the run is held.
     async fn report(&self, outcome: &Outcome) {
         let Self { inner, claim, control } = self;
         if control.hold() == Hold::Gone || *outcome == Outcome::Unreported {
@@ -170,8 +178,9 @@ async fn give_back(inner: &Inner, claim: &Claim) {
     }
 }
 
-/// Sends an outcome until it is answered. That of a consumer with a source goes with its next call for work if one is due, and otherwise
-/// by the calls that every server of the Queue API has: these know neither releases nor delays.
+/// Sends an outcome until it is answered. With a source, it goes with the next call for work if one
+/// is due, otherwise by the calls of every server of the Queue API. These know neither releases nor
+/// delays.
 async fn send(inner: &Inner, claim: &Claim, outcome: &Outcome) {
     let Some(mut result) = to_result(claim.task_id(), claim.run_id(), outcome) else { return };
     let shutdown = || claim.result(RunOutcome::Exception, Some(ExceptionReason::WorkerShutdown));
@@ -179,7 +188,7 @@ async fn send(inner: &Inner, claim: &Claim, outcome: &Outcome) {
     if has_source && result.outcome == RunOutcome::Released {
         result = shutdown();
     }
-    // Who gives a task back does not ask for more.
+    // A worker that gives a task back does not ask for more.
     let mut by_itself = has_source && result.reason == shutdown().reason;
     let mut failures = 0;
     loop {
@@ -187,7 +196,7 @@ async fn send(inner: &Inner, claim: &Claim, outcome: &Outcome) {
             if by_itself { Some(claim.send_result(&result).await) } else { inner.outbox.send(result.clone()).await };
         match answer {
             Some(Ok(status)) => return tracing::info!(?outcome, state = ?status.state, "task reported"),
-            // A task that was released too often may still be given up at the cost of a retry.
+            // A task released too often can still be given up, at the cost of a retry.
             Some(Err(Error::Refused { status: 409, message, .. })) if result.outcome == RunOutcome::Released => {
                 tracing::info!(message, "a release was refused; the run ends as worker-shutdown");
                 result = shutdown();
@@ -215,7 +224,8 @@ async fn last_call(inner: &Inner) {
     tokio::time::sleep(LAST_REPORT).await;
 }
 
-/// Waits for a handler that was asked to stop because its run is lost, or cannot be renewed, and counts it if it takes too long.
+/// Waits for a handler that was asked to stop because its run is lost or cannot be renewed. Counts
+/// it as an overrun if it takes too long.
 async fn outlive(
     handler: &mut Handler,
     lease_ends: Instant,
@@ -247,7 +257,7 @@ async fn outlive(
     tracing::warn!(
         "a handler goes on although its run is lost, or may be; unless the task has ended, another worker may be at it too"
     );
-    // Its session may have survived: until the lease ends the server judges what is reported.
+    // The session may have survived: until the lease ends, the server decides about a report.
     tokio::select! {
         biased;
         ended = &mut *handler => return ended,
@@ -259,7 +269,7 @@ async fn outlive(
 }
 
 fn after_panic(on_panic: OnPanic, error: JoinError) -> Outcome {
-    // Without a panic the runtime ends.
+    // Without a panic the runtime is shutting down.
     let Some(message) = panic_text(error) else { return Outcome::Release { after: None } };
     tracing::error!(message, ?on_panic, "a handler panicked");
     on_panic.outcome(&message)
@@ -282,6 +292,6 @@ mod tests {
         let lease_ends = Instant::now() + Duration::from_secs(600);
         let ended = outlive(&mut handler, lease_ends, &control, &inner).await;
         assert_eq!(ended.unwrap(), Outcome::Completed(None));
-        assert_eq!(inner.jobs.overruns(), 0, "it has until the end of its lease");
+        assert_eq!(inner.jobs.overruns(), 0, "overrun before the lease ended");
     }
 }

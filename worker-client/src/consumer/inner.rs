@@ -1,4 +1,4 @@
-//! What the tasks of a consumer share. Each part has its own writer.
+//! State shared by the tasks of a consumer. Each part has its own writer.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -14,7 +14,7 @@ use super::membership::Membership;
 use super::outbox::Outbox;
 use super::settings::Settings;
 
-/// What the tasks of a consumer share.
+/// State shared by the tasks of a consumer.
 pub(super) struct Inner {
     pub settings: Settings,
     pub handler: Arc<dyn Run>,
@@ -25,15 +25,15 @@ pub(super) struct Inner {
     pub outbox: Outbox,
     /// Written by the session.
     pub membership: watch::Sender<Membership>,
-    /// Runs that are claimed by name: written by the session, and by claims that got no answer.
+    /// Runs to claim by name. Written by the session, and by claims without an answer.
     pub given: GivenRuns,
-    /// How many runs each worker of the queue has: written by the balance pass.
+    /// Number of runs of each worker of the queue. Written by the balance pass.
     pub workers: Mutex<Option<Vec<usize>>>,
-    /// Written once, by the start.
+    /// Written once, at the start.
     pub started: OnceLock<Started>,
 }
 
-/// What operators, the handle and the end of the consumer ask for.
+/// Requests of operators, of the handle and of the consumer's end.
 #[derive(Default)]
 pub(super) struct Orders {
     pub frozen: watch::Sender<bool>,
@@ -46,7 +46,7 @@ pub(super) struct Orders {
 /// The start of a consumer.
 pub(super) struct Started {
     pub at: Timestamp,
-    /// Where its status is served.
+    /// Address of the status page.
     pub debug_address: Option<SocketAddr>,
 }
 
@@ -55,7 +55,7 @@ impl Orders {
         self.frozen.send_if_modified(|now| std::mem::replace(now, frozen) != frozen);
     }
 
-    /// True if no run is taken now.
+    /// True if no run may be taken now.
     pub(super) fn takes_none(&self) -> bool {
         self.shutdown.is_cancelled() || *self.frozen.borrow()
     }
@@ -78,7 +78,8 @@ impl Inner {
         }
     }
 
-    /// The next given run that is not under way. The claim of one that is would be the same one again.
+    /// Returns the next given run that is not under way. Claiming a run under way would return the
+    /// same claim again.
     pub(super) fn take_given(&self) -> Option<Given> {
         loop {
             let given = self.given.take()?;
@@ -88,7 +89,7 @@ impl Inner {
         }
     }
 
-    /// True if a run that was claimed on these terms may be started.
+    /// True if a run claimed under `claimed` may be started.
     pub(super) fn may_start(&self, claimed: Membership) -> bool {
         !self.orders.takes_none() && *self.membership.borrow() == claimed
     }

@@ -1,5 +1,7 @@
-//! The jobs under way, by task and run, and how many runs the session may be given at a time. For the server a place is free when its
-//! run has ended; here it is taken until the handler has ended too, which may go on: the task was cancelled, or the session has ended.
+//! Jobs under way by run, and the number of runs that the session may be assigned.
+//!
+//! The server frees a slot when a run ends. Here it is taken until the handler has ended too, which
+//! may be later: the task was cancelled, or the session has ended.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,9 +15,9 @@ use super::control::{Control, Hold};
 use super::stop::{EndedRun, StopReason};
 use crate::Client;
 
-/// Capacity of the ends of runs whose claims have not come; the oldest is evicted.
+/// Capacity for ends of runs whose claims have not arrived; the oldest is evicted.
 const ENDED_EARLY_MAX: usize = 1_000;
-/// Most handlers stop in this time when their run is lost: the server is not told of them.
+/// Most handlers stop in this time after their run is lost; the server is not told of them.
 const STOPS_WITHIN: Duration = Duration::from_millis(250);
 
 /// The jobs under way.
@@ -23,13 +25,13 @@ pub(super) struct Jobs {
     client: Client,
     capacity: usize,
     by_run: Mutex<HashMap<(TaskId, RunId), Arc<Control>>>,
-    /// Runs of which the session said that they have ended before their claims came.
+    /// Ends announced by the session before the claims arrived.
     ended_early: Mutex<VecDeque<EndedRun>>,
-    /// How many runs the session may be given at a time, as counted last.
+    /// Number of runs that the session may be assigned, as of the last count.
     pub places: watch::Sender<usize>,
-    /// Notified when a run is lost whose job goes on, and when such a job has ended.
+    /// Notified when a run is lost whose handler continues, and when such a handler ends.
     places_changed: Arc<Notify>,
-    /// Handlers that went on when their runs were lost.
+    /// Number of handlers that continued after their run was lost.
     overruns: AtomicU64,
 }
 
@@ -46,7 +48,7 @@ impl Jobs {
         }
     }
 
-    /// Each change is one call, so that a panic elsewhere leaves nothing half done.
+    /// Each change is one call, so a panic elsewhere leaves no partial state.
     fn by_run(&self) -> MutexGuard<'_, HashMap<(TaskId, RunId), Arc<Control>>> {
         self.by_run.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -67,14 +69,14 @@ impl Jobs {
         control
     }
 
-    /// Removes the job when it is dropped.
+    /// Returns a guard that removes the job when dropped.
     pub(super) fn listed(&self, control: &Control) -> Listed<'_> {
         Listed { jobs: self, run: (control.task_id, control.run_id) }
     }
 
-    /// The session said that a run has ended. If it is not under way, its claim may be on its way to us.
+    /// Ends a run announced as ended by the session. If it is unknown, its claim may still arrive.
     pub(super) fn end(&self, ended: EndedRun) {
-        // Locked before the look-up: a job that is entered meanwhile looks here afterwards.
+        // Locked before the look-up: a job entered concurrently checks this list afterwards.
         let mut early = self.ended_early();
         if let Some(job) = self.find(ended.task_id, ended.run_id) {
             return job.end(ended);
@@ -85,7 +87,7 @@ impl Jobs {
         early.push_back(ended);
     }
 
-    /// The jobs under way, in no order.
+    /// Returns the jobs under way, in no order.
     pub(super) fn all(&self) -> Vec<Arc<Control>> {
         self.by_run().values().cloned().collect()
     }
@@ -100,21 +102,21 @@ impl Jobs {
         }
     }
 
-    /// Asks the job of this task to stop; false if there is none.
+    /// Asks the job of this task to stop. Returns false if there is none.
     pub(super) fn stop_task(&self, task_id: TaskId) -> bool {
         let its: Vec<_> = self.all().into_iter().filter(|job| job.task_id == task_id).collect();
         its.iter().for_each(|job| job.ask_to_stop(StopReason::Command));
         !its.is_empty()
     }
 
-    /// Counts the places: that of a job whose run is lost is taken until the job has ended.
+    /// Counts the free slots: a job whose run is lost takes one until it ends.
     pub(super) fn count_places(&self) {
         let gone = self.by_run().values().filter(|job| job.hold() == Hold::Gone).count();
         let places = self.capacity.saturating_sub(gone);
         self.places.send_if_modified(|counted| std::mem::replace(counted, places) != places);
     }
 
-    /// Keeps the number of places current. Never returns.
+    /// Keeps the count current. Never returns.
     pub(super) async fn follow_places(&self) {
         loop {
             self.places_changed.notified().await;
@@ -132,7 +134,7 @@ impl Jobs {
     }
 }
 
-/// A job that is on the list of those under way.
+/// Removes a job when dropped.
 pub(super) struct Listed<'a> {
     jobs: &'a Jobs,
     run: (TaskId, RunId),

@@ -1,5 +1,5 @@
-//! The runs that a consumer with a balancer may claim: those that the queue lists and announces, less those that are hidden for a
-//! while, from this consumer only.
+//! Runs that a consumer with a balancer may claim: those listed and announced by the queue, except
+//! hidden ones. Hiding affects this consumer only.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet, VecDeque};
@@ -15,25 +15,25 @@ use super::settings::Settings;
 use super::watch::{self, News};
 use crate::Error;
 
-/// A list that is not the whole queue is not repeated sooner.
+/// Minimum interval of lists that do not contain the whole queue.
 const LIST_INTERVAL: Duration = Duration::from_secs(5);
-/// News that the consumer has no room for yet; after that the server keeps them.
+/// Capacity of unread news; beyond it the server buffers them.
 const NEWS_MAX: usize = 16;
-/// Not offered again before the queue is listed.
+/// Limit of known runs; beyond it they are read from the next list.
 const UNLISTED_MAX: usize = 100_000;
 
-/// The pending runs of the queue, as far as they are known.
+/// The known pending runs of the queue.
 pub(super) struct PendingRuns {
     offers: Offers,
     news: mpsc::Receiver<News>,
     list_again: Arc<Notify>,
-    /// When a list was made that was not the whole queue.
+    /// Time of the last list, if it did not contain the whole queue.
     partly_listed: Option<Instant>,
     following: AbortOnDropHandle<()>,
 }
 
 impl PendingRuns {
-    /// Follows the queue of these settings.
+    /// Starts following the queue of these settings.
     pub(super) fn follow(Settings { client, queue, .. }: &Settings) -> Self {
         let (sender, news) = mpsc::channel(NEWS_MAX);
         let list_again = Arc::new(Notify::new());
@@ -43,17 +43,15 @@ impl PendingRuns {
         Self { offers: Offers::default(), news, list_again, partly_listed: None, following }
     }
 
-    /// Follows the queue no longer.
     pub(super) fn stop(&self) {
         self.following.abort();
     }
 
-    /// Hides a run until then.
     pub(super) fn hide(&mut self, offer: Offer, until: Instant) {
         self.offers.hide(offer, until);
     }
 
-    /// Waits for what may be claimed next.
+    /// Waits for the next run to claim.
     pub(super) async fn next(&mut self) -> Result<Offer, Error> {
         loop {
             while let Ok(news) = self.news.try_recv() {
@@ -81,7 +79,8 @@ impl PendingRuns {
     fn learn(&mut self, news: News) -> Result<(), Error> {
         match news {
             News::Listed { offers, is_whole, more } => {
-                // What a page does not have may be on another one. Of too many it is dropped all the same, until that one comes.
+                // A run missing from a page may be on another one. Beyond the limit it is dropped
+                // anyway, until its page arrives.
                 let is_too_much = !is_whole && self.offers.len() >= UNLISTED_MAX;
                 if is_whole || is_too_much {
                     self.offers.list(&offers);
@@ -98,17 +97,17 @@ impl PendingRuns {
     }
 }
 
-/// The offers that a consumer knows of, in the order in which they came.
+/// Known runs in order of arrival.
 #[derive(Debug, Default)]
 struct Offers {
     waiting: VecDeque<Offer>,
     hidden: BinaryHeap<Reverse<(Instant, Offer)>>,
-    /// All that wait or are hidden: each is known once.
+    /// All waiting and hidden runs, to know each once.
     known: HashSet<Offer>,
 }
 
 impl Offers {
-    /// Takes in what came; what is known already stays where it is.
+    /// Adds new runs; known ones keep their position.
     fn add(&mut self, offers: impl IntoIterator<Item = Offer>) {
         for offer in offers {
             if self.known.insert(offer) {
@@ -117,7 +116,7 @@ impl Offers {
         }
     }
 
-    /// The whole list of the queue: what is not on it is not pending any more.
+    /// Applies a list of the whole queue: missing runs are no longer pending.
     fn list(&mut self, all: &[Offer]) {
         let pending: HashSet<Offer> = all.iter().copied().collect();
         self.waiting.retain(|offer| pending.contains(offer));
@@ -126,7 +125,7 @@ impl Offers {
         self.add(all.iter().copied());
     }
 
-    /// The next one. It is known no longer: a caller that does not take it hides it, or drops it.
+    /// Takes the next run and forgets it. A caller that does not claim it hides or drops it.
     fn next(&mut self, now: Instant) -> Option<Offer> {
         while let Some(Reverse((until, _))) = self.hidden.peek()
             && *until <= now
@@ -139,14 +138,13 @@ impl Offers {
         Some(offer)
     }
 
-    /// Hides one until then.
     fn hide(&mut self, offer: Offer, until: Instant) {
         if self.known.insert(offer) {
             self.hidden.push(Reverse((until, offer)));
         }
     }
 
-    /// When there is something to look at again; none if nothing is hidden.
+    /// Returns when the next hidden run is due. None if none is hidden.
     fn next_due(&self) -> Option<Instant> {
         self.hidden.peek().map(|Reverse((until, _))| *until)
     }
@@ -173,7 +171,7 @@ mod tests {
             assert_eq!(offers.next(now), Some(offer(run)));
             offers.hide(offer(run), now + seconds * second);
         }
-        // A list that has them does not bring them back early.
+        // A list that contains them does not bring them back early.
         offers.list(&[offer(0), offer(1), offer(2), offer(3)]);
         assert_eq!(offers.next(now), Some(offer(3)));
         assert_eq!((offers.next(now), offers.next_due()), (None, Some(now + second)));
@@ -196,7 +194,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_a_whole_list_drops_what_it_does_not_have() {
+    async fn only_whole_list_drops_missing_runs() {
         let (_sender, news) = mpsc::channel(1);
         let list_again = Arc::new(Notify::new());
         let following = AbortOnDropHandle::new(tokio::spawn(async {}));

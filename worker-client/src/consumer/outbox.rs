@@ -1,5 +1,6 @@
-//! Results on their way to the server. What ends while a request is under way goes with the next one, so that many short jobs cost few
-//! requests. The results of a consumer with a source go with its calls for work, which open and close the outbox.
+//! Results to send. Results that arrive during a request go with the next one, so many short jobs
+//! cost few requests. With a source, they go with its calls for work, which open and close the
+//! outbox.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,9 +13,10 @@ use super::settings::Settings;
 use crate::error::chain;
 use crate::{Client, Error, RetryPolicy, TaskStatus};
 
-/// After this a report counts as unanswered: leases may be as short as 10 s.
+/// Timeout of a report; leases may be as short as 10 s.
 pub(super) const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes of results in one request, which is more than one result may have. A server takes 10 MiB.
+/// Maximum bytes of results per request, more than the limit of one result. A server accepts 10
+/// MiB.
 const RESULT_BYTES: usize = 1 << 20;
 
 /// Results that wait for the next request.
@@ -28,7 +30,7 @@ struct Results {
     waiting: VecDeque<Waiting>,
 }
 
-/// A result. Dropped, it is unanswered.
+/// A result. Dropping it means no answer.
 pub(super) struct Waiting {
     pub result: RunResult,
     answer: oneshot::Sender<Verdict>,
@@ -46,7 +48,8 @@ impl Outbox {
         self.results.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Leaves a result and waits for the answer; none if the outbox is closed, or no usable answer came.
+    /// Queues a result and waits for the answer. None if the outbox is closed or no usable answer
+    /// came.
     pub(super) async fn send(&self, result: RunResult) -> Option<Verdict> {
         let (answer, answered) = oneshot::channel();
         {
@@ -60,7 +63,7 @@ impl Outbox {
         answered.await.ok()
     }
 
-    /// Opens the outbox, or closes it and drops what waits.
+    /// Opens the outbox, or closes it and drops the waiting results.
     pub(super) fn set_open(&self, is_open: bool) {
         let mut results = self.lock();
         results.is_open = is_open;
@@ -72,7 +75,7 @@ impl Outbox {
     /// Takes the results of one request.
     pub(super) fn take(&self) -> Vec<Waiting> {
         let mut results = self.lock();
-        // A report that is given up must not be sent: its run may be another worker's.
+        // An abandoned report must not be sent: its run may be another worker's.
         results.waiting.retain(|waiting| !waiting.answer.is_closed());
         let (mut count, mut bytes) = (0, 0);
         for waiting in results.waiting.iter().take(RESULTS_MAX) {
@@ -93,12 +96,12 @@ impl Outbox {
 
 impl Waiting {
     pub(super) fn answer(self, verdict: Verdict) {
-        // A job whose lease is over does not wait any more.
+        // Fails if the job's lease is over and it no longer waits.
         drop(self.answer.send(verdict));
     }
 }
 
-/// Sends what is left in the outbox of a consumer without a source. Never returns.
+/// Sends the results of a consumer without a source. Never returns.
 pub(super) async fn run(outbox: &Outbox, settings: &Settings) {
     if settings.has_source {
         return std::future::pending().await;
@@ -116,7 +119,7 @@ pub(super) async fn run(outbox: &Outbox, settings: &Settings) {
     }
 }
 
-/// Sends a batch. Returns it if it was refused as a whole, so that each result is judged by itself.
+/// Sends a batch. Returns it if it was refused as a whole, to send each result separately.
 async fn send(client: &Client, Settings { queue, name, .. }: &Settings, mut batch: Vec<Waiting>) -> Vec<Waiting> {
     let results: Vec<RunResult> = batch.iter().map(|waiting| waiting.result.clone()).collect();
     let sent = client.work(queue, name, &results, 0, Duration::ZERO);

@@ -1,4 +1,4 @@
-//! A consumer that runs, and its handle.
+//! A running consumer and its handle.
 
 use std::fmt;
 use std::future::Future;
@@ -15,17 +15,17 @@ use super::{balance, claims, outbox, session};
 use crate::Error;
 use crate::debug::Debug;
 
-/// Claims the tasks of a queue and has them done. See the [module](super).
+/// Claims tasks of a queue and runs them. See the [module](super).
 #[must_use = "a consumer does nothing until it runs"]
 pub struct Consumer {
     pub(super) inner: Arc<Inner>,
     source: Option<Box<dyn AnySource>>,
     ended: CancellationToken,
-    /// Says so when it is dropped, also without having run.
+    /// Cancels `ended` when dropped, even if the consumer never ran.
     ends: DropGuard,
 }
 
-/// Another way to a consumer that runs. Cheap to clone.
+/// Handle of a running consumer. Cheap to clone.
 #[derive(Clone)]
 pub struct ConsumerHandle {
     inner: Arc<Inner>,
@@ -39,18 +39,20 @@ impl Consumer {
         Self { inner: Arc::new(inner), source, ended, ends }
     }
 
-    /// Another way to this consumer, for as long as it runs.
+    /// Returns a handle, usable while the consumer runs.
     #[must_use]
     pub fn handle(&self) -> ConsumerHandle {
         ConsumerHandle { inner: Arc::clone(&self.inner), ended: self.ended.clone() }
     }
 
-    /// Works until it is asked to shut down, by its [handle](ConsumerHandle::shutdown) or by a command, and all jobs have ended. If the
-    /// returned future is dropped instead, handlers are aborted and their runs end with their leases.
+    /// Works until the consumer is asked to shut down, by its [handle](ConsumerHandle::shutdown) or
+    /// a command, and all jobs have ended. If the future is dropped instead, handlers are aborted
+    /// and their runs end with their leases.
     ///
     /// # Errors
-    /// The server refused this worker before it had ever worked, or the [debug port](super::ConsumerBuilder::debug_port) is taken. Or another
-    /// process has its name and took its session over ([`Error::SessionEnded`]). Other troubles are logged and waited out.
+    /// The server refused this worker before it had ever worked, or the [debug
+    /// port](super::ConsumerBuilder::debug_port) is taken. Or another process took over the session
+    /// of this name ([`Error::SessionEnded`]). Other failures are logged and retried.
     pub async fn run(self) -> Result<(), Error> {
         let Self { inner, source, ends, .. } = self;
         let debug = status::listen(&inner).await?;
@@ -80,10 +82,10 @@ impl Consumer {
         attended.and(claimed)
     }
 
-    /// Works until then, and as long as it takes to shut down.
+    /// Works until `until` completes, then shuts down.
     ///
     /// # Errors
-    /// As [`run`](Self::run).
+    /// Those of [`run`](Self::run).
     pub async fn run_until(self, until: impl Future) -> Result<(), Error> {
         let shutdown = self.inner.orders.shutdown.clone();
         let run = self.run();
@@ -97,40 +99,44 @@ impl Consumer {
 }
 
 impl ConsumerHandle {
-    /// What the consumer is doing.
     #[must_use]
     pub fn status(&self) -> Status {
         self.inner.status()
     }
 
-    /// Where [`GET /debug`](super::ConsumerBuilder::debug_port) is answered, once the consumer runs.
+    /// Returns the address of [`GET /debug`](super::ConsumerBuilder::debug_port) once the consumer
+    /// runs.
     #[must_use]
     pub fn debug_address(&self) -> Option<SocketAddr> {
         self.inner.started.get()?.debug_address
     }
 
-    /// Takes no more tasks until [`unfreeze`](Self::unfreeze); jobs go on. It lasts as long as this consumer.
+    /// Stops taking tasks until [`unfreeze`](Self::unfreeze); jobs continue. Forgotten when this
+    /// consumer ends.
     pub fn freeze(&self) {
         self.inner.orders.freeze(true);
     }
 
-    /// Takes tasks again.
+    /// Resumes taking tasks.
     pub fn unfreeze(&self) {
         self.inner.orders.freeze(false);
     }
 
-    /// Balances now, frozen or not; without a [balancer](super::ConsumerBuilder::balancer) that is nothing. Returns at once.
+    /// Balances now, even if frozen. Does nothing without a
+    /// [balancer](super::ConsumerBuilder::balancer). Returns at once.
     pub fn balance(&self) {
         self.inner.orders.balance.notify_one();
     }
 
-    /// Asks the job of a task to stop, for [`StopReason::Command`](super::StopReason::Command); false if there is none. May be called any number of times.
+    /// Asks the job of a task to stop, with [`StopReason::Command`](super::StopReason::Command).
+    /// Returns false if there is none. May be called repeatedly.
     pub fn stop_task(&self, task_id: TaskId) -> bool {
         self.inner.jobs.stop_task(task_id)
     }
 
-    /// Asks the consumer to shut down: it claims no more, asks all jobs to stop, and waits for them. Returns when it has ended; it goes on
-    /// also if this is not waited for to the end. May be called any number of times.
+    /// Shuts the consumer down: it claims no more, asks all jobs to stop, and waits for them.
+    /// Returns when it has ended. Dropping the future does not cancel the shutdown. May be called
+    /// repeatedly.
     pub async fn shutdown(&self) {
         self.inner.orders.shutdown.cancel();
         self.ended.cancelled().await;

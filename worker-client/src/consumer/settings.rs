@@ -1,3 +1,5 @@
+//! Settings of a consumer.
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +14,6 @@ pub(super) const CAPACITY_MAX: usize = 1000;
 /// How long a consumer that shuts down waits for the answer to a report.
 pub(super) const LAST_REPORT: Duration = Duration::from_secs(10);
 
-/// Settings of a consumer.
 pub(super) struct Settings {
     pub client: Client,
     pub queue: TaskQueueId,

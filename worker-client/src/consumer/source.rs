@@ -1,9 +1,10 @@
-//! Where the work of a consumer comes from, if not from its own calls: [`Source`].
+//! Sources of work other than the consumer's own calls: [`Source`].
 //!
-//! A source looks for work, and the consumer does all else: it asks for no more than there is room for, keeps the leases, has the handler
-//! do the jobs, and reports them. What ends while the source is busy may go with its next call for work; all else is reported by itself, with
-//! the credentials of the run, by the calls that every queue of this kind has. So a consumer with [`ClaimWork`] works at any
-//! server that speaks the Taskcluster Queue API:
+//! A source finds work; the consumer does the rest. It requests no more than it has capacity for,
+//! renews leases, runs the handler and reports outcomes. Results that arrive while the source is
+//! busy may go with its next call for work. All others are reported separately, with the run's
+//! credentials, by the calls that every server of the Queue API has. A consumer with [`ClaimWork`]
+//! therefore works with any such server:
 //!
 //! ```no_run
 //! use tenure_client::consumer::source::ClaimWork;
@@ -33,17 +34,17 @@ use super::settings::Settings;
 use crate::claim::CLAIM_TIMEOUT;
 use crate::{Claim, Client, Error, RetryPolicy, RunResult, Worked, WorkerName};
 
-/// The least time between two calls for work that find none, in case the server does not wait for work to appear.
+/// Minimum interval between empty calls for work, in case the server does not wait for tasks.
 const CLAIM_INTERVAL: Duration = Duration::from_millis(500);
-/// How much longer than it is to wait a call for work may take.
+/// Timeout of a call for work beyond its wait.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// A server that does not know the call that takes results is asked again after this: it may have been a proxy whose server was away, or a
-/// server that is replaced by a newer one.
+/// Interval until a call that the server did not know is tried again. A proxy may have answered, or
+/// the server may be replaced by a newer one.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(300);
 
 type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Looks for the work of a consumer. Set by [`ConsumerBuilder::source`](super::ConsumerBuilder::source).
+/// Finds work for a consumer. Set by [`ConsumerBuilder::source`](super::ConsumerBuilder::source).
 ///
 /// ```
 /// use std::collections::VecDeque;
@@ -58,7 +59,7 @@ type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 ///         let chosen: Vec<_> = self.runs.drain(..room.min(self.runs.len())).collect();
 ///         let claims = chosen.into_iter().map(|(task, run)| {
 ///             let (client, me) = (self.client.clone(), self.me.clone());
-///             // One that is not to be had is no work, and no failure either.
+///             // A run that cannot be claimed is no work, but no failure either.
 ///             Found::to_claim(async move { Ok(client.claim_task(task, run, &me).await.ok().map(|claim| (claim, ()))) })
 ///         });
 ///         Ok(claims.collect())
@@ -66,72 +67,78 @@ type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// }
 /// ```
 pub trait Source: Send + 'static {
-    /// Looks for work once, for so many runs at the most. It may wait for some to come; it is dropped at a shutdown.
+    /// Searches once for up to `room` runs. It may wait for runs to appear; the future is dropped
+    /// at a shutdown.
     ///
     /// # Errors
-    /// Nothing was found out. The consumer asks again after a pause that grows, unless the error [refuses](Self::is_refused) it.
+    /// The search failed. The consumer searches again with a backoff, unless
+    /// [`is_refused`](Self::is_refused) is true for the error.
     fn find(&mut self, room: usize) -> impl Future<Output = Result<Vec<Found>, Error>> + Send;
 
-    /// Sets the session that claims belong to from now on, before each search: none if the consumer has none. A source that claims for a
-    /// consumer [with a session](super::ConsumerBuilder::session) names it in its claims.
+    /// Sets the session of further claims; called before each search. None if the consumer has
+    /// none. A source must use it if its consumer has [a session](super::ConsumerBuilder::session).
     fn join(&mut self, session: Option<SessionId>) {
         let _ = session;
     }
 
-    /// Whether results may go with a call for work: [`exchange`](Self::exchange).
+    /// True if results may go with a call for work: [`exchange`](Self::exchange).
     fn takes_results(&self) -> bool {
         false
     }
 
-    /// Reports what has ended, and looks for work once, without waiting. A result without an answer is reported by itself.
+    /// Reports results and searches once, without waiting. Results without an answer are reported
+    /// separately.
     ///
     /// # Errors
-    /// As of [`find`](Self::find); results may have been stored.
+    /// Those of [`find`](Self::find); results may have been stored.
     fn exchange(&mut self, results: &[RunResult], room: usize) -> impl Future<Output = Result<Worked, Error>> + Send {
         let _ = (results, room);
         std::future::ready(Ok(Worked { results: Vec::new(), claims: Vec::new() }))
     }
 
-    /// Until when there is to be no call for work; none to go ahead. For a machine that has no room for more now.
+    /// Returns a time before which the consumer must not search. None to search now. For example,
+    /// for a machine without free resources.
     fn not_before(&mut self) -> Option<Instant> {
         None
     }
 
-    /// Whether an error means that this worker may not work at all: then the consumer ends with it.
+    /// True if the error means that this worker may not work at all. The consumer then returns it.
     fn is_refused(&self, error: &Error) -> bool {
         let _ = error;
         false
     }
 
-    /// When to look again after a search that began at `begun` and has just found nothing.
+    /// Returns when to search again after a search that started at `begun` and found nothing.
     fn rest_until(&self, begun: Instant) -> Instant {
         begun + CLAIM_INTERVAL
     }
 
-    /// There will be no more calls: the consumer shuts down, or was refused. What is being claimed is still waited for.
+    /// Called before the consumer ends, after which there are no more searches. Claims in progress
+    /// are still awaited.
     fn stop(&mut self) {}
 
-    /// Ends what still goes on in the background. All jobs have ended by then.
+    /// Ends background work. Called after all jobs have ended.
     fn close(&mut self) -> impl Future<Output = ()> + Send {
         std::future::ready(())
     }
 }
 
-/// What was found: a run that is ours, or one that can probably be claimed. It takes up room from now on.
+/// A claimed run, or one that can probably be claimed. It counts against the capacity from now on.
 pub struct Found(Boxed<'static, Claimed>);
 
-/// What is claimed, and what is kept while it is worked on; none if it is not to be had.
+/// A claim and a value kept until its job ends. None if the run cannot be claimed.
 pub(super) type Claimed = Result<Option<(Claim, Box<dyn Any + Send>)>, Error>;
 
 impl Found {
-    /// A run that is ours.
+    /// Wraps a claim.
     #[must_use]
     pub fn claimed(claim: Claim) -> Self {
         Self::to_claim(std::future::ready(Ok(Some((claim, ())))))
     }
 
-    /// A run that is claimed like this, beside the next calls for work. What comes with the claim is dropped when the consumer is done with
-    /// the job. An error ends the consumer: it is for a worker that may not claim at all.
+    /// Claims a run concurrently with further searches. The value beside the claim is dropped when
+    /// the job ends. An error ends the consumer, so return one only if the worker may not claim at
+    /// all.
     pub fn to_claim<G: Send + 'static>(
         claim: impl Future<Output = Result<Option<(Claim, G)>, Error>> + Send + 'static,
     ) -> Self {
@@ -146,22 +153,23 @@ impl Found {
     }
 }
 
-/// Calls for work that give claims, of any server that speaks the Queue API. Results go with them if the server is Tenure.
+/// Calls for work of any server of the Queue API. Results go with them if the server is Tenure.
 pub struct ClaimWork {
     client: Client,
     queue: TaskQueueId,
     name: WorkerName,
     session: Option<SessionId>,
-    /// How long a call for work may take.
+    /// Timeout of a call for work.
     answers_within: Duration,
-    /// Whether one was ever answered.
+    /// True once a call was answered.
     answered: bool,
-    /// Until when results do not go with calls for work, because the server did not know the call that takes them.
+    /// Until then results are reported separately, because the server did not know the call for
+    /// both.
     unknown_until: Option<Instant>,
 }
 
 impl ClaimWork {
-    /// Claims the tasks of this queue under this name, which has to be that of the consumer.
+    /// Claims tasks of this queue. `name` must be the consumer's.
     #[must_use]
     pub fn new(client: Client, queue: TaskQueueId, name: WorkerName) -> Self {
         let session = None;
@@ -169,7 +177,7 @@ impl ClaimWork {
     }
 }
 
-/// The client for claims of this session.
+/// Returns the client for claims of this session.
 fn member(client: &Client, session: Option<SessionId>) -> Client {
     session.map_or_else(|| client.clone(), |session| client.with_session(session))
 }
@@ -184,7 +192,8 @@ impl Source for ClaimWork {
                 self.answered = true;
                 Ok(claims.into_iter().map(Found::claimed).collect())
             }
-            // A server may be set to wait for work for longer. A pause that grows would only delay what comes then.
+            // The server may be configured to wait longer. A backoff would only delay tasks that
+            // arrive later.
             Err(Error::Network(error)) if error.is_timeout() && !error.is_connect() => {
                 tracing::warn!("no answer to the call for work in time; trying again");
                 Ok(Vec::new())
@@ -202,7 +211,7 @@ impl Source for ClaimWork {
     }
 
     async fn exchange(&mut self, results: &[RunResult], room: usize) -> Result<Worked, Error> {
-        // Sent once: what gets no answer is reported by itself, for as long as it takes.
+        // Sent once: unanswered results are reported separately, with retries.
         let client = member(&self.client, self.session).with_retry_policy(RetryPolicy::never());
         match client.work(&self.queue, &self.name, results, room, Duration::ZERO).await {
             Err(Error::Refused { status: 404 | 405, .. }) => {
@@ -216,13 +225,13 @@ impl Source for ClaimWork {
         }
     }
 
-    /// What has worked once is only in trouble.
+    /// After a first success a refusal counts as temporary.
     fn is_refused(&self, error: &Error) -> bool {
         !self.answered && matches!(error, Error::Refused { status: 401 | 403, .. })
     }
 }
 
-/// The calls for work of a consumer without a source.
+/// Calls for work of a consumer without a source.
 pub(super) struct OwnCalls {
     client: Client,
     queue: TaskQueueId,
@@ -230,7 +239,7 @@ pub(super) struct OwnCalls {
     session: Option<SessionId>,
     /// How long the server waits for work.
     wait: Duration,
-    /// Whether one was ever answered.
+    /// True once a call was answered.
     answered: bool,
 }
 
@@ -263,7 +272,7 @@ impl Source for OwnCalls {
     }
 }
 
-/// A source of whatever type.
+/// A source of any type.
 pub(super) trait AnySource: Send {
     fn find(&mut self, room: usize) -> Boxed<'_, Result<Vec<Found>, Error>>;
     fn join(&mut self, session: Option<SessionId>);
@@ -321,12 +330,12 @@ mod tests {
 
     use super::*;
 
-    /// Answers each request as a proxy does whose server is away.
+    /// Answers each request like a proxy without its server.
     async fn answer_as_proxy(listener: TcpListener) {
         loop {
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut request = Vec::new();
-            // Its body is one object, without others in it.
+            // The body is one object without nested ones.
             while !request.ends_with(b"}") && stream.read_buf(&mut request).await.is_ok_and(|read| read > 0) {}
             let answer = "HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: 7\r\n\r\n<html/>";
             stream.write_all(answer.as_bytes()).await.unwrap();
@@ -334,7 +343,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_that_does_not_know_the_call_is_asked_again_after_a_while() {
+    async fn unknown_call_is_tried_again_after_interval() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = Client::builder().root_url(&format!("http://{}", listener.local_addr().unwrap())).build().unwrap();
         let serving = tokio::spawn(answer_as_proxy(listener));
@@ -346,15 +355,15 @@ mod tests {
         assert!(!Source::takes_results(&source));
         let until = source.unknown_until.unwrap();
         assert!(until <= Instant::now() + ASK_AGAIN_AFTER);
-        // The time is over.
+        // The interval is over.
         source.unknown_until = until.checked_sub(ASK_AGAIN_AFTER);
         assert!(Source::takes_results(&source));
         serving.abort();
     }
 
     #[tokio::test]
-    async fn a_server_that_waits_for_work_for_longer_than_its_answer_may_take_has_none() {
-        // It takes connections, and answers nothing.
+    async fn call_for_work_that_times_out_finds_none() {
+        // Accepts connections and never answers.
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = Client::builder().root_url(&format!("http://{}", listener.local_addr().unwrap()));
         let client = client.retry_policy(RetryPolicy::never()).build().unwrap();
@@ -362,7 +371,7 @@ mod tests {
         let mut source = ClaimWork::new(client, "p/q".parse().unwrap(), name);
         source.answers_within = Duration::from_millis(100);
         assert!(Source::find(&mut source, 1).await.unwrap().is_empty());
-        // One that is away is no such server.
+        // A refused connection is an error instead.
         drop(listener);
         assert!(Source::find(&mut source, 1).await.is_err());
     }

@@ -1,4 +1,4 @@
-//! That a job is to stop, why, and how its run was lost.
+//! Requests to stop a job, their reasons, and how a run was lost.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -10,30 +10,31 @@ use tokio::sync::watch;
 
 use crate::Lost;
 
-/// Why a job is to stop.
+/// Reason why a job must stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StopReason {
-    /// The task was cancelled; nothing that is returned counts any more.
+    /// The task was cancelled; the outcome is ignored.
     Canceled,
-    /// The task's deadline passed; nothing that is returned counts any more.
+    /// The task's deadline passed; the outcome is ignored.
     DeadlineExceeded,
-    /// The run is another worker's, or may soon be one's: stop within the grace. What is returned is reported if there is time.
+    /// The run belongs to another worker, or soon may: stop within the grace. The outcome is
+    /// reported if there is time.
     Lost,
-    /// The consumer shuts down. What is returned is reported.
+    /// The consumer shuts down. The outcome is reported.
     Shutdown,
-    /// An operator, or a balancer, wants it. What is returned is reported.
+    /// An operator or balancer requested it. The outcome is reported.
     Command,
 }
 
 impl StopReason {
-    /// Whether the run is ours no longer, or cannot be kept.
+    /// True if the run is lost or cannot be kept.
     pub(super) fn is_final(self) -> bool {
         matches!(self, Self::Canceled | Self::DeadlineExceeded | Self::Lost)
     }
 }
 
-/// How the run of a job was lost. Shown, it says so in words.
+/// How a job's run was lost. `Display` describes it in words.
 ///
 /// ```
 /// use tenure_client::consumer::HowLost;
@@ -43,15 +44,16 @@ impl StopReason {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HowLost {
-    /// The server refused to renew its claim.
+    /// The server refused to renew the claim.
     Refused(Lost),
-    /// No renewal was answered in time: it is ours until its lease ends.
+    /// No renewal was answered in time. The run is held until its lease ends.
     Unanswered,
-    /// The session says that the run has ended, and how.
+    /// The session's inbox says that the run has ended, and how.
     Ended(EndedRun),
     /// The session has ended: the run is another worker's, or waits for one.
     SessionEnded,
-    /// The session could not be renewed in time. If it has survived, the run is ours until its lease ends.
+    /// The session could not be renewed in time. If it has survived, the run is held until its
+    /// lease ends.
     SessionUnanswered,
 }
 
@@ -67,7 +69,7 @@ impl fmt::Display for HowLost {
     }
 }
 
-/// Word that a job is to stop. Stopping is up to the handler: nothing is aborted.
+/// Tells a handler when to stop. Stopping is up to the handler: nothing is aborted.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -93,18 +95,19 @@ impl Stop {
         Self { asked, how_lost }
     }
 
-    /// The same job, asked to stop by another one.
+    /// Returns a copy with another channel for requests.
     pub(super) fn asked_by(&self, asked: watch::Receiver<Option<StopReason>>) -> Self {
         Self { asked, how_lost: Arc::clone(&self.how_lost) }
     }
 
-    /// Waits until the job is to stop; may be called any number of times.
+    /// Waits until the job must stop. May be called repeatedly.
     pub async fn requested(&self) {
         self.wait_for(Option::is_some).await;
     }
 
-    /// Waits until the run is lost for this job ([`Canceled`](StopReason::Canceled), [`DeadlineExceeded`](StopReason::DeadlineExceeded)
-    /// or [`Lost`](StopReason::Lost)), also if it was asked to stop for another reason before. May be called any number of times.
+    /// Waits until the run is lost ([`Canceled`](StopReason::Canceled),
+    /// [`DeadlineExceeded`](StopReason::DeadlineExceeded) or [`Lost`](StopReason::Lost)), even
+    /// after a request to stop for another reason. May be called repeatedly.
     ///
     /// ```
     /// # use tenure_client::consumer::Stop;
@@ -121,13 +124,13 @@ impl Stop {
     }
 
     async fn wait_for(&self, asked: impl FnMut(&Option<StopReason>) -> bool) {
-        // Without a consumer there is no one left to ask for it.
+        // Without a consumer no request can follow.
         if self.asked.clone().wait_for(asked).await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 
-    /// How the run was lost, if it was.
+    /// Returns how the run was lost, if it was.
     ///
     /// ```
     /// # use tenure_client::consumer::Stop;
@@ -142,30 +145,28 @@ impl Stop {
         self.how_lost.get()
     }
 
-    /// Why the job is to stop; none while it is to go on. A reason by which the run is lost takes the place of another.
+    /// Returns why the job must stop; none if it may continue. The loss of the run replaces an
+    /// earlier reason.
     #[must_use]
     pub fn reason(&self) -> Option<StopReason> {
         *self.asked.borrow()
     }
 }
 
-/// A run that ended without a report of its worker, as the inbox of the session says. Shown, it says how in words.
+/// A run that ended without a report of its worker, from the session's inbox. `Display` describes
+/// it in words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EndedRun {
-    /// The task.
     pub task_id: TaskId,
-    /// The run.
     pub run_id: RunId,
-    /// How it ended.
     pub state: RunState,
-    /// Why.
     pub reason_resolved: ReasonResolved,
-    /// What ended it, where the reason does not say it.
+    /// Cause of the end, where the reason does not imply it.
     pub ended_by: Option<EndedBy>,
 }
 
 impl EndedRun {
-    /// What the handler is told.
+    /// Returns the reason for the handler.
     pub(super) fn stop_reason(&self) -> StopReason {
         match self.reason_resolved {
             ReasonResolved::Canceled => StopReason::Canceled,
