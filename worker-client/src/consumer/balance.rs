@@ -1,4 +1,5 @@
-//! When a consumer balances: every so often, and on command. Then its balancer sees how much every worker has, and says what to give away.
+//! Runs balance passes, at an interval and on command. Each shows the balancer how many runs every
+//! worker has, and stops the tasks that it gives away.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -11,14 +12,14 @@ use super::settings::Settings;
 use crate::error::chain;
 use crate::{QueueWorkers, RetryPolicy, retry};
 
-/// How often by default.
+/// Default interval.
 pub(super) const BALANCE_EVERY: Duration = Duration::from_secs(900);
-/// At most so much later, for workers that began together not to balance together.
+/// Maximum random delay, so that workers started together do not balance together.
 const SPREAD: Duration = Duration::from_secs(10);
-/// The list of workers gets no answer after this.
+/// Timeout of the list of workers.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
-/// Balances until it is dropped.
+/// Balances until dropped.
 pub(super) async fn run(inner: &Inner) {
     let Some(balancer) = &inner.settings.balancer else { return std::future::pending().await };
     loop {
@@ -62,7 +63,7 @@ async fn balance(inner: &Inner, balancer: &dyn Balancer) {
 }
 
 impl Inner {
-    /// What a balancer decides by.
+    /// Returns the state on which a balancer decides.
     pub(super) fn cluster(&self) -> Cluster {
         let mut jobs = self.jobs.all();
         jobs.sort_by_key(|job| (job.started, job.task_id));
@@ -77,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn m12_a_balance_comes_every_quarter_of_an_hour_and_up_to_ten_seconds_later() {
+    fn m12_balance_runs_every_quarter_hour_with_jitter() {
         let seconds = Duration::from_secs;
         assert_eq!(interval(BALANCE_EVERY, 0.0), seconds(900));
         assert_eq!(interval(BALANCE_EVERY, 0.5), seconds(905));

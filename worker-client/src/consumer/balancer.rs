@@ -1,4 +1,5 @@
-//! Which tasks a consumer takes, and which it gives away: by how much others have, or by how busy the machine is.
+//! Balancers decide which tasks a consumer takes and which it gives away, by the load of other
+//! workers or of the machine.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -8,14 +9,15 @@ use tokio::time::Instant;
 
 use crate::retry::jitter;
 
-/// How much more than its share a worker may keep.
+/// Tenths of the average that a worker may keep.
 const SHARE_TENTHS: usize = 12;
 /// Below this number of tasks a worker gives none away.
 const KEEPS_AT_LEAST: usize = 2;
-/// How long a worker whose machine is busy does not look at a task again.
+/// How long a busy worker hides a task.
 const BUSY_FOR: Duration = Duration::from_secs(5);
 
-/// Decides which tasks a consumer takes, and which it gives away. Set by [`ConsumerBuilder::balancer`].
+/// Decides which tasks a consumer takes and which it gives away. Set by
+/// [`ConsumerBuilder::balancer`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -38,13 +40,14 @@ const BUSY_FOR: Duration = Duration::from_secs(5);
 ///
 /// [`ConsumerBuilder::balancer`]: super::ConsumerBuilder::balancer
 pub trait Balancer: Send + Sync + 'static {
-    /// Whether to take this task now.
+    /// Decides whether to claim this run now.
     fn can_claim(&self, offer: &Offer, cluster: &Cluster) -> CanClaim;
 
-    /// Which of its own tasks the consumer is to give away: they are asked to stop. Called every quarter of an hour, and on command.
+    /// Returns the consumer's own tasks to give away, which are asked to stop. Called every quarter
+    /// of an hour by default, and on command.
     fn balance(&self, cluster: &Cluster) -> Vec<TaskId>;
 
-    /// How long to wait before a task is taken, so that workers with less are first.
+    /// Returns a pause before a run is claimed, so that workers with fewer tasks are first.
     fn pause(&self, cluster: &Cluster) -> Duration {
         let _ = cluster;
         Duration::ZERO
@@ -54,57 +57,55 @@ pub trait Balancer: Send + Sync + 'static {
 /// A run that may be claimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Offer {
-    /// The task.
     pub task_id: TaskId,
-    /// The run.
     pub run_id: RunId,
 }
 
-/// What a balancer decides by.
+/// The state on which a balancer decides.
 #[derive(Debug, Clone)]
 pub struct Cluster {
-    /// Now.
     pub now: Instant,
-    /// What this consumer has, oldest first.
+    /// This consumer's tasks, oldest first.
     pub own: Vec<OwnTask>,
-    /// How many runs each worker of the queue with a session holds, this one's included; none if the server did not say.
+    /// Number of runs of each worker with a session in the queue, including this one. None if the
+    /// server did not answer.
     pub workers: Option<Vec<usize>>,
 }
 
-/// A task that this consumer has.
+/// A task of this consumer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OwnTask {
-    /// The task.
     pub task_id: TaskId,
-    /// Whether its handler was asked to stop.
+    /// True if its handler was asked to stop or has ended.
     pub stopping: bool,
 }
 
-/// Whether to take a task.
+/// Decision about a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CanClaim {
-    /// Now.
+    /// Claim now.
     Yes,
-    /// Not before then; others may. Without a time it is dropped, until the queue is listed again. In a queue that assigns its runs no
-    /// other worker may: then the balancer is asked about it again, without a time after five seconds.
+    /// Not before this time; other workers may claim it. Without a time it is dropped until the
+    /// queue is listed again. If the queue assigns its runs, no other worker may claim it, and the
+    /// balancer is asked again, without a time after five seconds.
     No(Option<Instant>),
 }
 
 impl Cluster {
-    /// Those of its own that may be given away.
+    /// Returns the tasks that may be given away.
     fn movable(&self) -> Vec<TaskId> {
         self.own.iter().filter(|own| !own.stopping).map(|own| own.task_id).collect()
     }
 }
 
-/// Gives away what it has beyond 1.2 times the average, and then takes none for as many seconds as it gave tasks. Needs sessions: without
-/// them workers do not know of each other.
+/// Gives away tasks beyond 1.2 times the average, and then claims none for as many seconds as it
+/// gave tasks. Needs sessions: without them workers do not know of each other.
 #[derive(Debug, Default)]
 pub struct Fair {
     refuses_until: Mutex<Option<Instant>>,
 }
 
-/// How many of its tasks a worker gives away, of so many in so many workers.
+/// Number of tasks to give away, for `total` tasks on `workers` workers.
 fn excess(own: usize, total: usize, workers: usize) -> usize {
     if own < KEEPS_AT_LEAST || workers == 0 {
         return 0;
@@ -141,16 +142,16 @@ impl Balancer for Fair {
     }
 }
 
-/// A number below this one.
+/// Returns a random number below `count`.
 fn any_of(count: usize) -> usize {
     // The jitter may be 1.
     ((jitter() * count as f64) as usize).min(count.saturating_sub(1))
 }
 
-/// Waits longer before it takes a task the more it has; gives none away.
+/// Pauses before each claim, longer with more tasks. Gives none away.
 #[derive(Debug, Clone, Copy)]
 pub struct Sleep {
-    /// For each task that it has.
+    /// Pause per task of this consumer.
     pub per_task: Duration,
 }
 
@@ -174,23 +175,24 @@ impl Balancer for Sleep {
     }
 }
 
-/// Takes tasks while less than a limit of something is used, and gives away the oldest, one at a time, while more than another is.
+/// Claims tasks while the usage of a resource is below a limit. Above another limit, gives away the
+/// oldest task in each pass.
 pub struct Resource<Used> {
     claim_limit: u8,
     release_limit: u8,
     used: Used,
 }
 
-/// Limits that contradict each other.
+/// The limits contradict each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the limits must be from 1 to 100 %, and claiming must end before releasing begins")]
 pub struct BadLimits;
 
 impl<Used: Fn() -> f64 + Send + Sync + 'static> Resource<Used> {
-    /// With limits in per cent; `used` says how much is used, from 0 to 100.
+    /// Creates a balancer with limits in per cent. `used` returns the usage from 0 to 100.
     ///
     /// # Errors
-    /// The limits are not from 1 to 100, or that for claims is not the lower one.
+    /// A limit is not from 1 to 100, or the limit for claims is not the lower one.
     pub fn new(claim_limit: u8, release_limit: u8, used: Used) -> Result<Self, BadLimits> {
         let fit = (1..=100).contains(&claim_limit) && release_limit <= 100 && claim_limit < release_limit;
         if fit { Ok(Self { claim_limit, release_limit, used }) } else { Err(BadLimits) }
@@ -235,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn m10_fair_gives_away_what_is_beyond_its_share_and_refuses_for_as_many_seconds() {
+    fn m10_fair_releases_excess_and_refuses_as_many_seconds() {
         for (own, total, workers, released) in
             [(30, 30, 3, 18), (0, 30, 3, 0), (1, 1, 5, 0), (2, 2, 5, 2), (12, 30, 3, 0), (13, 30, 3, 1), (5, 5, 0, 0)]
         {
@@ -250,17 +252,17 @@ mod tests {
         let until = now + Duration::from_secs(18);
         assert_eq!(fair.can_claim(&any_offer(), &cluster(now, &own, None)), CanClaim::No(Some(until)));
         assert_eq!(fair.can_claim(&any_offer(), &cluster(until, &own, None)), CanClaim::Yes);
-        // The next balance without anything to give ends it.
+        // The next pass with nothing to give away ends the refusal.
         assert!(fair.balance(&cluster(now, &own[..12], Some(vec![12, 9, 9]))).is_empty());
         assert_eq!(fair.can_claim(&any_offer(), &cluster(now, &own, None)), CanClaim::Yes);
-        // What is not known is left alone, and what stops already is not counted.
+        // Without a list nothing is given away, and stopping tasks are not counted.
         assert!(fair.balance(&cluster(now, &own, None)).is_empty());
         let mut stopping = cluster(now, &own, Some(vec![30, 0, 0]));
         stopping.own.iter_mut().take(18).for_each(|own| own.stopping = true);
         assert!(fair.balance(&stopping).is_empty());
     }
 
-    /// Workers that balance in turn; what they give away goes to any that does not refuse.
+    /// Workers balance in turn; released tasks go to workers that do not refuse.
     #[test]
     fn m10_fair_converges_and_never_oscillates() {
         for workers in 1..=12_usize {
@@ -274,7 +276,8 @@ mod tests {
                     let gone = excess(held[own], total, workers);
                     held[own] -= gone;
                     for _ in 0..gone {
-                        // The one that gave them refuses; the others take turns, the one with the least first, as the pause has it.
+                        // The releasing worker refuses; the others claim in turn, the least loaded
+                        // first, as their pauses order it.
                         let least = (0..workers).filter(|&other| other != own).min_by_key(|&other| held[other]);
                         held[least.unwrap_or(own)] += 1;
                     }
@@ -288,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn m11_sleep_waits_30_ms_for_each_task_and_gives_none_away() {
+    fn m11_sleep_pauses_30_ms_per_task() {
         let cluster = cluster(Instant::now(), &tasks(7), Some(vec![7, 0]));
         let sleep = Sleep::default();
         assert_eq!(sleep.pause(&cluster), Duration::from_millis(210));
@@ -297,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn m11_resource_claims_below_one_limit_and_gives_away_the_oldest_above_another() {
+    fn m11_resource_claims_and_releases_by_limits() {
         use std::sync::Arc;
         use std::sync::atomic::{AtomicU8, Ordering};
         for (claim, release) in [(0, 50), (50, 50), (60, 50), (1, 101)] {

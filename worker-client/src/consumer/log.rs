@@ -1,4 +1,4 @@
-//! The log of a job: sent while the handler writes it, and uploaded when the handler has ended.
+//! The log of a job: sent while the handler writes it, and uploaded after the handler has ended.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -16,16 +16,17 @@ use crate::error::chain;
 use crate::live_log::{self, Chunk, LAST_PIECE_WITHIN, LOG_CONTENT_TYPE};
 use crate::{Client, Error, Upload};
 
-/// Of a log that is longer than both, this much of its beginning is kept, and this much of its end.
+/// Bytes kept of the start and of the end of a log longer than both together.
 const BEGINNING_BYTES: usize = 2 << 20;
 const END_BYTES: usize = 2 << 20;
-/// How long the upload of a log may hold up a report; the claim is renewed meanwhile.
+/// Timeout of the upload, which delays the report; the claim is renewed meanwhile.
 const UPLOADED_WITHIN: Duration = Duration::from_secs(30);
 
-/// The log of a job. What is written can be followed within seconds as the run's artifact `public/logs/live.log`; when the handler has ended,
-/// the whole is there, before the job is reported. Of a log of more than 4 MiB the middle is left out. Cheap to clone.
+/// The log of a job. It can be followed within seconds as the run's artifact
+/// `public/logs/live.log`. After the handler has ended it is uploaded whole, before the report. A
+/// log of more than 4 MiB loses its middle. Cheap to clone.
 ///
-/// A job that writes nothing has no log. What goes wrong with a log never changes the outcome of its job.
+/// A job that writes nothing has no log. Failures of a log never change the outcome of its job.
 ///
 /// ```
 /// # use tenure_client::consumer::{Job, Stop};
@@ -45,30 +46,30 @@ struct Shared {
     begun: Notify,
 }
 
-/// What was written so far.
+/// The bytes written so far.
 #[derive(Default)]
 struct Written {
     beginning: Vec<u8>,
-    /// What came after that, as far as it is kept.
+    /// Bytes after `beginning`, as far as they are kept.
     end: VecDeque<u8>,
     left_out: u64,
 }
 
 impl JobLog {
-    /// Adds bytes as they are, normally text in UTF-8.
+    /// Appends bytes, normally text in UTF-8.
     pub fn write(&self, bytes: impl AsRef<[u8]>) {
         self.lock().write(bytes.as_ref());
         self.0.begun.notify_one();
     }
 
-    /// Adds a line, and the end of the line.
+    /// Appends a line and a line feed.
     pub fn line(&self, text: impl fmt::Display) {
-        // In one piece, because other parts of a handler may write at the same time.
+        // In one write, because other parts of a handler may write concurrently.
         self.write(format!("{text}\n"));
     }
 
     fn lock(&self) -> MutexGuard<'_, Written> {
-        // What was written before a panic elsewhere is still the log.
+        // Writes before a panic elsewhere stay valid.
         self.0.written.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -76,7 +77,7 @@ impl JobLog {
         self.lock().length() == 0
     }
 
-    /// What is kept of it, with a line in the place of what is left out, compressed into an unnamed file.
+    /// Compresses the kept bytes, with a line in place of the missing middle, into an unnamed file.
     async fn pack(&self, expires: Timestamp) -> Result<Upload, Error> {
         let log = self.clone();
         let packed = blocking(move || {
@@ -105,7 +106,7 @@ impl Written {
         let room = BEGINNING_BYTES - self.beginning.len();
         let (first, rest) = text.split_at(text.len().min(room));
         self.beginning.extend_from_slice(first);
-        // Of a piece that is longer than the end, only its own end is copied.
+        // Of a piece longer than the limit only the end is copied.
         let over = rest.len().saturating_sub(END_BYTES);
         self.end.extend(&rest[over..]);
         let dropped = self.end.len().saturating_sub(END_BYTES);
@@ -113,7 +114,7 @@ impl Written {
         self.left_out += bytes(over + dropped);
     }
 
-    /// The line in place of what was left out.
+    /// Returns the line in place of the missing bytes.
     fn line(&self) -> String {
         match self.left_out {
             0 => String::new(),
@@ -126,7 +127,7 @@ impl Written {
         let from = if from < kept { from } else { from.max(kept + self.left_out) };
         let at = usize::try_from(from).unwrap_or(usize::MAX).min(self.beginning.len());
         let mut piece: Vec<u8> = self.beginning[at..].iter().take(most).copied().collect();
-        // What is left out stands between the beginning and the end.
+        // The missing bytes lie between the beginning and the end.
         if from >= kept || self.left_out == 0 {
             let skipped = usize::try_from(from.saturating_sub(kept + self.left_out)).unwrap_or(usize::MAX);
             let room = most - piece.len();
@@ -156,7 +157,7 @@ impl fmt::Debug for JobLog {
     }
 }
 
-/// The log of a job on its way to the server.
+/// A job's log while it is sent to the server.
 pub(super) struct Outgoing {
     log: JobLog,
     live: live_log::Sender,
@@ -172,9 +173,9 @@ impl Outgoing {
         Self { log, live, client, task_id, run_id, expires }
     }
 
-    /// Sends it while it is written. Never returns.
+    /// Sends the log while it is written. Never returns.
     pub(super) async fn send(&self) {
-        // Most jobs write none.
+        // Most jobs write no log.
         self.log.0.begun.notified().await;
         self.live.run().await;
     }
@@ -183,7 +184,7 @@ impl Outgoing {
         self.log.is_empty()
     }
 
-    /// Uploads the whole of it.
+    /// Uploads the whole log.
     pub(super) async fn upload(&self) {
         self.live.finish(LAST_PIECE_WITHIN).await;
         let upload = async {
@@ -207,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_fits_is_whole_however_it_was_written() {
+    fn short_log_is_kept_whole() {
         let whole = text(BEGINNING_BYTES + END_BYTES);
         for piece in [1 << 10, 1_000_003, whole.len()] {
             let mut written = Written::default();
@@ -219,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_longer_log_the_beginning_and_the_end_are_kept_and_memory_is_bounded() {
+    fn long_log_keeps_both_ends_in_bounded_memory() {
         let whole = text(3 * (BEGINNING_BYTES + END_BYTES) + 5);
         for piece in [1_000_003, whole.len()] {
             let mut written = Written::default();

@@ -1,11 +1,13 @@
-//! The consumer's session: started, renewed by reading its inbox, given up for lost in time, and closed at the end.
+//! The consumer's session: started, renewed by reading its inbox, given up in time when
+//! unreachable, and closed at the end.
 //!
-//! The session cannot be reached: at `ttl` after the last request that was answered went out, less the grace, all jobs are asked to
-//! stop and nothing is claimed. When the server answers again the session either goes on, because it was not ended, or a new one is
-//! started. It has ended: what it held is not ours any more, at once.
+//! **Unreachable**: at `ttl` less the grace after sending the last answered request, all jobs are
+//! asked to stop and nothing is claimed. When the server answers again, the session continues if it
+//! was not ended; otherwise a new one is started. **Ended**: all its runs are lost at once.
 //!
-//! A session is started with takeover, so that a worker that was killed works again at once under its name. A consumer whose session was
-//! taken over ends: if it took the name back, two processes of one name would end each other for ever.
+//! A session is started with takeover, so that a killed worker resumes under its name at once. A
+//! consumer whose session was taken over ends. If it took the name back, two processes of one name
+//! would end each other forever.
 
 use std::time::Duration;
 
@@ -25,55 +27,58 @@ use crate::{
     retry,
 };
 
-/// A call of a session that waits for nothing is unanswered after this.
+/// Timeout of a session's call without a wait.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// The same at a shutdown of a try to start it, and of the first try to end it: there is time for one more, which gets all that is left.
+/// Timeout, during a shutdown, of a start in progress and of the first attempt to close. It leaves
+/// time for a second attempt.
 const CLOSED_WITHIN: Duration = Duration::from_secs(3);
-/// The grace takes at most this part of the time to live.
+/// Limits the grace to a third of the time to live.
 const GRACE_SHARE: u32 = 3;
-/// The inbox answers at most this part of the time to live later than it is asked to.
+/// Timeout of the inbox beyond its wait, as a share of the time to live.
 const ANSWER_SHARE: u32 = 6;
-/// Between two tries to renew a session, or to start one.
+/// Maximum pause between attempts to renew a session, and to start one.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE_TO_START: Duration = Duration::from_secs(5);
 
-/// A session that was started.
+/// A started session.
 struct Begun {
     id: SessionId,
-    /// When the last request that was answered went out.
+    /// When the last answered request was sent.
     renewed: Instant,
     ttl: Duration,
-    /// What the server knows of the worker; none if its session began without places only because it is frozen.
+    /// State of the worker known to the server. None if the session started without capacity only
+    /// because the worker is frozen.
     said: Option<Said>,
 }
 
-/// What a worker says of itself.
+/// State that a worker reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Said {
     frozen: bool,
-    /// How many runs its session may be given at a time.
+    /// Maximum number of runs that the session may be assigned.
     capacity: Option<i64>,
 }
 
 impl Said {
-    /// What is true now. One that shuts down and waits for its jobs takes nothing either: what it was given would wait with them.
+    /// Returns the current state. A worker that shuts down counts as frozen: runs assigned to it
+    /// would wait for its jobs.
     fn now(inner: &Inner) -> Self {
-        // A consumer with a source may do more jobs than a session may have.
+        // A consumer with a source may have more capacity than a session may state.
         let places = CAPACITY_MAX.min(*inner.jobs.places.borrow());
         Self { frozen: inner.orders.takes_none(), capacity: i64::try_from(places).ok() }
     }
 }
 
-/// Why a session is not attended to any more.
+/// Why a session is no longer renewed.
 enum Left {
     Ended { taken_over: bool },
     Closing,
 }
 
-/// Has sessions until the consumer is closing, if it is to have any and the server has them.
+/// Maintains sessions until the consumer is closing, if it has any and the server supports them.
 ///
 /// # Errors
-/// The server refused the first one, or another process took one over.
+/// The server refused the first session, or another process took one over.
 pub(super) async fn run(inner: &Inner) -> Result<(), Error> {
     let Some(ttl) = inner.settings.session else {
         inner.orders.closing.cancelled().await;
@@ -118,12 +123,12 @@ pub(super) async fn run(inner: &Inner) -> Result<(), Error> {
     }
 }
 
-/// True if the server does not know the call that starts a session, as other servers of the Queue API.
+/// True if the server does not know the call, as other servers of the Queue API.
 fn has_no_sessions(error: &Error) -> bool {
     matches!(error.status(), Some(404 | 405))
 }
 
-/// True if another process took the session over. The error names the end in parentheses.
+/// True if another process took the session over. The error names the kind of end in parentheses.
 fn was_taken_over(ended: &Error) -> bool {
     matches!(ended, Error::SessionEnded(message) if message.contains(&format!("({})", SessionEnd::Takeover)))
 }
@@ -132,8 +137,9 @@ fn name_is_taken(WorkerName { group, id }: &WorkerName) -> Error {
     Error::SessionEnded(format!("another process has the name {group}/{id} of this worker: it took the session over"))
 }
 
-/// Starts a session, however many tries it takes; none if the consumer is closing, and what the try that is under way begins then is
-/// ended. Each try takes over what an earlier one without an answer has begun.
+/// Starts a session, retrying without limit. Each attempt takes over the session of an earlier one
+/// without an answer. Returns none if the consumer is closing; a session started by the attempt in
+/// progress is then closed.
 async fn begin(inner: &Inner, client: &Client, ttl: Duration, answered: bool) -> Result<Option<Begun>, Error> {
     let Settings { queue, name, .. } = &inner.settings;
     let ttl_s = i64::try_from(ttl.as_secs()).ok();
@@ -143,7 +149,7 @@ async fn begin(inner: &Inner, client: &Client, ttl: Duration, answered: bool) ->
         if inner.orders.closing.is_cancelled() {
             return Ok(None);
         }
-        // Only a renewal can say that it is frozen, and until then it would be given runs.
+        // Only a renewal can report a freeze; without this, runs would be assigned until then.
         inner.jobs.count_places();
         let now = Said::now(inner);
         request.capacity = if now.frozen { Some(0) } else { now.capacity };
@@ -152,7 +158,7 @@ async fn begin(inner: &Inner, client: &Client, ttl: Duration, answered: bool) ->
         let started = tokio::select! {
             started = &mut starting => started,
             () = inner.orders.closing.cancelled() => {
-                // The server may begin it all the same.
+                // The server may start the session anyway.
                 if let Ok(Ok(Ok(started))) = tokio::time::timeout(CLOSED_WITHIN, starting).await {
                     close(client, started.session_id).await;
                 }
@@ -179,7 +185,7 @@ async fn begin(inner: &Inner, client: &Client, ttl: Duration, answered: bool) ->
     }
 }
 
-/// Ends a session: otherwise the next worker of this name would wait until its time is over.
+/// Closes a session. Otherwise the next worker of this name would wait until it expires.
 async fn close(client: &Client, id: SessionId) {
     match tokio::time::timeout(LAST_REPORT, close_at_last(client, id)).await {
         Ok(Ok(returned)) => tracing::info!(session.id = %id, returned, "session closed"),
@@ -188,7 +194,7 @@ async fn close(client: &Client, id: SessionId) {
     }
 }
 
-/// Asks until there is an answer, which a repeat gets too.
+/// Retries until there is an answer; a repeat gets the same answer.
 async fn close_at_last(client: &Client, id: SessionId) -> Result<i64, Error> {
     let mut failures = 0;
     loop {
@@ -208,7 +214,8 @@ async fn close_at_last(client: &Client, id: SessionId) -> Result<i64, Error> {
     }
 }
 
-/// Whether the server says that a session has ended; a proxy may answer 404 for a server that is away.
+/// True if the server says that the session has ended. A proxy without its server may answer 404
+/// without the code.
 fn has_ended(error: &Error) -> bool {
     match error {
         Error::SessionEnded(_) | Error::Refused { status: 410, .. } => true,
@@ -217,27 +224,28 @@ fn has_ended(error: &Error) -> bool {
     }
 }
 
-/// How long before a session of this time to live may be over all jobs are asked to stop.
+/// How long before a session may expire all jobs are asked to stop.
 fn grace_of(ttl: Duration, grace: Duration) -> Duration {
     grace.min(ttl / GRACE_SHARE)
 }
 
-/// How long its inbox is asked to wait. Until an answer comes, the time counts from when the request before it went out: two waits, an answer
-/// that takes its time, and a request after one that has none have to fit in before all jobs are asked to stop.
+/// Wait of an inbox request. The session's time counts from when the last answered request was
+/// sent. Before all jobs must stop, two waits, a late answer and a further request after an
+/// unanswered one must fit.
 fn wait_of(ttl: Duration, grace: Duration) -> Duration {
     (ttl - grace_of(ttl, grace) - 2 * (ttl / ANSWER_SHARE)) / 2
 }
 
-/// A live session as its worker sees it.
+/// A live session from its worker's side.
 struct Member<'a> {
     inner: &'a Inner,
     client: &'a Client,
     begun: Begun,
-    /// The last item that was dealt with.
+    /// Id of the last processed item.
     read: i64,
-    /// In a row.
+    /// Consecutive failures.
     failures: u32,
-    /// What the server knows of the worker; none if it may not know the latest.
+    /// State known to the server; none if it may be outdated.
     said: Option<Said>,
 }
 
@@ -254,7 +262,7 @@ impl Member<'_> {
             places.mark_unchanged();
             let now = Said::now(self.inner);
             if self.said != Some(now) {
-                // That is said until there is an answer: what has none may have been stored.
+                // Sent until there is an answer: an unanswered renewal may have been stored.
                 self.said = None;
             }
             let asked = Instant::now();
@@ -262,7 +270,8 @@ impl Member<'_> {
                 biased;
                 () = closing.cancelled() => return Left::Closing,
                 answer = self.ask(now) => answer,
-                // What the inbox has is answered again. Asked again at once, it need not be a renewal, and that counts as one.
+                // The inbox repeats its items. A report by renewal takes effect at once; another
+                // inbox request might not renew.
                 Ok(()) = frozen.changed() => {
                     self.said = None;
                     continue;
@@ -271,7 +280,7 @@ impl Member<'_> {
                     self.said = None;
                     continue;
                 }
-                // What is being said gets its answer first: many jobs may end one after the other.
+                // Await the answer to the report in progress: many jobs may end in a row.
                 Ok(()) = places.changed(), if self.said.is_some() => {
                     self.said = None;
                     continue;
@@ -304,13 +313,14 @@ impl Member<'_> {
         }
     }
 
-    /// When all jobs are asked to stop if nothing is answered by then.
+    /// When all jobs are asked to stop without an answer.
     fn stop_at(&self) -> Instant {
         let Begun { renewed, ttl, .. } = self.begun;
         renewed + ttl - grace_of(ttl, self.inner.settings.grace)
     }
 
-    /// Renews the session once, after a pause if that failed last: the server's time, and items. No error if there was no answer in time.
+    /// Renews the session once, after a backoff if the last attempt failed. Returns the server's
+    /// time and items. No error means a timeout.
     async fn ask(&self, now: Said) -> Result<(Timestamp, Vec<InboxItem>), Option<Error>> {
         let Begun { id, ttl, .. } = self.begun;
         let (mut wait, answer_within) = (wait_of(ttl, self.inner.settings.grace), ttl / ANSWER_SHARE);
@@ -324,7 +334,7 @@ impl Member<'_> {
                 let inbox = self.client.inbox(id, self.read, wait).await;
                 return inbox.map(|Inbox { server_time, items, .. }| (server_time, items));
             }
-            // Its session may have begun without a capacity.
+            // The session may have started without capacity.
             let Said { frozen, capacity } = now;
             let change = RenewSessionRequest { frozen: Some(frozen), capacity, ..RenewSessionRequest::default() };
             self.client.renew_session(id, &change).await.map(|renewed| (renewed.server_time, Vec::new()))
@@ -335,7 +345,8 @@ impl Member<'_> {
         }
     }
 
-    /// The session may be ended before it can be renewed: what it holds stops before another worker may start it.
+    /// The session may end before it can be renewed, so its jobs stop before another worker may
+    /// start their runs.
     fn give_up(&self) {
         tracing::warn!(session.id = %self.begun.id, "the session cannot be reached: all jobs stop");
         self.inner.membership.send_replace(Membership::Waiting);
@@ -345,7 +356,7 @@ impl Member<'_> {
         }
     }
 
-    /// Deals with an item of an answer once, which was given at this time of the server's.
+    /// Processes an item of an answer once. `server_time` is the time of the answer.
     fn receive(&mut self, InboxItem { id, what }: InboxItem, server_time: Timestamp) {
         if id <= self.read {
             return;
@@ -370,7 +381,7 @@ impl Member<'_> {
                     (WorkerCommand::Balance, _) => self.inner.orders.balance.notify_one(),
                 }
             }
-            // What it is, the job reads for itself: this may be the first or the second time that it hears of it.
+            // The job reads the command itself; it may hear of it twice.
             Some(InboxEvent::TaskCommand { task_id, run_id, command, .. }) => {
                 tracing::info!(%command, task.id = %task_id, run.id = run_id.number(), "command for a task received");
                 if let Some(job) = self.inner.jobs.find(task_id, run_id) {
@@ -392,21 +403,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_to_the_inbox_may_get_no_answer_before_all_jobs_have_to_stop() {
+    fn lost_inbox_answer_leaves_time_for_another_request() {
         let second = Duration::from_secs(1);
         for ttl in [15, 20, 60, 90, 120, 3_600].map(Duration::from_secs) {
             for grace in [Duration::ZERO, second, 30 * second, Duration::MAX] {
                 let (wait, answer) = (wait_of(ttl, grace), ttl / ANSWER_SHARE);
                 let asked_again = wait + (wait + answer);
                 assert!(asked_again + answer <= ttl - grace_of(ttl, grace), "{ttl:?} {grace:?}");
-                // No longer than a server waits.
+                // At most as long as a server waits.
                 assert!(wait >= ttl / 6 && wait.as_secs() <= (ttl / 3).as_secs(), "{ttl:?} {grace:?}: {wait:?}");
             }
         }
     }
 
     #[test]
-    fn only_a_takeover_gives_the_name_away() {
+    fn only_takeover_gives_name_away() {
         let ended = |by: SessionEnd| Error::SessionEnded(format!("the session has ended ({by}): start another one"));
         for by in [SessionEnd::Expired, SessionEnd::Closed, SessionEnd::WorkerRemoved] {
             assert!(!was_taken_over(&ended(by)), "{by}");
@@ -415,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_answer_that_there_is_no_such_call_means_no_sessions() {
+    fn only_unknown_call_means_no_sessions() {
         let refused =
             |status| Error::Refused { status, code: String::new(), message: String::new(), retry_after: None };
         assert_eq!(

@@ -1,6 +1,7 @@
-//! What a consumer with a balancer knows of its queue: it lists what is pending and follows the events from before the list on, so that
-//! nothing is missed in between. Every five minutes it lists the next page, or begins again, whatever the events say; it begins again when
-//! they cannot be followed.
+//! What a consumer with a balancer knows of its queue. It lists pending runs and follows events
+//! from a position before the list, so that nothing is missed in between. Every five minutes it
+//! lists the next page, or starts again with the first, regardless of events. It also starts again
+//! if events cannot be followed.
 
 use std::time::Duration;
 
@@ -16,22 +17,22 @@ use crate::client::{Call, Own, TENURE_API, TIMEOUT, parameter};
 use crate::error::chain;
 use crate::{Client, Error, RetryPolicy, retry};
 
-/// The queue is listed this often at least.
+/// Maximum interval of lists.
 const LIST_EVERY: Duration = Duration::from_secs(300);
-/// Before a stream that ended is opened again.
+/// Pause before an ended stream is reopened.
 const REOPEN_AFTER: Duration = Duration::from_millis(500);
 const PENDING: &str = "task-pending";
 const READY: &str = "task-ready";
 const RESUMED: &str = "queue-resumed";
 
-/// What a consumer learns of its queue.
+/// News about the queue.
 #[derive(Debug)]
 pub(super) enum News {
-    /// What is pending: all of it, or a page of it, behind which there may be `more`.
+    /// Pending runs: all of them, or a page that `more` may follow.
     Listed { offers: Vec<Offer>, is_whole: bool, more: bool },
-    /// These have become claimable.
+    /// Runs that became claimable.
     Came(Vec<Offer>),
-    /// These credentials are not good for it.
+    /// The queue refuses these credentials.
     Refused(Error),
 }
 
@@ -40,20 +41,21 @@ struct Watch {
     client: Client,
     queue: TaskQueueId,
     news: mpsc::Sender<News>,
-    /// Whether the server has ever answered.
+    /// True once the server has answered.
     answered: bool,
 }
 
-/// Why a stream is not read any more.
+/// Why a stream is no longer read.
 enum Over {
     Broken,
-    /// Only a list can tell what is pending now.
+    /// Events cannot tell which runs are pending.
     ListAgain,
     /// The consumer has ended.
     Unheard,
 }
 
-/// Follows a queue until its news are not received any more. A notification by `list_again` asks for a list at once.
+/// Follows a queue until the receiver is dropped. A notification of `list_again` requests a list at
+/// once.
 pub(super) async fn follow(client: &Client, queue: TaskQueueId, news: mpsc::Sender<News>, list_again: &Notify) {
     let client = client.with_retry_policy(RetryPolicy::never());
     let mut watch = Watch { client, queue, news, answered: false };
@@ -63,7 +65,7 @@ pub(super) async fn follow(client: &Client, queue: TaskQueueId, news: mpsc::Send
             Ok(Over::Unheard) => return,
             Ok(Over::Broken | Over::ListAgain) => failures = 0,
             Err(error) if !watch.answered && error.refuses_worker() => {
-                // If the consumer has ended, it does not matter to it.
+                // Fails if the consumer has ended.
                 drop(watch.news.send(News::Refused(error)).await);
                 return;
             }
@@ -77,8 +79,8 @@ pub(super) async fn follow(client: &Client, queue: TaskQueueId, news: mpsc::Send
 }
 
 impl Watch {
-    /// Until the next list is due, which is not before the last page of this one. The next page is due after as long, too: while more
-    /// comes than is looked at, it is not asked for.
+    /// Lists and follows until the next list is due, after the last page of this one. Each page is
+    /// due after the same interval, so pages wait while more events arrive than are handled.
     async fn list_and_follow(&mut self, list_again: &Notify) -> Result<Over, Error> {
         let mut until = Instant::now() + LIST_EVERY;
         let mut after = self.latest().await?;
@@ -97,8 +99,9 @@ impl Watch {
             let over = tokio::select! {
                 over = self.read(&mut after) => over?,
                 () = is_due => match next_page.take() {
-                    // From the beginning it would be the same page again, if none of its runs could be claimed. The events go on
-                    // where they were: what comes back to a page before is in them.
+                    // Starting over would list the same page again if none of its runs could be
+                    // claimed. The stream continues; runs that return to an earlier page come as
+                    // events.
                     Some(page) => {
                         let (listed, next) = self.list(Some(page)).await?;
                         next_page = next;
@@ -118,7 +121,7 @@ impl Watch {
         }
     }
 
-    /// The position of the newest event.
+    /// Returns the position of the newest event.
     async fn latest(&self) -> Result<u64, Error> {
         #[derive(Deserialize)]
         struct Page {
@@ -128,8 +131,8 @@ impl Watch {
         Ok(self.client.call::<Page>(&call).await?.value.after)
     }
 
-    /// One page, which is a thousand: the first one, or the one that begins here; and where the next one does. That is listed when these
-    /// have been looked at.
+    /// Lists a page of a thousand runs, the first or the given one, and returns the token of the
+    /// next page. That page is listed once this one was handled.
     async fn list(&self, page: Option<String>) -> Result<(News, Option<String>), Error> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -146,15 +149,15 @@ impl Watch {
         Ok((News::Listed { offers, is_whole, more }, next))
     }
 
-    /// Reads events after this position until the stream is over. It is an error if there was none.
+    /// Reads events after this position until the stream ends. Fails if no stream could be opened.
     async fn read(&self, after: &mut u64) -> Result<Over, Error> {
-        // The id of a queue has one slash, and nothing that a URL or a pattern does not have too.
+        // A queue's id has one slash; its other characters are safe in a URL and in a pattern.
         let words = self.queue.to_string().replace('/', ".");
         let query =
             format!("after={after}&exchange={PENDING},{READY},{RESUMED}&routingKeyPattern=primary.%23.{words}.%23");
         let mut events = match self.client.open_events(query, Some(*after)).await {
             Ok(events) => events,
-            // The events are not retained any more, or are another database's.
+            // The events are no longer retained, or belong to another database.
             Err(error) if matches!(error.status(), Some(400 | 410)) => return Ok(Over::ListAgain),
             Err(error) => return Err(error),
         };
@@ -163,7 +166,8 @@ impl Watch {
             if !came.is_empty() && self.news.send(News::Came(came)).await.is_err() {
                 return Ok(Over::Unheard);
             }
-            // Not before it is sent: this may be given up while it waits, and goes on from here then.
+            // Updated only after the send: if this future is dropped while it waits, reading
+            // resumes here.
             *after = events.position().unwrap_or(*after);
         }
         *after = events.position().unwrap_or(*after);
@@ -189,7 +193,7 @@ impl From<Run> for Offer {
     }
 }
 
-/// The runs that an event says have become claimable; none if only a list can tell which.
+/// Returns the runs that the event announces as claimable. None if a list is needed.
 fn offers(mut event: Value, queue: &TaskQueueId) -> Option<Vec<Offer>> {
     let mut payload = event["payload"].take();
     let of = |value: Value| serde_json::from_value::<Run>(value).ok().map(Offer::from);
@@ -205,7 +209,7 @@ fn offers(mut event: Value, queue: &TaskQueueId) -> Option<Vec<Offer>> {
             Value::Array(runs) => Some(runs.into_iter().filter_map(of).collect()),
             _ => None,
         },
-        // What was dropped because the queue was paused is claimable now.
+        // Runs dropped because the queue was paused are claimable now.
         Some(RESUMED) => None,
         _ => Some(Vec::new()),
     }
@@ -224,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn events_of_the_queue_are_offers_and_what_they_cannot_tell_is_listed() {
+    fn queue_events_are_offers_or_need_a_list() {
         let queue: TaskQueueId = "acme/mail".parse().unwrap();
         let pending = |queue: &str| json!({"payload": {"status": {"taskId": TASK, "taskQueueId": queue}, "runId": 2}});
         let runs =

@@ -1,28 +1,35 @@
-//! A state machine around a [`Handler`], for tasks that people steer while they are under way: they are put to sleep, paused, killed, and
-//! go on from where they were, perhaps on another worker.
+//! A state machine around a [`Handler`], for tasks that people control while they run. Tasks can
+//! sleep, be paused or killed, and resume where they were, perhaps on another worker.
 //!
-//! The state is kept in the task's checkpoint, together with what the handler stores by [`Job::checkpoint`], which may have 63 KiB beside
-//! it. A worker that claims the task reads it, and goes on from there:
+//! The state is stored in the task's checkpoint, beside up to 63 KiB stored by the handler with
+//! [`Job::checkpoint`]. A worker that claims the task reads it and resumes:
 //!
-//! | state | what the machine does |
+//! | state | action of the machine |
 //! |---|---|
-//! | runnable | the handler works |
-//! | sleeping, at fault | the run is released until then; the next one, on whichever worker, finds the task runnable |
-//! | paused | the run is released until the deadline, so that no worker holds the task; a command makes it claimable at once |
-//! | completed | the run is reported as completed, with the handler's result |
-//! | failed, killed | the run is reported as failed, with the errors in the result |
+//! | runnable | runs the handler |
+//! | sleeping, at fault | releases the run until then; the next run, on any worker, finds the task runnable |
+//! | paused | releases the run until the deadline, so that no worker holds the task; a command makes it claimable at once |
+//! | completed | reports the run as completed, with the handler's result |
+//! | failed, killed | reports the run as failed, with the errors in the result |
 //!
-//! Of a task only 200 runs may be released. From run 200 on the machine does not release but waits within the run, which renews its claim
-//! meanwhile; one that is [to stay](Machine::within_the_run) does so from the first run on.
+//! At most 200 runs of a task may be released. From run 200 on the machine waits within the run,
+//! which renews its claim. A machine [within the run](Machine::within_the_run) does so from the
+//! first run on.
 //!
-//! A task that has ended and is run again begins as runnable, with what the handler stored.
+//! A rerun of an ended task starts as runnable, with the handler's checkpoint.
 //!
-//! What the handler returns is a message too: completed is *complete*; failed, retry and a panic are *error*; a release is *release*, and one
-//! with a delay *sleep*. Only an exception is reported as it is. Others send messages as commands for the task
-//! ([`Client::command_task`](crate::Client::command_task)): the last one counts. A worker reads it when it has claimed the task, hears of it
-//! by its session's inbox while it holds the task, and without a session asks every 20 s or as [`ConsumerBuilder::commands_every`](super::ConsumerBuilder::commands_every) says. A handler that works is asked to stop first
-//! ([`StopReason::Command`]), but for *run* and *checkpoint*; if it returns completed nevertheless, the task is completed. A message is
-//! stored together with its effect, so that none counts twice.
+//! The handler's outcome is a message too. Completed is *complete*; failed, retry and a panic are
+//! *error*; a release is *release*, and with a delay *sleep*. Only an exception is reported as it
+//! is.
+//!
+//! Other messages are commands for the task
+//! ([`Client::command_task`](crate::Client::command_task)); only the last one is kept. A worker
+//! reads it after claiming the task, and while it holds the task learns of it from its session's
+//! inbox. Without a session it polls every 20 s, or as set by
+//! [`ConsumerBuilder::commands_every`](super::ConsumerBuilder::commands_every). A working handler
+//! is first asked to stop ([`StopReason::Command`]), except for *run* and *checkpoint*. If it
+//! returns completed nevertheless, the task is completed. A message is stored together with its
+//! effect, so none is applied twice.
 //!
 //! ```
 //! use tenure_client::Client;

@@ -1,4 +1,4 @@
-//! A machine at work on one run.
+//! A machine during one run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,35 +21,37 @@ use crate::consumer::stop::{Stop, StopReason};
 use crate::error::chain;
 use crate::{Error, retry};
 
-/// No server lets more runs of a task be released. As each run is released once at most, those before this one may all have been.
+/// Servers release at most this many runs of a task. Each run is released at most once, so earlier
+/// runs may have used all releases.
 const RELEASES_MAX: u16 = 200;
-/// The longest delay of a released run, which the server cuts at the task's deadline.
+/// Maximum delay of a released run; the server shortens it to the task's deadline.
 const LONGEST: Duration = Duration::from_secs(31_622_400);
-/// When a task is tried again whose state could not be read or stored.
+/// Delay of a release if the task's state cannot be read or stored.
 const AFTER_TROUBLE: Duration = Duration::from_secs(10);
-/// The longest pause between two tries to store that a command was carried out.
+/// Maximum pause between attempts to store that a command was carried out.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// How long a state that is being stored is waited for when its handler has ended.
+/// How long to wait for a state being stored after the handler has ended.
 const STORED_WITHIN: Duration = Duration::from_secs(5);
-/// How long an answer is waited for once the run is lost: it is good for nothing then but to say so.
+/// Timeout of an answer after the run is lost; it would only confirm the loss.
 const AFTER_LOSS: Duration = Duration::from_secs(5);
 
 /// A handler whose tasks have a state: see [`statemachine`](super).
 pub struct Machine<H> {
     handler: Arc<H>,
-    /// Whether it releases runs that have nothing to do.
+    /// True if runs with nothing to do are released.
     releases: bool,
 }
 
 impl<H> Machine<H> {
-    /// A machine around this handler.
+    /// Wraps a handler.
     pub fn new(handler: H) -> Self {
         Self { handler: Arc::new(handler), releases: true }
     }
 
-    /// Has tasks that sleep or are paused stay on their worker, each in the place of another: for handlers that leave something on their
-    /// machine. A command reaches them by the session, and without one within 20 s, or as
-    /// often as [`ConsumerBuilder::commands_every`](crate::consumer::ConsumerBuilder::commands_every) says.
+    /// Keeps sleeping and paused tasks on their worker, each in a slot of its capacity. Use it for
+    /// handlers that leave state on their machine. A command reaches them through the session.
+    /// Without one it takes up to 20 s, or as set by
+    /// [`ConsumerBuilder::commands_every`](crate::consumer::ConsumerBuilder::commands_every).
     #[must_use]
     pub fn within_the_run(self) -> Self {
         Self { releases: false, ..self }
@@ -65,8 +67,8 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Handler<P> for Machine<H> 
                 return Outcome::Release { after: Some(AFTER_TROUBLE) };
             }
         };
-        // Of a task that had ended and is to run again only what the handler stored counts, however many runs it takes until one of the
-        // new ones has stored a state.
+        // After a rerun only the handler's checkpoint is kept, until one of the new runs has stored
+        // a state.
         let is_anew = stored_by.zip(job.rerun()).is_some_and(|(stored_by, rerun)| stored_by < rerun);
         let record = if is_anew { Record::default() } else { stored.record.clone() };
         let progress = job.progress().of_machine(stored);
@@ -75,7 +77,7 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Handler<P> for Machine<H> 
         let mut turn = Turn { handler, releases, job, stop, progress, record, is_anew, seen: 0, unstored: None };
         match turn.run().await {
             Ok(outcome) => outcome,
-            // Of a run that is lost nothing is reported.
+            // A lost run is not reported.
             Err(trouble) => {
                 trouble.say("the state of the task could not be stored");
                 Outcome::Release { after: Some(AFTER_TROUBLE) }
@@ -84,9 +86,9 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Handler<P> for Machine<H> 
     }
 }
 
-/// Why a machine got no answer about its state.
+/// Why a request about the state failed.
 enum Trouble {
-    /// Its run is lost.
+    /// The run is lost.
     Lost,
     Error(Error),
 }
@@ -100,8 +102,8 @@ impl Trouble {
     }
 }
 
-/// Asks the server about the state of a task. Once the run is lost that is given up after a short time, so that a machine stops within
-/// the grace like its handler.
+/// Sends a request about a task's state. Shortly after the run is lost it is given up, so that a
+/// machine stops within the grace like its handler.
 async fn unless_lost<T>(stop: &Stop, asked: impl Future<Output = Result<T, Error>>) -> Result<T, Trouble> {
     let lost = async {
         stop.lost().await;
@@ -122,21 +124,21 @@ struct Turn<P, H> {
     stop: Stop,
     progress: Progress,
     record: Record,
-    /// Whether the record is not the one that is stored, which is from before the task was resolved.
+    /// True if the stored record is from before the rerun and differs from `record`.
     is_anew: bool,
-    /// The id of the last command that was taken.
+    /// Id of the last command taken.
     seen: i64,
-    /// The same, if it is not stored yet that it was.
+    /// That id, if its completion is not stored yet.
     unstored: Option<i64>,
 }
 
 impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
-    /// Until the run ends for the machine.
+    /// Runs the machine until it has an outcome.
     async fn run(&mut self) -> Result<Outcome, Trouble> {
         if self.is_anew {
             self.store().await?;
         }
-        // First of all: a command may be why the task has come back.
+        // First, because a command may be why the task became claimable.
         if let Some(command) = unless_lost(&self.stop, self.progress.command()).await? {
             self.obey(command).await?;
         }
@@ -167,12 +169,12 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
         }
     }
 
-    /// Has the handler work until it ends, or until a command stops it.
+    /// Runs the handler until it ends, or until a command stops it.
     async fn work(&mut self) -> Result<Worked, Trouble> {
         let asked = watch::Sender::new(self.stop.reason());
         let (handler, job, stop) =
             (Arc::clone(&self.handler), self.job.duplicate(), self.stop.asked_by(asked.subscribe()));
-        // A task of its own: a panic is an error of the machine and not the end of it.
+        // A separate task: a panic is an error of the machine and does not end it.
         let working = async move { handler.run(job, stop).await };
         let mut working = AbortOnDropHandle::new(tokio::spawn(working.in_current_span()));
         let (ended, command) = self.attend(&mut working, &asked).await;
@@ -187,7 +189,8 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
         }
         let message = match outcome {
             Outcome::Completed(value) => {
-                // The report stores it. In the checkpoint the state would be without the result, should the report be lost.
+                // Stored by the report. A checkpoint would keep the state without the result if the
+                // report were lost.
                 self.record = self.record.take(Message::Complete, self.now());
                 return Ok(Worked::Has(value));
             }
@@ -201,7 +204,8 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
         Ok(Worked::Has(None))
     }
 
-    /// Waits for the handler to end, which hears meanwhile that it is to stop; and gives the last command for which it was to.
+    /// Waits for the handler to end, and forwards requests to stop. Also returns the last command
+    /// that interrupted it.
     async fn attend(
         &mut self,
         working: &mut AbortOnDropHandle<Outcome>,
@@ -210,7 +214,8 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
         let (progress, outer) = (self.progress.clone(), self.stop.clone());
         let mut command: Option<CommandOfTask> = None;
         let storing = watch::Sender::new(false);
-        // It goes on while the handler is asked to stop: what is given up on its way may be stored after what the handler stores next.
+        // Not dropped while the handler is asked to stop: a cancelled store could take effect after
+        // the handler's next one.
         let mut interruption = std::pin::pin!(self.interruption(&storing));
         loop {
             let before = *asked.borrow();
@@ -218,7 +223,7 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
             tokio::select! {
                 biased;
                 ended = &mut *working => {
-                    // Nor may it be stored after what the machine stores next.
+                    // Nor may it take effect after the machine's next store.
                     tokio::select! {
                         biased;
                         () = has_stored(&storing) => {}
@@ -235,14 +240,14 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
                     asked.send_if_modified(|asked| asked.is_none() && { *asked = Some(StopReason::Command); true });
                     command = Some(next);
                 }
-                // The last one counts: the handler has been asked to stop, and begins anew.
+                // The last command wins: the handler has been asked to stop, and restarts.
                 next = progress.next_command(last), if command.is_some() => command = Some(next),
             }
         }
     }
 
-    /// Waits for a command that interrupts the handler. Any other is carried out by being stored, however many tries that takes; says
-    /// when one of them is under way.
+    /// Waits for a command that interrupts the handler. Carries out others by storing them, with
+    /// retries. `storing` is true while a store is in progress.
     async fn interruption(&mut self, storing: &watch::Sender<bool>) -> CommandOfTask {
         let stop = self.stop.clone();
         let mut next = None;
@@ -256,15 +261,16 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
             }
             next = tokio::select! {
                 biased;
-                // For a run that is lost nothing is stored, and no command counts.
+                // For a lost run nothing is stored and no command is carried out.
                 () = stop.lost() => std::future::pending().await,
                 next = self.obey_at_last(command, storing) => next,
             };
         }
     }
 
-    /// Takes a command, and stores that again and again until the server has answered, or has a later one, which is the answer. If it
-    /// refuses that, the handler hears of the loss of its run as always.
+    /// Takes a command and stores that, retrying until the server has answered or has a later
+    /// command, which it returns. After a refusal the handler learns of the loss of its run as
+    /// usual.
     async fn obey_at_last(&mut self, command: CommandOfTask, storing: &watch::Sender<bool>) -> Option<CommandOfTask> {
         let mut failures = 0;
         loop {
@@ -286,7 +292,7 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
         }
     }
 
-    /// Takes a command, and says so.
+    /// Takes a command and logs it.
     async fn obey(&mut self, command: CommandOfTask) -> Result<(), Trouble> {
         self.seen = command.id;
         let until = command.until.map(Timestamp::time);
@@ -297,7 +303,7 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
         Ok(())
     }
 
-    /// Takes a message, and stores what it makes of the machine.
+    /// Applies a message and stores the new record.
     async fn take(&mut self, message: Message, command: Option<i64>) -> Result<(), Trouble> {
         self.record = self.record.take(message, self.now());
         self.unstored = command.or(self.unstored);
@@ -310,17 +316,18 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
         Ok(())
     }
 
-    /// By the server's clock.
+    /// The time by the server's clock.
     fn now(&self) -> DateTime<Utc> {
         self.job.client().now().time()
     }
 
-    /// How long it is until then; none if it is over.
+    /// Returns the time left until `until`; none if it has passed.
     fn left(&self, until: DateTime<Utc>) -> Option<Duration> {
         (until - self.now()).to_std().ok().filter(|left| !left.is_zero())
     }
 
-    /// With nothing to do for so long: releases the run, or if that may be refused waits within it, until something changes.
+    /// Idles for `left`: releases the run, or waits within it if the release may be refused, until
+    /// a message arrives.
     async fn idle(&mut self, left: Duration) -> Result<Option<Outcome>, Trouble> {
         let release = Outcome::Release { after: Some(left) };
         if self.releases && may_release(self.job.run_id().number()) {
@@ -336,7 +343,7 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
         Ok(releases.then_some(release))
     }
 
-    /// What the result of a task says that has failed or was killed.
+    /// Result of a failed or killed task.
     fn verdict(&self) -> Value {
         let error = match self.record.state {
             State::Killed => "killed by a command".to_owned(),
@@ -346,20 +353,20 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
     }
 }
 
-/// What became of a handler.
+/// Result of a handler's work.
 enum Worked {
-    /// The run ends like this, whatever the state.
+    /// The run ends with this outcome, regardless of the state.
     Goes(Outcome),
-    /// The state says what is next; a handler that completed has returned this.
+    /// The state decides what follows. Contains the result of a completed handler.
     Has(Option<Value>),
 }
 
-/// Whether a run with this number may surely be released.
+/// True if a run with this number can certainly be released.
 fn may_release(run: u16) -> bool {
     run < RELEASES_MAX
 }
 
-/// Whether a command is for a handler that does not work any more.
+/// True if a command requires the handler to stop.
 fn interrupts(command: &CommandOfTask) -> bool {
     match command.command {
         TaskCommand::Run | TaskCommand::Checkpoint => false,
@@ -372,18 +379,18 @@ fn interrupts(command: &CommandOfTask) -> bool {
     }
 }
 
-/// Waits until nothing is being stored.
+/// Waits until no store is in progress.
 async fn has_stored(storing: &watch::Sender<bool>) {
-    // The caller has the sender.
+    // Cannot fail: the caller has the sender.
     drop(storing.subscribe().wait_for(|storing| !*storing).await);
 }
 
-/// Waits until the reason to stop is another one, and there is one.
+/// Waits for a reason to stop that replaces `before`.
 async fn changed(stop: &Stop, before: Option<StopReason>) -> StopReason {
     let mut stop = stop.asked.clone();
     loop {
         let now = *stop.borrow_and_update();
-        // The machine's own reason is not replaced by one of the same weight.
+        // The machine's own reason is replaced only by a final one.
         if let Some(reason) = now.filter(|reason| before.is_none_or(|before| reason.is_final() && !before.is_final())) {
             return reason;
         }
@@ -405,13 +412,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn m17_only_runs_that_may_surely_be_released_are() {
+    fn m17_only_certainly_releasable_runs_are_released() {
         assert!(may_release(0) && may_release(199));
         assert!(!may_release(200) && !may_release(999));
     }
 
     #[test]
-    fn an_error_is_in_the_words_of_the_handler() {
+    fn error_text_is_the_handlers() {
         for (value, text) in [
             (None, "the handler has failed"),
             (Some(json!({"error": "no disk"})), "no disk"),
@@ -423,7 +430,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reason_by_which_the_run_is_lost_takes_the_place_of_the_machines_own() {
+    async fn loss_replaces_reason_of_machine() {
         let outer = watch::Sender::new(None);
         let stop = Stop::new(outer.subscribe(), std::sync::Arc::default());
         outer.send_replace(Some(StopReason::Shutdown));

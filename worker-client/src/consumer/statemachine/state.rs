@@ -1,4 +1,4 @@
-//! The states of a machine, and what each message does in each of them. Pure: the time comes in from outside.
+//! States of a machine and the effect of each message. Pure: the caller passes the time.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,38 +7,38 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use tenure_api::states::TaskCommand;
 
-/// How long a machine does nothing after an error.
+/// How long a machine idles after an error.
 pub const FAULT_SLEEP: Duration = Duration::from_secs(600);
-/// So many errors within [`ERRORS_WITHIN`] are too many; this many are kept.
+/// Number of errors within [`ERRORS_WITHIN`] that fails the task, and number of errors kept.
 pub const ERRORS_MAX: usize = 8;
 /// See [`ERRORS_MAX`].
 pub const ERRORS_WITHIN: Duration = Duration::from_secs(4 * 3600);
-/// What is kept of an error's text, in characters.
+/// Maximum length of a kept error text, in characters.
 const ERROR_CHARS: usize = 500;
 
-/// What a machine is doing.
+/// State of a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "name", rename_all = "kebab-case")]
 pub enum State {
-    /// The handler works, or is to.
+    /// The handler works or is about to.
     Runnable,
-    /// Nothing, until then.
+    /// Idle until a time.
     Sleeping {
-        /// When it is runnable again.
+        /// When it becomes runnable again.
         until: DateTime<Utc>,
     },
-    /// Nothing, until a message says otherwise.
+    /// Idle until a message.
     Paused,
-    /// Nothing until then, because of an error.
+    /// Idle until a time, after an error.
     Fault {
-        /// When it is runnable again.
+        /// When it becomes runnable again.
         until: DateTime<Utc>,
     },
     /// The work is done.
     Completed,
     /// There were too many errors.
     Failed,
-    /// A message has ended it.
+    /// A message ended it.
     Killed,
 }
 
@@ -56,32 +56,32 @@ impl fmt::Display for State {
     }
 }
 
-/// What changes the state of a machine: a command, or what its handler returns.
+/// Changes the state of a machine: a command, or a handler's outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message {
-    /// Go on.
+    /// Resume.
     Run,
-    /// Do nothing until then.
+    /// Idle until a time.
     Sleep {
-        /// When to go on.
+        /// When to resume.
         until: DateTime<Utc>,
     },
-    /// Do nothing until another message.
+    /// Idle until another message.
     Pause,
     /// End for good.
     Kill,
-    /// Something went wrong, in these words.
+    /// An error with this text.
     Error(String),
     /// The work is done.
     Complete,
     /// Store a checkpoint.
     Checkpoint,
-    /// Let another worker go on.
+    /// Let another worker continue.
     Release,
 }
 
 impl Message {
-    /// What a command for a task says; none of one to sleep that does not say until when.
+    /// Converts a command. None for a command to sleep without a time.
     #[must_use]
     pub fn of(command: TaskCommand, until: Option<DateTime<Utc>>) -> Option<Self> {
         Some(match command {
@@ -112,31 +112,29 @@ impl fmt::Display for Message {
     }
 }
 
-/// A message that means nothing in a state.
+/// The state does not accept the message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a task that is {state} cannot take the message `{message}`")]
 pub struct Refused {
-    /// The state.
     pub state: State,
-    /// The message.
     pub message: Message,
 }
 
-/// An error, as it is kept.
+/// A kept error.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorNote {
-    /// When it was.
+    /// When it happened.
     pub at: DateTime<Utc>,
-    /// The first 500 characters of it. Empty if they did not fit into the checkpoint beside what the handler stored.
+    /// First 500 characters of its text. Empty if it did not fit into the checkpoint beside the
+    /// handler's.
     pub error: String,
 }
 
-/// A machine as it is stored: its state and its last errors.
+/// A machine as stored: its state and last errors.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// What it is doing.
     pub state: State,
-    /// The last eight, the oldest first.
+    /// Last eight, oldest first.
     #[serde(default)]
     pub errors: Vec<ErrorNote>,
 }
@@ -148,13 +146,14 @@ impl Default for Record {
 }
 
 impl Record {
-    /// What the message makes of it.
+    /// Returns the machine after a message.
     ///
-    /// An error is noted in every state that is not terminal, and the eighth within four hours fails the task. One of a machine that
-    /// works, or is at fault, puts it at fault for ten minutes; one that sleeps or is paused stays so.
+    /// An error is recorded in every state that is not terminal, and the eighth within four hours
+    /// fails the task. An error of a machine that is runnable or at fault puts it at fault for ten
+    /// minutes. A sleeping or paused machine keeps its state.
     ///
     /// # Errors
-    /// The state does not take the message.
+    /// The state does not accept the message.
     pub fn apply(&self, message: Message, now: DateTime<Utc>) -> Result<Self, Refused> {
         let state = match self.state {
             State::Runnable => match message {
@@ -196,7 +195,8 @@ impl Record {
         Ok(Self { state, errors: self.errors.clone() })
     }
 
-    /// The same, where a message that is refused is an error. A machine that has ended stays as it is.
+    /// Applies a message; a refused one counts as an error. A machine that has ended stays as it
+    /// is.
     #[must_use]
     pub fn take(&self, message: Message, now: DateTime<Utc>) -> Self {
         let refused = match self.apply(message, now) {
@@ -210,7 +210,7 @@ impl Record {
         Err(Refused { state: self.state, message })
     }
 
-    /// After an error, which leads to this state unless it is one too many.
+    /// Returns the machine after an error: in `state`, or failed after too many errors.
     fn after(&self, error: &str, state: State, now: DateTime<Utc>) -> Self {
         let mut errors = self.errors.clone();
         errors.push(ErrorNote { at: now, error: error.chars().take(ERROR_CHARS).collect() });
@@ -255,11 +255,12 @@ mod tests {
     }
 
     #[test]
-    fn m17_every_message_in_every_state_does_what_the_table_says() {
+    fn m17_every_message_follows_table_of_states() {
         let until = |seconds| Some(State::Sleeping { until: at(seconds) });
         let fault = |seconds| Some(State::Fault { until: at(seconds) });
         let (run, pause, kill, none) = (Some(State::Runnable), Some(State::Paused), Some(State::Killed), None);
-        // Columns: run, sleep, pause, kill, error, complete, checkpoint, release. None is a refusal.
+        // Columns: run, sleep, pause, kill, error, complete, checkpoint, release. None is a
+        // refusal.
         let table = [
             [run, until(99), pause, kill, fault(600), Some(State::Completed), run, run],
             [run, until(99), pause, kill, until(50), none, until(50), until(50)],
@@ -288,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn m17_an_illegal_message_is_an_error_and_a_machine_that_has_ended_takes_none() {
+    fn m17_illegal_message_is_error_unless_machine_ended() {
         for state in states() {
             let machine = Record { state, errors: Vec::new() };
             let after = machine.take(Message::Complete, at(0));
@@ -306,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn m17_the_eighth_error_within_four_hours_fails_the_task() {
+    fn m17_eighth_error_within_four_hours_fails_task() {
         let four_hours = TimeDelta::from_std(ERRORS_WITHIN).unwrap().num_seconds();
         for (last, failed) in [(four_hours, true), (four_hours + 1, false)] {
             let mut machine = Record::default();
@@ -318,7 +319,7 @@ mod tests {
             assert_eq!(after.state == State::Failed, failed, "after {last} s");
             assert_eq!(after.errors.len(), 8);
         }
-        // The errors of a machine that does not work count too.
+        // Errors of an idle machine count too.
         let paused = (0..7)
             .fold(Record::default().take(Message::Pause, at(0)), |machine, n| machine.take(Message::Complete, at(n)));
         assert_eq!(paused.state, State::Paused);
@@ -326,10 +327,10 @@ mod tests {
     }
 
     #[test]
-    fn m17_the_last_eight_errors_are_kept_shortened() {
+    fn m17_last_eight_errors_are_kept_shortened() {
         let mut machine = Record::default();
         for n in 0..12 {
-            // An hour apart, so that never eight of them are within four.
+            // An hour apart, so that never eight are within four hours.
             machine = machine
                 .take(Message::Error(format!("{n} {}", "é".repeat(1_000))), at(n * 3_600))
                 .take(Message::Run, at(n * 3_600));
@@ -341,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn m17_every_state_is_read_as_it_was_stored() {
+    fn m17_state_survives_storage() {
         for state in states() {
             let machine = Record { state, errors: vec![ErrorNote { at: at(1), error: "no disk".to_owned() }] };
             let text = serde_json::to_string(&machine).unwrap();
@@ -350,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn every_command_is_a_message_of_the_same_name() {
+    fn commands_and_messages_have_equal_names() {
         for &command in TaskCommand::ALL {
             assert_eq!(Message::of(command, Some(at(0))).unwrap().to_string(), command.as_str());
         }
