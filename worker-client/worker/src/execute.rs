@@ -1,4 +1,5 @@
-//! Runs the commands of a payload one after another, and stops them on request or when their time is up.
+//! Runs the commands of a payload one after another, and stops them on request or when their time
+//! is up.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -15,16 +16,16 @@ use super::process::{NotStarted, Process};
 #[derive(Debug)]
 pub(super) enum Execution {
     Succeeded,
-    /// One of them did not, for this reason; with its exit code, if it has ended with one.
+    /// A command failed, with the reason and, if it exited, its exit code.
     Failed(String, Option<i32>),
     Stopped,
-    /// The worker could not run them, for this reason.
+    /// The worker could not run them, with the reason.
     WorkerFault(String),
-    /// The worker had no space to begin the first of them, for this reason.
+    /// The worker had no disk space to start the first command, with the reason.
     NoSpace(String),
 }
 
-/// Runs the commands; nothing that they started is left when it returns.
+/// Runs the commands. None of their processes is left when it returns.
 pub(super) async fn execute(job: &Job, payload: &Payload) -> Execution {
     let Job { directory, guards, stop, settings, .. } = job;
     let deadline = Instant::now() + payload.max_run_time;
@@ -40,9 +41,9 @@ pub(super) async fn execute(job: &Job, payload: &Payload) -> Execution {
                 Err(NotStarted::Command(error)) => return not_started(&argv[0], &error),
                 Err(NotStarted::Worker(error)) => return unguarded(&error, place == 0),
             };
-        // Only this: what comes after the end of a command must not make another one of it.
+        // Only `next`, which may be cancelled: the work after the end of a command must not be.
         let report = tokio::select! {
-            // A command that has ended counts, even if it was asked to stop at the same time.
+            // A command that has ended counts, even if it was stopped at the same time.
             biased;
             report = process.next() => report,
             () = stop.cancelled() => {
@@ -64,7 +65,7 @@ pub(super) async fn execute(job: &Job, payload: &Payload) -> Execution {
             Ok(Some(status)) => return Execution::Failed(describe(status), status.code()),
             // Real-time signals have no name.
             Ok(None) => return Execution::Failed("killed by a signal".to_owned(), None),
-            // The task could do that itself, so that it is not tried again.
+            // The task could cause this itself, so it is not retried.
             Err(error) => return Execution::Failed(error.to_string(), None),
         }
     }
@@ -79,7 +80,7 @@ fn describe(status: ExitStatus) -> String {
     }
 }
 
-/// A program that is not there, or cannot be run, is the task's fault; a system without resources is the worker's.
+/// A missing or unusable program is the task's fault; a system without resources is the worker's.
 fn not_started(program: &str, error: &io::Error) -> Execution {
     let problem = format!("{program:?} cannot be started: {error}");
     match error.kind() {
@@ -95,8 +96,8 @@ fn not_started(program: &str, error: &io::Error) -> Execution {
     }
 }
 
-/// The processes of a command are written down before it runs, which a full disk prevents. Up to the very beginning of the
-/// first command the task has done nothing yet: another worker may have the space.
+/// A command's processes are recorded before it runs, which a full disk prevents. Before the first
+/// command the task has had no effect, so another worker with space may run it.
 fn unguarded(error: &io::Error, is_first: bool) -> Execution {
     let problem = format!("no guard can be started: {error}");
     if is_first && no_space(error) { Execution::NoSpace(problem) } else { Execution::WorkerFault(problem) }
@@ -107,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_disk_before_the_first_command_is_no_fault_that_ends_the_task() {
+    fn full_disk_before_first_command_is_for_another_worker() {
         for (kind, is_first, is_for_another) in [
             (io::ErrorKind::StorageFull, true, true),
             (io::ErrorKind::QuotaExceeded, true, true),

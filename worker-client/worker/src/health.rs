@@ -1,6 +1,7 @@
-//! How this worker fares: whether there is room for another task, and whether all that it does fails.
+//! Health of this worker: whether it has disk space for another task, and whether all its tasks
+//! fail.
 //!
-//! A machine on which everything fails would otherwise empty the queue within seconds.
+//! Without this, a broken machine would empty the queue within seconds.
 
 use std::io;
 use std::path::Path;
@@ -12,17 +13,17 @@ use tokio::time::Instant;
 use super::verdict::Outcome;
 use tenure_client::ExceptionReason;
 
-/// After so many tasks in a row that failed there is a pause before the next claim.
+/// Consecutive failed tasks after which claims pause.
 const FAILURES_IN_A_ROW: u32 = 5;
-/// A task that failed after a longer time is no sign of a broken machine.
+/// Failures after a longer time do not indicate a broken machine.
 const FAILED_FAST: Duration = Duration::from_secs(10);
 /// The first pause; each further failure doubles it.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// How often a full disk is checked.
+/// Interval of checks of a full disk.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
-/// What a worker knows about its own state. Clones share it.
+/// Health of a worker. Clones share it.
 #[derive(Clone, Default)]
 pub(super) struct Health(Arc<Mutex<State>>);
 
@@ -30,12 +31,12 @@ pub(super) struct Health(Arc<Mutex<State>>);
 struct State {
     failures: u32,
     not_before: Option<Instant>,
-    /// The disk was too full when it was last checked.
+    /// The disk was too full at the last check.
     full: bool,
 }
 
 impl Health {
-    /// Takes note of how a task ended, after this time.
+    /// Records the outcome of a task and its duration.
     pub(super) fn ended(&self, outcome: Outcome, took: Duration) {
         let mut state = self.lock();
         match counts(outcome, took) {
@@ -54,7 +55,7 @@ impl Health {
         }
     }
 
-    /// Until when to wait before work is requested; none to go ahead.
+    /// Returns when work may be requested again; none for now.
     pub(super) fn wait_until(&self, work_dir: &Path, disk_free_min: u64) -> Option<Instant> {
         let now = Instant::now();
         let mut state = self.lock();
@@ -73,18 +74,18 @@ impl Health {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        // Nothing in between can fail, so a panic elsewhere leaves nothing half done.
+        // No operation in between can fail, so a panic elsewhere leaves no partial state.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// How long to wait after so many failures in a row.
+/// Returns the pause after consecutive failures.
 fn pause_after(failures: u32) -> Option<Duration> {
     let doublings = failures.checked_sub(FAILURES_IN_A_ROW)?;
     Some(FIRST_PAUSE.saturating_mul(1 << doublings.min(16)).min(LONGEST_PAUSE))
 }
 
-/// What an outcome means for the health of the machine.
+/// Meaning of an outcome for the health of the machine.
 #[derive(Debug, PartialEq, Eq)]
 enum Counts {
     Success,
@@ -97,21 +98,21 @@ fn counts(outcome: Outcome, took: Duration) -> Counts {
         Outcome::Completed => Counts::Success,
         Outcome::Failed if took > FAILED_FAST => Counts::Nothing,
         Outcome::Failed => Counts::Failure,
-        // The task is to blame; or it was stopped.
+        // The task is to blame, or it was stopped.
         Outcome::Exception(ExceptionReason::MalformedPayload) | Outcome::Stopped => Counts::Nothing,
         Outcome::Exception(_) | Outcome::NoSpace => Counts::Failure,
     }
 }
 
-/// How much this user may still write where a directory is.
+/// Returns the bytes that this user may still write in the file system of a directory.
 fn free_bytes(dir: &Path) -> io::Result<u64> {
     let found = nix::sys::statvfs::statvfs(dir)?;
-    // How large the two numbers are depends on the system.
+    // The types of the two numbers depend on the system.
     let free = u128::from(found.blocks_available()) * u128::from(found.fragment_size());
     Ok(u64::try_from(free).unwrap_or(u64::MAX))
 }
 
-/// Whether something failed because there was no room for it.
+/// True if an operation failed for lack of disk space.
 pub(super) fn no_space(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
@@ -123,7 +124,7 @@ mod tests {
     const SOON: Duration = Duration::from_millis(10);
 
     #[test]
-    fn five_failures_in_a_row_make_a_pause_that_doubles_and_a_success_ends_it() {
+    fn five_failures_pause_claims_until_success() {
         for (failures, seconds) in
             [(1, None), (4, None), (5, Some(1)), (6, Some(2)), (10, Some(32)), (11, Some(60)), (u32::MAX, Some(60))]
         {
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_machine_may_be_to_blame_for_counts() {
+    fn only_possible_machine_faults_count() {
         use ExceptionReason::{InternalError, MalformedPayload, ResourceUnavailable};
         for (outcome, took, expected) in [
             (Outcome::Completed, SOON, Counts::Success),
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_with_less_than_the_least_space_is_waited_for() {
+    fn full_disk_pauses_claims() {
         let health = Health::default();
         assert_eq!(health.wait_until(Path::new("/"), 0), None);
         assert!(health.wait_until(Path::new("/"), u64::MAX).is_some());

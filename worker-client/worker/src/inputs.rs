@@ -1,4 +1,4 @@
-//! Inputs: artifacts of other tasks, put into the task's directory before its first command.
+//! Inputs: artifacts of other tasks, placed in the task's directory before its first command.
 
 use futures_util::{StreamExt as _, TryStreamExt as _};
 
@@ -8,7 +8,7 @@ use super::payload::Input;
 use super::verdict::{Problem, Verdict};
 use tenure_client::{Error, ExceptionReason};
 
-/// Downloads a task's inputs; nothing runs without all of them.
+/// Downloads a task's inputs. The commands need all of them.
 pub(super) async fn fetch(job: &Job, inputs: &[Input]) -> Verdict {
     futures_util::stream::iter(inputs.iter().cloned())
         .map(|input| fetch_one(job, input))
@@ -20,7 +20,7 @@ pub(super) async fn fetch(job: &Job, inputs: &[Input]) -> Verdict {
         .await
 }
 
-/// Downloads one; returns the line for the log.
+/// Downloads an input and returns the line for the log.
 async fn fetch_one(job: &Job, input: Input) -> Result<String, Problem> {
     let Input { task_id, artifact, path, sha256 } = &input;
     let what = format!("input {artifact} of task {task_id}");

@@ -1,6 +1,6 @@
 //! The work of one run: inputs, commands, artifacts, log, in this order.
 //!
-//! It can be stopped at any point. Commands then get their grace; what is on its way to or from the queue ends at once.
+//! It can be stopped at any point. Commands get their grace; transfers end at once.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::work_directory::WorkDirectory;
 use super::{Settings, inputs, outputs};
 use tenure_client::{Client, ExceptionReason, Task, live_log};
 
-/// What is needed to work on a run, apart from the claim.
+/// Everything needed to work on a run, apart from the claim.
 pub(super) struct Job {
     pub task_id: TaskId,
     pub run_id: RunId,
@@ -24,24 +24,24 @@ pub(super) struct Job {
     /// Signs with the task's credentials, which are renewed with the claim.
     pub client: Client,
     pub directory: Arc<WorkDirectory>,
-    /// Sends the log while the commands run, if it is to be sent.
+    /// Sends the log while the commands run; none if disabled.
     pub live_log: Option<live_log::Sender>,
     pub settings: Arc<Settings>,
     pub guards: Guards,
     pub stop: CancellationToken,
-    /// How long its commands get then, if the lease leaves less than usual.
+    /// Grace of the commands after a stop, if the lease leaves less than usual.
     pub stop_grace: OnceLock<Duration>,
 }
 
 impl Job {
-    /// Does it all; none if it was stopped before the end.
+    /// Performs the run. None if it was stopped before its end.
     pub(super) async fn perform(&self) -> Option<Ending> {
         let verdict = self.carry_out().await?;
         self.directory.note(&last_line(&verdict));
-        // Before the log is uploaded: then the name of the live log becomes that of the whole.
+        // Before the upload, which links the live log's name to the whole log.
         self.unless_stopped(self.send_end_of_log()).await?;
         let logged = self.unless_stopped(outputs::upload_log(self)).await?;
-        // The log itself could not be uploaded, so this is not in it.
+        // The log could not be uploaded, so this is not in it.
         if let Err(problem) = &logged {
             tracing::error!(problem.why, "the task's log was not uploaded");
         }
@@ -60,7 +60,7 @@ impl Job {
         }
     }
 
-    /// Sends what is still new of the log, and nothing after that.
+    /// Sends the rest of the log and stops sending.
     pub(super) async fn send_end_of_log(&self) {
         if let Some(live_log) = &self.live_log {
             live_log.finish(self.settings.last_piece_within).await;
@@ -93,7 +93,7 @@ impl Job {
         Some(executed.and(uploaded.map_err(Problem::after_success)))
     }
 
-    /// Nothing that goes to or comes from the queue may hold up a stop.
+    /// Cancels a transfer when the run is stopped.
     async fn unless_stopped<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
@@ -115,7 +115,7 @@ fn last_line(verdict: &Verdict) -> String {
     }
 }
 
-/// For the worker's own log.
+/// Logs a problem in the worker's own log.
 fn log_problem(Problem { outcome, why, .. }: &Problem) {
     match outcome {
         Outcome::Exception(ExceptionReason::InternalError) => tracing::error!(why, "the worker is at fault"),

@@ -1,19 +1,19 @@
-//! A worker that runs commands: a handler of the client library's consumer, which claims as many tasks as there is room for, renews
-//! them, and reports each outcome once.
+//! A worker that runs commands: a handler for the client library's consumer. The consumer claims
+//! tasks up to the capacity, renews the claims, and reports each outcome once.
 //!
-//! Before the commands come a task's inputs, after them its artifacts and its log. All of that is the work of a claim
-//! that is being renewed meanwhile.
+//! A task's inputs are fetched before its commands; its artifacts and log are uploaded after them.
+//! The claim is renewed meanwhile.
 //!
-//! Work comes by claimWork or as messages ([`Plane`]); everything after the claim is the same.
+//! Work arrives by claimWork or as messages ([`Plane`]); everything after the claim is the same.
 //!
-//! Nothing short of a shutdown ends it once it has worked: when the queue cannot be reached, or the disk is full, or
-//! every task fails, it waits and asks again. A worker whose first request is refused ends with the error. On shutdown
-//! it claims no more, stops what runs and gives it back as `worker-shutdown`. The directory of a task goes with its
-//! report, unless directories are kept.
+//! After its first success only a shutdown ends a worker. If the queue is unreachable, the disk is
+//! full or every task fails, it waits and retries. A worker whose first request is refused returns
+//! the error. On shutdown it claims no more, stops running tasks and reports them as
+//! `worker-shutdown`. A task's directory is removed after its report, unless directories are kept.
 //!
-//! A worker that is killed outright reports nothing: its claims end with its session, or with their leases. What its tasks had running ends
-//! with it (each command has a [`guard`]), or at the latest when the next worker starts in the same directory. Tasks
-//! should put their results in place in one step all the same.
+//! A killed worker reports nothing: its claims end with its session or with their leases. Its
+//! tasks' processes end with it (each command has a [`guard`]), at the latest when the next worker
+//! starts in the same directory. Tasks should still write their results in one atomic step.
 
 mod disk;
 mod execute;
@@ -59,80 +59,79 @@ use tenure_client::consumer::{Consumer, OnPanic};
 use tenure_client::debug::Debug;
 use tenure_client::{Client, Error, RetryPolicy, WorkerName};
 
-/// How long the processes of a task may take to end after they were asked to.
+/// Time for a task's processes to end after they were asked to.
 pub const STOP_GRACE: Duration = Duration::from_secs(5);
-/// How much of a task's log is kept: 64 MiB.
+/// Default maximum size of a task's log: 64 MiB.
 pub const LOG_BYTES_MAX: u64 = 64 << 20;
-/// How much space there must be before a task is claimed: 1 GiB.
+/// Default minimum of free space to claim a task: 1 GiB.
 pub const DISK_FREE_MIN: u64 = 1 << 30;
-/// The largest artifact that is uploaded: 5 GiB, which is what stores of the S3 kind take in one piece.
+/// Default maximum size of an artifact: 5 GiB, the limit of S3-compatible stores for one PUT.
 pub const ARTIFACT_BYTES_MAX: u64 = 5 << 30;
-/// How often a request for an input, an artifact or the log is repeated: for most of a minute, in which a server can be
-/// started anew.
+/// Default retries of a request for an input, an artifact or the log. They take most of a minute,
+/// long enough to restart a server.
 pub const TRANSFER_RETRIES: u32 = 9;
-/// How long a worker that shuts down waits for answers to claims, for uploads of logs, and for deletions.
+/// How long a worker that shuts down waits for answers to claims, uploads of logs, and deletions.
 const LAST_WORDS: Duration = Duration::from_secs(10);
-/// How many inputs, or artifacts, of a task are on their way at the same time.
+/// Maximum concurrent transfers of a task's inputs or artifacts.
 const TRANSFERS_AT_ONCE: usize = 4;
-/// Messages that were received more often than this are logged, by default.
+/// Default number of receipts above which a message is logged.
 pub const DEQUEUE_ALARM: u32 = 10;
 
-/// How work comes from the queue.
+/// How work is received from the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Plane {
-    /// By claimWork, which waits for tasks to appear and claims them.
+    /// By claimWork, which waits for tasks and claims them.
     Claim,
     /// As messages behind signed URLs, which are polled, claimed one by one, and deleted.
     Poll,
 }
 
-/// The settings of a [`Worker`].
+/// Settings of a [`Worker`].
 #[derive(Clone)]
 pub struct Settings {
     /// Signs with the worker's own credentials.
     pub client: Client,
-    /// Where the work comes from.
+    /// Queue to claim from.
     pub queue: TaskQueueId,
-    /// The name under which it claims.
+    /// Name under which the worker claims.
     pub name: WorkerName,
-    /// How it comes.
     pub plane: Plane,
-    /// Time to live of the worker's session, 15 s to an hour; none to work without. By messages there is none.
+    /// Time to live of the session, 15 s to an hour; none to work without. Ignored with messages.
     pub session: Option<Duration>,
-    /// A message that was received more often than this is logged; [`DEQUEUE_ALARM`] by default.
+    /// A message received more often is logged; [`DEQUEUE_ALARM`] by default.
     pub dequeue_alarm: u32,
-    /// How many tasks run at the same time.
+    /// Maximum concurrent tasks.
     pub capacity: NonZeroUsize,
-    /// Holds a directory `<taskId>-<runId>` for each task.
+    /// Contains a directory `<taskId>-<runId>` per task.
     pub work_dir: PathBuf,
-    /// Whether directories and logs stay when their tasks are reported.
+    /// Keep directories and logs after the report.
     pub keep: bool,
-    /// While there is less space than this many bytes where the directories are, nothing is claimed; normally
+    /// Minimum free bytes in the file system of `work_dir` to claim a task; normally
     /// [`DISK_FREE_MIN`].
     pub disk_free_min: u64,
-    /// Whom commands run as, if not as this process's user.
+    /// User of the commands; by default this process's user.
     pub task_user: Option<TaskUser>,
-    /// The program `tenure-worker`, which guards each command: this program, or where it is installed.
+    /// Path of the program `tenure-worker`, which guards each command.
     pub program: PathBuf,
-    /// How long stopped tasks get before they are killed, normally [`STOP_GRACE`].
+    /// Time for stopped tasks to end before they are killed, normally [`STOP_GRACE`].
     pub stop_grace: Duration,
-    /// Whether logs are sent while their tasks run, if the queue takes them.
+    /// Send logs while tasks run, if the queue accepts them.
     pub live_log: bool,
-    /// How long the last piece of a live log may hold up a report, normally
+    /// Limit for the last piece of a live log, which delays the report. Normally
     /// [`LAST_PIECE_WITHIN`](tenure_client::live_log::LAST_PIECE_WITHIN).
     pub last_piece_within: Duration,
-    /// How much a task may leave.
+    /// Limits for the output of a task.
     pub limits: Limits,
-    /// When requests for inputs, artifacts and logs are repeated, normally [`TRANSFER_RETRIES`] times.
+    /// Retries of requests for inputs, artifacts and logs, normally [`TRANSFER_RETRIES`].
     pub transfers: RetryPolicy,
 }
 
-/// How much of what a task leaves is kept and uploaded.
+/// Limits for the output of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Of a longer log the middle is left out, normally [`LOG_BYTES_MAX`].
+    /// Maximum size of a log; a longer one loses its middle. Normally [`LOG_BYTES_MAX`].
     pub log_bytes: u64,
-    /// A larger file fails its task, normally [`ARTIFACT_BYTES_MAX`].
+    /// Maximum size of an artifact; a larger file fails its task. Normally [`ARTIFACT_BYTES_MAX`].
     pub artifact_bytes: u64,
 }
 
@@ -149,27 +148,27 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// A worker with these settings; nothing runs yet.
+    /// Creates a worker without starting it.
     pub fn new(settings: Settings) -> Self {
         Self { settings: Arc::new(settings), debug: None }
     }
 
-    /// Answers `GET /debug` there with what the worker is doing.
+    /// Serves the worker's status at `GET /debug`.
     #[must_use]
     pub fn with_debug(self, debug: Debug) -> Self {
         Self { debug: Some(debug), ..self }
     }
 
-    /// Works until `shutdown` is cancelled and everything that was claimed has been reported. Processes and directories
-    /// of workers that were killed are cleared away first.
+    /// Works until `shutdown` is cancelled and all claims have been reported. First removes
+    /// processes and directories of killed workers.
     ///
     /// # Errors
-    /// The queue refused this worker (401, 403) before it had ever worked. Or another process has its name, and took its session over
-    /// ([`Error::SessionEnded`]).
+    /// The queue refused this worker (401, 403) before it had ever worked. Or another process took
+    /// over the session of its name ([`Error::SessionEnded`]).
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), Error> {
         let Self { settings, debug } = self;
         let consumer = consumer(&settings, &shutdown);
-        // It ends with this function.
+        // Ends with this function.
         let _serving = debug.map(|debug| serve_debug(debug, &consumer, &settings));
         let Settings { name, work_dir, keep, .. } = &*settings;
         let (work_dir, keep) = (work_dir.clone(), *keep);
@@ -184,7 +183,7 @@ impl Worker {
     }
 }
 
-/// What does all but the work itself.
+/// Builds the consumer, which handles everything except the work itself.
 fn consumer(settings: &Arc<Settings>, shutdown: &CancellationToken) -> Consumer {
     let Settings { client, queue, name, capacity, stop_grace, .. } = &**settings;
     let health = Health::default();
@@ -203,9 +202,9 @@ fn consumer(settings: &Arc<Settings>, shutdown: &CancellationToken) -> Consumer 
     builder
         .name(name.group.as_str(), name.id.as_str())
         .capacity(capacity.get())
-        // Commands that are asked to stop then have ended, or were killed, when another worker may begin.
+        // Stopped commands have then ended or been killed before another worker may start.
         .grace(*stop_grace)
-        // A fault of the worker's own: the task is for another one.
+        // A panic is the worker's fault, so another worker should retry the task.
         .on_panic(OnPanic::Retry)
         .handler(Tasks::new(settings, &health, shutdown))
         .build()

@@ -1,6 +1,6 @@
-//! `tenure-worker`: claims tasks from one queue and runs their commands, until SIGTERM or SIGINT.
+//! `tenure-worker`: claims tasks from one queue and runs their commands until SIGTERM or SIGINT.
 //!
-//! This file reads the settings and the signals; the work is in [`tenure_client::worker`].
+//! This file reads settings and handles signals; [`tenure_worker`] does the work.
 
 mod secret;
 
@@ -25,20 +25,20 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
-/// A wrong setting.
+/// Exit code for a wrong setting.
 const USAGE: u8 = 2;
-/// Stopped by a second signal, before the tasks were reported.
+/// Exit code after a second signal, before the tasks were reported.
 const CUT_SHORT: i32 = 1;
-/// The queue does not take the worker.
+/// Exit code if the queue refuses the worker.
 const REFUSED: u8 = 1;
-/// Another process has the worker's name. A supervisor must not start it again.
+/// Exit code if another process has taken the worker's name. A supervisor must not restart it.
 const NAME_TAKEN: u8 = 3;
-/// Of a log there must be room for a beginning and an end.
+/// Minimum for a log with a beginning and an end.
 const LOG_MAX_LEAST: u64 = 1024;
 const SESSION_SECONDS: RangeInclusive<u64> = 15..=3600;
 const UNITS: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("", 1)];
 
-/// A worker that takes tasks from a queue and runs their commands.
+/// Claims tasks from a queue and runs their commands.
 #[derive(Parser)]
 #[command(name = "tenure-worker", version)]
 struct Cli {
@@ -50,17 +50,18 @@ struct Cli {
 enum Subcommands {
     /// Claim tasks and run them until stopped.
     ///
-    /// Each task runs in <work-dir>/<taskId>-<runId>, with its live.log; directories go when their tasks are reported,
-    /// unless --keep is given. SIGTERM or SIGINT reports running tasks as worker-shutdown; a second one stops at once.
-    /// A worker that the queue refuses before it has ever worked ends with exit code 1, one whose name another process has taken with 3.
+    /// Each task runs in <work-dir>/<taskId>-<runId>, with its live.log. Directories are removed
+    /// after the report, unless --keep is given. SIGTERM or SIGINT reports running tasks as
+    /// worker-shutdown; a second one stops at once. The exit code is 1 if the queue refuses the
+    /// worker before it has ever worked, and 3 if another process has taken its name.
     Run(Box<Run>),
     /// Runs one command for the worker at the other end of standard input.
     #[command(hide = true)]
     Guard,
-    /// Becomes a command.
+    /// Executes a command in place of this process.
     #[command(hide = true)]
     Become {
-        /// The process that must be the parent.
+        /// The required parent process.
         guard: i32,
         #[arg(last = true, required = true)]
         argv: Vec<OsString>,
@@ -69,75 +70,79 @@ enum Subcommands {
 
 #[derive(Args)]
 struct Run {
-    /// The URL of the server.
+    /// URL of the server.
     #[arg(long, env = "TASKCLUSTER_ROOT_URL")]
     root_url: String,
-    /// The client that the worker signs as.
+    /// Client id that signs requests.
     #[arg(long, env = "TASKCLUSTER_CLIENT_ID", allow_hyphen_values = true)]
     client_id: String,
-    /// Its secret. Better one of the next two: the environment and the arguments of a process can be seen. The worker
-    /// starts itself anew without them before it does anything else.
+    /// Access token of the client. Prefer one of the next two options: the environment and the
+    /// arguments of a process are visible to others. The worker first restarts itself without them.
     #[arg(long, env = secret::VARIABLE, hide_env_values = true)]
     access_token: Option<String>,
-    /// A file with the secret, which the commands' user should not be able to read.
+    /// File with the access token. The commands' user should not be able to read it.
     #[arg(long, env = "TENURE_ACCESS_TOKEN_FILE", conflicts_with = "access_token_fd")]
     access_token_file: Option<PathBuf>,
-    /// The number of an open file or pipe with the secret; it is read to its end and closed.
+    /// Number of an open file or pipe with the access token. It is read to its end and closed.
     #[arg(long)]
     access_token_fd: Option<i32>,
-    /// The certificate that belongs to temporary credentials.
+    /// Certificate of temporary credentials.
     #[arg(long, env = "TASKCLUSTER_CERTIFICATE", hide_env_values = true)]
     certificate: Option<String>,
-    /// The queue to take tasks from, <provisionerId>/<workerType>.
+    /// Queue to claim tasks from, <provisionerId>/<workerType>.
     #[arg(long, env = "TENURE_TASK_QUEUE", allow_hyphen_values = true)]
     task_queue: TaskQueueId,
-    /// The group that this worker belongs to.
+    /// Group of this worker.
     #[arg(long, env = "TENURE_WORKER_GROUP", allow_hyphen_values = true)]
     worker_group: WorkerGroup,
-    /// The worker's name, unique within its group.
+    /// Name of this worker, unique within its group.
     #[arg(long, env = "TENURE_WORKER_ID", allow_hyphen_values = true)]
     worker_id: WorkerId,
-    /// How many tasks run at the same time, 1 or more.
+    /// Maximum concurrent tasks, 1 or more.
     #[arg(long, env = "TENURE_CAPACITY", default_value = "1")]
     capacity: NonZeroUsize,
-    /// Where the directories of tasks are made.
+    /// Parent directory of the tasks' directories.
     #[arg(long, env = "TENURE_WORK_DIR")]
     work_dir: PathBuf,
     /// Keep the directories of tasks, with their logs, after the report.
     #[arg(long, env = "TENURE_KEEP")]
     keep: bool,
-    /// How much is kept of a task's log, in bytes or with a unit such as 64MiB (1KiB or more): of a longer one the middle is left out while
-    /// it is written.
+    /// Maximum size of a task's log, in bytes or with a unit such as 64MiB (1KiB or more). A longer
+    /// log loses its middle while it is written.
     #[arg(long, env = "TENURE_LOG_MAX", default_value = "64MiB", value_parser = log_max)]
     log_max: u64,
-    /// Send no log while its task runs: it can be read when the task has ended.
+    /// Do not send logs while tasks run. They can be read after the task has ended.
     #[arg(long, env = "TENURE_NO_LIVE_LOG")]
     no_live_log: bool,
-    /// Claim nothing while there is less space than this where the directories of tasks are, in bytes or with a unit such as 1GiB; 0 is
-    /// always enough.
+    /// Claim nothing while the file system of the tasks' directories has less free space than this,
+    /// in bytes or with a unit such as 1GiB; 0 disables the check.
     #[arg(long, env = "TENURE_DISK_FREE_MIN", default_value = "1GiB", value_parser = size)]
     disk_free_min: u64,
     /// Run commands as this user. Needs root.
     #[arg(long, env = "TENURE_TASK_USER")]
     task_user: Option<String>,
-    /// How tasks are taken from the queue.
+    /// How to receive tasks from the queue.
     #[arg(long, env = "TENURE_PLANE", value_enum, default_value = "claim")]
     plane: PlaneName,
-    /// How long the worker's session lives without a renewal, 15s to 1h: if the worker dies, its tasks go to others after this time.
+    /// Time to live of the worker's session without renewal, 15s to 1h. If the worker dies, its
+    /// tasks go to others after this time.
     ///
-    /// A worker that starts takes over the session of its name; the one that had it ends. A server without sessions is worked at without.
+    /// A starting worker takes over the session of its name, and the previous worker ends. If the
+    /// server has no sessions, the worker does without.
     #[arg(long, env = "TENURE_SESSION_TTL", default_value = "120s", value_parser = session_ttl)]
     session_ttl: Duration,
-    /// Work without a session, to survive longer cuts of the network: tasks of a worker that dies go to others when their leases end.
-    /// With --plane poll there is no session.
+    /// Work without a session, to survive longer network outages. Tasks of a dead worker go to
+    /// others when their leases end. With --plane poll there is no session.
     #[arg(long, env = "TENURE_NO_SESSION")]
     no_session: bool,
-    /// Answer GET /debug on this port of 127.0.0.1 with what the worker is doing, as JSON; 0 is any port that is free [default: none]
+    /// Serve the worker's status as JSON at GET /debug on this port of 127.0.0.1; 0 selects a free
+    /// port [default: none]
     #[arg(long, env = "TENURE_DEBUG_PORT")]
     debug_port: Option<u16>,
     /// With --plane poll: log messages that were received more often than this, 1 or more.
     ///
-    /// Each time it was neither claimed nor deleted. If too low, the death of a worker is enough for the warning.
+    /// Such a message was neither claimed nor deleted each time. With a value that is too low, the
+    /// death of a worker causes the warning.
     #[arg(long, env = "TENURE_DEQUEUE_ALARM", default_value_t = DEQUEUE_ALARM, value_parser = clap::value_parser!(u32).range(1..))]
     dequeue_alarm: u32,
 }
@@ -146,7 +151,7 @@ struct Run {
 enum PlaneName {
     /// By claimWork, which waits for tasks to appear.
     Claim,
-    /// As messages behind signed URLs, which are polled about once a second.
+    /// As messages behind signed URLs, polled about once a second.
     Poll,
 }
 
@@ -181,7 +186,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Keeps other processes of this user out of this one's memory, and makes it the parent of what its guards leave.
+/// Closes this process's memory to other processes of its user, and makes it the parent of orphans
+/// of its guards.
 fn protect() {
     #[cfg(target_os = "linux")]
     {
@@ -197,7 +203,7 @@ fn protect() {
     }
 }
 
-/// Works until a signal comes.
+/// Works until a signal arrives.
 #[tokio::main]
 async fn start(settings: Settings, debug_port: Option<u16>) -> ExitCode {
     let (terminate, interrupt) = match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
@@ -234,12 +240,12 @@ async fn start(settings: Settings, debug_port: Option<u16>) -> ExitCode {
                 ExitCode::from(REFUSED)
             }
         },
-        // The guards end what runs when this process is gone.
+        // The guards end the commands when this process is gone.
         () = obey((terminate, interrupt), &shutdown) => std::process::exit(CUT_SHORT),
     }
 }
 
-/// The first signal asks for a shutdown; returns on the second.
+/// Requests a shutdown on the first signal; returns on the second.
 async fn obey((mut terminate, mut interrupt): (Signal, Signal), shutdown: &CancellationToken) {
     for _ in 0..2 {
         tokio::select! {
@@ -258,7 +264,7 @@ fn settings(run: Run) -> Result<Settings, String> {
     let credentials = Credentials {
         client_id: run.client_id,
         access_token,
-        // An empty variable is how scripts say "none".
+        // Scripts pass an empty variable for none.
         certificate: run.certificate.filter(|text| !text.is_empty()),
     };
     let task_user = run.task_user.as_deref().map(TaskUser::find).transpose();
@@ -288,7 +294,7 @@ fn settings(run: Run) -> Result<Settings, String> {
     })
 }
 
-/// Reads a number of bytes: `1048576`, `512KiB`, `100MiB` or `10GiB`.
+/// Parses a number of bytes: `1048576`, `512KiB`, `100MiB` or `10GiB`.
 fn size(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -304,7 +310,7 @@ fn log_max(text: &str) -> Result<u64, String> {
     if bytes < LOG_MAX_LEAST { Err(format!("write {LOG_MAX_LEAST} bytes or more, such as 64MiB")) } else { Ok(bytes) }
 }
 
-/// Reads the time to live of a session: `120s`, `2m` or `1h`.
+/// Parses the time to live of a session: `120s`, `2m` or `1h`.
 fn session_ttl(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -324,7 +330,7 @@ mod tests {
     use tenure_worker::{DISK_FREE_MIN, LOG_BYTES_MAX};
 
     #[test]
-    fn sizes_have_units_and_what_is_no_size_is_refused() {
+    fn sizes_have_units_and_others_are_refused() {
         for (text, bytes) in [("0", 0), ("1000", 1000), ("512KiB", 512 << 10), ("3MiB", 3 << 20), ("1GiB", 1 << 30)] {
             assert_eq!(size(text), Ok(bytes), "{text}");
         }
@@ -345,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_those_of_the_library() {
+    fn defaults_equal_library_defaults() {
         let command = Cli::command();
         let run = command.find_subcommand("run").unwrap();
         for (name, bytes) in [("log_max", LOG_BYTES_MAX), ("disk_free_min", DISK_FREE_MIN)] {

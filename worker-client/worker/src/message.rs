@@ -1,9 +1,9 @@
-//! One message from the poll to its deletion.
+//! Handles one message from the poll to its deletion.
 //!
-//! A message is deleted when its run was claimed, or when the claim was refused for good: then it is not needed any
-//! more. It is left where it is, and comes back by itself, when the claim may succeed later or for another worker, or
-//! when the outcome is unknown. Deletions go on beside the work; one that fails in the end does no harm,
-//! because the message comes back and its claim is refused.
+//! A message is deleted once its run was claimed, or the claim was finally refused. It is left, and
+//! reappears, if the claim may succeed later or for another worker, or if the outcome is unknown.
+//! Deletions run concurrently. A failed deletion does no harm: the message reappears and its claim
+//! is refused.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -20,36 +20,38 @@ use super::{LAST_WORDS, Settings, last_call};
 use tenure_client::error::chain;
 use tenure_client::{Claim, Error, Message, MessageQueue, retry};
 
-/// How often the deletion of a message is tried.
+/// Maximum attempts to delete a message.
 const DELETE_TRIES: u32 = 8;
-/// How many deletions may be under way; beyond that messages are left to come back.
+/// Maximum concurrent deletions; further messages are left to reappear.
 const DELETIONS_MAX: usize = 256;
 
-/// What the messages of one worker share.
+/// State shared by the messages of a worker.
 pub(super) struct Inbox {
     settings: Arc<Settings>,
     shutdown: CancellationToken,
-    /// The runs that this worker is at: claiming one again would be granted, and it would run twice.
+    /// Runs in progress on this worker. A repeated claim would be granted, and the run would
+    /// execute twice.
     in_hand: Mutex<HashSet<(TaskId, RunId)>>,
-    /// Polls in a row since the last claim that was granted of which a claim was not.
+    /// Consecutive polls with a claim that was not granted, since the last granted claim.
     failures: AtomicU32,
-    /// The queue has taken this worker for one that may claim.
+    /// True once the queue has accepted a claim of this worker.
     has_claimed: AtomicBool,
     deletions: TaskTracker,
     deletions_room: Arc<Semaphore>,
 }
 
-/// A message of ours, until it is deleted or comes back to be had by anyone.
+/// A received message, until it is deleted or visible to others again.
 pub(super) struct Received {
     message: Message,
-    /// Where it is to be deleted.
+    /// Queue of the message.
     queue: MessageQueue,
     inbox: Arc<Inbox>,
-    /// Whether a claim of the same poll has counted as a failure: a group that was cancelled just then is one, not many.
+    /// True if a claim of the same poll has counted as a failure. A cancelled task group counts
+    /// once.
     counted: Arc<AtomicBool>,
 }
 
-/// Keeps a run in hand.
+/// Marks a run as in progress.
 pub(super) struct Hold {
     run: (TaskId, RunId),
     inbox: Arc<Inbox>,
@@ -68,7 +70,7 @@ impl Inbox {
         }
     }
 
-    /// How long to wait before the next poll because of claims that were not granted.
+    /// Returns the pause before the next poll, after claims that were not granted.
     pub(super) fn pause(&self) -> Duration {
         match self.failures.load(Ordering::Relaxed) {
             0 => Duration::ZERO,
@@ -76,7 +78,7 @@ impl Inbox {
         }
     }
 
-    /// Waits for deletions that are under way.
+    /// Awaits deletions in progress.
     pub(super) async fn close(&self) {
         self.deletions.close();
         if tokio::time::timeout(LAST_WORDS, self.deletions.wait()).await.is_err() {
@@ -86,7 +88,7 @@ impl Inbox {
 }
 
 impl Hold {
-    /// None if the worker is at this run already.
+    /// Returns none if the run is in progress already.
     fn take(run: (TaskId, RunId), inbox: &Arc<Inbox>) -> Option<Self> {
         let mut in_hand = inbox.in_hand.lock().unwrap_or_else(PoisonError::into_inner);
         in_hand.insert(run).then(|| Self { run, inbox: Arc::clone(inbox) })
@@ -100,12 +102,12 @@ impl Drop for Hold {
 }
 
 impl Received {
-    /// What comes by one poll shares `counted`.
+    /// Messages of one poll share `counted`.
     pub(super) fn new(message: Message, queue: MessageQueue, inbox: &Arc<Inbox>, counted: &Arc<AtomicBool>) -> Self {
         Self { message, queue, inbox: Arc::clone(inbox), counted: Arc::clone(counted) }
     }
 
-    /// Claims the run that the message names, and deletes the message if it is done with.
+    /// Claims the run that the message names, and deletes the message if it is no longer needed.
     ///
     /// # Errors
     /// The worker may not claim at all, as its first claim shows.
@@ -137,7 +139,7 @@ impl Received {
             Err(error) if settles(&error) => {
                 tracing::info!(task.id = %task_id, run.id = run_id.number(), error = chain(&error), "the run is not claimable");
                 self.inbox.has_claimed.store(true, Ordering::Relaxed);
-                // Perhaps this worker gets none, as one that is quarantined: others have to get the next ones.
+                // This worker may be quarantined: others must get the next messages.
                 self.count_failure();
                 self.delete();
                 Ok(None)
@@ -154,17 +156,17 @@ impl Received {
         }
     }
 
-    /// The claim was not granted.
+    /// Counts a claim that was not granted.
     fn count_failure(&self) {
         if !self.counted.swap(true, Ordering::Relaxed) {
             self.inbox.failures.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Asks for the claim; none if the worker shuts down without knowing the answer.
+    /// Requests the claim. None if the worker shuts down without an answer.
     ///
-    /// A claim that is on its way at a shutdown may be granted, so its answer is waited for; the claim is then
-    /// reported as worker-shutdown. A message that is not being claimed yet is left to other workers.
+    /// A claim in progress at a shutdown may be granted, so its answer is awaited; the claim is
+    /// then reported as worker-shutdown. Messages not yet claimed are left to other workers.
     async fn ask(&self, (task_id, run_id): (TaskId, RunId)) -> Option<Result<Claim, Error>> {
         let Inbox { settings, shutdown, .. } = &*self.inbox;
         if shutdown.is_cancelled() {
@@ -182,7 +184,7 @@ impl Received {
         }
     }
 
-    /// Deletes the message beside the work.
+    /// Deletes the message in the background.
     fn delete(self) {
         let Ok(room) = Arc::clone(&self.inbox.deletions_room).try_acquire_owned() else {
             tracing::warn!(message.id = self.message.id(), "too many deletions are under way; the message is left");
@@ -209,15 +211,15 @@ impl Received {
             let pause = settings.client.retry_policy().pause_of(tried, &error, retry::jitter());
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
-                // One more try, and that is the last.
+                // One last attempt follows.
                 () = shutdown.cancelled() => {}
             }
         }
     }
 }
 
-/// Whether an error is the queue's last word on a claim, so that the message is of no more use. A proxy may answer so for a queue that is
-/// away.
+/// True if the queue's refusal of a claim is final, so the message is no longer needed. An unclear
+/// answer is not final: a proxy may have sent it.
 fn settles(error: &Error) -> bool {
     !error.is_unclear()
         && error.status().is_some_and(|status| matches!(status, 400..=499) && !matches!(status, 401 | 403 | 408 | 429))

@@ -1,7 +1,8 @@
-//! Polls the queues of messages, the highest priority first.
+//! Polls the message queues, highest priority first.
 //!
-//! A search ends at the first queue that has something, so that the next one starts with the highest priority again.
-//! The URLs are renewed before they end, and at once when a poll is refused with 403.
+//! A search ends at the first queue with messages, so the next search starts with the highest
+//! priority again. The URLs are renewed before they expire, and at once when a poll is refused with
+//! 403.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -18,29 +19,29 @@ use tenure_client::consumer::source::{Found, Source};
 use tenure_client::error::chain;
 use tenure_client::{Error, Message, MessageQueue, PollUrls};
 
-/// The pause after a round over all queues that found none.
+/// Pause after a round over all queues without messages.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// How long URLs that are still good are used after they could not be renewed, before that is tried again.
+/// Interval until a failed renewal of still valid URLs is retried.
 const RENEW_AGAIN: Duration = Duration::from_secs(30);
-/// How many messages that raised an alarm are remembered; beyond that, the memory is cleared.
+/// Capacity of the set of messages that raised an alarm; it is cleared when full.
 const ALARMED_MAX: usize = 1000;
 
-/// Polls the queues.
+/// Polls the message queues.
 pub(super) struct Poller {
     settings: Arc<Settings>,
     inbox: Arc<Inbox>,
     urls: Option<InUse>,
-    /// The queue gave URLs at least once.
+    /// True once the queue has returned URLs.
     has_worked: bool,
-    /// Messages that came too often and that the log has already.
+    /// Messages received too often and already logged.
     alarmed: HashSet<String>,
 }
 
-/// The URLs that are used now.
+/// The current URLs.
 struct InUse {
     urls: Arc<PollUrls>,
     renew_at: Instant,
-    /// Some poll was answered, so that a 403 means that they have ended since.
+    /// True once a poll was answered. A later 403 means that the URLs have expired.
     proven: bool,
 }
 
@@ -50,17 +51,17 @@ impl Source for Poller {
         Ok(received.into_iter().map(|received| Found::to_claim(received.claim())).collect())
     }
 
-    /// What has worked once is only in trouble.
+    /// After a first success a refusal counts as temporary.
     fn is_refused(&self, error: &Error) -> bool {
         !self.has_worked && refuses(error)
     }
 
-    /// A round over all queues has found none.
+    /// Pauses after a round without messages.
     fn rest_until(&self, _begun: Instant) -> Instant {
         Instant::now() + POLL_INTERVAL
     }
 
-    /// Ends the deletions that are under way.
+    /// Awaits deletions in progress.
     async fn close(&mut self) {
         self.inbox.close().await;
     }
@@ -72,9 +73,10 @@ impl Poller {
         Self { settings: Arc::clone(settings), inbox, urls: None, has_worked: false, alarmed: HashSet::new() }
     }
 
-    /// Gets at most `room` messages, all from one queue: from the highest that has any.
+    /// Receives up to `room` messages, all from the highest queue that has any.
     async fn search(&mut self, room: usize) -> Result<Vec<Received>, Error> {
-        // Without the pause, claims that are never granted would hide or delete one message after the other.
+        // Without the pause, claims that are never granted would hide or delete message after
+        // message.
         tokio::time::sleep(self.inbox.pause()).await;
         loop {
             let urls = self.urls().await?;
@@ -90,7 +92,7 @@ impl Poller {
         }
     }
 
-    /// One poll of each queue until one has messages.
+    /// Polls each queue once until one has messages.
     async fn round(&mut self, urls: &PollUrls, room: usize) -> Result<Vec<Received>, Error> {
         let mut failed = None;
         for queue in &urls.queues {
@@ -103,7 +105,7 @@ impl Poller {
                         return Ok(self.receive(queue, messages, room));
                     }
                 }
-                // Nothing would be different in the other queues.
+                // The other queues would fail the same way.
                 Err(error) if error.status() == Some(403) || matches!(error, Error::Network(_)) => return Err(error),
                 Err(error) => {
                     tracing::warn!(error = chain(&error), "a queue of messages could not be polled");
@@ -116,13 +118,14 @@ impl Poller {
 
     fn receive(&mut self, queue: &MessageQueue, messages: Vec<Message>, room: usize) -> Vec<Received> {
         messages.iter().for_each(|message| self.alarm(message));
-        // What a server sends beyond what was asked for comes back when its visibility timeout is over.
+        // Surplus messages reappear when their visibility timeout passes.
         let counted = Arc::new(AtomicBool::new(false));
         let received = |message| Received::new(message, queue.clone(), &self.inbox, &counted);
         messages.into_iter().take(room).map(received).collect()
     }
 
-    /// Logs once a message that comes again and again: something keeps workers from claiming or deleting it.
+    /// Logs a message once if it is received repeatedly: something keeps workers from claiming or
+    /// deleting it.
     fn alarm(&mut self, message: &Message) {
         if message.dequeue_count() <= self.settings.dequeue_alarm || self.alarmed.contains(message.id()) {
             return;
@@ -142,7 +145,7 @@ impl Poller {
         );
     }
 
-    /// URLs to poll with: those in use, or new ones if they end soon.
+    /// Returns the current URLs, or new ones if they expire soon.
     async fn urls(&mut self) -> Result<Arc<PollUrls>, Error> {
         if let Some(InUse { urls, renew_at, .. }) = &self.urls
             && Instant::now() < *renew_at

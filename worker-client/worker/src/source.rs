@@ -1,5 +1,5 @@
-//! Where a worker's work comes from: claims from claimWork, or messages that it turns into claims itself; and when there is to be none,
-//! because this machine does not fare well.
+//! The source of a worker's work: claims from claimWork, or messages that it turns into claims.
+//! Pauses while this machine is unhealthy.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use super::health::Health;
 use tenure_client::consumer::source::{Found, Source};
 use tenure_client::{Error, RunResult, SessionId, Worked};
 
-/// A worker that has not been refused by then logs that it has started.
+/// A worker not refused within this time logs its start.
 const STARTED_AFTER: Duration = Duration::from_secs(1);
 
-/// Where the work of a worker comes from: the calls of its plane.
+/// The source of a worker's work: the calls of its plane.
 pub(super) struct Work<Calls> {
     settings: Arc<Settings>,
     health: Health,
     shutdown: CancellationToken,
     calls: Calls,
-    /// When to log that the worker has started, if that was not done.
+    /// When to log the start; none once logged.
     say_started_at: Option<Instant>,
 }
 
@@ -39,7 +39,8 @@ impl<Calls: Source> Work<Calls> {
 }
 
 impl<Calls: Source> Source for Work<Calls> {
-    /// A refusal comes at once, so that a worker logs that it has started when none has come for a while.
+    /// Logs the worker's start once the first search has not been refused for a while; a refusal
+    /// would come at once.
     async fn find(&mut self, room: usize) -> Result<Vec<Found>, Error> {
         let mut search = pin!(self.calls.find(room));
         if let Some(at) = self.say_started_at {
@@ -86,7 +87,8 @@ impl<Calls: Source> Source for Work<Calls> {
         self.calls.rest_until(begun)
     }
 
-    /// Also of a worker that was refused: another claim may have been granted meanwhile, and is not waited for without end.
+    /// Called for a refused worker too: another claim may have been granted, and is not awaited
+    /// forever.
     fn stop(&mut self) {
         self.shutdown.cancel();
     }
@@ -100,7 +102,7 @@ fn say_started(Settings { queue, name, capacity, plane, .. }: &Settings) {
     tracing::info!(queue.id = %queue, worker.group = %name.group, worker.id = %name.id, capacity, ?plane, "worker started");
 }
 
-/// Whether an error is about the credentials, and not about the request.
+/// True if the error is about the credentials, not about the request.
 pub(super) fn refuses(error: &Error) -> bool {
     matches!(error, Error::Refused { status: 401 | 403, .. })
 }

@@ -1,4 +1,4 @@
-//! What a worker is doing, for `GET /debug`. Names and states are those of the consumer's status.
+//! Status of a worker for `GET /debug`. Names and states are those of the consumer's status.
 
 use serde::Serialize;
 use tenure_api::dates::Timestamp;
@@ -7,7 +7,7 @@ use tenure_client::consumer::{self, JobState};
 
 use super::Plane;
 
-/// What a worker is doing.
+/// Status of a worker.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Status {
@@ -19,7 +19,7 @@ pub(super) struct Status {
     shutting_down: bool,
     plane: &'static str,
     capacity: usize,
-    /// Those under way, by when they began.
+    /// Current tasks, by start.
     tasks: Vec<TaskStatus>,
 }
 
@@ -28,13 +28,13 @@ pub(super) struct Status {
 struct TaskStatus {
     task_id: TaskId,
     run_id: RunId,
-    /// When its claim came, by the server's clock.
+    /// When it was claimed, by the server's clock.
     started: Timestamp,
     state: JobState,
 }
 
 impl Status {
-    /// What a worker on this plane, which was started then, shows of its consumer.
+    /// Derives the status from the consumer's.
     pub(super) fn of(consumer: consumer::Status, plane: Plane, started: Timestamp) -> Self {
         let task = |job: consumer::JobStatus| TaskStatus {
             task_id: job.task_id,

@@ -1,6 +1,7 @@
-//! The handler of a worker's tasks: does the work of a run in a directory of its own, and says how it went.
+//! The handler of a worker's tasks: runs each in its own directory and returns the outcome.
 //!
-//! The work is stopped at a shutdown, and when the run is lost; then nothing is reported, because the run is no longer ours to judge.
+//! The work is stopped at a shutdown, and when the run is lost. A lost run is not reported, because
+//! it is no longer this worker's to judge.
 
 use std::sync::{Arc, OnceLock};
 
@@ -19,7 +20,7 @@ use super::verdict::{Ending, Outcome};
 use super::work_directory::WorkDirectory;
 use super::{Settings, last_call};
 
-/// What the tasks of a worker share.
+/// State shared by the tasks of a worker.
 pub(super) struct Tasks {
     settings: Arc<Settings>,
     guards: Guards,
@@ -49,7 +50,7 @@ impl Tasks {
             task_id,
             run_id,
             task: job.task().clone(),
-            // This queue gives claims, so that a page that says it does not know a call is a proxy's.
+            // This queue grants claims, so an answer that a call is unknown comes from a proxy.
             client: job.client().with_retry_policy(self.settings.transfers.clone().unclear_too()),
             directory,
             settings: Arc::clone(&self.settings),
@@ -89,13 +90,13 @@ impl Handler<serde_json::Value> for Tasks {
             Outcome::Completed => consumer::Outcome::Completed(Some(result)),
             Outcome::Failed => consumer::Outcome::Failed(Some(result)),
             Outcome::Exception(reason) => consumer::Outcome::Exception(reason),
-            // The only reason after which the task is tried again.
+            // The only reason after which the task is retried.
             Outcome::NoSpace | Outcome::Stopped => consumer::Outcome::Exception(ExceptionReason::WorkerShutdown),
         }
     }
 }
 
-/// Does the work while the run is ours; none if it is lost.
+/// Works while the run is held. None if it is lost.
 async fn perform(job: &Job, of: &consumer::Job, stop: &Stop, shutdown: &CancellationToken) -> Option<Ending> {
     let working = job.perform();
     tokio::pin!(working);
@@ -117,7 +118,8 @@ async fn perform(job: &Job, of: &consumer::Job, stop: &Stop, shutdown: &Cancella
     };
     job.directory.note(&format!("the claim is lost ({how}); stopping"));
     if matches!(how, HowLost::Unanswered | HowLost::SessionUnanswered) {
-        // Nothing of it may run when another worker may begin, which is the usual grace from now. Of a short lease less is left.
+        // All processes must have ended before another worker may start, which is after the usual
+        // grace. A short lease leaves less time.
         let left = of.lease().ends().saturating_duration_since(Instant::now()).min(job.settings.stop_grace);
         job.stop_grace.get_or_init(|| left - left / 4);
     }
@@ -127,7 +129,8 @@ async fn perform(job: &Job, of: &consumer::Job, stop: &Stop, shutdown: &Cancella
         HowLost::Ended(EndedRun { state: RunState::Exception, .. }) | HowLost::SessionEnded => {
             keep_log(job, of, shutdown).await;
         }
-        // The session may have survived: then the run is ours until its lease ends, and another worker can begin sooner.
+        // The session may have survived. Then the run is held until its lease ends, and a report
+        // lets another worker start sooner.
         HowLost::SessionUnanswered => return Some(Outcome::Stopped.into()),
         _ => {}
     }
@@ -140,7 +143,7 @@ async fn lost(stop: &Stop) -> &HowLost {
     stop.how_lost().unwrap_or(&HowLost::Unanswered)
 }
 
-/// The worker shuts down, or was commanded to stop the task, and so the run is given back.
+/// Gives the run back after a shutdown or a command to stop.
 async fn stopped(job: &Job, stop: &Stop) -> Ending {
     job.directory.note(match stop.reason() {
         Some(StopReason::Command) => "the task was stopped by a command",
@@ -150,8 +153,8 @@ async fn stopped(job: &Job, stop: &Stop) -> Ending {
     Outcome::Stopped.into()
 }
 
-/// A run that has ended as an exception still takes artifacts for a while: what its commands printed until they were stopped is
-/// uploaded, if that can be done while its credentials are good.
+/// Uploads the commands' output up to the stop. A run that has ended as an exception accepts
+/// artifacts for a while, as long as its credentials are valid.
 async fn keep_log(job: &Job, of: &consumer::Job, shutdown: &CancellationToken) {
     let why = tokio::select! {
         uploaded = upload_log(job) => match uploaded {

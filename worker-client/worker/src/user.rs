@@ -1,4 +1,4 @@
-//! The user that commands run as, if that is not the worker's own.
+//! The user of the commands, if it is not the worker's own.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ impl TaskUser {
     /// Looks a user up by name. Only root may run commands as another user.
     ///
     /// # Errors
-    /// There is no such user, it is root, or this process is not: the text has what to do.
+    /// The user does not exist or is root, or this process is not root. The text says what to do.
     ///
     /// ```
     /// assert!(tenure_worker::TaskUser::find("no-such-user").is_err());
@@ -37,7 +37,7 @@ impl TaskUser {
         Ok(Self { name: user.name, home: user.dir, ids })
     }
 
-    /// Checks that this user can get to the directories of tasks.
+    /// Checks that this user can reach the directories of tasks.
     ///
     /// # Errors
     /// The user may not enter a directory, which the text names.

@@ -1,6 +1,7 @@
-//! What there is to report of a run, and which fault is whose.
+//! Verdict on a run, and who is to blame for a failure.
 //!
-//! The first thing that goes wrong decides: a task whose command failed stays failed, whatever becomes of its artifacts.
+//! The first failure decides: a task whose command failed stays failed, even if its artifacts
+//! cannot be uploaded.
 
 use std::io::ErrorKind;
 
@@ -10,16 +11,17 @@ use super::health::no_space;
 use tenure_client::error::chain;
 use tenure_client::{Error, ExceptionReason};
 
-/// How much of a failure's text is reported, in characters: a task may name a program as long as its payload.
+/// Maximum length of a reported failure, in characters: a task may name a program as long as its
+/// payload.
 const FAILURE_MAX: usize = 1000;
 
-/// What there is to report.
+/// The outcome to report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     Completed,
     Failed,
     Exception(ExceptionReason),
-    /// There was no room to begin; another worker may have some.
+    /// No space to start; another worker may have some.
     NoSpace,
     /// The worker was stopped.
     Stopped,
@@ -29,7 +31,7 @@ pub(super) enum Outcome {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Ending {
     pub outcome: Outcome,
-    /// What the task returns, if it is completed or has failed.
+    /// Result of a completed or failed task.
     pub result: Value,
 }
 
@@ -38,11 +40,11 @@ pub(super) struct Ending {
 pub(super) struct Problem {
     pub outcome: Outcome,
     pub why: String,
-    /// Of the last command, if it has ended with one.
+    /// Exit code of the last command, if it exited.
     pub exit_code: Option<i32>,
 }
 
-/// How a part of the work went.
+/// Verdict on a part of the work.
 pub(super) type Verdict = Result<(), Problem>;
 
 impl From<Outcome> for Ending {
@@ -52,7 +54,7 @@ impl From<Outcome> for Ending {
 }
 
 impl Ending {
-    /// How a task ended that was neither stopped nor lost.
+    /// Converts the verdict on a task that was neither stopped nor lost.
     pub(super) fn of(verdict: &Verdict) -> Self {
         match verdict {
             Ok(()) => Self { outcome: Outcome::Completed, result: json!({"exitCode": 0}) },
@@ -69,17 +71,17 @@ impl Ending {
 }
 
 impl Problem {
-    /// The task's own doing.
+    /// A failure of the task.
     pub(super) fn failed(why: impl Into<String>) -> Self {
         Self { outcome: Outcome::Failed, why: why.into(), exit_code: None }
     }
 
-    /// The same, when the last command has ended with this exit code.
+    /// Sets the exit code of the last command.
     pub(super) fn with_exit_code(self, exit_code: Option<i32>) -> Self {
         Self { exit_code, ..self }
     }
 
-    /// The same, when all commands have succeeded.
+    /// Marks that all commands have succeeded.
     pub(super) fn after_success(self) -> Self {
         self.with_exit_code(Some(0))
     }
@@ -88,12 +90,12 @@ impl Problem {
         Self { outcome: Outcome::Exception(reason), why: why.into(), exit_code: None }
     }
 
-    /// There was no room to begin.
+    /// No space to start.
     pub(super) fn no_space(why: impl Into<String>) -> Self {
         Self { outcome: Outcome::NoSpace, why: why.into(), exit_code: None }
     }
 
-    /// An input that could not be fetched.
+    /// An input could not be fetched.
     pub(super) fn of_input(what: &str, error: &Error) -> Self {
         if let Error::File { source, .. } = error
             && no_space(source)
@@ -103,8 +105,8 @@ impl Problem {
         Self::exception(input_reason(error), format!("{what}: {}", chain(error)))
     }
 
-    /// An artifact that could not be uploaded. One that the store finds too large is the task's own doing, like one that
-    /// the worker finds too large.
+    /// An artifact could not be uploaded. Exceeding the store's limit is the task's fault, like
+    /// exceeding the worker's.
     pub(super) fn of_upload(what: &str, error: &Error) -> Self {
         if let Error::Store { status: 413 } = error {
             return Self::failed(format!("{what}: it is larger than the store takes"));
@@ -113,15 +115,15 @@ impl Problem {
     }
 }
 
-/// What does not exist, or may not be read by this task, is the definition's fault; what could not be fetched is not.
+/// A missing or unreadable artifact is the fault of the definition; a failed transfer is not.
 fn input_reason(error: &Error) -> ExceptionReason {
     match error {
         error if error.is_unclear() => ExceptionReason::ResourceUnavailable,
-        // 400 is a circle of links; 424 an artifact of the type error.
+        // 400 is a cycle of links; 424 an artifact of the type error.
         Error::Refused { status: 400 | 403 | 404 | 410 | 424, .. } | Error::Store { status: 404 | 410 } => {
             ExceptionReason::MalformedPayload
         }
-        // No file can have a path that is so long.
+        // No file can have a path this long.
         Error::File { source, .. } if source.kind() == ErrorKind::InvalidFilename => ExceptionReason::MalformedPayload,
         Error::Store { .. } => ExceptionReason::ResourceUnavailable,
         error if error.is_transient() => ExceptionReason::ResourceUnavailable,
@@ -129,7 +131,7 @@ fn input_reason(error: &Error) -> ExceptionReason {
     }
 }
 
-/// An artifact that does not go with one that is there already is the definition's fault.
+/// A conflict with an existing artifact is the fault of the definition.
 fn upload_reason(error: &Error) -> ExceptionReason {
     match error {
         error if error.is_unclear() => ExceptionReason::ResourceUnavailable,
@@ -153,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_says_how_the_commands_ended_and_an_exception_has_none() {
+    fn result_has_exit_of_commands_and_exception_has_none() {
         let failed = |why: &str, code| Err(Problem::failed(why).with_exit_code(code));
         let long = "x".repeat(100_000);
         for (verdict, outcome, result) in [
@@ -173,14 +175,14 @@ mod tests {
     }
 
     #[test]
-    fn what_the_store_finds_too_large_fails_the_task() {
+    fn artifact_too_large_for_store_fails_task() {
         assert_eq!(Problem::of_upload("a", &Error::Store { status: 413 }).outcome, Outcome::Failed);
         let other = Problem::of_upload("a", &Error::Store { status: 500 }).outcome;
         assert_eq!(other, Outcome::Exception(ResourceUnavailable));
     }
 
     #[test]
-    fn an_input_for_which_there_is_no_room_is_for_another_worker() {
+    fn input_without_disk_space_is_for_another_worker() {
         for (kind, outcome) in [
             (std::io::ErrorKind::StorageFull, Outcome::NoSpace),
             (std::io::ErrorKind::QuotaExceeded, Outcome::NoSpace),
@@ -191,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_attributes_the_failure() {
+    fn reason_attributes_failure() {
         for (error, of_input, of_upload) in [
             (refused(400), MalformedPayload, InternalError),
             (refused(401), InternalError, InternalError),
