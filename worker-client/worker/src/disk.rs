@@ -1,7 +1,9 @@
-//! What the commands of a task left in its directory: finding it, and opening it so that what is read is really there.
+//! Finds and opens the files that a task's commands left in its directory, without following the
+//! task out of it.
 //!
-//! A file is found first and looked at afterwards, through the handle: whatever the task still changes then can no longer
-//! lead the worker out of its directory. It is opened last: opening a device or a pipe may have effects.
+//! A file is first found without opening it, then checked through the handle, so that later changes
+//! by the task cannot lead the worker out of the directory. It is opened last, because opening a
+//! device or pipe may have effects.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -17,25 +19,25 @@ use tenure_client::UnusableBecause;
 /// Finds a file without opening it.
 #[cfg(target_os = "linux")]
 const FIND: i32 = nix::libc::O_PATH;
-/// Elsewhere no `/proc` says where it is, so that none becomes an artifact.
+/// Without `/proc` the location of a file is unknown, so none becomes an artifact.
 #[cfg(not(target_os = "linux"))]
 const FIND: i32 = O_NONBLOCK | O_NOCTTY;
-/// How many files of one directory become artifacts.
+/// Maximum number of artifacts from one directory.
 const FILES_MAX: usize = 10_000;
 
-/// Why something cannot become an artifact.
+/// Why a file cannot become an artifact.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Unusable {
     pub because: UnusableBecause,
     pub message: String,
 }
 
-/// What there is in a directory.
+/// Contents of a directory.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Listing {
-    /// Files, and symlinks that do not name directories, by their paths below it; sorted.
+    /// Files, and symlinks that do not lead to directories; sorted relative paths.
     pub files: Vec<PathBuf>,
-    /// What no artifact can be made of: pipes, sockets, devices, and directories by another name.
+    /// Entries that cannot be artifacts: pipes, sockets, devices, and symlinks to directories.
     pub left_out: Vec<PathBuf>,
 }
 
@@ -43,7 +45,7 @@ fn unusable(because: UnusableBecause, path: &Path, problem: &str) -> Unusable {
     Unusable { because, message: format!("{} {problem}", path.display()) }
 }
 
-/// Opens a file below `dir`, which must be a canonical path, if it has at most so many bytes.
+/// Opens a file of up to `most` bytes below `dir`, which must be a canonical path.
 pub(super) fn open_file(dir: &Path, path: &Path, most: u64) -> Result<File, Unusable> {
     let (file, metadata) = open(dir, path)?;
     if !metadata.is_file() {
@@ -56,7 +58,7 @@ pub(super) fn open_file(dir: &Path, path: &Path, most: u64) -> Result<File, Unus
     Ok(file)
 }
 
-/// Lists what is below a directory in `dir`, leaving out the worker's own log.
+/// Lists the contents of a directory in `dir`, without the worker's own log.
 pub(super) fn list(dir: &Path, path: &Path) -> Result<Listing, Unusable> {
     let (_file, metadata) = open(dir, path)?;
     if !metadata.is_dir() {
@@ -99,7 +101,7 @@ fn open(dir: &Path, path: &Path) -> Result<(File, std::fs::Metadata), Unusable> 
     if !std::fs::read_link(&place).map_err(|error| of_error(path, &error))?.starts_with(dir) {
         return Err(unusable(UnusableBecause::Invalid, path, "leads out of the task's directory"));
     }
-    // Otherwise a pipe would be waited for, and a terminal could become ours.
+    // Otherwise a pipe would block, and a terminal could become the controlling one.
     let file = open(&place, O_NONBLOCK | O_NOCTTY).map_err(|error| of_error(path, &error))?;
     let metadata = file.metadata().map_err(|error| of_error(path, &error))?;
     Ok((file, metadata))
@@ -108,7 +110,7 @@ fn open(dir: &Path, path: &Path) -> Result<(File, std::fs::Metadata), Unusable> 
 fn of_error(path: &Path, error: &io::Error) -> Unusable {
     let because = match (error.kind(), error.raw_os_error()) {
         (io::ErrorKind::NotFound | io::ErrorKind::NotADirectory, _) => UnusableBecause::Missing,
-        // A circle of symlinks, or a socket.
+        // A cycle of symlinks, or a socket.
         (_, Some(ELOOP | ENXIO)) => UnusableBecause::Invalid,
         _ => UnusableBecause::NotReadable,
     };
@@ -129,7 +131,7 @@ mod tests {
         dir: PathBuf,
     }
 
-    /// A task's directory, with a file beside it that is none of its business.
+    /// A task's directory beside a file that the task must not reach.
     fn task() -> Task {
         let outer = TempDir::new().unwrap();
         let dir = outer.path().canonicalize().unwrap().join("task");
@@ -180,7 +182,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn what_is_not_in_the_directory_is_not_even_opened() {
+    fn file_outside_directory_is_not_opened() {
         let Task { dir, _outer } = task();
         let pipe = dir.join("../pipe");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -196,19 +198,19 @@ mod tests {
             }
         });
         let thread = heard.recv().unwrap();
-        // It sleeps until the pipe is opened by a reader.
+        // It sleeps until a reader opens the pipe.
         let sleeps = || std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap().contains(") S ");
         while !sleeps() {
             std::thread::yield_now();
         }
         assert_eq!(refused(&dir, "way"), UnusableBecause::Invalid);
-        assert!(heard.recv_timeout(std::time::Duration::from_millis(100)).is_err(), "it was opened");
+        assert!(heard.recv_timeout(std::time::Duration::from_millis(100)).is_err(), "the pipe was opened");
         let _reader = OpenOptions::new().read(true).open(pipe).unwrap();
         writer.join().unwrap();
     }
 
     #[test]
-    fn what_may_not_be_read_is_distinguished_from_what_is_not_there() {
+    fn unreadable_file_differs_from_missing_file() {
         for (kind, because) in [
             (io::ErrorKind::PermissionDenied, UnusableBecause::NotReadable),
             (io::ErrorKind::NotFound, UnusableBecause::Missing),
@@ -219,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_listed_without_the_log_and_without_what_is_no_file() {
+    fn listing_omits_log_and_special_files() {
         let Task { dir, _outer } = task();
         symlink("../../secret", dir.join("sub/out")).unwrap();
         symlink("deep", dir.join("sub/again")).unwrap();

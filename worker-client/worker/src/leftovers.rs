@@ -1,12 +1,14 @@
-//! What an earlier worker left behind, and what this one would.
+//! Cleans up after killed workers.
 //!
-//! Each run has a record in the work directory: which worker is at it, and which processes it has. A worker that is
-//! killed leaves its records; the next one that works in the same directory ends those processes and removes what was
-//! theirs before its first claim. Processes are distinguished by number, start time and start of the machine, so that none
-//! that merely got the number later is touched. Records of workers that run are left alone: a directory may be shared.
+//! Each run has a record in the work directory, with its worker and its processes. A killed worker
+//! leaves its records. The next worker in the same directory ends those processes and removes the
+//! directories before its first claim. A process is identified by number, start time and boot id,
+//! so a reused number is never mistaken for it. Records of running workers are left alone: a
+//! directory may be shared.
 //!
-//! That a worker runs is seen by a lock that it holds, and not by its number, which has no meaning in another pid
-//! namespace: workers in several containers of a machine may share a directory too.
+//! A running worker is recognized by a lock, not by its process number, which means nothing in
+//! another pid namespace. Workers in several containers of a machine may therefore share a
+//! directory.
 
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File, TryLockError};
@@ -22,43 +24,43 @@ use super::guard::cgroup;
 use super::guard::tree::Identity;
 use super::removal;
 
-/// Holds the records, below the work directory.
+/// Directory of the records, below the work directory.
 const RECORDS: &str = ".tenure-worker";
-/// The extension of the file beside a record that its worker has locked.
+/// Extension of the file beside a record that its worker has locked.
 const LOCK: &str = "lock";
-/// That of a record which is being written.
+/// Extension of a record that is being written.
 const UNFINISHED: &str = "unfinished";
-/// How long what was killed may take to be gone.
+/// Timeout for killed processes to end.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(10);
 
-/// What there is of a run on this machine.
+/// Record of a run on this machine.
 pub(super) struct Record {
     path: PathBuf,
     entry: Mutex<Entry>,
-    /// The lock; the system frees it when this process ends, however it does.
+    /// The lock; the system releases it however this process ends.
     _held: Option<File>,
 }
 
 #[derive(Serialize, Deserialize)]
 struct Entry {
-    /// None where the system does not say which process is which.
+    /// None where the system does not identify processes.
     worker: Option<Identity>,
     /// The run's directory.
     dir: OsString,
     /// Guards and commands.
     processes: Vec<Identity>,
     cgroup: Option<OsString>,
-    /// Whether the worker holds the lock beside this record: not where the file system has none.
+    /// True if the worker holds the lock beside this record; false on a file system without locks.
     #[serde(default)]
     locked: bool,
-    /// Where the numbers of the processes mean something. Records of earlier releases do not say it.
+    /// Namespace of the process numbers. Missing in records of earlier releases.
     #[serde(default)]
     pid_namespace: Option<String>,
 }
 
 impl Record {
-    /// Writes down that this worker is at a run with this name, in this directory.
+    /// Records that this worker holds a run with this name and directory.
     pub(super) fn create(work_dir: &Path, name: &str, dir: &Path) -> io::Result<Self> {
         let records = work_dir.join(RECORDS);
         DirBuilder::new().recursive(true).mode(0o700).create(&records)?;
@@ -84,12 +86,12 @@ impl Record {
         Ok(record)
     }
 
-    /// Whether there is one of a run with this name, of this worker or another one.
+    /// True if a run with this name has a record, of this worker or another.
     pub(super) fn exists(work_dir: &Path, name: &str) -> bool {
         work_dir.join(RECORDS).join(name).exists()
     }
 
-    /// Writes down a process of the run.
+    /// Adds a process of the run.
     pub(super) fn add(&self, pid: i32) -> io::Result<()> {
         let mut entry = self.lock();
         entry.processes.retain(Identity::runs);
@@ -97,12 +99,12 @@ impl Record {
         self.write(&entry)
     }
 
-    /// The cgroup of the run's processes.
+    /// Returns the cgroup of the run's processes.
     pub(super) fn cgroup(&self) -> Option<OsString> {
         self.lock().cgroup.clone()
     }
 
-    /// Ends whatever may still run.
+    /// Ends all remaining processes.
     pub(super) fn end(&self) {
         if !self.lock().end() {
             tracing::error!(record = %self.path.display(), "processes of a task cannot be ended");
@@ -112,11 +114,11 @@ impl Record {
     /// Removes the record.
     pub(super) fn remove(&self) -> io::Result<()> {
         std::fs::remove_file(&self.path)?;
-        // Second: a record whose lock is not held is that of a worker that was killed.
+        // Second: a record whose lock is free counts as a killed worker's.
         std::fs::remove_file(self.path.with_extension(LOCK))
     }
 
-    /// In one step, so that no half of a record is ever read, and none stays for which there was no space.
+    /// Writes atomically, so that no partial record is ever read, and none stays after a full disk.
     fn write(&self, entry: &Entry) -> io::Result<()> {
         let unfinished = self.path.with_extension(UNFINISHED);
         let written = std::fs::write(&unfinished, serde_json::to_vec(entry)?);
@@ -131,25 +133,25 @@ impl Record {
 }
 
 impl Entry {
-    /// Whether its worker runs. The lock is taken if it is free.
+    /// True if the record's worker runs. Takes the lock if it is free.
     fn worker_runs(&self, lock: Option<&File>) -> bool {
-        // Where processes are not seen, what such a worker left is not known either.
+        // If processes cannot be identified, leftovers cannot be either.
         let Some(worker) = &self.worker else { return true };
         if self.locked {
-            // Without the file the worker has just removed the record.
+            // If the file is missing, the worker has just removed the record.
             return lock.is_none_or(|lock| lock.try_lock().is_err());
         }
         worker.runs()
     }
 
-    /// Its processes, if their numbers mean them here. Those of another pid namespace are ended by their guards, or with
-    /// its first process.
+    /// Returns the processes if their numbers are valid here. Processes in another pid namespace
+    /// are ended by their guards, or with its first process.
     fn processes_here(&self) -> &[Identity] {
         let is_here = self.pid_namespace.is_none() || self.pid_namespace == pid_namespace();
         if is_here { &self.processes } else { &[] }
     }
 
-    /// Kills what runs of it; answers whether all is gone.
+    /// Kills the remaining processes. Returns true if all are gone.
     fn end(&self) -> bool {
         let deadline = Instant::now() + GONE_WITHIN;
         let mut gone = true;
@@ -167,7 +169,7 @@ impl Entry {
     }
 }
 
-/// Locks this file; none where the file system has no locks.
+/// Locks this file. None if the file system has no locks.
 fn hold(path: &Path) -> io::Result<Option<File>> {
     let file = File::create(path)?;
     match file.try_lock() {
@@ -182,13 +184,13 @@ fn hold(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// The pid namespace of this process; none where the system has none.
+/// Returns the pid namespace of this process. None if the system has none.
 fn pid_namespace() -> Option<String> {
     let link = std::fs::read_link("/proc/self/ns/pid").ok()?;
     link.to_str().map(str::to_owned)
 }
 
-/// Ends and removes what workers left that are gone; directories stay if they are to be kept.
+/// Ends and removes the leftovers of killed workers. Directories stay if they are to be kept.
 pub(super) fn clear(work_dir: &Path, keep: bool) -> io::Result<()> {
     let entries = match std::fs::read_dir(work_dir.join(RECORDS)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -197,17 +199,17 @@ pub(super) fn clear(work_dir: &Path, keep: bool) -> io::Result<()> {
     for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
         let record = path.with_extension("");
         if record != path && record.exists() {
-            // It goes with its record.
+            // Removed with its record.
             continue;
         }
-        // A file that is no record is none of ours, or was being written when its worker was killed.
+        // Not a record of ours, or one being written when its worker was killed.
         let Some(entry) = std::fs::read(&path).ok().and_then(|text| serde_json::from_slice::<Entry>(&text).ok()) else {
             continue;
         };
         let lock_path = path.with_extension(LOCK);
-        // Kept until the record is gone, so that no other worker is at it too.
+        // Held until the record is gone, to exclude other workers.
         let lock = File::options().write(true).open(&lock_path).ok();
-        // Under the lock the record is there only if its worker has not closed the run itself.
+        // Checked under the lock: the worker may have closed the run itself.
         if entry.worker_runs(lock.as_ref()) || !path.exists() {
             continue;
         }
@@ -221,7 +223,7 @@ pub(super) fn clear(work_dir: &Path, keep: bool) -> io::Result<()> {
         if !keep && let Err(error) = removal::remove(dir) {
             tracing::warn!(directory = %dir.display(), %error, "a directory of a worker that was killed stays");
         }
-        // Another worker may have been quicker.
+        // Another worker may have been faster.
         let _gone = std::fs::remove_file(&path);
         let _gone = std::fs::remove_file(path.with_extension(UNFINISHED));
         let _gone = std::fs::remove_file(&lock_path);
@@ -237,7 +239,7 @@ mod tests {
 
     const RUN: &str = "9HrBC1jMQ3KlZw4CssPUeQ-0";
 
-    /// A directory with that of a run in it, and the run's record.
+    /// A work directory with the directory of a run, and the run's record.
     fn run() -> (TempDir, PathBuf, Record) {
         let work = TempDir::new().unwrap();
         let dir = work.path().join(RUN);
@@ -246,7 +248,7 @@ mod tests {
         (work, dir, record)
     }
 
-    /// Makes the record of a run that of a process which is not seen from here.
+    /// Turns a record into that of a process not visible from here.
     fn hide_worker(record: &Record) {
         let mut entry = record.lock();
         entry.worker = Some(Identity { pid: 1, start: u64::MAX, boot: "unseen".to_owned() });
@@ -258,14 +260,14 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_not_cleared_while_its_worker_runs_even_unseen() {
+    fn run_of_unseen_worker_is_not_cleared() {
         let (work, dir, record) = run();
         hide_worker(&record);
         clear(work.path(), false).unwrap();
-        assert!(dir.exists(), "its worker runs in another pid namespace");
+        assert!(dir.exists(), "cleared a run of another pid namespace");
         // Its worker is killed.
         drop(record);
-        // A process that another test has just forked has the lock too until it executes its program.
+        // A process just forked by another test holds the lock too until it executes its program.
         for _ in 0..1_000 {
             clear(work.path(), false).unwrap();
             if !dir.exists() {
@@ -278,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_goes_with_its_lock() {
+    fn record_is_removed_with_its_lock() {
         let (work, _dir, record) = run();
         record.end();
         record.remove().unwrap();
@@ -286,18 +288,18 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_cannot_be_written_leaves_nothing() {
+    fn unwritable_record_leaves_nothing() {
         let (work, dir, record) = run();
         record.end();
         record.remove().unwrap();
-        // In the place of the record, so that it cannot take its name.
+        // A directory at the record's path, so that the record cannot be renamed to it.
         std::fs::create_dir_all(record.path.join("in the way")).unwrap();
         assert!(Record::create(work.path(), RUN, &dir).is_err());
         assert_eq!(records(work.path()), 1);
     }
 
     #[test]
-    fn what_only_has_the_number_of_a_process_in_another_pid_namespace_is_not_ended() {
+    fn process_number_of_other_namespace_is_not_ended() {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = i32::try_from(child.id()).unwrap();
         for (namespace, ends) in [(Some("pid:[1]".to_owned()), false), (pid_namespace(), true)] {

@@ -1,8 +1,9 @@
-//! A task's log: what its commands and the worker write while it runs, and how it becomes an artifact.
+//! A task's log: the output of its commands and lines of the worker, and its upload as an artifact.
 //!
-//! It is capped while it is written: its beginning goes into a file, and when that is full the latest end is kept in
-//! memory. The file is read through the handle that it was made with, whatever the task has done to its name. A file that
-//! cannot be written, as on a full disk, counts as full from then on.
+//! The size is limited while it is written. The beginning goes into a file; once that is full, the
+//! latest end is kept in memory. The file is read through its original handle, whatever the task
+//! does to its name. A file that cannot be written, for example on a full disk, counts as full from
+//! then on.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -18,32 +19,32 @@ use tenure_client::artifacts::{blocking, gzip};
 use tenure_client::live_log::{self, Chunk, LOG_CONTENT_TYPE};
 use tenure_client::{Error, Upload};
 
-/// The log's name within the task's directory.
+/// Name of the log within the task's directory.
 pub(super) const LOG_FILE: &str = "live.log";
-/// Of a log that is too long so much of the end is kept: it shows how the task ended.
+/// Bytes kept of the end of a log that is too long; they show how the task ended.
 const END_BYTES: u64 = 64 * 1024;
 /// The log of one run.
 #[derive(Clone)]
 pub(super) struct Log(Arc<Mutex<Written>>);
 
-/// What was written so far.
+/// The bytes written so far.
 struct Written {
     file: File,
-    /// How much of the beginning is in the file.
+    /// Bytes of the beginning, in the file.
     beginning: u64,
-    /// What came after that, as far as it is kept.
+    /// Bytes after the beginning, as far as they are kept.
     end: VecDeque<u8>,
     left_out: u64,
     /// True if the last line has not ended.
     within_line: bool,
-    /// How much is kept of all.
+    /// Maximum bytes to keep.
     most: u64,
     /// Why the file takes no more, if a write has failed.
     failed: Option<String>,
 }
 
 impl Log {
-    /// Begins the log of the task with this directory. Of more than `most` bytes the middle will be left out.
+    /// Creates the log in the task's directory. Beyond `most` bytes it loses its middle.
     pub(super) fn create(dir: &Path, most: u64) -> io::Result<Self> {
         let file = OpenOptions::new().create_new(true).read(true).write(true).open(dir.join(LOG_FILE))?;
         let written =
@@ -51,39 +52,39 @@ impl Log {
         Ok(Self(Arc::new(Mutex::new(written))))
     }
 
-    /// Adds a line of the worker's.
+    /// Appends a line of the worker.
     pub(super) fn note(&self, line: &str) {
         if let Err(error) = self.try_note(line) {
             tracing::warn!(%error, "the task's log could not be written");
         }
     }
 
-    /// Adds a line of the worker's, unless there is no room for it.
+    /// Appends a line of the worker. Fails if it cannot be written.
     pub(super) fn try_note(&self, line: &str) -> io::Result<()> {
-        // In one piece, because commands write at the same time.
+        // In one write, because commands write concurrently.
         let mut log = self.lock();
         let begin = if log.within_line { "\n" } else { "" };
         log.write(format!("{begin}{WORKER_MARK}{line}\n").as_bytes())
     }
 
-    /// Adds what a command has printed. Fails once at most: afterwards only the end of the log is kept.
+    /// Appends output of a command. Fails at most once: afterwards only the end of the log is kept.
     pub(super) fn write(&self, bytes: &[u8]) -> io::Result<()> {
         self.lock().write(bytes)
     }
 
-    /// Completes the file with what is kept of the end, for those who read it later. Nothing is written afterwards.
+    /// Completes the file with the kept end, for later readers. No writes may follow.
     pub(super) fn finish(&self) -> io::Result<()> {
         self.lock().finish()
     }
 
-    /// How many bytes are missing because they could not be written, if some are.
+    /// Returns the number of bytes lost because they could not be written, if any.
     pub(super) fn missing(&self) -> Option<u64> {
         let log = self.lock();
         (log.failed.is_some() && log.left_out > 0).then_some(log.left_out)
     }
 
-    /// The log as it is now, compressed into an unnamed file in `folder`. If something was left out, a line in its place
-    /// says so.
+    /// Compresses the current log into an unnamed file in `folder`. A line stands in place of a
+    /// missing middle.
     pub(super) async fn pack(&self, folder: &Path, expires: Timestamp) -> Result<Upload, Error> {
         let (log, folder) = (self.clone(), folder.to_owned());
         let packed = blocking(move || log.snapshot()?.pack(&folder)).await;
@@ -91,8 +92,8 @@ impl Log {
         Ok(Upload::from_file(packed, LOG_CONTENT_TYPE, expires)?.compressed(content_length))
     }
 
-    /// The log as it is now. What is written afterwards does not wait for what becomes of it: a task that is stopped meanwhile
-    /// gets a line, by a thread that has other tasks too.
+    /// Takes a snapshot, so that later writes do not wait for its compression. A task stopped
+    /// meanwhile gets a line, written by a thread that serves other tasks too.
     fn snapshot(&self) -> io::Result<Snapshot> {
         let mut log = self.lock();
         let file = log.whole()?.try_clone()?;
@@ -100,23 +101,24 @@ impl Log {
     }
 
     fn lock(&self) -> MutexGuard<'_, Written> {
-        // What was written before a panic elsewhere is still the log.
+        // Writes before a panic elsewhere stay valid.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A log as it was at one time.
+/// A log at one time.
 struct Snapshot {
     file: File,
-    /// How much of the file belongs to it.
+    /// Bytes of the file that belong to the snapshot.
     beginning: u64,
-    /// In place of what was left out.
+    /// Replaces the missing middle.
     line: String,
     end: Vec<u8>,
 }
 
 impl Snapshot {
-    /// Compresses it into an unnamed file in `folder`; how long it is without that.
+    /// Compresses the snapshot into an unnamed file in `folder`. Also returns its uncompressed
+    /// length.
     fn pack(&self, folder: &Path) -> io::Result<(File, u64)> {
         let Self { file, beginning, line, end } = self;
         let packed = gzip::compress(folder, |to| {
@@ -139,7 +141,7 @@ impl live_log::Log for Log {
 }
 
 impl Written {
-    /// Of the whole log.
+    /// Length of the whole log.
     fn length(&self) -> u64 {
         self.beginning + self.left_out + bytes(self.end.len())
     }
@@ -150,7 +152,7 @@ impl Written {
         if from < self.beginning {
             gzip::copy(self.whole()?, from..self.beginning.min(from.saturating_add(bytes(most))), &mut piece)?;
         }
-        // What is left out stands between the beginning and the end.
+        // The missing middle lies between the beginning and the end.
         if from >= self.beginning || self.left_out == 0 {
             let skipped = from.saturating_sub(self.beginning + self.left_out);
             let room = most - piece.len();
@@ -163,7 +165,8 @@ impl Written {
         self.within_line = bytes_.last().map_or(self.within_line, |&last| last != b'\n');
         let room = if self.failed.is_none() { self.most - self.end_max() - self.beginning } else { 0 };
         let (first, rest) = bytes_.split_at(bytes_.len().min(usize::try_from(room).unwrap_or(usize::MAX)));
-        // At its place: the file is in the task's directory, and the task may have shortened it.
+        // At a fixed offset: the file is in the task's directory, and the task may have truncated
+        // it.
         if let Err(error) = self.file.write_all_at(first, self.beginning) {
             self.failed = Some(error.to_string());
             self.keep(bytes_);
@@ -174,7 +177,7 @@ impl Written {
         Ok(())
     }
 
-    /// Adds to the end, of which the latest part is kept.
+    /// Appends to the end, of which the latest part is kept.
     fn keep(&mut self, rest: &[u8]) {
         let complete = self.left_out == 0;
         self.end.extend(rest);
@@ -182,19 +185,19 @@ impl Written {
         self.end.drain(..over);
         self.left_out += bytes(over);
         if complete && self.left_out > 0 && self.failed.is_none() {
-            // For those who read it now. This line goes when the log is complete, and nothing is lost without it.
+            // For current readers. Overwritten when the log is completed, and not essential.
             let (most, kept) = (self.most, self.end_max());
             let line = format!("\n{WORKER_MARK}of more than {most} bytes only the last {kept} will be kept, here\n");
             let _unannounced = self.file.write_all_at(line.as_bytes(), self.beginning);
         }
     }
 
-    /// How much of the end is kept of a log that is too long.
+    /// Bytes kept of the end of a log that is too long.
     fn end_max(&self) -> u64 {
         END_BYTES.min(self.most / 2)
     }
 
-    /// The line in place of what was left out.
+    /// Returns the line in place of the missing middle.
     fn line(&self) -> String {
         let (left_out, length, most) = (self.left_out, self.length(), self.most);
         if left_out == 0 {
@@ -214,7 +217,7 @@ impl Written {
         self.file.write_all_at(self.end.make_contiguous(), self.beginning + bytes(line.len()))
     }
 
-    /// The file, at least as long as its part of the log: what the task has cut off is zeros.
+    /// Returns the file, extended with zeros if the task has truncated it.
     fn whole(&self) -> io::Result<&File> {
         if self.file.metadata()?.len() < self.beginning {
             self.file.set_len(self.beginning)?;
@@ -229,7 +232,7 @@ fn bytes(length: usize) -> u64 {
 
 #[cfg(test)]
 impl Log {
-    /// From now on its file takes nothing more, as on a full disk.
+    /// Makes further writes to the file fail, as on a full disk.
     pub(super) fn fill_up(&self, dir: &Path) -> io::Result<()> {
         self.lock().file = File::open(dir.join(LOG_FILE))?;
         Ok(())
@@ -248,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_fits_is_whole_however_it_was_written() {
+    fn short_log_is_kept_whole() {
         for pieces in [1, 7, 499, 500, 1000] {
             let dir = TempDir::new().unwrap();
             let log = Log::create(dir.path(), MOST).unwrap();
@@ -260,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn note_begins_a_line_of_its_own() {
+    fn note_starts_a_new_line() {
         let dir = TempDir::new().unwrap();
         let log = Log::create(dir.path(), MOST).unwrap();
         for piece in [b"42".as_slice(), b"", b"x\n"] {
@@ -276,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn any_piece_of_a_log_can_be_read_while_it_is_written_unless_it_was_left_out() {
+    fn kept_parts_of_log_are_readable_while_written() {
         use live_log::Log as _;
         let dir = TempDir::new().unwrap();
         let log = Log::create(dir.path(), MOST).unwrap();
@@ -306,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_while_a_log_is_packed_does_not_wait_for_that_and_is_not_in_it() {
+    fn writes_during_packing_do_not_wait() {
         let dir = TempDir::new().unwrap();
         let log = Log::create(dir.path(), MOST).unwrap();
         log.write(&[b'x'; 3 * 1000]).unwrap();
@@ -318,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_whose_file_was_shortened_is_read_with_zeros_in_place_of_what_was_cut_off() {
+    fn truncated_log_file_reads_as_zeros() {
         use live_log::Log as _;
         let dir = TempDir::new().unwrap();
         let log = Log::create(dir.path(), MOST).unwrap();
@@ -337,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_log_that_cannot_be_written_the_latest_end_is_kept_and_it_fails_once() {
+    fn unwritable_log_keeps_end_and_fails_once() {
         use live_log::Log as _;
         let dir = TempDir::new().unwrap();
         let log = Log::create(dir.path(), MOST).unwrap();
@@ -358,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_never_grows_beyond_the_cap_while_it_is_written() {
+    fn log_file_never_exceeds_limit() {
         let dir = TempDir::new().unwrap();
         let log = Log::create(dir.path(), MOST).unwrap();
         for line in 0..10_000 {

@@ -1,7 +1,8 @@
-//! Artifacts: what the payload declares is uploaded when the commands have ended, however they did.
+//! Artifacts: the payload's outputs are uploaded after the commands have ended, even after a
+//! failure.
 //!
-//! What should be there and is not becomes an artifact of the type error, so that its readers know why, and the task
-//! fails. What cannot be uploaded ends the uploads.
+//! A missing output becomes an artifact of the type error, which tells readers the reason, and
+//! fails the task. A failed upload ends the uploads.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -18,16 +19,16 @@ use tenure_client::artifacts::blocking;
 use tenure_client::live_log::{self, BACKING_LOG, LIVE_LOG};
 use tenure_client::{Error, ExceptionReason, NewArtifact, UnusableBecause, Upload};
 
-/// Of a file whose name has no known extension.
+/// Used for a file name without a known extension.
 const UNKNOWN_CONTENT_TYPE: &str = "application/octet-stream";
-/// The longest text, in characters, that an artifact of the type error gets.
+/// Maximum length, in characters, of the message of an artifact of the type error.
 const MESSAGE_MAX: usize = 1000;
 
-/// An artifact to be.
+/// An artifact to upload.
 struct Item {
     output: Arc<Output>,
     name: String,
-    /// Where the file is, if there can be one.
+    /// Path of the file, if it can be an artifact.
     path: Result<PathBuf, Unusable>,
 }
 
@@ -37,7 +38,7 @@ impl Item {
     }
 }
 
-/// Uploads what a payload declares.
+/// Uploads the outputs of a payload.
 pub(super) async fn upload(job: &Job, outputs: &[Output]) -> Verdict {
     let mut items = Vec::new();
     for output in outputs {
@@ -56,7 +57,8 @@ pub(super) async fn upload(job: &Job, outputs: &[Output]) -> Verdict {
     log_all(job, std::pin::pin!(done)).await
 }
 
-/// Logs the outcome of each; the first problem is the verdict, and one that is not the task's own ends it.
+/// Logs each outcome. The first problem is the verdict; one that is not the task's own ends the
+/// uploads.
 async fn log_all(job: &Job, mut done: impl Stream<Item = Result<String, Problem>> + Unpin) -> Verdict {
     let mut verdict = Ok(());
     while let Some(outcome) = done.next().await {
@@ -75,7 +77,7 @@ async fn log_all(job: &Job, mut done: impl Stream<Item = Result<String, Problem>
     verdict
 }
 
-/// The files of a directory, each an artifact.
+/// Lists the files of a directory, each an artifact.
 async fn directory(job: &Job, output: &Arc<Output>) -> Vec<Item> {
     let (dir, path) = (job.directory.dir().to_owned(), output.path.clone());
     let listing = match on_disk(move || disk::list(&dir, &path)).await {
@@ -97,7 +99,7 @@ async fn directory(job: &Job, output: &Arc<Output>) -> Vec<Item> {
             None => job.directory.note(&format!("artifact {}: {}", output.name, nameless(&path).message)),
         }
     }
-    // Its name cannot be shown, so the directory's is used, which only one artifact can have.
+    // Its name is not valid, so the directory's name is used, which only one artifact can have.
     items.extend(first_nameless.map(|unusable| Item::of(output, output.name.clone(), Err(unusable))));
     items
 }
@@ -108,7 +110,7 @@ fn nameless(path: &Path) -> Unusable {
     Unusable { because: UnusableBecause::Invalid, message }
 }
 
-/// Uploads one; returns the line for the log.
+/// Uploads an artifact and returns the line for the log.
 async fn upload_one(job: &Job, item: Item) -> Result<String, Problem> {
     let Item { output, name, path } = &item;
     let (dir, most) = (job.directory.dir().to_owned(), job.settings.limits.artifact_bytes);
@@ -138,14 +140,14 @@ async fn upload_one(job: &Job, item: Item) -> Result<String, Problem> {
     }
 }
 
-/// Sends a file; the answer is its length.
+/// Sends a file and returns its length.
 async fn send(job: &Job, name: &str, upload: Result<Upload, Error>, gzip: bool) -> Result<u64, Error> {
     let upload = if gzip { upload?.gzip(&job.settings.work_dir).await? } else { upload? };
     job.client.upload(job.task_id, job.run_id, name, &upload).await?;
     Ok(upload.content_length())
 }
 
-/// Uploads the log as it is now, and gives it the name under which people look for it.
+/// Uploads the current log and links the log's usual name to it.
 pub(super) async fn upload_log(job: &Job) -> Verdict {
     let expires = job.task.expires;
     let uploaded = async {
@@ -156,7 +158,7 @@ pub(super) async fn upload_log(job: &Job) -> Verdict {
     uploaded.await.map_err(|error| Problem::of_upload("the log could not be uploaded", &error))
 }
 
-/// From the payload, or else from the file's name.
+/// From the payload, or by default from the file's name.
 fn content_type(item: &Item) -> String {
     let guess = || {
         let guessed = mime_guess::from_path(&item.name).first_raw();

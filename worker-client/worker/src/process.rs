@@ -1,6 +1,7 @@
-//! A command under its guard ([`super::guard`]), as the worker sees it.
+//! A command under its guard ([`super::guard`]), from the worker's side.
 //!
-//! What the command prints goes through a pipe into the log, so that the log can be capped while it is written.
+//! The command's output goes through a pipe into the log, so that its size can be limited while it
+//! is written.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -26,18 +27,18 @@ use super::leftovers::Record;
 use super::log::Log;
 use tenure_client::artifacts::blocking;
 
-/// How long a guard may take to end what it is to kill.
+/// Timeout for a guard to end killed processes.
 const KILLED_WITHIN: Duration = Duration::from_secs(10);
-/// How often orphans are looked for that were killed.
+/// Interval of checks for killed orphans.
 const LOOK: Duration = Duration::from_millis(20);
-/// What is read of a command's output at once: as much as a pipe holds.
+/// Bytes of output per read: the capacity of a pipe.
 const PIPE_BYTES: usize = 64 * 1024;
 
-/// The guards of a worker that run.
+/// The running guards of a worker.
 #[derive(Clone, Default)]
 pub(super) struct Guards(Arc<Mutex<BTreeSet<i32>>>);
 
-/// A command that runs under its guard. Dropping it ends the command and all that it started.
+/// A command that runs under its guard. Dropping it ends the command and all its processes.
 pub(super) struct Process {
     guard: Child,
     id: i32,
@@ -52,7 +53,7 @@ pub(super) struct Process {
 pub(super) enum NotStarted {
     /// The command itself cannot be started.
     Command(io::Error),
-    /// It did not come to that.
+    /// An earlier step failed.
     Worker(io::Error),
 }
 
@@ -63,7 +64,7 @@ impl From<io::Error> for NotStarted {
 }
 
 impl Process {
-    /// Starts a command; its guard is written down before the command runs.
+    /// Starts a command. Its guard is recorded before the command runs.
     pub(super) async fn start(
         program: &Path,
         spec: &Spec,
@@ -75,11 +76,12 @@ impl Process {
         ours.set_nonblocking(true)?;
         let (output, output_of_command) = output_pipe(spec.user)?;
         let mut command = Command::new(program);
-        // Nothing of the worker's environment, and nothing of the task's either: a guard may have more rights than it.
+        // Without the environment of the worker or of the task: a guard may have more rights than
+        // the task.
         command.arg(GUARD).env_clear().current_dir("/").stdin(OwnedFd::from(theirs));
         command.stdout(output_of_command.try_clone()?).stderr(output_of_command);
         let (guard, id) = guards.spawn(&mut command)?;
-        // It holds the other ends.
+        // `command` holds the other ends.
         drop(command);
         let output = tokio::spawn(copy(output, log.clone()));
         let (reports, wishes) = UnixStream::from_std(ours)?.into_split();
@@ -105,14 +107,14 @@ impl Process {
         }
     }
 
-    /// Waits until the command and all that it started has ended, which the guard's next report says. May be dropped and called again
-    /// until it has.
+    /// Waits until the command and all its processes have ended, which the guard's next report
+    /// says. May be dropped and called again before that.
     pub(super) async fn next(&mut self) -> io::Result<Option<GuardReport>> {
         let line = self.reports.next_line().await?;
         line.map(|line| serde_json::from_str(&line).map_err(io::Error::from)).transpose()
     }
 
-    /// How the command has ended, by that report. None is for a status that is not known.
+    /// Returns the command's exit status from that report. None if the status is unknown.
     pub(super) async fn ended(mut self, report: Option<GuardReport>) -> io::Result<Option<ExitStatus>> {
         self.close().await;
         match report {
@@ -123,11 +125,11 @@ impl Process {
         }
     }
 
-    /// Asks all that was started to end, and kills what is left of it after `grace`.
+    /// Asks all processes to end, and kills the rest after `grace`.
     pub(super) async fn stop(mut self, grace: Duration) {
-        // A guard that is gone has reported it, which is seen below.
+        // If this fails the guard is gone; the report below shows it.
         let _gone = self.wishes.write_all(&[END]).await;
-        // Its status has no meaning for the task any more.
+        // The status no longer matters.
         if timeout(grace, self.next()).await.is_err() {
             let _gone = self.wishes.write_all(&[KILL]).await;
             if timeout(KILLED_WITHIN, self.next()).await.is_err() {
@@ -137,7 +139,7 @@ impl Process {
         self.close().await;
     }
 
-    /// Collects the guard, ends what it may have left, and lets the rest of the output come.
+    /// Collects the guard, ends its leftovers, and reads the rest of the output.
     async fn close(&mut self) {
         if timeout(KILLED_WITHIN, self.guard.wait()).await.is_err() {
             let _gone = self.guard.kill().await;
@@ -157,7 +159,7 @@ impl Drop for Process {
 }
 
 impl Guards {
-    /// Starts a guard, so that none is taken for an orphan meanwhile.
+    /// Starts a guard under the lock, so that it is not taken for an orphan.
     fn spawn(&self, command: &mut Command) -> io::Result<(Child, i32)> {
         let mut running = self.lock();
         let guard = command.spawn()?;
@@ -167,7 +169,7 @@ impl Guards {
         Ok((guard, id))
     }
 
-    /// Ends what a guard that was killed itself has left to this process, if this is where orphans go.
+    /// Ends orphans of a killed guard, if this process adopts them.
     async fn end_orphans(&self, ended: i32) {
         self.lock().remove(&ended);
         if !adopts() {
@@ -186,12 +188,12 @@ impl Guards {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeSet<i32>> {
-        // Each change is one insertion or removal, so a panic elsewhere leaves nothing half done.
+        // Each change is one insertion or removal, so a panic elsewhere leaves no partial state.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Whether orphans become children of this process: then it has no other children than guards.
+/// True if orphans become children of this process. Its other children are then all guards.
 fn adopts() -> bool {
     #[cfg(target_os = "linux")]
     let adopts = nix::sys::prctl::get_child_subreaper().unwrap_or(false);
@@ -200,7 +202,7 @@ fn adopts() -> bool {
     adopts
 }
 
-/// A pipe for what a command prints. The command may open its ends by their names, such as `/dev/stdout`.
+/// A pipe for a command's output. The command may open its ends by names such as `/dev/stdout`.
 fn output_pipe(user: Option<Ids>) -> io::Result<(pipe::Receiver, OwnedFd)> {
     let (reader, writer) = io::pipe()?;
     let writer = OwnedFd::from(writer);
@@ -210,7 +212,7 @@ fn output_pipe(user: Option<Ids>) -> io::Result<(pipe::Receiver, OwnedFd)> {
     Ok((pipe::Receiver::from_owned_fd(reader.into())?, writer))
 }
 
-/// Copies what comes through a pipe into the log, until no process can write into it any more.
+/// Copies the pipe's content into the log until no process can write to it.
 async fn copy(mut from: pipe::Receiver, log: Log) {
     let mut buffer = vec![0; PIPE_BYTES];
     loop {
@@ -220,7 +222,7 @@ async fn copy(mut from: pipe::Receiver, log: Log) {
                 let (log, chunk) = (log.clone(), buffer[..read].to_vec());
                 let written = blocking(move || log.write(&chunk)).await;
                 if let Err(error) = written {
-                    // The task goes on; a line in the log will say that something is missing.
+                    // The task continues; a line in the log will mention the gap.
                     tracing::warn!(%error, "the task's log could not be written; from here on only its end is kept");
                 }
             }

@@ -1,6 +1,6 @@
-//! Removing the directory of a task, whatever the task has made of it. Directories that it has put into each other can be
-//! deeper than a path is long, and deeper than a stack and the descriptors of a process allow. So none is gone down into:
-//! what is below a directory at the top is moved there before it is emptied.
+//! Removes the directory of a task, regardless of its contents. Nested directories may be deeper
+//! than the limits of a path, of a stack and of open descriptors. So removal never descends:
+//! subdirectories are moved to the top before they are emptied.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -15,17 +15,18 @@ use uuid::Uuid;
 
 use super::work_directory::DIRECTORY_MODE;
 
-/// Removes a directory with all that is in it, also what its owner may not write to. Symlinks are not followed.
+/// Removes a directory with its contents, even without write permission for its owner. Symlinks are
+/// not followed.
 pub(super) fn remove(dir: &Path) -> io::Result<()> {
     match std::fs::symlink_metadata(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        // The task has put something in its place.
+        // The task has replaced it.
         Ok(found) if !found.is_dir() => return std::fs::remove_file(dir),
         _ => {}
     }
     let top = Dir::open(dir.to_owned())?;
     let mut full = VecDeque::from(top.clear()?);
-    // Those in turn of which something could not be moved.
+    // Consecutive directories of which something could not be moved.
     let mut put_off = 0;
     while let Some(name) = full.pop_back() {
         let path = top.path.join(&name);
@@ -34,7 +35,7 @@ pub(super) fn remove(dir: &Path) -> io::Result<()> {
                 std::fs::remove_dir(path)?;
                 put_off = 0;
             }
-            // On a full disk there may be no space for one more name, until others have been removed.
+            // A full disk may have no space for another name until other directories were removed.
             Err(error) if error.kind() == io::ErrorKind::StorageFull && put_off < full.len() => {
                 put_off += 1;
                 full.push_front(name);
@@ -46,12 +47,12 @@ pub(super) fn remove(dir: &Path) -> io::Result<()> {
     std::fs::remove_dir(dir)
 }
 
-/// Empties a directory: what is in it and is a directory that is not empty goes to the top.
+/// Empties a directory: moves its non-empty subdirectories to the top.
 fn move_up(path: &Path, top: &Dir, full: &mut VecDeque<OsString>) -> io::Result<()> {
     let below = Dir::open(path.to_owned())?;
     for name in below.clear()? {
         let from = below.path.join(name);
-        // Only what may be written to can be moved.
+        // Moving a directory needs write permission for it.
         drop(Dir::open(from.clone())?);
         let name = OsString::from(Uuid::new_v4().to_string());
         std::fs::rename(from, top.path.join(&name))?;
@@ -60,15 +61,15 @@ fn move_up(path: &Path, top: &Dir, full: &mut VecDeque<OsString>) -> io::Result<
     Ok(())
 }
 
-/// A directory that is open. On Linux what is done at its path is done there, even if a process of the task puts a symlink
-/// in its place.
+/// An open directory. On Linux its path stays valid even if a process of the task replaces it by a
+/// symlink.
 struct Dir {
     path: PathBuf,
     _file: File,
 }
 
 impl Dir {
-    /// Opens a directory, and makes it writable for its owner, which some tools leave read-only.
+    /// Opens a directory and makes it writable for its owner; some tools leave it read-only.
     fn open(path: PathBuf) -> io::Result<Self> {
         let open = || OpenOptions::new().read(true).custom_flags(O_DIRECTORY | O_NOFOLLOW).open(&path);
         let mode = Permissions::from_mode(DIRECTORY_MODE);
@@ -79,14 +80,14 @@ impl Dir {
             }
             file => file?,
         };
-        // It may be another user's, and empty all the same.
+        // It may be another user's, and empty anyway.
         let _refused = file.set_permissions(mode);
         let path =
             if cfg!(target_os = "linux") { PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd())) } else { path };
         Ok(Self { path, _file: file })
     }
 
-    /// Removes what is in it, apart from directories that are not empty, whose names it returns.
+    /// Removes the contents, except non-empty directories, whose names it returns.
     fn clear(&self) -> io::Result<Vec<OsString>> {
         let mut full = Vec::new();
         for entry in std::fs::read_dir(&self.path)? {
@@ -108,17 +109,17 @@ mod tests {
     use std::os::unix::fs::symlink;
     use tempfile::TempDir;
 
-    /// Far more than there may be open files, or frames of a stack.
+    /// Far more than the limits of open files or stack frames.
     const DEPTH: usize = 10_000;
 
     #[test]
-    fn a_directory_is_removed_however_deep_it_is() {
+    fn deep_directory_is_removed() {
         let outer = TempDir::new().unwrap();
         let dir = outer.path().join("task");
         let (deep, around) = (dir.join("deep"), dir.join("around"));
         create_dir_all(&deep).unwrap();
         write(deep.join("file"), "").unwrap();
-        // From the bottom up: no path leads so far down.
+        // From the bottom up, because no path is long enough.
         for _ in 0..DEPTH {
             create_dir(&around).unwrap();
             rename(&deep, around.join("deep")).unwrap();
@@ -126,12 +127,12 @@ mod tests {
         }
         remove(&dir).unwrap();
         assert!(!dir.exists());
-        // It is not there any more.
+        // Already removed.
         remove(&dir).unwrap();
     }
 
     #[test]
-    fn what_may_not_be_written_to_is_removed_and_what_symlinks_lead_to_stays() {
+    fn readonly_directory_is_removed_and_symlink_target_stays() {
         let outer = TempDir::new().unwrap();
         let (dir, other) = (outer.path().join("task"), outer.path().join("other"));
         let (closed, hidden) = (dir.join("a/closed"), dir.join("a/closed/hidden"));

@@ -1,7 +1,7 @@
-//! Where the worker's secret comes from, and that nothing shows it to the tasks.
+//! Reads the worker's access token and hides it from tasks.
 //!
-//! The first environment of a process can be read in `/proc` for as long as it runs, whatever it does, and so can its
-//! arguments. So a worker that got its secret there starts itself anew without it, and gives it to itself in a pipe.
+//! The initial environment and the arguments of a process stay readable in `/proc` while it runs. A
+//! worker that received its token there restarts itself without it, and passes it through a pipe.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -16,15 +16,15 @@ use tenure_client::AccessToken;
 
 use crate::Run;
 
-/// The variable with the secret.
+/// Environment variable with the token.
 pub const VARIABLE: &str = "TASKCLUSTER_ACCESS_TOKEN";
 const OPTION: &str = "--access-token";
-/// Every pipe holds as much.
+/// Every pipe can buffer this many bytes.
 const TOKEN_BYTES_MAX: usize = 4096;
-/// Where the system shows the files that a process has open.
+/// Directory of a process's open files.
 const OPEN_FILES: &str = if cfg!(target_os = "linux") { "/proc/self/fd" } else { "/dev/fd" };
 
-/// The worker's secret. May start this program anew, with the same arguments but for the secret.
+/// Returns the access token. May restart this program with the same arguments except the token.
 pub fn access_token(run: &Run) -> Result<AccessToken, String> {
     let arguments = std::env::args_os().skip(1).collect::<Vec<_>>();
     let public = without_secret(&arguments);
@@ -57,7 +57,7 @@ pub fn access_token(run: &Run) -> Result<AccessToken, String> {
         "" => {
             Err(format!("the access token is empty; give --access-token-file, --access-token-fd or {VARIABLE} with it"))
         }
-        // Cut off, it would be another one.
+        // Truncated, it would be another token.
         _ if token.len() > TOKEN_BYTES_MAX => Err(too_long()),
         token => Ok(AccessToken::new(token.to_owned())),
     }
@@ -73,16 +73,16 @@ fn too_long() -> String {
     format!("the access token has more than {TOKEN_BYTES_MAX} bytes; give the one of the client")
 }
 
-/// The program to start again.
+/// Path of the running program.
 pub fn this_program() -> Result<PathBuf, String> {
-    // This way it is the same program even when its file has been replaced.
+    // Stays valid even if the program's file is replaced.
     if cfg!(target_os = "linux") {
         return Ok("/proc/self/exe".into());
     }
     std::env::current_exe().map_err(|error| format!("this program does not find its own file: {error}"))
 }
 
-/// Returns only if that is not possible, with the reason.
+/// Returns only on failure, with the reason.
 fn start_anew(run: &Run, mut arguments: Vec<OsString>) -> String {
     let explain = |what: &'static str| move |error: std::io::Error| format!("{what}: {error}");
     let mut start = || -> Result<std::convert::Infallible, String> {
@@ -99,7 +99,7 @@ fn start_anew(run: &Run, mut arguments: Vec<OsString>) -> String {
             arguments.extend(["--access-token-fd".into(), reader.as_raw_fd().to_string().into()]);
             pipe = Some(reader);
         }
-        // By the name of its file, which tools show; without one, what runs is still there.
+        // By its file's name, which tools show; without a file, by the running program.
         let program = std::env::current_exe().ok().filter(|file| file.exists());
         let mut command = Command::new(program.unwrap_or(this_program()?));
         let error = command.args(&arguments).env_remove(VARIABLE).exec();
@@ -112,7 +112,7 @@ fn start_anew(run: &Run, mut arguments: Vec<OsString>) -> String {
     }
 }
 
-/// The arguments without the option that has the secret.
+/// Removes the option with the token from the arguments.
 fn without_secret(arguments: &[OsString]) -> Vec<OsString> {
     let mut public = Vec::new();
     let mut arguments = arguments.iter();
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_secret_and_nothing_else_is_taken_out_of_the_arguments() {
+    fn only_secret_is_removed_from_arguments() {
         for (given, left) in [
             ("run --access-token s --capacity 2", "run --capacity 2"),
             ("run --access-token=s --capacity 2", "run --capacity 2"),

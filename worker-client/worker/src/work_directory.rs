@@ -15,12 +15,12 @@ use super::log::Log;
 use super::removal::remove;
 use super::user::TaskUser;
 
-/// The worker's own variables begin like this; they hold its secrets, so tasks do not get them.
+/// Prefixes of the worker's own variables. They hold its secrets, so tasks do not receive them.
 const WORKER_VARIABLES: [&str; 2] = ["TASKCLUSTER_", "TENURE_"];
 /// Closed to other users.
 pub(super) const DIRECTORY_MODE: u32 = 0o700;
 
-/// The directory of one run of a task.
+/// The directory of one run.
 pub(super) struct WorkDirectory {
     dir: PathBuf,
     log: Log,
@@ -30,8 +30,9 @@ pub(super) struct WorkDirectory {
 }
 
 impl WorkDirectory {
-    /// Makes the directory. One that was kept of the same run is put aside: with the poll API a run may come again after its worker was
-    /// killed. What else is there already is not ours. What was made is removed again if the rest cannot be.
+    /// Creates the directory. A kept directory of the same run is renamed: with the poll API a run
+    /// may come again after its worker was killed. Any other existing entry is an error. On failure
+    /// everything created is removed.
     pub(super) fn create(settings: &Settings, task_id: TaskId, run_id: RunId) -> io::Result<Self> {
         let work_dir = std::path::absolute(&settings.work_dir)?;
         let name = format!("{task_id}-{run_id}");
@@ -57,7 +58,7 @@ impl WorkDirectory {
         dir: &Path,
         (task_id, run_id): (TaskId, RunId),
     ) -> io::Result<Self> {
-        // Without symlinks, so that it can be compared with where a file really is.
+        // Without symlinks, for comparison with the real location of a file.
         let dir = dir.canonicalize()?;
         let log = Log::create(&dir, settings.limits.log_bytes)?;
         let me = &settings.name;
@@ -89,12 +90,12 @@ impl WorkDirectory {
         &self.record
     }
 
-    /// Adds a line to the task's log.
+    /// Appends a line to the task's log.
     pub(super) fn note(&self, line: &str) {
         self.log.note(line);
     }
 
-    /// Gives the task's user what was put into the directory so far. No command may have run yet.
+    /// Gives the directory's contents to the task's user. No command may have run yet.
     pub(super) fn hand_over(&self) -> io::Result<()> {
         let Some(TaskUser { ids, .. }) = &self.user else { return Ok(()) };
         let mut to_do = vec![self.dir.clone()];
@@ -113,7 +114,7 @@ impl WorkDirectory {
         Ok(())
     }
 
-    /// A command that runs here with this environment added.
+    /// Describes a command that runs here with this additional environment.
     pub(super) fn command<'a>(&self, argv: &[String], env: impl IntoIterator<Item = (&'a String, &'a String)>) -> Spec {
         let mut all: std::collections::BTreeMap<OsString, OsString> = std::env::vars_os()
             .filter(|(name, _)| {
@@ -135,7 +136,7 @@ impl WorkDirectory {
         }
     }
 
-    /// Ends what may still run here; then removes the directory, or completes its log if it is to be kept.
+    /// Ends remaining processes; then removes the directory, or completes its log if it is kept.
     pub(super) fn close(&self, keep: bool) -> io::Result<()> {
         self.record.end();
         if let Some(bytes) = self.log.missing() {
@@ -145,19 +146,20 @@ impl WorkDirectory {
             );
         }
         let settled = if keep { self.log.finish() } else { remove(&self.dir) };
-        // Last: a directory without a record would never be removed. One that is kept needs none, even if its log could not be completed:
-        // with a record it could not be put aside when the run comes again.
+        // Last: a directory without a record would never be removed. A kept directory needs none,
+        // even if its log could not be completed: with a record it could not be renamed when the
+        // run comes again.
         let removed = if keep || settled.is_ok() { self.record.remove() } else { Ok(()) };
         settled.and(removed)
     }
 }
 
-/// Whether this is a directory that no worker is at.
+/// True if this is a directory without a worker.
 fn is_kept(work_dir: &Path, name: &str, dir: &Path) -> bool {
     std::fs::symlink_metadata(dir).is_ok_and(|found| found.is_dir()) && !Record::exists(work_dir, name)
 }
 
-/// Puts the first number that is free behind the name of a directory that was kept.
+/// Appends the first free number to the name of a kept directory.
 fn put_aside(dir: &Path) -> io::Result<()> {
     let numbered = |number: u32| {
         let mut path = dir.as_os_str().to_owned();
@@ -180,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_that_is_kept_without_the_end_of_its_log_can_be_put_aside() {
+    fn kept_directory_with_incomplete_log_can_be_renamed() {
         let (work, name) = (TempDir::new().unwrap(), "9HrBC1jMQ3KlZw4CssPUeQ-0");
         let dir = work.path().join(name);
         std::fs::create_dir(&dir).unwrap();
@@ -189,7 +191,7 @@ mod tests {
         let record = Record::create(work.path(), name, &dir).unwrap();
         let env = std::array::from_fn(|_| ("", OsString::new()));
         let directory = WorkDirectory { dir: dir.clone(), log, record, env, user: None };
-        assert!(!is_kept(work.path(), name, &dir), "a worker is at it");
+        assert!(!is_kept(work.path(), name, &dir), "directory in use counts as kept");
         assert!(directory.close(true).is_err());
         assert!(is_kept(work.path(), name, &dir));
         put_aside(&dir).unwrap();

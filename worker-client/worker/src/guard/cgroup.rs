@@ -1,7 +1,7 @@
-//! A cgroup for each run, where the machine lets us make one: then its processes are found whatever they do.
+//! A cgroup per run, where permitted: it contains all the run's processes, whatever they do.
 //!
-//! Needs cgroup v2 and the right to make a group below the worker's own: root has it, and so has a systemd service
-//! with `Delegate=yes`.
+//! Needs cgroup v2 and the right to create a group below the worker's own. Root has it, and a
+//! systemd service with `Delegate=yes`.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,25 +11,25 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// How long the processes of a cgroup may take to be gone after they were killed.
+/// Timeout for killed processes of a cgroup to end.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Makes a cgroup below that of this process; none if that is not possible here.
+/// Creates a cgroup below this process's. None if that is not possible.
 pub(crate) fn make(name: &str) -> Option<PathBuf> {
-    // One process may be several workers, and each try of a run has a cgroup of its own.
+    // A process may have several workers, and each attempt of a run has its own cgroup.
     static MADE: AtomicU64 = AtomicU64::new(0);
     let (process, number) = (std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
     let group = own()?.join(format!("tenure-{name}-{process}-{number}"));
     std::fs::create_dir(&group).is_ok().then_some(group)
 }
 
-/// Puts this process into a cgroup, and what it will start.
+/// Moves this process, and thereby its future children, into a cgroup.
 pub(super) fn enter(group: &Path) -> io::Result<()> {
     std::fs::write(group.join("cgroup.procs"), "0")
 }
 
-/// Kills all that is in a cgroup, and removes it; answers whether it is gone.
+/// Kills all processes of a cgroup and removes it. Returns true if it is gone.
 pub(crate) fn end(group: &Path) -> bool {
     let deadline = Instant::now() + GONE_WITHIN;
     loop {
@@ -50,12 +50,12 @@ fn kill_all(group: &Path) {
     }
     let members = std::fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
     for pid in members.lines().filter_map(|line| line.parse().ok()) {
-        // One that has just ended is what is wanted.
+        // Fails if it has just ended.
         let _gone = kill(Pid::from_raw(pid), Signal::SIGKILL);
     }
 }
 
-/// The directory of the cgroup that this process is in.
+/// Returns the directory of this process's cgroup.
 fn own() -> Option<PathBuf> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_own_cgroup_is_found_where_it_is_mounted() {
+    fn own_cgroup_is_found_at_its_mount() {
         let unified = "22 1 0:20 / /sys rw - sysfs sysfs rw\n30 22 0:26 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw\n";
         let hybrid = "30 22 0:26 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n31 22 0:27 / /sys/fs/cgroup/unified rw - cgroup2 c rw\n";
         let old = "30 22 0:26 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n";

@@ -1,6 +1,6 @@
-//! Which processes there are below one, and which process is which.
+//! Finds the processes below a process, and identifies processes.
 //!
-//! Linux has them in `/proc`; elsewhere a command's process group stands for what is below its guard.
+//! Uses `/proc` on Linux; elsewhere the command's process group takes its place.
 
 use std::io::Write as _;
 
@@ -9,42 +9,42 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
-/// A process, distinct from every other that has or will have its number.
+/// A process, distinct from all earlier and later ones with its number.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Identity {
     pub pid: i32,
-    /// When it started, in clock ticks since the machine did.
+    /// Start time in clock ticks since boot.
     pub start: u64,
-    /// Which start of the machine that was.
+    /// Id of that boot.
     pub boot: String,
 }
 
-/// The fields of `/proc/<pid>/stat`.
+/// Fields of `/proc/<pid>/stat`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Seen {
     pid: i32,
     parent: i32,
     start: u64,
-    /// It has ended and waits to be collected.
+    /// The process has ended and was not reaped yet.
     ended: bool,
 }
 
 impl Identity {
-    /// The process that has this number now; none if there is none, or if the system does not show it.
+    /// Returns the current process with this number. None if it does not exist or is not visible.
     pub(crate) fn of(pid: i32) -> Option<Self> {
         let seen = look(pid).filter(|seen| !seen.ended)?;
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
         Some(Self { pid, start: seen.start, boot: boot.trim().to_owned() })
     }
 
-    /// Whether this very process still runs.
+    /// True if this process still runs.
     pub(crate) fn runs(&self) -> bool {
         Self::of(self.pid).as_ref() == Some(self)
     }
 
-    /// Kills the process and all that is below it.
+    /// Kills the process and all processes below it.
     pub(crate) fn kill_tree(&self) {
-        // The top goes last: it is how the others are found.
+        // The root last: the others are found through it.
         let root = Pid::from_raw(self.pid);
         for pid in below(root) {
             send(pid, Signal::SIGKILL);
@@ -55,23 +55,23 @@ impl Identity {
     }
 }
 
-/// Whether a process runs that has not ended yet.
+/// True if the process exists and has not ended.
 pub(super) fn runs(pid: Pid) -> bool {
     if cfg!(target_os = "linux") { look(pid.as_raw()).is_some_and(|seen| !seen.ended) } else { kill(pid, None).is_ok() }
 }
 
-/// Signals every process below `top`; where these are not known, the process group of `command`.
+/// Signals every process below `top`, or the process group of `command` if they are unknown.
 pub(super) fn signal_below(top: Pid, command: Pid, signal: Signal) {
     if cfg!(target_os = "linux") {
         below(top).into_iter().for_each(|pid| send(pid, signal));
     } else {
-        // None is left of it.
+        // Fails if none is left.
         let _gone = nix::sys::signal::killpg(command, signal);
     }
 }
 
-/// Kills what is below `top`, apart from the trees of `guards`, and collects what has ended of it; answers
-/// whether something is left.
+/// Kills processes below `top`, except the trees of `guards`, and reaps ended ones. Returns true if
+/// any is left.
 pub(crate) fn end_orphans(top: Pid, guards: &[i32]) -> bool {
     let all = all();
     let children = all.iter().filter(|seen| seen.parent == top.as_raw() && !guards.contains(&seen.pid));
@@ -96,9 +96,9 @@ fn send(pid: Pid, signal: Signal) {
     }
 }
 
-/// Prints what is wrong to standard error, which is the task's log when this process is a guard.
+/// Prints a problem to standard error, which in a guard is the task's log.
 pub(super) fn complain(problem: &str) {
-    // When the worker is gone there is no log any more, and there is more important work to do.
+    // Without a worker there is no log, and the cleanup matters more.
     let _unheard = writeln!(std::io::stderr(), "tenure-worker: {problem}");
 }
 
@@ -131,11 +131,11 @@ fn look(pid: i32) -> Option<Seen> {
 }
 
 fn parse(pid: i32, stat: &str) -> Option<Seen> {
-    // The name may contain anything, so that the fields are counted from its end.
+    // The name may contain anything, so fields are counted from its end.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let ended = matches!(fields.next()?, "Z" | "X");
     let parent = fields.next()?.parse().ok()?;
-    // The third and the fourth of 52 fields are read; the start is the 22nd.
+    // Fields three and four of 52 are read above; the start time is field 22.
     let start = fields.nth(17)?.parse().ok()?;
     Some(Seen { pid, parent, start, ended })
 }
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_read_whatever_its_name() {
+    fn process_with_any_name_is_read() {
         let rest = "S 7 9 9 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 4711 1 1 1";
         for name in ["sh", "a b", "x) S 1 (", ""] {
             let seen = parse(5, &format!("5 ({name}) {rest}"));
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_below_a_process_is_found_at_any_depth() {
+    fn descendants_are_found_at_any_depth() {
         let seen = |pid, parent, ended| Seen { pid, parent, start: 0, ended };
         let all = [seen(2, 1, false), seen(3, 2, true), seen(4, 3, false), seen(5, 9, false), seen(6, 4, false)];
         let mut found: Vec<i32> = below_in(&all, 2).into_iter().map(Pid::as_raw).collect();
@@ -166,7 +166,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_number_that_was_given_out_again_is_another_process() {
+    fn reused_number_is_another_process() {
         let me = i32::try_from(std::process::id()).unwrap();
         let identity = Identity::of(me).unwrap();
         assert!(identity.runs());

@@ -1,4 +1,4 @@
-//! The files of a payload: the inputs that its commands need, and the artifacts that they make.
+//! Files of a payload: the inputs of its commands, and the artifacts they produce.
 
 use std::collections::HashSet;
 use std::path::{Component, Path, PathBuf};
@@ -12,11 +12,11 @@ use crate::log::LOG_FILE;
 use tenure_client::Task;
 use tenure_client::live_log::{BACKING_LOG, LIVE_LOG};
 
-/// How many inputs, and how many artifacts, a payload may have.
+/// Maximum number of inputs, and of artifacts.
 const FILES_MAX: usize = 1000;
-/// The longest name of an artifact that the queue knows.
+/// Maximum length of an artifact's name in the queue.
 const NAME_MAX: usize = 1024;
-/// The longest content type that the queue knows.
+/// Maximum length of a content type in the queue.
 const CONTENT_TYPE_MAX: usize = 255;
 const SHA256_DIGITS: usize = 64;
 
@@ -24,26 +24,26 @@ const SHA256_DIGITS: usize = 64;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Input {
     pub task_id: TaskId,
-    /// The artifact's name.
+    /// Name of the artifact.
     pub artifact: String,
-    /// Where it goes, below the task's directory.
+    /// Target path below the task's directory.
     pub path: PathBuf,
-    /// What its digest must be.
+    /// Required digest of the file.
     pub sha256: Option<String>,
 }
 
-/// A file, or a directory full of them, that becomes artifacts when the commands have ended.
+/// A file or directory that becomes artifacts after the commands have ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Output {
-    /// The artifact's name; of a directory, what its files' names begin with.
+    /// Name of the artifact; for a directory, prefix of its files' names.
     pub name: String,
-    /// Where it is, below the task's directory; empty for the directory itself.
+    /// Path below the task's directory; empty for the directory itself.
     pub path: PathBuf,
     pub kind: Kind,
-    /// What kind of file it is; if it is absent, it follows from the file's name.
+    /// Derived from the file's name if absent.
     pub content_type: Option<String>,
     pub gzip: bool,
-    /// When it may be deleted; if it is absent, together with the task.
+    /// When it may be deleted; with the task if absent.
     pub expires: Option<Timestamp>,
     pub optional: bool,
 }
@@ -54,7 +54,7 @@ pub(crate) enum Kind {
     Directory,
 }
 
-/// Whether the queue can have an artifact of this name.
+/// True if the queue accepts this name.
 pub(crate) fn is_name(name: &str) -> bool {
     (1..=NAME_MAX).contains(&name.len()) && is_printable(name)
 }
@@ -67,7 +67,7 @@ pub(super) fn inputs(payload: &Map<String, Value>) -> Result<Vec<Input>, Malform
     let inputs = entries(payload, "inputs", &["taskId", "artifact", "path", "sha256"], input)?;
     let mut paths: Vec<&Path> = inputs.iter().map(|input| input.path.as_path()).collect();
     paths.sort();
-    // Sorted by their components, whatever is below a path comes directly after it.
+    // Paths sort by components, so a path is directly followed by those below it.
     match paths.windows(2).find(|pair| pair[1].starts_with(pair[0])) {
         Some(pair) => {
             Err(malformed("payload.inputs", format!("put {} and {} in one place", show(pair[0]), show(pair[1]))))
@@ -121,7 +121,7 @@ fn output(fields: &Map<String, Value>, at: &str) -> Result<Output, Malformed> {
     }
     let (field, name) = match fields.get("name") {
         Some(_) => name(fields, at, "name")?,
-        // A path such as "." has no name for the artifact.
+        // A path such as "." yields no name.
         None => (format!("{at}.name"), show(&path)),
     };
     let name = if kind == Kind::Directory { name.trim_end_matches('/').to_owned() } else { name };
@@ -139,10 +139,10 @@ fn output(fields: &Map<String, Value>, at: &str) -> Result<Output, Malformed> {
     })
 }
 
-/// Which of a payload's files cannot be with this task.
+/// Checks the files against the definition of the task.
 pub(super) fn fit(inputs: &[Input], outputs: &[Output], task: &Task) -> Result<(), Malformed> {
     for (at, input) in inputs.iter().enumerate() {
-        // Otherwise it would be chance whether the artifact is there by the time that this task runs.
+        // Otherwise the artifact might not exist yet when this task runs.
         if !task.dependencies.contains(&input.task_id) {
             let problem = format!("is {}, which must be among the task's dependencies", input.task_id);
             return Err(malformed(format!("payload.inputs[{at}].taskId"), problem));
@@ -190,7 +190,7 @@ fn flag(fields: &Map<String, Value>, at: &str, name: &str) -> Result<bool, Malfo
     }
 }
 
-/// The objects of a list, read one by one; none if there is no list.
+/// Parses each object of a list; empty if the list is absent.
 fn entries<T>(
     payload: &Map<String, Value>,
     name: &str,
@@ -229,13 +229,13 @@ fn required(fields: &Map<String, Value>, at: &str, name: &str) -> Result<(String
     optional(fields, at, name)?.ok_or_else(|| malformed(format!("{at}.{name}"), "is required"))
 }
 
-/// A text, and what the field is called.
+/// Returns the field's path and its text.
 fn optional(fields: &Map<String, Value>, at: &str, name: &str) -> Result<Option<(String, String)>, Malformed> {
     let field = format!("{at}.{name}");
     fields.get(name).map(|value| Ok((field.clone(), text(value, &field)?))).transpose()
 }
 
-/// A path below the task's directory, without detours.
+/// Parses a path below the task's directory, without `..`.
 fn relative(field: &str, path: &str) -> Result<PathBuf, Malformed> {
     let mut relative = PathBuf::new();
     for component in Path::new(path).components() {
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_an_input_is_named() {
+    fn bad_input_is_named_in_error() {
         let fine = json!({"taskId": ID, "artifact": "a", "path": "p"});
         let with = |key: &str, value: Value| {
             let mut input = fine.clone();
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_an_artifact_is_named() {
+    fn bad_artifact_is_named_in_error() {
         let fine = json!({"name": "n", "path": "p", "type": "file"});
         let with = |key: &str, value: Value| {
             let mut artifact = fine.clone();
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn files_must_fit_their_task() {
+    fn files_must_match_their_task() {
         let task: Task = serde_json::from_value(json!({
             "taskQueueId": "p/w", "taskGroupId": ID, "dependencies": [OTHER], "payload": {},
             "deadline": "2001-01-01T00:00:00Z", "expires": "2001-01-02T00:00:00Z",

@@ -1,4 +1,4 @@
-//! The payload that this worker runs, checked field by field so that a refusal can name what is wrong.
+//! The payload of this worker, checked field by field so that a refusal names the wrong field.
 //!
 //! ```json
 //! {
@@ -18,28 +18,28 @@ use serde_json::{Map, Value};
 
 use tenure_client::Task;
 
-/// Used when a payload does not say how long its commands may take, in seconds.
+/// Default limit for all commands, in seconds.
 const DEFAULT_MAX_RUN_TIME_SECONDS: u64 = 3600;
-/// The longest time that a payload can ask for, in seconds: five days, as far away as a deadline can be.
+/// Maximum `maxRunTime` in seconds: five days, the limit of a deadline.
 const MAX_RUN_TIME_CAP_SECONDS: u64 = 5 * 24 * 3600;
 const FIELDS: [&str; 5] = ["command", "env", "maxRunTime", "inputs", "artifacts"];
 
-/// What to run.
+/// The commands and files of a task.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Payload {
-    /// Run in order until one fails; each has a program and perhaps arguments.
+    /// Run in order until one fails; each is a program with arguments.
     pub commands: Vec<Vec<String>>,
-    /// Added to the environment of each.
+    /// Added to the environment of each command.
     pub env: BTreeMap<String, String>,
-    /// For all commands together.
+    /// Limit for all commands together.
     pub max_run_time: Duration,
-    /// Here before the first command begins.
+    /// Present before the first command starts.
     pub inputs: Vec<Input>,
-    /// Uploaded when the commands have ended, however they did.
+    /// Uploaded after the commands have ended, even after a failure.
     pub outputs: Vec<Output>,
 }
 
-/// Which field of a payload is wrong, and how.
+/// A wrong field and its problem.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field} {problem}")]
 pub(super) struct Malformed {
@@ -52,7 +52,7 @@ fn malformed(field: impl Into<String>, problem: impl Into<String>) -> Malformed 
 }
 
 impl Payload {
-    /// Reads a task's payload.
+    /// Parses a task's payload.
     pub(super) fn of(task: &Task) -> Result<Self, Malformed> {
         let payload = serde_json::from_str(task.payload.get())
             .map_err(|error| malformed("payload", format!("cannot be read: {error}")))?;
@@ -124,7 +124,7 @@ fn filled_list<'a>(value: &'a Value, field: &str, of: &str) -> Result<&'a [Value
 
 fn text(value: &Value, field: &str) -> Result<String, Malformed> {
     match value {
-        // The system ends such texts at the NUL.
+        // The system would end such a text at the NUL.
         Value::String(text) if !text.contains('\0') => Ok(text.clone()),
         Value::String(_) => Err(malformed(field, "must not contain NUL")),
         _ => Err(malformed(field, "must be a string")),
@@ -137,7 +137,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_whole_payload_is_read() {
+    fn whole_payload_is_read() {
         let payload = json!({"command": [["a", ""], ["b"]], "env": {"K": "v"}, "maxRunTime": 7});
         let expected = Payload {
             commands: vec![vec!["a".into(), String::new()], vec!["b".into()]],
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!((short.env.len(), short.max_run_time), (0, Duration::from_secs(3600)));
     }
 
-    /// The payloads of all task definitions below a value, each with the path to it.
+    /// The payloads of all task definitions below a value, each with its path.
     fn payloads(value: &Value, path: &str) -> Vec<(String, Value)> {
         let inner: Vec<(String, &Value)> = match value {
             Value::Object(fields) => fields.iter().map(|(name, field)| (format!("{path}/{name}"), field)).collect(),
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn every_example_of_the_api_is_accepted() {
+    fn all_api_examples_are_accepted() {
         let document: Value = serde_json::from_str(include_str!("../../../../openapi/openapi.json")).unwrap();
         let found = payloads(&document, "#");
         assert!(found.len() > 10, "{} examples", found.len());
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn wrong_field_is_named_in_error() {
         for (payload, field) in [
             (json!([]), "payload must"),
             (json!({}), "payload.command is required"),
