@@ -1,4 +1,5 @@
-//! Sends the emails of the queue `acme/mail`: typed payloads, and failures that are worth a retry beside others that are not.
+//! Sends the emails of the queue `acme/mail`: typed payloads, and failures with and without a
+//! retry.
 //!
 //!     cargo run -p tenure-client --example email
 
@@ -8,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use tenure_client::consumer::{Consumer, Handler, Job, Outcome, Stop};
 use tenure_client::{Client, ExceptionReason};
 
-/// A task's payload. One that has no `to`, or a field that is not known, ends as malformed-payload.
+/// Payload of a task. Without `to`, or with an unknown field, the task ends as malformed-payload.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Email {
@@ -18,7 +19,7 @@ struct Email {
     body: String,
 }
 
-/// What the submitter gets as the task's result.
+/// Result of a task for its submitter.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Receipt {
@@ -26,15 +27,14 @@ struct Receipt {
 }
 
 enum MailError {
-    /// The mailbox does not exist.
     NoMailbox,
-    /// The mail server asks to come back.
+    /// The mail server requests a retry after this time.
     Busy(Duration),
-    /// Our own account was refused.
+    /// The mail server refused our own account.
     Account,
 }
 
-/// What all jobs share.
+/// State shared by all jobs.
 struct Mailer {
     from: String,
 }
@@ -53,7 +53,8 @@ impl Mailer {
 
 impl Handler<Email> for Mailer {
     async fn run(&self, job: Job<Email>, stop: Stop) -> Outcome {
-        // A task may be started again if its first worker vanished, so that the id must be the same each time.
+        // A task may be restarted if its first worker vanished, so the id must be the same each
+        // time.
         let id = job.task_id().to_string();
         let sent = tokio::select! {
             sent = self.send(job.payload(), &id) => sent,

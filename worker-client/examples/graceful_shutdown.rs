@@ -1,5 +1,5 @@
-//! A worker as a deployment wants it: SIGTERM or Ctrl-C stops it without costing a task a retry, a second one ends it at once, and while it
-//! stops it says what it waits for.
+//! A worker for deployments. SIGTERM or Ctrl-C stops it without using up a task's retry; a second
+//! signal ends it at once. While it stops it prints the remaining jobs.
 //!
 //!     cargo run -p tenure-client --example graceful_shutdown
 
@@ -10,18 +10,19 @@ use tenure_client::Client;
 use tenure_client::consumer::{Consumer, ConsumerHandle, Job, Outcome, Stop};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// How often it says what it waits for.
+/// Interval of the messages about remaining jobs.
 const SAY_EVERY: Duration = Duration::from_secs(5);
 
 async fn work(_job: Job, stop: Stop) -> Outcome {
     tokio::select! {
         () = tokio::time::sleep(Duration::from_secs(60)) => Outcome::Completed(None),
-        // Whatever must be put in order comes here, before the outcome is reported.
+        // Cleanup goes here, before the outcome is reported.
         () = stop.requested() => Outcome::Release { after: None },
     }
 }
 
-/// Returns at the first signal, and ends the process at the second. Its session then ends by itself, and what it held goes to others.
+/// Returns at the first signal, and ends the process at the second. The session then expires, and
+/// its tasks go to others.
 async fn signalled() -> std::io::Result<()> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     tokio::select! { _ = terminate.recv() => {} _ = interrupt.recv() => {} }

@@ -1,9 +1,11 @@
-//! Works for hours: shows its progress as a checkpoint, from which the next worker goes on, also when this one is killed.
+//! Works for hours and stores its progress as a checkpoint. The next worker resumes from it, even
+//! if this one is killed.
 //!
 //!     cargo run -p tenure-client --example long_task
 //!
-//! The handler is one of a state machine: `PUT /api/tenure/v1/tasks/<taskId>/command` with `{"command": "pause"}` stops it, with
-//! `{"command": "run"}` it goes on from where it was, with `{"command": "kill"}` it is given up.
+//! The handler is wrapped in a state machine. `PUT /api/tenure/v1/tasks/<taskId>/command` with
+//! `{"command": "pause"}` stops it, `{"command": "run"}` resumes it, and `{"command": "kill"}` ends
+//! it.
 
 use std::time::Duration;
 
@@ -12,19 +14,19 @@ use tenure_client::Client;
 use tenure_client::consumer::statemachine::Machine;
 use tenure_client::consumer::{Consumer, Job, Outcome, Stop, StopReason};
 
-/// How long a frame takes.
+/// Time per frame.
 const FRAME: Duration = Duration::from_secs(1);
-/// Every so many frames the progress is stored.
+/// Number of frames between checkpoints.
 const STORE_EVERY: u32 = 10;
 
-/// A task's payload.
+/// Payload of a task.
 #[derive(Clone, Deserialize)]
 struct Film {
     title: String,
     frames: u32,
 }
 
-/// How far the task has come.
+/// Progress of a task.
 #[derive(Default, Serialize, Deserialize)]
 struct Progress {
     frames: u32,
@@ -43,11 +45,11 @@ async fn render(job: Job<Film>, stop: Stop) -> Outcome {
             () = tokio::time::sleep(FRAME) => {}
             () = stop.requested() => {
                 println!("{title}: stops at frame {frame} ({:?})", stop.reason());
-                // Of a run that is lost nothing more is taken, and the time left is short.
+                // The server accepts no checkpoint of a lost run, and little time is left.
                 if stop.reason() != Some(StopReason::Lost) {
                     store(&job, frame, *frames).await;
                 }
-                // No retry is used. What is returned of a run that is lost changes nothing.
+                // Uses no retry. For a lost run the outcome is ignored.
                 return Outcome::Release { after: None };
             }
         }
@@ -58,7 +60,7 @@ async fn render(job: Job<Film>, stop: Stop) -> Outcome {
     Outcome::completed(format!("{frames} frames"))
 }
 
-/// Without it the next worker does some frames twice, which is no reason to stop.
+/// Without a checkpoint the next worker repeats some frames, which is no reason to stop.
 async fn store(job: &Job<Film>, done: u32, of: u32) {
     let progress = Progress { frames: done, percent: done * 100 / of.max(1) };
     if let Err(error) = job.checkpoint(&progress).await {

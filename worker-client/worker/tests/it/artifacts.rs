@@ -1,4 +1,4 @@
-//! A worker and what its tasks leave: artifacts, and the log.
+//! A worker and the artifacts and logs of its tasks.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ const TASK: &str = TASK_IDS[0];
 const BACKING_LOG: &str = "public/logs/live_backing.log";
 const LIVE_LOG: &str = "public/logs/live.log";
 const EXPIRES: &str = "2001-01-01T00:55:00.000Z";
-/// More than all tries of one upload.
+/// More than all attempts of one upload.
 const ALL_TRIES: usize = 6;
 
 fn payload(script: &str, artifacts: &Value) -> Value {
@@ -28,7 +28,7 @@ fn directory(name: &str, path: &str) -> Value {
     json!({"name": name, "path": path, "type": "directory"})
 }
 
-/// A worker whose task has ended with this report.
+/// Runs a worker until its task has ended with this report.
 async fn ended(queue: Queue, payload: &Value, report: &str) -> Running {
     let running = Running::with_task(queue, LEASE, payload).await;
     running.queue.wait_for(report, 1).await;
@@ -40,7 +40,7 @@ fn names(running: &Running) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_log_whose_file_the_task_has_taken_away_is_uploaded_all_the_same() {
+async fn log_is_uploaded_after_task_removed_its_file() {
     for gone in ["rm live.log; ln -s /etc/passwd live.log", "rm -r \"$TASK_WORKDIR\""] {
         let running = ended(Queue::start().await, &shell(&format!("echo hello; {gone}")), "completed").await;
         let text = running.queue.artifact(TASK, BACKING_LOG).text();
@@ -86,11 +86,11 @@ async fn files_and_directories_become_artifacts() {
 }
 
 #[tokio::test]
-async fn artifacts_of_a_task_that_failed_are_uploaded_too() {
+async fn artifacts_of_failed_task_are_uploaded() {
     let script = "echo partial > result; exit 1";
     let running = ended(Queue::start().await, &payload(script, &json!([file("result", "result")])), "failed").await;
     assert_eq!(running.queue.artifact(TASK, "result").content(), b"partial\n");
-    // The command's failure came first, whatever is missing.
+    // The command's failure came first, before the missing artifact.
     let artifacts = json!([file("missing", "missing"), file("result", "result")]);
     let other = ended(Queue::start().await, &payload(script, &artifacts), "failed").await;
     assert!(other.log().ends_with("failed: exit code 1\n"), "{}", other.log());
@@ -99,7 +99,7 @@ async fn artifacts_of_a_task_that_failed_are_uploaded_too() {
 }
 
 #[tokio::test]
-async fn files_whose_names_no_artifact_can_have_keep_no_other_from_being_uploaded() {
+async fn unnamable_files_do_not_prevent_other_uploads() {
     let script = "mkdir dir; echo 1 > dir/ä; echo 2 > dir/ö; echo fine > dir/fine";
     let running = ended(Queue::start().await, &payload(script, &json!([directory("dir", "dir")])), "failed").await;
     let created = running.queue.artifact(TASK, "dir").created;
@@ -113,7 +113,7 @@ async fn files_whose_names_no_artifact_can_have_keep_no_other_from_being_uploade
 }
 
 #[tokio::test]
-async fn what_may_be_missing_may_be_missing() {
+async fn optional_artifact_may_be_missing() {
     let optional = |mut artifact: Value| {
         artifact["optional"] = json!(true);
         artifact
@@ -121,7 +121,7 @@ async fn what_may_be_missing_may_be_missing() {
     let artifacts = json!([optional(file("a", "a")), optional(directory("b", "b")), directory("empty", "empty")]);
     let running = ended(Queue::start().await, &payload("mkdir empty", &artifacts), "completed").await;
     assert_eq!(names(&running), [LIVE_LOG, BACKING_LOG]);
-    // But nothing else may be wrong with it.
+    // Other problems still fail the task.
     let artifacts = json!([optional(file("a", "a"))]);
     let other = ended(Queue::start().await, &payload("mkdir a", &artifacts), "failed").await;
     running.stop().await;
@@ -129,14 +129,14 @@ async fn what_may_be_missing_may_be_missing() {
 }
 
 #[tokio::test]
-async fn names_that_cannot_be_are_found_when_the_files_are() {
+async fn impossible_names_of_files_are_refused() {
     let script = "mkdir -p out/logs; echo x > \"out/$(printf 'a\\tb')\"; echo y > out/logs/live.log";
     let running = ended(Queue::start().await, &payload(script, &json!([directory("out", "out")])), "failed").await;
     let created = running.queue.artifact(TASK, "out").created;
     assert_eq!(created["reason"], "invalid-resource-on-worker");
     assert_eq!(running.queue.artifact(TASK, "out/logs/live.log").content(), b"y\n");
     running.stop().await;
-    // The log has its names; no other reader gets them.
+    // The log's names are reserved, also for readers.
     let running =
         ended(Queue::start().await, &payload(script, &json!([directory("public", "out")])), "exception").await;
     assert_eq!(running.queue.requests("exception")[0].body, json!({"reason": "malformed-payload"}));
@@ -145,7 +145,7 @@ async fn names_that_cannot_be_are_found_when_the_files_are() {
 }
 
 #[tokio::test]
-async fn an_upload_that_fails_for_good_has_its_reason() {
+async fn failed_upload_reports_its_reason() {
     for (call, reply, reason) in [
         ("artifacts/a", refuse(503), "resource-unavailable"),
         ("artifacts/a", refuse(409), "malformed-payload"),
@@ -165,7 +165,7 @@ async fn an_upload_that_fails_for_good_has_its_reason() {
         assert_eq!(report.body, json!({ "reason": reason }), "{call} {}", reply.status);
         assert_eq!(running.queue.reports().len(), 1);
         if !call.contains("live") {
-            // The log has the reason, and is there.
+            // The log contains the reason, and was uploaded.
             let log = running.queue.artifact(TASK, BACKING_LOG).text();
             assert!(log.contains("artifact a: ") && !log.contains(URL_SECRET), "{log}");
         }
@@ -174,7 +174,7 @@ async fn an_upload_that_fails_for_good_has_its_reason() {
 }
 
 #[tokio::test]
-async fn an_upload_is_repeated_when_a_proxy_answers_for_a_queue_that_is_away() {
+async fn upload_is_retried_after_unclear_answer() {
     let queue = Queue::start().await;
     for status in [404, 403, 200] {
         queue.once("artifacts/a", Reply { bytes: Some(b"<html>not here</html>".to_vec()), ..refuse(status) });
@@ -185,7 +185,7 @@ async fn an_upload_is_repeated_when_a_proxy_answers_for_a_queue_that_is_away() {
 }
 
 #[tokio::test]
-async fn a_lost_claim_and_a_shutdown_end_uploads_at_once() {
+async fn lost_claim_and_shutdown_end_uploads_at_once() {
     for (call, lost) in
         [("a/bytes", true), ("a/bytes", false), ("live_backing.log/bytes", true), ("live_backing.log/bytes", false)]
     {
@@ -199,7 +199,7 @@ async fn a_lost_claim_and_a_shutdown_end_uploads_at_once() {
         running.queue.wait_for(call, 1).await;
         let queue = running.queue.clone();
         if lost {
-            // The next call for work shows that the worker is done with the task.
+            // The next call for work shows that the task is over for the worker.
             queue.wait_for("p%2Fw", 2).await;
         }
         running.stop().await;

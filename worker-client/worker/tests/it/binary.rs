@@ -18,14 +18,14 @@ use crate::worker::{pid_in, runs, shell};
 
 const LEASE: Duration = Duration::from_secs(60);
 
-/// A worker that keeps directories and does two tasks at a time.
+/// A worker with capacity two that keeps directories.
 fn program(root_url: &str, work_dir: &Path, plane: &str) -> Command {
     let mut command = bare_program(root_url, work_dir);
     command.args(["--capacity", "2", "--plane", plane, "--keep"]).env("TASKCLUSTER_ACCESS_TOKEN", TOKEN);
     command
 }
 
-/// A worker without its token, with the usual settings.
+/// A worker with the usual settings, without its token.
 pub fn bare_program(root_url: &str, work_dir: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tenure-worker"));
     command
@@ -41,7 +41,7 @@ pub fn bare_program(root_url: &str, work_dir: &Path) -> Command {
     command
 }
 
-/// Lets another worker clear up after one that was killed.
+/// Lets another worker clean up after a killed one.
 pub async fn clear_up(queue: &Queue, work_dir: &Path) {
     let begun = queue.requests("p%2Fw").len();
     let mut program = bare_program(&queue.root_url(), work_dir);
@@ -53,17 +53,17 @@ pub async fn clear_up(queue: &Queue, work_dir: &Path) {
 }
 
 pub fn send(child: &Child, signal: Signal) {
-    let pid = i32::try_from(child.id().expect("it has not been waited for")).unwrap();
+    let pid = i32::try_from(child.id().expect("child was not reaped yet")).unwrap();
     kill(Pid::from_raw(pid), signal).unwrap();
 }
 
 pub async fn end(child: Child) -> (Option<i32>, String) {
-    let output = tokio::time::timeout(SOON, child.wait_with_output()).await.expect("it ends").unwrap();
+    let output = tokio::time::timeout(SOON, child.wait_with_output()).await.expect("child ends in time").unwrap();
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
 }
 
 #[tokio::test]
-async fn sigterm_hands_every_running_task_back() {
+async fn sigterm_gives_back_running_tasks() {
     let queue = Queue::start().await;
     let script = "env > environment; echo $$ > shell; exec sleep 1000";
     let claims = [0, 1].map(|at| claim(TASK_IDS[at], LEASE, &json!({"command": [["sh", "-c", script]]})));
@@ -85,7 +85,7 @@ async fn sigterm_hands_every_running_task_back() {
 }
 
 #[tokio::test]
-async fn get_debug_says_on_the_loopback_address_what_the_worker_is_doing() {
+async fn debug_page_shows_status_on_loopback() {
     let queue = Queue::start().await;
     queue.hand_out(&[claim(TASK_IDS[0], LEASE, &shell("exec sleep 1000"))]);
     let dir = TempDir::new().unwrap();
@@ -93,7 +93,7 @@ async fn get_debug_says_on_the_loopback_address_what_the_worker_is_doing() {
     let mut child = command.args(["--debug-port", "0"]).spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let url = loop {
-        let line = lines.next_line().await.unwrap().expect("it says where its status is");
+        let line = lines.next_line().await.unwrap().expect("log line with the status URL");
         if let Some((_, url)) = line.split_once("the status is at ") {
             break url.trim().to_owned();
         }
@@ -132,7 +132,7 @@ async fn get_debug_says_on_the_loopback_address_what_the_worker_is_doing() {
 }
 
 #[tokio::test]
-async fn a_second_signal_ends_it_at_once() {
+async fn second_signal_ends_worker_at_once() {
     let queue = Queue::start().await;
     let script = "trap '' TERM; echo $$ > shell; while :; do sleep 1; done";
     queue.hand_out(&[claim(TASK_IDS[0], LEASE, &json!({"command": [["sh", "-c", script]]}))]);
@@ -148,14 +148,14 @@ async fn a_second_signal_ends_it_at_once() {
     let (code, log) = end(child).await;
     assert_eq!(code, Some(1), "{log}");
     assert!(start.elapsed() < Duration::from_secs(2));
-    // It was killed without a wait for its end, so that it may take a little longer.
+    // It was killed without awaiting its end, which may take a little longer.
     until("the task's process to end", || (!runs(pid)).then_some(())).await;
     clear_up(&queue, dir.path()).await;
     assert_eq!(queue.reports().len(), 0);
 }
 
 #[tokio::test]
-async fn a_wrong_setting_is_one_line_and_exit_code_2() {
+async fn wrong_setting_is_one_line_and_exit_code_2() {
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("file");
     std::fs::write(&file, "").unwrap();
@@ -169,11 +169,12 @@ async fn a_wrong_setting_is_one_line_and_exit_code_2() {
     }
 }
 
-/// Runs the program on these messages until the queues have been polled in vain twice; the answer is its log.
+/// Runs the program on these messages until the queues have been polled twice without a message.
+/// Returns its log.
 async fn log_of(mailbox: &Mailbox, set_up: impl FnOnce(&mut Command)) -> String {
     let dir = TempDir::new().unwrap();
     let mut command = program(&mailbox.queue.root_url(), dir.path(), "poll");
-    // With everything that any library logs.
+    // With the logs of all libraries.
     set_up(command.env("RUST_LOG", "trace"));
     let child = command.spawn().unwrap();
     mailbox.queue.wait_for(QUEUES[6], 2).await;
@@ -188,7 +189,7 @@ fn warnings<'a>(log: &'a str, about: &str) -> Vec<&'a str> {
 }
 
 #[tokio::test]
-async fn a_message_that_comes_too_often_raises_one_alarm() {
+async fn message_received_too_often_raises_one_alarm() {
     for (set_to, alarm) in [(None, 10), (Some("3"), 3)] {
         let mailbox = Mailbox::open(shell("true")).await;
         let loud = message(1).id("loud");
@@ -208,7 +209,7 @@ async fn a_message_that_comes_too_often_raises_one_alarm() {
 }
 
 #[tokio::test]
-async fn failed_deletions_and_unreadable_messages_are_logged_without_any_secret() {
+async fn failed_deletions_are_logged_without_secrets() {
     let mailbox = Mailbox::open(shell("true")).await;
     mailbox.queue.once("m-0", refuse(503));
     mailbox.post(QUEUES[0], [message(0), message(1).id("unreadable").text("?")]);
@@ -225,7 +226,7 @@ async fn failed_deletions_and_unreadable_messages_are_logged_without_any_secret(
 }
 
 #[tokio::test]
-async fn a_dequeue_alarm_of_nothing_is_refused() {
+async fn dequeue_alarm_of_zero_is_refused() {
     let dir = TempDir::new().unwrap();
     for wrong in ["0", "-1", "often"] {
         let mut command = program("http://127.0.0.1:1", dir.path(), "poll");

@@ -1,4 +1,4 @@
-//! The client: signatures, retries, and what becomes of claims.
+//! The client: signatures, retries, and claims.
 
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,7 @@ async fn claim_one(client: &Client) -> tenure_client::Claim {
 }
 
 #[tokio::test]
-async fn parameters_are_encoded_whole_and_every_call_is_signed() {
+async fn parameters_are_encoded_and_calls_signed() {
     let queue = Queue::start().await;
     let client = client(&queue, eager());
     queue.on("counts", |_| ok(json!({"taskQueueId": "p/w", "pendingTasks": 3, "claimedTasks": 2})));
@@ -47,7 +47,7 @@ async fn parameters_are_encoded_whole_and_every_call_is_signed() {
 }
 
 #[tokio::test]
-async fn a_later_page_of_keys_is_asked_for_in_the_query() {
+async fn later_page_of_keys_is_requested_in_query() {
     let queue = Queue::start().await;
     let client = client(&queue, RetryPolicy::never());
     queue.on("/keys", |_| ok(json!({"keys": []})));
@@ -61,7 +61,7 @@ async fn a_later_page_of_keys_is_asked_for_in_the_query() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_no_object_is_an_error() {
+async fn answer_that_is_no_object_is_error() {
     let queue = Queue::start().await;
     let client = client(&queue, RetryPolicy::never());
     for strange in [json!([]), json!("ok"), json!(1), json!(null)] {
@@ -75,7 +75,7 @@ async fn an_answer_that_is_no_object_is_an_error() {
 }
 
 #[tokio::test]
-async fn retries_end_and_a_dead_server_is_an_error() {
+async fn retries_end_and_dead_server_is_error() {
     let queue = Queue::start().await;
     queue.on("counts", |_| refuse(503));
     let error = client(&queue, eager()).counts(&"p/w".parse().unwrap()).await.unwrap_err();
@@ -87,7 +87,7 @@ async fn retries_end_and_a_dead_server_is_an_error() {
 }
 
 #[tokio::test]
-async fn retry_after_is_waited_for() {
+async fn retry_after_is_honoured() {
     let queue = Queue::start().await;
     queue.once("counts", Reply { headers: vec![("retry-after", "1".into())], ..refuse(429) });
     queue.once("counts", ok(json!({"pendingTasks": 0, "claimedTasks": 0})));
@@ -97,7 +97,7 @@ async fn retry_after_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_clock_that_differs_from_the_servers_is_corrected() {
+async fn wrong_clock_is_corrected() {
     let queue = Queue::start().await;
     let header = |status| Reply { headers: vec![("date", "Fri, 01 Jan 2100 00:00:00 GMT".into())], ..refuse(status) };
     queue.once("counts", header(401));
@@ -111,7 +111,7 @@ async fn a_clock_that_differs_from_the_servers_is_corrected() {
 }
 
 #[tokio::test]
-async fn a_lease_is_counted_from_the_beginning_of_the_answer_however_slowly_the_rest_comes() {
+async fn lease_counts_from_start_of_slow_answer() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let body = json!({"tasks": [claim(TASK_IDS[0], LEASE, &json!({}))]}).to_string();
@@ -123,7 +123,7 @@ async fn a_lease_is_counted_from_the_beginning_of_the_answer_however_slowly_the_
         tokio::time::sleep(Duration::from_secs(2)).await;
         let before_the_body = tokio::time::Instant::now();
         stream.write_all(body.as_bytes()).await.unwrap();
-        // Not closed before it is read.
+        // Kept open until it is read.
         (before_the_body, stream)
     });
     let client = Client::builder().root_url(&format!("http://{address}")).build().unwrap();
@@ -133,7 +133,7 @@ async fn a_lease_is_counted_from_the_beginning_of_the_answer_however_slowly_the_
 }
 
 #[tokio::test]
-async fn a_renewal_is_repeated_in_time_whatever_pause_the_queue_asks_for() {
+async fn renewal_is_retried_despite_retry_after() {
     let queue = Queue::start().await;
     queue.hand_out(&[claim(TASK_IDS[0], Duration::from_secs(8), &json!({}))]);
     queue.once("reclaim", Reply { headers: vec![("retry-after", "30".into())], ..refuse(503) });
@@ -146,7 +146,7 @@ async fn a_renewal_is_repeated_in_time_whatever_pause_the_queue_asks_for() {
 }
 
 #[tokio::test]
-async fn a_lost_claim_is_a_value() {
+async fn lost_claim_is_a_value() {
     for status in [403, 404, 409, 410] {
         let queue = Queue::start().await;
         queue.hand_out(&[claim(TASK_IDS[0], LEASE, &json!({}))]);
@@ -160,7 +160,7 @@ async fn a_lost_claim_is_a_value() {
 }
 
 #[tokio::test]
-async fn a_report_that_did_not_get_through_gives_the_claim_back() {
+async fn failed_report_returns_claim() {
     let queue = Queue::start().await;
     queue.hand_out(&[claim(TASK_IDS[0], LEASE, &json!({}))]);
     queue.once("completed", refuse(503));
@@ -171,7 +171,7 @@ async fn a_report_that_did_not_get_through_gives_the_claim_back() {
 }
 
 #[tokio::test]
-async fn an_error_of_the_message_plane_has_its_code_and_words() {
+async fn poll_error_has_code_and_message() {
     let mailbox = Mailbox::open(json!({})).await;
     let client = client(&mailbox.queue, eager());
     let urls = client.poll_task_urls(&"p/w".parse().unwrap()).await.unwrap();

@@ -1,4 +1,5 @@
-//! The consumer of the client library against the scripted queue, where what happens cannot be had of a real server.
+//! The consumer against the scripted queue, for behaviour that a real server cannot be made to
+//! show.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,9 +22,9 @@ use crate::queue::{
 use crate::worker::LEASE;
 
 const NOW: &str = "2001-01-01T00:00:01.000Z";
-/// By which a machine stores its state; what it reads has no run in its path.
+/// Path of a machine's stores; its reads have no run in their path.
 const STORE: &str = "/runs/0/checkpoint";
-/// The same at the run of `claim_after_rerun`.
+/// The same for the run of `claim_after_rerun`.
 const STORE_AFTER_RERUN: &str = "/runs/2/checkpoint";
 
 pub fn consumer(queue: &Queue) -> ConsumerBuilder {
@@ -55,7 +56,7 @@ impl Running {
     }
 }
 
-/// Takes every report, and has no work.
+/// Accepts every report and has no work.
 fn no_work(request: &RecordedRequest) -> Reply {
     let results = request.body["results"].as_array().unwrap();
     let accepted = |result: &Value| {
@@ -65,7 +66,7 @@ fn no_work(request: &RecordedRequest) -> Reply {
     ok(json!({"results": results.iter().map(accepted).collect::<Vec<Value>>(), "tasks": []}))
 }
 
-/// A queue that has this one claim.
+/// A queue with this one claim.
 pub async fn queue_with(claim: &Value) -> Queue {
     let queue = Queue::start().await;
     queue.on("/work", no_work);
@@ -73,29 +74,30 @@ pub async fn queue_with(claim: &Value) -> Queue {
     queue
 }
 
-/// What a proxy answers whose server is away.
+/// Answer of a proxy without its server.
 fn page(status: u16) -> Reply {
     Reply { bytes: Some(b"<html>not here</html>".to_vec()), ..refuse(status) }
 }
 
-/// The outcomes that were reported.
+/// The reported outcomes.
 pub fn reported(queue: &Queue) -> Vec<Value> {
     let results = |request: RecordedRequest| request.body["results"].as_array().unwrap().clone();
     queue.requests("/work").into_iter().flat_map(results).collect()
 }
 
-/// A queue that has a command for its one task for which a handler need not stop, and that answers like this when it is stored.
+/// A queue with a command for its only task that does not stop the handler. `stored` is the answer
+/// to storing it.
 async fn queue_with_command(stored: impl Fn() -> Reply + Send + 'static) -> Queue {
     let queue = queue_with(&claim(TASK_IDS[0], LEASE, &json!({}))).await;
     queue.on("/checkpoint", move |request| if request.call.ends_with(STORE) { stored() } else { refuse(404) });
-    // A machine asks before its handler works, and this is for a handler that works.
+    // A machine polls before its handler works; this test needs a working handler.
     queue.once("/command", refuse(404));
     let command = json!({"taskId": TASK_IDS[0], "id": 7, "command": "checkpoint", "sent": NOW});
     queue.on("/command", move |_| ok(command.clone()));
     queue
 }
 
-/// Says that it has begun, and for what it is to stop.
+/// A machine that sends its start and its reasons to stop.
 fn machine(said: mpsc::UnboundedSender<String>) -> impl Handler<Value> {
     Machine::new(move |_job: Job, stop: Stop| {
         let said = said.clone();
@@ -109,12 +111,12 @@ fn machine(said: mpsc::UnboundedSender<String>) -> impl Handler<Value> {
 }
 
 async fn next(said: &mut mpsc::UnboundedReceiver<String>) -> String {
-    timeout(SOON, said.recv()).await.expect("it says something").expect("the handler goes on")
+    timeout(SOON, said.recv()).await.expect("message in time").expect("handler is running")
 }
 
 #[tokio::test]
-async fn a_command_for_a_working_handler_is_stored_at_last_however_often_that_fails() {
-    /// More often than the client itself tries.
+async fn command_is_stored_after_many_failures() {
+    /// More often than the client itself retries.
     const FAILURES: usize = 8;
     let times = AtomicUsize::new(0);
     let queue = queue_with_command(move || {
@@ -128,12 +130,12 @@ async fn a_command_for_a_working_handler_is_stored_at_last_however_often_that_fa
     let stored = queue.wait_for(STORE, FAILURES + 1).await;
     assert!(stored.iter().all(|request| request.body["commandId"] == 7));
     running.stop().await;
-    assert_eq!(next(&mut said).await, "Shutdown", "it has gone on meanwhile");
+    assert_eq!(next(&mut said).await, "Shutdown", "handler was stopped earlier");
     assert_eq!(reported(&queue).len(), 1);
 }
 
 #[tokio::test]
-async fn a_command_that_may_not_be_stored_leaves_the_handler_alone() {
+async fn refused_store_of_command_does_not_stop_handler() {
     let queue = queue_with_command(|| refuse(409)).await;
     let (sender, mut said) = mpsc::unbounded_channel();
     let running = Running::start(consumer(&queue).handler(machine(sender)));
@@ -144,7 +146,7 @@ async fn a_command_that_may_not_be_stored_leaves_the_handler_alone() {
 }
 
 #[tokio::test]
-async fn a_handler_hears_of_a_shutdown_while_a_command_is_being_stored() {
+async fn shutdown_reaches_handler_during_store_of_command() {
     let queue = queue_with_command(|| Reply { after: 3 * SOON, ..ok(json!({"updated": NOW})) }).await;
     let (sender, mut said) = mpsc::unbounded_channel();
     let running = Running::start(consumer(&queue).handler(machine(sender)));
@@ -158,7 +160,7 @@ async fn a_handler_hears_of_a_shutdown_while_a_command_is_being_stored() {
 }
 
 #[tokio::test]
-async fn what_a_machine_stores_at_last_is_not_overtaken_by_what_is_being_stored_when_its_handler_ends() {
+async fn last_store_of_machine_is_not_overtaken_by_earlier_one() {
     let after = Duration::from_secs(1);
     let queue = queue_with_command(move || Reply { after, ..ok(json!({"updated": NOW})) }).await;
     let ends = Arc::new(Notify::new());
@@ -176,12 +178,12 @@ async fn what_a_machine_stores_at_last_is_not_overtaken_by_what_is_being_stored_
     let stored = queue.wait_for(STORE, 2).await;
     let states = [0, 1].map(|at: usize| stored[at].body["checkpoint"]["machine"]["state"].clone());
     assert_ne!(states[0], states[1]);
-    assert!(stored[1].at - stored[0].at >= after, "the first has an answer by then");
+    assert!(stored[1].at - stored[0].at >= after, "second store overlapped the first");
     running.stop().await;
 }
 
 #[tokio::test]
-async fn a_checkpoint_that_is_refused_does_not_keep_the_state_of_a_machine_from_being_stored() {
+async fn refused_checkpoint_does_not_block_state_of_machine() {
     let queue = queue_with(&claim(TASK_IDS[0], LEASE, &json!({}))).await;
     queue.on("/command", |_| refuse(404));
     queue.on("/checkpoint", |request| match request.body["checkpoint"]["checkpoint"].as_str() {
@@ -202,7 +204,7 @@ async fn a_checkpoint_that_is_refused_does_not_keep_the_state_of_a_machine_from_
     running.stop().await;
 }
 
-/// The claim of run 2, a retry of the run that was asked for when the task had ended.
+/// The claim of run 2, a retry of the run created by a rerun.
 fn claim_after_rerun() -> Value {
     let mut claim = claim(TASK_IDS[0], LEASE, &json!({}));
     let run = claim["status"]["runs"][0].take();
@@ -219,8 +221,8 @@ fn claim_after_rerun() -> Value {
 }
 
 #[tokio::test]
-async fn a_task_that_is_run_again_begins_anew_also_if_the_run_that_was_made_for_it_is_lost() {
-    // Unless that run has stored a state.
+async fn rerun_task_starts_anew_after_its_run_is_lost() {
+    // Unless the rerun has stored a state.
     for (state, run, begins) in [("killed", 0, true), ("paused", 0, true), ("killed", 1, false)] {
         let queue = queue_with(&claim_after_rerun()).await;
         queue.on("/command", |_| refuse(404));
@@ -245,7 +247,7 @@ async fn a_task_that_is_run_again_begins_anew_also_if_the_run_that_was_made_for_
 }
 
 #[tokio::test]
-async fn a_checkpoint_of_a_run_that_is_lost_is_given_up_at_once_and_none_is_sent_then() {
+async fn checkpoint_of_lost_run_is_given_up_at_once() {
     let queue = queue_with(&claim(TASK_IDS[0], LEASE, &json!({}))).await;
     queue.on("/checkpoint", |_| Reply { after: 3 * SOON, ..refuse(503) });
     queue.has_sessions();
@@ -269,7 +271,7 @@ async fn a_checkpoint_of_a_run_that_is_lost_is_given_up_at_once_and_none_is_sent
 }
 
 #[tokio::test]
-async fn a_machine_whose_run_is_lost_does_not_wait_long_for_its_state_to_be_stored() {
+async fn machine_of_lost_run_stops_waiting_for_store() {
     let queue = queue_with(&claim(TASK_IDS[0], LEASE, &json!({}))).await;
     queue.on("/command", |_| refuse(404));
     queue.on("/checkpoint", |request| {
@@ -280,12 +282,12 @@ async fn a_machine_whose_run_is_lost_does_not_wait_long_for_its_state_to_be_stor
     let running = Running::start(consumer(&queue).handler::<Value, _>(failing));
     queue.wait_for(STORE, 1).await;
     queue.on("/inbox", |_| run_ended(TASK_IDS[0], "canceled"));
-    timeout(SOON, running.stop()).await.expect("it is given up");
+    timeout(SOON, running.stop()).await.expect("machine stops in time");
     assert!(reported(&queue).is_empty());
 }
 
 #[tokio::test]
-async fn what_a_handler_asks_for_is_sent_again_as_by_the_consumers_client() {
+async fn requests_of_handler_follow_retry_policy_of_client() {
     let queue = queue_with(&claim(TASK_IDS[0], LEASE, &json!({}))).await;
     queue.on("/checkpoint", |_| ok(json!({"updated": NOW})));
     queue.once("/checkpoint", refuse(503));
@@ -297,7 +299,7 @@ async fn what_a_handler_asks_for_is_sent_again_as_by_the_consumers_client() {
     running.stop().await;
 }
 
-/// A queue that has sessions and no work. It gives these answers to the first starts.
+/// A queue with sessions and without work. `first` answers the first starts.
 async fn queue_with_sessions(first: Vec<Reply>) -> Queue {
     let queue = Queue::start().await;
     queue.on("/work", no_work);
@@ -307,12 +309,12 @@ async fn queue_with_sessions(first: Vec<Reply>) -> Queue {
 }
 
 #[tokio::test]
-async fn jobs_go_on_while_there_is_nothing_in_the_inbox_of_a_short_session() {
+async fn jobs_continue_with_empty_inbox_of_short_session() {
     const TTL: Duration = Duration::from_secs(15);
     let queue = queue_with(&claim(TASK_IDS[0], LEASE, &json!({}))).await;
     queue.has_sessions();
     queue.on("/sessions", |_| session_started(TTL));
-    // A server gathers renewals before it waits.
+    // A server batches renewals before it waits.
     queue.on("/inbox", |request| {
         let wait = request.query.rsplit_once("wait=").unwrap().1.parse().unwrap();
         Reply { after: Duration::from_secs(wait) + Duration::from_millis(250), ..inbox(&json!([])) }
@@ -326,13 +328,13 @@ async fn jobs_go_on_while_there_is_nothing_in_the_inbox_of_a_short_session() {
         }
     }));
     let asked = queue.wait_for("/inbox", 6).await;
-    assert!(asked[5].at - asked[0].at > TTL * 2 / 3, "longer than the jobs would go on without an answer");
-    assert!(said.try_recv().is_err(), "no job is asked to stop");
+    assert!(asked[5].at - asked[0].at > TTL * 2 / 3, "test was too short");
+    assert!(said.try_recv().is_err(), "a job was asked to stop");
     running.stop().await;
     assert_eq!(next(&mut said).await, "Shutdown");
 }
 
-/// Without an answer.
+/// A connection that closes without an answer.
 fn cut() -> Reply {
     Reply { cut: true, ..Reply::default() }
 }
@@ -342,7 +344,7 @@ fn idle(queue: &Queue) -> Running {
 }
 
 #[tokio::test]
-async fn a_session_whose_start_got_no_answer_is_taken_over_and_its_end_is_repeated() {
+async fn unanswered_session_is_taken_over_and_close_retried() {
     for lost in [cut(), page(502)] {
         let queue = queue_with_sessions(vec![lost]).await;
         let running = idle(&queue);
@@ -357,7 +359,7 @@ async fn a_session_whose_start_got_no_answer_is_taken_over_and_its_end_is_repeat
 }
 
 #[tokio::test]
-async fn a_session_that_is_being_started_at_a_shutdown_is_ended() {
+async fn session_started_during_shutdown_is_closed() {
     let starting = Reply { after: Duration::from_secs(1), ..session_started(TTL) };
     let queue = queue_with_sessions(vec![starting]).await;
     let running = idle(&queue);
@@ -367,7 +369,7 @@ async fn a_session_that_is_being_started_at_a_shutdown_is_ended() {
 }
 
 #[tokio::test]
-async fn that_a_worker_is_not_frozen_any_more_is_said_before_there_is_an_answer_that_it_was() {
+async fn unfreeze_is_reported_before_freeze_is_answered() {
     let queue = queue_with_sessions(vec![]).await;
     let renewed = json!({"expires": date(0), "serverTime": date(0)});
     queue.on("/renew", move |_| Reply { after: Duration::from_secs(1), ..ok(renewed.clone()) });
@@ -382,7 +384,7 @@ async fn that_a_worker_is_not_frozen_any_more_is_said_before_there_is_an_answer_
 }
 
 #[tokio::test]
-async fn what_is_pending_behind_a_page_of_runs_that_cannot_be_claimed_is_found() {
+async fn runs_after_page_of_unclaimable_runs_are_found() {
     const BEHIND: &str = "continuationToken=behind";
     let queue = Queue::start().await;
     queue.on("/work", no_work);
@@ -395,7 +397,7 @@ async fn what_is_pending_behind_a_page_of_runs_that_cannot_be_claimed_is_found()
             json!({"tasks": run(TASK_IDS[0]), "continuationToken": "behind"})
         })
     });
-    // The first one is delayed.
+    // The first page is delayed.
     queue.on("/claim", |request| {
         if request.call.contains(TASK_IDS[0]) { refuse(409) } else { ok(claim(TASK_IDS[1], LEASE, &json!({}))) }
     });

@@ -1,4 +1,5 @@
-//! A worker and the artifacts that its tasks need: there before the first command, or a reason why not.
+//! A worker and the inputs of its tasks: fetched before the first command, or a failure with a
+//! reason.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use crate::queue::{Queue, RENEWED_AFTER_SIX_SECONDS, Reply, TASK_IDS, claim, ok,
 use crate::store::Stored;
 use crate::worker::{LEASE, Running};
 
-/// The task that the scripted queue's tasks depend on.
+/// Dependency of the scripted queue's tasks.
 const MAKER: &str = TASK_IDS[2];
 
 fn hello() -> Stored {
@@ -25,7 +26,7 @@ fn input(artifact: &str, path: &str) -> Value {
 }
 
 #[tokio::test]
-async fn an_input_with_another_digest_is_refused() {
+async fn input_with_wrong_digest_is_refused() {
     let queue = Queue::start().await;
     queue.has_artifact(MAKER, "a", hello());
     let mut other = input("a", "in/a");
@@ -38,11 +39,11 @@ async fn an_input_with_another_digest_is_refused() {
 }
 
 #[tokio::test]
-async fn the_claim_is_renewed_during_a_download_that_then_signs_with_the_new_credentials() {
+async fn download_uses_credentials_of_renewed_claim() {
     let queue = Queue::start().await;
     queue.has_artifact(MAKER, "a", hello());
     queue.on("reclaim", |_| renewed(60_000, "task-1"));
-    // The first try hangs until the claim was renewed, and ends without an answer.
+    // The first attempt hangs until the claim was renewed, and ends without an answer.
     let slow = Reply { after: Duration::from_secs(7), cut: true, ..ok(Value::Null) };
     queue.once("artifacts/a", slow);
     let running = Running::with_task(queue, RENEWED_AFTER_SIX_SECONDS, &payload(&json!([input("a", "in/a")]))).await;
@@ -53,7 +54,7 @@ async fn the_claim_is_renewed_during_a_download_that_then_signs_with_the_new_cre
 }
 
 #[tokio::test]
-async fn a_lost_claim_and_a_shutdown_end_a_download_at_once() {
+async fn lost_claim_and_shutdown_end_download_at_once() {
     for lost in [true, false] {
         let queue = Queue::start().await;
         queue.has_artifact(MAKER, "a", hello());
@@ -66,7 +67,7 @@ async fn a_lost_claim_and_a_shutdown_end_a_download_at_once() {
         running.queue.wait_for("a/bytes", 1).await;
         let (queue, directory) = (running.queue.clone(), running.directory());
         if lost {
-            // The next call for work shows that the worker is done with the task.
+            // The next call for work shows that the task is over for the worker.
             queue.wait_for("p%2Fw", 2).await;
         } else {
             running.shutdown.cancel();

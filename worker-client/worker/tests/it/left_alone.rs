@@ -1,4 +1,4 @@
-//! A worker without supervision: what it leaves on the disk, a full disk, and a machine on which everything fails.
+//! A worker without supervision: its files, a full disk, and a machine on which everything fails.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,15 +13,15 @@ use crate::binary::{bare_program, end, send};
 use crate::queue::{Queue, Reply, TASK_IDS, TOKEN, claim, ok, refuse, until};
 use crate::worker::{LEASE, Running, shell};
 
-/// What is in a directory that has a name.
+/// Entries of a directory, if it exists.
 fn names(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).unwrap();
     entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
 #[tokio::test]
-async fn a_directory_goes_when_its_task_is_reported_however_it_ended() {
-    // Some tools make directories that not even their owner may write to.
+async fn directory_is_removed_after_any_report() {
+    // Some tools create directories without write permission for their owner.
     let script = "mkdir -p deep/closed; echo x > deep/closed/file; chmod 500 deep/closed; chmod 0 deep";
     for (payload, report) in [
         (shell(script), "completed"),
@@ -43,7 +43,7 @@ async fn a_directory_goes_when_its_task_is_reported_however_it_ended() {
 }
 
 #[tokio::test]
-async fn a_log_never_takes_more_room_than_its_cap() {
+async fn log_never_exceeds_its_limit() {
     let limits = Limits { log_bytes: 100_000, ..Limits::default() };
     let script = "yes | head -c 20000000; stat -c %s live.log > size; echo end";
     let running = Running::with_limits(Queue::start().await, limits, &shell(script));
@@ -56,7 +56,7 @@ async fn a_log_never_takes_more_room_than_its_cap() {
 }
 
 #[tokio::test]
-async fn nothing_is_claimed_while_there_is_too_little_space() {
+async fn worker_claims_nothing_without_disk_space() {
     let (queue, dir) = (Queue::start().await, TempDir::new().unwrap());
     let log = dir.path().join("log");
     let mut program = bare_program(&queue.root_url(), &dir.path().join("work"));
@@ -69,7 +69,7 @@ async fn nothing_is_claimed_while_there_is_too_little_space() {
     assert_eq!(queue.requests("p%2Fw").len(), 0);
 }
 
-/// A full disk for the directories of tasks; none where this user cannot make one.
+/// A full disk for the directories of tasks. None if this user cannot create one.
 struct FullDisk(TempDir);
 
 impl FullDisk {
@@ -95,7 +95,7 @@ impl Drop for FullDisk {
 }
 
 #[tokio::test]
-async fn a_task_for_which_there_is_no_space_is_given_back_and_not_failed() {
+async fn task_without_disk_space_is_given_back() {
     let Some(disk) = FullDisk::make() else { return };
     let queue = Queue::start().await;
     queue.hand_out(&[claim(TASK_IDS[0], LEASE, &shell("true"))]);
@@ -108,7 +108,7 @@ async fn a_task_for_which_there_is_no_space_is_given_back_and_not_failed() {
 }
 
 #[tokio::test]
-async fn a_worker_on_which_everything_fails_backs_off_and_logs_it() {
+async fn worker_with_failing_tasks_backs_off_and_logs() {
     let (queue, dir) = (Queue::start().await, TempDir::new().unwrap());
     queue.on("p%2Fw", |_| ok(json!({"tasks": [claim(TASK_IDS[0], LEASE, &shell("exit 1"))]})));
     let mut program = bare_program(&queue.root_url(), dir.path());
@@ -126,7 +126,7 @@ async fn a_worker_on_which_everything_fails_backs_off_and_logs_it() {
 }
 
 #[tokio::test]
-async fn a_stopping_worker_drops_its_waiting_call_and_sends_no_more() {
+async fn stopping_worker_drops_its_waiting_call() {
     let queue = Queue::start().await;
     let script = "trap 'sleep 0.3; exit 0' TERM; touch ready; while :; do sleep 0.05; done";
     queue.hand_out(&[claim(TASK_IDS[0], LEASE, &shell(script))]);

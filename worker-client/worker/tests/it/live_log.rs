@@ -1,4 +1,4 @@
-//! The log of a task while it runs, as the queue gets it.
+//! The log of a running task, as the queue receives it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,19 +16,19 @@ const APPEND: &str = "/live-log";
 const BACKING_LOG: &str = "public/logs/live_backing.log";
 const LIVE_LOG: &str = "public/logs/live.log";
 const CHUNK_BYTES_MAX: usize = 64 << 10;
-/// Ten times what the end of a live log may hold up a report.
+/// Ten times the delay that the end of a live log may cause.
 const REPORTED_WITHIN: Duration = Duration::from_secs(10);
 
 fn offset(request: &RecordedRequest) -> usize {
     request.query.strip_prefix("offset=").unwrap().parse().unwrap()
 }
 
-/// All that there is of the log with this piece.
+/// Answer that accepts this piece.
 fn kept(request: &RecordedRequest) -> Reply {
     ok(json!({"next": offset(request) + request.bytes.len(), "kept": true}))
 }
 
-/// Says something, and more when the test lets it.
+/// Prints `first`, and `last` once the test allows it.
 fn waiting(first: &str, last: &str) -> Value {
     shell(&format!("{first}; while ! test -e ../go; do sleep 0.05; done; {last}"))
 }
@@ -37,7 +37,7 @@ fn go(running: &Running) {
     std::fs::write(running.dir.path().join("work/go"), "").unwrap();
 }
 
-/// What a reader has got of the log, with where something is missing.
+/// The log as a reader sees it, with the offsets of gaps.
 fn read(queue: &Queue) -> (Vec<u8>, Vec<usize>) {
     let (mut text, mut gaps, mut next) = (Vec::new(), Vec::new(), 0);
     for request in queue.requests(APPEND) {
@@ -52,7 +52,7 @@ fn read(queue: &Queue) -> (Vec<u8>, Vec<usize>) {
 }
 
 #[tokio::test]
-async fn a_queue_that_takes_no_live_log_is_asked_once_and_the_task_is_none_the_worse() {
+async fn unknown_live_log_call_is_tried_once() {
     for unusable in [refuse(404), refuse(403), refuse(409), refuse(413), ok(json!({}))] {
         let queue = Queue::start().await;
         queue.on(APPEND, move |_| unusable.clone());
@@ -67,22 +67,22 @@ async fn a_queue_that_takes_no_live_log_is_asked_once_and_the_task_is_none_the_w
 }
 
 #[tokio::test]
-async fn a_queue_that_keeps_no_live_logs_now_is_left_alone() {
+async fn disabled_live_logs_pause_sending() {
     let queue = Queue::start().await;
     queue.on(APPEND, |_| ok(json!({"next": 0, "kept": false})));
     let script = "for i in 1 2 3 4; do echo $i; sleep 0.7; done";
     let running = Running::with_task(queue, LEASE, &shell(script)).await;
     running.queue.wait_for("completed", 1).await;
-    // The next try would come after a minute.
+    // The next attempt would follow after a minute.
     assert_eq!(running.queue.requests(APPEND).len(), 1);
     let created = running.queue.requests("live.log");
     let kinds: Vec<_> = created.iter().map(|request| request.body["storageType"].as_str().unwrap()).collect();
-    assert_eq!(kinds, ["link"], "a reference would lead nowhere");
+    assert_eq!(kinds, ["link"], "artifact refers to a log that is not kept");
     running.stop().await;
 }
 
 #[tokio::test]
-async fn a_piece_without_an_answer_is_sent_again_and_nothing_is_missing() {
+async fn unanswered_piece_is_resent_without_gap() {
     let queue = Queue::start().await;
     queue.once(APPEND, refuse(503));
     queue.once(APPEND, refuse(429));
@@ -101,7 +101,7 @@ async fn a_piece_without_an_answer_is_sent_again_and_nothing_is_missing() {
 }
 
 #[tokio::test]
-async fn a_queue_that_does_not_answer_holds_no_report_up() {
+async fn silent_queue_does_not_delay_report() {
     let hangs = Arc::new(AtomicBool::new(false));
     let (queue, is_hanging) = (Queue::start().await, Arc::clone(&hangs));
     queue.on(APPEND, move |request| {
@@ -122,7 +122,7 @@ async fn a_queue_that_does_not_answer_holds_no_report_up() {
 }
 
 #[tokio::test]
-async fn a_worker_that_is_to_send_no_live_log_sends_none_and_uploads_the_whole() {
+async fn worker_without_live_log_uploads_whole_log() {
     let queue = Queue::start().await;
     queue.on(APPEND, kept);
     // It prints something in each of several seconds.
@@ -132,13 +132,13 @@ async fn a_worker_that_is_to_send_no_live_log_sends_none_and_uploads_the_whole()
     assert_eq!(running.queue.requests(APPEND).len(), 0);
     let created = running.queue.requests("live.log");
     let kinds: Vec<_> = created.iter().map(|request| request.body["storageType"].as_str().unwrap()).collect();
-    assert_eq!(kinds, ["link"], "and a reference would lead nowhere");
+    assert_eq!(kinds, ["link"], "artifact refers to a log that was not sent");
     assert!(running.queue.artifact(TASK, BACKING_LOG).text().contains("\n3\n4\n"));
     running.stop().await;
 }
 
 #[tokio::test]
-async fn a_task_that_is_done_at_once_has_no_live_log() {
+async fn short_task_has_no_live_log() {
     let queue = Queue::start().await;
     queue.on(APPEND, kept);
     let running = Running::with_task(queue, LEASE, &shell("echo begun")).await;
@@ -148,7 +148,7 @@ async fn a_task_that_is_done_at_once_has_no_live_log() {
 }
 
 #[tokio::test]
-async fn a_worker_that_is_stopped_says_so_in_the_live_log() {
+async fn stopped_worker_notes_it_in_live_log() {
     let queue = Queue::start().await;
     queue.on(APPEND, kept);
     let running = Running::with_task(queue, LEASE, &waiting("echo begun", "echo more")).await;

@@ -9,10 +9,10 @@ use crate::queue::{TASK_IDS, claim, date, ok, refuse, until};
 use crate::worker::LEASE;
 
 #[tokio::test]
-async fn a_machine_stores_its_state_without_what_its_errors_said_where_there_is_no_room_for_that() {
+async fn machine_omits_error_texts_that_do_not_fit() {
     let queue = queue_with(&claim(TASK_IDS[0], LEASE, &json!({}))).await;
     queue.on("/command", |_| refuse(404));
-    // What the handler stores takes all the room.
+    // The handler's checkpoint takes all the space.
     queue.on("/checkpoint", |request| match &request.body["checkpoint"]["machine"]["errors"] {
         Value::Null => refuse(404),
         errors if errors[0]["error"].as_str().is_some_and(|error| !error.is_empty()) => refuse(400),
@@ -25,7 +25,7 @@ async fn a_machine_stores_its_state_without_what_its_errors_said_where_there_is_
     let running = Running::start(consumer(&queue).handler::<Value, _>(failing));
     until("it is reported", || (!reported(&queue).is_empty()).then_some(())).await;
     let (results, stored) = (reported(&queue), queue.requests("/runs/0/checkpoint"));
-    assert_eq!((&results[0]["outcome"], &results[0]["delay"]), (&json!("released"), &json!(600)), "as after any fault");
+    assert_eq!((&results[0]["outcome"], &results[0]["delay"]), (&json!("released"), &json!(600)), "delay of a fault");
     let last = &stored[stored.len() - 1].body["checkpoint"];
     assert_eq!((&last["machine"]["state"]["name"], &last["checkpoint"]), (&json!("fault"), &json!("large")));
     assert_eq!(last["machine"]["errors"][0]["error"], "");

@@ -1,4 +1,4 @@
-//! The poll API of the scripted queue: seven queues of messages, and the URLs to them.
+//! The poll API of the scripted queue: seven message queues and their URLs.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 
 use crate::queue::{Queue, RecordedRequest, Reply, TASK_IDS, claim, ok};
 
-/// The queues of messages, the highest priority first.
+/// The message queues, highest priority first.
 pub const QUEUES: [&str; 7] =
     ["q7/messages", "q6/messages", "q5/messages", "q4/messages", "q3/messages", "q2/messages", "q1/messages"];
-/// The signature in the URLs, which must not be in any output.
+/// Signature in the URLs, which must not appear in any output.
 pub const SIGNATURE: &str = "a-secret%2Bsignature%3D";
 /// A receipt with every character that must be encoded.
 pub const RECEIPT: &str = "A+/b==";
-/// Where the URLs come from.
+/// Path of the call for URLs.
 pub const URLS: &str = "poll-task-url/p/w";
 const LEASE: Duration = Duration::from_secs(60);
 
@@ -57,7 +57,7 @@ pub struct Mailbox {
 }
 
 impl Mailbox {
-    /// Empty queues with URLs that live long, which grant every claim; the tasks run this payload.
+    /// Opens empty queues with long-lived URLs that grant every claim. The tasks run this payload.
     pub async fn open(payload: Value) -> Self {
         let mailbox = Self { queue: Queue::start().await, posted: Arc::default() };
         mailbox.issue(Duration::from_secs(1800));
@@ -72,13 +72,13 @@ impl Mailbox {
         mailbox
     }
 
-    /// From now on URLs are given out that live so long.
+    /// Sets the lifetime of further URLs.
     pub fn issue(&self, life: Duration) {
         let root = self.queue.root_url();
         self.queue.on(URLS, move |_| urls(&root, life));
     }
 
-    /// Puts messages into the queue with this name.
+    /// Adds messages to a queue.
     pub fn post(&self, name: &'static str, messages: impl IntoIterator<Item = Posted>) {
         self.posted.lock().unwrap().entry(name).or_default().extend(messages);
     }
@@ -90,26 +90,26 @@ impl Mailbox {
         list(waiting.drain(..count))
     }
 
-    /// Every poll so far: the number of its queue, from 7 for the highest priority.
+    /// All polls so far, as the number of the queue; 7 has the highest priority.
     pub fn polls(&self) -> Vec<char> {
         let name =
             |request: &RecordedRequest| request.call.strip_suffix("/messages").and_then(|path| path.chars().last());
         self.queue.requests("/messages").iter().filter_map(name).collect()
     }
 
-    /// Every deletion so far, and which parameters it had.
+    /// All deletions so far, with their parameters.
     pub fn deletions(&self) -> Vec<RecordedRequest> {
         self.queue.requests("").into_iter().filter(|request| request.call.starts_with("DELETE")).collect()
     }
 }
 
-/// How many messages a poll asks for.
+/// Number of messages that a poll requests.
 pub fn number_of_messages(request: &RecordedRequest) -> usize {
     let query = request.query.strip_prefix(&format!("visibilitytimeout=300&sig={SIGNATURE}&numofmessages="));
     query.expect("the URL as it was given, and a number").parse().unwrap()
 }
 
-/// A list of messages as a poll answers it, whatever the parameters.
+/// Answer to a poll with these messages.
 pub fn list(messages: impl IntoIterator<Item = Posted>) -> Reply {
     let one = |Posted { id, text, count }| {
         format!(
@@ -128,7 +128,7 @@ pub fn list(messages: impl IntoIterator<Item = Posted>) -> Reply {
     Reply { xml: Some(format!("<?xml version=\"1.0\" encoding=\"utf-8\"?>{list}")), ..ok(Value::Null) }
 }
 
-/// URLs that live so long, by a server whose clock is far from ours.
+/// URLs with this lifetime, from a server whose clock differs much from ours.
 fn urls(root: &str, life: Duration) -> Reply {
     let one = |name: &str| {
         json!({

@@ -1,4 +1,5 @@
-//! The client and the worker against a scripted queue ([`queue::Queue`]), with real connections and real processes.
+//! The client and the worker against a scripted queue ([`queue::Queue`]), with real connections and
+//! processes.
 
 #![expect(clippy::unwrap_used, reason = "a test's helpers may fail as its tests do")]
 

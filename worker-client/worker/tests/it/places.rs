@@ -1,4 +1,4 @@
-//! What a consumer tells the server of its free places, against the scripted queue.
+//! Capacity that a consumer reports to the server, against the scripted queue.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use crate::queue::{TASK_IDS, claim, run_ended, session_ended, until};
 use crate::worker::LEASE;
 
 #[tokio::test]
-async fn the_place_of_a_job_that_goes_on_after_its_run_is_gone_is_not_offered_until_it_has_ended() {
+async fn slot_of_lost_run_is_free_only_after_its_handler_ends() {
     let cancelled = run_ended(TASK_IDS[0], "canceled");
-    // Its task is cancelled, or its session has ended and the next one begins.
+    // Its task is cancelled, or its session has ended and the next one starts.
     for (answer, says, times) in [(cancelled, "/renew", 1), (session_ended("expired"), "/sessions", 2)] {
         let queue = queue_with(&claim(TASK_IDS[0], LEASE, &json!({}))).await;
         queue.has_sessions();

@@ -1,4 +1,4 @@
-//! The worker on the poll API: what it polls, in which order, how often, and what becomes of the messages.
+//! The worker on the poll API: order and frequency of polls, and handling of messages.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use crate::mailbox::{Mailbox, QUEUES, URLS, list, message, number_of_messages};
 use crate::queue::{Reply, TASK_IDS, claim, ok, refuse, until};
 use crate::worker::{Running, shell};
 
-/// Runs until the test says so.
+/// Runs until the test allows it to end.
 const WAITS: &str = "while ! test -e ../go; do sleep 0.05; done";
 /// Long enough for another round over the queues.
 const ROUND: Duration = Duration::from_millis(1500);
@@ -21,7 +21,7 @@ fn start(mailbox: &Mailbox, capacity: usize) -> Running {
 }
 
 #[tokio::test]
-async fn the_queues_are_polled_in_order_and_after_a_find_from_the_first_again() {
+async fn queues_are_polled_in_order_and_restart_after_message() {
     let mailbox = Mailbox::open(shell("true")).await;
     mailbox.post(QUEUES[4], [message(0)]);
     mailbox.post(QUEUES[1], [message(1)]);
@@ -39,7 +39,7 @@ async fn the_queues_are_polled_in_order_and_after_a_find_from_the_first_again() 
 }
 
 #[tokio::test]
-async fn signed_urls_are_used_without_another_signature() {
+async fn signed_urls_need_no_other_signature() {
     let mailbox = Mailbox::open(shell("true")).await;
     mailbox.post(QUEUES[0], [message(0)]);
     let running = start(&mailbox, 1);
@@ -53,7 +53,7 @@ async fn signed_urls_are_used_without_another_signature() {
 }
 
 #[tokio::test]
-async fn only_free_room_is_asked_for_and_32_at_most() {
+async fn poll_requests_free_capacity_up_to_32() {
     let mailbox = Mailbox::open(shell(WAITS)).await;
     mailbox.post(QUEUES[0], [message(0), message(1)]);
     let running = start(&mailbox, 3);
@@ -61,7 +61,7 @@ async fn only_free_room_is_asked_for_and_32_at_most() {
     let requests = mailbox.queue.wait_for(QUEUES[6], 1).await;
     assert_eq!(number_of_messages(&mailbox.queue.requests(QUEUES[0])[0]), 3);
     assert_eq!(number_of_messages(&requests[0]), 1);
-    // Without room there are no polls.
+    // Without free capacity there are no polls.
     mailbox.post(QUEUES[0], [message(2)]);
     mailbox.queue.wait_for("claim", 3).await;
     let polls = mailbox.polls().len();
@@ -78,7 +78,7 @@ async fn only_free_room_is_asked_for_and_32_at_most() {
 }
 
 #[tokio::test]
-async fn messages_beyond_the_room_are_left() {
+async fn messages_beyond_capacity_are_left() {
     let mailbox = Mailbox::open(shell(WAITS)).await;
     mailbox.queue.once(QUEUES[0], list([message(0), message(1), message(2)]));
     let running = start(&mailbox, 1);
@@ -91,7 +91,7 @@ async fn messages_beyond_the_room_are_left() {
 }
 
 #[tokio::test]
-async fn after_a_round_without_work_there_is_a_pause_of_a_second() {
+async fn empty_round_is_followed_by_pause_of_a_second() {
     let mailbox = Mailbox::open(shell("true")).await;
     let running = start(&mailbox, 1);
     let rounds = mailbox.queue.wait_for(QUEUES[0], 3).await;
@@ -104,7 +104,7 @@ async fn after_a_round_without_work_there_is_a_pause_of_a_second() {
 }
 
 #[tokio::test]
-async fn urls_are_renewed_before_they_end() {
+async fn urls_are_renewed_before_they_expire() {
     let mailbox = Mailbox::open(shell("true")).await;
     mailbox.issue(Duration::from_secs(4));
     let running = start(&mailbox, 1);
@@ -115,13 +115,13 @@ async fn urls_are_renewed_before_they_end() {
 }
 
 #[tokio::test]
-async fn urls_that_cannot_be_renewed_are_used_while_they_are_good() {
+async fn urls_are_used_until_expiry_if_renewal_fails() {
     let mailbox = Mailbox::open(shell("true")).await;
     mailbox.issue(Duration::from_secs(20));
     let running = start(&mailbox, 1);
     mailbox.queue.wait_for(QUEUES[6], 1).await;
     mailbox.queue.on(URLS, |_| refuse(500));
-    // Half of the URLs' life, and one call with its retries.
+    // Half of the URLs' lifetime, and one call with its retries.
     mailbox.queue.wait_for(URLS, 7).await;
     mailbox.post(QUEUES[6], [message(0)]);
     mailbox.queue.wait_for("completed", 1).await;
@@ -129,7 +129,7 @@ async fn urls_that_cannot_be_renewed_are_used_while_they_are_good() {
 }
 
 #[tokio::test]
-async fn a_poll_that_is_refused_with_403_renews_the_urls_at_once() {
+async fn poll_refused_with_403_renews_urls_at_once() {
     let mailbox = Mailbox::open(shell("true")).await;
     let running = start(&mailbox, 1);
     mailbox.queue.wait_for(QUEUES[6], 1).await;
@@ -143,7 +143,7 @@ async fn a_poll_that_is_refused_with_403_renews_the_urls_at_once() {
 }
 
 #[tokio::test]
-async fn urls_that_are_never_accepted_are_not_asked_for_without_end() {
+async fn refused_urls_are_not_renewed_without_pause() {
     let mailbox = Mailbox::open(shell("true")).await;
     mailbox.queue.on(QUEUES[0], |_| refuse(403));
     let running = start(&mailbox, 1);
@@ -154,7 +154,7 @@ async fn urls_that_are_never_accepted_are_not_asked_for_without_end() {
 }
 
 #[tokio::test]
-async fn a_queue_that_cannot_be_polled_does_not_stop_the_others() {
+async fn failing_queue_does_not_stop_other_polls() {
     let mailbox = Mailbox::open(shell("true")).await;
     mailbox.queue.on(QUEUES[0], |_| refuse(500));
     mailbox.queue.on(QUEUES[1], |_| Reply { xml: Some("<html>busy</html>".into()), ..refuse(200) });
@@ -165,9 +165,9 @@ async fn a_queue_that_cannot_be_polled_does_not_stop_the_others() {
 }
 
 #[tokio::test]
-async fn no_server_does_not_end_the_worker() {
+async fn missing_server_does_not_end_worker() {
     let mailbox = Mailbox::open(shell("true")).await;
-    // URLs that end at once: they have to be asked for before each round.
+    // Expired URLs, which must be renewed before each round.
     mailbox.issue(Duration::ZERO);
     let running = start(&mailbox, 1);
     mailbox.queue.wait_for(QUEUES[6], 1).await;
@@ -181,7 +181,7 @@ async fn no_server_does_not_end_the_worker() {
 }
 
 #[tokio::test]
-async fn a_claim_that_is_on_its_way_at_a_shutdown_is_reported_as_worker_shutdown() {
+async fn claim_in_progress_at_shutdown_is_reported() {
     let mailbox = Mailbox::open(shell("echo ran > ran")).await;
     let granted = ok(claim(TASK_IDS[0], Duration::from_secs(60), &shell("echo ran > ran")));
     mailbox.queue.once("claim", Reply { after: Duration::from_millis(700), ..granted });
@@ -198,10 +198,10 @@ async fn a_claim_that_is_on_its_way_at_a_shutdown_is_reported_as_worker_shutdown
 }
 
 #[tokio::test]
-async fn the_directory_that_was_kept_of_a_run_is_put_aside_when_the_run_comes_again() {
+async fn kept_directory_is_renamed_when_run_comes_again() {
     let mailbox = Mailbox::open(shell("echo x >> file")).await;
     let running = start(&mailbox, 1);
-    // Between the two comes another one, which is claimed when the worker is done with the first.
+    // The second of three tasks is claimed once the worker is done with the first.
     for (ended, task) in [0, 1, 0].into_iter().enumerate() {
         mailbox.post(QUEUES[0], [message(task)]);
         mailbox.queue.wait_for("completed", ended + 1).await;

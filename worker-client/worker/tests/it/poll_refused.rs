@@ -1,4 +1,4 @@
-//! The worker on the poll API when something goes wrong with a message: which ones it deletes, and which it leaves.
+//! The worker on the poll API when a message fails: deleted and kept messages.
 
 use std::time::Duration;
 
@@ -12,16 +12,16 @@ use crate::mailbox::{Mailbox, QUEUES, list, message};
 use crate::queue::{Reply, TASK_IDS, claim, ok, refuse, until};
 use crate::worker::{LEASE, Running, shell};
 
-/// Longer than all tries to delete a message, with the pauses of these tests.
+/// Longer than all attempts to delete a message, with the pauses of these tests.
 const SETTLED: Duration = Duration::from_secs(3);
-/// How often a worker tries to delete a message.
+/// Attempts of a worker to delete a message.
 const DELETE_TRIES: usize = 8;
 
 fn start(mailbox: &Mailbox, capacity: usize) -> Running {
     Running::start_on(Plane::Poll, mailbox.queue.clone(), capacity)
 }
 
-/// Whether a worker deletes the message when this is the answer to each of its claims.
+/// True if a worker deletes the message when each claim gets this answer.
 async fn deletes_after(answer: Option<Reply>) -> bool {
     let (mailbox, running) = accepted_once().await;
     if let Some(answer) = answer {
@@ -29,7 +29,7 @@ async fn deletes_after(answer: Option<Reply>) -> bool {
     }
     let rounds = mailbox.queue.requests(QUEUES[6]).len();
     mailbox.post(QUEUES[0], [message(0)]);
-    // There is room for the next poll only when the claim is over and done with.
+    // The next poll needs free capacity, so the claim is over by then.
     mailbox.queue.wait_for(QUEUES[6], rounds + 2).await;
     running.stop().await;
     assert!(mailbox.queue.requests("claim").len() > 1);
@@ -38,7 +38,7 @@ async fn deletes_after(answer: Option<Reply>) -> bool {
     deletions.iter().any(|request| request.call.ends_with("m-0"))
 }
 
-/// A worker that the queue has taken for one that may claim, although it was too late: it takes refusals for passing.
+/// A worker with one accepted claim that came too late. It takes later refusals as temporary.
 async fn accepted_once() -> (Mailbox, Running) {
     let mailbox = Mailbox::open(shell("true")).await;
     mailbox.queue.once("claim", refuse(409));
@@ -49,7 +49,7 @@ async fn accepted_once() -> (Mailbox, Running) {
 }
 
 #[tokio::test]
-async fn a_message_is_deleted_after_a_claim_or_a_lasting_refusal_and_never_otherwise() {
+async fn message_is_deleted_only_after_claim_or_final_refusal() {
     let mut cases = JoinSet::new();
     let mut case = |name: &str, answer: Option<Reply>, expected: bool| {
         let name = name.to_owned();
@@ -75,8 +75,8 @@ async fn a_message_is_deleted_after_a_claim_or_a_lasting_refusal_and_never_other
 }
 
 #[tokio::test]
-async fn claims_that_are_never_granted_do_not_hide_or_delete_one_message_after_the_other() {
-    // As for a worker that lacks a scope, and for one that is quarantined.
+async fn refused_claims_slow_down_polls() {
+    // A worker without a scope, and a quarantined one.
     for (status, deletes) in [(403, false), (409, true)] {
         let (mailbox, running) = accepted_once().await;
         mailbox.queue.on("claim", move |_| refuse(status));
@@ -90,7 +90,7 @@ async fn claims_that_are_never_granted_do_not_hide_or_delete_one_message_after_t
 }
 
 #[tokio::test]
-async fn claims_of_one_poll_that_are_not_granted_make_a_pause_as_short_as_one_does() {
+async fn refused_claims_of_one_poll_count_once() {
     let mailbox = Mailbox::open(shell("true")).await;
     mailbox.queue.on("claim", |request| {
         if request.call.contains(TASK_IDS[1]) { ok(claim(TASK_IDS[1], LEASE, &shell("true"))) } else { refuse(409) }
@@ -105,13 +105,13 @@ async fn claims_of_one_poll_that_are_not_granted_make_a_pause_as_short_as_one_do
     let completed = mailbox.queue.wait_for("completed", 1).await[0].at;
     let claims = mailbox.queue.requests("claim");
     assert_eq!(claims.len(), 33);
-    // After 32 failures it would be 15 s at least.
+    // After 32 failures it would be at least 15 s.
     assert!(completed.duration_since(claims[0].at) < Duration::from_secs(10));
     running.stop().await;
 }
 
 #[tokio::test]
-async fn an_unreadable_message_is_deleted() {
+async fn unreadable_message_is_deleted() {
     let mailbox = Mailbox::open(shell("true")).await;
     let wrong = ["not base64!", "", &STANDARD.encode("{}"), &STANDARD.encode("not JSON")];
     let messages = wrong.iter().enumerate().map(|(at, text)| message(0).id(&format!("wrong-{at}")).text(text));
@@ -125,7 +125,7 @@ async fn an_unreadable_message_is_deleted() {
 }
 
 #[tokio::test]
-async fn a_run_in_hand_is_not_claimed_again() {
+async fn run_in_progress_is_not_claimed_again() {
     let mailbox = Mailbox::open(shell("while ! test -e ../go; do sleep 0.05; done")).await;
     mailbox.post(QUEUES[0], [message(0), message(0).id("m-0-again")]);
     let running = start(&mailbox, 2);
@@ -133,15 +133,15 @@ async fn a_run_in_hand_is_not_claimed_again() {
     assert_eq!(mailbox.queue.requests("claim").len(), 1);
     std::fs::write(running.dir.path().join("work/go"), "").unwrap();
     mailbox.queue.wait_for("completed", 1).await;
-    // It is not known yet what becomes of the run, so that the second message is left.
+    // The run's outcome is not known yet, so the second message is left.
     assert_eq!(mailbox.deletions().len(), 1);
     running.stop().await;
 }
 
 #[tokio::test]
-async fn deletions_that_fail_are_repeated_but_not_without_end_and_work_goes_on() {
+async fn failed_deletions_are_retried_in_background() {
     let mailbox = Mailbox::open(shell("true")).await;
-    // Slowly, so that the tasks are done before the last try.
+    // Slowly, so that the tasks end before the last attempt.
     mailbox.queue.on("m-0", |_| Reply { after: Duration::from_millis(500), ..refuse(503) });
     mailbox.queue.on("m-1", |_| Reply { cut: true, ..Reply::default() });
     mailbox.post(QUEUES[0], (0..3).map(message));
@@ -153,14 +153,14 @@ async fn deletions_that_fail_are_repeated_but_not_without_end_and_work_goes_on()
     for (id, tries) in [("m-0", DELETE_TRIES), ("m-1", DELETE_TRIES), ("m-2", 1)] {
         assert_eq!(mailbox.queue.requests(id).len(), tries, "{id}");
     }
-    assert!(mailbox.queue.requests("m-0").last().unwrap().at > last_report, "the deletions held up the work");
+    assert!(mailbox.queue.requests("m-0").last().unwrap().at > last_report, "deletions delayed the work");
     running.stop().await;
 }
 
 #[tokio::test]
-async fn a_deletion_ends_with_success_or_a_lasting_refusal() {
+async fn deletion_ends_with_success_or_final_refusal() {
     let mut cases = JoinSet::new();
-    // A message that is gone counts as deleted; a receipt that is out of date will not be in date again.
+    // A missing message counts as deleted; an outdated receipt stays outdated.
     for (status, tries) in [(200, 1), (204, 1), (404, 1), (400, 1), (403, 1), (500, 2), (503, 2), (429, 2)] {
         cases.spawn(async move {
             let mailbox = Mailbox::open(shell("true")).await;
@@ -177,7 +177,7 @@ async fn a_deletion_ends_with_success_or_a_lasting_refusal() {
 }
 
 #[tokio::test]
-async fn a_shutdown_does_not_wait_long_for_deletions() {
+async fn shutdown_does_not_wait_long_for_deletions() {
     let mailbox = Mailbox::open(shell("true")).await;
     mailbox.queue.on("m-0", |_| Reply { headers: vec![("retry-after", "60".into())], ..refuse(429) });
     mailbox.post(QUEUES[0], [message(0)]);
@@ -187,7 +187,7 @@ async fn a_shutdown_does_not_wait_long_for_deletions() {
     let begun = std::time::Instant::now();
     running.stop().await;
     assert!(begun.elapsed() < Duration::from_secs(5));
-    // One last try.
+    // One last attempt.
     assert_eq!(mailbox.queue.requests("m-0").len(), 2);
     assert!(mailbox.queue.requests("claim")[0].call.contains(TASK_IDS[0]));
 }

@@ -1,4 +1,4 @@
-//! Processes of tasks end: with their command, with their worker however it ends, and at the latest before the next
+//! Processes of tasks end with their command or their worker, at the latest before the next
 //! worker's first claim.
 
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::binary::{bare_program, clear_up, end, send};
 use crate::queue::{Queue, TASK_IDS, TOKEN, claim, ok, until};
 use crate::worker::{LEASE, Running, is_stopped, pid_in, runs, shell};
 
-/// Leaves a process in a session of its own, whose parent has ended, and which does not end when it is asked to.
+/// Leaves an orphan in its own session that ignores TERM.
 const DETACH: &str = "(setsid sh -c 'trap \"\" TERM; echo $$ > inner; sleep 1000; sleep 1000' & ); while ! test -s inner; do sleep 0.01; done";
 
 fn worker(queue: &Queue, work_dir: &Path) -> Child {
@@ -25,7 +25,7 @@ fn worker(queue: &Queue, work_dir: &Path) -> Child {
 }
 
 #[tokio::test]
-async fn what_a_command_has_detached_ends_with_it() {
+async fn detached_process_ends_with_command() {
     for (script, report) in [(DETACH.to_owned(), "completed"), (format!("{DETACH}; exit 1"), "failed")] {
         let running = Running::with_task(Queue::start().await, LEASE, &shell(&script)).await;
         running.queue.wait_for(report, 1).await;
@@ -34,7 +34,7 @@ async fn what_a_command_has_detached_ends_with_it() {
     }
 }
 
-/// Says at once that its command has succeeded, and is not gone until long after that.
+/// Reports at once that its command has succeeded, but ends much later.
 const SLOW_GUARD: &str = r#"#!/bin/sh
 read -r spec
 echo "{\"started\":$$}" >&0
@@ -43,9 +43,10 @@ exec /bin/sleep 9
 "#;
 
 #[tokio::test]
-async fn a_command_that_ended_in_time_succeeds_however_long_its_guard_takes_to_end() {
+async fn command_ended_in_time_succeeds_despite_slow_guard() {
     let (queue, dir) = (Queue::start().await, TempDir::new().unwrap());
-    // Written by another process: a program cannot be started while it is open to be written, also by what another test has just forked.
+    // Written by another process: a program open for writing cannot be executed. A process just
+    // forked by another test may hold it open too.
     let write = "printf %s \"$0\" > guard && chmod +x guard";
     let written = StdCommand::new("/bin/sh").args(["-c", write, SLOW_GUARD]).current_dir(dir.path()).status().unwrap();
     assert!(written.success());
@@ -59,7 +60,7 @@ async fn a_command_that_ended_in_time_succeeds_however_long_its_guard_takes_to_e
 }
 
 #[tokio::test]
-async fn max_run_time_and_a_shutdown_end_the_whole_tree() {
+async fn max_run_time_and_shutdown_end_process_tree() {
     let script = format!("{DETACH}; trap '' TERM; while :; do sleep 1; done");
     let payload = json!({"command": [["/bin/sh", "-c", script]], "maxRunTime": 1});
     let running = Running::with_task(Queue::start().await, LEASE, &payload).await;
@@ -74,7 +75,7 @@ async fn max_run_time_and_a_shutdown_end_the_whole_tree() {
 }
 
 #[tokio::test]
-async fn no_process_of_a_task_outlives_a_worker_that_is_killed() {
+async fn no_process_outlives_killed_worker() {
     let (queue, dir) = (Queue::start().await, TempDir::new().unwrap());
     let script = format!("{DETACH}; echo $$ > outer; trap '' TERM; while :; do sleep 1; done");
     queue.hand_out(&[claim(TASK_IDS[0], LEASE, &shell(&script))]);
@@ -88,7 +89,7 @@ async fn no_process_of_a_task_outlives_a_worker_that_is_killed() {
 }
 
 #[tokio::test]
-async fn a_task_that_kills_its_guard_fails_and_leaves_nothing() {
+async fn task_that_kills_its_guard_fails_and_leaves_nothing() {
     let (queue, dir) = (Queue::start().await, TempDir::new().unwrap());
     let script = format!("{DETACH}; cp inner ../inner; kill -9 $PPID; sleep 1000");
     queue.hand_out(&[claim(TASK_IDS[0], LEASE, &shell(&script))]);
@@ -101,15 +102,15 @@ async fn a_task_that_kills_its_guard_fails_and_leaves_nothing() {
     assert_eq!(end(child).await.0, Some(0));
 }
 
-/// The records of the workers in this directory.
+/// Records of the workers in this directory.
 fn records(work_dir: &Path) -> Vec<std::path::PathBuf> {
     let Ok(entries) = std::fs::read_dir(work_dir.join(".tenure-worker")) else { return Vec::new() };
-    // Beside each is the lock of its worker.
+    // Beside each is its worker's lock.
     entries.map(|entry| entry.unwrap().path()).filter(|path| path.extension().is_none()).collect()
 }
 
 #[tokio::test]
-async fn what_an_earlier_worker_left_is_ended_before_the_first_claim() {
+async fn leftover_processes_end_before_first_claim() {
     let (queue, dir) = (Queue::start().await, TempDir::new().unwrap());
     let script = format!("{DETACH}; echo $PPID > guard; echo $$ > outer; sleep 1000");
     queue.hand_out(&[claim(TASK_IDS[0], LEASE, &shell(&script))]);
@@ -120,13 +121,13 @@ async fn what_an_earlier_worker_left_is_ended_before_the_first_claim() {
         pid_in(&directory.join("outer")).await,
         pid_in(&directory.join("guard")).await,
     ];
-    // Stopped, it does not notice that the worker is gone.
+    // While stopped, it does not notice that the worker is gone.
     kill(Pid::from_raw(pids[2]), Signal::SIGSTOP).unwrap();
     until("the guard to stop", || is_stopped(pids[2]).then_some(())).await;
     child.kill().await.unwrap();
     assert_eq!(pids.map(runs), [true; 3]);
 
-    // Another worker's record, of a process that has got the number of one that has ended; and one of a worker that runs.
+    // A record with a reused process number, and the record of a running worker.
     let mut innocent = StdCommand::new("sleep").arg("1000").spawn().unwrap();
     let number = i32::try_from(innocent.id()).unwrap();
     let text = std::fs::read_to_string(&records(dir.path())[0]).unwrap();
@@ -134,7 +135,7 @@ async fn what_an_earlier_worker_left_is_ended_before_the_first_claim() {
     let as_started = |start: u64| json!([{"pid": number, "start": start, "boot": record["worker"]["boot"]}]);
     let (mistaken, right) = (as_started(1), as_started(start_of(number)));
     record["cgroup"] = Value::Null;
-    // As an earlier release wrote it: without a lock.
+    // As written by an earlier release, without a lock.
     record["locked"] = json!(false);
     record["dir"] = json!({"Unix": dir.path().join("none").into_os_string().into_encoded_bytes()});
     record["processes"] = mistaken;
@@ -153,17 +154,17 @@ async fn what_an_earlier_worker_left_is_ended_before_the_first_claim() {
     });
     let child = worker(&queue, dir.path());
     queue.wait_for("p%2Fw", 2).await;
-    assert!(!left_at_first_claim.load(Ordering::SeqCst), "the worker claimed first");
+    assert!(!left_at_first_claim.load(Ordering::SeqCst), "worker claimed before cleaning up");
     assert!(!directory.exists());
     assert_eq!(records(dir.path()), [dir.path().join(".tenure-worker/running")]);
-    assert!(innocent.try_wait().unwrap().is_none(), "a process that was none of the worker's was ended");
+    assert!(innocent.try_wait().unwrap().is_none(), "an unrelated process was ended");
     innocent.kill().unwrap();
     innocent.wait().unwrap();
     send(&child, Signal::SIGTERM);
     assert_eq!(end(child).await.0, Some(0));
 }
 
-/// When a process started, in clock ticks since the machine did.
+/// Start time of a process in clock ticks since boot.
 fn start_of(pid: i32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     stat.rsplit_once(')').unwrap().1.split_ascii_whitespace().nth(19).unwrap().parse().unwrap()

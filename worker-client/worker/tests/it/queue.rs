@@ -1,4 +1,4 @@
-//! A scripted queue: it checks signatures, records requests, and gives the answers that the test sets.
+//! A scripted queue: checks signatures, records requests, and sends the answers that the test sets.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -20,14 +20,14 @@ use crate::store::{Store, Stored};
 pub const TOKEN: &str = "secret-of-the-worker";
 pub const TASK_IDS: [&str; 3] = ["9HrBC1jMQ3KlZw4CssPUeQ", "AAAAAAAAQACAAAAAAAAAAA", "AAAAAAAAQACAAAAAAAAAAQ"];
 pub const SESSION: &str = "b4cf1f7d-1b1c-4a8b-9d3f-5f0f4d6f2a10";
-/// The time to live of sessions.
+/// Time to live of sessions.
 pub const TTL: Duration = Duration::from_secs(120);
-/// How long a test waits for something that must happen.
+/// Timeout for events that must happen.
 pub const SOON: Duration = Duration::from_secs(20);
-/// A lease that is renewed after three quarters of it. What is left then is longer than a busy machine stands still.
+/// A lease renewed after three quarters. The rest is longer than a busy machine pauses.
 pub const RENEWED_AFTER_SIX_SECONDS: Duration = Duration::from_secs(8);
 
-/// A request as the queue saw it.
+/// A received request.
 #[derive(Debug, Clone)]
 pub struct RecordedRequest {
     pub call: String,
@@ -35,13 +35,13 @@ pub struct RecordedRequest {
     pub headers: HeaderMap,
     pub body: Value,
     pub bytes: Bytes,
-    /// The client id of a valid signature, empty without one.
+    /// Client id of a valid signature; empty without one.
     pub signed_by: String,
     pub timestamp: i64,
     pub at: Instant,
 }
 
-/// What the queue answers.
+/// An answer of the queue.
 #[derive(Clone, Default)]
 pub struct Reply {
     pub status: u16,
@@ -49,11 +49,11 @@ pub struct Reply {
     pub body: Value,
     /// Sent instead of the body.
     pub xml: Option<String>,
-    /// Sent instead of the body, without saying that it is JSON.
+    /// Sent instead of the body, without the content type of JSON.
     pub bytes: Option<Vec<u8>>,
-    /// How long the answer takes.
+    /// Delay of the answer.
     pub after: Duration,
-    /// The connection ends instead.
+    /// Close the connection instead.
     pub cut: bool,
 }
 
@@ -66,7 +66,7 @@ pub fn refuse(status: u16) -> Reply {
     Reply { status, body, ..Reply::default() }
 }
 
-/// Answers a call whose path ends so.
+/// Answers calls with this path suffix.
 type Rule = Box<dyn Fn(&RecordedRequest) -> Reply + Send>;
 
 #[derive(Default)]
@@ -74,7 +74,7 @@ struct Script {
     rules: Vec<(&'static str, Rule)>,
     once: HashMap<&'static str, VecDeque<Reply>>,
     requests: Vec<RecordedRequest>,
-    /// Calls whose connections ended before their answers.
+    /// Calls whose connections closed before the answer.
     hung_up: Vec<(String, Instant)>,
     store: Store,
 }
@@ -86,14 +86,14 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// A queue that has no work and takes every report.
+    /// Starts a queue without work that accepts every report.
     pub async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let queue = Self { address: listener.local_addr().unwrap(), script: Arc::default() };
         for report in ["completed", "failed", "exception"] {
             queue.on(report, |_| ok(json!({"status": status(TASK_IDS[0], 0, 10)})));
         }
-        // As any other server that speaks the Queue API.
+        // Like any other server of the Queue API.
         queue.on("/work", |_| refuse(404));
         queue.on("/sessions", |_| refuse(404));
         queue.on("/live-log", |_| refuse(404));
@@ -104,7 +104,7 @@ impl Queue {
                 let queue = serving.clone();
                 tokio::spawn(async move {
                     let service = hyper::service::service_fn(|request| queue.answer(request));
-                    // A client that goes away is no failure of the queue.
+                    // A client that disconnects is no failure of the queue.
                     let _ended = hyper::server::conn::http1::Builder::new()
                         .serve_connection(TokioIo::new(stream), service)
                         .await;
@@ -118,19 +118,19 @@ impl Queue {
         format!("http://{}", self.address)
     }
 
-    /// Answers calls whose path ends in `call` like this from now on.
+    /// Sets the answer to further calls whose path ends in `call`.
     pub fn on(&self, call: &'static str, rule: impl Fn(&RecordedRequest) -> Reply + Send + 'static) {
         let mut script = self.script.lock().unwrap();
         script.rules.retain(|(name, _)| *name != call);
         script.rules.push((call, Box::new(rule)));
     }
 
-    /// Answers the next call whose path ends in `call` with this, before any rule.
+    /// Answers the next call whose path ends in `call`, before any rule.
     pub fn once(&self, call: &'static str, reply: Reply) {
         self.script.lock().unwrap().once.entry(call).or_default().push_back(reply);
     }
 
-    /// Begins sessions from now on, which hear of nothing.
+    /// Grants sessions from now on, with empty inboxes.
     pub fn has_sessions(&self) {
         self.on("/sessions", |_| session_started(TTL));
         self.on("/inbox", |_| Reply { after: Duration::from_millis(100), ..inbox(&json!([])) });
@@ -143,12 +143,12 @@ impl Queue {
         self.once("p%2Fw", ok(json!({ "tasks": claims })));
     }
 
-    /// The calls so far whose path ends in `call`.
+    /// Past calls whose path ends in `call`.
     pub fn requests(&self, call: &str) -> Vec<RecordedRequest> {
         self.script.lock().unwrap().requests.iter().filter(|request| request.call.ends_with(call)).cloned().collect()
     }
 
-    /// The artifacts of run 0 of a task.
+    /// Artifacts of run 0 of a task.
     pub fn artifacts(&self, task_id: &str) -> Vec<String> {
         self.script.lock().unwrap().store.names(&format!("{task_id}/runs/0"))
     }
@@ -160,12 +160,12 @@ impl Queue {
         found.unwrap_or_else(|| panic!("no artifact {name}, but {:?}", self.artifacts(task_id)))
     }
 
-    /// Puts an artifact there as if run 0 of a task had made it.
+    /// Adds an artifact as if run 0 of a task had created it.
     pub fn has_artifact(&self, task_id: &str, name: &str, artifact: Stored) {
         self.script.lock().unwrap().store.put(&format!("{task_id}/runs/0"), name, artifact);
     }
 
-    /// When clients went away while they waited for the answer to such a call.
+    /// When clients disconnected while waiting for the answer to such a call.
     pub fn hung_up(&self, call: &str) -> Vec<Instant> {
         let script = self.script.lock().unwrap();
         script.hung_up.iter().filter(|(name, _)| name.ends_with(call)).map(|(_, at)| *at).collect()
@@ -176,7 +176,7 @@ impl Queue {
         ["completed", "failed", "exception"].iter().flat_map(|call| self.requests(call)).collect()
     }
 
-    /// Waits until there are that many calls.
+    /// Waits until there are `count` such calls.
     pub async fn wait_for(&self, call: &str, count: usize) -> Vec<RecordedRequest> {
         until(&format!("{count} × {call}"), || Some(self.requests(call)).filter(|requests| requests.len() >= count))
             .await
@@ -224,7 +224,8 @@ impl Queue {
         Ok(response.body(Full::new(body.into())).unwrap())
     }
 
-    /// Who signed a request, with the worker's token or with the token of the task's `credentials`.
+    /// Client id that signed a request, with the worker's token or the token of the task's
+    /// `credentials`.
     fn check(&self, head: &hyper::http::request::Parts, body: &[u8]) -> (String, i64) {
         let Some(value) = head.headers.get("authorization") else { return (String::new(), 0) };
         let header = Header::parse(value.to_str().unwrap()).unwrap();
@@ -246,7 +247,7 @@ impl Queue {
     }
 }
 
-/// An answer that is being waited for; the connection's end drops it.
+/// A pending answer; dropped when the connection closes.
 struct Waiting<'a> {
     queue: &'a Queue,
     call: &'a str,
@@ -275,7 +276,7 @@ pub fn credentials(client_id: &str) -> Value {
     json!({"clientId": client_id, "accessToken": task_token(client_id)})
 }
 
-/// A date of the server's, which is nowhere near the local clock.
+/// A date of the server, far from the local clock.
 pub fn date(millis: u64) -> String {
     format!("2001-01-01T00:{:02}:{:02}.{:03}Z", millis / 60_000, millis / 1000 % 60, millis % 1000)
 }
@@ -290,7 +291,7 @@ fn status(task_id: &str, run_id: u16, taken_until_millis: u64) -> Value {
     json!({"taskId": task_id, "state": "running", "retriesLeft": 5, "runs": runs, "somethingNew": 1})
 }
 
-/// A claim of run 0, by credentials named `task-0`.
+/// A claim of run 0, with credentials named `task-0`.
 pub fn claim(task_id: &str, lease: Duration, payload: &Value) -> Value {
     let until = u64::try_from(lease.as_millis()).unwrap();
     json!({
@@ -304,45 +305,45 @@ pub fn claim(task_id: &str, lease: Duration, payload: &Value) -> Value {
     })
 }
 
-/// The answer to a renewal that moves the end to `taken_until_millis`, with credentials of this name.
+/// Answer to a renewal that moves the end to `taken_until_millis`, with credentials of this name.
 pub fn renewed(taken_until_millis: u64, client_id: &str) -> Reply {
     ok(json!({"status": status(TASK_IDS[0], 0, taken_until_millis), "runId": 0, "workerGroup": "g", "workerId": "w",
               "takenUntil": date(taken_until_millis), "credentials": credentials(client_id)}))
 }
 
-/// The answer to the start of a session that lives this long.
+/// Answer to the start of a session with this time to live.
 pub fn session_started(ttl: Duration) -> Reply {
     let expires = date(u64::try_from(ttl.as_millis()).unwrap());
     let started = json!({"sessionId": SESSION, "epoch": 8, "started": date(0), "expires": expires, "serverTime": date(0), "policyVersion": 0});
     Reply { status: 201, ..ok(started) }
 }
 
-/// The answer of an inbox with these items.
+/// Answer of an inbox with these items.
 pub fn inbox(items: &Value) -> Reply {
     ok(json!({"expires": date(0), "serverTime": date(0), "policyVersion": 0, "items": items}))
 }
 
-/// The inbox says that run 0 of a task has ended for this reason.
+/// Answer of an inbox: run 0 of a task has ended for this reason.
 pub fn run_ended(task_id: &str, reason: &str) -> Reply {
     inbox(
         &json!([{"id": 1, "kind": "run-ended", "taskId": task_id, "runId": 0, "state": "exception", "reasonResolved": reason}]),
     )
 }
 
-/// What a session is answered that ended like this.
+/// Answer to calls of a session that ended like this.
 pub fn session_ended(by: &str) -> Reply {
     let message = format!("the session has ended ({by}): what it held was given to others; start another one");
     Reply { body: json!({"code": "SessionEnded", "message": message}), ..refuse(410) }
 }
 
-/// Waits until `look` finds something.
+/// Waits until `look` returns a value.
 pub async fn until<T>(what: &str, look: impl Fn() -> Option<T>) -> T {
     let deadline = Instant::now() + SOON;
     loop {
         if let Some(found) = look() {
             return found;
         }
-        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        assert!(Instant::now() < deadline, "timeout while waiting for {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Results that go with the next call for work, and those that are reported by themselves.
+//! Results sent with the next call for work, and results reported separately.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tenure_worker::{Plane, Settings};
 use crate::queue::{Queue, Reply, TASK_IDS, claim, ok, refuse, until};
 use crate::worker::{LEASE, Running, shell};
 
-/// Longer than any test takes.
+/// Longer than any test.
 const LONG: Duration = Duration::from_secs(60);
 
 fn accepted(task: &str) -> Value {
@@ -34,7 +34,7 @@ fn start(queue: Queue, capacity: usize) -> Running {
 }
 
 #[tokio::test]
-async fn a_busy_worker_reports_and_claims_in_one_request() {
+async fn busy_worker_reports_and_claims_in_one_request() {
     let queue = Queue::start().await;
     queue.hand_out(&[task(0, "true")]);
     queue.once("/work", worked(&[accepted(TASK_IDS[0])], &[task(1, "exit 3")]));
@@ -43,7 +43,7 @@ async fn a_busy_worker_reports_and_claims_in_one_request() {
     queue.once("/work", worked(&[accepted(TASK_IDS[2])], &[]));
     let running = start(queue, 1);
     let requests = running.queue.wait_for("/work", 3).await;
-    // It has room again, and waits for work.
+    // It has free capacity again, and waits for work.
     running.queue.wait_for("p%2Fw", 2).await;
     let completed = json!({"taskId": TASK_IDS[0], "runId": 0, "outcome": "completed", "result": {"exitCode": 0}});
     let failed = json!({"taskId": TASK_IDS[1], "runId": 0, "outcome": "failed",
@@ -59,10 +59,10 @@ async fn a_busy_worker_reports_and_claims_in_one_request() {
 }
 
 #[tokio::test]
-async fn what_ends_together_goes_together_and_makes_room_for_as_many() {
+async fn results_that_end_together_share_a_request() {
     let queue = Queue::start().await;
     queue.hand_out(&[0, 1].map(|at| task(at, "while ! test -e ../go; do sleep 0.05; done")));
-    // While the first is on its way the other one ends.
+    // The other run ends while the first result is being sent.
     queue.on("/work", move |request| {
         let results = request.body["results"].as_array().unwrap();
         let answers: Vec<Value> = results.iter().map(|result| accepted(result["taskId"].as_str().unwrap())).collect();
@@ -88,7 +88,7 @@ async fn what_ends_together_goes_together_and_makes_room_for_as_many() {
 }
 
 #[tokio::test]
-async fn a_result_without_an_answer_is_reported_by_itself_and_the_next_one_is_tried_again() {
+async fn unanswered_result_is_reported_separately() {
     for unusable in [refuse(503), ok(json!({})), Reply { cut: true, ..Reply::default() }] {
         let queue = Queue::start().await;
         queue.hand_out(&[task(0, "true")]);
@@ -105,7 +105,7 @@ async fn a_result_without_an_answer_is_reported_by_itself_and_the_next_one_is_tr
 }
 
 #[tokio::test]
-async fn a_report_is_repeated_in_time_whatever_pause_the_queue_asks_for() {
+async fn report_is_retried_despite_retry_after() {
     let queue = Queue::start().await;
     queue.once("completed", Reply { headers: vec![("retry-after", "60".into())], ..refuse(503) });
     let running = Running::with_task(queue, LEASE, &shell("true")).await;
@@ -114,7 +114,7 @@ async fn a_report_is_repeated_in_time_whatever_pause_the_queue_asks_for() {
 }
 
 #[tokio::test]
-async fn a_report_is_repeated_in_time_however_long_the_pauses_of_the_client_are() {
+async fn report_is_retried_despite_long_pauses_of_client() {
     let queue = Queue::start().await;
     queue.hand_out(&[task(0, "true")]);
     queue.once("completed", refuse(503));
@@ -129,15 +129,15 @@ async fn a_report_is_repeated_in_time_however_long_the_pauses_of_the_client_are(
 }
 
 #[tokio::test]
-async fn what_has_ended_does_not_wait_for_a_call_for_work_that_takes_long_and_its_claims_are_worked_on() {
+async fn slow_call_for_work_does_not_delay_results() {
     let queue = Queue::start().await;
     queue.hand_out(&[task(0, "true"), task(1, "sleep 1")]);
-    // Less than the client waits for.
+    // Less than the client's timeout.
     queue
         .once("/work", Reply { after: Duration::from_secs(8), ..worked(&[accepted(TASK_IDS[0])], &[task(2, "true")]) });
     let running = start(queue, 2);
     let reports = running.queue.wait_for("completed", 2).await;
-    assert_eq!(running.queue.requests("/work").len(), 1, "it has no answer yet");
+    assert_eq!(running.queue.requests("/work").len(), 1, "another call before the answer");
     let of = |at: usize| reports.iter().filter(|report| report.call.contains(TASK_IDS[at])).count();
     assert_eq!((of(0), of(1)), (1, 1));
     let reports = running.queue.wait_for("completed", 3).await;
@@ -146,7 +146,7 @@ async fn what_has_ended_does_not_wait_for_a_call_for_work_that_takes_long_and_it
 }
 
 #[tokio::test]
-async fn a_result_that_is_refused_is_lost_and_one_that_had_no_luck_is_reported_by_itself() {
+async fn refused_result_is_lost_and_failed_one_reported_again() {
     for (code, reports) in
         [("RequestConflict", 0), ("InsufficientScopes", 0), ("ResourceNotFound", 0), ("ServiceUnavailable", 1)]
     {
@@ -156,7 +156,8 @@ async fn a_result_that_is_refused_is_lost_and_one_that_had_no_luck_is_reported_b
         let running = start(queue, 1);
         running.queue.wait_for("/work", 1).await;
         running.queue.wait_for("completed", reports).await;
-        // The next claim shows that the answer has arrived: a shutdown that overtakes it reports the result again.
+        // The next claim shows that the answer has arrived. A shutdown before it would report the
+        // result again.
         running.queue.wait_for("p%2Fw", 2).await;
         let queue = running.queue.clone();
         running.stop().await;
@@ -165,7 +166,7 @@ async fn a_result_that_is_refused_is_lost_and_one_that_had_no_luck_is_reported_b
 }
 
 #[tokio::test]
-async fn what_ends_while_a_call_for_work_waits_is_reported_at_once() {
+async fn result_during_waiting_call_is_reported_at_once() {
     let queue = Queue::start().await;
     queue.hand_out(&[task(0, "while ! test -e ../go; do sleep 0.05; done")]);
     queue.on("p%2Fw", |_| Reply { after: LONG, ..ok(json!({"tasks": []})) });
@@ -179,7 +180,7 @@ async fn what_ends_while_a_call_for_work_waits_is_reported_at_once() {
 }
 
 #[tokio::test]
-async fn a_shutdown_does_not_wait_for_an_answer_to_a_result() {
+async fn shutdown_does_not_wait_for_answer_to_result() {
     let queue = Queue::start().await;
     queue.hand_out(&[task(0, "true")]);
     queue.on("/work", |_| Reply { after: LONG, ..worked(&[accepted(TASK_IDS[0])], &[]) });
@@ -188,6 +189,6 @@ async fn a_shutdown_does_not_wait_for_an_answer_to_a_result() {
     let queue = running.queue.clone();
     running.stop().await;
     let reports = queue.reports();
-    assert_eq!(reports.len(), 1, "it is reported by itself");
+    assert_eq!(reports.len(), 1, "separate reports");
     assert!(reports[0].call.ends_with("completed"), "{}", reports[0].call);
 }

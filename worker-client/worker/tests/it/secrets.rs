@@ -15,7 +15,8 @@ use crate::worker::{LEASE, pid_in, shell};
 
 const NOBODY: &str = "nobody";
 
-/// Writes down what a task can read of itself and of all processes above it: environment, arguments, open files.
+/// Records everything that a task can read of itself and of all processes above it: environment,
+/// arguments, open files.
 const LOOK_AROUND: &str = r#"
     p=$$
     while [ "$p" -gt 1 ]; do
@@ -29,7 +30,7 @@ const LOOK_AROUND: &str = r#"
     true
 "#;
 
-/// A folder that other users may enter, or may not.
+/// A folder that other users may enter, or not.
 fn folder(mode: u32) -> TempDir {
     let dir = TempDir::new().unwrap();
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(mode)).unwrap();
@@ -44,7 +45,7 @@ fn is_root() -> bool {
     root
 }
 
-/// Runs one task to its report, and gives the worker's number.
+/// Runs one task to its report and returns the worker's process number.
 async fn one_task(mut program: Command, queue: &Queue, report: &str) -> u32 {
     let child = program.spawn().unwrap();
     let id = child.id().unwrap();
@@ -57,7 +58,7 @@ async fn one_task(mut program: Command, queue: &Queue, report: &str) -> u32 {
 }
 
 #[tokio::test]
-async fn no_process_above_a_task_shows_it_the_token() {
+async fn no_process_above_task_shows_token() {
     for way in ["variable", "option", "file", "descriptor", "file and variable"] {
         let (queue, dir) = (Queue::start().await, TempDir::new().unwrap());
         queue.hand_out(&[claim(TASK_IDS[0], LEASE, &shell(LOOK_AROUND))]);
@@ -70,7 +71,7 @@ async fn no_process_above_a_task_shows_it_the_token() {
             "file" => program.arg("--access-token-file").arg(&file),
             "file and variable" => program.arg("--access-token-file").arg(&file).env("TASKCLUSTER_ACCESS_TOKEN", TOKEN),
             _ => {
-                // A shell opens the file for it, and once more without saying so.
+                // A shell opens the file twice, the second time without announcing it.
                 let arguments: Vec<_> = program.as_std().get_args().map(ToOwned::to_owned).collect();
                 let mut shell = Command::new("sh");
                 shell.args(["-c", "file=$1; shift; exec \"$@\" 7<\"$file\" 9<\"$file\"", "sh"]).arg(&file);
@@ -97,7 +98,7 @@ async fn no_process_above_a_task_shows_it_the_token() {
 }
 
 #[tokio::test]
-async fn a_token_that_cannot_be_had_is_one_line_and_exit_code_2() {
+async fn unreadable_token_is_one_line_and_exit_code_2() {
     let dir = TempDir::new().unwrap();
     let empty = dir.path().join("empty");
     std::fs::write(&empty, "\n").unwrap();
@@ -120,12 +121,12 @@ async fn a_token_that_cannot_be_had_is_one_line_and_exit_code_2() {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn a_worker_and_its_guards_are_closed_to_other_processes_of_their_user() {
+async fn worker_and_guards_are_closed_to_processes_of_user() {
     if !is_root() {
         return;
     }
     let (queue, dir) = (Queue::start().await, folder(0o755));
-    let nobody = User::from_name(NOBODY).unwrap().expect("every system has it");
+    let nobody = User::from_name(NOBODY).unwrap().expect("user nobody exists");
     let work = dir.path().join("work");
     std::fs::create_dir(&work).unwrap();
     nix::unistd::chown(&work, Some(nobody.uid), Some(nobody.gid)).unwrap();
@@ -140,7 +141,7 @@ async fn a_worker_and_its_guards_are_closed_to_other_processes_of_their_user() {
     for pid in [i32::try_from(child.id().unwrap()).unwrap(), guard] {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
         assert!(status.contains(&format!("\nUid:\t{}\t", nobody.uid)), "{status}");
-        // What can be read of a process that is not closed belongs to its user.
+        // The readable files of an unprotected process belong to its user.
         assert_eq!(Path::new(&format!("/proc/{pid}/environ")).metadata().unwrap().uid(), 0);
     }
     send(&child, Signal::SIGTERM);
@@ -170,7 +171,7 @@ async fn commands_run_as_the_task_user() {
     program.args(["--task-user", NOBODY, "--access-token-file"]).arg(&token);
     one_task(program, &queue, "completed").await;
     let log = queue.artifact(TASK_IDS[0], "public/logs/live_backing.log").text();
-    let nobody = User::from_name(NOBODY).unwrap().expect("every system has it");
+    let nobody = User::from_name(NOBODY).unwrap().expect("user nobody exists");
     assert!(log.contains(&format!("\n{NOBODY}\n")), "{log}");
     assert!(log.contains(&format!("\n{NOBODY} in {}\n", nobody.dir.display())), "{log}");
     assert!(log.contains("\nto-stdout\n"), "{log}");
@@ -181,7 +182,7 @@ async fn commands_run_as_the_task_user() {
 }
 
 #[tokio::test]
-async fn a_task_user_who_cannot_be_is_one_line_and_exit_code_2() {
+async fn invalid_task_user_is_one_line_and_exit_code_2() {
     if !is_root() {
         return;
     }

@@ -1,4 +1,4 @@
-//! Sessions as the client library sees them.
+//! Sessions of the client library.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ fn refusal(status: u16, code: &str) -> Reply {
 }
 
 #[tokio::test]
-async fn a_session_that_exists_or_has_ended_is_an_error_of_its_own() {
+async fn existing_or_ended_session_is_own_error() {
     let queue = Queue::start().await;
     let client = client(&queue);
     let start = me().session(&"p/w".parse().unwrap());
@@ -63,12 +63,12 @@ async fn a_session_that_exists_or_has_ended_is_an_error_of_its_own() {
         assert_eq!((error.status(), error.is_transient()), (Some(410), false));
     }
     for call in ["/sessions", "/inbox", "/renew", "p%2Fw"] {
-        assert!(queue.requests(call).len() <= 2, "{call} is not repeated");
+        assert!(queue.requests(call).len() <= 2, "{call} was repeated");
     }
 }
 
 #[tokio::test]
-async fn operators_see_sessions_and_command_them() {
+async fn operators_list_and_command_sessions() {
     let queue = Queue::start().await;
     let client = client(&queue);
     let shown = json!({"sessionId": SESSION, "epoch": 7, "taskQueueId": "p/w", "workerGroup": "g", "workerId": "w",

@@ -1,4 +1,5 @@
-//! The artifacts of the scripted queue: it keeps what runs create, and their bytes behind URLs with a secret in them.
+//! Artifacts of the scripted queue: stores the artifacts of runs, and their bytes behind URLs with
+//! a secret.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -8,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::queue::{Queue, RecordedRequest, Reply, ok, refuse};
 
-/// In every signed URL; it must be nowhere else.
+/// Part of every signed URL; must appear nowhere else.
 pub const URL_SECRET: &str = "secret-of-the-url";
 
 /// The artifacts by run and name.
@@ -17,7 +18,7 @@ pub struct Store {
     artifacts: BTreeMap<(String, String), Stored>,
 }
 
-/// An artifact as it was created, with the bytes that came for it.
+/// An artifact as created, with its uploaded bytes.
 #[derive(Debug, Clone, Default)]
 pub struct Stored {
     pub created: Value,
@@ -26,9 +27,9 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// What a reader gets.
+    /// The bytes that a reader receives.
     pub fn content(&self) -> Vec<u8> {
-        let bytes = self.bytes.clone().expect("the bytes came");
+        let bytes = self.bytes.clone().expect("uploaded bytes");
         match self.encoding.as_deref() {
             None => bytes,
             Some("gzip") => {
@@ -46,7 +47,7 @@ impl Stored {
 }
 
 impl Store {
-    /// The names of a run's artifacts.
+    /// Names of a run's artifacts.
     pub fn names(&self, run: &str) -> Vec<String> {
         self.artifacts.keys().filter(|(of, _)| of == run).map(|(_, name)| name.clone()).collect()
     }
@@ -55,7 +56,7 @@ impl Store {
         self.artifacts.get(&(run.to_owned(), name.to_owned())).cloned()
     }
 
-    /// Answers a request about artifacts, if it is one.
+    /// Answers a request about artifacts; none for others.
     pub fn answer(&mut self, queue: &Queue, request: &RecordedRequest) -> Option<Reply> {
         let (method, path) = request.call.split_once(' ').unwrap();
         if let Some(object) = path.strip_prefix("/store/") {
@@ -64,7 +65,7 @@ impl Store {
         let (run, name) = path.strip_prefix("/api/queue/v1/task/")?.split_once("/artifacts/")?;
         let name = decode(name);
         if method == "GET" {
-            // Of a task the scripted queue knows the last run by its number 0.
+            // The scripted queue has a single run per task, number 0.
             let run = if run.contains("/runs/") { run.to_owned() } else { format!("{run}/runs/0") };
             return Some(
                 self.find(&run, &name).map_or_else(|| refuse(404), |found| located(queue, &run, &name, &found)),
@@ -105,13 +106,13 @@ impl Store {
         Reply { status: 200, headers: encoding, bytes: Some(bytes), ..Reply::default() }
     }
 
-    /// Puts an artifact there as if a run had made it.
+    /// Adds an artifact as if a run had created it.
     pub fn put(&mut self, run: &str, name: &str, artifact: Stored) {
         self.artifacts.insert((run.to_owned(), name.to_owned()), artifact);
     }
 }
 
-/// What getArtifact answers.
+/// Answer of getArtifact.
 fn located(queue: &Queue, run: &str, name: &str, found: &Stored) -> Reply {
     let kind = &found.created["storageType"];
     if kind == "error" {

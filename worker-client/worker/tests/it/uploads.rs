@@ -64,9 +64,9 @@ fn stored(bytes: Vec<u8>, encoding: Option<&str>) -> Stored {
 }
 
 #[tokio::test]
-async fn a_file_is_sent_as_it_is_or_compressed() {
+async fn file_is_sent_raw_or_compressed() {
     let (queue, dir) = (Queue::start().await, TempDir::new().unwrap());
-    // More than one chunk, and none at all.
+    // More than one chunk, and none.
     for content in [vec![7; 300_000], Vec::new()] {
         let plain = file(&dir, &content);
         upload(&queue, &plain).await.unwrap();
@@ -81,12 +81,12 @@ async fn a_file_is_sent_as_it_is_or_compressed() {
         assert_eq!((&artifact.created, artifact.encoding.as_deref()), (&created, Some("gzip")));
         assert!(artifact.content() == content);
     }
-    // The compressed one has no name on disk.
+    // The compressed file has no name on disk.
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
 }
 
 #[tokio::test]
-async fn the_content_type_of_the_answer_is_sent_and_not_our_own() {
+async fn content_type_of_answer_is_sent() {
     let (queue, dir) = (Queue::start().await, TempDir::new().unwrap());
     let url = format!("{}/elsewhere", queue.root_url());
     let answer =
@@ -99,7 +99,7 @@ async fn the_content_type_of_the_answer_is_sent_and_not_our_own() {
 }
 
 #[tokio::test]
-async fn a_try_that_fails_is_repeated_with_a_new_url() {
+async fn failed_upload_is_retried_with_new_url() {
     let cut = Reply { cut: true, ..Reply::default() };
     for failure in [refuse(400), refuse(403), refuse(408), refuse(429), refuse(500), refuse(503), cut] {
         let (queue, dir) = (Queue::start().await, TempDir::new().unwrap());
@@ -114,7 +114,7 @@ async fn a_try_that_fails_is_repeated_with_a_new_url() {
 }
 
 #[tokio::test]
-async fn what_is_refused_for_good_is_not_repeated() {
+async fn final_refusal_is_not_retried() {
     let (queue, dir) = (Queue::start().await, TempDir::new().unwrap());
     for status in [400, 401, 403, 404, 409] {
         queue.once(CREATE, refuse(status));
@@ -130,7 +130,7 @@ async fn what_is_refused_for_good_is_not_repeated() {
 }
 
 #[tokio::test]
-async fn a_file_that_shrinks_or_grows_does_not_confuse_the_store() {
+async fn changed_length_of_file_does_not_confuse_store() {
     let (queue, dir) = (Queue::start().await, TempDir::new().unwrap());
     let path = dir.path().join("file");
     let growing = file(&dir, b"as it was");
@@ -146,7 +146,7 @@ async fn a_file_that_shrinks_or_grows_does_not_confuse_the_store() {
 }
 
 #[tokio::test]
-async fn a_download_undoes_compression_and_replaces_what_was_there() {
+async fn download_decompresses_and_replaces_file() {
     let (queue, dir) = (Queue::start().await, TempDir::new().unwrap());
     let to = dir.path().join("file");
     let content = vec![7; 300_000];
@@ -164,7 +164,7 @@ async fn a_download_undoes_compression_and_replaces_what_was_there() {
 }
 
 #[tokio::test]
-async fn a_reference_is_read_wherever_it_leads() {
+async fn reference_is_followed_to_other_server() {
     let (queue, dir) = (Queue::start().await, TempDir::new().unwrap());
     let url = format!("{}/elsewhere", queue.root_url());
     let created = json!({"storageType": "reference", "url": url});
@@ -178,7 +178,7 @@ async fn a_reference_is_read_wherever_it_leads() {
 }
 
 #[tokio::test]
-async fn a_download_that_fails_is_repeated_and_leaves_nothing_behind() {
+async fn failed_download_is_retried_and_leaves_nothing() {
     let body = |bytes: &[u8], headers: Vec<(&'static str, String)>| Reply {
         status: 200,
         headers,
@@ -211,7 +211,7 @@ async fn a_download_that_fails_is_repeated_and_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_reported_by_its_status() {
+async fn missing_artifact_is_error_with_status() {
     let (queue, dir) = (Queue::start().await, TempDir::new().unwrap());
     let to = dir.path().join("file");
     for status in [403, 404, 410] {
@@ -233,7 +233,7 @@ async fn what_is_not_there_is_reported_by_its_status() {
 }
 
 #[tokio::test]
-async fn a_list_has_all_pages() {
+async fn list_has_all_pages() {
     let queue = Queue::start().await;
     let artifact = |name: &str| json!({"name": name, "storageType": "s3", "contentType": "text/plain", "expires": "2001-01-01T00:00:00Z"});
     queue.once("/artifacts", ok(json!({"artifacts": [artifact("a")], "continuationToken": "next page"})));

@@ -38,7 +38,7 @@ impl Running {
         Self::with_settings(queue, |settings| Settings { plane, capacity, limits, ..settings })
     }
 
-    /// A worker that does one task at a time by claimWork, unless `change` sets something else.
+    /// A worker with capacity one and claimWork, unless `change` sets other values.
     pub fn with_settings(queue: Queue, change: impl FnOnce(Settings) -> Settings) -> Self {
         let dir = TempDir::new().unwrap();
         let credentials =
@@ -54,14 +54,14 @@ impl Running {
             dequeue_alarm: DEQUEUE_ALARM,
             capacity: 1.try_into().unwrap(),
             work_dir: dir.path().join("work"),
-            // Tests look at what is left.
+            // Tests inspect the leftovers.
             keep: true,
             disk_free_min: 0,
             task_user: None,
             program: env!("CARGO_BIN_EXE_tenure-worker").into(),
             stop_grace: Duration::from_millis(500),
             live_log: true,
-            // A busy machine may be slow, and most tests want all of the log.
+            // A busy machine may be slow, and most tests need the whole log.
             last_piece_within: SOON,
             limits: Limits::default(),
             transfers: retry.clone(),
@@ -73,13 +73,13 @@ impl Running {
         Self { queue, dir, shutdown, worker }
     }
 
-    /// A worker of its own for one task.
+    /// A worker for one task.
     pub async fn with_task(queue: Queue, lease: Duration, payload: &Value) -> Self {
         queue.hand_out(&[claim(TASK_IDS[0], lease, payload)]);
         Self::start(queue, 1).await
     }
 
-    /// A worker for one task that uploads no more than this.
+    /// A worker for one task with these limits.
     pub fn with_limits(queue: Queue, limits: Limits, payload: &Value) -> Self {
         queue.hand_out(&[claim(TASK_IDS[0], LEASE, payload)]);
         Self::start_with(Plane::Claim, queue, 1, limits)
@@ -93,7 +93,7 @@ impl Running {
         std::fs::read_to_string(self.directory().join("live.log")).unwrap()
     }
 
-    /// The log as it is when the worker is done with the task.
+    /// The log after the worker is done with the task.
     pub async fn kept_log(&self) -> String {
         let record = self.dir.path().join("work/.tenure-worker").join(format!("{}-0", TASK_IDS[0]));
         until("the worker to be done with the task", || (!record.exists()).then_some(())).await;
@@ -115,13 +115,14 @@ pub async fn pid_in(file: &Path) -> i32 {
     until(&format!("{}", file.display()), || std::fs::read_to_string(file).ok()?.trim().parse().ok()).await
 }
 
-/// Whether a process runs; one that waits to be collected by its parent does not.
+/// True if a process runs; false for a zombie.
 pub fn runs(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.starts_with(" Z"))
 }
 
-/// Whether all threads of a process are stopped: the one that takes the signal stops the others, so that for a while they run.
+/// True if all threads of a process are stopped. The thread that takes the signal stops the others,
+/// which run a little longer.
 pub fn is_stopped(pid: i32) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let mut states = threads.map(|thread| std::fs::read_to_string(thread.unwrap().path().join("stat")).unwrap());
@@ -129,7 +130,7 @@ pub fn is_stopped(pid: i32) -> bool {
 }
 
 #[tokio::test]
-async fn commands_run_in_order_in_a_directory_of_their_own() {
+async fn commands_run_in_order_in_own_directory() {
     let script =
         "echo \"$TASK_ID $RUN_ID $TASKCLUSTER_ROOT_URL $COLOUR\"; echo oops >&2; test \"$PWD\" = \"$TASK_WORKDIR\"";
     let payload = json!({
@@ -147,7 +148,7 @@ async fn commands_run_in_order_in_a_directory_of_their_own() {
 }
 
 #[tokio::test]
-async fn each_ending_has_its_report() {
+async fn each_outcome_has_its_report() {
     let not_run = json!({"command": [["sh", "-c", "exit 3"], ["touch", "second"]]});
     let failed = |why: &str| json!({"result": {"failure": why}});
     let no_program = "\"no-such-program\" cannot be started: No such file or directory (os error 2)";
@@ -178,7 +179,7 @@ async fn each_ending_has_its_report() {
 }
 
 #[tokio::test]
-async fn what_a_proxy_answers_for_a_queue_that_is_away_costs_no_claim_and_no_report() {
+async fn unclear_answers_cost_no_claim_and_no_report() {
     let page = |status| Reply { status, bytes: Some(b"<html>no such page</html>".to_vec()), ..Reply::default() };
     let queue = Queue::start().await;
     for call in ["reclaim", "completed"] {
@@ -193,7 +194,7 @@ async fn what_a_proxy_answers_for_a_queue_that_is_away_costs_no_claim_and_no_rep
 }
 
 #[tokio::test]
-async fn a_lost_claim_stops_the_whole_group_and_reports_nothing() {
+async fn lost_claim_stops_process_group_without_report() {
     for status in [403, 404, 409, 410] {
         let queue = Queue::start().await;
         queue.on("reclaim", move |_| refuse(status));
@@ -202,7 +203,7 @@ async fn a_lost_claim_stops_the_whole_group_and_reports_nothing() {
         let outer = pid_in(&running.directory().join("outer")).await;
         running.queue.wait_for("reclaim", 1).await;
         until("the group to end", || (!runs(inner) && !runs(outer)).then_some(())).await;
-        // The next call for work shows that the worker is done with the task.
+        // The next call for work shows that the task is over for the worker.
         running.queue.wait_for("p%2Fw", 2).await;
         assert!(running.log().contains("the claim is lost"), "{}", running.log());
         assert_eq!((running.queue.reports().len(), running.queue.requests("reclaim").len()), (0, 1));
@@ -211,7 +212,7 @@ async fn a_lost_claim_stops_the_whole_group_and_reports_nothing() {
 }
 
 #[tokio::test]
-async fn a_lease_that_runs_out_is_a_lost_claim_and_its_commands_are_gone_by_then() {
+async fn commands_are_gone_when_lease_ends() {
     const LEASE: Duration = Duration::from_secs(9);
     const GRACE: Duration = Duration::from_secs(3);
     let queue = Queue::start().await;
@@ -233,7 +234,7 @@ async fn a_lease_that_runs_out_is_a_lost_claim_and_its_commands_are_gone_by_then
 }
 
 #[tokio::test]
-async fn a_command_that_ignores_sigterm_is_gone_too_when_a_short_lease_is_over() {
+async fn command_ignoring_sigterm_is_gone_when_short_lease_ends() {
     const LEASE: Duration = Duration::from_secs(6);
     let queue = Queue::start().await;
     queue.on("reclaim", |_| refuse(500));
@@ -249,10 +250,10 @@ async fn a_command_that_ignores_sigterm_is_gone_too_when_a_short_lease_is_over()
 }
 
 #[tokio::test]
-async fn no_work_and_no_server_do_not_end_the_worker() {
+async fn worker_survives_lack_of_work_and_server() {
     let queue = Queue::start().await;
     queue.once("p%2Fw", refuse(404));
-    // It has worked once: from now on a refusal may pass.
+    // After this success a refusal counts as temporary.
     queue.hand_out(&[]);
     for status in [500, 403, 503, 404, 401] {
         queue.once("p%2Fw", refuse(status));

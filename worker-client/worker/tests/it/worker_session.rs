@@ -1,4 +1,4 @@
-//! A worker with a session: what its inbox says, and how the session ends.
+//! A worker with a session: its inbox and its end.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::binary::{bare_program, end};
 use crate::queue::{Queue, SESSION, TASK_IDS, TOKEN, claim, refuse, run_ended, session_ended, session_started, until};
 use crate::worker::{LEASE, Running, pid_in, runs, shell};
 
-/// Says that it was asked to end, which its whole group is.
+/// Prints that it was asked to end, like its whole group.
 const OBEDIENT: &str =
     "echo begun; trap 'echo asked; echo asked > asked; exit 0' TERM; echo $$ > pid; while :; do sleep 0.05; done";
 
@@ -20,7 +20,7 @@ async fn queue_with_sessions() -> Queue {
     queue
 }
 
-/// A worker at this task, whose run then ends for this reason.
+/// A worker with this task, whose run then ends for this reason.
 async fn ended(queue: Queue, script: &str, reason: &'static str) -> (Running, i32) {
     let running = Running::with_task(queue, LEASE, &shell(script)).await;
     let pid = pid_in(&running.directory().join("pid")).await;
@@ -40,11 +40,11 @@ async fn worker_has_a_session_by_default() {
     assert_eq!(running.queue.requests("p%2Fw")[0].body["sessionId"], SESSION);
     let queue = running.queue.clone();
     running.stop().await;
-    assert_eq!(queue.requests(SESSION).len(), 1, "it is ended");
+    assert_eq!(queue.requests(SESSION).len(), 1, "session is closed");
 }
 
 #[tokio::test]
-async fn worker_goes_without_a_session_where_there_are_none() {
+async fn worker_works_without_sessions_of_server() {
     let running = Running::with_task(Queue::start().await, LEASE, &shell("true")).await;
     running.queue.wait_for("completed", 1).await;
     running.queue.wait_for("p%2Fw", 2).await;
@@ -54,7 +54,7 @@ async fn worker_goes_without_a_session_where_there_are_none() {
 }
 
 #[tokio::test]
-async fn worker_that_wants_no_session_starts_none() {
+async fn worker_without_session_starts_none() {
     let queue = queue_with_sessions().await;
     let running = Running::with_settings(queue, |settings| Settings { session: None, ..settings });
     running.queue.wait_for("p%2Fw", 1).await;
@@ -67,7 +67,7 @@ async fn worker_that_wants_no_session_starts_none() {
 }
 
 #[tokio::test]
-async fn log_that_the_queue_does_not_take_stays_here() {
+async fn refused_log_stays_local() {
     let queue = queue_with_sessions().await;
     queue.on("live_backing.log", |_| refuse(401));
     let (running, _pid) = ended(queue, OBEDIENT, "canceled").await;
@@ -78,7 +78,7 @@ async fn log_that_the_queue_does_not_take_stays_here() {
 }
 
 #[tokio::test]
-async fn task_is_given_back_when_the_session_cannot_be_renewed() {
+async fn unrenewable_session_gives_task_back() {
     let queue = queue_with_sessions().await;
     queue.on("/sessions", |_| session_started(Duration::from_secs(4)));
     let running = Running::with_task(queue, LEASE, &shell(OBEDIENT)).await;
@@ -88,12 +88,12 @@ async fn task_is_given_back_when_the_session_cannot_be_renewed() {
     assert_eq!(reports[0].body, json!({"reason": "worker-shutdown"}));
     assert!(!runs(pid));
     assert!(running.log().contains("could not be renewed in time"), "{}", running.log());
-    assert_eq!(running.queue.requests("p%2Fw").len(), 1, "nothing is claimed");
+    assert_eq!(running.queue.requests("p%2Fw").len(), 1, "calls for work without a session");
     running.stop().await;
 }
 
 #[tokio::test]
-async fn worker_that_was_taken_over_ends_with_an_exit_code_of_its_own() {
+async fn taken_over_worker_has_own_exit_code() {
     let queue = queue_with_sessions().await;
     queue.hand_out(&[claim(TASK_IDS[0], LEASE, &shell(OBEDIENT))]);
     let dir = TempDir::new().unwrap();
@@ -105,5 +105,5 @@ async fn worker_that_was_taken_over_ends_with_an_exit_code_of_its_own() {
     assert_eq!(code, Some(3), "{log}");
     assert!(log.contains("another process has the name g/w") && log.contains("--worker-id"), "{log}");
     assert!(!runs(pid));
-    assert_eq!((queue.requests("/sessions").len(), queue.reports().len()), (1, 0), "the name is not taken back");
+    assert_eq!((queue.requests("/sessions").len(), queue.reports().len()), (1, 0), "name was taken back");
 }
