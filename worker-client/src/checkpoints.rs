@@ -1,4 +1,4 @@
-//! Checkpoints of tasks and commands for them. Only Tenure has these calls.
+//! Checkpoints of tasks and commands for them, of Tenure only.
 
 use reqwest::Method;
 use serde::Serialize;
@@ -15,20 +15,18 @@ use crate::{Claim, Client, Error};
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Checkpoint<T = Value> {
-    /// The run whose worker stored it.
     pub run_id: RunId,
     pub checkpoint: T,
-    /// When it was stored.
     pub updated: Timestamp,
 }
 
 impl Client {
-    /// Stores the progress of a claimed run: any JSON of up to 64 KiB. It replaces the task's
+    /// Stores the progress of a claimed run, as JSON of up to 64 KiB, in place of the task's
     /// previous checkpoint.
     ///
     /// # Errors
-    /// The server refuses (409: the run is not claimed; 400: the checkpoint is too large; 404: the
-    /// run does not exist, or the server is not Tenure) or cannot be reached.
+    /// The run is not claimed (409), the checkpoint is too large (400), or the run or the call is
+    /// unknown (404).
     pub async fn put_checkpoint(
         &self,
         task_id: TaskId,
@@ -38,7 +36,7 @@ impl Client {
         self.store_checkpoint(task_id, run_id, checkpoint, None).await
     }
 
-    /// Stores a checkpoint and marks the command `command_id` as carried out.
+    /// Also marks the command `command_id` as carried out.
     pub(crate) async fn store_checkpoint(
         &self,
         task_id: TaskId,
@@ -58,10 +56,7 @@ impl Client {
         self.call::<CheckpointStored>(&own_call(Method::PUT, path, Some(body))).await.map(drop)
     }
 
-    /// Reads the checkpoint of a task. None if no worker has stored one.
-    ///
-    /// # Errors
-    /// The checkpoint is not a `T`, the caller lacks the scope, or the server cannot be reached.
+    /// Reads the checkpoint of a task, if a worker has stored one.
     ///
     /// ```no_run
     /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -74,21 +69,17 @@ impl Client {
         self.find_own(format!("/tasks/{}/checkpoint", parameter(&task_id))).await
     }
 
-    /// Sends a command to the worker of a task. It replaces a command that was not carried out yet.
+    /// Sends a command to the worker of a task, in place of one not yet carried out.
     ///
     /// # Errors
-    /// The task is resolved (409), the caller lacks the scope, or the server cannot be reached.
+    /// The task is resolved (409).
     pub async fn command_task(&self, task_id: TaskId, command: &TaskCommandRequest) -> Result<CommandOfTask, Error> {
         let body = serde_json::to_vec(command).map_err(Error::NotJson)?;
         let path = format!("/tasks/{}/command", parameter(&task_id));
         Ok(self.call(&own_call(Method::PUT, path, Some(body))).await?.value)
     }
 
-    /// Reads the last command for a task. None if there was none within a week, or it was carried
-    /// out.
-    ///
-    /// # Errors
-    /// The caller lacks the scope, or the server cannot be reached.
+    /// Reads the last command for a task, unless it was carried out or is a week old.
     pub async fn get_task_command(&self, task_id: TaskId) -> Result<Option<CommandOfTask>, Error> {
         self.find_own(format!("/tasks/{}/command", parameter(&task_id))).await
     }
@@ -103,19 +94,16 @@ impl Client {
 }
 
 impl Claim {
-    /// Stores the progress of the task: any JSON of up to 64 KiB. It replaces the previous
-    /// checkpoint. People see it as progress, and the next run can resume from it.
+    /// Stores the task's progress, as JSON of up to 64 KiB, in place of the previous checkpoint.
+    /// People see it, and the next run can resume from it.
     ///
     /// # Errors
-    /// The claim is lost (409 or 403), the checkpoint is too large (400), or no usable answer came.
+    /// The claim is lost (409 or 403), or the checkpoint is too large (400).
     pub async fn checkpoint(&self, checkpoint: &impl Serialize) -> Result<(), Error> {
         self.client().put_checkpoint(self.task_id(), self.run_id(), checkpoint).await
     }
 
-    /// Reads the task's checkpoint, which another worker may have stored. None if there is none.
-    ///
-    /// # Errors
-    /// The checkpoint is not a `T`, or no usable answer came.
+    /// Reads the task's checkpoint, perhaps of another worker.
     ///
     /// ```no_run
     /// #[derive(serde::Deserialize)]

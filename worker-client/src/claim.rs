@@ -1,8 +1,7 @@
 //! Claims: a run of a task held for a lease.
 //!
-//! A claim renews its lease with [`Claim::reclaim`] and ends in exactly one report, which consumes
-//! it. A claim that the server has withdrawn is an ordinary outcome, [`Lost`]: drop all work done
-//! under it.
+//! A claim ends in exactly one report, which consumes it. Losing a claim is an ordinary outcome,
+//! [`Lost`]: drop all work done under it.
 
 use std::fmt;
 use std::time::Duration;
@@ -21,12 +20,10 @@ use crate::client::{Answer, Call, Own, TIMEOUT, parameter};
 use crate::wire::{ClaimAnswer, ClaimTaskBody, ClaimWorkAnswer, ClaimWorkBody, ReclaimAnswer, StatusAnswer};
 use crate::{Client, Error, ExceptionReason, Lease, Task, TaskStatus};
 
-/// Timeout of a call for work. By default the server waits 20 s for a task.
+/// Longer than the server's wait, 20 s by default.
 pub(crate) const CLAIM_TIMEOUT: Duration = Duration::from_secs(40);
-/// Maximum number of claims per call for work.
 const CLAIMS_MAX: usize = 32;
-/// Timeout of a renewal or report as a share of the remaining lease; leaves time for another
-/// attempt.
+/// Share of the remaining lease; leaves time for another attempt.
 const TIMEOUT_SHARE: u32 = 3;
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(500);
 const NO_BODY: Option<&()> = None;
@@ -54,7 +51,6 @@ struct ResultBody<'a> {
 pub struct WorkerName {
     /// Group, often a data centre or region.
     pub group: WorkerGroup,
-    /// Worker within its group.
     pub id: WorkerId,
 }
 
@@ -70,7 +66,7 @@ pub struct Claim {
     rerun: Option<RunId>,
 }
 
-/// A claim that this worker no longer holds. Another worker may run the task already.
+/// A claim no longer held. Another worker may run the task already.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lost {
     pub task_id: TaskId,
@@ -83,9 +79,8 @@ pub struct Lost {
 pub enum LostBecause {
     /// The server refused a call.
     Refused {
-        /// HTTP status: 403, 404, 409 or 410.
+        /// 403, 404, 409 or 410.
         status: u16,
-        /// The server's explanation.
         message: String,
     },
 }
@@ -102,36 +97,29 @@ impl fmt::Display for LostBecause {
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "work on a lost claim must stop"]
 pub enum Renewal {
-    /// The claim is held for another lease.
     Renewed,
-    /// The claim is no longer held.
     Lost(Lost),
 }
 
 /// Outcome of a report.
 #[derive(Debug)]
 pub enum Reported {
-    /// The server accepted the report. Contains the task's status.
     Accepted(TaskStatus),
-    /// The claim was no longer held; the report changed nothing.
+    /// The report changed nothing.
     Lost(Lost),
 }
 
-/// A report that failed. It returns the claim for another attempt.
+/// A failed report, with the claim for another attempt.
 #[derive(Debug, thiserror::Error)]
 #[error("the outcome of run {} of task {} could not be reported", claim.run_id, claim.task_id)]
 pub struct NotReported {
-    /// Held until its lease ends.
     pub claim: Box<Claim>,
     #[source]
     pub error: Error,
 }
 
 impl Client {
-    /// Waits for work and claims up to `most` tasks (at most 32). The result may be empty.
-    ///
-    /// # Errors
-    /// The server refuses the call or cannot be reached.
+    /// Waits for work and claims up to `most` tasks (at most 32). May return none.
     ///
     /// ```no_run
     /// # use tenure_client::{Client, WorkerName};
@@ -146,7 +134,6 @@ impl Client {
         self.claim_work_within(CLAIM_TIMEOUT, queue, me, most).await
     }
 
-    /// Claims work with another timeout.
     pub(crate) async fn claim_work_within(
         &self,
         timeout: Duration,
@@ -168,17 +155,16 @@ impl Client {
         Ok(value.tasks.into_iter().map(|answer| self.claimed_at(answer, date, received)).collect())
     }
 
-    /// Builds a claim from an answer that cannot be a repeat.
     pub(crate) fn claimed_at(&self, answer: ClaimAnswer, date: Option<Timestamp>, received: Instant) -> Claim {
         let lease = Lease::of_claim(answer.taken_until, answer.claimed().or(date), received);
         self.claimed(answer, lease)
     }
 
-    /// Claims a run known from a message or its task's status. A repeat is harmless: it returns the
-    /// same claim, with its lease counted from the first grant.
+    /// Claims a run known from a message or its task's status. A repeat returns the same claim,
+    /// with the lease counted from the first grant.
     ///
     /// # Errors
-    /// The run is not claimable (409), does not exist (404), or no usable answer came.
+    /// The run is not claimable (409) or does not exist (404).
     ///
     /// ```no_run
     /// # use tenure_client::{Client, WorkerName};
@@ -198,7 +184,7 @@ impl Client {
             timeout: TIMEOUT,
             own: Own::default(),
         };
-        // An earlier attempt may have been granted and its answer lost. The lease then runs since
+        // An earlier attempt may have been granted and its answer lost; the lease then runs since
         // that attempt.
         let first_sent = Instant::now();
         let Answer { value, date, received, .. } = self.call::<ClaimAnswer>(&call).await?;
@@ -219,7 +205,6 @@ impl Client {
 }
 
 impl ClaimAnswer {
-    /// When the server granted the claim, by its clock.
     fn claimed(&self) -> Option<Timestamp> {
         self.status.runs.iter().find(|run| run.run_id == self.run_id).and_then(|run| run.started)
     }
@@ -236,24 +221,21 @@ impl Claim {
         self.run_id
     }
 
-    /// Returns the task's definition.
     #[must_use]
     pub fn task(&self) -> &Task {
         &self.task
     }
 
-    /// Returns the current lease.
     #[must_use]
     pub fn lease(&self) -> Lease {
         *self.lease.borrow()
     }
 
-    /// Returns a watch of the lease.
     pub(crate) fn watch_lease(&self) -> watch::Receiver<Lease> {
         self.lease.subscribe()
     }
 
-    /// Returns the run created by the task's last rerun, if it was rerun.
+    /// The run created by the task's last rerun.
     pub(crate) fn rerun(&self) -> Option<RunId> {
         self.rerun
     }
@@ -261,7 +243,7 @@ impl Claim {
     /// Renews the lease and the task's credentials.
     ///
     /// # Errors
-    /// No usable answer came. The claim is held until its lease ends, so a retry makes sense.
+    /// No usable answer came. The claim is held until its lease ends, so retry.
     ///
     /// ```no_run
     /// # use tenure_client::{Claim, Renewal};
@@ -276,7 +258,7 @@ impl Claim {
         self.reclaim_by(&client).await
     }
 
-    /// Renews the lease with a single request, without the client's retries.
+    /// Sends a single request.
     pub(crate) async fn reclaim_once(&mut self) -> Result<Renewal, Error> {
         let client = self.client.once();
         self.reclaim_by(&client).await
@@ -310,8 +292,8 @@ impl Claim {
         self.report("completed", NO_BODY).await
     }
 
-    /// Reports that the task succeeded, with a result: any JSON of up to 64 KiB, stored by Tenure
-    /// only. A repeat must send the same result.
+    /// Reports success with a result: JSON of up to 64 KiB, stored by Tenure only. A repeat must
+    /// send the same result.
     ///
     /// # Errors
     /// No usable answer came; the error contains the claim.
@@ -327,8 +309,7 @@ impl Claim {
         self.report("failed", NO_BODY).await
     }
 
-    /// Reports that the task ran and failed, with a result as in
-    /// [`complete_with`](Self::complete_with).
+    /// Reports a failure with a result as in [`complete_with`](Self::complete_with).
     ///
     /// # Errors
     /// No usable answer came; the error contains the claim.
@@ -344,20 +325,19 @@ impl Claim {
         self.report("exception", Some(&ReportedException { reason })).await
     }
 
-    /// Returns a client with the task's credentials. Renewals of the claim update it and its
-    /// clones.
+    /// Returns a client with the task's credentials. Renewals update it and its clones.
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// Builds the run's result for [`Client::work`]. Only the outcome exception has a reason.
+    /// Builds the result for [`Client::work`]. Only the outcome exception has a reason.
     #[must_use]
     pub fn result(&self, outcome: RunOutcome, reason: Option<ExceptionReason>) -> RunResult {
         RunResult { reason, ..RunResult::new(self.task_id, self.run_id, outcome) }
     }
 
-    /// Interprets the server's answer to the result of this claim.
+    /// Interprets the server's answer to this claim's result.
     ///
     /// # Errors
     /// The answer is not usable. The error contains the claim, which can be reported by a separate
@@ -377,7 +357,7 @@ impl Claim {
         self.settle(answer.map(|answer| answer.value.status))
     }
 
-    /// Sends a result of this claim once, by the call of the Queue API.
+    /// Sends a result once, by the call of the Queue API.
     pub(crate) async fn send_result(&self, result: &RunResult) -> Result<TaskStatus, Error> {
         let RunResult { result: returned, reason, outcome, .. } = result;
         let action = match outcome {
@@ -407,7 +387,7 @@ impl Claim {
         client.call(&call).await
     }
 
-    /// Converts an error into a loss if the server refused with an error code.
+    /// A refusal with an error code means a loss.
     fn lost_by(&self, error: Error) -> Result<Lost, Error> {
         match error {
             Error::Refused { status: status @ (403 | 404 | 409 | 410), code, message, .. } if !code.is_empty() => {

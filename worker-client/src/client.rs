@@ -1,6 +1,4 @@
 //! The HTTP client: signs requests, retries them where that helps, and decodes answers.
-//!
-//! A clone is cheap and shares connections and the estimate of the server's clock.
 
 use std::sync::{Arc, Once, PoisonError, RwLock};
 use std::time::Duration;
@@ -20,32 +18,32 @@ use crate::clock::{ServerClock, http_date};
 use crate::wire::ErrorAnswer;
 use crate::{Error, RetryPolicy, retry};
 
-/// Path of the Queue API below the root URL.
 const API_PATH: &str = "/api/queue/v1";
-/// Path of Tenure's own API below the root URL.
 pub(crate) const TENURE_API: &str = "/api/tenure/v1";
-/// Timeout of an ordinary call.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum redirects while reading an artifact.
 const STORE_REDIRECTS: usize = 5;
 /// Below the 90 s after which servers close an idle connection.
 const IDLE_CONNECTION: Duration = Duration::from_secs(60);
-/// Maximum length of a server's explanation in an error, in characters.
+/// In characters.
 const MESSAGE_MAX: usize = 500;
 const IDEMPOTENCY_KEY: &str = "Idempotency-Key";
 const JSON: &str = "application/json";
-/// Encodes all characters except those that no URL library rewrites.
+/// All characters except those that no URL library rewrites.
 const PATH_PARAMETER: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
-/// A client of the queue.
+/// A client of the queue. Clones are cheap and share connections.
+///
+/// Every call fails with [`Error::Refused`] if the server refuses it, for example without the
+/// scope, and with [`Error::Network`] without an answer. `# Errors` sections list further causes
+/// only.
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<Shared>,
     /// Shared by clones, so that clones of a claim's client sign with renewed credentials.
     credentials: Option<Arc<RwLock<Arc<Credentials>>>>,
     retry: RetryPolicy,
-    /// The session that claims belong to.
+    /// Session of its claims.
     session: Option<SessionId>,
 }
 
@@ -96,7 +94,7 @@ impl ClientBuilder {
     /// Builds the client without sending a request.
     ///
     /// # Errors
-    /// The root URL is invalid, or the system's TLS settings cannot be read.
+    /// The root URL is invalid, or TLS settings cannot be read.
     pub fn build(self) -> Result<Client, Error> {
         let problem = |problem: String| Error::RootUrl(problem);
         let mut api = Url::parse(&self.root_url)
@@ -128,46 +126,42 @@ fn place_of(credentials: Credentials) -> Arc<RwLock<Arc<Credentials>>> {
     Arc::new(RwLock::new(Arc::new(credentials)))
 }
 
-/// The TLS library needs one cryptography provider per process. A provider chosen by the program is
-/// kept.
+/// The TLS library needs one cryptography provider per process. A provider chosen by the program
+/// stays.
 fn install_tls_provider() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // Fails only if a provider is installed already.
+        // Fails only if a provider is installed.
         let _already = rustls::crypto::ring::default_provider().install_default();
     });
 }
 
-/// A call of the API.
 pub(crate) struct Call {
     pub method: Method,
-    /// Path below [`API_PATH`], each parameter encoded by [`parameter`].
+    /// Below [`API_PATH`]; parameters are encoded by [`parameter`].
     pub path: String,
     pub body: Option<Vec<u8>>,
     pub timeout: Duration,
-    /// Options beyond those of the Queue API.
     pub own: Own,
 }
 
 /// Options of calls to Tenure's own API.
 #[derive(Default)]
 pub(crate) struct Own {
-    /// Path of the API below the root URL; [`API_PATH`] by default.
+    /// Path of the API; [`API_PATH`] by default.
     pub api: Option<&'static str>,
-    /// Query, without the question mark.
+    /// Without the question mark.
     pub query: Option<String>,
     pub idempotency_key: Option<String>,
-    /// Content type of the body; JSON by default.
+    /// JSON by default.
     pub content_type: Option<&'static str>,
 }
 
-/// A successful answer and its times.
 pub(crate) struct Answer<T> {
     pub value: T,
     pub date: Option<Timestamp>,
-    /// Just before the answered request was sent.
     pub sent: Instant,
-    /// When the answer began to arrive; its body may take longer.
+    /// When the answer began to arrive.
     pub received: Instant,
 }
 
@@ -177,15 +171,14 @@ pub(crate) fn parameter(value: &dyn std::fmt::Display) -> String {
 }
 
 impl Client {
-    /// Returns a builder with default settings.
     #[must_use]
     pub fn builder() -> ClientBuilder {
         ClientBuilder::default()
     }
 
-    /// Builds a client from the environment variables of Taskcluster clients:
-    /// `TASKCLUSTER_ROOT_URL` and, to sign requests, `TASKCLUSTER_CLIENT_ID`,
-    /// `TASKCLUSTER_ACCESS_TOKEN` and `TASKCLUSTER_CERTIFICATE`.
+    /// Builds a client from Taskcluster's environment variables: `TASKCLUSTER_ROOT_URL` and, to
+    /// sign requests, `TASKCLUSTER_CLIENT_ID`, `TASKCLUSTER_ACCESS_TOKEN` and
+    /// `TASKCLUSTER_CERTIFICATE`.
     ///
     /// # Errors
     /// A variable is missing, or the root URL is invalid.
@@ -199,34 +192,31 @@ impl Client {
         builder.credentials(Credentials { client_id, access_token, certificate }).build()
     }
 
-    /// Returns the root URL without a trailing slash.
+    /// Without a trailing slash.
     #[must_use]
     pub fn root_url(&self) -> &str {
         &self.shared.root_url
     }
 
     /// Estimates the server's time from its answers, for `created` and `deadline` of a task. Before
-    /// the first answer this is the local time, which may be wrong;
-    /// [`server_time`](Self::server_time) asks the server.
+    /// the first answer this is the local time; [`server_time`](Self::server_time) asks the server.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         self.shared.clock.now()
     }
 
-    /// Returns this client with other credentials.
     #[must_use]
     pub fn with_credentials(&self, credentials: Credentials) -> Self {
         Self { credentials: Some(place_of(credentials)), ..self.clone() }
     }
 
-    /// Returns this client with another retry policy.
     #[must_use]
     pub fn with_retry_policy(&self, retry: RetryPolicy) -> Self {
         Self { retry, ..self.clone() }
     }
 
-    /// Returns this client with a session for its claims, which end with the session at the latest.
-    /// The session must be of the same queue and worker as the claims.
+    /// Returns this client with a session, which must be of the same queue and worker as its
+    /// claims. They end with the session at the latest.
     ///
     /// ```no_run
     /// # use tenure_client::{Client, WorkerName};
@@ -242,8 +232,8 @@ impl Client {
         Self { session: Some(session), ..self.clone() }
     }
 
-    /// Returns this client without retries, for callers with their own retry loop. The pauses of
-    /// the policy stay. A pause requested by the server then does not use up the rest of a lease.
+    /// Returns this client without retries, for callers with their own retry loop: a pause
+    /// requested by the server must not use up a lease.
     pub(crate) fn once(&self) -> Self {
         self.with_retry_policy(self.retry.clone().retries(0))
     }
@@ -265,7 +255,6 @@ impl Client {
         self.session
     }
 
-    /// Returns the retry policy.
     #[must_use]
     pub fn retry_policy(&self) -> &RetryPolicy {
         &self.retry
@@ -281,7 +270,7 @@ impl Client {
         &self.shared.store
     }
 
-    /// Resolves a URL in an answer of the queue, which may omit the server.
+    /// Resolves a URL of an answer, which may omit the server.
     pub(crate) fn absolute(&self, url: &str) -> Result<Url, Error> {
         let url = self.shared.api.join(url).map_err(|_| Error::SignedUrl("it is not a URL"))?;
         if matches!(url.scheme(), "http" | "https") {
@@ -291,7 +280,7 @@ impl Client {
         }
     }
 
-    /// Sends a call until it is answered, finally refused, or out of retries.
+    /// Retries until answered, finally refused, or out of retries.
     pub(crate) async fn call<T: DeserializeOwned>(&self, call: &Call) -> Result<Answer<T>, Error> {
         let mut tried = 0;
         let mut clock_mended = false;
@@ -315,7 +304,7 @@ impl Client {
         }
     }
 
-    /// True if the call may have been refused because it was signed with this clock correction.
+    /// True if signing with this clock correction may be the cause.
     fn is_of_the_clock(&self, error: &Error, correction: i64) -> bool {
         error.status() == Some(401) && self.shared.clock.has_moved(correction)
     }
@@ -337,7 +326,7 @@ impl Client {
         }
     }
 
-    /// Sends a call whose answer is read as a stream; resends it once if the clock was wrong.
+    /// Sends a call with a streamed answer, twice if the clock was wrong.
     pub(crate) async fn open(&self, call: &Call) -> Result<reqwest::Response, Error> {
         let correction = self.shared.clock.offset();
         match self.open_once(call).await {
@@ -362,7 +351,7 @@ impl Client {
         let queue_api = self.shared.api.path();
         let root = queue_api.strip_suffix(API_PATH).unwrap_or_default();
         let api = call.own.api.map_or_else(|| queue_api.to_owned(), |api| format!("{root}{api}"));
-        // Parameters are encoded already; `set_path` keeps encoded characters.
+        // Parameters are encoded already; `set_path` keeps that.
         url.set_path(&format!("{api}{}", call.path));
         url.set_query(call.own.query.as_deref());
         let signature = self.signature(call, &url);
@@ -410,14 +399,13 @@ pub(crate) fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> 
 }
 
 fn refusal(status: u16, body: &[u8], retry_after: Option<Duration>) -> Error {
-    // A proxy answers without our error body; its status suffices.
+    // A proxy sends no error body of ours; its status suffices.
     let answer: ErrorAnswer = serde_json::from_slice(body).unwrap_or_default();
     refusal_in_words(status, answer.code, &answer.message, retry_after)
 }
 
-/// Builds a refusal with the beginning of the server's explanation.
 pub(crate) fn refusal_in_words(status: u16, code: String, message: &str, retry_after: Option<Duration>) -> Error {
-    // After the first line the server repeats the call, which is in the log already.
+    // Further lines repeat the call, which is in the log already.
     let message = message.lines().next().unwrap_or_default().chars().take(MESSAGE_MAX).collect();
     if code == ErrorCode::SessionExists.as_str() {
         return Error::SessionExists(message);

@@ -1,4 +1,4 @@
-//! Tests of requests and their retries.
+//! Requests and their retries.
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn invalid_root_url_is_refused() {
 }
 
 /// Refuses the first two requests once both have arrived, like a server whose clock is an hour
-/// ahead. Answers all later requests.
+/// ahead.
 async fn refuse_two(listener: tokio::net::TcpListener) {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let (both, served) = (Arc::new(tokio::sync::Barrier::new(2)), Arc::new(std::sync::atomic::AtomicUsize::new(0)));

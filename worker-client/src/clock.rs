@@ -1,35 +1,31 @@
 //! Wall clock for two dates: the time of a signature and `created` of a task.
 //!
-//! It is the local clock plus an offset learned from the `Date` header of answers, so that a
-//! machine with a wrong clock can sign. Claims and renewals use the monotonic clock instead.
+//! The local clock plus an offset learned from answers' `Date` headers, so that machines with wrong
+//! clocks can sign. Claims and renewals use the monotonic clock.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use chrono::{DateTime, TimeDelta, Utc};
 use tenure_api::dates::Timestamp;
 
-/// Smaller offsets are ignored: `Date` has whole seconds, and an answer takes time to arrive.
+/// Ignores jitter: `Date` has whole seconds, and an answer takes time to arrive.
 const SMALLEST_OFFSET_SECONDS: i64 = 5;
 
-/// The local clock, corrected by the server's dates.
 #[derive(Debug, Default)]
 pub(crate) struct ServerClock {
     offset_seconds: AtomicI64,
 }
 
 impl ServerClock {
-    /// Estimates the server's time.
     pub(crate) fn now(&self) -> Timestamp {
         let offset = TimeDelta::try_seconds(self.offset()).unwrap_or_default();
         Timestamp::new(local_time() + offset)
     }
 
-    /// Correction in seconds.
     pub(crate) fn offset(&self) -> i64 {
         self.offset_seconds.load(Ordering::Relaxed)
     }
 
-    /// Updates the offset from a `Date` header.
     pub(crate) fn learn(&self, date: Timestamp) {
         let measured = (date.time() - local_time()).num_seconds();
         let offset = if measured.abs() < SMALLEST_OFFSET_SECONDS { 0 } else { measured };
@@ -37,13 +33,12 @@ impl ServerClock {
     }
 
     /// True if the offset has changed since `since`, perhaps by another request. A signature made
-    /// with `since` may have been refused for that.
+    /// with `since` may then be invalid.
     pub(crate) fn has_moved(&self, since: i64) -> bool {
         (self.offset() - since).abs() >= SMALLEST_OFFSET_SECONDS
     }
 }
 
-/// Parses an HTTP `Date` header.
 pub(crate) fn http_date(text: &str) -> Option<Timestamp> {
     DateTime::parse_from_rfc2822(text).ok().map(|time| Timestamp::new(time.with_timezone(&Utc)))
 }

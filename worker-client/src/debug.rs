@@ -1,6 +1,6 @@
-//! A status page for callers on the worker's machine: `GET /debug` returns JSON. It listens on the
-//! loopback address only and answers only requests that name it. A web page in a browser cannot
-//! read it under another host name.
+//! A status page for callers on the worker's machine: `GET /debug` returns JSON. Only requests to
+//! the loopback address by that name are answered, so no web page can read it under another host
+//! name.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -21,11 +21,10 @@ use tokio::time::timeout;
 use crate::Error;
 
 const PATH: &str = "/debug";
-/// Maximum duration of a connection.
 const CONNECTION_MAX: Duration = Duration::from_secs(10);
-/// Maximum concurrent connections; others wait.
+/// Others wait.
 const CONNECTIONS_MAX: usize = 8;
-/// Pause after a failed accept, for example without free descriptors.
+/// After a failed accept, for example without free descriptors.
 const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(500);
 
 /// Serves `GET /debug` while [`serve`](Debug::serve) runs.
@@ -56,14 +55,12 @@ impl Debug {
         Ok(Self { listener, address })
     }
 
-    /// Returns the address it listens on.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Answers each request with the current result of `status`. Never returns; dropping the future
-    /// closes its connections.
+    /// Serves the current result of `status` until dropped, with its connections.
     pub async fn serve<S: Serialize>(self, status: impl Fn() -> S + Send + Sync + 'static) {
         let status: Arc<Status> = Arc::new(move || serde_json::to_string(&status()));
         let mut connections = JoinSet::new();
@@ -123,7 +120,7 @@ fn reply(method: &Method, path: &str, headers: &HeaderMap, status: &Status) -> (
     )
 }
 
-/// True if the request's `Host` is the loopback address. Another host name may resolve to it too.
+/// True if `Host` is the loopback address. Other names may resolve to it too.
 fn names_loopback(headers: &HeaderMap) -> bool {
     let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     let name = host.rsplit_once(':').map_or(host, |(name, _port)| name);

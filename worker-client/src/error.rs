@@ -1,5 +1,5 @@
-//! Errors of calls without a usable answer. Decisions of the server about a claim are not errors:
-//! see [`crate::Lost`].
+//! Errors of calls without a usable answer. The loss of a claim is not an error: see
+//! [`crate::Lost`].
 
 use std::io;
 use std::time::Duration;
@@ -9,25 +9,24 @@ use tenure_api::errors::ErrorCode;
 /// A call without a usable answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No answer: the connection failed or the timeout passed.
+    /// The connection failed or the timeout passed.
     #[error("no answer from the queue")]
     Network(#[source] reqwest::Error),
-    /// The server refused; the fields are those of its error body.
+    /// The server's error body.
     #[error("the queue answered {status} {code}: {message}")]
     Refused {
-        /// HTTP status.
         status: u16,
-        /// Error code of the API; empty if the body had none.
+        /// Empty if the body had none.
         code: String,
-        /// First line of the server's explanation.
+        /// First line of the explanation.
         message: String,
-        /// Pause that the server requested before the next attempt.
+        /// Requested pause before a retry.
         retry_after: Option<Duration>,
     },
     /// The worker already has a session. The text contains its start and expiry.
     #[error("{0}")]
     SessionExists(String),
-    /// The session has ended; its runs were given to other workers.
+    /// The session has ended; its runs went to other workers.
     #[error("{0}")]
     SessionEnded(String),
     /// The job's run is lost, with the reason. Its requests are no longer sent.
@@ -36,22 +35,17 @@ pub enum Error {
     /// The answer does not match the API.
     #[error("the answer of the queue could not be read")]
     BadAnswer(#[source] serde_json::Error),
-    /// The value cannot be written as JSON.
     #[error("a value cannot be written as JSON")]
     NotJson(#[source] serde_json::Error),
-    /// The answer to a poll is not a list of messages.
     #[error("the answer of the queue is not a list of messages")]
     BadMessages(#[source] quick_xml::DeError),
-    /// A signed URL of the server cannot be used. The URL is a secret and not shown.
+    /// A signed URL cannot be used. It is a secret and not shown.
     #[error("a signed URL of the queue cannot be used: {0}")]
     SignedUrl(&'static str),
-    /// The artifact store refused an upload or download. Its URLs are secrets and not shown.
+    /// The artifact store refused a transfer. Its URLs are secrets and not shown.
     #[error("the store of the artifact answered {status}")]
-    Store {
-        /// HTTP status.
-        status: u16,
-    },
-    /// A transfer of an artifact or stream made no progress for this long.
+    Store { status: u16 },
+    /// A transfer made no progress for this long.
     #[error("nothing was sent or received for {} s", .0.as_secs())]
     Stalled(Duration),
     /// The received bytes are not the artifact's.
@@ -65,17 +59,15 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// The root URL is invalid; the text has the reason.
     #[error("{0}")]
     RootUrl(String),
-    /// An environment variable is missing.
     #[error("{0} is not set in the environment")]
     NotInEnvironment(&'static str),
 }
 
 impl Error {
-    /// True if the same call may succeed later: no answer, 408, 429 or 5xx. Artifact stores answer
-    /// 403 for an expired URL and 400 for bytes that arrived too slowly; a new URL helps.
+    /// True if the same call may succeed later: no answer, 408, 429 or 5xx. Stores answer 403 for
+    /// an expired URL and 400 for slow uploads; a new URL helps.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
@@ -95,8 +87,8 @@ impl Error {
         }
     }
 
-    /// True if the answer may come from a proxy instead of the server: it has no error code, or
-    /// does not match the API. The server may have processed the request, or may process it later.
+    /// True if a proxy may have answered: the error code is missing, or the answer does not match
+    /// the API. The server may still process the request.
     #[must_use]
     pub fn is_unclear(&self) -> bool {
         match self {
@@ -106,7 +98,6 @@ impl Error {
         }
     }
 
-    /// Returns the HTTP status of a refusal.
     #[must_use]
     pub fn status(&self) -> Option<u16> {
         match self {
@@ -127,25 +118,23 @@ impl Error {
         }
     }
 
-    /// Returns the pause that the server requested before the next attempt.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         if let Self::Refused { retry_after, .. } = self { *retry_after } else { None }
     }
 
-    /// True if the queue refuses these credentials, or its server is not Tenure.
+    /// True if the queue refuses these credentials, or is not Tenure.
     pub(crate) fn refuses_worker(&self) -> bool {
         matches!(self.status(), Some(400 | 401 | 403 | 404 | 405))
     }
 
-    /// Wraps an I/O error about a local file.
     pub fn of_file(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         move |source| Self::File { what, source }
     }
 }
 
-/// Joins the error and its causes into one line, for logs.
+/// Joins the error and its causes into one line.
 ///
 /// ```
 /// # use tenure_client::Error;

@@ -10,43 +10,42 @@ use serde_json::Value;
 use crate::client::{Call, Own, TENURE_API, parameter};
 use crate::{Client, Error};
 
-/// Maximum duration of a stream; a reader then opens another at its position.
+/// Readers then open another stream at their position.
 const FOLLOWED_MAX: Duration = Duration::from_secs(3_600);
-/// A stream that is silent for this long is broken: the server sends a line every 15 seconds.
+/// The server sends a line every 15 seconds.
 const SILENT_MAX: Duration = Duration::from_secs(60);
-/// Longer lines are refused, to bound memory. The server sends none.
+/// Bounds memory. The server sends no longer lines.
 const LINE_MAX: usize = 16 << 20;
-/// Event name of a stream's last frame if its next event is no longer retained.
+/// Last event of a stream whose next event is no longer retained.
 const GONE: &[u8] = b"gone";
 
-/// Events as they happen, in the order of the log.
+/// A stream of events, in the order of the log.
 pub struct EventStream {
     response: Response,
     frames: Frames,
     position: Option<u64>,
 }
 
-/// Parser of Server-Sent Events, as far as the server uses them: each event has one line of data.
+/// Parser of Server-Sent Events with one line of data.
 #[derive(Default)]
 struct Frames {
-    /// Incomplete line at the end of the input.
+    /// Incomplete line.
     line: Vec<u8>,
     /// Fields since the last empty line.
     id: Option<u64>,
     is_gone: bool,
     data: Option<Vec<u8>>,
-    /// Parsed and unread frames: position in the log, and its event if it passes the filter.
+    /// Unread frames: position, and event if it passes the filter.
     come: VecDeque<(Option<u64>, Option<Vec<u8>>)>,
 }
 
 impl Client {
-    /// Opens a stream of events after a position, or from now on. `exchanges` filters them; if
-    /// empty, all are sent. The stream ends after an hour at the latest; open another at
+    /// Opens a stream of events after a position, or from now on; of these exchanges, or of all if
+    /// none is given. It ends after an hour at the latest; open another at
     /// [`EventStream::position`].
     ///
     /// # Errors
-    /// The caller lacks the scope, the next event is no longer retained (410), or the server cannot
-    /// be reached.
+    /// The next event is no longer retained (410).
     ///
     /// ```no_run
     /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -64,7 +63,6 @@ impl Client {
         self.open_events(query, after).await
     }
 
-    /// Opens a stream for this query, which contains the position.
     pub(crate) async fn open_events(&self, query: String, after: Option<u64>) -> Result<EventStream, Error> {
         let call = Call {
             method: Method::GET,
@@ -82,8 +80,7 @@ impl Client {
 }
 
 impl EventStream {
-    /// Waits for the next event. None if the stream has ended, or was silent for 60 s and is taken
-    /// as broken.
+    /// Waits for the next event. None after the end, or after 60 s without a byte.
     ///
     /// # Errors
     /// The connection broke off, or the stream is not one of events.
@@ -101,8 +98,7 @@ impl EventStream {
         }
     }
 
-    /// Returns the position in the log up to which events were read. A stream opened after it
-    /// continues with the next event. None if not known yet.
+    /// Position of the last event read, to continue from. None if not known yet.
     #[must_use]
     pub fn position(&self) -> Option<u64> {
         self.position

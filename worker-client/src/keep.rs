@@ -1,7 +1,7 @@
-//! Renews a claim while its work runs. Each renewal is retried until it is answered or no time is
-//! left for another attempt. Used by consumers and `tenure-worker`.
+//! Renews a claim while its work runs, with retries while time is left. Used by consumers and
+//! `tenure-worker`.
 //!
-//! Times are server dates on the monotonic clock (see [`Lease`]); the local wall clock is not used.
+//! Times are server dates on the monotonic clock (see [`Lease`]).
 
 use std::time::Duration;
 
@@ -12,13 +12,12 @@ use crate::{Claim, Lease, Lost, Renewal, retry};
 
 /// Default share of a lease after which it is renewed.
 pub(crate) const HEARTBEAT: f64 = 0.75;
-/// Minimum interval between renewals, even when the lease is nearly over.
 const RENEWAL_INTERVAL: Duration = Duration::from_millis(100);
-/// Maximum pause between two attempts of a renewal.
+/// Between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// Limits the grace to a third of the lease.
+/// The grace is at most a third of the lease.
 const GRACE_SHARE: u32 = 3;
-/// At least an eighth of the lease is left for retries of a renewal.
+/// At least an eighth of the lease is left for retries.
 const REPEAT_SHARE: u32 = 8;
 
 /// When to renew a claim and when to give it up.
@@ -27,8 +26,7 @@ pub struct Terms {
     /// Share of the lease after which it is renewed, or earlier to leave time for retries. From 0
     /// to 1; other values count as ¾.
     pub heartbeat: f64,
-    /// Time before the end of the lease at which an unrenewed claim is given up. At most a third of
-    /// the lease.
+    /// An unrenewed claim is given up this long before the end of its lease; at most a third of it.
     pub grace: Duration,
 }
 
@@ -42,15 +40,14 @@ impl Default for Terms {
 /// Why [`Claim::keep`] stopped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unkept {
-    /// The claim is no longer held.
     Lost(Lost),
     /// No renewal was answered in time. The claim is held for the rest of its lease, the grace.
     Unanswered,
 }
 
 impl Claim {
-    /// Renews the claim until it is lost or no renewal is answered in time. Dropping the future is
-    /// safe and leaves the claim usable.
+    /// Renews the claim until it is lost or no renewal is answered in time. Dropping the future
+    /// leaves the claim usable.
     ///
     /// ```no_run
     /// # use tenure_client::keep::{Terms, Unkept};
@@ -81,7 +78,7 @@ impl Claim {
     }
 }
 
-/// Renews the claim, retrying without limit. Returns the loss if the claim turned out to be lost.
+/// Retries without limit; returns only a loss.
 async fn renew(claim: &mut Claim) -> Option<Lost> {
     let mut failures = 0;
     loop {
@@ -143,7 +140,7 @@ mod tests {
         // 30 s less than the lease would leave no time for a retry.
         assert_eq!(of(80, 0.9, 20), (ms(50_000), ms(60_000)));
         assert_eq!(of(12, 0.75, 1), (ms(9_000), ms(11_000)));
-        // Never more than a third.
+        // At most a third.
         assert_eq!(of(24, 0.75, 30), (ms(13_000), ms(16_000)));
     }
 

@@ -1,18 +1,16 @@
 //! The lease of a claim on the local monotonic clock.
 //!
-//! Only differences of server times are used, so a wrong local clock, or one set during a task,
-//! changes nothing. After a claim the remaining time is `takenUntil` minus the time of the claim,
-//! both by the server's clock. A renewal moves the end by as much as `takenUntil` moved, at most to
-//! one full lease from now. A jump of the server's clock therefore never makes the lease longer
-//! than granted.
+//! Only differences of server times are used, so a wrong local clock changes nothing. After a claim
+//! the remaining time is `takenUntil` minus the time of the claim, both by the server's clock. A
+//! renewal moves the end as far as `takenUntil` moved, at most to one full lease from now. So a
+//! jump of the server's clock never makes the lease longer than granted.
 
 use std::time::Duration;
 
 use tenure_api::dates::Timestamp;
 use tokio::time::Instant;
 
-/// Assumed if an answer dates neither the claim nor itself. Short, because early renewal costs
-/// nothing.
+/// Used if an answer has no date. Short, because early renewal costs nothing.
 const UNDATED_LEASE: Duration = Duration::from_secs(30);
 
 /// When a claim ends, and when to renew it.
@@ -25,17 +23,15 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Lease of a claim that arrived at `received`; `claimed` is when the server granted it, by its
-    /// clock.
+    /// `claimed` is the time of the grant by the server's clock.
     pub(crate) fn of_claim(taken_until: Timestamp, claimed: Option<Timestamp>, received: Instant) -> Self {
         let duration = claimed.map_or(UNDATED_LEASE, |claimed| between(claimed, taken_until));
         Self { since: received, ends: received + duration, duration, taken_until }
     }
 
-    /// Lease of a claim that may have been granted before this answer, to an earlier attempt or
-    /// call. The last parameter has the times when the first attempt was sent and the last one
-    /// answered. `date` is when the server answered. It is ignored if it does not fit the claim, as
-    /// with a server whose claims are dated by another clock.
+    /// Lease of a claim perhaps granted to an earlier attempt or call. The pair has the times when
+    /// the first attempt was sent and the last one answered. `date` is the server's, and ignored if
+    /// it does not fit the claim, as if another clock dates claims.
     pub(crate) fn of_repeated_claim(
         taken_until: Timestamp,
         claimed: Option<Timestamp>,
@@ -48,19 +44,18 @@ impl Lease {
         Self { ends: lease.ends.min(received + left), ..lease }
     }
 
-    /// Lease after a renewal sent at `sent` that moved the end to `taken_until`.
+    /// Lease after a renewal sent at `sent`.
     pub(crate) fn renewed(self, taken_until: Timestamp, sent: Instant) -> Self {
         let moved = self.ends + between(self.taken_until, taken_until);
         Self { since: sent, ends: moved.min(sent + self.duration), duration: self.duration, taken_until }
     }
 
-    /// Returns when the claim ends without renewal.
     #[must_use]
     pub fn ends(&self) -> Instant {
         self.ends
     }
 
-    /// Returns when to renew: after three quarters of the time from the start of the lease.
+    /// After three quarters of the lease.
     #[must_use]
     pub fn renew_at(&self) -> Instant {
         self.ends - self.length() / 4
@@ -68,13 +63,12 @@ impl Lease {
 }
 
 impl Lease {
-    /// From its start to its end.
     pub(crate) fn length(&self) -> Duration {
         self.ends.saturating_duration_since(self.since)
     }
 }
 
-/// Time between two server dates; zero if `to` is not later.
+/// Zero if `to` is not later.
 fn between(from: Timestamp, to: Timestamp) -> Duration {
     (to.time() - from.time()).to_std().unwrap_or_default()
 }
@@ -103,9 +97,9 @@ mod tests {
         let claimed = Lease::of_claim(at("2001-01-01T00:20:00Z"), Some(at("2001-01-01T00:00:00Z")), now);
         let sent = now + 900 * SECOND;
         assert_eq!(claimed.renewed(at("2001-01-01T00:35:00Z"), sent).ends(), sent + 1200 * SECOND);
-        // The server kept the old end, although it answered the renewal.
+        // The server kept the old end.
         assert_eq!(claimed.renewed(at("2001-01-01T00:20:00Z"), sent).ends(), claimed.ends());
-        // The server's clock jumped by an hour: the lease is no longer than before.
+        // The server's clock jumped by an hour.
         assert_eq!(claimed.renewed(at("2001-01-01T01:35:00Z"), sent).ends(), sent + 1200 * SECOND);
     }
 
@@ -118,12 +112,10 @@ mod tests {
             Lease::of_repeated_claim(at("2001-01-01T00:20:00Z"), claimed.map(at), date.map(at), times).ends() - sent
         };
         let claimed = Some("2001-01-01T00:00:00Z");
-        // Granted at the last attempt, or perhaps at the first.
+        // Granted at the last attempt, or at the first.
         assert_eq!(ends(claimed, Some("2001-01-01T00:00:00Z")), 1200 * SECOND);
         assert_eq!(ends(claimed, None), 1200 * SECOND);
-        // Granted five minutes before the answer.
         assert_eq!(ends(claimed, Some("2001-01-01T00:05:00Z")), 910 * SECOND);
-        // Dates that do not fit the claim are ignored.
         for elsewhere in ["2001-01-01T00:20:00Z", "2001-01-01T02:00:00Z", "2000-12-31T23:00:00Z"] {
             assert_eq!(ends(claimed, Some(elsewhere)), 1200 * SECOND, "{elsewhere}");
         }

@@ -1,12 +1,11 @@
 //! A client of the queue for submitters and workers.
 //!
 //! Most workers want a [`consumer::Consumer`], which handles everything except the work itself. Its
-//! parts can be used alone.
+//! parts can be used alone:
 //!
-//! [`Client`] signs and retries requests; [`Client::claim_work`] returns [`Claim`]s. Reporting the
-//! outcome of a claim consumes it, so a second report does not compile. A claim that the server has
-//! given to another worker is a value ([`Lost`]), not an error. The program `tenure-worker` is
-//! built on this crate.
+//! [`Client`] signs and retries requests; [`Client::claim_work`] returns [`Claim`]s. A report
+//! consumes its claim, so a second report does not compile. A claim given to another worker is a
+//! value ([`Lost`]), not an error. The program `tenure-worker` is built on this crate.
 //!
 //! Apart from the consumer and Tenure's own calls, everything works with any server of the
 //! Taskcluster Queue API.

@@ -1,4 +1,4 @@
-//! Calls about queue policies and the decisions they lead to. Answers stay JSON, as in `tenure.rs`.
+//! Calls about queue policies and their decisions. Answers stay JSON.
 
 use reqwest::Method;
 use serde_json::Value;
@@ -13,31 +13,22 @@ impl Client {
     /// Reads the policy of a queue.
     ///
     /// # Errors
-    /// The queue has none (404), the caller lacks the scope, or the server cannot be reached.
+    /// The queue has none (404).
     pub async fn get_queue_policy(&self, queue: &TaskQueueId) -> Result<Value, Error> {
         self.own(Method::GET, of_queue(queue, "policy"), None).await
     }
 
     /// Replaces the policy of a queue.
-    ///
-    /// # Errors
-    /// The server refuses the policy or the caller, or cannot be reached.
     pub async fn set_queue_policy(&self, queue: &TaskQueueId, policy: &Value) -> Result<Value, Error> {
         self.own(Method::PUT, of_queue(queue, "policy"), Some(policy.to_string())).await
     }
 
-    /// Removes the policy of a queue. Succeeds without a policy too.
-    ///
-    /// # Errors
-    /// The caller lacks the scope, or the server cannot be reached.
+    /// Removes the policy of a queue, if any.
     pub async fn delete_queue_policy(&self, queue: &TaskQueueId) -> Result<Value, Error> {
         self.own(Method::DELETE, of_queue(queue, "policy"), None).await
     }
 
     /// Lists keys of a queue. The answer's `continuationToken` fetches the next page.
-    ///
-    /// # Errors
-    /// The caller lacks the scope, or the server cannot be reached.
     pub async fn list_queue_keys(&self, queue: &TaskQueueId, continuation: Option<&str>) -> Result<Value, Error> {
         let query = continuation.map(|token| format!("continuationToken={}", parameter(&token)));
         let own = Own { api: Some(TENURE_API), query, ..Own::default() };
@@ -47,40 +38,27 @@ impl Client {
     /// Reads the rules that override a queue's policy for one key.
     ///
     /// # Errors
-    /// The key has no rules of its own (404), the caller lacks the scope, or the server cannot be
-    /// reached.
+    /// The key has no rules of its own (404).
     pub async fn get_queue_key(&self, queue: &TaskQueueId, key: &str) -> Result<Value, Error> {
         self.own(Method::GET, of_key(queue, key), None).await
     }
 
     /// Replaces the rules that override a queue's policy for one key.
-    ///
-    /// # Errors
-    /// The server refuses the rules or the caller, or cannot be reached.
     pub async fn set_queue_key(&self, queue: &TaskQueueId, key: &str, rules: &KeyRules) -> Result<Value, Error> {
         self.own(Method::PUT, of_key(queue, key), Some(text(rules))).await
     }
 
-    /// Deletes the rules that override a queue's policy for one key. Succeeds without rules too.
-    ///
-    /// # Errors
-    /// The caller lacks the scope, or the server cannot be reached.
+    /// Deletes the rules that override a queue's policy for one key, if any.
     pub async fn delete_queue_key(&self, queue: &TaskQueueId, key: &str) -> Result<Value, Error> {
         self.own(Method::DELETE, of_key(queue, key), None).await
     }
 
     /// Pauses a queue: workers receive none of its tasks until it is resumed.
-    ///
-    /// # Errors
-    /// The server refuses the request or cannot be reached.
     pub async fn pause_queue(&self, queue: &TaskQueueId, pause: &PauseRequest) -> Result<Value, Error> {
         self.own(Method::POST, of_queue(queue, "pause"), Some(text(pause))).await
     }
 
-    /// Resumes a queue. Succeeds if it is not paused too.
-    ///
-    /// # Errors
-    /// The caller lacks the scope, or the server cannot be reached.
+    /// Resumes a queue, if it is paused.
     pub async fn resume_queue(&self, queue: &TaskQueueId) -> Result<Value, Error> {
         self.own(Method::POST, of_queue(queue, "resume"), None).await
     }
@@ -88,24 +66,17 @@ impl Client {
     /// Ends the term of a queue's scheduler, as if its server were lost.
     ///
     /// # Errors
-    /// The queue does not assign its tasks (409), the caller lacks the scope, or the server cannot
-    /// be reached.
+    /// The queue does not assign its tasks (409).
     pub async fn replace_scheduler(&self, queue: &TaskQueueId) -> Result<Value, Error> {
         self.own(Method::POST, of_queue(queue, "scheduler/replace"), None).await
     }
 
     /// Lists the servers and the queues that each schedules.
-    ///
-    /// # Errors
-    /// The caller lacks the scope, or the server cannot be reached.
     pub async fn list_servers(&self) -> Result<Value, Error> {
         self.own(Method::GET, "/servers".to_owned(), None).await
     }
 
     /// Explains the state of a task.
-    ///
-    /// # Errors
-    /// The task does not exist, or the server cannot be reached.
     pub async fn why(&self, id: TaskId) -> Result<Value, Error> {
         self.own(Method::GET, format!("/tasks/{}/why", parameter(&id)), None).await
     }
@@ -113,17 +84,16 @@ impl Client {
     /// Gives a claimed run back. Another run follows, now or later, without using up a retry.
     ///
     /// # Errors
-    /// The run is not claimed or was given back too often (409), the server refuses the request, or
-    /// it cannot be reached.
+    /// The run is not claimed or was given back too often (409).
     pub async fn release_run(&self, id: TaskId, run: RunId, release: &ReleaseRequest) -> Result<Value, Error> {
         let path = format!("/tasks/{}/runs/{}/release", parameter(&id), parameter(&run));
         self.own(Method::POST, path, Some(text(release))).await
     }
 
-    /// Reads the result that the worker of a run reported, by default of the last run.
+    /// Reads the result that a worker reported for a run, by default the last one.
     ///
     /// # Errors
-    /// There is no result (404), the caller lacks the scope, or the server cannot be reached.
+    /// There is no result (404).
     pub async fn get_result(&self, id: TaskId, run: Option<RunId>) -> Result<Value, Error> {
         let query = run.map(|run| format!("runId={run}"));
         let own = Own { api: Some(TENURE_API), query, ..Own::default() };

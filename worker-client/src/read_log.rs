@@ -9,13 +9,13 @@ use tenure_api::live_log::SERVER_MARK;
 use crate::client::{Call, Own, TENURE_API, TIMEOUT, parameter};
 use crate::{Client, Error};
 
-/// Maximum duration of a stream that follows a log; a reader then opens another at its offset.
+/// Readers then open another stream at their offset.
 const FOLLOWED_MAX: Duration = Duration::from_secs(3_600);
-/// Text before and after the number in the server's line for missing bytes.
+/// Text around the number in the server's line for missing bytes.
 const MISSING: (&[u8], &[u8]) = (SERVER_MARK.as_bytes(), b" bytes of the log are missing here");
-/// Longer lines are not the server's.
+/// The server's line is shorter.
 const LINE_MAX: usize = 80;
-/// Larger numbers are not the server's; the task printed such a line.
+/// Above this, the task printed the line.
 const MISSING_MAX: u64 = 1 << 50;
 
 /// The log of a run as it grows.
@@ -24,12 +24,11 @@ pub struct LogStream {
     place: Place,
 }
 
-/// Read position in a log.
 #[derive(Debug, Default, Clone)]
 struct Place {
     /// Offset in the whole log after the bytes read.
     next: u64,
-    /// Incomplete line at the end of the input.
+    /// Incomplete line.
     line: Vec<u8>,
 }
 
@@ -38,8 +37,7 @@ impl Client {
     /// until the run ends.
     ///
     /// # Errors
-    /// The log does not exist (404: its worker writes none, or it has become an artifact), or the
-    /// server cannot be reached.
+    /// The worker writes no log, or it has become an artifact (404).
     ///
     /// ```no_run
     /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -67,7 +65,7 @@ impl LogStream {
     /// Waits for the next bytes. None at the end of the stream.
     ///
     /// # Errors
-    /// The connection broke off. Continue with another stream at [`LogStream::next_offset`].
+    /// The connection broke off. Continue at [`LogStream::next_offset`].
     pub async fn read(&mut self) -> Result<Option<Vec<u8>>, Error> {
         loop {
             let chunk = self.response.chunk().await.map_err(|error| Error::Network(error.without_url()))?;
@@ -92,12 +90,11 @@ impl LogStream {
 }
 
 impl Place {
-    /// Processes the next bytes of a stream and returns those to deliver. A line about missing
-    /// bytes advances the offset by their number.
+    /// Returns the bytes to deliver. A line about missing bytes advances the offset by their
+    /// number.
     ///
-    /// A possible beginning of such a line is held back until it is complete or ruled out. If the
-    /// stream is cut there, the line counts as unread. Otherwise the next stream would skip as many
-    /// bytes of the log.
+    /// A possible beginning of such a line is held back until it is complete or ruled out. A stream
+    /// cut there leaves it unread; otherwise the next stream would skip as many bytes of the log.
     fn pass(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut read = if self.keeps_back() { self.line.clone() } else { Vec::new() };
         read.extend_from_slice(bytes);
@@ -124,27 +121,25 @@ impl Place {
         read
     }
 
-    /// Returns the bytes held back when the stream ends: they are the end of the log.
+    /// Returns the bytes held back: the end of the log.
     fn end(&mut self) -> Vec<u8> {
         let read = if self.keeps_back() { std::mem::take(&mut self.line) } else { Vec::new() };
         self.next = self.next.saturating_add(read.len() as u64);
         read
     }
 
-    /// True if the current line is held back.
     fn keeps_back(&self) -> bool {
         self.line.len() <= LINE_MAX && may_become_missing(&self.line)
     }
 }
 
-/// True if `line` is a non-empty beginning of a line about missing bytes.
+/// True for a non-empty beginning of a line about missing bytes.
 fn may_become_missing(line: &[u8]) -> bool {
     let Some(rest) = line.strip_prefix(MISSING.0) else { return !line.is_empty() && MISSING.0.starts_with(line) };
     let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
     MISSING.1.starts_with(&rest[digits..])
 }
 
-/// Parses the number in a line about missing bytes.
 fn missing(line: &[u8]) -> Option<u64> {
     let number = line.strip_prefix(MISSING.0)?.strip_suffix(MISSING.1)?;
     std::str::from_utf8(number).ok()?.parse::<u64>().ok().filter(|missing| *missing <= MISSING_MAX)

@@ -1,8 +1,7 @@
-//! Decides when failed requests are retried. One policy serves all calls of a client.
+//! Decides when failed requests are retried.
 //!
-//! Requests are retried on network errors, 408, 429 and 5xx; all calls of the queue are safe to
-//! repeat. Other 4xx are final: the same request would be refused again.
-//! [`RetryPolicy::unclear_too`] adds answers that a proxy may have sent.
+//! Network errors, 408, 429 and 5xx are retried; all calls of the queue are safe to repeat. Other
+//! 4xx are final. [`RetryPolicy::unclear_too`] adds answers that a proxy may have sent.
 
 use std::time::Duration;
 
@@ -14,11 +13,9 @@ pub struct RetryPolicy {
     retries: u32,
     first_pause: Duration,
     longest_pause: Duration,
-    /// Retry unclear answers too.
     unclear_too: bool,
 }
 
-/// Retries after the first attempt.
 const RETRIES: u32 = 5;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -54,8 +51,8 @@ impl RetryPolicy {
         Self { longest_pause, ..self }
     }
 
-    /// Also retries requests whose answer [may be a proxy's](Error::is_unclear). For a server that
-    /// is known to accept such requests.
+    /// Also retries requests whose answer [may be a proxy's](Error::is_unclear). For servers known
+    /// to accept such requests.
     ///
     /// ```
     /// # use tenure_client::{Error, RetryPolicy};
@@ -68,8 +65,8 @@ impl RetryPolicy {
         Self { unclear_too: true, ..self }
     }
 
-    /// Returns the pause after attempt `tried` (from 1) failed with `error`, or none if no retry
-    /// follows. `jitter` is a random number from 0 to 1, for example from [`jitter()`].
+    /// Returns the pause after attempt `tried` (from 1) failed, or none without a retry. `jitter`
+    /// is from 0 to 1, as from [`jitter()`].
     #[must_use]
     pub fn pause_after(&self, tried: u32, error: &Error, jitter: f64) -> Option<Duration> {
         let may_pass = error.is_transient() || self.unclear_too && error.is_unclear();
@@ -79,9 +76,8 @@ impl RetryPolicy {
         Some(self.pause_of(tried, error, jitter))
     }
 
-    /// Returns the pause after `failures` consecutive failures (from 1), regardless of the number
-    /// of retries. It is at least the pause that the server requested, and at most the longest
-    /// pause.
+    /// Returns the pause after consecutive failures (from 1), ignoring the number of retries. It is
+    /// at least the pause that the server requested, and at most the longest pause.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -96,18 +92,18 @@ impl RetryPolicy {
         self.backoff(failures, jitter).max(requested)
     }
 
-    /// Returns the backoff after `failures` consecutive failures (from 1), regardless of the number
-    /// of retries. It doubles up to the longest pause; a jitter of 0 halves it.
+    /// Returns the backoff after consecutive failures (from 1), ignoring the number of retries. It
+    /// doubles up to the longest pause; a jitter of 0 halves it.
     #[must_use]
     pub fn backoff(&self, failures: u32, jitter: f64) -> Duration {
         let doublings = failures.saturating_sub(1).min(16);
         let pause = self.first_pause.saturating_mul(1 << doublings).min(self.longest_pause);
-        // Half to the whole pause, so that clients that failed together do not return together.
+        // Spreads clients that failed together.
         pause.mul_f64(0.5 + 0.5 * jitter.clamp(0.0, 1.0))
     }
 }
 
-/// Returns a random number from 0 to 1, good enough to spread retries.
+/// Returns a random number from 0 to 1.
 #[must_use]
 pub fn jitter() -> f64 {
     let bits = uuid::Uuid::new_v4().as_u128() & u128::from(u32::MAX);

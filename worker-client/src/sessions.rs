@@ -20,16 +20,16 @@ use tenure_api::sessions::{
 use crate::client::{Call, Own, TENURE_API, TIMEOUT, parameter};
 use crate::{Client, Error, WorkerName};
 
-/// Maximum seconds that a server waits for an item.
+/// In seconds.
 const INBOX_WAIT_MAX: u64 = 30;
 
 /// Messages for a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inbox {
-    /// When the session expires without renewal. Reading the inbox renews it.
+    /// End of the session without renewal. Reading the inbox renews it.
     pub expires: Timestamp,
     pub server_time: Timestamp,
-    /// Version of the queue's policy; 0 if it never had one.
+    /// 0 if the queue never had a policy.
     pub policy_version: i64,
     /// Oldest first. An item is repeated until its id or a higher one is acknowledged.
     pub items: Vec<InboxItem>,
@@ -38,10 +38,9 @@ pub struct Inbox {
 /// A message for a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InboxItem {
-    /// Increases within the session. Acknowledging it acknowledges all earlier items.
+    /// Increases within the session. Acknowledges all earlier items too.
     pub id: i64,
-    /// The event; none if it comes from a newer server and is unknown here. Acknowledge it like the
-    /// others.
+    /// None if unknown here, from a newer server. Acknowledge it too.
     pub what: Option<InboxEvent>,
 }
 
@@ -68,22 +67,21 @@ impl From<ItemAnswer> for InboxItem {
 }
 
 impl Client {
-    /// Starts a session. If an earlier attempt succeeded but its answer was lost, the call is
-    /// refused as if another process had started one; `takeover` ends that session.
+    /// Starts a session. After a lost answer, a repeat is refused as if another process had started
+    /// one; `takeover` ends that session.
     ///
     /// # Errors
     /// [`Error::SessionExists`]: the worker has a live session. The queue has another policy
-    /// version (409), the server refuses the request, or it cannot be reached.
+    /// version (409).
     pub async fn start_session(&self, start: &StartSessionRequest) -> Result<SessionStarted, Error> {
         self.of_sessions(Method::POST, "/sessions".to_owned(), Some(text(start))).await
     }
 
-    /// Starts a session. If an earlier attempt succeeded but its answer was lost, the call is
-    /// refused as if another process had started one; `takeover` ends that session.
+    /// Renews a session and reports changes of its worker. Succeeds after the expiry too, if the
+    /// session was not ended yet.
     ///
     /// # Errors
-    /// [`Error::SessionExists`]: the worker has a live session. The queue has another policy
-    /// version (409), the server refuses the request, or it cannot be reached.
+    /// [`Error::SessionEnded`].
     pub async fn renew_session(
         &self,
         session: SessionId,
@@ -96,8 +94,7 @@ impl Client {
     /// others. `wait` is limited to 30 s and a third of the session's time to live.
     ///
     /// # Errors
-    /// [`Error::SessionEnded`], also during the wait, or the server refuses the request or cannot
-    /// be reached.
+    /// [`Error::SessionEnded`], also during the wait.
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -130,27 +127,17 @@ impl Client {
 
     /// Ends a session, releases all its runs and returns their number. A repeat returns the same
     /// number.
-    ///
-    /// # Errors
-    /// The session does not exist (404), the server refuses the request, or it cannot be reached.
     pub async fn close_session(&self, session: SessionId) -> Result<i64, Error> {
         let answer: SessionReturned = self.of_sessions(Method::DELETE, of_session(session, ""), None).await?;
         Ok(answer.returned)
     }
 
-    /// Reads a session. An ended session can be read for a day.
-    ///
-    /// # Errors
-    /// The session does not exist (404), the caller lacks the scope, or the server cannot be
-    /// reached.
+    /// Reads a session, until a day after its end.
     pub async fn get_session(&self, session: SessionId) -> Result<Session, Error> {
         self.of_sessions(Method::GET, of_session(session, ""), None).await
     }
 
     /// Lists the live sessions of a queue in one snapshot.
-    ///
-    /// # Errors
-    /// The caller lacks the scope, or the server cannot be reached.
     ///
     /// ```no_run
     /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -166,8 +153,7 @@ impl Client {
     /// Puts a command into the inbox of a session and returns the item's id.
     ///
     /// # Errors
-    /// The session has ended or does not exist (404), has 100 unacknowledged commands (409), the
-    /// server refuses the request, or it cannot be reached.
+    /// The session has ended or does not exist (404), or has 100 unacknowledged commands (409).
     pub async fn command_session(&self, session: SessionId, command: &CommandRequest) -> Result<i64, Error> {
         let path = of_session(session, "/commands");
         let answer: CommandSent = self.of_sessions(Method::POST, path, Some(text(command))).await?;
@@ -186,7 +172,7 @@ impl Client {
 }
 
 impl WorkerName {
-    /// Returns a request to start a session in this queue, with the server's defaults.
+    /// Returns a request to start a session, with the server's defaults.
     ///
     /// ```
     /// # use tenure_client::WorkerName;

@@ -1,4 +1,4 @@
-//! Signed URLs: they grant reading one resource without credentials until they expire.
+//! Signed URLs: each grants reading one resource without credentials until it expires.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use tenure_api::hawk::bewit::{SignUrl, bewit};
 use crate::Client;
 
 impl Client {
-    /// Signs a URL for reading this path (with its query) below the root URL for `lifetime`. None
-    /// without credentials or if the path is not valid in a URL.
+    /// Signs a URL for this path (with its query) below the root URL. None without credentials or
+    /// with an invalid path.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -26,7 +26,7 @@ impl Client {
         if !path.starts_with('/') {
             return None;
         }
-        // The normalized URL is signed, as a client will send it.
+        // A client will send the normalized URL.
         let mut url = Url::parse(&format!("{}{path}", self.root_url())).ok()?;
         url.set_fragment(None);
         let query = url.query().map(|query| format!("?{query}")).unwrap_or_default();

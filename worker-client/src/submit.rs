@@ -12,9 +12,6 @@ use crate::{Client, Error, NewTask, QueueCounts, Task, TaskStatus};
 
 impl Client {
     /// Creates a task with an id drawn by the caller. A repeat is harmless.
-    ///
-    /// # Errors
-    /// The payload is not JSON, or the server refuses the definition or cannot be reached.
     pub async fn create_task(&self, id: TaskId, task: &NewTask<impl Serialize>) -> Result<TaskStatus, Error> {
         let body = serde_json::to_vec(task).map_err(Error::NotJson)?;
         let call = Call {
@@ -27,36 +24,21 @@ impl Client {
         Ok(self.call::<StatusAnswer>(&call).await?.value.status)
     }
 
-    /// Reads the status of a task.
-    ///
-    /// # Errors
-    /// The task does not exist, or the server cannot be reached.
     pub async fn status(&self, id: TaskId) -> Result<TaskStatus, Error> {
         Ok(self.call::<StatusAnswer>(&get(format!("/task/{}/status", parameter(&id)))).await?.value.status)
     }
 
-    /// Reads the definition of a task.
-    ///
-    /// # Errors
-    /// The task does not exist, or the server cannot be reached.
     pub async fn task(&self, id: TaskId) -> Result<Task, Error> {
         Ok(self.call(&get(format!("/task/{}", parameter(&id)))).await?.value)
     }
 
     /// Asks the server for its time. Before the first answer, [`now`](Self::now) returns the local
-    /// time, which may be wrong.
-    ///
-    /// # Errors
-    /// The server cannot be reached.
+    /// time.
     pub async fn server_time(&self) -> Result<Timestamp, Error> {
         self.call::<Value>(&get("/ping".to_owned())).await?;
         Ok(self.now())
     }
 
-    /// Reads the numbers of pending and claimed tasks of a queue.
-    ///
-    /// # Errors
-    /// The caller lacks the scope, or the server cannot be reached.
     pub async fn counts(&self, queue: &TaskQueueId) -> Result<QueueCounts, Error> {
         Ok(self.call(&get(format!("/task-queues/{}/counts", parameter(queue)))).await?.value)
     }

@@ -1,7 +1,4 @@
 //! Calls for programs that show answers to people: the answers stay JSON.
-//!
-//! Besides calls of the Queue API these are Tenure's own: creating a graph of tasks at once,
-//! waiting for a task, and listing all queues.
 
 use std::time::Duration;
 
@@ -13,31 +10,24 @@ use tenure_api::ids::{TaskGroupId, TaskId, TaskQueueId};
 use crate::client::{Call, Own, TENURE_API, TIMEOUT, parameter};
 use crate::{Client, Error};
 
-/// A change of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TaskChange {
-    /// Cancels the task.
     Cancel,
-    /// Runs the task again.
     Rerun,
 }
 
-/// A change of a task group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GroupChange {
-    /// Cancels all tasks; the group must be sealed.
+    /// The group must be sealed.
     Cancel,
     /// Refuses further tasks.
     Seal,
 }
 
 impl Client {
-    /// Creates one task, or several under `tasks`. The server fills in absent fields and creates
-    /// all tasks or none. The key identifies the call, so that a repeat creates nothing twice. It
-    /// has 1 to 255 printable ASCII characters.
-    ///
-    /// # Errors
-    /// The server refuses a task or cannot be reached.
+    /// Creates one task, or several under `tasks`: all or none. The server fills in absent fields.
+    /// The idempotency key has 1 to 255 printable ASCII characters; a repeat with it creates
+    /// nothing twice.
     ///
     /// ```no_run
     /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -52,10 +42,7 @@ impl Client {
         self.send_call(Method::POST, "/tasks".to_owned(), body, TIMEOUT, own).await
     }
 
-    /// Waits for a task to be resolved, up to `seconds` (at most 60), and returns its status.
-    ///
-    /// # Errors
-    /// The task does not exist, or the server cannot be reached.
+    /// Waits up to `seconds` (at most 60) for a task to be resolved, and returns its status.
     pub async fn wait_for_task(&self, id: TaskId, seconds: u32) -> Result<Value, Error> {
         let own = Own { api: Some(TENURE_API), query: Some(format!("seconds={seconds}")), ..Own::default() };
         let timeout = TIMEOUT + Duration::from_secs(u64::from(seconds));
@@ -63,25 +50,16 @@ impl Client {
     }
 
     /// Reads the counts of all queues.
-    ///
-    /// # Errors
-    /// The caller lacks the scope, or the server cannot be reached.
     pub async fn list_queues(&self) -> Result<Value, Error> {
         self.own(Method::GET, "/queues".to_owned(), None).await
     }
 
     /// Reads the pause of a queue and its counts by the reason that holds runs back.
-    ///
-    /// # Errors
-    /// The caller lacks the scope, or the server cannot be reached.
     pub async fn get_queue(&self, queue: &TaskQueueId) -> Result<Value, Error> {
         self.own(Method::GET, format!("/queues/{}", parameter(queue)), None).await
     }
 
     /// Reads the status and definition of a task, under `status` and `task`.
-    ///
-    /// # Errors
-    /// The task does not exist, or the server cannot be reached.
     pub async fn get_task(&self, id: TaskId) -> Result<Value, Error> {
         let mut answer = object(self.get(format!("/task/{}/status", parameter(&id))).await?)?;
         answer.insert("task".to_owned(), self.get(format!("/task/{}", parameter(&id))).await?);
@@ -91,7 +69,7 @@ impl Client {
     /// Cancels or reruns a task.
     ///
     /// # Errors
-    /// The task's state or the caller's scopes do not allow it, or the server cannot be reached.
+    /// The task's state does not allow it.
     pub async fn change_task(&self, id: TaskId, change: TaskChange) -> Result<Value, Error> {
         let verb = match change {
             TaskChange::Cancel => "cancel",
@@ -100,10 +78,6 @@ impl Client {
         self.post(format!("/task/{}/{verb}", parameter(&id))).await
     }
 
-    /// Reads a task group.
-    ///
-    /// # Errors
-    /// The group does not exist, or the server cannot be reached.
     pub async fn get_group(&self, id: TaskGroupId) -> Result<Value, Error> {
         self.get(format!("/task-group/{}", parameter(&id))).await
     }
@@ -111,7 +85,7 @@ impl Client {
     /// Seals or cancels a task group.
     ///
     /// # Errors
-    /// The group's state or the caller's scopes do not allow it, or the server cannot be reached.
+    /// The group's state does not allow it.
     pub async fn change_group(&self, id: TaskGroupId, change: GroupChange) -> Result<Value, Error> {
         let verb = match change {
             GroupChange::Cancel => "cancel",
@@ -120,10 +94,7 @@ impl Client {
         self.post(format!("/task-group/{}/{verb}", parameter(&id))).await
     }
 
-    /// Reads a group and all its tasks, and joins the pages into one answer.
-    ///
-    /// # Errors
-    /// The group does not exist, or the server cannot be reached.
+    /// Reads a group and all its tasks as one answer.
     pub async fn list_group(&self, id: TaskGroupId) -> Result<Value, Error> {
         let path = format!("/task-group/{}/list", parameter(&id));
         let (mut tasks, mut query) = (Vec::new(), None);
@@ -143,11 +114,8 @@ impl Client {
         }
     }
 
-    /// Sends any call and returns its answer. The path starts below the root URL and includes the
-    /// query; special characters must be encoded.
-    ///
-    /// # Errors
-    /// The server refuses the call or cannot be reached.
+    /// Sends any call. The path starts below the root URL and includes the query, with special
+    /// characters encoded.
     pub async fn request(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Error> {
         let (path, query) = match path.split_once('?') {
             Some((path, query)) => (path, Some(query.to_owned())),
@@ -178,7 +146,7 @@ impl Client {
     }
 }
 
-/// Converts an answer to an object; a server other than Tenure may answer otherwise.
+/// Servers other than Tenure may answer otherwise.
 fn object(answer: Value) -> Result<Map<String, Value>, Error> {
     serde_json::from_value(answer).map_err(Error::BadAnswer)
 }

@@ -10,7 +10,6 @@ use tenure_api::dates::Timestamp;
 use tenure_api::ids::{RunId, SessionId, TaskGroupId, TaskId, TaskQueueId};
 use tenure_api::states::Priority;
 
-/// `reasonCreated` of a run created by a rerun.
 const RERUN: &str = "rerun";
 
 /// State of a task or run.
@@ -32,7 +31,6 @@ pub enum State {
 }
 
 impl State {
-    /// True if the task or run is completed, failed or exception.
     #[must_use]
     pub fn is_resolved(self) -> bool {
         matches!(self, Self::Completed | Self::Failed | Self::Exception)
@@ -42,44 +40,40 @@ impl State {
 /// Description of a task for people.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Metadata {
-    /// Short name.
     pub name: String,
     /// Purpose of the task; may be Markdown.
     pub description: String,
     /// Contact, usually an e-mail address.
     pub owner: String,
-    /// Origin of the task: an http, https, ssh or git URL.
+    /// An http, https, ssh or git URL.
     pub source: String,
 }
 
-/// Definition of a task to create. The server's defaults apply to fields that are `None` or empty.
+/// Definition of a task to create. `None` and empty fields get the server's defaults.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NewTask<P = Value> {
     pub task_queue_id: TaskQueueId,
-    /// Time of creation, as returned by [`crate::Client::now`].
+    /// As returned by [`crate::Client::now`].
     pub created: Timestamp,
-    /// When an unresolved task is given up.
     pub deadline: Timestamp,
-    /// The work, in the worker's own format. A [`RawValue`] keeps every digit of its numbers.
+    /// The work, in the worker's own format. A [`RawValue`] keeps every digit.
     pub payload: P,
     pub metadata: Metadata,
-    /// Group of the task; by default its own.
+    /// By default the task's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task_group_id: Option<TaskGroupId>,
     /// Lowest by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<Priority>,
-    /// Maximum number of retries.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retries: Option<u8>,
-    /// When the server may delete the task; by default a year after the deadline.
+    /// By default a year after the deadline.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires: Option<Timestamp>,
-    /// Tasks that must be resolved first.
+    /// Must be resolved first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub dependencies: Vec<TaskId>,
-    /// Scopes granted to the task.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub scopes: Vec<String>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -136,14 +130,12 @@ impl<P> NewTask<P> {
 pub struct Task {
     pub task_queue_id: TaskQueueId,
     pub task_group_id: TaskGroupId,
-    /// When an unresolved task is given up.
     pub deadline: Timestamp,
-    /// When the server may delete the task and its remaining artifacts.
+    /// Artifacts expire with the task at the latest.
     pub expires: Timestamp,
-    /// Tasks that had to be resolved first.
     #[serde(default)]
     pub dependencies: Vec<TaskId>,
-    /// The work, exactly as stored by the server, with every digit of its numbers.
+    /// The work, with every digit of its numbers.
     pub payload: Box<RawValue>,
     pub metadata: Metadata,
 }
@@ -155,19 +147,14 @@ pub struct RunStatus {
     /// Number, from 0.
     pub run_id: RunId,
     pub state: State,
-    /// Why the run was created: scheduled, retry, rerun …
+    /// For example scheduled, retry or rerun.
     pub reason_created: String,
-    /// Why the run ended.
     pub reason_resolved: Option<String>,
-    /// Group of the worker that claimed the run.
     pub worker_group: Option<String>,
-    /// Worker that claimed the run.
     pub worker_id: Option<String>,
     /// End of the lease.
     pub taken_until: Option<Timestamp>,
-    /// When the run was claimed.
     pub started: Option<Timestamp>,
-    /// When the run ended.
     pub resolved: Option<Timestamp>,
 }
 
@@ -183,7 +170,6 @@ pub struct TaskStatus {
     pub runs: Vec<RunStatus>,
 }
 
-/// Numbers of waiting and claimed tasks of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct QueueCounts {
@@ -231,8 +217,8 @@ pub(crate) struct ClaimAnswer {
 }
 
 impl ClaimAnswer {
-    /// Returns the run created by the last rerun, up to the claimed one. If that run is over, the
-    /// runs after it are its retries.
+    /// Returns the run created by the last rerun, up to the claimed one. Later runs are its
+    /// retries.
     pub(crate) fn last_rerun(&self) -> Option<RunId> {
         let reruns = self.status.runs.iter().filter(|run| run.run_id <= self.run_id && run.reason_created == RERUN);
         reruns.map(|run| run.run_id).max()
@@ -248,7 +234,7 @@ pub(crate) struct ReclaimAnswer {
 
 #[derive(Deserialize, Default)]
 pub(crate) struct ErrorAnswer {
-    /// Missing for an artifact of the type error: the queue then answers with the reason instead.
+    /// Empty for an artifact of the type error: the answer has the reason instead.
     #[serde(default, alias = "reason")]
     pub code: String,
     #[serde(default)]

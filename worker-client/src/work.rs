@@ -13,16 +13,14 @@ use crate::client::{Answer, Call, Own, TENURE_API, TIMEOUT, refusal_in_words};
 use crate::wire::{ClaimAnswer, TaskStatus};
 use crate::{Claim, Client, Error};
 
-/// Status for an error code that this client does not know: a fault of the server.
+/// A fault of the server.
 const UNKNOWN_CODE: u16 = 500;
 
 /// Outcome of [`Client::work`].
 #[derive(Debug)]
 pub struct Worked {
-    /// The server's answer to each result, in the order of the request. Pass it to
-    /// [`Claim::settle`].
+    /// In the order of the request. Pass each to [`Claim::settle`].
     pub results: Vec<Result<TaskStatus, Error>>,
-    /// May be empty.
     pub claims: Vec<Claim>,
 }
 
@@ -45,13 +43,11 @@ struct ResultError {
 }
 
 impl Client {
-    /// Reports results of this worker's claims in the queue, and claims up to `most` tasks (at most
-    /// 100). Waits up to `wait` (at most 20 s) for the first task. The results are stored even if
-    /// claiming fails.
+    /// Reports results of this worker's claims, and claims up to `most` tasks (at most 100). Waits
+    /// up to `wait` (at most 20 s) for the first task. Results are stored even if claiming fails.
     ///
     /// # Errors
-    /// The server refuses the call (404: it is not Tenure) or cannot be reached. Results may have
-    /// been stored.
+    /// On any error, results may have been stored. Not Tenure: 404.
     ///
     /// ```no_run
     /// # use std::time::Duration;

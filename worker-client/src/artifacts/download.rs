@@ -18,21 +18,20 @@ use crate::client::{Call, Own, TIMEOUT, header, parameter};
 use crate::error::chain;
 use crate::{Client, Error, retry};
 
-/// RFC 9530 header with digests of the bytes as sent, compressed or not.
+/// RFC 9530: digests of the bytes as sent, compressed or not.
 const DIGEST: &str = "repr-digest";
 
 /// A finished download.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Downloaded {
-    /// Length of the file.
     pub bytes: u64,
-    /// SHA-256 of the file in lowercase hexadecimal.
+    /// In lowercase hexadecimal.
     pub sha256: String,
 }
 
 #[derive(Clone, Copy)]
 enum Destination<'a> {
-    /// A temporary file beside this path, renamed to it at the end.
+    /// A temporary file beside this path, renamed to it.
     Beside(&'a Path),
     /// An unnamed file in this folder.
     In(&'a Path),
@@ -44,12 +43,12 @@ struct Location {
 }
 
 impl Client {
-    /// Downloads an artifact of a run, or of the task's last run, into a file. Links are followed
-    /// and compression is undone. The file appears under its name once it is complete.
+    /// Downloads an artifact of a run, by default the last one. Links are followed and compression
+    /// is undone. The file appears under its name once complete.
     ///
     /// # Errors
-    /// The artifact does not exist (404), has expired (410) or has the type error (424). The caller
-    /// may not read it, it did not arrive whole after all retries, or the file cannot be written.
+    /// The artifact does not exist (404), has expired (410) or is of the type error (424). It did
+    /// not arrive whole after all retries, or the file cannot be written.
     ///
     /// ```no_run
     /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -112,7 +111,7 @@ impl Client {
         };
         let mut tried = 0;
         loop {
-            // A signed URL expires, so each attempt requests a new one. `call` has its own retries.
+            // Signed URLs expire, so each attempt requests a new one. `call` has its own retries.
             let location: Location = self.call(&call).await?.value;
             let error = match self.fetch(&location, to).await {
                 Ok(arrived) => return Ok(arrived),
@@ -128,7 +127,7 @@ impl Client {
     }
 
     async fn fetch(&self, location: &Location, to: Destination<'_>) -> Result<Arrived, Error> {
-        // Without this header the store would decompress the bytes before sending them.
+        // Otherwise the store would decompress the bytes.
         let request = self.store().get(self.absolute(&location.url)?).header(ACCEPT_ENCODING, gzip::ENCODING);
         let response = unless_stalled(request.send()).await?;
         let status = response.status();
@@ -152,7 +151,7 @@ async fn receive(mut response: Response, to: Destination<'_>) -> Result<Arrived,
         Destination::In(_) => blocking(move || Sink::create_unnamed(&place, gzip, promised)).await,
     }
     .map_err(not_written(path))?;
-    // A connection that ends before the announced length is an error of the HTTP library.
+    // The HTTP library detects a connection that ends early.
     while let Some(chunk) = unless_stalled(response.chunk()).await? {
         sink = blocking(move || sink.add(&chunk)).await.map_err(not_taken(path))?;
     }
@@ -170,7 +169,7 @@ fn not_written(to: &Path) -> impl FnOnce(io::Error) -> Error {
     Error::of_file(format!("{} cannot be written", to.display()))
 }
 
-/// A wrong digest or a failed decoding is a damaged download; other errors are the disk's.
+/// Distinguishes damaged bytes from errors of the disk.
 fn not_taken(to: &Path) -> impl FnOnce(io::Error) -> Error {
     let not_written = not_written(to);
     |error| match error.kind() {
@@ -181,7 +180,6 @@ fn not_taken(to: &Path) -> impl FnOnce(io::Error) -> Error {
     }
 }
 
-/// Returns the digest announced by the store.
 fn promised_digest(headers: &HeaderMap) -> Option<Vec<u8>> {
     let value = header(headers, DIGEST)?;
     let digest = value.split(',').find_map(|part| part.trim().strip_prefix("sha-256=:")?.strip_suffix(':'))?;

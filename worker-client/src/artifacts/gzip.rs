@@ -9,18 +9,17 @@ use std::path::Path;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-/// Name of the encoding in HTTP headers.
 pub(super) const ENCODING: &str = "gzip";
 const BUFFER_BYTES: usize = 128 * 1024;
 
-/// Creates an unnamed file in `folder` with the compressed output of `write`.
+/// Compresses the output of `write` into an unnamed file.
 pub fn compress(folder: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<File> {
     let mut encoder = GzEncoder::new(tempfile::tempfile_in(folder)?, Compression::default());
     write(&mut encoder)?;
     encoder.finish()
 }
 
-/// Copies a part of a file, independent of its read position.
+/// Copies a part, independent of the read position.
 pub fn copy(from: &File, part: Range<u64>, to: &mut dyn Write) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER_BYTES];
     let mut at = part.start;

@@ -1,7 +1,5 @@
-//! Artifacts: files that a run leaves for others.
-//!
-//! The queue stores the name of each artifact and where its bytes are. Bytes are sent to and read
-//! from signed URLs. These need no credentials and never appear in errors or logs.
+//! Artifacts: files that a run leaves for others. Signed URLs for their bytes need no credentials
+//! and never appear in errors or logs.
 
 mod download;
 pub mod gzip;
@@ -22,76 +20,55 @@ pub use upload::blocking;
 use crate::client::{Call, Own, TIMEOUT, parameter};
 use crate::{Client, Error};
 
-/// Timeout of a transfer without progress.
+/// Timeout without progress.
 const STALLED_AFTER: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// An artifact to create.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "storageType", rename_all = "lowercase", rename_all_fields = "camelCase")]
 pub enum NewArtifact {
-    /// Bytes for the artifact store; [`Client::upload`] creates the artifact and sends them.
+    /// Bytes in the artifact store; [`Client::upload`] sends them too.
     S3 {
         content_type: String,
-        /// Uncompressed length in bytes.
+        /// Uncompressed bytes.
         #[serde(skip_serializing_if = "Option::is_none")]
         content_length: Option<u64>,
-        /// When the artifact may be deleted, at the latest with its task.
+        /// At the latest with the task.
         expires: Timestamp,
     },
     /// Bytes stored elsewhere.
-    Reference {
-        url: String,
-        content_type: String,
-        /// When the artifact may be deleted.
-        expires: Timestamp,
-    },
+    Reference { url: String, content_type: String, expires: Timestamp },
     /// Another name for an artifact of the same run.
-    Link {
-        /// Name of the existing artifact.
-        artifact: String,
-        content_type: String,
-        /// When the artifact may be deleted.
-        expires: Timestamp,
-    },
-    /// Placeholder for an artifact that could not be created.
-    Error {
-        reason: UnusableBecause,
-        /// The reason in words.
-        message: String,
-        /// When the artifact may be deleted.
-        expires: Timestamp,
-    },
+    Link { artifact: String, content_type: String, expires: Timestamp },
+    /// Placeholder for a missing artifact.
+    Error { reason: UnusableBecause, message: String, expires: Timestamp },
 }
 
 /// Reason why a file could not become an artifact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub enum UnusableBecause {
-    /// The file does not exist.
     #[serde(rename = "file-missing-on-worker")]
     Missing,
-    /// The file has another type than declared, or is not part of the task.
+    /// The file is of another type than declared, or not the task's.
     #[serde(rename = "invalid-resource-on-worker")]
     Invalid,
-    /// The file exceeds the worker's limit for uploads.
     #[serde(rename = "too-large-file-on-worker")]
     TooLarge,
-    /// The worker may not read the file.
     #[serde(rename = "file-not-readable-on-worker")]
     NotReadable,
 }
 
-/// Signed URL for the bytes of a new artifact.
+/// Signed URL for an upload.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PutUrl {
     url: String,
-    /// The exact content type that the PUT must send.
+    /// The PUT must send exactly this.
     pub content_type: String,
-    /// When the URL expires.
     pub expires: Timestamp,
 }
 
 impl PutUrl {
-    /// Returns the URL. It is a secret: it suffices to write the artifact's bytes.
+    /// Returns the URL. It is a secret that suffices to write the artifact's bytes.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.url
@@ -108,17 +85,16 @@ impl fmt::Debug for PutUrl {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Artifact {
-    /// Name, unique within the run.
+    /// Unique within the run.
     pub name: String,
-    /// Storage type: s3, object, reference, link or error.
+    /// s3, object, reference, link or error.
     pub storage_type: String,
     pub content_type: String,
-    /// Length in bytes, if declared by the creator.
+    /// In bytes, if declared.
     pub content_length: Option<u64>,
-    /// Stored bytes, compressed as sent. None if the server does not report it.
+    /// Stored bytes, compressed as sent; if the server reports it.
     #[serde(default)]
     pub size: Option<u64>,
-    /// When the artifact may be deleted.
     pub expires: Timestamp,
 }
 
@@ -142,8 +118,7 @@ impl Client {
     /// harmless.
     ///
     /// # Errors
-    /// The server refuses the artifact (409: the run is over, or has another artifact of that name)
-    /// or cannot be reached.
+    /// The run is over, or has another artifact of that name (409).
     ///
     /// ```no_run
     /// # use tenure_client::{Claim, Error, NewArtifact};
@@ -177,10 +152,7 @@ impl Client {
         })
     }
 
-    /// Lists the artifacts of a run, or of the task's last run.
-    ///
-    /// # Errors
-    /// The run does not exist, or the server cannot be reached.
+    /// Lists the artifacts of a run, by default the last one.
     ///
     /// ```no_run
     /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -210,7 +182,6 @@ impl Client {
     }
 }
 
-/// Path of the artifacts of a run, or of the task's last run.
 fn artifacts_of(task_id: TaskId, run_id: Option<RunId>) -> String {
     match run_id {
         Some(run_id) => format!("/task/{}/runs/{}/artifacts", parameter(&task_id), parameter(&run_id)),

@@ -1,5 +1,4 @@
-//! Targets of downloads: a file beside its destination that is renamed at the end, or an unnamed
-//! file.
+//! Targets of downloads: a file that is renamed at the end, or an unnamed file.
 
 use std::fs::File;
 use std::io::{self, Seek as _, Write};
@@ -8,11 +7,11 @@ use std::path::{Path, PathBuf};
 use flate2::write::MultiGzDecoder;
 use sha2::{Digest as _, Sha256};
 
-/// A file under construction, removed if dropped before [`Sink::finish`].
+/// Removed if dropped before [`Sink::finish`].
 pub(super) struct Sink {
     way: Way,
     part: Part,
-    /// Running digest of the received bytes before decoding, and the announced digest.
+    /// Running digest of the bytes before decoding, and the expected one.
     promised: Option<(Sha256, Vec<u8>)>,
 }
 
@@ -21,17 +20,15 @@ enum Way {
     Gzip(Box<MultiGzDecoder<Counted>>),
 }
 
-/// Counts and hashes the bytes written to a file.
 struct Counted {
     file: File,
     bytes: u64,
     digest: Sha256,
 }
 
-/// Path of the temporary file until it is renamed. None for an unnamed file.
+/// Temporary path; none for an unnamed file.
 struct Part(Option<PathBuf>);
 
-/// A complete file.
 pub(super) struct Arrived {
     pub bytes: u64,
     pub sha256: [u8; 32],
@@ -40,7 +37,7 @@ pub(super) struct Arrived {
 }
 
 impl Sink {
-    /// Creates a temporary file beside `to`. `promised` is the digest of the bytes, if known.
+    /// Creates a temporary file beside `to`. `promised` is the expected digest.
     pub(super) fn create(to: &Path, gzip: bool, promised: Option<Vec<u8>>) -> io::Result<Self> {
         let mut name = to.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
         name.push(format!(".{}.part", uuid::Uuid::new_v4().simple()));
@@ -49,8 +46,7 @@ impl Sink {
         Ok(Self::of(file, Part(Some(path)), gzip, promised))
     }
 
-    /// Creates an unnamed file in `folder`. The system removes it when it is closed, even if this
-    /// process is killed.
+    /// The system removes the file when it is closed, even if this process is killed.
     pub(super) fn create_unnamed(folder: &Path, gzip: bool, promised: Option<Vec<u8>>) -> io::Result<Self> {
         Ok(Self::of(tempfile::tempfile_in(folder)?, Part(None), gzip, promised))
     }
@@ -73,7 +69,6 @@ impl Sink {
         Ok(self)
     }
 
-    /// Completes the file and checks the digest.
     pub(super) fn finish(self) -> io::Result<Arrived> {
         if self.promised.is_some_and(|(digest, promised)| digest.finalize()[..] != promised[..]) {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "its digest is not the one that was promised"));
@@ -87,7 +82,6 @@ impl Sink {
 }
 
 impl Arrived {
-    /// Renames the file to `to`, replacing an existing one.
     pub(super) fn move_to(mut self, to: &Path) -> io::Result<()> {
         if let Some(path) = &self.part.0 {
             std::fs::rename(path, to)?;
@@ -96,7 +90,6 @@ impl Arrived {
         Ok(())
     }
 
-    /// Returns the file, positioned at its beginning.
     pub(super) fn into_file(self) -> io::Result<File> {
         let mut file = self.file;
         file.rewind()?;
@@ -119,7 +112,7 @@ impl Write for Counted {
 
 impl Drop for Part {
     fn drop(&mut self) {
-        // If this fails, the file stays; its suffix marks it as partial.
+        // If this fails, the file's suffix marks it as partial.
         let _gone = self.0.as_ref().map(std::fs::remove_file);
     }
 }

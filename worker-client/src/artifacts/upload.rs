@@ -17,26 +17,23 @@ use super::{NewArtifact, PutUrl, STALLED_AFTER, gzip};
 use crate::error::chain;
 use crate::{Client, Error, retry};
 
-/// Bytes of a file read into memory at a time.
 const CHUNK_BYTES: u64 = 128 * 1024;
-/// Timeout for the store's answer after the last byte. The store may have to assemble a large file
-/// first.
+/// Timeout after the last byte. The store may have to assemble a large file.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(300);
 
-/// A file to upload. Its length is fixed when it is opened; bytes appended later are left out.
+/// A file to upload. Its length is fixed when it is opened.
 #[derive(Debug, Clone)]
 pub struct Upload {
     file: Arc<File>,
     /// Bytes to send.
     length: u64,
-    /// Bytes that readers receive after decompression.
+    /// Bytes after decompression.
     content_length: u64,
     encoding: Option<&'static str>,
     content_type: String,
     expires: Timestamp,
 }
 
-/// Progress of one attempt.
 #[derive(Default)]
 struct Progress {
     sent: AtomicU64,
@@ -45,18 +42,12 @@ struct Progress {
 
 impl Upload {
     /// Opens a file for upload.
-    ///
-    /// # Errors
-    /// The file cannot be opened.
     pub fn from_path(path: &Path, content_type: &str, expires: Timestamp) -> Result<Self, Error> {
         let file = File::open(path).map_err(Error::of_file(format!("{} cannot be opened", path.display())))?;
         Self::from_file(file, content_type, expires)
     }
 
-    /// Uploads a file that is open for reading.
-    ///
-    /// # Errors
-    /// The length of the file is unknown.
+    /// Uploads an open file.
     pub fn from_file(file: File, content_type: &str, expires: Timestamp) -> Result<Self, Error> {
         let length = file.metadata().map_err(Error::of_file("a file to upload has no length"))?.len();
         let (file, content_type) = (Arc::new(file), content_type.to_owned());
@@ -68,11 +59,8 @@ impl Upload {
         Self { encoding: Some(gzip::ENCODING), content_length, ..self }
     }
 
-    /// Compresses the file into an unnamed file in `folder`. It is sent and stored compressed;
-    /// readers receive the original bytes.
-    ///
-    /// # Errors
-    /// A file cannot be read or written.
+    /// Compresses the file into an unnamed file in `folder`. It is stored compressed; readers
+    /// receive the original bytes.
     pub async fn gzip(self, folder: &Path) -> Result<Self, Error> {
         let (from, length, folder) = (Arc::clone(&self.file), self.length, folder.to_owned());
         let packed = blocking(move || gzip::compress(&folder, |to| gzip::copy(&from, 0..length, to))).await;
@@ -80,7 +68,6 @@ impl Upload {
         Ok(Self::from_file(packed, &self.content_type, self.expires)?.compressed(self.content_length))
     }
 
-    /// Returns the number of bytes that readers receive.
     #[must_use]
     pub fn content_length(&self) -> u64 {
         self.content_length
@@ -113,7 +100,7 @@ impl Upload {
 }
 
 impl Progress {
-    /// Waits until no byte has moved for the timeout, and returns that timeout.
+    /// Returns the timeout once no byte has moved for it.
     async fn stalled(&self, length: u64) -> Duration {
         loop {
             let seen = self.sent.load(Ordering::Relaxed);
@@ -127,12 +114,11 @@ impl Progress {
 }
 
 impl Client {
-    /// Creates an s3 artifact of a run and sends its bytes. A failed attempt is repeated from the
-    /// beginning with a new URL, as often as the client's policy allows. It replaces the bytes of
-    /// the attempt before.
+    /// Creates an s3 artifact of a run and sends its bytes. Retries by the client's policy start
+    /// over with a new URL and replace the bytes.
     ///
     /// # Errors
-    /// The queue refuses the artifact, its bytes cannot be sent, or the file cannot be read.
+    /// The bytes cannot be sent, or the file cannot be read.
     pub async fn upload(&self, task_id: TaskId, run_id: RunId, name: &str, upload: &Upload) -> Result<(), Error> {
         let artifact = NewArtifact::S3 {
             content_type: upload.content_type.clone(),
@@ -141,8 +127,8 @@ impl Client {
         };
         let mut tried = 0;
         loop {
-            // An expired or partly used URL is useless, so each attempt requests a new one.
-            // `create_artifact` has its own retries.
+            // Signed URLs expire, so each attempt requests a new one. `create_artifact` has its own
+            // retries.
             let target = self.create_artifact(task_id, run_id, name, &artifact).await?;
             let target = target.ok_or(Error::SignedUrl("the queue gave none for an artifact's bytes"))?;
             let Err(error) = self.put(&target, upload).await else { return Ok(()) };
@@ -183,7 +169,6 @@ fn read(file: &File, at: u64, count: usize) -> io::Result<Vec<u8>> {
     Ok(chunk)
 }
 
-/// Runs blocking file operations on a thread for them.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|stopped| Err(io::Error::other(stopped)))
 }

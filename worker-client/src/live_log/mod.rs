@@ -1,8 +1,8 @@
-//! The log of a run, readable while the run is under way. Only Tenure has live logs.
+//! The log of a run, readable while it runs. Only Tenure has live logs.
 //!
-//! [`Client::append_live_log`] stores a piece. A [`Sender`] does this for a whole run: once a
-//! second it sends what was added to a [`Log`], at most 64 KiB. Of more it leaves out the middle.
-//! Errors do not affect the run: the whole log is uploaded at its end ([`publish`]).
+//! [`Client::append_live_log`] stores a piece. A [`Sender`] sends a whole [`Log`]: new bytes once a
+//! second, at most 64 KiB, without the middle of more. Errors do not affect the run: [`publish`]
+//! uploads the whole log at its end.
 
 mod sender;
 
@@ -20,17 +20,15 @@ use crate::client::{Call, Own, TENURE_API, parameter};
 use crate::{Client, Error, NewArtifact, Upload};
 
 const CHUNK_CONTENT_TYPE: &str = "text/plain";
-/// Timeout. An append is one insertion, and the next follows a second later.
+/// An append is one insertion, and the next follows a second later.
 const APPENDED_WITHIN: Duration = Duration::from_secs(10);
 
 impl Client {
     /// Appends up to [`LIVE_LOG_CHUNK_MAX`] bytes to the live log of a claimed run. `offset` counts
-    /// in the whole log. A repeated piece is stored once. Readers see a line in place of a gap
-    /// before it.
+    /// in the whole log. A repeated piece is stored once; readers see a line in place of a gap.
     ///
     /// # Errors
-    /// The server refuses (409: the run is not claimed; 404: the run does not exist, or the server
-    /// is not Tenure) or cannot be reached.
+    /// The run is not claimed (409), or the run or the call is unknown (404).
     ///
     /// ```no_run
     /// # async fn example(claim: &tenure_client::Claim) -> Result<(), tenure_client::Error> {
@@ -61,7 +59,7 @@ impl Client {
         Ok(self.call(&call).await?.value)
     }
 
-    /// Creates the artifact that leads readers to the live log. [`publish`] replaces it.
+    /// Creates the artifact that leads readers to the live log.
     pub(crate) async fn refer_to_live_log(
         &self,
         task_id: TaskId,
@@ -75,9 +73,6 @@ impl Client {
 }
 
 /// Uploads the whole log of a run as [`BACKING_LOG`], and links [`LIVE_LOG`] to it.
-///
-/// # Errors
-/// An artifact is refused, or its bytes cannot be sent.
 ///
 /// ```no_run
 /// # use tenure_client::{Claim, Error, Upload, live_log};

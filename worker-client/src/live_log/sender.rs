@@ -16,18 +16,17 @@ use crate::artifacts::blocking;
 use crate::error::chain;
 use crate::{Client, Error, RetryPolicy};
 
-/// Interval between pieces. With their maximum size it bounds the rate of a run.
+/// Interval between pieces.
 const EVERY: Duration = Duration::from_secs(1);
-/// Pause after the server keeps no live logs, or a proxy may have answered. Also the longest pause
+/// Pause if the server keeps no live logs, or a proxy may have answered. Also the longest pause
 /// that a server can request.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(60);
-/// Default limit for the last piece, which delays the report of the run.
+/// Default limit for the last piece, which delays the report.
 pub const LAST_PIECE_WITHIN: Duration = Duration::from_secs(1);
 
-/// A log to send while it is written. Offsets count all bytes ever written, even those no longer
-/// kept.
+/// A log to send. Offsets count all bytes ever written, even those no longer kept.
 pub trait Log: Send + Sync + 'static {
-    /// Returns the number of bytes written so far.
+    /// Number of bytes written.
     fn length(&self) -> u64;
 
     /// Reads up to `most` bytes at `from`, or at the first later byte that is kept.
@@ -71,17 +70,15 @@ pub struct Sender {
     finished: CancellationToken,
 }
 
-/// Progress of sending.
 struct Progress {
     position: u64,
     phase: Phase,
-    /// The artifact was created or finally refused.
+    /// Created or finally refused.
     is_artifact: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// Nothing was sent yet.
     Beginning,
     /// The server keeps the log.
     Kept,
@@ -92,9 +89,9 @@ enum Phase {
 }
 
 impl Sender {
-    /// Creates a sender without sending a request. The client needs the scope
-    /// `queue:create-artifact:<taskId>/<runId>`, which the client of a claim has. The artifact that
-    /// leads to the live log expires at `expires` if it is not replaced.
+    /// Creates a sender. Its client needs the scope `queue:create-artifact:<taskId>/<runId>`, which
+    /// the client of a claim has. The artifact of the live log expires at `expires` if not
+    /// replaced.
     #[must_use]
     pub fn new(client: &Client, task_id: TaskId, run_id: RunId, expires: Timestamp, log: Arc<dyn Log>) -> Self {
         let client = client.with_retry_policy(RetryPolicy::never());
@@ -102,8 +99,8 @@ impl Sender {
         Self { client, task_id, run_id, expires, log, progress, finished: CancellationToken::new() }
     }
 
-    /// Sends new bytes every second. Never returns; may be dropped at any time. A run shorter than
-    /// a second costs no request.
+    /// Sends new bytes every second. Never returns; may be dropped. A run shorter than a second
+    /// costs no request.
     pub async fn run(&self) {
         tokio::select! {
             () = self.finished.cancelled() => {}
@@ -112,13 +109,12 @@ impl Sender {
         std::future::pending::<()>().await;
     }
 
-    /// Sends the remaining bytes if the server keeps this log, within `within`, and stops the
-    /// sender.
+    /// Sends the rest within `within` if the server keeps this log, and stops.
     pub async fn finish(&self, within: Duration) {
         let last = async {
             let mut progress = self.progress.lock().await;
             let end = self.log.length();
-            // Takes several rounds if an earlier piece arrived but its answer was lost.
+            // Several rounds if an earlier piece arrived but its answer was lost.
             while progress.phase == Phase::Kept && progress.position < end {
                 let before = progress.position;
                 self.send(&mut progress).await;
@@ -148,7 +144,7 @@ impl Sender {
         }
     }
 
-    /// Sends a piece if there are new bytes. Returns the pause before the next piece.
+    /// Returns the pause before the next piece.
     async fn send(&self, progress: &mut Progress) -> Duration {
         match self.append(progress.position).await {
             Ok(None) => EVERY,
@@ -176,7 +172,7 @@ impl Sender {
         }
     }
 
-    /// Sends new bytes after `position`. Returns the new position, or none without new bytes.
+    /// Returns the new position, or none without new bytes.
     async fn append(&self, position: u64) -> Result<Option<u64>, Unsent> {
         let (log, length) = (Arc::clone(&self.log), self.log.length());
         if length <= position {
@@ -194,7 +190,7 @@ impl Sender {
         if appended.kept { Ok(Some(appended.next.min(self.log.length()))) } else { Err(Unsent::NotKept) }
     }
 
-    /// Creates the artifact under the name that readers use. Returns true if no retry is needed.
+    /// Returns true if no retry is needed.
     async fn create_artifact(&self) -> bool {
         match self.client.refer_to_live_log(self.task_id, self.run_id, self.expires).await {
             Ok(()) => true,
@@ -213,13 +209,12 @@ impl fmt::Debug for Sender {
     }
 }
 
-/// Why a piece was not stored.
 enum Unsent {
     NotKept,
     Failed(Error),
 }
 
-/// Returns the next piece after `position`. After a gap it starts with a whole line if possible.
+/// After a gap the piece starts with a whole line if possible.
 fn next_chunk(log: &dyn Log, position: u64, length: u64) -> io::Result<Chunk> {
     let most = u64::try_from(LIVE_LOG_CHUNK_MAX).unwrap_or(u64::MAX);
     let Chunk { mut offset, mut bytes } = log.read(position.max(length.saturating_sub(most)), LIVE_LOG_CHUNK_MAX)?;

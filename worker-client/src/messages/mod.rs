@@ -1,9 +1,9 @@
 //! The poll API: runs as messages behind signed URLs, one message queue per priority.
 //!
-//! A message is a hint that a run may be claimed. Receiving it hides it from other workers for a
-//! while. The worker claims the run ([`Client::claim_task`]), and deletes the message once the
-//! claim is granted or finally refused. A signed URL suffices to use it. URLs are therefore never
-//! printed, and requests to them carry no other signature.
+//! A message is a hint that a run may be claimed, hidden from other workers for a while. The
+//! receiver claims the run ([`Client::claim_task`]), and deletes the message once the claim is
+//! granted or finally refused. A signed URL suffices to use it, so URLs are never printed, and
+//! requests to them carry no other signature.
 
 mod xml;
 
@@ -21,19 +21,16 @@ use tokio::time::Instant;
 use crate::client::{Answer, Call, Own, TIMEOUT, header, parameter, refusal_in_words};
 use crate::{Client, Error};
 
-/// Maximum messages per poll.
 const MESSAGES_MAX: usize = 32;
-/// URLs that live at least twice as long are renewed this long before they expire.
+/// Or at half of a shorter lifetime.
 const RENEW_BEFORE: Duration = Duration::from_secs(5 * 60);
-/// Minimum interval between renewals, regardless of the server's dates.
+/// Regardless of the server's dates.
 const SHORTEST_USE: Duration = Duration::from_secs(1);
-/// Placeholders for the message's id and receipt in a deletion URL.
 const ID_PLACE: &str = "{{messageId}}";
 const RECEIPT_PLACE: &str = "{{popReceipt}}";
-/// Header with the code of an error.
 const ERROR_CODE: &str = "x-ms-error-code";
 
-/// Signed URLs of a message queue. Not printable: a URL suffices to use it.
+/// Signed URLs of a message queue. Secret, so not printable.
 #[derive(Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MessageQueue {
@@ -44,9 +41,9 @@ pub struct MessageQueue {
 /// Message queues of a task queue.
 #[derive(Clone)]
 pub struct PollUrls {
-    /// Highest priority first; poll them in this order.
+    /// Highest priority first.
     pub queues: Vec<MessageQueue>,
-    /// When the URLs expire, by the server's clock.
+    /// By the server's clock.
     pub expires: Timestamp,
     renew_at: Instant,
     ends: Instant,
@@ -67,7 +64,6 @@ pub enum Undecodable {
     /// The text is not base64.
     #[error("its text is not base64")]
     Base64(#[source] base64::DecodeError),
-    /// The decoded text has no `taskId` and `runId`.
     #[error("its text does not name a task and a run")]
     Json(#[source] serde_json::Error),
 }
@@ -87,9 +83,6 @@ struct Hint {
 
 impl Client {
     /// Returns signed URLs for polling the runs of a queue.
-    ///
-    /// # Errors
-    /// The caller lacks the scope, or the server cannot be reached.
     pub async fn poll_task_urls(&self, queue: &TaskQueueId) -> Result<PollUrls, Error> {
         let (provisioner, worker_type) = (queue.provisioner_id(), queue.worker_type());
         let path = format!("/poll-task-url/{}/{}", parameter(&provisioner), parameter(&worker_type));
@@ -101,13 +94,11 @@ impl Client {
         Ok(PollUrls { queues: value.queues, expires: value.expires, renew_at, ends: sent + life })
     }
 
-    /// Receives up to `most` messages (1 to 32). They are hidden from others until their visibility
-    /// timeout passes.
-    ///
-    /// The request is not retried: a lost one may have hidden messages already.
+    /// Receives up to `most` messages (1 to 32), hidden from others until their visibility timeout
+    /// passes. Not retried: a lost request may have hidden messages already.
     ///
     /// # Errors
-    /// The URL has expired (403), or no usable answer came.
+    /// The URL has expired (403).
     ///
     /// ```no_run
     /// # use tenure_client::{Client, PollUrls};
@@ -130,11 +121,10 @@ impl Client {
         Ok(xml::messages(&text).map_err(Error::BadMessages)?.into_iter().map(message).collect())
     }
 
-    /// Deletes a message; a missing message counts as deleted. The request is not retried.
+    /// Deletes a message; a missing message counts as deleted. Not retried.
     ///
     /// # Errors
-    /// The message may remain: another worker has received it since (400), the URL has expired
-    /// (403), or no usable answer came.
+    /// Another worker has received the message since (400), or the URL has expired (403).
     pub async fn delete_message(&self, queue: &MessageQueue, message: &Message) -> Result<(), Error> {
         match self.use_signed(Method::DELETE, &queue.delete_url(message)?).await {
             Ok(_) => Ok(()),
@@ -143,7 +133,6 @@ impl Client {
         }
     }
 
-    /// Sends one request to a signed URL and returns the answer as text.
     async fn use_signed(&self, method: Method, url: &str) -> Result<String, Error> {
         let url = Url::parse(url).map_err(|_| Error::SignedUrl("it is not a URL"))?;
         let network = |error: reqwest::Error| Error::Network(error.without_url());
@@ -162,20 +151,19 @@ impl Client {
 }
 
 impl PollUrls {
-    /// Returns when to request new URLs: up to five minutes before these expire.
+    /// When to request new URLs: up to five minutes before these expire.
     #[must_use]
     pub fn renew_at(&self) -> Instant {
         self.renew_at
     }
 
-    /// Returns when the URLs expire, by the server's dates.
+    /// Expiry of the URLs, by the server's dates.
     #[must_use]
     pub fn ends(&self) -> Instant {
         self.ends
     }
 }
 
-/// How long URLs with this lifetime are used.
 fn usable(life: Duration) -> Duration {
     (life - RENEW_BEFORE.min(life / 2)).max(SHORTEST_USE)
 }
@@ -186,25 +174,24 @@ impl MessageQueue {
     }
 
     fn delete_url(&self, message: &Message) -> Result<String, Error> {
-        // Without the id this could be the request that deletes all messages.
+        // Without the id this could delete all messages.
         if !(self.signed_delete_url.contains(ID_PLACE) && self.signed_delete_url.contains(RECEIPT_PLACE)) {
             return Err(Error::SignedUrl("the one for deletions has no place for a message's id and receipt"));
         }
-        // Encoded values have no braces, so the second replacement matches only its own
-        // placeholder.
+        // Encoded values have no braces, so the second replacement cannot match them.
         let with_id = self.signed_delete_url.replace(ID_PLACE, &parameter(&message.id));
         Ok(with_id.replace(RECEIPT_PLACE, &parameter(&message.pop_receipt)))
     }
 }
 
 impl Message {
-    /// Returns the message's id, the same each time it is received.
+    /// The same each time the message is received.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// Returns how often the message was received, this time included.
+    /// Number of receipts, this one included.
     #[must_use]
     pub fn dequeue_count(&self) -> u32 {
         self.dequeue_count
@@ -213,7 +200,7 @@ impl Message {
     /// Decodes the run that the message names.
     ///
     /// # Errors
-    /// The message names no run; it should be deleted.
+    /// The message names no run; delete it.
     pub fn run(&self) -> Result<(TaskId, RunId), Undecodable> {
         let json = STANDARD.decode(self.text.trim()).map_err(Undecodable::Base64)?;
         let hint: Hint = serde_json::from_slice(&json).map_err(Undecodable::Json)?;

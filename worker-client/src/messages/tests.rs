@@ -34,7 +34,6 @@ fn id_and_receipt_are_fully_encoded() {
     ] {
         let url = queue().delete_url(&message(id, receipt, "")).unwrap();
         assert_eq!(url, expected);
-        // The URL library keeps the encoding.
         assert_eq!(Url::parse(&url).unwrap().as_str(), expected);
     }
 }

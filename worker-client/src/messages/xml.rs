@@ -1,4 +1,4 @@
-//! XML of the poll API: lists of messages, and errors.
+//! XML of the poll API.
 
 use quick_xml::DeError;
 use serde::Deserialize;
@@ -6,7 +6,7 @@ use serde::Deserialize;
 /// Some servers begin documents with it.
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
-/// A document, by the name of its root element; other roots are refused.
+/// By the name of the root element; others are refused.
 #[derive(Deserialize)]
 enum Document {
     QueueMessagesList(List),
@@ -19,7 +19,6 @@ struct List {
     messages: Vec<Entry>,
 }
 
-/// A message of a list, without the fields that workers do not need.
 #[derive(Deserialize, Debug, PartialEq, Eq)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Entry {
@@ -38,7 +37,6 @@ struct Explanation {
     message: String,
 }
 
-/// Parses the answer to a poll.
 pub(super) fn messages(text: &str) -> Result<Vec<Entry>, DeError> {
     match document(text)? {
         Document::QueueMessagesList(list) => Ok(list.messages),
@@ -46,7 +44,7 @@ pub(super) fn messages(text: &str) -> Result<Vec<Entry>, DeError> {
     }
 }
 
-/// Returns the code and message of an error; both empty for any other text.
+/// Code and message of an error; empty for other texts.
 pub(super) fn explanation(text: &str) -> (String, String) {
     match document(text) {
         Ok(Document::Error(explanation)) => (explanation.code, explanation.message),
