@@ -1,5 +1,5 @@
-//! Runs balance passes, at an interval and on command. Each shows the balancer how many runs every
-//! worker has, and stops the tasks that it gives away.
+//! Balance passes, at an interval and on command: the balancer sees how many runs each worker has,
+//! and names tasks to give away.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -12,14 +12,11 @@ use super::settings::Settings;
 use crate::error::chain;
 use crate::{QueueWorkers, RetryPolicy, retry};
 
-/// Default interval.
 pub(super) const BALANCE_EVERY: Duration = Duration::from_secs(900);
-/// Maximum random delay, so that workers started together do not balance together.
+/// Maximum random delay; spreads workers started together.
 const SPREAD: Duration = Duration::from_secs(10);
-/// Timeout of the list of workers.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
-/// Balances until dropped.
 pub(super) async fn run(inner: &Inner) {
     let Some(balancer) = &inner.settings.balancer else { return std::future::pending().await };
     loop {
@@ -63,7 +60,6 @@ async fn balance(inner: &Inner, balancer: &dyn Balancer) {
 }
 
 impl Inner {
-    /// Returns the state on which a balancer decides.
     pub(super) fn cluster(&self) -> Cluster {
         let mut jobs = self.jobs.all();
         jobs.sort_by_key(|job| (job.started, job.task_id));

@@ -1,5 +1,4 @@
-//! Balancers decide which tasks a consumer takes and which it gives away, by the load of other
-//! workers or of the machine.
+//! Balancers decide which tasks a consumer takes and which it gives away.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -11,13 +10,12 @@ use crate::retry::jitter;
 
 /// Tenths of the average that a worker may keep.
 const SHARE_TENTHS: usize = 12;
-/// Below this number of tasks a worker gives none away.
+/// Keeps fewer tasks than this.
 const KEEPS_AT_LEAST: usize = 2;
 /// How long a busy worker hides a task.
 const BUSY_FOR: Duration = Duration::from_secs(5);
 
-/// Decides which tasks a consumer takes and which it gives away. Set by
-/// [`ConsumerBuilder::balancer`].
+/// Decides which tasks a consumer takes and gives away. Set by [`ConsumerBuilder::balancer`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -40,14 +38,13 @@ const BUSY_FOR: Duration = Duration::from_secs(5);
 ///
 /// [`ConsumerBuilder::balancer`]: super::ConsumerBuilder::balancer
 pub trait Balancer: Send + Sync + 'static {
-    /// Decides whether to claim this run now.
     fn can_claim(&self, offer: &Offer, cluster: &Cluster) -> CanClaim;
 
-    /// Returns the consumer's own tasks to give away, which are asked to stop. Called every quarter
-    /// of an hour by default, and on command.
+    /// Returns own tasks to give away, which are asked to stop. Called at an interval and on
+    /// command.
     fn balance(&self, cluster: &Cluster) -> Vec<TaskId>;
 
-    /// Returns a pause before a run is claimed, so that workers with fewer tasks are first.
+    /// Pause before a claim, so that workers with fewer tasks are first.
     fn pause(&self, cluster: &Cluster) -> Duration {
         let _ = cluster;
         Duration::ZERO
@@ -65,14 +62,13 @@ pub struct Offer {
 #[derive(Debug, Clone)]
 pub struct Cluster {
     pub now: Instant,
-    /// This consumer's tasks, oldest first.
+    /// Oldest first.
     pub own: Vec<OwnTask>,
-    /// Number of runs of each worker with a session in the queue, including this one. None if the
-    /// server did not answer.
+    /// Runs per worker with a session in the queue, this one included. None if the server did not
+    /// answer.
     pub workers: Option<Vec<usize>>,
 }
 
-/// A task of this consumer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OwnTask {
     pub task_id: TaskId,
@@ -80,32 +76,28 @@ pub struct OwnTask {
     pub stopping: bool,
 }
 
-/// Decision about a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CanClaim {
-    /// Claim now.
     Yes,
-    /// Not before this time; other workers may claim it. Without a time it is dropped until the
-    /// queue is listed again. If the queue assigns its runs, no other worker may claim it, and the
-    /// balancer is asked again, without a time after five seconds.
+    /// Not before this time, but other workers may. Without a time: not before the next list. If
+    /// the queue assigns its runs, no other worker may claim it; the balancer is asked again,
+    /// without a time after five seconds.
     No(Option<Instant>),
 }
 
 impl Cluster {
-    /// Returns the tasks that may be given away.
     fn movable(&self) -> Vec<TaskId> {
         self.own.iter().filter(|own| !own.stopping).map(|own| own.task_id).collect()
     }
 }
 
 /// Gives away tasks beyond 1.2 times the average, and then claims none for as many seconds as it
-/// gave tasks. Needs sessions: without them workers do not know of each other.
+/// gave tasks. Needs sessions to know of other workers.
 #[derive(Debug, Default)]
 pub struct Fair {
     refuses_until: Mutex<Option<Instant>>,
 }
 
-/// Number of tasks to give away, for `total` tasks on `workers` workers.
 fn excess(own: usize, total: usize, workers: usize) -> usize {
     if own < KEEPS_AT_LEAST || workers == 0 {
         return 0;
@@ -142,16 +134,14 @@ impl Balancer for Fair {
     }
 }
 
-/// Returns a random number below `count`.
 fn any_of(count: usize) -> usize {
     // The jitter may be 1.
     ((jitter() * count as f64) as usize).min(count.saturating_sub(1))
 }
 
-/// Pauses before each claim, longer with more tasks. Gives none away.
+/// Pauses longer with more tasks. Gives none away.
 #[derive(Debug, Clone, Copy)]
 pub struct Sleep {
-    /// Pause per task of this consumer.
     pub per_task: Duration,
 }
 
@@ -183,13 +173,12 @@ pub struct Resource<Used> {
     used: Used,
 }
 
-/// The limits contradict each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the limits must be from 1 to 100 %, and claiming must end before releasing begins")]
 pub struct BadLimits;
 
 impl<Used: Fn() -> f64 + Send + Sync + 'static> Resource<Used> {
-    /// Creates a balancer with limits in per cent. `used` returns the usage from 0 to 100.
+    /// Limits and `used` are in per cent.
     ///
     /// # Errors
     /// A limit is not from 1 to 100, or the limit for claims is not the lower one.
@@ -252,17 +241,16 @@ mod tests {
         let until = now + Duration::from_secs(18);
         assert_eq!(fair.can_claim(&any_offer(), &cluster(now, &own, None)), CanClaim::No(Some(until)));
         assert_eq!(fair.can_claim(&any_offer(), &cluster(until, &own, None)), CanClaim::Yes);
-        // The next pass with nothing to give away ends the refusal.
+        // A pass with nothing to give away ends the refusal.
         assert!(fair.balance(&cluster(now, &own[..12], Some(vec![12, 9, 9]))).is_empty());
         assert_eq!(fair.can_claim(&any_offer(), &cluster(now, &own, None)), CanClaim::Yes);
-        // Without a list nothing is given away, and stopping tasks are not counted.
+        // Without a list nothing is given away; stopping tasks do not count.
         assert!(fair.balance(&cluster(now, &own, None)).is_empty());
         let mut stopping = cluster(now, &own, Some(vec![30, 0, 0]));
         stopping.own.iter_mut().take(18).for_each(|own| own.stopping = true);
         assert!(fair.balance(&stopping).is_empty());
     }
 
-    /// Workers balance in turn; released tasks go to workers that do not refuse.
     #[test]
     fn m10_fair_converges_and_never_oscillates() {
         for workers in 1..=12_usize {
@@ -276,8 +264,8 @@ mod tests {
                     let gone = excess(held[own], total, workers);
                     held[own] -= gone;
                     for _ in 0..gone {
-                        // The releasing worker refuses; the others claim in turn, the least loaded
-                        // first, as their pauses order it.
+                        // The releasing worker refuses; the least loaded of the others claims
+                        // first.
                         let least = (0..workers).filter(|&other| other != own).min_by_key(|&other| held[other]);
                         held[least.unwrap_or(own)] += 1;
                     }

@@ -18,20 +18,18 @@ use super::source::{AnySource, Source};
 use crate::keep::HEARTBEAT;
 use crate::{Client, WorkerName};
 
-/// Default wait of a call for work, and the maximum that a server allows.
+/// Default and maximum wait of a call for work.
 const WAIT: Duration = Duration::from_secs(20);
-/// Default time between the request to stop and the end of the lease.
 const GRACE: Duration = Duration::from_secs(30);
 /// Default time to live of a consumer's session.
 pub const SESSION_TTL: Duration = Duration::from_secs(120);
-/// Limits the grace to a third of the session's time to live.
+/// The grace is at most a third of the time to live.
 const GRACE_SHARE: u32 = 3;
 const TTL_MIN: Duration = Duration::from_secs(15);
 const TTL_MAX: Duration = Duration::from_secs(3600);
-/// More frequent polls would probably cost the server more than the task.
+/// More polls would cost the server more than the task.
 const COMMANDS_EVERY_MIN: Duration = Duration::from_secs(1);
 
-/// The choice of a session.
 #[derive(Clone, Copy)]
 enum Wanted {
     /// A session unless there is a source.
@@ -40,7 +38,7 @@ enum Wanted {
     Nothing,
 }
 
-/// Collects the settings of a [`Consumer`]. Name and handler are required; the rest has defaults.
+/// Settings of a [`Consumer`]. Name and handler are required.
 #[must_use = "a builder does nothing until `build`"]
 pub struct ConsumerBuilder {
     client: Client,
@@ -60,30 +58,25 @@ pub struct ConsumerBuilder {
     handler: Option<Arc<dyn Run>>,
 }
 
-/// Why a consumer cannot be built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
     /// The worker's group or id is invalid.
     #[error(transparent)]
     Name(#[from] InvalidId),
-    /// [`ConsumerBuilder::name`] was not called.
     #[error("a consumer needs a name: call ConsumerBuilder::name")]
     NoName,
-    /// [`ConsumerBuilder::handler`] was not called.
     #[error("a consumer needs a handler: call ConsumerBuilder::handler")]
     NoHandler,
-    /// A setting is out of range or conflicts with another; the text names it and the allowed
-    /// values.
+    /// A setting is out of range or conflicts with another.
     #[error("{0}")]
     OutOfRange(&'static str),
 }
 
 impl Consumer {
-    /// Returns a builder for a consumer of this queue. The client needs the scopes of claimWork:
-    /// `queue:claim-work:<queue>` and `queue:worker-id:<group>/<id>`. If the queue assigns its
-    /// runs, it also needs `queue:claim-task:<queue>` and a [session](ConsumerBuilder::session),
-    /// which is the default.
+    /// Returns a builder. The client needs the scopes `queue:claim-work:<queue>` and
+    /// `queue:worker-id:<group>/<id>`. If the queue assigns its runs, it also needs
+    /// `queue:claim-task:<queue>` and a [session](ConsumerBuilder::session), the default.
     pub fn builder(client: Client, queue: TaskQueueId) -> ConsumerBuilder {
         ConsumerBuilder::new(client, queue)
     }
@@ -110,91 +103,88 @@ impl ConsumerBuilder {
         }
     }
 
-    /// Sets the worker's group, often a region, and its id within the group. Concurrent consumers
-    /// need different names.
+    /// Sets the worker's group, often a region, and its id in the group. Concurrent consumers need
+    /// different names.
     pub fn name(self, group: &str, id: &str) -> Self {
         Self { name: Some((group.to_owned(), id.to_owned())), ..self }
     }
 
-    /// Sets the number of concurrent jobs: 1 to 1000, 1 by default.
+    /// Sets the maximum of concurrent jobs: 1 to 1000, 1 by default.
     pub fn capacity(self, jobs: usize) -> Self {
         Self { capacity: jobs, ..self }
     }
 
-    /// Sets how long the consumer's session lives without renewal: 15 s to an hour, [`SESSION_TTL`]
-    /// by default. If the process dies or is disconnected for longer, its tasks go to others. A
-    /// starting consumer takes over the session of its name, and the previous process ends.
+    /// Sets the time to live of the session: 15 s to an hour, [`SESSION_TTL`] by default. If the
+    /// process is dead or disconnected for longer, its tasks go to others. A starting consumer
+    /// takes over the session of its name, and the previous process ends.
     pub fn session(self, ttl: Duration) -> Self {
         Self { session: Wanted::Session(ttl), ..self }
     }
 
-    /// Disables the session, for workers that must survive longer network outages. Each job then
-    /// lasts as long as its lease, a run ended from outside is noticed at its next renewal, and
-    /// commands do not arrive.
+    /// Disables the session, to survive longer network outages. Each job then lasts as long as its
+    /// lease, a run ended from outside is noticed at its next renewal, and commands do not arrive.
     pub fn without_session(self) -> Self {
         Self { session: Wanted::Nothing, ..self }
     }
 
-    /// Sets how long a call for work waits for tasks: 20 s by default, which is the maximum. Only
-    /// whole seconds count; with less than one, empty calls follow each other every half second.
+    /// Sets the wait of a call for work: 20 s by default and at most. Only whole seconds count;
+    /// with less than one, empty calls follow each other every half second.
     pub fn wait(self, wait: Duration) -> Self {
         Self { wait: wait.min(WAIT), ..self }
     }
 
-    /// Sets how long before its run may go to another worker a job is asked to stop if the server
-    /// cannot be reached. The handler has this long to stop. 30 s by default, at most a third of
-    /// the lease or session.
+    /// Sets how long a handler has to stop, before its run may go to another worker, if the server
+    /// cannot be reached. 30 s by default, at most a third of the lease or session.
     pub fn grace(self, grace: Duration) -> Self {
         Self { grace: Some(grace), ..self }
     }
 
-    /// Sets the share of a lease after which it is renewed, more than 0 and less than 1: ¾ by
-    /// default. Renewal is earlier where needed to leave time for retries before the grace.
+    /// Sets the share of a lease after which it is renewed, between 0 and 1: ¾ by default. Renewal
+    /// is earlier to leave time for retries before the grace.
     pub fn heartbeat(self, part_of_lease: f64) -> Self {
         Self { heartbeat: part_of_lease, ..self }
     }
 
-    /// Sets the outcome of a panic of the handler: by default the run ends as internal-error.
+    /// Sets the outcome of a panic: by default internal-error.
     pub fn on_panic(self, on_panic: OnPanic) -> Self {
         Self { on_panic, ..self }
     }
 
-    /// Sets the balancer that decides which tasks to take and which to give away. The consumer then
-    /// claims tasks by name, one at a time. For this the client needs `queue:claim-task:<queue>`,
-    /// `queue:pending-list:<queue>`, `tenure:list-events` and `tenure:get-queue:<queue>`.
+    /// Sets the balancer. The consumer then claims tasks by name, one at a time, and its client
+    /// needs `queue:claim-task:<queue>`, `queue:pending-list:<queue>`, `tenure:list-events` and
+    /// `tenure:get-queue:<queue>`.
     pub fn balancer(self, balancer: impl Balancer) -> Self {
         Self { balancer: Some(Arc::new(balancer)), ..self }
     }
 
-    /// Sets the interval of balancing without a command: more than zero, a quarter of an hour by
-    /// default. Each round is delayed by up to 10 s, so that workers started together do not
-    /// balance together.
+    /// Sets the interval of balancing: more than zero, a quarter of an hour by default. Up to 10 s
+    /// are added, to spread workers started together.
     pub fn balance_every(self, every: Duration) -> Self {
         Self { balance_every: every, ..self }
     }
 
-    /// Sets how often a consumer without a session polls for commands for each of its tasks, if its
-    /// handler is a [`Machine`](super::statemachine::Machine): 20 s by default, at least 1 s. With
-    /// a session, commands arrive at once.
+    /// Sets how often a consumer without a session polls for commands for each task of a
+    /// [`Machine`](super::statemachine::Machine): 20 s by default, at least 1 s. With a session,
+    /// commands arrive at once.
     pub fn commands_every(self, every: Duration) -> Self {
         Self { commands_every: every, ..self }
     }
 
     /// Serves the [status](super::ConsumerHandle::status) at `GET /debug` on this port of
-    /// 127.0.0.1, for callers on this machine; 0 selects a free port. Off by default.
+    /// 127.0.0.1; 0 selects a free port. Off by default.
     pub fn debug_port(self, port: u16) -> Self {
         Self { debug_port: Some(port), ..self }
     }
 
-    /// Sets a source of work instead of the consumer's own calls; the [module](super::source)
-    /// explains reports. Such a consumer has no balancer, and a session only if one is
-    /// [set](Self::session). Its [wait](Self::wait) is ignored, and its capacity is not limited.
+    /// Sets a [source](super::source) of work instead of own calls. Such a consumer has no
+    /// balancer, a session only if one is [set](Self::session), no limit of its capacity, and
+    /// ignores [`wait`](Self::wait).
     pub fn source(self, source: impl Source) -> Self {
         Self { source: Some(Box::new(source)), ..self }
     }
 
-    /// Sets the handler of jobs: an async closure or a [`Handler`]. A task whose payload is not a
-    /// `P` ends as malformed-payload.
+    /// Sets the handler: an async closure or a [`Handler`]. A task whose payload is not a `P` ends
+    /// as malformed-payload.
     ///
     /// ```
     /// # use tenure_client::consumer::{ConsumerBuilder, Job, Stop};

@@ -12,23 +12,20 @@ use super::settings::Settings;
 use crate::error::chain;
 use crate::{Claim, Error, RetryPolicy, retry};
 
-/// Timeout of a claim. It is then repeated, which returns the same claim.
+/// A claim without an answer is repeated, which returns the same claim.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// Pause after a claim, so that others get the next run, and after a refusal, because many listed
-/// runs may be held.
+/// After a claim, so that others get the next run; after a refusal, because many listed runs may be
+/// held.
 pub(super) const PAUSE: Duration = Duration::from_millis(10);
-/// Delay beyond the pause until an unanswered claim is repeated, so that other runs are claimed
-/// first.
+/// Delays the repeat of an unanswered claim, so that other runs are claimed first.
 const OTHERS_FIRST: Duration = Duration::from_millis(50);
-/// Interval of warnings that this worker may not claim by name.
+/// Between warnings that this worker may not claim by name.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
-/// State of recent claims by name.
 #[derive(Debug, Default)]
 pub(super) struct Lately {
     /// Consecutive claims without an answer.
     failures: u32,
-    /// Time of the last such warning.
     warned: Option<Instant>,
 }
 
@@ -42,11 +39,10 @@ impl Lately {
     }
 }
 
-/// Claims a run by name. If no answer comes, the run is given again, because it may be held. The
-/// repeated claim then returns the same claim.
+/// Claims a run by name. Without an answer the run is given again, because it may be held.
 ///
 /// # Errors
-/// The run is not held. Returns the pause before the next claim.
+/// Returns the pause before the next claim.
 pub(super) async fn claim(
     inner: &Inner,
     terms: Membership,
@@ -77,31 +73,27 @@ pub(super) async fn claim(
         tracing::warn!(failures, "no answer to a claim in time; trying again");
         PAUSE
     };
-    // After the next claim, so that a run whose claim never gets an answer does not block others.
+    // Delayed, so that a run whose claims get no answer does not block others.
     inner.given.put_back(Given { offer, reason: Reason::Unanswered }, Instant::now() + pause + OTHERS_FIRST);
     Err(pause)
 }
 
-/// Why a claim was not granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Refusal {
-    /// Another worker was first, or the run is not claimable yet. An event or an inbox item will
-    /// announce it.
+    /// Another worker was first, or the run is not claimable yet, which an event or inbox item will
+    /// announce.
     NotNow,
-    /// This worker may not claim the run.
     NotAllowed,
-    /// Unknown whether the run is held.
     Unanswered,
 }
 
 impl Refusal {
     fn of(error: &Error) -> Self {
         match error {
-            // A proxy without its server may answer like this.
+            // A proxy may answer like this.
             Error::Refused { status: 404, code, .. } if code != "ResourceNotFound" => Self::Unanswered,
             Error::Refused { status: 404 | 409 | 410, .. } => Self::NotNow,
-            // The claim may succeed with the next session, or with credentials known to the server
-            // later.
+            // The next session or later credentials may succeed.
             Error::SessionEnded(_) | Error::Refused { status: 401, .. } | Error::BadAnswer(_) => Self::Unanswered,
             error if error.is_transient() => Self::Unanswered,
             _ => Self::NotAllowed,
@@ -109,7 +101,7 @@ impl Refusal {
     }
 }
 
-/// Returns no error if the timeout passed.
+/// No error means a timeout.
 async fn request(inner: &Inner, terms: Membership, Offer { task_id, run_id }: Offer) -> Result<Claim, Option<Error>> {
     let Settings { client, name, .. } = &inner.settings;
     let client = terms.client(client).with_retry_policy(RetryPolicy::never());
@@ -126,7 +118,7 @@ mod tests {
 
     #[tokio::test]
     async fn unanswered_claim_is_repeated_after_others() {
-        // Its server cannot be reached.
+        // The server cannot be reached.
         let inner = builder().build().unwrap().inner;
         let offer = Offer { task_id: "9HrBC1jMQ3KlZw4CssPUeQ".parse().unwrap(), run_id: "0".parse().unwrap() };
         let pause = claim(&inner, Membership::Alone, offer, &mut Lately::default()).await.err().unwrap();

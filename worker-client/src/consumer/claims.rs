@@ -1,6 +1,6 @@
-//! The claim loop. Runs come from calls for work, of the consumer or of the program's source, or
-//! with a balancer from the list of pending runs. Between two of these, runs given to the session
-//! are claimed by name.
+//! The claim loop. Runs come from calls for work, of the consumer or of a source, or with a
+//! balancer from the list of pending runs. In between, runs given to the session are claimed by
+//! name.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,32 +20,25 @@ use super::source::{AnySource, Found, OwnCalls};
 use crate::error::chain;
 use crate::{Error, RunResult, retry};
 
-/// Interval until the balancer is asked again about a run assigned to this worker, if it named
-/// none.
+/// For a run assigned to this worker, if the balancer named no time.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
-/// Origin of runs.
 enum Feed {
     Calls(Box<dyn AnySource>),
-    Pending {
-        runs: Box<PendingRuns>,
-        balancer: Arc<dyn Balancer>,
-        /// The next run to claim.
-        next: Option<Offer>,
-    },
+    Pending { runs: Box<PendingRuns>, balancer: Arc<dyn Balancer>, next: Option<Offer> },
 }
 
 struct Claimer<'a> {
     inner: &'a Arc<Inner>,
     feed: Feed,
-    /// A job returns an error if the worker turns out not to be allowed to claim.
+    /// Fails if the worker may not claim at all.
     jobs: JoinSet<Result<(), Error>>,
     /// Consecutive calls for work without an answer.
     failures: u32,
     lately: Lately,
 }
 
-/// Claims and starts jobs until the shutdown, then waits for all of them.
+/// Works until the shutdown, then waits for all jobs.
 pub(super) async fn run(inner: &Arc<Inner>, source: Option<Box<dyn AnySource>>) -> Result<(), Error> {
     let feed = match (source, &inner.settings.balancer) {
         (Some(source), _) => Feed::Calls(source),
@@ -60,7 +53,7 @@ pub(super) async fn run(inner: &Arc<Inner>, source: Option<Box<dyn AnySource>>) 
         let mut claiming = std::pin::pin!(claimer.claim_all());
         tokio::select! {
             claimed = &mut claiming => claimed,
-            // Wait for a claim in progress, but do not delay the jobs' stop for it.
+            // A claim in progress is awaited, but must not delay the jobs' stop.
             () = inner.orders.shutdown.cancelled() => {
                 inner.jobs.shut_down();
                 claiming.await
@@ -90,8 +83,8 @@ impl Claimer<'_> {
         Ok(())
     }
 
-    /// Waits until there is capacity and permission to claim. Returns the membership, and the
-    /// results for the next call for work. None at a shutdown.
+    /// Waits for capacity and permission to claim. Returns the results for the next call for work
+    /// too. None at a shutdown.
     async fn room(&mut self) -> Result<Option<(Membership, Vec<Waiting>)>, Error> {
         let inner = self.inner;
         let (mut frozen, mut membership) = (inner.orders.frozen.subscribe(), inner.membership.subscribe());
@@ -135,24 +128,24 @@ impl Claimer<'_> {
         }
     }
 
-    /// Returns the next run to claim by name, with a reason if it was given.
+    /// Returns the next run to claim by name, and the reason if it was given.
     fn next_by_name(&mut self) -> Option<(Offer, Option<Reason>)> {
         if let Some(Given { offer, reason }) = self.inner.take_given() {
             return Some((offer, Some(reason)));
         }
         let Feed::Pending { next, .. } = &mut self.feed else { return None };
         let offer = next.take()?;
-        // A repeated event: claiming a run that is held already would return the same claim again.
+        // After a repeated event: the claim would be the same one again.
         self.inner.jobs.find(offer.task_id, offer.run_id).is_none().then_some((offer, None))
     }
 
-    /// Claims a run by name and starts its job, unless the balancer refuses it now.
+    /// Starts the job of the run, unless the balancer refuses it now.
     async fn claim_by_name(&mut self, terms: Membership, offer: Offer, given: Option<Reason>) {
         let inner = self.inner;
         let mut pause = Duration::ZERO;
         if let Feed::Pending { runs, balancer, .. } = &mut self.feed {
             let cluster = inner.cluster();
-            // The balancer has accepted a run whose claim got no answer, and it may be held.
+            // A run whose claim got no answer was accepted before, and may be held.
             if given != Some(Reason::Unanswered)
                 && let CanClaim::No(until) = balancer.can_claim(&offer, &cluster)
             {
@@ -180,7 +173,6 @@ impl Claimer<'_> {
         }
     }
 
-    /// Searches once and starts the jobs of the claimed runs.
     async fn find(&mut self, terms: Membership, results: Vec<Waiting>) -> Result<(), Error> {
         let inner = self.inner;
         let room = inner.settings.capacity.saturating_add(results.len()).saturating_sub(self.jobs.len());
@@ -229,7 +221,6 @@ impl Claimer<'_> {
         Ok(())
     }
 
-    /// Asks all jobs to stop and waits for them. No more are started.
     async fn stop(mut self) {
         hold_results(self.inner, false);
         self.inner.orders.shutdown.cancel();
@@ -248,15 +239,14 @@ impl Claimer<'_> {
     }
 }
 
-/// Lets results wait for the source's next call for work, or be reported separately.
+/// Results wait for the source's next call for work, or are reported separately.
 fn hold_results(inner: &Inner, hold: bool) {
     if inner.settings.has_source {
         inner.outbox.set_open(hold);
     }
 }
 
-/// Defers a run that the balancer refuses now. A run assigned to this worker goes to no other, so
-/// the balancer is asked again.
+/// A run assigned to this worker goes to no other, so the balancer is asked again.
 fn put_off(inner: &Inner, runs: &mut PendingRuns, offer: Offer, given: Option<Reason>, until: Option<Instant>) {
     match (given, until) {
         (Some(reason), until) => {
@@ -269,15 +259,13 @@ fn put_off(inner: &Inner, runs: &mut PendingRuns, offer: Offer, given: Option<Re
     }
 }
 
-/// The runs found, or why the search failed.
 type Answer = Result<Vec<Found>, Error>;
 
-/// Searches once. Returns none at a shutdown, if a run was given to the session, or if the session
-/// was replaced by another, which ends its claims.
+/// Searches once. None at a shutdown, if a run was given to the session, or if a new session has
+/// replaced the one of `terms`, whose claims are gone.
 ///
-/// A freeze does not cancel the search: claims in an answer on its way would be held until their
-/// leases end. The server answers when the session reports the freeze; without a session the claims
-/// are given back.
+/// A freeze does not cancel the search, which could leave claims held until their leases end. The
+/// server answers when the session reports the freeze; without a session the claims are given back.
 async fn search(inner: &Inner, source: &mut dyn AnySource, terms: Membership, room: usize) -> Option<Answer> {
     hold_results(inner, false);
     let mut membership = inner.membership.subscribe();
@@ -288,14 +276,14 @@ async fn search(inner: &Inner, source: &mut dyn AnySource, terms: Membership, ro
         biased;
         answer = source.find(room) => Some(answer),
         () = inner.orders.shutdown.cancelled() => None,
-        // If the queue assigns runs to sessions, a call for work finds none.
+        // A queue that assigns runs grants none to calls for work.
         () = inner.given.more() => None,
         _session = replaced => None,
     }
 }
 
-/// Reports results and searches, in one request. Returns none at a shutdown. After a timeout it
-/// waits only for claims: the results are then reported separately, as their leases run on.
+/// Reports results and searches, in one request. None at a shutdown. After a timeout only claims
+/// are awaited, and the results are reported separately before their leases end.
 async fn exchange(inner: &Inner, source: &mut dyn AnySource, mut waiting: Vec<Waiting>, room: usize) -> Option<Answer> {
     let results: Vec<RunResult> = waiting.iter().map(|waiting| waiting.result.clone()).collect();
     let mut asking = source.exchange(&results, room);
@@ -312,7 +300,7 @@ async fn exchange(inner: &Inner, source: &mut dyn AnySource, mut waiting: Vec<Wa
             }
         }
     };
-    // Results without an answer are reported separately.
+    // Dropping the others reports them separately.
     Some(answer.map(|worked| {
         for (waiting, verdict) in waiting.into_iter().zip(worked.results) {
             waiting.answer(verdict);

@@ -1,5 +1,5 @@
-//! Whether a job's run is held, and whether its handler must stop. Read by the handler; written by
-//! the claim, the session and commands.
+//! State of a job's run and of its handler's stop. Read by the handler; written by the claim, the
+//! session and commands.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -12,11 +12,10 @@ use tokio::time::Instant;
 use super::stop::{EndedRun, HowLost, Stop, StopReason};
 use crate::Client;
 
-/// State of our claim to a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Hold {
     Ours,
-    /// Held until its lease ends; cannot be renewed.
+    /// Held until its lease ends.
     Unrenewable,
     /// Lost: send no further requests for this run.
     Gone,
@@ -27,18 +26,17 @@ pub(super) struct Control {
     pub task_id: TaskId,
     pub run_id: RunId,
     pub started: Timestamp,
-    /// When the handler was first asked to stop.
+    /// Time of the first request.
     pub stopped: OnceLock<Timestamp>,
     /// The handler has ended.
     pub reporting: AtomicBool,
-    /// Counts the commands for the task that the session announced.
+    /// Counts announced commands for the task.
     pub commanded: watch::Sender<u64>,
     /// When another worker may start the run, if it cannot be renewed.
     pub ends: OnceLock<Instant>,
     stop: watch::Sender<Option<StopReason>>,
     hold: watch::Sender<Hold>,
     how_lost: Arc<OnceLock<HowLost>>,
-    /// Notified when the run is lost.
     lost: Arc<Notify>,
     client: Client,
 }
@@ -61,7 +59,6 @@ impl Control {
         }
     }
 
-    /// Returns the handler's view.
     pub(super) fn stop(&self) -> Stop {
         Stop::new(self.stop.subscribe(), Arc::clone(&self.how_lost))
     }
@@ -79,18 +76,16 @@ impl Control {
         self.reason().is_some() || self.reporting.load(Ordering::Relaxed)
     }
 
-    /// Waits until the run is lost or cannot be renewed.
     pub(super) async fn not_ours(&self) {
         // Cannot fail: `self` has the sender.
         drop(self.hold.subscribe().wait_for(|hold| *hold != Hold::Ours).await);
     }
 
-    /// Waits until the run is lost.
     pub(super) async fn gone(&self) {
         drop(self.hold.subscribe().wait_for(|hold| *hold == Hold::Gone).await);
     }
 
-    /// Asks the handler to stop. The first reason stays, unless the run is lost later.
+    /// The first reason stays, unless the run is lost later.
     pub(super) fn ask_to_stop(&self, reason: StopReason) {
         let changed = self.stop.send_if_modified(|asked| {
             let counts = asked.is_none_or(|before| reason.is_final() && !before.is_final());
@@ -105,18 +100,16 @@ impl Control {
         }
     }
 
-    /// Describes how the run was lost.
     pub(super) fn lost_because(&self) -> String {
         self.how_lost.get().map_or_else(|| "its lease is over".to_owned(), HowLost::to_string)
     }
 
-    /// Handles the session's message that the run has ended.
     pub(super) fn end(&self, ended: EndedRun) {
         let reason = ended.stop_reason();
         self.lose(reason, Some(HowLost::Ended(ended)));
     }
 
-    /// Marks the run as lost. The first cause stays.
+    /// The first cause stays.
     pub(super) fn lose(&self, reason: StopReason, how: Option<HowLost>) {
         self.note_cause(how);
         if self.hold.send_if_modified(|hold| std::mem::replace(hold, Hold::Gone) != Hold::Gone) {
@@ -125,8 +118,7 @@ impl Control {
         self.ask_to_stop(reason);
     }
 
-    /// Marks the run as not renewable. Its handler must stop before `ends`, when another worker may
-    /// start it.
+    /// Another worker may start the run at `ends`, so its handler must stop before.
     pub(super) fn stop_renewing(&self, ends: Instant, how: HowLost) {
         self.note_cause(Some(how));
         self.ends.get_or_init(|| ends);
@@ -140,7 +132,7 @@ impl Control {
         self.ask_to_stop(StopReason::Lost);
     }
 
-    /// Call it before asking the handler to stop, which reads the cause.
+    /// Must precede the request to stop, whose handler reads the cause.
     fn note_cause(&self, how: Option<HowLost>) {
         if let Some(how) = how {
             self.how_lost.get_or_init(|| how);

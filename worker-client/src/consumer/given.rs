@@ -9,23 +9,20 @@ use tokio::time::Instant;
 
 use super::balancer::Offer;
 
-/// Why a run is claimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reason {
-    /// Assigned to the session, which may accept it until this time. None: while the session lives.
+    /// The session may accept it until this time; none: while it lives.
     Assigned { until: Option<Instant> },
     /// An earlier claim got no answer.
     Unanswered,
 }
 
-/// A run to claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Given {
     pub offer: Offer,
     pub reason: Reason,
 }
 
-/// Runs to claim.
 #[derive(Debug, Default)]
 pub(super) struct GivenRuns {
     waiting: Mutex<Waiting>,
@@ -33,7 +30,7 @@ pub(super) struct GivenRuns {
 }
 
 impl GivenRuns {
-    /// Adds a run assigned to the session, perhaps repeatedly.
+    /// Adds a run, perhaps repeatedly.
     pub(super) fn assign(&self, offer: Offer, until: Option<Instant>) {
         let is_new = self.waiting().add(Given { offer, reason: Reason::Assigned { until } }, Instant::now());
         if is_new {
@@ -41,17 +38,15 @@ impl GivenRuns {
         }
     }
 
-    /// Returns a taken run to the queue, to be claimed at `not_before` or later.
     pub(super) fn put_back(&self, given: Given, not_before: Instant) {
         self.waiting().put_back(given, not_before);
     }
 
-    /// Takes the next run that is due.
     pub(super) fn take(&self) -> Option<Given> {
         self.waiting().take(Instant::now())
     }
 
-    /// Clears the queue after the session's end: its runs went to others.
+    /// After the session's end its runs went to others.
     pub(super) fn forget(&self) {
         self.waiting().0.clear();
     }
@@ -70,13 +65,12 @@ impl GivenRuns {
     }
 }
 
-/// Runs in order of arrival, each once, with the time when it is due.
+/// In order of arrival, each once, with the time when it is due.
 #[derive(Debug, Default)]
 struct Waiting(VecDeque<(Given, Instant)>);
 
 impl Waiting {
-    /// Adds a run and returns true if it is new. For a known assigned run only the reason is
-    /// replaced.
+    /// Returns true if the run is new. A known assigned run only gets the new reason.
     fn add(&mut self, given: Given, not_before: Instant) -> bool {
         match self.0.iter_mut().find(|(waiting, _)| waiting.offer == given.offer) {
             Some((waiting, _)) => {
@@ -92,7 +86,7 @@ impl Waiting {
         }
     }
 
-    /// Returns a run to the queue. A run assigned again in the meantime keeps its new limit.
+    /// A run assigned again in the meantime keeps its new limit.
     fn put_back(&mut self, given: Given, not_before: Instant) {
         let waits = self.0.iter().any(|(waiting, _)| waiting.offer == given.offer);
         if given.reason == Reason::Unanswered || !waits {
@@ -100,7 +94,7 @@ impl Waiting {
         }
     }
 
-    /// Takes the next due run. Drops assigned runs whose time is over.
+    /// Drops assigned runs whose time is over.
     fn take(&mut self, now: Instant) -> Option<Given> {
         self.0.retain(|(given, _)| !given.reason.is_over(now));
         let place = self.0.iter().position(|(_, not_before)| *not_before <= now)?;

@@ -1,4 +1,4 @@
-//! Handlers, written by the program, and the jobs they receive.
+//! Handlers and their jobs.
 
 use std::fmt;
 use std::future::Future;
@@ -20,9 +20,7 @@ use super::progress::Progress;
 use super::stop::Stop;
 use crate::{Claim, Client, Error, ExceptionReason, Lease, RetryPolicy, Task};
 
-/// Handles the jobs of a queue. `P` is the type of their payloads.
-///
-/// Closures are handlers too. A named type can hold shared state and be tested alone.
+/// Handles the jobs of a queue. `P` is the type of their payloads. Closures are handlers too.
 ///
 /// ```
 /// use tenure_client::consumer::{Handler, Job, Outcome, Stop};
@@ -40,8 +38,7 @@ use crate::{Claim, Client, Error, ExceptionReason, Lease, RetryPolicy, Task};
 /// }
 /// ```
 pub trait Handler<P>: Send + Sync + 'static {
-    /// Handles one job. Calls run concurrently, up to the consumer's capacity. If one panics,
-    /// [`OnPanic`] decides.
+    /// Handles one job; calls run concurrently. If one panics, [`OnPanic`] decides.
     ///
     /// [`OnPanic`]: super::OnPanic
     fn run(&self, job: Job<P>, stop: Stop) -> impl Future<Output = Outcome> + Send;
@@ -59,8 +56,7 @@ where
 }
 
 /// A claimed run with its decoded payload. A [`Value`] rounds numbers that are too long for an
-/// `f64`. To keep every digit use a `Box<`[`RawValue`](crate::RawValue)`>`, or a type that contains
-/// one.
+/// `f64`; to keep every digit use a `Box<`[`RawValue`](crate::RawValue)`>`.
 pub struct Job<P = Value> {
     payload: P,
     core: Core,
@@ -78,16 +74,15 @@ pub(super) struct Core {
     control: Arc<Control>,
     lease: watch::Receiver<Lease>,
     pub afterwards: Afterwards,
-    /// The run created by the task's last rerun.
+    /// Created by the task's last rerun.
     rerun: Option<RunId>,
 }
 
 impl Core {
-    /// Creates a job of this claim. Its requests are retried by `retry`; it polls for commands at
-    /// this interval.
+    /// Requests are retried by `retry`.
     pub(super) fn new(claim: &Claim, control: &Arc<Control>, retry: &RetryPolicy, commands_every: Duration) -> Self {
         let (task_id, run_id) = (claim.task_id(), claim.run_id());
-        // The claim inherits the policy of the call for work, which is sent once.
+        // The claim has the policy of the call for work, which is sent once.
         let client = claim.client().with_retry_policy(retry.clone());
         let commanded = control.commanded.subscribe();
         let progress = Progress::new(client.clone(), (task_id, run_id), commanded, commands_every);
@@ -117,7 +112,6 @@ impl Afterwards {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Box::pin(work));
     }
 
-    /// Runs it in order.
     pub(super) async fn run(&self) {
         let all = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         for work in all {
@@ -142,42 +136,37 @@ impl<P> Job<P> {
         self.core.task_id
     }
 
-    /// Returns the run: 0 for the first attempt. Together with the task it is a fencing token: no
-    /// two workers complete the same pair.
+    /// 0 for the first attempt. With the task it is a fencing token: no two workers complete the
+    /// same pair.
     #[must_use]
     pub fn run_id(&self) -> RunId {
         self.core.run_id
     }
 
-    /// Returns the task's definition.
     #[must_use]
     pub fn task(&self) -> &Task {
         &self.core.task
     }
 
-    /// Returns a client with the task's credentials, for artifacts and further tasks. The
-    /// credentials are renewed with the claim. Requests are retried by the policy of the consumer's
-    /// client.
+    /// Returns a client with the task's credentials, which are renewed with the claim. Its retry
+    /// policy is that of the consumer's client.
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.core.client
     }
 
-    /// Returns the job's log, which can be followed while the handler works.
     #[must_use]
     pub fn log(&self) -> &JobLog {
         &self.core.log
     }
 
-    /// Returns the current lease of the run.
     #[must_use]
     pub fn lease(&self) -> Lease {
         *self.core.lease.borrow()
     }
 
-    /// Adds work to do after the job is reported, or after its run is lost. Use it for cleanup that
-    /// must not delay the report. The job occupies its slot in the consumer until then. Work is
-    /// done in the order of the calls.
+    /// Adds work to do after the report, or after the loss of the run: cleanup that must not delay
+    /// the report. The job occupies its slot until then. Work runs in the order of the calls.
     ///
     /// ```
     /// use tenure_client::consumer::{Job, Outcome, Stop};
@@ -193,13 +182,13 @@ impl<P> Job<P> {
         self.core.afterwards.add(work);
     }
 
-    /// Stores the progress of the task: any JSON of up to 64 KiB. It replaces the previous
-    /// checkpoint. People see it as progress, and the next run resumes from it if this one is lost
-    /// or released. Call it every few seconds at most: each call writes to the database.
+    /// Stores the task's progress, as JSON of up to 64 KiB, in place of the previous checkpoint.
+    /// People see it, and the next run resumes from it if this one is lost or released. Call it
+    /// every few seconds at most: each call writes to the database.
     ///
     /// # Errors
-    /// The run is lost ([`Error::RunLost`] if known, otherwise 409 or 403), the checkpoint is too
-    /// large (400), or no usable answer came.
+    /// The run is lost ([`Error::RunLost`] if known, otherwise 409 or 403), or the checkpoint is
+    /// too large (400).
     pub async fn checkpoint(&self, checkpoint: &impl Serialize) -> Result<(), Error> {
         let Core { progress, control, .. } = &self.core;
         tokio::select! {
@@ -209,11 +198,7 @@ impl<P> Job<P> {
         }
     }
 
-    /// Returns the last checkpoint stored by a run of the task on any worker. None if there is
-    /// none.
-    ///
-    /// # Errors
-    /// The checkpoint is not a `T`, or no usable answer came.
+    /// Returns the task's last checkpoint, stored on any worker.
     ///
     /// ```no_run
     /// # use tenure_client::consumer::Job;
@@ -237,12 +222,11 @@ impl<P> Job<P> {
         &self.core.progress
     }
 
-    /// Replaces how checkpoints are stored.
     pub(super) fn with_progress(self, progress: Progress) -> Self {
         Self { core: Core { progress, ..self.core }, ..self }
     }
 
-    /// Returns a copy for a handler that restarts within the run.
+    /// For a handler that restarts within the run.
     pub(super) fn duplicate(&self) -> Self
     where
         P: Clone,
@@ -258,12 +242,10 @@ impl<P> fmt::Debug for Job<P> {
     }
 }
 
-/// A handler for payloads of any type.
 pub(super) trait Run: Send + Sync {
     fn run(self: Arc<Self>, core: Core, stop: Stop) -> Pin<Box<dyn Future<Output = Outcome> + Send>>;
 }
 
-/// A handler and the type of its payloads.
 pub(super) struct Typed<P, H> {
     handler: H,
     payload: PhantomData<fn() -> P>,

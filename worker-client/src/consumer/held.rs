@@ -3,15 +3,14 @@
 //!
 //! A claim ends for its handler in one of two ways:
 //!
-//! - **Gone**: the server says that the run ended or is another worker's, in the session's inbox or
-//!   in answer to a renewal. No further requests are sent for it.
+//! - **Gone**: the session's inbox or the answer to a renewal says that the run ended or is another
+//!   worker's. No further requests are sent for it.
 //! - **Unrenewable**: no renewal was answered until `takenUntil` less the grace, or the session
 //!   cannot be reached. The handler has the grace to stop before another worker may start. Its
 //!   outcome is reported until the lease ends. If the session has survived, the run is still held;
 //!   otherwise the server refuses the report.
 //!
-//! Times are server dates on the monotonic clock (see [`crate::Lease`]); the local wall clock is
-//! not used.
+//! Times are server dates on the monotonic clock (see [`crate::Lease`]).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -35,19 +34,18 @@ use crate::error::chain;
 use crate::keep::{Terms, Unkept};
 use crate::{Claim, Error, ExceptionReason, RunOutcome, retry};
 
-/// Maximum pause between two attempts of a report.
+/// Between two attempts of a report.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 type Handler = AbortOnDropHandle<Outcome>;
 
-/// A claimed run whose handler works.
 struct HeldRun {
     inner: Arc<Inner>,
     claim: Claim,
     control: Arc<Control>,
 }
 
-/// Runs the job of a claim, or gives the claim back if it may no longer be started.
+/// Runs the job, or gives the claim back if it may no longer start.
 pub(super) fn begin(inner: Arc<Inner>, terms: Membership, claim: Claim) -> impl Future<Output = ()> + Send + 'static {
     let run = (claim.task_id(), claim.run_id());
     let span = tracing::info_span!("task", task.id = %run.0, run.id = run.1.number());
@@ -55,7 +53,7 @@ pub(super) fn begin(inner: Arc<Inner>, terms: Membership, claim: Claim) -> impl 
     let control = inner.may_start(terms).then(|| inner.jobs.enter(run));
     let work = async move {
         let Some(control) = control else { return give_back(&inner, &claim).await };
-        // A shutdown in between has asked only the jobs under way before.
+        // A shutdown in between has not asked this job.
         if inner.orders.shutdown.is_cancelled() {
             control.ask_to_stop(StopReason::Shutdown);
         }
@@ -105,8 +103,7 @@ impl HeldRun {
         Core::new(&self.claim, &self.control, settings.client.retry_policy(), commands_every)
     }
 
-    /// Renews the claim until it is lost or cannot be renewed. The handler has then been asked to
-    /// stop.
+    /// Renews the claim until it is lost or cannot be renewed, and the handler was asked to stop.
     async fn keep(&mut self) {
         let Self { inner, claim, control } = self;
         let terms = Terms { heartbeat: inner.settings.heartbeat, grace: inner.settings.grace };
@@ -123,8 +120,7 @@ impl HeldRun {
         }
     }
 
-    /// Uploads the log of an ended job while its claim is renewed. Stops if the run is lost or
-    /// cannot be renewed.
+    /// Uploads the log of an ended job while its claim is renewed.
     async fn upload(&mut self, log: &Outgoing) {
         let inner = Arc::clone(&self.inner);
         tokio::select! {
@@ -136,7 +132,7 @@ impl HeldRun {
     }
 
     /// Returns when no more requests may be sent for the run. If its session was unreachable but
-    /// has survived, the run is held until its lease ends.
+    /// has survived, that is the end of the lease.
     async fn keep_for_its_log(&mut self) {
         self.keep().await;
         let Self { inner, claim, control } = self;
@@ -151,7 +147,6 @@ impl HeldRun {
         }
     }
 
-    /// Reports the outcome while the run is held.
     async fn report(&self, outcome: &Outcome) {
         let Self { inner, claim, control } = self;
         if control.hold() == Hold::Gone || *outcome == Outcome::Unreported {
@@ -170,7 +165,6 @@ impl HeldRun {
     }
 }
 
-/// Gives back a claim that was not started.
 async fn give_back(inner: &Inner, claim: &Claim) {
     let until = claim.lease().ends().min(Instant::now() + LAST_REPORT);
     if tokio::time::timeout_at(until, send(inner, claim, &Outcome::Release { after: None })).await.is_err() {
@@ -179,8 +173,7 @@ async fn give_back(inner: &Inner, claim: &Claim) {
 }
 
 /// Sends an outcome until it is answered. With a source, it goes with the next call for work if one
-/// is due, otherwise by the calls of every server of the Queue API. These know neither releases nor
-/// delays.
+/// is due, otherwise by the calls of the Queue API, which know neither releases nor delays.
 async fn send(inner: &Inner, claim: &Claim, outcome: &Outcome) {
     let Some(mut result) = to_result(claim.task_id(), claim.run_id(), outcome) else { return };
     let shutdown = || claim.result(RunOutcome::Exception, Some(ExceptionReason::WorkerShutdown));
@@ -188,7 +181,7 @@ async fn send(inner: &Inner, claim: &Claim, outcome: &Outcome) {
     if has_source && result.outcome == RunOutcome::Released {
         result = shutdown();
     }
-    // A worker that gives a task back does not ask for more.
+    // A worker that gives a task back needs no more work.
     let mut by_itself = has_source && result.reason == shutdown().reason;
     let mut failures = 0;
     loop {
@@ -196,7 +189,7 @@ async fn send(inner: &Inner, claim: &Claim, outcome: &Outcome) {
             if by_itself { Some(claim.send_result(&result).await) } else { inner.outbox.send(result.clone()).await };
         match answer {
             Some(Ok(status)) => return tracing::info!(?outcome, state = ?status.state, "task reported"),
-            // A task released too often can still be given up, at the cost of a retry.
+            // After too many releases a task can still be given up, at the cost of a retry.
             Some(Err(Error::Refused { status: 409, message, .. })) if result.outcome == RunOutcome::Released => {
                 tracing::info!(message, "a release was refused; the run ends as worker-shutdown");
                 result = shutdown();
@@ -218,14 +211,12 @@ async fn send(inner: &Inner, claim: &Claim, outcome: &Outcome) {
     }
 }
 
-/// Returns when a shutdown has waited long enough.
 async fn last_call(inner: &Inner) {
     inner.orders.shutdown.cancelled().await;
     tokio::time::sleep(LAST_REPORT).await;
 }
 
-/// Waits for a handler that was asked to stop because its run is lost or cannot be renewed. Counts
-/// it as an overrun if it takes too long.
+/// Waits for a handler that was asked to stop, and counts it as an overrun if it takes too long.
 async fn outlive(
     handler: &mut Handler,
     lease_ends: Instant,

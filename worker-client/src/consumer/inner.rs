@@ -14,12 +14,11 @@ use super::membership::Membership;
 use super::outbox::Outbox;
 use super::settings::Settings;
 
-/// State shared by the tasks of a consumer.
 pub(super) struct Inner {
     pub settings: Settings,
     pub handler: Arc<dyn Run>,
     pub orders: Orders,
-    /// Written by claims, by the session and by the jobs themselves.
+    /// Written by claims, by the session and by jobs.
     pub jobs: Jobs,
     /// Written by jobs.
     pub outbox: Outbox,
@@ -27,7 +26,7 @@ pub(super) struct Inner {
     pub membership: watch::Sender<Membership>,
     /// Runs to claim by name. Written by the session, and by claims without an answer.
     pub given: GivenRuns,
-    /// Number of runs of each worker of the queue. Written by the balance pass.
+    /// Runs per worker of the queue. Written by the balance pass.
     pub workers: Mutex<Option<Vec<usize>>>,
     /// Written once, at the start.
     pub started: OnceLock<Started>,
@@ -43,10 +42,8 @@ pub(super) struct Orders {
     pub closing: CancellationToken,
 }
 
-/// The start of a consumer.
 pub(super) struct Started {
     pub at: Timestamp,
-    /// Address of the status page.
     pub debug_address: Option<SocketAddr>,
 }
 
@@ -55,7 +52,6 @@ impl Orders {
         self.frozen.send_if_modified(|now| std::mem::replace(now, frozen) != frozen);
     }
 
-    /// True if no run may be taken now.
     pub(super) fn takes_none(&self) -> bool {
         self.shutdown.is_cancelled() || *self.frozen.borrow()
     }
@@ -78,8 +74,7 @@ impl Inner {
         }
     }
 
-    /// Returns the next given run that is not under way. Claiming a run under way would return the
-    /// same claim again.
+    /// Skips runs under way, whose claim would be the same one again.
     pub(super) fn take_given(&self) -> Option<Given> {
         loop {
             let given = self.given.take()?;

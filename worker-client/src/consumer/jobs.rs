@@ -1,7 +1,6 @@
 //! Jobs under way by run, and the number of runs that the session may be assigned.
 //!
-//! The server frees a slot when a run ends. Here it is taken until the handler has ended too, which
-//! may be later: the task was cancelled, or the session has ended.
+//! The server frees a slot when a run ends. Here it is taken until the handler has ended too.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,23 +14,22 @@ use super::control::{Control, Hold};
 use super::stop::{EndedRun, StopReason};
 use crate::Client;
 
-/// Capacity for ends of runs whose claims have not arrived; the oldest is evicted.
+/// Oldest entries are evicted.
 const ENDED_EARLY_MAX: usize = 1_000;
 /// Most handlers stop in this time after their run is lost; the server is not told of them.
 const STOPS_WITHIN: Duration = Duration::from_millis(250);
 
-/// The jobs under way.
 pub(super) struct Jobs {
     client: Client,
     capacity: usize,
     by_run: Mutex<HashMap<(TaskId, RunId), Arc<Control>>>,
-    /// Ends announced by the session before the claims arrived.
+    /// Ends announced before the claims arrived.
     ended_early: Mutex<VecDeque<EndedRun>>,
-    /// Number of runs that the session may be assigned, as of the last count.
+    /// Number of runs that the session may be assigned.
     pub places: watch::Sender<usize>,
     /// Notified when a run is lost whose handler continues, and when such a handler ends.
     places_changed: Arc<Notify>,
-    /// Number of handlers that continued after their run was lost.
+    /// Handlers that continued after their run was lost.
     overruns: AtomicU64,
 }
 
@@ -57,7 +55,6 @@ impl Jobs {
         self.ended_early.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds the job of a claimed run.
     pub(super) fn enter(&self, run: (TaskId, RunId)) -> Arc<Control> {
         let control = Arc::new(Control::new(run, &self.places_changed, &self.client));
         self.by_run().insert(run, Arc::clone(&control));
@@ -69,12 +66,11 @@ impl Jobs {
         control
     }
 
-    /// Returns a guard that removes the job when dropped.
     pub(super) fn listed(&self, control: &Control) -> Listed<'_> {
         Listed { jobs: self, run: (control.task_id, control.run_id) }
     }
 
-    /// Ends a run announced as ended by the session. If it is unknown, its claim may still arrive.
+    /// Handles the announced end of a run. The claim of an unknown run may still arrive.
     pub(super) fn end(&self, ended: EndedRun) {
         // Locked before the look-up: a job entered concurrently checks this list afterwards.
         let mut early = self.ended_early();
@@ -87,7 +83,6 @@ impl Jobs {
         early.push_back(ended);
     }
 
-    /// Returns the jobs under way, in no order.
     pub(super) fn all(&self) -> Vec<Arc<Control>> {
         self.by_run().values().cloned().collect()
     }
@@ -102,21 +97,21 @@ impl Jobs {
         }
     }
 
-    /// Asks the job of this task to stop. Returns false if there is none.
+    /// Returns false if there is no job of this task.
     pub(super) fn stop_task(&self, task_id: TaskId) -> bool {
         let its: Vec<_> = self.all().into_iter().filter(|job| job.task_id == task_id).collect();
         its.iter().for_each(|job| job.ask_to_stop(StopReason::Command));
         !its.is_empty()
     }
 
-    /// Counts the free slots: a job whose run is lost takes one until it ends.
+    /// A job whose run is lost takes a slot until it ends.
     pub(super) fn count_places(&self) {
         let gone = self.by_run().values().filter(|job| job.hold() == Hold::Gone).count();
         let places = self.capacity.saturating_sub(gone);
         self.places.send_if_modified(|counted| std::mem::replace(counted, places) != places);
     }
 
-    /// Keeps the count current. Never returns.
+    /// Never returns.
     pub(super) async fn follow_places(&self) {
         loop {
             self.places_changed.notified().await;

@@ -1,4 +1,4 @@
-//! The log of a job: sent while the handler writes it, and uploaded after the handler has ended.
+//! The log of a job: sent while it is written, and uploaded after the handler has ended.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -16,17 +16,16 @@ use crate::error::chain;
 use crate::live_log::{self, Chunk, LAST_PIECE_WITHIN, LOG_CONTENT_TYPE};
 use crate::{Client, Error, Upload};
 
-/// Bytes kept of the start and of the end of a log longer than both together.
+/// Bytes kept of the start and of the end of a longer log.
 const BEGINNING_BYTES: usize = 2 << 20;
 const END_BYTES: usize = 2 << 20;
-/// Timeout of the upload, which delays the report; the claim is renewed meanwhile.
+/// The upload delays the report; the claim is renewed meanwhile.
 const UPLOADED_WITHIN: Duration = Duration::from_secs(30);
 
-/// The log of a job. It can be followed within seconds as the run's artifact
-/// `public/logs/live.log`. After the handler has ended it is uploaded whole, before the report. A
-/// log of more than 4 MiB loses its middle. Cheap to clone.
-///
-/// A job that writes nothing has no log. Failures of a log never change the outcome of its job.
+/// The log of a job, readable within seconds as the run's artifact `public/logs/live.log`. It is
+/// uploaded whole after the handler has ended, before the report. A log of more than 4 MiB loses
+/// its middle. A job that writes nothing has no log. Failures of a log never change the outcome of
+/// its job. Cheap to clone.
 ///
 /// ```
 /// # use tenure_client::consumer::{Job, Stop};
@@ -42,11 +41,9 @@ pub struct JobLog(Arc<Shared>);
 #[derive(Default)]
 struct Shared {
     written: Mutex<Written>,
-    /// Notified of the first write.
     begun: Notify,
 }
 
-/// The bytes written so far.
 #[derive(Default)]
 struct Written {
     beginning: Vec<u8>,
@@ -56,7 +53,7 @@ struct Written {
 }
 
 impl JobLog {
-    /// Appends bytes, normally text in UTF-8.
+    /// Appends bytes, normally UTF-8.
     pub fn write(&self, bytes: impl AsRef<[u8]>) {
         self.lock().write(bytes.as_ref());
         self.0.begun.notify_one();
@@ -64,7 +61,7 @@ impl JobLog {
 
     /// Appends a line and a line feed.
     pub fn line(&self, text: impl fmt::Display) {
-        // In one write, because other parts of a handler may write concurrently.
+        // In one write: other parts of a handler may write concurrently.
         self.write(format!("{text}\n"));
     }
 
@@ -77,7 +74,7 @@ impl JobLog {
         self.lock().length() == 0
     }
 
-    /// Compresses the kept bytes, with a line in place of the missing middle, into an unnamed file.
+    /// Compresses the log, with a line for a missing middle.
     async fn pack(&self, expires: Timestamp) -> Result<Upload, Error> {
         let log = self.clone();
         let packed = blocking(move || {
@@ -106,7 +103,7 @@ impl Written {
         let room = BEGINNING_BYTES - self.beginning.len();
         let (first, rest) = text.split_at(text.len().min(room));
         self.beginning.extend_from_slice(first);
-        // Of a piece longer than the limit only the end is copied.
+        // Copies only the end of a piece longer than the limit.
         let over = rest.len().saturating_sub(END_BYTES);
         self.end.extend(&rest[over..]);
         let dropped = self.end.len().saturating_sub(END_BYTES);
@@ -114,7 +111,7 @@ impl Written {
         self.left_out += bytes(over + dropped);
     }
 
-    /// Returns the line in place of the missing bytes.
+    /// Replaces the missing middle.
     fn line(&self) -> String {
         match self.left_out {
             0 => String::new(),
@@ -127,7 +124,7 @@ impl Written {
         let from = if from < kept { from } else { from.max(kept + self.left_out) };
         let at = usize::try_from(from).unwrap_or(usize::MAX).min(self.beginning.len());
         let mut piece: Vec<u8> = self.beginning[at..].iter().take(most).copied().collect();
-        // The missing bytes lie between the beginning and the end.
+        // The missing middle lies between the beginning and the end.
         if from >= kept || self.left_out == 0 {
             let skipped = usize::try_from(from.saturating_sub(kept + self.left_out)).unwrap_or(usize::MAX);
             let room = most - piece.len();
@@ -157,7 +154,6 @@ impl fmt::Debug for JobLog {
     }
 }
 
-/// A job's log while it is sent to the server.
 pub(super) struct Outgoing {
     log: JobLog,
     live: live_log::Sender,
@@ -173,7 +169,7 @@ impl Outgoing {
         Self { log, live, client, task_id, run_id, expires }
     }
 
-    /// Sends the log while it is written. Never returns.
+    /// Never returns.
     pub(super) async fn send(&self) {
         // Most jobs write no log.
         self.log.0.begun.notified().await;
@@ -184,7 +180,6 @@ impl Outgoing {
         self.log.is_empty()
     }
 
-    /// Uploads the whole log.
     pub(super) async fn upload(&self) {
         self.live.finish(LAST_PIECE_WITHIN).await;
         let upload = async {

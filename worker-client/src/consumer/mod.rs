@@ -27,17 +27,17 @@
 //!
 //! - **One run, one worker.** A claim is renewed at ¾ of its lease, by the server's dates and the
 //!   monotonic clock. If renewal fails, or the [session](ConsumerBuilder::session) cannot be
-//!   reached, the handler is asked to [stop](Stop). It then has a [grace](ConsumerBuilder::grace)
-//!   before the server may give the run to another worker. A refused run stops at once and sends no
-//!   further requests. A handler that continues is counted ([`Status::claims_overrun`]); its report
-//!   is fenced.
-//! - **Dead workers.** The [session](ConsumerBuilder::session) of a dead worker ends after two
-//!   minutes, and its tasks go to others.
-//! - **Runs ended from outside** (task cancelled, deadline passed, claimed by another worker).
-//!   Their handlers are stopped within a second; [without a
-//!   session](ConsumerBuilder::without_session), at the next renewal.
+//!   reached, the handler is asked to [stop](Stop), a [grace](ConsumerBuilder::grace) before the
+//!   server may give the run to another worker. A refused run stops at once and sends no further
+//!   requests. A handler that continues is counted ([`Status::claims_overrun`]); its report is
+//!   fenced.
+//! - **Dead workers.** Their [session](ConsumerBuilder::session) ends after two minutes, and their
+//!   tasks go to others.
+//! - **Runs ended from outside**: cancelled, past the deadline, or claimed by another worker. Their
+//!   handlers are stopped within a second; [without a session](ConsumerBuilder::without_session),
+//!   at the next renewal.
 //! - **One process per name.** A starting consumer takes over the session of its name. The previous
-//!   process ends with [`Error::SessionEnded`](crate::Error::SessionEnded) and never takes it back.
+//!   process ends with [`Error::SessionEnded`](crate::Error::SessionEnded).
 //! - **Reports.** Each outcome is reported until it is answered or the lease is over. Reports of
 //!   short jobs share requests.
 //! - **Logs** ([`Job::log`]) can be followed while the handler works, and are artifacts before the
@@ -47,12 +47,10 @@
 //! - **A state machine** around the handler, if wanted: [`statemachine`].
 //! - **Shutdown.** All handlers are asked to stop and awaited without a limit; then the session is
 //!   closed.
-//! - **Commands** of operators arrive in the session's inbox: freeze, unfreeze, balance, stop a
-//!   task, shut down.
-//! - **Balance** with a [`balancer`]: long tasks move from workers with many to workers with few.
+//! - **Commands** of operators: freeze, unfreeze, balance, stop a task, shut down.
+//! - **Balance** with a [`balancer`]: long tasks move to workers with fewer.
 //!
-//! Stopping on request is left to the handler. Nothing is ever aborted, because only the handler
-//! knows how.
+//! Stopping on request is left to the handler; nothing is ever aborted.
 //!
 //! A consumer needs a Tenure server, as others have neither results nor sessions. With its own
 //! [`source`] it works with other servers too.

@@ -1,5 +1,5 @@
-//! Runs that a consumer with a balancer may claim: those listed and announced by the queue, except
-//! hidden ones. Hiding affects this consumer only.
+//! Runs that a consumer with a balancer may claim: listed and announced by the queue, and not
+//! hidden from this consumer.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet, VecDeque};
@@ -15,25 +15,23 @@ use super::settings::Settings;
 use super::watch::{self, News};
 use crate::Error;
 
-/// Minimum interval of lists that do not contain the whole queue.
+/// For lists that do not contain the whole queue.
 const LIST_INTERVAL: Duration = Duration::from_secs(5);
-/// Capacity of unread news; beyond it the server buffers them.
+/// Beyond it the server buffers news.
 const NEWS_MAX: usize = 16;
-/// Limit of known runs; beyond it they are read from the next list.
+/// Further runs come from the next list.
 const UNLISTED_MAX: usize = 100_000;
 
-/// The known pending runs of the queue.
 pub(super) struct PendingRuns {
     offers: Offers,
     news: mpsc::Receiver<News>,
     list_again: Arc<Notify>,
-    /// Time of the last list, if it did not contain the whole queue.
+    /// Time of the last list, if it was not the whole queue.
     partly_listed: Option<Instant>,
     following: AbortOnDropHandle<()>,
 }
 
 impl PendingRuns {
-    /// Starts following the queue of these settings.
     pub(super) fn follow(Settings { client, queue, .. }: &Settings) -> Self {
         let (sender, news) = mpsc::channel(NEWS_MAX);
         let list_again = Arc::new(Notify::new());
@@ -51,7 +49,6 @@ impl PendingRuns {
         self.offers.hide(offer, until);
     }
 
-    /// Waits for the next run to claim.
     pub(super) async fn next(&mut self) -> Result<Offer, Error> {
         loop {
             while let Ok(news) = self.news.try_recv() {
@@ -97,17 +94,17 @@ impl PendingRuns {
     }
 }
 
-/// Known runs in order of arrival.
+/// In order of arrival.
 #[derive(Debug, Default)]
 struct Offers {
     waiting: VecDeque<Offer>,
     hidden: BinaryHeap<Reverse<(Instant, Offer)>>,
-    /// All waiting and hidden runs, to know each once.
+    /// Waiting and hidden runs.
     known: HashSet<Offer>,
 }
 
 impl Offers {
-    /// Adds new runs; known ones keep their position.
+    /// Known runs keep their position.
     fn add(&mut self, offers: impl IntoIterator<Item = Offer>) {
         for offer in offers {
             if self.known.insert(offer) {
@@ -144,7 +141,6 @@ impl Offers {
         }
     }
 
-    /// Returns when the next hidden run is due. None if none is hidden.
     fn next_due(&self) -> Option<Instant> {
         self.hidden.peek().map(|Reverse((until, _))| *until)
     }
@@ -171,7 +167,6 @@ mod tests {
             assert_eq!(offers.next(now), Some(offer(run)));
             offers.hide(offer(run), now + seconds * second);
         }
-        // A list that contains them does not bring them back early.
         offers.list(&[offer(0), offer(1), offer(2), offer(3)]);
         assert_eq!(offers.next(now), Some(offer(3)));
         assert_eq!((offers.next(now), offers.next_due()), (None, Some(now + second)));

@@ -13,13 +13,11 @@ use super::settings::Settings;
 use crate::error::chain;
 use crate::{Client, Error, RetryPolicy, TaskStatus};
 
-/// Timeout of a report; leases may be as short as 10 s.
+/// Leases may be as short as 10 s.
 pub(super) const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum bytes of results per request, more than the limit of one result. A server accepts 10
-/// MiB.
+/// Per request, more than the limit of one result. A server accepts 10 MiB.
 const RESULT_BYTES: usize = 1 << 20;
 
-/// Results that wait for the next request.
 pub(super) struct Outbox {
     results: Mutex<Results>,
     arrived: Notify,
@@ -30,13 +28,12 @@ struct Results {
     waiting: VecDeque<Waiting>,
 }
 
-/// A result. Dropping it means no answer.
+/// Dropped without an answer if unanswered.
 pub(super) struct Waiting {
     pub result: RunResult,
     answer: oneshot::Sender<Verdict>,
 }
 
-/// The server's answer to a result.
 type Verdict = Result<TaskStatus, Error>;
 
 impl Outbox {
@@ -48,8 +45,7 @@ impl Outbox {
         self.results.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a result and waits for the answer. None if the outbox is closed or no usable answer
-    /// came.
+    /// Waits for the answer. None if the outbox is closed or no usable answer came.
     pub(super) async fn send(&self, result: RunResult) -> Option<Verdict> {
         let (answer, answered) = oneshot::channel();
         {
@@ -63,7 +59,7 @@ impl Outbox {
         answered.await.ok()
     }
 
-    /// Opens the outbox, or closes it and drops the waiting results.
+    /// Closing drops the waiting results.
     pub(super) fn set_open(&self, is_open: bool) {
         let mut results = self.lock();
         results.is_open = is_open;
@@ -72,7 +68,6 @@ impl Outbox {
         }
     }
 
-    /// Takes the results of one request.
     pub(super) fn take(&self) -> Vec<Waiting> {
         let mut results = self.lock();
         // An abandoned report must not be sent: its run may be another worker's.
@@ -88,7 +83,7 @@ impl Outbox {
         results.waiting.drain(..count).collect()
     }
 
-    /// Waits for a result; may return without one.
+    /// May return without a result.
     pub(super) async fn arrival(&self) {
         self.arrived.notified().await;
     }
@@ -96,12 +91,12 @@ impl Outbox {
 
 impl Waiting {
     pub(super) fn answer(self, verdict: Verdict) {
-        // Fails if the job's lease is over and it no longer waits.
+        // Fails if the job's lease is over.
         drop(self.answer.send(verdict));
     }
 }
 
-/// Sends the results of a consumer without a source. Never returns.
+/// For a consumer without a source. Never returns.
 pub(super) async fn run(outbox: &Outbox, settings: &Settings) {
     if settings.has_source {
         return std::future::pending().await;
@@ -119,7 +114,7 @@ pub(super) async fn run(outbox: &Outbox, settings: &Settings) {
     }
 }
 
-/// Sends a batch. Returns it if it was refused as a whole, to send each result separately.
+/// Returns a batch that was refused as a whole, to send each result separately.
 async fn send(client: &Client, Settings { queue, name, .. }: &Settings, mut batch: Vec<Waiting>) -> Vec<Waiting> {
     let results: Vec<RunResult> = batch.iter().map(|waiting| waiting.result.clone()).collect();
     let sent = client.work(queue, name, &results, 0, Duration::ZERO);

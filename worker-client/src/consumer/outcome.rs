@@ -12,12 +12,11 @@ use tokio::task::JoinError;
 
 use crate::ExceptionReason;
 
-/// Maximum size of a result as compact JSON.
+/// As compact JSON.
 const RESULT_BYTES_MAX: usize = 64 << 10;
-/// Maximum nesting of a result. A server accepts bodies of 100 levels, and in a request with
-/// reports the result is three levels down.
+/// A server accepts bodies of 100 levels, and a reported result is three levels down.
 const RESULT_LEVELS_MAX: u8 = 97;
-/// Maximum delay, in seconds, of a retry and of a released run.
+/// In seconds.
 const RETRY_AFTER_MAX: u64 = 86_400;
 const RELEASE_AFTER_MAX: u64 = 31_622_400;
 
@@ -35,28 +34,27 @@ const RELEASE_AFTER_MAX: u64 = 31_622_400;
 #[derive(Debug, Clone, PartialEq)]
 #[must_use = "an outcome that is not returned is not reported"]
 pub enum Outcome {
-    /// The task succeeded, with an optional result: any JSON of up to 64 KiB and 97 levels. A
-    /// larger result ends the run as internal-error.
+    /// The task succeeded, with an optional result: JSON of up to 64 KiB and 97 levels. A larger
+    /// result ends the run as internal-error.
     Completed(Option<Value>),
-    /// The task ran and failed, with an optional result. It is not retried.
+    /// The task failed, with an optional result. It is not retried.
     Failed(Option<Value>),
     /// The run ended without a verdict on the task.
     Exception(ExceptionReason),
-    /// A temporary failure. Another run follows while retries are left, after this time or by
+    /// A temporary failure: another run follows while retries are left, after this time or by
     /// default as the queue's policy says.
     Retry {
         /// Rounded up to seconds; at most a day.
         after: Option<Duration>,
     },
-    /// Another run must start from the beginning, on any worker; no retry is used.
+    /// Another run starts over, on any worker; no retry is used.
     Release {
         /// Rounded up to seconds; at most 366 days.
         after: Option<Duration>,
     },
-    /// No report: the run ends with its lease, and is retried while retries are left. For a handler
-    /// stopped because its run cannot be renewed
-    /// ([`HowLost::Unanswered`](super::HowLost::Unanswered)), which leaves the verdict to the
-    /// server.
+    /// No report: the run ends with its lease, and is retried while retries are left. Leaves the
+    /// verdict to the server if the run cannot be renewed
+    /// ([`HowLost::Unanswered`](super::HowLost::Unanswered)).
     Unreported,
 }
 
@@ -75,7 +73,7 @@ impl Outcome {
         }
     }
 
-    /// Completed with this result. A value that serializes to `null` is no result.
+    /// Completed with this result; none if it serializes to `null`.
     ///
     /// ```
     /// # use tenure_client::consumer::Outcome;
@@ -118,13 +116,11 @@ impl<T: Serialize, E: Display> From<Result<T, E>> for Outcome {
 /// Outcome of a panic of a handler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnPanic {
-    /// The task failed, with the panic's text in its result.
+    /// The task failed, with the panic's text as its result.
     Fail,
-    /// The run ends as internal-error: the worker is at fault, not the task. No retry, as most
-    /// panics recur.
+    /// The run ends as internal-error, the worker's fault. No retry, as most panics recur.
     #[default]
     Exception,
-    /// The task is retried while retries are left.
     Retry,
 }
 
@@ -138,15 +134,15 @@ impl OnPanic {
     }
 }
 
-/// Returns the text of a panic; none if the task was cancelled instead.
+/// None if the task was cancelled instead.
 pub(super) fn panic_text(error: JoinError) -> Option<String> {
     let panic = error.try_into_panic().ok()?;
     let text = panic.downcast_ref::<&str>().copied().map(str::to_owned);
     Some(text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default())
 }
 
-/// Converts an outcome to a report, if there is one. A result that no server accepts becomes
-/// internal-error, so that it does not block the task until the lease ends.
+/// A result that no server accepts becomes internal-error, so that it does not block the task until
+/// the lease ends.
 pub(super) fn to_result(task_id: TaskId, run_id: RunId, outcome: &Outcome) -> Option<RunResult> {
     let bare = |outcome| RunResult::new(task_id, run_id, outcome);
     let exception = |reason: ExceptionReason| RunResult { reason: Some(reason), ..bare(RunOutcome::Exception) };
@@ -178,7 +174,6 @@ pub(super) fn to_result(task_id: TaskId, run_id: RunId, outcome: &Outcome) -> Op
     })
 }
 
-/// True if arrays and objects are nested deeper than `levels`.
 fn is_deeper(value: &Value, levels: u8) -> bool {
     match value {
         Value::Array(items) => levels == 0 || items.iter().any(|item| is_deeper(item, levels - 1)),
@@ -187,7 +182,7 @@ fn is_deeper(value: &Value, levels: u8) -> bool {
     }
 }
 
-/// Whole seconds, rounded up so that a run never starts early.
+/// Rounded up, so that a run never starts early.
 fn seconds(duration: Duration, most: u64) -> i64 {
     let up = duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0));
     i64::try_from(up.min(most)).expect("a year fits")

@@ -14,20 +14,20 @@ use super::statemachine::state::Record;
 use crate::error::chain;
 use crate::{Client, Error};
 
-/// Default interval of polls for commands without a session.
+/// Default without a session.
 pub(super) const ASK_EVERY: Duration = Duration::from_secs(20);
-/// Interval with a session, in case an announcement was missed.
+/// In case an announcement was missed.
 pub(super) const ASK_EVERY_IN_SESSION: Duration = Duration::from_secs(300);
-/// Status for a checkpoint that is too large, among other refusals.
+/// Used for other refusals too.
 const TOO_LARGE: u16 = 400;
 
-/// Checkpoint and commands of a job. Clones share them.
+/// Clones share the checkpoint.
 #[derive(Clone)]
 pub(super) struct Progress {
     client: Client,
     task_id: TaskId,
     run_id: RunId,
-    /// Changes when the session announces a command for the task.
+    /// Changes with each announced command for the task.
     commanded: watch::Receiver<u64>,
     ask_every: Duration,
     /// Set if the job's handler is a machine.
@@ -46,7 +46,7 @@ pub(super) struct Stored {
 }
 
 impl Stored {
-    /// Decodes a checkpoint. One without a record was stored by a handler without a machine.
+    /// A checkpoint without a record was stored by a handler without a machine.
     pub(super) fn read(checkpoint: Box<RawValue>) -> Self {
         match serde_json::from_str(checkpoint.get()) {
             // Derived deserialization also accepts an array of the fields.
@@ -66,7 +66,6 @@ impl Progress {
         Self { client, task_id, run_id, commanded, ask_every, machine: None }
     }
 
-    /// Returns a copy for the handler of a machine with this record.
     pub(super) fn of_machine(&self, stored: Stored) -> Self {
         Self { machine: Some(Arc::new(Mutex::new(stored))), ..self.clone() }
     }
@@ -78,14 +77,13 @@ impl Progress {
         let checkpoint = to_raw_value(checkpoint).map_err(Error::NotJson)?;
         let mut stored = machine.lock().await;
         let before = stored.checkpoint.replace(checkpoint);
-        // Locked until it is stored, so that concurrent calls are stored in order.
+        // Locked until it is stored, to keep concurrent calls in order.
         let answer = self.put_fitting(&mut stored, None).await;
         if let Err(error) = &answer
             && !error.is_transient()
             && !error.is_unclear()
         {
-            // A refused checkpoint, for example a too large one, would be refused again with the
-            // machine's next state.
+            // It would be refused again with the machine's next state.
             stored.checkpoint = before;
         }
         answer
@@ -100,7 +98,7 @@ impl Progress {
         checkpoint.map(|raw| serde_json::from_str(raw.get())).transpose().map_err(Error::BadAnswer)
     }
 
-    /// Reads the record of earlier runs, and which run stored it.
+    /// Also returns the run that stored it.
     pub(super) async fn read_stored(&self) -> Result<(Stored, Option<RunId>), Error> {
         let Some(found) = self.client.get_checkpoint::<Box<RawValue>>(self.task_id).await? else {
             return Ok((Stored::default(), None));
@@ -117,8 +115,8 @@ impl Progress {
         self.put_fitting(&mut stored, command).await
     }
 
-    /// Stores it. If that is refused as too large, stores it without the texts of the machine's
-    /// errors. The handler's checkpoint may take all the space.
+    /// Stores it, if too large without the texts of the machine's errors: the handler's checkpoint
+    /// may take all the space.
     async fn put_fitting(&self, stored: &mut Stored, command: Option<i64>) -> Result<(), Error> {
         let answer = self.put(stored, command).await;
         let may_be_too_large = matches!(&answer, Err(error) if error.status() == Some(TOO_LARGE));
@@ -138,7 +136,6 @@ impl Progress {
         self.client.store_checkpoint(self.task_id, self.run_id, stored, command).await
     }
 
-    /// Returns the waiting command, if any.
     pub(super) async fn command(&self) -> Result<Option<CommandOfTask>, Error> {
         self.client.get_task_command(self.task_id).await
     }
@@ -169,8 +166,7 @@ impl Progress {
     }
 }
 
-/// Interval until commands are polled again after a failure. The session announces each command
-/// only once.
+/// The session announces each command only once.
 fn after_failure(error: &Error, ask_every: Duration) -> Duration {
     if error.is_transient() || error.is_unclear() { ask_every.min(ASK_EVERY) } else { ask_every }
 }

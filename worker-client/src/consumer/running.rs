@@ -21,7 +21,7 @@ pub struct Consumer {
     pub(super) inner: Arc<Inner>,
     source: Option<Box<dyn AnySource>>,
     ended: CancellationToken,
-    /// Cancels `ended` when dropped, even if the consumer never ran.
+    /// Cancels `ended` when dropped.
     ends: DropGuard,
 }
 
@@ -39,20 +39,19 @@ impl Consumer {
         Self { inner: Arc::new(inner), source, ended, ends }
     }
 
-    /// Returns a handle, usable while the consumer runs.
     #[must_use]
     pub fn handle(&self) -> ConsumerHandle {
         ConsumerHandle { inner: Arc::clone(&self.inner), ended: self.ended.clone() }
     }
 
-    /// Works until the consumer is asked to shut down, by its [handle](ConsumerHandle::shutdown) or
-    /// a command, and all jobs have ended. If the future is dropped instead, handlers are aborted
-    /// and their runs end with their leases.
+    /// Works until a shutdown by the [handle](ConsumerHandle::shutdown) or a command, and until all
+    /// jobs have ended. If the future is dropped instead, handlers are aborted and their runs end
+    /// with their leases.
     ///
     /// # Errors
-    /// The server refused this worker before it had ever worked, or the [debug
-    /// port](super::ConsumerBuilder::debug_port) is taken. Or another process took over the session
-    /// of this name ([`Error::SessionEnded`]). Other failures are logged and retried.
+    /// The server refused this worker before it had ever worked, the [debug
+    /// port](super::ConsumerBuilder::debug_port) is taken, or another process took over the session
+    /// of this name ([`Error::SessionEnded`]). Other failures are retried.
     pub async fn run(self) -> Result<(), Error> {
         let Self { inner, source, ends, .. } = self;
         let debug = status::listen(&inner).await?;
@@ -104,39 +103,34 @@ impl ConsumerHandle {
         self.inner.status()
     }
 
-    /// Returns the address of [`GET /debug`](super::ConsumerBuilder::debug_port) once the consumer
-    /// runs.
+    /// Address of [`GET /debug`](super::ConsumerBuilder::debug_port), once the consumer runs.
     #[must_use]
     pub fn debug_address(&self) -> Option<SocketAddr> {
         self.inner.started.get()?.debug_address
     }
 
-    /// Stops taking tasks until [`unfreeze`](Self::unfreeze); jobs continue. Forgotten when this
-    /// consumer ends.
+    /// Stops taking tasks until [`unfreeze`](Self::unfreeze); jobs continue.
     pub fn freeze(&self) {
         self.inner.orders.freeze(true);
     }
 
-    /// Resumes taking tasks.
     pub fn unfreeze(&self) {
         self.inner.orders.freeze(false);
     }
 
-    /// Balances now, even if frozen. Does nothing without a
-    /// [balancer](super::ConsumerBuilder::balancer). Returns at once.
+    /// Balances now, even if frozen. Returns at once.
     pub fn balance(&self) {
         self.inner.orders.balance.notify_one();
     }
 
     /// Asks the job of a task to stop, with [`StopReason::Command`](super::StopReason::Command).
-    /// Returns false if there is none. May be called repeatedly.
+    /// Returns false if there is none.
     pub fn stop_task(&self, task_id: TaskId) -> bool {
         self.inner.jobs.stop_task(task_id)
     }
 
-    /// Shuts the consumer down: it claims no more, asks all jobs to stop, and waits for them.
-    /// Returns when it has ended. Dropping the future does not cancel the shutdown. May be called
-    /// repeatedly.
+    /// Asks all jobs to stop and waits for their end. Dropping the future does not cancel the
+    /// shutdown.
     pub async fn shutdown(&self) {
         self.inner.orders.shutdown.cancel();
         self.ended.cancelled().await;

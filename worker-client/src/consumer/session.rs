@@ -5,9 +5,9 @@
 //! asked to stop and nothing is claimed. When the server answers again, the session continues if it
 //! was not ended; otherwise a new one is started. **Ended**: all its runs are lost at once.
 //!
-//! A session is started with takeover, so that a killed worker resumes under its name at once. A
-//! consumer whose session was taken over ends. If it took the name back, two processes of one name
-//! would end each other forever.
+//! A session is started with takeover, so that a restarted worker resumes under its name at once. A
+//! consumer whose session was taken over ends; otherwise two processes of one name would end each
+//! other forever.
 
 use std::time::Duration;
 
@@ -27,27 +27,23 @@ use crate::{
     retry,
 };
 
-/// Timeout of a session's call without a wait.
+/// For calls without a wait.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// Timeout, during a shutdown, of a start in progress and of the first attempt to close. It leaves
-/// time for a second attempt.
+/// During a shutdown, for a start in progress and the first attempt to close; leaves time for a
+/// second attempt.
 const CLOSED_WITHIN: Duration = Duration::from_secs(3);
-/// Limits the grace to a third of the time to live.
+/// The grace is at most a third of the time to live.
 const GRACE_SHARE: u32 = 3;
 /// Timeout of the inbox beyond its wait, as a share of the time to live.
 const ANSWER_SHARE: u32 = 6;
-/// Maximum pause between attempts to renew a session, and to start one.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE_TO_START: Duration = Duration::from_secs(5);
 
-/// A started session.
 struct Begun {
     id: SessionId,
-    /// When the last answered request was sent.
     renewed: Instant,
     ttl: Duration,
-    /// State of the worker known to the server. None if the session started without capacity only
-    /// because the worker is frozen.
+    /// None if the session started without capacity only because the worker is frozen.
     said: Option<Said>,
 }
 
@@ -55,21 +51,19 @@ struct Begun {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Said {
     frozen: bool,
-    /// Maximum number of runs that the session may be assigned.
+    /// Maximum number of assigned runs.
     capacity: Option<i64>,
 }
 
 impl Said {
-    /// Returns the current state. A worker that shuts down counts as frozen: runs assigned to it
-    /// would wait for its jobs.
+    /// A worker that shuts down counts as frozen: runs assigned to it would wait for its jobs.
     fn now(inner: &Inner) -> Self {
-        // A consumer with a source may have more capacity than a session may state.
+        // A consumer with a source may exceed the limit of a session.
         let places = CAPACITY_MAX.min(*inner.jobs.places.borrow());
         Self { frozen: inner.orders.takes_none(), capacity: i64::try_from(places).ok() }
     }
 }
 
-/// Why a session is no longer renewed.
 enum Left {
     Ended { taken_over: bool },
     Closing,
@@ -123,12 +117,12 @@ pub(super) async fn run(inner: &Inner) -> Result<(), Error> {
     }
 }
 
-/// True if the server does not know the call, as other servers of the Queue API.
+/// Other servers do not know the call.
 fn has_no_sessions(error: &Error) -> bool {
     matches!(error.status(), Some(404 | 405))
 }
 
-/// True if another process took the session over. The error names the kind of end in parentheses.
+/// The error names the kind of end in parentheses.
 fn was_taken_over(ended: &Error) -> bool {
     matches!(ended, Error::SessionEnded(message) if message.contains(&format!("({})", SessionEnd::Takeover)))
 }
@@ -137,9 +131,8 @@ fn name_is_taken(WorkerName { group, id }: &WorkerName) -> Error {
     Error::SessionEnded(format!("another process has the name {group}/{id} of this worker: it took the session over"))
 }
 
-/// Starts a session, retrying without limit. Each attempt takes over the session of an earlier one
-/// without an answer. Returns none if the consumer is closing; a session started by the attempt in
-/// progress is then closed.
+/// Starts a session, retrying without limit. Each attempt takes over the session of an unanswered
+/// one. None if the consumer is closing; a session of the attempt in progress is then closed.
 async fn begin(inner: &Inner, client: &Client, ttl: Duration, answered: bool) -> Result<Option<Begun>, Error> {
     let Settings { queue, name, .. } = &inner.settings;
     let ttl_s = i64::try_from(ttl.as_secs()).ok();
@@ -149,7 +142,7 @@ async fn begin(inner: &Inner, client: &Client, ttl: Duration, answered: bool) ->
         if inner.orders.closing.is_cancelled() {
             return Ok(None);
         }
-        // Only a renewal can report a freeze; without this, runs would be assigned until then.
+        // Only a renewal can report a freeze; until then runs would be assigned.
         inner.jobs.count_places();
         let now = Said::now(inner);
         request.capacity = if now.frozen { Some(0) } else { now.capacity };
@@ -185,7 +178,7 @@ async fn begin(inner: &Inner, client: &Client, ttl: Duration, answered: bool) ->
     }
 }
 
-/// Closes a session. Otherwise the next worker of this name would wait until it expires.
+/// Otherwise the next worker of this name would wait until the session expires.
 async fn close(client: &Client, id: SessionId) {
     match tokio::time::timeout(LAST_REPORT, close_at_last(client, id)).await {
         Ok(Ok(returned)) => tracing::info!(session.id = %id, returned, "session closed"),
@@ -194,7 +187,7 @@ async fn close(client: &Client, id: SessionId) {
     }
 }
 
-/// Retries until there is an answer; a repeat gets the same answer.
+/// A repeat gets the same answer.
 async fn close_at_last(client: &Client, id: SessionId) -> Result<i64, Error> {
     let mut failures = 0;
     loop {
@@ -214,8 +207,7 @@ async fn close_at_last(client: &Client, id: SessionId) -> Result<i64, Error> {
     }
 }
 
-/// True if the server says that the session has ended. A proxy without its server may answer 404
-/// without the code.
+/// A proxy may answer 404 without the code.
 fn has_ended(error: &Error) -> bool {
     match error {
         Error::SessionEnded(_) | Error::Refused { status: 410, .. } => true,
@@ -229,23 +221,21 @@ fn grace_of(ttl: Duration, grace: Duration) -> Duration {
     grace.min(ttl / GRACE_SHARE)
 }
 
-/// Wait of an inbox request. The session's time counts from when the last answered request was
-/// sent. Before all jobs must stop, two waits, a late answer and a further request after an
-/// unanswered one must fit.
+/// Wait of an inbox request. Before all jobs must stop there must be time for two waits, a late
+/// answer and a further request after an unanswered one, counted from the last answered request.
 fn wait_of(ttl: Duration, grace: Duration) -> Duration {
     (ttl - grace_of(ttl, grace) - 2 * (ttl / ANSWER_SHARE)) / 2
 }
 
-/// A live session from its worker's side.
 struct Member<'a> {
     inner: &'a Inner,
     client: &'a Client,
     begun: Begun,
     /// Id of the last processed item.
     read: i64,
-    /// Consecutive failures.
+    /// Consecutive.
     failures: u32,
-    /// State known to the server; none if it may be outdated.
+    /// State known to the server; none if perhaps outdated.
     said: Option<Said>,
 }
 
@@ -262,7 +252,7 @@ impl Member<'_> {
             places.mark_unchanged();
             let now = Said::now(self.inner);
             if self.said != Some(now) {
-                // Sent until there is an answer: an unanswered renewal may have been stored.
+                // Reported until there is an answer: an unanswered renewal may have been stored.
                 self.said = None;
             }
             let asked = Instant::now();
@@ -270,8 +260,8 @@ impl Member<'_> {
                 biased;
                 () = closing.cancelled() => return Left::Closing,
                 answer = self.ask(now) => answer,
-                // The inbox repeats its items. A report by renewal takes effect at once; another
-                // inbox request might not renew.
+                // The inbox repeats its items. A second inbox request need not renew the session,
+                // although its answer would count as a renewal, so the next request is a renewal.
                 Ok(()) = frozen.changed() => {
                     self.said = None;
                     continue;
@@ -313,14 +303,14 @@ impl Member<'_> {
         }
     }
 
-    /// When all jobs are asked to stop without an answer.
+    /// Without an answer, all jobs are then asked to stop.
     fn stop_at(&self) -> Instant {
         let Begun { renewed, ttl, .. } = self.begun;
         renewed + ttl - grace_of(ttl, self.inner.settings.grace)
     }
 
     /// Renews the session once, after a backoff if the last attempt failed. Returns the server's
-    /// time and items. No error means a timeout.
+    /// time and items; no error means a timeout.
     async fn ask(&self, now: Said) -> Result<(Timestamp, Vec<InboxItem>), Option<Error>> {
         let Begun { id, ttl, .. } = self.begun;
         let (mut wait, answer_within) = (wait_of(ttl, self.inner.settings.grace), ttl / ANSWER_SHARE);
@@ -345,8 +335,7 @@ impl Member<'_> {
         }
     }
 
-    /// The session may end before it can be renewed, so its jobs stop before another worker may
-    /// start their runs.
+    /// Jobs must stop before another worker may start their runs.
     fn give_up(&self) {
         tracing::warn!(session.id = %self.begun.id, "the session cannot be reached: all jobs stop");
         self.inner.membership.send_replace(Membership::Waiting);
@@ -356,7 +345,7 @@ impl Member<'_> {
         }
     }
 
-    /// Processes an item of an answer once. `server_time` is the time of the answer.
+    /// Processes each item once. `server_time` is the time of the answer.
     fn receive(&mut self, InboxItem { id, what }: InboxItem, server_time: Timestamp) {
         if id <= self.read {
             return;
@@ -381,7 +370,7 @@ impl Member<'_> {
                     (WorkerCommand::Balance, _) => self.inner.orders.balance.notify_one(),
                 }
             }
-            // The job reads the command itself; it may hear of it twice.
+            // The job reads the command itself, perhaps a second time.
             Some(InboxEvent::TaskCommand { task_id, run_id, command, .. }) => {
                 tracing::info!(%command, task.id = %task_id, run.id = run_id.number(), "command for a task received");
                 if let Some(job) = self.inner.jobs.find(task_id, run_id) {
@@ -410,7 +399,7 @@ mod tests {
                 let (wait, answer) = (wait_of(ttl, grace), ttl / ANSWER_SHARE);
                 let asked_again = wait + (wait + answer);
                 assert!(asked_again + answer <= ttl - grace_of(ttl, grace), "{ttl:?} {grace:?}");
-                // At most as long as a server waits.
+                // The limit of a server.
                 assert!(wait >= ttl / 6 && wait.as_secs() <= (ttl / 3).as_secs(), "{ttl:?} {grace:?}: {wait:?}");
             }
         }

@@ -9,9 +9,8 @@ use super::balancer::Balancer;
 use super::outcome::OnPanic;
 use crate::{Client, WorkerName};
 
-/// Maximum concurrent jobs without a source, and maximum capacity of a session.
+/// Limit of a session, and of jobs without a source.
 pub(super) const CAPACITY_MAX: usize = 1000;
-/// How long a consumer that shuts down waits for the answer to a report.
 pub(super) const LAST_REPORT: Duration = Duration::from_secs(10);
 
 pub(super) struct Settings {
@@ -19,9 +18,8 @@ pub(super) struct Settings {
     pub queue: TaskQueueId,
     pub name: WorkerName,
     pub capacity: usize,
-    /// Time to live of its sessions; none without sessions.
+    /// Time to live; none without sessions.
     pub session: Option<Duration>,
-    /// How long a call for work waits.
     pub wait: Duration,
     /// Time between a stop for lack of renewal and the end of the lease or session.
     pub grace: Duration,
@@ -31,10 +29,8 @@ pub(super) struct Settings {
     /// If set, runs are claimed by name.
     pub balancer: Option<Arc<dyn Balancer>>,
     pub balance_every: Duration,
-    /// Interval of polls for commands without a session.
+    /// Polls without a session.
     pub commands_every: Duration,
-    /// Port of the status page on the loopback address.
     pub debug_port: Option<u16>,
-    /// Claims come from the program's own source.
     pub has_source: bool,
 }

@@ -1,10 +1,9 @@
 //! Sources of work other than the consumer's own calls: [`Source`].
 //!
-//! A source finds work; the consumer does the rest. It requests no more than it has capacity for,
-//! renews leases, runs the handler and reports outcomes. Results that arrive while the source is
-//! busy may go with its next call for work. All others are reported separately, with the run's
-//! credentials, by the calls that every server of the Queue API has. A consumer with [`ClaimWork`]
-//! therefore works with any such server:
+//! A source finds work; the consumer does the rest. It requests no more than its free capacity.
+//! Results that arrive while the source is busy may go with its next call for work. Others are
+//! reported separately, with the run's credentials, by the calls of the Queue API. A consumer with
+//! [`ClaimWork`] therefore works with any server of that API:
 //!
 //! ```no_run
 //! use tenure_client::consumer::source::ClaimWork;
@@ -34,12 +33,11 @@ use super::settings::Settings;
 use crate::claim::CLAIM_TIMEOUT;
 use crate::{Claim, Client, Error, RetryPolicy, RunResult, Worked, WorkerName};
 
-/// Minimum interval between empty calls for work, in case the server does not wait for tasks.
+/// Between empty calls, in case the server does not wait for tasks.
 const CLAIM_INTERVAL: Duration = Duration::from_millis(500);
-/// Timeout of a call for work beyond its wait.
+/// Beyond the wait.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// Interval until a call that the server did not know is tried again. A proxy may have answered, or
-/// the server may be replaced by a newer one.
+/// For a call unknown to the server: a proxy may have answered, or a newer server may follow.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(300);
 
 type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -67,16 +65,15 @@ type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// }
 /// ```
 pub trait Source: Send + 'static {
-    /// Searches once for up to `room` runs. It may wait for runs to appear; the future is dropped
-    /// at a shutdown.
+    /// Searches once for up to `room` runs, and may wait for them. The future is dropped at a
+    /// shutdown.
     ///
     /// # Errors
-    /// The search failed. The consumer searches again with a backoff, unless
-    /// [`is_refused`](Self::is_refused) is true for the error.
+    /// The consumer searches again with a backoff, unless [`is_refused`](Self::is_refused).
     fn find(&mut self, room: usize) -> impl Future<Output = Result<Vec<Found>, Error>> + Send;
 
-    /// Sets the session of further claims; called before each search. None if the consumer has
-    /// none. A source must use it if its consumer has [a session](super::ConsumerBuilder::session).
+    /// Sets the session of further claims, if the consumer [has
+    /// one](super::ConsumerBuilder::session). Called before each search.
     fn join(&mut self, session: Option<SessionId>) {
         let _ = session;
     }
@@ -86,58 +83,55 @@ pub trait Source: Send + 'static {
         false
     }
 
-    /// Reports results and searches once, without waiting. Results without an answer are reported
+    /// Reports results and searches once, without waiting. Unanswered results are reported
     /// separately.
     ///
     /// # Errors
-    /// Those of [`find`](Self::find); results may have been stored.
+    /// As in [`find`](Self::find); results may have been stored.
     fn exchange(&mut self, results: &[RunResult], room: usize) -> impl Future<Output = Result<Worked, Error>> + Send {
         let _ = (results, room);
         std::future::ready(Ok(Worked { results: Vec::new(), claims: Vec::new() }))
     }
 
-    /// Returns a time before which the consumer must not search. None to search now. For example,
-    /// for a machine without free resources.
+    /// Pauses searches until this time, for example on a machine without free resources.
     fn not_before(&mut self) -> Option<Instant> {
         None
     }
 
-    /// True if the error means that this worker may not work at all. The consumer then returns it.
+    /// True if this worker may not work at all. The consumer then returns the error.
     fn is_refused(&self, error: &Error) -> bool {
         let _ = error;
         false
     }
 
-    /// Returns when to search again after a search that started at `begun` and found nothing.
+    /// When to search again after an empty search.
     fn rest_until(&self, begun: Instant) -> Instant {
         begun + CLAIM_INTERVAL
     }
 
-    /// Called before the consumer ends, after which there are no more searches. Claims in progress
-    /// are still awaited.
+    /// No more searches follow. Claims in progress are still awaited.
     fn stop(&mut self) {}
 
-    /// Ends background work. Called after all jobs have ended.
+    /// Ends background work, after all jobs.
     fn close(&mut self) -> impl Future<Output = ()> + Send {
         std::future::ready(())
     }
 }
 
-/// A claimed run, or one that can probably be claimed. It counts against the capacity from now on.
+/// A claimed or probably claimable run. It counts against the capacity from now on.
 pub struct Found(Boxed<'static, Claimed>);
 
-/// A claim and a value kept until its job ends. None if the run cannot be claimed.
+/// The value is kept until the job ends. None if the run cannot be claimed.
 pub(super) type Claimed = Result<Option<(Claim, Box<dyn Any + Send>)>, Error>;
 
 impl Found {
-    /// Wraps a claim.
     #[must_use]
     pub fn claimed(claim: Claim) -> Self {
         Self::to_claim(std::future::ready(Ok(Some((claim, ())))))
     }
 
     /// Claims a run concurrently with further searches. The value beside the claim is dropped when
-    /// the job ends. An error ends the consumer, so return one only if the worker may not claim at
+    /// the job ends. An error ends the consumer: return one only if the worker may not claim at
     /// all.
     pub fn to_claim<G: Send + 'static>(
         claim: impl Future<Output = Result<Option<(Claim, G)>, Error>> + Send + 'static,
@@ -159,9 +153,7 @@ pub struct ClaimWork {
     queue: TaskQueueId,
     name: WorkerName,
     session: Option<SessionId>,
-    /// Timeout of a call for work.
     answers_within: Duration,
-    /// True once a call was answered.
     answered: bool,
     /// Until then results are reported separately, because the server did not know the call for
     /// both.
@@ -169,7 +161,7 @@ pub struct ClaimWork {
 }
 
 impl ClaimWork {
-    /// Claims tasks of this queue. `name` must be the consumer's.
+    /// `name` must be the consumer's.
     #[must_use]
     pub fn new(client: Client, queue: TaskQueueId, name: WorkerName) -> Self {
         let session = None;
@@ -177,7 +169,6 @@ impl ClaimWork {
     }
 }
 
-/// Returns the client for claims of this session.
 fn member(client: &Client, session: Option<SessionId>) -> Client {
     session.map_or_else(|| client.clone(), |session| client.with_session(session))
 }
@@ -192,8 +183,7 @@ impl Source for ClaimWork {
                 self.answered = true;
                 Ok(claims.into_iter().map(Found::claimed).collect())
             }
-            // The server may be configured to wait longer. A backoff would only delay tasks that
-            // arrive later.
+            // The server may wait longer. A backoff would only delay later tasks.
             Err(Error::Network(error)) if error.is_timeout() && !error.is_connect() => {
                 tracing::warn!("no answer to the call for work in time; trying again");
                 Ok(Vec::new())
@@ -225,7 +215,7 @@ impl Source for ClaimWork {
         }
     }
 
-    /// After a first success a refusal counts as temporary.
+    /// After a success a refusal counts as temporary.
     fn is_refused(&self, error: &Error) -> bool {
         !self.answered && matches!(error, Error::Refused { status: 401 | 403, .. })
     }
@@ -237,9 +227,7 @@ pub(super) struct OwnCalls {
     queue: TaskQueueId,
     name: WorkerName,
     session: Option<SessionId>,
-    /// How long the server waits for work.
     wait: Duration,
-    /// True once a call was answered.
     answered: bool,
 }
 
@@ -272,7 +260,6 @@ impl Source for OwnCalls {
     }
 }
 
-/// A source of any type.
 pub(super) trait AnySource: Send {
     fn find(&mut self, room: usize) -> Boxed<'_, Result<Vec<Found>, Error>>;
     fn join(&mut self, session: Option<SessionId>);
@@ -330,12 +317,11 @@ mod tests {
 
     use super::*;
 
-    /// Answers each request like a proxy without its server.
     async fn answer_as_proxy(listener: TcpListener) {
         loop {
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut request = Vec::new();
-            // The body is one object without nested ones.
+            // The body has no nested objects.
             while !request.ends_with(b"}") && stream.read_buf(&mut request).await.is_ok_and(|read| read > 0) {}
             let answer = "HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: 7\r\n\r\n<html/>";
             stream.write_all(answer.as_bytes()).await.unwrap();
@@ -355,7 +341,6 @@ mod tests {
         assert!(!Source::takes_results(&source));
         let until = source.unknown_until.unwrap();
         assert!(until <= Instant::now() + ASK_AGAIN_AFTER);
-        // The interval is over.
         source.unknown_until = until.checked_sub(ASK_AGAIN_AFTER);
         assert!(Source::takes_results(&source));
         serving.abort();
@@ -371,7 +356,7 @@ mod tests {
         let mut source = ClaimWork::new(client, "p/q".parse().unwrap(), name);
         source.answers_within = Duration::from_millis(100);
         assert!(Source::find(&mut source, 1).await.unwrap().is_empty());
-        // A refused connection is an error instead.
+        // A refused connection is an error.
         drop(listener);
         assert!(Source::find(&mut source, 1).await.is_err());
     }

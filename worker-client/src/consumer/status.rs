@@ -1,4 +1,4 @@
-//! Status of a consumer, for operators and health checks.
+//! Status of a consumer.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,45 +21,38 @@ pub struct Status {
     pub task_queue_id: TaskQueueId,
     pub worker_group: WorkerGroup,
     pub worker_id: WorkerId,
-    /// Time of its start, by the server's clock; none before.
+    /// By the server's clock; none before the start.
     pub started: Option<Timestamp>,
-    /// True if it currently takes no tasks.
+    /// Takes no tasks.
     pub frozen: bool,
-    /// True if it was asked to shut down.
     pub shutting_down: bool,
-    /// The current session, if it is live as far as known.
+    /// Live as far as known.
     pub session_id: Option<SessionId>,
-    /// Maximum concurrent jobs.
     pub capacity: usize,
-    /// Number of handlers that continued after the run was lost or could have been given to another
-    /// worker.
+    /// Handlers that continued after the run was lost or could have been given to another worker.
     pub claims_overrun: u64,
-    /// Current jobs, by start.
+    /// By start.
     pub tasks: Vec<JobStatus>,
 }
 
-/// Status of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct JobStatus {
     pub task_id: TaskId,
     pub run_id: RunId,
-    /// When the run was claimed, by the server's clock.
+    /// Time of the claim, by the server's clock.
     pub started: Timestamp,
-    /// When the handler was first asked to stop.
+    /// Time of the first request to stop.
     pub stopped: Option<Timestamp>,
     pub stop_reason: Option<StopReason>,
     pub state: JobState,
 }
 
-/// State of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum JobState {
-    /// The handler works.
     Running,
-    /// The handler was asked to stop.
     Stopping,
     /// The handler works although the run is lost.
     Lost,
@@ -67,7 +60,6 @@ pub enum JobState {
     Reporting,
 }
 
-/// Listens on the debug port, if one is set.
 pub(super) async fn listen(inner: &Inner) -> Result<Option<Debug>, Error> {
     let Some(port) = inner.settings.debug_port else { return Ok(None) };
     let page = Debug::listen(port).await?;
@@ -75,7 +67,7 @@ pub(super) async fn listen(inner: &Inner) -> Result<Option<Debug>, Error> {
     Ok(Some(page))
 }
 
-/// Serves the status. Never returns.
+/// Never returns.
 pub(super) async fn serve(inner: &Arc<Inner>, debug: Option<Debug>) {
     let Some(debug) = debug else { return std::future::pending().await };
     let inner = Arc::clone(inner);

@@ -1,4 +1,4 @@
-//! Requests to stop a job, their reasons, and how a run was lost.
+//! Requests to stop a job, and the loss of its run.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -10,25 +10,23 @@ use tokio::sync::watch;
 
 use crate::Lost;
 
-/// Reason why a job must stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StopReason {
-    /// The task was cancelled; the outcome is ignored.
+    /// The outcome is ignored.
     Canceled,
-    /// The task's deadline passed; the outcome is ignored.
+    /// The outcome is ignored.
     DeadlineExceeded,
-    /// The run belongs to another worker, or soon may: stop within the grace. The outcome is
-    /// reported if there is time.
+    /// The run is another worker's, or soon may be: stop within the grace. The outcome is reported
+    /// if there is time.
     Lost,
-    /// The consumer shuts down. The outcome is reported.
+    /// The outcome is reported.
     Shutdown,
-    /// An operator or balancer requested it. The outcome is reported.
+    /// A request of an operator or balancer. The outcome is reported.
     Command,
 }
 
 impl StopReason {
-    /// True if the run is lost or cannot be kept.
     pub(super) fn is_final(self) -> bool {
         matches!(self, Self::Canceled | Self::DeadlineExceeded | Self::Lost)
     }
@@ -48,9 +46,9 @@ pub enum HowLost {
     Refused(Lost),
     /// No renewal was answered in time. The run is held until its lease ends.
     Unanswered,
-    /// The session's inbox says that the run has ended, and how.
+    /// The session's inbox says so.
     Ended(EndedRun),
-    /// The session has ended: the run is another worker's, or waits for one.
+    /// The run is another worker's, or waits for one.
     SessionEnded,
     /// The session could not be renewed in time. If it has survived, the run is held until its
     /// lease ends.
@@ -95,19 +93,18 @@ impl Stop {
         Self { asked, how_lost }
     }
 
-    /// Returns a copy with another channel for requests.
     pub(super) fn asked_by(&self, asked: watch::Receiver<Option<StopReason>>) -> Self {
         Self { asked, how_lost: Arc::clone(&self.how_lost) }
     }
 
-    /// Waits until the job must stop. May be called repeatedly.
+    /// Waits for a request. May be called repeatedly.
     pub async fn requested(&self) {
         self.wait_for(Option::is_some).await;
     }
 
     /// Waits until the run is lost ([`Canceled`](StopReason::Canceled),
     /// [`DeadlineExceeded`](StopReason::DeadlineExceeded) or [`Lost`](StopReason::Lost)), even
-    /// after a request to stop for another reason. May be called repeatedly.
+    /// after another request. May be called repeatedly.
     ///
     /// ```
     /// # use tenure_client::consumer::Stop;
@@ -130,7 +127,7 @@ impl Stop {
         }
     }
 
-    /// Returns how the run was lost, if it was.
+    /// How the run was lost, if it was.
     ///
     /// ```
     /// # use tenure_client::consumer::Stop;
@@ -145,28 +142,25 @@ impl Stop {
         self.how_lost.get()
     }
 
-    /// Returns why the job must stop; none if it may continue. The loss of the run replaces an
-    /// earlier reason.
+    /// The loss of the run replaces an earlier reason.
     #[must_use]
     pub fn reason(&self) -> Option<StopReason> {
         *self.asked.borrow()
     }
 }
 
-/// A run that ended without a report of its worker, from the session's inbox. `Display` describes
-/// it in words.
+/// A run that ended without a report of its worker. `Display` describes it in words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EndedRun {
     pub task_id: TaskId,
     pub run_id: RunId,
     pub state: RunState,
     pub reason_resolved: ReasonResolved,
-    /// Cause of the end, where the reason does not imply it.
+    /// Set where the reason does not imply it.
     pub ended_by: Option<EndedBy>,
 }
 
 impl EndedRun {
-    /// Returns the reason for the handler.
     pub(super) fn stop_reason(&self) -> StopReason {
         match self.reason_resolved {
             ReasonResolved::Canceled => StopReason::Canceled,

@@ -1,7 +1,6 @@
-//! What a consumer with a balancer knows of its queue. It lists pending runs and follows events
-//! from a position before the list, so that nothing is missed in between. Every five minutes it
-//! lists the next page, or starts again with the first, regardless of events. It also starts again
-//! if events cannot be followed.
+//! Lists the pending runs of a balanced consumer's queue, and follows its events from a position
+//! before the list, so that nothing is missed. Every five minutes, or if events cannot be followed,
+//! it lists the next page or starts over.
 
 use std::time::Duration;
 
@@ -17,18 +16,15 @@ use crate::client::{Call, Own, TENURE_API, TIMEOUT, parameter};
 use crate::error::chain;
 use crate::{Client, Error, RetryPolicy, retry};
 
-/// Maximum interval of lists.
 const LIST_EVERY: Duration = Duration::from_secs(300);
-/// Pause before an ended stream is reopened.
 const REOPEN_AFTER: Duration = Duration::from_millis(500);
 const PENDING: &str = "task-pending";
 const READY: &str = "task-ready";
 const RESUMED: &str = "queue-resumed";
 
-/// News about the queue.
 #[derive(Debug)]
 pub(super) enum News {
-    /// Pending runs: all of them, or a page that `more` may follow.
+    /// All pending runs, or a page that `more` may follow.
     Listed { offers: Vec<Offer>, is_whole: bool, more: bool },
     /// Runs that became claimable.
     Came(Vec<Offer>),
@@ -36,26 +32,21 @@ pub(super) enum News {
     Refused(Error),
 }
 
-/// Follows one queue.
 struct Watch {
     client: Client,
     queue: TaskQueueId,
     news: mpsc::Sender<News>,
-    /// True once the server has answered.
     answered: bool,
 }
 
-/// Why a stream is no longer read.
 enum Over {
     Broken,
     /// Events cannot tell which runs are pending.
     ListAgain,
-    /// The consumer has ended.
     Unheard,
 }
 
-/// Follows a queue until the receiver is dropped. A notification of `list_again` requests a list at
-/// once.
+/// Follows a queue until the receiver is dropped. `list_again` requests a list at once.
 pub(super) async fn follow(client: &Client, queue: TaskQueueId, news: mpsc::Sender<News>, list_again: &Notify) {
     let client = client.with_retry_policy(RetryPolicy::never());
     let mut watch = Watch { client, queue, news, answered: false };
@@ -79,8 +70,8 @@ pub(super) async fn follow(client: &Client, queue: TaskQueueId, news: mpsc::Send
 }
 
 impl Watch {
-    /// Lists and follows until the next list is due, after the last page of this one. Each page is
-    /// due after the same interval, so pages wait while more events arrive than are handled.
+    /// Returns when the next list is due, after the last page of this one. Each page is due after
+    /// the same interval, so pages wait while more events arrive than are handled.
     async fn list_and_follow(&mut self, list_again: &Notify) -> Result<Over, Error> {
         let mut until = Instant::now() + LIST_EVERY;
         let mut after = self.latest().await?;
@@ -100,8 +91,7 @@ impl Watch {
                 over = self.read(&mut after) => over?,
                 () = is_due => match next_page.take() {
                     // Starting over would list the same page again if none of its runs could be
-                    // claimed. The stream continues; runs that return to an earlier page come as
-                    // events.
+                    // claimed. Runs that return to an earlier page come as events.
                     Some(page) => {
                         let (listed, next) = self.list(Some(page)).await?;
                         next_page = next;
@@ -121,7 +111,7 @@ impl Watch {
         }
     }
 
-    /// Returns the position of the newest event.
+    /// Position of the newest event.
     async fn latest(&self) -> Result<u64, Error> {
         #[derive(Deserialize)]
         struct Page {
@@ -131,8 +121,7 @@ impl Watch {
         Ok(self.client.call::<Page>(&call).await?.value.after)
     }
 
-    /// Lists a page of a thousand runs, the first or the given one, and returns the token of the
-    /// next page. That page is listed once this one was handled.
+    /// Lists a page of a thousand runs, and returns the token of the next page.
     async fn list(&self, page: Option<String>) -> Result<(News, Option<String>), Error> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -149,7 +138,7 @@ impl Watch {
         Ok((News::Listed { offers, is_whole, more }, next))
     }
 
-    /// Reads events after this position until the stream ends. Fails if no stream could be opened.
+    /// Reads events until the stream ends. Fails if none could be opened.
     async fn read(&self, after: &mut u64) -> Result<Over, Error> {
         // A queue's id has one slash; its other characters are safe in a URL and in a pattern.
         let words = self.queue.to_string().replace('/', ".");
@@ -166,8 +155,7 @@ impl Watch {
             if !came.is_empty() && self.news.send(News::Came(came)).await.is_err() {
                 return Ok(Over::Unheard);
             }
-            // Updated only after the send: if this future is dropped while it waits, reading
-            // resumes here.
+            // After the send: if this future is dropped while it waits, reading resumes here.
             *after = events.position().unwrap_or(*after);
         }
         *after = events.position().unwrap_or(*after);
@@ -193,7 +181,7 @@ impl From<Run> for Offer {
     }
 }
 
-/// Returns the runs that the event announces as claimable. None if a list is needed.
+/// None if a list is needed.
 fn offers(mut event: Value, queue: &TaskQueueId) -> Option<Vec<Offer>> {
     let mut payload = event["payload"].take();
     let of = |value: Value| serde_json::from_value::<Run>(value).ok().map(Offer::from);
@@ -209,7 +197,7 @@ fn offers(mut event: Value, queue: &TaskQueueId) -> Option<Vec<Offer>> {
             Value::Array(runs) => Some(runs.into_iter().filter_map(of).collect()),
             _ => None,
         },
-        // Runs dropped because the queue was paused are claimable now.
+        // Runs dropped during the pause are claimable now.
         Some(RESUMED) => None,
         _ => Some(Vec::new()),
     }

@@ -2,30 +2,28 @@
 //! sleep, be paused or killed, and resume where they were, perhaps on another worker.
 //!
 //! The state is stored in the task's checkpoint, beside up to 63 KiB stored by the handler with
-//! [`Job::checkpoint`]. A worker that claims the task reads it and resumes:
+//! [`Job::checkpoint`]:
 //!
 //! | state | action of the machine |
 //! |---|---|
 //! | runnable | runs the handler |
-//! | sleeping, at fault | releases the run until then; the next run, on any worker, finds the task runnable |
-//! | paused | releases the run until the deadline, so that no worker holds the task; a command makes it claimable at once |
+//! | sleeping, at fault | releases the run until then; the next run finds the task runnable |
+//! | paused | releases the run until the deadline; a command makes it claimable at once |
 //! | completed | reports the run as completed, with the handler's result |
 //! | failed, killed | reports the run as failed, with the errors in the result |
 //!
-//! At most 200 runs of a task may be released. From run 200 on the machine waits within the run,
-//! which renews its claim. A machine [within the run](Machine::within_the_run) does so from the
-//! first run on.
+//! At most 200 runs of a task may be released. From run 200 on, or from the first run [if
+//! set](Machine::within_the_run), the machine waits within the run, which renews its claim.
 //!
 //! A rerun of an ended task starts as runnable, with the handler's checkpoint.
 //!
-//! The handler's outcome is a message too. Completed is *complete*; failed, retry and a panic are
-//! *error*; a release is *release*, and with a delay *sleep*. Only an exception is reported as it
-//! is.
+//! The handler's outcome is a message: completed is *complete*; failed, retry and a panic are
+//! *error*; a release is *release*, and with a delay *sleep*. An exception is reported as it is.
 //!
 //! Other messages are commands for the task
-//! ([`Client::command_task`](crate::Client::command_task)); only the last one is kept. A worker
-//! reads it after claiming the task, and while it holds the task learns of it from its session's
-//! inbox. Without a session it polls every 20 s, or as set by
+//! ([`Client::command_task`](crate::Client::command_task)), of which the last is kept. A worker
+//! reads it after claiming the task, and later learns of it from its session's inbox. Without a
+//! session it polls every 20 s, or as set by
 //! [`ConsumerBuilder::commands_every`](super::ConsumerBuilder::commands_every). A working handler
 //! is first asked to stop ([`StopReason::Command`]), except for *run* and *checkpoint*. If it
 //! returns completed nevertheless, the task is completed. A message is stored together with its

@@ -21,36 +21,35 @@ use crate::consumer::stop::{Stop, StopReason};
 use crate::error::chain;
 use crate::{Error, retry};
 
-/// Servers release at most this many runs of a task. Each run is released at most once, so earlier
-/// runs may have used all releases.
+/// Limit of the server. Each run is released at most once, so earlier runs may have used all
+/// releases.
 const RELEASES_MAX: u16 = 200;
-/// Maximum delay of a released run; the server shortens it to the task's deadline.
+/// The server shortens a delay to the task's deadline.
 const LONGEST: Duration = Duration::from_secs(31_622_400);
-/// Delay of a release if the task's state cannot be read or stored.
+/// Delay of a release if the state cannot be read or stored.
 const AFTER_TROUBLE: Duration = Duration::from_secs(10);
-/// Maximum pause between attempts to store that a command was carried out.
+/// Between attempts to store that a command was carried out.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// How long to wait for a state being stored after the handler has ended.
+/// Wait for a store in progress after the handler has ended.
 const STORED_WITHIN: Duration = Duration::from_secs(5);
-/// Timeout of an answer after the run is lost; it would only confirm the loss.
+/// Timeout after the run is lost: an answer would only confirm the loss.
 const AFTER_LOSS: Duration = Duration::from_secs(5);
 
 /// A handler whose tasks have a state: see [`statemachine`](super).
 pub struct Machine<H> {
     handler: Arc<H>,
-    /// True if runs with nothing to do are released.
+    /// Idle runs are released.
     releases: bool,
 }
 
 impl<H> Machine<H> {
-    /// Wraps a handler.
     pub fn new(handler: H) -> Self {
         Self { handler: Arc::new(handler), releases: true }
     }
 
-    /// Keeps sleeping and paused tasks on their worker, each in a slot of its capacity. Use it for
-    /// handlers that leave state on their machine. A command reaches them through the session.
-    /// Without one it takes up to 20 s, or as set by
+    /// Keeps sleeping and paused tasks on their worker, each in a slot of its capacity. For
+    /// handlers that leave state on their machine. Without a session a command takes up to 20 s to
+    /// arrive, or as set by
     /// [`ConsumerBuilder::commands_every`](crate::consumer::ConsumerBuilder::commands_every).
     #[must_use]
     pub fn within_the_run(self) -> Self {
@@ -86,9 +85,7 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Handler<P> for Machine<H> 
     }
 }
 
-/// Why a request about the state failed.
 enum Trouble {
-    /// The run is lost.
     Lost,
     Error(Error),
 }
@@ -102,8 +99,8 @@ impl Trouble {
     }
 }
 
-/// Sends a request about a task's state. Shortly after the run is lost it is given up, so that a
-/// machine stops within the grace like its handler.
+/// Gives a request up shortly after the run is lost, so that a machine stops within the grace like
+/// its handler.
 async fn unless_lost<T>(stop: &Stop, asked: impl Future<Output = Result<T, Error>>) -> Result<T, Trouble> {
     let lost = async {
         stop.lost().await;
@@ -124,16 +121,15 @@ struct Turn<P, H> {
     stop: Stop,
     progress: Progress,
     record: Record,
-    /// True if the stored record is from before the rerun and differs from `record`.
+    /// The stored record is from before the rerun.
     is_anew: bool,
     /// Id of the last command taken.
     seen: i64,
-    /// That id, if its completion is not stored yet.
+    /// The same, if not stored yet.
     unstored: Option<i64>,
 }
 
 impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
-    /// Runs the machine until it has an outcome.
     async fn run(&mut self) -> Result<Outcome, Trouble> {
         if self.is_anew {
             self.store().await?;
@@ -169,7 +165,7 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
         }
     }
 
-    /// Runs the handler until it ends, or until a command stops it.
+    /// Runs the handler until it ends, or a command stops it.
     async fn work(&mut self) -> Result<Worked, Trouble> {
         let asked = watch::Sender::new(self.stop.reason());
         let (handler, job, stop) =
@@ -246,8 +242,8 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
         }
     }
 
-    /// Waits for a command that interrupts the handler. Carries out others by storing them, with
-    /// retries. `storing` is true while a store is in progress.
+    /// Waits for a command that interrupts the handler, and carries out others. `storing` is true
+    /// during a store.
     async fn interruption(&mut self, storing: &watch::Sender<bool>) -> CommandOfTask {
         let stop = self.stop.clone();
         let mut next = None;
@@ -261,7 +257,7 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
             }
             next = tokio::select! {
                 biased;
-                // For a lost run nothing is stored and no command is carried out.
+                // For a lost run no command is carried out.
                 () = stop.lost() => std::future::pending().await,
                 next = self.obey_at_last(command, storing) => next,
             };
@@ -269,7 +265,7 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
     }
 
     /// Takes a command and stores that, retrying until the server has answered or has a later
-    /// command, which it returns. After a refusal the handler learns of the loss of its run as
+    /// command, which is returned. After a refusal the handler learns of the loss of its run as
     /// usual.
     async fn obey_at_last(&mut self, command: CommandOfTask, storing: &watch::Sender<bool>) -> Option<CommandOfTask> {
         let mut failures = 0;
@@ -292,7 +288,6 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
         }
     }
 
-    /// Takes a command and logs it.
     async fn obey(&mut self, command: CommandOfTask) -> Result<(), Trouble> {
         self.seen = command.id;
         let until = command.until.map(Timestamp::time);
@@ -316,18 +311,17 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
         Ok(())
     }
 
-    /// The time by the server's clock.
+    /// By the server's clock.
     fn now(&self) -> DateTime<Utc> {
         self.job.client().now().time()
     }
 
-    /// Returns the time left until `until`; none if it has passed.
+    /// None if it has passed.
     fn left(&self, until: DateTime<Utc>) -> Option<Duration> {
         (until - self.now()).to_std().ok().filter(|left| !left.is_zero())
     }
 
-    /// Idles for `left`: releases the run, or waits within it if the release may be refused, until
-    /// a message arrives.
+    /// Releases the run, or waits within it if the release may be refused, until a message arrives.
     async fn idle(&mut self, left: Duration) -> Result<Option<Outcome>, Trouble> {
         let release = Outcome::Release { after: Some(left) };
         if self.releases && may_release(self.job.run_id().number()) {
@@ -353,20 +347,18 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
     }
 }
 
-/// Result of a handler's work.
 enum Worked {
-    /// The run ends with this outcome, regardless of the state.
+    /// The run ends, regardless of the state.
     Goes(Outcome),
-    /// The state decides what follows. Contains the result of a completed handler.
+    /// The state decides; contains the result of a completed handler.
     Has(Option<Value>),
 }
 
-/// True if a run with this number can certainly be released.
 fn may_release(run: u16) -> bool {
     run < RELEASES_MAX
 }
 
-/// True if a command requires the handler to stop.
+/// True if the handler must stop.
 fn interrupts(command: &CommandOfTask) -> bool {
     match command.command {
         TaskCommand::Run | TaskCommand::Checkpoint => false,
@@ -379,13 +371,12 @@ fn interrupts(command: &CommandOfTask) -> bool {
     }
 }
 
-/// Waits until no store is in progress.
 async fn has_stored(storing: &watch::Sender<bool>) {
     // Cannot fail: the caller has the sender.
     drop(storing.subscribe().wait_for(|storing| !*storing).await);
 }
 
-/// Waits for a reason to stop that replaces `before`.
+/// Waits for a reason that replaces `before`.
 async fn changed(stop: &Stop, before: Option<StopReason>) -> StopReason {
     let mut stop = stop.asked.clone();
     loop {

@@ -7,38 +7,30 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use tenure_api::states::TaskCommand;
 
-/// How long a machine idles after an error.
 pub const FAULT_SLEEP: Duration = Duration::from_secs(600);
-/// Number of errors within [`ERRORS_WITHIN`] that fails the task, and number of errors kept.
+/// This many errors within [`ERRORS_WITHIN`] fail the task; this many are kept.
 pub const ERRORS_MAX: usize = 8;
 /// See [`ERRORS_MAX`].
 pub const ERRORS_WITHIN: Duration = Duration::from_secs(4 * 3600);
-/// Maximum length of a kept error text, in characters.
+/// Of a kept error.
 const ERROR_CHARS: usize = 500;
 
-/// State of a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "name", rename_all = "kebab-case")]
 pub enum State {
     /// The handler works or is about to.
     Runnable,
-    /// Idle until a time.
     Sleeping {
-        /// When it becomes runnable again.
         until: DateTime<Utc>,
     },
-    /// Idle until a message.
     Paused,
-    /// Idle until a time, after an error.
+    /// Sleeping after an error.
     Fault {
-        /// When it becomes runnable again.
         until: DateTime<Utc>,
     },
-    /// The work is done.
     Completed,
     /// There were too many errors.
     Failed,
-    /// A message ended it.
     Killed,
 }
 
@@ -56,32 +48,24 @@ impl fmt::Display for State {
     }
 }
 
-/// Changes the state of a machine: a command, or a handler's outcome.
+/// Changes the state: a command, or a handler's outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message {
-    /// Resume.
     Run,
-    /// Idle until a time.
     Sleep {
-        /// When to resume.
         until: DateTime<Utc>,
     },
-    /// Idle until another message.
     Pause,
-    /// End for good.
     Kill,
-    /// An error with this text.
     Error(String),
-    /// The work is done.
     Complete,
-    /// Store a checkpoint.
     Checkpoint,
     /// Let another worker continue.
     Release,
 }
 
 impl Message {
-    /// Converts a command. None for a command to sleep without a time.
+    /// None for a command to sleep without a time.
     #[must_use]
     pub fn of(command: TaskCommand, until: Option<DateTime<Utc>>) -> Option<Self> {
         Some(match command {
@@ -120,17 +104,14 @@ pub struct Refused {
     pub message: Message,
 }
 
-/// A kept error.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorNote {
-    /// When it happened.
     pub at: DateTime<Utc>,
-    /// First 500 characters of its text. Empty if it did not fit into the checkpoint beside the
-    /// handler's.
+    /// First 500 characters. Empty if they did not fit into the checkpoint beside the handler's.
     pub error: String,
 }
 
-/// A machine as stored: its state and last errors.
+/// A machine as stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     pub state: State,
@@ -149,8 +130,8 @@ impl Record {
     /// Returns the machine after a message.
     ///
     /// An error is recorded in every state that is not terminal, and the eighth within four hours
-    /// fails the task. An error of a machine that is runnable or at fault puts it at fault for ten
-    /// minutes. A sleeping or paused machine keeps its state.
+    /// fails the task. It puts a machine that is runnable or at fault at fault for ten minutes; a
+    /// sleeping or paused one keeps its state.
     ///
     /// # Errors
     /// The state does not accept the message.
@@ -195,7 +176,7 @@ impl Record {
         Ok(Self { state, errors: self.errors.clone() })
     }
 
-    /// Applies a message; a refused one counts as an error. A machine that has ended stays as it
+    /// Like [`apply`](Self::apply), but a refused message is an error. An ended machine stays as it
     /// is.
     #[must_use]
     pub fn take(&self, message: Message, now: DateTime<Utc>) -> Self {
@@ -210,7 +191,7 @@ impl Record {
         Err(Refused { state: self.state, message })
     }
 
-    /// Returns the machine after an error: in `state`, or failed after too many errors.
+    /// In `state`, or failed after too many errors.
     fn after(&self, error: &str, state: State, now: DateTime<Utc>) -> Self {
         let mut errors = self.errors.clone();
         errors.push(ErrorNote { at: now, error: error.chars().take(ERROR_CHARS).collect() });
@@ -319,7 +300,6 @@ mod tests {
             assert_eq!(after.state == State::Failed, failed, "after {last} s");
             assert_eq!(after.errors.len(), 8);
         }
-        // Errors of an idle machine count too.
         let paused = (0..7)
             .fold(Record::default().take(Message::Pause, at(0)), |machine, n| machine.take(Message::Complete, at(n)));
         assert_eq!(paused.state, State::Paused);
@@ -330,7 +310,7 @@ mod tests {
     fn m17_last_eight_errors_are_kept_shortened() {
         let mut machine = Record::default();
         for n in 0..12 {
-            // An hour apart, so that never eight are within four hours.
+            // Never eight within four hours.
             machine = machine
                 .take(Message::Error(format!("{n} {}", "é".repeat(1_000))), at(n * 3_600))
                 .take(Message::Run, at(n * 3_600));
