@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use tenure_client::consumer::{Consumer, Handler, Job, Outcome, Stop};
 use tenure_client::{Client, ExceptionReason};
 
-/// Payload of a task. Without `to`, or with an unknown field, the task ends as malformed-payload.
+/// Without `to`, or with an unknown field, a task ends as malformed-payload.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Email {
@@ -19,7 +19,6 @@ struct Email {
     body: String,
 }
 
-/// Result of a task for its submitter.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Receipt {
@@ -28,13 +27,12 @@ struct Receipt {
 
 enum MailError {
     NoMailbox,
-    /// The mail server requests a retry after this time.
+    /// The mail server requests a retry.
     Busy(Duration),
     /// The mail server refused our own account.
     Account,
 }
 
-/// State shared by all jobs.
 struct Mailer {
     from: String,
 }

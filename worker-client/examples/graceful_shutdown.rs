@@ -10,7 +10,6 @@ use tenure_client::Client;
 use tenure_client::consumer::{Consumer, ConsumerHandle, Job, Outcome, Stop};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Interval of the messages about remaining jobs.
 const SAY_EVERY: Duration = Duration::from_secs(5);
 
 async fn work(_job: Job, stop: Stop) -> Outcome {
@@ -21,8 +20,7 @@ async fn work(_job: Job, stop: Stop) -> Outcome {
     }
 }
 
-/// Returns at the first signal, and ends the process at the second. The session then expires, and
-/// its tasks go to others.
+/// Ends the process at the second signal. The session then expires, and its tasks go to others.
 async fn signalled() -> std::io::Result<()> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     tokio::select! { _ = terminate.recv() => {} _ = interrupt.recv() => {} }

@@ -1,5 +1,5 @@
-//! Works for hours and stores its progress as a checkpoint. The next worker resumes from it, even
-//! if this one is killed.
+//! Works for hours with checkpoints, from which the next worker resumes, even if this one is
+//! killed.
 //!
 //!     cargo run -p tenure-client --example long_task
 //!
@@ -16,17 +16,15 @@ use tenure_client::consumer::{Consumer, Job, Outcome, Stop, StopReason};
 
 /// Time per frame.
 const FRAME: Duration = Duration::from_secs(1);
-/// Number of frames between checkpoints.
+/// In frames.
 const STORE_EVERY: u32 = 10;
 
-/// Payload of a task.
 #[derive(Clone, Deserialize)]
 struct Film {
     title: String,
     frames: u32,
 }
 
-/// Progress of a task.
 #[derive(Default, Serialize, Deserialize)]
 struct Progress {
     frames: u32,
@@ -45,7 +43,7 @@ async fn render(job: Job<Film>, stop: Stop) -> Outcome {
             () = tokio::time::sleep(FRAME) => {}
             () = stop.requested() => {
                 println!("{title}: stops at frame {frame} ({:?})", stop.reason());
-                // The server accepts no checkpoint of a lost run, and little time is left.
+                // The server accepts no checkpoint of a lost run.
                 if stop.reason() != Some(StopReason::Lost) {
                     store(&job, frame, *frames).await;
                 }
@@ -60,7 +58,7 @@ async fn render(job: Job<Film>, stop: Stop) -> Outcome {
     Outcome::completed(format!("{frames} frames"))
 }
 
-/// Without a checkpoint the next worker repeats some frames, which is no reason to stop.
+/// Without a checkpoint the next worker only repeats some frames.
 async fn store(job: &Job<Film>, done: u32, of: u32) {
     let progress = Progress { frames: done, percent: done * 100 / of.max(1) };
     if let Err(error) = job.checkpoint(&progress).await {

@@ -1,9 +1,9 @@
 //! Finds and opens the files that a task's commands left in its directory, without following the
 //! task out of it.
 //!
-//! A file is first found without opening it, then checked through the handle, so that later changes
-//! by the task cannot lead the worker out of the directory. It is opened last, because opening a
-//! device or pipe may have effects.
+//! A file is found without opening it, then checked through the handle, so that later changes
+//! cannot lead the worker out of the directory. It is opened last, because opening a device or pipe
+//! may have effects.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -16,28 +16,24 @@ use nix::libc::{ELOOP, ENXIO, O_NOCTTY, O_NONBLOCK};
 use super::log::LOG_FILE;
 use tenure_client::UnusableBecause;
 
-/// Finds a file without opening it.
 #[cfg(target_os = "linux")]
 const FIND: i32 = nix::libc::O_PATH;
 /// Without `/proc` the location of a file is unknown, so none becomes an artifact.
 #[cfg(not(target_os = "linux"))]
 const FIND: i32 = O_NONBLOCK | O_NOCTTY;
-/// Maximum number of artifacts from one directory.
 const FILES_MAX: usize = 10_000;
 
-/// Why a file cannot become an artifact.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Unusable {
     pub because: UnusableBecause,
     pub message: String,
 }
 
-/// Contents of a directory.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Listing {
-    /// Files, and symlinks that do not lead to directories; sorted relative paths.
+    /// Sorted relative paths, of symlinks too unless they lead to directories.
     pub files: Vec<PathBuf>,
-    /// Entries that cannot be artifacts: pipes, sockets, devices, and symlinks to directories.
+    /// Pipes, sockets, devices, and symlinks to directories.
     pub left_out: Vec<PathBuf>,
 }
 
@@ -45,7 +41,7 @@ fn unusable(because: UnusableBecause, path: &Path, problem: &str) -> Unusable {
     Unusable { because, message: format!("{} {problem}", path.display()) }
 }
 
-/// Opens a file of up to `most` bytes below `dir`, which must be a canonical path.
+/// Opens a file of up to `most` bytes below `dir`, a canonical path.
 pub(super) fn open_file(dir: &Path, path: &Path, most: u64) -> Result<File, Unusable> {
     let (file, metadata) = open(dir, path)?;
     if !metadata.is_file() {
@@ -58,7 +54,7 @@ pub(super) fn open_file(dir: &Path, path: &Path, most: u64) -> Result<File, Unus
     Ok(file)
 }
 
-/// Lists the contents of a directory in `dir`, without the worker's own log.
+/// Omits the worker's own log.
 pub(super) fn list(dir: &Path, path: &Path) -> Result<Listing, Unusable> {
     let (_file, metadata) = open(dir, path)?;
     if !metadata.is_dir() {

@@ -12,20 +12,19 @@ use super::job::Job;
 use super::payload::Payload;
 use super::process::{NotStarted, Process};
 
-/// How the commands of a task ended.
 #[derive(Debug)]
 pub(super) enum Execution {
     Succeeded,
-    /// A command failed, with the reason and, if it exited, its exit code.
+    /// With the reason and the exit code, if it exited.
     Failed(String, Option<i32>),
     Stopped,
-    /// The worker could not run them, with the reason.
+    /// The worker could not run them.
     WorkerFault(String),
-    /// The worker had no disk space to start the first command, with the reason.
+    /// The worker had no disk space to start the first command.
     NoSpace(String),
 }
 
-/// Runs the commands. None of their processes is left when it returns.
+/// None of the commands' processes is left when it returns.
 pub(super) async fn execute(job: &Job, payload: &Payload) -> Execution {
     let Job { directory, guards, stop, settings, .. } = job;
     let deadline = Instant::now() + payload.max_run_time;
@@ -41,7 +40,7 @@ pub(super) async fn execute(job: &Job, payload: &Payload) -> Execution {
                 Err(NotStarted::Command(error)) => return not_started(&argv[0], &error),
                 Err(NotStarted::Worker(error)) => return unguarded(&error, place == 0),
             };
-        // Only `next`, which may be cancelled: the work after the end of a command must not be.
+        // Only `next` may be cancelled, not the work after the end of a command.
         let report = tokio::select! {
             // A command that has ended counts, even if it was stopped at the same time.
             biased;
@@ -80,7 +79,7 @@ fn describe(status: ExitStatus) -> String {
     }
 }
 
-/// A missing or unusable program is the task's fault; a system without resources is the worker's.
+/// Distinguishes faults of the task from a lack of resources.
 fn not_started(program: &str, error: &io::Error) -> Execution {
     let problem = format!("{program:?} cannot be started: {error}");
     match error.kind() {
@@ -96,8 +95,7 @@ fn not_started(program: &str, error: &io::Error) -> Execution {
     }
 }
 
-/// A command's processes are recorded before it runs, which a full disk prevents. Before the first
-/// command the task has had no effect, so another worker with space may run it.
+/// Before the first command the task has had no effect, so another worker with space may run it.
 fn unguarded(error: &io::Error, is_first: bool) -> Execution {
     let problem = format!("no guard can be started: {error}");
     if is_first && no_space(error) { Execution::NoSpace(problem) } else { Execution::WorkerFault(problem) }

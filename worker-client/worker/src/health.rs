@@ -1,7 +1,5 @@
-//! Health of this worker: whether it has disk space for another task, and whether all its tasks
-//! fail.
-//!
-//! Without this, a broken machine would empty the queue within seconds.
+//! Pauses claims while the disk is full or all tasks fail. Otherwise a broken machine would empty
+//! the queue within seconds.
 
 use std::io;
 use std::path::Path;
@@ -15,15 +13,14 @@ use tenure_client::ExceptionReason;
 
 /// Consecutive failed tasks after which claims pause.
 const FAILURES_IN_A_ROW: u32 = 5;
-/// Failures after a longer time do not indicate a broken machine.
+/// Later failures do not indicate a broken machine.
 const FAILED_FAST: Duration = Duration::from_secs(10);
-/// The first pause; each further failure doubles it.
+/// Each further failure doubles the pause.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// Interval of checks of a full disk.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
-/// Health of a worker. Clones share it.
+/// Clones share the state.
 #[derive(Clone, Default)]
 pub(super) struct Health(Arc<Mutex<State>>);
 
@@ -31,12 +28,10 @@ pub(super) struct Health(Arc<Mutex<State>>);
 struct State {
     failures: u32,
     not_before: Option<Instant>,
-    /// The disk was too full at the last check.
     full: bool,
 }
 
 impl Health {
-    /// Records the outcome of a task and its duration.
     pub(super) fn ended(&self, outcome: Outcome, took: Duration) {
         let mut state = self.lock();
         match counts(outcome, took) {
@@ -55,7 +50,7 @@ impl Health {
         }
     }
 
-    /// Returns when work may be requested again; none for now.
+    /// None if work may be requested now.
     pub(super) fn wait_until(&self, work_dir: &Path, disk_free_min: u64) -> Option<Instant> {
         let now = Instant::now();
         let mut state = self.lock();
@@ -79,13 +74,11 @@ impl Health {
     }
 }
 
-/// Returns the pause after consecutive failures.
 fn pause_after(failures: u32) -> Option<Duration> {
     let doublings = failures.checked_sub(FAILURES_IN_A_ROW)?;
     Some(FIRST_PAUSE.saturating_mul(1 << doublings.min(16)).min(LONGEST_PAUSE))
 }
 
-/// Meaning of an outcome for the health of the machine.
 #[derive(Debug, PartialEq, Eq)]
 enum Counts {
     Success,
@@ -98,21 +91,19 @@ fn counts(outcome: Outcome, took: Duration) -> Counts {
         Outcome::Completed => Counts::Success,
         Outcome::Failed if took > FAILED_FAST => Counts::Nothing,
         Outcome::Failed => Counts::Failure,
-        // The task is to blame, or it was stopped.
         Outcome::Exception(ExceptionReason::MalformedPayload) | Outcome::Stopped => Counts::Nothing,
         Outcome::Exception(_) | Outcome::NoSpace => Counts::Failure,
     }
 }
 
-/// Returns the bytes that this user may still write in the file system of a directory.
+/// Bytes that this user may still write.
 fn free_bytes(dir: &Path) -> io::Result<u64> {
     let found = nix::sys::statvfs::statvfs(dir)?;
-    // The types of the two numbers depend on the system.
+    // The types depend on the system.
     let free = u128::from(found.blocks_available()) * u128::from(found.fragment_size());
     Ok(u64::try_from(free).unwrap_or(u64::MAX))
 }
 
-/// True if an operation failed for lack of disk space.
 pub(super) fn no_space(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }

@@ -8,7 +8,6 @@ use super::payload::Input;
 use super::verdict::{Problem, Verdict};
 use tenure_client::{Error, ExceptionReason};
 
-/// Downloads a task's inputs. The commands need all of them.
 pub(super) async fn fetch(job: &Job, inputs: &[Input]) -> Verdict {
     futures_util::stream::iter(inputs.iter().cloned())
         .map(|input| fetch_one(job, input))
@@ -20,7 +19,7 @@ pub(super) async fn fetch(job: &Job, inputs: &[Input]) -> Verdict {
         .await
 }
 
-/// Downloads an input and returns the line for the log.
+/// Returns the line for the log.
 async fn fetch_one(job: &Job, input: Input) -> Result<String, Problem> {
     let Input { task_id, artifact, path, sha256 } = &input;
     let what = format!("input {artifact} of task {task_id}");

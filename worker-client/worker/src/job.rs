@@ -1,6 +1,5 @@
-//! The work of one run: inputs, commands, artifacts, log, in this order.
-//!
-//! It can be stopped at any point. Commands get their grace; transfers end at once.
+//! The work of one run: inputs, commands, artifacts, log. At a stop commands get their grace;
+//! transfers end at once.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -16,25 +15,23 @@ use super::work_directory::WorkDirectory;
 use super::{Settings, inputs, outputs};
 use tenure_client::{Client, ExceptionReason, Task, live_log};
 
-/// Everything needed to work on a run, apart from the claim.
 pub(super) struct Job {
     pub task_id: TaskId,
     pub run_id: RunId,
     pub task: Task,
-    /// Signs with the task's credentials, which are renewed with the claim.
+    /// Signs with the task's credentials.
     pub client: Client,
     pub directory: Arc<WorkDirectory>,
-    /// Sends the log while the commands run; none if disabled.
     pub live_log: Option<live_log::Sender>,
     pub settings: Arc<Settings>,
     pub guards: Guards,
     pub stop: CancellationToken,
-    /// Grace of the commands after a stop, if the lease leaves less than usual.
+    /// Grace of the commands, if the lease leaves less than usual.
     pub stop_grace: OnceLock<Duration>,
 }
 
 impl Job {
-    /// Performs the run. None if it was stopped before its end.
+    /// None if it was stopped before its end.
     pub(super) async fn perform(&self) -> Option<Ending> {
         let verdict = self.carry_out().await?;
         self.directory.note(&last_line(&verdict));
@@ -52,7 +49,7 @@ impl Job {
         Some(Ending::of(&verdict))
     }
 
-    /// Sends the log while it is written. Never returns.
+    /// Never returns.
     pub(super) async fn send_log(&self) {
         match &self.live_log {
             Some(live_log) => live_log.run().await,
@@ -60,7 +57,6 @@ impl Job {
         }
     }
 
-    /// Sends the rest of the log and stops sending.
     pub(super) async fn send_end_of_log(&self) {
         if let Some(live_log) = &self.live_log {
             live_log.finish(self.settings.last_piece_within).await;
@@ -93,7 +89,6 @@ impl Job {
         Some(executed.and(uploaded.map_err(Problem::after_success)))
     }
 
-    /// Cancels a transfer when the run is stopped.
     async fn unless_stopped<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
@@ -115,7 +110,6 @@ fn last_line(verdict: &Verdict) -> String {
     }
 }
 
-/// Logs a problem in the worker's own log.
 fn log_problem(Problem { outcome, why, .. }: &Problem) {
     match outcome {
         Outcome::Exception(ExceptionReason::InternalError) => tracing::error!(why, "the worker is at fault"),

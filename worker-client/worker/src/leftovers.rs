@@ -1,14 +1,12 @@
 //! Cleans up after killed workers.
 //!
-//! Each run has a record in the work directory, with its worker and its processes. A killed worker
-//! leaves its records. The next worker in the same directory ends those processes and removes the
-//! directories before its first claim. A process is identified by number, start time and boot id,
-//! so a reused number is never mistaken for it. Records of running workers are left alone: a
-//! directory may be shared.
+//! Each run has a record in the work directory, with its worker and its processes. The next worker
+//! in the directory of a killed one ends those processes and removes the directories before its
+//! first claim. A process is identified by number, start time and boot id, so that a reused number
+//! is never mistaken for it. Records of running workers are left alone: a directory may be shared.
 //!
-//! A running worker is recognized by a lock, not by its process number, which means nothing in
-//! another pid namespace. Workers in several containers of a machine may therefore share a
-//! directory.
+//! A running worker is recognized by a lock. Its process number means nothing in another pid
+//! namespace, and workers in several containers may share a directory.
 
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File, TryLockError};
@@ -24,21 +22,18 @@ use super::guard::cgroup;
 use super::guard::tree::Identity;
 use super::removal;
 
-/// Directory of the records, below the work directory.
 const RECORDS: &str = ".tenure-worker";
-/// Extension of the file beside a record that its worker has locked.
+/// Extension of the file that the worker of a record has locked.
 const LOCK: &str = "lock";
 /// Extension of a record that is being written.
 const UNFINISHED: &str = "unfinished";
-/// Timeout for killed processes to end.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Record of a run on this machine.
 pub(super) struct Record {
     path: PathBuf,
     entry: Mutex<Entry>,
-    /// The lock; the system releases it however this process ends.
+    /// The system releases the lock however this process ends.
     _held: Option<File>,
 }
 
@@ -46,12 +41,11 @@ pub(super) struct Record {
 struct Entry {
     /// None where the system does not identify processes.
     worker: Option<Identity>,
-    /// The run's directory.
     dir: OsString,
     /// Guards and commands.
     processes: Vec<Identity>,
     cgroup: Option<OsString>,
-    /// True if the worker holds the lock beside this record; false on a file system without locks.
+    /// The worker holds the lock beside this record. False on a file system without locks.
     #[serde(default)]
     locked: bool,
     /// Namespace of the process numbers. Missing in records of earlier releases.
@@ -60,7 +54,6 @@ struct Entry {
 }
 
 impl Record {
-    /// Records that this worker holds a run with this name and directory.
     pub(super) fn create(work_dir: &Path, name: &str, dir: &Path) -> io::Result<Self> {
         let records = work_dir.join(RECORDS);
         DirBuilder::new().recursive(true).mode(0o700).create(&records)?;
@@ -86,12 +79,11 @@ impl Record {
         Ok(record)
     }
 
-    /// True if a run with this name has a record, of this worker or another.
+    /// True for records of other workers too.
     pub(super) fn exists(work_dir: &Path, name: &str) -> bool {
         work_dir.join(RECORDS).join(name).exists()
     }
 
-    /// Adds a process of the run.
     pub(super) fn add(&self, pid: i32) -> io::Result<()> {
         let mut entry = self.lock();
         entry.processes.retain(Identity::runs);
@@ -99,26 +91,23 @@ impl Record {
         self.write(&entry)
     }
 
-    /// Returns the cgroup of the run's processes.
     pub(super) fn cgroup(&self) -> Option<OsString> {
         self.lock().cgroup.clone()
     }
 
-    /// Ends all remaining processes.
     pub(super) fn end(&self) {
         if !self.lock().end() {
             tracing::error!(record = %self.path.display(), "processes of a task cannot be ended");
         }
     }
 
-    /// Removes the record.
     pub(super) fn remove(&self) -> io::Result<()> {
         std::fs::remove_file(&self.path)?;
         // Second: a record whose lock is free counts as a killed worker's.
         std::fs::remove_file(self.path.with_extension(LOCK))
     }
 
-    /// Writes atomically, so that no partial record is ever read, and none stays after a full disk.
+    /// Atomic: no partial record is ever read, and none stays after a full disk.
     fn write(&self, entry: &Entry) -> io::Result<()> {
         let unfinished = self.path.with_extension(UNFINISHED);
         let written = std::fs::write(&unfinished, serde_json::to_vec(entry)?);
@@ -133,9 +122,9 @@ impl Record {
 }
 
 impl Entry {
-    /// True if the record's worker runs. Takes the lock if it is free.
+    /// Takes the lock if it is free.
     fn worker_runs(&self, lock: Option<&File>) -> bool {
-        // If processes cannot be identified, leftovers cannot be either.
+        // Without identities leftovers are unknown too.
         let Some(worker) = &self.worker else { return true };
         if self.locked {
             // If the file is missing, the worker has just removed the record.
@@ -144,14 +133,13 @@ impl Entry {
         worker.runs()
     }
 
-    /// Returns the processes if their numbers are valid here. Processes in another pid namespace
-    /// are ended by their guards, or with its first process.
+    /// Processes in another pid namespace are ended by their guards, or with its first process.
     fn processes_here(&self) -> &[Identity] {
         let is_here = self.pid_namespace.is_none() || self.pid_namespace == pid_namespace();
         if is_here { &self.processes } else { &[] }
     }
 
-    /// Kills the remaining processes. Returns true if all are gone.
+    /// Returns true if all processes are gone.
     fn end(&self) -> bool {
         let deadline = Instant::now() + GONE_WITHIN;
         let mut gone = true;
@@ -169,7 +157,7 @@ impl Entry {
     }
 }
 
-/// Locks this file. None if the file system has no locks.
+/// None if the file system has no locks.
 fn hold(path: &Path) -> io::Result<Option<File>> {
     let file = File::create(path)?;
     match file.try_lock() {
@@ -184,13 +172,12 @@ fn hold(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Returns the pid namespace of this process. None if the system has none.
 fn pid_namespace() -> Option<String> {
     let link = std::fs::read_link("/proc/self/ns/pid").ok()?;
     link.to_str().map(str::to_owned)
 }
 
-/// Ends and removes the leftovers of killed workers. Directories stay if they are to be kept.
+/// Ends and removes the leftovers of killed workers.
 pub(super) fn clear(work_dir: &Path, keep: bool) -> io::Result<()> {
     let entries = match std::fs::read_dir(work_dir.join(RECORDS)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -199,10 +186,9 @@ pub(super) fn clear(work_dir: &Path, keep: bool) -> io::Result<()> {
     for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
         let record = path.with_extension("");
         if record != path && record.exists() {
-            // Removed with its record.
             continue;
         }
-        // Not a record of ours, or one being written when its worker was killed.
+        // Not a record, or one being written when its worker was killed.
         let Some(entry) = std::fs::read(&path).ok().and_then(|text| serde_json::from_slice::<Entry>(&text).ok()) else {
             continue;
         };
@@ -223,7 +209,6 @@ pub(super) fn clear(work_dir: &Path, keep: bool) -> io::Result<()> {
         if !keep && let Err(error) = removal::remove(dir) {
             tracing::warn!(directory = %dir.display(), %error, "a directory of a worker that was killed stays");
         }
-        // Another worker may have been faster.
         let _gone = std::fs::remove_file(&path);
         let _gone = std::fs::remove_file(path.with_extension(UNFINISHED));
         let _gone = std::fs::remove_file(&lock_path);
@@ -239,7 +224,6 @@ mod tests {
 
     const RUN: &str = "9HrBC1jMQ3KlZw4CssPUeQ-0";
 
-    /// A work directory with the directory of a run, and the run's record.
     fn run() -> (TempDir, PathBuf, Record) {
         let work = TempDir::new().unwrap();
         let dir = work.path().join(RUN);
@@ -248,7 +232,7 @@ mod tests {
         (work, dir, record)
     }
 
-    /// Turns a record into that of a process not visible from here.
+    /// Makes the record's process invisible from here.
     fn hide_worker(record: &Record) {
         let mut entry = record.lock();
         entry.worker = Some(Identity { pid: 1, start: u64::MAX, boot: "unseen".to_owned() });
@@ -265,7 +249,6 @@ mod tests {
         hide_worker(&record);
         clear(work.path(), false).unwrap();
         assert!(dir.exists(), "cleared a run of another pid namespace");
-        // Its worker is killed.
         drop(record);
         // A process just forked by another test holds the lock too until it executes its program.
         for _ in 0..1_000 {
@@ -292,7 +275,7 @@ mod tests {
         let (work, dir, record) = run();
         record.end();
         record.remove().unwrap();
-        // A directory at the record's path, so that the record cannot be renamed to it.
+        // Prevents renaming a record to its path.
         std::fs::create_dir_all(record.path.join("in the way")).unwrap();
         assert!(Record::create(work.path(), RUN, &dir).is_err());
         assert_eq!(records(work.path()), 1);

@@ -1,10 +1,6 @@
-//! A worker that runs commands: a handler for the client library's consumer. The consumer claims
-//! tasks up to the capacity, renews the claims, and reports each outcome once.
-//!
-//! A task's inputs are fetched before its commands; its artifacts and log are uploaded after them.
-//! The claim is renewed meanwhile.
-//!
-//! Work arrives by claimWork or as messages ([`Plane`]); everything after the claim is the same.
+//! A worker that runs commands: a handler for the client library's consumer, which claims tasks up
+//! to the capacity, renews the claims, and reports each outcome once. A task's inputs are fetched
+//! before its commands; its artifacts and log are uploaded after them.
 //!
 //! After its first success only a shutdown ends a worker. If the queue is unreachable, the disk is
 //! full or every task fails, it waits and retries. A worker whose first request is refused returns
@@ -59,28 +55,26 @@ use tenure_client::consumer::{Consumer, OnPanic};
 use tenure_client::debug::Debug;
 use tenure_client::{Client, Error, RetryPolicy, WorkerName};
 
-/// Time for a task's processes to end after they were asked to.
+/// Time for a task's processes to end after a request.
 pub const STOP_GRACE: Duration = Duration::from_secs(5);
-/// Default maximum size of a task's log: 64 MiB.
+/// Default maximum of a task's log.
 pub const LOG_BYTES_MAX: u64 = 64 << 20;
-/// Default minimum of free space to claim a task: 1 GiB.
+/// Default minimum of free space to claim a task.
 pub const DISK_FREE_MIN: u64 = 1 << 30;
-/// Default maximum size of an artifact: 5 GiB, the limit of S3-compatible stores for one PUT.
+/// Default maximum of an artifact, the limit of S3-compatible stores for one PUT.
 pub const ARTIFACT_BYTES_MAX: u64 = 5 << 30;
-/// Default retries of a request for an input, an artifact or the log. They take most of a minute,
-/// long enough to restart a server.
+/// Default retries of a transfer. They take most of a minute, long enough to restart a server.
 pub const TRANSFER_RETRIES: u32 = 9;
-/// How long a worker that shuts down waits for answers to claims, uploads of logs, and deletions.
+/// Limit during a shutdown for answers to claims, uploads of logs, and deletions.
 const LAST_WORDS: Duration = Duration::from_secs(10);
-/// Maximum concurrent transfers of a task's inputs or artifacts.
+/// Limit per task.
 const TRANSFERS_AT_ONCE: usize = 4;
 /// Default number of receipts above which a message is logged.
 pub const DEQUEUE_ALARM: u32 = 10;
 
-/// How work is received from the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Plane {
-    /// By claimWork, which waits for tasks and claims them.
+    /// By claimWork, which waits for tasks.
     Claim,
     /// As messages behind signed URLs, which are polled, claimed one by one, and deleted.
     Poll,
@@ -91,47 +85,41 @@ pub enum Plane {
 pub struct Settings {
     /// Signs with the worker's own credentials.
     pub client: Client,
-    /// Queue to claim from.
     pub queue: TaskQueueId,
-    /// Name under which the worker claims.
     pub name: WorkerName,
     pub plane: Plane,
-    /// Time to live of the session, 15 s to an hour; none to work without. Ignored with messages.
+    /// Time to live of the session, 15 s to an hour. Ignored with messages.
     pub session: Option<Duration>,
-    /// A message received more often is logged; [`DEQUEUE_ALARM`] by default.
+    /// A message received more often is logged; normally [`DEQUEUE_ALARM`].
     pub dequeue_alarm: u32,
-    /// Maximum concurrent tasks.
     pub capacity: NonZeroUsize,
     /// Contains a directory `<taskId>-<runId>` per task.
     pub work_dir: PathBuf,
     /// Keep directories and logs after the report.
     pub keep: bool,
-    /// Minimum free bytes in the file system of `work_dir` to claim a task; normally
-    /// [`DISK_FREE_MIN`].
+    /// Minimum free bytes to claim a task; normally [`DISK_FREE_MIN`].
     pub disk_free_min: u64,
-    /// User of the commands; by default this process's user.
+    /// By default this process's user.
     pub task_user: Option<TaskUser>,
-    /// Path of the program `tenure-worker`, which guards each command.
+    /// Path of `tenure-worker`, which guards each command.
     pub program: PathBuf,
-    /// Time for stopped tasks to end before they are killed, normally [`STOP_GRACE`].
+    /// Time for stopped tasks to end, normally [`STOP_GRACE`].
     pub stop_grace: Duration,
-    /// Send logs while tasks run, if the queue accepts them.
     pub live_log: bool,
     /// Limit for the last piece of a live log, which delays the report. Normally
     /// [`LAST_PIECE_WITHIN`](tenure_client::live_log::LAST_PIECE_WITHIN).
     pub last_piece_within: Duration,
-    /// Limits for the output of a task.
     pub limits: Limits,
-    /// Retries of requests for inputs, artifacts and logs, normally [`TRANSFER_RETRIES`].
+    /// Normally with [`TRANSFER_RETRIES`].
     pub transfers: RetryPolicy,
 }
 
 /// Limits for the output of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Maximum size of a log; a longer one loses its middle. Normally [`LOG_BYTES_MAX`].
+    /// A longer log loses its middle. Normally [`LOG_BYTES_MAX`].
     pub log_bytes: u64,
-    /// Maximum size of an artifact; a larger file fails its task. Normally [`ARTIFACT_BYTES_MAX`].
+    /// A larger file fails its task. Normally [`ARTIFACT_BYTES_MAX`].
     pub artifact_bytes: u64,
 }
 
@@ -148,27 +136,24 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Creates a worker without starting it.
     pub fn new(settings: Settings) -> Self {
         Self { settings: Arc::new(settings), debug: None }
     }
 
-    /// Serves the worker's status at `GET /debug`.
     #[must_use]
     pub fn with_debug(self, debug: Debug) -> Self {
         Self { debug: Some(debug), ..self }
     }
 
-    /// Works until `shutdown` is cancelled and all claims have been reported. First removes
-    /// processes and directories of killed workers.
+    /// Works until `shutdown` is cancelled and all claims have been reported. First cleans up after
+    /// killed workers.
     ///
     /// # Errors
-    /// The queue refused this worker (401, 403) before it had ever worked. Or another process took
+    /// The queue refused this worker (401, 403) before it had ever worked, or another process took
     /// over the session of its name ([`Error::SessionEnded`]).
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), Error> {
         let Self { settings, debug } = self;
         let consumer = consumer(&settings, &shutdown);
-        // Ends with this function.
         let _serving = debug.map(|debug| serve_debug(debug, &consumer, &settings));
         let Settings { name, work_dir, keep, .. } = &*settings;
         let (work_dir, keep) = (work_dir.clone(), *keep);
@@ -183,7 +168,6 @@ impl Worker {
     }
 }
 
-/// Builds the consumer, which handles everything except the work itself.
 fn consumer(settings: &Arc<Settings>, shutdown: &CancellationToken) -> Consumer {
     let Settings { client, queue, name, capacity, stop_grace, .. } = &**settings;
     let health = Health::default();
@@ -202,9 +186,9 @@ fn consumer(settings: &Arc<Settings>, shutdown: &CancellationToken) -> Consumer 
     builder
         .name(name.group.as_str(), name.id.as_str())
         .capacity(capacity.get())
-        // Stopped commands have then ended or been killed before another worker may start.
+        // Stopped commands have ended or been killed before another worker may start.
         .grace(*stop_grace)
-        // A panic is the worker's fault, so another worker should retry the task.
+        // The worker's fault, so another worker should retry the task.
         .on_panic(OnPanic::Retry)
         .handler(Tasks::new(settings, &health, shutdown))
         .build()
@@ -218,7 +202,6 @@ fn serve_debug(debug: Debug, consumer: &Consumer, settings: &Settings) -> AbortO
     AbortOnDropHandle::new(tokio::spawn(debug.serve(move || Status::of(handle.status(), plane, started))))
 }
 
-/// Returns when a shutdown has waited long enough.
 async fn last_call(shutdown: &CancellationToken) {
     shutdown.cancelled().await;
     tokio::time::sleep(LAST_WORDS).await;

@@ -1,9 +1,8 @@
-//! A task's log: the output of its commands and lines of the worker, and its upload as an artifact.
+//! A task's log: the output of its commands, and lines of the worker.
 //!
 //! The size is limited while it is written. The beginning goes into a file; once that is full, the
 //! latest end is kept in memory. The file is read through its original handle, whatever the task
-//! does to its name. A file that cannot be written, for example on a full disk, counts as full from
-//! then on.
+//! does to its name. A file that cannot be written counts as full from then on.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -19,32 +18,29 @@ use tenure_client::artifacts::{blocking, gzip};
 use tenure_client::live_log::{self, Chunk, LOG_CONTENT_TYPE};
 use tenure_client::{Error, Upload};
 
-/// Name of the log within the task's directory.
 pub(super) const LOG_FILE: &str = "live.log";
-/// Bytes kept of the end of a log that is too long; they show how the task ended.
+/// Kept of the end of a longer log; shows how the task ended.
 const END_BYTES: u64 = 64 * 1024;
-/// The log of one run.
 #[derive(Clone)]
 pub(super) struct Log(Arc<Mutex<Written>>);
 
-/// The bytes written so far.
 struct Written {
     file: File,
-    /// Bytes of the beginning, in the file.
+    /// Bytes in the file.
     beginning: u64,
     /// Bytes after the beginning, as far as they are kept.
     end: VecDeque<u8>,
     left_out: u64,
-    /// True if the last line has not ended.
+    /// The last line has not ended.
     within_line: bool,
     /// Maximum bytes to keep.
     most: u64,
-    /// Why the file takes no more, if a write has failed.
+    /// Error of the first failed write to the file.
     failed: Option<String>,
 }
 
 impl Log {
-    /// Creates the log in the task's directory. Beyond `most` bytes it loses its middle.
+    /// Beyond `most` bytes the log loses its middle.
     pub(super) fn create(dir: &Path, most: u64) -> io::Result<Self> {
         let file = OpenOptions::new().create_new(true).read(true).write(true).open(dir.join(LOG_FILE))?;
         let written =
@@ -59,7 +55,7 @@ impl Log {
         }
     }
 
-    /// Appends a line of the worker. Fails if it cannot be written.
+    /// As `note`, but fails if the line cannot be written.
     pub(super) fn try_note(&self, line: &str) -> io::Result<()> {
         // In one write, because commands write concurrently.
         let mut log = self.lock();
@@ -67,24 +63,23 @@ impl Log {
         log.write(format!("{begin}{WORKER_MARK}{line}\n").as_bytes())
     }
 
-    /// Appends output of a command. Fails at most once: afterwards only the end of the log is kept.
+    /// Fails at most once: afterwards only the end of the log is kept.
     pub(super) fn write(&self, bytes: &[u8]) -> io::Result<()> {
         self.lock().write(bytes)
     }
 
-    /// Completes the file with the kept end, for later readers. No writes may follow.
+    /// Completes the file with the kept end. No writes may follow.
     pub(super) fn finish(&self) -> io::Result<()> {
         self.lock().finish()
     }
 
-    /// Returns the number of bytes lost because they could not be written, if any.
+    /// Bytes lost because they could not be written.
     pub(super) fn missing(&self) -> Option<u64> {
         let log = self.lock();
         (log.failed.is_some() && log.left_out > 0).then_some(log.left_out)
     }
 
-    /// Compresses the current log into an unnamed file in `folder`. A line stands in place of a
-    /// missing middle.
+    /// Compresses the current log into an unnamed file in `folder`.
     pub(super) async fn pack(&self, folder: &Path, expires: Timestamp) -> Result<Upload, Error> {
         let (log, folder) = (self.clone(), folder.to_owned());
         let packed = blocking(move || log.snapshot()?.pack(&folder)).await;
@@ -92,8 +87,8 @@ impl Log {
         Ok(Upload::from_file(packed, LOG_CONTENT_TYPE, expires)?.compressed(content_length))
     }
 
-    /// Takes a snapshot, so that later writes do not wait for its compression. A task stopped
-    /// meanwhile gets a line, written by a thread that serves other tasks too.
+    /// A snapshot lets later writes proceed during its compression. A task stopped meanwhile gets a
+    /// line, written by a thread that serves other tasks too.
     fn snapshot(&self) -> io::Result<Snapshot> {
         let mut log = self.lock();
         let file = log.whole()?.try_clone()?;
@@ -106,10 +101,8 @@ impl Log {
     }
 }
 
-/// A log at one time.
 struct Snapshot {
     file: File,
-    /// Bytes of the file that belong to the snapshot.
     beginning: u64,
     /// Replaces the missing middle.
     line: String,
@@ -117,8 +110,7 @@ struct Snapshot {
 }
 
 impl Snapshot {
-    /// Compresses the snapshot into an unnamed file in `folder`. Also returns its uncompressed
-    /// length.
+    /// Also returns the uncompressed length.
     fn pack(&self, folder: &Path) -> io::Result<(File, u64)> {
         let Self { file, beginning, line, end } = self;
         let packed = gzip::compress(folder, |to| {
@@ -141,7 +133,6 @@ impl live_log::Log for Log {
 }
 
 impl Written {
-    /// Length of the whole log.
     fn length(&self) -> u64 {
         self.beginning + self.left_out + bytes(self.end.len())
     }
@@ -165,8 +156,7 @@ impl Written {
         self.within_line = bytes_.last().map_or(self.within_line, |&last| last != b'\n');
         let room = if self.failed.is_none() { self.most - self.end_max() - self.beginning } else { 0 };
         let (first, rest) = bytes_.split_at(bytes_.len().min(usize::try_from(room).unwrap_or(usize::MAX)));
-        // At a fixed offset: the file is in the task's directory, and the task may have truncated
-        // it.
+        // At a fixed offset: the task may have truncated the file in its directory.
         if let Err(error) = self.file.write_all_at(first, self.beginning) {
             self.failed = Some(error.to_string());
             self.keep(bytes_);
@@ -177,7 +167,7 @@ impl Written {
         Ok(())
     }
 
-    /// Appends to the end, of which the latest part is kept.
+    /// Appends to the end and keeps its latest part.
     fn keep(&mut self, rest: &[u8]) {
         let complete = self.left_out == 0;
         self.end.extend(rest);
@@ -192,12 +182,11 @@ impl Written {
         }
     }
 
-    /// Bytes kept of the end of a log that is too long.
     fn end_max(&self) -> u64 {
         END_BYTES.min(self.most / 2)
     }
 
-    /// Returns the line in place of the missing middle.
+    /// Replaces the missing middle.
     fn line(&self) -> String {
         let (left_out, length, most) = (self.left_out, self.length(), self.most);
         if left_out == 0 {
@@ -217,7 +206,7 @@ impl Written {
         self.file.write_all_at(self.end.make_contiguous(), self.beginning + bytes(line.len()))
     }
 
-    /// Returns the file, extended with zeros if the task has truncated it.
+    /// Extends the file with zeros if the task has truncated it.
     fn whole(&self) -> io::Result<&File> {
         if self.file.metadata()?.len() < self.beginning {
             self.file.set_len(self.beginning)?;

@@ -1,6 +1,4 @@
-//! `tenure-worker`: claims tasks from one queue and runs their commands until SIGTERM or SIGINT.
-//!
-//! This file reads settings and handles signals; [`tenure_worker`] does the work.
+//! `tenure-worker`: reads settings and handles signals; [`tenure_worker`] does the work.
 
 mod secret;
 
@@ -25,15 +23,13 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
-/// Exit code for a wrong setting.
 const USAGE: u8 = 2;
-/// Exit code after a second signal, before the tasks were reported.
+/// A second signal came before the tasks were reported.
 const CUT_SHORT: i32 = 1;
-/// Exit code if the queue refuses the worker.
+/// The queue refuses the worker.
 const REFUSED: u8 = 1;
-/// Exit code if another process has taken the worker's name. A supervisor must not restart it.
+/// Another process has taken the worker's name. A supervisor must not restart it.
 const NAME_TAKEN: u8 = 3;
-/// Minimum for a log with a beginning and an end.
 const LOG_MAX_LEAST: u64 = 1024;
 const SESSION_SECONDS: RangeInclusive<u64> = 15..=3600;
 const UNITS: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("", 1)];
@@ -203,7 +199,6 @@ fn protect() {
     }
 }
 
-/// Works until a signal arrives.
 #[tokio::main]
 async fn start(settings: Settings, debug_port: Option<u16>) -> ExitCode {
     let (terminate, interrupt) = match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
@@ -294,7 +289,7 @@ fn settings(run: Run) -> Result<Settings, String> {
     })
 }
 
-/// Parses a number of bytes: `1048576`, `512KiB`, `100MiB` or `10GiB`.
+/// Parses `1048576`, `512KiB`, `100MiB` or `10GiB`.
 fn size(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -310,7 +305,7 @@ fn log_max(text: &str) -> Result<u64, String> {
     if bytes < LOG_MAX_LEAST { Err(format!("write {LOG_MAX_LEAST} bytes or more, such as 64MiB")) } else { Ok(bytes) }
 }
 
-/// Parses the time to live of a session: `120s`, `2m` or `1h`.
+/// Parses `120s`, `2m` or `1h`.
 fn session_ttl(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);

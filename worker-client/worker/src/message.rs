@@ -1,9 +1,9 @@
 //! Handles one message from the poll to its deletion.
 //!
-//! A message is deleted once its run was claimed, or the claim was finally refused. It is left, and
-//! reappears, if the claim may succeed later or for another worker, or if the outcome is unknown.
-//! Deletions run concurrently. A failed deletion does no harm: the message reappears and its claim
-//! is refused.
+//! A message is deleted once its run was claimed, or the claim was finally refused. Otherwise it is
+//! left and reappears: the claim may succeed later or for another worker, or the outcome is
+//! unknown. Deletions run concurrently. A failed deletion does no harm: the message reappears and
+//! its claim is refused.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -20,21 +20,19 @@ use super::{LAST_WORDS, Settings, last_call};
 use tenure_client::error::chain;
 use tenure_client::{Claim, Error, Message, MessageQueue, retry};
 
-/// Maximum attempts to delete a message.
 const DELETE_TRIES: u32 = 8;
-/// Maximum concurrent deletions; further messages are left to reappear.
+/// Further messages are left to reappear.
 const DELETIONS_MAX: usize = 256;
 
 /// State shared by the messages of a worker.
 pub(super) struct Inbox {
     settings: Arc<Settings>,
     shutdown: CancellationToken,
-    /// Runs in progress on this worker. A repeated claim would be granted, and the run would
-    /// execute twice.
+    /// Runs in progress. A repeated claim would be granted, and the run would execute twice.
     in_hand: Mutex<HashSet<(TaskId, RunId)>>,
-    /// Consecutive polls with a claim that was not granted, since the last granted claim.
+    /// Consecutive polls with a refused claim, since the last granted claim.
     failures: AtomicU32,
-    /// True once the queue has accepted a claim of this worker.
+    /// The queue has accepted a claim of this worker.
     has_claimed: AtomicBool,
     deletions: TaskTracker,
     deletions_room: Arc<Semaphore>,
@@ -43,10 +41,9 @@ pub(super) struct Inbox {
 /// A received message, until it is deleted or visible to others again.
 pub(super) struct Received {
     message: Message,
-    /// Queue of the message.
     queue: MessageQueue,
     inbox: Arc<Inbox>,
-    /// True if a claim of the same poll has counted as a failure. A cancelled task group counts
+    /// Set once a claim of the same poll has counted as a failure: a cancelled task group counts
     /// once.
     counted: Arc<AtomicBool>,
 }
@@ -70,7 +67,7 @@ impl Inbox {
         }
     }
 
-    /// Returns the pause before the next poll, after claims that were not granted.
+    /// Pause before the next poll.
     pub(super) fn pause(&self) -> Duration {
         match self.failures.load(Ordering::Relaxed) {
             0 => Duration::ZERO,
@@ -88,7 +85,7 @@ impl Inbox {
 }
 
 impl Hold {
-    /// Returns none if the run is in progress already.
+    /// None if the run is in progress.
     fn take(run: (TaskId, RunId), inbox: &Arc<Inbox>) -> Option<Self> {
         let mut in_hand = inbox.in_hand.lock().unwrap_or_else(PoisonError::into_inner);
         in_hand.insert(run).then(|| Self { run, inbox: Arc::clone(inbox) })
@@ -110,7 +107,7 @@ impl Received {
     /// Claims the run that the message names, and deletes the message if it is no longer needed.
     ///
     /// # Errors
-    /// The worker may not claim at all, as its first claim shows.
+    /// The first claim shows that the worker may not claim at all.
     pub(super) async fn claim(self) -> Result<Option<(Claim, Hold)>, Error> {
         let run @ (task_id, run_id) = match self.message.run() {
             Ok(run) => run,
@@ -156,14 +153,13 @@ impl Received {
         }
     }
 
-    /// Counts a claim that was not granted.
     fn count_failure(&self) {
         if !self.counted.swap(true, Ordering::Relaxed) {
             self.inbox.failures.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Requests the claim. None if the worker shuts down without an answer.
+    /// None if the worker shuts down without an answer.
     ///
     /// A claim in progress at a shutdown may be granted, so its answer is awaited; the claim is
     /// then reported as worker-shutdown. Messages not yet claimed are left to other workers.
@@ -184,7 +180,6 @@ impl Received {
         }
     }
 
-    /// Deletes the message in the background.
     fn delete(self) {
         let Ok(room) = Arc::clone(&self.inbox.deletions_room).try_acquire_owned() else {
             tracing::warn!(message.id = self.message.id(), "too many deletions are under way; the message is left");
@@ -218,8 +213,7 @@ impl Received {
     }
 }
 
-/// True if the queue's refusal of a claim is final, so the message is no longer needed. An unclear
-/// answer is not final: a proxy may have sent it.
+/// True for a final refusal. An unclear answer is not final: a proxy may have sent it.
 fn settles(error: &Error) -> bool {
     !error.is_unclear()
         && error.status().is_some_and(|status| matches!(status, 400..=499) && !matches!(status, 401 | 403 | 408 | 429))

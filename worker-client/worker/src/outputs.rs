@@ -1,5 +1,4 @@
-//! Artifacts: the payload's outputs are uploaded after the commands have ended, even after a
-//! failure.
+//! Uploads the payload's outputs after the commands have ended, even after a failure.
 //!
 //! A missing output becomes an artifact of the type error, which tells readers the reason, and
 //! fails the task. A failed upload ends the uploads.
@@ -19,16 +18,14 @@ use tenure_client::artifacts::blocking;
 use tenure_client::live_log::{self, BACKING_LOG, LIVE_LOG};
 use tenure_client::{Error, ExceptionReason, NewArtifact, UnusableBecause, Upload};
 
-/// Used for a file name without a known extension.
 const UNKNOWN_CONTENT_TYPE: &str = "application/octet-stream";
-/// Maximum length, in characters, of the message of an artifact of the type error.
+/// In characters, of an artifact of the type error.
 const MESSAGE_MAX: usize = 1000;
 
 /// An artifact to upload.
 struct Item {
     output: Arc<Output>,
     name: String,
-    /// Path of the file, if it can be an artifact.
     path: Result<PathBuf, Unusable>,
 }
 
@@ -38,7 +35,6 @@ impl Item {
     }
 }
 
-/// Uploads the outputs of a payload.
 pub(super) async fn upload(job: &Job, outputs: &[Output]) -> Verdict {
     let mut items = Vec::new();
     for output in outputs {
@@ -57,8 +53,7 @@ pub(super) async fn upload(job: &Job, outputs: &[Output]) -> Verdict {
     log_all(job, std::pin::pin!(done)).await
 }
 
-/// Logs each outcome. The first problem is the verdict; one that is not the task's own ends the
-/// uploads.
+/// The first problem is the verdict. A problem not caused by the task ends the uploads.
 async fn log_all(job: &Job, mut done: impl Stream<Item = Result<String, Problem>> + Unpin) -> Verdict {
     let mut verdict = Ok(());
     while let Some(outcome) = done.next().await {
@@ -77,7 +72,6 @@ async fn log_all(job: &Job, mut done: impl Stream<Item = Result<String, Problem>
     verdict
 }
 
-/// Lists the files of a directory, each an artifact.
 async fn directory(job: &Job, output: &Arc<Output>) -> Vec<Item> {
     let (dir, path) = (job.directory.dir().to_owned(), output.path.clone());
     let listing = match on_disk(move || disk::list(&dir, &path)).await {
@@ -99,7 +93,7 @@ async fn directory(job: &Job, output: &Arc<Output>) -> Vec<Item> {
             None => job.directory.note(&format!("artifact {}: {}", output.name, nameless(&path).message)),
         }
     }
-    // Its name is not valid, so the directory's name is used, which only one artifact can have.
+    // The name is invalid, so the directory's is used, which only one artifact can have.
     items.extend(first_nameless.map(|unusable| Item::of(output, output.name.clone(), Err(unusable))));
     items
 }
@@ -110,7 +104,7 @@ fn nameless(path: &Path) -> Unusable {
     Unusable { because: UnusableBecause::Invalid, message }
 }
 
-/// Uploads an artifact and returns the line for the log.
+/// Returns the line for the log.
 async fn upload_one(job: &Job, item: Item) -> Result<String, Problem> {
     let Item { output, name, path } = &item;
     let (dir, most) = (job.directory.dir().to_owned(), job.settings.limits.artifact_bytes);
@@ -140,14 +134,13 @@ async fn upload_one(job: &Job, item: Item) -> Result<String, Problem> {
     }
 }
 
-/// Sends a file and returns its length.
+/// Returns the file's length.
 async fn send(job: &Job, name: &str, upload: Result<Upload, Error>, gzip: bool) -> Result<u64, Error> {
     let upload = if gzip { upload?.gzip(&job.settings.work_dir).await? } else { upload? };
     job.client.upload(job.task_id, job.run_id, name, &upload).await?;
     Ok(upload.content_length())
 }
 
-/// Uploads the current log and links the log's usual name to it.
 pub(super) async fn upload_log(job: &Job) -> Verdict {
     let expires = job.task.expires;
     let uploaded = async {
@@ -158,7 +151,7 @@ pub(super) async fn upload_log(job: &Job) -> Verdict {
     uploaded.await.map_err(|error| Problem::of_upload("the log could not be uploaded", &error))
 }
 
-/// From the payload, or by default from the file's name.
+/// By default from the file's name.
 fn content_type(item: &Item) -> String {
     let guess = || {
         let guessed = mime_guess::from_path(&item.name).first_raw();

@@ -19,29 +19,27 @@ use tenure_client::consumer::source::{Found, Source};
 use tenure_client::error::chain;
 use tenure_client::{Error, Message, MessageQueue, PollUrls};
 
-/// Pause after a round over all queues without messages.
+/// Pause after a round without messages.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval until a failed renewal of still valid URLs is retried.
 const RENEW_AGAIN: Duration = Duration::from_secs(30);
-/// Capacity of the set of messages that raised an alarm; it is cleared when full.
+/// The set is cleared when full.
 const ALARMED_MAX: usize = 1000;
 
-/// Polls the message queues.
 pub(super) struct Poller {
     settings: Arc<Settings>,
     inbox: Arc<Inbox>,
     urls: Option<InUse>,
-    /// True once the queue has returned URLs.
+    /// The queue has returned URLs.
     has_worked: bool,
     /// Messages received too often and already logged.
     alarmed: HashSet<String>,
 }
 
-/// The current URLs.
 struct InUse {
     urls: Arc<PollUrls>,
     renew_at: Instant,
-    /// True once a poll was answered. A later 403 means that the URLs have expired.
+    /// A poll was answered, so a later 403 means that the URLs have expired.
     proven: bool,
 }
 
@@ -51,17 +49,15 @@ impl Source for Poller {
         Ok(received.into_iter().map(|received| Found::to_claim(received.claim())).collect())
     }
 
-    /// After a first success a refusal counts as temporary.
+    /// After a success a refusal counts as temporary.
     fn is_refused(&self, error: &Error) -> bool {
         !self.has_worked && refuses(error)
     }
 
-    /// Pauses after a round without messages.
     fn rest_until(&self, _begun: Instant) -> Instant {
         Instant::now() + POLL_INTERVAL
     }
 
-    /// Awaits deletions in progress.
     async fn close(&mut self) {
         self.inbox.close().await;
     }
@@ -73,10 +69,9 @@ impl Poller {
         Self { settings: Arc::clone(settings), inbox, urls: None, has_worked: false, alarmed: HashSet::new() }
     }
 
-    /// Receives up to `room` messages, all from the highest queue that has any.
+    /// Returns messages of one queue, the highest that has any.
     async fn search(&mut self, room: usize) -> Result<Vec<Received>, Error> {
-        // Without the pause, claims that are never granted would hide or delete message after
-        // message.
+        // Otherwise claims that are never granted would hide or delete message after message.
         tokio::time::sleep(self.inbox.pause()).await;
         loop {
             let urls = self.urls().await?;
@@ -92,7 +87,6 @@ impl Poller {
         }
     }
 
-    /// Polls each queue once until one has messages.
     async fn round(&mut self, urls: &PollUrls, room: usize) -> Result<Vec<Received>, Error> {
         let mut failed = None;
         for queue in &urls.queues {
@@ -124,8 +118,7 @@ impl Poller {
         messages.into_iter().take(room).map(received).collect()
     }
 
-    /// Logs a message once if it is received repeatedly: something keeps workers from claiming or
-    /// deleting it.
+    /// Logs a message once if it is received repeatedly.
     fn alarm(&mut self, message: &Message) {
         if message.dequeue_count() <= self.settings.dequeue_alarm || self.alarmed.contains(message.id()) {
             return;
@@ -145,7 +138,7 @@ impl Poller {
         );
     }
 
-    /// Returns the current URLs, or new ones if they expire soon.
+    /// Renews the URLs if they expire soon.
     async fn urls(&mut self) -> Result<Arc<PollUrls>, Error> {
         if let Some(InUse { urls, renew_at, .. }) = &self.urls
             && Instant::now() < *renew_at

@@ -1,7 +1,5 @@
-//! A command under its guard ([`super::guard`]), from the worker's side.
-//!
-//! The command's output goes through a pipe into the log, so that its size can be limited while it
-//! is written.
+//! A command under its guard ([`super::guard`]), from the worker's side. Its output goes through a
+//! pipe into the log, to limit its size while it is written.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -27,18 +25,16 @@ use super::leftovers::Record;
 use super::log::Log;
 use tenure_client::artifacts::blocking;
 
-/// Timeout for a guard to end killed processes.
 const KILLED_WITHIN: Duration = Duration::from_secs(10);
 /// Interval of checks for killed orphans.
 const LOOK: Duration = Duration::from_millis(20);
-/// Bytes of output per read: the capacity of a pipe.
+/// The capacity of a pipe.
 const PIPE_BYTES: usize = 64 * 1024;
 
-/// The running guards of a worker.
 #[derive(Clone, Default)]
 pub(super) struct Guards(Arc<Mutex<BTreeSet<i32>>>);
 
-/// A command that runs under its guard. Dropping it ends the command and all its processes.
+/// A command under its guard. Dropping it ends all its processes.
 pub(super) struct Process {
     guard: Child,
     id: i32,
@@ -48,10 +44,8 @@ pub(super) struct Process {
     output: JoinHandle<()>,
 }
 
-/// Why a command does not run.
 #[derive(Debug)]
 pub(super) enum NotStarted {
-    /// The command itself cannot be started.
     Command(io::Error),
     /// An earlier step failed.
     Worker(io::Error),
@@ -64,7 +58,7 @@ impl From<io::Error> for NotStarted {
 }
 
 impl Process {
-    /// Starts a command. Its guard is recorded before the command runs.
+    /// The guard is recorded before the command runs.
     pub(super) async fn start(
         program: &Path,
         spec: &Spec,
@@ -76,8 +70,8 @@ impl Process {
         ours.set_nonblocking(true)?;
         let (output, output_of_command) = output_pipe(spec.user)?;
         let mut command = Command::new(program);
-        // Without the environment of the worker or of the task: a guard may have more rights than
-        // the task.
+        // Without the environment of the worker or task: a guard may have more rights than the
+        // task.
         command.arg(GUARD).env_clear().current_dir("/").stdin(OwnedFd::from(theirs));
         command.stdout(output_of_command.try_clone()?).stderr(output_of_command);
         let (guard, id) = guards.spawn(&mut command)?;
@@ -107,14 +101,14 @@ impl Process {
         }
     }
 
-    /// Waits until the command and all its processes have ended, which the guard's next report
-    /// says. May be dropped and called again before that.
+    /// Waits until all the command's processes have ended, as the guard's next report says. May be
+    /// dropped and called again before that.
     pub(super) async fn next(&mut self) -> io::Result<Option<GuardReport>> {
         let line = self.reports.next_line().await?;
         line.map(|line| serde_json::from_str(&line).map_err(io::Error::from)).transpose()
     }
 
-    /// Returns the command's exit status from that report. None if the status is unknown.
+    /// None if the status is unknown.
     pub(super) async fn ended(mut self, report: Option<GuardReport>) -> io::Result<Option<ExitStatus>> {
         self.close().await;
         match report {
@@ -127,9 +121,8 @@ impl Process {
 
     /// Asks all processes to end, and kills the rest after `grace`.
     pub(super) async fn stop(mut self, grace: Duration) {
-        // If this fails the guard is gone; the report below shows it.
+        // If this fails the guard is gone; the report shows it.
         let _gone = self.wishes.write_all(&[END]).await;
-        // The status no longer matters.
         if timeout(grace, self.next()).await.is_err() {
             let _gone = self.wishes.write_all(&[KILL]).await;
             if timeout(KILLED_WITHIN, self.next()).await.is_err() {
@@ -159,7 +152,7 @@ impl Drop for Process {
 }
 
 impl Guards {
-    /// Starts a guard under the lock, so that it is not taken for an orphan.
+    /// Under the lock, so that the guard is not taken for an orphan.
     fn spawn(&self, command: &mut Command) -> io::Result<(Child, i32)> {
         let mut running = self.lock();
         let guard = command.spawn()?;
@@ -169,7 +162,7 @@ impl Guards {
         Ok((guard, id))
     }
 
-    /// Ends orphans of a killed guard, if this process adopts them.
+    /// For a killed guard, if this process adopts its orphans.
     async fn end_orphans(&self, ended: i32) {
         self.lock().remove(&ended);
         if !adopts() {
@@ -202,7 +195,7 @@ fn adopts() -> bool {
     adopts
 }
 
-/// A pipe for a command's output. The command may open its ends by names such as `/dev/stdout`.
+/// The command may open its output by names such as `/dev/stdout`.
 fn output_pipe(user: Option<Ids>) -> io::Result<(pipe::Receiver, OwnedFd)> {
     let (reader, writer) = io::pipe()?;
     let writer = OwnedFd::from(writer);
@@ -212,7 +205,6 @@ fn output_pipe(user: Option<Ids>) -> io::Result<(pipe::Receiver, OwnedFd)> {
     Ok((pipe::Receiver::from_owned_fd(reader.into())?, writer))
 }
 
-/// Copies the pipe's content into the log until no process can write to it.
 async fn copy(mut from: pipe::Receiver, log: Log) {
     let mut buffer = vec![0; PIPE_BYTES];
     loop {
@@ -222,7 +214,7 @@ async fn copy(mut from: pipe::Receiver, log: Log) {
                 let (log, chunk) = (log.clone(), buffer[..read].to_vec());
                 let written = blocking(move || log.write(&chunk)).await;
                 if let Err(error) = written {
-                    // The task continues; a line in the log will mention the gap.
+                    // A line in the log will mention the gap.
                     tracing::warn!(%error, "the task's log could not be written; from here on only its end is kept");
                 }
             }

@@ -1,6 +1,6 @@
-//! Removes the directory of a task, regardless of its contents. Nested directories may be deeper
-//! than the limits of a path, of a stack and of open descriptors. So removal never descends:
-//! subdirectories are moved to the top before they are emptied.
+//! Removes the directory of a task. Nested directories may be deeper than the limits of a path, of
+//! a stack and of open descriptors. So removal never descends: subdirectories are moved to the top
+//! before they are emptied.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -15,8 +15,7 @@ use uuid::Uuid;
 
 use super::work_directory::DIRECTORY_MODE;
 
-/// Removes a directory with its contents, even without write permission for its owner. Symlinks are
-/// not followed.
+/// Works without write permission for the owner too. Symlinks are not followed.
 pub(super) fn remove(dir: &Path) -> io::Result<()> {
     match std::fs::symlink_metadata(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -26,7 +25,7 @@ pub(super) fn remove(dir: &Path) -> io::Result<()> {
     }
     let top = Dir::open(dir.to_owned())?;
     let mut full = VecDeque::from(top.clear()?);
-    // Consecutive directories of which something could not be moved.
+    // Consecutive directories not fully moved.
     let mut put_off = 0;
     while let Some(name) = full.pop_back() {
         let path = top.path.join(&name);
@@ -47,7 +46,7 @@ pub(super) fn remove(dir: &Path) -> io::Result<()> {
     std::fs::remove_dir(dir)
 }
 
-/// Empties a directory: moves its non-empty subdirectories to the top.
+/// Moves non-empty subdirectories to the top and removes the rest.
 fn move_up(path: &Path, top: &Dir, full: &mut VecDeque<OsString>) -> io::Result<()> {
     let below = Dir::open(path.to_owned())?;
     for name in below.clear()? {
@@ -61,15 +60,14 @@ fn move_up(path: &Path, top: &Dir, full: &mut VecDeque<OsString>) -> io::Result<
     Ok(())
 }
 
-/// An open directory. On Linux its path stays valid even if a process of the task replaces it by a
-/// symlink.
+/// On Linux its path stays valid even if a process of the task replaces it by a symlink.
 struct Dir {
     path: PathBuf,
     _file: File,
 }
 
 impl Dir {
-    /// Opens a directory and makes it writable for its owner; some tools leave it read-only.
+    /// Makes the directory writable for its owner; some tools leave it read-only.
     fn open(path: PathBuf) -> io::Result<Self> {
         let open = || OpenOptions::new().read(true).custom_flags(O_DIRECTORY | O_NOFOLLOW).open(&path);
         let mode = Permissions::from_mode(DIRECTORY_MODE);
@@ -87,7 +85,7 @@ impl Dir {
         Ok(Self { path, _file: file })
     }
 
-    /// Removes the contents, except non-empty directories, whose names it returns.
+    /// Returns the names of non-empty directories, which stay.
     fn clear(&self) -> io::Result<Vec<OsString>> {
         let mut full = Vec::new();
         for entry in std::fs::read_dir(&self.path)? {
@@ -109,7 +107,7 @@ mod tests {
     use std::os::unix::fs::symlink;
     use tempfile::TempDir;
 
-    /// Far more than the limits of open files or stack frames.
+    /// Above the limits of open files and stack frames.
     const DEPTH: usize = 10_000;
 
     #[test]
@@ -119,7 +117,7 @@ mod tests {
         let (deep, around) = (dir.join("deep"), dir.join("around"));
         create_dir_all(&deep).unwrap();
         write(deep.join("file"), "").unwrap();
-        // From the bottom up, because no path is long enough.
+        // No path is long enough.
         for _ in 0..DEPTH {
             create_dir(&around).unwrap();
             rename(&deep, around.join("deep")).unwrap();
@@ -127,7 +125,6 @@ mod tests {
         }
         remove(&dir).unwrap();
         assert!(!dir.exists());
-        // Already removed.
         remove(&dir).unwrap();
     }
 

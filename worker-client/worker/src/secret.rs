@@ -16,15 +16,13 @@ use tenure_client::AccessToken;
 
 use crate::Run;
 
-/// Environment variable with the token.
 pub const VARIABLE: &str = "TASKCLUSTER_ACCESS_TOKEN";
 const OPTION: &str = "--access-token";
 /// Every pipe can buffer this many bytes.
 const TOKEN_BYTES_MAX: usize = 4096;
-/// Directory of a process's open files.
 const OPEN_FILES: &str = if cfg!(target_os = "linux") { "/proc/self/fd" } else { "/dev/fd" };
 
-/// Returns the access token. May restart this program with the same arguments except the token.
+/// May restart this program with the same arguments except the token.
 pub fn access_token(run: &Run) -> Result<AccessToken, String> {
     let arguments = std::env::args_os().skip(1).collect::<Vec<_>>();
     let public = without_secret(&arguments);
@@ -73,9 +71,8 @@ fn too_long() -> String {
     format!("the access token has more than {TOKEN_BYTES_MAX} bytes; give the one of the client")
 }
 
-/// Path of the running program.
 pub fn this_program() -> Result<PathBuf, String> {
-    // Stays valid even if the program's file is replaced.
+    // Valid even if the program's file is replaced.
     if cfg!(target_os = "linux") {
         return Ok("/proc/self/exe".into());
     }
@@ -99,7 +96,7 @@ fn start_anew(run: &Run, mut arguments: Vec<OsString>) -> String {
             arguments.extend(["--access-token-fd".into(), reader.as_raw_fd().to_string().into()]);
             pipe = Some(reader);
         }
-        // By its file's name, which tools show; without a file, by the running program.
+        // Tools show the file's name.
         let program = std::env::current_exe().ok().filter(|file| file.exists());
         let mut command = Command::new(program.unwrap_or(this_program()?));
         let error = command.args(&arguments).env_remove(VARIABLE).exec();
@@ -112,7 +109,6 @@ fn start_anew(run: &Run, mut arguments: Vec<OsString>) -> String {
     }
 }
 
-/// Removes the option with the token from the arguments.
 fn without_secret(arguments: &[OsString]) -> Vec<OsString> {
     let mut public = Vec::new();
     let mut arguments = arguments.iter();

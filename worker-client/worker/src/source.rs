@@ -1,5 +1,4 @@
-//! The source of a worker's work: claims from claimWork, or messages that it turns into claims.
-//! Pauses while this machine is unhealthy.
+//! The source of a worker's work, paused while this machine is unhealthy.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -16,13 +15,13 @@ use tenure_client::{Error, RunResult, SessionId, Worked};
 /// A worker not refused within this time logs its start.
 const STARTED_AFTER: Duration = Duration::from_secs(1);
 
-/// The source of a worker's work: the calls of its plane.
+/// Wraps the calls of a plane.
 pub(super) struct Work<Calls> {
     settings: Arc<Settings>,
     health: Health,
     shutdown: CancellationToken,
     calls: Calls,
-    /// When to log the start; none once logged.
+    /// None once the start is logged.
     say_started_at: Option<Instant>,
 }
 
@@ -39,8 +38,7 @@ impl<Calls: Source> Work<Calls> {
 }
 
 impl<Calls: Source> Source for Work<Calls> {
-    /// Logs the worker's start once the first search has not been refused for a while; a refusal
-    /// would come at once.
+    /// Logs the worker's start once the first search was not refused for a while.
     async fn find(&mut self, room: usize) -> Result<Vec<Found>, Error> {
         let mut search = pin!(self.calls.find(room));
         if let Some(at) = self.say_started_at {
@@ -87,8 +85,7 @@ impl<Calls: Source> Source for Work<Calls> {
         self.calls.rest_until(begun)
     }
 
-    /// Called for a refused worker too: another claim may have been granted, and is not awaited
-    /// forever.
+    /// Called for a refused worker too, so that a claim in progress is not awaited forever.
     fn stop(&mut self) {
         self.shutdown.cancel();
     }
@@ -102,7 +99,7 @@ fn say_started(Settings { queue, name, capacity, plane, .. }: &Settings) {
     tracing::info!(queue.id = %queue, worker.group = %name.group, worker.id = %name.id, capacity, ?plane, "worker started");
 }
 
-/// True if the error is about the credentials, not about the request.
+/// True for errors about the credentials.
 pub(super) fn refuses(error: &Error) -> bool {
     matches!(error, Error::Refused { status: 401 | 403, .. })
 }

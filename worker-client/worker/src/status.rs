@@ -1,4 +1,4 @@
-//! Status of a worker for `GET /debug`. Names and states are those of the consumer's status.
+//! Status of a worker for `GET /debug`, with the names and states of the consumer's.
 
 use serde::Serialize;
 use tenure_api::dates::Timestamp;
@@ -7,7 +7,6 @@ use tenure_client::consumer::{self, JobState};
 
 use super::Plane;
 
-/// Status of a worker.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Status {
@@ -19,7 +18,7 @@ pub(super) struct Status {
     shutting_down: bool,
     plane: &'static str,
     capacity: usize,
-    /// Current tasks, by start.
+    /// By start.
     tasks: Vec<TaskStatus>,
 }
 
@@ -28,13 +27,12 @@ pub(super) struct Status {
 struct TaskStatus {
     task_id: TaskId,
     run_id: RunId,
-    /// When it was claimed, by the server's clock.
+    /// Time of the claim, by the server's clock.
     started: Timestamp,
     state: JobState,
 }
 
 impl Status {
-    /// Derives the status from the consumer's.
     pub(super) fn of(consumer: consumer::Status, plane: Plane, started: Timestamp) -> Self {
         let task = |job: consumer::JobStatus| TaskStatus {
             task_id: job.task_id,

@@ -1,7 +1,5 @@
-//! The handler of a worker's tasks: runs each in its own directory and returns the outcome.
-//!
-//! The work is stopped at a shutdown, and when the run is lost. A lost run is not reported, because
-//! it is no longer this worker's to judge.
+//! Runs each task in its own directory. The work is stopped at a shutdown, and when the run is
+//! lost, which is then not reported.
 
 use std::sync::{Arc, OnceLock};
 
@@ -20,7 +18,6 @@ use super::verdict::{Ending, Outcome};
 use super::work_directory::WorkDirectory;
 use super::{Settings, last_call};
 
-/// State shared by the tasks of a worker.
 pub(super) struct Tasks {
     settings: Arc<Settings>,
     guards: Guards,
@@ -50,7 +47,7 @@ impl Tasks {
             task_id,
             run_id,
             task: job.task().clone(),
-            // This queue grants claims, so an answer that a call is unknown comes from a proxy.
+            // This queue grants claims, so only a proxy would not know a call.
             client: job.client().with_retry_policy(self.settings.transfers.clone().unclear_too()),
             directory,
             settings: Arc::clone(&self.settings),
@@ -96,7 +93,7 @@ impl Handler<serde_json::Value> for Tasks {
     }
 }
 
-/// Works while the run is held. None if it is lost.
+/// None if the run is lost.
 async fn perform(job: &Job, of: &consumer::Job, stop: &Stop, shutdown: &CancellationToken) -> Option<Ending> {
     let working = job.perform();
     tokio::pin!(working);
@@ -118,8 +115,8 @@ async fn perform(job: &Job, of: &consumer::Job, stop: &Stop, shutdown: &Cancella
     };
     job.directory.note(&format!("the claim is lost ({how}); stopping"));
     if matches!(how, HowLost::Unanswered | HowLost::SessionUnanswered) {
-        // All processes must have ended before another worker may start, which is after the usual
-        // grace. A short lease leaves less time.
+        // All processes must have ended before another worker may start, after the usual grace or
+        // at the end of a short lease.
         let left = of.lease().ends().saturating_duration_since(Instant::now()).min(job.settings.stop_grace);
         job.stop_grace.get_or_init(|| left - left / 4);
     }
@@ -137,13 +134,12 @@ async fn perform(job: &Job, of: &consumer::Job, stop: &Stop, shutdown: &Cancella
     None
 }
 
-/// Returns when the run is lost.
 async fn lost(stop: &Stop) -> &HowLost {
     stop.lost().await;
     stop.how_lost().unwrap_or(&HowLost::Unanswered)
 }
 
-/// Gives the run back after a shutdown or a command to stop.
+/// Gives the run back.
 async fn stopped(job: &Job, stop: &Stop) -> Ending {
     job.directory.note(match stop.reason() {
         Some(StopReason::Command) => "the task was stopped by a command",
@@ -153,8 +149,8 @@ async fn stopped(job: &Job, stop: &Stop) -> Ending {
     Outcome::Stopped.into()
 }
 
-/// Uploads the commands' output up to the stop. A run that has ended as an exception accepts
-/// artifacts for a while, as long as its credentials are valid.
+/// Uploads the output up to the stop. A run that has ended as an exception accepts artifacts while
+/// its credentials are valid.
 async fn keep_log(job: &Job, of: &consumer::Job, shutdown: &CancellationToken) {
     let why = tokio::select! {
         uploaded = upload_log(job) => match uploaded {

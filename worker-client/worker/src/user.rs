@@ -1,4 +1,4 @@
-//! The user of the commands, if it is not the worker's own.
+//! The user of the commands.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use nix::unistd::{Uid, User};
 
 use super::guard::Ids;
 
-/// The user that commands run as.
+/// The user that commands run as, if not the worker's own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskUser {
     pub(super) name: String,
@@ -16,10 +16,10 @@ pub struct TaskUser {
 }
 
 impl TaskUser {
-    /// Looks a user up by name. Only root may run commands as another user.
+    /// Looks a user up. Only root may run commands as another user.
     ///
     /// # Errors
-    /// The user does not exist or is root, or this process is not root. The text says what to do.
+    /// The user does not exist or is root, or this process is not root.
     ///
     /// ```
     /// assert!(tenure_worker::TaskUser::find("no-such-user").is_err());
@@ -40,7 +40,7 @@ impl TaskUser {
     /// Checks that this user can reach the directories of tasks.
     ///
     /// # Errors
-    /// The user may not enter a directory, which the text names.
+    /// The user may not enter a directory.
     pub fn may_enter(&self, dir: &Path) -> Result<(), String> {
         let full = dir.canonicalize().map_err(|error| format!("{} cannot be read: {error}", dir.display()))?;
         for ancestor in full.ancestors() {

@@ -1,7 +1,5 @@
-//! Verdict on a run, and who is to blame for a failure.
-//!
-//! The first failure decides: a task whose command failed stays failed, even if its artifacts
-//! cannot be uploaded.
+//! Verdict on a run, and who is to blame for a failure. The first failure decides: a task whose
+//! command failed stays failed, even if its artifacts cannot be uploaded.
 
 use std::io::ErrorKind;
 
@@ -11,40 +9,34 @@ use super::health::no_space;
 use tenure_client::error::chain;
 use tenure_client::{Error, ExceptionReason};
 
-/// Maximum length of a reported failure, in characters: a task may name a program as long as its
-/// payload.
+/// In characters: a task may name a program as long as its payload.
 const FAILURE_MAX: usize = 1000;
 
-/// The outcome to report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     Completed,
     Failed,
     Exception(ExceptionReason),
-    /// No space to start; another worker may have some.
+    /// Another worker may have space.
     NoSpace,
-    /// The worker was stopped.
     Stopped,
 }
 
-/// How a task ended.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Ending {
     pub outcome: Outcome,
-    /// Result of a completed or failed task.
+    /// Of a completed or failed task.
     pub result: Value,
 }
 
-/// Why a task is not completed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Problem {
     pub outcome: Outcome,
     pub why: String,
-    /// Exit code of the last command, if it exited.
+    /// Of the last command, if it exited.
     pub exit_code: Option<i32>,
 }
 
-/// Verdict on a part of the work.
 pub(super) type Verdict = Result<(), Problem>;
 
 impl From<Outcome> for Ending {
@@ -54,7 +46,7 @@ impl From<Outcome> for Ending {
 }
 
 impl Ending {
-    /// Converts the verdict on a task that was neither stopped nor lost.
+    /// For a task that was neither stopped nor lost.
     pub(super) fn of(verdict: &Verdict) -> Self {
         match verdict {
             Ok(()) => Self { outcome: Outcome::Completed, result: json!({"exitCode": 0}) },
@@ -71,17 +63,15 @@ impl Ending {
 }
 
 impl Problem {
-    /// A failure of the task.
     pub(super) fn failed(why: impl Into<String>) -> Self {
         Self { outcome: Outcome::Failed, why: why.into(), exit_code: None }
     }
 
-    /// Sets the exit code of the last command.
     pub(super) fn with_exit_code(self, exit_code: Option<i32>) -> Self {
         Self { exit_code, ..self }
     }
 
-    /// Marks that all commands have succeeded.
+    /// All commands have succeeded.
     pub(super) fn after_success(self) -> Self {
         self.with_exit_code(Some(0))
     }
@@ -90,12 +80,10 @@ impl Problem {
         Self { outcome: Outcome::Exception(reason), why: why.into(), exit_code: None }
     }
 
-    /// No space to start.
     pub(super) fn no_space(why: impl Into<String>) -> Self {
         Self { outcome: Outcome::NoSpace, why: why.into(), exit_code: None }
     }
 
-    /// An input could not be fetched.
     pub(super) fn of_input(what: &str, error: &Error) -> Self {
         if let Error::File { source, .. } = error
             && no_space(source)
@@ -105,8 +93,7 @@ impl Problem {
         Self::exception(input_reason(error), format!("{what}: {}", chain(error)))
     }
 
-    /// An artifact could not be uploaded. Exceeding the store's limit is the task's fault, like
-    /// exceeding the worker's.
+    /// Exceeding the store's limit is the task's fault, like exceeding the worker's.
     pub(super) fn of_upload(what: &str, error: &Error) -> Self {
         if let Error::Store { status: 413 } = error {
             return Self::failed(format!("{what}: it is larger than the store takes"));

@@ -15,12 +15,11 @@ use super::log::Log;
 use super::removal::remove;
 use super::user::TaskUser;
 
-/// Prefixes of the worker's own variables. They hold its secrets, so tasks do not receive them.
+/// Prefixes of the worker's own variables, which hold its secrets and are hidden from tasks.
 const WORKER_VARIABLES: [&str; 2] = ["TASKCLUSTER_", "TENURE_"];
 /// Closed to other users.
 pub(super) const DIRECTORY_MODE: u32 = 0o700;
 
-/// The directory of one run.
 pub(super) struct WorkDirectory {
     dir: PathBuf,
     log: Log,
@@ -30,9 +29,9 @@ pub(super) struct WorkDirectory {
 }
 
 impl WorkDirectory {
-    /// Creates the directory. A kept directory of the same run is renamed: with the poll API a run
-    /// may come again after its worker was killed. Any other existing entry is an error. On failure
-    /// everything created is removed.
+    /// Renames a kept directory of the same run: with the poll API a run may come again after its
+    /// worker was killed. Any other existing entry is an error. On failure everything created is
+    /// removed.
     pub(super) fn create(settings: &Settings, task_id: TaskId, run_id: RunId) -> io::Result<Self> {
         let work_dir = std::path::absolute(&settings.work_dir)?;
         let name = format!("{task_id}-{run_id}");
@@ -90,12 +89,11 @@ impl WorkDirectory {
         &self.record
     }
 
-    /// Appends a line to the task's log.
     pub(super) fn note(&self, line: &str) {
         self.log.note(line);
     }
 
-    /// Gives the directory's contents to the task's user. No command may have run yet.
+    /// Gives the contents to the task's user. No command may have run yet.
     pub(super) fn hand_over(&self) -> io::Result<()> {
         let Some(TaskUser { ids, .. }) = &self.user else { return Ok(()) };
         let mut to_do = vec![self.dir.clone()];
@@ -114,7 +112,6 @@ impl WorkDirectory {
         Ok(())
     }
 
-    /// Describes a command that runs here with this additional environment.
     pub(super) fn command<'a>(&self, argv: &[String], env: impl IntoIterator<Item = (&'a String, &'a String)>) -> Spec {
         let mut all: std::collections::BTreeMap<OsString, OsString> = std::env::vars_os()
             .filter(|(name, _)| {
@@ -146,20 +143,19 @@ impl WorkDirectory {
             );
         }
         let settled = if keep { self.log.finish() } else { remove(&self.dir) };
-        // Last: a directory without a record would never be removed. A kept directory needs none,
-        // even if its log could not be completed: with a record it could not be renamed when the
-        // run comes again.
+        // Last: a directory without a record would never be removed. A kept directory needs none:
+        // with a record it could not be renamed when the run comes again.
         let removed = if keep || settled.is_ok() { self.record.remove() } else { Ok(()) };
         settled.and(removed)
     }
 }
 
-/// True if this is a directory without a worker.
+/// True for a directory without a worker.
 fn is_kept(work_dir: &Path, name: &str, dir: &Path) -> bool {
     std::fs::symlink_metadata(dir).is_ok_and(|found| found.is_dir()) && !Record::exists(work_dir, name)
 }
 
-/// Appends the first free number to the name of a kept directory.
+/// Appends the first free number to the name.
 fn put_aside(dir: &Path) -> io::Result<()> {
     let numbered = |number: u32| {
         let mut path = dir.as_os_str().to_owned();

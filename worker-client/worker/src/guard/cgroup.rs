@@ -1,7 +1,5 @@
-//! A cgroup per run, where permitted: it contains all the run's processes, whatever they do.
-//!
-//! Needs cgroup v2 and the right to create a group below the worker's own. Root has it, and a
-//! systemd service with `Delegate=yes`.
+//! A cgroup per run contains all its processes. Needs cgroup v2 and the right to create a group
+//! below the worker's own, as of root or a systemd service with `Delegate=yes`.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,11 +9,10 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// Timeout for killed processes of a cgroup to end.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Creates a cgroup below this process's. None if that is not possible.
+/// None if not permitted.
 pub(crate) fn make(name: &str) -> Option<PathBuf> {
     // A process may have several workers, and each attempt of a run has its own cgroup.
     static MADE: AtomicU64 = AtomicU64::new(0);
@@ -24,12 +21,12 @@ pub(crate) fn make(name: &str) -> Option<PathBuf> {
     std::fs::create_dir(&group).is_ok().then_some(group)
 }
 
-/// Moves this process, and thereby its future children, into a cgroup.
+/// Moves this process and its future children.
 pub(super) fn enter(group: &Path) -> io::Result<()> {
     std::fs::write(group.join("cgroup.procs"), "0")
 }
 
-/// Kills all processes of a cgroup and removes it. Returns true if it is gone.
+/// Kills all processes and removes the cgroup. Returns true if it is gone.
 pub(crate) fn end(group: &Path) -> bool {
     let deadline = Instant::now() + GONE_WITHIN;
     loop {
@@ -55,7 +52,6 @@ fn kill_all(group: &Path) {
     }
 }
 
-/// Returns the directory of this process's cgroup.
 fn own() -> Option<PathBuf> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;

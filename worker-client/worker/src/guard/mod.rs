@@ -1,14 +1,14 @@
-//! The guard process around each command, and how the command is started.
+//! The guard process around each command.
 //!
 //! The worker starts its own program as a *guard*, with an empty environment, and sends it a
-//! [`Spec`] over a socket. The guard starts the command. As a child subreaper it adopts all orphans
-//! of the command, so a process that detaches itself stays below its guard. The guard kills
-//! everything below it in three cases: the command has ended, the worker requests it, or the worker
-//! is gone. The socket closes in the last case, even after SIGKILL.
+//! [`Spec`] over a socket. The guard starts the command. As a child subreaper it adopts the
+//! command's orphans, so a detached process stays below its guard. The guard kills everything below
+//! it when the command has ended, when the worker requests it, or when the worker is gone: the
+//! socket then closes, even after SIGKILL.
 //!
-//! To start the command, the program runs a second time as the command's user, requests a death
-//! signal in case the guard is killed, and executes the command. Both steps are separate programs
-//! because code between fork and exec would be unsafe. Other systems than Linux have neither
+//! To start the command, the program runs again as the command's user, requests a death signal in
+//! case the guard is killed, and executes the command. Both steps are separate programs because
+//! code between fork and exec would have to be `unsafe`. Other systems than Linux have neither
 //! subreaper nor death signal: there the guard kills the command's process group.
 
 pub(super) mod cgroup;
@@ -30,53 +30,46 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{Pid, getpid};
 use serde::{Deserialize, Serialize};
 
-/// Subcommand of a guard.
 pub(super) const GUARD: &str = "guard";
 /// Subcommand that executes the command.
 #[cfg(target_os = "linux")]
 const BECOME: &str = "become";
-/// Requests a guard to end all processes below it.
+/// Ends all processes below a guard.
 pub(super) const END: u8 = b't';
-/// Requests a guard to kill all processes below it.
+/// Kills all processes below a guard.
 pub(super) const KILL: u8 = b'k';
 
-/// The command that a guard runs.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Spec {
     pub argv: Vec<String>,
     /// The whole environment.
     pub env: Vec<(OsString, OsString)>,
     pub dir: OsString,
-    /// User of the command; by default the worker's.
+    /// By default the worker's.
     pub user: Option<Ids>,
-    /// Cgroup of the command, if the machine has cgroups.
     pub cgroup: Option<OsString>,
 }
 
-/// Numeric ids of a user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Ids {
     pub uid: u32,
     pub gid: u32,
 }
 
-/// Reports of a guard, one per line.
+/// One per line.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum GuardReport {
-    /// The command runs as this process.
+    /// The command's process number.
     Started(i32),
-    /// The command could not be started, with this error number.
+    /// The error number.
     NotStarted(i32),
-    /// The command has ended with this wait status, and all its processes too. None if the status
-    /// is unknown.
+    /// The wait status, once all processes have ended. None if unknown.
     Ended(Option<i32>),
 }
 
-/// Requests of the worker.
 #[derive(Default)]
 struct Wishes {
-    /// Processes get time to end.
     end: AtomicBool,
     kill: AtomicBool,
 }
@@ -101,7 +94,6 @@ fn run() -> io::Result<()> {
     let mut from = BufReader::new(to.try_clone()?);
     let mut line = Vec::new();
     if from.read_until(b'\n', &mut line)? == 0 {
-        // The worker is gone already.
         return Ok(());
     }
     let spec: Spec = serde_json::from_slice(&line)?;
@@ -114,7 +106,7 @@ fn run() -> io::Result<()> {
         Err(error) => return send(&mut to, &GuardReport::NotStarted(error.raw_os_error().unwrap_or(nix::libc::EIO))),
     };
     let wishes = Arc::new(Wishes::default());
-    // If this fails the worker is gone; `obey` notices it.
+    // `obey` notices that the worker is gone.
     let _worker_gone = send(&mut to, &GuardReport::Started(command.as_raw()));
     let of_worker = Arc::clone(&wishes);
     std::thread::spawn(move || obey(from, command, &of_worker));
@@ -123,20 +115,19 @@ fn run() -> io::Result<()> {
     Ok(())
 }
 
-/// Closes inherited files of the worker, which tasks must not see.
+/// Tasks must not see inherited files of the worker.
 fn close_inherited() {
-    // Without /proc they cannot be listed.
     let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return };
     let numbers: Vec<i32> = open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
     for number in numbers.into_iter().filter(|number| *number > 2) {
-        // The list includes the directory being read, which is closed already.
+        // The directory being read is closed already.
         let _closed = nix::unistd::close(number);
     }
 }
 
-/// Protects this process from inspection, and makes it the parent of all orphans below it.
+/// Prevents inspection, and makes this process the parent of orphans below it.
 fn protect() {
-    // Signals of a terminal are for the worker. So is the hangup for stopped processes when it is
+    // Signals of a terminal are for the worker, as is the hangup for stopped processes when it is
     // gone. Can fail only for a process group leader, which this is not.
     let _refused = nix::unistd::setsid();
     #[cfg(target_os = "linux")]
@@ -150,7 +141,7 @@ fn protect() {
     }
 }
 
-/// Takes standard input and replaces it with /dev/null, so that commands do not inherit it.
+/// Replaces standard input, so that commands do not inherit it.
 fn take_stdin() -> io::Result<OwnedFd> {
     let given = io::stdin().as_fd().try_clone_to_owned()?;
     nix::unistd::dup2_stdin(File::open("/dev/null")?)?;
@@ -163,7 +154,7 @@ fn send(to: &mut UnixStream, report: &GuardReport) -> io::Result<()> {
     to.write_all(&line)
 }
 
-/// Starts the command in its own process group, with this process's standard output and error.
+/// In its own process group, with this process's standard output and error.
 fn start(spec: &Spec) -> io::Result<Pid> {
     let (mut ours, theirs) = UnixStream::pair()?;
     let mut command = becoming(spec);
@@ -203,13 +194,12 @@ fn becoming(spec: &Spec) -> Command {
     command
 }
 
-/// Executes the command, which dies with its guard. Returns only on failure.
+/// The command dies with its guard. Returns only on failure.
 pub fn become_command(guard: i32, argv: &[OsString]) -> ExitCode {
     let error = match take_stdin() {
         Ok(report) => {
             let error = replace(guard, argv);
             let number = error.raw_os_error().unwrap_or(nix::libc::EIO);
-            // Fails if the guard is gone, which needs no answer.
             let _guard_gone = write!(UnixStream::from(report), "{number}");
             error
         }
@@ -263,7 +253,7 @@ fn reap(command: Pid, wishes: &Wishes) -> Option<i32> {
             Ok(WaitStatus::Signaled(pid, signal, core)) if pid == command => {
                 status = Some(signal as i32 | if core { 0x80 } else { 0 });
             }
-            // EINVAL too: a process was ended by a real-time signal, which has no name.
+            // EINVAL: a real-time signal, which has no name, ended a process.
             Ok(_) | Err(Errno::EINTR | Errno::EINVAL) => {}
             Err(_nothing_is_left) => return status,
         }

@@ -1,6 +1,5 @@
-//! Finds the processes below a process, and identifies processes.
-//!
-//! Uses `/proc` on Linux; elsewhere the command's process group takes its place.
+//! Finds the processes below a process, and identifies processes. Uses `/proc` on Linux; elsewhere
+//! the command's process group takes its place.
 
 use std::io::Write as _;
 
@@ -9,13 +8,12 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
-/// A process, distinct from all earlier and later ones with its number.
+/// Distinguishes a process from all others with its number.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Identity {
     pub pid: i32,
-    /// Start time in clock ticks since boot.
+    /// In clock ticks since boot.
     pub start: u64,
-    /// Id of that boot.
     pub boot: String,
 }
 
@@ -25,26 +23,24 @@ struct Seen {
     pid: i32,
     parent: i32,
     start: u64,
-    /// The process has ended and was not reaped yet.
+    /// Not reaped yet.
     ended: bool,
 }
 
 impl Identity {
-    /// Returns the current process with this number. None if it does not exist or is not visible.
+    /// None if the process does not exist or is not visible.
     pub(crate) fn of(pid: i32) -> Option<Self> {
         let seen = look(pid).filter(|seen| !seen.ended)?;
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
         Some(Self { pid, start: seen.start, boot: boot.trim().to_owned() })
     }
 
-    /// True if this process still runs.
     pub(crate) fn runs(&self) -> bool {
         Self::of(self.pid).as_ref() == Some(self)
     }
 
-    /// Kills the process and all processes below it.
     pub(crate) fn kill_tree(&self) {
-        // The root last: the others are found through it.
+        // Last: the others are found through it.
         let root = Pid::from_raw(self.pid);
         for pid in below(root) {
             send(pid, Signal::SIGKILL);
@@ -55,7 +51,6 @@ impl Identity {
     }
 }
 
-/// True if the process exists and has not ended.
 pub(super) fn runs(pid: Pid) -> bool {
     if cfg!(target_os = "linux") { look(pid.as_raw()).is_some_and(|seen| !seen.ended) } else { kill(pid, None).is_ok() }
 }
@@ -96,7 +91,7 @@ fn send(pid: Pid, signal: Signal) {
     }
 }
 
-/// Prints a problem to standard error, which in a guard is the task's log.
+/// In a guard, standard error is the task's log.
 pub(super) fn complain(problem: &str) {
     // Without a worker there is no log, and the cleanup matters more.
     let _unheard = writeln!(std::io::stderr(), "tenure-worker: {problem}");
@@ -135,7 +130,7 @@ fn parse(pid: i32, stat: &str) -> Option<Seen> {
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let ended = matches!(fields.next()?, "Z" | "X");
     let parent = fields.next()?.parse().ok()?;
-    // Fields three and four of 52 are read above; the start time is field 22.
+    // Field 22 of 52.
     let start = fields.nth(17)?.parse().ok()?;
     Some(Seen { pid, parent, start, ended })
 }

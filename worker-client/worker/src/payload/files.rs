@@ -12,38 +12,34 @@ use crate::log::LOG_FILE;
 use tenure_client::Task;
 use tenure_client::live_log::{BACKING_LOG, LIVE_LOG};
 
-/// Maximum number of inputs, and of artifacts.
+/// Of inputs, and of artifacts.
 const FILES_MAX: usize = 1000;
-/// Maximum length of an artifact's name in the queue.
 const NAME_MAX: usize = 1024;
-/// Maximum length of a content type in the queue.
 const CONTENT_TYPE_MAX: usize = 255;
 const SHA256_DIGITS: usize = 64;
 
-/// An artifact of another task that the commands need as a file.
+/// An artifact of another task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Input {
     pub task_id: TaskId,
-    /// Name of the artifact.
     pub artifact: String,
-    /// Target path below the task's directory.
+    /// Below the task's directory.
     pub path: PathBuf,
-    /// Required digest of the file.
     pub sha256: Option<String>,
 }
 
 /// A file or directory that becomes artifacts after the commands have ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Output {
-    /// Name of the artifact; for a directory, prefix of its files' names.
+    /// For a directory, prefix of its files' names.
     pub name: String,
-    /// Path below the task's directory; empty for the directory itself.
+    /// Below the task's directory; empty for the directory itself.
     pub path: PathBuf,
     pub kind: Kind,
-    /// Derived from the file's name if absent.
+    /// By default from the file's name.
     pub content_type: Option<String>,
     pub gzip: bool,
-    /// When it may be deleted; with the task if absent.
+    /// By default that of the task.
     pub expires: Option<Timestamp>,
     pub optional: bool,
 }
@@ -54,7 +50,6 @@ pub(crate) enum Kind {
     Directory,
 }
 
-/// True if the queue accepts this name.
 pub(crate) fn is_name(name: &str) -> bool {
     (1..=NAME_MAX).contains(&name.len()) && is_printable(name)
 }
@@ -190,7 +185,7 @@ fn flag(fields: &Map<String, Value>, at: &str, name: &str) -> Result<bool, Malfo
     }
 }
 
-/// Parses each object of a list; empty if the list is absent.
+/// Empty if the list is absent.
 fn entries<T>(
     payload: &Map<String, Value>,
     name: &str,
@@ -229,13 +224,13 @@ fn required(fields: &Map<String, Value>, at: &str, name: &str) -> Result<(String
     optional(fields, at, name)?.ok_or_else(|| malformed(format!("{at}.{name}"), "is required"))
 }
 
-/// Returns the field's path and its text.
+/// Returns the field's path too.
 fn optional(fields: &Map<String, Value>, at: &str, name: &str) -> Result<Option<(String, String)>, Malformed> {
     let field = format!("{at}.{name}");
     fields.get(name).map(|value| Ok((field.clone(), text(value, &field)?))).transpose()
 }
 
-/// Parses a path below the task's directory, without `..`.
+/// A path below the task's directory, without `..`.
 fn relative(field: &str, path: &str) -> Result<PathBuf, Malformed> {
     let mut relative = PathBuf::new();
     for component in Path::new(path).components() {

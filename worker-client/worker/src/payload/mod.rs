@@ -18,28 +18,23 @@ use serde_json::{Map, Value};
 
 use tenure_client::Task;
 
-/// Default limit for all commands, in seconds.
 const DEFAULT_MAX_RUN_TIME_SECONDS: u64 = 3600;
-/// Maximum `maxRunTime` in seconds: five days, the limit of a deadline.
+/// Five days, the limit of a deadline.
 const MAX_RUN_TIME_CAP_SECONDS: u64 = 5 * 24 * 3600;
 const FIELDS: [&str; 5] = ["command", "env", "maxRunTime", "inputs", "artifacts"];
 
-/// The commands and files of a task.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Payload {
-    /// Run in order until one fails; each is a program with arguments.
+    /// Run in order until one fails.
     pub commands: Vec<Vec<String>>,
-    /// Added to the environment of each command.
     pub env: BTreeMap<String, String>,
-    /// Limit for all commands together.
+    /// For all commands together.
     pub max_run_time: Duration,
-    /// Present before the first command starts.
     pub inputs: Vec<Input>,
-    /// Uploaded after the commands have ended, even after a failure.
+    /// Uploaded even after a failure.
     pub outputs: Vec<Output>,
 }
 
-/// A wrong field and its problem.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field} {problem}")]
 pub(super) struct Malformed {
@@ -52,7 +47,6 @@ fn malformed(field: impl Into<String>, problem: impl Into<String>) -> Malformed 
 }
 
 impl Payload {
-    /// Parses a task's payload.
     pub(super) fn of(task: &Task) -> Result<Self, Malformed> {
         let payload = serde_json::from_str(task.payload.get())
             .map_err(|error| malformed("payload", format!("cannot be read: {error}")))?;
@@ -124,7 +118,7 @@ fn filled_list<'a>(value: &'a Value, field: &str, of: &str) -> Result<&'a [Value
 
 fn text(value: &Value, field: &str) -> Result<String, Malformed> {
     match value {
-        // The system would end such a text at the NUL.
+        // The system would cut the text at the NUL.
         Value::String(text) if !text.contains('\0') => Ok(text.clone()),
         Value::String(_) => Err(malformed(field, "must not contain NUL")),
         _ => Err(malformed(field, "must be a string")),

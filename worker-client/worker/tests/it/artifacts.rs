@@ -28,7 +28,6 @@ fn directory(name: &str, path: &str) -> Value {
     json!({"name": name, "path": path, "type": "directory"})
 }
 
-/// Runs a worker until its task has ended with this report.
 async fn ended(queue: Queue, payload: &Value, report: &str) -> Running {
     let running = Running::with_task(queue, LEASE, payload).await;
     running.queue.wait_for(report, 1).await;
@@ -90,7 +89,7 @@ async fn artifacts_of_failed_task_are_uploaded() {
     let script = "echo partial > result; exit 1";
     let running = ended(Queue::start().await, &payload(script, &json!([file("result", "result")])), "failed").await;
     assert_eq!(running.queue.artifact(TASK, "result").content(), b"partial\n");
-    // The command's failure came first, before the missing artifact.
+    // The failure of the command decides.
     let artifacts = json!([file("missing", "missing"), file("result", "result")]);
     let other = ended(Queue::start().await, &payload(script, &artifacts), "failed").await;
     assert!(other.log().ends_with("failed: exit code 1\n"), "{}", other.log());
@@ -121,7 +120,6 @@ async fn optional_artifact_may_be_missing() {
     let artifacts = json!([optional(file("a", "a")), optional(directory("b", "b")), directory("empty", "empty")]);
     let running = ended(Queue::start().await, &payload("mkdir empty", &artifacts), "completed").await;
     assert_eq!(names(&running), [LIVE_LOG, BACKING_LOG]);
-    // Other problems still fail the task.
     let artifacts = json!([optional(file("a", "a"))]);
     let other = ended(Queue::start().await, &payload("mkdir a", &artifacts), "failed").await;
     running.stop().await;
@@ -136,7 +134,7 @@ async fn impossible_names_of_files_are_refused() {
     assert_eq!(created["reason"], "invalid-resource-on-worker");
     assert_eq!(running.queue.artifact(TASK, "out/logs/live.log").content(), b"y\n");
     running.stop().await;
-    // The log's names are reserved, also for readers.
+    // The log's names are reserved.
     let running =
         ended(Queue::start().await, &payload(script, &json!([directory("public", "out")])), "exception").await;
     assert_eq!(running.queue.requests("exception")[0].body, json!({"reason": "malformed-payload"}));
@@ -165,7 +163,6 @@ async fn failed_upload_reports_its_reason() {
         assert_eq!(report.body, json!({ "reason": reason }), "{call} {}", reply.status);
         assert_eq!(running.queue.reports().len(), 1);
         if !call.contains("live") {
-            // The log contains the reason, and was uploaded.
             let log = running.queue.artifact(TASK, BACKING_LOG).text();
             assert!(log.contains("artifact a: ") && !log.contains(URL_SECRET), "{log}");
         }
@@ -199,7 +196,7 @@ async fn lost_claim_and_shutdown_end_uploads_at_once() {
         running.queue.wait_for(call, 1).await;
         let queue = running.queue.clone();
         if lost {
-            // The next call for work shows that the task is over for the worker.
+            // The task is over for the worker.
             queue.wait_for("p%2Fw", 2).await;
         }
         running.stop().await;

@@ -18,14 +18,12 @@ use crate::worker::{pid_in, runs, shell};
 
 const LEASE: Duration = Duration::from_secs(60);
 
-/// A worker with capacity two that keeps directories.
 fn program(root_url: &str, work_dir: &Path, plane: &str) -> Command {
     let mut command = bare_program(root_url, work_dir);
     command.args(["--capacity", "2", "--plane", plane, "--keep"]).env("TASKCLUSTER_ACCESS_TOKEN", TOKEN);
     command
 }
 
-/// A worker with the usual settings, without its token.
 pub fn bare_program(root_url: &str, work_dir: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tenure-worker"));
     command
@@ -41,7 +39,6 @@ pub fn bare_program(root_url: &str, work_dir: &Path) -> Command {
     command
 }
 
-/// Lets another worker clean up after a killed one.
 pub async fn clear_up(queue: &Queue, work_dir: &Path) {
     let begun = queue.requests("p%2Fw").len();
     let mut program = bare_program(&queue.root_url(), work_dir);
@@ -148,7 +145,7 @@ async fn second_signal_ends_worker_at_once() {
     let (code, log) = end(child).await;
     assert_eq!(code, Some(1), "{log}");
     assert!(start.elapsed() < Duration::from_secs(2));
-    // It was killed without awaiting its end, which may take a little longer.
+    // Its end was not awaited.
     until("the task's process to end", || (!runs(pid)).then_some(())).await;
     clear_up(&queue, dir.path()).await;
     assert_eq!(queue.reports().len(), 0);
@@ -174,7 +171,6 @@ async fn wrong_setting_is_one_line_and_exit_code_2() {
 async fn log_of(mailbox: &Mailbox, set_up: impl FnOnce(&mut Command)) -> String {
     let dir = TempDir::new().unwrap();
     let mut command = program(&mailbox.queue.root_url(), dir.path(), "poll");
-    // With the logs of all libraries.
     set_up(command.env("RUST_LOG", "trace"));
     let child = command.spawn().unwrap();
     mailbox.queue.wait_for(QUEUES[6], 2).await;

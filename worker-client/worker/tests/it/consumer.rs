@@ -24,7 +24,7 @@ use crate::worker::LEASE;
 const NOW: &str = "2001-01-01T00:00:01.000Z";
 /// Path of a machine's stores; its reads have no run in their path.
 const STORE: &str = "/runs/0/checkpoint";
-/// The same for the run of `claim_after_rerun`.
+/// For the run of `claim_after_rerun`.
 const STORE_AFTER_RERUN: &str = "/runs/2/checkpoint";
 
 pub fn consumer(queue: &Queue) -> ConsumerBuilder {
@@ -56,7 +56,6 @@ impl Running {
     }
 }
 
-/// Accepts every report and has no work.
 fn no_work(request: &RecordedRequest) -> Reply {
     let results = request.body["results"].as_array().unwrap();
     let accepted = |result: &Value| {
@@ -66,7 +65,6 @@ fn no_work(request: &RecordedRequest) -> Reply {
     ok(json!({"results": results.iter().map(accepted).collect::<Vec<Value>>(), "tasks": []}))
 }
 
-/// A queue with this one claim.
 pub async fn queue_with(claim: &Value) -> Queue {
     let queue = Queue::start().await;
     queue.on("/work", no_work);
@@ -74,23 +72,21 @@ pub async fn queue_with(claim: &Value) -> Queue {
     queue
 }
 
-/// Answer of a proxy without its server.
+/// Answer of a proxy.
 fn page(status: u16) -> Reply {
     Reply { bytes: Some(b"<html>not here</html>".to_vec()), ..refuse(status) }
 }
 
-/// The reported outcomes.
 pub fn reported(queue: &Queue) -> Vec<Value> {
     let results = |request: RecordedRequest| request.body["results"].as_array().unwrap().clone();
     queue.requests("/work").into_iter().flat_map(results).collect()
 }
 
-/// A queue with a command for its only task that does not stop the handler. `stored` is the answer
-/// to storing it.
+/// A queue with a command that does not stop the handler. `stored` is the answer to storing it.
 async fn queue_with_command(stored: impl Fn() -> Reply + Send + 'static) -> Queue {
     let queue = queue_with(&claim(TASK_IDS[0], LEASE, &json!({}))).await;
     queue.on("/checkpoint", move |request| if request.call.ends_with(STORE) { stored() } else { refuse(404) });
-    // A machine polls before its handler works; this test needs a working handler.
+    // A machine polls before its handler works.
     queue.once("/command", refuse(404));
     let command = json!({"taskId": TASK_IDS[0], "id": 7, "command": "checkpoint", "sent": NOW});
     queue.on("/command", move |_| ok(command.clone()));
@@ -155,7 +151,6 @@ async fn shutdown_reaches_handler_during_store_of_command() {
     let handle = running.handle.clone();
     let _shutdown = AbortOnDropHandle::new(tokio::spawn(async move { handle.shutdown().await }));
     assert_eq!(next(&mut said).await, "Shutdown");
-    // It would wait for the answer.
     running.ends.abort();
 }
 
@@ -204,7 +199,7 @@ async fn refused_checkpoint_does_not_block_state_of_machine() {
     running.stop().await;
 }
 
-/// The claim of run 2, a retry of the run created by a rerun.
+/// Run 2 is a retry of the run created by a rerun.
 fn claim_after_rerun() -> Value {
     let mut claim = claim(TASK_IDS[0], LEASE, &json!({}));
     let run = claim["status"]["runs"][0].take();
@@ -299,7 +294,7 @@ async fn requests_of_handler_follow_retry_policy_of_client() {
     running.stop().await;
 }
 
-/// A queue with sessions and without work. `first` answers the first starts.
+/// `first` answers the first starts.
 async fn queue_with_sessions(first: Vec<Reply>) -> Queue {
     let queue = Queue::start().await;
     queue.on("/work", no_work);
@@ -334,7 +329,6 @@ async fn jobs_continue_with_empty_inbox_of_short_session() {
     assert_eq!(next(&mut said).await, "Shutdown");
 }
 
-/// A connection that closes without an answer.
 fn cut() -> Reply {
     Reply { cut: true, ..Reply::default() }
 }

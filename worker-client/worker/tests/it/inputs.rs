@@ -1,5 +1,4 @@
-//! A worker and the inputs of its tasks: fetched before the first command, or a failure with a
-//! reason.
+//! A worker and the inputs of its tasks.
 
 use std::time::Duration;
 
@@ -10,7 +9,6 @@ use crate::queue::{Queue, RENEWED_AFTER_SIX_SECONDS, Reply, TASK_IDS, claim, ok,
 use crate::store::Stored;
 use crate::worker::{LEASE, Running};
 
-/// Dependency of the scripted queue's tasks.
 const MAKER: &str = TASK_IDS[2];
 
 fn hello() -> Stored {
@@ -67,7 +65,7 @@ async fn lost_claim_and_shutdown_end_download_at_once() {
         running.queue.wait_for("a/bytes", 1).await;
         let (queue, directory) = (running.queue.clone(), running.directory());
         if lost {
-            // The next call for work shows that the task is over for the worker.
+            // The task is over for the worker.
             queue.wait_for("p%2Fw", 2).await;
         } else {
             running.shutdown.cancel();

@@ -1,4 +1,4 @@
-//! A worker without supervision: its files, a full disk, and a machine on which everything fails.
+//! A worker without supervision: its files, a full disk, and failing tasks.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,7 +13,7 @@ use crate::binary::{bare_program, end, send};
 use crate::queue::{Queue, Reply, TASK_IDS, TOKEN, claim, ok, refuse, until};
 use crate::worker::{LEASE, Running, shell};
 
-/// Entries of a directory, if it exists.
+/// Empty for a missing directory.
 fn names(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).unwrap();
     entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
@@ -69,7 +69,7 @@ async fn worker_claims_nothing_without_disk_space() {
     assert_eq!(queue.requests("p%2Fw").len(), 0);
 }
 
-/// A full disk for the directories of tasks. None if this user cannot create one.
+/// None if this user cannot create one.
 struct FullDisk(TempDir);
 
 impl FullDisk {

@@ -23,12 +23,11 @@ fn offset(request: &RecordedRequest) -> usize {
     request.query.strip_prefix("offset=").unwrap().parse().unwrap()
 }
 
-/// Answer that accepts this piece.
 fn kept(request: &RecordedRequest) -> Reply {
     ok(json!({"next": offset(request) + request.bytes.len(), "kept": true}))
 }
 
-/// Prints `first`, and `last` once the test allows it.
+/// Prints `last` once the test allows it.
 fn waiting(first: &str, last: &str) -> Value {
     shell(&format!("{first}; while ! test -e ../go; do sleep 0.05; done; {last}"))
 }
@@ -56,7 +55,6 @@ async fn unknown_live_log_call_is_tried_once() {
     for unusable in [refuse(404), refuse(403), refuse(409), refuse(413), ok(json!({}))] {
         let queue = Queue::start().await;
         queue.on(APPEND, move |_| unusable.clone());
-        // It prints something in each of several seconds.
         let script = "for i in 1 2 3 4; do echo $i; sleep 0.7; done";
         let running = Running::with_task(queue, LEASE, &shell(script)).await;
         running.queue.wait_for("completed", 1).await;
@@ -125,7 +123,6 @@ async fn silent_queue_does_not_delay_report() {
 async fn worker_without_live_log_uploads_whole_log() {
     let queue = Queue::start().await;
     queue.on(APPEND, kept);
-    // It prints something in each of several seconds.
     queue.hand_out(&[claim(TASK, LEASE, &shell("for i in 1 2 3 4; do echo $i; sleep 0.7; done"))]);
     let running = Running::with_settings(queue, |settings| Settings { live_log: false, ..settings });
     running.queue.wait_for("completed", 1).await;

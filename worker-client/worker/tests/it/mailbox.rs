@@ -1,4 +1,4 @@
-//! The poll API of the scripted queue: seven message queues and their URLs.
+//! The poll API of the scripted queue.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -10,18 +10,16 @@ use serde_json::{Value, json};
 
 use crate::queue::{Queue, RecordedRequest, Reply, TASK_IDS, claim, ok};
 
-/// The message queues, highest priority first.
+/// Highest priority first.
 pub const QUEUES: [&str; 7] =
     ["q7/messages", "q6/messages", "q5/messages", "q4/messages", "q3/messages", "q2/messages", "q1/messages"];
-/// Signature in the URLs, which must not appear in any output.
+/// Must not appear in any output.
 pub const SIGNATURE: &str = "a-secret%2Bsignature%3D";
-/// A receipt with every character that must be encoded.
+/// Has every character that must be encoded.
 pub const RECEIPT: &str = "A+/b==";
-/// Path of the call for URLs.
 pub const URLS: &str = "poll-task-url/p/w";
 const LEASE: Duration = Duration::from_secs(60);
 
-/// A message as XML.
 #[derive(Clone)]
 pub struct Posted {
     id: String,
@@ -29,7 +27,7 @@ pub struct Posted {
     count: u32,
 }
 
-/// A message for run 0 of the task with this number.
+/// For run 0 of the task with this number.
 pub fn message(task: usize) -> Posted {
     let hint = json!({"taskId": TASK_IDS[task], "runId": 0});
     Posted { id: format!("m-{task}"), text: STANDARD.encode(hint.to_string()), count: 1 }
@@ -49,7 +47,7 @@ impl Posted {
     }
 }
 
-/// The messages of a queue, each returned once.
+/// Each message is returned once.
 #[derive(Clone)]
 pub struct Mailbox {
     pub queue: Queue,
@@ -57,7 +55,7 @@ pub struct Mailbox {
 }
 
 impl Mailbox {
-    /// Opens empty queues with long-lived URLs that grant every claim. The tasks run this payload.
+    /// Opens empty queues with long-lived URLs that grant every claim.
     pub async fn open(payload: Value) -> Self {
         let mailbox = Self { queue: Queue::start().await, posted: Arc::default() };
         mailbox.issue(Duration::from_secs(1800));
@@ -78,7 +76,6 @@ impl Mailbox {
         self.queue.on(URLS, move |_| urls(&root, life));
     }
 
-    /// Adds messages to a queue.
     pub fn post(&self, name: &'static str, messages: impl IntoIterator<Item = Posted>) {
         self.posted.lock().unwrap().entry(name).or_default().extend(messages);
     }
@@ -90,26 +87,23 @@ impl Mailbox {
         list(waiting.drain(..count))
     }
 
-    /// All polls so far, as the number of the queue; 7 has the highest priority.
+    /// Numbers of the polled queues; 7 has the highest priority.
     pub fn polls(&self) -> Vec<char> {
         let name =
             |request: &RecordedRequest| request.call.strip_suffix("/messages").and_then(|path| path.chars().last());
         self.queue.requests("/messages").iter().filter_map(name).collect()
     }
 
-    /// All deletions so far, with their parameters.
     pub fn deletions(&self) -> Vec<RecordedRequest> {
         self.queue.requests("").into_iter().filter(|request| request.call.starts_with("DELETE")).collect()
     }
 }
 
-/// Number of messages that a poll requests.
 pub fn number_of_messages(request: &RecordedRequest) -> usize {
     let query = request.query.strip_prefix(&format!("visibilitytimeout=300&sig={SIGNATURE}&numofmessages="));
     query.expect("the URL as it was given, and a number").parse().unwrap()
 }
 
-/// Answer to a poll with these messages.
 pub fn list(messages: impl IntoIterator<Item = Posted>) -> Reply {
     let one = |Posted { id, text, count }| {
         format!(
@@ -128,7 +122,7 @@ pub fn list(messages: impl IntoIterator<Item = Posted>) -> Reply {
     Reply { xml: Some(format!("<?xml version=\"1.0\" encoding=\"utf-8\"?>{list}")), ..ok(Value::Null) }
 }
 
-/// URLs with this lifetime, from a server whose clock differs much from ours.
+/// The server's clock differs much from ours.
 fn urls(root: &str, life: Duration) -> Reply {
     let one = |name: &str| {
         json!({

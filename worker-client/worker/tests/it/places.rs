@@ -1,4 +1,4 @@
-//! Capacity that a consumer reports to the server, against the scripted queue.
+//! Capacity that a consumer reports to the server.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::worker::LEASE;
 #[tokio::test]
 async fn slot_of_lost_run_is_free_only_after_its_handler_ends() {
     let cancelled = run_ended(TASK_IDS[0], "canceled");
-    // Its task is cancelled, or its session has ended and the next one starts.
+    // Its task is cancelled, or its session is replaced.
     for (answer, says, times) in [(cancelled, "/renew", 1), (session_ended("expired"), "/sessions", 2)] {
         let queue = queue_with(&claim(TASK_IDS[0], LEASE, &json!({}))).await;
         queue.has_sessions();

@@ -1,4 +1,4 @@
-//! The worker on the poll API: order and frequency of polls, and handling of messages.
+//! The worker on the poll API: polls and messages.
 
 use std::time::{Duration, Instant};
 
@@ -61,7 +61,6 @@ async fn poll_requests_free_capacity_up_to_32() {
     let requests = mailbox.queue.wait_for(QUEUES[6], 1).await;
     assert_eq!(number_of_messages(&mailbox.queue.requests(QUEUES[0])[0]), 3);
     assert_eq!(number_of_messages(&requests[0]), 1);
-    // Without free capacity there are no polls.
     mailbox.post(QUEUES[0], [message(2)]);
     mailbox.queue.wait_for("claim", 3).await;
     let polls = mailbox.polls().len();

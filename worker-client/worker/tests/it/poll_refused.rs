@@ -1,4 +1,4 @@
-//! The worker on the poll API when a message fails: deleted and kept messages.
+//! The worker on the poll API when a message fails.
 
 use std::time::Duration;
 
@@ -12,9 +12,8 @@ use crate::mailbox::{Mailbox, QUEUES, list, message};
 use crate::queue::{Reply, TASK_IDS, claim, ok, refuse, until};
 use crate::worker::{LEASE, Running, shell};
 
-/// Longer than all attempts to delete a message, with the pauses of these tests.
+/// Longer than all attempts to delete a message in these tests.
 const SETTLED: Duration = Duration::from_secs(3);
-/// Attempts of a worker to delete a message.
 const DELETE_TRIES: usize = 8;
 
 fn start(mailbox: &Mailbox, capacity: usize) -> Running {
@@ -29,7 +28,7 @@ async fn deletes_after(answer: Option<Reply>) -> bool {
     }
     let rounds = mailbox.queue.requests(QUEUES[6]).len();
     mailbox.post(QUEUES[0], [message(0)]);
-    // The next poll needs free capacity, so the claim is over by then.
+    // The claim is over by then.
     mailbox.queue.wait_for(QUEUES[6], rounds + 2).await;
     running.stop().await;
     assert!(mailbox.queue.requests("claim").len() > 1);
@@ -38,7 +37,7 @@ async fn deletes_after(answer: Option<Reply>) -> bool {
     deletions.iter().any(|request| request.call.ends_with("m-0"))
 }
 
-/// A worker with one accepted claim that came too late. It takes later refusals as temporary.
+/// A worker with one accepted claim that came too late takes later refusals as temporary.
 async fn accepted_once() -> (Mailbox, Running) {
     let mailbox = Mailbox::open(shell("true")).await;
     mailbox.queue.once("claim", refuse(409));
@@ -76,7 +75,7 @@ async fn message_is_deleted_only_after_claim_or_final_refusal() {
 
 #[tokio::test]
 async fn refused_claims_slow_down_polls() {
-    // A worker without a scope, and a quarantined one.
+    // Without a scope, and quarantined.
     for (status, deletes) in [(403, false), (409, true)] {
         let (mailbox, running) = accepted_once().await;
         mailbox.queue.on("claim", move |_| refuse(status));
@@ -133,7 +132,7 @@ async fn run_in_progress_is_not_claimed_again() {
     assert_eq!(mailbox.queue.requests("claim").len(), 1);
     std::fs::write(running.dir.path().join("work/go"), "").unwrap();
     mailbox.queue.wait_for("completed", 1).await;
-    // The run's outcome is not known yet, so the second message is left.
+    // The run's outcome is not known yet.
     assert_eq!(mailbox.deletions().len(), 1);
     running.stop().await;
 }
@@ -141,7 +140,7 @@ async fn run_in_progress_is_not_claimed_again() {
 #[tokio::test]
 async fn failed_deletions_are_retried_in_background() {
     let mailbox = Mailbox::open(shell("true")).await;
-    // Slowly, so that the tasks end before the last attempt.
+    // The tasks end before the last attempt.
     mailbox.queue.on("m-0", |_| Reply { after: Duration::from_millis(500), ..refuse(503) });
     mailbox.queue.on("m-1", |_| Reply { cut: true, ..Reply::default() });
     mailbox.post(QUEUES[0], (0..3).map(message));
@@ -187,7 +186,6 @@ async fn shutdown_does_not_wait_long_for_deletions() {
     let begun = std::time::Instant::now();
     running.stop().await;
     assert!(begun.elapsed() < Duration::from_secs(5));
-    // One last attempt.
     assert_eq!(mailbox.queue.requests("m-0").len(), 2);
     assert!(mailbox.queue.requests("claim")[0].call.contains(TASK_IDS[0]));
 }

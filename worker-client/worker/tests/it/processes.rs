@@ -34,7 +34,7 @@ async fn detached_process_ends_with_command() {
     }
 }
 
-/// Reports at once that its command has succeeded, but ends much later.
+/// Reports success at once, but ends much later.
 const SLOW_GUARD: &str = r#"#!/bin/sh
 read -r spec
 echo "{\"started\":$$}" >&0
@@ -45,7 +45,7 @@ exec /bin/sleep 9
 #[tokio::test]
 async fn command_ended_in_time_succeeds_despite_slow_guard() {
     let (queue, dir) = (Queue::start().await, TempDir::new().unwrap());
-    // Written by another process: a program open for writing cannot be executed. A process just
+    // Written by another process: a program open for writing cannot be executed, and a process just
     // forked by another test may hold it open too.
     let write = "printf %s \"$0\" > guard && chmod +x guard";
     let written = StdCommand::new("/bin/sh").args(["-c", write, SLOW_GUARD]).current_dir(dir.path()).status().unwrap();
@@ -102,7 +102,6 @@ async fn task_that_kills_its_guard_fails_and_leaves_nothing() {
     assert_eq!(end(child).await.0, Some(0));
 }
 
-/// Records of the workers in this directory.
 fn records(work_dir: &Path) -> Vec<std::path::PathBuf> {
     let Ok(entries) = std::fs::read_dir(work_dir.join(".tenure-worker")) else { return Vec::new() };
     // Beside each is its worker's lock.
@@ -127,7 +126,7 @@ async fn leftover_processes_end_before_first_claim() {
     child.kill().await.unwrap();
     assert_eq!(pids.map(runs), [true; 3]);
 
-    // A record with a reused process number, and the record of a running worker.
+    // With a reused process number, and of a running worker.
     let mut innocent = StdCommand::new("sleep").arg("1000").spawn().unwrap();
     let number = i32::try_from(innocent.id()).unwrap();
     let text = std::fs::read_to_string(&records(dir.path())[0]).unwrap();
@@ -135,7 +134,7 @@ async fn leftover_processes_end_before_first_claim() {
     let as_started = |start: u64| json!([{"pid": number, "start": start, "boot": record["worker"]["boot"]}]);
     let (mistaken, right) = (as_started(1), as_started(start_of(number)));
     record["cgroup"] = Value::Null;
-    // As written by an earlier release, without a lock.
+    // As written by an earlier release.
     record["locked"] = json!(false);
     record["dir"] = json!({"Unix": dir.path().join("none").into_os_string().into_encoded_bytes()});
     record["processes"] = mistaken;
@@ -164,7 +163,7 @@ async fn leftover_processes_end_before_first_claim() {
     assert_eq!(end(child).await.0, Some(0));
 }
 
-/// Start time of a process in clock ticks since boot.
+/// In clock ticks since boot.
 fn start_of(pid: i32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     stat.rsplit_once(')').unwrap().1.split_ascii_whitespace().nth(19).unwrap().parse().unwrap()

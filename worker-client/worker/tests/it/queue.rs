@@ -20,14 +20,13 @@ use crate::store::{Store, Stored};
 pub const TOKEN: &str = "secret-of-the-worker";
 pub const TASK_IDS: [&str; 3] = ["9HrBC1jMQ3KlZw4CssPUeQ", "AAAAAAAAQACAAAAAAAAAAA", "AAAAAAAAQACAAAAAAAAAAQ"];
 pub const SESSION: &str = "b4cf1f7d-1b1c-4a8b-9d3f-5f0f4d6f2a10";
-/// Time to live of sessions.
+/// Of sessions.
 pub const TTL: Duration = Duration::from_secs(120);
-/// Timeout for events that must happen.
+/// For events that must happen.
 pub const SOON: Duration = Duration::from_secs(20);
-/// A lease renewed after three quarters. The rest is longer than a busy machine pauses.
+/// The rest of the lease is longer than a busy machine pauses.
 pub const RENEWED_AFTER_SIX_SECONDS: Duration = Duration::from_secs(8);
 
-/// A received request.
 #[derive(Debug, Clone)]
 pub struct RecordedRequest {
     pub call: String,
@@ -35,13 +34,12 @@ pub struct RecordedRequest {
     pub headers: HeaderMap,
     pub body: Value,
     pub bytes: Bytes,
-    /// Client id of a valid signature; empty without one.
+    /// Empty without a valid signature.
     pub signed_by: String,
     pub timestamp: i64,
     pub at: Instant,
 }
 
-/// An answer of the queue.
 #[derive(Clone, Default)]
 pub struct Reply {
     pub status: u16,
@@ -51,7 +49,6 @@ pub struct Reply {
     pub xml: Option<String>,
     /// Sent instead of the body, without the content type of JSON.
     pub bytes: Option<Vec<u8>>,
-    /// Delay of the answer.
     pub after: Duration,
     /// Close the connection instead.
     pub cut: bool,
@@ -66,7 +63,6 @@ pub fn refuse(status: u16) -> Reply {
     Reply { status, body, ..Reply::default() }
 }
 
-/// Answers calls with this path suffix.
 type Rule = Box<dyn Fn(&RecordedRequest) -> Reply + Send>;
 
 #[derive(Default)]
@@ -74,7 +70,7 @@ struct Script {
     rules: Vec<(&'static str, Rule)>,
     once: HashMap<&'static str, VecDeque<Reply>>,
     requests: Vec<RecordedRequest>,
-    /// Calls whose connections closed before the answer.
+    /// Connections closed before the answer.
     hung_up: Vec<(String, Instant)>,
     store: Store,
 }
@@ -93,7 +89,7 @@ impl Queue {
         for report in ["completed", "failed", "exception"] {
             queue.on(report, |_| ok(json!({"status": status(TASK_IDS[0], 0, 10)})));
         }
-        // Like any other server of the Queue API.
+        // Like other servers of the Queue API.
         queue.on("/work", |_| refuse(404));
         queue.on("/sessions", |_| refuse(404));
         queue.on("/live-log", |_| refuse(404));
@@ -104,7 +100,7 @@ impl Queue {
                 let queue = serving.clone();
                 tokio::spawn(async move {
                     let service = hyper::service::service_fn(|request| queue.answer(request));
-                    // A client that disconnects is no failure of the queue.
+                    // A client may disconnect.
                     let _ended = hyper::server::conn::http1::Builder::new()
                         .serve_connection(TokioIo::new(stream), service)
                         .await;
@@ -118,19 +114,19 @@ impl Queue {
         format!("http://{}", self.address)
     }
 
-    /// Sets the answer to further calls whose path ends in `call`.
+    /// Sets the answer to calls whose path ends in `call`.
     pub fn on(&self, call: &'static str, rule: impl Fn(&RecordedRequest) -> Reply + Send + 'static) {
         let mut script = self.script.lock().unwrap();
         script.rules.retain(|(name, _)| *name != call);
         script.rules.push((call, Box::new(rule)));
     }
 
-    /// Answers the next call whose path ends in `call`, before any rule.
+    /// Sets the answer to the next such call, before any rule.
     pub fn once(&self, call: &'static str, reply: Reply) {
         self.script.lock().unwrap().once.entry(call).or_default().push_back(reply);
     }
 
-    /// Grants sessions from now on, with empty inboxes.
+    /// Grants sessions, with empty inboxes.
     pub fn has_sessions(&self) {
         self.on("/sessions", |_| session_started(TTL));
         self.on("/inbox", |_| Reply { after: Duration::from_millis(100), ..inbox(&json!([])) });
@@ -138,7 +134,6 @@ impl Queue {
         self.on(SESSION, |_| ok(json!({"returned": 0})));
     }
 
-    /// Hands out these claims at the next call for work.
     pub fn hand_out(&self, claims: &[Value]) {
         self.once("p%2Fw", ok(json!({ "tasks": claims })));
     }
@@ -148,35 +143,33 @@ impl Queue {
         self.script.lock().unwrap().requests.iter().filter(|request| request.call.ends_with(call)).cloned().collect()
     }
 
-    /// Artifacts of run 0 of a task.
+    /// Of run 0.
     pub fn artifacts(&self, task_id: &str) -> Vec<String> {
         self.script.lock().unwrap().store.names(&format!("{task_id}/runs/0"))
     }
 
-    /// An artifact of run 0 of a task.
+    /// Of run 0.
     #[track_caller]
     pub fn artifact(&self, task_id: &str, name: &str) -> Stored {
         let found = self.script.lock().unwrap().store.find(&format!("{task_id}/runs/0"), name);
         found.unwrap_or_else(|| panic!("no artifact {name}, but {:?}", self.artifacts(task_id)))
     }
 
-    /// Adds an artifact as if run 0 of a task had created it.
+    /// As if run 0 had created it.
     pub fn has_artifact(&self, task_id: &str, name: &str, artifact: Stored) {
         self.script.lock().unwrap().store.put(&format!("{task_id}/runs/0"), name, artifact);
     }
 
-    /// When clients disconnected while waiting for the answer to such a call.
+    /// When clients disconnected while waiting for the answer.
     pub fn hung_up(&self, call: &str) -> Vec<Instant> {
         let script = self.script.lock().unwrap();
         script.hung_up.iter().filter(|(name, _)| name.ends_with(call)).map(|(_, at)| *at).collect()
     }
 
-    /// All reports so far.
     pub fn reports(&self) -> Vec<RecordedRequest> {
         ["completed", "failed", "exception"].iter().flat_map(|call| self.requests(call)).collect()
     }
 
-    /// Waits until there are `count` such calls.
     pub async fn wait_for(&self, call: &str, count: usize) -> Vec<RecordedRequest> {
         until(&format!("{count} × {call}"), || Some(self.requests(call)).filter(|requests| requests.len() >= count))
             .await
@@ -224,8 +217,7 @@ impl Queue {
         Ok(response.body(Full::new(body.into())).unwrap())
     }
 
-    /// Client id that signed a request, with the worker's token or the token of the task's
-    /// `credentials`.
+    /// Client id that signed, with the worker's token or the token of the task's `credentials`.
     fn check(&self, head: &hyper::http::request::Parts, body: &[u8]) -> (String, i64) {
         let Some(value) = head.headers.get("authorization") else { return (String::new(), 0) };
         let header = Header::parse(value.to_str().unwrap()).unwrap();
@@ -276,7 +268,7 @@ pub fn credentials(client_id: &str) -> Value {
     json!({"clientId": client_id, "accessToken": task_token(client_id)})
 }
 
-/// A date of the server, far from the local clock.
+/// Far from the local clock.
 pub fn date(millis: u64) -> String {
     format!("2001-01-01T00:{:02}:{:02}.{:03}Z", millis / 60_000, millis / 1000 % 60, millis % 1000)
 }
@@ -305,38 +297,34 @@ pub fn claim(task_id: &str, lease: Duration, payload: &Value) -> Value {
     })
 }
 
-/// Answer to a renewal that moves the end to `taken_until_millis`, with credentials of this name.
+/// Answer to a renewal, with credentials of this name.
 pub fn renewed(taken_until_millis: u64, client_id: &str) -> Reply {
     ok(json!({"status": status(TASK_IDS[0], 0, taken_until_millis), "runId": 0, "workerGroup": "g", "workerId": "w",
               "takenUntil": date(taken_until_millis), "credentials": credentials(client_id)}))
 }
 
-/// Answer to the start of a session with this time to live.
 pub fn session_started(ttl: Duration) -> Reply {
     let expires = date(u64::try_from(ttl.as_millis()).unwrap());
     let started = json!({"sessionId": SESSION, "epoch": 8, "started": date(0), "expires": expires, "serverTime": date(0), "policyVersion": 0});
     Reply { status: 201, ..ok(started) }
 }
 
-/// Answer of an inbox with these items.
 pub fn inbox(items: &Value) -> Reply {
     ok(json!({"expires": date(0), "serverTime": date(0), "policyVersion": 0, "items": items}))
 }
 
-/// Answer of an inbox: run 0 of a task has ended for this reason.
+/// Answer of an inbox: run 0 has ended for this reason.
 pub fn run_ended(task_id: &str, reason: &str) -> Reply {
     inbox(
         &json!([{"id": 1, "kind": "run-ended", "taskId": task_id, "runId": 0, "state": "exception", "reasonResolved": reason}]),
     )
 }
 
-/// Answer to calls of a session that ended like this.
 pub fn session_ended(by: &str) -> Reply {
     let message = format!("the session has ended ({by}): what it held was given to others; start another one");
     Reply { body: json!({"code": "SessionEnded", "message": message}), ..refuse(410) }
 }
 
-/// Waits until `look` returns a value.
 pub async fn until<T>(what: &str, look: impl Fn() -> Option<T>) -> T {
     let deadline = Instant::now() + SOON;
     loop {

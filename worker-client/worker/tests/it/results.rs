@@ -1,4 +1,4 @@
-//! Results sent with the next call for work, and results reported separately.
+//! Results sent with the next call for work, or reported separately.
 
 use std::time::Duration;
 
@@ -43,7 +43,6 @@ async fn busy_worker_reports_and_claims_in_one_request() {
     queue.once("/work", worked(&[accepted(TASK_IDS[2])], &[]));
     let running = start(queue, 1);
     let requests = running.queue.wait_for("/work", 3).await;
-    // It has free capacity again, and waits for work.
     running.queue.wait_for("p%2Fw", 2).await;
     let completed = json!({"taskId": TASK_IDS[0], "runId": 0, "outcome": "completed", "result": {"exitCode": 0}});
     let failed = json!({"taskId": TASK_IDS[1], "runId": 0, "outcome": "failed",
@@ -156,8 +155,7 @@ async fn refused_result_is_lost_and_failed_one_reported_again() {
         let running = start(queue, 1);
         running.queue.wait_for("/work", 1).await;
         running.queue.wait_for("completed", reports).await;
-        // The next claim shows that the answer has arrived. A shutdown before it would report the
-        // result again.
+        // The answer has arrived. A shutdown before it would report the result again.
         running.queue.wait_for("p%2Fw", 2).await;
         let queue = running.queue.clone();
         running.stop().await;

@@ -1,4 +1,4 @@
-//! What a task can see of its worker, and what it may do as another user.
+//! A task's view of its worker, and its rights as another user.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
@@ -15,8 +15,7 @@ use crate::worker::{LEASE, pid_in, shell};
 
 const NOBODY: &str = "nobody";
 
-/// Records everything that a task can read of itself and of all processes above it: environment,
-/// arguments, open files.
+/// Records what a task can read of all processes above it: environment, arguments, open files.
 const LOOK_AROUND: &str = r#"
     p=$$
     while [ "$p" -gt 1 ]; do
@@ -30,7 +29,6 @@ const LOOK_AROUND: &str = r#"
     true
 "#;
 
-/// A folder that other users may enter, or not.
 fn folder(mode: u32) -> TempDir {
     let dir = TempDir::new().unwrap();
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(mode)).unwrap();
@@ -45,7 +43,7 @@ fn is_root() -> bool {
     root
 }
 
-/// Runs one task to its report and returns the worker's process number.
+/// Returns the worker's process number.
 async fn one_task(mut program: Command, queue: &Queue, report: &str) -> u32 {
     let child = program.spawn().unwrap();
     let id = child.id().unwrap();

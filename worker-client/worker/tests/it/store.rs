@@ -1,5 +1,4 @@
-//! Artifacts of the scripted queue: stores the artifacts of runs, and their bytes behind URLs with
-//! a secret.
+//! Artifacts of the scripted queue, with their bytes behind URLs with a secret.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -12,13 +11,12 @@ use crate::queue::{Queue, RecordedRequest, Reply, ok, refuse};
 /// Part of every signed URL; must appear nowhere else.
 pub const URL_SECRET: &str = "secret-of-the-url";
 
-/// The artifacts by run and name.
+/// By run and name.
 #[derive(Default)]
 pub struct Store {
     artifacts: BTreeMap<(String, String), Stored>,
 }
 
-/// An artifact as created, with its uploaded bytes.
 #[derive(Debug, Clone, Default)]
 pub struct Stored {
     pub created: Value,
@@ -27,7 +25,7 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// The bytes that a reader receives.
+    /// As a reader receives them.
     pub fn content(&self) -> Vec<u8> {
         let bytes = self.bytes.clone().expect("uploaded bytes");
         match self.encoding.as_deref() {
@@ -47,7 +45,6 @@ impl Stored {
 }
 
 impl Store {
-    /// Names of a run's artifacts.
     pub fn names(&self, run: &str) -> Vec<String> {
         self.artifacts.keys().filter(|(of, _)| of == run).map(|(_, name)| name.clone()).collect()
     }
@@ -56,7 +53,7 @@ impl Store {
         self.artifacts.get(&(run.to_owned(), name.to_owned())).cloned()
     }
 
-    /// Answers a request about artifacts; none for others.
+    /// None for other requests.
     pub fn answer(&mut self, queue: &Queue, request: &RecordedRequest) -> Option<Reply> {
         let (method, path) = request.call.split_once(' ').unwrap();
         if let Some(object) = path.strip_prefix("/store/") {
@@ -65,7 +62,7 @@ impl Store {
         let (run, name) = path.strip_prefix("/api/queue/v1/task/")?.split_once("/artifacts/")?;
         let name = decode(name);
         if method == "GET" {
-            // The scripted queue has a single run per task, number 0.
+            // A task has a single run, number 0.
             let run = if run.contains("/runs/") { run.to_owned() } else { format!("{run}/runs/0") };
             return Some(
                 self.find(&run, &name).map_or_else(|| refuse(404), |found| located(queue, &run, &name, &found)),
@@ -106,13 +103,11 @@ impl Store {
         Reply { status: 200, headers: encoding, bytes: Some(bytes), ..Reply::default() }
     }
 
-    /// Adds an artifact as if a run had created it.
     pub fn put(&mut self, run: &str, name: &str, artifact: Stored) {
         self.artifacts.insert((run.to_owned(), name.to_owned()), artifact);
     }
 }
 
-/// Answer of getArtifact.
 fn located(queue: &Queue, run: &str, name: &str, found: &Stored) -> Reply {
     let kind = &found.created["storageType"];
     if kind == "error" {

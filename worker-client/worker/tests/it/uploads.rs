@@ -41,7 +41,7 @@ async fn download(queue: &Queue, to: &Path) -> Result<u64, Error> {
     Ok(client(queue).download(TASK_IDS[0].parse().unwrap(), None, NAME, to).await?.bytes)
 }
 
-/// An error with its causes, and its Debug form.
+/// With its causes, and its Debug form.
 fn details(error: &Error) -> String {
     let mut text = format!("{error:?} {error}");
     let mut cause = std::error::Error::source(error);
@@ -66,7 +66,6 @@ fn stored(bytes: Vec<u8>, encoding: Option<&str>) -> Stored {
 #[tokio::test]
 async fn file_is_sent_raw_or_compressed() {
     let (queue, dir) = (Queue::start().await, TempDir::new().unwrap());
-    // More than one chunk, and none.
     for content in [vec![7; 300_000], Vec::new()] {
         let plain = file(&dir, &content);
         upload(&queue, &plain).await.unwrap();
@@ -81,7 +80,7 @@ async fn file_is_sent_raw_or_compressed() {
         assert_eq!((&artifact.created, artifact.encoding.as_deref()), (&created, Some("gzip")));
         assert!(artifact.content() == content);
     }
-    // The compressed file has no name on disk.
+    // The compressed file has no name.
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
 }
 
@@ -222,7 +221,6 @@ async fn missing_artifact_is_error_with_status() {
     queue.has_artifact(TASK_IDS[0], NAME, Stored { created, ..Stored::default() });
     let error = download(&queue, &to).await.unwrap_err().to_string();
     assert_eq!(error, "the queue answered 424 file-missing-on-worker: gone");
-    // The bytes themselves are gone.
     queue.has_artifact(TASK_IDS[0], NAME, stored(Vec::new(), None));
     queue.once(BYTES, refuse(404));
     assert!(matches!(download(&queue, &to).await.unwrap_err(), Error::Store { status: 404 }));

@@ -54,7 +54,6 @@ impl Running {
             dequeue_alarm: DEQUEUE_ALARM,
             capacity: 1.try_into().unwrap(),
             work_dir: dir.path().join("work"),
-            // Tests inspect the leftovers.
             keep: true,
             disk_free_min: 0,
             task_user: None,
@@ -73,13 +72,11 @@ impl Running {
         Self { queue, dir, shutdown, worker }
     }
 
-    /// A worker for one task.
     pub async fn with_task(queue: Queue, lease: Duration, payload: &Value) -> Self {
         queue.hand_out(&[claim(TASK_IDS[0], lease, payload)]);
         Self::start(queue, 1).await
     }
 
-    /// A worker for one task with these limits.
     pub fn with_limits(queue: Queue, limits: Limits, payload: &Value) -> Self {
         queue.hand_out(&[claim(TASK_IDS[0], LEASE, payload)]);
         Self::start_with(Plane::Claim, queue, 1, limits)
@@ -115,14 +112,13 @@ pub async fn pid_in(file: &Path) -> i32 {
     until(&format!("{}", file.display()), || std::fs::read_to_string(file).ok()?.trim().parse().ok()).await
 }
 
-/// True if a process runs; false for a zombie.
+/// False for a zombie.
 pub fn runs(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.starts_with(" Z"))
 }
 
-/// True if all threads of a process are stopped. The thread that takes the signal stops the others,
-/// which run a little longer.
+/// The thread that takes the signal stops the others, which run a little longer.
 pub fn is_stopped(pid: i32) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let mut states = threads.map(|thread| std::fs::read_to_string(thread.unwrap().path().join("stat")).unwrap());
@@ -203,7 +199,7 @@ async fn lost_claim_stops_process_group_without_report() {
         let outer = pid_in(&running.directory().join("outer")).await;
         running.queue.wait_for("reclaim", 1).await;
         until("the group to end", || (!runs(inner) && !runs(outer)).then_some(())).await;
-        // The next call for work shows that the task is over for the worker.
+        // The task is over for the worker.
         running.queue.wait_for("p%2Fw", 2).await;
         assert!(running.log().contains("the claim is lost"), "{}", running.log());
         assert_eq!((running.queue.reports().len(), running.queue.requests("reclaim").len()), (0, 1));

@@ -20,7 +20,6 @@ async fn queue_with_sessions() -> Queue {
     queue
 }
 
-/// A worker with this task, whose run then ends for this reason.
 async fn ended(queue: Queue, script: &str, reason: &'static str) -> (Running, i32) {
     let running = Running::with_task(queue, LEASE, &shell(script)).await;
     let pid = pid_in(&running.directory().join("pid")).await;
