@@ -221,11 +221,13 @@ impl Claim {
         self.run_id
     }
 
+    /// Returns the task's definition.
     #[must_use]
     pub fn task(&self) -> &Task {
         &self.task
     }
 
+    /// Returns the lease after the last renewal.
     #[must_use]
     pub fn lease(&self) -> Lease {
         *self.lease.borrow()

@@ -160,6 +160,7 @@ pub(crate) struct Own {
 pub(crate) struct Answer<T> {
     pub value: T,
     pub date: Option<Timestamp>,
+    /// When the answered attempt was sent.
     pub sent: Instant,
     /// When the answer began to arrive.
     pub received: Instant,
@@ -171,6 +172,7 @@ pub(crate) fn parameter(value: &dyn std::fmt::Display) -> String {
 }
 
 impl Client {
+    /// Returns a builder with default settings.
     #[must_use]
     pub fn builder() -> ClientBuilder {
         ClientBuilder::default()
@@ -205,11 +207,13 @@ impl Client {
         self.shared.clock.now()
     }
 
+    /// Returns this client with other credentials.
     #[must_use]
     pub fn with_credentials(&self, credentials: Credentials) -> Self {
         Self { credentials: Some(place_of(credentials)), ..self.clone() }
     }
 
+    /// Returns this client with another retry policy.
     #[must_use]
     pub fn with_retry_policy(&self, retry: RetryPolicy) -> Self {
         Self { retry, ..self.clone() }

@@ -12,7 +12,7 @@ pub enum Error {
     /// The connection failed or the timeout passed.
     #[error("no answer from the queue")]
     Network(#[source] reqwest::Error),
-    /// The server's error body.
+    /// The server refused; the fields are from its error body.
     #[error("the queue answered {status} {code}: {message}")]
     Refused {
         status: u16,
@@ -98,6 +98,7 @@ impl Error {
         }
     }
 
+    /// Returns the HTTP status of a refusal.
     #[must_use]
     pub fn status(&self) -> Option<u16> {
         match self {
@@ -118,6 +119,7 @@ impl Error {
         }
     }
 
+    /// Returns the pause that the server requested.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         if let Self::Refused { retry_after, .. } = self { *retry_after } else { None }
@@ -128,6 +130,7 @@ impl Error {
         matches!(self.status(), Some(400 | 401 | 403 | 404 | 405))
     }
 
+    /// Wraps an I/O error about a local file.
     pub fn of_file(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         move |source| Self::File { what, source }

@@ -98,7 +98,7 @@ impl EventStream {
         }
     }
 
-    /// Position of the last event read, to continue from. None if not known yet.
+    /// Position up to which the log was searched, to continue from. None if not known yet.
     #[must_use]
     pub fn position(&self) -> Option<u64> {
         self.position

@@ -50,6 +50,7 @@ impl Lease {
         Self { since: sent, ends: moved.min(sent + self.duration), duration: self.duration, taken_until }
     }
 
+    /// Returns when the claim ends without renewal.
     #[must_use]
     pub fn ends(&self) -> Instant {
         self.ends

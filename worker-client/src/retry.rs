@@ -65,8 +65,8 @@ impl RetryPolicy {
         Self { unclear_too: true, ..self }
     }
 
-    /// Returns the pause after attempt `tried` (from 1) failed, or none without a retry. `jitter`
-    /// is from 0 to 1, as from [`jitter()`].
+    /// Returns the pause after attempt `tried` (from 1) failed, or none if no retry follows.
+    /// `jitter` is from 0 to 1, as from [`jitter()`].
     #[must_use]
     pub fn pause_after(&self, tried: u32, error: &Error, jitter: f64) -> Option<Duration> {
         let may_pass = error.is_transient() || self.unclear_too && error.is_unclear();

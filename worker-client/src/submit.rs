@@ -24,10 +24,12 @@ impl Client {
         Ok(self.call::<StatusAnswer>(&call).await?.value.status)
     }
 
+    /// Reads the status of a task.
     pub async fn status(&self, id: TaskId) -> Result<TaskStatus, Error> {
         Ok(self.call::<StatusAnswer>(&get(format!("/task/{}/status", parameter(&id)))).await?.value.status)
     }
 
+    /// Reads the definition of a task.
     pub async fn task(&self, id: TaskId) -> Result<Task, Error> {
         Ok(self.call(&get(format!("/task/{}", parameter(&id)))).await?.value)
     }
@@ -39,6 +41,7 @@ impl Client {
         Ok(self.now())
     }
 
+    /// Reads the numbers of pending and claimed tasks of a queue.
     pub async fn counts(&self, queue: &TaskQueueId) -> Result<QueueCounts, Error> {
         Ok(self.call(&get(format!("/task-queues/{}/counts", parameter(queue)))).await?.value)
     }

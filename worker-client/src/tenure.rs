@@ -78,6 +78,7 @@ impl Client {
         self.post(format!("/task/{}/{verb}", parameter(&id))).await
     }
 
+    /// Reads a task group, without its tasks.
     pub async fn get_group(&self, id: TaskGroupId) -> Result<Value, Error> {
         self.get(format!("/task-group/{}", parameter(&id))).await
     }

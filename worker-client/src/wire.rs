@@ -234,7 +234,7 @@ pub(crate) struct ReclaimAnswer {
 
 #[derive(Deserialize, Default)]
 pub(crate) struct ErrorAnswer {
-    /// Empty for an artifact of the type error: the answer has the reason instead.
+    /// For an artifact of the type error the queue sends its reason instead.
     #[serde(default, alias = "reason")]
     pub code: String,
     #[serde(default)]

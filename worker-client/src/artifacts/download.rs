@@ -169,7 +169,7 @@ fn not_written(to: &Path) -> impl FnOnce(io::Error) -> Error {
     Error::of_file(format!("{} cannot be written", to.display()))
 }
 
-/// Distinguishes damaged bytes from errors of the disk.
+/// A wrong digest or a failed decoding means damaged bytes; other errors are the disk's.
 fn not_taken(to: &Path) -> impl FnOnce(io::Error) -> Error {
     let not_written = not_written(to);
     |error| match error.kind() {

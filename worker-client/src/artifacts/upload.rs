@@ -68,6 +68,7 @@ impl Upload {
         Ok(Self::from_file(packed, &self.content_type, self.expires)?.compressed(self.content_length))
     }
 
+    /// Returns the number of bytes after decompression.
     #[must_use]
     pub fn content_length(&self) -> u64 {
         self.content_length
@@ -169,6 +170,7 @@ fn read(file: &File, at: u64, count: usize) -> io::Result<Vec<u8>> {
     Ok(chunk)
 }
 
+/// Runs blocking file operations on another thread.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|stopped| Err(io::Error::other(stopped)))
 }

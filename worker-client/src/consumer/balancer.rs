@@ -76,6 +76,7 @@ pub struct OwnTask {
     pub stopping: bool,
 }
 
+/// Decision about a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CanClaim {
     Yes,

@@ -58,6 +58,7 @@ pub struct ConsumerBuilder {
     handler: Option<Arc<dyn Run>>,
 }
 
+/// Why a consumer cannot be built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
@@ -133,7 +134,7 @@ impl ConsumerBuilder {
         Self { wait: wait.min(WAIT), ..self }
     }
 
-    /// Sets how long a handler has to stop, before its run may go to another worker, if the server
+    /// Sets how long a handler has to stop before its run may go to another worker, if the server
     /// cannot be reached. 30 s by default, at most a third of the lease or session.
     pub fn grace(self, grace: Duration) -> Self {
         Self { grace: Some(grace), ..self }

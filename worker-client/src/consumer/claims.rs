@@ -283,7 +283,7 @@ async fn search(inner: &Inner, source: &mut dyn AnySource, terms: Membership, ro
 }
 
 /// Reports results and searches, in one request. None at a shutdown. After a timeout only claims
-/// are awaited, and the results are reported separately before their leases end.
+/// are awaited; the results, whose leases run on, are reported separately.
 async fn exchange(inner: &Inner, source: &mut dyn AnySource, mut waiting: Vec<Waiting>, room: usize) -> Option<Answer> {
     let results: Vec<RunResult> = waiting.iter().map(|waiting| waiting.result.clone()).collect();
     let mut asking = source.exchange(&results, room);

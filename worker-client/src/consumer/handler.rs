@@ -143,6 +143,7 @@ impl<P> Job<P> {
         self.core.run_id
     }
 
+    /// Returns the task's definition.
     #[must_use]
     pub fn task(&self) -> &Task {
         &self.core.task
@@ -155,11 +156,13 @@ impl<P> Job<P> {
         &self.core.client
     }
 
+    /// Returns the log, readable while the handler works.
     #[must_use]
     pub fn log(&self) -> &JobLog {
         &self.core.log
     }
 
+    /// Returns the lease after the last renewal.
     #[must_use]
     pub fn lease(&self) -> Lease {
         *self.core.lease.borrow()

@@ -181,7 +181,7 @@ async fn send(inner: &Inner, claim: &Claim, outcome: &Outcome) {
     if has_source && result.outcome == RunOutcome::Released {
         result = shutdown();
     }
-    // A worker that gives a task back needs no more work.
+    // A call for work must not go with a task that is given back.
     let mut by_itself = has_source && result.reason == shutdown().reason;
     let mut failures = 0;
     loop {

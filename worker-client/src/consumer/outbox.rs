@@ -28,7 +28,7 @@ struct Results {
     waiting: VecDeque<Waiting>,
 }
 
-/// Dropped without an answer if unanswered.
+/// A result; dropping it leaves it unanswered.
 pub(super) struct Waiting {
     pub result: RunResult,
     answer: oneshot::Sender<Verdict>,

@@ -129,8 +129,8 @@ impl ConsumerHandle {
         self.inner.jobs.stop_task(task_id)
     }
 
-    /// Asks all jobs to stop and waits for their end. Dropping the future does not cancel the
-    /// shutdown.
+    /// Stops claiming, asks all jobs to stop, and waits for their end. Dropping the future does not
+    /// cancel the shutdown.
     pub async fn shutdown(&self) {
         self.inner.orders.shutdown.cancel();
         self.ended.cancelled().await;

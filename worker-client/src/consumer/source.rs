@@ -155,8 +155,8 @@ pub struct ClaimWork {
     session: Option<SessionId>,
     answers_within: Duration,
     answered: bool,
-    /// Until then results are reported separately, because the server did not know the call for
-    /// both.
+    /// Results are reported separately until this time, because the server did not know the call
+    /// for both.
     unknown_until: Option<Instant>,
 }
 

@@ -10,6 +10,7 @@ use tokio::sync::watch;
 
 use crate::Lost;
 
+/// Why a job must stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StopReason {

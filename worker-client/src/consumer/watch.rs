@@ -1,6 +1,6 @@
 //! Lists the pending runs of a balanced consumer's queue, and follows its events from a position
-//! before the list, so that nothing is missed. Every five minutes, or if events cannot be followed,
-//! it lists the next page or starts over.
+//! before the list, so that nothing is missed. Every five minutes it lists the next page or starts
+//! over; it also starts over if events cannot be followed.
 
 use std::time::Duration;
 

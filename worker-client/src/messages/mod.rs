@@ -22,7 +22,7 @@ use crate::client::{Answer, Call, Own, TIMEOUT, header, parameter, refusal_in_wo
 use crate::{Client, Error};
 
 const MESSAGES_MAX: usize = 32;
-/// Or at half of a shorter lifetime.
+/// Before the URLs expire, but at most half of their lifetime.
 const RENEW_BEFORE: Duration = Duration::from_secs(5 * 60);
 /// Regardless of the server's dates.
 const SHORTEST_USE: Duration = Duration::from_secs(1);

@@ -79,7 +79,7 @@ fn describe(status: ExitStatus) -> String {
     }
 }
 
-/// Distinguishes faults of the task from a lack of resources.
+/// A missing or unusable program is the task's fault; a lack of resources is the worker's.
 fn not_started(program: &str, error: &io::Error) -> Execution {
     let problem = format!("{program:?} cannot be started: {error}");
     match error.kind() {

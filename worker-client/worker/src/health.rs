@@ -13,7 +13,7 @@ use tenure_client::ExceptionReason;
 
 /// Consecutive failed tasks after which claims pause.
 const FAILURES_IN_A_ROW: u32 = 5;
-/// Later failures do not indicate a broken machine.
+/// Slower failures do not indicate a broken machine.
 const FAILED_FAST: Duration = Duration::from_secs(10);
 /// Each further failure doubles the pause.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);

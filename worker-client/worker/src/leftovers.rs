@@ -23,7 +23,7 @@ use super::guard::tree::Identity;
 use super::removal;
 
 const RECORDS: &str = ".tenure-worker";
-/// Extension of the file that the worker of a record has locked.
+/// Extension of a record's lock file, which its worker has locked.
 const LOCK: &str = "lock";
 /// Extension of a record that is being written.
 const UNFINISHED: &str = "unfinished";

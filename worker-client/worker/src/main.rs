@@ -23,12 +23,13 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
+/// Exit code for wrong settings.
 const USAGE: u8 = 2;
-/// A second signal came before the tasks were reported.
+/// Exit code after a second signal, before the tasks were reported.
 const CUT_SHORT: i32 = 1;
-/// The queue refuses the worker.
+/// Exit code if the queue refuses the worker.
 const REFUSED: u8 = 1;
-/// Another process has taken the worker's name. A supervisor must not restart it.
+/// Exit code if another process has the worker's name. A supervisor must not restart the worker.
 const NAME_TAKEN: u8 = 3;
 const LOG_MAX_LEAST: u64 = 1024;
 const SESSION_SECONDS: RangeInclusive<u64> = 15..=3600;
@@ -137,7 +138,7 @@ struct Run {
     debug_port: Option<u16>,
     /// With --plane poll: log messages that were received more often than this, 1 or more.
     ///
-    /// Such a message was neither claimed nor deleted each time. With a value that is too low, the
+    /// Each time, such a message was neither claimed nor deleted. If the value is too low, the
     /// death of a worker causes the warning.
     #[arg(long, env = "TENURE_DEQUEUE_ALARM", default_value_t = DEQUEUE_ALARM, value_parser = clap::value_parser!(u32).range(1..))]
     dequeue_alarm: u32,

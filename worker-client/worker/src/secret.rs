@@ -96,7 +96,7 @@ fn start_anew(run: &Run, mut arguments: Vec<OsString>) -> String {
             arguments.extend(["--access-token-fd".into(), reader.as_raw_fd().to_string().into()]);
             pipe = Some(reader);
         }
-        // Tools show the file's name.
+        // By its file's name, which tools show, or else the running program.
         let program = std::env::current_exe().ok().filter(|file| file.exists());
         let mut command = Command::new(program.unwrap_or(this_program()?));
         let error = command.args(&arguments).env_remove(VARIABLE).exec();

@@ -125,7 +125,7 @@ struct Turn<P, H> {
     is_anew: bool,
     /// Id of the last command taken.
     seen: i64,
-    /// The same, if not stored yet.
+    /// Id of a taken command that is not stored yet.
     unstored: Option<i64>,
 }
 

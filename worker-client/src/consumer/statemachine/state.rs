@@ -7,6 +7,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use tenure_api::states::TaskCommand;
 
+/// How long a machine idles after an error.
 pub const FAULT_SLEEP: Duration = Duration::from_secs(600);
 /// This many errors within [`ERRORS_WITHIN`] fail the task; this many are kept.
 pub const ERRORS_MAX: usize = 8;
@@ -15,6 +16,7 @@ pub const ERRORS_WITHIN: Duration = Duration::from_secs(4 * 3600);
 /// Of a kept error.
 const ERROR_CHARS: usize = 500;
 
+/// State of a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "name", rename_all = "kebab-case")]
 pub enum State {
@@ -130,8 +132,8 @@ impl Record {
     /// Returns the machine after a message.
     ///
     /// An error is recorded in every state that is not terminal, and the eighth within four hours
-    /// fails the task. It puts a machine that is runnable or at fault at fault for ten minutes; a
-    /// sleeping or paused one keeps its state.
+    /// fails the task. An error puts a machine that is runnable or at fault at fault for ten
+    /// minutes. A sleeping or paused machine keeps its state.
     ///
     /// # Errors
     /// The state does not accept the message.

@@ -1,5 +1,5 @@
 //! A cgroup per run contains all its processes. Needs cgroup v2 and the right to create a group
-//! below the worker's own, as of root or a systemd service with `Delegate=yes`.
+//! below the worker's own, which root and systemd services with `Delegate=yes` have.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -130,7 +130,7 @@ fn parse(pid: i32, stat: &str) -> Option<Seen> {
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let ended = matches!(fields.next()?, "Z" | "X");
     let parent = fields.next()?.parse().ok()?;
-    // Field 22 of 52.
+    // Field 22; three and four were read above.
     let start = fields.nth(17)?.parse().ok()?;
     Some(Seen { pid, parent, start, ended })
 }

@@ -12,7 +12,7 @@ use crate::log::LOG_FILE;
 use tenure_client::Task;
 use tenure_client::live_log::{BACKING_LOG, LIVE_LOG};
 
-/// Of inputs, and of artifacts.
+/// Limit of inputs, and of artifacts.
 const FILES_MAX: usize = 1000;
 const NAME_MAX: usize = 1024;
 const CONTENT_TYPE_MAX: usize = 255;

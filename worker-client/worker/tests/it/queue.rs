@@ -20,9 +20,9 @@ use crate::store::{Store, Stored};
 pub const TOKEN: &str = "secret-of-the-worker";
 pub const TASK_IDS: [&str; 3] = ["9HrBC1jMQ3KlZw4CssPUeQ", "AAAAAAAAQACAAAAAAAAAAA", "AAAAAAAAQACAAAAAAAAAAQ"];
 pub const SESSION: &str = "b4cf1f7d-1b1c-4a8b-9d3f-5f0f4d6f2a10";
-/// Of sessions.
+/// Time to live of sessions.
 pub const TTL: Duration = Duration::from_secs(120);
-/// For events that must happen.
+/// Timeout for events that must happen.
 pub const SOON: Duration = Duration::from_secs(20);
 /// The rest of the lease is longer than a busy machine pauses.
 pub const RENEWED_AFTER_SIX_SECONDS: Duration = Duration::from_secs(8);
