@@ -10,7 +10,7 @@ use crate::retry::jitter;
 
 /// Tenths of the average that a worker may keep.
 const SHARE_TENTHS: usize = 12;
-/// Keeps fewer tasks than this.
+/// A worker with fewer tasks keeps all.
 const KEEPS_AT_LEAST: usize = 2;
 /// How long a busy worker hides a task.
 const BUSY_FOR: Duration = Duration::from_secs(5);

@@ -19,7 +19,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 pub(super) const PAUSE: Duration = Duration::from_millis(10);
 /// Delays the repeat of an unanswered claim, so that other runs are claimed first.
 const OTHERS_FIRST: Duration = Duration::from_millis(50);
-/// Between warnings that this worker may not claim by name.
+/// Interval of warnings that this worker may not claim by name.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]

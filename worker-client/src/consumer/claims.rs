@@ -20,7 +20,7 @@ use super::source::{AnySource, Found, OwnCalls};
 use crate::error::chain;
 use crate::{Error, RunResult, retry};
 
-/// For a run assigned to this worker, if the balancer named no time.
+/// Until the balancer is asked again about an assigned run, if it named no time.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 enum Feed {

@@ -18,7 +18,7 @@ use crate::{Client, Error};
 pub(super) const ASK_EVERY: Duration = Duration::from_secs(20);
 /// In case an announcement was missed.
 pub(super) const ASK_EVERY_IN_SESSION: Duration = Duration::from_secs(300);
-/// Used for other refusals too.
+/// Status for a checkpoint that is too large, and for other refusals.
 const TOO_LARGE: u16 = 400;
 
 /// Clones share the checkpoint.

@@ -233,7 +233,6 @@ struct Member<'a> {
     begun: Begun,
     /// Id of the last processed item.
     read: i64,
-    /// Consecutive.
     failures: u32,
     /// State known to the server; none if perhaps outdated.
     said: Option<Said>,

@@ -29,7 +29,7 @@ pub(super) struct Settings {
     /// If set, runs are claimed by name.
     pub balancer: Option<Arc<dyn Balancer>>,
     pub balance_every: Duration,
-    /// Polls without a session.
+    /// Interval of polls without a session.
     pub commands_every: Duration,
     pub debug_port: Option<u16>,
     pub has_source: bool,

@@ -35,7 +35,7 @@ use crate::{Claim, Client, Error, RetryPolicy, RunResult, Worked, WorkerName};
 
 /// Between empty calls, in case the server does not wait for tasks.
 const CLAIM_INTERVAL: Duration = Duration::from_millis(500);
-/// Beyond the wait.
+/// Time for an answer beyond the wait.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// For a call unknown to the server: a proxy may have answered, or a newer server may follow.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(300);

@@ -26,12 +26,12 @@ pub struct Status {
     /// Takes no tasks.
     pub frozen: bool,
     pub shutting_down: bool,
-    /// Live as far as known.
+    /// The current session, as far as known.
     pub session_id: Option<SessionId>,
     pub capacity: usize,
     /// Handlers that continued after the run was lost or could have been given to another worker.
     pub claims_overrun: u64,
-    /// By start.
+    /// Ordered by start.
     pub tasks: Vec<JobStatus>,
 }
 

@@ -47,7 +47,7 @@ pub enum HowLost {
     Refused(Lost),
     /// No renewal was answered in time. The run is held until its lease ends.
     Unanswered,
-    /// The session's inbox says so.
+    /// The run has ended, as the session's inbox says.
     Ended(EndedRun),
     /// The run is another worker's, or waits for one.
     SessionEnded,

@@ -73,7 +73,7 @@ pub struct Sender {
 struct Progress {
     position: u64,
     phase: Phase,
-    /// Created or finally refused.
+    /// The artifact was created or finally refused.
     is_artifact: bool,
 }
 

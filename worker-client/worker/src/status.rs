@@ -18,7 +18,7 @@ pub(super) struct Status {
     shutting_down: bool,
     plane: &'static str,
     capacity: usize,
-    /// By start.
+    /// Ordered by start.
     tasks: Vec<TaskStatus>,
 }
 

@@ -13,7 +13,6 @@ pub const FAULT_SLEEP: Duration = Duration::from_secs(600);
 pub const ERRORS_MAX: usize = 8;
 /// See [`ERRORS_MAX`].
 pub const ERRORS_WITHIN: Duration = Duration::from_secs(4 * 3600);
-/// Of a kept error.
 const ERROR_CHARS: usize = 500;
 
 /// State of a machine.

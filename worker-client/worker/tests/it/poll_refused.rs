@@ -75,7 +75,7 @@ async fn message_is_deleted_only_after_claim_or_final_refusal() {
 
 #[tokio::test]
 async fn refused_claims_slow_down_polls() {
-    // Without a scope, and quarantined.
+    // A worker without a scope, and a quarantined one.
     for (status, deletes) in [(403, false), (409, true)] {
         let (mailbox, running) = accepted_once().await;
         mailbox.queue.on("claim", move |_| refuse(status));

@@ -126,7 +126,7 @@ async fn leftover_processes_end_before_first_claim() {
     child.kill().await.unwrap();
     assert_eq!(pids.map(runs), [true; 3]);
 
-    // With a reused process number, and of a running worker.
+    // A record with a reused process number, and the record of a running worker.
     let mut innocent = StdCommand::new("sleep").arg("1000").spawn().unwrap();
     let number = i32::try_from(innocent.id()).unwrap();
     let text = std::fs::read_to_string(&records(dir.path())[0]).unwrap();

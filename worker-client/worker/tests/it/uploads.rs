@@ -41,7 +41,7 @@ async fn download(queue: &Queue, to: &Path) -> Result<u64, Error> {
     Ok(client(queue).download(TASK_IDS[0].parse().unwrap(), None, NAME, to).await?.bytes)
 }
 
-/// With its causes, and its Debug form.
+/// The error with its causes, and its Debug form.
 fn details(error: &Error) -> String {
     let mut text = format!("{error:?} {error}");
     let mut cause = std::error::Error::source(error);
