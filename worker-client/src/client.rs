@@ -194,7 +194,7 @@ impl Client {
         builder.credentials(Credentials { client_id, access_token, certificate }).build()
     }
 
-    /// Without a trailing slash.
+    /// Returns the root URL without a trailing slash.
     #[must_use]
     pub fn root_url(&self) -> &str {
         &self.shared.root_url
@@ -264,12 +264,12 @@ impl Client {
         &self.retry
     }
 
-    /// For requests that are not API calls.
+    /// Returns the client for requests that are not API calls.
     pub(crate) fn http(&self) -> &reqwest::Client {
         &self.shared.http
     }
 
-    /// For reading artifacts; follows redirects.
+    /// Returns the client for reading artifacts, which follows redirects.
     pub(crate) fn store(&self) -> &reqwest::Client {
         &self.shared.store
     }

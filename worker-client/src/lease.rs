@@ -56,7 +56,7 @@ impl Lease {
         self.ends
     }
 
-    /// After three quarters of the lease.
+    /// Returns when to renew: after three quarters of the lease.
     #[must_use]
     pub fn renew_at(&self) -> Instant {
         self.ends - self.length() / 4

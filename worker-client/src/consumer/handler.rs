@@ -136,8 +136,8 @@ impl<P> Job<P> {
         self.core.task_id
     }
 
-    /// 0 for the first attempt. With the task it is a fencing token: no two workers complete the
-    /// same pair.
+    /// Returns the run: 0 for the first attempt. With the task it is a fencing token: no two
+    /// workers complete the same pair.
     #[must_use]
     pub fn run_id(&self) -> RunId {
         self.core.run_id

@@ -96,7 +96,7 @@ impl Waiting {
     }
 }
 
-/// For a consumer without a source. Never returns.
+/// Sends the results of a consumer without a source. Never returns.
 pub(super) async fn run(outbox: &Outbox, settings: &Settings) {
     if settings.has_source {
         return std::future::pending().await;

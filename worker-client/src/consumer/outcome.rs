@@ -134,7 +134,7 @@ impl OnPanic {
     }
 }
 
-/// None if the task was cancelled instead.
+/// Returns none if the task was cancelled instead.
 pub(super) fn panic_text(error: JoinError) -> Option<String> {
     let panic = error.try_into_panic().ok()?;
     let text = panic.downcast_ref::<&str>().copied().map(str::to_owned);

@@ -43,7 +43,8 @@ struct Begun {
     id: SessionId,
     renewed: Instant,
     ttl: Duration,
-    /// None if the session started without capacity only because the worker is frozen.
+    /// State known to the server. None if the session started without capacity only because the
+    /// worker is frozen.
     said: Option<Said>,
 }
 
@@ -117,12 +118,12 @@ pub(super) async fn run(inner: &Inner) -> Result<(), Error> {
     }
 }
 
-/// Other servers do not know the call.
+/// True if the server does not know the call.
 fn has_no_sessions(error: &Error) -> bool {
     matches!(error.status(), Some(404 | 405))
 }
 
-/// The error names the kind of end in parentheses.
+/// True after a takeover. The error names the kind of end in parentheses.
 fn was_taken_over(ended: &Error) -> bool {
     matches!(ended, Error::SessionEnded(message) if message.contains(&format!("({})", SessionEnd::Takeover)))
 }
@@ -178,7 +179,7 @@ async fn begin(inner: &Inner, client: &Client, ttl: Duration, answered: bool) ->
     }
 }
 
-/// Otherwise the next worker of this name would wait until the session expires.
+/// Closes a session. Otherwise the next worker of this name would wait until it expires.
 async fn close(client: &Client, id: SessionId) {
     match tokio::time::timeout(LAST_REPORT, close_at_last(client, id)).await {
         Ok(Ok(returned)) => tracing::info!(session.id = %id, returned, "session closed"),
@@ -207,7 +208,7 @@ async fn close_at_last(client: &Client, id: SessionId) -> Result<i64, Error> {
     }
 }
 
-/// A proxy may answer 404 without the code.
+/// True if the session has ended. A proxy may answer 404 without the code.
 fn has_ended(error: &Error) -> bool {
     match error {
         Error::SessionEnded(_) | Error::Refused { status: 410, .. } => true,
@@ -302,7 +303,7 @@ impl Member<'_> {
         }
     }
 
-    /// Without an answer, all jobs are then asked to stop.
+    /// When all jobs are asked to stop without an answer.
     fn stop_at(&self) -> Instant {
         let Begun { renewed, ttl, .. } = self.begun;
         renewed + ttl - grace_of(ttl, self.inner.settings.grace)

@@ -143,7 +143,7 @@ impl Stop {
         self.how_lost.get()
     }
 
-    /// The loss of the run replaces an earlier reason.
+    /// Returns why the job must stop. The loss of the run replaces an earlier reason.
     #[must_use]
     pub fn reason(&self) -> Option<StopReason> {
         *self.asked.borrow()

@@ -181,7 +181,7 @@ impl From<Run> for Offer {
     }
 }
 
-/// None if a list is needed.
+/// Returns none if a list is needed.
 fn offers(mut event: Value, queue: &TaskQueueId) -> Option<Vec<Offer>> {
     let mut payload = event["payload"].take();
     let of = |value: Value| serde_json::from_value::<Run>(value).ok().map(Offer::from);

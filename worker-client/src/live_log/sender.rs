@@ -214,7 +214,7 @@ enum Unsent {
     Failed(Error),
 }
 
-/// After a gap the piece starts with a whole line if possible.
+/// Returns the next piece. After a gap it starts with a whole line if possible.
 fn next_chunk(log: &dyn Log, position: u64, length: u64) -> io::Result<Chunk> {
     let most = u64::try_from(LIVE_LOG_CHUNK_MAX).unwrap_or(u64::MAX);
     let Chunk { mut offset, mut bytes } = log.read(position.max(length.saturating_sub(most)), LIVE_LOG_CHUNK_MAX)?;

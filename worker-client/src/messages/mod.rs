@@ -185,7 +185,7 @@ impl MessageQueue {
 }
 
 impl Message {
-    /// The same each time the message is received.
+    /// Returns the id, the same each time the message is received.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id

@@ -50,7 +50,7 @@ impl Health {
         }
     }
 
-    /// None if work may be requested now.
+    /// Returns none if work may be requested now.
     pub(super) fn wait_until(&self, work_dir: &Path, disk_free_min: u64) -> Option<Instant> {
         let now = Instant::now();
         let mut state = self.lock();

@@ -31,7 +31,7 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// None if it was stopped before its end.
+    /// Returns none if it was stopped before its end.
     pub(super) async fn perform(&self) -> Option<Ending> {
         let verdict = self.carry_out().await?;
         self.directory.note(&last_line(&verdict));

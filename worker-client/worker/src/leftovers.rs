@@ -157,7 +157,7 @@ impl Entry {
     }
 }
 
-/// None if the file system has no locks.
+/// Returns none if the file system has no locks.
 fn hold(path: &Path) -> io::Result<Option<File>> {
     let file = File::create(path)?;
     match file.try_lock() {

@@ -85,7 +85,7 @@ impl Inbox {
 }
 
 impl Hold {
-    /// None if the run is in progress.
+    /// Returns none if the run is in progress.
     fn take(run: (TaskId, RunId), inbox: &Arc<Inbox>) -> Option<Self> {
         let mut in_hand = inbox.in_hand.lock().unwrap_or_else(PoisonError::into_inner);
         in_hand.insert(run).then(|| Self { run, inbox: Arc::clone(inbox) })
@@ -159,7 +159,7 @@ impl Received {
         }
     }
 
-    /// None if the worker shuts down without an answer.
+    /// Returns none if the worker shuts down without an answer.
     ///
     /// A claim in progress at a shutdown may be granted, so its answer is awaited; the claim is
     /// then reported as worker-shutdown. Messages not yet claimed are left to other workers.
@@ -213,7 +213,7 @@ impl Received {
     }
 }
 
-/// True for a final refusal. An unclear answer is not final: a proxy may have sent it.
+/// True if the refusal is final. An unclear answer is not final: a proxy may have sent it.
 fn settles(error: &Error) -> bool {
     !error.is_unclear()
         && error.status().is_some_and(|status| matches!(status, 400..=499) && !matches!(status, 401 | 403 | 408 | 429))

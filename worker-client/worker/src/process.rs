@@ -108,7 +108,7 @@ impl Process {
         line.map(|line| serde_json::from_str(&line).map_err(io::Error::from)).transpose()
     }
 
-    /// None if the status is unknown.
+    /// Returns none if the status is unknown.
     pub(super) async fn ended(mut self, report: Option<GuardReport>) -> io::Result<Option<ExitStatus>> {
         self.close().await;
         match report {
@@ -152,7 +152,7 @@ impl Drop for Process {
 }
 
 impl Guards {
-    /// Under the lock, so that the guard is not taken for an orphan.
+    /// Starts a guard under the lock, so that it is not taken for an orphan.
     fn spawn(&self, command: &mut Command) -> io::Result<(Child, i32)> {
         let mut running = self.lock();
         let guard = command.spawn()?;
@@ -162,7 +162,7 @@ impl Guards {
         Ok((guard, id))
     }
 
-    /// For a killed guard, if this process adopts its orphans.
+    /// Ends orphans of a killed guard, if this process adopts them.
     async fn end_orphans(&self, ended: i32) {
         self.lock().remove(&ended);
         if !adopts() {

@@ -99,7 +99,7 @@ fn say_started(Settings { queue, name, capacity, plane, .. }: &Settings) {
     tracing::info!(queue.id = %queue, worker.group = %name.group, worker.id = %name.id, capacity, ?plane, "worker started");
 }
 
-/// True for errors about the credentials.
+/// True if the error is about the credentials.
 pub(super) fn refuses(error: &Error) -> bool {
     matches!(error, Error::Refused { status: 401 | 403, .. })
 }

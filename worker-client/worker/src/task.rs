@@ -93,7 +93,7 @@ impl Handler<serde_json::Value> for Tasks {
     }
 }
 
-/// None if the run is lost.
+/// Returns none if the run is lost.
 async fn perform(job: &Job, of: &consumer::Job, stop: &Stop, shutdown: &CancellationToken) -> Option<Ending> {
     let working = job.perform();
     tokio::pin!(working);

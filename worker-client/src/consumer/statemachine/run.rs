@@ -316,7 +316,7 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
         self.job.client().now().time()
     }
 
-    /// None if it has passed.
+    /// Returns none if it has passed.
     fn left(&self, until: DateTime<Utc>) -> Option<Duration> {
         (until - self.now()).to_std().ok().filter(|left| !left.is_zero())
     }

@@ -66,7 +66,7 @@ pub enum Message {
 }
 
 impl Message {
-    /// None for a command to sleep without a time.
+    /// Returns none for a command to sleep without a time.
     #[must_use]
     pub fn of(command: TaskCommand, until: Option<DateTime<Utc>>) -> Option<Self> {
         Some(match command {

@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 const GONE_WITHIN: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(10);
 
-/// None if not permitted.
+/// Returns none if not permitted.
 pub(crate) fn make(name: &str) -> Option<PathBuf> {
     // A process may have several workers, and each attempt of a run has its own cgroup.
     static MADE: AtomicU64 = AtomicU64::new(0);

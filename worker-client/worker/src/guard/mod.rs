@@ -115,7 +115,7 @@ fn run() -> io::Result<()> {
     Ok(())
 }
 
-/// Tasks must not see inherited files of the worker.
+/// Closes inherited files of the worker, which tasks must not see.
 fn close_inherited() {
     let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return };
     let numbers: Vec<i32> = open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
@@ -154,7 +154,7 @@ fn send(to: &mut UnixStream, report: &GuardReport) -> io::Result<()> {
     to.write_all(&line)
 }
 
-/// In its own process group, with this process's standard output and error.
+/// Starts the command in its own process group, with this process's standard output and error.
 fn start(spec: &Spec) -> io::Result<Pid> {
     let (mut ours, theirs) = UnixStream::pair()?;
     let mut command = becoming(spec);

@@ -28,7 +28,7 @@ struct Seen {
 }
 
 impl Identity {
-    /// None if the process does not exist or is not visible.
+    /// Returns none if the process does not exist or is not visible.
     pub(crate) fn of(pid: i32) -> Option<Self> {
         let seen = look(pid).filter(|seen| !seen.ended)?;
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;

@@ -27,7 +27,7 @@ pub struct Posted {
     count: u32,
 }
 
-/// For run 0 of the task with this number.
+/// A message for run 0 of the task with this number.
 pub fn message(task: usize) -> Posted {
     let hint = json!({"taskId": TASK_IDS[task], "runId": 0});
     Posted { id: format!("m-{task}"), text: STANDARD.encode(hint.to_string()), count: 1 }

@@ -143,12 +143,12 @@ impl Queue {
         self.script.lock().unwrap().requests.iter().filter(|request| request.call.ends_with(call)).cloned().collect()
     }
 
-    /// Of run 0.
+    /// Artifacts of run 0.
     pub fn artifacts(&self, task_id: &str) -> Vec<String> {
         self.script.lock().unwrap().store.names(&format!("{task_id}/runs/0"))
     }
 
-    /// Of run 0.
+    /// An artifact of run 0.
     #[track_caller]
     pub fn artifact(&self, task_id: &str, name: &str) -> Stored {
         let found = self.script.lock().unwrap().store.find(&format!("{task_id}/runs/0"), name);

@@ -53,7 +53,7 @@ impl Store {
         self.artifacts.get(&(run.to_owned(), name.to_owned())).cloned()
     }
 
-    /// None for other requests.
+    /// Returns none for other requests.
     pub fn answer(&mut self, queue: &Queue, request: &RecordedRequest) -> Option<Reply> {
         let (method, path) = request.call.split_once(' ').unwrap();
         if let Some(object) = path.strip_prefix("/store/") {
