@@ -1,4 +1,4 @@
-//! Artifacts: when a run may have one made, what may take the place of what, and where links lead.
+//! Artifacts: when a run accepts them, which replacements are allowed, and how links resolve.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::Serialize;
@@ -13,55 +13,53 @@ use tenure_api::states::{ArtifactErrorReason, RunState, StorageType};
 use super::json::{self, Unserializable};
 use super::task::{Last, Task, Tenancy};
 
-/// How far in the past `expires` may lie: the clock of a worker may be wrong by as much.
+/// How far in the past `expires` may lie, to allow for a wrong clock of a worker.
 pub const EXPIRED_DRIFT: TimeDelta = TimeDelta::minutes(15);
-/// How long after its end as an exception a run still takes artifacts: its worker may be uploading logs.
+/// How long a run accepts artifacts after it ended as an exception: its worker may be uploading
+/// logs.
 pub const AFTER_EXCEPTION: TimeDelta = TimeDelta::minutes(25);
-/// How long a URL for uploads is good.
+/// Validity of upload URLs.
 pub const PUT_URL_LIFE: TimeDelta = TimeDelta::minutes(45);
-/// How long after it was given out a URL for uploads may still have an upload on its way.
+/// Maximum time from the issue of an upload URL to the end of its upload.
 pub const UPLOAD_MAX: TimeDelta = TimeDelta::hours(2);
-/// How long after its end an artifact or an object is still known, so that reads are refused with that it has expired. It is about what
-/// Taskcluster has.
+/// How long an expired artifact or object is still known, so reads say that it expired. Similar to
+/// Taskcluster.
 pub const EXPIRED_KEPT: TimeDelta = TimeDelta::minutes(30);
-/// How long before bytes are to be removed their artifact can still be put off or finished. The pass that removes it deletes its bytes
-/// without a lock, so its look must not fall into the transaction that changes the artifact: none takes as long as this.
+/// Safety margin before the removal of bytes: within it their artifact cannot be extended or
+/// finished. The removal pass deletes bytes without a lock. Every transaction that changes an
+/// artifact takes less than this time, so the pass cannot read the row in the middle of one.
 pub const UNCHANGED_BEFORE_REMOVAL: TimeDelta = TimeDelta::minutes(1);
-/// How long a URL for downloads is good.
+/// Validity of download URLs.
 pub const GET_URL_LIFE: TimeDelta = TimeDelta::minutes(30);
-/// How long credentials for the upload of an object are good.
+/// Validity of credentials for the upload of an object.
 pub const UPLOAD_CREDENTIALS_LIFE: TimeDelta = TimeDelta::hours(24);
-/// How long credentials for the download of an object are good.
+/// Validity of credentials for the download of an object.
 pub const DOWNLOAD_CREDENTIALS_LIFE: TimeDelta = TimeDelta::hours(1);
-/// Links that are followed one after the other.
+/// Maximum length of a chain of links.
 pub const LINKS_MAX: usize = 100;
-/// The content type of artifacts that declare none.
+/// Default content type.
 const CONTENT_TYPE_DEFAULT: &str = "application/binary";
 
-/// How an artifact is stored, with what only that type has.
+/// The storage type of an artifact, with its fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Details {
     /// Bytes under the artifact's name.
     S3,
     /// An object of the object service.
     Object {
-        /// The upload that makes it.
         upload: SlugId,
     },
     Reference {
-        /// Where it leads.
         url: String,
     },
-    /// Another artifact of the run.
+    /// A link to another artifact of the run.
     Link {
-        /// Its name.
+        /// The target's name.
         artifact: String,
     },
-    /// Why there is none.
+    /// An artifact that could not be created, and why.
     Error {
-        /// For programs.
         reason: ArtifactErrorReason,
-        /// For people.
         message: String,
     },
 }
@@ -78,42 +76,41 @@ impl Details {
     }
 }
 
-/// An artifact, as it was asked for.
+/// An artifact as requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Artifact {
-    /// Its name within the run.
+    /// The name within the run.
     pub name: String,
-    /// How it is stored.
     pub details: Details,
     pub content_type: String,
-    /// Length in bytes, if it was declared.
+    /// Declared length in bytes.
     pub content_length: Option<i64>,
     pub expires: DateTime<Utc>,
 }
 
-/// An artifact as it is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
     pub artifact: Artifact,
-    /// Whether it can be read; only of an object can it be false.
+    /// True if it can be read. False only for objects.
     pub present: bool,
-    /// When it may be removed.
+    /// The earliest time of removal.
     pub removable: DateTime<Utc>,
 }
 
-/// The name of the object that an artifact is.
+/// Returns the name of the object that holds an artifact.
 pub fn object_name(task: TaskId, run: RunId, name: &str) -> String {
     format!("t/{task}/{run}/{name}")
 }
 
-/// Whether an artifact of this name can be an object. Its credentials have a scope that ends in the name, and one that ends
-/// in a star would hold for other objects too.
+/// True if an artifact of this name can be an object. Credentials have a scope that ends in the
+/// name; after a final star it would match other objects too.
 #[must_use]
 pub fn can_be_object(name: &str) -> bool {
     !name.ends_with('*')
 }
 
-/// The artifact that an object is, with its name within the run; None for another object.
+/// Returns the artifact held by an object: task, run and name within the run. None if the object
+/// holds no artifact.
 pub fn artifact_of_object(object: &str) -> Option<(TaskId, RunId, &str)> {
     let mut parts = object.splitn(4, '/');
     let (Some("t"), Some(task), Some(run), Some(name)) = (parts.next(), parts.next(), parts.next(), parts.next())
@@ -121,12 +118,13 @@ pub fn artifact_of_object(object: &str) -> Option<(TaskId, RunId, &str)> {
         return None;
     };
     let (task, run) = (task.parse::<TaskId>().ok()?, run.parse::<RunId>().ok()?);
-    // Another spelling of a task or a run is another object.
+    // Another spelling of a task or run names another object.
     (object_name(task, run, name) == object).then_some((task, run, name))
 }
 
 impl Artifact {
-    /// Checks what the types of the body leave open. `upload` names the upload, if it is to be one.
+    /// Checks the fields that the request's types leave open. `upload` becomes the upload of an
+    /// object.
     pub fn from_request(name: &str, request: CreateArtifactRequest, upload: SlugId) -> Result<Self, String> {
         let artifact = |details, content_type: Option<ContentType>, length: Option<u64>, expires: Timestamp| {
             let content_type = content_type.map_or(CONTENT_TYPE_DEFAULT.to_owned(), |known| known.as_str().to_owned());
@@ -159,39 +157,38 @@ impl Artifact {
     }
 }
 
-/// A length as the database stores it.
+/// Converts a length to the database's type.
 pub fn content_length(length: u64) -> Result<i64, String> {
     let invalid = || format!("`contentLength` must be at most {CONTENT_LENGTH_MAX}");
     if length > CONTENT_LENGTH_MAX { Err(invalid()) } else { i64::try_from(length).map_err(|_| invalid()) }
 }
 
-/// Which rule forbids something about an artifact.
+/// The rule that forbids an operation on an artifact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// It would have expired long ago.
+    /// `expires` is too far in the past.
     Past,
     NoSuchRun,
     /// The run was never claimed, so no worker can create artifacts.
     NeverClaimed,
-    /// It would be retained longer than its task.
+    /// It would outlive its task.
     OutlivesTask,
     RunEnded,
-    /// There is one of that name, which has expired and is about to be removed.
+    /// An expired artifact of this name is about to be removed.
     BeingRemoved,
-    /// There is one of that name, which differs in this.
+    /// The existing artifact of this name differs in this field.
     Incompatible(&'static str),
-    /// There is none of that name.
+    /// No artifact has this name.
     Missing,
     NotAnObject,
-    /// It is another upload.
+    /// The upload id belongs to another upload.
     WrongUpload,
-    /// The upload has not been finished.
     NotUploaded,
-    /// Its bytes are about to be removed, or are being removed.
+    /// The bytes are being removed, or will be soon.
     UploadExpired,
 }
 
-/// The phase of a run, as far as artifacts go.
+/// The phase of a run, for the rules of artifacts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RunPhase {
     Missing,
@@ -216,7 +213,7 @@ fn place(task: &Task, run: RunId) -> RunPhase {
     }
 }
 
-/// The claim that a run has or had.
+/// Returns the current or past claim of a run.
 pub fn tenancy(task: &Task, run: RunId) -> Option<&Tenancy> {
     if let Last::Running(open, tenancy) = &task.last
         && open.run == run
@@ -226,7 +223,7 @@ pub fn tenancy(task: &Task, run: RunId) -> Option<&Tenancy> {
     task.ended.iter().find(|ended| ended.run.run == run).and_then(|ended| ended.tenancy.as_ref())
 }
 
-/// Whether a run accepts an artifact now.
+/// Checks that a run accepts a new artifact now.
 pub fn admit(task: &Task, run: RunId, expires: DateTime<Utc>, now: DateTime<Utc>) -> Result<(), Refusal> {
     if expires < now - EXPIRED_DRIFT {
         return Err(Refusal::Past);
@@ -242,7 +239,7 @@ pub fn admit(task: &Task, run: RunId, expires: DateTime<Utc>, now: DateTime<Utc>
     admit_bytes(task, run, now)
 }
 
-/// Whether a run still takes the bytes of its artifacts: exactly as long as it takes artifacts.
+/// Checks that a run accepts the bytes of its artifacts: exactly as long as it accepts artifacts.
 pub fn admit_bytes(task: &Task, run: RunId, now: DateTime<Utc>) -> Result<(), Refusal> {
     match place(task, run) {
         RunPhase::Running => Ok(()),
@@ -256,18 +253,19 @@ pub fn admit_bytes(task: &Task, run: RunId, now: DateTime<Utc>) -> Result<(), Re
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
     pub artifact: Artifact,
-    /// Whether anything about it is new.
+    /// True if the artifact is new or differs from the stored one.
     pub changed: bool,
 }
 
-/// What becomes of a name when an artifact of that name is asked for: the same again is fine and may live longer, a
-/// reference may lead elsewhere and may become a link. An object whose upload is not finished keeps its upload. A link keeps
-/// the content type of what had its name, as in Taskcluster: a link is a location, not a type.
+/// Combines a request with the stored artifact of the same name. A repeat is accepted and may
+/// extend `expires`. A reference may get another URL or become a link. An object with an unfinished
+/// upload keeps its upload. A link keeps the content type of the artifact it replaces, as in
+/// Taskcluster: a link is a location, not a type.
 pub fn combine(old: Option<&Stored>, mut new: Artifact, now: DateTime<Utc>) -> Result<Decision, Refusal> {
     let Some(stored) = old else { return Ok(Decision { artifact: new, changed: true }) };
     let old = &stored.artifact;
     let details_changed = replaces(stored, &mut new.details)?;
-    // Bytes that are being removed must not be uploaded anew.
+    // Bytes that are being removed must not be uploaded again.
     if old.details == Details::S3 && stored.removable <= now + UNCHANGED_BEFORE_REMOVAL {
         return Err(Refusal::BeingRemoved);
     }
@@ -283,7 +281,7 @@ pub fn combine(old: Option<&Stored>, mut new: Artifact, now: DateTime<Utc>) -> R
     Ok(Decision { artifact: new, changed })
 }
 
-/// Whether these details may take the place of those that are stored, and whether they differ.
+/// Checks that the new details may replace the stored ones, and returns true if they differ.
 fn replaces(stored: &Stored, new: &mut Details) -> Result<bool, Refusal> {
     let other_type = Err(Refusal::Incompatible("storageType"));
     match &stored.artifact.details {
@@ -319,8 +317,8 @@ fn replaces(stored: &Stored, new: &mut Details) -> Result<bool, Refusal> {
     }
 }
 
-/// Whether an event is emitted when an artifact is created: for bytes there is none, for an object there is one when its
-/// upload is finished.
+/// True if the creation of an artifact emits an event. Bytes emit none; an object emits one when
+/// its upload is finished.
 pub fn is_emitted_at_creation(storage_type: StorageType) -> bool {
     match storage_type {
         StorageType::S3 | StorageType::Object => false,
@@ -328,7 +326,7 @@ pub fn is_emitted_at_creation(storage_type: StorageType) -> bool {
     }
 }
 
-/// Whether an artifact can be read as soon as it is created.
+/// True if an artifact can be read as soon as it is created.
 pub fn is_present_at_creation(storage_type: StorageType) -> bool {
     match storage_type {
         StorageType::Object => false,
@@ -336,8 +334,9 @@ pub fn is_present_at_creation(storage_type: StorageType) -> bool {
     }
 }
 
-/// When an artifact may be removed that is stored now: a while after its end, but its task, which waits for it, is not retained for that.
-/// And not before now, for passes do not look below the times they have passed.
+/// Returns the earliest removal of an artifact stored now: a while after it expires, but not after
+/// its task, whose removal waits for it. Never before `now`, because passes do not read times they
+/// have passed.
 pub fn removable(
     storage_type: StorageType,
     expires: DateTime<Utc>,
@@ -351,23 +350,23 @@ pub fn removable(
     }
 }
 
-/// Until when an object is known at least: a while after its end, but no longer than the artifact that it is to be, if it is to be one.
+/// Returns the time until which an object is known at least: a while after it expires, but no
+/// longer than its artifact.
 pub fn object_known_until(expires: DateTime<Utc>, artifact: Option<&Stored>) -> DateTime<Utc> {
     let known_until = expires + EXPIRED_KEPT;
     artifact.map_or(known_until, |artifact| known_until.min(artifact.removable.max(expires)))
 }
 
-/// What the object service knows of the object that an artifact shall be.
+/// The object service's state of the object of an artifact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ObjectState {
-    /// The upload that made it.
     pub upload: SlugId,
     pub finished: bool,
-    /// When it may be removed.
+    /// The earliest time of removal.
     pub removable: DateTime<Utc>,
 }
 
-/// Whether an upload may be called finished; false if it has been already.
+/// Checks that an upload may be marked as finished. Returns false if it is finished already.
 pub fn finish(
     stored: Option<&Stored>,
     upload: SlugId,
@@ -394,24 +393,23 @@ pub fn finish(
     }
 }
 
-/// What a reader meets under a name.
+/// The outcome of resolving a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Met<'a> {
-    /// Nothing that can be read.
+    /// No readable artifact.
     Nothing,
-    /// Something that has expired.
     Expired,
     /// A link to another name.
     Link(&'a str),
-    /// A link to a name that was met before.
+    /// A link to an earlier name of the chain.
     Circle,
-    /// One link too many.
+    /// The chain of links is too long.
     TooManyLinks,
-    /// What was looked for.
+    /// The resolved artifact.
     Artifact(&'a Artifact),
 }
 
-/// What a reader meets under the last of these names.
+/// Resolves the last of `names`, the chain of links so far.
 pub fn meet<'a>(names: &[&str], found: Option<&'a Stored>, now: DateTime<Utc>) -> Met<'a> {
     let Some(Stored { artifact, present: true, .. }) = found else { return Met::Nothing };
     if artifact.expires <= now {
@@ -427,7 +425,7 @@ pub fn meet<'a>(names: &[&str], found: Option<&'a Stored>, now: DateTime<Utc>) -
     }
 }
 
-/// What the event log stores for an event about an artifact.
+/// Payload of an artifact's event in the event log.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Note<'a> {
@@ -440,7 +438,8 @@ struct Note<'a> {
     taken_until: Option<DateTime<Utc>>,
 }
 
-/// What the event log stores of an artifact that can be read from now on: the artifact, and where the task's last run is.
+/// Serializes the event of an artifact that is now readable: the artifact, and the state of the
+/// task's last run.
 pub fn note(task: &Task, artifact: &Artifact) -> Result<String, Unserializable> {
     let ended = task.ended.last().map(|ended| ended.run.run);
     let (last, place, taken_until) = match &task.last {

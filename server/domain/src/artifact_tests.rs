@@ -45,14 +45,14 @@ fn task(last: Last, ended: Vec<EndedRun>) -> Task {
 }
 
 #[test]
-fn an_object_has_no_name_that_would_be_a_pattern_in_the_scopes_of_its_credentials() {
+fn object_name_never_ends_in_star() {
     for (name, can) in [("*", false), ("public/*", false), ("a**", false), ("public/*.log", true), ("*a", true)] {
         assert_eq!(can_be_object(name), can, "{name}");
     }
 }
 
 #[test]
-fn an_object_is_the_artifact_that_its_name_says_in_one_spelling() {
+fn object_name_maps_to_artifact_in_one_spelling() {
     let of = upload(1);
     for name in ["a", "a/b", ""] {
         let object = object_name(of, RunId::FIRST, name);
@@ -87,7 +87,7 @@ fn stored(details: Details) -> Stored {
     Stored { removable: artifact.expires, artifact, present: true }
 }
 
-/// Which pairs are compatible, by their places in [`all_details`].
+/// Compatible pairs, by index in [`all_details`].
 const COMPATIBLE: &[(usize, usize, bool)] = &[
     (0, 0, false),
     (2, 2, false),
@@ -106,7 +106,7 @@ const COMPATIBLE: &[(usize, usize, bool)] = &[
 ];
 
 #[test]
-fn only_the_same_again_and_what_a_reference_may_become_takes_the_place_of_an_artifact() {
+fn only_compatible_details_replace_artifact() {
     let all = all_details();
     for (o, old) in all.iter().enumerate() {
         for (n, new) in all.iter().enumerate() {
@@ -128,7 +128,7 @@ fn only_the_same_again_and_what_a_reference_may_become_takes_the_place_of_an_art
 }
 
 #[test]
-fn a_name_that_is_free_takes_anything() {
+fn free_name_accepts_any_artifact() {
     for details in all_details() {
         let decided = combine(None, artifact(details.clone()), now());
         assert_eq!(decided, Ok(Decision { artifact: artifact(details), changed: true }));
@@ -136,7 +136,7 @@ fn a_name_that_is_free_takes_anything() {
 }
 
 #[test]
-fn a_repeat_may_be_kept_longer_but_not_shorter_and_has_the_same_type_unless_it_becomes_a_link() {
+fn repeat_extends_expiry_and_keeps_type() {
     for details in all_details() {
         let old = Stored { present: details.storage_type() != StorageType::Object, ..stored(details.clone()) };
         let later = Artifact { expires: now() + TimeDelta::hours(3), ..artifact(details.clone()) };
@@ -158,7 +158,7 @@ fn a_repeat_may_be_kept_longer_but_not_shorter_and_has_the_same_type_unless_it_b
 }
 
 #[test]
-fn a_link_keeps_the_content_type_of_the_reference_that_it_replaces() {
+fn link_keeps_content_type_of_replaced_reference() {
     let reference = stored(Details::Reference { url: "https://a".to_owned() });
     let link = Details::Link { artifact: "a".to_owned() };
     for said in ["text/html", CONTENT_TYPE_DEFAULT] {
@@ -166,13 +166,13 @@ fn a_link_keeps_the_content_type_of_the_reference_that_it_replaces() {
         let decided = combine(Some(&reference), new, now());
         assert_eq!(decided, Ok(Decision { artifact: artifact(link.clone()), changed: true }), "{said}");
     }
-    // One that is new has its own.
+    // A new link has its own content type.
     let new = Artifact { content_type: "text/html".to_owned(), ..artifact(link) };
     assert_eq!(combine(None, new.clone(), now()), Ok(Decision { artifact: new, changed: true }));
 }
 
 #[test]
-fn an_object_keeps_its_upload_until_that_is_finished() {
+fn object_keeps_unfinished_upload() {
     let begun = Details::Object { upload: upload(2) };
     let unfinished = Stored { present: false, ..stored(begun.clone()) };
     let again = combine(Some(&unfinished), artifact(Details::Object { upload: upload(3) }), now()).unwrap();
@@ -182,7 +182,7 @@ fn an_object_keeps_its_upload_until_that_is_finished() {
 }
 
 #[test]
-fn bytes_that_are_being_removed_are_not_replaced_but_what_has_no_bytes_is() {
+fn bytes_under_removal_are_not_replaced() {
     for details in all_details() {
         let old = Stored {
             removable: now(),
@@ -194,16 +194,16 @@ fn bytes_that_are_being_removed_are_not_replaced_but_what_has_no_bytes_is() {
         assert_eq!(refused, details == Details::S3, "{details:?}: {decided:?}");
         assert!(refused || decided.is_ok());
     }
-    // The pass may look before what is decided now is stored.
+    // The removal pass may read before this decision is stored.
     for (later, refused) in [(TimeDelta::zero(), true), (TimeDelta::milliseconds(1), false)] {
         let old = Stored { removable: now() + UNCHANGED_BEFORE_REMOVAL + later, ..stored(Details::S3) };
         assert_eq!(combine(Some(&old), artifact(Details::S3), now()) == Err(Refusal::BeingRemoved), refused);
     }
 }
 
-/// A task in each place that it can be in, the run that is asked about, and what is answered now and 25 minutes later.
+/// Each state of a task, the requested run, and the results now and 25 minutes later.
 #[test]
-fn a_run_takes_artifacts_while_it_is_claimed_and_for_a_while_after_an_exception() {
+fn claimed_or_recently_excepted_run_accepts_artifacts() {
     let running = |run| Last::Running(open(run), tenancy_of_a_worker());
     let retried = |state| vec![ended(0, state, true)];
     let (gone, never, over) = (Err(Refusal::NoSuchRun), Err(Refusal::NeverClaimed), Err(Refusal::RunEnded));
@@ -230,7 +230,7 @@ fn a_run_takes_artifacts_while_it_is_claimed_and_for_a_while_after_an_exception(
         let almost = now() + AFTER_EXCEPTION - TimeDelta::milliseconds(1);
         assert_eq!(admit(&task, run, expires, almost), first, "{:?} {run}", task.last);
         assert_eq!(admit(&task, run, expires, now() + AFTER_EXCEPTION), later, "{:?} {run}", task.last);
-        // The bytes of its artifacts are taken exactly as long.
+        // Bytes are accepted exactly as long.
         for at in [now(), almost, now() + AFTER_EXCEPTION] {
             assert_eq!(admit_bytes(&task, run, at), admit(&task, run, expires, at), "{:?} {run}", task.last);
         }
@@ -242,7 +242,7 @@ fn a_run_takes_artifacts_while_it_is_claimed_and_for_a_while_after_an_exception(
 }
 
 #[test]
-fn an_artifact_expires_neither_long_ago_nor_after_its_task() {
+fn artifact_expiry_lies_between_now_and_task_expiry() {
     let task = task(Last::Running(open(0), tenancy_of_a_worker()), vec![]);
     let admit = |expires| admit(&task, RunId::FIRST, expires, now());
     assert_eq!(admit(now() - EXPIRED_DRIFT), Ok(()));
@@ -252,7 +252,7 @@ fn an_artifact_expires_neither_long_ago_nor_after_its_task() {
 }
 
 #[test]
-fn an_upload_is_finished_once_by_its_own_id_and_when_the_object_is() {
+fn upload_is_finished_once_with_its_own_id() {
     let object = Details::Object { upload: upload(2) };
     let unfinished = Stored { present: false, ..stored(object.clone()) };
     let kept = now() + UNCHANGED_BEFORE_REMOVAL + TimeDelta::milliseconds(1);
@@ -276,7 +276,7 @@ fn an_upload_is_finished_once_by_its_own_id_and_when_the_object_is() {
 }
 
 #[test]
-fn links_are_followed_but_not_in_circles_and_not_for_ever() {
+fn links_are_followed_without_cycles_up_to_limit() {
     let link = stored(Details::Link { artifact: "b".to_owned() });
     assert_eq!(meet(&["a"], None, now()), Met::Nothing);
     assert_eq!(meet(&["a"], Some(&link), now()), Met::Link("b"));
@@ -297,10 +297,10 @@ fn links_are_followed_but_not_in_circles_and_not_for_ever() {
 }
 
 #[test]
-fn an_artifact_is_known_for_a_while_after_its_end_but_its_task_is_not_retained_for_that() {
+fn expired_artifact_is_known_but_never_delays_task() {
     let after = |minutes| now() + TimeDelta::minutes(minutes);
     let (upload, day) = (UPLOAD_MAX.num_minutes(), 24 * 60);
-    // The ends of artifact and task, and when it is removable without stored bytes and with them.
+    // Expiry of artifact and task; when it is removable, without and with stored bytes.
     let table = [
         (1, day, 31, upload),
         (100, day, 130, 130),
@@ -308,10 +308,10 @@ fn an_artifact_is_known_for_a_while_after_its_end_but_its_task_is_not_retained_f
         (100, 100, 100, upload),
         (day, 2 * day, day + 30, day + 30),
         (day, day, day, day),
-        // Of before now, which passes may have looked for.
+        // Expired in the past, which passes may have read already.
         (-10, day, 20, upload),
         (-15, -15, 0, upload),
-        // Not before its own end, whatever its task has.
+        // Never before its own expiry, whatever its task's.
         (50, 40, 50, upload),
     ];
     for (expires, task, without_bytes, with_bytes) in table {
@@ -325,7 +325,7 @@ fn an_artifact_is_known_for_a_while_after_its_end_but_its_task_is_not_retained_f
 }
 
 #[test]
-fn an_object_is_known_after_its_end_but_not_longer_than_its_artifact() {
+fn expired_object_is_known_as_long_as_its_artifact() {
     let soon = now() + TimeDelta::minutes(1);
     assert_eq!(object_known_until(soon, None), soon + EXPIRED_KEPT);
     let of = |removable| Stored { removable, ..stored(Details::Object { upload: upload(2) }) };

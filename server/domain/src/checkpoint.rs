@@ -1,4 +1,4 @@
-//! Checkpoints of tasks, and commands for tasks: what may be stored, and for how long.
+//! Checkpoints and commands of tasks: checks, sizes and lifetimes.
 
 use std::time::Duration;
 
@@ -9,25 +9,22 @@ use tenure_api::states::TaskCommand;
 use crate::json;
 use crate::unacceptable::Unacceptable;
 
-/// Bytes of a checkpoint, as compact JSON.
+/// Maximum bytes of a checkpoint as compact JSON.
 pub const CHECKPOINT_BYTES_MAX: usize = 65_536;
-/// How long a command is kept that no worker carries out.
+/// How long an unexecuted command is kept.
 pub const COMMAND_KEPT: Duration = Duration::from_hours(7 * 24);
 
-/// A checkpoint as it is stored.
+/// A checkpoint to store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewCheckpoint {
-    /// Any JSON, without the whitespace between its parts.
+    /// Compact JSON.
     pub text: String,
-    /// The command that was carried out before it.
+    /// The command that the worker carried out before it.
     pub command: Option<i64>,
 }
 
 impl NewCheckpoint {
-    /// Checks a checkpoint that was sent.
-    ///
-    /// # Errors
-    /// It is too large, or the id of its command cannot be one.
+    /// Checks a checkpoint request: its size and the id of its command.
     pub fn from_request(sent: &CheckpointRequest<'_>) -> Result<Self, Unacceptable> {
         if sent.command_id.is_some_and(|id| id < 1) {
             return Err(Unacceptable::Rule("`commandId` must be the id of a command: 1 or more".to_owned()));
@@ -47,10 +44,7 @@ fn text(sent: &RawValue) -> Result<String, Unacceptable> {
     Ok(text)
 }
 
-/// Checks a command for a task.
-///
-/// # Errors
-/// `sleep` does not say until when, or another command does.
+/// Checks a command for a task: `sleep` needs `until`, other commands must not have it.
 pub fn check_command(sent: &TaskCommandRequest) -> Result<(), Unacceptable> {
     match (sent.command, sent.until) {
         (TaskCommand::Sleep, None) => Err(Unacceptable::Rule("`sleep` needs `until`".to_owned())),
@@ -68,13 +62,13 @@ mod tests {
     }
 
     #[test]
-    fn a_checkpoint_is_kept_as_it_is_without_whitespace() {
+    fn checkpoint_is_stored_as_compact_json() {
         let stored = checked(r#"{"checkpoint": { "a b": [1.50, "x  y"] }, "commandId": 3}"#).unwrap();
         assert_eq!(stored, NewCheckpoint { text: r#"{"a b":[1.50,"x  y"]}"#.to_owned(), command: Some(3) });
     }
 
     #[test]
-    fn a_checkpoint_of_64_kib_is_stored_and_one_of_a_byte_more_is_not() {
+    fn checkpoint_is_limited_to_64_kib() {
         let of = |bytes: usize| format!(r#"{{"checkpoint": [ "{}" ]}}"#, "x".repeat(bytes - 4));
         assert_eq!(checked(&of(CHECKPOINT_BYTES_MAX)).unwrap().text.len(), CHECKPOINT_BYTES_MAX);
         let refused = checked(&of(CHECKPOINT_BYTES_MAX + 1));
@@ -82,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_below_one_is_no_command() {
+    fn command_id_below_one_is_refused() {
         for id in ["0", "-1"] {
             let refused = checked(&format!(r#"{{"checkpoint": 1, "commandId": {id}}}"#));
             assert!(matches!(refused, Err(Unacceptable::Rule(why)) if why.contains("commandId")));
@@ -90,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_command_to_sleep_says_until_when_and_it_must() {
+    fn only_sleep_has_until_and_requires_it() {
         let until = Some(chrono::DateTime::UNIX_EPOCH.into());
         for &command in TaskCommand::ALL {
             for until in [None, until] {

@@ -1,16 +1,18 @@
-//! The generic cell rate algorithm (ITU-T I.371): `count` starts in `seconds`, up to `burst` at once.
+//! The generic cell rate algorithm (ITU-T I.371): `count` starts in `seconds`, up to `burst` at
+//! once.
 //!
-//! Its state is `tat`, the time of the next conforming start. A start is a claim. In an assign queue
-//! an assigned run holds a token until it is accepted: it counts as if it started now.
+//! Its state is `tat`, the time of the next conforming start. A start is a claim. In an assign
+//! queue an assigned run holds a token until it is accepted: it counts as a start now.
 
 use super::Rate;
 
-/// Dates in the database have microseconds, so that a time that has come may seem to be that far away.
+/// Resolution of dates in the database, in seconds. A time that has come may seem to lie this far
+/// ahead.
 const PRECISION: f64 = 1e-6;
 /// Minimum seconds until the next check of a rate whose tokens are held by assigned runs.
 const HELD_AGAIN: f64 = 0.2;
 
-/// The rate of a queue or a key during one decision. Everything is open without a rate.
+/// The rate of a queue or a key during one decision. Without a rate it is always open.
 pub(super) struct Bucket {
     paced: Option<Paced>,
     now: f64,
@@ -22,12 +24,13 @@ pub(super) struct Bucket {
 struct Paced {
     interval: f64,
     burst: f64,
-    /// The time of the next start less now. Seconds since 1970 are too large to add millionths to them again and again.
+    /// Seconds from now to the next conforming start. Seconds since 1970 are too large for repeated
+    /// additions of microseconds.
     ahead: f64,
 }
 
 impl Paced {
-    /// Lower bound of `ahead`: the whole burst.
+    /// Lower bound of `ahead`: all tokens available.
     fn full(&self) -> f64 {
         (1.0 - self.burst) * self.interval
     }
@@ -40,8 +43,8 @@ impl Bucket {
             let interval = f64::from(rate.seconds.max(1)) / f64::from(rate.count.max(1));
             let burst = f64::from(rate.burst.max(1));
             let mut ahead = tat - now;
-            // A start moves the time to at most one interval from now. A later time comes from a slower
-            // rate, or from another clock.
+            // A start moves the time to at most one interval from now. A later time comes from a
+            // slower rate or another clock.
             if ahead > interval + PRECISION {
                 (ahead, changed) = (interval, true);
             }
@@ -50,8 +53,8 @@ impl Bucket {
         Self { paced, now, tat, changed, held }
     }
 
-    /// Returns the time until the next start. Runs that were assigned before the rate was set may
-    /// exceed `burst`: they delay others by at most one interval.
+    /// Returns the seconds until the next start. Runs assigned before the rate was set may exceed
+    /// `burst`; they delay others by at most one interval.
     fn ahead(&self) -> Option<f64> {
         let paced = self.paced.as_ref()?;
         if self.held == 0 {
@@ -60,32 +63,31 @@ impl Bucket {
         Some((paced.ahead.max(paced.full()) + f64::from(self.held) * paced.interval).min(paced.interval))
     }
 
-    /// True if a start conforms now.
     pub(super) fn is_open(&self) -> bool {
         self.opens_at().is_none()
     }
 
-    /// When the next start conforms, if none does now.
+    /// Returns the time of the next conforming start; none if a start conforms now.
     pub(super) fn opens_at(&self) -> Option<f64> {
         let (paced, ahead) = (self.paced.as_ref()?, self.ahead()?);
         (ahead > PRECISION.min(paced.interval / 1_000.0)).then_some(self.now + ahead)
     }
 
-    /// Returns the time of the next check, if no start conforms now. If a run that holds a token is
-    /// accepted before, that is announced.
+    /// Returns the time of the next check; none if a start conforms now. An acceptance of a run
+    /// that holds a token is announced, so no earlier check is needed.
     pub(super) fn look_again_at(&self) -> Option<f64> {
         let at = self.opens_at()?;
         Some(if self.held > 0 { at.max(self.now + HELD_AGAIN) } else { at })
     }
 
-    /// How many starts conform now; none if any number does.
+    /// Returns the number of starts that conform now; none if unlimited.
     pub(super) fn open_starts(&self) -> Option<u64> {
         let (paced, ahead) = (self.paced.as_ref()?, self.ahead()?);
         let saved = (-ahead / paced.interval).min(paced.burst - 1.0);
         Some(if self.is_open() { (saved + PRECISION).max(0.0) as u64 + 1 } else { 0 })
     }
 
-    /// True if the whole burst conforms now.
+    /// True if all tokens are available.
     pub(super) fn is_full(&self) -> bool {
         self.paced.as_ref().is_none_or(|paced| paced.ahead <= paced.full())
     }
@@ -101,7 +103,7 @@ impl Bucket {
         self.held = self.held.saturating_add(1);
     }
 
-    /// The time to store, if it changed.
+    /// Returns the time to store if it changed.
     pub(super) fn changed(&self) -> Option<f64> {
         self.changed.then(|| self.tat())
     }

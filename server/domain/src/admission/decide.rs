@@ -1,4 +1,4 @@
-//! The decision: heads in the order of their turns, until the queue has no room or a run that was not read would be next.
+//! The decision: serves heads in order until the queue is at a limit or the next run was not read.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, HashMap};
@@ -10,7 +10,7 @@ use super::{
     Taker,
 };
 
-/// Which of the waiting runs start now, and what that changes.
+/// Decides which waiting runs start now, and the resulting rows.
 pub fn decide(queue: &Queue, keys: &[Key], heads: &[Head]) -> Decided {
     let by_id: HashMap<i64, usize> = keys.iter().enumerate().map(|(index, key)| (key.id, index)).collect();
     let mut keys: Vec<KeyNow> = keys.iter().map(|key| KeyNow::new(key, queue.now)).collect();
@@ -29,12 +29,12 @@ pub fn decide(queue: &Queue, keys: &[Key], heads: &[Head]) -> Decided {
         let Some(index) = turn.head else { break Stop::Unread };
         let head = &mut heads[index];
         let Some(key) = head.key.map(|key| &mut keys[key]).filter(|key| key.is_open()) else { continue };
-        // Another run of this head would be the next one, and was not read.
+        // The next run of this head was not read.
         let Some(run) = head.given.runs.get(head.next) else { break Stop::Unread };
         let choice = if run.open { room.takers.choose(run) } else { Choice::Waits(queue.now + LOCKED_AGAIN) };
         let taker = match choice {
             Choice::Nobody => {
-                // More bytes than one decision gives out: the next one goes on.
+                // A decision is at its maximum of bytes: the next decision continues.
                 let is_cut = matches!(queue.demand, Demand::Requests(_));
                 break if is_cut { Stop::Unread } else { Stop::Demand };
             }
@@ -65,11 +65,13 @@ pub fn decide(queue: &Queue, keys: &[Key], heads: &[Head]) -> Decided {
     }
 }
 
-/// The turns of heads that have a run, and that of the heads that are not given, at which the decision ends.
+/// Orders the heads with runs. One further entry stands for all unread heads; the decision ends
+/// there.
 fn first_turns(queue: &Queue, heads: &[HeadNow<'_>]) -> BinaryHeap<Reverse<Turn>> {
     let given = heads.iter().enumerate().filter(|(_, head)| head.key.is_some() && !head.given.runs.is_empty());
     let mut turns: BinaryHeap<Reverse<Turn>> = given.map(|(index, head)| Reverse(head.turn(index))).collect();
-    // Heads are read in the order of what is stored, also where the first run that was read has a later place.
+    // The query orders heads by their stored virtual times. The first run that was read may have a
+    // later position.
     let stored = heads.iter().map(|HeadNow { given, priority, .. }| Turn {
         priority: *priority,
         vtime: given.vtime.max(queue.least[*priority]),
@@ -80,13 +82,13 @@ fn first_turns(queue: &Queue, heads: &[HeadNow<'_>]) -> BinaryHeap<Reverse<Turn>
     turns
 }
 
-/// Whose turn it is; the least is the next.
+/// An entry of the queue of heads; the least is next.
 #[derive(Clone, Copy)]
 struct Turn {
     priority: usize,
     vtime: f64,
     key: i64,
-    /// The head; none for those that are not given, which come after the last one that is.
+    /// Index of the head; none for the unread heads, which follow the last head that was read.
     head: Option<usize>,
 }
 
@@ -187,14 +189,15 @@ impl KeyNow {
 struct HeadNow<'a> {
     given: &'a Head,
     priority: usize,
-    /// Its key among those that are given.
+    /// Index of its key in the input.
     key: Option<usize>,
     fair: bool,
     vtime: f64,
-    /// The first of its runs that was not looked at.
+    /// Index of the next run to consider.
     next: usize,
     started: usize,
-    /// The first run that was passed over, and when the first of those may go to any session.
+    /// Index of the first run that was passed over, and the earliest time when one of the
+    /// passed-over runs may go to any session.
     passed_over: Option<(usize, f64)>,
 }
 
@@ -211,13 +214,14 @@ impl<'a> HeadNow<'a> {
         Turn { priority: self.priority, vtime: self.vtime, key: self.given.key, head: Some(index) }
     }
 
-    /// Whether it has another run, or may have one that was not read. One that started nothing gets no further turn for that:
-    /// what was read of it only waits for preferred workers, and does not stop the others.
+    /// True if it has another run, read or not. An unread run does not count if the head started
+    /// nothing: the runs that were read only wait for preferred workers and must not stop other
+    /// heads.
     fn has_turn(&self) -> bool {
         self.next < self.given.runs.len() || (self.given.more && self.started > 0)
     }
 
-    /// The first run starts; with `fair` that is the virtual time after it.
+    /// Starts the first run. With `fair`, `vtime` is the virtual time after the start.
     fn start(&mut self, vtime: f64) {
         self.started += 1;
         if self.fair {
@@ -232,7 +236,8 @@ impl<'a> HeadNow<'a> {
         self.follow();
     }
 
-    /// Goes on to the next run. Without `fair` its place is the virtual time; that of the last one, if it was not read.
+    /// Advances to the next run. Without `fair` its position becomes the virtual time. If the next
+    /// run was not read, the virtual time stays at the last position.
     fn follow(&mut self) {
         self.next += 1;
         if let Some(next) = self.given.runs.get(self.next).filter(|_| !self.fair) {
@@ -244,7 +249,7 @@ impl<'a> HeadNow<'a> {
         let state = self.state(queue, key);
         let first = self.passed_over.map_or(self.next, |(first, _)| first);
         let next = self.given.runs.get(first).map(|run| run.ord);
-        // Never below the least, also of a head that had no turn: heads are read from there on.
+        // Heads are read from `least` on, so no head is stored below it, even if it was not served.
         let vtime = next.filter(|_| !self.fair).map_or(self.vtime, place).max(least);
         let from_ord = next.or_else(|| self.given.runs.last().map(|run| run.ord + 1));
         HeadAfter { key: self.given.key, priority: self.given.priority, vtime, from_ord, state }
@@ -269,7 +274,7 @@ impl<'a> HeadNow<'a> {
     }
 }
 
-/// The place of a run as a virtual time. Places are counted from 1, and are exact below 2⁵³.
+/// Returns the position of a run as a virtual time. Positions start at 1 and are exact below 2⁵³.
 fn place(ord: i64) -> f64 {
     ord as f64
 }

@@ -62,7 +62,7 @@ fn states(decided: &Decided) -> Vec<HeadState> {
 }
 
 #[test]
-fn without_limits_all_start_by_priority_and_then_in_the_order_in_which_they_came() {
+fn without_limits_runs_start_by_priority_then_order() {
     let heads = [head(1, 6, &[1, 4]), head(2, 6, &[2, 3]), head(1, 0, &[9]), head(3, 2, &[5])];
     let decided = decide(&queue(), &[key(1), key(2), key(3)], &heads);
     assert_eq!(started(&decided), [9, 5, 1, 2, 3, 4]);
@@ -72,7 +72,7 @@ fn without_limits_all_start_by_priority_and_then_in_the_order_in_which_they_came
 }
 
 #[test]
-fn a_total_and_the_slots_of_a_key_are_limits() {
+fn total_and_key_slots_are_limits() {
     let limited = Key { free: Some(1), ..key(1) };
     let heads = [head(1, 6, &[1, 2]), head(2, 6, &[3, 4, 5])];
     let decided = decide(&queue(), &[limited, key(2)], &heads);
@@ -82,7 +82,7 @@ fn a_total_and_the_slots_of_a_key_are_limits() {
     let decided = decide(&total, &[limited, key(2)], &heads);
     assert_eq!(started(&decided), [1, 3, 4]);
     assert_eq!(states(&decided), [HeadState::Full, HeadState::Ready], "the queue's limit does not stop a head");
-    // The slots of a key are those of all its priorities; the most urgent run gets the last one.
+    // All priorities of a key share its slots. The most urgent run gets the last slot.
     let decided = decide(&queue(), &[limited], &[head(1, 6, &[1]), head(1, 5, &[2])]);
     assert_eq!((started(&decided), states(&decided)), (vec![2], vec![HeadState::Full, HeadState::Empty]));
     let decided = decide(&Queue { total_free: Some(0), ..queue() }, &[key(1)], &[head(1, 6, &[1])]);
@@ -102,7 +102,7 @@ fn of_requests(decided: &Decided) -> Vec<(i64, usize)> {
 }
 
 #[test]
-fn requests_are_served_in_their_order_and_nothing_starts_without_one() {
+fn requests_are_served_in_order_and_required() {
     let heads = [head(1, 6, &[1, 2, 3, 4, 5])];
     let decided = decide(&requests(&[1, 0, 2]), &[key(1)], &heads);
     assert_eq!(of_requests(&decided), [(1, 0), (2, 2), (3, 2)]);
@@ -114,15 +114,15 @@ fn requests_are_served_in_their_order_and_nothing_starts_without_one() {
 }
 
 #[test]
-fn answers_end_before_the_first_run_that_does_not_fit() {
+fn response_ends_before_first_oversized_run() {
     let sized = |sizes: &[u64]| {
         let runs = (1..).zip(sizes).map(|(ord, bytes)| Run { bytes: *bytes, ..run(ord) }).collect();
         [Head { runs, ..head(1, 6, &[1]) }]
     };
     let half = ANSWER_BYTES_MAX / 2 + 1;
     let decided = decide(&requests(&[9, 9]), &[key(1)], &sized(&[half, half, 10]));
-    assert_eq!(of_requests(&decided), [(1, 0), (2, 1), (3, 1)], "no later run goes before it");
-    // The first run is given out at any size.
+    assert_eq!(of_requests(&decided), [(1, 0), (2, 1), (3, 1)], "no later run overtakes it");
+    // The first run starts whatever its size.
     let decided = decide(&requests(&[9, 1]), &[key(1)], &sized(&[2 * ANSWER_BYTES_MAX, 1, 1]));
     assert_eq!(of_requests(&decided), [(1, 0), (2, 1)]);
     let all = decide(&requests(&[1; 99]), &[key(1)], &sized(&[ANSWER_BYTES_MAX; 99]));
@@ -130,20 +130,20 @@ fn answers_end_before_the_first_run_that_does_not_fit() {
 }
 
 #[test]
-fn run_that_is_locked_is_passed_over_and_its_head_begins_there() {
+fn locked_run_is_passed_over_and_stays_head_start() {
     let locked = |ords: &[i64]| Head {
         runs: ords.iter().map(|ord| Run { open: *ord != 2, ..run(*ord) }).collect(),
         ..head(1, 6, ords)
     };
     let decided = decide(&queue(), &[key(1)], &[locked(&[1, 2, 3])]);
     assert_eq!((started(&decided), decided.heads[0].from_ord), (vec![1, 3], Some(2)));
-    assert_eq!(states(&decided), [HeadState::At(NOW + LOCKED_AGAIN)], "it has no other run");
+    assert_eq!(states(&decided), [HeadState::At(NOW + LOCKED_AGAIN)], "the head has no other run");
     let decided = decide(&queue(), &[key(1), key(2)], &[locked(&[2]), head(2, 6, &[5])]);
-    assert_eq!(started(&decided), [5], "other keys do not wait for it");
+    assert_eq!(started(&decided), [5], "other keys do not wait");
 }
 
 #[test]
-fn a_preferred_worker_is_waited_for_and_not_for_ever() {
+fn run_waits_for_preferred_worker_until_timeout() {
     let sessions = assign(&[session(1, 9, 2, 0), session(2, 1, 1, 0), session(3, 9, 0, 0)]);
     let with = |first: Run, ords: &[i64]| Head {
         runs: std::iter::once(first).chain(ords.iter().map(|ord| run(*ord))).collect(),
@@ -153,12 +153,12 @@ fn a_preferred_worker_is_waited_for_and_not_for_ever() {
     let free = decided(with(preferring(1, Some(2), NOW + 9.0), &[2]));
     assert_eq!(given_to(&free), [(1, Some(2)), (2, Some(1))]);
     let over = decided(with(preferring(1, Some(2), NOW), &[2]));
-    assert_eq!(given_to(&over), [(1, Some(1)), (2, Some(1))], "then any session may have it");
+    assert_eq!(given_to(&over), [(1, Some(1)), (2, Some(1))], "after the timeout any session may take it");
     for busy in [Some(3), Some(4), None] {
         let waiting = decided(with(preferring(1, busy, NOW + 0.5), &[2]));
         assert_eq!(given_to(&waiting), [(2, Some(1))], "the run behind it starts");
         assert_eq!(waiting.heads[0].state, HeadState::At(NOW + 0.5));
-        assert_eq!(waiting.heads[0].vtime, 2.0, "as a head that comes back");
+        assert_eq!(waiting.heads[0].vtime, 2.0, "the position of the passed-over run");
         let long = decided(with(preferring(1, busy, NOW + 3_000.0), &[]));
         assert_eq!((given_to(&long), states(&long)), (vec![], vec![HeadState::At(NOW + PREFERRED_AGAIN)]));
     }
@@ -166,30 +166,30 @@ fn a_preferred_worker_is_waited_for_and_not_for_ever() {
     assert_eq!(
         given_to(&decided(with(refused, &[]))),
         [(1, Some(1))],
-        "a worker that did not accept is preferred no more"
+        "a worker that refused is no longer preferred"
     );
-    // In a pull queue no worker is waited for.
+    // In a pull queue preferences have no effect.
     let pull = decide(&queue(), &[key(1)], &[with(preferring(1, None, NOW + 9.0), &[2])]);
     assert_eq!(given_to(&pull), [(1, None), (2, None)]);
 }
 
 #[test]
-fn what_was_not_read_is_not_overtaken() {
+fn unread_run_is_not_overtaken() {
     let more = |head: Head| Head { more: true, ..head };
     let keys = [key(1), key(2)];
-    // The second head's run came after whatever is behind the runs of the first one.
+    // The second head's run came after the unread runs of the first head.
     let decided = decide(&queue(), &keys, &[more(head(1, 5, &[1, 2])), head(2, 5, &[7]), head(2, 6, &[3])]);
     assert_eq!((started(&decided), states(&decided)), (vec![1, 2], vec![HeadState::Ready; 3]));
-    assert_eq!(decided.heads[0].vtime, 2.0, "no later than what is behind");
-    // With `fair` it goes on until it is the first one's turn again.
+    assert_eq!(decided.heads[0].vtime, 2.0, "not after the unread runs");
+    // With `fair` the decision continues until the first head is next again.
     let fair = Queue { fair: true, ..queue() };
     let zero = |head: Head| Head { vtime: 0.0, ..head };
     let decided = decide(&fair, &keys, &[more(zero(head(1, 5, &[1]))), zero(head(2, 5, &[7, 8, 9]))]);
-    assert_eq!(started(&decided), [1, 7], "each one in turn");
-    // A head of which all runs are locked stops nothing.
+    assert_eq!(started(&decided), [1, 7], "keys take turns");
+    // A head whose runs are all locked stops nothing.
     let decided = decide(&queue(), &keys, &[more(head(1, 5, &[])), head(2, 6, &[3])]);
     assert_eq!((started(&decided), states(&decided)), (vec![3], vec![HeadState::Ready, HeadState::Empty]));
-    // Heads that were not read come after the last one that was, by what is stored.
+    // Unread heads follow the last head that was read, by their stored positions.
     let cut = Queue { more_heads: true, ..queue() };
     let decided = decide(&cut, &keys, &[head(1, 5, &[1, 5]), head(2, 5, &[3, 4])]);
     assert_eq!((started(&decided), decided.least[5], decided.unread), (vec![1, 3], 3.0, true));
@@ -217,7 +217,7 @@ fn decision_names_what_stopped_it() {
 }
 
 #[test]
-fn a_rate_is_a_burst_and_then_one_after_another() {
+fn rate_allows_burst_then_one_per_interval() {
     let rate = Some(Rate { count: 10, seconds: 60, burst: 3 });
     let ords: Vec<i64> = (1..20).collect();
     let limited = Key { rate, ..key(1) };
@@ -233,14 +233,14 @@ fn a_rate_is_a_burst_and_then_one_after_another() {
     assert_eq!(again(NOW + 12.0, 0).starts.len(), 2);
     let later = again(NOW + 500.0, 0);
     assert_eq!((later.starts.len(), later.keys), (3, vec![(1, NOW + 506.0)]));
-    // Assigned runs hold their tokens until a session accepts them, also if they exceed the burst.
+    // Assigned runs hold their tokens until a session accepts them, even if they exceed the burst.
     for (unclaimed, starts) in [(0, 3), (1, 2), (2, 1), (3, 0), (4, 0)] {
         let limited = Key { tat: NOW + 6.0, unclaimed, ..limited };
         let assigning = Queue { now: NOW + 500.0, ..assign(&[session(1, 1, 9, 0)]) };
         let later = decide(&assigning, &[limited], &[head(1, 6, &ords)]);
-        assert_eq!((later.starts.len(), later.keys), (starts, vec![]), "the acceptance spends it");
+        assert_eq!((later.starts.len(), later.keys), (starts, vec![]), "the acceptance spends the token");
     }
-    // The queue's rate leaves heads ready, and answers when it is over.
+    // The queue's rate leaves heads ready and returns the time of the next start.
     let whole = decide(&Queue { rate, ..queue() }, &[key(1)], &[head(1, 6, &ords)]);
     assert_eq!((started(&whole), states(&whole)), (vec![1, 2, 3], vec![HeadState::Ready]));
     assert_eq!((whole.tat, whole.keys), (NOW + 6.0, vec![]));
@@ -254,18 +254,18 @@ fn keys_take_turns_by_their_weight() {
     let decided = decide(&fair, &keys, &[zero(1, 1), zero(2, 100)]);
     let of_the_second = decided.starts.iter().filter(|start| start.key == 2).count();
     assert_eq!(of_the_second, 6, "three of four");
-    // One that comes back has saved nothing up.
+    // A head that returns has saved nothing up.
     let least = [50.0; PRIORITIES];
     let back = decide(&Queue { least, ..fair }, &keys, &[zero(1, 1)]);
     assert_eq!((back.heads[0].vtime, back.least[6]), (58.0, 57.0));
     for weight in [0.0, -1.0, f64::NAN, f64::INFINITY] {
         let decided = decide(&Queue { fair: true, ..queue() }, &[Key { weight, ..key(1) }], &[zero(1, 1)]);
-        assert_eq!(decided.heads[0].vtime, 20.0, "no weight is as 1: {weight}");
+        assert_eq!(decided.heads[0].vtime, 20.0, "an invalid weight counts as 1: {weight}");
     }
 }
 
 #[test]
-fn a_head_whose_key_or_priority_is_unknown_stops_nothing() {
+fn head_with_unknown_key_or_priority_stops_nothing() {
     let decided = decide(&queue(), &[key(1)], &[head(7, 0, &[1]), head(1, 99, &[2])]);
     assert_eq!((started(&decided), states(&decided)), (vec![2], vec![HeadState::Ready, HeadState::Empty]));
     assert_eq!(decided.starts[0].priority, 99);

@@ -1,20 +1,20 @@
-//! That [`decide`] is fair: over any stretch in which two keys have waiting runs of a priority, however long, their starts differ by no
-//! more than one turn of each, weighed.
+//! Tests that [`decide`] is fair. While two keys both have waiting runs of a priority, their
+//! weighted starts differ by at most one turn of each.
 
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
 const NOW: f64 = 1_800_000_000.0;
-/// Of a head, so many runs are read at a time.
+/// Maximum runs read per head.
 const RUNS_READ: usize = 5;
 const WEIGHTS: [f64; 5] = [0.25, 0.5, 1.0, 2.0, 3.0];
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// So many runs of a key come.
+    /// New runs of a key.
     Come { key: usize, priority: usize, runs: usize },
-    /// A decision for this many requests.
+    /// A decision for `room` requests.
     Look { room: usize },
 }
 
@@ -26,10 +26,10 @@ fn a_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The heads of a queue as the rows have them.
+/// The stored heads of a queue.
 struct Rows {
     least: [f64; PRIORITIES],
-    /// For each priority and key: the virtual time and the runs that wait.
+    /// For each priority and key: the virtual time and the number of waiting runs.
     heads: BTreeMap<(usize, usize), (f64, usize)>,
     next_ord: i64,
 }
@@ -45,7 +45,7 @@ impl Rows {
         self.heads.get(&(priority, key)).is_some_and(|(_, waiting)| *waiting > 0)
     }
 
-    /// Looks, and answers the starts in their order, each with its priority and key.
+    /// Decides, and returns the priority and key of each start, in order.
     fn look(&mut self, room: usize) -> Vec<(usize, usize)> {
         let mut heads = Vec::new();
         for (&(priority, key), &(vtime, waiting)) in self.heads.iter().filter(|(_, (_, waiting))| *waiting > 0) {
@@ -84,7 +84,7 @@ impl Rows {
     }
 }
 
-/// How far two keys are apart since both have waiting runs.
+/// Difference of two keys since both have waiting runs.
 #[derive(Clone, Copy, Default)]
 struct Stretch {
     now: f64,
@@ -105,7 +105,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     #[test]
-    fn two_keys_that_wait_differ_by_a_turn_of_each_at_most(steps in prop::collection::vec(a_step(), 1..60)) {
+    fn waiting_keys_differ_by_at_most_one_turn_each(steps in prop::collection::vec(a_step(), 1..60)) {
         let mut rows = Rows { least: [0.0; PRIORITIES], heads: BTreeMap::new(), next_ord: 0 };
         let mut stretches: BTreeMap<(usize, usize, usize), Stretch> = BTreeMap::new();
         for step in steps {

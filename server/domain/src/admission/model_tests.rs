@@ -1,4 +1,4 @@
-//! [`decide`] against a model that goes through everything again for each start.
+//! Compares [`decide`] with a model that recomputes everything for each start.
 
 use super::*;
 use proptest::prelude::*;
@@ -6,7 +6,8 @@ use std::cmp::Reverse;
 
 const NOW: f64 = 1_800_000_000.0;
 
-/// How many starts a rate allows now: each costs an interval, and `burst` of them may have been saved up.
+/// Returns the number of starts that a rate allows now. Each costs an interval; up to `burst` may
+/// have been saved.
 fn allowed(rate: Option<Rate>, tat: f64, unclaimed: u32) -> u32 {
     let Some(Rate { count, seconds, burst }) = rate else { return u32::MAX };
     let interval = f64::from(seconds) / f64::from(count);
@@ -15,7 +16,7 @@ fn allowed(rate: Option<Rate>, tat: f64, unclaimed: u32) -> u32 {
     if saved < -1e-9 { 0 } else { (saved + 1e-9) as u32 + 1 }
 }
 
-/// The taker of a run; an error if it waits for a worker.
+/// Returns the taker of a run, or an error if the run waits for a worker.
 fn session_for(sessions: &mut [Session], run: &Run) -> Result<Taker, ()> {
     let prefer =
         run.prefer.filter(|prefer| prefer.until > NOW && !(prefer.epoch.is_some() && prefer.epoch == run.avoid));
@@ -33,7 +34,7 @@ fn session_for(sessions: &mut [Session], run: &Run) -> Result<Taker, ()> {
     Ok(Taker::Session(chosen.epoch))
 }
 
-/// The starts, one after another: the first of all runs by priority, virtual time and key that may start.
+/// Starts runs one by one: always the first startable run by priority, virtual time and key.
 fn model(queue: &Queue, keys: &[Key], heads: &[Head]) -> Vec<(i64, Taker)> {
     let (mut demand, mut starts) = (queue.demand.clone(), Vec::new());
     let mut key_left: Vec<u32> =
@@ -147,7 +148,7 @@ fn heads() -> impl Strategy<Value = Vec<Head>> {
         type Sent = (Option<i64>, Option<(Option<i64>, f64)>, bool);
         type SentHead = (Vec<Sent>, u32, bool);
         let head = |(n, ((key, priority), (runs, vtime, more))): (usize, (_, SentHead))| {
-            // Places of different heads mixed, and none twice.
+            // Positions of different heads are interleaved, without duplicates.
             let ord = |run: usize| i64::try_from((run * 8 + (n + seed as usize) % 8) * 2 + 1).unwrap();
             let run = |(place, (avoid, prefer, open)): (usize, Sent)| Run {
                 seq: ord(place),
@@ -168,16 +169,17 @@ fn heads() -> impl Strategy<Value = Vec<Head>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4_000))]
 
-    /// T12, T13: the assignment is to the free session of the greatest weight, and everything else is as the model says.
+    /// T12, T13: assignments go to the free session with the greatest weight; everything else
+    /// follows the model.
     #[test]
-    fn it_starts_what_the_model_starts(queue in a_queue(), keys in keys(), heads in heads()) {
+    fn decision_starts_same_runs_as_model(queue in a_queue(), keys in keys(), heads in heads()) {
         let decided = decide(&queue, &keys, &heads);
         let starts: Vec<_> = decided.starts.iter().map(|start| (start.seq, start.taker)).collect();
         prop_assert_eq!(starts, model(&queue, &keys, &heads));
         prop_assert_eq!(decided.heads.len(), heads.len());
         for (head, after) in heads.iter().zip(&decided.heads) {
             prop_assert_eq!((head.key, head.priority), (after.key, after.priority));
-            // Below the mark no ready head is found.
+            // No ready head lies below the low-water mark.
             prop_assert!(after.state != HeadState::Ready || after.vtime >= decided.least[head.priority]);
             let of_head = |start: &&Start| (start.key, start.priority) == (head.key, head.priority);
             let started = decided.starts.iter().filter(of_head).count();

@@ -1,15 +1,16 @@
-//! What limits would allow, for those who only ask: nothing is started here.
+//! Reports what limits would allow. Nothing is started here.
 
 use super::bucket::Bucket;
 use super::{Key, Rate};
 
-/// When the next start conforms to a rate, in seconds since 1970; none if one does now.
+/// Returns when the next start conforms to a rate, in seconds since 1970; none if a start conforms
+/// now.
 #[must_use]
 pub fn starts_at(rate: Option<Rate>, tat: f64, unclaimed: u32, now: f64) -> Option<f64> {
     Bucket::new(rate, tat, unclaimed, now).opens_at()
 }
 
-/// In how many seconds it is worth to look at a rate again; none if a start conforms now.
+/// Returns the seconds until the next useful check of a rate; none if a start conforms now.
 pub fn look_again_in(rate: Option<Rate>, tat: f64, unclaimed: u32, now: f64) -> Option<f64> {
     Bucket::new(rate, tat, unclaimed, now).look_again_at().map(|at| at - now)
 }
@@ -22,7 +23,8 @@ pub fn stamp(rate: Option<Rate>, tat: f64, now: f64) -> Option<f64> {
     bucket.changed()
 }
 
-/// Whether a rate has its whole burst again: then its time says nothing any more, and may be forgotten.
+/// True if a rate has its whole burst again. Its time then carries no information and may be
+/// deleted.
 pub fn has_whole_burst(rate: Option<Rate>, tat: f64, now: f64) -> bool {
     Bucket::new(rate, tat, 0, now).is_full()
 }
@@ -33,7 +35,7 @@ pub fn queue_allows(free: Option<u64>, rate: Option<Rate>, tat: f64, unclaimed: 
     least(free, Bucket::new(rate, tat, unclaimed, now).open_starts())
 }
 
-/// The same of a key.
+/// Returns the number of starts that the limits of a key allow now; none if unlimited.
 pub fn key_allows(key: &Key, now: f64) -> Option<u64> {
     queue_allows(key.free.map(u64::from), key.rate, key.tat, key.unclaimed, now)
 }
@@ -54,14 +56,14 @@ mod tests {
     const NOW: f64 = 1_800_000_000.0;
 
     #[test]
-    fn nothing_limits_what_has_no_limit() {
+    fn no_limit_allows_any_number() {
         let key = Key { id: 1, free: None, rate: None, tat: NOW + 9.0, unclaimed: 7, weight: 1.0 };
         assert_eq!((key_allows(&key, NOW), starts_at(None, NOW + 9.0, 7, NOW)), (None, None));
         assert_eq!(queue_allows(Some(3), None, 0.0, 0, NOW), Some(3));
     }
 
     #[test]
-    fn a_rate_that_was_slower_before_does_not_stop_what_the_new_one_allows() {
+    fn faster_rate_overrides_time_of_slower_rate() {
         let rate = Some(Rate { count: 1, seconds: 10, burst: 1 });
         let a_day_ahead = NOW + 86_400.0;
         assert_eq!(starts_at(rate, a_day_ahead, 0, NOW), Some(NOW + 10.0));
@@ -80,7 +82,7 @@ mod tests {
         };
         let key = Key { id: 1, free: None, rate: None, tat: 0.0, unclaimed: 0, weight: 1.0 };
         let first = decide(&queue, &[key], std::slice::from_ref(&head));
-        assert_eq!((first.starts.len(), first.tat), (0, NOW + 10.0), "written down, so that it comes");
+        assert_eq!((first.starts.len(), first.tat), (0, NOW + 10.0), "the shorter time is stored");
         let later = Queue { now: NOW + 10.0, tat: first.tat, ..queue };
         assert_eq!(decide(&later, &[key], &[head]).starts.len(), 1);
     }
@@ -92,8 +94,8 @@ mod tests {
         let after = |tat, starts| (0..starts).fold(tat, |tat, _| stamp(rate, tat, NOW).unwrap());
         assert_eq!(after(long_ago, 1), NOW, "one token is left");
         assert_eq!(after(long_ago, 2), NOW + 300.0);
-        assert_eq!(after(NOW + 300.0, 1), NOW + 600.0, "also if it does not conform");
-        assert_eq!(after(NOW + 86_400.0, 1), NOW + 600.0, "the time of a slower rate counts as one interval");
+        assert_eq!(after(NOW + 300.0, 1), NOW + 600.0, "even if the start does not conform");
+        assert_eq!(after(NOW + 86_400.0, 1), NOW + 600.0, "a slower rate's time is cut to one interval");
         assert_eq!(stamp(None, long_ago, NOW), None);
         for (held, allowed) in [(0, 2), (1, 1), (2, 0), (400, 0)] {
             assert_eq!(queue_allows(None, rate, long_ago, held, NOW), Some(allowed));
@@ -102,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_is_looked_at_again_when_its_next_start_conforms_or_less_often_while_runs_keep_their_tokens() {
+    fn held_tokens_delay_next_check_of_rate() {
         let rate = Some(Rate { count: 100, seconds: 1, burst: 1 });
         let ahead = look_again_in(rate, NOW + 0.01, 0, NOW).unwrap();
         assert!((ahead - 0.01).abs() < 1e-6, "{ahead}");
@@ -113,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_whole_again_an_interval_later_for_each_start_of_it_and_not_with_the_first_token() {
+    fn burst_is_whole_one_interval_per_start_later() {
         let rate = |burst| Some(Rate { count: 24, seconds: 86_400, burst });
         for (burst, ahead, is_whole) in [
             (1, 1.0, false),
@@ -131,9 +133,9 @@ mod tests {
     }
 
     proptest! {
-        /// What is forgotten with the time of a rate is nothing exactly if the burst is whole.
+        /// Deleting the time of a rate loses nothing exactly if the burst is whole.
         #[test]
-        fn a_rate_whose_burst_is_whole_allows_what_a_new_one_does(
+        fn whole_burst_allows_as_much_as_new_rate(
             count in 1_u32..9, burst in 1_u32..9, seconds in 1_u32..90, behind in -100_i32..1_000
         ) {
             let rate = Some(Rate { count: count.max(burst), seconds, burst });
@@ -145,10 +147,10 @@ mod tests {
             }
         }
 
-        /// Sessions accept runs at any time, and runs are taken back. No window has more acceptances
-        /// than `count` and `burst`, and at most `burst` runs are assigned.
+        /// Sessions accept runs at any time, and runs are taken back. No window has more
+        /// acceptances than `count` plus `burst`, and at most `burst` runs are assigned.
         #[test]
-        fn no_window_has_more_acceptances_than_the_rate_and_its_burst(
+        fn window_has_at_most_rate_plus_burst_acceptances(
             count in 1_u32..6, burst in 1_u32..6, seconds in 1_u32..40,
             steps in prop::collection::vec((0.0_f64..20.0, 0_u32..4, 0_u32..3, any::<bool>()), 1..120)
         ) {
@@ -180,7 +182,7 @@ mod tests {
         }
 
         #[test]
-        fn it_allows_as_many_as_are_then_started(
+        fn allowed_starts_equal_started_runs(
             free in prop::option::of(0_u64..9), of_key in prop::option::of(0_u32..9), count in 1_u32..9, burst in 1_u32..9,
             seconds in 1_u32..90, behind in -100_i32..100, rated in any::<bool>(), waiting in 0_usize..12, places in 0_u32..12
         ) {

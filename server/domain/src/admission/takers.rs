@@ -1,17 +1,16 @@
-//! Who takes a run: a request of a worker, or a session.
+//! Takers of runs: requests of workers, or sessions.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeSet, HashMap};
 
 use super::{ANSWER_BYTES_MAX, DECISION_BYTES_MAX, Demand, Prefer, Run, Session, Taker};
 
-/// What becomes of a run.
+/// The outcome for a run.
 pub(super) enum Choice {
-    /// The run starts.
     Taken(Taker),
-    /// It waits for its preferred worker until then.
+    /// The run waits for its preferred worker until this time.
     Waits(f64),
-    /// Nobody takes it, nor any other run.
+    /// No taker is left, for this run or any other.
     Nobody,
 }
 
@@ -29,7 +28,7 @@ impl Takers {
         }
     }
 
-    /// True if somebody may take a run.
+    /// True if a taker is left.
     pub(super) fn are_left(&self) -> bool {
         match self {
             Self::Requests(requests) => requests.next < requests.all.len(),
@@ -44,7 +43,7 @@ impl Takers {
         }
     }
 
-    /// Counts a run that was chosen for this taker.
+    /// Records a run that was chosen for this taker.
     pub(super) fn start(&mut self, taker: Taker, bytes: u64) {
         match (self, taker) {
             (Self::Requests(requests), Taker::Request(index)) => requests.start(index, bytes),
@@ -54,10 +53,10 @@ impl Takers {
     }
 }
 
-/// The requests of a queue, in the order in which they are served.
+/// The requests of a queue, in the order of service.
 pub(super) struct Requests {
     all: Vec<Request>,
-    /// The first that may take another run.
+    /// Index of the first request that may take another run.
     next: usize,
     bytes: u64,
 }
@@ -81,7 +80,8 @@ impl Requests {
         }
     }
 
-    /// A run that does not fit into an answer ends that answer, so that no later run goes before it there.
+    /// Chooses a request. A run that does not fit into a response closes it, so no later run
+    /// overtakes there.
     fn choose(&mut self, bytes: u64) -> Choice {
         let fits = |taken: u64, max: u64| taken == 0 || taken.saturating_add(bytes) <= max;
         if !fits(self.bytes, DECISION_BYTES_MAX) {
@@ -98,7 +98,7 @@ impl Requests {
     }
 
     fn start(&mut self, index: usize, bytes: u64) {
-        // A definition has bytes: with 0 the answer would count as empty.
+        // Counts at least 1 byte: with 0 the response would count as empty.
         let bytes = bytes.max(1);
         self.bytes = self.bytes.saturating_add(bytes);
         if let Some(request) = self.all.get_mut(index) {
@@ -127,7 +127,7 @@ impl Sessions {
         !self.free.is_empty()
     }
 
-    /// The session for the run. A refusal outranks a preference.
+    /// Chooses a session for the run. A refusal outranks a preference.
     fn choose(&self, run: &Run) -> Choice {
         let wanted = |prefer: &Prefer| prefer.until > self.now && (prefer.epoch.is_none() || prefer.epoch != run.avoid);
         if let Some(prefer) = run.prefer.filter(wanted) {
@@ -143,7 +143,7 @@ impl Sessions {
         }
     }
 
-    /// Counts a run that is assigned to it.
+    /// Records an assignment to a session.
     fn assign(&mut self, epoch: i64) {
         let Some(session) = self.all.get_mut(&epoch) else { return };
         self.free.remove(&Place::of(session));
@@ -160,7 +160,7 @@ impl Sessions {
     }
 }
 
-/// The order in which free sessions are served: the first is the next.
+/// Orders free sessions; the least is served next.
 struct Place {
     weight: u32,
     held: u32,
