@@ -1,4 +1,4 @@
-//! What makes a createTask body acceptable, the defaults that complete it, and when it counts as a repeat.
+//! Checks and defaults of createTask requests, and detection of repeats.
 
 use std::collections::HashSet;
 
@@ -14,84 +14,80 @@ use super::policy::hold::{Start, start_refusal};
 use super::policy::options::{self, Options};
 pub use super::unacceptable::Unacceptable;
 
-/// Dependencies that one task may have.
+/// Maximum dependencies per task.
 pub const DEPENDENCIES_MAX: usize = 10_000;
-/// Routes that one task may have.
+/// Maximum routes per task.
 pub const ROUTES_MAX: usize = 64;
-/// Characters of one route.
+/// Maximum characters of a route.
 pub const ROUTE_CHARS_MAX: usize = 249;
 pub const RETRIES_MAX: u16 = 49;
 pub const RETRIES_DEFAULT: u16 = 5;
-/// Characters of a metadata name or owner.
+/// Maximum characters of a metadata name or owner.
 pub const METADATA_SHORT_MAX: usize = 255;
-/// Characters of a metadata description.
+/// Maximum characters of a metadata description.
 pub const METADATA_DESCRIPTION_MAX: usize = 32_768;
-/// Characters of a metadata source.
+/// Maximum characters of a metadata source.
 pub const METADATA_SOURCE_MAX: usize = 4_096;
-/// Characters of a tag's value.
+/// Maximum characters of a tag's value.
 pub const TAG_CHARS_MAX: usize = 4_096;
-/// How far `created` may be from now, either way.
+/// Maximum difference between `created` and now, either way.
 pub const CREATED_DRIFT: TimeDelta = TimeDelta::minutes(15);
-/// How far ahead a deadline may lie, apart from the drift.
+/// Maximum time from now to a deadline, apart from the drift.
 pub const DEADLINE_AHEAD: TimeDelta = TimeDelta::days(5);
-/// How far ahead the deadline of a submission may lie, apart from the drift.
+/// Maximum time from now to the deadline of a submission, apart from the drift.
 pub const DEADLINE_AHEAD_SUBMITTED: TimeDelta = TimeDelta::days(366);
-/// Ids that a refusal names.
+/// Maximum number of ids in a refusal.
 const LISTED_MAX: usize = 100;
-/// How long a task is retained after its deadline by default.
+/// Default retention of a task after its deadline.
 const EXPIRES_DEFAULT: Months = Months::new(12);
-/// The last year that can be written with four digits.
+/// The last year with four digits.
 const LAST_YEAR: i32 = 9999;
-/// Room for most definitions, apart from `payload` and `extra`, in bytes.
+/// Initial capacity for a definition without `payload` and `extra`, in bytes.
 const DEFINITION_ROOM: usize = 1 << 10;
-/// How long a group outlives its tasks at least.
+/// Minimum retention of a group after its tasks.
 const GROUP_OUTLIVES: TimeDelta = TimeDelta::hours(1);
 
-/// A task that may be stored: checked, complete.
+/// A task to store: checked and complete.
 #[derive(Debug, Clone)]
 pub struct NewTask {
     pub id: TaskId,
-    /// Where workers will find it.
     pub queue: TaskQueueId,
-    /// Who owns its group.
+    /// The owner of its group.
     pub scheduler: SchedulerId,
-    /// What it is accounted to.
     pub project: ProjectId,
     pub group: TaskGroupId,
     pub priority: Priority,
-    /// How often it may be tried again.
     pub retries: u16,
-    /// When the submitter made it.
+    /// When the submitter created it.
     pub created: DateTime<Utc>,
-    /// When it ends as an exception if it is not resolved.
+    /// When it is resolved as an exception if it is still unresolved.
     pub deadline: DateTime<Utc>,
     pub expires: DateTime<Utc>,
-    /// Until when its group must be kept at least.
+    /// Minimum retention of its group.
     pub group_expires: DateTime<Utc>,
-    /// What the task's own credentials may do.
+    /// Scopes of the task's own credentials.
     pub scopes: Vec<String>,
     /// Extra routing keys of its events.
     pub routes: Vec<String>,
     pub scopes_text: String,
     pub routes_text: String,
-    /// The tags, as JSON text.
+    /// JSON text.
     pub tags: String,
-    /// JSON text of the definition, as it will be given back.
+    /// JSON text, as it is returned to readers.
     pub definition: String,
-    /// The tasks that it waits for.
+    /// The tasks it waits for.
     pub dependencies: Vec<Uuid>,
-    /// How they must have ended.
+    /// How its dependencies must end.
     pub requires: Requires,
-    /// What it says about its runs; none if that is nothing.
+    /// Options for its runs; none if the request has none.
     pub options: Option<Options>,
-    /// Where its options were given.
+    /// The field that held the options, for messages.
     pub options_place: &'static str,
-    /// How far ahead its deadline may lie.
     pub deadline_limit: DeadlineLimit,
 }
 
-/// A task as it was requested. What its scopes are is known before its dates are judged, so that a caller without them does not
-/// learn what is wrong with these.
+/// A requested task. Its scopes are checked before its dates, so a caller without scopes does not
+/// learn what is wrong with the dates.
 #[derive(Debug)]
 pub struct Requested {
     task: NewTask,
@@ -99,24 +95,25 @@ pub struct Requested {
 }
 
 impl Requested {
-    /// The task that the caller must have the scopes for.
+    /// The task whose scopes the caller needs.
     pub fn task(&self) -> &NewTask {
         &self.task
     }
 
-    /// The task, if its dates and scopes are acceptable.
+    /// Returns the task if its dates and scopes are valid.
     pub fn accept(self) -> Result<NewTask, Unacceptable> {
         self.broken.map_or(Ok(self.task), Err)
     }
 }
 
 impl NewTask {
-    /// Checks a body and fills in the defaults.
+    /// Checks a request and fills in the defaults.
     pub fn from_request(id: TaskId, request: &CreateTaskRequest<'_>) -> Result<Requested, Unacceptable> {
         Self::requested(id, request, options::IN_EXTRA, DeadlineLimit::CreateTask)
     }
 
-    /// The same for a task of a submission, of which the server has made a body, and whose options were given there.
+    /// Checks a task of a submission. The server built `request`; `options_place` names the field
+    /// that held the options.
     pub fn from_submission(
         id: TaskId,
         request: &CreateTaskRequest<'_>,
@@ -170,7 +167,7 @@ impl NewTask {
         Ok(Requested { task, broken })
     }
 
-    /// The first rule that its dates or scopes break.
+    /// Returns the first violation by its dates or scopes.
     fn broken_rule(&self) -> Option<String> {
         if self.created > self.deadline {
             return Some("`created` must not be after `deadline`".into());
@@ -182,20 +179,21 @@ impl NewTask {
         Some(format!("`scopes` must not contain a scope that ends in `**`: {scope:?}"))
     }
 
-    /// How many bytes the task weighs in a batch.
+    /// Returns the approximate size in a batch.
     pub fn bytes(&self) -> usize {
         self.definition.len() + self.tags.len() + size_of::<Uuid>() * self.dependencies.len() + 500
     }
 }
 
-/// The hour at or after the time until which a group is kept; the same hour for many tasks, so that it seldom changes.
+/// Returns the time until which a group is kept, rounded up to the hour. Many tasks share an hour,
+/// so it seldom changes.
 pub(crate) fn group_expires(task_expires: DateTime<Utc>) -> DateTime<Utc> {
     const HOUR_MS: i64 = 3_600_000;
     let wanted = task_expires + GROUP_OUTLIVES;
-    // In milliseconds, because chrono rounds in nanoseconds, which end in 2262.
+    // In milliseconds: chrono rounds in nanoseconds, which overflow in 2262.
     let rounded_ms = (wanted.timestamp_millis() + HOUR_MS - 1).div_euclid(HOUR_MS) * HOUR_MS;
     let rounded = DateTime::from_timestamp_millis(rounded_ms).unwrap_or(wanted);
-    // The last year that a date on the wire can have has no hour after it.
+    // The last year of the wire format has no hour after it.
     if rounded.year() > task_expires.year() && task_expires.year() == LAST_YEAR { task_expires } else { rounded }
 }
 
@@ -224,7 +222,7 @@ fn definition(task: &NewTask, request: &CreateTaskRequest<'_>) -> Result<String,
     json::text_with_room(DEFINITION_ROOM + request.payload.get().len() + definition.extra.get().len(), &definition)
 }
 
-/// Checks what a schema of JSON could say.
+/// Checks the constraints that a JSON schema could express.
 fn check_fields(request: &CreateTaskRequest<'_>) -> Result<(), String> {
     if request.dependencies.len() > DEPENDENCIES_MAX {
         return Err(format!("`dependencies` has {} items; at most {DEPENDENCIES_MAX}", request.dependencies.len()));
@@ -268,7 +266,7 @@ fn check_metadata(metadata: &Metadata) -> Result<(), String> {
 }
 
 fn length(field: &str, text: &str, least: usize, most: usize) -> Result<(), String> {
-    // A text has at most as many characters as bytes, so that short ones need no count.
+    // A text has at most as many characters as bytes, so short texts need no count.
     let short_enough = text.len() <= most || text.chars().count() <= most;
     if text.len() < least || !short_enough {
         return Err(format!("`{field}` must have from {least} to {most} characters"));
@@ -311,7 +309,8 @@ fn queue(request: &CreateTaskRequest<'_>) -> Result<TaskQueueId, Unacceptable> {
     }
 }
 
-/// Which date of a task is invalid now, if any. The create statement has the same rules.
+/// Returns why a date of a task is invalid now, if it is. The create statement applies the same
+/// rules.
 pub fn date_refusal(task: &NewTask, now: DateTime<Utc>) -> Option<String> {
     if (task.created - now).abs() > CREATED_DRIFT {
         return Some(format!("`created` must be within 15 minutes of now, {}", Timestamp::new(now)));
@@ -319,8 +318,8 @@ pub fn date_refusal(task: &NewTask, now: DateTime<Utc>) -> Option<String> {
     deadline_refusal(task.deadline, now, task.deadline_limit)
 }
 
-/// Why a task of a queue with this delay would never start if it was created now, if it would not. The create statement has the
-/// same rule.
+/// Returns why a task created now with this queue delay would never start, if so. The create
+/// statement applies the same rule.
 pub fn never_starts(task: &NewTask, queue_delay: TimeDelta, now: DateTime<Utc>) -> Option<String> {
     let own = task.options.as_ref().and_then(|options| options.start);
     let field = match own {
@@ -331,16 +330,16 @@ pub fn never_starts(task: &NewTask, queue_delay: TimeDelta, now: DateTime<Utc>) 
     start_refusal(own.unwrap_or(Start::After(queue_delay)), &field, now, task.deadline)
 }
 
-/// How far ahead a deadline may lie.
+/// The limit for deadlines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeadlineLimit {
     CreateTask,
-    /// As in our own submissions.
+    /// As for Tenure's own submissions.
     Submission,
 }
 
 impl DeadlineLimit {
-    /// So far, apart from the drift.
+    /// Maximum time from now to the deadline, apart from the drift.
     #[must_use]
     pub fn ahead(self) -> TimeDelta {
         match self {
@@ -350,7 +349,7 @@ impl DeadlineLimit {
     }
 }
 
-/// Why a deadline is invalid now, if it is.
+/// Returns why a deadline is invalid now, if it is.
 pub fn deadline_refusal(deadline: DateTime<Utc>, now: DateTime<Utc>, limit: DeadlineLimit) -> Option<String> {
     if deadline < now {
         return Some(format!("`deadline` must not be in the past; it is now {}", Timestamp::new(now)));
@@ -362,17 +361,17 @@ pub fn deadline_refusal(deadline: DateTime<Utc>, now: DateTime<Utc>, limit: Dead
     })
 }
 
-/// A required task, as it is when a dependent task is created.
+/// State of a dependency at the creation of a dependent task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Awaited {
     Missing,
-    /// It exists until then.
+    /// Exists until this time.
     Until(DateTime<Utc>),
-    /// It is the very task that waits: then only scheduleTask, a rerun or the deadline ends the wait.
+    /// The dependent task itself. Only scheduleTask, a rerun or the deadline ends the wait.
     Itself,
 }
 
-/// Why a task may not wait for these, if it may not.
+/// Returns why a task may not have these dependencies, if so.
 pub fn dependency_refusal(task: &NewTask, awaited: &[(TaskId, Awaited)]) -> Option<String> {
     let named = |invalid: fn(DateTime<Utc>, Awaited) -> bool| {
         let ids: Vec<TaskId> =
@@ -395,30 +394,30 @@ fn list(ids: &[TaskId]) -> String {
     text
 }
 
-/// A group that exists.
+/// An existing group.
 #[derive(Debug, Clone, Copy)]
 pub struct GroupOwner<'a> {
-    /// Whose tasks it takes.
+    /// The only scheduler that may add tasks.
     pub scheduler: &'a str,
-    /// Since when it takes no more.
+    /// When the group was sealed.
     pub sealed: Option<DateTime<Utc>>,
 }
 
-/// Why the create statement left a task out.
+/// Why the create statement skipped a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unmade {
-    /// It exists, and was created by the same request.
+    /// The task exists and was created by the same request.
     Repeat,
-    /// It conflicts with what exists; the message names it.
+    /// The message names the conflict.
     Conflict(String),
-    /// The request breaks a rule, which the message names.
+    /// The message names the violated rule.
     Input(String),
-    /// Nothing speaks against it now: something changed between the two statements.
+    /// No reason applies now: the state changed between the two statements.
     Unclear,
 }
 
-/// Why the create statement left a task out, from what there is: the stored task of this id, with its definition and the
-/// priority that it has now, the group, the delay of the queue, and what the task waits for.
+/// Determines why the create statement skipped a task. `stored` is the stored definition and
+/// current priority of the task with this id.
 pub fn why_unmade(
     task: &NewTask,
     stored: Option<(&str, Priority)>,
@@ -428,7 +427,7 @@ pub fn why_unmade(
     now: DateTime<Utc>,
 ) -> Unmade {
     if let Some((stored, priority)) = stored {
-        // A caller who has read the task sends what it was shown.
+        // A caller who has read the task sends the definition as shown.
         let repeated = json::same(stored, &task.definition)
             || json::same(&shown_definition(stored.to_owned(), priority), &task.definition);
         return if repeated {
@@ -454,10 +453,11 @@ pub fn why_unmade(
     }
 }
 
-/// A definition as it is shown: as it was created, but with the priority that the task has now. The stored one stays as it
-/// is, because a repeated createTask is compared with it.
+/// Returns a definition as shown to readers: as created, but with the task's current priority. The
+/// stored definition never changes, because repeated requests are compared with it.
 pub fn shown_definition(mut stored: String, priority: Priority) -> String {
-    // The first such key is the definition's own: only lists of strings come before it, and in those quotes are escaped.
+    // The first such key belongs to the definition itself: only lists of strings precede it, and
+    // quotes in those are escaped.
     const KEY: &str = "\"priority\":\"";
     let place = stored.find(KEY).map(|key| key + KEY.len());
     if let Some(start) = place

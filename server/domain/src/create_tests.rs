@@ -45,7 +45,7 @@ fn absent_fields_get_their_defaults() {
 }
 
 #[test]
-fn a_group_is_kept_for_longer_than_its_tasks_but_not_beyond_the_last_year() {
+fn group_outlives_its_tasks_up_to_last_year() {
     for (expires, kept_until) in [
         ("2026-02-01T12:00:00Z", "2026-02-01T13:00:00.000Z"),
         ("2026-02-01T12:00:00.001Z", "2026-02-01T14:00:00.000Z"),
@@ -136,7 +136,7 @@ fn each_field_is_refused_past_its_limit_by_name() {
 }
 
 #[test]
-fn the_two_ways_to_name_a_queue_must_agree() {
+fn both_names_of_queue_must_agree() {
     let mut both = body();
     both["provisionerId"] = json!("p");
     both["workerType"] = json!("w");
@@ -150,7 +150,7 @@ fn the_two_ways_to_name_a_queue_must_agree() {
 }
 
 #[test]
-fn a_required_field_that_is_missing_is_named() {
+fn missing_required_field_is_named() {
     for field in ["created", "deadline", "payload", "metadata"] {
         let mut short = body();
         short.as_object_mut().unwrap().remove(field);
@@ -203,18 +203,18 @@ fn a_task_must_start_before_its_deadline() {
         let submitted = NewTask { options_place: options::BESIDE, ..task.clone() };
         let refused = never_starts(&submitted, TimeDelta::zero(), now).unwrap();
         assert!(refused.starts_with(&named.replace("extra.tenure", "options")), "{refused}");
-        // What exists is a repeat, however late it is.
+        // An existing task is a repeat, however late the request.
         assert_eq!(why_unmade(&task, Some((&task.definition, task.priority)), None, hour, &[], now), Unmade::Repeat);
         let unmade = why_unmade(&task, None, None, TimeDelta::zero(), &[], now);
         assert!(matches!(unmade, Unmade::Input(why) if why.starts_with(named)));
     }
     for tenure in [json!({"delay": 0}), json!({"notBefore": "2026-01-31T12:59:59.999Z"}), json!({"delay": 3_599})] {
-        assert_eq!(never_starts(&with_start(tenure), hour, now), None, "it replaces the delay of the queue");
+        assert_eq!(never_starts(&with_start(tenure), hour, now), None, "replaces the queue's delay");
     }
 }
 
 #[test]
-fn a_submission_may_have_a_deadline_in_a_year() {
+fn submission_deadline_may_be_a_year_ahead() {
     let now = DateTime::from_timestamp(1_769_860_800, 0).unwrap();
     for (limit, days) in [(DeadlineLimit::CreateTask, 5), (DeadlineLimit::Submission, 366)] {
         let latest = now + TimeDelta::days(days) + CREATED_DRIFT;
@@ -228,7 +228,7 @@ fn a_submission_may_have_a_deadline_in_a_year() {
 }
 
 #[test]
-fn a_definition_is_shown_with_the_priority_that_the_task_has_now() {
+fn definition_is_shown_with_current_priority() {
     let tricky = [
         ("/payload", json!({"priority": "low"})),
         ("/routes", json!(["\"priority\":\"low\""])),

@@ -1,11 +1,11 @@
-//! Pauses between repetitions of work, so that the work takes at most a share of the time.
+//! Pauses between repetitions of work, to bound its share of the time.
 //!
-//! No other code may compute a pause from a measured time; `scripts/layers` checks that. Where there
-//! is a notification, the caller ends the pause when it comes.
+//! No other code may compute a pause from a measured time; `scripts/layers` checks that. The caller
+//! ends the pause at a notification, if there is one.
 
 use std::time::Duration;
 
-/// Makes a pause some times as long as the work before it, within limits.
+/// Computes pauses as a multiple of the preceding work's duration, within limits.
 #[derive(Debug, Clone, Copy)]
 pub struct DutyCycle {
     times: u32,

@@ -1,102 +1,104 @@
-//! Which server gives out the runs of a queue that assigns them.
+//! Election of the scheduler: the server that assigns the runs of a queue.
 //!
-//! Each such queue has a row with a server and a term. Every transaction that gives out a run compares both, and every change of
-//! the server raises the term, so that a server which was stopped and wakes up finds itself replaced and changes nothing. The
-//! election is therefore not what keeps two servers from deciding; it says which one is to.
+//! Each assign queue has a row with a server and a term. Every transaction that assigns a run
+//! compares both, and every change of the server raises the term. A server that was stopped and
+//! wakes up is thus fenced off and changes nothing. The fence ensures that only one server decides;
+//! the election only chooses which.
 //!
-//! The active server is the live one of the greatest weight; equal weights share the queues by rendezvous hashing, so that a
-//! server that comes or goes moves only its own. Weight 0 is never active.
+//! The active server is the live server of the greatest weight. Equal weights share the queues by
+//! rendezvous hashing, so a server that joins or leaves moves only its own queues. Weight 0 is
+//! never active.
 //!
-//! A server lives while its last beat is no further from now than [`ACTIVATION`], before it or after it. An active one whose beat
-//! is further away is silent, but so are all when the database does not answer, and until their next beats when its clock was set. So a
-//! candidate judges it only by beats of its own: three, after it first saw the silence, and not one of the other meanwhile
-//! ([`Silence`]).
+//! A server is live while its last heartbeat is within [`ACTIVATION`] of now, before or after it.
+//! An active server without such a heartbeat is silent. But all servers seem silent while the
+//! database does not answer, and until their next heartbeats after its clock was set. So a
+//! candidate counts its own heartbeats: it takes over after three, if the active server had none
+//! since the silence began ([`Silence`]).
 //!
-//! Times are the database's, and the beats' real ones, also where the clock is a manual one.
+//! Times are the database's. Heartbeats use real time even where the clock is manual.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-/// After so long without a beat a server is silent. Longer than one beat may take (3 s), so that a slow server is not replaced.
+/// Time without a heartbeat after which a server is silent. Longer than one heartbeat may take (3
+/// s), so a slow server is not replaced.
 pub const ACTIVATION: TimeDelta = TimeDelta::milliseconds(3_500);
-/// How many beats of its own a candidate waits for after it first saw that the active server is silent.
+/// Number of its own heartbeats that a candidate waits for once the active server is silent.
 pub const BEATS_BEFORE_TAKEOVER: u32 = 3;
 
-/// A server that has a row.
+/// A registered server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Server {
-    /// Made at each start.
+    /// Generated at each start.
     pub id: Uuid,
-    /// The greatest is active; 0 never is.
+    /// The live server of the greatest weight is active; 0 never is.
     pub weight: u32,
-    /// When it beat last.
+    /// Time of the last heartbeat.
     pub beat: DateTime<Utc>,
 }
 
-/// The row of a queue.
+/// The scheduler's row of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Active {
-    /// The queue's key.
     pub queue: i32,
-    /// Its active server, if it has one.
+    /// The active server, if any.
     pub server: Option<Uuid>,
-    /// Grows with each change.
+    /// Incremented at each change.
     pub term: i64,
 }
 
-/// The servers as a beat of one of them has left them.
+/// The servers as seen after a heartbeat of `me`.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
-    /// The server that looks.
     pub me: Uuid,
-    /// All that have a row, itself among them.
+    /// All registered servers, including `me`.
     pub servers: &'a [Server],
     pub now: DateTime<Utc>,
 }
 
-/// The silence of the active server of a queue, as another server saw it.
+/// The silence of the active server of a queue, as observed by another server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Silence {
-    /// The row then.
+    /// The row when the silence began.
     active: Active,
-    /// The last beat of the active server; none if it has no row any more.
+    /// The last heartbeat of the active server; none if it is no longer registered.
     beat: Option<DateTime<Utc>>,
-    /// Beats of the server that looks, since it saw this first.
+    /// Heartbeats of the observer since it first saw the silence.
     beats: u32,
 }
 
-/// What a server does about a queue.
+/// The action of a server for a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// It is active and stays so.
     Keep,
-    /// It takes the place of the active one, which is lost.
+    /// Replace the active server, which is lost.
     TakeOver,
-    /// It is active, and gives the queue to this one.
+    /// Hand the queue, of which it is active, to this server.
     HandOver(Uuid),
-    /// It takes the queue, which has no server.
+    /// Take the queue, which has no active server.
     TakeVacant,
-    /// It leaves the queue to others.
     Nothing,
 }
 
 impl Server {
-    /// Returns true if it has beaten within [`ACTIVATION`], by a clock that may have been set back since.
+    /// True if its last heartbeat is within [`ACTIVATION`] of `now`. The clock may have been set
+    /// back since.
     pub fn is_live(&self, now: DateTime<Utc>) -> bool {
-        // A clock that was set back is behind the beats of servers that were lost before; one that lives beats again at once.
+        // If the clock was set back, heartbeats of lost servers lie in the future. A live server
+        // sends a new one at once.
         now.signed_duration_since(self.beat).abs() <= ACTIVATION
     }
 }
 
 impl View<'_> {
-    /// The server that is to be active: the live one of the greatest weight.
+    /// Returns the server that should be active: the live server of the greatest weight.
     pub fn elected(&self, queue: i32) -> Option<Uuid> {
         let greatest = |server: &&Server| (server.weight, rendezvous(queue, server.id), server.id);
         self.candidates().max_by_key(greatest).map(|server| server.id)
     }
 
-    /// Whether any live server may be active.
+    /// True if a live server may be active.
     pub fn has_candidate(&self) -> bool {
         self.candidates().next().is_some()
     }
@@ -110,14 +112,14 @@ impl View<'_> {
     }
 }
 
-/// The share of a server in a queue; the greatest of those of equal weight has it.
+/// Returns the rendezvous hash of a server for a queue; the greatest wins among equal weights.
 fn rendezvous(queue: i32, server: Uuid) -> [u8; 32] {
     Sha256::new().chain_update(queue.to_be_bytes()).chain_update(server.as_bytes()).finalize().into()
 }
 
 impl Silence {
-    /// What is remembered of the active server after a beat of the one that looks; none while it beats, or is that one itself.
-    /// To be called once after each beat, with what the call before it answered.
+    /// Updates the observed silence after a heartbeat of `view.me`. None while the active server is
+    /// live or is `view.me` itself. Call it once per heartbeat with the previous result.
     pub fn after_beat(before: Option<Self>, active: Active, view: &View<'_>) -> Option<Self> {
         let server = active.server.filter(|server| *server != view.me)?;
         let found = view.find(server);
@@ -135,7 +137,7 @@ impl Silence {
     }
 }
 
-/// What a server does about a queue after a beat of its own, from what it remembers of the active one.
+/// Decides the action of a server for a queue after its own heartbeat.
 pub fn step(active: Active, view: &View<'_>, silence: Option<Silence>) -> Step {
     let elected = view.elected(active.queue);
     let is_elected = elected == Some(view.me);
@@ -143,7 +145,7 @@ pub fn step(active: Active, view: &View<'_>, silence: Option<Silence>) -> Step {
         None if is_elected => Step::TakeVacant,
         Some(server) if server == view.me => match elected {
             Some(other) if other != view.me => Step::HandOver(other),
-            // It may have been silent itself. Its term says whether it still is the one.
+            // It may have been silent itself. Its term tells whether it is still active.
             Some(_) | None if view.find(view.me).is_some_and(|server| server.weight > 0) => Step::Keep,
             Some(_) | None => Step::Nothing,
         },

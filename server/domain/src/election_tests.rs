@@ -13,7 +13,7 @@ fn id(number: usize) -> Uuid {
     Uuid::from_u128(number as u128 + 1)
 }
 
-/// Servers by weight and the age of their beats in milliseconds.
+/// Servers by weight and age of the heartbeat in milliseconds.
 fn servers(given: &[(u32, i64)]) -> Vec<Server> {
     given.iter().enumerate().map(|(n, &(weight, age))| Server { id: id(n), weight, beat: at(-age) }).collect()
 }
@@ -26,13 +26,13 @@ fn active(server: Option<usize>) -> Active {
     Active { queue: 7, server: server.map(id), term: 3 }
 }
 
-/// What is remembered of a silent server after so many beats of another one.
+/// The observed silence after this number of heartbeats of another server.
 fn silence(active: Active, view: &View<'_>, beats: u32) -> Option<Silence> {
     (0..=beats).fold(None, |before, _| Silence::after_beat(before, active, view))
 }
 
 #[test]
-fn a_live_server_with_a_weight_may_be_active() {
+fn live_server_with_weight_is_candidate() {
     const LOST: i64 = ACTIVATION_MS + 1;
     for (given, has_candidate) in [
         (&[][..], false),
@@ -46,14 +46,15 @@ fn a_live_server_with_a_weight_may_be_active() {
     }
 }
 
-/// All cases: who is elected, who is active, whether the active one lives, and what was seen of its silence.
+/// All cases: which server is elected, which is active, whether it lives, and the observed silence.
 #[test]
-fn every_server_knows_what_it_has_to_do() {
+fn every_server_takes_its_step() {
     const LIVE: i64 = ACTIVATION_MS;
     const LOST: i64 = ACTIVATION_MS + 1;
     let waits = BEATS_BEFORE_TAKEOVER - 1;
     let judged = BEATS_BEFORE_TAKEOVER;
-    // Servers, the active one, the beats since its silence, and what the servers do, in their order.
+    // Servers, the active server, heartbeats since its silence, and the actions of the servers in
+    // order.
     type Case<'a> = (&'a [(u32, i64)], Option<usize>, u32, &'a [Step]);
     let cases: [Case<'_>; 20] = [
         (&[(5, 0), (1, 0)], None, 0, &[Step::TakeVacant, Step::Nothing]),
@@ -71,7 +72,7 @@ fn every_server_knows_what_it_has_to_do() {
         (&[(5, LOST), (1, 0), (2, 0)], Some(0), judged, &[Step::HandOver(id(2)), Step::Nothing, Step::TakeOver]),
         (&[(5, LOST), (1, 0), (2, LOST)], Some(0), judged, &[Step::HandOver(id(1)), Step::TakeOver, Step::Nothing]),
         (&[(5, LOST), (0, 0)], Some(0), judged, &[Step::Keep, Step::Nothing]),
-        // The clock was set back since the first one beat.
+        // The clock was set back after the first server's heartbeat.
         (&[(5, -LIVE), (1, 0)], Some(1), 0, &[Step::Nothing, Step::HandOver(id(0))]),
         (&[(5, -LOST), (1, 0)], Some(1), 0, &[Step::Nothing, Step::Keep]),
         (&[(5, -LOST), (1, 0)], Some(0), judged, &[Step::HandOver(id(1)), Step::TakeOver]),
@@ -87,32 +88,32 @@ fn every_server_knows_what_it_has_to_do() {
             assert_eq!(step(active(server), &view, seen), *expected, "{given:?} {server:?} {beats} by {me}");
         }
     }
-    assert_eq!(step(active(None), &view(0, &[]), None), Step::Nothing, "one that has no row yet");
+    assert_eq!(step(active(None), &view(0, &[]), None), Step::Nothing, "not registered yet");
     assert_eq!(step(active(Some(0)), &view(0, &[]), None), Step::Nothing);
 }
 
 #[test]
-fn silence_is_of_one_server_in_one_term_and_ends_with_a_beat() {
+fn silence_is_per_server_and_term_and_ends_with_beat() {
     let lost = servers(&[(5, 60_000), (1, 0)]);
     let (row, me) = (active(Some(0)), view(1, &lost));
     let seen = silence(row, &me, BEATS_BEFORE_TAKEOVER);
     assert_eq!(step(row, &me, seen), Step::TakeOver);
     for other in [Active { term: 4, ..row }, active(Some(8)), Active { queue: 8, ..row }] {
-        assert_eq!(step(other, &me, seen), Step::Nothing, "it was not silent for so long: {other:?}");
+        assert_eq!(step(other, &me, seen), Step::Nothing, "not silent long enough: {other:?}");
         let again = Silence::after_beat(seen, other, &me);
         assert_eq!(step(other, &me, again), Step::Nothing);
     }
-    // It has beaten meanwhile, and yet its beat is old: the database is slow.
+    // A heartbeat came meanwhile, but it is old: the database is slow.
     let slow = servers(&[(5, ACTIVATION_MS + 10), (1, 0)]);
     let again = Silence::after_beat(seen, row, &view(1, &slow));
     assert_eq!(step(row, &view(1, &slow), again), Step::Nothing);
     let back = servers(&[(5, 10), (1, 0)]);
     assert_eq!(Silence::after_beat(seen, row, &view(1, &back)), None);
-    assert_eq!(Silence::after_beat(seen, row, &view(0, &lost)), None, "of oneself there is none");
+    assert_eq!(Silence::after_beat(seen, row, &view(0, &lost)), None, "no silence of oneself");
 }
 
 #[test]
-fn equal_weights_share_the_queues_and_a_server_moves_only_its_own() {
+fn equal_weights_share_queues_with_minimal_moves() {
     let four = servers(&[(3, 0); 4]);
     let elected =
         |servers: &[Server]| -> Vec<Option<Uuid>> { (0..1_000).map(|queue| view(0, servers).elected(queue)).collect() };
@@ -127,10 +128,10 @@ fn equal_weights_share_the_queues_and_a_server_moves_only_its_own() {
     }
     let mut turned = four.clone();
     turned.reverse();
-    assert_eq!(elected(&turned), before, "whatever the order in which they are read");
+    assert_eq!(elected(&turned), before, "independent of the order");
 }
 
-/// What happens in a simulation: a server stops or goes on, or the database does not answer for so long.
+/// An event in a simulation: a server stops or continues, or the database stalls.
 #[derive(Debug, Clone, Copy)]
 enum Event {
     Stop(usize),
@@ -142,18 +143,18 @@ struct Simulated {
     weight: u32,
     stopped: bool,
     silence: Option<Silence>,
-    /// When its next beat begins.
+    /// When its next heartbeat begins.
     next_ms: i64,
-    /// A beat that is sent and not answered yet, and when it is.
+    /// When the pending heartbeat, if any, is answered.
     answered_ms: Option<i64>,
 }
 
-/// Servers on one database, with one queue.
+/// Servers on one database with one queue.
 struct Simulation {
     servers: Vec<Simulated>,
     beats: BTreeMap<Uuid, DateTime<Utc>>,
     row: Active,
-    /// Who was active in each term.
+    /// The active server of each term.
     terms: BTreeMap<i64, Uuid>,
     takeovers: Vec<i64>,
     stalled_until_ms: i64,
@@ -188,7 +189,7 @@ impl Simulation {
         }
     }
 
-    /// Goes on for so long, in steps of 10 ms.
+    /// Advances the time in steps of 10 ms.
     fn run(&mut self, ms: i64) {
         for _ in 0..ms / 10 {
             self.now_ms += 10;
@@ -204,7 +205,7 @@ impl Simulation {
         if server.answered_ms.is_none() && !server.stopped && server.next_ms <= now_ms {
             server.answered_ms = Some(now_ms + 20);
         }
-        // What was sent is carried out also if its server has stopped since.
+        // A sent heartbeat is executed even if its server has stopped since.
         if is_stalled || server.answered_ms.is_none_or(|answered| answered > now_ms) {
             return;
         }
@@ -250,9 +251,10 @@ fn fleet() -> impl Strategy<Value = Vec<(u32, i64)>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
-    /// A server that is stopped is replaced in time, by the heaviest that is left, and has its queues again when it goes on.
+    /// A stopped server is replaced in time by the heaviest of the others, and gets its queues back
+    /// when it continues.
     #[test]
-    fn a_server_that_is_lost_is_replaced_in_time(mut fleet in fleet(), wait in 0_i64..3_000) {
+    fn lost_server_is_replaced_in_time(mut fleet in fleet(), wait in 0_i64..3_000) {
         fleet.push((9, 0));
         fleet.push((8, 500));
         let heaviest = fleet.len() - 2;
@@ -260,22 +262,22 @@ proptest! {
         simulation.run(5_000 + wait / 10 * 10);
         prop_assert_eq!(simulation.weight_of_active(), Some(9));
         simulation.happen(Event::Stop(heaviest));
-        // Three beats after the first that saw it, and what each takes to be answered.
+        // Three heartbeats after the one that saw the silence, each with its response time.
         let bound = ACTIVATION_MS + (i64::from(BEATS_BEFORE_TAKEOVER) + 1) * (BEAT_MS + 30);
         simulation.run(ACTIVATION_MS - BEAT_MS);
-        prop_assert_eq!(simulation.weight_of_active(), Some(9), "not before its time");
+        prop_assert_eq!(simulation.weight_of_active(), Some(9), "not too early");
         simulation.run(bound - (ACTIVATION_MS - BEAT_MS) + 10);
         prop_assert_eq!(simulation.weight_of_active(), Some(8));
         prop_assert_eq!(simulation.takeovers.len(), 1);
         simulation.happen(Event::Go(heaviest));
         simulation.run(3_000);
-        prop_assert_eq!(simulation.weight_of_active(), Some(9), "it is given back");
+        prop_assert_eq!(simulation.weight_of_active(), Some(9), "returned to the heaviest");
         prop_assert_eq!(simulation.takeovers.len(), 1, "by hand-over");
     }
 
-    /// However long the database does not answer, and how often: no server is replaced.
+    /// Stalls of the database replace no server, however long and frequent.
     #[test]
-    fn a_database_that_stalls_has_no_server_replaced(
+    fn stalled_database_replaces_no_server(
         fleet in fleet(),
         stalls in prop::collection::vec((0_i64..20_000, 10_i64..30_000), 1..6),
     ) {
@@ -292,10 +294,10 @@ proptest! {
         prop_assert_eq!(simulation.weight_of_active(), greatest);
     }
 
-    /// Whatever stops, goes on and stalls: one server in each term, which is asserted where it changes; and in the end it is one
-    /// of those that live, and of these the heaviest.
+    /// Each term has one server, asserted at each change. In the end the heaviest live server is
+    /// active, whatever stops, continues and stalls.
     #[test]
-    fn in_the_end_the_heaviest_that_lives_is_active(
+    fn heaviest_live_server_becomes_active(
         fleet in fleet(),
         events in prop::collection::vec((any::<prop::sample::Index>(), 0_u8..3, 10_i64..12_000), 0..30),
     ) {

@@ -1,11 +1,12 @@
-//! Which events a reader of the log wants.
+//! Filters for readers of the event log.
 
 use std::fmt;
 
 use super::events::note;
 use super::topic::{Pattern, TooLong};
 
-/// Prefix of the names of Taskcluster's exchanges; [`note::PREFIX`] is that of ours. No short name is in both.
+/// Prefix of the names of Taskcluster's exchanges; Tenure's own have [`note::PREFIX`]. The two sets
+/// of short names are disjoint.
 const PREFIX: &str = "exchange/taskcluster-queue/v1/";
 /// The short names of Taskcluster's exchanges.
 pub const EXCHANGES: [&str; 11] = [
@@ -21,20 +22,21 @@ pub const EXCHANGES: [&str; 11] = [
     "task-priority-changed",
     "task-group-priority-changed",
 ];
-/// Prefix of each of a task's routes in the further routing keys of its events.
+/// Prefix of a task's routes among the further routing keys of its events.
 const ROUTE: &str = "route.";
 
-/// An exchange's name without what those of its kind begin with.
+/// Returns an exchange's name without its prefix.
 pub fn short_name(exchange: &str) -> &str {
     exchange.strip_prefix(PREFIX).or_else(|| exchange.strip_prefix(note::PREFIX)).unwrap_or(exchange)
 }
 
-/// The short names of all exchanges that can be asked for.
+/// Lists the short names of all exchanges.
 pub fn all_exchanges() -> impl Iterator<Item = &'static str> {
     EXCHANGES.into_iter().chain(note::EXCHANGES)
 }
 
-/// The exchange of this short or full name. One with the other kind's prefix does not exist.
+/// Finds an exchange by its short or full name. A short name with the other set's prefix does not
+/// exist.
 fn find_exchange(name: &str) -> Option<&'static str> {
     let within = |prefix, names: &[&'static str]| {
         let name = name.strip_prefix(prefix).unwrap_or(name);
@@ -43,13 +45,13 @@ fn find_exchange(name: &str) -> Option<&'static str> {
     within(PREFIX, &EXCHANGES).or_else(|| within(note::PREFIX, &note::EXCHANGES))
 }
 
-/// A filter cannot be understood; the messages complete "must be".
+/// Why a filter is invalid; the messages complete "must be".
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Unfit {
-    /// There is no such exchange.
+    /// No such exchange.
     Exchange(String),
     Pattern(TooLong),
-    /// Two dots in a row, or one at an end, or nothing at all.
+    /// Two consecutive dots, a dot at an end, or an empty pattern.
     EmptyWord,
 }
 
@@ -66,7 +68,7 @@ impl fmt::Display for Unfit {
     }
 }
 
-/// Which events a reader wants: those that every given part lets through.
+/// A filter of events: an event must match every given part.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Filter {
     exchanges: Option<Vec<&'static str>>,
@@ -75,7 +77,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Only events of these exchanges: short or full names, with commas between them.
+    /// Restricts to these exchanges: a comma-separated list of short or full names.
     pub fn set_exchanges(&mut self, list: &str) -> Result<(), Unfit> {
         let found = list
             .split(',')
@@ -84,7 +86,8 @@ impl Filter {
         Ok(())
     }
 
-    /// No key that we write has an empty word, but a client that does not encode a `#` in a URL asks for one.
+    /// No routing key has an empty word, but a client sends one if it does not encode a `#` in a
+    /// URL.
     fn pattern(text: &str) -> Result<Pattern, Unfit> {
         if text.split('.').any(str::is_empty) {
             return Err(Unfit::EmptyWord);
@@ -92,24 +95,24 @@ impl Filter {
         text.parse().map_err(Unfit::Pattern)
     }
 
-    /// Only events whose primary routing key fits this pattern.
+    /// Restricts to events whose primary routing key matches this pattern.
     pub fn set_key(&mut self, pattern: &str) -> Result<(), Unfit> {
         self.key = Some(Self::pattern(pattern)?);
         Ok(())
     }
 
-    /// Only events of tasks one of whose routes fits this pattern.
+    /// Restricts to events of tasks with a route that matches this pattern.
     pub fn set_route(&mut self, pattern: &str) -> Result<(), Unfit> {
         self.route = Some(Self::pattern(pattern)?);
         Ok(())
     }
 
-    /// Whether everything passes.
+    /// True if every event passes.
     pub fn is_open(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether an event passes: its exchange, its primary routing key and its further ones.
+    /// True if an event passes: its exchange, its primary routing key and its further ones (`cc`).
     pub fn passes(&self, exchange: &str, routing_key: &str, cc: &[String]) -> bool {
         let exchange = short_name(exchange);
         self.exchanges.as_ref().is_none_or(|wanted| wanted.contains(&exchange))
@@ -146,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_passes_if_every_part_lets_it_through() {
+    fn event_passes_if_every_part_matches() {
         let running = "exchange/taskcluster-queue/v1/task-running";
         for (exchanges, key, route, expected) in [
             ("", "", "", true),
@@ -172,16 +175,16 @@ mod tests {
             assert_eq!(filter.passes(running, KEY, &cc()), expected, "{filter:?}");
             assert_eq!(filter.is_open(), (exchanges, key, route) == ("", "", ""));
         }
-        assert!(!filter("", "", "#").passes(running, KEY, &[]), "a task without routes has none that fits");
+        assert!(!filter("", "", "#").passes(running, KEY, &[]), "a task without routes never matches");
     }
 
     #[test]
-    fn every_exchange_can_be_asked_for_by_either_name_and_no_others() {
+    fn filter_accepts_short_and_full_exchange_names() {
         let prefixes = EXCHANGES.map(|name| (PREFIX, name)).into_iter();
         for (prefix, name) in prefixes.chain(note::EXCHANGES.map(|name| (note::PREFIX, name))) {
             assert_eq!(filter(name, "", ""), filter(&format!("{prefix}{name}"), "", ""));
             assert!(filter(name, "", "").passes(&format!("{prefix}{name}"), KEY, &[]));
-            assert_eq!(all_exchanges().filter(|known| *known == name).count(), 1, "{name} is in one of both");
+            assert_eq!(all_exchanges().filter(|known| *known == name).count(), 1, "{name} belongs to one set");
         }
         for name in [
             "task-done",
@@ -198,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_with_an_empty_word_or_too_many_of_them_is_refused() {
+    fn pattern_with_empty_or_too_many_words_is_refused() {
         for invalid in ["", ".", "primary.", ".a", "a..b", &"a".repeat(256)] {
             assert!(Filter::default().set_key(invalid).is_err(), "{invalid:?}");
             assert!(Filter::default().set_route(invalid).is_err(), "{invalid:?}");
@@ -208,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_published_is_published_on_one_of_them() {
+    fn every_published_exchange_can_be_filtered() {
         let published = (0..=i16::MAX).filter_map(Kind::from_code).flat_map(Kind::exchanges);
         let names: Vec<&str> = published.map(|exchange| exchange.name()).collect();
         assert!(names.len() >= 6);

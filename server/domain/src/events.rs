@@ -1,9 +1,9 @@
-//! Rendering of events. The outbox keeps a few numbers for each transition; exchange, routing key and payload are made
-//! when the log is read, and show the task as it was right after the transition.
+//! Rendering of events. The outbox keeps a few numbers per transition. Exchange, routing key and
+//! payload are rendered when the log is read, and show the task right after the transition.
 //!
-//! An event never changes while it can be read. Of the task as it is now, rendering may use what never changes (ids, dates,
-//! runs that have ended, who claimed a run and when); what does change (priority, retries left, the end of a claim, a
-//! group's expiry) is in the transition.
+//! An event must not change while it can be read. Rendering may use immutable parts of the current
+//! task: ids, dates, ended runs, and who claimed a run and when. Mutable parts are stored with the
+//! transition: priority, retries left, the end of a claim, a group's expiry.
 
 mod after;
 mod exchange;
@@ -26,30 +26,27 @@ pub use self::widths::widths;
 use super::create::group_expires;
 use super::task::{Group, Last, Task, Tenancy};
 
-/// What happened, as the outbox stores it.
+/// Kinds of transitions, as the outbox stores them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// The task was created and its first run is pending.
+    /// The task was created with a pending first run.
     Created,
-    /// The run was claimed.
     Claimed,
-    /// The run was reported as a success.
+    /// The run was reported as successful.
     Completed,
-    /// The run was reported as a failure.
+    /// The run was reported as failed.
     Failed,
-    /// The run ended as an exception, and so did the task.
+    /// The run and the task ended as exceptions.
     Exception,
-    /// The run ended as an exception and the next one is pending.
+    /// The run ended as an exception and the next run is pending.
     Retried,
-    /// The task was created and has no run yet.
+    /// The task was created without a run.
     Defined,
-    /// The run became pending, of a task that had none that was open.
+    /// A run became pending; the task had no open run.
     Scheduled,
-    /// The task's priority was changed.
     Reprioritised,
     /// Every task of the group is resolved.
     GroupResolved,
-    /// The group was sealed.
     GroupSealed,
     /// The priority of the group's tasks was changed.
     GroupReprioritised,
@@ -58,10 +55,10 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The number by which [`Kind::ArtifactCreated`] is stored.
+    /// The stored code of [`Kind::ArtifactCreated`].
     pub const ARTIFACT_CREATED: i16 = 13;
 
-    /// The kind for a stored number.
+    /// Decodes a stored code.
     pub fn from_code(code: i16) -> Option<Self> {
         match code {
             1 => Some(Self::Created),
@@ -81,7 +78,8 @@ impl Kind {
         }
     }
 
-    /// The exchanges that hear of it, in order: as many as the transition takes positions in the log.
+    /// Returns the exchanges of a transition, in order. It takes one position in the log per
+    /// exchange.
     #[must_use]
     pub fn exchanges(self) -> &'static [Exchange] {
         match self {
@@ -105,35 +103,33 @@ impl Kind {
 /// A stored transition.
 #[derive(Clone, Debug)]
 pub struct Transition {
-    /// What happened.
     pub kind: Kind,
-    /// To which run.
     pub run: RunId,
-    /// Retries left afterwards.
+    /// Retries left after the transition.
     pub retries_left: u16,
-    /// The task's priority afterwards; none in what releases stored that did not keep it, and of groups.
+    /// The priority after the transition. None for groups and for transitions stored by old
+    /// releases.
     pub priority: Option<Priority>,
-    /// When.
     pub at: DateTime<Utc>,
-    /// For a claim: when it ended unless renewed.
+    /// The end of a claim, unless renewed. Only for claims.
     pub taken_until: Option<DateTime<Utc>>,
-    /// JSON text of further details of its events.
+    /// JSON text of further details.
     pub details: Option<String>,
 }
 
-/// Further details of a change of a task's priority.
+/// Details of a change of a task's priority.
 #[derive(Deserialize)]
 struct PriorityChange {
     old: i16,
     new: i16,
-    /// Where the task was: 0 unscheduled, 1 pending, 2 running.
+    /// The task's state: 0 unscheduled, 1 pending, 2 running.
     place: i16,
-    /// When the claim ended then, if the task was running.
+    /// End of the claim at that time, if the task was running.
     #[serde(default, rename = "takenUntil")]
     taken_until: Option<DateTime<Utc>>,
 }
 
-/// Further details of an event about an artifact.
+/// Details of an event about an artifact.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ArtifactNote {
@@ -141,16 +137,16 @@ struct ArtifactNote {
     name: String,
     expires: DateTime<Utc>,
     content_type: String,
-    /// The task's last run then.
+    /// The task's last run at that time.
     last: Option<RunId>,
-    /// Where that was: 0 resolved, 1 pending, 2 running.
+    /// State of the last run: 0 resolved, 1 pending, 2 running.
     place: i16,
-    /// When its claim ended then, if it was running.
+    /// End of its claim at that time, if it was running.
     #[serde(default)]
     taken_until: Option<DateTime<Utc>>,
 }
 
-/// The details of an event about a group, not about one of its tasks.
+/// Details of an event about a group.
 #[derive(Deserialize)]
 struct GroupDetails {
     id: String,
@@ -162,32 +158,31 @@ struct GroupDetails {
     affected: Option<i64>,
 }
 
-/// What is needed of a task to render its events.
+/// The task of an event, with everything that rendering needs.
 #[derive(Clone, Debug)]
 pub struct Subject {
-    /// The task as it is now.
+    /// The current task.
     pub task: Task,
-    /// Its group as it is now.
+    /// The current group.
     pub group: Group,
-    /// Its routes.
     pub routes: Vec<String>,
-    /// JSON text of its tags.
+    /// JSON text.
     pub tags: Box<RawValue>,
 }
 
-/// An event as it is read.
+/// An event of the log.
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Event {
-    /// Its place in the log, from 1.
+    /// Position in the log, from 1.
     pub position: i64,
-    /// When it happened.
+    /// When the event happened.
     pub time: Timestamp,
-    /// Where it is published.
+    /// The exchange it is published on.
     pub exchange: &'static str,
     /// The primary routing key.
     pub routing_key: String,
-    /// Further routing keys: `route.` and each of the task's routes.
+    /// Further routing keys: `route.` followed by each of the task's routes.
     pub cc: Vec<String>,
     /// The message.
     pub payload: Payload,
@@ -211,28 +206,28 @@ pub enum Payload {
 #[serde(rename_all = "camelCase")]
 #[schema(as = TaskEventPayload)]
 pub struct TaskPayload {
-    /// Of the form of this message.
+    /// Version of the message format.
     version: u8,
-    /// The task right after it.
+    /// The task right after the event.
     status: Status,
-    /// The run, if it is about one.
+    /// The run, if the event is about one.
     #[serde(skip_serializing_if = "Option::is_none")]
     run_id: Option<RunId>,
-    /// Who claimed the run.
+    /// The worker that claimed the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     worker_group: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     worker_id: Option<String>,
-    /// When the claim ends unless it is renewed.
+    /// When the claim expires unless renewed.
     #[serde(skip_serializing_if = "Option::is_none")]
     taken_until: Option<Timestamp>,
-    /// The priority before it, if it is about a change of priority.
+    /// The previous priority, for a change of priority.
     #[serde(skip_serializing_if = "Option::is_none")]
     old_priority: Option<Priority>,
-    /// The priority after it.
+    /// The new priority, for a change of priority.
     #[serde(skip_serializing_if = "Option::is_none")]
     new_priority: Option<Priority>,
-    /// The artifact, if it is about one.
+    /// The artifact, if the event is about one.
     #[serde(skip_serializing_if = "Option::is_none")]
     artifact: Option<EventArtifact>,
     /// The part of the definition that events contain.
@@ -245,25 +240,25 @@ pub struct TaskPayload {
 #[serde(rename_all = "camelCase")]
 #[schema(as = GroupEventPayload)]
 pub struct GroupPayload {
-    /// Of the form of this message.
+    /// Version of the message format.
     version: u8,
     /// The group.
     task_group_id: TaskGroupId,
-    /// Whom the group belongs to.
+    /// The scheduler that owns the group.
     scheduler_id: String,
-    /// When the group is purged.
+    /// When the group is deleted.
     #[serde(skip_serializing_if = "Option::is_none")]
     expires: Option<Timestamp>,
-    /// Since when no tasks can be added.
+    /// When the group was sealed: since then no tasks can be added.
     #[serde(skip_serializing_if = "Option::is_none")]
     sealed: Option<Timestamp>,
-    /// Of a group that is resolved: whether none of its tasks has an open run, which a rerun one has.
+    /// For a resolved group: true if no task has an open run. A rerun task has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     quiescent: Option<bool>,
-    /// The priority that its tasks have now.
+    /// The new priority of its tasks.
     #[serde(skip_serializing_if = "Option::is_none")]
     new_priority: Option<Priority>,
-    /// How many tasks were changed.
+    /// Number of changed tasks.
     #[serde(skip_serializing_if = "Option::is_none")]
     tasks_affected: Option<i64>,
 }
@@ -272,11 +267,11 @@ pub struct GroupPayload {
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct EventArtifact {
-    /// How it is stored.
+    /// The storage type.
     storage_type: StorageType,
-    /// Its name within the run.
+    /// Name within the run.
     name: String,
-    /// Until when it is retained.
+    /// When the artifact expires.
     expires: Timestamp,
     /// The media type.
     content_type: String,
@@ -291,8 +286,8 @@ struct Tagged {
     tags: Box<RawValue>,
 }
 
-/// Renders the events of a transition; the first one has this position. An event about a task needs it as a subject, and
-/// is left out once the task has expired.
+/// Renders the events of a transition, from this position on. An event about a task needs
+/// `subject`, and is left out once the task has expired.
 pub fn render(transition: &Transition, subject: Option<&Subject>, position: i64) -> Vec<Event> {
     (position..)
         .zip(transition.kind.exchanges())
@@ -301,7 +296,8 @@ pub fn render(transition: &Transition, subject: Option<&Subject>, position: i64)
                 group_event(transition, details_of(transition)?, exchange, position)
             }
             (Kind::GroupResolved, Some(Subject { task, .. })) => {
-                // The end of a lone task leaves no details: its group was as the task made it, whatever became of it since.
+                // The resolution of a lone task stores no details: its group was as the task
+                // created it, whatever happened since.
                 let details = details_of(transition).unwrap_or_else(|| GroupDetails {
                     id: task.group.uuid().to_string(),
                     scheduler: task.scheduler.clone(),
@@ -325,7 +321,8 @@ fn details_of<'a, T: Deserialize<'a>>(transition: &'a Transition) -> Option<T> {
 
 fn group_event(transition: &Transition, group: GroupDetails, exchange: Exchange, position: i64) -> Option<Event> {
     let id = TaskGroupId::from_uuid(group.id.parse().ok()?)?;
-    // The change of a group's priority names the group and the new priority; the other two have the group's state.
+    // A change of a group's priority has only the group and the new priority. The other two have
+    // the group's state.
     let described = transition.kind != Kind::GroupReprioritised;
     Some(Event {
         position,
@@ -394,7 +391,7 @@ fn render_one(transition: &Transition, subject: &Subject, exchange: Exchange, po
     }
 }
 
-/// The run that an event is about, and who holds or held it.
+/// Returns the run of an event, and its current or past claim.
 fn about(transition: &Transition, task: &Task, exchange: Exchange) -> (Option<RunId>, Option<Tenancy>) {
     match (exchange, &task.last) {
         (Exchange::TaskDefined | Exchange::TaskPriorityChanged, _) => (None, None),
@@ -408,7 +405,7 @@ fn about(transition: &Transition, task: &Task, exchange: Exchange) -> (Option<Ru
     }
 }
 
-/// The tags of a task as raw JSON.
+/// Converts the stored tags of a task to raw JSON.
 pub fn raw_tags(text: &str) -> Box<RawValue> {
     RawValue::from_string(text.to_owned())
         .or_else(|_| serde_json::value::to_raw_value(&Value::Object(serde_json::Map::new())))

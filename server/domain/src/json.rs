@@ -1,5 +1,6 @@
-//! What JSON a body may be, beyond what the parser of its type checks: no key twice in one object, not nested too
-//! deeply, no key that our parser takes for its own. All are accepted in silence by the parts of a body that are kept as text.
+//! Rules for JSON bodies beyond their types' parsers: no duplicate key in an object, bounded
+//! nesting, and no key reserved by `serde_json`. Without this check, the parts of a body that are
+//! stored as text would accept all three.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
@@ -10,36 +11,37 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_path_to_error::{Deserializer as PathDeserializer, Path, Segment, Track};
 
-/// How deeply arrays and objects may be nested in a body.
+/// Maximum nesting of arrays and objects in a body.
 pub const DEPTH_MAX: u16 = 100;
 
-/// An object with such a key is a number or any text to `serde_json` with the features that we use, so that a text which is kept would
-/// mean something else wherever it is parsed.
+/// With the features we use, `serde_json` reads an object with such a key as a number or raw text.
+/// Stored text with such a key would change its meaning when parsed.
 const RESERVED: &str = "$serde_json::private::";
 
-/// Something of ours that cannot be written as JSON. Storing what is left of it would lose the rest.
+/// A value of ours that cannot be written as JSON. Storing an incomplete text would lose data.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a value cannot be written as JSON: {0}")]
 pub struct Unserializable(String);
 
-/// A value as JSON text.
+/// Serializes a value.
 pub fn text(value: &impl Serialize) -> Result<String, Unserializable> {
     serde_json::to_string(value).map_err(|error| Unserializable(error.to_string()))
 }
 
-/// The same, with room for so many bytes from the start: a text that grows is copied each time that its room doubles.
+/// Serializes a value with an initial capacity of `room` bytes, which saves copies while the text
+/// grows.
 pub fn text_with_room(room: usize, value: &impl Serialize) -> Result<String, Unserializable> {
     let mut text = Vec::with_capacity(room);
     serde_json::to_writer(&mut text, value).map_err(|error| Unserializable(error.to_string()))?;
     String::from_utf8(text).map_err(|error| Unserializable(error.to_string()))
 }
 
-/// A text that is JSON, as it is.
+/// Wraps JSON text without changes.
 pub fn raw(text: String) -> Result<Box<RawValue>, Unserializable> {
     RawValue::from_string(text).map_err(|error| Unserializable(error.to_string()))
 }
 
-/// A JSON text without the whitespace between its parts. What stands in strings, and how numbers are written, stays.
+/// Removes the whitespace between tokens. Strings and the digits of numbers stay unchanged.
 pub fn compact(text: &str) -> String {
     let mut compact = String::with_capacity(text.len());
     let (mut in_string, mut escaped) = (false, false);
@@ -55,16 +57,17 @@ pub fn compact(text: &str) -> String {
     compact
 }
 
-/// Whether two JSON texts mean the same: spaces, the order of keys, and how characters are escaped do not matter; numbers must
-/// have the same digits. It makes no tree of a text, which would take many times the memory of the text, and reads each text a few
-/// times, however deeply it is nested.
+/// True if two JSON texts have the same meaning. Whitespace, the order of keys and escapes do not
+/// matter; numbers must have the same digits. Builds no tree, which would take many times the
+/// memory of the text. Reads each text a few times, however deeply it is nested.
 pub fn same(one: &str, other: &str) -> bool {
     let (one, other) = (one.trim(), other.trim());
     if one == other {
         return true;
     }
     match (fields(one), fields(other)) {
-        // Field by field: most definitions that differ do so in a short field, and their long ones are the same text.
+        // Field by field: most definitions that differ do so in a short field, and their long
+        // fields are identical.
         (Some(one), Some(other)) => {
             let is_same = |(key, value): (&String, &&RawValue)| {
                 other.get(key).is_some_and(|found: &&RawValue| same_value(value.get(), found.get()))
@@ -76,7 +79,7 @@ pub fn same(one: &str, other: &str) -> bool {
     }
 }
 
-/// The fields of a text that is an object.
+/// Returns the fields of a text that is an object.
 fn fields(text: &str) -> Option<BTreeMap<String, &RawValue>> {
     serde_json::from_str(text).ok()
 }
@@ -85,7 +88,7 @@ fn same_value(one: &str, other: &str) -> bool {
     one == other || canonical(one).is_some_and(|one| canonical(other).is_some_and(|other| one == other))
 }
 
-/// What all texts that mean the same have in common, and no others; none of a text that is not JSON.
+/// Returns a form shared by exactly the texts with the same meaning; none if the text is not JSON.
 fn canonical(text: &str) -> Option<Vec<u8>> {
     let mut written = Vec::with_capacity(text.len());
     let mut parser = serde_json::Deserializer::from_str(text);
@@ -94,11 +97,11 @@ fn canonical(text: &str) -> Option<Vec<u8>> {
     Some(written)
 }
 
-/// Writes a value without spaces, with a comma after each part, and with the keys of each object in order.
+/// Writes a value without whitespace, with a comma after each item and sorted keys.
 struct Canonical<'w>(&'w mut Vec<u8>);
 
 impl Canonical<'_> {
-    /// Adds what is no array and no object.
+    /// Appends a scalar.
     fn write<E: serde::de::Error>(self, value: &(impl Serialize + ?Sized)) -> Result<(), E> {
         serde_json::to_writer(self.0, value).map_err(E::custom)
     }
@@ -159,7 +162,7 @@ impl<'de> Visitor<'de> for Canonical<'_> {
         out.push(b'{');
         while let Some(key) = entries.next_key::<String>()? {
             if key.starts_with(RESERVED) {
-                // So the parser gives the digits of a number; no body has such a key.
+                // The parser passes the digits of a number with this key. Bodies have no such key.
                 out.truncate(start);
                 out.extend_from_slice(entries.next_value::<String>()?.as_bytes());
                 return Ok(());
@@ -183,10 +186,10 @@ impl<'de> Visitor<'de> for Canonical<'_> {
     }
 }
 
-/// Why a text is not acceptable, and in which field.
+/// Why and in which field a text is invalid.
 #[derive(Debug, thiserror::Error)]
 pub struct NotAcceptable {
-    /// Empty outside of any field.
+    /// Empty if the error is outside any field.
     path: String,
     #[source]
     error: serde_json::Error,
@@ -198,7 +201,7 @@ impl fmt::Display for NotAcceptable {
             write!(f, "`{}`: ", self.path)?;
         }
         let (said, line, column) = (self.error.to_string(), self.error.line(), self.error.column());
-        // The parser's words for what people send by mistake say nothing of texts.
+        // The parser's messages for common mistakes do not mention text encoding.
         match said.split(" at line ").next() {
             Some("lone leading surrogate in hex escape" | "unexpected end of hex escape") => {
                 write!(f, "half of a surrogate pair at line {line} column {column}: ")?;
@@ -217,14 +220,14 @@ pub fn check(text: &[u8]) -> Result<(), NotAcceptable> {
     let mut parser = serde_json::Deserializer::from_slice(text);
     let strict = Strict { text, depth: 0 };
     strict.deserialize(&mut parser).and_then(|()| parser.end()).map_err(|error| {
-        // Again, with the path, which costs a copy of each key.
+        // Parses again with the path, which costs a copy of each key.
         let (mut track, mut parser) = (Track::new(), serde_json::Deserializer::from_slice(text));
         let again = strict.deserialize(PathDeserializer::new(&mut parser, &mut track));
         NotAcceptable { path: again.err().map_or_else(String::new, |_| named(&track.path())), error }
     })
 }
 
-/// The field that a path leads to; the object around it where the key cannot be read.
+/// Returns the field at a path; the enclosing object if the key is unreadable.
 fn named(path: &Path) -> String {
     let text = path.to_string();
     match path.iter().next_back() {
@@ -241,17 +244,18 @@ struct Strict<'t> {
 }
 
 impl Strict<'_> {
-    /// Whether a key stands in the text. If it does not, it is how the parser gives the digits of a number.
+    /// True if a key lies in the text. Otherwise the parser made it up to pass the digits of a
+    /// number.
     fn has(&self, key: &str) -> bool {
         self.text.as_ptr_range().contains(&key.as_ptr())
     }
 
-    /// For what is in an array or object that is here.
+    /// The check for items one level deeper.
     fn inner(self) -> Self {
         Self { depth: self.depth + 1, ..self }
     }
 
-    /// Whether an array or object may be here.
+    /// Checks that an array or object is allowed at this depth.
     fn check_depth<E: serde::de::Error>(self) -> Result<(), E> {
         if self.depth == DEPTH_MAX {
             return Err(E::custom(format_args!("the body is nested more than {DEPTH_MAX} levels deep")));
@@ -325,7 +329,7 @@ impl<'de> Visitor<'de> for Strict<'_> {
     }
 }
 
-/// A key where it stands in the text, if nothing in it is escaped: what serde reads into a `Cow` is always a copy.
+/// A key borrowed from the text unless it has escapes. Serde's own `Cow` always copies.
 struct Key<'de>(Cow<'de, str>);
 
 impl<'de> Deserialize<'de> for Key<'de> {
@@ -350,7 +354,8 @@ impl<'de> Deserialize<'de> for Key<'de> {
     }
 }
 
-/// So many keys are compared one by one, which costs less than hashing them; most objects have fewer.
+/// Number of keys that are compared one by one, which is faster than hashing. Most objects have
+/// fewer.
 const FEW_KEYS: usize = 24;
 
 /// The keys of one object so far.
@@ -407,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn no_object_can_be_taken_for_a_number_or_a_text() {
+    fn reserved_key_is_refused() {
         for key in
             ["$serde_json::private::Number", "$serde_json::private::RawValue", "\\u0024serde_json::private::Number"]
         {
@@ -420,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_found_again_wherever_it_stood_and_however_it_was_written() {
+    fn duplicate_key_is_found_in_any_position_and_spelling() {
         let many: String = (0..FEW_KEYS * 2).map(|number| format!("\"k{number}\":{number},")).collect();
         check(format!("{{{many}\"other\":1}}").as_bytes()).unwrap();
         for again in ["k0", "k23", "k24", "k47", "\\u006b5"] {
@@ -442,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_an_error_and_not_an_empty_text() {
+    fn unserializable_value_is_error() {
         struct Broken;
         impl Serialize for Broken {
             fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
@@ -454,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn compact_text_means_the_same_and_cannot_be_shorter() {
+    fn compact_text_is_minimal_and_equivalent() {
         for (text, compacted) in [
             ("", ""),
             (" 1.50 ", "1.50"),
@@ -471,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_that_mean_the_same_are_the_same_however_they_are_written() {
+    fn equivalent_texts_are_same_in_any_spelling() {
         for (one, other, is_same) in [
             (r#"{"a":1,"b":[2.0,{"c":null,"d":""}]}"#, r#" {"b" : [2.0, {"d": "", "c" :null}] , "a" : 1} "#, true),
             (r#"{"\u0061":"\u00e9\/"}"#, r#"{"a":"é/"}"#, true),
@@ -502,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_is_found_however_deeply_it_is_nested() {
+    fn deeply_nested_difference_is_found() {
         let (open, closed) = ("[".repeat(90), "]".repeat(90));
         let text = |last: u8| format!("{open}{}{last}{closed}", "1,".repeat(20_000));
         assert!(same(&text(1), &text(1).replace(',', ", ")));

@@ -1,4 +1,4 @@
-//! The rules, as pure and total functions: no SQL, no HTTP, no clock, no randomness.
+//! The domain rules as pure, total functions: no SQL, no HTTP, no clock, no randomness.
 #![deny(clippy::wildcard_enum_match_arm)]
 
 pub mod admission;

@@ -1,10 +1,11 @@
-//! How runs end, and how many a task may have. [`policy::life`](crate::policy::life) has what each event does in each state.
+//! Outcomes and bounds of runs. [`policy::life`](crate::policy::life) has the effect of each event
+//! in each state.
 
 use tenure_api::states::{ExceptionReason, ReasonCreated, ReasonResolved, RunState};
 
-/// How often an undelivered claim may be requeued before it is left to expire.
+/// Maximum requeues of a task's undelivered claims; the next one is left to expire.
 pub const REQUEUES_MAX: u16 = 5;
-/// A task that has had this many runs cannot be rerun.
+/// A task with this many runs cannot be rerun.
 pub const RUNS_MAX: u16 = 50;
 
 /// How a run ended.
@@ -12,12 +13,12 @@ pub const RUNS_MAX: u16 = 50;
 pub enum Outcome {
     Completed,
     Failed,
-    /// Ended for a reason outside the task. Never [`ReasonResolved::Completed`] or [`ReasonResolved::Failed`].
+    /// Ended for a reason outside the task. Never [`ReasonResolved::Completed`] or
+    /// [`ReasonResolved::Failed`].
     Exception(ReasonResolved),
 }
 
 impl Outcome {
-    /// The state of a run that ended so.
     #[must_use]
     pub fn state(self) -> RunState {
         match self {
@@ -27,7 +28,6 @@ impl Outcome {
         }
     }
 
-    /// The reason that a run that ended so shows.
     #[must_use]
     pub fn reason(self) -> ReasonResolved {
         match self {
@@ -38,17 +38,16 @@ impl Outcome {
     }
 }
 
-/// What a worker reports.
+/// A worker's report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Report {
     Completed,
     Failed,
-    /// Something outside the task went wrong.
+    /// A problem outside the task.
     Exception(ExceptionReason),
 }
 
 impl Report {
-    /// How a run that is reported so ends.
     #[must_use]
     pub fn outcome(self) -> Outcome {
         match self {
@@ -58,7 +57,7 @@ impl Report {
         }
     }
 
-    /// Why the next run is made, for a report that asks for another try.
+    /// Returns the creation reason of the next run, if the report asks for a retry.
     #[must_use]
     pub fn retry(self) -> Option<ReasonCreated> {
         match self {

@@ -1,5 +1,5 @@
-//! Logs of runs that are read while they are written: what a request may say, what a reader is shown of chunks, and what becomes of
-//! a log whose run has ended.
+//! Live logs: checks of requests, rendering of chunks for readers, and the fate of a log after its
+//! run.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use tenure_api::live_log::LIVE_LOG_CHUNK_MAX;
@@ -7,39 +7,36 @@ use tenure_api::live_log::LIVE_LOG_CHUNK_MAX;
 use crate::artifact::{self, Artifact, Details, Stored};
 use tenure_api::live_log::{BACKING_LOG, LIVE_LOG, LOG_CONTENT_TYPE, SERVER_MARK};
 
-/// The largest offset: far more than any log has, and small enough that nothing overflows.
+/// Maximum offset: far beyond any log, small enough to avoid overflow.
 pub const OFFSET_MAX: u64 = 1 << 50;
-/// How often it is looked whether the run of a log has ended, and whether what has failed works again.
+/// Interval of the checks for an ended run, and of retries after a failure.
 pub const LOOK_EVERY: TimeDelta = TimeDelta::seconds(60);
-/// How long a log whose worker has uploaded the whole is kept after the end of its run, for those who follow it: what is stored is
-/// sent within half a second.
+/// Retention of an uploaded log after its run, for followers. They receive stored bytes within half
+/// a second.
 pub const FOLLOWERS_READ_WITHIN: TimeDelta = TimeDelta::seconds(10);
-/// How long a worker may take to upload the whole log after its run has ended.
+/// How long a worker may take to upload the whole log after its run.
 pub const WORKER_UPLOADS_WITHIN: TimeDelta = TimeDelta::minutes(2);
-/// How long a log is kept after the end of its run if it can become no artifact.
+/// Retention after the run for a log that cannot become an artifact.
 pub const KEPT_AFTER_END: TimeDelta = TimeDelta::days(1);
 
-/// Where a reader begins.
+/// The start position of a reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum From {
-    /// At this offset in the whole log.
+    /// Offset in the whole log.
     Offset(u64),
-    /// So many bytes before what is its end now.
+    /// Number of bytes before the current end.
     Last(u64),
 }
 
 impl From {
-    /// As the wire has it: a whole number, or a negative one for the last bytes.
-    ///
-    /// # Errors
-    /// It is no such number, or too large.
+    /// Parses the wire format: a whole number, or a negative number for the last bytes.
     pub fn parse(text: &str) -> Result<Self, String> {
         let (digits, last) = text.strip_prefix('-').map_or((text, false), |digits| (digits, true));
         let offset = offset(digits)?;
         Ok(if last { Self::Last(offset) } else { Self::Offset(offset) })
     }
 
-    /// The offset, in a log that ends there now.
+    /// Returns the offset in a log that currently ends at `next`.
     #[must_use]
     pub fn offset(self, next: u64) -> u64 {
         match self {
@@ -49,31 +46,28 @@ impl From {
     }
 }
 
-/// An offset in a whole log.
-///
-/// # Errors
-/// It is no whole number, or too large.
+/// Parses an offset in the whole log.
 pub fn offset(text: &str) -> Result<u64, String> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let offset = if digits { text.parse().ok().filter(|offset| *offset <= OFFSET_MAX) } else { None };
     offset.ok_or_else(|| format!("the query parameter `offset` must be a whole number of bytes, up to {OFFSET_MAX}"))
 }
 
-/// Whether a chunk may have so many bytes.
+/// True if a chunk may have this size.
 pub fn fits(bytes: usize) -> bool {
     bytes <= LIVE_LOG_CHUNK_MAX
 }
 
-/// What a reader is shown of a log: its bytes from a cursor on, each once, and a line in place of what is missing.
+/// A reader's position in a log. Each byte is shown once; a line replaces missing bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cursor {
-    /// The offset of the next byte.
+    /// Offset of the next byte.
     pub next: u64,
 }
 
 impl Cursor {
-    /// Takes a chunk, which begins at `start` and is the first that ends behind the cursor: the line in place of what is missing
-    /// before it, if something is, and what is new of it. The cursor moves behind it.
+    /// Takes the first chunk that ends after the cursor, and moves behind it. `start` is the
+    /// chunk's offset. Returns the line for missing bytes before it, if any, and its new bytes.
     pub fn take<'a>(&mut self, start: u64, bytes: &'a [u8]) -> (Option<String>, &'a [u8]) {
         let missing = start.saturating_sub(self.next);
         let known = usize::try_from(self.next.saturating_sub(start)).unwrap_or(usize::MAX).min(bytes.len());
@@ -81,7 +75,7 @@ impl Cursor {
         ((missing > 0).then(|| missing_line(missing)), &bytes[known..])
     }
 
-    /// The line at the end of a stream that has no more chunks, if something of the log is missing there.
+    /// Returns the line at the end of a stream without further chunks, if bytes are missing there.
     #[must_use]
     pub fn end(self, end: End) -> Option<String> {
         match end {
@@ -92,29 +86,31 @@ impl Cursor {
     }
 }
 
-/// What is known of the end of a log.
+/// The known end of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// There was no log.
+    /// The log never existed.
     Unwritten,
-    /// The offset behind its last byte.
+    /// The offset after the last byte.
     At(u64),
     /// The log was deleted while it was read.
     Deleted,
 }
 
-/// The line in place of so many bytes. A reader that goes on after its stream was cut adds them to those that it has read.
+/// Returns the line for this number of missing bytes. A reader that reconnects adds them to the
+/// bytes it has read.
 #[must_use]
 pub fn missing_line(bytes: u64) -> String {
     format!("\n{SERVER_MARK}{bytes} bytes of the log are missing here\n")
 }
 
-/// The line at the end of a stream whose log was deleted, perhaps before it had all of it: where the log ended is not known any more.
+/// Returns the line at the end of a stream whose log was deleted, perhaps before all of it was
+/// sent: its length is no longer known.
 pub fn deleted_line() -> String {
     format!("\n{SERVER_MARK}the log was deleted, and its end may be missing here; a whole log would be {BACKING_LOG}\n")
 }
 
-/// The line at the end of a log that the server has made an artifact of.
+/// Returns the last line of a log that the server turned into an artifact.
 pub fn last_line(ended: DateTime<Utc>) -> String {
     format!(
         "\n{SERVER_MARK}the worker did not upload this log: this is what it had sent until its run ended at {}\n",
@@ -122,18 +118,19 @@ pub fn last_line(ended: DateTime<Utc>) -> String {
     )
 }
 
-/// What becomes of the chunks of a log.
+/// The fate of a log's chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// They stay until then at least.
+    /// Keep at least until this time.
     Stay(DateTime<Utc>),
-    /// They become the artifact with the whole log.
+    /// Turn into the artifact with the whole log.
     Fold,
-    /// They are deleted.
+    /// Delete.
     Purge,
 }
 
-/// What becomes of a log of which this is known: when its run has ended, if it has, and whether its worker has uploaded the whole.
+/// Decides whether to keep, publish or delete a log, from the end of its run, if it has ended, and
+/// whether its worker has uploaded the whole log.
 pub fn fate(ended: Option<DateTime<Utc>>, uploaded: bool, now: DateTime<Utc>) -> Fate {
     match ended {
         None => Fate::Stay(now + LOOK_EVERY),
@@ -145,8 +142,9 @@ pub fn fate(ended: Option<DateTime<Utc>>, uploaded: bool, now: DateTime<Utc>) ->
     }
 }
 
-/// The artifacts that a log becomes, which end with their task: the whole log, and under the name that people look for a link to it. Of what has these names
-/// already, only what the rules of artifacts let them replace is replaced. What is there already as it would be made, is not made again.
+/// Returns the artifacts made from a log: the whole log, and a link to it under the well-known
+/// name. They expire with the task. Existing artifacts are replaced only where the rules of
+/// artifacts allow it. Artifacts that need no change are left out.
 pub fn artifacts(
     old_backing: Option<&Stored>,
     old_live: Option<&Stored>,
@@ -180,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn an_offset_is_a_whole_number_or_counts_from_the_end() {
+    fn offset_is_whole_number_or_counts_from_end() {
         assert_eq!(From::parse("0").unwrap(), From::Offset(0));
         assert_eq!(From::parse("65536").unwrap(), From::Offset(65_536));
         assert_eq!(From::parse("-100").unwrap(), From::Last(100));
@@ -194,13 +192,13 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_sees_each_byte_once_and_a_line_for_what_is_missing() {
+    fn reader_sees_each_byte_once_and_line_for_gaps() {
         let mut cursor = Cursor { next: 0 };
         assert_eq!(cursor.take(0, b"abc"), (None, b"abc".as_slice()));
-        // Overlaps what was seen.
+        // Overlaps earlier chunks.
         assert_eq!(cursor.take(1, b"bcdef"), (None, b"def".as_slice()));
         assert_eq!(cursor.next, 6);
-        // Nothing new.
+        // No new bytes.
         assert_eq!(cursor.take(2, b"cd"), (None, b"".as_slice()));
         assert_eq!(cursor.next, 6);
         let (line, bytes) = cursor.take(10, b"klm");
@@ -209,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_ends_before_its_log_does_says_so() {
+    fn truncated_stream_ends_with_line() {
         let cursor = Cursor { next: 10 };
         let cases = [
             (End::Unwritten, None),
@@ -224,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_stays_while_it_is_written_and_becomes_an_artifact_if_its_worker_makes_none() {
+    fn log_stays_while_written_then_becomes_artifact() {
         let cases = [
             (None, false, at(5), Fate::Stay(at(65))),
             (None, true, at(5), Fate::Stay(at(65))),
@@ -242,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reference_becomes_a_link_and_what_else_has_the_name_stays() {
+    fn reference_becomes_link_and_other_types_stay() {
         let live = |details| Stored {
             artifact: Artifact {
                 name: LIVE_LOG.to_owned(),
@@ -259,9 +257,9 @@ mod tests {
         let reference = live(Details::Reference { url: "https://example.com/".to_owned() });
         let made = artifacts(None, Some(&reference), at(900), at(0));
         assert_eq!(made[1].artifact.details, Details::Link { artifact: BACKING_LOG.to_owned() });
-        // Another server was faster: no event tells of the same link twice.
+        // Another server was faster: no event announces the same link twice.
         assert!(artifacts(Some(&made[0]), Some(&made[1]), at(900), at(0)).is_empty());
-        // Bytes that a worker has uploaded under that name.
+        // Bytes uploaded by a worker under that name.
         assert_eq!(names(artifacts(None, Some(&live(Details::S3)), at(900), at(0))), [BACKING_LOG]);
     }
 }

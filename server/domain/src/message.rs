@@ -1,7 +1,7 @@
-//! Messages: how the poll API names a pending run, and what its receipts, ids and queues look like on the wire.
+//! Messages of the poll API: ids, receipts and queue names on the wire.
 //!
-//! A message is a pending run seen by a poller. Its id is made of the run's numbers, so that no index is needed to find
-//! it, and nothing is stored twice.
+//! A message is a pending run as seen by a poller. Its id encodes the run's numbers, so it needs no
+//! index and no storage.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,13 +11,13 @@ use base64::engine::general_purpose::STANDARD;
 use tenure_api::states::Priority;
 use uuid::Uuid;
 
-/// The dequeue count from which messages count as alarming in the metrics.
+/// Dequeue count from which the metrics report a message as alarming.
 pub const DEQUEUES_ALARMING: i32 = 10;
 
-/// A message: the `message`-th of a run of a task.
+/// The `message`-th message of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MessageId {
-    /// The task's number, `tasks.seq`.
+    /// `tasks.seq`.
     pub seq: i64,
     pub run: i16,
     /// `pending.message`.
@@ -25,7 +25,7 @@ pub struct MessageId {
 }
 
 impl MessageId {
-    /// On the wire: a UUID of version 8, RFC 9562.
+    /// Encodes a UUID of version 8, RFC 9562.
     ///
     /// ```text
     /// 48 bits: message | version | 12 bits: run | variant | 62 bits: seq
@@ -38,7 +38,7 @@ impl MessageId {
         Uuid::from_u128(message << 80 | 8 << 76 | run << 64 | 0b10 << 62 | seq)
     }
 
-    /// The message that a UUID names, if it is one of ours.
+    /// Decodes a UUID; none if it is not a message id.
     pub fn from_uuid(uuid: Uuid) -> Option<Self> {
         let bits = uuid.as_u128();
         let message = i32::try_from(bits >> 80).ok()?;
@@ -49,11 +49,12 @@ impl MessageId {
     }
 }
 
-/// A pop receipt: proves that its holder was the last to get the message.
+/// A pop receipt: proves that its holder received the message last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Receipt(pub i64);
 
-/// Makes each receipt begin with `+/+/`: a poller that does not encode it fails at the first message.
+/// Makes each receipt begin with `+/+/`, so a poller that does not URL-encode it fails at the first
+/// message.
 const TELLTALE: [u8; 3] = [0xfb, 0xff, 0xbf];
 
 impl fmt::Display for Receipt {
@@ -65,7 +66,7 @@ impl fmt::Display for Receipt {
     }
 }
 
-/// A text that is no receipt of ours.
+/// Error: not a receipt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotAReceipt;
 
@@ -79,8 +80,8 @@ impl FromStr for Receipt {
     }
 }
 
-/// The queue of the poll API for one task queue and priority: `queue-<key>-<1..7>`, 7 for the highest priority.
-/// It satisfies Azure's rules for names and needs no table to be read back.
+/// The poll API's queue for one task queue and priority: `queue-<key>-<1..7>`, 7 for the highest
+/// priority. Satisfies Azure's naming rules, and is parsed without a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QueueName {
     /// `task_queues.id`.
@@ -94,7 +95,7 @@ impl fmt::Display for QueueName {
     }
 }
 
-/// A text that names no queue of the poll API.
+/// Error: not a queue of the poll API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotAQueue;
 
@@ -111,23 +112,24 @@ impl FromStr for QueueName {
     }
 }
 
-/// Why a message is not deleted or hidden for another time.
+/// Why a message cannot be deleted or hidden.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Its run is not pending any more, or is past its deadline, or the message was deleted, or is in another queue.
+    /// The run is no longer pending or is past its deadline, or the message was deleted or is in
+    /// another queue.
     NoSuchMessage,
-    /// Another poller has received the message since, or its visibility was changed since.
+    /// Another poller has received the message since, or its visibility was changed.
     ReceiptNotCurrent,
 }
 
-/// The current state of a message that is to be changed.
+/// The current state of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KnownMessage {
-    /// The number in the valid receipt; None if no poller has received the message.
+    /// Number in the valid receipt; None if no poller has received the message.
     pub receipt: Option<i64>,
 }
 
-/// Whether the holder of a receipt may change a message.
+/// Checks that the holder of a receipt may change a message.
 pub fn check(known: Option<KnownMessage>, receipt: Receipt) -> Result<(), Refusal> {
     match known {
         None => Err(Refusal::NoSuchMessage),
@@ -152,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receipt_that_was_not_encoded_is_none() {
+    fn unencoded_receipt_is_refused() {
         let text = Receipt(-7).to_string();
         assert_eq!(text.parse(), Ok(Receipt(-7)));
         assert_eq!(text.replace('+', " ").parse::<Receipt>(), Err(NotAReceipt));

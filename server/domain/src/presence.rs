@@ -1,41 +1,42 @@
-//! Whether a worker is there, and what it does: for people.
+//! The presence and activity of a worker, for people.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::policy::why::ASKED_WITHIN;
 use crate::worker::is_barred;
 
-/// A worker that holds nothing and was not in contact for so long is silent.
+/// A worker without runs is silent after this time without contact.
 pub const SILENT_AFTER: TimeDelta = ASKED_WITHIN;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Presence {
-    /// It was removed, and has not been in contact since.
+    /// Removed, without contact since.
     Removed,
-    /// It gets no work, whatever it still holds.
+    /// Gets no work, even if it still holds runs.
     Quarantined,
-    /// It holds a run.
+    /// Holds a run.
     Working,
-    /// It holds none, and asks for work.
+    /// Holds no run and requests work.
     Idle,
-    /// It holds none, and has not been in contact for [`SILENT_AFTER`].
+    /// Holds no run, and has had no contact for [`SILENT_AFTER`].
     Silent,
 }
 
-/// What is known of a worker.
+/// The known facts about a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Known {
-    /// When it was last in contact.
+    /// Time of the last contact.
     pub contact: DateTime<Utc>,
-    /// Until when it gets no work; may be over.
+    /// End of the quarantine; may be past.
     pub quarantine_until: Option<DateTime<Utc>>,
     pub removed: Option<DateTime<Utc>>,
-    /// How many runs it holds.
+    /// Number of held runs.
     pub claims: i64,
 }
 
 impl Presence {
-    /// What a worker does now. A worker that holds a run need not say anything until its lease ends.
+    /// Determines a worker's presence. A worker with a run need not contact the server until its
+    /// lease ends.
     pub fn of(known: Known, now: DateTime<Utc>) -> Self {
         if known.removed.is_some_and(|removed| removed >= known.contact) {
             Self::Removed
@@ -73,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_is_what_weighs_most_of_all_that_is_true_of_it() {
+    fn presence_is_most_important_applicable_state() {
         let silent = -SILENT_AFTER.num_seconds() - 1;
         for (contact, quarantine, removed, claims, word) in [
             (0, None, None, 0, "idle"),
@@ -86,7 +87,7 @@ mod tests {
             (0, Some(0), None, 0, "idle"),
             (-5, Some(1), Some(-5), 1, "removed"),
             (silent, None, Some(-5), 0, "removed"),
-            // Another one of this name is there.
+            // Another worker of this name has registered.
             (-4, None, Some(-5), 0, "idle"),
         ] {
             let known =

@@ -1,21 +1,18 @@
-//! Requests to purge caches of workers: how long they count, and what a cache can be called.
+//! Requests to purge workers' caches: their lifetime, and the names of caches.
 
 use std::time::Duration;
 
 use super::scopes::valid_pattern;
 
-/// How long workers get to know of a request.
+/// How long workers are told about a request.
 pub const PURGE_KEPT: Duration = Duration::from_hours(24);
-/// How many requests one worker pool may have.
+/// Maximum requests per worker pool.
 pub const PURGES_MAX: usize = 1_000;
-/// The longest name of a cache, in characters.
+/// Maximum characters of a cache name.
 pub const CACHE_NAME_MAX: usize = 1_000;
 
-/// Says what is wrong with the name of a cache. It is a part of the scope by which it may be purged, so that it has the
-/// characters of scopes.
-///
-/// # Errors
-/// A sentence for the caller.
+/// Checks a cache name. It is part of the scope that permits the purge, so it has the characters of
+/// scopes.
 pub fn check_cache_name(name: &str) -> Result<(), String> {
     let length = name.chars().count();
     if !(1..=CACHE_NAME_MAX).contains(&length) {

@@ -1,8 +1,8 @@
-//! Workers that register: what they are called, what their credentials may do, and when they are let in.
+//! Registration of workers: names, scopes of their credentials, and lifetimes.
 //!
-//! A worker pool is a task queue; it has no other properties. A worker is *running* from when a provisioner
-//! creates it until it is removed, which is final: its name cannot be used again before its row
-//! is purged. Its credentials are valid until then, as long as it is running.
+//! A worker pool is a task queue without further properties. A worker is *running* from its
+//! creation by a provisioner until its removal. Removal is final: the name cannot be used again
+//! before the row is purged. Credentials are valid only while the worker is running.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use chrono::{DateTime, TimeDelta, Utc};
 use tenure_api::ids::{TaskQueueId, WorkerGroup, WorkerId};
 use tenure_api::worker_manager::STATIC;
 
-/// How long the credentials of a worker hold. It registers again before that.
+/// Validity of a worker's credentials. It reregisters before they expire.
 pub const CREDENTIALS_HOLD: Duration = Duration::from_secs(96 * 3600);
-/// For how long a secret that was exchanged may be used once more: the worker may not have got the answer with the next
-/// one. It may only as long as that next one was not used.
+/// How long an exchanged secret may be reused, because the worker may not have received the next
+/// secret. Reuse ends once the next secret is used.
 pub const EXCHANGE_REPEATABLE: Duration = Duration::from_secs(300);
-/// How large a worker's configuration may be, in bytes.
+/// Maximum bytes of a worker's configuration.
 pub const CONFIG_BYTES_MAX: usize = 64 << 10;
 
-/// What a worker is known by.
+/// The full name of a worker.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct WorkerName {
     pub pool: TaskQueueId,
@@ -34,12 +34,12 @@ impl std::fmt::Display for WorkerName {
 }
 
 impl WorkerName {
-    /// The client that the worker is with the credentials it gets.
+    /// Returns the client id of the worker's credentials.
     pub fn client_id(&self) -> String {
         format!("worker/{STATIC}/{self}")
     }
 
-    /// The worker of such a client id.
+    /// Parses a worker's client id.
     pub fn of_client(client_id: &str) -> Option<Self> {
         let name = client_id.strip_prefix("worker/")?.strip_prefix(STATIC)?.strip_prefix('/')?;
         let (rest, id) = name.rsplit_once('/')?;
@@ -47,13 +47,14 @@ impl WorkerName {
         Some(Self { pool: pool.parse().ok()?, group: group.parse().ok()?, id: id.parse().ok()? })
     }
 
-    /// The one thing that a worker may ask when it is no longer let in: whether it should stop.
+    /// Returns the scope for the only request that a removed or expired worker may make: whether it
+    /// should terminate.
     pub fn asking_scope(&self) -> String {
         format!("worker-manager:should-worker-terminate:{self}")
     }
 
-    /// What the worker may do with the credentials it gets: what Taskcluster gives, so that roles made for workers there
-    /// are of use here. It suffices for claiming tasks from its queue.
+    /// Returns the scopes of the worker's credentials. They are those of Taskcluster, so its roles
+    /// for workers apply here. They suffice to claim tasks from its queue.
     pub fn scopes(&self) -> Vec<String> {
         let Self { pool, group, id } = self;
         vec![
@@ -71,7 +72,7 @@ impl WorkerName {
     }
 }
 
-/// Whether a worker that was made known is let in.
+/// The standing of a registered worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     Running,
@@ -80,7 +81,6 @@ pub enum Standing {
 }
 
 impl Standing {
-    /// The current standing of a worker.
     pub fn at(now: DateTime<Utc>, removed: Option<DateTime<Utc>>, expires: DateTime<Utc>) -> Self {
         match removed {
             Some(_) => Self::Removed,
@@ -89,7 +89,7 @@ impl Standing {
         }
     }
 
-    /// Whether a worker with this standing should stop, and why; None: there is no such worker.
+    /// Decides whether a worker should terminate, and why. None is an unknown worker.
     pub fn should_terminate(known: Option<Self>) -> (bool, &'static str) {
         match known {
             Some(Self::Running) => (false, "the worker is wanted"),
@@ -100,30 +100,31 @@ impl Standing {
     }
 }
 
-/// When credentials begin that are given out now. Those from before the worker was created are refused, as another worker
-/// of its name may have got them; its own are not among them if the clock was set back since it was created.
+/// Returns the start of credentials issued now. Credentials from before the worker's creation are
+/// refused, because they may belong to an earlier worker of the same name. The maximum keeps its
+/// own valid if the clock was set back since.
 pub fn credentials_start(now: DateTime<Utc>, worker_created: DateTime<Utc>) -> DateTime<Utc> {
     now.max(worker_created)
 }
 
-/// When credentials end that are given out now: they do not outlive the worker.
+/// Returns the end of credentials issued now. They do not outlive the worker.
 pub fn credentials_end(now: DateTime<Utc>, worker_expires: DateTime<Utc>) -> DateTime<Utc> {
     let hold = TimeDelta::from_std(CREDENTIALS_HOLD).unwrap_or(TimeDelta::MAX);
     now.checked_add_signed(hold).map_or(worker_expires, |end| end.min(worker_expires))
 }
 
-/// Which of the secrets a worker shows when it registers again.
+/// The secret that a worker presents to reregister.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shown {
-    /// The one of the last answer.
+    /// The secret of the last response.
     Next,
-    /// The one before, which was exchanged at this time.
+    /// The previous secret, with the time of its exchange.
     Used(Option<DateTime<Utc>>),
     Neither,
 }
 
-/// Whether a secret can be exchanged for new credentials and a new secret. A time that is still to come is that of a
-/// clock which was set back since: the worker may not have got its answer all the same.
+/// True if a secret can be exchanged for new credentials and a new secret. The time of the exchange
+/// may lie in the future if the clock was set back; the worker may still lack its response.
 #[must_use]
 pub fn may_exchange(shown: Shown, now: DateTime<Utc>) -> bool {
     match shown {
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_id_names_its_worker_and_nothing_else_does() {
+    fn client_id_round_trips_to_worker() {
         assert_eq!(name().client_id(), "worker/static/acme/linux/rack-1/w1");
         assert_eq!(WorkerName::of_client(&name().client_id()), Some(name()));
         for other in [
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_credentials_are_for_this_worker_alone_and_enough_to_claim_with() {
+    fn credentials_suffice_to_claim_as_this_worker_only() {
         let scopes = name().scopes();
         for scope in ["queue:claim-work:acme/linux", "queue:worker-id:rack-1/w1"] {
             assert!(scopes.iter().any(|held| held == scope), "{scope}");
@@ -174,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_removed_expired_or_unknown_should_terminate() {
+    fn removed_expired_or_unknown_worker_should_terminate() {
         assert_eq!(Standing::at(at(9), None, at(10)), Standing::Running);
         assert_eq!(Standing::at(at(10), None, at(10)), Standing::Expired);
         assert_eq!(Standing::at(at(9), Some(at(1)), at(10)), Standing::Removed);
@@ -185,14 +186,14 @@ mod tests {
     }
 
     #[test]
-    fn credentials_hold_for_four_days_but_do_not_outlive_the_worker() {
+    fn credentials_last_four_days_within_worker_lifetime() {
         assert_eq!(credentials_end(at(0), at(96 * 3600 + 1)), at(96 * 3600));
         assert_eq!(credentials_end(at(0), at(60)), at(60));
         assert_eq!(credentials_end(DateTime::<Utc>::MAX_UTC, at(60)), at(60));
     }
 
     #[test]
-    fn a_used_secret_is_good_for_a_while_only() {
+    fn used_secret_is_valid_for_limited_time() {
         assert!(may_exchange(Shown::Next, at(0)));
         assert!(may_exchange(Shown::Used(Some(at(0))), at(299)));
         assert!(!may_exchange(Shown::Used(Some(at(0))), at(300)));

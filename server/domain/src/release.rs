@@ -1,27 +1,26 @@
-//! Whether a program may use a schema that a later release has migrated.
+//! Compatibility of a program with a schema that a later release has migrated.
 
-/// How far a database has been migrated, by the numbers of migrations.
+/// The state of a database's schema, by numbers of migrations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Schema {
-    /// The last one that was applied.
+    /// The last applied migration.
     pub newest: i64,
-    /// The last one that a program must know; 0 where no migration has said so.
+    /// The last migration that a program must know; 0 if no migration requires one.
     pub needed: i64,
 }
 
-/// Whether a program can use a schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Age {
-    /// It knows all of it.
+    /// The program knows every migration.
     Current,
-    /// A later release has migrated it, which works with this one.
+    /// A later, compatible release has migrated it.
     Older,
-    /// A later release has taken away what it uses.
+    /// A later release has removed parts that the program uses.
     TooOld,
 }
 
 impl Age {
-    /// Whether a program that knows the migrations up to `known` can use this schema.
+    /// Compares a program that knows the migrations up to `known` with this schema.
     pub fn of(known: i64, schema: Schema) -> Self {
         if known < schema.needed {
             Self::TooOld

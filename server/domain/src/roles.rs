@@ -1,38 +1,41 @@
-//! Roles: names for sets of scopes. A caller with `assume:R` has the scopes of the role R as well.
+//! Roles: names for sets of scopes. A caller with `assume:R` also has the scopes of the role R.
 //!
-//! A role id that ends in a star matches every name with this prefix, and `<..>` in its scopes is replaced by the rest of
-//! the name. A held scope that ends in a star assumes every role that it covers.
+//! A role id with a final star matches every name with this prefix, and `<..>` in its scopes is
+//! replaced by the rest of the name. A held scope with a final star assumes every role that it
+//! covers.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use super::scopes::{ScopeSet, valid_scope};
 
-/// The most characters that a role id may have.
+/// Maximum characters of a role id.
 pub const ROLE_ID_MAX: usize = 1_000;
-/// The most scopes that one role or one client may have.
+/// Maximum scopes per role or client.
 pub const SCOPES_MAX: usize = 10_000;
-/// The most characters that a scope of a role or a client may have.
+/// Maximum characters of a scope of a role or client.
 pub const SCOPE_CHARS_MAX: usize = 4_096;
-/// The most characters that the description of a role or a client may have.
+/// Maximum characters of the description of a role or client.
 pub const DESCRIPTION_CHARS_MAX: usize = 10_240;
-/// How large a set may get by expansion: the bytes of its scopes, and some more for each.
+/// Maximum size of an expanded set, in bytes: its scopes plus [`SCOPE_OVERHEAD`] each.
 pub const EXPANSION_MAX: usize = 4 << 20;
-/// What a scope counts for besides its bytes.
+/// Bytes counted per scope in addition to its length.
 const SCOPE_OVERHEAD: usize = 32;
-/// What roles may give while one set is expanded, in bytes, with scopes counted too that it has already: every caller may
-/// ask what scopes amount to, and thousands of them may assume one role.
+/// Maximum bytes that roles may give during one expansion, including duplicates. Every caller may
+/// expand scopes, and thousands of scopes may assume the same role.
 pub const GIVEN_MAX: usize = 64 << 20;
-/// What is left of both for a client's own scopes, in bytes, when it assumes all roles.
+/// Minimum remainder of both limits for a client's own scopes when it assumes all roles, in bytes.
 pub const OWN_SCOPES_ROOM: usize = 1 << 20;
-/// What a scope begins with that assumes a role.
+/// Prefix of scopes that assume a role.
 pub const ASSUME: &str = "assume:";
-/// Every caller holds this, signed or not. All that callers without credentials may do is in the role of that name.
+/// Held by every caller, signed or not. The role `anonymous` has all scopes of callers without
+/// credentials.
 pub const ASSUME_ANONYMOUS: &str = "assume:anonymous";
-/// In the scopes of a role whose id ends in a star: the rest of the assumed name.
+/// Placeholder in the scopes of a role with a final star: the rest of the assumed name.
 const PARAMETER: &str = "<..>";
 
-/// Scopes expand to more than [`EXPANSION_MAX`], or the roles give more than [`GIVEN_MAX`] on the way there.
+/// The expanded scopes exceed [`EXPANSION_MAX`], or roles give more than [`GIVEN_MAX`] during the
+/// expansion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "by the roles that they assume, the scopes expand to more than {EXPANSION_MAX} bytes, or roles give \
@@ -40,25 +43,21 @@ const PARAMETER: &str = "<..>";
 )]
 pub struct TooLarge;
 
-/// A role as far as expansion looks at it.
+/// A role, reduced to the fields for expansion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RoleScopes {
-    /// What is assumed.
     pub role_id: String,
-    /// The scopes of a caller that assumes it, before expansion.
+    /// Scopes of a caller that assumes it, before expansion.
     pub scopes: Vec<String>,
 }
 
-/// Whether a text can be the id of a role; the migration checks the same.
+/// True if a text is a valid role id. The migration has the same check.
 #[must_use]
 pub fn valid_role_id(text: &str) -> bool {
     (1..=ROLE_ID_MAX).contains(&text.len()) && valid_scope(text)
 }
 
-/// Says which of the scopes that a role or a client is to have is not acceptable.
-///
-/// # Errors
-/// A sentence for the caller.
+/// Checks the scopes of a role or client. The error is a sentence for the caller.
 pub fn check_scopes(scopes: &[String]) -> Result<(), String> {
     if scopes.len() > SCOPES_MAX {
         return Err(format!("`scopes` has {} items; at most {SCOPES_MAX}", scopes.len()));
@@ -74,10 +73,7 @@ pub fn check_scopes(scopes: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-/// Says which of the scopes of a role misuses the parameter.
-///
-/// # Errors
-/// A sentence for the caller.
+/// Checks the placeholders in a role's scopes. The error is a sentence for the caller.
 pub fn check_parameters(scopes: &[String]) -> Result<(), String> {
     for scope in scopes {
         let Some((before, after)) = scope.split_once(PARAMETER) else { continue };
@@ -91,10 +87,7 @@ pub fn check_parameters(scopes: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-/// Says what is wrong with a description.
-///
-/// # Errors
-/// A sentence for the caller.
+/// Checks a description. The error is a sentence for the caller.
 pub fn check_description(description: &str) -> Result<(), String> {
     let length = description.chars().count();
     if length > DESCRIPTION_CHARS_MAX {
@@ -106,8 +99,8 @@ pub fn check_description(description: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// What a caller must hold to give these scopes to a role or client that has those: whatever those do not cover. The
-/// parameter of a role may become anything, so the caller that writes it must have all that it could become.
+/// Returns the scopes that a caller needs to change `existing` to `new`: all that `existing` does
+/// not cover. A placeholder may become anything, so the caller needs everything it could become.
 pub fn added(role_id: Option<&str>, new: &[String], existing: &[String]) -> Vec<String> {
     let kept: HashSet<&str> = existing.iter().map(String::as_str).collect();
     let covered = ScopeSet::new(existing.iter().cloned());
@@ -122,29 +115,30 @@ pub fn added(role_id: Option<&str>, new: &[String], existing: &[String]) -> Vec<
         .collect()
 }
 
-/// Whether a change of roles keeps out clients that assume all of them: one whose scopes expand to too much is refused, and a
-/// caller that may make some roles must not do that to others. Where it is so already, roles may change as long as it gets no
-/// worse, or none could be made smaller.
+/// True if a change of roles locks out clients that assume all roles. A client whose expansion is
+/// too large is refused, and a caller who may change some roles must not lock out others. If such
+/// clients are locked out already, changes are allowed while it gets no worse; otherwise no role
+/// could be made smaller.
 pub fn keeps_clients_out(before: &Resolver, after: &Resolver) -> bool {
-    // Those without scopes of their own are the last that are kept out.
+    // Clients without own scopes are locked out last.
     let has_room = |roles: &Resolver| roles.room_of_all().map(|room| room >= OWN_SCOPES_ROOM + SCOPE_OVERHEAD);
     let after = has_room(after);
     after != Some(true) && after < has_room(before)
 }
 
-/// Whether roles give anything to a caller with one of these scopes.
+/// True if a scope assumes a role.
 pub fn assume_any(scopes: &[String]) -> bool {
     scopes.iter().any(|scope| assumed(scope).is_some())
 }
 
-/// What a scope assumes.
+/// The roles that a scope assumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Assumed<'a> {
     Role(&'a str),
     AllThatBegin(&'a str),
 }
 
-/// A scope that is nothing but a star needs no roles: it covers them all.
+/// Returns the roles assumed by a scope. A lone star needs no roles, because it covers everything.
 fn assumed(scope: &str) -> Option<Assumed<'_>> {
     if let Some(name) = scope.strip_prefix(ASSUME) {
         return Some(name.strip_suffix('*').map_or(Assumed::Role(name), Assumed::AllThatBegin));
@@ -153,11 +147,11 @@ fn assumed(scope: &str) -> Option<Assumed<'_>> {
     (!stem.is_empty() && ASSUME.starts_with(stem)).then_some(Assumed::AllThatBegin(""))
 }
 
-/// A scope of a role whose id ends in a star.
+/// A scope of a role with a final star.
 #[derive(Debug)]
 struct Template {
     before: String,
-    /// What follows the parameter; none: there is none.
+    /// Text after the placeholder; none without a placeholder.
     after: Option<String>,
 }
 
@@ -169,7 +163,8 @@ impl Template {
         }
     }
 
-    /// A rest that may be anything from here on swallows what follows the parameter.
+    /// Replaces the placeholder. An open-ended rest ends in a star, which absorbs the text after
+    /// the placeholder.
     fn fill(&self, rest: Rest<'_>) -> String {
         match (&self.after, rest) {
             (None, _) => self.before.clone(),
@@ -178,26 +173,26 @@ impl Template {
         }
     }
 
-    /// As it is assumed by the role itself, whatever the parameter becomes.
+    /// Returns the scope with any value of the placeholder.
     fn pattern(&self) -> String {
         self.fill(Rest::Begins(""))
     }
 }
 
-/// What the parameter becomes.
+/// The value of the placeholder.
 #[derive(Clone, Copy)]
 enum Rest<'a> {
     Is(&'a str),
     Begins(&'a str),
 }
 
-/// All roles, ready to expand scopes with.
+/// All roles, indexed for expansion.
 #[derive(Debug)]
 pub struct Resolver {
     exact: BTreeMap<String, Vec<String>>,
-    /// Roles whose id ends in a star, by what comes before it.
+    /// Roles with a final star, by prefix.
     starred: BTreeMap<String, Vec<Template>>,
-    /// The lengths that these beginnings have, so that only these are looked up.
+    /// Lengths of these prefixes; only these are looked up.
     stem_lengths: Vec<usize>,
     of_every_caller: Arc<ScopeSet>,
 }
@@ -231,29 +226,23 @@ impl Resolver {
         stem_lengths.dedup();
         let mut resolver = Self { exact, starred, stem_lengths, ..Self::empty() };
         let scopes = [ASSUME_ANONYMOUS.to_owned()];
-        // A role `anonymous` that is too large gives nothing to anyone.
+        // An oversized role `anonymous` gives nothing to anyone.
         let closed = resolver.close(scopes.clone()).unwrap_or_else(|TooLarge| scopes.to_vec());
         resolver.of_every_caller = Arc::new(ScopeSet::of_every_caller(closed));
         resolver
     }
 
-    /// What every caller may do, signed or not.
+    /// Returns the scopes of every caller, signed or not.
     pub fn of_every_caller(&self) -> Arc<ScopeSet> {
         Arc::clone(&self.of_every_caller)
     }
 
-    /// Everything that a caller with these scopes may do: theirs, what their roles give, and what of_every_caller may.
-    ///
-    /// # Errors
-    /// If that is too much.
+    /// Expands scopes: these, those of their roles, and those of every caller.
     pub fn expand(&self, scopes: impl IntoIterator<Item = String>) -> Result<ScopeSet, TooLarge> {
         self.expand_within(scopes, GIVEN_MAX)
     }
 
-    /// The same where roles give no more than so many bytes on the way, so that no more has to be worked out.
-    ///
-    /// # Errors
-    /// If they give more, or that is too much.
+    /// Expands scopes, with a smaller limit for the bytes that roles give.
     pub fn expand_within(
         &self,
         scopes: impl IntoIterator<Item = String>,
@@ -264,15 +253,13 @@ impl Resolver {
         Ok(ScopeSet::with(own, &self.of_every_caller))
     }
 
-    /// These scopes and what their roles give.
-    ///
-    /// # Errors
-    /// If that is too much.
+    /// Returns these scopes and those of their roles.
     pub fn resolve(&self, scopes: impl IntoIterator<Item = String>) -> Result<ScopeSet, TooLarge> {
         self.close(scopes).map(ScopeSet::new)
     }
 
-    /// How much a client that assumes all roles may have besides, in bytes; none: it is kept out.
+    /// Returns the bytes left for other scopes of a client that assumes all roles; none if such a
+    /// client is locked out.
     fn room_of_all(&self) -> Option<usize> {
         let found = self.follow([format!("{ASSUME}*")], GIVEN_MAX).ok()?;
         Some((EXPANSION_MAX - found.size).min(GIVEN_MAX - found.given))
@@ -282,7 +269,7 @@ impl Resolver {
         self.follow(scopes, GIVEN_MAX).map(|found| found.in_order)
     }
 
-    /// Follows roles until they give nothing new, and at most so many bytes; roles that assume each other end there too.
+    /// Follows roles until they give nothing new, which also ends cycles.
     fn follow(&self, scopes: impl IntoIterator<Item = String>, given_max: usize) -> Result<Closure, TooLarge> {
         let mut found = Closure { given_max, ..Closure::default() };
         for scope in scopes {
@@ -332,7 +319,7 @@ impl Resolver {
             let exact = self.exact.range(from.clone()).take_while(|(id, _)| id.starts_with(name));
             matches.extend(exact.map(|(id, scopes)| Match::Exact(id, scopes)));
             let starred = self.starred.range(from).take_while(|(stem, _)| stem.starts_with(name));
-            // One whose stem is the name itself is there already.
+            // A role whose prefix equals the name was added above.
             let longer = starred.filter(|(stem, _)| stem.len() > name.len());
             matches.extend(longer.map(|(stem, templates)| Match::Starred(stem, templates, Rest::Begins(""))));
         } else if let Some((id, scopes)) = self.exact.get_key_value(name) {
@@ -341,11 +328,11 @@ impl Resolver {
         matches
     }
 
-    /// A way from a role through what it assumes back to itself, if there is one. A lone star is no such way: it covers
-    /// everything without any role.
+    /// Finds a cycle of assumed roles through this role. A lone star is no cycle: it covers
+    /// everything without roles.
     pub fn find_cycle(&self, role_id: &str) -> Option<Vec<String>> {
         let mut seen: BTreeMap<String, String> = BTreeMap::new();
-        // Many roles may have the same scope, and each may lead to many.
+        // Many roles may have the same scope, and each may lead to many roles.
         let mut followed = HashSet::new();
         let mut waiting = vec![role_id.to_owned()];
         while let Some(from) = waiting.pop() {
@@ -407,7 +394,7 @@ struct Closure {
     in_order: Vec<String>,
     known: HashSet<String>,
     size: usize,
-    /// Bytes of the scopes that were given, known ones among them.
+    /// Bytes of the given scopes, including duplicates.
     given: usize,
     given_max: usize,
 }

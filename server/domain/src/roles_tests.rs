@@ -1,4 +1,4 @@
-//! What roles give, as a table and as properties, and what cannot be a role.
+//! Expansion of roles, as a table and as properties, and checks of roles.
 
 use proptest::prelude::*;
 
@@ -40,7 +40,7 @@ fn roles_give_what_the_table_says() {
         (&["assume:writer"], &["assume:reader", "assume:writer", "read", "write"]),
         (&["assume:chief"], &["assume:chief", "assume:reader", "assume:write*", "read", "write"]),
         (&["assume:project:y"], &["assume:project:y", "in:project", "queue:create-task:y:*"]),
-        // An exact role and one that ends in a star may both match.
+        // An exact role and a role with a final star may both match.
         (
             &["assume:project:x:admin"],
             &["admin-of-x", "assume:project:x:admin", "in:project", "queue:create-task:x:admin:*"],
@@ -48,18 +48,19 @@ fn roles_give_what_the_table_says() {
         // The rest of the name may be empty.
         (&["assume:project:"], &["assume:project:", "in:project", "queue:create-task::*"]),
         (&["assume:project"], &["assume:project"]),
-        // A held pattern inside of the role's: the parameter begins like it, and what follows is lost in the star.
+        // A held pattern longer than the role's prefix: the placeholder keeps its beginning, and
+        // the star absorbs the following text.
         (&["assume:project:x:*"], &["admin-of-x", "assume:project:x:*", "in:project", "queue:create-task:x:*"]),
         (
             &["assume:hook-id:h*"],
             &["assume:hook-id:h*", "assume:project:h*", "in:project", "index:h*", "queue:create-task:h*"],
         ),
-        // A held pattern around the role's.
+        // A held pattern that covers the role's.
         (&["assume:client*"], &["assume:client*", "ci:*"]),
         (&["assume:client-id:ci/*"], &["assume:client-id:ci/*", "ci:*"]),
         (&["assume:client-id:ci/a*"], &["assume:client-id:ci/a*", "ci:a*"]),
         (&["assume:client-id:ci/a"], &["assume:client-id:ci/a", "ci:a"]),
-        // Parameters are passed on.
+        // Placeholders pass through several roles.
         (&["assume:group:g"], &["assume:group:g", "assume:project:g", "in:project", "queue:create-task:g:*"]),
         (
             &["assume:hook-id:h"],
@@ -71,9 +72,9 @@ fn roles_give_what_the_table_says() {
                 "queue:create-task:h:hooks:*",
             ],
         ),
-        // A star inside of a name is a character.
+        // A star inside a name is a character.
         (&["assume:project:a*b"], &["assume:project:a*b", "in:project", "queue:create-task:a*b:*"]),
-        // Without a star in its id a role has no parameter.
+        // A role without a final star has no placeholder.
         (&["assume:plain"], &["assume:plain", "literal:<..>"]),
         (&["assume:all"], &["*"]),
         (&["*", "assume:writer"], &["*"]),
@@ -81,7 +82,7 @@ fn roles_give_what_the_table_says() {
     for (held, expected) in table {
         assert_eq!(resolved(&roles, held), strings(expected), "{held:?}");
     }
-    // A star at the beginning of the word assumes everything.
+    // A star within the word `assume` assumes everything.
     for held in ["a*", "assum*", "assume*", "assume:*"] {
         assert_eq!(resolved(&roles, &[held]), ["*"], "{held}");
     }
@@ -89,7 +90,7 @@ fn roles_give_what_the_table_says() {
 }
 
 #[test]
-fn a_role_named_by_a_lone_star_gives_to_every_caller_that_assumes_anything() {
+fn role_star_gives_to_every_assuming_caller() {
     let roles = resolver(&[("*", &["seen:<..>"])]);
     assert_eq!(resolved(&roles, &["assume:x"]), ["assume:x", "seen:x"]);
     assert_eq!(resolved(&roles, &["assume:x*"]), ["assume:x*", "seen:x*"]);
@@ -97,37 +98,38 @@ fn a_role_named_by_a_lone_star_gives_to_every_caller_that_assumes_anything() {
 }
 
 #[test]
-fn roles_that_assume_each_other_end() {
+fn mutually_assuming_roles_terminate() {
     let roles = resolver(&[("a", &["assume:b", "x"]), ("b", &["assume:a", "y"]), ("c*", &["assume:c<..>"])]);
     assert_eq!(resolved(&roles, &["assume:a"]), ["assume:a", "assume:b", "x", "y"]);
     assert_eq!(resolved(&roles, &["assume:cd", "assume:c*"]), ["assume:c*"]);
 }
 
 #[test]
-fn an_expansion_without_end_is_cut_off_by_its_limit() {
+fn infinite_expansion_stops_at_limit() {
     let roles = resolver(&[("a*", &["assume:a<..>b"])]);
     assert_eq!(roles.resolve(strings(&["assume:a"])), Err(TooLarge));
     assert_eq!(roles.expand(strings(&["assume:a"])), Err(TooLarge));
     assert!(roles.expand(strings(&["assume:b"])).is_ok());
-    // To callers without credentials the role gives nothing then, and a client that can mend it still gets in.
+    // The role then gives nothing to callers without credentials, but a client that can repair it
+    // still works.
     let roles = resolver(&[("anonymous", &["assume:a", "x"]), ("a*", &["assume:a<..>b"])]);
     assert_eq!(roles.of_every_caller().iter().collect::<Vec<_>>(), [ASSUME_ANONYMOUS]);
     assert!(roles.expand(strings(&["auth:update-role:anonymous"])).is_ok());
 }
 
 #[test]
-fn roles_are_followed_for_as_long_as_they_give_no_more_than_is_asked_for() {
+fn expansion_stops_at_given_limit() {
     let roles = resolver(&[("a", &["x", "assume:b"]), ("b", &["x", "y"])]);
     let own = || strings(&["assume:a"]);
-    // What is given twice counts twice.
+    // Duplicates count again.
     let given: usize = ["assume:a", "x", "assume:b", "x", "y"].map(|scope| scope.len() + SCOPE_OVERHEAD).iter().sum();
     assert_eq!(roles.expand_within(own(), given), roles.expand(own()));
     assert_eq!(roles.expand_within(own(), given - 1), Err(TooLarge));
-    assert!(roles.expand_within(strings(&["x"]), 0).is_ok(), "without a role there is nothing to follow");
+    assert!(roles.expand_within(strings(&["x"]), 0).is_ok(), "no role to follow");
 }
 
 #[test]
-fn every_caller_has_what_the_role_anonymous_gives_and_nothing_else() {
+fn every_caller_has_exactly_scopes_of_anonymous() {
     let plain = Resolver::default().expand(strings(&["queue:create-task:x"])).unwrap();
     assert_eq!(plain, ScopeSet::new(strings(&["queue:create-task:x", ASSUME_ANONYMOUS])));
     for closed in [resolver(&[]), resolver(&[("anonymous", &[])]), resolver(&[("anonymous-too", &["a"])])] {
@@ -142,11 +144,11 @@ fn every_caller_has_what_the_role_anonymous_gives_and_nothing_else() {
 }
 
 #[test]
-fn what_is_added_is_what_the_old_scopes_do_not_cover() {
+fn added_scopes_are_those_not_covered() {
     let added = |role: Option<&str>, new: &[&str], old: &[&str]| added(role, &strings(new), &strings(old));
     assert_eq!(added(None, &["a", "b:c", "d"], &["a", "b:*"]), ["d"]);
     assert_eq!(added(None, &["b:*"], &["b:c"]), ["b:*"]);
-    // The caller that writes a parameter must have whatever it may become.
+    // The caller needs everything that a placeholder may become.
     assert_eq!(added(Some("r*"), &["x:<..>:y"], &[]), ["x:*"]);
     assert_eq!(added(Some("r*"), &["x:<..>:y", "x:<..>:z"], &["x:<..>:y"]), ["x:*"]);
     assert!(added(Some("r*"), &["x:<..>:y"], &["x:*"]).is_empty());
@@ -175,7 +177,7 @@ fn a_cycle_is_found_and_shown() {
 }
 
 #[test]
-fn what_cannot_be_a_role_is_refused() {
+fn invalid_role_is_refused() {
     for good in ["a", "*", "repo:github.com/a/b:*", " ", &"x".repeat(ROLE_ID_MAX)] {
         assert!(valid_role_id(good), "{good}");
     }
@@ -195,16 +197,16 @@ fn what_cannot_be_a_role_is_refused() {
 }
 
 #[test]
-fn a_role_that_is_assumed_thousands_of_times_gives_a_bounded_number_of_scopes() {
+fn role_assumed_thousands_of_times_is_bounded() {
     let scopes: Vec<String> = (0..1_000).map(|number| format!("given:{number}")).collect();
     let roles = Resolver::new([RoleScopes { role_id: "hook:*".to_owned(), scopes }]);
     let assuming = |count: usize| (0..count).map(|number| format!("assume:hook:{number}"));
     assert_eq!(roles.resolve(assuming(900)).unwrap().iter().count(), 1_900);
-    // What it amounts to is small; the way there is long.
+    // The result is small; the expansion is long.
     assert_eq!(roles.resolve(assuming(2_000)), Err(TooLarge));
 }
 
-/// Roles whose expansion ends: what a parameter is passed on to is never longer than what it came from.
+/// Roles with finite expansion: placeholders never pass on a longer text.
 fn any_roles() -> impl Strategy<Value = Vec<(String, Vec<String>)>> {
     let scope = "(assume:[ab]{0,3}(<\\.\\.>)?\\*?)|([xy]{0,2}(<\\.\\.>)?[xy]{0,2}\\*?)";
     proptest::collection::vec(("[ab]{1,3}\\*?", proptest::collection::vec(scope, 0..4)), 0..6)
@@ -228,7 +230,7 @@ proptest! {
     #[test]
     fn expansion_ends_keeps_what_is_held_and_is_idempotent(roles in any_roles(), held in any_held()) {
         let roles = build(roles);
-        // Roles that pass a longer name to themselves never end; the limit ends them.
+        // Roles that assume themselves with a longer name never end; the limit stops them.
         let Ok(once) = roles.resolve(held.clone()) else { return Ok(()) };
         prop_assert_eq!(once.first_missing(&held), None);
         let again = roles.resolve(once.iter().map(str::to_owned)).unwrap();
@@ -267,12 +269,12 @@ proptest! {
 }
 
 #[test]
-fn a_change_of_roles_keeps_no_more_clients_out_than_before() {
+fn role_change_locks_out_no_more_clients() {
     let all_with = |bytes: usize| {
         let scope = |n: usize| format!("{n:04}:{}", "x".repeat(1024 - 5 - SCOPE_OVERHEAD));
         Resolver::new([RoleScopes { role_id: "r".to_owned(), scopes: (0..bytes >> 10).map(scope).collect() }])
     };
-    // With room for the own scopes of clients, with too little, and too large for all of them.
+    // With enough bytes left for clients' own scopes, with too few, and too large for every client.
     let [roomy, tight, too_large] = [1 << 20, 7 << 19, 5 << 20].map(all_with);
     for (before, after, keeps_out) in [
         (&roomy, &roomy, false),
@@ -290,9 +292,9 @@ fn a_change_of_roles_keeps_no_more_clients_out_than_before() {
 }
 
 #[test]
-fn a_scope_that_many_roles_have_is_followed_once() {
+fn shared_scope_is_followed_once() {
     const ROLES: usize = 20_000;
-    // Followed for each role that has it, this is 400 million steps.
+    // One step for each role with this scope would be 400 million steps.
     let all = (0..ROLES).flat_map(|n| {
         let role = |role_id: String, scope: &str| RoleScopes { role_id, scopes: strings(&[scope]) };
         [role(format!("many:{n}"), "assume:others:*"), role(format!("others:{n}"), "a")]

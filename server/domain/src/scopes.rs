@@ -1,6 +1,7 @@
-//! Scopes: who may do what, as texts such as `queue:get-task:*`.
+//! Scopes: permissions as texts such as `queue:get-task:*`.
 //!
-//! Only a star at the very end of a *held* scope means anything; in a required scope it is a character like any other.
+//! A star is a pattern only at the very end of a *held* scope. In a required scope it is a plain
+//! character.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -9,8 +10,8 @@ use serde::Serialize;
 
 pub use tenure_api::credentials::valid_scope;
 
-/// What the role `anonymous` gives to every caller until an operator changes it: a migration makes the role. Workers rely
-/// on reading a task's status without credentials.
+/// The initial scopes of the role `anonymous`, which a migration creates and operators may change.
+/// Workers rely on reading a task's status without credentials.
 pub const ANONYMOUS: [&str; 17] = [
     "auth:current-scopes",
     "auth:expand-scopes",
@@ -31,23 +32,21 @@ pub const ANONYMOUS: [&str; 17] = [
     "queue:status:*",
 ];
 
-/// Whether a text can narrow what a request may do, as `authorizedScopes` does: printable ASCII. Only the last star of
-/// `a**` is a pattern, so that it matches what begins with `a*`. No client or role can have such a scope ([`valid_scope`]).
+/// True if a text is valid in `authorizedScopes`: printable ASCII. Only the last star of `a**` is a
+/// pattern, so it matches texts with the prefix `a*`. Clients and roles cannot have such a scope
+/// ([`valid_scope`]).
 #[must_use]
 pub fn valid_pattern(text: &str) -> bool {
     text.bytes().all(|byte| matches!(byte, b' '..=b'~'))
 }
 
-/// What the scopes of a task may take as JSON, in bytes. The holder of a claim sends them with each request, as a certificate
-/// in base64: with the rest of the head they have to fit into the 128 KiB that a server reads of it.
+/// Maximum bytes of a task's scopes as JSON. The holder of a claim sends them with each request, as
+/// a certificate in base64. They must fit into the 128 KiB of request headers that a server reads.
 pub const TASK_SCOPES_BYTES_MAX: usize = 80 << 10;
-/// What a list of texts in JSON has besides each of them, as clients write it: quotes, a comma and a space.
+/// Bytes of JSON around each item of a list: quotes, a comma and a space.
 const AROUND_SCOPE: usize = 4;
 
-/// Checks the scopes that a task is to have.
-///
-/// # Errors
-/// One has a character that no scope has, or all of them together are too long for credentials.
+/// Checks a task's scopes: their characters, and their total size in credentials.
 pub fn check_of_task(scopes: &[String]) -> Result<(), String> {
     let mut bytes = 0;
     for (n, scope) in scopes.iter().enumerate() {
@@ -66,7 +65,7 @@ pub fn check_of_task(scopes: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether holding one scope is enough where another is required.
+/// True if a held scope satisfies a required one.
 #[must_use]
 pub fn satisfies(held: &str, required: &str) -> bool {
     match held.strip_suffix('*') {
@@ -75,20 +74,22 @@ pub fn satisfies(held: &str, required: &str) -> bool {
     }
 }
 
-/// Held scopes without those that others among them cover, each pattern before the scopes that share its beginning.
+/// Held scopes without those covered by others. Each pattern precedes the scopes that share its
+/// prefix.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct ScopeSet(Vec<Cow<'static, str>>);
 
 impl ScopeSet {
-    /// The set of these scopes and no more.
+    /// Builds a set of these scopes.
     pub fn new(scopes: impl IntoIterator<Item = String>) -> Self {
         Self::normalised(scopes.into_iter().map(Cow::Owned).collect())
     }
 
-    /// The set of these scopes and of another set.
+    /// Builds the union of these scopes and a set.
     pub fn with(scopes: impl IntoIterator<Item = String>, others: &Self) -> Self {
-        // Both are in order: of task credentials these are a few, and the others are not sorted again for each request.
+        // Both are sorted. Task credentials have few scopes, and `others` is not sorted again for
+        // each request.
         let own = Self::new(scopes);
         let mut merged: Vec<Cow<'static, str>> = Vec::with_capacity(own.0.len() + others.0.len());
         let (mut own, mut others) = (own.0.into_iter().peekable(), others.0.iter().peekable());
@@ -105,8 +106,8 @@ impl ScopeSet {
         }
     }
 
-    /// The set of what every caller may do. It is a part of every other set: those of its scopes that nearly every
-    /// server has in it are not copied.
+    /// Builds the set of every caller's scopes. It is part of every other set, so the scopes that
+    /// nearly every server has are not copied.
     pub(super) fn of_every_caller(scopes: impl IntoIterator<Item = String>) -> Self {
         let known = |scope: &String| ANONYMOUS.iter().find(|known| *known == scope);
         let shared = |scope: String| known(&scope).map_or(Cow::Owned(scope), |&known| Cow::Borrowed(known));
@@ -115,27 +116,29 @@ impl ScopeSet {
 
     fn normalised(mut scopes: Vec<Cow<'static, str>>) -> Self {
         scopes.sort_unstable_by(|a, b| pattern_order(a, b));
-        // In this order whatever a pattern covers follows it without a gap, so looking at the last one kept is enough.
+        // In this order the scopes that a pattern covers follow it without a gap, so comparing with
+        // the last kept scope suffices.
         scopes.dedup_by(|later, kept| satisfies(kept, later));
         Self(scopes)
     }
 
-    /// Whether the set allows what needs this scope.
+    /// True if the set satisfies a required scope.
     #[must_use]
     pub fn allows(&self, required: &str) -> bool {
-        // What lies between a pattern and a text that it covers begins with the pattern's stem: it is covered too, and not
-        // in the set. So the last one that does not come after the text is the only one that can cover it.
+        // Any scope between a pattern and a text that it covers has the pattern's prefix. It is
+        // covered too, so it is not in the set. Thus only the last scope that does not come after
+        // the text can cover it.
         let place = self.0.partition_point(|held| !comes_after(held, required));
         self.0[..place].last().is_some_and(|held| satisfies(held, required))
     }
 
-    /// The first of these scopes that the set does not allow.
+    /// Returns the first of these scopes that the set does not satisfy.
     #[must_use]
     pub fn first_missing<'a>(&self, required: &'a [String]) -> Option<&'a str> {
         required.iter().map(String::as_str).find(|scope| !self.allows(scope))
     }
 
-    /// What is still needed before the expression holds; none if it does.
+    /// Returns the unsatisfied part of an expression; none if it is satisfied.
     #[must_use]
     pub fn missing(&self, expression: &Expression) -> Option<Expression> {
         match expression {
@@ -165,26 +168,25 @@ impl ScopeSet {
     }
 }
 
-/// By what comes before a final star, and at equality the star first.
+/// Orders by the text before a final star; if equal, the star comes first.
 fn pattern_order(a: &str, b: &str) -> Ordering {
     let key = |scope: &str| (scope.strip_suffix('*').map_or(scope.len(), str::len), !scope.ends_with('*'));
     let ((a_stem, a_plain), (b_stem, b_plain)) = (key(a), key(b));
     a.as_bytes()[..a_stem].cmp(&b.as_bytes()[..b_stem]).then(a_plain.cmp(&b_plain))
 }
 
-/// Whether a held scope comes after a text in which no star is a pattern, in the same order.
+/// True if a held scope comes after a plain text in the same order.
 fn comes_after(held: &str, text: &str) -> bool {
     held.strip_suffix('*').unwrap_or(held).as_bytes() > text.as_bytes()
 }
 
-/// The scopes that an operation requires; as JSON it has the form of Taskcluster's API references.
+/// The scopes that an operation requires. Its JSON has the form of Taskcluster's API references.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Expression {
-    /// Each of these; holds if there are none.
+    /// All parts; satisfied if empty.
     AllOf(Vec<Expression>),
-    /// One of these; does not hold if there are none.
+    /// Any part; not satisfied if empty.
     AnyOf(Vec<Expression>),
-    /// One scope.
     #[serde(untagged)]
     Scope(String),
 }
@@ -198,7 +200,7 @@ impl Expression {
         Self::AnyOf(parts.into_iter().map(Into::into).collect()).without_wrapping()
     }
 
-    /// A list of one is that one.
+    /// Unwraps a list with a single part.
     fn without_wrapping(self) -> Self {
         match self {
             Self::AllOf(mut parts) | Self::AnyOf(mut parts) if parts.len() == 1 => parts.remove(0),
@@ -246,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_star_at_the_end_of_the_held_scope_is_a_pattern() {
+    fn only_final_star_of_held_scope_is_pattern() {
         for (held, required, expected) in [
             ("a:b", "a:b", true),
             ("a:b", "a:bc", false),
@@ -277,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_keeps_patterns_first_and_drops_what_they_cover() {
+    fn set_sorts_patterns_first_and_drops_covered_scopes() {
         let scopes = set(&["b", "a:b", "a:*", "a", "a:b*", "a:", "b", "a-"]);
         assert_eq!(scopes.iter().collect::<Vec<_>>(), ["a", "a-", "a:*", "b"]);
         assert_eq!(set(&["x", "*", "y*"]), set(&["*"]));
@@ -285,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn expressions_hold_as_their_words_say() {
+    fn expressions_are_satisfied_as_named() {
         let scopes = set(&["a", "b:*"]);
         let yes = |expression: Expression| assert!(scopes.satisfies(&expression), "{expression}");
         let no = |expression: Expression| assert!(!scopes.satisfies(&expression), "{expression}");
@@ -301,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_leaves_out_what_is_held() {
+    fn missing_scopes_exclude_held_ones() {
         let scopes = set(&["a", "b:*"]);
         let missing = |expression| scopes.missing(&expression).map(|missing| missing.to_string());
         assert_eq!(missing(Expression::all_of(["a", "b:1"])), None);
@@ -314,14 +316,14 @@ mod tests {
     }
 
     #[test]
-    fn expressions_have_the_form_of_the_api_reference() {
+    fn expressions_serialize_as_in_api_reference() {
         let expression = Expression::all_of([Expression::from("a"), Expression::any_of(["b", "c"])]);
         assert_eq!(serde_json::to_string(&expression).unwrap(), r#"{"AllOf":["a",{"AnyOf":["b","c"]}]}"#);
         assert_eq!(serde_json::to_string(&Expression::all_of(["a"])).unwrap(), r#""a""#);
     }
 
     #[test]
-    fn what_every_caller_may_do_from_the_start_is_reading_alone() {
+    fn initial_anonymous_scopes_are_read_only() {
         let scopes = ScopeSet::of_every_caller(ANONYMOUS.map(str::to_owned));
         assert!(scopes.allows("queue:status:abc") && !scopes.allows("queue:create-task:x"));
         assert!(scopes.allows("queue:get-artifact:public/log") && !scopes.allows("queue:get-artifact:private/log"));
@@ -330,11 +332,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_set_allows_exactly_what_its_scopes_do(
+        fn set_allows_exactly_what_its_scopes_allow(
             scopes in proptest::collection::vec("[ab:*]{0,4}", 0..8),
             required in "[ab:*]{0,5}",
         ) {
-            // With two stars at the end too: a request can be narrowed to such a scope.
+            // Includes scopes with two final stars: a request can be narrowed to such a scope.
             prop_assert!(scopes.iter().all(|scope| valid_pattern(scope)));
             let expected = scopes.iter().any(|held| satisfies(held, &required));
             let set = ScopeSet::new(scopes.clone());
@@ -343,7 +345,7 @@ mod tests {
         }
 
         #[test]
-        fn two_sets_together_are_the_set_of_all_their_scopes(
+        fn union_equals_set_of_all_scopes(
             own in proptest::collection::vec("[ab:*]{0,4}", 0..8),
             others in proptest::collection::vec("[ab:*]{0,4}", 0..8),
         ) {
@@ -352,7 +354,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_is_missing_exactly_when_an_expression_holds(
+        fn satisfied_expression_has_nothing_missing(
             held in proptest::collection::vec("[a-d]\\*?", 0..4),
             groups in proptest::collection::vec(proptest::collection::vec("[a-d]{1,2}", 0..4), 0..4),
         ) {

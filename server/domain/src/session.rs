@@ -1,4 +1,5 @@
-//! Sessions of workers: what a worker may say of itself, when its session is over, and what that does with its runs.
+//! Sessions of workers: checks of their requests, their lifetime, and the effect of their end on
+//! runs.
 
 use std::time::Duration;
 
@@ -11,61 +12,60 @@ use crate::policy::ending::{Ending, FREE_RUNS_MAX, TakenBack, taken_back};
 use crate::policy::seconds;
 use crate::unacceptable::Unacceptable;
 
-/// The least and the greatest time to live, and the one that is meant if none is said, in seconds.
+/// Minimum, maximum and default time to live, in seconds.
 const TTL: (i64, i64, i64) = (15, 3_600, 120);
-/// The least time to live: no session that begins, or is renewed, after a look expires within it.
+/// Minimum time to live. A session that starts or is renewed after a scan cannot expire within this
+/// time of the scan.
 pub const TTL_LEAST: TimeDelta = TimeDelta::seconds(TTL.0);
 const WEIGHT_MAX: i64 = 65_535;
 const CAPACITY_MAX: i64 = 1_000;
-/// Runs that a session gives back in one transaction, all or none; more of them in slices of so many.
+/// Maximum runs that a session returns in one transaction. More runs are returned in slices of this
+/// size.
 pub const SLICE: i64 = 2_000;
-/// Items of an inbox that one answer has.
+/// Maximum inbox items in a response.
 pub const INBOX_SHOWN_MAX: i64 = 1_000;
-/// Commands of a session that it has not acknowledged.
+/// Maximum unacknowledged commands of a session.
 pub const COMMANDS_MAX: i64 = 100;
-/// The longest that a request waits for an item; for less if a third of the time to live is less.
+/// Maximum wait of a request for an inbox item; a third of the time to live if that is less.
 pub const WAIT_MAX: Duration = Duration::from_secs(30);
-/// How long a session is shown after it ended.
+/// How long an ended session is shown.
 pub const ENDED_KEPT: TimeDelta = TimeDelta::days(1);
-/// How long claims are looked for that were committed after their session ended.
+/// How long after a session's end the passes search for strays: claims committed after the end.
 pub const STRAYS_LOOKED_FOR: TimeDelta = TimeDelta::minutes(5);
-/// How long they are looked for all the time, and not every few seconds: nearly all transactions are shorter.
+/// How long every pass searches for strays. Later searches run only every few seconds, because
+/// nearly all transactions are shorter.
 pub const STRAYS_EXPECTED: TimeDelta = TimeDelta::seconds(10);
-/// An outage of ours: no server has looked at sessions for so long.
+/// A time without a scan of sessions by any server, from which it counts as a server outage.
 pub const OUTAGE: TimeDelta = TimeDelta::seconds(5);
-/// How often the time is written at which sessions were looked at.
+/// Interval of writes of the time of the last scan.
 pub const CLOCK_EVERY: TimeDelta = TimeDelta::seconds(1);
-/// A worker's session may be taken over so long after it began.
+/// Minimum age of a session before a takeover.
 pub const TAKEOVER_AFTER: TimeDelta = TimeDelta::seconds(1);
-/// Live sessions that a list shows.
+/// Maximum live sessions in a list.
 pub const WORKERS_SHOWN_MAX: i64 = 10_000;
 
-/// What a worker says of itself that may change.
+/// The mutable properties that a worker states. Absent ones are unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stated {
-    /// Its weight, if it says one.
     pub weight: Option<i32>,
-    /// Its capacity, if it says one.
     pub capacity: Option<i32>,
-    /// Whether it takes no more tasks, if it says so.
+    /// True if it takes no more tasks.
     pub frozen: Option<bool>,
 }
 
-/// A session that is to begin.
+/// A session to start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Start {
     pub queue: TaskQueueId,
     pub worker_group: WorkerGroup,
     pub worker_id: WorkerId,
-    /// How long it goes on after a renewal, in seconds.
+    /// Lifetime after a renewal, in seconds.
     pub ttl: i64,
-    /// See [`Stated`].
     pub weight: i32,
-    /// See [`Stated`].
     pub capacity: i32,
-    /// Whether it ends a live session of the same worker.
+    /// True if it replaces a live session of the same worker.
     pub takeover: bool,
-    /// The version of the policy that the worker expects.
+    /// The policy version that the worker expects.
     pub policy_version: Option<i64>,
 }
 
@@ -82,10 +82,7 @@ fn small(field: &str, value: i64, most: i64) -> Result<i32, Unacceptable> {
 }
 
 impl Start {
-    /// Checks what a worker says when it begins.
-    ///
-    /// # Errors
-    /// If a number is out of its range.
+    /// Checks the ranges of a start request.
     pub fn from_request(request: StartSessionRequest) -> Result<Self, Unacceptable> {
         let (least, most, default) = TTL;
         Ok(Self {
@@ -105,10 +102,7 @@ impl Start {
 }
 
 impl Stated {
-    /// Checks what a worker says when it renews.
-    ///
-    /// # Errors
-    /// If a number is out of its range.
+    /// Checks the ranges of a renewal.
     pub fn from_request(request: &RenewSessionRequest) -> Result<Self, Unacceptable> {
         Ok(Self {
             weight: request.weight.map(|weight| small("weight", weight, WEIGHT_MAX)).transpose()?,
@@ -118,10 +112,7 @@ impl Stated {
     }
 }
 
-/// Checks a command.
-///
-/// # Errors
-/// If a task is named that has nothing to do with the command, or none is named.
+/// Checks a command: `stop-task` needs a task, other commands must not name one.
 pub fn check_command(request: &CommandRequest) -> Result<(), Unacceptable> {
     match (request.command, request.task_id) {
         (WorkerCommand::StopTask, None) => Err(Unacceptable::Rule("`stop-task` needs a `taskId`".to_owned())),
@@ -130,47 +121,46 @@ pub fn check_command(request: &CommandRequest) -> Result<(), Unacceptable> {
     }
 }
 
-/// What is said of a session and never changes.
+/// The immutable properties of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     pub id: SessionId,
-    /// Greater than that of every earlier session.
+    /// Greater than the epoch of every earlier session.
     pub epoch: i64,
     pub queue: TaskQueueId,
     pub worker_group: WorkerGroup,
     pub worker_id: WorkerId,
-    /// How long it goes on after a renewal, in seconds.
+    /// Lifetime after a renewal, in seconds.
     pub ttl: i64,
     pub started: DateTime<Utc>,
 }
 
 impl Identity {
-    /// Whether claims of this worker in this queue may belong to the session.
+    /// True if claims of this worker in this queue may belong to the session.
     pub fn is_of(&self, queue: &TaskQueueId, worker_group: &str, worker_id: &str) -> bool {
         self.queue == *queue && self.worker_group.as_str() == worker_group && self.worker_id.as_str() == worker_id
     }
 
-    /// How long a request may wait for an item: a worker that waits has renewed in time when the answer comes.
+    /// Returns the maximum wait of a request for an inbox item, short enough that the worker renews
+    /// in time after the response.
     pub fn wait_max(&self) -> Duration {
         WAIT_MAX.min(Duration::from_secs(u64::try_from(self.ttl / 3).unwrap_or_default()))
     }
 }
 
-/// Why a session may not begin.
+/// Why a session may not start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StartRefused {
-    /// The worker has one that is live, since then and until then.
+    /// The worker has a live session, with its start and its expiry.
     Exists(DateTime<Utc>, DateTime<Utc>),
-    /// It has one that began a moment ago: taking it over must wait until then.
+    /// The worker's session has only just started: a takeover must wait until this time.
     TooSoon(DateTime<Utc>),
-    /// The policy of the queue has this version.
+    /// The queue's policy has this version.
     Policy(i64),
 }
 
-/// Whether a session may begin, beside the live one of the same worker if there is one.
-///
-/// # Errors
-/// If not.
+/// Checks that a session may start. `live` is the start and expiry of the same worker's live
+/// session.
 pub fn may_start(
     start: &Start,
     live: Option<(DateTime<Utc>, DateTime<Utc>)>,
@@ -183,7 +173,7 @@ pub fn may_start(
     match live {
         None => Ok(()),
         Some((since, until)) if !start.takeover => Err(StartRefused::Exists(since, until)),
-        // A time that is still to come is that of a clock that was set back since.
+        // A start in the future means that the clock was set back.
         Some((since, _)) if since <= now && now < since + TAKEOVER_AFTER => {
             Err(StartRefused::TooSoon(since + TAKEOVER_AFTER))
         }
@@ -191,8 +181,9 @@ pub fn may_start(
     }
 }
 
-/// How a run ends whose session ends so. A worker that closes its session releases what it holds, unless the work may have begun
-/// and may not be done twice, or no run of the task may end for nothing any more.
+/// Returns how a run ends with its session. A worker that closes its session releases its runs,
+/// with two exceptions: the run may have begun under at-most-once, or the task has no free runs
+/// left.
 pub fn run_ends(by: SessionEnd, delivery: Delivery, free_runs: u16) -> Ending {
     match by {
         SessionEnd::Closed => match delivery {
@@ -204,8 +195,8 @@ pub fn run_ends(by: SessionEnd, delivery: Delivery, free_runs: u16) -> Ending {
     }
 }
 
-/// What becomes of a run that is assigned to a session when that ends so, and that it has not accepted. A worker that closes its session
-/// has not begun it.
+/// Returns the fate of an assigned, unaccepted run when its session ends. A worker that closes its
+/// session has not started it.
 pub fn assigned_run_ends(by: SessionEnd, delivery: Delivery) -> TakenBack {
     let ending = match by {
         SessionEnd::Closed => Ending::Released,
@@ -215,8 +206,8 @@ pub fn assigned_run_ends(by: SessionEnd, delivery: Delivery) -> TakenBack {
     taken_back(delivery, ending)
 }
 
-/// Whether the end of a run is an item in the inbox of the session that held it. What its worker has asked for itself it knows, an
-/// answer that was not delivered it does not miss, and when its session ends it loses all runs at once.
+/// True if the end of a run becomes an inbox item of its session. A worker knows the endings it
+/// requested, does not miss an undelivered response, and loses all runs at once with its session.
 pub fn is_item(ending: Ending) -> bool {
     match ending {
         Ending::LeaseExpired | Ending::TooSlow | Ending::SchedulerReplaced => true,

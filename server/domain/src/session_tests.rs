@@ -28,7 +28,7 @@ fn is_refused<T>(result: Result<T, Unacceptable>, words: &str) -> bool {
 }
 
 #[test]
-fn what_is_not_said_at_the_start_has_a_default() {
+fn absent_start_fields_have_defaults() {
     let start = start();
     assert_eq!((start.ttl, start.weight, start.capacity), (120, 1, 1));
     assert_eq!((start.takeover, start.policy_version), (false, None));
@@ -61,7 +61,7 @@ fn every_number_of_a_start_has_its_range() {
 }
 
 #[test]
-fn a_renewal_changes_what_it_says_within_the_same_ranges() {
+fn renewal_changes_stated_fields_within_ranges() {
     let stated = Stated::from_request(&RenewSessionRequest::default()).unwrap();
     assert_eq!(stated, Stated { weight: None, capacity: None, frozen: None });
     let all = RenewSessionRequest { weight: Some(65_535), capacity: Some(0), frozen: Some(true) };
@@ -76,7 +76,7 @@ fn a_renewal_changes_what_it_says_within_the_same_ranges() {
 }
 
 #[test]
-fn a_task_is_named_by_the_command_that_stops_one_and_by_no_other() {
+fn only_stop_task_command_names_task() {
     for &command in WorkerCommand::ALL {
         for task_id in [None, Some("9HrBC1jMQ3KlZw4CssPUeQ".parse().unwrap())] {
             let allowed = (command == WorkerCommand::StopTask) == task_id.is_some();
@@ -86,7 +86,7 @@ fn a_task_is_named_by_the_command_that_stops_one_and_by_no_other() {
 }
 
 #[test]
-fn claims_belong_to_a_session_of_the_same_worker_in_the_same_queue() {
+fn claims_belong_to_session_of_same_worker_and_queue() {
     let start = start();
     let identity = Identity {
         id: "b4cf1f7d-1b1c-4a8b-9d3f-5f0f4d6f2a10".parse().unwrap(),
@@ -107,10 +107,10 @@ fn claims_belong_to_a_session_of_the_same_worker_in_the_same_queue() {
 }
 
 #[test]
-fn a_session_begins_unless_the_policy_or_a_live_one_is_in_the_way() {
+fn session_starts_unless_policy_or_live_session_differs() {
     let live = Some((at(100), at(220)));
     for (expected, ours, live, takeover, now, result) in [
-        // The version of the policy comes first.
+        // The policy version is checked first.
         (Some(3), 4, None, false, 100, Err(StartRefused::Policy(4))),
         (Some(3), 4, live, true, 200, Err(StartRefused::Policy(4))),
         (Some(0), 0, None, false, 100, Ok(())),
@@ -118,7 +118,7 @@ fn a_session_begins_unless_the_policy_or_a_live_one_is_in_the_way() {
         (None, 4, None, false, 100, Ok(())),
         (None, 0, None, true, 100, Ok(())),
         (None, 0, live, false, 110, Err(StartRefused::Exists(at(100), at(220)))),
-        // It is live as long as nothing has ended it.
+        // A session is live until something ends it.
         (None, 0, live, false, 500, Err(StartRefused::Exists(at(100), at(220)))),
         (None, 0, live, true, 100, Err(StartRefused::TooSoon(at(101)))),
         (None, 0, live, true, 101, Ok(())),
@@ -131,9 +131,10 @@ fn a_session_begins_unless_the_policy_or_a_live_one_is_in_the_way() {
     }
 }
 
-/// How runs end with their session, by hand: what the worker gives back itself is released if that may be.
+/// How runs end with their session, written by hand: a worker that closes its session releases its
+/// runs if allowed.
 #[test]
-fn every_end_of_a_session_ends_every_run_as_its_delivery_says() {
+fn session_end_ends_runs_by_delivery() {
     use Ending::{Released, SessionEnded, WorkerRemoved};
     for free_runs in [0, 1, 199, 200, u16::MAX] {
         let released = if free_runs < 200 { Released } else { SessionEnded };
@@ -148,11 +149,11 @@ fn every_end_of_a_session_ends_every_run_as_its_delivery_says() {
             }
         }
     }
-    assert_eq!(SessionEnd::ALL.len(), 4, "a new one belongs into the table");
+    assert_eq!(SessionEnd::ALL.len(), 4, "add a new variant to the table");
 }
 
 #[test]
-fn every_end_of_a_session_takes_back_every_run_that_is_assigned_to_it() {
+fn session_end_takes_back_assigned_runs() {
     use TakenBack::{Ends, Waits};
     for (by, expected) in [
         (SessionEnd::Expired, [Waits, Waits, Ends]),
@@ -166,9 +167,9 @@ fn every_end_of_a_session_takes_back_every_run_that_is_assigned_to_it() {
     }
 }
 
-/// The end of a session waits for nothing but locks: no run may be kept because of what its task had before.
+/// The end of a session waits only for locks: a task's history never keeps a run.
 #[test]
-fn no_end_of_a_run_with_its_session_is_ever_refused() {
+fn run_end_with_session_is_never_refused() {
     for &by in SessionEnd::ALL {
         for &delivery in Delivery::ALL {
             for free_runs in [0, 199, 200] {

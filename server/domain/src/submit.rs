@@ -1,8 +1,9 @@
-//! What makes a submission of one or several tasks acceptable: the defaults that complete each, local names, and that
-//! no task waits for itself.
+//! Checks and defaults for submissions of one or more tasks, with local names and detection of
+//! cycles.
 //!
-//! In `dependencies` a text that has the form of a task id is one; every other text is the local name of another task
-//! of the submission. So a local name is any text of 1 to 255 characters that is not a task id, unique in its submission.
+//! A text in `dependencies` that parses as a task id is a task id. Any other text is the local name
+//! of another task of the submission. So a local name has 1 to 255 characters, is no task id, and
+//! is unique in its submission.
 
 use std::collections::HashMap;
 
@@ -19,49 +20,45 @@ use super::json;
 use super::policy::options;
 use super::unacceptable::Unacceptable;
 
-/// Tasks of one submission.
+/// Maximum tasks per submission.
 pub const TASKS_MAX: usize = 1_000;
-/// Dependencies of all tasks of one submission together: each is a row of the one transaction.
+/// Maximum dependencies of all tasks of a submission. Each is a row in the same transaction.
 pub const DEPENDENCIES_TOTAL_MAX: usize = 100_000;
-/// Characters of a local name.
+/// Maximum characters of a local name.
 pub const NAME_CHARS_MAX: usize = 255;
-/// The default deadline, from the task's creation.
+/// Default deadline, from the task's creation.
 pub const DEADLINE_DEFAULT: TimeDelta = TimeDelta::days(1);
-/// Characters of a command that make a name for people.
+/// Maximum characters of a command in a generated name.
 const COMMAND_CHARS_MAX: usize = 80;
-/// Tasks of a circle that a refusal names.
+/// Maximum tasks of a cycle in a refusal.
 const CIRCLE_SHOWN_MAX: usize = 10;
 
-/// What the server knows of a submission apart from its body.
+/// The context of a submission.
 #[derive(Debug, Clone, Copy)]
 pub struct Origin<'a> {
-    /// When it came.
     pub now: DateTime<Utc>,
-    /// Who sent it.
     pub client_id: &'a str,
-    /// Where the server is.
     pub root_url: &'a str,
 }
 
-/// Tasks to create together: checked, complete.
+/// Tasks to create together: checked and complete.
 #[derive(Debug, Clone)]
 pub struct Graph {
-    /// The group of all of them.
     pub group: TaskGroupId,
-    /// The tasks, in the order of the request.
+    /// In the order of the request.
     pub entries: Vec<Entry>,
     several: bool,
 }
 
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// What the others call it.
+    /// The local name.
     pub name: Option<String>,
     pub task: NewTask,
 }
 
 impl Graph {
-    /// One task that was sent by itself.
+    /// Builds a graph of a single task.
     pub fn of_one(
         task: SubmittedTask<'_>,
         origin: Origin<'_>,
@@ -71,7 +68,7 @@ impl Graph {
         Self::build(request, false, origin, draw)
     }
 
-    /// Tasks that were sent as a list. `draw` gives fresh ids.
+    /// Builds a graph of a list of tasks. `draw` generates ids.
     pub fn of_several(
         request: SubmitRequest<'_>,
         origin: Origin<'_>,
@@ -80,7 +77,7 @@ impl Graph {
         Self::build(request, true, origin, draw)
     }
 
-    /// What comes before a message about an entry: its place, if there is more than one way to understand it.
+    /// Returns the prefix of a message about an entry: its index, if the request is a list.
     pub fn place(&self, entry: usize) -> String {
         place(self.several, entry)
     }
@@ -138,7 +135,7 @@ fn at(several: bool, entry: usize, error: Unacceptable) -> Unacceptable {
     }
 }
 
-/// The one group that the submission and its tasks name, if any does.
+/// Returns the group named by the submission or its tasks. All must agree.
 fn group(
     whole: Option<TaskGroupId>,
     tasks: &[SubmittedTask<'_>],
@@ -160,9 +157,9 @@ fn group(
     Ok(group)
 }
 
-/// Who waits for whom.
+/// The resolved dependencies.
 struct Wiring {
-    /// Of each entry, the tasks that it waits for.
+    /// Dependencies of each entry.
     dependencies: Vec<Vec<TaskId>>,
 }
 
@@ -199,7 +196,7 @@ impl Wiring {
         }
     }
 
-    /// Entries that wait for each other in a circle, each for the next one and the last for the first, if any do.
+    /// Finds a cycle: entries that each depend on the next, and the last on the first.
     fn find_circle(&self, places: &HashMap<TaskId, usize>) -> Option<Vec<usize>> {
         let inner = |n: usize| self.dependencies[n].iter().filter_map(|id| places.get(id).copied());
         let mut waits: Vec<usize> = (0..self.dependencies.len()).map(|n| inner(n).count()).collect();
@@ -216,7 +213,7 @@ impl Wiring {
                 }
             }
         }
-        // Whatever is left waits for something that is left: following that must come round.
+        // Each remaining entry depends on a remaining entry, so following them must form a cycle.
         let mut path: Vec<usize> = vec![waits.iter().position(|&left| left > 0)?];
         loop {
             let next = inner(*path.last()?).find(|&required| waits[required] > 0)?;
@@ -244,7 +241,7 @@ impl Wiring {
     }
 }
 
-/// The places of the local names.
+/// Maps local names to indices.
 fn names<'a>(tasks: &'a [SubmittedTask<'_>], several: bool) -> Result<HashMap<&'a str, usize>, Unacceptable> {
     let mut names = HashMap::new();
     for (n, task) in tasks.iter().enumerate() {
@@ -263,7 +260,7 @@ fn names<'a>(tasks: &'a [SubmittedTask<'_>], several: bool) -> Result<HashMap<&'
     Ok(names)
 }
 
-/// Checks a task. Its options are stored in its `extra`, wherever they were given.
+/// Checks a task. Its options are stored in `extra`, wherever the request has them.
 fn entry(
     task: SubmittedTask<'_>,
     id: TaskId,
@@ -278,7 +275,7 @@ fn entry(
     NewTask::from_submission(id, &request, place)
 }
 
-/// The body that createTask would want.
+/// Builds the equivalent createTask request.
 fn complete<'a>(
     task: SubmittedTask<'a>,
     id: TaskId,
@@ -333,7 +330,7 @@ fn metadata(task: &SubmittedTask<'_>, id: TaskId, origin: Origin<'_>) -> Metadat
     }
 }
 
-/// The first command of a payload for `tenure-worker`, for people to recognize.
+/// Returns the first command of a payload for `tenure-worker`, as a recognizable name.
 fn command(task: &SubmittedTask<'_>) -> Option<String> {
     #[derive(Deserialize)]
     struct Commands {

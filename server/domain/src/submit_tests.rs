@@ -9,7 +9,7 @@ fn now() -> DateTime<Utc> {
     DateTime::parse_from_rfc3339("2026-01-31T12:00:00Z").unwrap().to_utc()
 }
 
-/// Ids as they are drawn: 1, 2, 3.
+/// Ids in the order of generation: 1, 2, 3.
 fn drawn(n: u128) -> TaskId {
     TaskId::from_random(n.to_be_bytes())
 }
@@ -47,7 +47,7 @@ fn definition(graph: &Graph, entry: usize) -> Value {
 }
 
 #[test]
-fn what_is_absent_is_made() {
+fn absent_fields_get_defaults() {
     let graph = read(&json!({"taskQueueId": "p/w"})).unwrap();
     let id = drawn(1).to_string();
     let expected = json!({
@@ -65,7 +65,7 @@ fn what_is_absent_is_made() {
 }
 
 #[test]
-fn what_is_there_is_kept() {
+fn given_fields_are_kept() {
     let body = json!({
         "taskId": ID, "taskQueueId": "p/w", "created": "2026-01-31T11:59:00Z", "deadline": "2026-01-31T13:00:00Z",
         "expires": "2026-03-01T00:00:00Z", "taskGroupId": OTHER, "payload": {"a": 1}, "priority": "high",
@@ -83,7 +83,7 @@ fn what_is_there_is_kept() {
 }
 
 #[test]
-fn a_name_for_people_comes_from_the_local_name_or_the_command_or_the_queue() {
+fn name_defaults_to_local_name_command_or_queue() {
     let name = |mut task: Value| {
         task["taskQueueId"] = json!("p/w");
         definition(&read(&task).unwrap(), 0)["metadata"]["name"].as_str().unwrap().to_owned()
@@ -97,9 +97,9 @@ fn a_name_for_people_comes_from_the_local_name_or_the_command_or_the_queue() {
 }
 
 #[test]
-fn the_tasks_of_a_list_share_a_group_that_is_made_or_named_once() {
+fn listed_tasks_share_new_or_named_group() {
     let graph = several(&json!([{}, {}])).unwrap();
-    assert_eq!(graph.group, drawn(3), "a group of its own");
+    assert_eq!(graph.group, drawn(3), "a generated group");
     assert!(graph.entries.iter().all(|entry| entry.task.group == graph.group));
     assert_eq!(several(&json!([{}])).unwrap().group, drawn(1), "one task alone is its own group");
     assert_eq!(several(&json!([{}, {"taskGroupId": ID}])).unwrap().entries[0].task.group.to_string(), ID);
@@ -110,7 +110,7 @@ fn the_tasks_of_a_list_share_a_group_that_is_made_or_named_once() {
 }
 
 #[test]
-fn local_names_become_ids_whatever_the_order() {
+fn local_names_become_ids_in_any_order() {
     let graph = several(&json!([
         {"name": "test", "dependencies": ["build", ID]},
         {"name": "build"},
@@ -160,14 +160,14 @@ fn a_refusal_names_the_entry() {
 }
 
 #[test]
-fn a_circle_is_refused_and_shown() {
+fn cycle_is_refused_and_shown() {
     for (tasks, says) in [
         (
             json!([{"name": "a", "dependencies": ["a"]}]),
             "`tasks[0].dependencies[0]` makes a circle in which each task waits for the next: a -> a",
         ),
         (
-            // The first waits for the circle, but is not in it.
+            // The first task depends on the cycle but is not part of it.
             json!([
                 {"name": "x", "dependencies": ["b"]},
                 {"name": "a", "dependencies": [ID, "b"]},
@@ -195,7 +195,7 @@ fn a_circle_is_refused_and_shown() {
 }
 
 #[test]
-fn options_beside_a_task_are_those_in_its_extra() {
+fn options_field_is_stored_like_extra() {
     let graph = several(&json!([
         {"options": {"delay": 5}},
         {"extra": {"tenure": {"delay": 5}}},

@@ -1,4 +1,4 @@
-//! A task as the database knows it, and the status that the wire shows of it.
+//! A task as stored in the database, and its status on the wire.
 
 use chrono::{DateTime, Utc};
 use tenure_api::bodies::{Run, Status};
@@ -7,106 +7,97 @@ use tenure_api::states::{EndedBy, Priority, ReasonCreated, ReasonResolved, RunSt
 
 use super::lifecycle::Outcome;
 
-/// What never changes, or changes seldom, about a task.
+/// A task without its definition.
 #[derive(Clone, Debug)]
 pub struct Task {
     pub id: TaskId,
-    /// Its key in the database.
+    /// Database key.
     pub seq: i64,
-    /// Where workers find it.
     pub queue: TaskQueueId,
-    /// Who owns its group.
+    /// The owner of its group.
     pub scheduler: String,
-    /// What it is accounted to.
     pub project: String,
     pub group: TaskGroupId,
     pub priority: Priority,
-    /// When it ends as an exception if it is not resolved.
+    /// When it is resolved as an exception if it is still unresolved.
     pub deadline: DateTime<Utc>,
     pub expires: DateTime<Utc>,
-    /// How often it may still be tried again.
     pub retries_left: u16,
-    /// Where its last run is.
+    /// State of the last run.
     pub last: Last,
-    /// The runs that have ended, in order.
+    /// Ended runs, in order.
     pub ended: Vec<EndedRun>,
 }
 
-/// A group of tasks.
 #[derive(Clone, Debug)]
 pub struct Group {
     pub id: TaskGroupId,
-    /// Who owns it.
+    /// The owner.
     pub scheduler: String,
     pub expires: DateTime<Utc>,
-    /// Since when no task may be added.
+    /// When it was sealed.
     pub sealed: Option<DateTime<Utc>>,
 }
 
-/// Where the last run of a task is.
+/// State of a task's last run.
 #[derive(Clone, Debug)]
 pub enum Last {
-    /// There is none.
+    /// No run exists.
     Unscheduled,
-    /// It waits for a worker.
+    /// Waits for a worker.
     Pending(OpenRun),
-    /// A worker holds it.
+    /// Claimed by a worker.
     Running(OpenRun, Tenancy),
-    /// It has ended: it is the last of [`Task::ended`].
+    /// Ended: it is the last of [`Task::ended`].
     Ended,
 }
 
-/// A run that has not ended.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenRun {
     pub run: RunId,
-    /// Why it was created.
     pub reason: ReasonCreated,
     /// When it became pending.
     pub scheduled: DateTime<Utc>,
 }
 
-/// Who holds a run, and until when.
+/// A claim: the worker and its lease.
 #[derive(Clone, Debug)]
 pub struct Tenancy {
     pub worker_group: String,
     pub worker_id: String,
     pub started: DateTime<Utc>,
-    /// Until when, unless it is renewed.
+    /// End of the lease, unless renewed.
     pub taken_until: DateTime<Utc>,
 }
 
-/// A claim that a worker was given, or that it has renewed.
+/// A new or renewed claim.
 #[derive(Clone, Debug)]
 pub struct Granted {
-    /// The task, running.
+    /// The running task.
     pub task: Task,
     pub run: RunId,
-    /// The worker, and the end of its claim.
     pub tenancy: Tenancy,
-    /// When the claim was made or renewed: its credentials are valid from then on.
+    /// When the claim was made or renewed. Its credentials are valid from this time.
     pub now: DateTime<Utc>,
     /// JSON text of the task's scopes.
     pub scopes: String,
-    /// JSON text of the definition; none when a claim is renewed.
+    /// JSON text of the definition; none for a renewal.
     pub definition: Option<String>,
 }
 
 #[derive(Clone, Debug)]
 pub struct EndedRun {
-    /// Its number, why it was made, and when it became pending.
     pub run: OpenRun,
     pub state: RunState,
     pub reason: ReasonResolved,
-    /// What ended it, where the reason does not say it.
+    /// The cause of the end, if `reason` does not imply it.
     pub ended_by: Option<EndedBy>,
     pub resolved: DateTime<Utc>,
-    /// The claim that it had, if any.
+    /// Its claim, if any.
     pub tenancy: Option<Tenancy>,
 }
 
 impl EndedRun {
-    /// How the run ended, as the rules see it.
     pub fn outcome(&self) -> Outcome {
         match self.state {
             RunState::Completed => Outcome::Completed,
@@ -117,7 +108,7 @@ impl EndedRun {
 }
 
 impl Task {
-    /// Whether the task has ended, for now: a rerun may open it again.
+    /// True if the task is resolved; a rerun may reopen it.
     pub fn is_resolved(&self) -> bool {
         match self.last {
             Last::Ended => !self.ended.is_empty(),
@@ -129,7 +120,7 @@ impl Task {
         self.clone().into_status()
     }
 
-    /// The same of a task that is not needed any more: its texts are not copied.
+    /// Converts into the status without copying texts.
     #[must_use]
     pub fn into_status(self) -> Status {
         let last_ended = self.ended.last().map(|run| TaskState::from(run.state));

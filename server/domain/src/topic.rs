@@ -1,12 +1,12 @@
-//! Patterns over routing keys, as in AMQP's topic exchanges: words between dots, `*` for one word, `#` for any number.
+//! Patterns for routing keys, as in AMQP's topic exchanges: words separated by dots, `*` for one
+//! word, `#` for any number.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The longest pattern, in characters: a routing key cannot have more bytes.
+/// Maximum characters of a pattern: a routing key cannot have more bytes.
 pub const PATTERN_CHARS_MAX: usize = 255;
 
-/// A pattern over routing keys.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Pattern {
     words: Vec<Word>,
@@ -14,15 +14,15 @@ pub struct Pattern {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Word {
-    /// Exactly this word. A `*` or `#` inside a longer word is an ordinary character, as in AMQP.
+    /// This exact word. A `*` or `#` inside a longer word is a plain character, as in AMQP.
     Literal(String),
-    /// Any one word.
+    /// Any single word.
     One,
-    /// Any number of words, none included.
+    /// Any number of words, including none.
     Any,
 }
 
-/// A pattern is too long.
+/// Error: the pattern is too long.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TooLong;
 
@@ -46,7 +46,7 @@ impl FromStr for Pattern {
                 "#" => Word::Any,
                 literal => Word::Literal(literal.to_owned()),
             };
-            // Two in a row mean the same as one.
+            // Two in a row are equivalent to one.
             if word != Word::Any || parsed.last() != Some(&Word::Any) {
                 parsed.push(word);
             }
@@ -56,10 +56,11 @@ impl FromStr for Pattern {
 }
 
 impl Pattern {
-    /// Whether the pattern covers this key.
+    /// True if the pattern matches this key.
     ///
-    /// Only the last `#` that was passed is ever widened: what comes before it has already been matched as early as
-    /// possible, so that widening an earlier one could not help. The steps are at most the product of both lengths.
+    /// Backtracking only extends the last `#`: the words before it matched as early as possible, so
+    /// extending an earlier `#` cannot help. The number of steps is at most the product of both
+    /// lengths.
     #[must_use]
     pub fn matches(&self, key: &str) -> bool {
         let key: Vec<&str> = words(key).collect();
@@ -90,7 +91,7 @@ impl Pattern {
     }
 }
 
-/// The words of a key; an empty key has none.
+/// Splits a key into words; an empty key has none.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split('.').filter(move |_| !text.is_empty())
 }
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_cover_what_amqp_says() {
+    fn patterns_match_as_in_amqp() {
         for (pattern, key, expected) in [
             ("a.b.c", "a.b.c", true),
             ("a.b.c", "a.b", false),
@@ -146,12 +147,12 @@ mod tests {
             ("#.*.#.*.#", "a.b", true),
             ("", "", true),
             ("", "a", false),
-            // A dot more is an empty word more.
+            // Each dot adds a word, even an empty one.
             ("a.*", "a.", true),
             ("a.", "a", false),
             ("a..b", "a..b", true),
             ("a.*.b", "a..b", true),
-            // Inside a word they are ordinary characters.
+            // Plain characters inside a word.
             ("a*", "ab", false),
             ("a*", "a*", true),
             ("##", "a", false),
@@ -164,14 +165,14 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_longer_than_a_routing_key_is_refused() {
+    fn pattern_longer_than_routing_key_is_refused() {
         assert!("a".repeat(PATTERN_CHARS_MAX).parse::<Pattern>().is_ok());
         assert_eq!("a".repeat(PATTERN_CHARS_MAX + 1).parse::<Pattern>(), Err(TooLong));
         assert!(TooLong.to_string().contains("255"));
     }
 
     #[test]
-    fn no_pattern_takes_longer_than_the_product_of_both_lengths() {
+    fn matching_time_is_bounded_by_product_of_lengths() {
         let attacks = ["#.", "#.a.", "#.*.", "*.#.", "#.a.#.b.", "#.a.a.", "a.#.a.*."].map(|unit| {
             let mut pattern = unit.repeat(PATTERN_CHARS_MAX / unit.len() - 1);
             pattern.push('z');
@@ -184,7 +185,7 @@ mod tests {
                 assert!(!pattern.matches(&key), "{attack}");
             }
         }
-        // Milliseconds, if it is not exponential; else until the end of the world.
+        // Milliseconds unless it is exponential.
         assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
     }
 
@@ -201,7 +202,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_matcher_agrees_with_the_definition(
+        fn matcher_agrees_with_definition(
             pattern in proptest::collection::vec(proptest::sample::select(vec!["#", "*", "a", "b"]), 0..8),
             key in proptest::collection::vec(proptest::sample::select(vec!["a", "b", "c"]), 0..9),
         ) {

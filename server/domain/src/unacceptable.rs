@@ -1,15 +1,15 @@
-//! Why the rules refuse a request's body.
+//! Refusals of request bodies.
 
 use super::json::Unserializable;
 
-/// Why a body is not acceptable.
+/// Why a body is unacceptable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unacceptable {
-    /// A field does not fit the schema.
+    /// A field violates the schema.
     Schema(String),
-    /// Fields contradict each other or break a rule.
+    /// Fields contradict each other or violate a rule.
     Rule(String),
-    /// It is acceptable, and still we cannot write it down: a fault of ours.
+    /// The body is valid, but we cannot serialize it: a server error.
     Unserializable(Unserializable),
 }
 

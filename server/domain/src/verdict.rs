@@ -1,26 +1,27 @@
-//! How a task is, or how it ended, in one line for people. The command line and the operator's page show the same line.
+//! The state or outcome of a task as one line for people. The command line and the operator's page
+//! show the same line.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
 use tenure_api::bodies::{Run, Status};
 use tenure_api::states::{ReasonResolved, RunState, TaskState};
 
-/// Characters that are shown of what a worker says about a failure.
+/// Maximum characters of a worker's failure message.
 pub const FAILURE_CHARS_MAX: usize = 200;
-/// The greatest exit code of a process.
+/// Maximum exit code of a process.
 const EXIT_CODE_MAX: i64 = 255;
 
-/// What the worker of a run said about its command: a part of the run's result, if it has the form that `tenure-worker` reports.
+/// A worker's report about its command: part of a run's result in the form of `tenure-worker`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
-    /// The exit code of the command.
     pub exit_code: Option<u8>,
     /// Why the run failed.
     pub failure: Option<String>,
 }
 
 impl Report {
-    /// What a result says. Any other program may report any other result, which says nothing here.
+    /// Extracts the report from a result. Results of other programs may have any form and yield an
+    /// empty report.
     pub fn of(result: &Value) -> Self {
         let exit_code = result["exitCode"].as_i64().filter(|code| (0..=EXIT_CODE_MAX).contains(code));
         Self {
@@ -34,7 +35,7 @@ impl Report {
     }
 }
 
-/// The beginning of a text as one line without control characters.
+/// Returns the beginning of a text as one line without control characters.
 fn one_line(text: &str) -> String {
     let words: Vec<&str> = text
         .split(|character: char| character.is_whitespace() || character.is_control())
@@ -47,7 +48,7 @@ fn one_line(text: &str) -> String {
     }
 }
 
-/// How a task is now, or how it ended. The report is that of its last run.
+/// Describes the state or outcome of a task. The report belongs to its last run.
 pub fn verdict(status: &Status, report: &Report, now: DateTime<Utc>) -> String {
     let Some(run) = status.runs.last() else {
         return "Unscheduled: it has no run yet".to_owned();
@@ -72,7 +73,7 @@ pub fn verdict(status: &Status, report: &Report, now: DateTime<Utc>) -> String {
     }
 }
 
-/// How long a run that has ended took, and where; nothing of one that no worker had.
+/// Describes the duration and the worker of an ended run; empty if it was never claimed.
 fn course(run: &Run, after: &str) -> String {
     let took = run.started.zip(run.resolved).map(|(from, to)| span(to.time() - from.time()));
     took.map_or_else(String::new, |took| format!("{after} {took}{}", place(run)))
@@ -83,12 +84,12 @@ fn place(run: &Run) -> String {
     worker.map_or_else(String::new, |(group, id)| format!(" on {group}/{id}"))
 }
 
-/// Which run it is, if it is not the first one.
+/// Returns the run's number unless it is the first.
 fn number(run: &Run) -> String {
     if run.run_id.number() == 0 { String::new() } else { format!(" (run {})", run.run_id) }
 }
 
-/// What a task did that has ended, as the rest of a sentence that begins with its name.
+/// Describes an ended task as the rest of a sentence that begins with its name.
 pub fn ended(state: RunState, reason: Option<ReasonResolved>) -> String {
     match (state, reason) {
         (RunState::Pending | RunState::Running, _) => "has not ended".to_owned(),
@@ -101,7 +102,7 @@ pub fn ended(state: RunState, reason: Option<ReasonResolved>) -> String {
     }
 }
 
-/// A span of time in its two largest units: `3 m 20 s`. Its direction is left out.
+/// Formats the absolute duration in its two largest units: `3 m 20 s`.
 pub fn span(span: TimeDelta) -> String {
     let seconds = span.num_seconds().unsigned_abs();
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);

@@ -7,7 +7,7 @@ fn now() -> DateTime<Utc> {
     NOW.parse().unwrap()
 }
 
-/// A task whose last run is this one, after so many others.
+/// A task whose last run is `run`, with the preceding runs.
 fn status(state: &str, run: &Value) -> Status {
     let first = json!({"runId": 0, "state": "exception", "reasonCreated": "scheduled", "reasonResolved": "worker-shutdown",
         "scheduled": "2026-01-31T11:00:00Z", "resolved": "2026-01-31T11:30:00Z"});
@@ -70,7 +70,7 @@ fn every_state_has_its_line() {
 }
 
 #[test]
-fn a_report_of_a_completed_run_does_not_change_its_line() {
+fn report_does_not_change_line_of_completed_run() {
     let status = status("completed", &run("completed", &resolved("completed")));
     let report = Report::of(&json!({"exitCode": 0, "failure": "none"}));
     assert_eq!(verdict(&status, &report, now()), "Completed after 41 s on here/linux-1");
@@ -98,7 +98,7 @@ fn only_results_of_the_known_form_are_reports() {
 }
 
 #[test]
-fn what_a_task_did_is_the_rest_of_a_sentence() {
+fn ended_task_is_described_as_rest_of_sentence() {
     for (state, reason, words) in [
         (RunState::Failed, Some(ReasonResolved::Failed), "failed"),
         (RunState::Completed, Some(ReasonResolved::Completed), "was completed"),

@@ -1,4 +1,4 @@
-//! What a worker may report by its name: the limits of one request, and which runs are its own.
+//! Checks of the results in a work request: limits, and the worker's right to report a run.
 
 use std::collections::HashSet;
 
@@ -15,7 +15,7 @@ use super::policy::report::{TaskResult, release, retry_after};
 use super::task::{Last, Task, Tenancy};
 use super::unacceptable::Unacceptable;
 
-/// A worker of a queue, as the one that holds a run.
+/// A worker of a queue, as the holder of runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     pub queue: TaskQueueId,
@@ -24,8 +24,9 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// Whether it may report this run: the task is of its queue, and no other worker has claimed the run. A run without a
-    /// claim is left to the rules of its state, which refuse it.
+    /// True if it may report this run: the task is in its queue, and no other worker has claimed
+    /// the run. For a run without a claim this returns true; the rules of its state then refuse the
+    /// report.
     #[must_use]
     pub fn may_report(&self, task: &Task, run: RunId) -> bool {
         let is_mine = |tenancy: &Tenancy| tenancy.worker_group == self.group && tenancy.worker_id == self.id;
@@ -33,7 +34,7 @@ impl Holder {
     }
 }
 
-/// The claim that a run has, or had when it ended.
+/// Returns the current or past claim of a run.
 fn claim_of(task: &Task, run: RunId) -> Option<&Tenancy> {
     match &task.last {
         Last::Running(open, tenancy) if open.run == run => Some(tenancy),
@@ -43,33 +44,34 @@ fn claim_of(task: &Task, run: RunId) -> Option<&Tenancy> {
     }
 }
 
-/// A result that was checked.
+/// A checked result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reported {
     pub task: TaskId,
     pub run: RunId,
     pub ending: Ending,
-    /// What it returned, if it did.
+    /// The returned value, if any.
     pub result: Option<TaskResult>,
-    /// When the worker wants the next run to start, if it says so.
+    /// The requested start of the next run, if any.
     pub start: Option<Start>,
 }
 
-/// A result, unless a value in it is beyond a limit: that concerns no other result.
+/// A result, or an error if one of its values exceeds a limit, which does not affect other results.
 pub type Judged = Result<Reported, Unacceptable>;
 
-/// The results of a request that arrives at this time, in their order, if its shape is acceptable.
+/// Checks the results of a request that arrives at `now`, and returns them in order.
 ///
 /// # Errors
-/// Something is too much, a field is missing or is not one of its outcome, a run is named twice, or a worker that shuts down asks for
-/// more.
+///
+/// A limit is exceeded, a field is missing or does not fit its outcome, a run is named twice, or a
+/// worker that shuts down requests more tasks.
 pub fn results(request: &WorkRequest, now: DateTime<Utc>) -> Result<Vec<Judged>, Unacceptable> {
     check_limits(request).map_err(Unacceptable::Schema)?;
     let results: Vec<Judged> =
         request.results.iter().enumerate().map(|(n, result)| read(n, result)).collect::<Result<_, _>>()?;
     let mut named = HashSet::new();
     for (n, RunResult { task_id, run_id, .. }) in request.results.iter().enumerate() {
-        // Of two results of one run, which one is first would not be certain.
+        // The order of two results for one run would be ambiguous.
         if !named.insert((*task_id, *run_id)) {
             return Err(Unacceptable::Rule(format!("`results[{n}]`: run {run_id} of task {task_id} is named twice")));
         }
@@ -80,10 +82,11 @@ pub fn results(request: &WorkRequest, now: DateTime<Utc>) -> Result<Vec<Judged>,
     Ok(results)
 }
 
-/// A report after which the worker takes no tasks.
+/// The report of a worker that takes no more tasks.
 pub const LEAVING: Ending = Ending::Reported(Report::Exception(ExceptionReason::WorkerShutdown));
 
-/// A worker that claims would be given its own task again at once, and lose another retry, or another free run.
+/// Refuses claims that could return the worker's own task at once, which would cost another retry
+/// or free run.
 fn check_claim(results: &[Judged], now: DateTime<Utc>) -> Result<(), Unacceptable> {
     for (n, result) in results.iter().enumerate() {
         let Ok(Reported { ending, start, .. }) = result else { continue };
@@ -155,7 +158,7 @@ fn judge(sent: &RunResult, ending: Ending) -> Judged {
     Ok(Reported { task: sent.task_id, run: sent.run_id, ending, result, start })
 }
 
-/// What is wrong with the n-th result.
+/// Prefixes a refusal with the index of the result.
 fn at(n: usize, refused: Unacceptable) -> Unacceptable {
     match refused {
         Unacceptable::Schema(message) => Unacceptable::Schema(format!("`results[{n}]`: {message}")),

@@ -55,7 +55,7 @@ fn task(last: Last, ended: Vec<EndedRun>) -> Task {
 }
 
 #[test]
-fn a_run_that_a_worker_has_claimed_is_reported_by_that_worker_of_its_queue() {
+fn only_claiming_worker_may_report_run() {
     let mine = holder("acme/linux", "g", "w");
     let others = [holder("acme/mac", "g", "w"), holder("acme/linux", "h", "w"), holder("acme/linux", "g", "v")];
     let before = || vec![ended(0, Some(tenancy("g", "w")))];
@@ -76,7 +76,7 @@ fn a_run_that_a_worker_has_claimed_is_reported_by_that_worker_of_its_queue() {
 }
 
 #[test]
-fn a_run_without_a_claim_is_left_to_the_rules_of_its_state_if_the_queue_is_right() {
+fn unclaimed_run_in_own_queue_is_left_to_state_rules() {
     let (mine, elsewhere) = (holder("acme/linux", "g", "w"), holder("acme/mac", "g", "w"));
     for (name, task, named) in [
         ("unscheduled", task(Last::Unscheduled, Vec::new()), run(0)),
@@ -112,7 +112,7 @@ fn with(result: &serde_json::Value, field: &str, value: serde_json::Value) -> se
 }
 
 #[test]
-fn what_stands_beside_an_outcome_is_read_as_beside_its_report() {
+fn fields_of_outcome_are_read_as_in_report() {
     let read = |result: &serde_json::Value, field, value| {
         let reported = results(&request(&with(result, field, value)), NOW).unwrap().remove(0).unwrap();
         (reported.result.map(|result| result.text().to_owned()), reported.start)
@@ -128,7 +128,7 @@ fn what_stands_beside_an_outcome_is_read_as_beside_its_report() {
 }
 
 #[test]
-fn each_outcome_is_the_report_of_that_name() {
+fn outcome_maps_to_report_of_same_name() {
     let all = request(&json!({"results": [
         result(0, "completed", None),
         result(1, "failed", None),
@@ -156,7 +156,7 @@ const FREE: &str = "`claim` must be 0 with `results[0].outcome` `released` witho
                     claimed again at once";
 
 #[test]
-fn what_is_not_acceptable_is_refused_by_the_name_of_its_field() {
+fn invalid_field_is_refused_by_name() {
     let schema = |text: &str| Unacceptable::Schema(text.into());
     let rule = |text: &str| Unacceptable::Rule(text.into());
     let too_many: Vec<_> = (0..101).map(|run| result(run, "failed", None)).collect();
@@ -210,7 +210,7 @@ fn what_is_not_acceptable_is_refused_by_the_name_of_its_field() {
 }
 
 #[test]
-fn a_value_beyond_its_limit_concerns_its_own_result() {
+fn value_beyond_limit_affects_only_its_result() {
     let rule = |text: &str| Unacceptable::Rule(text.into());
     for (fields, refusal) in [
         (

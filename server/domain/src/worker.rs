@@ -1,5 +1,4 @@
-//! What is known of workers and of the queues that they ask: when each was seen, until when it is shown, and whether it
-//! may have work.
+//! Workers and the queues they contact: retention, quarantine and recent claims.
 
 use std::time::Duration;
 
@@ -7,20 +6,19 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 const DAY: Duration = Duration::from_secs(86_400);
-/// How long a worker is shown after it was last seen, and its queue with it.
+/// How long a worker and its queue are shown after the last contact.
 pub const WORKER_KEPT: Duration = DAY;
-/// How long a queue is listed after a run of it was claimed by claimTask.
+/// How long a queue is listed after a claimTask in it.
 pub const CLAIM_TASK_QUEUE_KEPT: Duration = Duration::from_secs(5 * DAY.as_secs());
-/// How long a worker is listed at least after its quarantine was changed.
+/// Minimum time that a worker is listed after a change of its quarantine.
 pub const QUARANTINED_KEPT: Duration = DAY;
-/// How many of its last claims are remembered of a worker.
+/// Recent claims stored per worker.
 pub const RECENT_MAX: usize = 20;
-/// How many changes of its quarantine are remembered of a worker.
+/// Quarantine changes stored per worker.
 pub const QUARANTINES_MAX: usize = 100;
-/// The longest reason for a quarantine, in characters.
+/// Maximum characters of a quarantine's reason.
 pub const QUARANTINE_INFO_MAX: usize = 4_000;
 
-/// A worker of a queue.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkerKey {
     /// `task_queues.id`.
@@ -29,19 +27,19 @@ pub struct WorkerKey {
     pub id: String,
 }
 
-/// How a worker was noticed.
+/// The kind of a worker's contact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sight {
-    /// It asked for work.
+    /// Requested work.
     ClaimWork,
-    /// It claimed a run that it knew.
+    /// Claimed a specific run.
     ClaimTask,
-    /// It renewed a claim.
+    /// Renewed a claim.
     Reclaim,
 }
 
 impl Sight {
-    /// How long its queue is shown from then on.
+    /// Returns how long its queue is shown afterwards.
     #[must_use]
     pub fn queue_kept(self) -> Duration {
         match self {
@@ -51,7 +49,7 @@ impl Sight {
     }
 }
 
-/// A claim that a worker made.
+/// A past claim of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Recent {
     pub task: Uuid,
@@ -59,12 +57,12 @@ pub struct Recent {
     pub claimed: DateTime<Utc>,
 }
 
-/// Adds a claim to a list of the last ones, oldest first.
+/// Adds a claim to the list of recent claims, oldest first.
 pub fn remember(recent: &mut Vec<Recent>, claim: Recent) {
     if recent.iter().any(|known| (known.task, known.run) == (claim.task, claim.run)) {
         return;
     }
-    // Claims come nearly in order.
+    // Claims arrive nearly in order.
     let place = recent.iter().rposition(|known| known.claimed <= claim.claimed).map_or(0, |before| before + 1);
     recent.insert(place, claim);
     if recent.len() > RECENT_MAX {
@@ -72,11 +70,11 @@ pub fn remember(recent: &mut Vec<Recent>, claim: Recent) {
     }
 }
 
-/// The two dates that decide about a worker.
+/// The dates that determine whether a worker is shown and gets work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Visibility {
     pub expires: DateTime<Utc>,
-    /// Until when it gets no work.
+    /// End of the quarantine: the worker gets no work before.
     pub quarantine_until: Option<DateTime<Utc>>,
 }
 
@@ -86,13 +84,13 @@ impl Visibility {
         self.quarantine_until.is_some_and(|until| is_barred(until, now))
     }
 
-    /// Whether the worker is shown; one that is not may be purged. A quarantined worker never expires.
+    /// True if the worker is shown. Others may be purged. A quarantined worker never expires.
     #[must_use]
     pub fn is_shown(self, now: DateTime<Utc>) -> bool {
         self.expires > now || self.is_quarantined(now)
     }
 
-    /// The dates after its quarantine was changed. A date in the past lifts it.
+    /// Returns the dates after a change of the quarantine. A date in the past lifts it.
     #[must_use]
     pub fn quarantined(self, until: DateTime<Utc>, now: DateTime<Utc>) -> Self {
         Self { expires: self.expires.max(now + QUARANTINED_KEPT), quarantine_until: Some(until) }
@@ -101,16 +99,16 @@ impl Visibility {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkerState {
-    /// It gets no work, whatever it still holds.
+    /// Gets no work, even if it still holds runs.
     Quarantined,
-    /// It holds a claim.
+    /// Holds a claim.
     Running,
-    /// It holds none.
+    /// Holds no claim.
     Idle,
 }
 
 impl WorkerState {
-    /// The state of a worker that holds so many claims.
+    /// Returns the state of a worker with this number of claims.
     pub fn of(visibility: Visibility, claims: u64, now: DateTime<Utc>) -> Self {
         if visibility.is_quarantined(now) {
             return Self::Quarantined;
@@ -119,12 +117,12 @@ impl WorkerState {
     }
 }
 
-/// Whether a quarantine until then is on.
+/// True if a quarantine with this end is active.
 pub fn is_barred(until: DateTime<Utc>, now: DateTime<Utc>) -> bool {
     until > now
 }
 
-/// Why a change of a quarantine is refused before anything is looked up.
+/// Checks a quarantine's reason, and returns the refusal, if any.
 #[must_use]
 pub fn check_info(info: Option<&str>) -> Option<String> {
     let length = info.map_or(0, |info| info.chars().count());
@@ -151,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_is_shown_until_it_expires_or_its_quarantine_ends() {
+    fn worker_is_shown_until_expiry_or_end_of_quarantine() {
         for (expires, quarantine, quarantined, shown) in [
             (1, None, false, true),
             (0, None, false, false),
@@ -173,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quarantine_keeps_the_worker_for_a_day_at_least_and_a_past_date_lifts_it() {
+    fn quarantine_keeps_worker_for_a_day_and_past_date_lifts_it() {
         let visibility = Visibility { expires: at(1), quarantine_until: None };
         let barred = visibility.quarantined(at(48), at(0));
         assert_eq!(
@@ -201,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_has_at_most_four_thousand_characters_of_text() {
+    fn quarantine_reason_is_limited_to_4000_characters() {
         assert_eq!(check_info(None), None);
         assert_eq!(check_info(Some(&"ä".repeat(4_000))), None);
         assert!(check_info(Some(&"a".repeat(4_001))).is_some_and(|why| why.contains("4000")));
@@ -209,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_that_is_noted_twice_is_remembered_once() {
+    fn repeated_claim_is_stored_once() {
         let mut recent = vec![claim(1, 1)];
         remember(&mut recent, claim(1, 1));
         assert_eq!(recent, [claim(1, 1)]);
@@ -219,7 +217,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_last_twenty_claims_are_remembered_oldest_first(hours in proptest::collection::vec(0_i64..50, 0..60)) {
+        fn last_twenty_claims_are_stored_oldest_first(hours in proptest::collection::vec(0_i64..50, 0..60)) {
             let claims: Vec<Recent> = (1..).zip(&hours).map(|(number, &hour)| claim(number, hour)).collect();
             let mut recent = Vec::new();
             for one in &claims {

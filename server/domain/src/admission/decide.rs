@@ -221,7 +221,7 @@ impl<'a> HeadNow<'a> {
         self.next < self.given.runs.len() || (self.given.more && self.started > 0)
     }
 
-    /// Starts the first run. With `fair`, `vtime` is the virtual time after the start.
+    /// Starts the next run. With `fair`, `vtime` is the virtual time after the start.
     fn start(&mut self, vtime: f64) {
         self.started += 1;
         if self.fair {

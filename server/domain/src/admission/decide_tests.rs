@@ -163,11 +163,7 @@ fn run_waits_for_preferred_worker_until_timeout() {
         assert_eq!((given_to(&long), states(&long)), (vec![], vec![HeadState::At(NOW + PREFERRED_AGAIN)]));
     }
     let refused = Run { avoid: Some(2), ..preferring(1, Some(2), NOW + 9.0) };
-    assert_eq!(
-        given_to(&decided(with(refused, &[]))),
-        [(1, Some(1))],
-        "a worker that refused is no longer preferred"
-    );
+    assert_eq!(given_to(&decided(with(refused, &[]))), [(1, Some(1))], "a worker that refused is no longer preferred");
     // In a pull queue preferences have no effect.
     let pull = decide(&queue(), &[key(1)], &[with(preferring(1, None, NOW + 9.0), &[2])]);
     assert_eq!(given_to(&pull), [(1, None), (2, None)]);

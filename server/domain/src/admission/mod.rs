@@ -41,7 +41,8 @@ mod model_tests;
 /// Number of priorities. Arrays per priority are indexed by
 /// [`Priority::code`](tenure_api::states::Priority::code): 0 is the highest, 6 the lowest.
 pub const PRIORITIES: usize = 7;
-/// Seconds until the retry of a head whose runs all wait for preferred workers.
+/// Seconds until the retry of a head whose runs all wait for preferred workers, which may be free
+/// by then.
 pub const PREFERRED_AGAIN: f64 = 1.0;
 /// Seconds until the retry of a head whose runs are all locked or past their deadlines.
 pub const LOCKED_AGAIN: f64 = 0.2;
@@ -77,8 +78,8 @@ pub struct Queue {
     /// `fair` stays the same. Reset it to 0 when `fair` changes: positions and virtual times are
     /// not comparable.
     pub least: [f64; PRIORITIES],
-    /// True if there may be unread ready heads. Those that were read must be the first by priority,
-    /// virtual time and key id.
+    /// True if there may be unread ready heads. The heads that were read must be the first by
+    /// priority, virtual time and key id.
     pub more_heads: bool,
 }
 

@@ -1,6 +1,6 @@
-//! The exchanges: their names, and what their messages and routing keys consist of.
+//! The exchanges: names, fields of messages, and routing keys.
 
-/// Where an event is published.
+/// An exchange for events.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Exchange {
     TaskDefined,
@@ -20,10 +20,10 @@ pub enum Exchange {
     ArtifactCreated,
 }
 
-/// The message of an exchange: fields that it always has, and fields that it may have.
+/// The fields of an exchange's messages.
 #[derive(Clone, Copy, Debug)]
 pub struct Fields {
-    /// Always there.
+    /// Present in every message.
     pub always: &'static [&'static str],
     /// Optional fields.
     pub sometimes: &'static [&'static str],
@@ -61,7 +61,7 @@ impl Exchange {
         }
     }
 
-    /// When something is published there.
+    /// Describes when events are published.
     #[must_use]
     pub fn about(self) -> &'static str {
         match self {
@@ -106,7 +106,7 @@ impl Exchange {
         Fields { always, sometimes }
     }
 
-    /// Whether it is about a group and not about one of its tasks.
+    /// True if its events are about groups, not single tasks.
     #[must_use]
     pub fn is_about_group(self) -> bool {
         match self {
@@ -122,8 +122,9 @@ impl Exchange {
         }
     }
 
-    /// The words of its primary routing key, in order. True for words that are always there, as in Taskcluster's
-    /// reference; a missing word is `_`. The first is always `primary`, the last is kept for later.
+    /// Returns the words of the primary routing key, in order. True marks words that are always
+    /// present, as in Taskcluster's reference; a missing word is `_`. The first is always
+    /// `primary`, the last is reserved.
     #[must_use]
     pub fn routing_key(self) -> &'static [(&'static str, bool)] {
         match self {

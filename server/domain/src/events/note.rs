@@ -1,5 +1,5 @@
-//! Notes: events about queues, on exchanges of our own. The outbox keeps exchange and message of a note as they are emitted,
-//! because there is no task or group whose state they could be made from.
+//! Notes: events about queues, on Tenure's own exchanges. The outbox stores exchange and message of
+//! a note as emitted, because no task or group has the state to render them from.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -14,13 +14,13 @@ use super::{Event, Payload};
 use crate::json::{self, Unserializable};
 use crate::session::Identity;
 
-/// The number of the kind by which the outbox stores a note.
+/// The stored kind of notes in the outbox.
 pub const KIND: i16 = 14;
-/// Runs that one note names at most.
+/// Maximum runs in one note.
 pub const RUNS_MAX: usize = 200;
-/// Prefix of the names of these exchanges.
+/// Prefix of the names of Tenure's own exchanges.
 pub const PREFIX: &str = "exchange/tenure/v1/";
-/// The short names of these exchanges.
+/// Short names of Tenure's own exchanges.
 pub const EXCHANGES: [&str; 8] = [
     "task-ready",
     "queue-paused",
@@ -38,7 +38,7 @@ const VERSION: u8 = 1;
 #[serde(untagged)]
 #[schema(as = NoteEventPayload)]
 pub enum Note {
-    /// Runs can be claimed whose delay has ended.
+    /// Delayed runs have become ready.
     TaskReady(TaskReady),
     /// A queue was paused, or its pause changed.
     QueuePaused(QueuePaused),
@@ -46,25 +46,25 @@ pub enum Note {
     QueueResumed(QueueResumed),
     /// The policy of a queue was changed or removed.
     QueuePolicyChanged(Box<QueuePolicyChanged>),
-    /// A session of a worker has begun.
+    /// A session of a worker has started.
     SessionStarted(SessionStarted),
     /// A session of a worker has ended.
     SessionEnded(SessionEnded),
-    /// A server gives out the runs of a queue from now on.
+    /// A server has become the scheduler of a queue.
     SchedulerActive(SchedulerActive),
-    /// A server does so no more.
+    /// A server is no longer the scheduler of a queue.
     SchedulerInactive(SchedulerInactive),
 }
 
-/// Runs of a queue can be claimed whose delay has ended.
+/// Delayed runs of a queue have become ready to be claimed.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TaskReady {
-    /// Of the form of this message.
+    /// Version of the message format.
     version: u8,
     /// The queue.
     pub task_queue_id: TaskQueueId,
-    /// The runs, 200 at most.
+    /// The runs, at most 200.
     pub runs: Vec<ReadyRun>,
 }
 
@@ -76,7 +76,7 @@ pub struct ReadyRun {
     pub task_id: TaskId,
     /// The run.
     pub run_id: RunId,
-    /// How urgent it is.
+    /// The priority.
     pub priority: Priority,
 }
 
@@ -84,18 +84,18 @@ pub struct ReadyRun {
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct QueuePaused {
-    /// Of the form of this message.
+    /// Version of the message format.
     version: u8,
     /// The queue.
     pub task_queue_id: TaskQueueId,
-    /// Who did it.
+    /// The client that paused it.
     pub client_id: String,
-    /// Since when it is paused.
+    /// When the pause began.
     pub since: Timestamp,
-    /// Why.
+    /// Reason of the pause.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// When it resumes by itself.
+    /// When the queue resumes automatically.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
 }
@@ -104,11 +104,11 @@ pub struct QueuePaused {
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct QueueResumed {
-    /// Of the form of this message.
+    /// Version of the message format.
     version: u8,
     /// The queue.
     pub task_queue_id: TaskQueueId,
-    /// Who did it; absent if the time of the pause was over.
+    /// The client that resumed it; absent if the pause expired.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_id: Option<String>,
 }
@@ -117,25 +117,25 @@ pub struct QueueResumed {
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct QueuePolicyChanged {
-    /// Of the form of this message.
+    /// Version of the message format.
     version: u8,
     /// The queue.
     pub task_queue_id: TaskQueueId,
-    /// Who did it.
+    /// The client that changed it.
     pub client_id: String,
-    /// The version that the policy has now, or would have.
+    /// The current version of the policy; if it was removed, the version it would have.
     pub policy_version: i64,
     /// The policy; absent if it was removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<QueuePolicy>,
 }
 
-/// A session of a worker has begun.
+/// A session of a worker has started.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schema(as = SessionStartedMessage)]
 pub struct SessionStarted {
-    /// Of the form of this message.
+    /// Version of the message format.
     version: u8,
     /// The queue.
     pub task_queue_id: TaskQueueId,
@@ -145,9 +145,9 @@ pub struct SessionStarted {
     pub worker_id: WorkerId,
     /// The session.
     pub session_id: SessionId,
-    /// Greater than that of every earlier session.
+    /// Greater than the epoch of every earlier session.
     pub epoch: i64,
-    /// Who started it.
+    /// The client that started it.
     pub client_id: String,
 }
 
@@ -156,7 +156,7 @@ pub struct SessionStarted {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schema(as = SessionEndedMessage)]
 pub struct SessionEnded {
-    /// Of the form of this message.
+    /// Version of the message format.
     version: u8,
     /// The queue.
     pub task_queue_id: TaskQueueId,
@@ -166,53 +166,52 @@ pub struct SessionEnded {
     pub worker_id: WorkerId,
     /// The session.
     pub session_id: SessionId,
-    /// Greater than that of every earlier session.
+    /// Greater than the epoch of every earlier session.
     pub epoch: i64,
-    /// What ended it.
+    /// Why it ended.
     pub ended_by: SessionEnd,
-    /// How many runs it held when it ended: all of them leave it. Of more than 2,000 some are given back right afterwards.
+    /// Number of runs the session held; all of them leave it. Beyond 2,000 some are returned
+    /// shortly afterwards.
     pub returned: i64,
 }
 
-/// A server gives out the runs of a queue from now on.
+/// A server has become the scheduler of a queue.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schema(as = SchedulerActiveMessage)]
 pub struct SchedulerActive {
-    /// Of the form of this message.
+    /// Version of the message format.
     version: u8,
     /// The queue.
     pub task_queue_id: TaskQueueId,
-    /// The server, as the list of servers has it.
+    /// The server, as in the list of servers.
     pub server_id: ServerId,
-    /// Its term, greater than every earlier one of the queue.
+    /// Its term, greater than every earlier term of the queue.
     pub term: i64,
 }
 
-/// A server gives out the runs of a queue no more.
+/// A server is no longer the scheduler of a queue.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schema(as = SchedulerInactiveMessage)]
 pub struct SchedulerInactive {
-    /// Of the form of this message.
+    /// Version of the message format.
     version: u8,
     /// The queue.
     pub task_queue_id: TaskQueueId,
-    /// The server, as the list of servers has it.
+    /// The server, as in the list of servers.
     pub server_id: ServerId,
-    /// Its term, which is over.
+    /// Its term, which has ended.
     pub term: i64,
-    /// Why it is over.
+    /// Why the term ended.
     pub ended_by: SchedulerEnd,
 }
 
 impl Note {
-    /// Runs of a queue are ready.
     pub fn task_ready(task_queue_id: TaskQueueId, runs: Vec<ReadyRun>) -> Self {
         Self::TaskReady(TaskReady { version: VERSION, task_queue_id, runs })
     }
 
-    /// A queue was paused.
     pub fn queue_paused(task_queue_id: TaskQueueId, paused: &crate::policy::pause::Paused) -> Self {
         Self::QueuePaused(QueuePaused {
             version: VERSION,
@@ -224,12 +223,12 @@ impl Note {
         })
     }
 
-    /// A queue was resumed, by this client or by itself.
+    /// Without a client, the pause expired.
     pub fn queue_resumed(task_queue_id: TaskQueueId, client_id: Option<String>) -> Self {
         Self::QueueResumed(QueueResumed { version: VERSION, task_queue_id, client_id })
     }
 
-    /// The policy of a queue was changed, or removed.
+    /// Without a policy, it was removed.
     pub fn queue_policy_changed(
         task_queue_id: TaskQueueId,
         client_id: String,
@@ -245,7 +244,6 @@ impl Note {
         }))
     }
 
-    /// A session has begun, by this client.
     pub fn session_started(session: &Identity, client_id: String) -> Self {
         let Identity { id, epoch, queue, worker_group, worker_id, .. } = session.clone();
         let (task_queue_id, session_id) = (queue, id);
@@ -261,7 +259,7 @@ impl Note {
         })
     }
 
-    /// A session has ended that held so many runs.
+    /// `returned` is the number of runs that the session held.
     pub fn session_ended(session: &Identity, ended_by: SessionEnd, returned: i64) -> Self {
         let Identity { id, epoch, queue, worker_group, worker_id, .. } = session.clone();
         let (task_queue_id, session_id) = (queue, id);
@@ -278,12 +276,10 @@ impl Note {
         })
     }
 
-    /// A server is the scheduler of a queue in this term.
     pub fn scheduler_active(task_queue_id: TaskQueueId, server_id: ServerId, term: i64) -> Self {
         Self::SchedulerActive(SchedulerActive { version: VERSION, task_queue_id, server_id, term })
     }
 
-    /// The term of a server as the scheduler of a queue is over.
     pub fn scheduler_inactive(
         task_queue_id: TaskQueueId,
         server_id: ServerId,
@@ -293,7 +289,7 @@ impl Note {
         Self::SchedulerInactive(SchedulerInactive { version: VERSION, task_queue_id, server_id, term, ended_by })
     }
 
-    /// The exchange's full name.
+    /// Full name of the exchange.
     pub fn exchange(&self) -> &'static str {
         match self {
             Self::TaskReady(_) => "exchange/tenure/v1/task-ready",
@@ -307,7 +303,6 @@ impl Note {
         }
     }
 
-    /// The queue that it is about.
     pub fn queue(&self) -> &TaskQueueId {
         match self {
             Self::TaskReady(note) => &note.task_queue_id,
@@ -321,12 +316,12 @@ impl Note {
         }
     }
 
-    /// The details with which the outbox stores it.
+    /// Serializes the details that the outbox stores.
     pub fn details(&self) -> Result<String, Unserializable> {
         json::text(&Details { exchange: self.exchange(), payload: self })
     }
 
-    /// Reads details that were stored. None: a note of a release that knows more of them.
+    /// Parses stored details. None if a later release stored an unknown note.
     pub fn from_details(details: &str) -> Option<Self> {
         let Details { exchange, payload }: Details<'_, &RawValue> = serde_json::from_str(details).ok()?;
         let text = payload.get();
@@ -350,7 +345,7 @@ struct Details<'a, T> {
     payload: T,
 }
 
-/// Renders a note that was stored with these details.
+/// Renders a note from its stored details.
 pub fn render(at: DateTime<Utc>, details: &str, position: i64) -> Option<Event> {
     let note = Note::from_details(details)?;
     let queue = note.queue();

@@ -80,10 +80,10 @@ fn notes() -> Vec<(Note, serde_json::Value)> {
 }
 
 #[test]
-fn a_note_reads_as_it_was_emitted() {
+fn note_round_trips_through_outbox() {
     for (note, payload) in notes() {
         let details = note.details().unwrap();
-        assert!(!details.contains('\0'), "a column of text cannot hold it");
+        assert!(!details.contains('\0'), "a text column cannot hold U+0000");
         assert_eq!(Note::from_details(&details), Some(note.clone()));
         let event = render(DateTime::UNIX_EPOCH, &details, 5).unwrap();
         let expected = json!({"position": 5, "time": "1970-01-01T00:00:00.000Z", "exchange": note.exchange(),
@@ -92,9 +92,10 @@ fn a_note_reads_as_it_was_emitted() {
     }
 }
 
-/// The document says that a payload is one of them, and a reader may tell them apart by their fields alone.
+/// The OpenAPI document promises that a payload is one of these; readers may tell them apart by
+/// their fields alone.
 #[test]
-fn no_message_has_the_form_of_another() {
+fn every_message_fits_only_its_own_type() {
     fn fits<T: serde::de::DeserializeOwned>(payload: &serde_json::Value) -> u32 {
         u32::from(serde_json::from_str::<T>(&payload.to_string()).is_ok())
     }
@@ -112,16 +113,16 @@ fn no_message_has_the_form_of_another() {
 }
 
 #[test]
-fn every_exchange_has_a_note_and_none_is_one_of_tasks() {
+fn every_exchange_has_note_and_is_not_for_tasks() {
     let emitted: std::collections::BTreeSet<&str> = notes().iter().map(|(note, _)| note.exchange()).collect();
     let listed = EXCHANGES.map(|name| format!("{PREFIX}{name}"));
     assert_eq!(emitted, listed.iter().map(String::as_str).collect());
     assert!(EXCHANGES.iter().all(|name| !crate::event_filter::EXCHANGES.contains(name)));
-    assert!(Kind::from_code(KIND).is_none() && Kind::from_code(KIND - 1).is_some(), "the next number");
+    assert!(Kind::from_code(KIND).is_none() && Kind::from_code(KIND - 1).is_some(), "KIND follows the last code");
 }
 
 #[test]
-fn what_is_no_note_of_ours_is_left_out() {
+fn unknown_note_is_skipped() {
     for details in [
         "",
         "{}",

@@ -1,9 +1,9 @@
-//! How many positions in the log each transition of a row takes.
+//! Number of log positions of each transition in a row.
 
 use super::{Kind, note};
 
-/// The positions that each of these kinds takes in a row that takes `events` of them. Kinds that a later release has added, which
-/// this one does not know, share evenly what the others leave: nearly always they are one and the same.
+/// Returns the positions of each kind in a row with `events` positions in total. Kinds of a later
+/// release share the remaining positions evenly; nearly always they are all of one kind.
 pub fn widths(codes: &[i16], events: i64) -> Vec<i64> {
     let all: Vec<Option<i64>> = codes.iter().map(|&code| width(code)).collect();
     let known: i64 = all.iter().flatten().sum();
@@ -24,14 +24,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_of_a_later_release_take_what_the_others_leave() {
+    fn unknown_kinds_share_remaining_positions() {
         const LATER: i16 = 1_000;
         for (codes, events, expected) in [
             (vec![1, 2, note::KIND], 4, vec![2, 1, 1]),
             (vec![LATER], 2, vec![2]),
             (vec![1, LATER, 2, LATER], 5, vec![2, 1, 1, 1]),
             (vec![2, LATER, LATER, 6], 7, vec![1, 2, 2, 2]),
-            // What cannot be is no reason to fail.
+            // Impossible input must not fail.
             (vec![1, LATER], 1, vec![2, 0]),
             (vec![], 0, vec![]),
         ] {

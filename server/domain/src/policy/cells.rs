@@ -1,6 +1,6 @@
-//! What is published of deliveries, cell by cell: what becomes of a task whose worker exits, does not accept it or is slow, or
-//! which was given out by a scheduler that is replaced. docs/delivery.md prints it, and `tenure verify delivery` plays every cell
-//! against a live deployment.
+//! The published table of delivery guarantees, cell by cell: what happens to a task whose worker
+//! exits, does not accept it or is slow, or whose scheduler is replaced. docs/delivery.md prints
+//! the table, and `tenure verify delivery` tests every cell against a live deployment.
 
 use chrono::TimeDelta;
 use tenure_api::states::{Delivery, SessionEnd, TaskState};
@@ -8,81 +8,79 @@ use tenure_api::states::{Delivery, SessionEnd, TaskState};
 use super::ending::Ending;
 use crate::session;
 
-/// What happens to a run in a worker's hands.
+/// A situation of an assigned or claimed run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Situation {
     /// The worker is gone: it renews nothing and reports nothing.
     Exit,
-    /// The worker does not accept what it is assigned.
+    /// The worker does not accept its assigned run.
     NotAccepted,
-    /// The worker renews its claim for ever and does not report, until it reports after all.
+    /// The worker renews its claim indefinitely before it reports.
     Slow,
-    /// The server is lost that gave out the runs of the queue, and its policy says `onSchedulerLoss: reassign`.
+    /// The queue's scheduler is lost, and the policy says `onSchedulerLoss: reassign`.
     SchedulerReplaced,
 }
 
-/// What takes a run away from its worker, or would.
+/// What takes a run away from its worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum By {
-    /// The lease of the run.
     Lease,
-    /// The session that the run belongs to, whose time is over before the lease is.
+    /// The session of the run, which expires before the lease.
     Session,
     AcceptTime,
-    /// The scheduler that is replaced, when the worker has accepted the run.
+    /// A replacement of the scheduler after the worker accepted the run.
     Scheduler,
-    /// The same, when the worker has not accepted it.
+    /// A replacement of the scheduler before the worker accepted the run.
     SchedulerUnaccepted,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Follows {
-    /// Nothing: its worker is waited for.
+    /// The run waits for its worker.
     Waits,
-    /// It ends then, and another run follows at once that costs no retry.
+    /// The run ends, and another run follows at once without using a retry.
     AnotherRun(After),
-    /// It goes to another worker then. It was never started, so that it is the same run.
+    /// The same run goes to another worker, because it was never started.
     AnotherWorker(After),
-    /// It ends then, and the task with it.
+    /// The run and its task end.
     Ends(After),
 }
 
 /// When a run is taken away from its worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum After {
-    /// When it is noticed that the worker is gone.
+    /// When the loss of the worker is detected.
     Noticed,
-    /// When the completeTime is over.
+    /// At the end of completeTime.
     CompleteTime,
-    /// When the first of both is so.
+    /// At the earlier of both.
     TheEarlier,
-    /// When the acceptTime is over.
+    /// At the end of acceptTime.
     AcceptTime,
     /// When the scheduler is replaced.
     Replaced,
-    /// When the completeTime is over, counted from the replacement of the scheduler.
+    /// At the end of a completeTime that begins when the scheduler is replaced.
     CompleteTimeAnew,
 }
 
-/// The times that the end of a run depends on.
+/// The durations that determine the end of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Times {
-    /// How long a worker may be silent. It counts from the last renewal, of the lease or of the session.
+    /// Maximum silence of a worker, since the last renewal of the lease or the session.
     pub silence: TimeDelta,
-    /// The acceptTime. It counts from when the run was assigned.
+    /// acceptTime, since the assignment.
     pub accept: TimeDelta,
-    /// The completeTime. It counts from the claim, or from when the scheduler was replaced.
+    /// completeTime, since the claim or the replacement of the scheduler.
     pub complete: TimeDelta,
 }
 
-/// One cell of the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cell {
     pub situation: Situation,
     pub delivery: Delivery,
-    /// Whether the queue has a completeTime.
+    /// True if the queue has a completeTime.
     pub has_complete_time: bool,
-    /// What becomes of a run; where its worker may have accepted it or not, of one that was accepted.
+    /// The consequence. If acceptance matters, that for an accepted run.
     follows: Follows,
 }
 
@@ -90,7 +88,7 @@ const fn cell(situation: Situation, delivery: Delivery, has_complete_time: bool,
     Cell { situation, delivery, has_complete_time, follows }
 }
 
-/// Every cell that is true, row by row.
+/// Every cell, row by row.
 pub const CELLS: [Cell; 16] = {
     use After::{AcceptTime, CompleteTime, CompleteTimeAnew, Noticed, Replaced, TheEarlier};
     use Delivery::{AtLeastOnce, AtMostOnce};
@@ -119,7 +117,7 @@ pub const CELLS: [Cell; 16] = {
 impl Situation {
     pub const ALL: [Self; 4] = [Self::Exit, Self::NotAccepted, Self::Slow, Self::SchedulerReplaced];
 
-    /// The word in the name of a cell.
+    /// Returns the word in the name of a cell.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -130,7 +128,7 @@ impl Situation {
         }
     }
 
-    /// For people.
+    /// Returns the text for people.
     #[must_use]
     pub fn words(self) -> &'static str {
         match self {
@@ -156,7 +154,7 @@ impl By {
 }
 
 impl Follows {
-    /// How many runs the task has in the end, if the worker that is next reports success.
+    /// Returns the number of runs of the task in the end, if the next worker reports success.
     #[must_use]
     pub fn runs(self) -> u16 {
         match self {
@@ -165,7 +163,8 @@ impl Follows {
         }
     }
 
-    /// How the task ends, if the worker that is next reports success; where it is waited for, the first worker.
+    /// Returns the task's final state, if the next worker reports success; for `Waits`, the first
+    /// worker.
     #[must_use]
     pub fn task_ends(self) -> TaskState {
         match self {
@@ -174,8 +173,8 @@ impl Follows {
         }
     }
 
-    /// Whether a report of the first worker is taken, however late it comes, and its acceptance before that if it has not
-    /// accepted the run. Otherwise it is answered with 409.
+    /// True if a late report of the first worker is accepted, and before that its acceptance if it
+    /// had not accepted the run. Otherwise both get a 409.
     #[must_use]
     pub fn takes_late_report(self) -> bool {
         match self {
@@ -186,7 +185,7 @@ impl Follows {
 }
 
 impl Cell {
-    /// The cell's name, as `--cell` takes it: `exit/at-least/0`.
+    /// Returns the cell's name for `--cell`, such as `exit/at-least/0`.
     pub fn name(&self) -> String {
         let delivery = match self.delivery {
             Delivery::Retries => "retries",
@@ -200,7 +199,7 @@ impl Cell {
         match self.situation {
             Situation::Exit => &[By::Lease, By::Session],
             Situation::NotAccepted => &[By::AcceptTime],
-            // Its worker renews whatever it has.
+            // The worker renews both lease and session.
             Situation::Slow => &[By::Lease],
             Situation::SchedulerReplaced => &[By::Scheduler, By::SchedulerUnaccepted],
         }
@@ -210,15 +209,16 @@ impl Cell {
         match by {
             By::Lease | By::Session | By::AcceptTime | By::Scheduler => self.follows,
             By::SchedulerUnaccepted => match self.follows {
-                // No worker has begun it, so that no completeTime is waited for.
+                // No worker has started the run, so no completeTime applies.
                 Follows::AnotherRun(_) => Follows::AnotherWorker(After::Replaced),
                 same @ (Follows::Waits | Follows::AnotherWorker(_) | Follows::Ends(_)) => same,
             },
         }
     }
 
-    /// When the run is taken away from its worker, and as what; none if its worker is waited for. Each of the times counts from
-    /// its own beginning, and a replacement of the scheduler from itself.
+    /// Returns when and how the run is taken away from its worker; none if the run waits for its
+    /// worker. Each duration counts from its own start; a replacement of the scheduler counts from
+    /// itself.
     pub fn end(&self, by: By, times: &Times) -> Option<(TimeDelta, Ending)> {
         let ending = match by {
             By::Lease => Ending::LeaseExpired,
@@ -241,7 +241,7 @@ impl Cell {
         })
     }
 
-    /// For people.
+    /// Returns the text for people.
     pub fn words(&self) -> String {
         let words = in_words(self.follows);
         let unaccepted = self.ways().contains(&By::SchedulerUnaccepted).then(|| self.follows(By::SchedulerUnaccepted));
@@ -271,7 +271,7 @@ fn in_words(follows: Follows) -> String {
     }
 }
 
-/// [`CELLS`] as lines of Markdown.
+/// Renders [`CELLS`] as a Markdown table.
 pub fn markdown() -> String {
     let mut text =
         "| | `at-least-once`, `completeTime` 0 | `at-least-once`, > 0 | `at-most-once`, 0 | `at-most-once`, > 0 |\n\

@@ -14,7 +14,7 @@ fn each_way() -> impl Iterator<Item = (Cell, By)> {
     CELLS.into_iter().flat_map(|cell| cell.ways().iter().map(move |by| (cell, *by)))
 }
 
-/// What follows, without when.
+/// The consequence without its time.
 #[derive(Debug, PartialEq)]
 enum Next {
     Run,
@@ -22,7 +22,8 @@ enum Next {
     Nothing,
 }
 
-/// When the completeTime is over of a run that was claimed, or whose scheduler was replaced, at the beginning.
+/// The end of the completeTime of a run that was claimed, or whose scheduler was replaced, at time
+/// 0.
 fn too_slow(cell: &Cell, times: &Times) -> Option<(TimeDelta, Ending)> {
     let seconds = if cell.has_complete_time { times.complete.num_seconds() } else { 0 };
     let policy = policy(&json!({"delivery": cell.delivery, "completeTime": seconds})).unwrap();
@@ -30,7 +31,7 @@ fn too_slow(cell: &Cell, times: &Times) -> Option<(TimeDelta, Ending)> {
     Some((time - DateTime::UNIX_EPOCH, Ending::TooSlow))
 }
 
-/// What the rules say of a run that a worker has claimed.
+/// The rules' result for a claimed run.
 fn claimed(cell: &Cell, (time, ending): (TimeDelta, Ending)) -> (TimeDelta, Ending, Next) {
     let had = Allowance { retries_left: 5, free_runs: 0, requeues: 0, losses: 0 };
     let decision = decide(cell.delivery, ending, RunId::FIRST, had).unwrap();
@@ -38,7 +39,7 @@ fn claimed(cell: &Cell, (time, ending): (TimeDelta, Ending)) -> (TimeDelta, Endi
     (time, ending, if decision.next.is_some() { Next::Run } else { Next::Nothing })
 }
 
-/// What the rules say of a run that is assigned.
+/// The rules' result for an assigned run.
 fn assigned(cell: &Cell, (time, ending): (TimeDelta, Ending)) -> Option<(TimeDelta, Ending, Next)> {
     match taken_back(cell.delivery, ending) {
         TakenBack::Waits => Some((time, ending, Next::Worker)),
@@ -48,7 +49,7 @@ fn assigned(cell: &Cell, (time, ending): (TimeDelta, Ending)) -> Option<(TimeDel
     }
 }
 
-/// What the rules say of a cell: when its run is taken away and as what, and what follows.
+/// The rules' result for a cell: when and how its run is taken away, and the consequence.
 fn by_the_rules(cell: &Cell, by: By, times: &Times) -> Option<(TimeDelta, Ending, Next)> {
     let too_slow = too_slow(cell, times);
     let replaced = (TimeDelta::zero(), Ending::SchedulerReplaced);
@@ -59,7 +60,8 @@ fn by_the_rules(cell: &Cell, by: By, times: &Times) -> Option<(TimeDelta, Ending
         (Situation::NotAccepted, _) => return assigned(cell, (times.accept, Ending::NotAccepted)),
         (Situation::SchedulerReplaced, By::SchedulerUnaccepted) => return assigned(cell, replaced),
         (Situation::SchedulerReplaced, _) => {
-            // What may not be started twice stays where it is, whether it was accepted or not; the rest has its time anew.
+            // A run that may not start twice stays, accepted or not. Other runs get a new
+            // completeTime.
             let stays = taken_back(cell.delivery, Ending::SchedulerReplaced) == TakenBack::Stays;
             return (!stays).then(|| claimed(cell, too_slow.unwrap_or(replaced)));
         }
@@ -69,7 +71,7 @@ fn by_the_rules(cell: &Cell, by: By, times: &Times) -> Option<(TimeDelta, Ending
 }
 
 #[test]
-fn every_cell_is_what_the_rules_say() {
+fn every_cell_agrees_with_rules() {
     for (cell, by) in each_way() {
         for complete in [TIMES.complete, TimeDelta::seconds(60)] {
             let times = Times { complete, ..TIMES };
@@ -88,7 +90,7 @@ fn every_cell_is_what_the_rules_say() {
 }
 
 #[test]
-fn every_cell_is_there_once_and_in_the_order_of_the_table() {
+fn cells_are_complete_and_in_table_order() {
     let names: Vec<String> = CELLS.iter().map(Cell::name).collect();
     let columns = ["at-least/0", "at-least/n", "at-most/0", "at-most/n"];
     let rows = ["exit", "accept", "slow", "scheduler"];
@@ -97,7 +99,7 @@ fn every_cell_is_there_once_and_in_the_order_of_the_table() {
 }
 
 #[test]
-fn what_is_seen_of_a_cell_agrees_with_itself() {
+fn cell_is_consistent() {
     for (cell, by) in each_way() {
         let (follows, ended) = (cell.follows(by), cell.end(by, &TIMES).is_some());
         assert_eq!(follows.takes_late_report(), !ended);
@@ -107,7 +109,7 @@ fn what_is_seen_of_a_cell_agrees_with_itself() {
 }
 
 #[test]
-fn a_cell_is_true_for_all_that_takes_a_run_away() {
+fn cell_holds_for_every_way_a_run_is_taken() {
     for cell in CELLS {
         let ways: Vec<&str> = cell.ways().iter().map(|by| by.as_str()).collect();
         let expected = match cell.situation {

@@ -1,36 +1,36 @@
-//! Which counts of its queue a run is part of. The counters, lists and metrics are held against this.
+//! The queue counts that a run contributes to. Counters, lists and metrics are tested against these
+//! rules.
 
 use tenure_api::policy::QueueCounts;
 
 use super::hold::Hold;
 
-/// Where a run that has not ended is.
+/// Location of an open run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Open {
     /// In `pending`.
     Pending {
-        /// What holds it, if anything does.
+        /// The hold, if any.
         hold: Option<Hold>,
     },
     /// In `claims`.
     Claimed,
 }
 
-/// What a run counts for. The four are stored, as changes and added up.
+/// Contributions of a run. The four numbers are stored as changes and summed.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Counted {
-    /// In `counters.pending`: pending, and not delayed. An autoscaler must not start machines for tomorrow.
+    /// `counters.pending`: pending and not delayed. Delayed runs are left out, so an autoscaler
+    /// starts no machines for tomorrow.
     pub pending: i64,
-    /// In `counters.claimed`.
     pub claimed: i64,
-    /// In `counters.delayed`.
     pub delayed: i64,
-    /// In `counters.waiting`: pending, and not admitted. Counted in `pending` too.
+    /// `counters.waiting`: pending and not admitted. These runs count in `pending` too.
     pub waiting: i64,
 }
 
 impl Open {
-    /// What it counts for: exactly one of pending, claimed and delayed.
+    /// Returns the contributions: exactly one of pending, claimed and delayed.
     #[must_use]
     pub fn counted(self) -> Counted {
         match self {
@@ -41,7 +41,8 @@ impl Open {
         }
     }
 
-    /// Whether nothing holds it back but a pause of its queue. A poller that has its message does not change that.
+    /// True if no hold applies; a pause of the queue is ignored. A poller that has received its
+    /// message does not change that.
     #[must_use]
     pub fn is_ready(self) -> bool {
         match self {
@@ -51,7 +52,8 @@ impl Open {
     }
 }
 
-/// The change of the counts when a task's open run was that and is this afterwards; none is a task without an open run.
+/// Returns the change of the counts when a task's open run changes from `before` to `after`. None
+/// is a task without an open run.
 pub fn change(before: Option<Open>, after: Option<Open>) -> Counted {
     let counted = |open: Option<Open>| open.map(Open::counted).unwrap_or_default();
     let (before, after) = (counted(before), counted(after));
@@ -63,8 +65,9 @@ pub fn change(before: Option<Open>, after: Option<Open>) -> Counted {
     }
 }
 
-/// What is shown of a queue. `assigned` runs were given to sessions, which have not accepted them yet; of those that wait, the limits
-/// would let `admissible` start, were there workers.
+/// Returns the counts shown for a queue. `assigned` runs were assigned to sessions and not accepted
+/// yet. `admissible` is the number of waiting runs that the limits would allow, given enough
+/// workers.
 pub fn shown(sum: Counted, assigned: i64, admissible: i64, is_paused: bool) -> QueueCounts {
     let Counted { pending, claimed, delayed, waiting } = sum;
     let ready = pending - waiting - assigned;
@@ -90,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_run_counts_once_and_no_other_run_at_all() {
+    fn only_open_run_counts_once() {
         let expected = [
             counted(0, 0, 0, 0),
             counted(1, 0, 0, 0),
@@ -108,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_add_up_to_what_is_there_whatever_way_was_taken() {
+    fn changes_add_up_to_current_counts() {
         for before in ALL {
             for between in ALL {
                 for after in ALL {
@@ -127,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_paused_queue_has_nothing_that_would_run() {
+    fn paused_queue_has_no_runnable_runs() {
         let all = counted(9, 2, 9, 5);
         let expected =
             QueueCounts { pending: 9, claimed: 2, delayed: 9, waiting: 5, assigned: 3, ready: 1, runnable: 6 };

@@ -1,4 +1,4 @@
-//! What the policy of a queue may say.
+//! Checks and defaults of queue policies.
 
 use chrono::TimeDelta;
 use serde_json::Value;
@@ -10,78 +10,74 @@ use crate::admission::Rate;
 use crate::json;
 use crate::unacceptable::Unacceptable;
 
-/// The longest `delay` of a queue, in seconds.
+/// Maximum `delay` of a queue, in seconds.
 pub const DELAY_MAX: i64 = 432_000;
-/// The longest `completeTime`, in seconds.
+/// Maximum `completeTime`, in seconds.
 pub const COMPLETE_TIME_MAX: i64 = 432_000;
-/// The shortest lease that a queue may have, in seconds.
+/// Minimum lease of a queue, in seconds.
 pub const CLAIM_TIMEOUT_LEAST: i64 = 10;
-/// The longest lease that a queue may have, in seconds.
+/// Maximum lease of a queue, in seconds.
 pub const CLAIM_TIMEOUT_MOST: i64 = 86_400;
-/// The longest wait before a first retry, in seconds.
+/// Maximum delay of a first retry, in seconds.
 pub const RETRY_FIRST_MAX: i64 = 3_600;
-/// The least factor from one wait to the next; the default.
+/// Minimum and default factor between delays of retries.
 pub const RETRY_FACTOR_LEAST: f64 = 1.0;
-/// The greatest factor from one wait to the next.
+/// Maximum factor between delays of retries.
 pub const RETRY_FACTOR_MOST: f64 = 10.0;
-/// The longest wait before a retry, in seconds; the default.
+/// Maximum and default upper bound of a retry's delay, in seconds.
 pub const RETRY_MOST_MAX: i64 = 86_400;
 
-/// The longest `acceptTime`, in seconds.
+/// Maximum `acceptTime`, in seconds.
 pub const ACCEPT_TIME_MAX: i64 = 3_600;
-/// The greatest `concurrency.total`.
+/// Maximum `concurrency.total`.
 pub const CONCURRENCY_TOTAL_MAX: i64 = 100_000;
-/// The greatest `concurrency.perKey`.
+/// Maximum `concurrency.perKey`.
 pub const CONCURRENCY_PER_KEY_MAX: i64 = 1_000;
-/// The most starts of a rate, and the greatest burst.
+/// Maximum starts and burst of a rate.
 pub const RATE_COUNT_MAX: i64 = 1_000_000;
-/// The longest time that a rate is of, in seconds.
+/// Maximum period of a rate, in seconds.
 pub const RATE_SECONDS_MAX: i64 = 86_400;
 
-/// The fields that are not built yet: each is refused unless it changes nothing. What is built is taken out here, and its
-/// `#[schema(ignore)]` in the body.
+/// Unimplemented fields: refused unless their value is neutral. When a field is implemented, remove
+/// it here, and its `#[schema(ignore)]` in the request type.
 const NOT_BUILT: [&str; 5] = ["lateResult", "onDuplicate", "backlog", "partition", "deadLetters"];
 
-/// The policy of a queue, checked and with its defaults.
+/// A checked queue policy with its defaults.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policy {
-    /// What a lost or slow worker costs.
+    /// The cost of a lost or slow worker.
     pub delivery: Delivery,
-    /// How long a claim may last; zero is as long as it is renewed.
+    /// Maximum duration of a claim; zero is unlimited while it is renewed.
     pub complete_time: TimeDelta,
-    /// How long the first run of a task is held.
+    /// Hold of a task's first run.
     pub delay: TimeDelta,
-    /// How long the next run is held after a failure that is tried again.
+    /// Hold of the next run after a retried failure.
     pub retry_delay: Option<RetryDelay>,
-    /// The lease of claims; none is that of the server.
+    /// The lease of claims; none is the server's default.
     pub claim_timeout: Option<TimeDelta>,
-    /// Who decides which worker has a run.
     pub dispatch: Dispatch,
-    /// How long a worker may take to accept a run that is assigned to it; zero is as long as its session goes on.
+    /// Maximum time to accept an assigned run; zero is unlimited while the session lives.
     pub accept_time: TimeDelta,
-    /// What becomes of runs when the server that gave them out is replaced.
+    /// What happens to runs when their scheduler is replaced.
     pub on_scheduler_loss: OnSchedulerLoss,
-    /// What the key of a task is.
+    /// The source of a task's key.
     pub key_by: KeyBy,
-    /// How many runs may be ready, assigned or claimed.
+    /// Limits of ready, assigned and claimed runs.
     pub concurrency: Limits<u32>,
-    /// How many runs may start in a time.
+    /// Limits of starts per time.
     pub rate: Limits<Rate>,
     pub fair: bool,
     text: String,
 }
 
-/// A limit of the whole queue and one of each key; none is no limit.
+/// Limits of the whole queue and of each key; none is unlimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits<T> {
-    /// Of all keys together.
     pub total: Option<T>,
-    /// Of each key.
     pub per_key: Option<T>,
 }
 
 impl<T> Limits<T> {
-    /// No limits.
     pub const NONE: Self = Self { total: None, per_key: None };
 
     pub fn is_any(&self) -> bool {
@@ -89,39 +85,37 @@ impl<T> Limits<T> {
     }
 }
 
-/// What admission needs of a policy: when a run of the queue may start, and where.
+/// The part of a policy that admission uses: when and where a run may start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Admission {
-    /// Whether runs are assigned to sessions.
+    /// True if runs are assigned to sessions.
     pub assign: bool,
-    /// What the key of a task is.
+    /// The source of a task's key.
     pub key_by: KeyBy,
-    /// How long a session may take to accept a run; none is as long as it goes on.
+    /// Maximum time to accept an assigned run; none is unlimited while the session lives.
     pub accept_time: Option<TimeDelta>,
-    /// How many runs of the queue may be ready, assigned or claimed.
+    /// Limit of the queue's ready, assigned and claimed runs.
     pub total: Option<u32>,
-    /// The same of each key.
+    /// Limit of each key's ready, assigned and claimed runs.
     pub per_key: Option<u32>,
-    /// How many runs of the queue may start in a time.
     pub rate_total: Option<Rate>,
-    /// The same of each key.
     pub rate_per_key: Option<Rate>,
     pub fair: bool,
 }
 
-/// How long the next run is held after a failure that is tried again.
+/// Hold of the next run after a retried failure.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RetryDelay {
     /// Before the first retry.
     pub first: TimeDelta,
-    /// From one wait to the next.
+    /// Between consecutive delays.
     pub factor: f64,
-    /// The longest wait.
+    /// Upper bound.
     pub most: TimeDelta,
 }
 
 impl RetryDelay {
-    /// Checks one that was sent as this field.
+    /// Checks a retry delay; `field` is its name in messages.
     pub fn from_request(field: &str, sent: RetryDelayOnWire) -> Result<Self, Unacceptable> {
         let factor = sent.factor.unwrap_or(RETRY_FACTOR_LEAST);
         if !(RETRY_FACTOR_LEAST..=RETRY_FACTOR_MOST).contains(&factor) {
@@ -136,14 +130,14 @@ impl RetryDelay {
         })
     }
 
-    /// Whether no retry ever waits.
+    /// True if no retry is ever delayed.
     pub fn is_none(&self) -> bool {
         self.first.is_zero() || self.most.is_zero()
     }
 }
 
 impl Policy {
-    /// What holds in a queue without a policy.
+    /// The defaults of a queue without a policy.
     pub fn none() -> Self {
         Self {
             delivery: Delivery::Retries,
@@ -171,7 +165,7 @@ impl Policy {
         Self::checked(sent)
     }
 
-    /// The same with the fields that are not built yet.
+    /// Checks a policy, with the unimplemented fields allowed.
     pub(super) fn checked(sent: &QueuePolicy) -> Result<Self, Unacceptable> {
         let within =
             |field, value: Option<i64>, least, most| value.map(|value| seconds(field, value, least, most)).transpose();
@@ -192,7 +186,8 @@ impl Policy {
         })
     }
 
-    /// What admission needs of it; none if every run is ready for any worker as soon as its time has come.
+    /// Returns the part for admission; none if every run is ready for any worker as soon as its
+    /// delay is over.
     pub fn admission(&self) -> Option<Admission> {
         let assign = self.dispatch == Dispatch::Assign;
         let is_limited = self.concurrency.is_any() || self.rate.is_any();
@@ -208,8 +203,8 @@ impl Policy {
         })
     }
 
-    /// True if the next run of a task waits for admission. Only servers of the previous release read
-    /// it from a run. In later releases each run with a key waits.
+    /// True if the next run of a task waits for admission. Only servers of the previous release
+    /// read it from a run. In later releases each run with a key waits.
     pub fn waits_again(&self) -> bool {
         self.admission().is_some()
     }
@@ -219,12 +214,12 @@ impl Policy {
         Self::from_request(&sent)
     }
 
-    /// Reads the text of a policy that was stored, as it is shown.
+    /// Parses a stored policy, as it is shown.
     pub fn read(text: &str) -> Result<QueuePolicy, serde_json::Error> {
         serde_json::from_str(text)
     }
 
-    /// The policy as JSON text, as it is stored and shown: what was sent, in the order of the fields.
+    /// Returns the JSON text that is stored and shown: the sent fields in the order of the type.
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -243,7 +238,7 @@ fn rates(sent: Rates) -> Result<Limits<Rate>, Unacceptable> {
     limits("rate", total, per_key, rate)
 }
 
-/// Checks a rate that was sent as this field.
+/// Checks a rate; `field` is its name in messages.
 pub fn rate(field: &str, sent: RateOnWire) -> Result<Rate, Unacceptable> {
     let count = number(&format!("{field}.count"), sent.count, 1, RATE_COUNT_MAX)?;
     let seconds = number(&format!("{field}.seconds"), sent.seconds, 1, RATE_SECONDS_MAX)?;
@@ -273,10 +268,11 @@ fn limits<S, T>(
     })
 }
 
-/// A field that a later step builds, the value with which it changes nothing, and whether it has that, if it is given.
+/// A field that was added later: its name, its neutral value, and whether its value, if given, is
+/// neutral.
 pub(super) type FieldToCome = (&'static str, Option<&'static str>, Option<bool>);
 
-/// The fields that are not built yet, or were built after the others.
+/// Lists the fields that are unimplemented or were added later.
 fn fields_to_come(sent: &QueuePolicy) -> [FieldToCome; 12] {
     let QueuePolicy {
         delivery: _,
@@ -314,18 +310,18 @@ fn fields_to_come(sent: &QueuePolicy) -> [FieldToCome; 12] {
     ]
 }
 
-/// The refusal of a field that is not built yet, with the value with which it changes nothing.
+/// Returns the refusal of an unimplemented field, with its neutral value.
 pub(super) fn not_built(field: &str, neutral: Option<&str>) -> Unacceptable {
     let or = neutral.map_or_else(String::new, |neutral| format!(", or set it to {neutral}"));
     Unacceptable::Rule(format!("`{field}` is not built yet: leave it out{or}"))
 }
 
-/// The version in a header `If-Match` with which a policy may be changed.
+/// The precondition of a policy's change, from the header `If-Match`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Match {
-    /// Whatever there is.
+    /// No precondition.
     Anything,
-    /// A policy, of whatever version.
+    /// Any existing policy.
     Some,
     Version(i64),
 }
@@ -344,7 +340,7 @@ impl Match {
         }
     }
 
-    /// What is to be done so that the queue has the wanted policy, or none, instead of the current one, or none.
+    /// Decides how to change the policy from `current` to `wanted`; none is no policy.
     #[must_use]
     pub fn change(self, current: Option<Current<'_>>, wanted: Option<&str>) -> Change {
         if current.map(|current| current.text) == wanted {
@@ -363,24 +359,24 @@ impl Match {
     }
 }
 
-/// The policy that a queue has.
+/// The current policy of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Current<'a> {
-    /// Grows with each change.
+    /// Incremented at each change.
     pub version: i64,
-    /// As [`Policy::text`].
+    /// See [`Policy::text`].
     pub text: &'a str,
 }
 
-/// What is to be done about a change of a policy.
+/// The result of a request to change a policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// It is as it is to be, perhaps by the same request before, whose answer was lost: as RFC 9110 (13.1.1) allows, such a repeat
-    /// succeeds, whichever version it names.
+    /// Already as wanted, perhaps by an earlier request whose response was lost. As RFC 9110
+    /// (13.1.1) allows, such a repeat succeeds for any version in the header.
     Nothing,
-    /// The change is to be made.
+    /// The change is allowed.
     Allowed,
-    /// It may not be made, for this reason.
+    /// The change is refused for this reason.
     Refused(String),
 }
 

@@ -13,13 +13,13 @@ pub(crate) fn policy(body: &Value) -> Result<Policy, String> {
     read(body, Policy::from_request)
 }
 
-/// With the fields that are not built yet.
+/// Checks with the unimplemented fields allowed.
 pub(crate) fn checked(body: &Value) -> Result<Policy, String> {
     read(body, Policy::checked)
 }
 
 #[test]
-fn an_empty_policy_is_as_none() {
+fn empty_policy_equals_no_policy() {
     assert_eq!(policy(&json!({})).unwrap(), Policy::none());
     assert_eq!(Policy::from_stored(Policy::none().text()).unwrap(), Policy::none());
 }
@@ -37,7 +37,7 @@ fn every_field_is_read_with_its_limits() {
     assert_eq!(Policy::from_stored(read.text()).unwrap(), read);
     let short = policy(&json!({"retryDelay": {"first": 5}})).unwrap().retry_delay.unwrap();
     assert_eq!((short.factor, short.most), (1.0, TimeDelta::seconds(86_400)));
-    // Field, what is too little, least, most, what is too much.
+    // Fields with their minimum and maximum.
     for (field, least, most) in [("delay", 0, 432_000), ("completeTime", 0, 432_000), ("claimTimeout", 10, 86_400)] {
         for good in [least, most] {
             policy(&json!({ field: good })).unwrap();
@@ -69,12 +69,12 @@ fn every_field_is_read_with_its_limits() {
 }
 
 #[test]
-fn what_is_not_built_yet_is_refused_by_name_unless_it_changes_nothing() {
+fn unimplemented_field_is_refused_unless_neutral() {
     let neutral = json!({"dispatch": "pull", "acceptTime": 0, "lateResult": "reject", "onSchedulerLoss": "keep",
         "onDuplicate": "reject", "keyBy": "key", "fair": false, "deadLetters": false});
     let read = policy(&neutral).unwrap();
     let shown: Value = serde_json::from_str(read.text()).unwrap();
-    assert_eq!(shown, neutral, "what was sent is what is shown");
+    assert_eq!(shown, neutral, "shown as sent");
     for (field, value, or) in [
         ("lateResult", json!("first-wins"), ", or set it to \"reject\""),
         ("onDuplicate", json!("queue"), ", or set it to \"reject\""),
@@ -106,7 +106,7 @@ fn every_field_of_admission_is_read_with_its_limits() {
     };
     assert_eq!(read.admission(), Some(expected));
     let shown: Value = serde_json::from_str(read.text()).unwrap();
-    assert_eq!(shown, whole, "what was sent is what is shown");
+    assert_eq!(shown, whole, "shown as sent");
     let rate = |field: &str, value: i64| {
         let mut rate = json!({"count": 1, "seconds": 1});
         rate[field] = value.into();
@@ -140,7 +140,7 @@ fn every_field_of_admission_is_read_with_its_limits() {
 }
 
 #[test]
-fn a_queue_has_admission_exactly_if_it_assigns_or_limits() {
+fn only_assigning_or_limited_queue_has_admission() {
     let rate = json!({"count": 5, "seconds": 1});
     for (body, has) in [
         (json!({}), false),
@@ -161,7 +161,7 @@ fn a_queue_has_admission_exactly_if_it_assigns_or_limits() {
 }
 
 #[test]
-fn a_policy_is_changed_only_from_the_version_that_was_named() {
+fn policy_change_requires_named_version() {
     for (header, read) in [
         (None, Match::Anything),
         (Some("\"7\""), Match::Version(7)),
@@ -193,7 +193,7 @@ fn a_policy_is_changed_only_from_the_version_that_was_named() {
 }
 
 #[test]
-fn a_change_that_is_made_already_succeeds_whichever_version_it_names() {
+fn repeated_change_succeeds_for_any_version() {
     for named in [Match::Anything, Match::Some, Match::Version(7), Match::Version(8)] {
         let current = Some(Current { version: 8, text: "{\"delay\":1}" });
         assert_eq!(named.change(current, Some("{\"delay\":1}")), Change::Nothing, "{named:?}");

@@ -1,6 +1,7 @@
-//! What follows when a claim ends: whether another run does, and what that costs.
+//! The end of a claim: whether another run follows, and its cost.
 //!
-//! [`next`] is the rule, which docs show for each ending of [`TABLE`]; [`decide`] adds the bounds on runs.
+//! [`next`] is the rule; the documents show it for each ending of [`TABLE`]. [`decide`] adds the
+//! bounds on runs.
 
 use tenure_api::ids::RunId;
 use tenure_api::states::{Delivery, EndedBy, ExceptionReason, ReasonCreated, ReasonResolved};
@@ -8,30 +9,31 @@ use tenure_api::states::{Delivery, EndedBy, ExceptionReason, ReasonCreated, Reas
 use crate::lifecycle::{Outcome, REQUEUES_MAX, RUNS_MAX, Report};
 use crate::task::EndedRun;
 
-/// How many runs of a task may end without using up a retry: released, or lost under at-least-once.
+/// Maximum free runs per task: runs that end without using a retry, because they were released, or
+/// lost under at-least-once.
 pub const FREE_RUNS_MAX: u16 = 200;
-/// After a run of this number none follows, whatever is left. The other bounds keep tasks below it.
+/// The last run number. The other bounds keep tasks below it.
 pub const RUN_LAST: u16 = 400;
 
-/// What takes a claim away from its worker.
+/// The event that ends a claim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ending {
-    /// The worker reports the run.
     Reported(Report),
     /// The claim was not renewed in time.
     LeaseExpired,
-    /// The answer that carried the claim was not delivered.
+    /// The response with the claim was not delivered.
     Undelivered,
     WorkerRemoved,
-    /// The worker took longer than the run's completeTime.
+    /// The worker exceeded the run's completeTime.
     TooSlow,
-    /// The worker releases the run.
+    /// The worker released the run.
     Released,
-    /// The session that holds the run ended.
+    /// The session of the run ended.
     SessionEnded,
-    /// The server that gave out the runs of the queue was replaced, and its policy wants them all to be given out again.
+    /// The queue's scheduler was replaced, and its policy wants all runs to be reassigned.
     SchedulerReplaced,
-    /// The session that the run is assigned to did not accept it in time. No claim ends so: there was none.
+    /// The session did not accept the assigned run in time. Never the end of a claim, because there
+    /// was none.
     NotAccepted,
 }
 
@@ -49,7 +51,7 @@ impl Ending {
         }
     }
 
-    /// Why the next run is made, if one is.
+    /// Returns the creation reason of the next run, if one follows.
     #[must_use]
     pub fn retry(self) -> Option<ReasonCreated> {
         match self {
@@ -65,7 +67,7 @@ impl Ending {
         }
     }
 
-    /// Whether the worker was lost with the run, so that what it did is not known.
+    /// True if the worker was lost with the run, so the extent of its work is unknown.
     #[must_use]
     pub fn is_loss(self) -> bool {
         match self {
@@ -77,9 +79,9 @@ impl Ending {
         }
     }
 
-    /// Whether a worker that asks for this end of a run asks again for what has ended it; what it says about a result is not
-    /// looked at. A report of a run that was taken away with the same reason counts as a repeat, so that a worker that shuts down
-    /// need not know which came first.
+    /// True if a worker's request for this ending repeats the actual ending of the run. Results are
+    /// not compared. A report counts as a repeat if the run was taken away for the same reason, so
+    /// a worker that shuts down need not know which came first.
     #[must_use]
     pub fn repeats(self, ended: &EndedRun) -> bool {
         ended.outcome() == self.outcome()
@@ -96,7 +98,7 @@ impl Ending {
             }
     }
 
-    /// What is shown beside the reason that the wire has.
+    /// Returns the detail shown beside the reason of the wire format.
     #[must_use]
     pub fn ended_by(self) -> Option<EndedBy> {
         match self {
@@ -113,25 +115,26 @@ impl Ending {
     }
 }
 
-/// Whether another run follows, and what that costs, before the bounds on runs are looked at.
+/// Whether another run follows and at which cost, before the bounds on runs apply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
-    /// No run follows.
     Never,
-    /// One follows while retries are left, and uses one up.
+    /// A run follows while retries are left, and uses one.
     ForARetry,
-    /// One follows for nothing while free runs are left, and then for a retry.
+    /// A free run follows while any are left, then a retry.
     ForNothingFirst,
-    /// One follows for nothing; without a free run left the end is refused, and the worker keeps the run.
+    /// A free run follows. Without free runs left, the ending is refused and the worker keeps the
+    /// run.
     ForNothingOrRefused,
-    /// One follows in the same place for nothing, [`REQUEUES_MAX`] times; then the claim is left to expire.
+    /// A free run follows at the same position, up to [`REQUEUES_MAX`] times; then the claim is
+    /// left to expire.
     Requeued,
-    /// No claim ends so. [`taken_back`] says what follows for a run that is assigned.
+    /// Not an ending of a claim. [`taken_back`] has the rule for assigned runs.
     NotOfAClaim,
 }
 
 impl Next {
-    /// For people.
+    /// Returns the text for people.
     #[must_use]
     pub fn words(self) -> &'static str {
         match self {
@@ -145,7 +148,7 @@ impl Next {
     }
 }
 
-/// Whether another run follows: every delivery with every ending.
+/// The rule for every delivery and ending.
 #[must_use]
 pub fn next(delivery: Delivery, ending: Ending) -> Next {
     match ending {
@@ -159,7 +162,7 @@ pub fn next(delivery: Delivery, ending: Ending) -> Next {
                 | ExceptionReason::ResourceUnavailable
                 | ExceptionReason::InternalError,
             ) => Next::Never,
-            // The worker's own word that the work may be done again.
+            // The worker itself states that the work may be repeated.
             Report::Exception(ExceptionReason::IntermittentTask) => Next::ForARetry,
             Report::Exception(ExceptionReason::WorkerShutdown) => after_a_loss(delivery),
         },
@@ -202,7 +205,7 @@ pub const TABLE: [(Ending, &str); 14] = [
     (Ending::Undelivered, "claim not delivered"),
 ];
 
-/// [`TABLE`] as lines of Markdown.
+/// Renders [`TABLE`] as a Markdown table.
 pub fn markdown() -> String {
     let columns: Vec<String> = Delivery::ALL.iter().map(|delivery| format!("`{delivery}`")).collect();
     let mut text = format!("| the claim ends: | shown as | {} |\n|---|---|---|---|---|\n", columns.join(" | "));
@@ -218,47 +221,45 @@ pub fn markdown() -> String {
     text
 }
 
-/// What a task has left, and what was counted of it.
+/// A task's remaining retries and its counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Allowance {
-    /// How often it may still be tried again.
     pub retries_left: u16,
-    /// How many of its runs ended without using up a retry: [`FREE_RUNS_MAX`] at most.
+    /// Runs that ended without using a retry, up to [`FREE_RUNS_MAX`].
     pub free_runs: u16,
-    /// How often an undelivered claim of it was requeued.
+    /// Requeues of undelivered claims.
     pub requeues: u16,
-    /// How many workers in a row were lost with it.
+    /// Workers lost in a row.
     pub losses: u16,
 }
 
 impl Allowance {
-    /// How many of its runs may still end without using up a retry.
     pub fn free_runs_left(&self) -> u16 {
         FREE_RUNS_MAX.saturating_sub(self.free_runs)
     }
 }
 
-/// What follows when a claim has ended.
+/// The consequence of an ended claim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Decision {
-    /// Why the next run was made, if one was.
+    /// Creation reason of the next run, if one follows.
     pub next: Option<ReasonCreated>,
-    /// What is left of the allowances.
+    /// The remaining allowance.
     pub left: Allowance,
 }
 
-/// Why a claim may not end so.
+/// Why a claim may not end this way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refused {
-    /// Its task was requeued as often as is allowed: the claim is left to expire.
+    /// The task was requeued as often as allowed: the claim is left to expire.
     RequeuesUsedUp,
-    /// No run of its task may end for nothing any more: the worker keeps the run.
+    /// The task has no free runs left: the worker keeps the run.
     FreeRunsUsedUp,
-    /// No claim ends so.
+    /// Not an ending of a claim.
     NotOfAClaim,
 }
 
-/// What follows when the claim of this run, the task's last, ends so.
+/// Decides the consequence when the claim of `run`, the task's last run, ends.
 pub fn decide(delivery: Delivery, ending: Ending, run: RunId, had: Allowance) -> Result<Decision, Refused> {
     let losses = if ending.is_loss() { had.losses.saturating_add(1) } else { 0 };
     let had = Allowance { losses, ..had };
@@ -281,21 +282,21 @@ pub fn decide(delivery: Delivery, ending: Ending, run: RunId, had: Allowance) ->
     })
 }
 
-/// What becomes of a run that is assigned when it is to be taken back from its session, which has not accepted it. It was not
-/// started, and yet under at-most-once no other worker gets it.
+/// What happens to an assigned, unaccepted run that is to be taken back from its session. It was
+/// never started; still, under at-most-once no other worker gets it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TakenBack {
-    /// It waits for another session, and costs nothing.
+    /// It waits for another session, at no cost.
     Waits,
-    /// It ends, and the task with it.
+    /// The run and its task end.
     Ends,
     /// It stays assigned.
     Stays,
-    /// No assignment ends so.
+    /// Not an ending of an assignment.
     NotOfAnAssignment,
 }
 
-/// What becomes of a run that is assigned when this happens: every delivery with every ending.
+/// Decides the fate of an assigned run, for every delivery and ending.
 #[must_use]
 pub fn taken_back(delivery: Delivery, ending: Ending) -> TakenBack {
     match ending {
@@ -307,7 +308,7 @@ pub fn taken_back(delivery: Delivery, ending: Ending) -> TakenBack {
             Delivery::Retries | Delivery::AtLeastOnce => TakenBack::Waits,
             Delivery::AtMostOnce => TakenBack::Stays,
         },
-        // The worker's own word that it did not begin it.
+        // The worker itself states that it did not start the run.
         Ending::Released => TakenBack::Waits,
         Ending::Reported(_) | Ending::LeaseExpired | Ending::TooSlow | Ending::Undelivered => {
             TakenBack::NotOfAnAssignment
@@ -315,16 +316,16 @@ pub fn taken_back(delivery: Delivery, ending: Ending) -> TakenBack {
     }
 }
 
-/// Whether the worker to which a run is assigned could accept it.
+/// Whether the assigned worker could accept a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Acceptance {
-    /// Nothing kept it from that.
+    /// Nothing prevented it.
     Possible,
-    /// It was quarantined since the run was given to it, and was refused.
+    /// It was quarantined after the assignment, and its acceptance was refused.
     Refused,
 }
 
-/// What becomes of a run that was not accepted in time: every delivery. A worker that was refused has not begun it.
+/// Decides the fate of a run that was not accepted in time. A refused worker has not started it.
 pub fn not_accepted(delivery: Delivery, acceptance: Acceptance) -> TakenBack {
     match acceptance {
         Acceptance::Possible => taken_back(delivery, Ending::NotAccepted),
@@ -332,8 +333,8 @@ pub fn not_accepted(delivery: Delivery, acceptance: Acceptance) -> TakenBack {
     }
 }
 
-/// The retries of a task that is rerun as this run, of `retries` in its definition; none if it had too many runs. Free runs are
-/// not counted.
+/// Returns the retries of a task rerun as run `next`, from `retries` of its definition; none if it
+/// had too many runs. Free runs do not count.
 pub fn retries_after_rerun(next: RunId, retries: u16, free_runs: u16) -> Option<u16> {
     let counted = (next.number() + 1).saturating_sub(free_runs);
     RUNS_MAX.checked_sub(counted).map(|after| retries.min(after))

@@ -36,7 +36,7 @@ fn table_has_every_ending_once() {
     endings.push(Ending::NotAccepted);
     for ending in endings {
         let listed = TABLE.iter().filter(|(listed, ..)| *listed == ending).count();
-        // A new ending does not compile before it is added above.
+        // This match fails to compile for a new ending: add it to `endings` too.
         let expected = match ending {
             Ending::Reported(_)
             | Ending::LeaseExpired
@@ -52,7 +52,7 @@ fn table_has_every_ending_once() {
     }
 }
 
-/// The expressions that the statement `resolve_run` is to have, by hand.
+/// The expressions of the statement `resolve_run`, written by hand.
 fn as_sql_says(delivery: Delivery, ending: Ending, run: RunId, t: Allowance) -> Option<Decision> {
     let (released, back) = (ending == Ending::Released, ending == Ending::Undelivered);
     if (released && t.free_runs >= 200) || (back && t.requeues >= 5) {
@@ -76,7 +76,7 @@ fn as_sql_says(delivery: Delivery, ending: Ending, run: RunId, t: Allowance) -> 
 }
 
 #[test]
-fn every_case_is_as_the_statement_will_have_it() {
+fn every_case_agrees_with_sql_statement() {
     for (ending, name) in TABLE {
         for &delivery in Delivery::ALL {
             for number in [0, 1, 399, 400, 1000] {
@@ -90,7 +90,7 @@ fn every_case_is_as_the_statement_will_have_it() {
 }
 
 #[test]
-fn a_run_that_is_assigned_is_taken_back_by_delivery_and_by_what_happened() {
+fn assigned_run_is_taken_back_by_delivery_and_ending() {
     use TakenBack::{Ends, NotOfAnAssignment, Stays, Waits};
     let assignments = [
         (Ending::NotAccepted, [Waits, Waits, Ends]),
@@ -119,7 +119,7 @@ fn a_run_that_is_assigned_is_taken_back_by_delivery_and_by_what_happened() {
 }
 
 #[test]
-fn a_rerun_counts_the_runs_that_were_not_free() {
+fn rerun_counts_only_runs_that_were_not_free() {
     for (next, free_runs, expected) in [
         (0, 0, Some(5)),
         (44, 0, Some(5)),
@@ -145,9 +145,10 @@ fn both_pages_show_the_table() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
-    /// However a task's runs end, and however often it is rerun, the bounds keep it far below the last run number.
+    /// The bounds keep a task far below the last run number, however its runs end and however often
+    /// it is rerun.
     #[test]
-    fn no_task_has_as_many_runs_as_the_last_number(
+    fn task_never_reaches_last_run_number(
         ends in prop::collection::vec((prop::sample::select(&TABLE[..]), prop::sample::select(Delivery::ALL)), 0..700),
     ) {
         let mut left = Allowance { retries_left: 49, free_runs: 0, requeues: 0, losses: 0 };

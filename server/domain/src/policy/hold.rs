@@ -1,6 +1,6 @@
-//! When a pending run is ready: what holds it, until when, and what that is cut to.
+//! Holds of pending runs: what delays a run and until when.
 //!
-//! All times are the database's. A time is never compared with a process's clock.
+//! All times are the database's; none is compared with a process's clock.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use tenure_api::dates::Timestamp;
@@ -11,19 +11,19 @@ use super::ending::Ending;
 use super::terms::Terms;
 use crate::lifecycle::Report;
 
-/// After so many losses in a row the next run is not delayed yet.
+/// Number of losses in a row that cause no backoff yet.
 pub const LOSSES_FREE: u16 = 3;
-/// The longest delay because of losses.
+/// Maximum backoff after losses.
 pub const BACKOFF_MOST: TimeDelta = TimeDelta::hours(1);
 
-/// What holds a pending run: `pending.hold`.
+/// The hold of a pending run: `pending.hold`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hold {
-    /// Its time has not come.
+    /// The run's time has not come.
     Delay,
-    /// It waits for admission.
+    /// The run waits for admission.
     Waiting,
-    /// It is assigned to a session that has not accepted it.
+    /// The run is assigned to a session that has not accepted it.
     Assigned,
 }
 
@@ -47,16 +47,16 @@ impl Hold {
     }
 }
 
-/// When something may start.
+/// The earliest start of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Start {
-    /// So long after it became pending.
+    /// This long after it became pending.
     After(TimeDelta),
     At(DateTime<Utc>),
 }
 
 impl Start {
-    /// When that is. Beyond what can be written it is the last time that can.
+    /// Returns the point in time, saturated at the last representable time.
     #[must_use]
     pub fn time(self, pending_since: DateTime<Utc>) -> DateTime<Utc> {
         match self {
@@ -66,46 +66,46 @@ impl Start {
     }
 }
 
-/// A delay: until when, and why.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Delayed {
     pub until: DateTime<Utc>,
-    /// Why.
     pub by: DelayedBy,
 }
 
 impl Delayed {
-    /// Whether the pass that ends delays may end it.
+    /// True if the pass that ends delays may end it.
     pub fn is_over(&self, now: DateTime<Utc>) -> bool {
         self.until <= now
     }
 }
 
-/// The delay of a run that becomes pending now, if it has one. It ends at the deadline at the latest: then the task does too.
+/// Returns the delay of a run that becomes pending now, if any. It ends at the deadline at the
+/// latest, like the task.
 pub fn delayed(start: Start, by: DelayedBy, now: DateTime<Utc>, deadline: DateTime<Utc>) -> Option<Delayed> {
     let until = start.time(now).min(deadline);
     (until > now).then_some(Delayed { until, by })
 }
 
-/// The delay of the first run of a task, which becomes pending now: at its creation, or when its dependencies are satisfied.
-/// A rerun has none.
+/// Returns the delay of a task's first run, which becomes pending at its creation or when its
+/// dependencies are satisfied. Reruns have no delay.
 pub fn of_first_run(terms: &Terms, now: DateTime<Utc>, deadline: DateTime<Utc>) -> Option<Delayed> {
     delayed(terms.start, DelayedBy::Delay, now, deadline)
 }
 
-/// What a run that ended is known by when the next one is to be delayed.
+/// The properties of an ended run that determine the delay of the next.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Before {
     pub ending: Ending,
-    /// The delay that its worker asked for: of a release, or `retryAfter`.
+    /// The delay requested by the worker with a release or `retryAfter`.
     pub stated: Option<Start>,
-    /// Which failure of the task that is tried again this was, from 1: releases and undelivered claims are not counted.
+    /// Number of this failure among the task's retried failures, from 1. Releases and undelivered
+    /// claims are not counted.
     pub retry: u32,
-    /// How many workers in a row were lost with the task, this one included.
+    /// Workers lost in a row with the task, including this one.
     pub losses: u16,
 }
 
-/// The delay of the run after that one, which becomes pending now.
+/// Returns the delay of the next run, which becomes pending now.
 pub fn of_next_run(before: Before, terms: &Terms, now: DateTime<Utc>, deadline: DateTime<Utc>) -> Option<Delayed> {
     let stated = |start, by| delayed(start, by, now, deadline);
     let waited = |wait, by| delayed(Start::After(wait), by, now, deadline);
@@ -142,17 +142,18 @@ pub fn of_next_run(before: Before, terms: &Terms, now: DateTime<Utc>, deadline: 
     }
 }
 
-/// How long the n-th retry waits, n from 1.
+/// Returns the delay of the n-th retry, from 1.
 pub fn retry_wait(delay: &RetryDelay, n: u32) -> TimeDelta {
     let exponent = i32::try_from(n.saturating_sub(1)).unwrap_or(i32::MAX);
     let wanted_ms = delay.first.as_seconds_f64() * delay.factor.powi(exponent) * 1000.0;
-    // Of something and infinity the lesser is the first; zero times infinity is no number, and no wait.
+    // An infinite product is cut to the maximum. Zero times infinity is NaN and means no delay.
     let most_ms = delay.most.as_seconds_f64() * 1000.0;
     let wait_ms = if wanted_ms.is_nan() { 0.0 } else { wanted_ms.min(most_ms) };
     TimeDelta::milliseconds(wait_ms.round() as i64)
 }
 
-/// How long the next run waits after so many losses in a row. Only where losses are free can they go on for ever.
+/// Returns the delay after this number of losses in a row. Only at-least-once has a backoff,
+/// because its losses are free and could continue indefinitely.
 pub fn backoff(delivery: Delivery, losses: u16) -> TimeDelta {
     match delivery {
         Delivery::Retries | Delivery::AtMostOnce => TimeDelta::zero(),
@@ -166,7 +167,8 @@ pub fn backoff(delivery: Delivery, losses: u16) -> TimeDelta {
     }
 }
 
-/// Why a task may not be created with this start, which stands in that field, if it may not: it would never run.
+/// Returns why a task may not be created with this start, if it would never run. `field` names the
+/// start in the message.
 #[must_use]
 pub fn start_refusal(start: Start, field: &str, now: DateTime<Utc>, deadline: DateTime<Utc>) -> Option<String> {
     let ready = start.time(now);

@@ -25,7 +25,7 @@ fn every_hold_has_a_number() {
 }
 
 #[test]
-fn a_delay_ends_at_its_time_and_never_after_the_deadline() {
+fn delay_ends_at_its_time_or_deadline() {
     let now = at(100);
     for (start, deadline, until) in [
         (after(0), at(200), None),
@@ -53,7 +53,7 @@ fn a_delay_ends_at_its_time_and_never_after_the_deadline() {
 }
 
 #[test]
-fn a_task_that_could_never_run_is_refused_by_name() {
+fn task_that_never_starts_is_refused_by_field() {
     let (now, deadline) = (at(100), at(200));
     for (start, refused) in [
         (after(0), false),
@@ -83,7 +83,7 @@ fn a_task_that_could_never_run_is_refused_by_name() {
 }
 
 #[test]
-fn the_waits_before_retries_grow_by_the_factor_up_to_the_most() {
+fn retry_delays_grow_by_factor_up_to_maximum() {
     let delay =
         |first, factor, most| RetryDelay { first: TimeDelta::seconds(first), factor, most: TimeDelta::seconds(most) };
     let waits = |delay: &RetryDelay| [1, 2, 3, 4, 400, u32::MAX].map(|n| retry_wait(delay, n).num_milliseconds());
@@ -91,14 +91,14 @@ fn the_waits_before_retries_grow_by_the_factor_up_to_the_most() {
     assert_eq!(waits(&delay(5, 2.0, 30)), [5_000, 10_000, 20_000, 30_000, 30_000, 30_000]);
     assert_eq!(waits(&delay(1, 1.5, 86_400)), [1_000, 1_500, 2_250, 3_375, 86_400_000, 86_400_000]);
     assert_eq!(waits(&delay(3_600, 10.0, 86_400))[5], 86_400_000);
-    assert_eq!(waits(&delay(60, 1.0, 10)), [10_000; 6], "the most comes before the first");
+    assert_eq!(waits(&delay(60, 1.0, 10)), [10_000; 6], "the maximum caps the first delay");
     assert_eq!(waits(&delay(0, 10.0, 86_400)), [0; 6]);
     assert_eq!(waits(&delay(9, 10.0, 0)), [0; 6]);
     assert_eq!(retry_wait(&delay(5, 2.0, 30), 0), TimeDelta::seconds(5));
 }
 
 #[test]
-fn from_the_fourth_loss_in_a_row_the_wait_doubles_where_losses_are_free() {
+fn backoff_doubles_from_fourth_loss_if_losses_are_free() {
     for (losses, wait_s) in
         [(0, 0), (3, 0), (4, 1), (5, 2), (6, 4), (14, 1_024), (15, 2_048), (16, 3_600), (67, 3_600), (u16::MAX, 3_600)]
     {
@@ -108,7 +108,7 @@ fn from_the_fourth_loss_in_a_row_the_wait_doubles_where_losses_are_free() {
 }
 
 #[test]
-fn what_was_asked_for_comes_before_the_policy_and_the_longer_wait_before_the_shorter() {
+fn stated_delay_outranks_policy_and_longer_delay_wins() {
     let retry = Some(RetryDelay { first: TimeDelta::seconds(8), factor: 2.0, most: TimeDelta::seconds(100) });
     let again = Ending::Reported(Report::Exception(ExceptionReason::IntermittentTask));
     let (once, retries) = (Delivery::AtLeastOnce, Delivery::Retries);
@@ -139,7 +139,7 @@ fn what_was_asked_for_comes_before_the_policy_and_the_longer_wait_before_the_sho
 }
 
 #[test]
-fn every_delay_lies_ahead_and_none_after_the_deadline() {
+fn every_delay_ends_between_now_and_deadline() {
     let retry = RetryDelay { first: TimeDelta::seconds(3_600), factor: 10.0, most: TimeDelta::seconds(86_400) };
     for (ending, ..) in TABLE {
         for &delivery in Delivery::ALL {

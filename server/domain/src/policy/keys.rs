@@ -1,4 +1,4 @@
-//! What holds for a single key of a queue instead of its policy.
+//! Rules for a single key, which override the queue's policy.
 
 use tenure_api::policy::Rate as RateOnWire;
 use tenure_api::queue_keys::KeyRules as KeyRulesOnWire;
@@ -8,21 +8,21 @@ use super::{number, options};
 use crate::admission::Rate;
 use crate::unacceptable::Unacceptable;
 
-/// The least weight of a key.
+/// Minimum weight of a key.
 pub const WEIGHT_LEAST: f64 = 0.001;
-/// The greatest weight of a key.
+/// Maximum weight of a key.
 pub const WEIGHT_MOST: f64 = 1_000.0;
-/// How many keys of a queue may have rules of their own: each is a row that is kept until it is deleted.
+/// Maximum keys with own rules per queue. Each is a row that is kept until it is deleted.
 pub const KEYS_WITH_RULES_MAX: i64 = 10_000;
 
-/// What holds for a key, checked; none is as the policy says.
+/// The checked rules of a key; absent fields follow the policy.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct KeyRules {
-    /// How many of its runs may be ready, assigned or claimed.
+    /// Limit of its ready, assigned and claimed runs.
     pub concurrency: Option<u32>,
-    /// How many of its runs may start in a time.
+    /// Limit of its starts per time.
     pub rate: Option<Rate>,
-    /// Its share of turns.
+    /// Share of turns.
     pub weight: Option<f64>,
 }
 
@@ -45,7 +45,6 @@ impl KeyRules {
         })
     }
 
-    /// The rules as they are shown.
     pub fn to_wire(&self) -> KeyRulesOnWire {
         let Self { concurrency, rate, weight } = *self;
         KeyRulesOnWire {
@@ -60,7 +59,7 @@ impl KeyRules {
     }
 }
 
-/// Checks a key that a request names.
+/// Checks a key named in a request.
 pub fn named(key: &str) -> Result<String, Unacceptable> {
     options::key_of("key", key)
 }
@@ -105,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_are_shown_as_they_hold() {
+    fn rules_round_trip_through_wire() {
         let rules = read(json!({"concurrency": 5, "rate": {"count": 10, "seconds": 60}, "weight": 2})).unwrap();
         assert_eq!(rules.rate, Some(Rate { count: 10, seconds: 60, burst: 1 }));
         let shown = serde_json::to_value(rules.to_wire()).unwrap();

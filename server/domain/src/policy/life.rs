@@ -1,7 +1,8 @@
-//! The life of a task as a state machine: what each event does in each state, and which rule refuses it.
+//! A task's life as a state machine: the effect of each event in each state, and the rule that
+//! refuses it.
 //!
-//! The hot statements carry the same rules as guards in their SQL; a test holds them against [`apply`]. Times are
-//! not checked here: an event says whether the run that it makes is delayed.
+//! The frequent SQL statements have the same rules as guards; a test compares them with [`apply`].
+//! Times are not checked here: an event states whether its new run is held.
 
 use tenure_api::ids::RunId;
 use tenure_api::states::{Delivery, ReasonCreated, ReasonResolved};
@@ -11,76 +12,76 @@ use super::hold::Hold;
 use crate::lifecycle::Outcome;
 use crate::task::{Last, Task};
 
-/// Where a task is in its life.
+/// The state of a task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// It has no run yet.
+    /// Without a run.
     Unscheduled,
-    /// Its last run waits for a worker, or for its time.
+    /// The last run waits for a worker or is held.
     Pending(RunId, Option<Hold>),
-    /// Its last run is claimed.
+    /// The last run is claimed.
     Running(RunId),
-    /// Its last run has ended and no other follows.
+    /// The last run has ended and no other follows.
     Resolved(RunId, Outcome),
 }
 
-/// A task's state, what a lost worker costs it, and what is left of its allowances.
+/// A task's state, its delivery and its allowance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Life {
-    /// Where it is.
     pub state: State,
-    /// What a lost worker costs.
+    /// The cost of a lost worker.
     pub delivery: Delivery,
     pub left: Allowance,
 }
 
-/// Something that happens to a task.
+/// An event in a task's life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// Its dependencies are satisfied, or scheduleTask runs it without them; the run is delayed or not.
+    /// The dependencies are satisfied, or scheduleTask skips them. With the hold of the new run, if
+    /// any.
     Schedule(Option<Hold>),
-    /// Another run is requested; the task was created with so many retries.
+    /// A rerun is requested.
     Rerun {
-        /// The retries of its definition.
+        /// The retries of the task's definition.
         retries: u16,
-        /// Whether the run waits for admission. A delay is not for reruns.
+        /// Set if the run waits for admission. Reruns are never delayed.
         hold: Option<Hold>,
     },
     Cancel,
     DeadlinePassed,
-    /// The time of a run that is held has come, or it is admitted for any worker.
+    /// A hold of the run ends: its time has come, or it is admitted for any worker.
     Ready(RunId),
-    /// Something else holds the run from now on.
+    /// The run gets another hold.
     Hold(RunId, Hold),
-    /// A worker takes the run.
+    /// A worker claims the run.
     Claim(RunId),
-    /// The session that the run is assigned to takes it.
+    /// The assigned session accepts the run.
     Accept(RunId),
-    /// The run is taken back from the session that it is assigned to.
+    /// The run is taken back from its assigned session.
     TakenBack(RunId, Ending),
     /// The worker renews its claim.
     Reclaim(RunId),
-    /// The claim ends; a run that follows is delayed or not.
+    /// The claim ends. With the hold of the next run, if any.
     End(RunId, Ending, Option<Hold>),
 }
 
-/// Which rule refuses an event.
+/// The rule that refuses an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
     NoSuchRun,
     NotTheLastRun,
     NotClaimed,
     AlreadyClaimed,
-    /// The run, or the task, has ended.
+    /// The run or the task has ended.
     AlreadyResolved,
     AlreadyScheduled,
-    /// The task was requeued as often as is allowed.
+    /// The task was requeued as often as allowed.
     RequeuesUsedUp,
-    /// The task had as many runs as is allowed.
+    /// The task had as many runs as allowed.
     RunsUsedUp,
-    /// The run is held: its time has not come, it waits for admission, or it is another session's.
+    /// The run is delayed, waits for admission, or is assigned to another session.
     Held,
-    /// No run of the task may end for nothing any more: the worker keeps it.
+    /// The task has no free runs left: the worker keeps the run.
     FreeRunsUsedUp,
 }
 
@@ -94,19 +95,20 @@ impl From<ending::Refused> for Refusal {
     }
 }
 
-/// What an event did.
+/// The result of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Step {
-    /// The task afterwards.
+    /// The task after the event.
     pub life: Life,
-    /// The run that the event ended, and how.
+    /// The ended run and its outcome.
     pub ended: Option<(RunId, Outcome)>,
-    /// The run that the event made, and why.
+    /// The new run and its reason.
     pub made: Option<(RunId, ReasonCreated)>,
 }
 
 impl Task {
-    /// The task as the rules see it. Its description has no delivery, no hold and only the retries of its allowances.
+    /// Returns the task for these rules. A task's description lacks delivery, hold, and all
+    /// allowances except the retries.
     pub fn life(&self) -> Life {
         let state = match (&self.last, self.ended.last()) {
             (Last::Unscheduled, _) | (Last::Ended, None) => State::Unscheduled,
@@ -119,7 +121,7 @@ impl Task {
     }
 }
 
-/// Applies an event: every state with every event.
+/// Applies an event, for every state and event.
 pub fn apply(life: Life, event: Event) -> Result<Step, Refusal> {
     match event {
         Event::Schedule(hold) => match life.state {
@@ -166,7 +168,7 @@ pub fn apply(life: Life, event: Event) -> Result<Step, Refusal> {
     }
 }
 
-/// What holds this run, which must be pending.
+/// Returns the hold of a run that must be pending.
 fn pending(life: Life, run: RunId) -> Result<Option<Hold>, Refusal> {
     check_last(life, run)?;
     match life.state {
@@ -206,7 +208,8 @@ fn resolved(life: Life, run: RunId, outcome: Outcome) -> Step {
     Step { ended: Some((run, outcome)), ..moved(life, State::Resolved(run, outcome)) }
 }
 
-/// The task ends, whether a worker has its run or not. Without a run, one is made to carry the exception.
+/// Resolves the task, whether its run is claimed or not. A task without a run gets one for the
+/// exception.
 fn resolve(life: Life, reason: ReasonResolved) -> Result<Step, Refusal> {
     let outcome = Outcome::Exception(reason);
     match life.state {
@@ -219,7 +222,7 @@ fn resolve(life: Life, reason: ReasonResolved) -> Result<Step, Refusal> {
     }
 }
 
-/// A pending run is taken back from the session that it is assigned to.
+/// Takes a pending run back from its assigned session.
 fn take_back(life: Life, run: RunId, ending: Ending) -> Result<Step, Refusal> {
     match ending::taken_back(life.delivery, ending) {
         TakenBack::Waits => Ok(moved(life, State::Pending(run, Some(Hold::Waiting)))),
@@ -240,7 +243,7 @@ fn end(life: Life, run: RunId, ending: Ending, hold: Option<Hold>) -> Result<Ste
     Ok(Step { life: Life { state, left: decision.left, ..life }, ended: Some((run, outcome)), made })
 }
 
-/// The retries start anew, as far as the number of runs allows.
+/// Starts another run. The retries are reset as far as the number of runs allows.
 fn rerun(life: Life, retries: u16, hold: Option<Hold>) -> Result<Step, Refusal> {
     let next = match life.state {
         State::Unscheduled => RunId::FIRST,

@@ -27,10 +27,11 @@ fn states(last: RunId) -> [State; 7] {
     ]
 }
 
-/// The rule that refuses it, of each state in the order of [`states`].
+/// The refusing rule for each state, in the order of [`states`].
 type Refusals = [Option<Refusal>; 7];
 
-/// Every event that names the last run, and which rule refuses it; that of a run that is assigned at most once is apart.
+/// Every event for the last run, and the refusing rules. An assigned run under at-most-once is
+/// tested separately.
 fn table(r: RunId) -> Vec<(Event, Refusals)> {
     use Refusal::*;
     let (scheduled, resolved, none) = (Some(AlreadyScheduled), Some(AlreadyResolved), Some(NoSuchRun));
@@ -76,9 +77,9 @@ fn table(r: RunId) -> Vec<(Event, Refusals)> {
     table
 }
 
-/// Every state with every event, under every delivery, and which rule refuses it.
+/// Every state with every event under every delivery, and the refusing rule.
 #[test]
-fn every_pair_of_state_and_event_has_its_answer() {
+fn every_event_in_every_state_has_result() {
     use Refusal::{NoSuchRun, NotTheLastRun};
     let r = run(1);
     let mut table = table(r);
@@ -107,7 +108,8 @@ fn every_pair_of_state_and_event_has_its_answer() {
     }
 }
 
-/// What admission and sessions do with a pending run makes and ends none, but for a run that may not be given to another worker.
+/// Admission and sessions neither create nor end runs, except a run that may not go to another
+/// worker.
 #[test]
 fn a_run_waits_is_assigned_and_is_taken_back() {
     for &delivery in Delivery::ALL {
@@ -141,7 +143,7 @@ fn a_run_waits_is_assigned_and_is_taken_back() {
 }
 
 #[test]
-fn a_run_that_is_made_is_held_exactly_if_it_is_to_be() {
+fn new_run_has_requested_hold() {
     let life = |state| Life { state, delivery: Delivery::AtLeastOnce, left: LEFT };
     for hold in HOLDS {
         let scheduled = apply(life(State::Unscheduled), Event::Schedule(hold)).unwrap();
@@ -169,7 +171,7 @@ fn a_run_that_is_made_is_held_exactly_if_it_is_to_be() {
 }
 
 #[test]
-fn a_task_with_many_free_runs_can_be_rerun_and_keeps_its_bounds() {
+fn task_with_many_free_runs_can_be_rerun_within_bounds() {
     let spent = Allowance { retries_left: 0, free_runs: FREE_RUNS_MAX, requeues: 0, losses: 9 };
     let life = |last| Life {
         state: State::Resolved(run(last), Outcome::Failed),
@@ -206,10 +208,11 @@ fn any_event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    /// Row M18, and invariant I1: a run is claimed once, only when it is ready, and ends once; a resolved task stays so
-    /// until it is rerun; and under at-most-once no run that was lost is followed by another one.
+    /// Row M18 and invariant I1: a run is claimed once, only when it is ready, and ends once. A
+    /// resolved task stays resolved until it is rerun. Under at-most-once no run follows a lost
+    /// run.
     #[test]
-    fn what_has_ended_stays_so_whatever_comes(
+    fn ended_run_stays_ended_after_any_events(
         events in prop::collection::vec(any_event(), 0..120),
         delivery in prop::sample::select(Delivery::ALL),
     ) {
@@ -242,7 +245,7 @@ proptest! {
             }
             if let State::Resolved(..) = life.state {
                 let is_rerun = matches!(event, Event::Rerun { .. });
-                prop_assert!(is_rerun, "resolved, and yet {:?}", event);
+                prop_assert!(is_rerun, "event after resolution: {:?}", event);
             }
             prop_assert!(step.life.left.free_runs <= FREE_RUNS_MAX && step.life.left.requeues <= REQUEUES_MAX);
             life = step.life;

@@ -1,24 +1,24 @@
-//! Policies of queues and options of tasks: what they may say, and what follows for a run.
+//! Queue policies and task options: their checks, and their effects on runs.
 //!
 //! | file | rule |
 //! |---|---|
-//! | [`document`] | what a policy may say: limits, defaults, what is not built yet, the form in which it is stored |
-//! | [`options`] | the same for the options of a task, and where they stand in its definition |
-//! | [`keys`] | what holds for a single key of a queue instead of its policy |
-//! | [`terms`] | what holds for a task: its options before its queue's policy; the traits that are stamped on its runs |
-//! | [`hold`] | when a run is ready: delays, deadlines, and what a delay is cut to |
-//! | [`ending`] | what follows when a claim ends: the table of all deliveries with all ends, and the bounds on runs |
-//! | [`life`] | both together: every state of a task with every event |
+//! | [`document`] | checks, limits, defaults and stored form of policies; unimplemented fields |
+//! | [`options`] | the same for task options, and their place in a definition |
+//! | [`keys`] | rules for a single key, which override the policy |
+//! | [`terms`] | a task's options combined with the policy; the traits stamped on its runs |
+//! | [`hold`] | when a run is ready: delays, and their limits by deadlines |
+//! | [`ending`] | the end of a claim: all deliveries with all endings, and the bounds on runs |
+//! | [`life`] | the state machine: every state of a task with every event |
 //! | [`limit_words`] | the limits of a policy as sentences |
-//! | [`cells`] | the table that is published and that `tenure verify delivery` plays |
+//! | [`cells`] | the published table that `tenure verify delivery` tests |
 //! | [`report`] | results, `retryAfter`, release |
 //! | [`pause`] | pause and resume |
-//! | [`refile`] | how a changed policy reaches the runs that exist |
-//! | [`counts`] | which count a run is part of |
-//! | [`why`] | why a task is where it is, in codes and in words |
+//! | [`refile`] | how a changed policy reaches existing runs |
+//! | [`counts`] | the counts that a run contributes to |
+//! | [`why`] | why a task is in its state, in codes and in words |
 //!
-//! Notes, which tell readers of the event log of all this, are in [`super::events::note`]. How statements will use these
-//! rules is in docs/internals/policies.md.
+//! Notes announce all of this in the event log; see [`super::events::note`].
+//! docs/internals/policies.md describes how statements use these rules.
 
 pub mod cells;
 pub mod counts;
@@ -39,16 +39,16 @@ use chrono::TimeDelta;
 
 use super::unacceptable::Unacceptable;
 
-/// Characters of a reason that people give.
+/// Maximum characters of a reason.
 pub const REASON_CHARS_MAX: usize = 255;
 
-/// A number within its range, both ends included.
+/// Checks that a number is within its inclusive range.
 fn number(field: &str, value: i64, least: u32, most: i64) -> Result<u32, Unacceptable> {
     let out = || Unacceptable::Rule(format!("`{field}` must be from {least} to {most}"));
     u32::try_from(value).ok().filter(|number| *number >= least && value <= most).ok_or_else(out)
 }
 
-/// A number of whole seconds within its range, both ends included.
+/// Checks that a number of whole seconds is within its inclusive range.
 pub(crate) fn seconds(field: &str, value: i64, least: i64, most: i64) -> Result<TimeDelta, Unacceptable> {
     if (least..=most).contains(&value) {
         Ok(TimeDelta::seconds(value))

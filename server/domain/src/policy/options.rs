@@ -1,4 +1,5 @@
-//! What the sender of a task may decide about it: `extra.tenure` of its definition, so that unmodified clients can say it.
+//! Options of a task, set by its submitter in `extra.tenure` of the definition, so unmodified
+//! clients can use them.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::Deserialize;
@@ -14,35 +15,35 @@ use super::hold::Start;
 use super::seconds;
 use crate::unacceptable::Unacceptable;
 
-/// The longest `delay` that a task, or the release of a run, may have, in seconds: 366 days.
+/// Maximum `delay` of a task or a released run, in seconds: 366 days.
 pub const TASK_DELAY_MAX: i64 = 31_622_400;
-/// Characters of a `key`.
+/// Maximum characters of a `key`.
 pub const KEY_CHARS_MAX: usize = 255;
-/// The longest that a run waits for the worker that its task prefers, in seconds.
+/// Maximum wait for a preferred worker, in seconds.
 pub const WORKER_WAIT_MAX: i64 = 3_600;
-/// Where options stand in a definition.
+/// The field with the options in a definition.
 pub const IN_EXTRA: &str = "extra.tenure";
-/// Where options stand in a submission.
+/// The field with the options in a submission.
 pub const BESIDE: &str = "options";
 
-/// The options that are not built yet: each is refused unless it changes nothing. What is built is taken out here, and its
-/// `#[schema(ignore)]` in the body.
+/// Unimplemented options: refused unless their value is neutral. When an option is implemented,
+/// remove it here, and its `#[schema(ignore)]` in the request type.
 const NOT_BUILT: [&str; 2] = ["unique", "onDuplicate"];
 
-/// The options of a task, checked. What is absent is as the queue's policy says.
+/// The checked options of a task. Absent options follow the queue's policy.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Options {
     /// When its first run is ready.
     pub start: Option<Start>,
-    /// What a lost or slow worker costs.
+    /// The cost of a lost or slow worker.
     pub delivery: Option<Delivery>,
-    /// How long a claim may last; zero is as long as it is renewed.
+    /// Maximum duration of a claim; zero is unlimited while it is renewed.
     pub complete_time: Option<TimeDelta>,
-    /// How long the next run is held after a failure that is tried again.
+    /// Hold of the next run after a retried failure.
     pub retry_delay: Option<RetryDelay>,
-    /// What limits and turns go by, where the queue's `keyBy` is `key`.
+    /// The key for limits and turns, if the queue's `keyBy` is `key`.
     pub key: Option<String>,
-    /// The worker that is to have a run, where the queue assigns them.
+    /// The preferred worker, if the queue assigns runs.
     pub worker: Option<PreferredWorker>,
 }
 
@@ -51,11 +52,11 @@ pub struct Options {
 pub struct PreferredWorker {
     pub worker_group: WorkerGroup,
     pub worker_id: WorkerId,
-    /// How long, from when the run begins to wait.
+    /// Maximum wait, from when the run begins to wait.
     pub wait: TimeDelta,
 }
 
-/// A scope that options need beside that of creating the task.
+/// The additional scope that options need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
     Nothing,
@@ -64,7 +65,7 @@ pub enum Needs {
 }
 
 impl Options {
-    /// The options in the `extra` of a definition, if it has any.
+    /// Returns the options in a definition's `extra`, if any.
     pub fn in_extra(extra: Option<&RawValue>) -> Result<Option<Self>, Unacceptable> {
         tenure(extra)?.map(|sent| read(IN_EXTRA, sent)).transpose()
     }
@@ -78,7 +79,7 @@ impl Options {
         Self::checked(place, sent)
     }
 
-    /// The same with the options that are not built yet.
+    /// Checks options, with the unimplemented ones allowed.
     pub(super) fn checked(place: &str, sent: &TaskOptions) -> Result<Self, Unacceptable> {
         let TaskOptions {
             delay,
@@ -104,19 +105,20 @@ impl Options {
         })
     }
 
-    /// Whether they say nothing, so that the task is as one without options.
+    /// True if no option is set.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// The scope that they need: who may create tasks may not thereby decide what a lost worker costs, nor which worker works.
+    /// Returns the additional scope. Permission to create tasks does not include the cost of lost
+    /// workers or the choice of a worker.
     pub fn needs(&self) -> Needs {
         let Self { start: _, delivery, complete_time: _, retry_delay: _, key: _, worker } = self;
         if delivery.is_some() || worker.is_some() { Needs::TaskOptions } else { Needs::Nothing }
     }
 }
 
-/// The options that are not built yet, or were built after the others.
+/// Lists the options that are unimplemented or were added later.
 fn options_to_come(sent: &TaskOptions) -> [FieldToCome; 4] {
     let TaskOptions {
         delay: _,
@@ -156,7 +158,7 @@ fn preferred(field: &str, sent: &PreferredWorkerOnWire) -> Result<PreferredWorke
     })
 }
 
-/// A delay or a date before which nothing may start; not both.
+/// Combines a delay or a date into the start; both are refused.
 pub(super) fn start(
     place: &str,
     delay: Option<i64>,
@@ -174,9 +176,8 @@ pub(super) fn start(
     }
 }
 
-/// The `extra` of a submitted task as it is stored, in which its options stand.
-///
-/// None: as it was sent.
+/// Returns the `extra` to store for a submitted task, with its options inserted. None: store it as
+/// sent.
 pub fn stored_extra(extra: Option<&RawValue>, options: Option<&RawValue>) -> Result<Option<String>, Unacceptable> {
     let Some(options) = options else { return Ok(None) };
     read(BESIDE, options)?;
@@ -190,12 +191,12 @@ pub fn stored_extra(extra: Option<&RawValue>, options: Option<&RawValue>) -> Res
     Ok(Some(format!("{{{others}{comma}\"tenure\":{options}}}")))
 }
 
-/// The options of a body of createTask, if it has any.
+/// Returns the options of a createTask request, if any.
 pub fn of_request(request: &CreateTaskRequest<'_>) -> Result<Option<Options>, Unacceptable> {
     Ok(Options::in_extra(request.extra)?.filter(|options| !options.is_empty()))
 }
 
-/// The value of `tenure` in an `extra`, which is checked to be an object elsewhere.
+/// Returns the value of `tenure` in an `extra`. Elsewhere `extra` is checked to be an object.
 fn tenure(extra: Option<&RawValue>) -> Result<Option<&RawValue>, Unacceptable> {
     #[derive(Deserialize)]
     struct Extra<'a> {
@@ -206,7 +207,7 @@ fn tenure(extra: Option<&RawValue>) -> Result<Option<&RawValue>, Unacceptable> {
         <&RawValue>::deserialize(value).map(Some)
     }
     let Some(text) = extra.map(RawValue::get) else { return Ok(None) };
-    // Most have none, and need not be parsed for that. A key may be written with escapes.
+    // Most have no options and are not parsed. A key may be written with escapes.
     if !text.trim_start().starts_with('{') || !(text.contains("tenure") || text.contains('\\')) {
         return Ok(None);
     }

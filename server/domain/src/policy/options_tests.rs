@@ -19,7 +19,7 @@ fn options(tenure: &Value) -> Result<Options, (&'static str, String)> {
 }
 
 #[test]
-fn options_are_found_where_they_are_and_nowhere_else() {
+fn options_are_found_only_in_their_place() {
     for extra in ["{}", r#"{"a": {"tenure": {"delay": "x"}}}"#, r#"{"text": "tenure"}"#, r#"{"Tenure": 1}"#, "  {}"] {
         assert_eq!(Options::in_extra(Some(&raw(extra))), Ok(None), "{extra}");
     }
@@ -45,7 +45,7 @@ fn every_option_is_read() {
 }
 
 #[test]
-fn a_refusal_names_the_option_and_what_to_change() {
+fn refusal_names_option_and_remedy() {
     for (tenure, code, message) in [
         (json!(5), "InputValidationError", "`extra.tenure` must be an object"),
         (json!(null), "InputValidationError", "`extra.tenure` must be an object"),
@@ -94,7 +94,7 @@ fn a_refusal_names_the_option_and_what_to_change() {
 }
 
 #[test]
-fn a_key_and_a_preferred_worker_are_read_with_their_limits() {
+fn key_and_preferred_worker_are_checked() {
     let checked = |tenure: Value| {
         let sent: TaskOptions = serde_json::from_value(tenure).unwrap();
         Options::checked("options", &sent).map_err(refused)
@@ -151,7 +151,7 @@ fn options_beside_a_task_are_stored_in_its_extra() {
 }
 
 #[test]
-fn a_body_of_create_task_has_options_if_they_say_something() {
+fn empty_options_are_none() {
     let body = |extra: Value| {
         json!({"taskQueueId": "p/w", "created": "2026-01-31T12:00:00Z", "deadline": "2026-01-31T13:00:00Z", "payload": {},
             "metadata": {"name": "n", "description": "d", "owner": "o", "source": "https://example.com"}, "extra": extra})

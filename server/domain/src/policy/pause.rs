@@ -1,4 +1,4 @@
-//! Pause and resume. A pause is apart from the policy, because operators do it, at night.
+//! Pause and resume. A pause is separate from the policy because operators use it in emergencies.
 
 use chrono::{DateTime, Utc};
 use tenure_api::dates::Timestamp;
@@ -8,19 +8,18 @@ use tenure_api::policy::PauseRequest;
 use super::REASON_CHARS_MAX;
 use crate::unacceptable::Unacceptable;
 
-/// A pause of a queue. A queue is paused exactly as long as its row says so: when `until` has come, a pass ends it.
+/// A pause of a queue. The row alone decides: at `until` a pass ends the pause.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Paused {
     pub since: DateTime<Utc>,
-    /// By whom.
     pub by: String,
     pub reason: Option<String>,
-    /// When the queue resumes by itself.
+    /// When the queue resumes automatically.
     pub until: Option<DateTime<Utc>>,
 }
 
 impl Paused {
-    /// Why a run of the queue cannot be claimed.
+    /// Returns why a run of the queue cannot be claimed.
     #[must_use]
     pub fn refusal(&self, queue: &TaskQueueId) -> String {
         let until = self.until.map_or_else(String::new, |until| format!(" until {}", Timestamp::new(until)));
@@ -28,22 +27,22 @@ impl Paused {
         format!("the queue {queue} is paused{until} by {}{reason}", self.by)
     }
 
-    /// Whether the pass that resumes queues may resume this one.
+    /// True if the pass that resumes queues may resume this queue.
     pub fn is_over(&self, now: DateTime<Utc>) -> bool {
         self.until.is_some_and(|until| until <= now)
     }
 }
 
-/// What a pause of a queue does.
+/// The result of a pause request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was asked for before, in the same words.
+    /// A repeat of the current pause.
     Repeat(Paused),
-    /// It is paused now, or otherwise than before: this is stored and emitted.
+    /// A new or changed pause, to be stored and emitted.
     Paused(Paused),
 }
 
-/// Pauses a queue. One that is paused stays so since it was; what else is said of it is what was said last.
+/// Pauses a queue. A paused queue keeps its `since`; the other fields are replaced.
 pub fn pause(
     current: Option<&Paused>,
     request: &PauseRequest,
@@ -87,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_is_stored_once_and_changed_by_the_next_one() {
+    fn repeated_pause_is_noop_and_new_pause_replaces_old() {
         let first = Paused { since: at(10), by: "ann".into(), reason: Some("disk".into()), until: None };
         let pause = |current, request, now| pause(current, &request, "bob", at(now)).unwrap();
         assert_eq!(
@@ -103,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_kept_is_refused() {
+    fn invalid_pause_is_refused() {
         let refused = |request| pause(None, &request, "ann", at(20)).unwrap_err();
         for until in [0, 20] {
             let message = "`until` must be in the future; it is now 1970-01-01T00:00:20.000Z".to_owned();
@@ -117,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_ends_by_itself_only_at_its_time() {
+    fn pause_ends_automatically_at_until() {
         let paused =
             |until: Option<i64>| Paused { since: at(0), by: String::new(), reason: None, until: until.map(at) };
         assert!(!paused(None).is_over(at(1_000_000)));

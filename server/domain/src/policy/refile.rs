@@ -1,34 +1,39 @@
-//! How a changed policy reaches the runs that exist, and how it is certain that none is created under the old one.
+//! Refiling: how a changed policy reaches existing runs, and why no run can be created under the
+//! old policy.
 //!
-//! 1. The policy is committed, in rows that each statement reads that makes a run. From then on no statement that begins makes one
-//!    under the old policy.
-//! 2. Statements that began before are waited for, by the transactions that are older than the commit ([`Stage::Older`]).
-//! 3. What exists is stamped anew in slices: claims, so that they have slots of their keys before a ready run of these waits for one;
-//!    then ready runs, delayed ones, and the claims that were made meanwhile. A run moves between these while they are read,
-//!    so that one may be missed; therefore the last stage reads all three *in one statement*, in whose snapshot every run is
-//!    exactly once, and is repeated until it finds nothing ([`Stage::Check`]).
+//! 1. The policy is committed, in rows that every run-creating statement reads. A statement that
+//!    begins later uses the new policy.
+//! 2. Refiling waits for statements that began before, by waiting for transactions older than the
+//!    commit ([`Stage::Older`]).
+//! 3. Existing runs are stamped again in slices. Claims come first, so they hold slots of their
+//!    keys before a ready run of these keys waits for one. Then come ready runs, delayed runs, and
+//!    claims made meanwhile. A run that moves between these while they are read may be missed. So
+//!    the last stage reads all three *in one statement*, whose snapshot has every run exactly once.
+//!    It repeats until it finds no run ([`Stage::Check`]).
 //!
-//! Stage and cursor are columns of the policy's row, so that any server goes on after a crash. Stamping again changes nothing.
+//! Stage and cursor are columns of the policy's row, so any server continues after a crash.
+//! Stamping twice is harmless.
 
-/// Runs of one slice.
+/// Runs per slice.
 pub const SLICE: usize = 200;
 
-/// Where the refiling of a queue is: `queue_policies.refile_stage`.
+/// The stage of a queue's refiling: `queue_policies.refile_stage`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Stage {
-    /// There is none.
+    /// No refiling.
     Done,
-    /// Transactions that are older than the change are waited for.
+    /// Waits for transactions older than the change.
     Older,
     /// Claims, by the age of their tasks.
     ClaimsFirst,
-    /// Ready runs, by their place in the queue.
+    /// Ready runs, by position in the queue.
     Ready,
-    /// Delayed runs, by their place in the queue.
+    /// Delayed runs, by position in the queue.
     Delayed,
-    /// Claims that were made while the others were read, and those before once more, by the age of their tasks.
+    /// All claims again, by the age of their tasks, including those made while the others were
+    /// read.
     Claims,
-    /// All of them in one statement.
+    /// All runs in one statement.
     Check,
 }
 
@@ -65,43 +70,44 @@ impl Stage {
     }
 }
 
-/// Where the refiling of a queue goes on.
+/// The position of a queue's refiling.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
     pub stage: Stage,
-    /// The last row of the slice before; none at the beginning of a stage.
+    /// The last row of the previous slice; none at the beginning of a stage.
     pub cursor: Option<i64>,
 }
 
 impl Place {
-    /// Where there is nothing to do.
+    /// No refiling.
     pub const DONE: Self = Self { stage: Stage::Done, cursor: None };
 
-    /// Where a change of the policy begins it, whatever it was doing: what was stamped so far is stamped again.
+    /// Returns the start of a refiling after a change of the policy. A refiling in progress
+    /// restarts.
     pub fn after_a_change() -> Self {
         Self { stage: Stage::Older, cursor: None }
     }
 }
 
-/// What a step of the refiling found.
+/// The result of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Found {
-    /// Whether a transaction is open that began before the change was committed.
+    /// Result of [`Stage::Older`].
     Older {
-        /// There is one.
+        /// True if an open transaction began before the change was committed.
         open: bool,
     },
-    /// Runs of the slice, stamped or not.
+    /// Runs of the slice, including those stamped before.
     Slice {
         runs: usize,
-        /// The key of the last of them.
+        /// The key of its last run.
         last: Option<i64>,
     },
-    /// One statement found no run of the queue, as [`Stage::Check`] would.
+    /// One statement found no run in the whole queue, as in [`Stage::Check`].
     NoRuns,
 }
 
-/// Where it goes on after that. A step that did not find what its stage looks for is done again.
+/// Returns the next position. A step whose result does not fit its stage is repeated.
 #[must_use]
 pub fn step(place: Place, found: Found) -> Place {
     let next = |stage| Place { stage, cursor: None };
@@ -114,7 +120,7 @@ pub fn step(place: Place, found: Found) -> Place {
         }
         (Stage::ClaimsFirst | Stage::Ready | Stage::Delayed | Stage::Claims | Stage::Check, Found::NoRuns)
         | (Stage::Check, Found::Slice { runs: 0, .. }) => Place::DONE,
-        // What it found was stamped; it looks from the beginning again.
+        // The runs were stamped; the check starts over.
         (Stage::Check, Found::Slice { .. }) => next(Stage::Check),
         (stage @ (Stage::ClaimsFirst | Stage::Ready | Stage::Delayed | Stage::Claims), Found::Slice { runs, last }) => {
             if runs >= SLICE && last.is_some() {
@@ -125,7 +131,8 @@ pub fn step(place: Place, found: Found) -> Place {
     }
 }
 
-/// How many runs of a queue may still be treated as before the change: an upper bound, and 0 exactly when all follow it.
+/// Returns an upper bound of the runs that may still follow the old policy. It is 0 exactly when
+/// all follow the new one.
 pub fn runs_left(stage: Stage, pending: i64, delayed: i64, claimed: i64) -> i64 {
     let (pending, delayed, claimed) = (pending.max(0), delayed.max(0), claimed.max(0));
     let left = match stage {
@@ -154,9 +161,9 @@ mod tests {
         assert_eq!((Stage::from_code(-1), Stage::from_code(7)), (None, None));
     }
 
-    /// Every stage with everything that a step can find.
+    /// Every stage with every result.
     #[test]
-    fn every_step_leads_where_the_table_says() {
+    fn every_step_follows_table() {
         use Stage::*;
         let slice = |runs, last| Found::Slice { runs, last };
         let found = [
@@ -190,11 +197,12 @@ mod tests {
         }
     }
 
-    /// A queue whose runs move between the parts while they are refiled, in the worst order.
+    /// A queue whose runs move between the parts during the refiling, in the worst order.
     #[test]
-    fn a_run_that_is_missed_by_every_slice_is_found_by_the_check() {
+    fn run_missed_by_every_slice_is_found_by_check() {
         use Stage::*;
-        // One run with old traits: it is claimed before the ready runs are read, and pending again before the claims are.
+        // One run with old traits is claimed before the ready runs are read, and pending again
+        // before the claims are.
         let (mut is_ready, mut is_new) = (false, false);
         let mut at = Place::after_a_change();
         let mut stages = Vec::new();
@@ -223,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_nothing_only_at_the_end_and_does_not_grow_from_stage_to_stage() {
+    fn runs_left_is_zero_only_when_done_and_never_grows() {
         for counts in [(0, 0, 0), (5, 3, 2), (-1, -1, -1), (i64::MAX, i64::MAX, i64::MAX)] {
             let left: Vec<i64> =
                 Stage::ALL.map(|stage| runs_left(stage, counts.0, counts.1, counts.2)).into_iter().collect();

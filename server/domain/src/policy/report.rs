@@ -1,4 +1,4 @@
-//! What a worker says beside the end of a run: a result, `retryAfter`, the delay of a release.
+//! Data that a worker sends with the end of a run: a result, `retryAfter`, the delay of a release.
 
 use chrono::TimeDelta;
 use serde_json::value::RawValue;
@@ -12,12 +12,12 @@ use super::seconds;
 use crate::json;
 use crate::unacceptable::Unacceptable;
 
-/// Bytes of a result, as compact JSON.
+/// Maximum bytes of a result as compact JSON.
 pub const RESULT_BYTES_MAX: usize = 65_536;
-/// The longest `retryAfter`, in seconds.
+/// Maximum `retryAfter`, in seconds.
 pub const RETRY_AFTER_MAX: i64 = 86_400;
 
-/// A result as it is stored: any JSON, without the whitespace between its parts.
+/// A result to store, as compact JSON.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskResult(String);
 
@@ -38,8 +38,8 @@ impl TaskResult {
     }
 }
 
-/// Whether a report of a run that was reported alike before repeats it, so that it is answered alike. One without a result
-/// says nothing about the result.
+/// True if a report with the same outcome repeats the stored result. A report without a result
+/// matches any.
 pub fn repeats_result(stored: Option<&str>, sent: Option<&TaskResult>) -> bool {
     match (stored, sent) {
         (_, None) => true,
@@ -48,7 +48,7 @@ pub fn repeats_result(stored: Option<&str>, sent: Option<&TaskResult>) -> bool {
     }
 }
 
-/// The delay that a worker asks for with reportException.
+/// Checks the delay requested with reportException.
 pub fn retry_after(reason: ExceptionReason, sent: Option<i64>) -> Result<Option<Start>, Unacceptable> {
     let Some(sent) = sent else { return Ok(None) };
     let wait: TimeDelta = seconds("retryAfter", sent, 0, RETRY_AFTER_MAX)?;
@@ -64,7 +64,7 @@ pub fn retry_after(reason: ExceptionReason, sent: Option<i64>) -> Result<Option<
     }
 }
 
-/// The delay that a worker asks for with a release.
+/// Checks the delay requested with a release.
 pub fn release(sent: &ReleaseRequest) -> Result<Option<Start>, Unacceptable> {
     start("", sent.delay, sent.not_before.map(Timestamp::time))
 }
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn any_json_is_a_result_and_is_kept_as_it_is_without_whitespace() {
+    fn result_is_stored_as_compact_json() {
         for (sent, stored) in [
             ("null", "null"),
             ("0.10e+1", "0.10e+1"),
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_size_is_that_of_the_compact_text() {
+    fn size_limit_applies_to_compact_text() {
         let long = format!("\"{}\"", "x".repeat(RESULT_BYTES_MAX - 2));
         assert_eq!(result(&long).unwrap().text().len(), RESULT_BYTES_MAX);
         assert!(result(&format!("[{}]", " ".repeat(RESULT_BYTES_MAX))).is_ok());
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repeat_has_the_same_result_or_none() {
+    fn repeat_has_same_result_or_none() {
         for (stored, sent, repeats) in [
             (None, None, true),
             (None, Some("1"), false),
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_has_a_delay_or_a_date_or_neither() {
+    fn release_has_delay_or_date_or_neither() {
         let read = |body: serde_json::Value| release(&serde_json::from_str(&body.to_string()).unwrap());
         assert_eq!(read(json!({})), Ok(None));
         assert_eq!(read(json!({"delay": 0})), Ok(Some(Start::After(TimeDelta::zero()))));

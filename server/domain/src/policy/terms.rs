@@ -1,4 +1,4 @@
-//! What holds for a task: what its options say, and for the rest what the policy of its queue says.
+//! The terms of a task: its options, completed by its queue's policy.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use tenure_api::states::{DelayedBy, Delivery};
@@ -7,25 +7,24 @@ use super::document::{Policy, RetryDelay};
 use super::hold::Start;
 use super::options::Options;
 
-/// What holds for a task.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Terms {
-    /// What a lost or slow worker costs.
+    /// The cost of a lost or slow worker.
     pub delivery: Delivery,
-    /// How long a claim may last; none is as long as it is renewed.
+    /// Maximum duration of a claim; none is unlimited while it is renewed.
     pub complete_time: Option<TimeDelta>,
-    /// Whether the task says so itself: then a change of the policy does not.
+    /// True if the task's options set `complete_time`: then a change of the policy does not.
     pub own_complete_time: bool,
-    /// How long the next run is held after a failure that is tried again.
+    /// Hold of the next run after a retried failure.
     pub retry_delay: Option<RetryDelay>,
     /// When the first run is ready.
     pub start: Start,
-    /// Whether the next run waits for admission again.
+    /// True if the next run waits for admission again.
     pub waits_again: bool,
 }
 
 impl Terms {
-    /// The options of a task before the policy of its queue. Each option replaces the whole field.
+    /// Combines a task's options with its queue's policy. Each option replaces the whole field.
     pub fn of(policy: &Policy, options: &Options) -> Self {
         let complete_time = options.complete_time.unwrap_or(policy.complete_time);
         Self {
@@ -38,7 +37,7 @@ impl Terms {
         }
     }
 
-    /// What is stamped on a run that becomes pending so.
+    /// Returns the traits of a run that becomes pending with this delay.
     pub fn traits(&self, delayed: Option<DelayedBy>) -> Traits {
         Traits {
             delivery: self.delivery,
@@ -49,7 +48,7 @@ impl Terms {
         }
     }
 
-    /// When a run that is claimed now is too slow. A run that may not be started twice is waited for.
+    /// Returns when a run claimed now exceeds its completeTime. Under at-most-once it never does.
     pub fn complete_by(&self, claimed: DateTime<Utc>) -> Option<DateTime<Utc>> {
         match self.delivery {
             Delivery::AtMostOnce => None,
@@ -60,42 +59,38 @@ impl Terms {
     }
 }
 
-/// What is stamped on a run, so that statements need no policy to end it: `pending.traits` and `claims.traits`.
+/// Terms stamped on a run, so statements end it without reading the policy: `pending.traits` and
+/// `claims.traits`.
 ///
 /// ```text
-/// bits 0–1 delivery · 2 retryDelay · 3 a completeTime of its own · 4 the next run waits for admission again · 5–7 why it is delayed
+/// bits 0–1 delivery · 2 retryDelay · 3 the task has its own completeTime
+/// bit 4 the next run waits for admission again · 5–7 why the run is delayed
 /// ```
 ///
-/// The last are read only of a run that is held by a delay. None in the database is all zero.
+/// Bits 5–7 are valid only for a delayed run. NULL in the database means all zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Traits {
-    /// What a lost or slow worker costs.
+    /// The cost of a lost or slow worker.
     pub delivery: Delivery,
-    /// Whether the next run may be held after a failure that is tried again.
+    /// True if the next run may be held after a retried failure.
     pub retry_delay: bool,
-    /// Whether the task has a completeTime of its own.
+    /// True if the task has its own completeTime.
     pub own_complete_time: bool,
-    /// Whether the next run waits for admission again, and does not keep the slot of this one.
+    /// True if the next run waits for admission again and does not keep the slot of this run.
     pub waits_again: bool,
-    /// Why the run is delayed, if it is.
+    /// Why the run is delayed; ignored if it is not.
     pub delayed: DelayedBy,
 }
 
 impl Traits {
-    /// The bits of the delivery.
     pub const DELIVERY: i16 = 0b11;
-    /// The bit of `retryDelay`.
     pub const RETRY_DELAY: i16 = 1 << 2;
-    /// The bit of a completeTime of the task's own.
     pub const OWN_COMPLETE_TIME: i16 = 1 << 3;
-    /// The bit of a next run that waits for admission again.
     pub const WAITS_AGAIN: i16 = 1 << 4;
-    /// How far the bits of the reason of a delay are shifted.
     pub const DELAYED_SHIFT: u32 = 5;
-    /// The bits of the reason of a delay.
     pub const DELAYED: i16 = 0b111 << Self::DELAYED_SHIFT;
 
-    /// The traits of a run in a queue without a policy, of a task without options.
+    /// Traits in a queue without a policy, for a task without options.
     pub const NONE: Self = Self {
         delivery: Delivery::Retries,
         retry_delay: false,
@@ -104,7 +99,7 @@ impl Traits {
         delayed: DelayedBy::Delay,
     };
 
-    /// The number that the database stores; none for what needs none.
+    /// Encodes the stored number; none for zero.
     #[must_use]
     pub fn code(self) -> Option<i16> {
         let bit = |set: bool, bit| if set { bit } else { 0 };
@@ -149,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn an_option_replaces_the_field_of_the_policy_and_what_is_absent_does_not() {
+    fn option_replaces_policy_field_if_present() {
         let whole = policy(&json!({"delivery": "at-least-once", "completeTime": 60, "delay": 30,
             "retryDelay": {"first": 5, "factor": 2, "most": 50}}))
         .unwrap();
@@ -190,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_is_too_slow_after_its_complete_time_unless_it_may_not_be_started_twice() {
+    fn claim_exceeds_complete_time_unless_at_most_once() {
         let start = DateTime::UNIX_EPOCH;
         for (delivery, time, expected) in [
             ("retries", 0, None),
@@ -205,11 +200,11 @@ mod tests {
             assert_eq!(terms.complete_by(start), expected, "{delivery} {time}");
         }
         let slow = Terms::of(&policy(&json!({"completeTime": 1})).unwrap(), &Options::default());
-        assert_eq!(slow.complete_by(DateTime::<Utc>::MAX_UTC), None, "and no overflow");
+        assert_eq!(slow.complete_by(DateTime::<Utc>::MAX_UTC), None, "no overflow");
     }
 
     #[test]
-    fn every_combination_of_traits_has_a_number_of_its_own() {
+    fn every_combination_of_traits_has_own_code() {
         let mut seen = std::collections::BTreeSet::new();
         for &delivery in Delivery::ALL {
             for &delayed in DelayedBy::ALL {
@@ -224,7 +219,7 @@ mod tests {
         assert_eq!(Traits::from_code(None), Some(Traits::NONE));
         assert_eq!(Traits::from_code(Some(0)), Some(Traits::NONE));
         let valid = (0..i16::MAX).filter(|code| Traits::from_code(Some(*code)).is_some()).count();
-        assert_eq!(valid, seen.len(), "and no other number is read");
+        assert_eq!(valid, seen.len(), "no other code is valid");
         for negative in [-1, i16::MIN] {
             assert_eq!(Traits::from_code(Some(negative)), None);
         }

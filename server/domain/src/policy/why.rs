@@ -1,4 +1,5 @@
-//! Why a task is where it is: everything that keeps it there, in codes and in words, from one snapshot of facts.
+//! Explains why a task is in its state: all causes, in codes and in words, from one snapshot of
+//! facts.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use tenure_api::dates::Timestamp;
@@ -11,91 +12,89 @@ use super::hold::Delayed;
 use super::pause::Paused;
 use crate::lifecycle::Outcome;
 
-/// Tasks that are named of those that a task waits for.
+/// Maximum dependencies in a response.
 pub const AWAITED_SHOWN_MAX: usize = 100;
-/// Runs before a run that are counted.
+/// Maximum count of earlier runs.
 pub const BEFORE_COUNTED_MAX: u32 = 10_000;
-/// Workers that are named of those that may have a run.
+/// Maximum workers named as able to claim a run.
 pub const WORKERS_SHOWN_MAX: usize = 10;
-/// Runs that are named of those that have the slots of a limit.
+/// Maximum runs named as holders of a limit's slots.
 pub const HOLDERS_SHOWN_MAX: usize = 10;
-/// A worker that asked for work so long ago still counts as one that asks.
+/// How long a worker's last request for work counts as recent.
 pub const ASKED_WITHIN: TimeDelta = TimeDelta::seconds(60);
 
-/// What is known of a task, all at the same time.
+/// The facts about a task, from one snapshot.
 #[derive(Debug, Clone)]
 pub struct Facts {
     pub task: TaskId,
-    /// Where it is.
     pub place: Place,
-    /// The pause of its queue, if it has one.
+    /// The pause of its queue, if any.
     pub paused: Option<Paused>,
     pub now: DateTime<Utc>,
 }
 
-/// Where a task is, with what is needed to say why.
+/// The state of a task, with the facts that explain it.
 #[derive(Debug, Clone)]
 pub enum Place {
-    /// It has no run.
+    /// Without a run.
     Unscheduled {
-        /// How many tasks it still waits for.
+        /// Number of unsatisfied dependencies.
         unsatisfied: u32,
-        /// Those of them that are shown; first those that will never satisfy it.
+        /// The unsatisfied dependencies to show; those that can never be satisfied come first.
         awaited: Vec<AwaitedTask>,
-        /// How they must end.
+        /// How dependencies must end.
         requires: Requires,
     },
-    /// Its last run is pending.
+    /// The last run is pending.
     Pending {
         run: RunId,
-        /// What holds it.
+        /// The hold.
         held: Held,
-        /// Until when a poller has its message; none if it is held, because then no poller has.
+        /// Until when a poller has reserved its message; none if the run is held.
         reserved_until: Option<DateTime<Utc>>,
-        /// How many ready runs of the queue are claimed before it, counted up to [`BEFORE_COUNTED_MAX`].
+        /// Ready runs of the queue that are claimed first, counted up to [`BEFORE_COUNTED_MAX`].
         before: u32,
-        /// Who asks for work.
+        /// The workers that request work.
         workers: Workers,
     },
-    /// A worker holds its last run.
+    /// The last run is claimed.
     Running {
         run: RunId,
         worker: WorkerName,
         since: DateTime<Utc>,
-        /// Until when, unless it renews its claim.
+        /// The end of the claim, unless renewed.
         taken_until: DateTime<Utc>,
-        /// When the run is too slow.
+        /// The end of the completeTime.
         complete_by: Option<DateTime<Utc>>,
-        /// The session that the claim belongs to.
+        /// The session of the claim.
         session: Option<SessionId>,
-        /// Its log while it is written, if it has one.
+        /// The live log, if any.
         live_log: Option<LiveLogSoFar>,
     },
-    /// It has ended.
+    /// The task is resolved.
     Resolved {
-        /// Its last run.
+        /// The last run.
         run: RunId,
-        /// How that ended.
         outcome: Outcome,
         ended_by: Option<EndedBy>,
-        /// What the task has left.
+        /// The remaining allowance.
         left: Allowance,
     },
 }
 
 #[derive(Debug, Clone)]
 pub enum Held {
-    /// Nothing.
+    /// No hold.
     Ready,
     Delayed(Delayed),
-    /// It waits for admission.
+    /// Waits for admission.
     Waiting(Box<Waiting>),
-    /// It was given to a session.
+    /// Assigned to a session.
     Assigned(Assigned),
 }
 
 impl Held {
-    /// True if a worker that asks now gets this run or a run before it.
+    /// True if the next worker to request work gets this run or an earlier run.
     fn may_start(&self) -> bool {
         match self {
             Self::Ready => true,
@@ -105,39 +104,38 @@ impl Held {
     }
 }
 
-/// What a run waits for that waits for admission.
+/// The facts about a run that waits for admission.
 #[derive(Debug, Clone, Default)]
 pub struct Waiting {
-    /// Its key; none if it has none.
     pub key: Option<String>,
-    /// How many runs of its key may be ready, assigned or claimed, and how many are.
+    /// The limit of the key's ready, assigned and claimed runs, and their current number.
     pub slots: Option<(u32, u32)>,
-    /// The same of its queue.
+    /// The limit of the queue's ready, assigned and claimed runs, and their current number.
     pub total: Option<(u32, u32)>,
-    /// Runs that have the slots, if all of the key or of the queue are taken.
+    /// Runs that hold slots, if all slots of the key or the queue are taken.
     pub holders: Vec<SlotHolder>,
-    /// When the rates of key and queue allow a start, if they do not now.
+    /// When the rates of key and queue allow the next start; none if now.
     pub next_start: Option<DateTime<Utc>>,
-    /// The worker that it waits for, and until when.
+    /// The preferred worker, and the end of the wait for it.
     pub preferred: Option<(WorkerName, DateTime<Utc>)>,
-    /// How many runs of its key are before it, counted up to [`BEFORE_COUNTED_MAX`].
+    /// Earlier runs of its key, counted up to [`BEFORE_COUNTED_MAX`].
     pub before: u32,
-    /// How many other keys are, likewise.
+    /// Other keys that are served first, counted up to [`BEFORE_COUNTED_MAX`].
     pub keys_before: u32,
-    /// Whether runs are being brought under a policy that was changed.
+    /// True if runs are being refiled after a change of the policy.
     pub refiling: bool,
-    /// Where runs are given to sessions and no live server does that: how many could.
+    /// In an assign queue without a live scheduler: the number of candidates.
     pub no_scheduler: Option<u32>,
-    /// Where runs are given to sessions: those of the queue.
+    /// In an assign queue: its sessions.
     pub sessions: Option<Sessions>,
     /// The session that did not accept it.
     pub not_accepted: Option<(WorkerName, SessionId)>,
-    /// True if the messages of its queue were ever requested.
+    /// True if the queue's messages were ever requested.
     pub polled: bool,
 }
 
 impl Waiting {
-    /// True if it is the next run to start, and its limits allow that now.
+    /// True if it starts next and its limits allow that now.
     fn may_start(&self) -> bool {
         let is_full = [self.slots, self.total].iter().flatten().any(|(limit, used)| used >= limit);
         let is_first = self.before == 0 && self.keys_before == 0;
@@ -146,21 +144,21 @@ impl Waiting {
     }
 }
 
-/// The live sessions of a queue, as far as a run that waits for one is concerned.
+/// The live sessions of a queue, for a waiting run.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Sessions {
-    /// How many there are, counted up to [`BEFORE_COUNTED_MAX`].
+    /// Number of sessions, counted up to [`BEFORE_COUNTED_MAX`].
     pub live: u32,
-    /// How many of these were not renewed since an outage of the servers.
+    /// Number of sessions not renewed since an outage of the servers.
     pub extended: u32,
-    /// Whether one of them is free.
+    /// True if a session is free.
     pub is_free: bool,
-    /// Whether a worker without one asked for work within [`ASKED_WITHIN`].
+    /// True if a worker without a session requested work within [`ASKED_WITHIN`].
     pub asked_without: bool,
 }
 
 impl Sessions {
-    /// Why none can be given a run, if none can.
+    /// Returns why no session can take a run, if so.
     fn none(&self) -> Option<NoSession> {
         match *self {
             Self { is_free: true, .. } => None,
@@ -171,39 +169,41 @@ impl Sessions {
     }
 }
 
-/// The session to which a run was given.
+/// The session that a run is assigned to.
 #[derive(Debug, Clone)]
 pub struct Assigned {
     pub to: Option<(WorkerName, SessionId)>,
     pub since: Option<DateTime<Utc>>,
-    /// When another one gets the run.
+    /// When the run goes to another session.
     pub accept_by: Option<DateTime<Utc>>,
 }
 
-/// Who asks for work in a queue.
+/// The workers that request work from a queue.
 #[derive(Debug, Clone, Default)]
 pub struct Workers {
-    /// When one asked for the last time that may have work, or may not.
+    /// The last request of any worker, eligible or not.
     pub last_asked: Option<DateTime<Utc>>,
-    /// Workers that asked within [`ASKED_WITHIN`] and may have work.
+    /// Eligible workers with a request within [`ASKED_WITHIN`].
     pub asking: Vec<WorkerName>,
-    /// How many asked within that time and are quarantined.
+    /// Quarantined workers with a request within that time.
     pub quarantined: u32,
-    /// How many others asked within that time and are frozen, as they have said by their sessions.
+    /// Other workers with a request within that time that reported through their sessions that they
+    /// are frozen.
     pub frozen: u32,
-    /// Whether more workers are known than were looked at: then one of them asked who is not among these.
+    /// True if more workers are known than were read. A recent request is then attributed to an
+    /// unread worker.
     pub more: bool,
 }
 
 impl Facts {
-    /// Whether no worker is known that has asked for the run, so that one which has just asked makes a difference.
+    /// True if no known worker has requested the run, so a new request makes a difference.
     pub fn lacks_workers(&self) -> bool {
         matches!(&self.place, Place::Pending { workers, .. } if workers.none().is_some())
     }
 }
 
 impl Workers {
-    /// That none may have work, if that is certain.
+    /// Returns the reason if certainly no eligible worker requests work.
     fn none(&self) -> Option<Reason> {
         let Self { last_asked, ref asking, quarantined, frozen, more } = *self;
         let last_asked = last_asked.map(Timestamp::new);
@@ -211,16 +211,16 @@ impl Workers {
     }
 }
 
-/// Whether a caller sees the names of other tasks and of workers, and who paused the queue and why.
+/// Whether the caller sees names of other tasks and workers, and who paused the queue and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Names {
-    /// It has the scope that shows the queue.
+    /// The caller has the scope for the queue.
     Shown,
-    /// It has not.
+    /// The caller lacks the scope for the queue.
     Hidden,
 }
 
-/// The answer: what must change first for the task to run stands first.
+/// Builds the response. The first reason is the first that must change for the task to run.
 pub fn why(facts: &Facts, names: Names) -> WhyAnswer {
     let paused = facts.paused.as_ref().map(|paused| Reason::Paused {
         by: (names == Names::Shown).then(|| paused.by.clone()),
@@ -294,7 +294,7 @@ pub fn why(facts: &Facts, names: Names) -> WhyAnswer {
     }
 }
 
-/// The reason of a hold, and what sessions have to do with it.
+/// Returns the reason of a hold, and the reasons about sessions.
 fn holding(held: &Held, is_paused: bool, names: Names) -> (Option<Reason>, Vec<Reason>) {
     let is_shown = names == Names::Shown;
     let shown = |session: &Option<(WorkerName, SessionId)>| session.clone().filter(|_| is_shown).unzip();
@@ -358,7 +358,7 @@ fn dependencies(task: TaskId, unsatisfied: u32, awaited: &[AwaitedTask], require
     }
 }
 
-/// The answer as sentences for people; at least one.
+/// Returns the reasons as sentences for people; at least one.
 pub fn words(answer: &WhyAnswer) -> Vec<String> {
     if answer.reasons.is_empty() {
         return vec!["Nothing keeps it: the next worker that asks for work gets it.".to_owned()];
@@ -437,7 +437,7 @@ pub fn sentence(reason: &Reason) -> String {
     }
 }
 
-/// The sentence of [`Reason::Running`]; empty for others.
+/// Returns the sentence of [`Reason::Running`]; empty for others.
 fn running(reason: &Reason) -> String {
     let Reason::Running { worker_group, worker_id, since, taken_until, complete_by, session_id, live_log } = reason
     else {
@@ -466,7 +466,8 @@ fn no_session(because: NoSession, sessions: u32) -> String {
     }
 }
 
-/// What a run waits for, the first of: a slot of its key, one of its queue, their rates, its worker, its turn.
+/// Returns the first applicable cause: a slot of the key, a slot of the queue, the preferred
+/// worker, the rates, or the order.
 fn waiting(reason: &Reason) -> String {
     let Reason::Waiting {
         key,

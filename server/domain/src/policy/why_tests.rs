@@ -66,9 +66,9 @@ fn codes(answer: &WhyAnswer) -> Vec<&'static str> {
     codes
 }
 
-/// Every combination of what can be known of a pending run.
+/// Every combination of facts about a pending run.
 #[test]
-fn every_reason_of_a_pending_run_is_named_exactly_if_it_is_there() {
+fn pending_run_names_exactly_its_reasons() {
     let delays = std::iter::once(None).chain(DelayedBy::ALL.iter().map(|&by| Some(Delayed { until: at(NOW + 9), by })));
     for delayed in delays {
         for reserved in [None, Some(NOW - 1), Some(NOW), Some(NOW + 1)] {
@@ -101,7 +101,7 @@ fn every_reason_of_a_pending_run_is_named_exactly_if_it_is_there() {
                                 let answer = why(&facts, names);
                                 assert_eq!(codes(&answer), expected, "{facts:?}");
                                 assert_eq!((answer.state, answer.run_id), (TaskState::Pending, Some(RunId::FIRST)));
-                                assert_eq!(answer.ready, ready, "also when its queue is paused");
+                                assert_eq!(answer.ready, ready, "even in a paused queue");
                                 assert_eq!(answer.position, ready.then_some(before + 1));
                                 let shown = names == Names::Shown && ready && pause.is_none();
                                 let named = shown.then(|| asking.len().min(WORKERS_SHOWN_MAX));
@@ -120,9 +120,10 @@ fn pending(held: Held, asking: Vec<WorkerName>) -> Place {
     Place::Pending { run: RunId::FIRST, held, reserved_until: Some(at(NOW + 1)), before: 3, workers }
 }
 
-/// Every combination of sessions, of one that did not accept the run, and of workers that ask.
+/// Every combination of sessions, of a session that did not accept the run, and of requesting
+/// workers.
 #[test]
-fn a_run_that_waits_says_for_what_and_whether_a_session_could_have_it() {
+fn waiting_run_names_cause_and_sessions() {
     let all = [
         (None, None),
         (Some(Sessions { live: 0, ..Sessions::default() }), Some(NoSession::NoneLive)),
@@ -189,7 +190,7 @@ fn polled_queue_with_limits_is_named_while_no_worker_asks() {
 }
 
 #[test]
-fn names_of_others_are_shown_with_the_scope_only() {
+fn names_of_others_require_scope() {
     let holder = SlotHolder { task_id: other(), run_id: RunId::FIRST, worker: Some(worker()) };
     for names in [Names::Shown, Names::Hidden] {
         let is_shown = names == Names::Shown;
@@ -218,13 +219,13 @@ fn names_of_others_are_shown_with_the_scope_only() {
             assert_eq!(codes(&answer), expected);
             let Reason::Assigned { worker, session_id, accept_by, .. } = &answer.reasons[0] else { panic!() };
             assert_eq!((worker.is_some(), session_id.is_some()), (is_shown, is_shown));
-            assert_eq!(accept_by.is_some(), pause.is_none(), "in a paused queue that time does not run");
+            assert_eq!(accept_by.is_some(), pause.is_none(), "a pause suspends acceptTime");
         }
     }
 }
 
 #[test]
-fn what_a_run_waits_for_is_said_in_words() {
+fn sentences_describe_wait() {
     let holder = |worker| SlotHolder { task_id: other(), run_id: RunId::FIRST, worker };
     let sentence_of = |waiting: Waiting| {
         let answer = why(&facts(pending(Held::Waiting(Box::new(waiting)), vec![worker()]), None), Names::Shown);
@@ -297,7 +298,7 @@ fn what_a_run_waits_for_is_said_in_words() {
 }
 
 #[test]
-fn an_unscheduled_task_waits_for_others_and_says_if_it_does_so_for_ever() {
+fn unscheduled_task_names_hopeless_dependencies() {
     let states = std::iter::once(None).chain(TaskState::ALL.iter().copied().map(Some));
     for state in states {
         for requires in [Requires::AllCompleted, Requires::AllResolved] {
@@ -329,7 +330,7 @@ fn an_unscheduled_task_waits_for_others_and_says_if_it_does_so_for_ever() {
 }
 
 #[test]
-fn who_paused_a_queue_and_why_is_for_those_that_see_it() {
+fn author_and_reason_of_pause_require_scope() {
     let waits = || Place::Unscheduled { unsatisfied: 1, awaited: Vec::new(), requires: Requires::AllCompleted };
     for (names, by, reason) in [(Names::Shown, Some("ann"), Some("disk")), (Names::Hidden, None, None)] {
         let answer = why(&facts(waits(), Some(paused())), names);
@@ -344,7 +345,7 @@ fn who_paused_a_queue_and_why_is_for_those_that_see_it() {
 }
 
 #[test]
-fn a_run_that_is_held_or_has_ended_has_one_reason() {
+fn running_or_resolved_task_has_one_reason() {
     for pause in [None, Some(paused())] {
         for complete_by in [None, Some(at(NOW + 3))] {
             for session in [None, Some(session())] {
@@ -359,7 +360,7 @@ fn a_run_that_is_held_or_has_ended_has_one_reason() {
                         live_log: Some(LiveLogSoFar { bytes: 7 }),
                     };
                     let answer = why(&facts(place, pause.clone()), names);
-                    assert_eq!(codes(&answer), ["running"], "a pause takes nothing away");
+                    assert_eq!(codes(&answer), ["running"], "a pause does not affect claims");
                     assert_eq!((answer.state, answer.ready), (TaskState::Running, false));
                     let Reason::Running { worker_group, worker_id, session_id, live_log, .. } = &answer.reasons[0]
                     else {
@@ -395,7 +396,7 @@ fn a_run_that_is_held_or_has_ended_has_one_reason() {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "one reason after the other")]
-fn the_words_say_what_is_there() {
+fn sentences_match_reasons() {
     let time = |seconds| Timestamp::new(at(seconds));
     let awaited = |task_id, state| AwaitedTask { task_id, state };
     for (reason, sentence) in [
@@ -484,5 +485,5 @@ fn the_words_say_what_is_there() {
     let place = Place::Pending { run: RunId::FIRST, held: Held::Ready, reserved_until: None, before: 0, workers };
     let answer = why(&facts(place, None), Names::Hidden);
     assert_eq!(words(&answer), ["Nothing keeps it: the next worker that asks for work gets it."]);
-    assert_eq!(ASKED_WITHIN, TimeDelta::minutes(1), "as the sentences say");
+    assert_eq!(ASKED_WITHIN, TimeDelta::minutes(1), "the sentences mention one minute");
 }
