@@ -1,4 +1,5 @@
-//! Admission where it meets other transactions: what is locked, moved, gone or changed while a look at a queue is on its way.
+//! Admission beside concurrent transactions: rows that are locked, moved or deleted, and policies
+//! that change, during a decision.
 
 use tenure_api::policy::QueuePolicy;
 use tenure_domain::admission::{Start, Taker};
@@ -18,7 +19,6 @@ async fn limited(policy: Value) -> Ground {
 }
 
 impl Ground {
-    /// A task of a project, with a key.
     async fn create(&self, project: &str, key: &str) -> TaskId {
         self.create_with(&json!({"projectId": project, "extra": {"tenure": {"key": key}}})).await
     }
@@ -37,13 +37,12 @@ impl Ground {
         follow(&self.queue).await;
     }
 
-    /// Completes the first run of a task.
     async fn complete(&self, task: TaskId) {
         self.queue.report(task, RunId::FIRST, Report::Completed).await.unwrap();
     }
 }
 
-/// Keys that are looked at again at a certain time.
+/// Keys with a scheduled retry.
 const PUT_OFF: &str = "SELECT count(*) FROM admission_heads WHERE at IS NOT NULL";
 
 #[tokio::test]
@@ -57,7 +56,7 @@ async fn locked_run_is_claimed_soon_after_its_lock_ends() {
     let meanwhile = async {
         eventually("the run is passed over", async || number(pool, PUT_OFF).await == 1).await;
         let behind = ground.create("p", "a").await;
-        eventually("the run behind it is claimed", async || number(pool, "SELECT count(*) FROM claims").await == 1)
+        eventually("the next run is claimed", async || number(pool, "SELECT count(*) FROM claims").await == 1)
             .await;
         holder.release().await;
         (behind, Instant::now())
@@ -104,7 +103,7 @@ async fn run_with_another_key_is_not_locked_for_assignment() {
 }
 
 #[tokio::test]
-async fn a_key_is_known_although_the_first_of_its_runs_is_gone() {
+async fn key_is_known_after_its_first_run_is_purged() {
     let mut ground = limited(json!({"concurrency": {"perKey": 1}})).await;
     let date = |seconds| {
         let date = tenure_engine::clock::real_now() + chrono::TimeDelta::seconds(seconds);
@@ -113,7 +112,8 @@ async fn a_key_is_known_although_the_first_of_its_runs_is_gone() {
     let key = json!({"tenure": {"key": "a"}});
     let gone = ground.create_with(&json!({"deadline": date(60), "expires": date(61), "extra": key})).await;
     let stays = ground.create("p", "a").await;
-    // As in a queue that is paused for long: nothing looks at it while the first task ends, expires and is purged.
+    // As in a queue paused for long: no decision runs while the first task ends, expires and is
+    // purged.
     change(&ground.queue, gone, Change::Cancel).await.unwrap();
     ground.advance(120.0).await;
     eventually("it is purged", async || {
@@ -128,11 +128,12 @@ async fn a_key_is_known_although_the_first_of_its_runs_is_gone() {
 }
 
 #[tokio::test]
-async fn a_policy_that_comes_back_while_its_admission_is_forgotten_has_it_again() {
+async fn restored_policy_regains_admission_state() {
     let ground = limited(json!({"concurrency": {"perKey": 1}})).await;
     let before = ground.create("p", "a").await;
     admit(&ground.queue).await;
-    // A pass, which has locked the queue, reads and writes its heads, and forgets it in the end.
+    // A pass that has locked the queue reads and writes its heads, and deletes its admission state
+    // in the end.
     let mut other = ground.database.connect().await;
     let mut pass = other.begin().await.unwrap();
     sqlx::query("SELECT FROM admission_queues FOR UPDATE").execute(&mut *pass).await.unwrap();
@@ -150,9 +151,9 @@ async fn a_policy_that_comes_back_while_its_admission_is_forgotten_has_it_again(
     ground.finish().await;
 }
 
-/// No pass but the one that refiles runs here.
+/// No pass runs here except the refiling.
 #[tokio::test]
-async fn waiting_request_is_served_by_a_run_a_slot_or_another_policy() {
+async fn waiting_request_is_served_by_run_slot_or_policy() {
     let ground = limited(json!({})).await;
     let change = async {
         put(&ground.queue, json!({"concurrency": {"perKey": 1}})).await;
@@ -177,7 +178,7 @@ async fn waiting_request_is_served_by_a_run_a_slot_or_another_policy() {
 }
 
 #[tokio::test]
-async fn a_change_of_a_policy_that_waited_for_another_one_is_compared_with_that_one() {
+async fn concurrent_policy_change_is_compared_with_latest() {
     let ground = limited(json!({"concurrency": {"perKey": 1}})).await;
     let sent: QueuePolicy = serde_json::from_value(json!({"concurrency": {"perKey": 3}})).unwrap();
     let version: i64 = number(ground.database.pool(), "SELECT version FROM queue_policies").await;
@@ -194,12 +195,12 @@ async fn a_change_of_a_policy_that_waited_for_another_one_is_compared_with_that_
         holder.commit().await.unwrap();
     };
     let (changed, ()) = tokio::join!(change, meanwhile);
-    assert!(matches!(changed, Err(OpError::Conflict(_))), "it would replace a policy that its caller has not seen");
+    assert!(matches!(changed, Err(OpError::Conflict(_))), "it would replace an unseen policy");
     ground.finish().await;
 }
 
 #[tokio::test]
-async fn retry_waits_behind_the_more_urgent_runs_of_its_key() {
+async fn retry_waits_behind_more_urgent_runs_of_key() {
     let ground = limited(json!({"concurrency": {"perKey": 1}})).await;
     let least = ground.create("p", "k").await;
     assert_eq!(ground.claim(1).await, [least]);
@@ -218,7 +219,7 @@ async fn retry_waits_behind_the_more_urgent_runs_of_its_key() {
 }
 
 #[tokio::test]
-async fn a_failure_after_which_the_task_was_rerun_makes_no_later_retry_wait_longer() {
+async fn rerun_resets_growth_of_retry_delay() {
     let mut ground = limited(json!({})).await;
     let options = json!({"retryDelay": {"first": 10, "factor": 2}});
     let task = ground.create_with(&json!({"retries": 1, "extra": {"tenure": options}})).await;
@@ -240,12 +241,12 @@ async fn a_failure_after_which_the_task_was_rerun_makes_no_later_retry_wait_long
     fail(&ground).await;
     change(&ground.queue, task, Change::Rerun).await.unwrap();
     fail(&ground).await;
-    assert_eq!(waits(&mut ground).await, 20.0, "it is the second retry");
+    assert_eq!(waits(&mut ground).await, 20.0, "the second retry");
     ground.finish().await;
 }
 
 #[tokio::test]
-async fn lowered_limit_of_one_key_concerns_no_other() {
+async fn lowered_limit_of_one_key_affects_no_other() {
     let mut ground = limited(json!({"concurrency": {"perKey": 9}})).await;
     for _ in 0..3 {
         ground.create("p", "a").await;
@@ -262,7 +263,7 @@ async fn lowered_limit_of_one_key_concerns_no_other() {
 }
 
 #[tokio::test]
-async fn claim_that_gets_another_key_is_counted_there_although_it_is_older_than_the_mark_of_that_key() {
+async fn rekeyed_old_claim_is_counted_for_new_key() {
     let ground = limited(json!({"concurrency": {"perKey": 1}})).await;
     let first = ground.create("x", "a").await;
     assert_eq!(ground.claim(1).await, [first]);
@@ -279,12 +280,12 @@ async fn claim_that_gets_another_key_is_counted_there_although_it_is_older_than_
 }
 
 #[tokio::test]
-async fn claim_that_was_locked_has_a_slot_of_its_new_key_in_the_end() {
+async fn locked_claim_finally_has_slot_of_new_key() {
     let ground = limited(json!({"concurrency": {"perKey": 1}})).await;
     let claimed = ground.create("p", "a").await;
     assert_eq!(ground.claim(1).await, [claimed]);
     let waiting = ground.create("p", "b").await;
-    // While another transaction has the claim, it keeps its old key.
+    // While another transaction has locked the claim, it keeps its old key.
     let held = Lock::take(&ground.database, "SELECT FROM claims FOR UPDATE").await;
     put(&ground.queue, json!({"concurrency": {"perKey": 1}, "keyBy": "projectId"})).await;
     eventually("the other run follows the policy", async || {
@@ -302,11 +303,11 @@ async fn claim_that_was_locked_has_a_slot_of_its_new_key_in_the_end() {
 }
 
 #[tokio::test]
-async fn a_run_that_was_announced_under_another_policy_is_found_behind_a_later_one_of_its_key() {
+async fn run_announced_under_old_policy_is_found_by_new_one() {
     let ground = limited(json!({"concurrency": {"perKey": 1}})).await;
     let first = ground.create("p", "a").await;
     put(&ground.queue, json!({"concurrency": {"perKey": 1}, "keyBy": "projectId"})).await;
-    // The look takes the announcement of a key that this policy does not know.
+    // The decision takes the announcement of a key that this policy does not know.
     admit(&ground.queue).await;
     put(&ground.queue, json!({"concurrency": {"perKey": 1}})).await;
     let later = ground.create("p", "a").await;

@@ -1,4 +1,4 @@
-//! What admission costs: it does not grow with the keys and the waiting runs of a queue.
+//! Costs of admission, which must not grow with the keys and waiting runs of a queue.
 
 mod claims;
 mod decisions;
@@ -14,28 +14,29 @@ use statements::{Given, HOT, OTHERS};
 
 use crate::support::*;
 
-/// How many keys each queue has; it has twice as many waiting runs.
+/// Environment variable: keys per queue, with two waiting runs each.
 const KEYS: &str = "TENURE_ADMISSION_KEYS";
-/// For every run of the tests; the suite `admission-cost` has 100,000.
+/// Default; the suite `admission-cost` uses 100,000.
 const KEYS_DEFAULT: i32 = 5_000;
-/// Keys in the first measurement: enough for a whole slice of every statement.
+/// Keys in the first measurement: enough for a full slice of every statement.
 const KEYS_FEW: i32 = 1_000;
-/// Often enough for a session to change its mind about plans.
+/// Enough executions for a session to switch to a generic plan.
 const TIMES: usize = 7;
-/// Blocks that a statement may read besides twice as many as with few keys: indexes are some levels higher, of each block that is read.
+/// Additional blocks allowed beyond twice the reads with few keys: larger indexes have more levels.
 const BLOCKS_MORE: i64 = 40;
-/// How many blocks counting the runnable runs of a key may read, with plans that were made without statistics.
+/// Maximum blocks read to count the runnable runs of a key, with plans made without statistics.
 const BLOCKS_OF_A_KEY: i64 = 40;
 
-/// The blocks of tables and of their indexes that this session has read so far, and all others that have said so.
+/// Returns the blocks of tables and indexes read so far by this session, and by others that have
+/// reported.
 async fn blocks(conn: &mut PgConnection) -> i64 {
-    // By itself a session says it a second later.
+    // A session reports its counts only a second later otherwise.
     sqlx::raw_sql("SELECT pg_stat_force_next_flush()").execute(&mut *conn).await.unwrap();
     let sum = "SELECT sum(heap_blks_read + heap_blks_hit + COALESCE(idx_blks_read + idx_blks_hit, 0))::bigint FROM pg_statio_user_tables";
     sqlx::query_scalar(sum).fetch_one(conn).await.unwrap()
 }
 
-/// The least blocks that each statement reads, in transactions that are rolled back.
+/// Measures the fewest blocks that each statement reads, in transactions that are rolled back.
 async fn measure(database: &TestDatabase, policy: &Policy, what: &str) -> BTreeMap<&'static str, i64> {
     let pool = database.connector().pool();
     let mut conn = pool.acquire().await.unwrap();
@@ -64,8 +65,8 @@ async fn measure(database: &TestDatabase, policy: &Policy, what: &str) -> BTreeM
     measured
 }
 
-/// How many blocks a statement may read that has read so many with few keys. What counts runnable runs looks at as many keys as it may:
-/// it is held to so many blocks for each of them, because it descends into four indexes of it, which are deeper then.
+/// Returns the limit for a statement that read `before` blocks with few keys. The count of runnable
+/// runs has a limit per key that it reads: it descends into four indexes for each.
 fn allowed(statement: &str, before: i64) -> i64 {
     match statement {
         "runnable" => runnable::KEYS_LOOKED_AT_MAX * BLOCKS_OF_A_KEY,
@@ -73,7 +74,7 @@ fn allowed(statement: &str, before: i64) -> i64 {
     }
 }
 
-/// Which statements read more blocks than they may.
+/// Lists the statements that read more than allowed.
 fn grown(before: &BTreeMap<&'static str, i64>, after: &BTreeMap<&'static str, i64>, what: &str) -> Vec<String> {
     let is_more = |(statement, blocks): &(&&'static str, &i64)| **blocks > allowed(statement, before[**statement]);
     let told = |(statement, blocks): (&&'static str, &i64)| {
@@ -97,7 +98,7 @@ async fn time_decisions(conn: &mut PgConnection, queue: i32, runs: u32) -> Durat
 }
 
 #[tokio::test]
-async fn what_admission_reads_does_not_grow_with_the_keys_and_waiting_runs_of_a_queue() {
+async fn what_admission_reads_is_independent_of_keys_and_runs() {
     let keys: i32 = std::env::var(KEYS).map_or(KEYS_DEFAULT, |keys| keys.parse().unwrap());
     let (database, queue) = start().await;
     let mut filler = database.connect().await;

@@ -1,4 +1,4 @@
-//! Admission on a real database: what its passes leave behind, and what they must not take away from each other.
+//! Admission keys on a real database: the rows that passes leave, and conflicts between passes.
 
 use futures_util::FutureExt as _;
 use tenure_domain::policy::why::{Held, Place};
@@ -25,7 +25,7 @@ async fn create(queue: &Queue, key: &str) {
     queue.create(&new_task(QUEUE, &json!({"extra": {"tenure": {"key": key}}}))).await.unwrap();
 }
 
-/// As if the keys had been looked at last twenty minutes ago.
+/// Ages the keys by twenty minutes.
 async fn grow_old(queue: &Queue) {
     let old = "UPDATE admission_keys SET seen = seen - interval '20 minutes'";
     sqlx::raw_sql(old).execute(&mut *queue.engine.pool.acquire().await.unwrap()).await.unwrap();
@@ -34,7 +34,7 @@ async fn grow_old(queue: &Queue) {
 const KEYS: &str = "SELECT count(*) FROM admission_keys";
 const SEEN: &str = "SELECT count(*) FROM admission_keys WHERE seen > now() - interval '1 minute'";
 
-/// A queue with a key of which no run is left, which was not looked at for long.
+/// A queue with an old key without runs.
 async fn with_an_idle_key() -> (TestDatabase, Queue) {
     let (database, queue) = start_with(json!({"concurrency": {"perKey": 1}})).await;
     create(&queue, "a").await;
@@ -47,10 +47,10 @@ async fn with_an_idle_key() -> (TestDatabase, Queue) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_of_which_a_run_has_just_come_is_not_forgotten_by_a_pass_that_saw_none() {
+async fn new_run_keeps_key_that_pass_saw_without_runs() {
     let (database, queue) = with_an_idle_key().await;
 
-    // A look at the queue: it has locked what it will write.
+    // A decision has locked the rows it will write.
     let key = queue.key(QUEUE).await;
     let mut conn = queue.engine.pool.acquire().await.unwrap();
     let mut looking = conn.begin().await.unwrap();
@@ -63,7 +63,7 @@ async fn a_key_of_which_a_run_has_just_come_is_not_forgotten_by_a_pass_that_saw_
         _ = until_a_session_waits(&queue.engine.pool) => {}
         () = async { while !forgetting.is_finished() { tokio::task::yield_now().await; } } => {}
     }
-    // The run comes after the other pass has read that there is none, and before this one looks.
+    // The run arrives after the other pass found none, and before this decision reads.
     create(&queue, "a").await;
     let limits = locked.limits.unwrap();
     let announcements = Reading { take: Take::From(Mark::default()), ..nothing };
@@ -74,7 +74,7 @@ async fn a_key_of_which_a_run_has_just_come_is_not_forgotten_by_a_pass_that_saw_
     store::look(&mut looking, &look, &announced).await.unwrap();
     looking.commit().await.unwrap();
     forgetting.await.unwrap();
-    assert_eq!(number(&queue.engine.pool, KEYS).await, 1, "the key is not forgotten");
+    assert_eq!(number(&queue.engine.pool, KEYS).await, 1, "the key is kept");
     drop(conn);
 
     queue.run_pass("admission").await.unwrap();
@@ -82,9 +82,9 @@ async fn a_key_of_which_a_run_has_just_come_is_not_forgotten_by_a_pass_that_saw_
     finish(database, queue).await;
 }
 
-/// In a busy queue there is nearly always a look.
+/// A busy queue nearly always has a decision in progress.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_keys_of_a_queue_that_is_being_looked_at_are_forgotten_after_the_look() {
+async fn keys_are_purged_after_decision_in_progress() {
     let (database, queue) = with_an_idle_key().await;
     let mut conn = database.connect().await;
     let mut looking = conn.begin().await.unwrap();
@@ -99,7 +99,7 @@ async fn the_keys_of_a_queue_that_is_being_looked_at_are_forgotten_after_the_loo
 }
 
 #[tokio::test]
-async fn a_server_that_is_stopped_while_it_forgets_keys_has_their_queue_for_a_second_at_most() {
+async fn stopped_purge_locks_queue_for_at_most_a_second() {
     let (database, queue) = start_with(json!({"concurrency": {"perKey": 1}})).await;
     let mut conn = database.connect().await;
     let mut forgetting = conn.begin().await.unwrap();
@@ -114,7 +114,7 @@ async fn a_server_that_is_stopped_while_it_forgets_keys_has_their_queue_for_a_se
 }
 
 #[tokio::test]
-async fn a_key_is_forgotten_some_time_after_its_last_run_and_one_in_use_is_not_tried_again_and_again() {
+async fn idle_key_is_purged_and_used_key_is_not_retried() {
     let (database, queue) = start_with(json!({"concurrency": {"perKey": 1}})).await;
     for key in ["idle", "claimed", "waiting", "waiting"] {
         create(&queue, key).await;
@@ -128,10 +128,10 @@ async fn a_key_is_forgotten_some_time_after_its_last_run_and_one_in_use_is_not_t
     assert_eq!(admission::purge(&queue.engine).await.unwrap().found, 0, "none is old enough");
     grow_old(&queue).await;
     assert_eq!(admission::purge(&queue.engine).await.unwrap().found, 3);
-    assert_eq!((number(pool, KEYS).await, number(pool, SEEN).await), (2, 2), "the others count as looked at");
+    assert_eq!((number(pool, KEYS).await, number(pool, SEEN).await), (2, 2), "the other keys have a new time");
     assert_eq!(number(pool, "SELECT count(*) FROM admission_heads").await, 2);
 
-    // A look writes the time, but only of what was not looked at for some minutes.
+    // A decision updates the time only if it is some minutes old.
     grow_old(&queue).await;
     create(&queue, "waiting").await;
     queue.run_pass("admission").await.unwrap();
@@ -139,9 +139,10 @@ async fn a_key_is_forgotten_some_time_after_its_last_run_and_one_in_use_is_not_t
     finish(database, queue).await;
 }
 
-/// The driver runs a pass again at once only after a whole slice: two hundred keys every five seconds are fewer than may come.
+/// The driver repeats a pass at once only after a full slice: two hundred keys every five seconds
+/// would be too slow.
 #[tokio::test]
-async fn slices_of_idle_keys_follow_each_other_at_once_also_where_some_are_in_use() {
+async fn slices_of_idle_keys_follow_each_other_at_once() {
     let (database, queue) = start_with(json!({"concurrency": {"perKey": 1}})).await;
     create(&queue, "waiting").await;
     queue.run_pass("admission").await.unwrap();
@@ -151,7 +152,7 @@ async fn slices_of_idle_keys_follow_each_other_at_once_also_where_some_are_in_us
                 FROM admission_queues a, generate_series(1, 299) AS n";
     sqlx::raw_sql(idle).execute(&mut *pool.acquire().await.unwrap()).await.unwrap();
     grow_old(&queue).await;
-    // The one in use was seen first.
+    // The key in use is the oldest.
     for (done, left) in [(200, 101), (100, 1), (0, 1)] {
         assert_eq!(admission::purge(&queue.engine).await.unwrap().done, done);
         assert_eq!(number(pool, KEYS).await, left);
@@ -160,7 +161,7 @@ async fn slices_of_idle_keys_follow_each_other_at_once_also_where_some_are_in_us
 }
 
 #[tokio::test]
-async fn a_key_is_not_forgotten_while_it_is_short_of_the_burst_of_its_rate() {
+async fn key_is_kept_until_its_burst_is_whole() {
     let (database, queue) = start_with(json!({"rate": {"perKey": {"count": 2, "seconds": 7_200, "burst": 2}}})).await;
     for key in ["spent", "spent", "half"] {
         create(&queue, key).await;
@@ -179,7 +180,7 @@ async fn a_key_is_not_forgotten_while_it_is_short_of_the_burst_of_its_rate() {
     assert_eq!(admission::purge(&queue.engine).await.unwrap().found, 2);
     assert_eq!(number(pool, "SELECT count(*) FROM admission_keys WHERE key = 'spent'").await, 1);
     assert_eq!(number(pool, KEYS).await, 1);
-    assert_eq!(number(pool, SEEN).await, 1, "it counts as looked at");
+    assert_eq!(number(pool, SEEN).await, 1, "the key has a new time");
     for _ in 0..2 {
         create(&queue, "spent").await;
     }
@@ -188,7 +189,7 @@ async fn a_key_is_not_forgotten_while_it_is_short_of_the_burst_of_its_rate() {
 }
 
 #[tokio::test]
-async fn a_key_whose_only_run_was_claimed_before_the_policy_came_is_listed() {
+async fn key_with_run_claimed_before_policy_is_listed() {
     let (database, queue) = start().await;
     create(&queue, "acme").await;
     queue.claim_one(QUEUE).await;
@@ -201,9 +202,9 @@ async fn a_key_whose_only_run_was_claimed_before_the_policy_came_is_listed() {
     finish(database, queue).await;
 }
 
-/// As many as the list of keys says.
+/// The number agrees with the list of keys.
 #[tokio::test]
-async fn a_run_that_waits_for_a_lowered_limit_knows_how_many_have_its_slots_still() {
+async fn run_waiting_for_lowered_limit_reports_used_slots() {
     let (database, queue) = start_with(json!({"concurrency": {"perKey": 3}})).await;
     for _ in 0..3 {
         create(&queue, "acme").await;
@@ -222,19 +223,19 @@ async fn a_run_that_waits_for_a_lowered_limit_knows_how_many_have_its_slots_stil
     finish(database, queue).await;
 }
 
-/// Takes in announcements, and clears earlier notifications of the pass.
+/// Processes announcements, and clears earlier notifications of the pass.
 async fn admit(queue: &Queue) {
     crate::support::admit(queue).await;
     while is_woken(queue) {}
 }
 
-/// Whether the pass would be woken now, if one ran by itself. That takes the notification.
+/// True if the pass would be woken now. Consumes the notification.
 fn is_woken(queue: &Queue) -> bool {
     queue.engine.notifiers.admission().now_or_never().is_some()
 }
 
 #[tokio::test]
-async fn the_pass_of_a_scheduler_is_woken_by_what_another_server_has_created() {
+async fn creation_on_other_server_wakes_scheduler_pass() {
     let (database, other) = start_with(json!({"dispatch": "assign"})).await;
     let scheduler = Queue::start(database.options());
     let mut conn = database.connect().await;
@@ -253,19 +254,19 @@ async fn the_pass_of_a_scheduler_is_woken_by_what_another_server_has_created() {
     finish(database, other).await;
 }
 
-/// As one that takes back what a lost scheduler has given out, slice by slice.
+/// As a decision that takes back a lost scheduler's runs, slice by slice.
 #[tokio::test]
-async fn while_the_look_at_a_queue_lasts_the_others_are_looked_at_again_and_again() {
+async fn long_decision_does_not_block_other_queues() {
     const OTHER: &str = "other/queue";
     const ANNOUNCED: &str = "SELECT count(*) FROM admission_work w JOIN task_queues q ON q.id = w.queue
                              WHERE q.name = 'other/queue'";
     let (database, queue) = start_with(json!({"concurrency": {"perKey": 1}})).await;
     put_to(&queue, OTHER, json!({"concurrency": {"total": 9}})).await;
-    // The key of this one has its row before the gate is closed.
+    // Its key has a row before the gate is closed.
     queue.create_one(OTHER).await;
     admit(&queue).await;
     assert_eq!(number(database.pool(), ANNOUNCED).await, 0);
-    // A look that names a key is not committed, however long the rest takes.
+    // A decision that names a key stays uncommitted for as long as the rest takes.
     create(&queue, "held").await;
     let gate = Gate::close(&database, "admission_keys").await;
     let meanwhile = async {

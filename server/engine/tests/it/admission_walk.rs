@@ -1,11 +1,12 @@
 //! Limits are never exceeded: a random walk over queues with limits, turns, sessions and rates. Two
-//! servers do everything at the same time, passes and decisions are abandoned or killed, and policies
-//! change. After each round one snapshot is compared with the limits. From time to time the servers
-//! settle: while workers ask for work, no startable run may then be left waiting. In the end all
+//! servers do everything concurrently, passes and decisions are abandoned or killed, and policies
+//! change. After each round a snapshot is compared with the limits. From time to time the servers
+//! settle: while workers request work, no startable run may then be left waiting. In the end all
 //! tasks are completed.
 //!
-//! `TENURE_ADMISSION_SEED` and `TENURE_ADMISSION_STEPS` say where it goes and how far. What is broken on purpose by `TENURE_BREAK`
-//! (`server/store/src/breakage.rs`) it has to find; each is a process of its own, because the variable is read once.
+//! `TENURE_ADMISSION_SEED` and `TENURE_ADMISSION_STEPS` set its course and length. It must detect
+//! each defect injected by `TENURE_BREAK` (`server/store/src/breakage.rs`). Each defect has its own
+//! process, because the variable is read once.
 
 mod check;
 mod passes;
@@ -16,21 +17,22 @@ mod world;
 use self::world::World;
 use crate::support::*;
 
-/// How many steps the walk has, unless the environment says otherwise: each task that is created, claimed or ended is one.
+/// Default number of steps: each created, claimed or ended task is one.
 const STEPS: u64 = 2_500;
-/// After so many steps it begins again with an empty database, so that a long walk does not become slow.
+/// Steps until a restart with an empty database, so a long walk stays fast.
 const STEPS_OF_ONE: u64 = 5_000;
-/// After so many rounds everything comes to rest.
+/// Rounds until the servers settle.
 const ROUNDS: u64 = 50;
-/// After so many rounds all pauses end: a queue that chance keeps paused all the time would prove nothing.
+/// Rounds until all pauses end: a queue paused most of the time would prove nothing.
 const PAUSED_ROUNDS: u64 = 10;
-/// How long a request may wait for a run that may start: servers look for lost announcements every second.
+/// Maximum wait of a request for a startable run. Servers search for lost announcements every
+/// second.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How often what is left at the end is worked off. The manual clock moves by ten seconds each time.
+/// Maximum repetitions of the final work-off. The manual clock moves by ten seconds each time.
 const WORKED_OFF_MAX: u64 = 400;
-/// How many walks what is broken on purpose may take until one finds it.
+/// Maximum walks until an injected defect is found.
 const WALKS_MAX: usize = 4;
-/// What each walk of that length has to have done.
+/// Kinds of steps that each walk of that length must have taken.
 const STEPS_MADE: [&str; 18] = [
     "created",
     "claimed",
@@ -57,7 +59,7 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_limit_is_exceeded_and_no_run_waits_in_vain_in_a_random_walk() {
+async fn no_limit_is_exceeded_and_no_run_starves_in_random_walk() {
     let seed = number("TENURE_ADMISSION_SEED").unwrap_or_else(|| u64::from_le_bytes(tenure_store::secrets::random()));
     let all = number("TENURE_ADMISSION_STEPS").unwrap_or(STEPS);
     println!("TENURE_ADMISSION_SEED={seed} TENURE_ADMISSION_STEPS={all}");
@@ -71,7 +73,7 @@ async fn no_limit_is_exceeded_and_no_run_waits_in_vain_in_a_random_walk() {
     println!("{taken} steps in {walks} walks, {:?}", started.elapsed());
 }
 
-/// So many steps from an empty database on; what is wrong after how many.
+/// Walks from an empty database. Returns the number of steps and the violations.
 async fn walk(seed: u64, steps: u64) -> (u64, Vec<String>) {
     let mut world = World::new(seed).await;
     steps::begin(&mut world).await;
@@ -121,14 +123,14 @@ async fn walk(seed: u64, steps: u64) -> (u64, Vec<String>) {
     (taken, wrong)
 }
 
-/// Settles the servers, and has workers ask for all startable runs. Returns the violations.
+/// Settles the servers, and has workers request all startable runs. Returns the violations.
 async fn rest(world: &mut World) -> Vec<String> {
     passes::settle(world).await;
     let mut wrong = check::look(world).await;
     wrong.extend(check::settled(world).await);
     steps::demand(world, Duration::ZERO).await;
     if !check::stuck_in_pull_queues(world).await.is_empty() {
-        // The run was locked in its turn, or a claim was requeued just now: waiting requests get it.
+        // The run was locked in its turn, or a claim was just requeued: waiting requests get it.
         steps::demand(world, PATIENCE).await;
         wrong.extend(check::stuck_in_pull_queues(world).await);
     }
@@ -137,7 +139,7 @@ async fn rest(world: &mut World) -> Vec<String> {
     wrong
 }
 
-/// Has everything worked off; what is wrong on the way, and what is left.
+/// Completes all tasks. Returns the violations and the remaining runs.
 async fn work_off(world: &mut World) -> Vec<String> {
     let mut left = None;
     for n in 0..WORKED_OFF_MAX {
@@ -158,9 +160,10 @@ async fn work_off(world: &mut World) -> Vec<String> {
     left.into_iter().collect()
 }
 
-/// Has walks find what is broken on purpose; what the one that found it says. Where one goes is chance, so another may have to.
+/// Runs walks until one finds an injected defect, and returns its output. The course is random, so
+/// several may be needed.
 async fn broken(breakage: &str) -> String {
-    let test = "admission_walk::no_limit_is_exceeded_and_no_run_waits_in_vain_in_a_random_walk";
+    let test = "admission_walk::no_limit_is_exceeded_and_no_run_starves_in_random_walk";
     let mut said = String::new();
     for _ in 0..WALKS_MAX {
         let mut walk = tokio::process::Command::new(std::env::current_exe().unwrap());
@@ -175,25 +178,25 @@ async fn broken(breakage: &str) -> String {
 }
 
 #[tokio::test]
-async fn the_walk_catches_a_slot_that_is_never_free_again() {
+async fn walk_catches_leaked_slot() {
     let said = broken("leak-slot").await;
     assert!(said.contains("waits and nothing will find it"), "{said}");
 }
 
 #[tokio::test]
-async fn the_walk_catches_a_run_that_starts_beyond_the_limit() {
+async fn walk_catches_start_beyond_limit() {
     let said = broken("double-admit").await;
     assert!(said.contains("assigned or claimed runs, at most"), "{said}");
 }
 
 #[tokio::test]
-async fn the_walk_catches_keys_that_are_announced_and_not_looked_at() {
+async fn walk_catches_lost_announcement() {
     let said = broken("lose-work").await;
     assert!(said.contains("waits and nothing will find it"), "{said}");
 }
 
 #[tokio::test]
-async fn the_walk_catches_a_scheduler_that_goes_on_after_it_was_replaced() {
+async fn walk_catches_replaced_scheduler_that_continues() {
     let said = broken("stale-term").await;
     assert!(said.contains("a scheduler that was replaced "), "{said}");
 }

@@ -1,4 +1,5 @@
-//! Artifacts on a real database: the rules against the SQL, two at once, the end of a run at the same time, removal.
+//! Artifacts on a real database: rules against SQL, concurrent creation, the end of a run, and
+//! removal.
 
 use tenure_api::ids::SlugId;
 use tenure_api::objects::ObjectHashes;
@@ -11,7 +12,6 @@ use tenure_store::{artifacts, events, objects};
 
 use crate::support::*;
 
-/// A run that a worker has.
 async fn running(queue: &Queue) -> RunRef {
     let task = queue.create_one(QUEUE).await;
     let claim = queue.claim_one(QUEUE).await;
@@ -25,7 +25,7 @@ fn upload(n: u8) -> SlugId {
 
 fn artifact(name: &str, details: Details, expires: DateTime<Utc>) -> Artifact {
     let content_type = "text/plain".to_owned();
-    // As precise as the wire.
+    // Wire precision.
     let expires = DateTime::from_timestamp_millis(expires.timestamp_millis()).unwrap();
     Artifact { name: name.to_owned(), details, content_type, content_length: None, expires }
 }
@@ -52,7 +52,7 @@ async fn stored(queue: &Queue, run_ref: RunRef, name: &str) -> Option<Stored> {
     artifacts::find(&mut conn, seq, run, name).await.unwrap()
 }
 
-/// Exchange, state of the task, and how many runs it had, of all events about a task.
+/// For each event of a task: exchange, state of the task, and number of runs.
 async fn emitted(database: &TestDatabase, task: TaskId) -> Vec<(String, Value, usize)> {
     let mut conn = database.connect().await;
     events::sequence(&mut conn, events::Sequenced::default()).await.unwrap();
@@ -68,7 +68,7 @@ async fn emitted(database: &TestDatabase, task: TaskId) -> Vec<(String, Value, u
 }
 
 #[tokio::test]
-async fn every_type_is_given_back_as_it_was_stored() {
+async fn every_type_round_trips() {
     let (database, queue) = start().await;
     let run_ref = running(&queue).await;
     let expires = now(&database).await + TimeDelta::hours(3);
@@ -79,8 +79,8 @@ async fn every_type_is_given_back_as_it_was_stored() {
         assert_eq!((&created.artifact, created.project.as_str()), (&requested, "none"));
         let found = stored(&queue, run_ref, &requested.name).await.unwrap();
         assert_eq!(found.artifact, requested);
-        assert_eq!(found.present, n != 1, "an object is there when its upload is finished");
-        // The same again changes nothing.
+        assert_eq!(found.present, n != 1, "an object is present once its upload finishes");
+        // A repeat changes nothing.
         create(&queue, run_ref, requested.clone()).await.unwrap();
         assert_eq!(stored(&queue, run_ref, &requested.name).await.unwrap().artifact, requested);
     }
@@ -91,7 +91,7 @@ async fn every_type_is_given_back_as_it_was_stored() {
 }
 
 #[tokio::test]
-async fn of_two_that_differ_and_come_at_once_one_gets_the_name() {
+async fn one_of_two_concurrent_artifacts_gets_name() {
     let (database, queue) = start().await;
     let run_ref = running(&queue).await;
     let expires = now(&database).await + TimeDelta::hours(3);
@@ -105,7 +105,7 @@ async fn of_two_that_differ_and_come_at_once_one_gets_the_name() {
         assert_eq!((one.is_ok() as usize + two.is_ok() as usize, refused), (1, 1), "{one:?} {two:?}");
         let winner = one.or(two).unwrap().artifact;
         assert_eq!(stored(&queue, run_ref, &name).await.unwrap().artifact, winner);
-        // The same from two at once is fine for both.
+        // Two identical concurrent requests both succeed.
         let same = artifact(&format!("same-{n}"), reference("https://a/"), expires);
         let (one, two) = tokio::join!(create(&queue, run_ref, same.clone()), create(&queue, run_ref, same.clone()));
         assert!(one.is_ok() && two.is_ok(), "{one:?} {two:?}");
@@ -118,7 +118,7 @@ async fn of_two_that_differ_and_come_at_once_one_gets_the_name() {
 }
 
 #[tokio::test]
-async fn an_artifact_that_comes_with_the_report_of_its_run_comes_before_it_or_not_at_all() {
+async fn artifact_is_created_before_concurrent_report_or_refused() {
     let (database, queue) = start().await;
     let run_ref = running(&queue).await;
     let expires = now(&database).await + TimeDelta::hours(3);
@@ -131,7 +131,7 @@ async fn an_artifact_that_comes_with_the_report_of_its_run_comes_before_it_or_no
     assert!(matches!(late, Err(OpError::Conflict(_))), "{late:?}");
     assert!(stored(&queue, run_ref, "late").await.is_none());
 
-    // The artifact is first: the report waits for it in the blocking path.
+    // The artifact is first: the report waits in the blocking path.
     let run_ref = running(&queue).await;
     let gate = Gate::close(&database, "artifacts").await;
     let creating = create(&queue, run_ref, artifact("early", reference("https://a/"), expires));
@@ -142,12 +142,12 @@ async fn an_artifact_that_comes_with_the_report_of_its_run_comes_before_it_or_no
     let emitted = emitted(&database, run_ref.task).await;
     let exchanges: Vec<&str> = emitted.iter().map(|(exchange, ..)| exchange.as_str()).collect();
     assert_eq!(exchanges, ["task-defined", "task-pending", "task-running", "artifact-created", "task-completed"]);
-    assert_eq!(emitted[3].1, "running", "its event shows the task as it was then");
+    assert_eq!(emitted[3].1, "running", "the event shows the task at that time");
     finish(database, queue).await;
 }
 
 #[tokio::test]
-async fn after_an_exception_artifacts_come_for_25_minutes_and_their_events_show_the_run_that_follows() {
+async fn excepted_run_accepts_artifacts_for_25_minutes() {
     let (database, queue) = start().await;
     let run_ref = running(&queue).await;
     let expires = now(&database).await + TimeDelta::hours(30);
@@ -165,27 +165,27 @@ async fn after_an_exception_artifacts_come_for_25_minutes_and_their_events_show_
         .map(|(_, state, runs)| (state, runs))
         .collect();
     assert_eq!(of_artifacts, [(json!("pending"), 2), (json!("running"), 2), (json!("completed"), 2)]);
-    // The second run is completed, and takes none.
+    // The second run is completed and accepts none.
     let other = RunRef { run: second, ..run_ref };
     let refused = create(&queue, other, artifact("x", Details::S3, expires)).await;
     assert!(matches!(refused, Err(OpError::Conflict(_))), "{refused:?}");
     advance(&database, "25 minutes").await;
     let refused = create(&queue, run_ref, artifact("x", Details::S3, expires)).await;
     assert!(matches!(refused, Err(OpError::Conflict(_))), "{refused:?}");
-    // What is there can neither be renewed any more.
+    // Existing artifacts cannot be renewed either.
     let refused = create(&queue, run_ref, artifact("b", error(), expires)).await;
     assert!(matches!(refused, Err(OpError::Conflict(_))), "{refused:?}");
     finish(database, queue).await;
 }
 
 #[tokio::test]
-async fn an_object_is_there_once_its_own_upload_is_finished() {
+async fn object_is_present_once_its_own_upload_finishes() {
     let (database, queue) = start().await;
     let run_ref = running(&queue).await;
     let expires = now(&database).await + TimeDelta::hours(3);
     let requested = artifact("o", Details::Object { upload: upload(1) }, expires);
     create(&queue, run_ref, requested.clone()).await.unwrap();
-    // A repeat whose answer was lost goes on with the same upload.
+    // A repeat after a lost response continues the same upload.
     let again = Artifact { details: Details::Object { upload: upload(2) }, ..requested.clone() };
     assert_eq!(create(&queue, run_ref, again.clone()).await.unwrap().artifact.details, requested.details);
     let end = async |upload: SlugId| {
@@ -213,7 +213,7 @@ async fn an_object_is_there_once_its_own_upload_is_finished() {
     assert!(stored(&queue, run_ref, "o").await.unwrap().present);
     let object = objects::find(&mut conn, &name).await.unwrap().unwrap();
     let known_until = stored(&queue, run_ref, "o").await.unwrap().removable;
-    assert_eq!((object.expires, object.removable), (requested.expires, known_until), "as of the artifact");
+    assert_eq!((object.expires, object.removable), (requested.expires, known_until), "as the artifact's");
     assert_eq!(known_until, requested.expires + EXPIRED_KEPT);
     let emitted = emitted(&database, run_ref.task).await;
     assert_eq!(emitted.iter().filter(|(exchange, ..)| exchange == "artifact-created").count(), 1, "{emitted:?}");
@@ -225,7 +225,7 @@ async fn an_object_is_there_once_its_own_upload_is_finished() {
 }
 
 #[tokio::test]
-async fn an_artifact_is_not_finished_while_its_object_may_be_being_removed() {
+async fn upload_of_removable_object_cannot_be_finished() {
     let (database, queue) = start().await;
     let run_ref = running(&queue).await;
     let at = now(&database).await;
@@ -236,7 +236,7 @@ async fn an_artifact_is_not_finished_while_its_object_may_be_being_removed() {
     let (id, sha256, sha512) = (upload(1).uuid(), None, None);
     let object =
         objects::NewObject { name: &name, project: "none", upload: id, expires: at, known_until: at, sha256, sha512 };
-    // To be removed within seconds, long before the artifact.
+    // Removable within seconds, long before the artifact.
     assert!(objects::begin(&mut conn, object, 30.0).await.unwrap());
     objects::finish(&mut conn, &name, id, None, None).await.unwrap();
     let ended = create_artifact::finish(&queue.engine.pool, &queue.engine.notifiers, run_ref, "o", upload(1)).await;
@@ -246,7 +246,7 @@ async fn an_artifact_is_not_finished_while_its_object_may_be_being_removed() {
 }
 
 #[tokio::test]
-async fn the_object_of_an_artifact_is_retained_no_longer_than_the_artifact_whatever_its_uploader_asks_for() {
+async fn object_is_retained_no_longer_than_its_artifact() {
     let (database, queue) = start().await;
     let run_ref = running(&queue).await;
     let at = now(&database).await;
@@ -269,7 +269,7 @@ async fn the_object_of_an_artifact_is_retained_no_longer_than_the_artifact_whate
 }
 
 #[tokio::test]
-async fn an_upload_takes_a_name_that_no_other_upload_has() {
+async fn upload_reserves_its_name() {
     let (database, queue) = start().await;
     let at = now(&database).await;
     let begin = async |n: u8, project: &str| {
@@ -291,7 +291,7 @@ async fn an_upload_takes_a_name_that_no_other_upload_has() {
 }
 
 #[tokio::test]
-async fn an_object_whose_upload_begins_again_with_an_earlier_end_is_removed_half_an_hour_after_that() {
+async fn restarted_upload_with_earlier_expiry_is_removed_sooner() {
     let (database, queue) = start().await;
     let at = now(&database).await;
     let begin = async |expires: DateTime<Utc>| {
@@ -300,13 +300,13 @@ async fn an_object_whose_upload_begins_again_with_an_earlier_end_is_removed_half
     };
     let (late, early) = (at + TimeDelta::days(365_000), at + TimeDelta::days(1));
     assert_eq!([begin(late).await, begin(early).await], [late + EXPIRED_KEPT, early + EXPIRED_KEPT]);
-    // Its bytes may be on their way by the last URL.
+    // Its bytes may be in transit by the last URL.
     assert!(begin(at).await >= at + UPLOAD_MAX);
     finish(database, queue).await;
 }
 
 #[tokio::test]
-async fn an_upload_that_was_not_finished_in_time_is_refused_as_expired_until_it_is_removed() {
+async fn unfinished_upload_is_refused_as_expired_until_removed() {
     let (database, queue) = start().await;
     let expires = now(&database).await;
     let of = object_ops::Upload { name: "o", project: "none", id: upload(1) };
@@ -321,7 +321,7 @@ async fn an_upload_that_was_not_finished_in_time_is_refused_as_expired_until_it_
 }
 
 #[tokio::test]
-async fn links_are_read_in_one_statement_that_ends() {
+async fn links_are_resolved_in_one_finite_statement() {
     let (database, queue) = start().await;
     let run_ref = running(&queue).await;
     let expires = now(&database).await + TimeDelta::hours(3);
@@ -345,7 +345,7 @@ async fn links_are_read_in_one_statement_that_ends() {
 }
 
 #[tokio::test]
-async fn a_task_is_retained_until_its_artifacts_are_removed() {
+async fn task_is_retained_until_artifacts_are_removed() {
     let (database, queue) = start().await;
     let at = now(&database).await;
     let expires = at + TimeDelta::hours(2);
@@ -368,7 +368,7 @@ async fn a_task_is_retained_until_its_artifacts_are_removed() {
     events::sequence(&mut conn, events::Sequenced::default()).await.unwrap();
     sqlx::query("UPDATE log_readers SET position = 1000").execute(database.pool()).await.unwrap();
     assert_eq!(queue.run_pass("expiry").await.unwrap().done, 0, "the task has artifacts");
-    // Two servers at once remove each of them once.
+    // Two concurrent servers remove each of them once.
     let (one, two) = tokio::join!(artifact_pass::pass(&queue.engine), artifact_pass::pass(&queue.engine));
     let (one, two) = (one.unwrap(), two.unwrap());
     assert_eq!((one.done + two.done, artifacts_left().await), (3, 0), "{one:?} {two:?}");
@@ -377,7 +377,7 @@ async fn a_task_is_retained_until_its_artifacts_are_removed() {
 }
 
 #[tokio::test]
-async fn bytes_are_retained_while_an_upload_may_be_in_progress_and_then_the_name_is_not_issued_again() {
+async fn bytes_are_retained_while_upload_may_be_in_progress() {
     let (database, queue) = start().await;
     let run_ref = running(&queue).await;
     let at = now(&database).await;
@@ -386,11 +386,12 @@ async fn bytes_are_retained_while_an_upload_may_be_in_progress_and_then_the_name
     create(&queue, run_ref, bytes.clone()).await.unwrap();
     create(&queue, run_ref, artifact("elsewhere", reference("https://a/"), soon)).await.unwrap();
     advance(&database, "30 minutes").await;
-    assert_eq!(artifact_pass::pass(&queue.engine).await.unwrap().found, 0, "both are known to have expired");
+    assert_eq!(artifact_pass::pass(&queue.engine).await.unwrap().found, 0, "both are still known as expired");
     advance(&database, "2 minutes").await;
     assert_eq!(artifact_pass::pass(&queue.engine).await.unwrap().done, 1);
     assert!(stored(&queue, run_ref, "bytes").await.is_some() && stored(&queue, run_ref, "elsewhere").await.is_none());
-    // Creating it again extends its retention: it is not listed any more, and what was listed is not removed.
+    // Creating it again extends its retention. It is no longer listed, and rows listed before are
+    // not removed.
     advance(&database, "2 hours").await;
     let mut conn = database.connect().await;
     let due = artifacts::list_removable(&mut conn, START, 10).await.unwrap();
@@ -398,7 +399,7 @@ async fn bytes_are_retained_while_an_upload_may_be_in_progress_and_then_the_name
     let refused = create(&queue, run_ref, Artifact { expires: at + TimeDelta::hours(20), ..bytes.clone() }).await;
     assert!(matches!(&refused, Err(OpError::Conflict(text)) if text.contains("being removed")), "{refused:?}");
     run_sql(database.pool(), "UPDATE artifacts SET removable = removable + interval '1 day'").await;
-    assert_eq!(artifacts::remove(&mut conn, &due).await.unwrap(), 0, "it was put off after it had been listed");
+    assert_eq!(artifacts::remove(&mut conn, &due).await.unwrap(), 0, "the removal was postponed after the listing");
     assert!(stored(&queue, run_ref, "bytes").await.is_some());
     advance(&database, "2 days").await;
     assert_eq!(artifact_pass::pass(&queue.engine).await.unwrap().done, 1);

@@ -1,4 +1,4 @@
-//! The batcher by itself: what it refuses when too much waits, and how it finds the member that spoils a batch.
+//! The batcher alone: refusals under load, and the search for the member that fails a batch.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,21 +13,21 @@ use tokio_util::task::TaskTracker;
 
 use crate::support::*;
 
-/// No answer takes as long.
+/// Timeout for any response.
 const LONG: Duration = Duration::from_secs(10);
 
 /// Stores a hundred divided by each number, in one statement for all members.
 struct Divide {
-    /// A batch runs when it gets a permit.
+    /// Each batch needs a permit.
     turns: Arc<Semaphore>,
-    /// Batches that have begun.
+    /// Number of started batches.
     begun: Arc<AtomicUsize>,
 }
 
 #[derive(Clone, Copy)]
 struct Number {
     value: i32,
-    /// What it claims to weigh.
+    /// Claimed size.
     bytes: usize,
 }
 
@@ -67,7 +67,7 @@ impl Operation for Divide {
     }
 }
 
-/// A batcher whose batches wait for a turn each.
+/// A batcher whose batches each wait for a permit.
 struct Rig {
     database: TestDatabase,
     batcher: Batcher<Divide>,
@@ -76,7 +76,7 @@ struct Rig {
     tasks: TaskTracker,
 }
 
-/// What a member waits for.
+/// A pending response.
 type Waiting<'a> = Pin<Box<dyn Future<Output = Result<i32, OpError>> + 'a>>;
 
 impl Rig {
@@ -91,7 +91,7 @@ impl Rig {
         Self { database, batcher, turns, begun, tasks }
     }
 
-    /// Enqueues a member: after this it waits, or is refused.
+    /// Enqueues a member: it then waits or is refused.
     async fn submit(&self, value: i32, bytes: usize) -> Waiting<'_> {
         let mut answer: Waiting<'_> = Box::pin(self.batcher.submit(Number { value, bytes }));
         match futures_util::poll!(answer.as_mut()) {
@@ -100,14 +100,14 @@ impl Rig {
         }
     }
 
-    /// Enqueues a member and waits until its batch has begun: later members wait and share a batch.
+    /// Enqueues a member and waits until its batch has begun: later members share a batch.
     async fn submit_first(&self) -> Waiting<'_> {
         let first = self.submit(1, 1).await;
         eventually("the first batch begins", async || self.begun.load(Ordering::SeqCst) == 1).await;
         first
     }
 
-    /// Lets everything run from now on.
+    /// Lets all batches run.
     fn let_go(&self) {
         self.turns.add_permits(10_000);
     }
@@ -121,7 +121,7 @@ impl Rig {
 }
 
 #[tokio::test]
-async fn a_member_whose_data_the_database_refuses_fails_no_other() {
+async fn refused_member_fails_no_other() {
     let rig = Rig::start().await;
     let first = rig.submit_first().await;
     let (zeros, count) = ([17, 118], 150);
@@ -134,7 +134,7 @@ async fn a_member_whose_data_the_database_refuses_fails_no_other() {
     for (n, answer) in asked {
         let answer = tokio::time::timeout(LONG, answer).await.expect("an answer");
         if zeros.contains(&n) {
-            // 22012, division by zero: a check that createTask should have made, and so our fault.
+            // 22012, division by zero: a check that createTask should have made, so a server error.
             let Err(OpError::Internal(cause)) = &answer else { panic!("{n}: {answer:?}") };
             assert!(cause.to_string().contains("division by zero"), "{cause}");
         } else {
@@ -144,20 +144,20 @@ async fn a_member_whose_data_the_database_refuses_fails_no_other() {
     let pool = rig.database.pool();
     assert_eq!(number(pool, "SELECT count(*) FROM quotients").await, i64::from(count - 3));
     assert_eq!(number(pool, "SELECT count(*) - count(DISTINCT value) FROM quotients").await, 0, "run twice");
-    // Halving, not one by one: of 148 that waited together, a quarter without a zero shares a statement still.
+    // Bisected, not one by one: of 148 members, a quarter without a zero still shares a statement.
     assert_eq!(number(pool, "SELECT max(batch)::bigint FROM quotients").await, 37);
     rig.finish().await;
 }
 
 #[tokio::test]
-async fn a_full_queue_refuses_at_once_and_serves_what_it_holds() {
+async fn full_queue_refuses_at_once_and_serves_members() {
     let rig = Rig::start().await;
     let first = rig.submit_first().await;
     let mut held = Vec::new();
     for _ in 0..Divide::WAITING_MAX {
         held.push(rig.submit(2, 1).await);
     }
-    // No batch may go on before this is answered.
+    // No batch may continue before this response.
     let refused = tokio::time::timeout(LONG, rig.submit(3, 1).await).await.expect("a refusal waits for nothing");
     assert!(matches!(refused, Err(OpError::Overloaded("divide"))), "{refused:?}");
     rig.let_go();
@@ -174,15 +174,15 @@ async fn a_full_queue_refuses_at_once_and_serves_what_it_holds() {
 }
 
 #[tokio::test]
-async fn bodies_are_refused_by_their_bytes_wherever_they_wait() {
-    // Large ones wait in the blocking path, small ones in the queue: neither may hold more than the limit.
+async fn members_are_limited_by_bytes_in_every_path() {
+    // Large members wait in the blocking path, small ones in the queue. Both have a limit.
     for bytes in [WAITING_BYTES_MAX / 4, BATCH_BYTES_MAX] {
         let rig = Rig::start().await;
         let fits = WAITING_BYTES_MAX / bytes + 1;
         let mut held = Vec::new();
         for _ in 0..fits {
             held.push(rig.submit(5, bytes).await);
-            // On, to where it waits.
+            // Until it waits there.
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         for _ in 0..3 {
@@ -199,7 +199,7 @@ async fn bodies_are_refused_by_their_bytes_wherever_they_wait() {
 }
 
 #[tokio::test]
-async fn members_gather_while_the_statement_of_another_operation_runs() {
+async fn members_gather_during_statement_of_other_operation() {
     let rig = Rig::start().await;
     let shared = Ticks::start(&rig.database.connector(), HotSessions::MIN, &rig.tasks);
     let operation = || Divide { turns: Arc::clone(&rig.turns), begun: Arc::clone(&rig.begun) };
@@ -213,7 +213,7 @@ async fn members_gather_while_the_statement_of_another_operation_runs() {
         let mut answer: Waiting<'_> = Box::pin(other.submit(Number { value, bytes: 1 }));
         assert!(futures_util::poll!(answer.as_mut()).is_pending());
         gathered.push(answer);
-        // On, to where a batch of its own would begin.
+        // Until its own batch would begin.
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     assert_eq!(rig.begun.load(Ordering::SeqCst), 1, "two statements run at a time");

@@ -1,4 +1,4 @@
-//! Stored bytes below HTTP: names, generations, and what is removed when.
+//! Stored bytes below HTTP: names, generations and removal.
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _, stream};
@@ -15,11 +15,11 @@ use tokio::task::JoinSet;
 use crate::support::*;
 
 const SIZE_MAX: u64 = 1 << 20;
-/// Uploads into a folder for one run at the same time.
+/// Maximum concurrent uploads of one run into a folder.
 const UPLOADS_OF_ONE_RUN: usize = 50;
 /// Half of the slots.
 const UPLOADS_OF_ANYONE: usize = 250;
-/// Within what happens that takes a fraction of a second.
+/// Timeout for events that take a fraction of a second.
 const SOON: Duration = Duration::from_secs(20);
 
 struct BlobTest {
@@ -53,7 +53,7 @@ impl BlobTest {
         Some(text)
     }
 
-    /// Makes an upload the current bytes of its name, if it was not given up.
+    /// Makes an upload current, unless it was abandoned.
     async fn finish(&self, id: Uuid) -> bool {
         let mut transaction = self.database.pool().begin().await.unwrap();
         let done = tenure_store::blobs::finish(&mut transaction, id, 1, &[0; 32], Duration::ZERO).await.unwrap();
@@ -97,7 +97,7 @@ fn new_bytes(name: BlobName) -> NewBytes {
     NewBytes { name, content_type: String::new(), content_encoding: None }
 }
 
-/// A body that goes on for ever, a byte at a time.
+/// An endless body, a byte at a time.
 fn trickle() -> impl Stream<Item = Result<Bytes, std::io::Error>> + Send {
     stream::unfold((), |()| async {
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -106,7 +106,7 @@ fn trickle() -> impl Stream<Item = Result<Bytes, std::io::Error>> + Send {
 }
 
 #[tokio::test]
-async fn names_are_found_with_what_is_stored_under_them() {
+async fn stored_bytes_are_found_by_name() {
     let test = BlobTest::new().await;
     test.put(&name("a"), "bytes").await;
     test.put(&name("b"), "").await;
@@ -124,7 +124,7 @@ async fn names_are_found_with_what_is_stored_under_them() {
 }
 
 #[tokio::test]
-async fn what_is_deleted_is_gone_with_its_bytes_and_deleting_nothing_is_fine() {
+async fn deletion_removes_bytes_and_is_idempotent() {
     let test = BlobTest::new().await;
     test.put(&name("a"), "one").await;
     test.put(&name("a"), "two").await;
@@ -132,7 +132,7 @@ async fn what_is_deleted_is_gone_with_its_bytes_and_deleting_nothing_is_fine() {
     test.blobs.delete(test.database.pool(), &[name("a"), name("never")]).await.unwrap();
     test.blobs.delete(test.database.pool(), &[]).await.unwrap();
     assert_eq!(test.read(&name("a")).await, None);
-    // What "two" had replaced is there for those who had asked for it, a while longer.
+    // The replaced bytes stay a while longer for readers that requested them.
     assert_eq!((test.rows().await, test.files()), (2, 2));
     assert_eq!(test.sweep().await, (0, 0));
     test.advance(6).await;
@@ -145,7 +145,7 @@ async fn what_is_deleted_is_gone_with_its_bytes_and_deleting_nothing_is_fine() {
 }
 
 #[tokio::test]
-async fn an_upload_whose_name_is_deleted_meanwhile_is_refused() {
+async fn upload_of_deleted_name_is_refused() {
     let test = BlobTest::new().await;
     let (send, wait) = oneshot::channel::<()>();
     let (pool, blobs) = (test.database.pool().clone(), test.blobs.clone());
@@ -167,7 +167,7 @@ async fn an_upload_whose_name_is_deleted_meanwhile_is_refused() {
 }
 
 #[tokio::test]
-async fn an_upload_that_trickles_is_ended_and_leaves_nothing() {
+async fn slow_upload_is_aborted_without_leftovers() {
     let limits = UploadLimits { slow: Duration::from_millis(200), ..UploadLimits::default() };
     let test = BlobTest::with_limits(limits).await;
     let new = new_bytes(name("a"));
@@ -178,7 +178,7 @@ async fn an_upload_that_trickles_is_ended_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn an_upload_ends_soon_after_its_run_has() {
+async fn upload_ends_soon_after_its_run() {
     let limits = UploadLimits { renewal: Duration::from_millis(100), ..UploadLimits::default() };
     let test = BlobTest::with_limits(limits).await;
     let queue = Queue::start(test.database.options());
@@ -197,14 +197,14 @@ async fn an_upload_ends_soon_after_its_run_has() {
 }
 
 #[tokio::test]
-async fn the_uploads_of_one_run_leave_slots_for_others_and_for_the_server() {
+async fn uploads_of_one_run_leave_slots_for_others() {
     let limits = UploadLimits { slot: Duration::from_millis(200), ..UploadLimits::default() };
     let test = BlobTest::with_limits(limits).await;
     let pool = test.database.pool();
     let task: TaskId = "bRKq9uZmSwq5d8hSvWYW5A".parse().unwrap();
     let artifact = |name: &str| BlobName::artifact(task, RunId::FIRST, name);
     let mut uploads = JoinSet::new();
-    // One after the other, so that none waits for the database instead.
+    // One by one, so none waits for the database instead.
     for n in 1..=UPLOADS_OF_ANYONE {
         let (pool, blobs, new) = (pool.clone(), test.blobs.clone(), new_bytes(artifact("same")));
         uploads
@@ -224,7 +224,7 @@ async fn the_uploads_of_one_run_leave_slots_for_others_and_for_the_server() {
 }
 
 #[tokio::test]
-async fn an_abandoned_upload_is_removed_and_one_that_goes_on_is_not() {
+async fn abandoned_upload_is_removed_and_active_one_kept() {
     let test = BlobTest::new().await;
     let pool = test.database.pool();
     let lease = Duration::from_secs(900);
@@ -240,7 +240,7 @@ async fn an_abandoned_upload_is_removed_and_one_that_goes_on_is_not() {
     assert!(!tenure_store::blobs::renew(pool, dead, lease).await.unwrap());
     assert!(!test.finish(dead).await);
     assert!(test.finish(alive).await);
-    // What is current is never due, and never purged by its id.
+    // Current bytes are never due, and never purged by id.
     test.advance(10_000).await;
     assert_eq!(test.sweep().await, (0, 0));
     assert_eq!(tenure_store::blobs::purge(pool, &[alive]).await.unwrap(), 0);
@@ -248,10 +248,10 @@ async fn an_abandoned_upload_is_removed_and_one_that_goes_on_is_not() {
 }
 
 #[tokio::test]
-async fn bytes_that_cannot_be_removed_keep_their_row_and_are_tried_again() {
+async fn unremovable_bytes_keep_row_and_are_retried() {
     let test = BlobTest::new().await;
     test.put(&name("a"), "bytes").await;
-    // A folder in place of the file cannot be removed as one.
+    // A folder in place of the file cannot be removed as a file.
     let folder = std::fs::read_dir(test.folder.path().join("a")).unwrap().next().unwrap().unwrap().path();
     let file = std::fs::read_dir(&folder).unwrap().next().unwrap().unwrap().path();
     std::fs::remove_file(&file).unwrap();
@@ -278,7 +278,7 @@ async fn an_object_is_read_by_one_connection() {
     objects::store(pool, &test.blobs, "o", "text/plain", Bytes::from("bytes")).await.unwrap();
     objects::finish(pool, &test.blobs, upload, &hashes).await.unwrap();
     let one = test.database.connector().small_pool("test");
-    // It would wait for the connection that it has itself.
+    // It would wait for its own connection.
     let read = tokio::time::timeout(SOON, objects::read(&one, &test.blobs, "o")).await.expect("it waits for nothing");
     assert_eq!(read.unwrap().stored.size, 5);
     one.close().await;
@@ -286,7 +286,7 @@ async fn an_object_is_read_by_one_connection() {
 }
 
 #[test]
-fn a_name_refers_to_its_bytes_in_one_spelling() {
+fn name_has_one_spelling() {
     let task: TaskId = "bRKq9uZmSwq5d8hSvWYW5A".parse().unwrap();
     for name in ["public/log", "/", "//x//", "..", "0/x"] {
         assert_eq!(BlobName::artifact(task, RunId::FIRST, name).part(), Part::Artifact(task, RunId::FIRST, name));

@@ -1,5 +1,5 @@
-//! What runs get stamped with when they become pending: by createTask, a submission, satisfied dependencies, scheduleTask and
-//! rerunTask, beside policies that come and go.
+//! Stamps of pending runs, created by createTask, submissions, satisfied dependencies, scheduleTask
+//! and rerunTask, beside concurrent policy changes.
 
 use sqlx::FromRow;
 use tenure_api::states::TaskCommand;
@@ -20,7 +20,7 @@ async fn finish(database: TestDatabase, queue: Queue) {
     let held = number(database.pool(), "SELECT count(*) FROM pending WHERE hold IS NOT NULL").await;
     assert_eq!(number(database.pool(), delayed).await, held, "each held run is counted");
     let all_null = "SELECT count(*) FROM outbox_new WHERE delayed IS NOT NULL AND 0 = ALL (delayed)";
-    assert_eq!(number(database.pool(), all_null).await, 0, "and what counts none is null");
+    assert_eq!(number(database.pool(), all_null).await, 0, "rows without counts are null");
     database.finish().await;
 }
 
@@ -28,13 +28,12 @@ fn read(policy: &Value) -> Policy {
     Policy::from_request(&serde_json::from_value(policy.clone()).unwrap()).unwrap()
 }
 
-/// A task with options, or without.
 fn task(name: &str, options: &Value) -> NewTask {
     let fields = if options.is_null() { json!({}) } else { json!({"extra": {"other": 1, "tenure": options}}) };
     new_task(name, &fields)
 }
 
-/// What a pending run is stamped with.
+/// The stamps of a pending run.
 #[derive(Debug, PartialEq, FromRow)]
 struct Stamped {
     traits: Option<i16>,
@@ -56,7 +55,7 @@ async fn traits(database: &TestDatabase, id: TaskId) -> Option<i16> {
     stamped(database, id).await.traits
 }
 
-/// What the rules say that it is stamped with, if its first run became pending then.
+/// The stamps by the rules for a first run that became pending at `scheduled`.
 fn expected(policy: &Policy, task: &NewTask, delays: bool, scheduled: DateTime<Utc>) -> Stamped {
     let terms = Terms::of(policy, &task.options.clone().unwrap_or_default());
     let delayed = delays.then(|| hold::of_first_run(&terms, scheduled, task.deadline)).flatten();
@@ -73,7 +72,7 @@ fn expected(policy: &Policy, task: &NewTask, delays: bool, scheduled: DateTime<U
 }
 
 #[tokio::test]
-async fn every_way_to_become_pending_stamps_what_the_rules_say() {
+async fn every_way_to_become_pending_stamps_by_rules() {
     let (database, queue) = start().await;
     let required = new_task("proj/required", &json!({}));
     queue.create(&required).await.unwrap();
@@ -131,7 +130,7 @@ async fn every_way_to_become_pending_stamps_what_the_rules_say() {
     assert_eq!(
         number(database.pool(), OPTIONS).await,
         (with_options * policies.len() * 3) as i64,
-        "what says nothing has no row"
+        "empty options have no row"
     );
     let row: (Option<i16>, [Option<f64>; 5]) = sqlx::query_as(
         "SELECT delivery, ARRAY[delay, complete_time, retry_first, retry_factor, retry_most] FROM task_options WHERE complete_time > 0 LIMIT 1",
@@ -144,7 +143,7 @@ async fn every_way_to_become_pending_stamps_what_the_rules_say() {
 }
 
 #[tokio::test]
-async fn satisfied_dependencies_file_a_run_with_its_delay_and_notify_only_what_is_claimable() {
+async fn satisfied_dependencies_delay_run_and_notify_if_claimable() {
     let (database, queue) = start().await;
     put_to(&queue, "later/q", json!({"delay": 30})).await;
     let required = queue.create_one(QUEUE).await;
@@ -157,9 +156,9 @@ async fn satisfied_dependencies_file_a_run_with_its_delay_and_notify_only_what_i
     queue.report(required, claim.run, tenure_domain::lifecycle::Report::Completed).await.unwrap();
     while dependencies::pass(&queue.engine).await.unwrap().done > 0 {}
     let found = stamped(&database, held.id).await;
-    assert_eq!(found.held_until, Some(found.scheduled + TimeDelta::seconds(30)), "from when it became pending");
+    assert_eq!(found.held_until, Some(found.scheduled + TimeDelta::seconds(30)), "counted from becoming pending");
     assert_eq!(stamped(&database, ready.id).await.hold, None);
-    // What the statement says of both, which decides who is notified.
+    // The statement's result for both, which determines the notifications.
     let more = [
         new_task("later/q", &json!({"dependencies": [ready.id]})),
         new_task("proj/ready", &json!({"dependencies": [ready.id]})),
@@ -176,13 +175,13 @@ async fn satisfied_dependencies_file_a_run_with_its_delay_and_notify_only_what_i
     claimable.sort_by_key(|(queue, _)| *queue != keys[0]);
     assert_eq!(claimable, [(keys[0], None), (keys[1], Some(keys[1]))]);
     drop(conn);
-    // Some of the counts are in the log's hands by now.
+    // The log has processed some of the counts.
     queue.stop().await;
     database.finish().await;
 }
 
 #[tokio::test]
-async fn a_task_that_would_start_at_its_deadline_or_later_is_refused_by_name_and_not_stored() {
+async fn task_that_starts_after_deadline_is_refused() {
     let (database, queue) = start().await;
     put_to(&queue, "slow/q", json!({"delay": 3_700})).await;
     let deadline = tenure_engine::clock::real_now() + TimeDelta::hours(1);
@@ -203,7 +202,7 @@ async fn a_task_that_would_start_at_its_deadline_or_later_is_refused_by_name_and
         assert!(matches!(queue.engine.status.submit(task.id).await, Err(OpError::NotFound(_))));
         assert!(matches!(queue.status(beside).await.last, Last::Pending(_)), "others are stored");
     }
-    // Just before it is accepted, and so is a task that replaces the delay of its queue.
+    // Just before the deadline it is accepted, as is a task that overrides the queue's delay.
     queue.create(&with(json!({"notBefore": date(-1)}))).await.unwrap();
     queue.create(&task("slow/q", &json!({"delay": 0}))).await.unwrap();
     assert_eq!(number(database.pool(), "SELECT count(*) FROM tasks").await, 6);
@@ -212,7 +211,7 @@ async fn a_task_that_would_start_at_its_deadline_or_later_is_refused_by_name_and
 }
 
 #[tokio::test]
-async fn a_repeat_stays_one_whatever_became_of_its_delay_and_of_the_policy() {
+async fn repeat_succeeds_after_changes_of_delay_and_policy() {
     let (database, queue) = start().await;
     put(&queue, json!({"delivery": "at-least-once"})).await;
     let (plain, first) = (task(QUEUE, &json!(null)), task(QUEUE, &json!({"delay": 60})));
@@ -233,7 +232,7 @@ async fn a_repeat_stays_one_whatever_became_of_its_delay_and_of_the_policy() {
     repeat().await;
     sqlx::query("UPDATE clock SET clock_offset = interval '2 minutes'").execute(database.pool()).await.unwrap();
     repeat().await;
-    // With this policy it could not be created any more.
+    // This policy would now refuse its creation.
     sqlx::query("UPDATE task_queues SET delay = 432000").execute(database.pool()).await.unwrap();
     repeat().await;
     let other = NewTask { id: first.id, ..task(QUEUE, &json!({"delay": 61})) };
@@ -242,11 +241,11 @@ async fn a_repeat_stays_one_whatever_became_of_its_delay_and_of_the_policy() {
 }
 
 #[tokio::test]
-async fn tasks_of_a_queue_with_a_policy_share_statements_also_when_a_server_has_not_heard_of_it() {
+async fn tasks_share_statements_under_unknown_policy() {
     let (database, queue) = start().await;
     let other = Queue::start(database.options());
     let rows = "SELECT count(*) FROM outbox_new WHERE kinds @> '{1}'";
-    // One after the other: the server has heard of nothing, of the policy, of it still, of nothing.
+    // In turn the server knows nothing, the policy, still the policy, nothing.
     for (change, expected) in [(Some(json!({"delivery": "at-least-once"})), Some(1)), (None, None)] {
         other.create_one(QUEUE).await;
         match &change {
@@ -273,7 +272,7 @@ async fn tasks_of_a_queue_with_a_policy_share_statements_also_when_a_server_has_
     finish(database, queue).await;
 }
 
-/// Tasks that become pending by each statement, in the queue of the tests.
+/// Tasks that become pending by each statement, in the tests' queue.
 async fn of_each_kind(queue: &Queue) -> [TaskId; 4] {
     let required = queue.create_one("proj/required").await;
     let waits = || new_task(QUEUE, &json!({"dependencies": [required]}));
@@ -289,7 +288,7 @@ async fn of_each_kind(queue: &Queue) -> [TaskId; 4] {
 }
 
 #[tokio::test]
-async fn nothing_that_begins_after_a_policy_was_put_or_removed_escapes_it_and_nothing_waits_for_the_change() {
+async fn policy_applies_to_later_statements_without_blocking() {
     let (database, queue) = start().await;
     let key = queue.key(QUEUE).await;
     let policy = read(&json!({"delivery": "at-most-once"}));
@@ -316,14 +315,14 @@ async fn nothing_that_begins_after_a_policy_was_put_or_removed_escapes_it_and_no
 }
 
 #[tokio::test]
-async fn a_create_that_began_before_a_policy_was_put_is_one_that_refiling_waits_for() {
+async fn refiling_waits_for_creates_from_before_policy() {
     let (database, queue) = start().await;
     let gate = Gate::close(&database, "pending").await;
     let late = new_task(QUEUE, &json!({}));
     let changing = async {
         let pids = until_a_session_waits(database.pool()).await;
         put(&queue, json!({"delivery": "at-most-once"})).await;
-        // As the first stage of refiling does, after the change was committed.
+        // As the first stage of refiling, after the commit of the change.
         let found = sqlx::query_scalar::<_, i64>(
             "SELECT count(*) FROM pg_stat_activity WHERE pid = ANY($1) AND application_name LIKE 'tenure%' AND xact_start <= clock_timestamp()",
         )
@@ -336,21 +335,21 @@ async fn a_create_that_began_before_a_policy_was_put_is_one_that_refiling_waits_
     };
     let (created, ()) = tokio::join!(queue.create(&late), changing);
     created.unwrap();
-    assert_eq!(traits(&database, late.id).await, None, "it read the queue before the policy was there");
+    assert_eq!(traits(&database, late.id).await, None, "it read the queue before the policy");
     sqlx::raw_sql("DROP TRIGGER gate ON pending").execute(database.pool()).await.unwrap();
     assert_eq!(traits(&database, queue.create_one(QUEUE).await).await, Some(2));
     finish(database, queue).await;
 }
 
 #[tokio::test]
-async fn a_rerun_forgets_losses_and_does_not_count_runs_that_ended_for_nothing() {
+async fn rerun_resets_losses_and_ignores_free_runs() {
     let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
     for _ in 0..9 {
         change(&queue, task, Change::Cancel).await.unwrap();
         change(&queue, task, Change::Rerun).await.unwrap();
     }
-    // As if forty of its runs had been before these, most of them for nothing.
+    // As after forty more runs, most of them free.
     let shift = "UPDATE runs SET run = run + 40; UPDATE tasks SET run = 49, losses = 4, free_runs = 38";
     change(&queue, task, Change::Cancel).await.unwrap();
     sqlx::raw_sql(shift).execute(database.pool()).await.unwrap();
@@ -361,14 +360,14 @@ async fn a_rerun_forgets_losses_and_does_not_count_runs_that_ended_for_nothing()
     sqlx::raw_sql("UPDATE tasks SET free_runs = 1").execute(database.pool()).await.unwrap();
     let refused = change(&queue, task, Change::Rerun).await;
     assert!(matches!(&refused, Err(OpError::Conflict(why)) if why.contains("50 runs")), "{refused:?}");
-    // The runs that were left out would be missed.
+    // The final check would miss the skipped runs.
     let all = "TRUNCATE tasks, task_definitions, due, runs, pending, outbox_new, counters";
     sqlx::raw_sql(all).execute(database.pool()).await.unwrap();
     finish(database, queue).await;
 }
 
 #[tokio::test]
-async fn options_results_checkpoints_and_commands_are_purged_with_their_task() {
+async fn options_results_checkpoints_and_commands_purge_with_task() {
     let (database, queue) = start().await;
     let soon = tenure_api::dates::Timestamp::new(tenure_engine::clock::real_now() + TimeDelta::minutes(90));
     let gone = new_task(QUEUE, &json!({"expires": soon, "extra": {"tenure": {"completeTime": 5}}}));
@@ -400,7 +399,7 @@ async fn options_results_checkpoints_and_commands_are_purged_with_their_task() {
 }
 
 #[tokio::test]
-async fn a_task_that_has_ended_is_run_again_without_the_command_of_before_and_one_that_had_not_begun_with_it() {
+async fn rerun_drops_command_only_of_started_task() {
     let (database, queue) = start().await;
     let (pool, notifiers) = (&queue.engine.pool, &queue.engine.notifiers);
     let (required, ended) = (queue.create_one("proj/other").await, queue.create_one(QUEUE).await);
@@ -420,7 +419,7 @@ async fn a_task_that_has_ended_is_run_again_without_the_command_of_before_and_on
 }
 
 #[tokio::test]
-async fn a_definition_of_some_kilobytes_is_compressed_quickly_and_stays_in_its_row() {
+async fn definition_is_compressed_with_lz4_in_its_row() {
     let (database, queue) = start().await;
     let text: String = (0..400).map(|n| format!("step {n} of the build, ")).collect();
     queue.create(&new_task(QUEUE, &json!({"payload": {"text": text}}))).await.unwrap();

@@ -1,4 +1,4 @@
-//! Plans of the hot statements: made while the tables are empty, and still right when they are full.
+//! Plans of hot statements, made while the tables are empty and still right when they are full.
 
 mod checkpoints;
 mod held;
@@ -41,7 +41,7 @@ const BIG: [&str; 13] = [
     "worker_sessions",
     "session_inbox",
 ];
-/// Statements that run in hot sessions.
+/// Statements of hot sessions.
 const HOT: [&str; 15] = [
     "create_task_of_one",
     "create_task_alone",
@@ -59,14 +59,14 @@ const HOT: [&str; 15] = [
     "get_messages",
     "delete_messages",
 ];
-/// Columns by which a batch is joined with a list that has few rows: one for each length of a lease.
+/// Columns that join a batch with a short list: one row per length of a lease.
 const FEW: [&str; 1] = [".lease"];
-/// Of a queue that no server has looked at.
+/// Marks of a queue unknown to the server.
 const NO_MARKS: Marks = Marks { epoch: -1, marks: [0; 7] };
-/// Tasks in the full database, a fifth of them pending and a fifth claimed.
+/// Tasks in the full database: a fifth pending, a fifth claimed.
 const FULL: i32 = 50_000;
 
-/// Fills the tables with tasks in many groups and a few queues, as the operations would have.
+/// Fills the tables with tasks in many groups and a few queues, as operations would have.
 pub const FILL: &str = "
     INSERT INTO task_queues (name) SELECT 'fill/q' || n FROM generate_series(1, 5) n ON CONFLICT DO NOTHING;
     CREATE TEMP TABLE made AS
@@ -101,7 +101,7 @@ pub const FILL: &str = "
         GROUP BY kind, n / 100 ORDER BY kind, n / 100;";
 
 async fn fill(conn: &mut PgConnection) {
-    // On a slow machine autovacuum would gather statistics of tables that are half full.
+    // On a slow machine autovacuum could gather statistics of half-full tables.
     without_autovacuum(conn).await;
     let sql = FILL.replace("$FULL", &FULL.to_string());
     run_sql(conn, &sql).await;
@@ -111,7 +111,7 @@ async fn ids(conn: &mut PgConnection, place: &'static str, count: i64) -> Vec<Uu
     sqlx::query_scalar(AssertSqlSafe(format!("SELECT id FROM {place} LIMIT {count}"))).fetch_all(conn).await.unwrap()
 }
 
-/// Runs every hot statement once, in a transaction that is rolled back: what the server would do, nothing remains.
+/// Runs every hot statement once, in a transaction that is rolled back.
 async fn run_hot(conn: &mut PgConnection, queue: &Queue, new: &NewTask, open: &[Uuid]) {
     let key = queue.key("fill/q1").await;
     let mut transaction = conn.begin().await.unwrap();
@@ -152,7 +152,7 @@ fn deletion(queue: i32, got: &messages::Got) -> messages::Deletion {
     messages::Deletion { queue, priority: 6, message: got.message, receipt: got.receipt }
 }
 
-/// The generic plan of a statement that this session has prepared.
+/// Returns the generic plan of a prepared statement of this session.
 async fn plan(conn: &mut PgConnection, statement: &str) -> Vec<String> {
     let (name, parameters): (String, i32) = sqlx::query_as(
         "SELECT name, cardinality(parameter_types) FROM pg_prepared_statements WHERE statement LIKE $1 || E'\\n%'",
@@ -175,8 +175,8 @@ async fn plans(conn: &mut PgConnection) -> BTreeMap<&'static str, Vec<String>> {
     plans
 }
 
-/// Whether the first of these lines of a plan joins two lists by equality and by neither an index nor a hash: with all
-/// members of a batch in both, that is the square of them.
+/// True if the first line joins two lists by equality without index or hash: quadratic in the
+/// batch.
 fn compares_all_pairs(lines: &[String]) -> bool {
     let indent = |line: &str| line.len() - line.trim_start().len();
     let Some(condition) = lines[0].trim_start().strip_prefix("Join Filter: ") else { return false };
@@ -191,7 +191,7 @@ fn compares_all_pairs(lines: &[String]) -> bool {
             .is_some_and(|line| ["CTE Scan", "Function Scan", "Subquery Scan"].iter().any(|list| line.contains(list)))
 }
 
-/// What is wrong with a plan.
+/// Lists the faults of a plan.
 fn faults(plan: &[String]) -> Vec<String> {
     let mut faults = Vec::new();
     for (place, line) in plan.iter().enumerate() {
@@ -237,10 +237,9 @@ fn assert_good(plans: &BTreeMap<&'static str, Vec<String>>, when: &str) {
     }
 }
 
-/// Autovacuum may analyze tables while nothing waits and nothing runs, although their pages are full
-/// of dead rows.
+/// Autovacuum may analyze idle tables, although their pages are full of dead rows.
 #[tokio::test]
-async fn the_plans_of_hot_statements_are_right_on_tables_that_were_analyzed_while_they_were_empty() {
+async fn hot_plans_are_right_after_analyze_of_empty_tables() {
     let (database, queue) = start().await;
     let mut filler = database.connect().await;
     fill(&mut filler).await;
@@ -255,7 +254,7 @@ async fn the_plans_of_hot_statements_are_right_on_tables_that_were_analyzed_whil
 }
 
 #[tokio::test]
-async fn the_plans_of_hot_statements_are_right_on_empty_tables_and_stay_when_they_fill() {
+async fn hot_plans_made_on_empty_tables_stay_right() {
     let (database, queue) = start().await;
     let mut hot = database.connect_hot().await;
     let new = new_task(QUEUE, &json!({}));
@@ -306,7 +305,7 @@ async fn run_cold(conn: &mut PgConnection, statement: &str, open: &[Uuid], waiti
             assert_eq!(dependency_work::settle(conn, 0).await.unwrap().settled, open.len());
         }
         "publish_groups" => {
-            // A slice of the log is far more than the limit; what counts is that nothing is scanned.
+            // A slice of the log is far above the limit; this checks only for scans.
             run_sql(&mut *conn, "UPDATE log_readers SET position = (SELECT max(first) - 300 FROM outbox_order)").await;
             let witnesses = &mut groups::Witnesses::default();
             log_reader::read_sequenced(conn, &mut GroupSink { sequenced: Sequenced::default(), witnesses })
@@ -345,7 +344,7 @@ async fn run_cold(conn: &mut PgConnection, statement: &str, open: &[Uuid], waiti
     }
 }
 
-/// Lists of tasks that callers ask for.
+/// Lists of tasks requested by callers.
 async fn run_list(conn: &mut PgConnection, statement: &str, open: &[Uuid]) {
     match statement {
         "list_of_pending" => {
@@ -369,7 +368,8 @@ async fn run_list(conn: &mut PgConnection, statement: &str, open: &[Uuid]) {
     }
 }
 
-/// The statements of the operator's page; a page about one queue or worker is not to read more than the overview.
+/// Statements of the operator's page. A page about one queue or worker must not read more than the
+/// overview.
 async fn run_page(conn: &mut PgConnection, statement: &str, held: Uuid) {
     page::set_plans(conn).await.unwrap();
     let key: i32 =
@@ -411,13 +411,13 @@ async fn run_page(conn: &mut PgConnection, statement: &str, held: Uuid) {
                 .fetch_one(&mut *conn)
                 .await
                 .unwrap();
-            // A group is ten numbers from 1 on, so that the first has nine.
+            // A group is ten numbers from 1 on; the first has nine.
             let members = page::list_members(conn, group, Uuid::nil(), 200).await.unwrap();
             assert!((9..=10).contains(&members.len()));
         }
         "page_edges" => {
             let task = TaskId::from_uuid(held).unwrap();
-            // Each task that was filled in needs itself.
+            // Each inserted task depends on itself.
             assert_eq!(page::list_edges(conn, task, 101).await.unwrap().len(), 2);
         }
         "page_workers" => drop(page::list_known(conn, key).await.unwrap()),
@@ -426,7 +426,7 @@ async fn run_page(conn: &mut PgConnection, statement: &str, held: Uuid) {
     }
 }
 
-/// Statements of passes and cold operations, which run in sessions of the pool.
+/// Statements of passes and cold operations, in sessions of the pool.
 const COLD: [&str; 37] = [
     "list_of_pending",
     "list_of_claimed",
@@ -467,7 +467,7 @@ const COLD: [&str; 37] = [
     "page_worker",
 ];
 
-/// Full tables, of which a part is due.
+/// Full tables, with some rows due.
 async fn fill_with_what_is_due(filler: &mut PgConnection) {
     fill(filler).await;
     events::sequence(filler, Sequenced::default()).await.unwrap();
@@ -487,7 +487,7 @@ async fn fill_with_what_is_due(filler: &mut PgConnection) {
 }
 
 #[tokio::test]
-async fn statements_of_passes_read_only_what_they_need_of_full_tables() {
+async fn passes_read_few_rows_of_full_tables() {
     let database = TestDatabase::create().await;
     let mut filler = database.connect().await;
     fill_with_what_is_due(&mut filler).await;

@@ -1,4 +1,5 @@
-//! Dependencies, changes of single tasks, groups and expiry on a real database. The passes run only when a test runs them.
+//! Dependencies, changes of single tasks, groups and expiry on a real database. Passes run only
+//! when a test runs them.
 
 mod changes;
 mod dependencies;
@@ -21,26 +22,26 @@ async fn finish(database: TestDatabase, queue: Queue) {
     database.finish().await;
 }
 
-/// A task that waits for these.
+/// A task that depends on these.
 fn waiting(required: &[TaskId], fields: &Value) -> NewTask {
     let mut fields = fields.clone();
     fields["dependencies"] = json!(required);
     new_task("proj/waits", &fields)
 }
 
-/// Creates a task that waits for these.
+/// Creates a task that depends on these.
 async fn create_waiting(queue: &Queue, required: &[TaskId], fields: &Value) -> TaskId {
     let task = waiting(required, fields);
     queue.create(&task).await.unwrap();
     task.id
 }
 
-/// Runs the dependency pass until it finds nothing to do.
+/// Runs the dependency pass until it is idle.
 async fn settle(queue: &Queue) {
     while dependency_pass::pass(&queue.engine).await.unwrap().done > 0 {}
 }
 
-/// Runs the groups pass until it finds nothing to do.
+/// Runs the groups pass until it is idle.
 async fn run_groups(queue: &Queue) {
     while queue.run_pass("groups").await.unwrap().done > 0 {}
 }
@@ -52,12 +53,11 @@ async fn claim_and_report(queue: &Queue, report: Report) -> TaskId {
     claim.task.id
 }
 
-/// The state of a task in one word.
 async fn state(queue: &Queue, id: TaskId) -> &'static str {
     queue.status(id).await.status().state.as_str()
 }
 
-/// Ends tasks as cancelled, in one transaction.
+/// Cancels tasks in one transaction.
 async fn end(database: &TestDatabase, ids: &[TaskId]) {
     let ids: Vec<_> = ids.iter().map(|id| id.uuid()).collect();
     let mut conn = database.connect().await;
@@ -67,7 +67,7 @@ async fn end(database: &TestDatabase, ids: &[TaskId]) {
     transaction.commit().await.unwrap();
 }
 
-/// The events of the whole log as JSON, without the exchange's prefix.
+/// All events as JSON, without the exchange's prefix.
 async fn log(database: &TestDatabase) -> Vec<(String, Value)> {
     let mut conn = database.connect().await;
     events::sequence(&mut conn, events::Sequenced::default()).await.unwrap();
@@ -76,12 +76,11 @@ async fn log(database: &TestDatabase) -> Vec<(String, Value)> {
     events.iter().map(|event| (name(event.exchange), serde_json::to_value(event).unwrap())).collect()
 }
 
-/// The events of one exchange.
 async fn emitted(database: &TestDatabase, exchange: &str) -> Vec<Value> {
     log(database).await.into_iter().filter(|(name, _)| name == exchange).map(|(_, event)| event).collect()
 }
 
-/// The rows of a table that a transaction has read so far.
+/// Rows of a table read so far by a transaction.
 async fn rows_read(conn: &mut PgConnection, table: &str) -> i64 {
     let read = "SELECT COALESCE(seq_tup_read, 0) + COALESCE(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables
                 WHERE relname = $1";
@@ -92,7 +91,6 @@ fn message(result: Result<impl std::fmt::Debug, OpError>) -> String {
     result.expect_err("it is refused").to_string()
 }
 
-/// The run that waits.
 fn pending(last: &Last) -> RunId {
     match last {
         Last::Pending(open) => open.run,

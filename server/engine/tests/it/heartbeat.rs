@@ -1,4 +1,4 @@
-//! Heartbeats, and the backends of sessions that were lost.
+//! Heartbeats, and the backends of lost sessions.
 
 use tenure_engine::background::{election, servers};
 use tenure_store::clock;
@@ -19,7 +19,7 @@ async fn count_writes(database: &TestDatabase) {
     sqlx::raw_sql(statements).execute(database.pool()).await.unwrap();
 }
 
-/// One of the servers of the database, without passes.
+/// A registered server without passes.
 async fn joined(database: &TestDatabase) -> Queue {
     let queue = Queue::start(database.options());
     queue.join(database.pool()).await;
@@ -36,7 +36,7 @@ async fn beat_at_once(queue: &Queue) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn heartbeats_that_are_asked_at_once_share_one_write_and_one_session() {
+async fn concurrent_heartbeats_share_write_and_session() {
     let database = TestDatabase::create().await;
     let queue = joined(&database).await;
     count_writes(&database).await;
@@ -44,7 +44,7 @@ async fn heartbeats_that_are_asked_at_once_share_one_write_and_one_session() {
     assert_eq!(beat_at_once(&queue).await, ASKED_AT_ONCE);
     let sessions = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name ~ '^tenure/[0-9]+$'";
     assert_eq!(number(database.pool(), sessions).await, 1);
-    // The second lot comes too late to share only on a machine that stood still in between.
+    // The second batch is too late to share only if the machine stalled in between.
     let writes = number(database.pool(), "SELECT count(*) FROM writes").await;
     assert!((1..=2).contains(&writes), "{writes}");
     tokio::time::sleep(Duration::from_millis(2_100)).await;
@@ -56,7 +56,7 @@ async fn heartbeats_that_are_asked_at_once_share_one_write_and_one_session() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn heartbeats_fail_while_their_write_cannot_be_committed_and_work_afterwards() {
+async fn heartbeats_fail_only_while_commit_is_blocked() {
     let database = TestDatabase::create().await;
     let queue = joined(&database).await;
     let holder = Lock::take(&database, "LOCK TABLE servers IN ACCESS EXCLUSIVE MODE").await;
@@ -68,7 +68,7 @@ async fn heartbeats_fail_while_their_write_cannot_be_committed_and_work_afterwar
 }
 
 #[tokio::test]
-async fn a_session_that_was_ended_in_between_costs_no_heartbeat() {
+async fn terminated_session_fails_no_heartbeat() {
     let database = TestDatabase::create().await;
     let queue = joined(&database).await;
     queue.engine.heartbeat.beat().await.unwrap();
@@ -81,11 +81,11 @@ async fn a_session_that_was_ended_in_between_costs_no_heartbeat() {
 }
 
 #[tokio::test]
-async fn servers_are_purged_a_day_after_their_last_beat() {
+async fn server_is_purged_a_day_after_last_beat() {
     let database = TestDatabase::create().await;
     let queue = joined(&database).await;
     let mut conn = database.connect().await;
-    // Beats are in real time.
+    // Beats use real time.
     clock::advance(&mut conn, 25.0 * HOUR).await.unwrap();
     let beat = async |hours: i32| {
         let before = "UPDATE servers SET beat = clock_timestamp() - make_interval(hours => $1)";
@@ -101,7 +101,7 @@ async fn servers_are_purged_a_day_after_their_last_beat() {
 
 /// It would count as live an hour later.
 #[tokio::test]
-async fn a_server_that_was_lost_before_the_clock_was_set_back_is_purged() {
+async fn server_lost_before_clock_reset_is_purged() {
     let (database, queue) = start().await;
     let lost = "INSERT INTO servers (id, started, beat)
         SELECT gen_random_uuid(), clock_timestamp(), clock_timestamp() + ahead
@@ -114,7 +114,7 @@ async fn a_server_that_was_lost_before_the_clock_was_set_back_is_purged() {
 }
 
 #[tokio::test]
-async fn a_server_whose_row_was_purged_inserts_it_with_its_next_beat_and_by_no_heartbeat() {
+async fn purged_server_reinserts_row_with_next_beat_only() {
     let (database, queue) = start().await;
     assert!(matches!(queue.engine.heartbeat.beat().await, Err(OpError::Unavailable)), "nothing was written");
     let servers = "SELECT count(*) FROM servers WHERE started < beat";
@@ -129,10 +129,10 @@ async fn a_server_whose_row_was_purged_inserts_it_with_its_next_beat_and_by_no_h
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_heartbeat_that_goes_on_in_the_database_does_not_bring_back_a_server_that_has_left() {
+async fn late_heartbeat_does_not_restore_departed_server() {
     let database = TestDatabase::create().await;
     let (mut holder, pool) = (database.connect().await, database.pool());
-    // Held before it looks for its row: with a lock on that, the server could not leave.
+    // Held before it searches for its row: with a lock on the row, the server could not leave.
     let hold = "CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
                 IF current_setting('test.held', true) = 'yes' THEN
                     PERFORM set_config('lock_timeout', '0', true), pg_advisory_xact_lock(7);
@@ -141,11 +141,11 @@ async fn a_heartbeat_that_goes_on_in_the_database_does_not_bring_back_a_server_t
             CREATE TRIGGER hold BEFORE INSERT OR UPDATE ON servers FOR EACH STATEMENT EXECUTE FUNCTION hold();
             SELECT pg_advisory_lock(7)";
     sqlx::raw_sql(hold).execute(&mut holder).await.unwrap();
-    // Its heartbeats are held, and its beats are not.
+    // Its heartbeats are held, its beats are not.
     let queue = Queue::start(&database.options().clone().options([("test.held", "yes")]));
     queue.run_passes(database.options());
     let servers = "SELECT count(*) FROM servers";
-    eventually("it is there", async || number(pool, servers).await == 1).await;
+    eventually("the server is registered", async || number(pool, servers).await == 1).await;
     let heartbeat = queue.engine.heartbeat.clone();
     let asked = tokio::spawn(async move { heartbeat.beat().await });
     until_a_session_waits(pool).await;
@@ -154,7 +154,7 @@ async fn a_heartbeat_that_goes_on_in_the_database_does_not_bring_back_a_server_t
     assert!(asked.await.unwrap().is_err());
     let writing = "SELECT count(*) FROM pg_stat_activity
         WHERE datname = current_database() AND state = 'active' AND query LIKE '-- beat%'";
-    assert_eq!(number(pool, writing).await, 1, "its heartbeat goes on");
+    assert_eq!(number(pool, writing).await, 1, "the heartbeat continues");
     sqlx::query("SELECT pg_advisory_unlock(7)").execute(&mut holder).await.unwrap();
     eventually("nothing is written any more", async || number(pool, writing).await == 0).await;
     assert_eq!(number(pool, servers).await, 0);
@@ -162,11 +162,11 @@ async fn a_heartbeat_that_goes_on_in_the_database_does_not_bring_back_a_server_t
 }
 
 #[tokio::test]
-async fn a_backend_is_ended_only_if_it_was_started_when_the_lost_one_was() {
+async fn backend_is_terminated_only_if_start_matches() {
     let database = TestDatabase::create().await;
     let (mut lost, mut other) = (database.connect_hot().await, database.connect_hot().await);
     let backend = session::get_backend(&mut lost).await.unwrap();
-    // A backend of the same number after a failover.
+    // A backend with the same pid after a failover.
     let reused = Backend { started: backend.started - TimeDelta::microseconds(1), ..backend };
     assert_eq!(session::end_backend(&mut other, reused).await.unwrap(), LostBackend::Gone);
     sqlx::query("SELECT 1").execute(&mut lost).await.unwrap();

@@ -1,4 +1,4 @@
-//! Delayed runs: when they are ready, where they stand then, and what is counted and listed of them meanwhile.
+//! Delayed runs: when they become ready, their position then, and their counts and lists meanwhile.
 
 use tenure_domain::events::Payload;
 use tenure_domain::events::note::Note;
@@ -11,7 +11,7 @@ use tenure_store::messages;
 use crate::support::*;
 
 impl Ground {
-    /// A task whose run is delayed.
+    /// A task with a delayed run.
     async fn delayed(&mut self, priority: Priority, seconds: f64) -> TaskId {
         let task = new_task(QUEUE, &json!({"priority": priority.to_string()}));
         self.queue.create(&task).await.unwrap();
@@ -19,7 +19,7 @@ impl Ground {
         task.id
     }
 
-    /// Runs the pass until it finds nothing; how many delays it has ended.
+    /// Runs the pass until it is idle. Returns the number of ended delays.
     async fn pass(&self) -> usize {
         let mut done = 0;
         loop {
@@ -36,7 +36,7 @@ impl Ground {
         counters::get_counts(&mut self.conn, Sequenced::default(), &[name]).await.unwrap()[0]
     }
 
-    /// The notes in the log that runs are ready: how many runs each names.
+    /// Runs named by each `task-ready` note of the log.
     async fn notes(&mut self) -> Vec<Vec<TaskId>> {
         events::sequence(&mut self.conn, Sequenced::default()).await.unwrap();
         let Page::Events(events, _) = events::read(&mut self.conn, 0, 10_000).await.unwrap() else {
@@ -51,7 +51,7 @@ impl Ground {
 }
 
 #[tokio::test]
-async fn a_delayed_run_is_pending_and_nothing_claims_it_before_its_time() {
+async fn delayed_run_is_pending_but_not_claimable() {
     let mut ground = Ground::new().await;
     let delayed = ground.delayed(Priority::Lowest, 60.0).await;
     let urgent = ground.delayed(Priority::Highest, 60.0).await;
@@ -87,7 +87,7 @@ async fn a_delayed_run_is_pending_and_nothing_claims_it_before_its_time() {
 }
 
 #[tokio::test]
-async fn a_delay_that_ended_puts_the_run_behind_those_that_waited_and_above_every_low_water_mark() {
+async fn ended_delay_puts_run_last_and_above_marks() {
     let mut ground = Ground::new().await;
     let late = ground.delayed(Priority::Lowest, 20.0).await;
     let early = ground.delayed(Priority::Lowest, 10.0).await;
@@ -114,7 +114,7 @@ async fn a_delay_that_ended_puts_the_run_behind_those_that_waited_and_above_ever
 }
 
 #[tokio::test]
-async fn a_delayed_run_takes_another_priority_in_its_place() {
+async fn delayed_run_changes_priority_in_place() {
     let mut ground = Ground::new().await;
     let task = ground.delayed(Priority::Lowest, 60.0).await;
     let read = "SELECT (hold, held_until, reserved_until, hidden_until, receipt, ord)::text FROM pending";
@@ -129,12 +129,12 @@ async fn a_delayed_run_takes_another_priority_in_its_place() {
     let other = ground.queue.create_one(QUEUE).await;
     ground.advance(60.0).await;
     assert_eq!(ground.pass().await, 1);
-    assert_eq!(ground.claim(2).await, [task, other], "it is served as its new priority says");
+    assert_eq!(ground.claim(2).await, [task, other], "served by its new priority");
     ground.finish().await;
 }
 
 #[tokio::test]
-async fn a_delay_ends_in_a_paused_queue_too_and_the_run_waits_for_the_end_of_the_pause() {
+async fn delay_ends_in_paused_queue() {
     let mut ground = Ground::new().await;
     let task = ground.delayed(Priority::Lowest, 60.0).await;
     pause(&ground.queue, QUEUE).await;
@@ -151,7 +151,7 @@ async fn a_delay_ends_in_a_paused_queue_too_and_the_run_waits_for_the_end_of_the
 }
 
 #[tokio::test]
-async fn many_delays_end_in_slices_with_one_note_each_and_two_servers_end_each_once() {
+async fn delays_end_once_in_slices_with_one_note_each() {
     let mut ground = Ground::new().await;
     let mut all = Vec::new();
     for _ in 0..450 {
@@ -186,11 +186,11 @@ async fn many_delays_end_in_slices_with_one_note_each_and_two_servers_end_each_o
 }
 
 #[tokio::test]
-async fn a_queue_that_had_only_delayed_tasks_is_listed() {
+async fn queue_with_only_delayed_tasks_is_listed() {
     let mut ground = Ground::new().await;
     let task = new_task(QUEUE, &json!({}));
     ground.queue.create(&task).await.unwrap();
-    // As the statement writes it that creates a delayed task.
+    // As the statement that creates a delayed task.
     let sql = "UPDATE pending SET hold = 1, held_until = now() + interval '1 min', reserved_until = '3000-01-01',
                    hidden_until = '3000-01-01';
                UPDATE outbox_new SET pending = '{0}', delayed = '{1}' WHERE pending = '{1}'";
@@ -206,13 +206,13 @@ async fn a_queue_that_had_only_delayed_tasks_is_listed() {
 }
 
 #[tokio::test]
-async fn a_queue_that_cannot_be_resumed_keeps_no_other_paused() {
+async fn unresumable_queue_delays_no_other() {
     const PAUSED: &str = "SELECT count(*) FROM task_queues WHERE paused IS NOT NULL";
     let mut ground = Ground::new().await;
     for name in ["proj/refused", "proj/other"] {
         pause(&ground.queue, name).await;
     }
-    // The pass comes first to the one that fails.
+    // The failing queue comes first.
     let refuse = "UPDATE task_queues
             SET paused_until = now() - CASE name WHEN 'proj/refused' THEN interval '2 s' ELSE interval '1 s' END
             WHERE paused IS NOT NULL;
@@ -221,7 +221,7 @@ async fn a_queue_that_cannot_be_resumed_keeps_no_other_paused() {
             EXECUTE FUNCTION refuse()";
     sqlx::raw_sql(refuse).execute(&mut ground.conn).await.unwrap();
     pauses::pass(&ground.queue.engine).await.unwrap_err();
-    assert_eq!(number(ground.database.pool(), PAUSED).await, 1, "the other one is resumed");
+    assert_eq!(number(ground.database.pool(), PAUSED).await, 1, "the other queue is resumed");
     sqlx::raw_sql("DROP FUNCTION refuse() CASCADE").execute(&mut ground.conn).await.unwrap();
     assert_eq!(pauses::pass(&ground.queue.engine).await.unwrap().done, 1);
     ground.finish().await;

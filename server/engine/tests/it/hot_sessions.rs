@@ -1,4 +1,4 @@
-//! Several tick loops in one server: what goes through which, and that each is notified of what concerns it.
+//! Several tick loops in one server: their routing and notifications.
 
 use std::pin::Pin;
 
@@ -9,13 +9,13 @@ use tenure_store::continuity::Break;
 
 use crate::support::*;
 
-/// Loops of workers, and as many for creates.
+/// Loops for workers; creates have as many.
 const LOOPS: usize = 3;
-/// How long requests wait.
+/// Wait of requests.
 const LONG: Duration = Duration::from_secs(30);
-/// No answer that does not wait takes as long.
+/// Timeout for responses that need not wait.
 const SOON: Duration = Duration::from_secs(10);
-/// Workers of each queue, each of which takes so many tasks.
+/// Workers per queue, and tasks per worker.
 const WORKERS: usize = 4;
 const TASKS_EACH: usize = 5;
 
@@ -23,7 +23,7 @@ fn start(database: &TestDatabase) -> Queue {
     Queue::start_with_loops(database.options(), u64::try_from(2 * LOOPS).unwrap())
 }
 
-/// Names of queues of which each loop has two; the server remembers their keys.
+/// Names of queues, two per loop; the server has cached their keys.
 async fn queues_of_all_loops(queue: &Queue) -> Vec<String> {
     let (mut names, mut counts) = (Vec::new(), HashMap::<usize, usize>::new());
     // Keys are random.
@@ -35,7 +35,7 @@ async fn queues_of_all_loops(queue: &Queue) -> Vec<String> {
     names
 }
 
-/// Notes of each change of a task, and of each claim, by which session and which transaction it was made.
+/// Records each change of a task and each claim with its session and transaction.
 const NOTE: &str = "
     CREATE TABLE seen (at bigserial, what text, task uuid, queue int, ord bigint, pid int, tick text,
                        began timestamptz DEFAULT now(), noted timestamptz DEFAULT clock_timestamp(),
@@ -60,7 +60,7 @@ async fn work(queue: &Queue, name: &str, worker: usize) {
         let claim = answer.claims.pop().expect("there is a task for each");
         let (task, run) = (claim.task.id, claim.run);
         queue.reclaim(task, run).await.unwrap();
-        // At the same time: either the claim is renewed before it ends, or there is none to renew.
+        // Concurrently: the claim is renewed before it ends, or no longer exists.
         let (renewed, reported) = tokio::join!(queue.reclaim(task, run), queue.report(task, run, Report::Completed));
         reported.unwrap();
         assert!(matches!(renewed, Ok(_) | Err(OpError::Conflict(_))), "{renewed:?}");
@@ -68,7 +68,7 @@ async fn work(queue: &Queue, name: &str, worker: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_changes_one_task_or_claims_from_one_queue_goes_through_one_loop() {
+async fn each_task_and_queue_uses_one_loop() {
     let database = TestDatabase::create().await;
     sqlx::raw_sql(NOTE).execute(database.pool()).await.unwrap();
     let queue = start(&database);
@@ -82,7 +82,8 @@ async fn what_changes_one_task_or_claims_from_one_queue_goes_through_one_loop() 
     let noted = "SELECT count(*) FROM seen WHERE what IN ('create', 'claim', 'end')";
     assert_eq!(number(pool, noted).await, 3 * tasks);
     assert!(number(pool, "SELECT count(*) FROM seen WHERE what = 'renew'").await >= tasks);
-    // A tick that was undone, as on a slow machine, is done by other sessions of the same loop.
+    // A tick that was rolled back, as on a slow machine, is repeated by other sessions of the same
+    // loop.
     let overlapping = "SELECT count(*) FROM seen a JOIN seen b ON a.task = b.task AND a.tick <> b.tick AND a.at < b.at
                        WHERE a.what <> 'claim' AND b.what <> 'claim' AND b.began < a.noted";
     assert_eq!(number(pool, overlapping).await, 0, "changes of a task that overlap");
@@ -109,10 +110,10 @@ async fn what_changes_one_task_or_claims_from_one_queue_goes_through_one_loop() 
     finish(database, queue).await;
 }
 
-/// Requests that wait in all loops, in the name of a worker.
+/// Requests that wait in all loops, for a worker.
 type Waiting<'a> = Vec<Pin<Box<dyn Future<Output = Result<Answer, OpError>> + 'a>>>;
 
-/// A request in each of these queues. It is enqueued when it is polled first.
+/// A request in each queue, enqueued at its first poll.
 fn wait_in<'a>(queue: &'a Queue, names: &'a [String], worker: &'a str) -> Waiting<'a> {
     let mut waiting: Waiting<'a> = Vec::new();
     for name in names {
@@ -122,7 +123,7 @@ fn wait_in<'a>(queue: &'a Queue, names: &'a [String], worker: &'a str) -> Waitin
 }
 
 #[tokio::test]
-async fn requests_of_a_removed_worker_are_answered_whichever_loop_they_wait_in() {
+async fn removed_worker_requests_end_in_every_loop() {
     let database = TestDatabase::create().await;
     let queue = start(&database);
     let names = queues_of_all_loops(&queue).await;
@@ -143,7 +144,7 @@ async fn requests_of_a_removed_worker_are_answered_whichever_loop_they_wait_in()
 }
 
 #[tokio::test]
-async fn requests_look_their_lost_keys_up_again_whichever_loop_they_wait_in() {
+async fn requests_refresh_lost_keys_in_every_loop() {
     let database = TestDatabase::create().await;
     let queue = start(&database);
     let names = queues_of_all_loops(&queue).await;

@@ -1,4 +1,5 @@
-//! The invariant checks themselves: each accepts what the operations do, and names what is broken by hand.
+//! The invariant checks themselves: each accepts the results of operations, and names a violation
+//! made by hand.
 
 use tenure_api::states::TaskCommand;
 use tenure_engine::ops::task_command;
@@ -7,9 +8,12 @@ use tenure_store::testing::{check_invariants_on, invariants};
 
 use crate::support::*;
 
-/// What is broken, and the check that must name it. The database holds a pending task and one that waits for it, one that
-/// is claimed in its second run for a session, one that was completed and whose group event was emitted, one that was scheduled by
-/// hand, and one that is delayed; a session that has ended, with two items; and an item about a command for the claimed task.
+/// Statements that break an invariant, and the check that must name it.
+///
+/// The database has these tasks: a pending one and its dependent; one claimed in its second run for
+/// a session; a completed one whose group event was emitted; one scheduled by request; and a
+/// delayed one. It also has an ended session with two inbox items, and an item about a command for
+/// the claimed task.
 const BREAKAGES: &[(&str, &str)] = &[
     ("DELETE FROM runs WHERE state = 5", "I1: a task's resolved runs are numbered"),
     ("UPDATE runs SET run = 1 WHERE state = 3", "I1: a task's resolved runs are numbered"),
@@ -48,7 +52,7 @@ const BREAKAGES: &[(&str, &str)] = &[
     ("INSERT INTO pending SELECT 1000, id, run, queue, priority, ord, deadline, scheduled, reason_created, retries_left
       FROM pending LIMIT 1", "I2: no two pending runs"),
     ("UPDATE pending SET reserved_until = now()", "Messages: a run is kept"),
-    // A hold that nothing ends, one that has an end and holds nothing, and one whose message a poller has.
+    // A hold that nothing ends, an end without a hold, and a hold whose message a poller has.
     ("UPDATE pending SET held_until = NULL WHERE hold IS NOT NULL", "Holds: a held run"),
     ("UPDATE pending SET hold = NULL WHERE hold IS NOT NULL", "Holds: a held run"),
     ("UPDATE pending SET reserved_until = NULL WHERE hold IS NOT NULL", "Holds: a held run"),
@@ -185,7 +189,7 @@ const BREAKAGES: &[(&str, &str)] = &[
 async fn with_some_tasks() -> TestDatabase {
     let (database, queue) = start().await;
     queue.create_one(QUEUE).await;
-    // Its group has a row, so that its end is emitted by the pass.
+    // Its group has a row, so the pass emits its end.
     let row = "INSERT INTO task_groups SELECT id, scheduler, expires FROM known_groups; UPDATE tasks SET lone = false";
     sqlx::raw_sql(row).execute(database.pool()).await.unwrap();
     let done = queue.claim_one(QUEUE).await;
@@ -197,7 +201,7 @@ async fn with_some_tasks() -> TestDatabase {
     queue.report(again.task.id, again.run, retry).await.unwrap();
     let commanded = queue.claim_one(QUEUE).await.task.id;
     let required = queue.create_one(QUEUE).await;
-    // One that waits; one that depends on itself and is scheduled by request.
+    // A waiting task, and a self-dependent task that is scheduled by request.
     let waits = new_task("proj/waits", &json!({"dependencies": [required], "taskGroupId": required}));
     queue.create(&waits).await.unwrap();
     let id = TaskId::from_random(random());
@@ -208,7 +212,7 @@ async fn with_some_tasks() -> TestDatabase {
         resume(&queue, "proj/paused").await;
     }
     pause(&queue, "proj/paused").await;
-    // One that is delayed.
+    // A delayed task.
     let delayed = queue.create_one("proj/later").await;
     hold(&mut database.connect().await, delayed, 600.0).await;
     let sessions = "
@@ -255,7 +259,7 @@ async fn each_invariant_check_names_the_violation() {
 
 #[tokio::test]
 #[should_panic(expected = "I4: the counts equal a recount")]
-async fn the_teardown_fails_when_an_invariant_is_violated() {
+async fn teardown_fails_on_violated_invariant() {
     let database = with_some_tasks().await;
     sqlx::query("UPDATE outbox_new SET queues = NULL").execute(database.pool()).await.unwrap();
     database.finish().await;

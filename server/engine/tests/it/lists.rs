@@ -1,4 +1,4 @@
-//! Lists of tasks: those of a queue, and those that the caller names.
+//! Lists of tasks: of a queue, and by ids.
 
 use tenure_domain::lifecycle::REQUEUES_MAX;
 use tenure_domain::task::Granted;
@@ -13,7 +13,7 @@ use crate::support::*;
 /// Steps of the random walk.
 const STEPS: usize = 250;
 
-/// Every page of the pending list, so many runs each: when each became pending, and which it is.
+/// All pages of the pending list: when each run became pending, its task and its number.
 async fn pending(queue: &Queue, key: i32, limit: u16) -> Vec<(chrono::DateTime<chrono::Utc>, TaskId, RunId)> {
     let (mut all, mut after) = (Vec::new(), None);
     loop {
@@ -27,7 +27,7 @@ async fn pending(queue: &Queue, key: i32, limit: u16) -> Vec<(chrono::DateTime<c
     }
 }
 
-/// Every page of the claimed list.
+/// All pages of the claimed list.
 async fn claimed(queue: &Queue, key: i32, limit: u16) -> Vec<(chrono::DateTime<chrono::Utc>, TaskId, RunId)> {
     let (mut all, mut after) = (Vec::new(), None);
     loop {
@@ -42,13 +42,13 @@ async fn claimed(queue: &Queue, key: i32, limit: u16) -> Vec<(chrono::DateTime<c
     }
 }
 
-/// A queue in which anything may have happened.
+/// A queue after a random history.
 struct Walk {
     queue: Queue,
     held: Vec<Granted>,
     got: Vec<Got>,
     tasks_created: Vec<TaskId>,
-    /// How often a claim of each was not delivered.
+    /// Undelivered claims per task.
     requeued: HashMap<TaskId, u16>,
     bits: u64,
     conn: PgConnection,
@@ -72,7 +72,7 @@ impl Walk {
         (n < self.held.len()).then(|| self.held.swap_remove(n))
     }
 
-    /// What is refused changes nothing, and that is a case too.
+    /// Refusals change nothing and are tested too.
     async fn step(&mut self) {
         match self.random(12) {
             0..=3 => {
@@ -87,7 +87,7 @@ impl Walk {
                     answer.delivery.delivered();
                     self.held.append(&mut answer.claims);
                 } else {
-                    // A claim that is not delivered is requeued, but not for ever.
+                    // Undelivered claims are requeued, up to a limit.
                     drop(answer.delivery);
                     for granted in answer.claims {
                         let times = self.requeued.entry(granted.task.id).or_default();
@@ -118,7 +118,7 @@ impl Walk {
                 }
             }
             8 => {
-                // For a while, or until the pass comes.
+                // For a while, or until the next pass.
                 let seconds = [0.0, 600.0][self.random(2)];
                 if let Some(id) = self.one_created() {
                     hold(&mut self.conn, id, seconds).await;
@@ -142,7 +142,7 @@ impl Walk {
 }
 
 #[tokio::test]
-async fn the_pages_of_a_queue_have_what_its_counts_count_whatever_has_happened() {
+async fn pages_agree_with_counts_after_random_steps() {
     let (database, queue) = start().await;
     let seed = u64::from_le_bytes(secrets::random()) | 1;
     println!("seed {seed}");
@@ -194,7 +194,7 @@ async fn the_pages_of_a_queue_have_what_its_counts_count_whatever_has_happened()
 }
 
 #[tokio::test]
-async fn pending_runs_are_listed_as_they_became_pending_and_none_is_skipped_while_others_come_and_go() {
+async fn pending_runs_are_paged_in_order_during_changes() {
     let (database, queue) = start().await;
     let key = queue.key(QUEUE).await;
     let mut tasks = Vec::new();
@@ -208,7 +208,7 @@ async fn pending_runs_are_listed_as_they_became_pending_and_none_is_skipped_whil
 
     let first = list_runs::list_pending(&queue.engine.pool, key, None, 5).await.unwrap();
     let mut seen: Vec<TaskId> = first.runs.iter().map(|(run, _)| run.task).collect();
-    // What is claimed was seen or not; what comes is at the end.
+    // Claimed runs were seen or not; new runs are at the end.
     let answer = queue.claim_work(QUEUE, "worker", 3, std::time::Duration::ZERO).await.unwrap();
     answer.delivery.delivered();
     let gone: Vec<TaskId> = answer.claims.iter().map(|granted| granted.task.id).collect();
@@ -223,7 +223,7 @@ async fn pending_runs_are_listed_as_they_became_pending_and_none_is_skipped_whil
 }
 
 #[tokio::test]
-async fn a_position_that_no_page_can_have_had_begins_at_the_start() {
+async fn impossible_position_begins_at_start() {
     let (database, queue) = start().await;
     let key = queue.key(QUEUE).await;
     let task = queue.create_one(QUEUE).await;
@@ -242,7 +242,7 @@ async fn a_position_that_no_page_can_have_had_begins_at_the_start() {
 }
 
 #[tokio::test]
-async fn a_page_of_large_definitions_is_shorter_and_the_next_one_goes_on() {
+async fn page_of_large_definitions_is_cut_and_continued() {
     let (database, queue) = start().await;
     let key = queue.key(QUEUE).await;
     let mut tasks = Vec::new();
@@ -253,7 +253,7 @@ async fn a_page_of_large_definitions_is_shorter_and_the_next_one_goes_on() {
     }
     let pool = &queue.engine.pool;
     let page = list_runs::list_pending(pool, key, None, 1_000).await.unwrap();
-    assert_eq!(page.runs.len(), 2, "a definition that goes over the limit is the last one");
+    assert_eq!(page.runs.len(), 2, "the definition that exceeds the limit is the last");
     assert_eq!(pending(&queue, key, 1_000).await.len(), 3);
     let named = list_tasks::list_named(pool, &tasks, Cursor { after: None, limit: 1_000 }).await.unwrap();
     assert_eq!((named.tasks.len(), named.next.is_some()), (2, true));
@@ -263,10 +263,10 @@ async fn a_page_of_large_definitions_is_shorter_and_the_next_one_goes_on() {
 }
 
 #[tokio::test]
-async fn named_tasks_come_once_in_the_order_of_their_ids_and_page_by_page() {
+async fn named_tasks_are_paged_once_in_order_of_ids() {
     let (database, queue) = start().await;
     let mut tasks = create_some(&queue, QUEUE, 5).await;
-    // Among so many that do not exist that a page needs several looks.
+    // Among so many unknown ids that a page needs several queries.
     let strangers = (0..2_500).map(|_| TaskId::from_random(secrets::random()));
     let requested: Vec<TaskId> = strangers.chain(tasks.iter().copied()).chain(tasks.iter().copied()).collect();
     tasks.sort_by_key(|id| id.uuid());
@@ -292,7 +292,7 @@ async fn named_tasks_come_once_in_the_order_of_their_ids_and_page_by_page() {
 }
 
 #[tokio::test]
-async fn a_short_page_of_many_names_that_no_task_has_takes_no_more_looks_than_a_long_one() {
+async fn page_size_does_not_multiply_queries_for_unknown_ids() {
     const NAMES: usize = 4_000;
     let database = TestDatabase::create().await;
     let proxy = Proxy::start(&database).await;
@@ -307,7 +307,7 @@ async fn a_short_page_of_many_names_that_no_task_has_takes_no_more_looks_than_a_
         let (found, next) = list_tasks::list_statuses(pool, &requested, cursor).await.unwrap();
         let found: Vec<TaskId> = found.iter().map(|task| task.id).collect();
         assert_eq!((found, next), (vec![task], None), "pages of {limit}");
-        // Two by two it would be two thousand.
+        // Two by two it would take two thousand.
         let answers = proxy.answers() - before;
         assert!(answers < 200, "{answers} answers of the database for a page of {limit}");
     }
@@ -316,7 +316,7 @@ async fn a_short_page_of_many_names_that_no_task_has_takes_no_more_looks_than_a_
 }
 
 #[tokio::test]
-async fn a_task_that_is_named_twice_is_read_once_with_its_earlier_runs() {
+async fn task_named_twice_is_read_once() {
     let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
     let claim = queue.claim_one(QUEUE).await;
@@ -330,7 +330,7 @@ async fn a_task_that_is_named_twice_is_read_once_with_its_earlier_runs() {
 }
 
 #[tokio::test]
-async fn a_queue_whose_only_task_came_and_went_between_two_turns_of_the_sequencer_is_listed() {
+async fn queue_with_short_lived_task_is_listed() {
     let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
     let claim = queue.claim_one(QUEUE).await;

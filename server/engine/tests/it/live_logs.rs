@@ -1,4 +1,4 @@
-//! Live logs on a real database: how many readers there may be, what the logs take, and the artifacts that they become.
+//! Live logs on a real database: limits of readers, sizes, and the resulting artifacts.
 
 use sqlx::Connection as _;
 use tempfile::TempDir;
@@ -19,12 +19,12 @@ use tenure_store::tasks;
 
 use crate::support::*;
 
-/// How often it is looked, over a second, whether there is room.
+/// Attempts over a second to open another reader.
 const LOOKS: usize = 20;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 
 #[tokio::test]
-async fn a_reader_that_takes_nothing_counts_also_when_the_whole_log_waits_for_it() {
+async fn stalled_reader_counts_even_with_whole_log_buffered() {
     let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
     let of = RunRef { task, run: queue.claim_one(QUEUE).await.run };
@@ -36,7 +36,8 @@ async fn a_reader_that_takes_nothing_counts_also_when_the_whole_log_waits_for_it
         open.push(logs.open(of, reading).await.unwrap());
     }
     eventually("the whole log waits for each of them", async || open.iter().all(|one| one.pieces.is_closed())).await;
-    // Streams that have ended are forgotten at the next look, within half a second, and their readers are not.
+    // Ended streams are dropped at the next check, within half a second; their readers are still
+    // counted.
     for _ in 0..LOOKS {
         let refused = logs.open(of, reading).await;
         assert!(matches!(refused, Err(OpError::Overloaded(_))), "{refused:?}");
@@ -44,7 +45,7 @@ async fn a_reader_that_takes_nothing_counts_also_when_the_whole_log_waits_for_it
     }
     let mut first = open.remove(0);
     assert_eq!(first.pieces.recv().await.as_deref(), Some(b"a line\n".as_slice()));
-    assert!(logs.open(of, reading).await.is_err(), "it has not let go of it");
+    assert!(logs.open(of, reading).await.is_err(), "the reader still counts");
     drop(first);
     logs.open(of, reading).await.unwrap();
     drop((open, logs));
@@ -52,8 +53,8 @@ async fn a_reader_that_takes_nothing_counts_also_when_the_whole_log_waits_for_it
 }
 
 #[tokio::test]
-async fn a_reader_whose_log_is_deleted_before_it_has_all_of_it_sees_a_line_that_says_so() {
-    // More than waits for a reader that takes nothing.
+async fn reader_of_deleted_log_gets_final_line() {
+    // More than the buffer of a stalled reader.
     const CHUNKS: i64 = 20;
     let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
@@ -82,7 +83,7 @@ async fn a_reader_whose_log_is_deleted_before_it_has_all_of_it_sees_a_line_that_
     let seen = String::from_utf8(seen).unwrap();
     let kept = seen.strip_suffix(&live_log::deleted_line()).unwrap_or_else(|| panic!("{seen:?}"));
     assert!((1..20).contains(&kept.len()), "{seen:?}");
-    // One that begins afterwards learns it from the answer.
+    // A later reader is refused.
     let refused = logs.open(of, reading).await;
     assert!(matches!(refused, Err(OpError::NotFound(_))), "{refused:?}");
     drop((whole, behind, logs, conn));
@@ -90,7 +91,7 @@ async fn a_reader_whose_log_is_deleted_before_it_has_all_of_it_sees_a_line_that_
 }
 
 #[tokio::test]
-async fn what_a_log_takes_is_counted_while_it_grows_and_while_its_beginning_is_deleted() {
+async fn log_size_is_tracked_through_growth_and_truncation() {
     const KEPT_MAX: i64 = 1_000;
     const CHUNK_BYTES: i64 = 100;
     const CHUNKS: i64 = 64;
@@ -99,7 +100,7 @@ async fn what_a_log_takes_is_counted_while_it_grows_and_while_its_beginning_is_d
     let run = queue.claim_one(QUEUE).await.run.number().cast_signed();
     let mut conn = database.connect().await;
     let mut kept = 0;
-    // The last one was stored before.
+    // The last chunk was stored before.
     for n in (0..CHUNKS).chain([CHUNKS - 1]) {
         let bytes = vec![b'x'; usize::try_from(CHUNK_BYTES).unwrap()];
         let chunk = Chunk { task, run, offset: n * CHUNK_BYTES, bytes };
@@ -113,7 +114,7 @@ async fn what_a_log_takes_is_counted_while_it_grows_and_while_its_beginning_is_d
     finish(database, queue).await;
 }
 
-/// The first chunks of the logs of two runs.
+/// Writes the first chunks of two runs' logs.
 async fn write_two(queue: &Queue, conn: &mut PgConnection) {
     for _ in 0..2 {
         let task = queue.create_one(QUEUE).await.uuid();
@@ -123,12 +124,12 @@ async fn write_two(queue: &Queue, conn: &mut PgConnection) {
 }
 
 #[tokio::test]
-async fn a_log_that_cannot_be_looked_at_holds_up_no_other() {
+async fn failing_log_delays_no_other() {
     const DUE: &str = "SELECT count(*) FROM live_logs WHERE look_at <= now()";
     let (database, queue) = start().await;
     let mut conn = database.connect().await;
     write_two(&queue, &mut conn).await;
-    // The pass comes to the first one first, and cannot say when to look at it again.
+    // The first log is processed first, and its next check cannot be stored.
     let refuse = "UPDATE live_logs l SET look_at = now() - make_interval(secs => 2 - (
                 SELECT count(*) FROM live_logs earlier WHERE earlier.seq < l.seq));
         CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -146,11 +147,11 @@ async fn a_log_that_cannot_be_looked_at_holds_up_no_other() {
 }
 
 #[tokio::test]
-async fn what_a_look_at_many_logs_has_not_come_to_is_looked_at_at_once() {
+async fn logs_skipped_by_slow_pass_are_processed_at_once() {
     let (database, queue) = start().await;
     let mut conn = database.connect().await;
     write_two(&queue, &mut conn).await;
-    // The first one takes longer than a pass may.
+    // The first log exceeds the time limit of a pass.
     let slow = "UPDATE live_logs SET look_at = now();
         CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(1.1); RETURN NEW; END $$;
         CREATE TRIGGER slow BEFORE UPDATE ON live_logs FOR EACH ROW EXECUTE FUNCTION slow()";
@@ -169,7 +170,7 @@ fn start_with_bytes(database: &TestDatabase, folder: &TempDir) -> Queue {
     Queue::start_with_blobs(database.options(), bytes)
 }
 
-/// A run with a log, which has ended as an exception so long ago that its worker will not upload the log.
+/// A run with a log that ended as an exception so long ago that its worker will not upload the log.
 async fn left_behind(database: &TestDatabase, queue: &Queue) -> RunRef {
     let task = queue.create_one(QUEUE).await;
     let of = RunRef { task, run: queue.claim_one(QUEUE).await.run };
@@ -180,10 +181,10 @@ async fn left_behind(database: &TestDatabase, queue: &Queue) -> RunRef {
     of
 }
 
-/// The other one may be the worker, which may upload for 25 minutes after an exception, or another server, which then deletes the chunks:
-/// what this one would store in place of its bytes is less.
+/// The other one may be the worker, which may upload for 25 minutes after an exception, or another
+/// server, which then deletes the chunks. The log of this server would be shorter.
 #[tokio::test]
-async fn a_log_that_is_stored_by_another_one_while_the_pass_makes_an_artifact_of_it_stays_as_it_was_stored() {
+async fn log_stored_during_pass_is_not_replaced() {
     const DIGEST: [u8; 32] = [7; 32];
     let (database, folder) = (TestDatabase::create().await, tempfile::tempdir().unwrap());
     let queue = start_with_bytes(&database, &folder);
@@ -210,7 +211,7 @@ async fn a_log_that_is_stored_by_another_one_while_the_pass_makes_an_artifact_of
 }
 
 #[tokio::test]
-async fn a_log_whose_name_an_unfinished_object_has_leaves_no_bytes_that_nothing_removes() {
+async fn log_with_name_of_unfinished_object_leaves_no_bytes() {
     let (database, folder) = (TestDatabase::create().await, tempfile::tempdir().unwrap());
     let queue = start_with_bytes(&database, &folder);
     let of = left_behind(&database, &queue).await;

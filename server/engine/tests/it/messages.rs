@@ -1,4 +1,4 @@
-//! The poll API: who sees which message when, and what claiming makes of it.
+//! The poll API: visibility of messages, and the effect of claims.
 
 use tenure_domain::message::Refusal;
 use tenure_engine::background::{SLICE, messages};
@@ -8,11 +8,11 @@ use tenure_store::hot::statement::Run;
 
 use crate::support::*;
 
-/// A little past a point in time.
+/// Added to a time to get just past it.
 const A_LITTLE: Duration = Duration::from_secs(1);
 
 impl Ground {
-    /// Moves the clock and runs the pass that shows messages.
+    /// Advances the clock and runs the pass that shows messages.
     async fn pass_after(&mut self, time: Duration) {
         self.advance(time.as_secs_f64()).await;
         while messages::pass(&self.queue.engine).await.unwrap().found > 0 {}
@@ -32,7 +32,7 @@ impl Ground {
 }
 
 #[tokio::test]
-async fn claim_work_leaves_a_polled_run_alone_for_a_while_and_then_takes_it() {
+async fn claim_work_skips_polled_run_until_reservation_ends() {
     let mut plane = Ground::new().await;
     let task = plane.queue.create_one(QUEUE).await;
     let got = plane.get().await.unwrap();
@@ -51,7 +51,7 @@ async fn claim_work_leaves_a_polled_run_alone_for_a_while_and_then_takes_it() {
 }
 
 #[tokio::test]
-async fn a_run_that_claim_work_may_take_stays_so_when_its_message_is_hidden_for_longer() {
+async fn claimable_run_stays_claimable_while_message_is_hidden() {
     let mut plane = Ground::new().await;
     plane.queue.create_one(QUEUE).await;
     let got = plane.get().await.unwrap();
@@ -63,7 +63,7 @@ async fn a_run_that_claim_work_may_take_stays_so_when_its_message_is_hidden_for_
 }
 
 #[tokio::test]
-async fn a_message_that_is_not_deleted_becomes_visible_again_with_another_receipt() {
+async fn undeleted_message_reappears_with_new_receipt() {
     let mut plane = Ground::new().await;
     plane.queue.create_one(QUEUE).await;
     let first = plane.get().await.unwrap();
@@ -80,7 +80,7 @@ async fn a_message_that_is_not_deleted_becomes_visible_again_with_another_receip
 }
 
 #[tokio::test]
-async fn a_stale_receipt_is_valid_until_another_poller_gets_the_message() {
+async fn stale_receipt_is_valid_until_next_poll() {
     let mut plane = Ground::new().await;
     plane.queue.create_one(QUEUE).await;
     let got = plane.get().await.unwrap();
@@ -90,7 +90,7 @@ async fn a_stale_receipt_is_valid_until_another_poller_gets_the_message() {
 }
 
 #[tokio::test]
-async fn a_run_whose_message_was_deleted_too_early_is_claimable_at_once_and_gets_a_new_message() {
+async fn early_deletion_frees_run_and_creates_new_message() {
     let mut plane = Ground::new().await;
     create_some(&plane.queue, QUEUE, 2).await;
     let (first, second) = (plane.get().await.unwrap(), plane.get().await.unwrap());
@@ -98,7 +98,7 @@ async fn a_run_whose_message_was_deleted_too_early_is_claimable_at_once_and_gets
         assert_eq!(plane.queue.delete_message(QUEUE, got).await, Ok(()));
     }
     assert_eq!(plane.pending().await, 2, "counts never depend on deletes");
-    assert_eq!(plane.claim_work().await, 1, "claimWork waits for no poller any more");
+    assert_eq!(plane.claim_work().await, 1, "claimWork no longer waits for a poller");
     plane.pass_after(VISIBILITY - A_LITTLE).await;
     assert!(plane.get().await.is_none());
     plane.pass_after(2 * A_LITTLE).await;
@@ -109,7 +109,7 @@ async fn a_run_whose_message_was_deleted_too_early_is_claimable_at_once_and_gets
 }
 
 #[tokio::test]
-async fn a_run_that_is_tried_again_has_a_message_of_its_own() {
+async fn retried_run_has_own_message() {
     let plane = Ground::new().await;
     let task = plane.queue.create_one(QUEUE).await;
     let got = plane.get().await.unwrap();
@@ -123,7 +123,7 @@ async fn a_run_that_is_tried_again_has_a_message_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_message_ends_with_its_task() {
+async fn message_ends_with_its_task() {
     let mut plane = Ground::new().await;
     plane.queue.create_one(QUEUE).await;
     let got = plane.get().await.unwrap();
@@ -153,9 +153,9 @@ async fn pollers_in_one_batch_get_different_messages_oldest_first() {
     plane.finish().await;
 }
 
-/// One statement asks for the messages of both.
+/// One statement serves both queues.
 #[tokio::test]
-async fn a_queue_that_is_paused_leaves_the_messages_of_others_to_their_own_pollers() {
+async fn paused_queue_does_not_affect_messages_of_others() {
     let mut plane = Ground::new().await;
     plane.queue.create_one("proj/paused").await;
     let task = plane.queue.create_one(QUEUE).await;
@@ -168,7 +168,7 @@ async fn a_queue_that_is_paused_leaves_the_messages_of_others_to_their_own_polle
     let found = hot::decode_get(&plane.conn.run_one(&get).await.unwrap()).unwrap();
     let got: Vec<_> = found.got.iter().map(|got| (got.poller, got.task, got.receipt.0)).collect();
     assert_eq!(got, [(2, task.uuid(), 8)]);
-    // Nor does who only looks see what nothing can get.
+    // Peeking does not show unavailable messages either.
     let (pool, key, lowest) = (plane.database.pool(), wants[0].queue, Priority::Lowest.code());
     assert!(tenure_store::messages::peek(pool, key, lowest, 5).await.unwrap().is_empty());
     resume(&plane.queue, "proj/paused").await;
@@ -185,14 +185,14 @@ async fn limited_queue_shows_no_messages() {
     assert!(plane.get().await.is_none(), "neither of a run from before the policy nor of one that waits");
     let (pool, key, lowest) = (plane.database.pool(), plane.queue.key(QUEUE).await, Priority::Lowest.code());
     assert!(tenure_store::messages::peek(pool, key, lowest, 5).await.unwrap().is_empty());
-    assert_eq!(plane.claim_work().await, 1, "the one that waits");
+    assert_eq!(plane.claim_work().await, 1, "the waiting run");
     follow(&plane.queue).await;
-    assert_eq!(plane.claim_work().await, 1, "the other one follows the policy");
+    assert_eq!(plane.claim_work().await, 1, "the other run follows the policy");
     plane.finish().await;
 }
 
 #[tokio::test]
-async fn a_locked_message_is_skipped_and_the_queue_is_not_cached_as_empty() {
+async fn locked_message_is_skipped_without_caching_empty() {
     let plane = Ground::new().await;
     plane.queue.create_one(QUEUE).await;
     let holder = Lock::take(&plane.database, "SELECT FROM pending FOR UPDATE").await;
@@ -202,9 +202,9 @@ async fn a_locked_message_is_skipped_and_the_queue_is_not_cached_as_empty() {
     plane.finish().await;
 }
 
-/// One statement is for both: they have asked before it is run.
+/// One statement serves both pollers, which wait before it runs.
 #[tokio::test]
-async fn a_queue_of_which_one_poller_got_a_message_and_another_one_is_locked_is_not_cached_as_empty() {
+async fn partly_locked_queue_is_not_cached_as_empty() {
     let plane = Ground::new().await;
     let tasks = [plane.queue.create_one(QUEUE).await.uuid(), plane.queue.create_one(QUEUE).await.uuid()];
     let holder = Lock::take(&plane.database, "SELECT FROM pending ORDER BY ord DESC LIMIT 1 FOR UPDATE").await;
@@ -216,13 +216,13 @@ async fn a_queue_of_which_one_poller_got_a_message_and_another_one_is_locked_is_
 }
 
 #[tokio::test]
-async fn messages_of_a_locked_queue_hold_up_those_of_no_other_however_many_they_are() {
+async fn messages_of_locked_queue_delay_no_other() {
     let mut plane = Ground::new().await;
     let many: Vec<_> = (0..=SLICE).map(|_| new_task("proj/locked", &serde_json::json!({}))).collect();
     create_on(&mut plane.conn, &plane.queue, &many).await;
     let got = plane.queue.get_messages("proj/locked", u16::try_from(many.len()).unwrap()).await;
     assert_eq!(got.len(), many.len());
-    // Hidden later, so that it is due after those, of which a look has no end.
+    // Hidden later, so it is due after the messages that exceed one scan.
     plane.queue.create_one(QUEUE).await;
     plane.get().await.unwrap();
     plane.advance((VISIBILITY + A_LITTLE).as_secs_f64()).await;
@@ -236,7 +236,7 @@ async fn messages_of_a_locked_queue_hold_up_those_of_no_other_however_many_they_
 }
 
 #[tokio::test]
-async fn a_deletion_waits_for_a_lock_in_the_blocking_path() {
+async fn deletion_waits_for_lock_in_blocking_path() {
     let plane = Ground::new().await;
     plane.queue.create_one(QUEUE).await;
     let got = plane.get().await.unwrap();
@@ -252,28 +252,29 @@ async fn a_deletion_waits_for_a_lock_in_the_blocking_path() {
 }
 
 #[tokio::test]
-async fn an_empty_queue_is_answered_from_memory_until_something_is_visible() {
+async fn empty_queue_is_cached_until_message_is_visible() {
     let mut plane = Ground::new().await;
     assert!(plane.get().await.is_none());
-    // A poll that asks the database now waits for this lock, and is refused when its session gives up.
+    // A poll that queries the database would wait for this lock, and fail when its session times
+    // out.
     let holder = Lock::take(&plane.database, "LOCK TABLE pending IN ACCESS EXCLUSIVE MODE").await;
     assert!(plane.get().await.is_none(), "no database is needed");
     holder.release().await;
     plane.queue.create_one(QUEUE).await;
-    assert!(plane.get().await.is_some(), "what this server made is seen at once");
+    assert!(plane.get().await.is_some(), "a message created by this server is seen at once");
     assert!(plane.get().await.is_none());
     plane.pass_after(VISIBILITY).await;
-    assert!(plane.get().await.is_some(), "what became visible again is seen at once");
+    assert!(plane.get().await.is_some(), "a message that reappears is seen at once");
     plane.finish().await;
 }
 
 #[tokio::test]
-async fn no_low_water_mark_hides_a_run_that_a_poller_holds() {
+async fn low_water_mark_does_not_hide_polled_run() {
     let mut plane = Ground::new().await;
     let held = plane.queue.create_one(QUEUE).await;
     let got = plane.get().await.unwrap();
     assert_eq!(plane.claim_work().await, 0);
-    // Nothing is claimable, so that the low-water marks move past the position of the run.
+    // Nothing is claimable, so the low-water marks pass the position of the run.
     for _ in 0..3 {
         plane.queue.run_pass("low_water_marks").await.unwrap();
     }
@@ -285,7 +286,7 @@ async fn no_low_water_mark_hides_a_run_that_a_poller_holds() {
 }
 
 #[tokio::test]
-async fn polled_runs_are_claimed_before_younger_ones_of_their_priority_only() {
+async fn polled_run_precedes_only_younger_runs_of_its_priority() {
     let mut plane = Ground::new().await;
     let polled = plane.queue.create_one(QUEUE).await;
     let younger = plane.queue.create_one(QUEUE).await;
@@ -298,7 +299,7 @@ async fn polled_runs_are_claimed_before_younger_ones_of_their_priority_only() {
 }
 
 #[tokio::test]
-async fn a_run_that_changes_its_priority_has_a_new_message_in_the_queue_of_its_new_priority() {
+async fn reprioritised_run_has_new_message_in_new_queue() {
     let plane = Ground::new().await;
     let task = plane.queue.create_one(QUEUE).await;
     let got = plane.get().await.unwrap();
@@ -310,7 +311,7 @@ async fn a_run_that_changes_its_priority_has_a_new_message_in_the_queue_of_its_n
 }
 
 #[tokio::test]
-async fn a_claim_is_given_again_until_the_deadline_of_its_task_and_not_after_it() {
+async fn claim_is_repeatable_until_deadline() {
     let mut plane = Ground::new().await;
     let task = plane.queue.create_one(QUEUE).await;
     plane.queue.claim_task(task, RunId::FIRST, "poller").await.unwrap();

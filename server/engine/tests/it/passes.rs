@@ -1,5 +1,5 @@
-//! What the background passes read while they have nothing to do: the same of full tables as of small ones, also behind a
-//! snapshot that keeps everything in the indexes that was ever there.
+//! Reads of idle background passes: the same for full tables as for small ones, even while an old
+//! snapshot keeps dead rows in the indexes.
 
 mod fill;
 mod log;
@@ -14,20 +14,20 @@ use fill::{QUEUES, fill, update_again_and_again};
 
 use crate::support::*;
 
-/// How many tasks are resolved, and how many are pending, in the full tables.
+/// Environment variable: number of resolved and of pending tasks in the full tables.
 const SIZE: &str = "TENURE_PASSES_TASKS";
-/// For every run of the tests; the suite `passes` has a million.
+/// Default; the suite `passes` uses a million.
 const SIZE_DEFAULT: i32 = 20_000;
 /// Tasks in the small tables, half of them resolved.
 const SMALL: i32 = 4_000;
 
-/// Blocks of a table and of its indexes, and scans of the whole table.
+/// Per table: blocks read with its indexes, and full scans.
 pub type Reads = BTreeMap<String, (i64, i64)>;
 
-/// Has a session publish what it has read when this statement ends; by itself it would a second later.
+/// Makes a session publish its reads after this statement; otherwise it does so a second later.
 const FLUSH: &str = "SELECT pg_stat_force_next_flush()";
 
-/// What all sessions have read so far.
+/// Returns the reads of all sessions so far.
 pub async fn reads(conn: &mut PgConnection, queue: &Queue) -> Reads {
     publish(queue).await;
     sqlx::raw_sql(FLUSH).execute(&mut *conn).await.unwrap();
@@ -44,7 +44,7 @@ pub async fn reads(conn: &mut PgConnection, queue: &Queue) -> Reads {
     rows.into_iter().map(|(table, blocks, scans)| (table, (blocks, scans))).collect()
 }
 
-/// Has every session of the engine publish what it has read.
+/// Makes every session of the engine publish its reads.
 async fn publish(queue: &Queue) {
     let mut all = connections(queue).await.into_iter().flatten().collect::<Vec<_>>();
     for conn in &mut all {
@@ -56,7 +56,7 @@ async fn publish(queue: &Queue) {
     for conn in &mut all {
         known.push(session::get_backend(&mut **conn).await.unwrap().pid);
     }
-    // What a pass reads on a session of its own would not be seen here.
+    // Reads of a pass on its own session would be missed here.
     let unknown: Vec<String> = sqlx::query_scalar(
         "SELECT query FROM pg_stat_activity
          WHERE datname = current_database() AND application_name LIKE 'tenure%' AND pid <> ALL($1)",
@@ -79,8 +79,8 @@ pub fn difference(before: &Reads, after: &Reads) -> Reads {
     read
 }
 
-/// Closes all sessions of each pool but one. They take turns, and the first time that a statement runs on one, it is planned there, which
-/// reads the ends of indexes.
+/// Closes all but one session of each pool. Sessions alternate, and the first execution of a
+/// statement on each plans it, which reads the ends of indexes.
 async fn close_others(queue: &Queue) {
     for mut all in connections(queue).await {
         for conn in all.drain(1.min(all.len())..) {
@@ -89,7 +89,7 @@ async fn close_others(queue: &Queue) {
     }
 }
 
-/// All connections of each pool. One that is only just given back counts too.
+/// Acquires all connections of each pool, including those just being returned.
 async fn connections(queue: &Queue) -> [Vec<PoolConnection<Postgres>>; 3] {
     let Pools { requests, background, lookups } = &queue.pools;
     let mut all = [const { Vec::new() }; 3];
@@ -101,10 +101,10 @@ async fn connections(queue: &Queue) -> [Vec<PoolConnection<Postgres>>; 3] {
     all
 }
 
-/// What each pass reads when nothing is due, on a server that has run for a while.
+/// Measures each pass when nothing is due, on a server that has run for a while.
 async fn read_by_passes(conn: &mut PgConnection, queue: &Queue) -> BTreeMap<&'static str, Reads> {
     for name in QUEUES {
-        // The pass `idle_queues` runs so often here that it drops them.
+        // The pass `idle_queues` runs often enough here to drop them.
         let _ = queue.engine.low_water_marks.get(queue.key(name).await);
     }
     close_others(queue).await;
@@ -115,8 +115,8 @@ async fn read_by_passes(conn: &mut PgConnection, queue: &Queue) -> BTreeMap<&'st
     }
     let mut all = BTreeMap::new();
     for pass in PASSES {
-        // The least of some runs: a session may have had to plan a statement, for which it looks at the ends of indexes. They take
-        // turns, and there are more of them where one is given back later than the next is taken: each has two turns.
+        // The minimum of some runs: planning a statement on a session reads the ends of indexes.
+        // The loop runs long enough for each session to be used twice.
         let mut least: Option<Reads> = None;
         let mut runs = 0;
         let mut before = reads(conn, queue).await;
@@ -135,7 +135,7 @@ async fn read_by_passes(conn: &mut PgConnection, queue: &Queue) -> BTreeMap<&'st
     all
 }
 
-/// Every table, with autovacuum off: what it reads would be counted.
+/// Disables autovacuum on every table: its reads would be counted.
 pub async fn without_autovacuum(conn: &mut PgConnection) {
     let tables: Vec<String> =
         sqlx::query_scalar("SELECT relname::text FROM pg_stat_user_tables").fetch_all(&mut *conn).await.unwrap();
@@ -145,8 +145,8 @@ pub async fn without_autovacuum(conn: &mut PgConnection) {
     }
 }
 
-/// Each session plans a statement once. As a rule it plans the first five times for the values that it gets, and then looks at the
-/// ends of indexes, past all that is dead there: with some sessions in the pool, that would be each time that is measured here.
+/// Makes sessions plan each statement once. By default the first five executions are planned for
+/// their values, which reads the ends of indexes with all dead rows.
 pub async fn plan_once(conn: &mut PgConnection) {
     let sql = "DO $$ BEGIN
         EXECUTE format('ALTER DATABASE %I SET plan_cache_mode = force_generic_plan', current_database());
@@ -154,20 +154,21 @@ pub async fn plan_once(conn: &mut PgConnection) {
     sqlx::raw_sql(sql).execute(conn).await.unwrap();
 }
 
-/// Blocks that a pass may read of full tables.
+/// Maximum blocks that a pass may read from full tables.
 const BLOCKS_MAX: i64 = 1_500;
-/// Blocks that it may read of full tables besides twice as many as of small ones: indexes are some levels higher.
+/// Additional blocks allowed beyond twice the reads of small tables: larger indexes have more
+/// levels.
 const BLOCKS_MORE: i64 = 40;
-/// A table with more rows is not to be scanned as a whole.
+/// Larger tables must not be scanned in full.
 const SCANNED_MAX: i32 = 500;
-/// Walks over dead rows on purpose, and therefore takes one part in a hundred of the time at most.
+/// Walks over dead rows on purpose, limited to 1 % of the time.
 const TAKES_ITS_TIME: &str = "stranded_runs";
 
 fn sum(reads: &Reads) -> i64 {
     reads.values().map(|(blocks, _)| blocks).sum()
 }
 
-/// What is wrong with what a pass has read.
+/// Lists the excessive reads of a pass.
 fn faults(small: &Reads, full: &Reads, big: &[String]) -> Vec<String> {
     let mut faults = Vec::new();
     if sum(full) > BLOCKS_MAX || sum(full) > 2 * sum(small) + BLOCKS_MORE {
@@ -179,7 +180,7 @@ fn faults(small: &Reads, full: &Reads, big: &[String]) -> Vec<String> {
     faults
 }
 
-/// A database, a session that plans each statement once, and one that keeps an old snapshot: no dead row can be removed.
+/// A database, a session with generic plans, and one that holds an old snapshot, so dead rows stay.
 async fn behind_an_old_snapshot() -> (TestDatabase, PgConnection, PgConnection) {
     let database = TestDatabase::create().await;
     let mut conn = database.connect().await;
@@ -190,7 +191,7 @@ async fn behind_an_old_snapshot() -> (TestDatabase, PgConnection, PgConnection) 
 }
 
 #[tokio::test]
-async fn a_pass_that_has_nothing_to_do_reads_as_little_of_full_tables_as_of_small_ones() {
+async fn a_pass_without_work_reads_equally_little_of_full_tables() {
     let size: i32 = std::env::var(SIZE).map_or(SIZE_DEFAULT, |size| size.parse().unwrap());
     let (database, mut conn, _old) = behind_an_old_snapshot().await;
     let queue = Queue::start(database.options());
@@ -199,7 +200,7 @@ async fn a_pass_that_has_nothing_to_do_reads_as_little_of_full_tables_as_of_smal
     update_again_and_again(&mut conn).await;
     for name in QUEUES {
         let key = queue.key(name).await;
-        // From now on its low-water marks are moved.
+        // From now on its low-water marks move.
         assert_eq!(queue.engine.low_water_marks.get(key).epoch, -1);
     }
     sqlx::raw_sql("VACUUM ANALYZE").execute(&mut conn).await.unwrap();

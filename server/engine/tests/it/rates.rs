@@ -1,5 +1,5 @@
-//! Rates and preferences where time passes, and rows that a decision does not change.
-//! `scripts/with-pg cargo test -p tenure-engine --test it -- rates`.
+//! Rates and preferences over time, and rows that a decision leaves unchanged. `scripts/with-pg
+//! cargo test -p tenure-engine --test it -- rates`.
 
 mod tokens;
 
@@ -14,18 +14,18 @@ use tenure_store::{queue_counts, schedulers};
 use crate::schedulers::{Ground, begin, scheduler, served};
 use crate::support::*;
 
-/// A scheduler with one session, by a policy.
+/// A scheduler with one session, under a policy.
 async fn assigning(policy: serde_json::Value) -> (Ground, Queue) {
     let (ground, server) = scheduler(policy).await;
     begin(&server, "here", 100).await;
     (ground, server)
 }
 
-/// For rates, as if an hour had passed.
+/// Advances all rates by an hour.
 const AN_HOUR_LATER: &str = "UPDATE admission_state SET tat = tat - 3600; UPDATE admission_keys SET tat = tat - 3600;
                              UPDATE admission_heads SET at = at - interval '1 hour'";
 
-/// True if a worker that asks now gets nothing.
+/// True if a worker that requests work now gets none.
 async fn nothing_starts(server: &Queue) -> bool {
     server.claim_work(QUEUE, "worker", 1, Duration::ZERO).await.unwrap().claims.is_empty()
 }
@@ -34,7 +34,7 @@ fn keyed() -> NewTask {
     new_task(QUEUE, &json!({"extra": {"tenure": {"key": "k"}}}))
 }
 
-/// A policy with a rate of one start an hour, of the queue or of each key.
+/// A policy with a rate of one start an hour, for the queue or each key.
 fn one_an_hour(of: &str) -> serde_json::Value {
     let mut policy = json!({"rate": {}});
     policy["rate"][of] = json!({"count": 1, "seconds": 3_600});
@@ -42,27 +42,27 @@ fn one_an_hour(of: &str) -> serde_json::Value {
 }
 
 #[tokio::test]
-async fn runs_that_sessions_have_not_accepted_keep_their_tokens() {
+async fn unaccepted_runs_keep_their_tokens() {
     let rate = json!({"total": {"count": 60, "seconds": 60, "burst": 1}});
     let (mut ground, server) = assigning(json!({"dispatch": "assign", "rate": rate})).await;
     create_some(&server, QUEUE, 3).await;
     for _ in 0..3 {
         admit(&server).await;
         assert_eq!(ground.count("pending WHERE hold = 3").await, 1);
-        // As if a minute had passed.
+        // As after a minute.
         ground.run("UPDATE admission_state SET tat = tat - 60").await;
     }
     ground.finish([server]).await;
 }
 
 #[tokio::test]
-async fn a_run_knows_its_next_start_while_one_that_its_session_has_not_accepted_keeps_the_token() {
+async fn next_start_is_known_while_unaccepted_run_holds_token() {
     let rate = json!({"total": {"count": 1, "seconds": 600}});
     let (mut ground, server) = assigning(json!({"dispatch": "assign", "rate": rate})).await;
     server.create_one(QUEUE).await;
     admit(&server).await;
     let last = server.create_one(QUEUE).await;
-    // As if an hour had passed.
+    // As after an hour.
     ground.run("UPDATE admission_state SET tat = tat - 3600").await;
     admit(&server).await;
     assert_eq!(ground.count("pending WHERE hold = 3").await, 1);
@@ -73,7 +73,7 @@ async fn a_run_knows_its_next_start_while_one_that_its_session_has_not_accepted_
 }
 
 #[tokio::test]
-async fn a_queue_at_its_rate_locks_no_run_that_waits() {
+async fn queue_at_its_rate_locks_no_waiting_run() {
     let (mut ground, server) = served().await;
     put(&server, one_an_hour("total")).await;
     let tasks: Vec<_> = (0..50).map(|_| new_task(QUEUE, &json!({}))).collect();
@@ -90,27 +90,27 @@ async fn a_queue_at_its_rate_locks_no_run_that_waits() {
 }
 
 #[tokio::test]
-async fn a_run_prefers_its_worker_from_the_end_of_its_delay_on() {
+async fn worker_preference_begins_after_delay() {
     let (mut ground, server) = assigning(json!({"dispatch": "assign"})).await;
     let worker = json!({"workerGroup": "group", "workerId": "away", "wait": 60});
     let task = new_task(QUEUE, &json!({"extra": {"tenure": {"delay": 1_800, "worker": worker}}}));
     server.create(&task).await.unwrap();
-    // As if half an hour had passed.
+    // As after half an hour.
     let later = "UPDATE pending SET scheduled = scheduled - interval '30 minutes', held_until = held_until - interval '30 minutes'";
     ground.run(later).await;
     server.run_pass("holds").await.unwrap();
     admit(&server).await;
-    assert_eq!(ground.count("pending WHERE hold = 2").await, 1, "it waits for its worker");
+    assert_eq!(ground.count("pending WHERE hold = 2").await, 1, "the run waits for its worker");
     ground.run("UPDATE pending SET waits_since = waits_since - interval '2 minutes'").await;
     ground.run("UPDATE admission_heads SET ready = true, at = NULL").await;
     admit(&server).await;
-    assert_eq!(ground.count("pending WHERE hold = 3").await, 1, "and goes to any after a minute");
+    assert_eq!(ground.count("pending WHERE hold = 3").await, 1, "any worker after a minute");
     ground.finish([server]).await;
 }
 
-/// The look of a scheduler goes on until it is replaced: what it gives out meanwhile is given out again too.
+/// A scheduler's decision continues until it is replaced: its later assignments are reassigned too.
 #[tokio::test]
-async fn what_is_given_out_until_a_scheduler_is_replaced_is_given_out_again() {
+async fn assignments_before_replacement_are_reassigned() {
     let policy = json!({"dispatch": "assign", "delivery": "at-least-once", "onSchedulerLoss": "reassign"});
     let (mut ground, server) = assigning(policy).await;
     let queue = server.key(QUEUE).await;
@@ -138,10 +138,10 @@ async fn claim_and_end(server: &Queue) {
     server.report(claimed.task.id, claimed.run, Report::Completed).await.unwrap();
 }
 
-/// A decision that finds a time of the slower rate stores a time of the new rate. Else the next start
-/// would be an interval away at each decision.
+/// A decision that finds a time of the slower rate stores one of the new rate. Otherwise each
+/// decision would postpone the next start by an interval.
 #[tokio::test]
-async fn a_faster_rate_starts_runs_after_one_of_its_own_intervals() {
+async fn faster_rate_starts_runs_after_its_own_interval() {
     let (mut ground, server) = served().await;
     put(&server, json!({"rate": {"total": {"count": 1, "seconds": 86_400}}})).await;
     let tasks: Vec<_> = (0..3).map(|_| new_task(QUEUE, &json!({}))).collect();
@@ -173,24 +173,24 @@ async fn claim_two_a_second(of: &str, passes_run: bool) {
 }
 
 #[tokio::test]
-async fn waiting_request_gets_the_next_token_of_its_queue() {
+async fn waiting_request_gets_next_token_of_queue() {
     claim_two_a_second("total", false).await;
 }
 
 #[tokio::test]
-async fn waiting_request_gets_the_next_token_of_a_key() {
+async fn waiting_request_gets_next_token_of_key() {
     claim_two_a_second("perKey", false).await;
 }
 
-/// The pass may be the first to find that the date of the key has come.
+/// The pass may find the retry time of the key first.
 #[tokio::test]
-async fn waiting_request_gets_the_next_token_of_a_key_beside_the_pass() {
+async fn waiting_request_gets_next_token_of_key_beside_pass() {
     claim_two_a_second("perKey", true).await;
 }
 
-/// The date until which its head is put off was of the clock of before.
+/// The head's retry time came from the earlier clock.
 #[tokio::test]
-async fn a_key_is_looked_at_when_its_rate_has_a_token_also_if_the_clock_was_set_back_since() {
+async fn key_is_retried_for_token_after_clock_reset() {
     let (mut ground, server) = served().await;
     put(&server, json!({"rate": {"perKey": {"count": 1, "seconds": 60}}})).await;
     create_on(&mut ground.conn, &server, &[keyed(), keyed()]).await;
@@ -199,7 +199,7 @@ async fn a_key_is_looked_at_when_its_rate_has_a_token_also_if_the_clock_was_set_
     let put_off = "admission_heads, db_now WHERE at > now";
     let for_long = "admission_heads, db_now WHERE at > now + interval '2 minutes'";
     assert_eq!((ground.count(put_off).await, ground.count(for_long).await), (1, 0));
-    // A server announces them once when it starts, and another one not again.
+    // A server announces them once, at its start.
     let other = ground.server();
     for starting in [&server, &other] {
         starting.engine.due_marks.advance(&starting.passes.low_water_marks.watch).await.unwrap();
@@ -235,9 +235,9 @@ async fn claim_by_name_spends_a_token_and_is_refused_without_one() {
     }
 }
 
-/// The head of a key is put off until then, and nobody takes that in without a demand.
+/// The key's head has this retry time, and without demand nobody processes it.
 #[tokio::test]
-async fn runs_count_as_admissible_from_the_next_token_on() {
+async fn runs_are_admissible_from_next_token_on() {
     for of in ["total", "perKey"] {
         let (mut ground, server) = served().await;
         put(&server, one_an_hour(of)).await;
@@ -251,7 +251,7 @@ async fn runs_count_as_admissible_from_the_next_token_on() {
     }
 }
 
-/// How many of the waiting runs of the queue would start.
+/// Returns the number of waiting runs that would start.
 async fn admissible(ground: &mut Ground, server: &Queue) -> i64 {
     let (queue, sequenced) = (QUEUE.parse().unwrap(), server.engine.sequencer.reached());
     queue_counts::find(&mut ground.conn, sequenced, &queue).await.unwrap().expect("the queue").admissible
@@ -276,9 +276,9 @@ async fn queue_has_rates_if_its_policy_or_a_key_has_one() {
     ground.finish([server]).await;
 }
 
-/// Another limit does not have the turns of keys begin anew.
+/// A change of another limit keeps the turns of keys.
 #[tokio::test]
-async fn keys_keep_their_turns_when_a_policy_changes_that_is_fair_still() {
+async fn keys_keep_turns_while_policy_stays_fair() {
     let (mut ground, server) = served().await;
     put(&server, json!({"fair": true, "concurrency": {"total": 1}})).await;
     for key in ["a", "b"] {
@@ -294,7 +294,7 @@ async fn keys_keep_their_turns_when_a_policy_changes_that_is_fair_still() {
     put(&server, json!({"fair": true, "concurrency": {"total": 1}, "claimTimeout": 90})).await;
     assert_eq!(number(ground.database.pool(), turns).await, 2);
     put(&server, json!({"concurrency": {"total": 1}})).await;
-    assert_eq!(number(ground.database.pool(), turns).await, 0, "places are no turns");
+    assert_eq!(number(ground.database.pool(), turns).await, 0, "positions are no turns");
     ground.finish([server]).await;
 }
 
@@ -321,7 +321,7 @@ async fn most_urgent_waiting_run_gets_the_next_token() {
 
 /// Its token stays spent.
 #[tokio::test]
-async fn a_run_that_is_given_back_waits_again_where_it_waited_before() {
+async fn returned_run_keeps_its_position() {
     for ending in [Ending::Released, Ending::Undelivered] {
         let (mut ground, server) = served().await;
         put(&server, one_an_hour("total")).await;

@@ -1,4 +1,5 @@
-//! A changed policy reaches the runs that exist: all of them, whatever they do meanwhile, and nothing of them but their traits.
+//! A changed policy reaches all existing runs, whatever happens to them meanwhile, and changes only
+//! their traits.
 
 use sqlx::migrate::Migrator;
 use tenure_api::policy::{QueuePolicy, TaskOptions};
@@ -26,13 +27,13 @@ async fn pass(queue: &Queue) -> PassReport {
     queue.run_pass("refile").await.unwrap()
 }
 
-/// Runs of the queue by their traits.
+/// Number of runs of the queue by traits.
 async fn traits(conn: &mut PgConnection) -> BTreeMap<Option<i16>, i64> {
     let sql = "SELECT traits, count(*) FROM (SELECT traits FROM pending UNION ALL SELECT traits FROM claims) r GROUP BY traits";
     sqlx::query_as::<_, (Option<i16>, i64)>(sql).fetch_all(conn).await.unwrap().into_iter().collect()
 }
 
-/// Options of tasks, and none.
+/// Options of tasks, including none.
 fn all_options() -> Vec<Value> {
     let mut all = Vec::new();
     for delivery in [None, Some("retries"), Some("at-least-once"), Some("at-most-once")] {
@@ -61,7 +62,7 @@ fn options(sent: &Value) -> Options {
     Options::from_request("options", &serde_json::from_value::<TaskOptions>(sent.clone()).unwrap()).unwrap()
 }
 
-/// Stores options as the creation of the task would have.
+/// Stores options as the task's creation would.
 async fn store_options(conn: &mut PgConnection, task: TaskId, options: &Options) {
     let Options { start, delivery, complete_time, retry_delay, key: _, worker: _ } = options;
     assert!(start.is_none_or(|start| matches!(start, Start::After(_))));
@@ -80,7 +81,7 @@ async fn store_options(conn: &mut PgConnection, task: TaskId, options: &Options)
     .unwrap();
 }
 
-/// Where a run is, and why it is delayed if it is.
+/// Locations of runs, with the cause of a delay.
 const PLACES: [(&str, Option<DelayedBy>); 5] = [
     ("ready", None),
     ("got by a poller", None),
@@ -90,7 +91,7 @@ const PLACES: [(&str, Option<DelayedBy>); 5] = [
 ];
 
 #[tokio::test]
-async fn every_run_has_the_traits_that_policy_and_options_say_wherever_it_is_and_keeps_its_dates() {
+async fn every_run_gets_traits_by_policy_and_options() {
     let (database, queue) = start().await;
     let mut conn = database.connect().await;
     let all = all_options();
@@ -141,7 +142,7 @@ async fn every_run_has_the_traits_that_policy_and_options_say_wherever_it_is_and
 }
 
 #[tokio::test]
-async fn a_transaction_that_began_before_the_change_is_waited_for_also_if_it_has_written_nothing() {
+async fn refiling_waits_for_older_transactions() {
     let (database, queue) = start().await;
     let mut conn = database.connect().await;
     queue.create_one(QUEUE).await;
@@ -155,7 +156,7 @@ async fn a_transaction_that_began_before_the_change_is_waited_for_also_if_it_has
     }
     assert_eq!(traits(&mut conn).await, BTreeMap::from([(None, 1)]));
     open.commit().await.unwrap();
-    // One that begins later is not waited for.
+    // A later transaction does not delay it.
     let mut later = other.begin().await.unwrap();
     sqlx::query("SELECT FROM task_queues").execute(&mut *later).await.unwrap();
     assert_eq!(follow(&queue).await, 1);
@@ -164,9 +165,9 @@ async fn a_transaction_that_began_before_the_change_is_waited_for_also_if_it_has
     finish(database, queue).await;
 }
 
-/// The limit of a key would let as many start beside them otherwise.
+/// Otherwise the key's limit would allow additional starts.
 #[tokio::test]
-async fn a_wait_that_began_before_the_clock_was_set_back_begins_anew() {
+async fn wait_restarts_after_clock_reset() {
     let (database, queue) = start().await;
     queue.create_one(QUEUE).await;
     put(&queue, json!({"delivery": "at-most-once"})).await;
@@ -175,11 +176,11 @@ async fn a_wait_that_began_before_the_clock_was_set_back_begins_anew() {
     let mut other = database.connect_hot().await;
     let mut open = other.begin().await.unwrap();
     sqlx::query("SELECT FROM task_queues").execute(&mut *open).await.unwrap();
-    assert_eq!(pass(&queue).await.done, 0, "it waits for what is open");
+    assert_eq!(pass(&queue).await.done, 0, "refiling waits for open transactions");
     let waiting = "SELECT count(*) FROM queue_policies WHERE refile_stage = 1 AND refile_since <= clock_timestamp()";
     assert_eq!(number(database.pool(), waiting).await, 1);
     open.commit().await.unwrap();
-    // One that begins from now on is not waited for.
+    // A later transaction does not delay it.
     let mut later = other.begin().await.unwrap();
     sqlx::query("SELECT FROM task_queues").execute(&mut *later).await.unwrap();
     assert_eq!(follow(&queue).await, 1);
@@ -188,7 +189,7 @@ async fn a_wait_that_began_before_the_clock_was_set_back_begins_anew() {
 }
 
 #[tokio::test]
-async fn what_is_claimed_has_its_key_before_a_ready_run_waits_for_a_slot() {
+async fn claims_get_keys_before_ready_runs() {
     let (database, queue) = start().await;
     queue.create_one(QUEUE).await;
     queue.create_one(QUEUE).await;
@@ -210,7 +211,7 @@ async fn what_is_claimed_has_its_key_before_a_ready_run_waits_for_a_slot() {
 }
 
 #[tokio::test]
-async fn a_run_that_is_locked_is_passed_over_and_found_at_the_end() {
+async fn locked_run_is_skipped_and_found_by_check() {
     let (database, queue) = start().await;
     let mut conn = database.connect().await;
     create_some(&queue, QUEUE, 3).await;
@@ -233,17 +234,17 @@ async fn a_run_that_is_locked_is_passed_over_and_found_at_the_end() {
 }
 
 #[tokio::test]
-async fn any_server_goes_on_where_another_one_was_and_what_that_one_missed_is_found() {
+async fn other_server_continues_and_finds_missed_runs() {
     let database = TestDatabase::create().await;
     let (queue, other) = (Queue::start(database.options()), Queue::start(database.options()));
     let mut conn = database.connect().await;
     create_some(&queue, QUEUE, 5).await;
     queue.claim_one(QUEUE).await;
     put(&queue, json!({"delivery": "at-most-once"})).await;
-    // A server has the policy at this time: another one leaves it alone.
+    // A server processes the policy: another one skips it.
     let holder = Lock::take(&database, "SELECT FROM queue_policies FOR UPDATE").await;
     assert_eq!(pass(&other).await, PassReport::default());
-    // It dies, after a slice whose runs have all moved away under it.
+    // It dies after a slice whose runs have all moved away.
     holder.release().await;
     let sql = "UPDATE queue_policies SET refile_stage = 4, refile_cursor = 1000000";
     sqlx::raw_sql(sql).execute(&mut conn).await.unwrap();
@@ -256,7 +257,7 @@ async fn any_server_goes_on_where_another_one_was_and_what_that_one_missed_is_fo
 }
 
 #[tokio::test]
-async fn a_policy_that_was_removed_is_gone_when_no_run_follows_it_any_more() {
+async fn removed_policy_is_deleted_after_refiling() {
     let (database, queue) = start().await;
     let mut conn = database.connect().await;
     queue.create_one(QUEUE).await;
@@ -274,9 +275,9 @@ async fn a_policy_that_was_removed_is_gone_when_no_run_follows_it_any_more() {
     finish(database, queue).await;
 }
 
-/// Requests that wait, and polls that found nothing, would look again a second later.
+/// Waiting requests, and polls that found nothing, would retry only a second later.
 #[tokio::test]
-async fn what_waited_for_a_limit_that_was_removed_is_ready_and_its_queue_is_notified() {
+async fn removed_limit_frees_waiting_runs_and_notifies() {
     let (database, queue) = start().await;
     put(&queue, json!({"concurrency": {"total": 1}})).await;
     follow(&queue).await;
@@ -299,7 +300,7 @@ async fn what_waited_for_a_limit_that_was_removed_is_ready_and_its_queue_is_noti
 }
 
 #[tokio::test]
-async fn a_change_while_runs_are_refiled_begins_again_and_several_slices_are_one_pass() {
+async fn change_during_refiling_restarts_it() {
     let (database, queue) = start().await;
     let mut conn = database.connect().await;
     for _ in 0..450 {
@@ -317,10 +318,11 @@ async fn a_change_while_runs_are_refiled_begins_again_and_several_slices_are_one
     finish(database, queue).await;
 }
 
-/// Queues of a test that changes many policies: several slices of a pass.
+/// Queues for tests of many policies: several slices of a pass.
 const MANY: i64 = 1_000;
 
-/// Makes that many queues without runs whose policies were just changed, and one in five removed.
+/// Creates [`MANY`] queues without runs and with just changed policies; every fifth policy is
+/// removed.
 async fn change_many(database: &TestDatabase) {
     let sql =
         "WITH made AS (INSERT INTO task_queues (name) SELECT 'many/q' || n FROM generate_series(1, $1) n RETURNING id)
@@ -329,16 +331,16 @@ async fn change_many(database: &TestDatabase) {
     sqlx::query(sql).bind(MANY).execute(database.pool()).await.unwrap();
 }
 
-/// Each transaction costs a flush: with one or more for each queue, thousands of changes take minutes.
+/// Each transaction costs a flush: with one per queue, thousands of changes take minutes.
 #[tokio::test]
 async fn queues_without_runs_share_transactions() {
     let (database, queue) = start().await;
     change_many(&database).await;
     let began = std::time::Instant::now();
-    assert_eq!(pass(&queue).await.next_in, Some(std::time::Duration::ZERO), "no pause while a slice is full");
+    assert_eq!(pass(&queue).await.next_in, Some(std::time::Duration::ZERO), "no pause after a full slice");
     follow(&queue).await;
     println!("{MANY} queues without runs were refiled in {:?}", began.elapsed());
-    // Which transactions finished them is on their rows.
+    // Their rows show which transactions finished them.
     let transactions = number(database.pool(), "SELECT count(DISTINCT xmin::text) FROM queue_policies").await;
     assert!((1..=MANY / 100).contains(&transactions), "{transactions} transactions for {MANY} queues");
     let left = number(database.pool(), "SELECT count(*) FROM queue_policies").await;
@@ -354,7 +356,7 @@ async fn locked_queue_is_skipped_among_many() {
     let one = "SELECT FROM queue_policies WHERE queue = (SELECT min(queue) + 7 FROM queue_policies) FOR UPDATE";
     let holder = Lock::take(&database, one).await;
     eventually("all others follow their policies", async || {
-        assert_eq!(pass(&queue).await.failing, 0, "no lock is waited for");
+        assert_eq!(pass(&queue).await.failing, 0, "the pass waits for no lock");
         number(database.pool(), LEFT).await == 1
     })
     .await;
@@ -363,7 +365,7 @@ async fn locked_queue_is_skipped_among_many() {
     finish(database, queue).await;
 }
 
-/// A queue with more runs than a pass can deal with, before all others by its key.
+/// A queue with more runs than one pass can process, first by its key.
 #[tokio::test]
 async fn queue_with_many_runs_delays_no_other() {
     const RUNS: i64 = 2_000;
@@ -385,7 +387,7 @@ async fn queue_with_many_runs_delays_no_other() {
         number(database.pool(), left).await <= 1
     })
     .await;
-    assert_eq!(refiling(&queue).await, RUNS, "they did not wait for this queue");
+    assert_eq!(refiling(&queue).await, RUNS, "the others did not wait");
     sqlx::raw_sql("DROP FUNCTION slow CASCADE").execute(database.pool()).await.unwrap();
     follow(&queue).await;
     assert_eq!(traits(&mut conn).await, BTreeMap::from([(Some(2), RUNS)]));
@@ -393,7 +395,7 @@ async fn queue_with_many_runs_delays_no_other() {
 }
 
 #[tokio::test]
-async fn queue_with_run_in_any_place_is_not_without_runs() {
+async fn queue_with_any_run_is_not_empty() {
     let (database, queue) = start().await;
     let mut conn = database.connect().await;
     let mut keys = Vec::new();
@@ -418,17 +420,17 @@ async fn queue_with_run_in_any_place_is_not_without_runs() {
 }
 
 #[tokio::test]
-async fn queues_that_cannot_be_refiled_delay_no_other_although_they_are_more_than_a_slice() {
+async fn many_failing_queues_delay_no_other() {
     let (database, queue) = start().await;
     queue.create_one(QUEUE).await;
     put(&queue, json!({"delivery": "at-most-once"})).await;
-    // They come first, and have a stage that is none.
+    // They come first, and have an invalid stage.
     let spoil = "INSERT INTO queue_policies (queue, version, policy, updated, client_id, refile_stage)
                  SELECT -n, 1, '{}', now(), 'ann', 99 FROM generate_series(1, 250) n";
     sqlx::raw_sql(spoil).execute(database.pool()).await.unwrap();
     eventually("the other queue follows its policy", async || {
         if let Ok(report) = queue.run_pass("refile").await {
-            assert!(report.failing > 0, "a pass that comes to none of them has not recovered");
+            assert!(report.failing > 0, "a pass that reaches none of them has not recovered");
         }
         refiling(&queue).await == 0
     })
@@ -439,7 +441,7 @@ async fn queues_that_cannot_be_refiled_delay_no_other_although_they_are_more_tha
 }
 
 #[tokio::test]
-async fn a_queue_whose_refiling_fails_slowly_is_tried_again_later_and_takes_no_time_of_others_until_then() {
+async fn slowly_failing_queue_is_retried_later() {
     let (database, queue) = start().await;
     queue.create_one(QUEUE).await;
     put(&queue, json!({"delivery": "at-most-once"})).await;
@@ -460,7 +462,7 @@ async fn a_queue_whose_refiling_fails_slowly_is_tried_again_later_and_takes_no_t
 const BEFORE_POLICIES: i64 = 5;
 
 #[tokio::test]
-async fn the_runs_that_a_release_before_policies_left_go_on_and_follow_a_policy() {
+async fn runs_of_release_without_policies_follow_policy() {
     let database = TestDatabase::create().await;
     let pool = database.pool();
     sqlx::raw_sql("DROP SCHEMA public CASCADE; CREATE SCHEMA public").execute(pool).await.unwrap();
@@ -480,13 +482,13 @@ async fn the_runs_that_a_release_before_policies_left_go_on_and_follow_a_policy(
     let [first, second, ..] = held[..] else { panic!("the queue has claims: {held:?}") };
     let (first, second) = (TaskId::from_uuid(first).unwrap(), TaskId::from_uuid(second).unwrap());
     let report = async |task, report| queue.report(task, RunId::FIRST, report).await.unwrap().status().state;
-    assert_eq!(report(first, Report::Completed).await, TaskState::Completed, "a claim of before");
+    assert_eq!(report(first, Report::Completed).await, TaskState::Completed, "an old claim");
     let claimed = queue.claim_one(QUEUE).await.task.id;
 
     assert!(put(&queue, json!({"delivery": "at-most-once"})).await > 0);
     follow(&queue).await;
     let lost = Report::Exception(ExceptionReason::WorkerShutdown);
-    assert_eq!(report(claimed, lost).await, TaskState::Exception, "a run of before, claimed by this release");
-    assert_eq!(report(second, lost).await, TaskState::Exception, "a claim of before under the policy");
+    assert_eq!(report(claimed, lost).await, TaskState::Exception, "an old run, claimed by this release");
+    assert_eq!(report(second, lost).await, TaskState::Exception, "an old claim under the policy");
     finish(database, queue).await;
 }

@@ -1,10 +1,11 @@
-//! Sessions call themselves by the schema that their server writes, so that a later release can keep out an older one.
+//! Sessions are named after the schema that their server writes, so a later release can lock out an
+//! older one.
 
 use tenure_store::schema;
 
 use crate::support::*;
 
-/// Keeps what is written by sessions of an older schema than this out of the pending runs.
+/// Rejects writes of pending runs by sessions of an older schema.
 const FENCE: &str = "
     CREATE FUNCTION older_release() RETURNS trigger LANGUAGE plpgsql AS $$
         BEGIN RAISE EXCEPTION 'this release is older than the schema' USING ERRCODE = '57000'; END $$;
@@ -13,7 +14,7 @@ const FENCE: &str = "
         EXECUTE FUNCTION older_release()";
 
 #[tokio::test]
-async fn a_later_release_can_keep_out_what_this_one_writes_and_this_one_an_older_one() {
+async fn later_release_can_lock_out_older_one() {
     let (database, queue) = start().await;
     let version = schema::version();
     let fence = async |version: i64| {
@@ -27,7 +28,7 @@ async fn a_later_release_can_keep_out_what_this_one_writes_and_this_one_an_older
     queue.create_one(QUEUE).await;
     fence(version + 1).await;
     for fields in [json!({}), json!({"taskGroupId": new_task(QUEUE, &json!({})).id})] {
-        assert!(queue.create(&new_task(QUEUE, &fields)).await.is_err(), "by whichever statement and session");
+        assert!(queue.create(&new_task(QUEUE, &fields)).await.is_err(), "by every statement and session");
     }
     let connector = database.connector();
     let (hot, pool) = (connector.connect_pipeline().await.unwrap(), connector.small_pool("listener"));

@@ -1,4 +1,4 @@
-//! What a server remembers from the database: small facts that change at other servers, and dropping all of it.
+//! Cached facts that change on other servers, and their invalidation.
 
 use sqlx::postgres::PgListener;
 use tenure_engine::background::{idle_queues, other_servers};
@@ -16,22 +16,22 @@ fn role(role_id: &str) -> NewRole {
     NewRole { role_id: role_id.to_owned(), scopes: vec!["x".to_owned()], description: String::new() }
 }
 
-/// Whether a client that assumes this role gets its scopes, as the server caches them.
+/// True if the server's cached roles give this role's scopes.
 fn gives(queue: &Queue, role_id: &str) -> bool {
     let scopes = queue.engine.facts.roles.get().expand([format!("assume:{role_id}")]).unwrap();
     scopes.iter().any(|scope| scope == "x")
 }
 
 #[tokio::test]
-async fn a_fact_is_read_again_when_its_generation_differs_even_if_it_was_taken_back() {
+async fn fact_is_reread_when_generation_differs() {
     let (database, queue) = start().await;
     let look = async || queue.engine.facts.look().await.unwrap();
-    assert_eq!(look().await, 3, "nothing was known");
+    assert_eq!(look().await, 3, "nothing was cached");
     assert_eq!(look().await, 0);
     roles::create(database.pool(), &role("r")).await.unwrap();
     assert_eq!(look().await, 1);
     assert!(gives(&queue, "r"));
-    // A failover to a standby that had not seen the role.
+    // A failover to a standby without the role.
     run_sql(database.pool(), "ALTER TABLE roles DISABLE TRIGGER USER; DELETE FROM roles WHERE role_id = 'r'").await;
     assert_eq!(look().await, 0, "without another generation nothing is read");
     run_sql(database.pool(), "UPDATE fact_generations SET generation = generation - 1 WHERE name = 'roles'").await;
@@ -41,7 +41,7 @@ async fn a_fact_is_read_again_when_its_generation_differs_even_if_it_was_taken_b
 }
 
 #[tokio::test]
-async fn a_fact_that_cannot_be_read_stays_as_it_was_known_and_the_others_are_read() {
+async fn unreadable_fact_stays_cached_and_others_are_read() {
     let (database, queue) = start().await;
     let facts = &queue.engine.facts;
     queue.key(QUEUE).await;
@@ -64,7 +64,7 @@ async fn a_fact_that_cannot_be_read_stays_as_it_was_known_and_the_others_are_rea
 }
 
 #[tokio::test]
-async fn a_quarantine_is_answered_and_takes_effect_although_another_fact_cannot_be_read() {
+async fn quarantine_takes_effect_despite_unreadable_fact() {
     let (database, queue) = start().await;
     let engine = &queue.engine;
     let key = queue.key(QUEUE).await;
@@ -84,7 +84,7 @@ async fn a_quarantine_is_answered_and_takes_effect_although_another_fact_cannot_
 }
 
 #[tokio::test]
-async fn every_server_hears_of_a_change_of_a_fact_when_it_commits() {
+async fn committed_fact_change_notifies_every_server() {
     let (database, queue) = start().await;
     let (notifiers, stop) = (Notifiers::default(), CancellationToken::new());
     let listening =
@@ -115,7 +115,7 @@ async fn move_queue(conn: &mut PgConnection, from: i32, to: i32) {
 }
 
 #[tokio::test]
-async fn of_queues_that_are_not_asked_for_any_more_nothing_is_remembered_and_their_marks_are_moved_no_more() {
+async fn idle_queues_are_evicted_from_caches() {
     let (database, queue) = start().await;
     let engine = &queue.engine;
     let polled = || engine.polled.read(|polled| polled.iter().count());
@@ -132,7 +132,7 @@ async fn of_queues_that_are_not_asked_for_any_more_nothing_is_remembered_and_the
     assert!(idle_queues::pass(engine).await.unwrap().done >= 4);
     assert_eq!((polled(), engine.queues.list().len()), (0, 0));
     assert_eq!(queue.run_pass("low_water_marks").await.unwrap().done, 0);
-    // And everything works.
+    // Everything still works.
     assert!(queue.get_messages(QUEUE, 1).await.is_empty());
     let task = queue.create_one(QUEUE).await;
     assert_eq!(queue.get_messages(QUEUE, 1).await.len(), 1);
@@ -142,7 +142,7 @@ async fn of_queues_that_are_not_asked_for_any_more_nothing_is_remembered_and_the
 }
 
 #[tokio::test]
-async fn everything_that_is_remembered_can_be_dropped_at_once() {
+async fn all_caches_can_be_invalidated_at_once() {
     let (database, queue) = start().await;
     let engine = &queue.engine;
     let names = engine.remembered.names();
@@ -157,15 +157,15 @@ async fn everything_that_is_remembered_can_be_dropped_at_once() {
     queue.run_pass("low_water_marks").await.unwrap();
     assert!(engine.low_water_marks.get(key).epoch >= 0);
     engine.facts.look().await.unwrap();
-    // As after a failover that lost the queue, which another server made again.
+    // As after a failover that lost the queue, recreated by another server.
     move_queue(&mut database.connect().await, key, key + 100).await;
-    assert_eq!(queue.key(QUEUE).await, key, "a key is remembered");
+    assert_eq!(queue.key(QUEUE).await, key, "the key is cached");
 
     engine.remembered.drop_all();
     assert_eq!(queue.key(QUEUE).await, key + 100);
     assert_eq!(engine.low_water_marks.get(key).epoch, -1);
     assert_eq!(engine.facts.look().await.unwrap(), 3);
-    // And everything works.
+    // Everything still works.
     let task = queue.create_one(QUEUE).await;
     let claim = queue.claim_one(QUEUE).await;
     assert_eq!(claim.task.id, task);

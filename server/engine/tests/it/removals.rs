@@ -1,4 +1,4 @@
-//! Workers that are gone: their claims end once and at once, whatever else happens to them at the same time.
+//! Removed workers: their claims end at once and only once, whatever happens concurrently.
 
 use tenure_api::worker_manager::{STATIC, WorkerSecret};
 use tenure_engine::background::removals;
@@ -22,7 +22,7 @@ async fn gone(queue: &Queue, worker: &str) -> Removed {
     remove(&queue.engine.pool, &queue.engine.queues, &queue.engine.notifiers, &named(worker)).await.unwrap()
 }
 
-/// Makes a worker known, as createWorker does.
+/// Registers a worker, as createWorker does.
 async fn make_known(database: &TestDatabase, worker: &str) {
     let expires = tenure_engine::clock::real_now() + Duration::from_secs(3600);
     let new = NewWorker { static_secret: "digest".to_owned(), capacity: 1, config: "{}".to_owned(), expires };
@@ -40,7 +40,7 @@ async fn claim_all(queue: &Queue, worker: &str, tasks: usize) {
     assert_eq!(claimed, tasks);
 }
 
-/// How a task's only ended run ended, if it is pending again.
+/// Returns how a task's only ended run ended, if the task is pending again.
 fn tried_again(task: &Task) -> Option<Outcome> {
     let (Last::Pending(open), [ended]) = (&task.last, task.ended.as_slice()) else { return None };
     (open.reason == ReasonCreated::Retry).then(|| ended.outcome())
@@ -48,13 +48,13 @@ fn tried_again(task: &Task) -> Option<Outcome> {
 
 const SHUT_DOWN: Outcome = Outcome::Exception(ReasonResolved::WorkerShutdown);
 
-/// Exceptions in the event log: transitions of the kinds 5 and 6.
+/// Exceptions in the event log: transitions of kinds 5 and 6.
 async fn exceptions(database: &TestDatabase) -> i64 {
     number(database.pool(), "SELECT count(*) FROM transitions, unnest(kinds) AS kind WHERE kind IN (5, 6)").await
 }
 
 #[tokio::test]
-async fn all_claims_of_a_removed_worker_are_retried_at_once_and_no_others() {
+async fn removal_retries_exactly_claims_of_worker() {
     let (database, queue) = start().await;
     let (mine, other) = (queue.create_one(QUEUE).await, queue.create_one(QUEUE).await);
     claim_all(&queue, "gone", 1).await;
@@ -64,7 +64,7 @@ async fn all_claims_of_a_removed_worker_are_retried_at_once_and_no_others() {
     assert_eq!(tried_again(&task), Some(SHUT_DOWN));
     assert_eq!(task.retries_left, 4);
     assert!(matches!(queue.status(other).await.last, Last::Running(..)));
-    // A repeat finds nothing more, and leaves no event.
+    // A repeat finds nothing and emits no event.
     assert_eq!(gone(&queue, "gone").await.ended, 0);
     assert_eq!(exceptions(&database).await, 1);
     let next = queue.claim_one(QUEUE).await;
@@ -73,7 +73,7 @@ async fn all_claims_of_a_removed_worker_are_retried_at_once_and_no_others() {
 }
 
 #[tokio::test]
-async fn a_report_that_commits_while_its_worker_is_removed_counts_and_is_the_only_end() {
+async fn report_during_removal_is_the_only_end() {
     let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
     let rest = queue.create_one(QUEUE).await;
@@ -82,7 +82,7 @@ async fn a_report_that_commits_while_its_worker_is_removed_counts_and_is_the_onl
     let mut report = conn.begin().await.unwrap();
     let member = Member::new(task.uuid(), 0, Ending::Reported(Report::Completed));
     assert_eq!(end(&mut report, &[member]).await.unwrap().len(), 1);
-    // The removal ends the other claim, and waits for no lock meanwhile.
+    // The removal ends the other claim without waiting for locks.
     let removal = gone(&queue, "gone");
     let commit = async {
         eventually("the other claim is ended", async || exceptions(&database).await == 1).await;
@@ -97,7 +97,7 @@ async fn a_report_that_commits_while_its_worker_is_removed_counts_and_is_the_onl
 }
 
 #[tokio::test]
-async fn a_report_that_is_rolled_back_leaves_the_claim_to_the_removal_or_to_its_pass() {
+async fn rolled_back_report_leaves_claim_to_removal() {
     let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
     claim_all(&queue, "gone", 1).await;
@@ -106,7 +106,7 @@ async fn a_report_that_is_rolled_back_leaves_the_claim_to_the_removal_or_to_its_
     let member = Member::new(task.uuid(), 0, Ending::Reported(Report::Completed));
     assert_eq!(end(&mut report, &[member]).await.unwrap().len(), 1);
     let began = Instant::now();
-    assert_eq!(gone(&queue, "gone").await.ended, 0, "it is locked all the time");
+    assert_eq!(gone(&queue, "gone").await.ended, 0, "the claim stays locked");
     assert!(began.elapsed() < LONG, "a removal does not wait forever");
     assert_eq!(removals::pass(&queue.engine).await.unwrap().lost_race, 1);
     report.rollback().await.unwrap();
@@ -116,7 +116,7 @@ async fn a_report_that_is_rolled_back_leaves_the_claim_to_the_removal_or_to_its_
 }
 
 #[tokio::test]
-async fn a_claim_that_is_being_made_when_its_worker_is_removed_is_ended_when_it_appears() {
+async fn claim_committed_after_removal_is_ended() {
     let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
     let mut conn = database.connect_hot().await;
@@ -128,7 +128,7 @@ async fn a_claim_that_is_being_made_when_its_worker_is_removed_is_ended_when_it_
     assert_eq!(gone(&queue, "gone").await.ended, 0);
     assert_eq!(removals::pass(&queue.engine).await.unwrap().found, 0);
     claiming.commit().await.unwrap();
-    // The pass looks again a little later, by the clock.
+    // The pass retries a little later, by the clock.
     sqlx::query("UPDATE clock SET clock_offset = interval '2 s'").execute(database.pool()).await.unwrap();
     assert_eq!(removals::pass(&queue.engine).await.unwrap().retried, 1);
     assert_eq!(tried_again(&queue.status(task).await), Some(SHUT_DOWN));
@@ -136,7 +136,7 @@ async fn a_claim_that_is_being_made_when_its_worker_is_removed_is_ended_when_it_
 }
 
 #[tokio::test]
-async fn a_thousand_claims_end_in_slices_each_with_one_event() {
+async fn thousand_claims_end_in_slices_with_one_event_each() {
     let (database, queue) = start().await;
     let mut conn = database.connect_hot().await;
     for _ in 0..10 {
@@ -144,7 +144,7 @@ async fn a_thousand_claims_end_in_slices_each_with_one_event() {
         create_on(&mut conn, &queue, &tasks).await;
     }
     claim_all(&queue, "gone", 1000).await;
-    // Whichever of the two servers comes first: no claim is ended twice.
+    // Whichever server comes first, no claim ends twice.
     let other = Queue::start(database.options());
     let (one, two, passed) = tokio::join!(gone(&queue, "gone"), gone(&other, "gone"), async {
         let mut passed = 0;
@@ -179,14 +179,14 @@ async fn claim_after_removal(known: bool) -> (i16, TaskId) {
 }
 
 #[tokio::test]
-async fn a_worker_that_never_registered_may_come_back_and_one_that_did_may_not() {
+async fn only_unregistered_worker_may_return_after_removal() {
     assert_eq!(claim_after_removal(false).await.0, 0, "the new claim is left alone");
     assert_eq!(claim_after_removal(true).await.0, 1, "no other worker can have the name");
 }
 
-/// No server ran for as long as it takes to check for claims, and the worker before was purged first when one did.
+/// No server ran during the checks for late claims, and the earlier worker was purged first.
 #[tokio::test]
-async fn a_worker_that_is_created_anew_keeps_its_claims_while_the_removal_of_the_one_before_is_noted() {
+async fn recreated_worker_keeps_claims_during_old_removal() {
     let (database, queue) = start().await;
     let [before, between, task] =
         [queue.create_one(QUEUE).await, queue.create_one(QUEUE).await, queue.create_one(QUEUE).await];
@@ -197,11 +197,11 @@ async fn a_worker_that_is_created_anew_keeps_its_claims_while_the_removal_of_the
          SELECT id, 'group', 'back', tenure_now(), true, tenure_now() FROM task_queues",
     )
     .await;
-    // By a server that has not heard of the removal.
+    // By a server that does not know the removal yet.
     claim_all(&queue, "back", 1).await;
     make_known(&database, "back").await;
     claim_all(&queue, "back", 1).await;
-    assert_eq!(removals::pass(&queue.engine).await.unwrap().retried, 2, "those of before");
+    assert_eq!(removals::pass(&queue.engine).await.unwrap().retried, 2, "the earlier claims");
     for task in [before, between] {
         assert_eq!(tried_again(&queue.status(task).await), Some(SHUT_DOWN));
     }
@@ -210,7 +210,7 @@ async fn a_worker_that_is_created_anew_keeps_its_claims_while_the_removal_of_the
 }
 
 #[tokio::test]
-async fn a_worker_that_is_created_anew_is_not_shown_as_removed() {
+async fn recreated_worker_is_not_shown_as_removed() {
     let (database, queue) = start().await;
     queue.create_one(QUEUE).await;
     claim_all(&queue, "back", 1).await;
@@ -231,7 +231,7 @@ async fn a_worker_that_is_created_anew_is_not_shown_as_removed() {
 
 /// Anyone may try to register.
 #[tokio::test]
-async fn who_has_no_secret_of_a_worker_waits_for_no_lock() {
+async fn registration_without_secret_waits_for_no_lock() {
     let database = TestDatabase::create().await;
     let digests = WorkerDigests::new(&SecretKeys::parse(&SecretKeys::generate_setting()).unwrap());
     let worker = named("locked");
@@ -240,14 +240,14 @@ async fn who_has_no_secret_of_a_worker_waits_for_no_lock() {
     worker_manager::lock(&mut other, &worker).await.unwrap();
     let secret = WorkerSecret::from_random([1; 33]);
     let registering = registrations::register(database.pool(), &digests, &worker, STATIC, &secret);
-    let refused = tokio::time::timeout(LONG, registering).await.expect("it waits for the lock").unwrap_err();
+    let refused = tokio::time::timeout(LONG, registering).await.expect("registration waits for the lock").unwrap_err();
     assert!(matches!(refused, OpError::Input(_)), "{refused}");
     other.rollback().await.unwrap();
     database.finish().await;
 }
 
 #[tokio::test]
-async fn a_worker_that_was_created_before_the_clock_was_set_back_gets_credentials_that_count_as_its_own() {
+async fn worker_from_before_clock_reset_gets_valid_credentials() {
     let database = TestDatabase::create().await;
     let digests = WorkerDigests::new(&SecretKeys::parse(&SecretKeys::generate_setting()).unwrap());
     let (worker, secret) = (named("early"), WorkerSecret::from_random([1; 33]));
@@ -257,13 +257,13 @@ async fn a_worker_that_was_created_before_the_clock_was_set_back_gets_credential
     let set_back = "UPDATE clock SET clock_offset = interval '-1 h'";
     sqlx::query(set_back).execute(database.pool()).await.unwrap();
     let let_in = registrations::register(database.pool(), &digests, &worker, STATIC, &create.secret).await.unwrap();
-    assert_eq!(let_in.from, created, "credentials from before are those of another worker of its name");
+    assert_eq!(let_in.from, created, "earlier credentials belong to another worker of this name");
     database.finish().await;
 }
 
-/// Its row stays for a while, until its last credentials have ended and the pass has come.
+/// Its row stays until its last credentials have expired and the pass has run.
 #[tokio::test]
-async fn a_worker_that_has_expired_is_not_said_to_be_created_again() {
+async fn expired_worker_cannot_be_recreated_yet() {
     let database = TestDatabase::create().await;
     let digests = WorkerDigests::new(&SecretKeys::parse(&SecretKeys::generate_setting()).unwrap());
     let worker = named("expired");
@@ -282,7 +282,7 @@ async fn a_worker_that_has_expired_is_not_said_to_be_created_again() {
 }
 
 #[tokio::test]
-async fn the_same_secret_by_another_key_is_no_other_secret() {
+async fn secret_matches_across_keys() {
     let database = TestDatabase::create().await;
     let (old, worker) = (SecretKeys::generate_setting(), named("stays"));
     let both = format!("{},{old}", SecretKeys::generate_setting());
@@ -305,7 +305,7 @@ async fn the_same_secret_by_another_key_is_no_other_secret() {
 }
 
 #[tokio::test]
-async fn a_removal_is_checked_for_over_a_minute_and_then_purged() {
+async fn removal_is_checked_for_a_minute_then_purged() {
     let (database, queue) = start().await;
     queue.create_one(QUEUE).await;
     gone(&queue, "gone").await;
@@ -323,7 +323,7 @@ async fn a_removal_is_checked_for_over_a_minute_and_then_purged() {
 }
 
 #[tokio::test]
-async fn a_removal_before_the_clock_was_set_back_is_looked_at_and_ends_no_claim_of_a_worker_that_came_back() {
+async fn removal_before_clock_reset_spares_returned_worker() {
     for (for_good, ended) in [(true, 1), (false, 0)] {
         let (database, queue) = start().await;
         queue.create_one(QUEUE).await;
@@ -342,7 +342,7 @@ async fn a_removal_before_the_clock_was_set_back_is_looked_at_and_ends_no_claim_
 }
 
 #[tokio::test]
-async fn a_removal_that_is_noted_while_others_are_purged_deadlocks_with_nothing() {
+async fn removal_during_purge_does_not_deadlock() {
     let (database, queue) = start().await;
     let key = queue.key(QUEUE).await;
     for worker in ["first", "second"] {
@@ -350,7 +350,7 @@ async fn a_removal_that_is_noted_while_others_are_purged_deadlocks_with_nothing(
                      VALUES ($1, 'group', $2, now(), false, 99, now() - interval '1 hour')";
         sqlx::query(noted).bind(key).bind(worker).execute(database.pool()).await.unwrap();
     }
-    // Half-way through noting the second one again.
+    // Midway through the second one's renewal.
     let mut noting = database.pool().begin().await.unwrap();
     let renew = "UPDATE worker_removals SET removed = now() WHERE worker_id = 'second'";
     sqlx::query(renew).execute(&mut *noting).await.unwrap();

@@ -1,4 +1,5 @@
-//! Schedulers of queues that assign their runs, and what they leave behind. `scripts/with-pg cargo test -p tenure-engine --test it -- schedulers`.
+//! Schedulers of assign queues, and the state they leave. `scripts/with-pg cargo test -p
+//! tenure-engine --test it -- schedulers`.
 
 mod keys;
 mod locks;
@@ -14,7 +15,7 @@ use tenure_store::worker_sessions::{Renewal, renew};
 
 use crate::support::*;
 
-/// Servers of one database.
+/// Servers on one database.
 pub(crate) struct Ground {
     pub(crate) database: TestDatabase,
     pub(crate) conn: PgConnection,
@@ -35,23 +36,23 @@ impl Ground {
         election::beat(&server.engine, &mut self.conn, Duration::ZERO).await.unwrap();
     }
 
-    /// The server has not beaten for long.
+    /// Ages the last beat of a server.
     async fn silence(&mut self, server: &Queue) {
         let long_ago = "UPDATE servers SET beat = beat - interval '1 minute' WHERE id = $1";
         sqlx::query(long_ago).bind(server.engine.schedulers.member().id).execute(&mut self.conn).await.unwrap();
     }
 
-    /// Another server finds that out, and takes its place; the term.
+    /// Lets another server detect that and take over. Returns the term.
     async fn take_over(&mut self, server: &Queue) -> i64 {
         for _ in 0..BEATS_BEFORE_TAKEOVER {
             self.beat(server).await;
-            assert_eq!(server.engine.schedulers.leader(server.key(QUEUE).await).term, None, "not before its time");
+            assert_eq!(server.engine.schedulers.leader(server.key(QUEUE).await).term, None, "not too early");
         }
         self.beat(server).await;
-        server.engine.schedulers.leader(server.key(QUEUE).await).term.expect("it is the scheduler")
+        server.engine.schedulers.leader(server.key(QUEUE).await).term.expect("the server is the scheduler")
     }
 
-    /// Stops these servers, and drops the database.
+    /// Stops the servers and drops the database.
     pub(crate) async fn finish<const N: usize>(self, servers: [Queue; N]) {
         for server in servers {
             server.stop().await;
@@ -59,13 +60,13 @@ impl Ground {
         self.database.finish().await;
     }
 
-    /// Moves the manual clock on.
+    /// Advances the manual clock.
     async fn advance(&mut self, seconds: u32) {
         let later = "UPDATE clock SET clock_offset = clock_offset + make_interval(secs => $1)";
         sqlx::query(later).bind(f64::from(seconds)).execute(&mut self.conn).await.unwrap();
     }
 
-    /// The worker is quarantined from now on.
+    /// Quarantines the worker from now on.
     async fn quarantine(&mut self, server: &Queue, seconds: u32) {
         let quarantine =
             "INSERT INTO workers (queue, worker_group, worker_id, first_claim, last_seen, expires, due, quarantine_until)
@@ -86,7 +87,7 @@ impl Ground {
     }
 }
 
-/// A server of a new database.
+/// A server on a new database.
 pub(crate) async fn served() -> (Ground, Queue) {
     let ground = Ground::new().await;
     let server = ground.server();
@@ -116,7 +117,7 @@ pub(crate) async fn begin(queue: &Queue, worker: &str, capacity: i64) {
     sessions::start(queue.engine.session_parts(), &start.unwrap(), "client").await.unwrap();
 }
 
-/// No server has run for a minute.
+/// As if no server had run for a minute.
 const AWAY: &str = "UPDATE session_clock SET at = clock_timestamp() - interval '1 minute';
                     UPDATE clock SET clock_offset = clock_offset + interval '1 minute'";
 
@@ -125,7 +126,7 @@ async fn admit(queue: &Queue) -> usize {
 }
 
 #[tokio::test]
-async fn the_term_of_a_queue_that_assigns_its_runs_no_more_is_shown_as_0_for_a_day() {
+async fn term_of_former_assign_queue_is_shown_as_0_for_a_day() {
     let (mut ground, server) = served().await;
     ground.beat(&server).await;
     let shown = || {
@@ -137,12 +138,12 @@ async fn the_term_of_a_queue_that_assigns_its_runs_no_more_is_shown_as_0_for_a_d
     let line = |term: i64| format!("tenure_scheduler_term{{taskQueueId=\"{QUEUE}\"}} {term}");
     put(&server, json!({"dispatch": "assign"})).await;
     ground.beat(&server).await;
-    let term = server.engine.schedulers.leader(server.key(QUEUE).await).term.expect("the only one is the scheduler");
+    let term = server.engine.schedulers.leader(server.key(QUEUE).await).term.expect("the only server is the scheduler");
     assert_eq!(shown(), [line(term)]);
     put(&server, json!({})).await;
     ground.beat(&server).await;
     assert_eq!(shown(), [line(0)]);
-    // No election is held any more, which would drop it.
+    // No further election is held, which would drop it.
     assert!(!server.engine.schedulers.expects_any());
     let day = Duration::from_secs(24 * 60 * 60);
     assert_eq!(server.engine.schedulers.terms.drop_idle(Instant::now() + day), 1);
@@ -150,10 +151,10 @@ async fn the_term_of_a_queue_that_assigns_its_runs_no_more_is_shown_as_0_for_a_d
     ground.finish([server]).await;
 }
 
-/// 2,100 runs are given out, which is more than a slice: the next scheduler takes a slice back and dies, and the one after it does the
-/// rest.
+/// 2,100 assigned runs are more than a slice: the next scheduler takes a slice back and dies, and
+/// the one after it takes the rest.
 #[tokio::test]
-async fn t8_a_scheduler_that_is_killed_between_two_slices_leaves_the_rest_to_the_next_one() {
+async fn t8_next_scheduler_continues_after_killed_one() {
     const RUNS: i64 = 2_100;
     let mut ground = Ground::new().await;
     let [first, second, third] = [(); 3].map(|()| ground.server());
@@ -171,7 +172,7 @@ async fn t8_a_scheduler_that_is_killed_between_two_slices_leaves_the_rest_to_the
         assert!(admit(&first).await > 0);
     }
     let last: i64 = sqlx::query_scalar("SELECT last_value FROM pending_ord").fetch_one(&mut ground.conn).await.unwrap();
-    // Nothing is given out again meanwhile, so that what is taken back can be counted.
+    // No reassignment meanwhile, so the returned runs can be counted.
     ground.run("UPDATE worker_sessions SET capacity = 0").await;
     ground.silence(&first).await;
     ground.take_over(&second).await;
@@ -180,7 +181,7 @@ async fn t8_a_scheduler_that_is_killed_between_two_slices_leaves_the_rest_to_the
     assert_eq!(ground.count("admission_queues WHERE reassign_ord IS NOT NULL").await, 1);
     ground.silence(&second).await;
     ground.take_over(&third).await;
-    // The one that died in between changes nothing any more.
+    // The dead scheduler changes nothing.
     assert_eq!(admit(&second).await, 0);
     assert_eq!(ground.count("pending WHERE hold = 3").await, RUNS - 2_000);
     while ground.count("admission_queues WHERE reassign_ord IS NOT NULL").await > 0 {
@@ -191,12 +192,12 @@ async fn t8_a_scheduler_that_is_killed_between_two_slices_leaves_the_rest_to_the
     while ground.count("pending WHERE hold = 2").await > 0 {
         assert!(admit(&third).await > 0);
     }
-    assert_eq!(ground.count(&format!("pending WHERE hold = 3 AND ord > {last}")).await, RUNS, "and is given out again");
+    assert_eq!(ground.count(&format!("pending WHERE hold = 3 AND ord > {last}")).await, RUNS, "each is reassigned");
     assert_eq!(ground.count("session_inbox WHERE kind = 4").await, RUNS, "with one item each");
     ground.finish([first, second, third]).await;
 }
 
-/// A server, and a session that has been given a run.
+/// A server, and a session with an assigned run.
 async fn with_an_assigned_run() -> (Ground, Queue) {
     with_an_assigned_run_by(json!({"dispatch": "assign"})).await
 }
@@ -211,21 +212,21 @@ async fn with_an_assigned_run_by(policy: serde_json::Value) -> (Ground, Queue) {
     (ground, server)
 }
 
-/// The queue gives out no runs any more.
+/// The queue no longer assigns runs.
 #[tokio::test]
-async fn an_item_of_an_inbox_is_withdrawn_when_a_changed_policy_takes_its_run_back() {
+async fn inbox_item_is_withdrawn_when_policy_takes_run_back() {
     let (mut ground, server) = with_an_assigned_run().await;
     put(&server, json!({"concurrency": {"total": 5}})).await;
     follow(&server).await;
     assert_eq!(ground.count("pending WHERE hold = 2").await, 1);
-    assert_eq!(ground.count("session_inbox WHERE kind = 4").await, 0, "the worker is not offered it any more");
+    assert_eq!(ground.count("session_inbox WHERE kind = 4").await, 0, "the offer is withdrawn");
     ground.finish([server]).await;
 }
 
-/// One free slot, and before the run that may take it others that wait for a worker which is not there: two of the same key, and as many
-/// keys as one look has to go past.
+/// One free slot. Before the run that may take it, others wait for an absent worker: two of the
+/// same key, and as many keys as a decision must pass.
 #[tokio::test]
-async fn runs_that_wait_for_a_preferred_worker_hold_up_no_others() {
+async fn runs_waiting_for_preferred_worker_delay_no_others() {
     let (mut ground, server) = scheduler(json!({"dispatch": "assign"})).await;
     begin(&server, "here", 1).await;
     begin(&server, "away", 1).await;
@@ -245,9 +246,9 @@ async fn runs_that_wait_for_a_preferred_worker_hold_up_no_others() {
     for _ in 0..10 {
         admit(&server).await;
     }
-    assert_eq!(ground.count("pending WHERE hold = 3 AND priority = 6").await, 1, "the one that prefers no worker");
+    assert_eq!(ground.count("pending WHERE hold = 3 AND priority = 6").await, 1, "the run without a preference");
 
-    // Its worker can take another one.
+    // Its worker can take another run.
     ground.run("UPDATE worker_sessions SET capacity = 2 WHERE worker_id = 'here'").await;
     for key in 0..30 {
         create(&mut ground.conn, &format!("k{key}"), "high", Some("away")).await;
@@ -257,10 +258,10 @@ async fn runs_that_wait_for_a_preferred_worker_hold_up_no_others() {
         admit(&server).await;
     }
     assert_eq!(ground.count("pending WHERE hold = 3 AND priority = 6").await, 2, "within two looks");
-    // Of those that wait none has gone to another worker.
+    // No waiting run has gone to another worker.
     assert_eq!(ground.count("pending WHERE hold = 2").await, 32);
 
-    // Nor does a key of which one run waits for a worker, and a later one for none.
+    // The same within a key whose first run waits for a worker and a later one does not.
     ground.run("UPDATE worker_sessions SET capacity = 3 WHERE worker_id = 'here'").await;
     for (key, worker) in [("mixed", Some("away")), ("other", None), ("mixed", None)] {
         create(&mut ground.conn, key, "highest", worker).await;
@@ -275,14 +276,14 @@ async fn runs_that_wait_for_a_preferred_worker_hold_up_no_others() {
     .fetch_one(&mut ground.conn)
     .await
     .unwrap();
-    assert_eq!(key, "other", "the first of those that prefer no worker");
+    assert_eq!(key, "other", "the first run without a preference");
     ground.finish([server]).await;
 }
 
-/// A pause ends, which announces assigned runs again, while one of them is taken back, which does not see the item that is written
-/// meanwhile. The same session is given the run again.
+/// The end of a pause announces assigned runs again, while one of them is taken back by a
+/// transaction that does not see the new item. The same session gets the run again.
 #[tokio::test]
-async fn a_run_that_is_given_again_is_one_item_although_another_was_written_while_it_was_taken_back() {
+async fn reassigned_run_has_one_inbox_item() {
     let (mut ground, server) = with_an_assigned_run().await;
     let seqs: Vec<i64> =
         sqlx::query_scalar("SELECT seq FROM pending WHERE hold = 3").fetch_all(&mut ground.conn).await.unwrap();
@@ -303,7 +304,7 @@ async fn a_run_that_is_given_again_is_one_item_although_another_was_written_whil
 }
 
 #[tokio::test]
-async fn the_time_to_accept_follows_a_changed_policy_also_in_a_queue_that_is_paused() {
+async fn accept_time_follows_policy_in_paused_queue() {
     let (mut ground, server) = with_an_assigned_run().await;
     let left = "SELECT extract(epoch FROM held_until - (SELECT now FROM db_now))::float8 FROM pending WHERE hold = 3";
     let until = async |ground: &mut Ground| -> Option<f64> {
@@ -315,7 +316,7 @@ async fn the_time_to_accept_follows_a_changed_policy_also_in_a_queue_that_is_pau
     assert!(until(&mut ground).await.unwrap() > 3_000.0);
     put(&server, policy(30)).await;
     assert!(until(&mut ground).await.unwrap() < 31.0);
-    // It may not start twice: an end by a limit that is gone would be its last.
+    // Under at-most-once, an end by a removed limit would be final.
     pause(&server, QUEUE).await;
     let task: uuid::Uuid = sqlx::query_scalar("SELECT id FROM pending").fetch_one(&mut ground.conn).await.unwrap();
     let refused = server.claim_task(TaskId::from_uuid(task).unwrap(), RunId::FIRST, "worker").await.unwrap_err();
@@ -331,7 +332,7 @@ async fn the_time_to_accept_follows_a_changed_policy_also_in_a_queue_that_is_pau
 }
 
 #[tokio::test]
-async fn the_time_to_accept_begins_anew_after_a_quarantine_of_the_worker() {
+async fn accept_time_restarts_after_quarantine() {
     let (mut ground, server) = with_an_assigned_run_by(json!({"dispatch": "assign", "acceptTime": 30})).await;
     // It ends when few of the 30 seconds are left.
     ground.quarantine(&server, 20).await;
@@ -339,15 +340,15 @@ async fn the_time_to_accept_begins_anew_after_a_quarantine_of_the_worker() {
     assert_eq!(quarantines::pass(&server.engine).await.unwrap().done, 1);
     ground.advance(15).await;
     accept::pass(&server.engine).await.unwrap();
-    assert_eq!(ground.count("pending WHERE hold = 3").await, 1, "it could not be accepted before");
+    assert_eq!(ground.count("pending WHERE hold = 3").await, 1, "no acceptance was possible before");
     ground.advance(16).await;
     accept::pass(&server.engine).await.unwrap();
-    assert_eq!(ground.count("pending WHERE hold = 3").await, 0, "its time is over now");
+    assert_eq!(ground.count("pending WHERE hold = 3").await, 0, "the time is over");
     ground.finish([server]).await;
 }
 
 #[tokio::test]
-async fn a_run_that_may_start_once_and_was_given_to_a_removed_worker_ends_by_the_removal() {
+async fn removal_ends_assigned_at_most_once_run() {
     let (mut ground, server) = with_an_assigned_run_by(json!({"dispatch": "assign", "delivery": "at-most-once"})).await;
     let id: uuid::Uuid = sqlx::query_scalar("SELECT id FROM pending").fetch_one(&mut ground.conn).await.unwrap();
     let name =
@@ -364,8 +365,8 @@ async fn a_run_that_may_start_once_and_was_given_to_a_removed_worker_ends_by_the
 }
 
 #[tokio::test]
-async fn a_run_that_may_start_once_ends_unaccepted_unless_its_worker_was_quarantined() {
-    // The last one has just ended, and not every server may know of that.
+async fn unaccepted_at_most_once_run_ends_unless_quarantined() {
+    // The last quarantine has just ended, and not every server may know it.
     for (quarantine, waiting) in [(None, 0), (Some(3_600), 1), (Some(31), 1)] {
         let policy = json!({"dispatch": "assign", "delivery": "at-most-once", "acceptTime": 30});
         let (mut ground, server) = with_an_assigned_run_by(policy).await;
@@ -381,7 +382,7 @@ async fn a_run_that_may_start_once_ends_unaccepted_unless_its_worker_was_quarant
 }
 
 #[tokio::test]
-async fn a_run_that_may_start_once_and_was_not_accepted_waits_again_when_its_session_is_closed() {
+async fn unaccepted_at_most_once_run_waits_after_close() {
     let (mut ground, server) = with_an_assigned_run_by(json!({"dispatch": "assign", "delivery": "at-most-once"})).await;
     let epoch: i64 = sqlx::query_scalar("SELECT epoch FROM worker_sessions").fetch_one(&mut ground.conn).await.unwrap();
     let mut closing = server.engine.pool.acquire().await.unwrap();
@@ -392,7 +393,7 @@ async fn a_run_that_may_start_once_and_was_not_accepted_waits_again_when_its_ses
 }
 
 #[tokio::test]
-async fn an_outage_of_ours_costs_no_time_to_accept() {
+async fn server_outage_extends_accept_time() {
     let (mut ground, server) = with_an_assigned_run().await;
     put(&server, json!({"dispatch": "assign", "acceptTime": 30})).await;
     sessions_pass::pass(&server.engine).await.unwrap();
@@ -403,13 +404,13 @@ async fn an_outage_of_ours_costs_no_time_to_accept() {
     assert_eq!(ground.count("pending WHERE hold = 3").await, 1);
     ground.advance(31).await;
     accept::pass(&server.engine).await.unwrap();
-    assert_eq!(ground.count("pending WHERE hold = 3").await, 0, "its time is over now");
+    assert_eq!(ground.count("pending WHERE hold = 3").await, 0, "the time is over");
     ground.finish([server]).await;
 }
 
-/// As when all servers start: the time of the session is not over, and its worker may be gone.
+/// As when all servers start: the session has not expired, and its worker may be gone.
 #[tokio::test]
-async fn after_an_outage_of_ours_a_session_is_given_nothing_before_it_was_renewed() {
+async fn session_gets_no_run_after_outage_until_renewed() {
     let (mut ground, server) = with_an_assigned_run().await;
     let epoch: i64 = sqlx::query_scalar("SELECT epoch FROM worker_sessions").fetch_one(&mut ground.conn).await.unwrap();
     sessions_pass::pass(&server.engine).await.unwrap();

@@ -1,5 +1,5 @@
-//! What claims and the life of a run read: few blocks a run among many keys, and nothing of admission in
-//! a queue without a policy.
+//! Reads of claims and of a run's life: few blocks per run among many keys, and no admission tables
+//! in a queue without a policy.
 
 use tenure_store::admission::Marks;
 use tenure_store::transitions::claim::{self, Want, Worker};
@@ -9,14 +9,14 @@ use super::fill::{self, ASSIGNED, PLAIN, PULLED};
 use super::{KEYS_DEFAULT, TIMES, decisions};
 use crate::support::*;
 
-/// Runs of one cycle.
+/// Runs per cycle.
 const RUNS: usize = 20;
-/// How many times as many blocks a decision may read as a claim of as many runs in a queue without a policy.
+/// Maximum ratio of blocks read by a decision to those of a claim without a policy.
 const TIMES_MORE: i64 = 6;
-/// Blocks that a claim may read in a limited queue: it finds that it is one.
+/// Maximum blocks read by a claim that finds that its queue is limited.
 const BLOCKS_OF_NONE: i64 = 20;
 
-/// Blocks of each table, and of each index that only admission has.
+/// Blocks read per table, and per index that only admission uses.
 type Reads = BTreeMap<String, i64>;
 
 async fn reads(conn: &mut PgConnection) -> Reads {
@@ -30,14 +30,14 @@ async fn reads(conn: &mut PgConnection) -> Reads {
     rows.into_iter().collect()
 }
 
-/// What is only there for admission.
+/// True for tables and indexes that only admission uses.
 fn is_of_admission(name: &str) -> bool {
     name.starts_with("admission_")
         || ["queue_keys", "session_turns", "pending_waiting", "pending_key", "pending_session", "claims_key"]
             .contains(&name)
 }
 
-/// Claims by the statement of queues without limits.
+/// Claims with the statement for queues without limits.
 async fn claim_plain(conn: &mut PgConnection, queue: i32, name: &str) -> Vec<(Uuid, i16)> {
     let want = Want { queue, name, epoch: -1, marks: [0; 7], slots: vec![1; RUNS] };
     let worker = Worker { group: "g", id: "w", session: None };
@@ -45,7 +45,7 @@ async fn claim_plain(conn: &mut PgConnection, queue: i32, name: &str) -> Vec<(Uu
     claimed.into_iter().map(|claimed| (claimed.id, claimed.run)).collect()
 }
 
-/// What one part of the life of runs reads, the least of several times, in transactions that are rolled back.
+/// Measures the fewest reads of `part`, in transactions that are rolled back.
 async fn least(conn: &mut PgConnection, mut part: impl AsyncFnMut(&mut PgConnection)) -> (i64, Reads) {
     let mut least: Option<(i64, Reads)> = None;
     for _ in 0..TIMES {
@@ -67,7 +67,7 @@ async fn least(conn: &mut PgConnection, mut part: impl AsyncFnMut(&mut PgConnect
     least.unwrap()
 }
 
-/// A run is created, claimed and reported.
+/// Creates, claims and reports runs.
 async fn lives(conn: &mut PgConnection, queue: &Queue, name: &str) {
     let tasks: Vec<_> = (0..RUNS).map(|_| new_task(name, &json!({}))).collect();
     create_on(conn, queue, &tasks).await;
@@ -80,7 +80,7 @@ async fn lives(conn: &mut PgConnection, queue: &Queue, name: &str) {
 }
 
 #[tokio::test]
-async fn decision_among_many_keys_reads_few_blocks_a_run() {
+async fn decision_among_many_keys_reads_few_blocks_per_run() {
     let (database, queue) = start().await;
     let (mut filler, mut hot) = (database.connect().await, database.connect_hot().await);
     put_to(&queue, PULLED, json!({"fair": true, "concurrency": {"perKey": 2}})).await;
@@ -88,7 +88,7 @@ async fn decision_among_many_keys_reads_few_blocks_a_run() {
     let (pulled, plain) = (queue.key(PULLED).await, queue.key(PLAIN).await);
     fill::begin(&mut filler).await;
     fill::keys(&mut filler, 1_000, 1_000 + 2 * KEYS_DEFAULT).await;
-    // Another test covers them.
+    // Covered by another test.
     sqlx::raw_sql("TRUNCATE admission_work").execute(&mut filler).await.unwrap();
     let (without, _) = least(&mut hot, async |conn| {
         assert_eq!(claim_plain(conn, plain, PLAIN).await.len(), RUNS);
@@ -112,7 +112,7 @@ async fn decision_among_many_keys_reads_few_blocks_a_run() {
 }
 
 #[tokio::test]
-async fn the_life_of_runs_in_a_queue_without_a_policy_reads_nothing_of_the_admission_of_others() {
+async fn queue_without_policy_reads_no_admission_of_others() {
     let (database, queue) = start().await;
     let (mut filler, mut hot) = (database.connect().await, database.connect_hot().await);
     queue.key(PLAIN).await;
@@ -121,7 +121,7 @@ async fn the_life_of_runs_in_a_queue_without_a_policy_reads_nothing_of_the_admis
     put_to(&queue, ASSIGNED, json!({"dispatch": "assign"})).await;
     fill::begin(&mut filler).await;
     fill::keys(&mut filler, 1_000, 1_000 + 2 * KEYS_DEFAULT).await;
-    // Its own runs, that were filled in, are not what is counted.
+    // Exclude its own runs from the measurement.
     sqlx::query("DELETE FROM pending WHERE queue = $1")
         .bind(queue.key(PLAIN).await)
         .execute(&mut filler)
@@ -135,7 +135,7 @@ async fn the_life_of_runs_in_a_queue_without_a_policy_reads_nothing_of_the_admis
         let of_admission: Reads = read.into_iter().filter(|(name, _)| is_of_admission(name)).collect();
         assert!(of_admission.is_empty(), "{of_admission:?}");
     }
-    // The indexes are some levels higher, of each block that is read.
+    // Larger indexes have more levels.
     assert!(after <= 2 * before, "{after} blocks instead of {before}");
     fill::empty(&mut filler).await;
     finish(database, queue).await;

@@ -1,4 +1,4 @@
-//! A decision of a pull queue, by the same statements as the engine's.
+//! A decision of a pull queue, with the engine's statements.
 
 use tenure_domain::admission::{Demand, Queue, decide};
 use tenure_store::admission::{self, Counted, Heads, IfLocked, Leader, Learned, Look, Marks, Reading, Take};
@@ -6,13 +6,12 @@ use tenure_store::transitions::claim::{self, Chosen, Claimed, Worker};
 
 use crate::support::*;
 
-/// Reads a queue with its announcements.
 pub fn reading(marks: &Marks, queue: i32) -> Reading {
     Reading { sequenced: Sequenced::default(), take: Take::From(marks.of_queue(queue)) }
 }
 
-/// Claims `runs` runs of a queue without a total and a rate, in a transaction with the planner
-/// settings of hot sessions. Adds the learned marks.
+/// Claims `runs` runs of a queue without total limits, in a transaction with the planner settings
+/// of hot sessions. Adds the learned marks.
 pub async fn claim_runs(
     transaction: &mut PgConnection,
     marks: &mut Marks,

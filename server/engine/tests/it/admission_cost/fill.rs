@@ -1,18 +1,19 @@
-//! Queues with limits that have many keys and many waiting runs, as the operations and earlier passes would have left them.
+//! Limited queues with many keys and waiting runs, as operations and earlier passes would have left
+//! them.
 
 use crate::passes::without_autovacuum;
 use crate::support::*;
 
-/// Its runs are claimed by decisions.
+/// A queue whose runs are claimed by decisions.
 pub const PULLED: &str = "cost/pulled";
-/// Its runs are given to sessions.
+/// A queue whose runs are assigned to sessions.
 pub const ASSIGNED: &str = "cost/assigned";
-/// It has no policy.
+/// A queue without a policy.
 pub const PLAIN: &str = "cost/plain";
-/// Sessions of [`ASSIGNED`], which have four runs each that they have not accepted.
+/// Sessions of [`ASSIGNED`], with four unaccepted runs each.
 pub const SESSIONS: i32 = 50;
 
-/// Rows that do not depend on the size: ready runs of [`PLAIN`], sessions and assigned runs of
+/// Rows independent of the size: ready runs of [`PLAIN`], sessions and assigned runs of
 /// [`ASSIGNED`].
 const BEGIN: &str = "
     UPDATE queue_policies SET refile_stage = 0;
@@ -39,7 +40,8 @@ const BEGIN: &str = "
     UPDATE admission_queues a SET server = '5f8b1f4e-7a53-4c5e-8a39-2f2f6f0f4f10', term = 1,
         reassign_before = now() + interval '1 s', reassign_ord = (SELECT last_value FROM pending_ord) WHERE a.assigns;";
 
-/// Keys with two waiting runs each, of which each third key has all its slots in use, and one with a claim among five.
+/// Keys with two waiting runs each. Every third key has all slots in use, with one claim among
+/// five.
 const KEYS: &str = "
     CREATE TEMP TABLE made AS
         SELECT gen_random_uuid() AS id, nextval('task_seq') AS seq, n, q.id AS queue, 'k' || (n / 2) AS key,
@@ -78,20 +80,20 @@ async fn run(conn: &mut PgConnection, sql: String) {
     run_sql(conn, &sql).await;
 }
 
-/// Fills in what does not grow. Both queues have their policies already.
+/// Inserts the rows of fixed number. Both queues have policies already.
 pub async fn begin(conn: &mut PgConnection) {
     without_autovacuum(conn).await;
     run(conn, BEGIN.replace("$SESSIONS", &SESSIONS.to_string())).await;
 }
 
-/// Fills in the keys from one number to another, in both queues.
+/// Inserts keys `from` to `to` in both queues.
 pub async fn keys(conn: &mut PgConnection, from: i32, to: i32) {
     run(conn, KEYS.replace("$FROM", &from.to_string()).replace("$TO", &to.to_string())).await;
-    // What the deleted announcements leave behind is the subject of another test.
+    // Dead rows of announcements are covered by another test.
     sqlx::raw_sql("VACUUM admission_work").execute(conn).await.unwrap();
 }
 
-/// Takes everything away again: what was filled in has no events, and what is there in the end is compared with them.
+/// Empties the tables: the inserted rows have no events, and the final check compares both.
 pub async fn empty(conn: &mut PgConnection) {
     let sql =
         "TRUNCATE tasks, task_definitions, task_options, pending, claims, due, runs, admission_keys, admission_heads,

@@ -1,4 +1,4 @@
-//! Statements of limited queues in which nothing may start.
+//! Statements in limited queues where nothing may start.
 
 use std::io;
 use std::sync::Mutex;
@@ -12,11 +12,11 @@ use tokio::task::JoinHandle;
 
 use crate::support::*;
 
-/// Queues, each at its total with runs that wait.
+/// Number of queues, each at its total with waiting runs.
 const QUEUES: usize = 6;
-/// Number of these queues with a waiting request: the first ones.
+/// Number of queues with a waiting request: the first ones.
 const ASKED: usize = 3;
-/// Statements of decisions, and of the pass where something was announced.
+/// Statements of decisions, and of the pass after an announcement.
 const DECISIONS: [&str; 9] = [
     "lock_admission",
     "lock_admission_or_skip",
@@ -31,7 +31,7 @@ const DECISIONS: [&str; 9] = [
 
 type Counts = Arc<Mutex<BTreeMap<String, u64>>>;
 
-/// A way to the database that counts the executions of each statement, by its name.
+/// A database proxy that counts the executions of each statement.
 struct Tap {
     options: PgConnectOptions,
     counts: Counts,
@@ -43,7 +43,7 @@ impl Tap {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let to = (database.options().get_host().to_owned(), database.options().get_port());
-        // Without TLS, which would hide the statements.
+        // TLS would hide the statements.
         let options = database.options().clone().host("127.0.0.1").port(port).ssl_mode(PgSslMode::Disable);
         let counts = Counts::default();
         let shared = Arc::clone(&counts);
@@ -78,8 +78,8 @@ impl Drop for Tap {
     }
 }
 
-/// Forwards the messages of a client. A statement is prepared once, by Parse; each execution has a
-/// Bind with its number.
+/// Forwards the messages of a client. Parse prepares a statement; each execution has a Bind with
+/// its number.
 async fn forward(from: OwnedReadHalf, mut to: OwnedWriteHalf, counts: &Counts) -> io::Result<()> {
     let mut from = BufReader::new(from);
     let mut prepared: HashMap<Vec<u8>, String> = HashMap::new();
@@ -108,7 +108,7 @@ async fn forward(from: OwnedReadHalf, mut to: OwnedWriteHalf, counts: &Counts) -
     }
 }
 
-/// The name of a statement: its first line is a comment.
+/// Returns the name of a statement, from the comment in its first line.
 fn name_of(sql: &[u8]) -> String {
     let line = sql.split(|byte| *byte == b'\n').next().unwrap_or_default();
     String::from_utf8_lossy(line).trim_start_matches("-- ").to_owned()
@@ -118,10 +118,10 @@ fn name(queue: usize) -> String {
     format!("idle/q{queue}")
 }
 
-/// Waits until everything announced is taken in.
+/// Waits until every announcement is processed.
 async fn settle(database: &TestDatabase) {
     let announced = "SELECT count(*) FROM admission_work";
-    eventually("all is taken in", async || number(database.pool(), announced).await == 0).await;
+    eventually("every announcement is processed", async || number(database.pool(), announced).await == 0).await;
 }
 
 #[tokio::test]
@@ -132,7 +132,7 @@ async fn queue_at_its_total_runs_no_decision() {
     for queue in 0..QUEUES {
         put_to(&asked, &name(queue), json!({"concurrency": {"total": 1}})).await;
     }
-    // There are no runs from before the policies.
+    // No runs exist from before the policies.
     sqlx::query("UPDATE queue_policies SET refile_stage = 0").execute(database.pool()).await.unwrap();
     asked.run_passes(&asked_tap.options);
     idle.run_passes(&idle_tap.options);
@@ -173,7 +173,7 @@ async fn queue_at_its_total_runs_no_decision() {
     let answer = answer.expect("a slot is free").unwrap().unwrap();
     answer.delivery.delivered();
     assert_eq!(answer.claims.len(), 1);
-    // Each statement was executed before: the names are right.
+    // Each statement was executed before, so the names are right.
     for statement in DECISIONS.into_iter().chain(["list_admission_queues"]) {
         assert!(asked_tap.count(statement) + idle_tap.count(statement) > 0, "{statement}");
     }

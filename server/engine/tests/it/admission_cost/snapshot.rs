@@ -1,5 +1,4 @@
-//! What passes and decisions read while a snapshot from before is held, so that everything stays in the
-//! indexes that was ever there.
+//! Reads of passes and decisions while an old snapshot keeps dead rows in all indexes.
 
 use tenure_store::admission::Marks;
 use tenure_store::session;
@@ -11,16 +10,16 @@ use super::fill::PULLED;
 use crate::passes::{Reads, difference, plan_once, reads, without_autovacuum};
 use crate::support::*;
 
-/// Runs that come and go in one round, of so many keys.
+/// Runs created and ended per round, spread over [`KEYS`] keys.
 const RUNS: usize = 100;
 const KEYS: usize = 20;
 const ROUNDS: usize = 30;
-/// The first rounds, in which statements are planned.
+/// Warm-up rounds, in which statements are planned.
 const FIRST: usize = 4;
-/// Blocks that may be read besides twice as many.
+/// Additional blocks allowed beyond twice the first reads.
 const BLOCKS_MORE: i64 = 200;
 
-/// What the parts of a round have read.
+/// The reads of a round.
 struct Round {
     pass: Reads,
     claims: Reads,
@@ -60,12 +59,12 @@ async fn round(conn: &mut PgConnection, marks: &mut Marks, server: &Queue, queue
 }
 
 #[tokio::test]
-async fn decisions_read_no_more_behind_an_old_snapshot() {
+async fn old_snapshot_does_not_increase_reads_of_decisions() {
     let database = TestDatabase::create().await;
     let mut conn = database.connect().await;
     without_autovacuum(&mut conn).await;
     plan_once(&mut conn).await;
-    // As all sessions of servers.
+    // As in all sessions of servers.
     sqlx::raw_sql("SET plan_cache_mode = force_generic_plan").execute(&mut conn).await.unwrap();
     let server = Queue::start(database.options());
     put_to(&server, PULLED, json!({"fair": true, "concurrency": {"perKey": 10}})).await;

@@ -1,4 +1,4 @@
-//! Every statement of admission, with what decisions, passes and operations give to it.
+//! Every admission statement, with arguments of decisions, passes and operations.
 
 use tenure_domain::admission::{Decided, HeadAfter, HeadState, PRIORITIES, Start, Stop, Taker};
 use tenure_domain::election::Active;
@@ -17,7 +17,7 @@ use super::decisions::reading;
 use super::fill::{ASSIGNED, PULLED};
 use crate::support::*;
 
-/// Statements of decisions and of the pass, which are planned as hot ones are.
+/// Statements of decisions and of the pass, planned as in hot sessions.
 pub const HOT: [&str; 15] = [
     "lock_admission",
     "lock_admission_or_skip",
@@ -36,7 +36,7 @@ pub const HOT: [&str; 15] = [
     "forget_admission",
 ];
 
-/// Statements of other passes, of wait lists and of operations.
+/// Statements of other passes, of lists and of operations.
 pub const OTHERS: [&str; 19] = [
     "list_admission_queues",
     "list_startable",
@@ -59,10 +59,10 @@ pub const OTHERS: [&str; 19] = [
     "set_complete_by",
 ];
 
-/// The server that is the scheduler.
+/// The scheduler.
 const SERVER: Uuid = Uuid::from_u128(0x5f8b_1f4e_7a53_4c5e_8a39_2f2f_6f0f_4f10);
 
-/// What they are given.
+/// Arguments of the statements.
 pub struct Given {
     pulled: i32,
     assigned: i32,
@@ -77,13 +77,13 @@ pub struct Given {
 }
 
 impl Given {
-    /// What there is now.
+    /// Reads arguments from the current rows.
     pub async fn read(conn: &mut PgConnection, policy: &Policy) -> Self {
         let queue = async |conn: &mut PgConnection, name: &str| -> i32 {
             sqlx::query_scalar("SELECT id FROM task_queues WHERE name = $1").bind(name).fetch_one(conn).await.unwrap()
         };
         let (pulled, assigned) = (queue(conn, PULLED).await, queue(conn, ASSIGNED).await);
-        // Keys from all over the index.
+        // Keys from the whole index.
         let keys = "SELECT h.key_id, h.from_ord, p.seq FROM (SELECT * FROM admission_heads WHERE queue = $1 ORDER BY key_id LIMIT 500) h
                     JOIN pending p ON p.key_id = h.key_id AND p.ord = h.from_ord AND p.hold = 2";
         let rows: Vec<(i64, i64, i64)> = sqlx::query_as(keys).bind(pulled).fetch_all(&mut *conn).await.unwrap();
@@ -184,11 +184,11 @@ impl Given {
             }
             "forget_idle_keys" => {
                 let now = sqlx::query_scalar("SELECT now()").fetch_one(&mut *conn).await.unwrap();
-                // They all have runs.
+                // All keys have runs.
                 assert_eq!(admission::forget_idle_keys(conn, self.pulled, &self.keys(), now).await.unwrap(), Some(0));
             }
             "forget_admission" => {
-                // As while its runs are being refiled: then it is tried again and again.
+                // As during a refiling: it is retried repeatedly.
                 let off = "UPDATE task_queues SET key_by = NULL WHERE id = $1";
                 sqlx::query(off).bind(self.pulled).execute(&mut *conn).await.unwrap();
                 assert!(!admission::forget_queue(conn, self.pulled).await.unwrap());
@@ -210,7 +210,7 @@ impl Given {
         admission::lock_for_start(conn, self.pulled, reading).await.unwrap().unwrap()
     }
 
-    /// The heads of [`Self::decided`].
+    /// Returns the heads of [`Self::decided`].
     async fn found(&self, conn: &mut PgConnection) -> FoundHeads {
         let rows = "SELECT h.ctid::text FROM unnest($1::bigint[]) WITH ORDINALITY AS i(id, n)
                     JOIN admission_heads h ON h.key_id = i.id AND h.priority = 4 ORDER BY i.n";
@@ -232,7 +232,7 @@ impl Given {
         assert_eq!(claimed.iter().filter(|row| row.made).count(), runs.len());
     }
 
-    /// What claimTask runs for a waiting run, in a session for cold statements.
+    /// Runs claimTask's statements for a waiting run, in a session for cold statements.
     async fn claim_named(&self, conn: &mut PgConnection) {
         let (key, task) = self.named;
         let reading = reading(&self.marks, self.pulled);
@@ -248,7 +248,7 @@ impl Given {
         admission::take_turn(conn, key, 4, 0.5).await.unwrap();
     }
 
-    /// Runs of the assign queue, given to its sessions in turn.
+    /// Assigns runs of the assign queue to its sessions in turn.
     fn assignments(&self) -> Vec<Start> {
         let pairs = self.waiting_assigned.iter().zip(self.sessions.iter().cycle());
         pairs.map(|(&run, &session)| start(run, Taker::Session(session))).collect()
@@ -345,7 +345,6 @@ impl Given {
     }
 }
 
-/// A start of a run of [`fill::keys`](super::fill::keys), by its `seq` and its key.
 fn start((seq, key): (i64, i64), taker: Taker) -> Start {
     Start { seq, run: 0, key, priority: 4, taker }
 }

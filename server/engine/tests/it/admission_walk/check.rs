@@ -1,12 +1,12 @@
-//! What every snapshot has to obey, and what has to be so once nothing changes any more.
+//! Invariants of every snapshot, and of the settled state.
 
 use std::fmt::Write;
 
 use super::world::{Limits, RATE, RATE_OF_KEY, RATE_TOTAL, Watched, World};
 use crate::support::*;
 
-/// Used slots of each queue and key, and by each session. `place` is the code of a hold, 0 for a
-/// ready run, 4 for a claim. A ready run has no slot: see [`READY`].
+/// Used slots of each queue, key and session. `place` is the code of a hold, 0 for a ready run, 4
+/// for a claim. A ready run has no slot: see [`READY`].
 const USED: &str = "
     WITH runs AS MATERIALIZED (
         SELECT queue, key_id, session, COALESCE(hold, 0) AS place FROM pending
@@ -30,7 +30,7 @@ const READY: &str = "
       AND NOT EXISTS (SELECT FROM queue_policies x WHERE x.queue = w.queue AND x.refile_stage <> 0)
     LIMIT 5";
 
-/// Waiting runs that no decision will find. Every transaction that may let a run start has to
+/// Waiting runs that no decision will find. Every transaction that may let a run start must
 /// announce it.
 const LOST: &str = "
     SELECT 'run ' || w.seq || ' of queue ' || w.queue || ' key ' || w.key_id || ' priority ' || w.priority || ' at ' || w.ord
@@ -60,8 +60,8 @@ const LOST: &str = "
                         AND (l.per_key IS NULL OR w.key_id = admission_key_id(w.queue, '') OR used.n < l.per_key)))))
     LIMIT 5";
 
-/// Waiting runs that could start, although workers have asked for them. In assign queues: although
-/// the passes have nothing more to do. `$1` are queues without a rate, which is another reason to wait.
+/// Startable waiting runs despite requests of workers; in assign queues, despite idle passes. `$1`
+/// are queues without a rate, which is another reason to wait.
 const STUCK: &str = "
     WITH runs AS MATERIALIZED (
         SELECT queue, key_id, session, COALESCE(hold, 0) AS place FROM pending
@@ -89,12 +89,12 @@ const STUCK: &str = "
                              AND s.capacity > (SELECT count(*) FROM runs r WHERE r.session = s.epoch AND place IN (3, 4)))))
     LIMIT 5";
 
-/// Items of inboxes that name the same run twice.
+/// Duplicate inbox items for a run.
 const NAMED_TWICE: &str = "
     SELECT 'the inbox of session ' || epoch || ' has run ' || run || ' of ' || seq || ' ' || count(*) || ' times'
     FROM session_inbox WHERE kind = 4 GROUP BY epoch, seq, run HAVING count(*) > 1 LIMIT 5";
 
-/// The most claims of the queue `$1` in any `$2` seconds, both ends included; of one key if `$3`.
+/// Maximum claims of queue `$1` in any `$2` seconds, inclusive; per key if `$3`.
 const STARTS: &str = "
     SELECT COALESCE(max(n), 0) FROM (
         SELECT count(*) OVER (PARTITION BY key ORDER BY started
@@ -104,7 +104,8 @@ const STARTS: &str = "
               JOIN tasks t ON t.seq = s.seq LEFT JOIN task_options o ON o.seq = s.seq
               WHERE t.queue = $1 AND (NOT $3 OR o.key IS NOT NULL)) s) x";
 
-/// Reads one snapshot, and compares it with what the one before allows: what is wrong with it.
+/// Reads a snapshot and compares it with the limits allowed since the previous one. Returns the
+/// violations.
 pub async fn look(world: &mut World) -> Vec<String> {
     let mut conn = world.database.pool().acquire().await.unwrap();
     let mut snapshot = conn.begin().await.unwrap();
@@ -145,12 +146,13 @@ async fn find_lost(snapshot: &mut PgConnection, queues: &[Watched]) -> Vec<Strin
         .unwrap()
 }
 
-/// Compares a queue and its keys with the limits that they had since the last look, and with what was beyond them then.
+/// Compares a queue and its keys with the limits since the last snapshot, and with earlier
+/// excesses.
 fn compare(queue: &mut Watched, rows: &[Row], wrong: &mut Vec<String>) {
     let own = || rows.iter().filter(|row| row.1 == queue.id);
     let (stage, total) = own().find(|row| row.0 == "queue").map(|row| (row.2, row.3)).unwrap();
     let now = queue.limits();
-    // No limit at some time since then: any number.
+    // Any number, if there was no limit at some time since then.
     let most = |limit: fn(&Limits) -> Option<i64>| {
         queue.since.iter().map(|limits| limit(limits).unwrap_or(i64::MAX)).max().unwrap_or(i64::MAX)
     };
@@ -182,7 +184,7 @@ fn compare(queue: &mut Watched, rows: &[Row], wrong: &mut Vec<String>) {
     }
 }
 
-/// What is wrong although the passes have nothing more to do.
+/// Returns violations that remain although the passes are idle.
 pub async fn settled(world: &World) -> Vec<String> {
     let mut wrong = stuck(world, |limits| limits.assign).await;
     let twice: Vec<String> = sqlx::query_scalar(NAMED_TWICE).fetch_all(world.database.pool()).await.unwrap();
@@ -190,7 +192,7 @@ pub async fn settled(world: &World) -> Vec<String> {
     wrong
 }
 
-/// Runs of pull queues that wait although they may start and workers have asked for them.
+/// Returns startable runs of pull queues that still wait after requests of workers.
 pub async fn stuck_in_pull_queues(world: &World) -> Vec<String> {
     stuck(world, |limits| !limits.assign).await
 }
@@ -208,7 +210,7 @@ async fn stuck(world: &World, which: fn(&Limits) -> bool) -> Vec<String> {
         .unwrap()
 }
 
-/// Times with more claims than the rates allow, and bursts that are too large.
+/// Returns windows with more claims than the rates allow, and oversized bursts.
 pub async fn rates(world: &World) -> Vec<String> {
     let mut wrong = Vec::new();
     for (of_key, (count, seconds, burst)) in [(false, RATE_TOTAL), (true, RATE_OF_KEY)] {
@@ -223,7 +225,7 @@ pub async fn rates(world: &World) -> Vec<String> {
     wrong
 }
 
-/// The runs that are left at the end, which something should have ended.
+/// Describes the runs that are left although they should have ended.
 pub async fn left(world: &World) -> Option<String> {
     let sql = "SELECT 'queue ' || queue || ' hold ' || COALESCE(hold::text, 'none') || ': ' || count(*) || ' runs, the first '
                       || min(p::text) FROM pending p GROUP BY queue, hold

@@ -1,4 +1,4 @@
-//! The passes that runs depend on, and how they come to rest.
+//! The passes that runs depend on, and settling.
 
 use tenure_api::states::SchedulerEnd;
 use tenure_engine::background::election;
@@ -8,9 +8,8 @@ use super::steps::Taken;
 use super::world::{ASSIGN, World};
 use crate::support::*;
 
-/// After so many looks of all passes nothing may be left to do.
+/// Maximum rounds of all passes until they are idle.
 const SETTLED_WITHIN: u64 = 300;
-/// The passes that runs depend on.
 const PASSES_RUN: [&str; 12] = [
     "claims",
     "slow",
@@ -26,12 +25,12 @@ const PASSES_RUN: [&str; 12] = [
     "admission",
 ];
 
-/// A pass waits for nothing that others hold, and fails only when it is killed.
+/// A pass waits for no foreign locks, and fails only when killed.
 pub fn failed(error: sqlx::Error) -> OpError {
     OpError::Internal(Arc::new(error))
 }
 
-/// A session that was killed before fails whatever takes it from the pool next, once: that is done again.
+/// Retries once per killed session: such a session fails its next user from the pool.
 pub async fn despite_kills<T, E, F: Future<Output = Result<T, E>>>(world: &World, act: impl Fn() -> F) -> Result<T, E> {
     for _ in 0..world.dead_sessions {
         if let done @ Ok(_) = act().await {
@@ -47,7 +46,7 @@ pub async fn run_pass(world: &World, name: &'static str, server: usize) -> Taken
     Ok((name, ran.map_err(failed)?.done as u64))
 }
 
-/// Both servers beat, so that each queue that assigns its runs has one of them as its scheduler.
+/// Sends heartbeats of both servers, so each assign queue has a scheduler.
 pub async fn beat(world: &World) {
     for server in &world.servers {
         let mut conn = world.database.pool().acquire().await.unwrap();
@@ -55,25 +54,25 @@ pub async fn beat(world: &World) {
     }
 }
 
-/// Runs the passes of both servers, at the same time, as they do when the clock has moved; what each of them did.
+/// Runs the passes of both servers concurrently. Returns the work of each.
 pub async fn run_passes(world: &World) -> Vec<(&'static str, u64)> {
     let mut all = Vec::new();
     beat(world).await;
     for name in PASSES_RUN {
         let (one, other) = tokio::join!(run_pass(world, name, 0), run_pass(world, name, 1));
         let done = one.unwrap().1 + other.unwrap().1;
-        // That one counts the queues that it has looked at.
+        // This pass counts the queues that it has read.
         all.extend((done > 0 && name != "low_water_marks").then_some((name, done)));
     }
     all
 }
 
-/// Runs them until they find nothing to do, and until all runs follow the policies.
+/// Runs passes until they are idle and all runs follow the policies.
 pub async fn settle(world: &World) {
     let (mut quiet, mut done, mut open) = (0, Vec::new(), Vec::new());
     for _ in 0..SETTLED_WITHIN {
         done = run_passes(world).await;
-        // While a scheduler is replaced, no server looks at what is announced.
+        // While a scheduler is replaced, no server processes announcements.
         let sql = "SELECT 'queue ' || queue || ' in stage ' || refile_stage FROM queue_policies WHERE refile_stage <> 0
                    UNION ALL SELECT DISTINCT 'announced in queue ' || w.queue
                    FROM admission_work w JOIN task_queues q ON q.id = w.queue JOIN admission_queues a ON a.queue = w.queue
@@ -92,7 +91,8 @@ pub async fn settle(world: &World) {
     panic!("the passes go on and on: {done:?}, {open:?}");
 }
 
-/// The scheduler of the queue that assigns its runs is replaced and does not know it yet: what it does then changes nothing.
+/// Replaces the scheduler of the assign queue without its knowledge: its further actions must
+/// change nothing.
 pub async fn depose(world: &mut World) -> Vec<String> {
     let queue = world.queues[ASSIGN].id;
     let mut conn = world.database.pool().acquire().await.unwrap();
@@ -115,17 +115,17 @@ pub async fn depose(world: &mut World) -> Vec<String> {
     let after = given(world, queue).await;
     world.count("deposed", 1);
     let mut wrong = Vec::new();
-    // Claims whose answer was lost are requeued meanwhile, and announce it.
+    // Claims with a lost response are requeued and announced meanwhile.
     wrong.extend(before.work.iter().find(|id| !after.work.contains(id)).map(|id| format!("took announcement {id}")));
     wrong.extend(after.runs.iter().find(|run| !before.runs.contains(run)).map(|run| format!("assigned {run:?}")));
     wrong.iter().map(|what| format!("a scheduler that was replaced {what}")).collect()
 }
 
-/// What a pass changes.
+/// Rows that a pass changes.
 struct Given {
-    /// The runs that are assigned, and to which sessions.
+    /// Assigned runs and their sessions.
     runs: Vec<(i64, Option<i64>)>,
-    /// What says that keys are to be looked at.
+    /// Announcements.
     work: Vec<i64>,
 }
 

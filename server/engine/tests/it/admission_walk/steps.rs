@@ -1,4 +1,4 @@
-//! The steps: which ones are taken at once is decided first, then they are taken at the same time, by both servers.
+//! The steps of a round: first picked, then executed concurrently by both servers.
 
 use futures_util::future::{BoxFuture, FutureExt};
 use tenure_api::policy::PauseRequest;
@@ -14,9 +14,9 @@ use super::passes::{beat, despite_kills, failed, run_pass, settle};
 use super::world::{ASSIGN, World, parsed};
 use crate::support::*;
 
-/// How many steps are taken at the same time; many of them are about several tasks.
+/// Concurrent steps; many concern several tasks.
 const AT_ONCE: u64 = 12;
-/// How often a statement that is to be killed is looked for.
+/// Attempts to find a statement to kill.
 const KILLS_TRIED: u64 = 10;
 /// The work of a killed database session. Decisions and passes share some statements.
 #[derive(Clone, Copy)]
@@ -40,20 +40,20 @@ impl Victim {
     }
 }
 
-/// What becomes of the answers to requests.
+/// Delivery of responses.
 #[derive(Clone, Copy)]
 enum Answers {
     Delivered,
     /// Not delivered: their claims are requeued.
     Lost,
-    /// The workers hang up after this many microseconds.
+    /// The workers disconnect after this many microseconds.
     HungUp(u64),
 }
 
-/// claimWork requests that a server gets at the same time.
+/// Concurrent claimWork requests to a server.
 struct Requests {
     queue: usize,
-    /// How many runs each of them asks for.
+    /// Runs requested by each.
     runs: Vec<u16>,
     wait: Duration,
     answers: Answers,
@@ -62,9 +62,9 @@ struct Requests {
 enum Step {
     Create(Vec<NewTask>),
     Claim(Requests),
-    /// claimTask of assigned runs, each by the worker of its session.
+    /// claimTask of assigned runs by the workers of their sessions.
     Accept(Vec<ClaimTask>),
-    /// claimTask of runs that are ready or wait.
+    /// claimTask of ready or waiting runs.
     ClaimByName(Vec<ClaimTask>),
     End(Vec<RunReport>),
     Renew(Vec<(TaskId, RunId)>),
@@ -85,14 +85,13 @@ enum Step {
         session: usize,
     },
     Admit,
-    /// A pass whose future is dropped after so many microseconds.
+    /// A pass whose future is dropped after this many microseconds.
     Abandon(u64),
-    /// Sessions of the database are killed after so many microseconds.
+    /// Database sessions are killed after this many microseconds.
     Kill(Victim, u64),
     Refile,
 }
 
-/// A run of the database.
 #[derive(Clone)]
 struct Run {
     task: TaskId,
@@ -100,7 +99,7 @@ struct Run {
     session: Option<i64>,
 }
 
-/// Runs that steps can be about.
+/// Runs available to steps.
 struct Runs {
     claimed: Vec<Run>,
     assigned: Vec<Run>,
@@ -136,7 +135,7 @@ impl Runs {
     }
 }
 
-/// Gives each queue the first of its policies.
+/// Gives each queue its first policy.
 pub async fn begin(world: &mut World) {
     for place in 0..world.queues.len() {
         let queue = &world.queues[place];
@@ -147,7 +146,7 @@ pub async fn begin(world: &mut World) {
     settle(world).await;
 }
 
-/// Takes some steps at the same time; how many they were.
+/// Executes some steps concurrently. Returns their number.
 pub async fn round(world: &mut World) -> u64 {
     let mut runs = Runs::read(world).await;
     let mut steps = Vec::new();
@@ -163,11 +162,11 @@ pub async fn round(world: &mut World) -> u64 {
         let kind = (std::mem::discriminant(step), server);
         let (what, done) = match taken {
             Ok(taken) => taken,
-            // What was killed under it answers nothing else.
+            // A killed session cannot respond otherwise.
             Err(OpError::Unavailable | OpError::Internal(_)) if killed => continue,
-            // Steps of a kind may share a statement of their server, and with it the session that was killed.
+            // Steps of a kind may share a statement of their server, and thus the killed session.
             Err(OpError::Unavailable | OpError::Internal(_)) if met.contains(&kind) => continue,
-            // One that was killed when its work was done is met later, by whatever takes it from the pool.
+            // A session killed after its work fails its next user from the pool.
             Err(OpError::Unavailable | OpError::Internal(_)) if world.dead_sessions > 0 => {
                 world.dead_sessions -= 1;
                 met.push(kind);
@@ -179,7 +178,7 @@ pub async fn round(world: &mut World) -> u64 {
         if matches!(step, Step::Kill(..)) {
             world.dead_sessions += done;
         }
-        // A pass is one step, whatever it finds.
+        // A pass counts as one step.
         all += if matches!(step, Step::Admit | Step::Refile) { 1 } else { done.max(1) };
         if let (Step::Put { queue, policy }, 1..) = (step, done) {
             let queue = &mut world.queues[*queue];
@@ -200,7 +199,7 @@ fn parsed_or_none(policy: &serde_json::Value) -> Policy {
     if policy.is_null() { Policy::none() } else { parsed(policy).1 }
 }
 
-/// The next step, which is about other runs, queues and sessions than those that are taken at the same time.
+/// Picks the next step, for other runs, queues and sessions than the concurrent steps.
 fn pick(world: &mut World, runs: &mut Runs, others: &[Step]) -> Option<Step> {
     let queue = world.random.index(world.queues.len());
     let session = world.random.index(world.sessions.len());
@@ -258,7 +257,7 @@ fn requests(world: &mut World, queue: usize) -> Requests {
     Requests { queue, runs, wait: Duration::from_millis(wait), answers }
 }
 
-/// A run that is pending or claimed.
+/// A pending or claimed run.
 fn either(world: &mut World, runs: &mut Runs) -> Option<Run> {
     let claimed = world.random.chance(30);
     world.random.take(if claimed { &mut runs.claimed } else { &mut runs.waiting })
@@ -312,7 +311,7 @@ fn ends(world: &mut World, runs: &mut Runs) -> Vec<RunReport> {
 }
 
 fn start(world: &mut World) -> Start {
-    // Now and then a worker that has a session already.
+    // Sometimes a worker that already has a session.
     let worker = if world.random.chance(80) { world.workers } else { world.random.below(world.workers.max(1)) };
     world.workers = world.workers.max(worker + 1);
     Start::from_request(StartSessionRequest {
@@ -336,7 +335,7 @@ fn stated(world: &mut World) -> Stated {
     }
 }
 
-/// What it was, and how much of it was done; what a rule refuses is not done.
+/// The kind of a step and its completed amount. Refused actions are not counted.
 pub type Taken = Result<(&'static str, u64), OpError>;
 
 fn take<'a>(world: &'a World, step: &'a Step, server: usize) -> BoxFuture<'a, Taken> {
@@ -401,7 +400,7 @@ fn take<'a>(world: &'a World, step: &'a Step, server: usize) -> BoxFuture<'a, Ta
     }
 }
 
-/// 1 if it was done, 0 if a rule refused it, or if it met another step and is to be sent again.
+/// Returns 1 if it was done, 0 if it was refused or must be retried.
 fn done<T>(answer: Result<T, OpError>) -> Result<u64, OpError> {
     match answer {
         Ok(_) => Ok(1),
@@ -414,7 +413,7 @@ async fn one<T>(what: &'static str, answer: impl Future<Output = Result<T, OpErr
     Ok((what, done(answer.await)?))
 }
 
-/// The same of each of a list, all at once.
+/// Applies `take` to all members concurrently.
 async fn all<'a, M, T>(
     what: &'static str,
     members: &'a [M],
@@ -428,7 +427,7 @@ async fn all<'a, M, T>(
     Ok((what, sum))
 }
 
-/// Sends these requests at the same time.
+/// Sends the requests concurrently.
 async fn claim_all(queue: &Queue, name: &str, requests: &Requests) -> Taken {
     let Requests { runs, wait, answers, .. } = requests;
     let mut claimed = 0;
@@ -444,7 +443,7 @@ async fn claim_all(queue: &Queue, name: &str, requests: &Requests) -> Taken {
     Ok((what, claimed))
 }
 
-/// Claims up to `runs` runs. Returns how many it got; 1 if the worker has hung up.
+/// Claims up to `runs` runs. Returns how many it got; 1 if the worker has disconnected.
 async fn claim(queue: &Queue, name: &str, runs: u16, wait: Duration, answers: Answers) -> Result<u64, OpError> {
     let answer = queue.claim_work(name, "w", runs, wait);
     if let Answers::HungUp(micros) = answers {
@@ -486,7 +485,7 @@ pub async fn put(queue: &Queue, name: &tenure_api::ids::TaskQueueId, policy: &se
     Ok(("put", 1))
 }
 
-/// Kills the sessions of the database that run statements of a kind.
+/// Kills database sessions that run statements of a kind.
 async fn kill(world: &World, victim: Victim, micros: u64) -> Taken {
     tokio::time::sleep(Duration::from_micros(micros)).await;
     let sql = format!(
@@ -511,7 +510,6 @@ async fn kill(world: &World, victim: Victim, micros: u64) -> Taken {
     ))
 }
 
-/// Ends all pauses.
 pub async fn resume_all(world: &World) {
     for (of, watched) in world.queues.iter().enumerate() {
         let queue = &world.servers[of % 2];
@@ -520,7 +518,8 @@ pub async fn resume_all(world: &World) {
     }
 }
 
-/// Has two workers ask each limited pull queue for work, one at each server, until it gives out nothing more.
+/// Lets two workers, one per server, request work from each limited pull queue until it is
+/// exhausted.
 pub async fn demand(world: &World, wait: Duration) {
     let limited = world.queues.iter().filter(|watched| watched.limits().any && !watched.limits().assign);
     let workers = limited.flat_map(|watched| world.servers.iter().map(move |server| (server, watched.name.as_str())));
@@ -531,7 +530,7 @@ async fn claim_until_empty(world: &World, server: &Queue, name: &str, wait: Dura
     while despite_kills(world, || claim(server, name, 32, wait, Answers::Delivered)).await.unwrap() > 0 {}
 }
 
-/// Claims, accepts and completes whatever there is, once.
+/// Claims, accepts and completes all runs, once.
 pub async fn work_off(world: &mut World) {
     resume_all(world).await;
     let shared: &World = world;
@@ -554,7 +553,7 @@ pub async fn work_off(world: &mut World) {
     despite_kills(world, || take(world, &end, 1)).await.unwrap();
 }
 
-/// Begins the session of a worker that has room for all runs.
+/// Starts a session with capacity for all runs.
 pub async fn begin_a_large_session(world: &mut World) {
     let start = Start { capacity: 100, ..start(world) };
     drop(take(world, &Step::Begin(start), 0).await);

@@ -1,5 +1,5 @@
-//! Turns of keys under `fair` across servers: tasks arrive at random, and two servers claim at the
-//! same time.
+//! Turns of keys under `fair` across servers: tasks arrive at random, and two servers claim
+//! concurrently.
 
 use tenure_domain::policy::keys::KeyRules;
 use tenure_engine::ops::{queue_keys, queue_policy};
@@ -10,19 +10,19 @@ use super::world::Random;
 use crate::support::*;
 
 const QUEUE: &str = "walk/turns";
-/// The weight of each key.
+/// Weight of each key.
 const WEIGHTS: [f64; KEYS] = [1.0, 1.0, 2.0, 3.0, 0.5];
 const KEYS: usize = 5;
 const PRIORITIES: [&str; 2] = ["high", "lowest"];
 /// A head is a key in one priority.
 const HEADS: usize = KEYS * PRIORITIES.len();
 const ROUNDS: u64 = 200;
-/// Waiting runs from which on no more tasks are created.
+/// Waiting runs at which the creation of tasks pauses.
 const BACKLOG: u64 = 60;
 /// Minimum number of claims of the longest stretch: a shorter one proves nothing.
 const CLAIMS_LEAST: u64 = 30;
 
-/// Claims of two keys of one priority, since both have had waiting runs all the time.
+/// Claims of two keys of a priority since both have continuously had waiting runs.
 #[derive(Default)]
 struct Stretch {
     claims: u64,
@@ -32,7 +32,7 @@ struct Stretch {
     most: f64,
 }
 
-/// The number of waiting runs of each head, and the claims.
+/// Waiting runs of each head, and the claims.
 struct Known {
     random: Random,
     heads: HashMap<TaskId, usize>,
@@ -59,8 +59,8 @@ impl Known {
         task
     }
 
-    /// Compares the keys of each priority after concurrent claims. `claims` is the number of claims of
-    /// each head.
+    /// Compares the keys of each priority after concurrent claims. `claims` is the number of claims
+    /// of each head.
     fn judge(&mut self, claims: &[u64; HEADS]) -> Vec<String> {
         let mut wrong = Vec::new();
         for (one, other) in pairs() {
@@ -87,7 +87,7 @@ impl Known {
     }
 }
 
-/// The heads of each two keys of one priority.
+/// Lists pairs of heads of the same priority.
 fn pairs() -> impl Iterator<Item = (usize, usize)> {
     let all = (0..HEADS).flat_map(|one| (one + 1..HEADS).map(move |other| (one, other)));
     all.filter(|(one, other)| one / KEYS == other / KEYS)
@@ -98,7 +98,7 @@ fn key_name(key: usize) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn keys_take_turns_at_claims_of_two_servers() {
+async fn keys_take_turns_across_two_servers() {
     let seed = number("TENURE_ADMISSION_SEED").unwrap_or_else(|| u64::from_le_bytes(tenure_store::secrets::random()));
     println!("TENURE_ADMISSION_SEED={seed}");
     let database = TestDatabase::create().await;
@@ -128,7 +128,7 @@ async fn keys_take_turns_at_claims_of_two_servers() {
     database.finish().await;
 }
 
-/// Limits the queue, and has both servers know it.
+/// Limits the queue, and waits until both servers know it.
 async fn begin(servers: &[Queue; 2]) {
     let name: TaskQueueId = QUEUE.parse().unwrap();
     let engine = &servers[0].engine;
@@ -151,7 +151,7 @@ struct Round {
     claimed: [u64; HEADS],
 }
 
-/// Creates, claims and completes at the same time, each at either server.
+/// Creates, claims and completes concurrently, each at either server.
 async fn take(servers: &[Queue; 2], known: &mut Known) -> Round {
     let tasks = known.tasks();
     let ends = known.random.below(9).min(known.claimed.len() as u64);

@@ -1,4 +1,4 @@
-//! Two servers on one database, the queues and their policies, and what is picked at random.
+//! Two servers on one database, the queues with their policies, and random choices.
 
 use std::sync::Mutex;
 
@@ -10,22 +10,22 @@ use tenure_store::clock;
 
 use crate::support::*;
 
-/// Keys, and projects: some are both, so that two ways to say what a key is have keys in common.
+/// Number of keys and of projects. Some names are both, so two key sources share keys.
 const KEYS: usize = 20;
-/// Schedulers, each with as many task groups of its own.
+/// Number of schedulers, each with as many task groups.
 const SCHEDULERS: u64 = 4;
-/// Runs that may be waiting before no more tasks are created.
+/// Waiting runs at which the creation of tasks pauses.
 const BACKLOG: i64 = 250;
 
-/// The places of the queues in [`World::queues`].
+/// Indices in [`World::queues`].
 pub const ASSIGN: usize = 2;
 pub const RATE: usize = 3;
 
-/// The rates of the queue that has rates, and has them all the time: starts, seconds, burst.
+/// The constant rates of the queue with rates: starts, seconds, burst.
 pub const RATE_TOTAL: (i64, i64, i64) = (12, 10, 4);
 pub const RATE_OF_KEY: (i64, i64, i64) = (3, 10, 2);
 
-/// The policies that each queue has in turn; with null it has none.
+/// The alternating policies of each queue; null is no policy.
 fn policies() -> [(&'static str, Vec<Value>); 4] {
     let rate = |(count, seconds, burst): (i64, i64, i64)| json!({"count": count, "seconds": seconds, "burst": burst});
     [
@@ -71,7 +71,7 @@ fn policies() -> [(&'static str, Vec<Value>); 4] {
     ]
 }
 
-/// Numbers that a seed determines (splitmix64).
+/// Deterministic random numbers (splitmix64).
 pub struct Random(pub u64);
 
 impl Random {
@@ -87,7 +87,7 @@ impl Random {
         self.next() % end.max(1)
     }
 
-    /// A place of a list that is not empty.
+    /// An index in a non-empty list.
     pub fn index(&mut self, length: usize) -> usize {
         usize::try_from(self.below(length as u64)).unwrap()
     }
@@ -96,13 +96,13 @@ impl Random {
         self.below(100) < percent
     }
 
-    /// Takes one out of a list.
+    /// Removes a random item.
     pub fn take<T>(&mut self, list: &mut Vec<T>) -> Option<T> {
         (!list.is_empty()).then(|| list.swap_remove(self.index(list.len())))
     }
 }
 
-/// The limits that hold in a queue.
+/// The limits of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Limits {
     /// True if the queue is limited.
@@ -125,20 +125,20 @@ impl Limits {
     }
 }
 
-/// A queue, and how many of its runs may be assigned or claimed.
+/// A queue with its limits.
 pub struct Watched {
     pub id: i32,
     pub name: TaskQueueId,
     pub policies: Vec<Value>,
     pub policy: Policy,
-    /// Every policy that it had since the last look; the last one is its policy now.
+    /// Every policy since the last snapshot; the last is current.
     pub since: Vec<Limits>,
-    /// Since a change that gives runs other keys, until all runs follow it: of each key there may be more than its limit.
+    /// From a change of the keys of runs until all runs follow it: a key may exceed its limit.
     pub keys_move: bool,
-    /// The same of the whole queue, if it was not limited before.
+    /// The same for the whole queue, if it was not limited before.
     pub begins: bool,
-    /// The number of assigned and claimed runs at the last check, if over the limit. They may stay,
-    /// but no more may start.
+    /// Assigned and claimed runs at the last check, if over the limit. They may stay, but no more
+    /// may start.
     pub total_over: Option<i64>,
     pub keys_over: HashMap<i64, i64>,
 }
@@ -148,7 +148,7 @@ impl Watched {
         self.since.last().copied().unwrap_or_default()
     }
 
-    /// Its policy is changed, at some time before the next look.
+    /// Records a change of the policy, at some time before the next snapshot.
     pub fn changed(&mut self, policy: Policy) {
         let limits = Limits::of(&policy);
         self.begins |= !self.limits().any;
@@ -164,17 +164,17 @@ pub struct World {
     pub random: Random,
     pub queues: Vec<Watched>,
     pub sessions: Vec<Identity>,
-    /// Those that began since the last round.
+    /// Sessions started since the last round.
     pub begun: Mutex<Vec<Identity>>,
-    /// What each session held beyond its capacity at the last look, and its capacity then.
+    /// For each session, its excess over the capacity at the last snapshot, and that capacity.
     pub capacities: HashMap<i64, (i64, i64)>,
-    /// By how many seconds the manual clock is ahead.
+    /// Seconds by which the manual clock is ahead.
     pub ahead: i64,
     pub workers: u64,
     pub waiting: i64,
-    /// Sessions with the database that were killed and perhaps not met since.
+    /// Killed database sessions that may not have failed a user yet.
     pub dead_sessions: u64,
-    /// How many there were of each kind of step.
+    /// Number of steps of each kind.
     pub done: HashMap<&'static str, u64>,
 }
 
@@ -212,19 +212,18 @@ impl World {
         }
     }
 
-    /// So many steps of a kind.
     pub fn count(&mut self, what: &'static str, steps: u64) {
         *self.done.entry(what).or_default() += steps;
     }
 
-    /// Moves the manual clock.
     pub async fn advance(&mut self, seconds: i64) {
         let mut conn = self.database.pool().acquire().await.unwrap();
         clock::advance(&mut conn, seconds as f64).await.unwrap();
         self.ahead += seconds;
     }
 
-    /// Tasks of one queue, some with a key, with a delay, with little time left; none if enough wait already.
+    /// Returns tasks for one queue, some with a key, a delay or little time left. None if enough
+    /// are waiting.
     pub fn tasks(&mut self) -> Vec<NewTask> {
         let count = if self.waiting > BACKLOG { 0 } else { 1 + self.random.below(12) };
         let queue = self.random.index(self.queues.len());
@@ -281,7 +280,7 @@ fn group(scheduler: u64, n: u64) -> TaskId {
     TaskId::from_uuid(uuid::Uuid::from_bytes(bytes)).unwrap()
 }
 
-/// A policy of the list, and what was sent.
+/// Parses a policy of the list.
 pub fn parsed(policy: &Value) -> (QueuePolicy, Policy) {
     let sent: QueuePolicy = serde_json::from_value(policy.clone()).unwrap();
     let policy = Policy::from_request(&sent).unwrap();

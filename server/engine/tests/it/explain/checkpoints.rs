@@ -1,4 +1,5 @@
-//! Checkpoints of tasks and commands for them, where there are many: what is said of one task reads nothing of the others.
+//! Statements for checkpoints and task commands among many: those for one task read nothing of
+//! others.
 
 use tenure_api::states::TaskCommand;
 use tenure_store::transitions::end_hold;
@@ -9,19 +10,20 @@ use super::measure::pages;
 use super::sessions::{FILL as SESSIONS, take_away};
 use crate::support::*;
 
-/// Sessions that have ended, and live ones; a run of each of these is claimed.
+/// Ended sessions, and live sessions with a claimed run each.
 const ENDED: &str = "5000";
 const LIVE: &str = "1000";
-/// Tables with a thousand rows and more.
+/// Tables with at least a thousand rows.
 const BIG: [&str; 8] =
     ["tasks", "pending", "claims", "runs", "checkpoints", "task_commands", "worker_sessions", "session_inbox"];
-/// Rows that a statement may read of one of them, and pages of all with their indexes.
+/// Maximum rows read from one of them, and maximum pages read from all with their indexes.
 const ROWS_MAX: i64 = 50;
 const PAGES_MAX: i64 = 150;
-/// Often enough for a session to change its mind about plans.
+/// Enough executions for a session to switch to a generic plan.
 const TIMES: usize = 7;
 
-/// Every task has a checkpoint, and every one that goes on a command. What is pending in one queue was released and is delayed.
+/// Every task has a checkpoint, and every open task a command. The pending tasks of one queue were
+/// released with a delay.
 const FILL: &str = "
     UPDATE tasks SET run = 1 WHERE seq IN (SELECT seq FROM pending WHERE queue = (SELECT id FROM task_queues WHERE name = 'fill/q2'));
     UPDATE pending SET run = 1, hold = 1, held_until = now() + interval '1 h' + ord * interval '1 ms', traits = 96,
@@ -42,7 +44,7 @@ const STATEMENTS: [&str; 7] = [
     "deliver_task_command",
 ];
 
-/// Some tasks: claimed, claimed by a session, and released until later.
+/// A claimed task, one claimed by a session, and one released with a delay.
 struct Tasks {
     claimed: Uuid,
     in_session: Uuid,
@@ -93,7 +95,7 @@ async fn run(conn: &mut PgConnection, statement: &str, tasks: &Tasks) {
     }
 }
 
-/// What a statement read too much of, and the fewest pages that it read.
+/// Returns the excessive reads of a statement, and its fewest pages.
 async fn measure(conn: &mut PgConnection, statement: &str, tasks: &Tasks) -> (Vec<String>, i64) {
     let (mut faults, mut least) = (Vec::new(), i64::MAX);
     for _ in 0..TIMES {
@@ -115,7 +117,7 @@ async fn measure(conn: &mut PgConnection, statement: &str, tasks: &Tasks) -> (Ve
 }
 
 #[tokio::test]
-async fn what_is_said_of_one_task_reads_neither_checkpoints_nor_commands_nor_inboxes_of_others() {
+async fn statements_for_one_task_read_nothing_of_others() {
     let (database, server) = start().await;
     let mut filler = database.connect().await;
     fill(&mut filler).await;
@@ -140,13 +142,13 @@ async fn what_is_said_of_one_task_reads_neither_checkpoints_nor_commands_nor_inb
     faults.sort();
     faults.dedup();
     assert!(faults.is_empty(), "reads too much: {faults:#?}");
-    // The counts of what was made delayed by hand are no matter here.
+    // The counts of the delayed runs inserted here are irrelevant.
     take_away(&mut filler).await;
     sqlx::raw_sql(RESTORE).execute(&mut filler).await.unwrap();
     finish(database, server).await;
 }
 
-/// As the operations would have left it.
+/// Restores the state as operations would have left it.
 const RESTORE: &str = "
     DELETE FROM runs WHERE seq IN (SELECT seq FROM pending WHERE hold = 1);
     UPDATE tasks SET run = 0 WHERE seq IN (SELECT seq FROM pending WHERE hold = 1);

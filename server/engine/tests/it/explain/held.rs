@@ -1,4 +1,4 @@
-//! Many delayed runs in one queue: what they cost everything else.
+//! The cost of many delayed runs in one queue for all other statements.
 
 use tenure_domain::policy::refile::{Place, Stage};
 use tenure_store::transitions::{claim, end_hold, restamp};
@@ -8,16 +8,15 @@ use super::measure::{measure, pages};
 use super::{BIG, COLD, fill_with_what_is_due, ids, run_hot};
 use crate::support::*;
 
-/// How many runs are delayed.
+/// Environment variable: number of delayed runs.
 const RUNS: &str = "TENURE_DELAYED_RUNS";
-/// For every run of the tests.
 const RUNS_DEFAULT: i32 = 20_000;
-/// Pages that a statement may read besides twice as many as without the delayed runs.
+/// Additional pages allowed beyond twice the reads without delayed runs.
 const PAGES_MORE: i64 = 40;
-/// Reads events of the delayed tasks, whose rows are not there in the first measurement.
+/// Reads events of the delayed tasks, whose rows are missing in the first measurement.
 const OF_NEW_TASKS: &str = "read_events";
 
-/// Statements about what is held, and those that look for what pollers hold.
+/// Statements about held runs, and searches for reserved messages.
 pub(super) const STATEMENTS: [&str; 10] = [
     "end_holds",
     "is_hold_due",
@@ -31,7 +30,7 @@ pub(super) const STATEMENTS: [&str; 10] = [
     "claim_beside_delayed",
 ];
 
-/// The events of tasks that are delayed, the first that there are: what the operator's page reads is newer.
+/// The first events, of the delayed tasks: the operator's page reads newer ones.
 const EVENTS: &str = "
     INSERT INTO task_queues (name) VALUES ('fill/q1');
     CREATE TEMP TABLE delayed AS
@@ -42,7 +41,7 @@ const EVENTS: &str = "
                ARRAY[queue], '{0}', '{0}', ARRAY[count(*)::int]
         FROM delayed GROUP BY queue, n / 100 ORDER BY n / 100;";
 
-/// Those tasks, of which a few are due, and the policy of another queue.
+/// The delayed tasks, a few of them due, and the policy of another queue.
 const FILL: &str = "
     INSERT INTO tasks (id, seq, queue, task_group, state, priority, retries_left, run, lone)
         SELECT id, seq, queue, id, 1, (n % 7)::smallint, 5, 0, true FROM delayed;
@@ -72,7 +71,7 @@ pub(super) async fn run(conn: &mut PgConnection, statement: &str) {
         }
         "is_hold_due" => assert!(holds::is_due(conn).await.unwrap()),
         "hold_is_near" => {
-            // From the mark on, which lies behind those that are over.
+            // From the mark on, which lies after the due holds.
             let now = sqlx::query_scalar("SELECT now()").fetch_one(&mut *conn).await.unwrap();
             assert!(!holds::is_near(conn, now, std::time::Duration::from_secs(10)).await.unwrap());
         }
@@ -102,7 +101,7 @@ pub(super) async fn run(conn: &mut PgConnection, statement: &str) {
         "refile_without_runs" => {
             assert!(!refile::list_without_runs(conn, &[full, other]).await.unwrap().contains(&full));
         }
-        // Of another queue and of this one: what is claimed has to be found beside the runs that are delayed.
+        // Of another queue and of this one: claims must find runs among the delayed ones.
         "claim_beside_delayed" => {
             session::plan_as_hot(conn).await.unwrap();
             for (key, name) in [(full, "fill/q1"), (other, "fill/q2")] {
@@ -120,7 +119,8 @@ pub(super) async fn run(conn: &mut PgConnection, statement: &str) {
     }
 }
 
-/// Which statements read more pages than without the delayed runs. Indexes are some levels higher, of each page that is read.
+/// Lists statements that read more pages than without delayed runs. Larger indexes have more
+/// levels.
 fn grown(before: &BTreeMap<&'static str, i64>, after: &BTreeMap<&'static str, i64>) -> Vec<String> {
     let grown = |(statement, pages): (&&'static str, &i64)| {
         let before = before[statement];
@@ -130,7 +130,7 @@ fn grown(before: &BTreeMap<&'static str, i64>, after: &BTreeMap<&'static str, i6
     after.iter().filter(|(statement, _)| compared(statement)).filter_map(grown).collect()
 }
 
-/// The pages that one round of the hot statements reads at least.
+/// Returns the fewest pages read by a round of the hot statements.
 async fn pages_of_hot(conn: &mut PgConnection, server: &Queue, open: &[Uuid]) -> i64 {
     let mut least = i64::MAX;
     for _ in 0..7 {
@@ -141,7 +141,7 @@ async fn pages_of_hot(conn: &mut PgConnection, server: &Queue, open: &[Uuid]) ->
     least
 }
 
-/// Statistics from before there was a delayed run.
+/// Whether statistics were taken before any run was delayed.
 #[derive(Clone, Copy, PartialEq)]
 enum OfBefore {
     Taken,
@@ -176,7 +176,7 @@ async fn delayed_runs_are_read_by_nothing_that_is_not_about_them(statistics: OfB
         wrong.extend(grown(&before.pages, &measured.pages));
     }
     assert!(faults.is_empty() && wrong.is_empty(), "reads too much: {faults:#?}, {wrong:#?}");
-    // The last stage of refiling reads the whole queue, and nothing else does.
+    // Only the last stage of refiling reads the whole queue.
     let key = server.key("fill/q1").await;
     let mut transaction = filler.begin().await.unwrap();
     session::avoid_scans(&mut transaction).await.unwrap();
@@ -188,11 +188,11 @@ async fn delayed_runs_are_read_by_nothing_that_is_not_about_them(statistics: OfB
 }
 
 #[tokio::test]
-async fn nothing_reads_the_delayed_runs_of_a_queue_that_is_not_about_them() {
+async fn delayed_runs_do_not_slow_other_statements() {
     delayed_runs_are_read_by_nothing_that_is_not_about_them(OfBefore::None).await;
 }
 
 #[tokio::test]
-async fn that_is_so_with_statistics_from_before_there_was_one() {
+async fn delayed_runs_do_not_slow_others_with_old_statistics() {
     delayed_runs_are_read_by_nothing_that_is_not_about_them(OfBefore::Taken).await;
 }

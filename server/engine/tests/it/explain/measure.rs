@@ -1,28 +1,30 @@
-//! What statements read of full tables: rows, as their transaction counts them, and pages.
+//! Rows and pages that statements read from full tables. Rows are counted by their transaction.
 
 use std::collections::BTreeSet;
 
 use super::{BIG, FULL, held, ids, run_cold};
 use crate::support::*;
 
-/// Often enough for a session to change its mind about plans.
+/// Enough executions for a session to switch to a generic plan.
 const TIMES: usize = 7;
-/// Rows that a statement may read of a big table: a slice of 200, several times. The tables have ten thousand rows and more.
+/// Maximum rows read from a big table, which has at least ten thousand: a slice of 200, several
+/// times.
 const ROWS_MAX: i64 = 3_000;
 
-/// What statements read.
+/// Reads of statements.
 #[derive(Default)]
 pub struct Measured {
-    /// Which of them read too much, and what.
+    /// Excessive reads.
     pub faults: BTreeSet<String>,
-    /// The pages that each of them read at least.
+    /// The fewest pages of each statement.
     pub pages: BTreeMap<&'static str, i64>,
 }
 
-/// The pages of these tables and of their indexes that this session has read so far, and all others that have said so.
+/// Returns the pages of these tables and their indexes read so far by this session, and by others
+/// that have reported.
 pub async fn pages(conn: &mut PgConnection, tables: &[&str]) -> i64 {
     let tables: Vec<String> = tables.iter().map(|&table| table.to_owned()).collect();
-    // By itself a session says it a second later.
+    // A session reports its counts only a second later otherwise.
     sqlx::raw_sql("SELECT pg_stat_force_next_flush()").execute(&mut *conn).await.unwrap();
     let sum =
         "SELECT COALESCE(sum(heap_blks_read + heap_blks_hit + COALESCE(idx_blks_read + idx_blks_hit, 0)), 0)::bigint
@@ -30,7 +32,7 @@ pub async fn pages(conn: &mut PgConnection, tables: &[&str]) -> i64 {
     sqlx::query_scalar(sum).bind(tables).fetch_one(conn).await.unwrap()
 }
 
-/// Measures these statements in a session of the pool, each in a transaction that is rolled back.
+/// Measures statements in a session of the pool, in transactions that are rolled back.
 pub async fn measure(
     database: &TestDatabase,
     filler: &mut PgConnection,

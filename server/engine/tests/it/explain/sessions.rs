@@ -1,4 +1,5 @@
-//! The statements about sessions, when there are many: live ones, those that ended within a day, and claims of both kinds.
+//! Statements about sessions among many: live sessions, those ended within a day, and claims with
+//! and without a session.
 
 use tenure_api::states::WorkerCommand;
 use tenure_domain::session::{STRAYS_LOOKED_FOR, Stated, WORKERS_SHOWN_MAX};
@@ -9,17 +10,16 @@ use tenure_store::worker_sessions::{self as store, Renewal, Sent, Shared};
 use super::{LEASE, fill, plan};
 use crate::support::*;
 
-/// How many sessions have ended within a day, and how many claims have no session.
+/// Environment variable: number of sessions ended within a day, and of claims without a session.
 const ROWS: &str = "TENURE_ENDED_SESSIONS";
-/// For every run of the tests.
 const ROWS_DEFAULT: i32 = 30_000;
-/// Live sessions of one queue; a run of each is claimed.
+/// Live sessions of one queue, with a claimed run each.
 const LIVE: i64 = 1_000;
-/// Tables that no statement may scan, nor read much of.
+/// Tables that no statement may scan or read at length.
 const BIG: [&str; 7] =
     ["worker_sessions", "session_inbox", "claims", "tasks", "task_definitions", "runs", "task_queues"];
 
-/// Sessions, and claims of tasks that are no matter here.
+/// Sessions, and claims of irrelevant tasks.
 pub(super) const FILL: &str = "
     INSERT INTO worker_sessions (id, queue, worker_group, worker_id, client_id, ttl, until, started, ended, end_reason, weight, capacity)
         SELECT gen_random_uuid(), q.id, 'g', 'w' || n, 'c', 60, now(), now() - interval '20 h', now() - n * interval '1 s', 1, 1, 1
@@ -38,7 +38,7 @@ pub(super) const FILL: &str = "
         SELECT epoch, 1, now(), r.seq, r.run FROM worker_sessions s, LATERAL (SELECT seq, run FROM runs LIMIT 20) r WHERE ended IS NULL;
     INSERT INTO session_clock (at) VALUES (clock_timestamp());";
 
-/// Takes away the claims that belong to no task.
+/// Deletes the claims without tasks.
 pub(super) async fn take_away(conn: &mut PgConnection) {
     sqlx::query("DELETE FROM claims WHERE seq > 100000000").execute(conn).await.unwrap();
 }
@@ -121,7 +121,7 @@ async fn run(conn: &mut PgConnection, statement: &str, queue: i32, epochs: &[i64
         "any_recent" => assert!(store::any_recent(conn).await.unwrap()),
         "list_strays" => assert!(store::list_strays(conn, STRAYS_LOOKED_FOR).await.unwrap().is_empty()),
         "tick_clock" => {
-            // What came before may have taken as long as an outage.
+            // The preceding steps may have taken as long as an outage.
             sqlx::query("UPDATE session_clock SET at = clock_timestamp()").execute(&mut *conn).await.unwrap();
             assert_eq!(store::tick_clock(conn).await.unwrap(), 0);
         }
@@ -133,7 +133,7 @@ async fn run(conn: &mut PgConnection, statement: &str, queue: i32, epochs: &[i64
     }
 }
 
-/// The session of a worker that was removed.
+/// The session of a removed worker.
 async fn list_of_removed(conn: &mut PgConnection, queue: i32) {
     let gone = Gone { queue, worker_group: "g".to_owned(), worker_id: "w3".to_owned() };
     worker_removals::note(conn, &gone, true).await.unwrap();
@@ -142,7 +142,7 @@ async fn list_of_removed(conn: &mut PgConnection, queue: i32) {
 }
 
 #[tokio::test]
-async fn statements_about_sessions_read_neither_those_that_ended_nor_the_claims_of_others() {
+async fn session_statements_skip_ended_sessions_and_other_claims() {
     let rows: i32 = std::env::var(ROWS).map_or(ROWS_DEFAULT, |rows| rows.parse().unwrap());
     let (database, server) = start().await;
     let mut filler = database.connect().await;
@@ -155,7 +155,7 @@ async fn statements_about_sessions_read_neither_those_that_ended_nor_the_claims_
         let mut conn = server.engine.pool.acquire().await.unwrap();
         for statement in STATEMENTS {
             let mut took = std::time::Duration::MAX;
-            // Often enough for a session to change its mind about plans.
+            // Enough executions for a session to switch to a generic plan.
             for _ in 0..7 {
                 let mut transaction = conn.begin().await.unwrap();
                 let before = reads(&mut transaction, &BIG).await;
@@ -164,7 +164,7 @@ async fn statements_about_sessions_read_neither_those_that_ended_nor_the_claims_
                 took = took.min(started.elapsed());
                 for (table, (scans, rows)) in reads(&mut transaction, &BIG).await {
                     let (scans_before, rows_before) = before.get(&table).copied().unwrap_or_default();
-                    // The queues are a handful, and one row is all that there is of the clock.
+                    // There are a handful of queues, and the clock has one row.
                     let scans = if table == "task_queues" { 0 } else { scans - scans_before };
                     if scans > 0 || rows > rows_before + 3 * LIVE {
                         faults.push(format!(
@@ -185,9 +185,9 @@ async fn statements_about_sessions_read_neither_those_that_ended_nor_the_claims_
     finish(database, server).await;
 }
 
-/// One probe by the epoch, whatever the tables have.
+/// One index lookup by the epoch, independent of the tables' sizes.
 #[tokio::test]
-async fn a_claim_finds_the_session_of_its_worker_by_its_epoch() {
+async fn claim_finds_session_by_epoch() {
     let (database, server) = start().await;
     let mut filler = database.connect().await;
     fill(&mut filler).await;

@@ -1,4 +1,4 @@
-//! What is cached is dropped when the database may have lost it.
+//! Caches are invalidated when the database may have lost their source.
 
 use tenure_engine::batch::session::Session;
 use tenure_store::connector::Connector;
@@ -12,20 +12,21 @@ fn role(scope: &str) -> NewRole {
     NewRole { role_id: "r".to_owned(), scopes: vec![scope.to_owned()], description: String::new() }
 }
 
-/// Whether who assumes the role has this scope, as the server caches roles.
+/// True if the server's cached roles give this scope.
 fn gives(queue: &Queue, scope: &str) -> bool {
     let scopes = queue.engine.facts.roles.get().expand(["assume:r".to_owned()]).unwrap();
     scopes.iter().any(|given| given == scope)
 }
 
 #[tokio::test]
-async fn a_role_that_was_lost_and_made_again_with_the_same_generation_is_read_again() {
+async fn recreated_role_with_same_generation_is_reread() {
     let (database, queue) = start().await;
     queue.run_pass("low_water_marks").await.unwrap();
     roles::create(database.pool(), &role("lost")).await.unwrap();
     queue.engine.facts.look().await.unwrap();
     assert!(gives(&queue, "lost"));
-    // A standby that has not received the role is promoted, and another role is made there: its generation is the same.
+    // A standby without the role is promoted, and another role with the same generation is created
+    // there.
     let other =
         "ALTER TABLE roles DISABLE TRIGGER USER; UPDATE roles SET scopes = array_replace(scopes, 'lost', 'kept');
                  ALTER TABLE roles ENABLE TRIGGER USER;
@@ -33,9 +34,9 @@ async fn a_role_that_was_lost_and_made_again_with_the_same_generation_is_read_ag
                  WHERE datname = current_database() AND application_name ~ '^tenure/[0-9]+$' AND pid <> pg_backend_pid()";
     sqlx::raw_sql(other).execute(database.pool()).await.unwrap();
     queue.engine.facts.look().await.unwrap_or_default();
-    assert!(gives(&queue, "lost"), "by its generation nothing has changed");
+    assert!(gives(&queue, "lost"), "the generation is unchanged");
     eventually("the break is noticed", async || {
-        // The first look finds the session lost, the next one connects again.
+        // The first scan finds the session lost; the next one reconnects.
         drop(queue.run_pass("low_water_marks").await);
         queue.engine.continuity.breaks() > 0
     })
@@ -45,13 +46,13 @@ async fn a_role_that_was_lost_and_made_again_with_the_same_generation_is_read_ag
     finish(database, queue).await;
 }
 
-/// As if another database had answered the connection before.
+/// As if another database had responded to the connection before.
 fn note_another_database(connector: &Connector) {
     connector.continuity().connected(Incarnation { timeline: 99, started: 0 }, || ());
 }
 
 #[tokio::test]
-async fn connections_to_a_database_that_was_replaced_are_not_used_again() {
+async fn connections_to_replaced_database_are_closed() {
     let database = TestDatabase::create().await;
     let connector = database.connector();
     let (pool, mut session) = (connector.pool(), Session::new(connector.clone()));

@@ -1,4 +1,4 @@
-//! The event log was taken back: its positions are given to other events.
+//! Truncation of the event log: its positions are assigned to other events.
 
 use tenure_domain::event_filter::Filter;
 use tenure_engine::events::page::{self, Page};
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::support::*;
 
-/// A stream that has read everything there is, and its position.
+/// A stream that has read all events, and its position.
 async fn stream(queue: &Queue) -> (Stream, i64) {
     let (pool, listener) = (queue.engine.pool.clone(), queue.engine.tail.listen().unwrap());
     let stream = Stream::begin(pool, &queue.engine.sequencer, listener, Start::Latest, Filter::default())
@@ -31,7 +31,7 @@ async fn ends(mut stream: Stream) -> bool {
 }
 
 #[tokio::test]
-async fn a_page_beyond_the_newest_position_is_refused_with_the_newest() {
+async fn page_beyond_newest_position_is_refused() {
     let (database, queue) = start().await;
     queue.create_one(QUEUE).await;
     let read = async |after| {
@@ -47,7 +47,7 @@ async fn a_page_beyond_the_newest_position_is_refused_with_the_newest() {
 }
 
 #[tokio::test]
-async fn an_open_stream_ends_when_the_log_may_have_been_taken_back() {
+async fn stream_ends_when_log_may_be_truncated() {
     let (database, queue) = start().await;
     queue.create_one(QUEUE).await;
     let (open, _) = stream(&queue).await;
@@ -59,18 +59,18 @@ async fn an_open_stream_ends_when_the_log_may_have_been_taken_back() {
 }
 
 #[tokio::test]
-async fn an_open_stream_ends_when_the_log_is_shorter_than_what_it_has_read() {
+async fn stream_ends_when_log_is_shorter_than_its_position() {
     let (database, queue) = start().await;
     create_some(&queue, QUEUE, 3).await;
     let (open, _) = stream(&queue).await;
-    // Until the memory of the server has begun.
+    // Until the server has cached some.
     tokio::time::sleep(Duration::from_millis(500)).await;
     let last = "WITH lost AS (
             DELETE FROM outbox_order WHERE first = (SELECT max(first) FROM outbox_order) RETURNING outbox_id
         ) DELETE FROM outbox x USING lost WHERE x.id = lost.outbox_id RETURNING x.seqs[1]";
     let seq: i64 = sqlx::query_scalar(last).fetch_one(database.pool()).await.unwrap();
     assert!(ends(open).await);
-    // It comes again, as that of another transaction would.
+    // Inserted again, as by another transaction.
     let again = "INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left)
         VALUES (now(), 2, '{1}', ARRAY[$1::bigint], '{0}', '{5}')";
     sqlx::query(again).bind(seq).execute(database.pool()).await.unwrap();

@@ -1,14 +1,14 @@
-//! Keys of queues that the database has lost, or has given to another queue.
+//! Queue keys that the database has lost or assigned to another queue.
 
 use crate::support::*;
 
-/// What a server sees that goes on after a failover to a standby that had not received the queue.
+/// The state after a failover to a standby that had not received the queue.
 async fn lose_queue(database: &TestDatabase) {
     sqlx::query("DELETE FROM task_queues WHERE name = $1").bind(QUEUE).execute(database.pool()).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_task_is_not_created_into_a_key_that_was_lost() {
+async fn task_is_not_created_with_lost_key() {
     let (database, queue) = start().await;
     let lost = queue.key(QUEUE).await;
     lose_queue(&database).await;
@@ -21,7 +21,7 @@ async fn a_task_is_not_created_into_a_key_that_was_lost() {
 }
 
 #[tokio::test]
-async fn a_key_that_belongs_to_another_queue_by_now_is_not_shared() {
+async fn reassigned_key_is_not_shared() {
     let (database, queue) = start().await;
     let lost = queue.key(QUEUE).await;
     lose_queue(&database).await;
@@ -30,7 +30,7 @@ async fn a_key_that_belongs_to_another_queue_by_now_is_not_shared() {
         .execute(database.pool())
         .await
         .unwrap();
-    // Both in one batch, and the other queue is known by its right key.
+    // Both in one batch; the other queue has its right key.
     let (mine, other) = (new_task(QUEUE, &json!({})), new_task("other/queue", &json!({})));
     let (created, made) = tokio::join!(queue.create(&mine), queue.create(&other));
     assert_eq!((created.unwrap().queue.as_str(), made.unwrap().queue.as_str()), (QUEUE, "other/queue"));
@@ -40,7 +40,7 @@ async fn a_key_that_belongs_to_another_queue_by_now_is_not_shared() {
 }
 
 #[tokio::test]
-async fn a_claim_with_a_lost_key_takes_nothing_from_the_queue_that_has_it_now() {
+async fn claim_with_lost_key_takes_nothing_from_new_owner() {
     let (database, queue) = start().await;
     queue.key(QUEUE).await;
     sqlx::query("UPDATE task_queues SET name = 'other/queue'").execute(database.pool()).await.unwrap();
@@ -53,7 +53,7 @@ async fn a_claim_with_a_lost_key_takes_nothing_from_the_queue_that_has_it_now() 
 }
 
 #[tokio::test]
-async fn a_server_that_only_claims_finds_out_that_its_key_was_lost() {
+async fn claiming_server_detects_lost_key() {
     let database = TestDatabase::create().await;
     let (here, there) = (Queue::start(database.options()), Queue::start(database.options()));
     here.key(QUEUE).await;

@@ -1,5 +1,5 @@
-//! The database turns out to have lost something that this server has read from it: nothing that is acknowledged afterwards
-//! is stranded, and nothing that was read before is used.
+//! The database has lost data that this server has read: later acknowledged work is not stranded,
+//! and stale data is not used.
 
 mod caches;
 mod events;

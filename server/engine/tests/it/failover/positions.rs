@@ -1,20 +1,20 @@
-//! Positions of the sequence that are given out again.
+//! Positions of the sequence that are issued twice.
 
 use crate::support::*;
 
-/// Creates tasks and works them off, with the low-water marks moved behind them.
+/// Creates and completes tasks, and moves the low-water marks past them.
 async fn work_off(queue: &Queue, tasks: usize) {
     for _ in 0..tasks {
         queue.create_one(QUEUE).await;
         queue.claim_one(QUEUE).await;
     }
-    // Twice: the first time it may only note who is open.
+    // Twice: the first run may only note open transactions.
     for _ in 0..2 {
         queue.run_pass("low_water_marks").await.unwrap();
     }
 }
 
-/// What a promoted standby has that did not receive the last positions.
+/// The state of a promoted standby that did not receive the last positions.
 async fn take_back_positions(database: &TestDatabase, positions: i64) {
     sqlx::query("SELECT setval('pending_ord', last_value - $1) FROM pending_ord")
         .bind(positions)
@@ -24,14 +24,14 @@ async fn take_back_positions(database: &TestDatabase, positions: i64) {
 }
 
 #[tokio::test]
-async fn a_run_below_a_position_that_was_taken_back_is_claimed() {
+async fn run_below_reissued_position_is_claimed() {
     let (database, queue) = start().await;
     work_off(&queue, 20).await;
     take_back_positions(&database, 10).await;
     queue.create_one(QUEUE).await;
     assert!(
         queue.claim_work(QUEUE, "worker", 1, Duration::ZERO).await.unwrap().claims.is_empty(),
-        "it is below the mark"
+        "the run is below the mark"
     );
     queue.run_pass("low_water_marks").await.unwrap();
     queue.claim_one(QUEUE).await;
@@ -40,13 +40,13 @@ async fn a_run_below_a_position_that_was_taken_back_is_claimed() {
 }
 
 #[tokio::test]
-async fn a_run_below_the_mark_is_claimed_on_every_server_once_one_of_them_has_looked() {
+async fn stranded_run_is_claimed_on_all_servers_after_one_search() {
     let database = TestDatabase::create().await;
     let (here, there) = (Queue::start(database.options()), Queue::start(database.options()));
     work_off(&here, 5).await;
     work_off(&there, 5).await;
     here.create_one(QUEUE).await;
-    // A wrong mark, whatever the reason: positions only grow, and this one is as low as any.
+    // A wrong mark: positions only grow, and this is the lowest.
     sqlx::query("UPDATE pending SET ord = 1").execute(database.pool()).await.unwrap();
     let claim = async |queue: &Queue| queue.claim_work(QUEUE, "worker", 1, Duration::ZERO).await.unwrap().claims.len();
     assert_eq!((claim(&here).await, claim(&there).await), (0, 0));
@@ -56,9 +56,9 @@ async fn a_run_below_the_mark_is_claimed_on_every_server_once_one_of_them_has_lo
     finish(database, there).await;
 }
 
-/// The time of a failed search does not lengthen the pause after it.
+/// A failed search does not lengthen the following pause.
 #[tokio::test]
-async fn failed_look_for_hidden_runs_is_repeated_at_once() {
+async fn failed_search_for_stranded_runs_is_repeated_at_once() {
     let (database, queue) = start().await;
     work_off(&queue, 5).await;
     queue.create_one(QUEUE).await;
@@ -77,7 +77,7 @@ async fn failed_look_for_hidden_runs_is_repeated_at_once() {
 }
 
 #[tokio::test]
-async fn looking_for_hidden_runs_finds_none_where_all_is_well() {
+async fn search_for_stranded_runs_finds_none_normally() {
     let (database, queue) = start().await;
     work_off(&queue, 5).await;
     queue.create_one(QUEUE).await;

@@ -1,4 +1,4 @@
-//! scheduleTask, rerunTask, cancelTask, changeTaskPriority: what they do in each state, and what they refuse.
+//! scheduleTask, rerunTask, cancelTask and changeTaskPriority: effects and refusals in each state.
 
 use tenure_store::tasks;
 use tenure_store::transitions::{claim_one, end, renew, rerun};
@@ -6,7 +6,7 @@ use tenure_store::transitions::{claim_one, end, renew, rerun};
 use super::{advance, claim_and_report, create_waiting, emitted, finish, message, start, state};
 use crate::support::*;
 
-/// A task that waits for another one.
+/// A task that depends on another one.
 async fn unscheduled(queue: &Queue) -> TaskId {
     let other = queue.create_one("proj/other").await;
     create_waiting(queue, &[other], &json!({})).await
@@ -17,7 +17,7 @@ async fn events(database: &TestDatabase) -> i64 {
 }
 
 #[tokio::test]
-async fn nothing_is_changed_after_the_deadline_or_without_a_task() {
+async fn change_after_deadline_or_without_task_is_refused() {
     let (database, queue) = start().await;
     let task = unscheduled(&queue).await;
     let unknown = TaskId::from_random(tenure_store::secrets::random());
@@ -38,7 +38,7 @@ async fn nothing_is_changed_after_the_deadline_or_without_a_task() {
 }
 
 #[tokio::test]
-async fn another_priority_moves_a_pending_run_and_keeps_its_age() {
+async fn new_priority_moves_pending_run_and_keeps_its_age() {
     let (database, queue) = start().await;
     let mut tasks = Vec::new();
     for priority in ["lowest", "medium", "medium"] {
@@ -46,7 +46,8 @@ async fn another_priority_moves_a_pending_run_and_keeps_its_age() {
         queue.create(&task).await.unwrap();
         tasks.push(task.id);
     }
-    // The low-water marks of the server have passed the position of the oldest run in the other priority.
+    // The server's low-water marks have passed the position of the oldest run in the other
+    // priority.
     assert_eq!(queue.claim_one(QUEUE).await.task.id, tasks[1]);
     queue.run_pass("low_water_marks").await.unwrap();
     queue.run_pass("low_water_marks").await.unwrap();
@@ -65,7 +66,7 @@ async fn another_priority_moves_a_pending_run_and_keeps_its_age() {
 }
 
 #[tokio::test]
-async fn a_priority_is_kept_by_a_running_run_and_by_the_next_one_and_not_changed_once_resolved() {
+async fn priority_survives_retry_and_is_fixed_once_resolved() {
     let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
     let claim = queue.claim_one(QUEUE).await;
@@ -74,13 +75,13 @@ async fn a_priority_is_kept_by_a_running_run_and_by_the_next_one_and_not_changed
     let retried = queue.report(task, claim.run, shutdown).await.unwrap();
     assert_eq!(retried.priority, Priority::High);
     let before = events(&database).await;
-    // The same priority again is nothing new.
+    // A repeat changes nothing.
     assert_eq!(prioritise(&queue, task, Priority::High).await.unwrap().priority, Priority::High);
     assert_eq!(events(&database).await, before);
     claim_and_report(&queue, Report::Completed).await;
     assert!(matches!(prioritise(&queue, task, Priority::Low).await, Err(OpError::Conflict(_))));
     change(&queue, task, Change::Rerun).await.unwrap();
-    assert!(matches!(prioritise(&queue, task, Priority::Low).await, Err(OpError::Conflict(_))), "it was resolved once");
+    assert!(matches!(prioritise(&queue, task, Priority::Low).await, Err(OpError::Conflict(_))), "it was resolved before");
     let waits = unscheduled(&queue).await;
     assert_eq!(prioritise(&queue, waits, Priority::Highest).await.unwrap().priority, Priority::Highest);
     let events = emitted(&database, "task-priority-changed").await;
@@ -90,7 +91,7 @@ async fn a_priority_is_kept_by_a_running_run_and_by_the_next_one_and_not_changed
 }
 
 #[tokio::test]
-async fn the_event_of_another_priority_that_meets_a_committing_claim_stays_as_it_is_when_the_claim_is_renewed() {
+async fn priority_event_is_unchanged_by_later_renewal() {
     let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
     let gate = Gate::close(&database, "claims").await;
@@ -107,7 +108,7 @@ async fn the_event_of_another_priority_that_meets_a_committing_claim_stays_as_it
 }
 
 #[tokio::test]
-async fn a_run_that_a_rerun_makes_and_that_ends_while_a_task_is_read_is_not_part_of_it() {
+async fn run_ended_during_read_is_not_part_of_task() {
     let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
     claim_and_report(&queue, Report::Completed).await;
@@ -127,13 +128,13 @@ async fn a_run_that_a_rerun_makes_and_that_ends_while_a_task_is_read_is_not_part
     let (read, ()) = tokio::join!(tasks::load(&mut reader, &ids), changes);
     let read = read.unwrap().remove(&id).unwrap().task;
     assert!(matches!(read.last, Last::Ended));
-    assert_eq!(read.ended.len(), 1, "it was completed, and no run was lost then");
+    assert_eq!(read.ended.len(), 1, "the completed run is not lost");
     assert_eq!(state(&queue, task).await, "pending");
     finish(database, queue).await;
 }
 
 #[tokio::test]
-async fn a_claim_that_ends_before_its_earlier_runs_are_read_is_not_among_them() {
+async fn claim_ended_during_read_is_not_among_earlier_runs() {
     let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
     let claim = queue.claim_one(QUEUE).await;

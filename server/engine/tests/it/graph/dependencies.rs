@@ -1,4 +1,4 @@
-//! What a task waits for, and what ends the wait.
+//! Dependencies, and the end of the wait for them.
 
 use tenure_engine::ops::list_tasks::{Cursor, list_dependents};
 
@@ -8,7 +8,7 @@ use super::{
 use crate::support::*;
 
 #[tokio::test]
-async fn a_task_waits_until_the_task_it_depends_on_is_completed() {
+async fn task_waits_until_dependency_completes() {
     let (database, queue) = start().await;
     let required = queue.create_one(QUEUE).await;
     let task = waiting(&[required], &json!({}));
@@ -22,7 +22,7 @@ async fn a_task_waits_until_the_task_it_depends_on_is_completed() {
     let Last::Pending(open) = queue.status(task.id).await.last else { panic!("not scheduled") };
     assert_eq!((open.run.number(), open.reason), (0, ReasonCreated::Scheduled));
     assert_eq!(queue.claim_one("proj/waits").await.task.id, task.id);
-    // Defined when it was created, pending when it was scheduled.
+    // Defined at its creation, pending when scheduled.
     let own = |event: &serde_json::Value| event["payload"]["status"]["taskId"] == json!(task.id);
     let events: Vec<(String, String)> = log(&database)
         .await
@@ -36,7 +36,7 @@ async fn a_task_waits_until_the_task_it_depends_on_is_completed() {
 }
 
 #[tokio::test]
-async fn a_failure_ends_the_wait_only_for_all_resolved() {
+async fn failure_satisfies_only_all_resolved() {
     let (database, queue) = start().await;
     let reports = [
         Report::Failed,
@@ -56,7 +56,7 @@ async fn a_failure_ends_the_wait_only_for_all_resolved() {
 }
 
 #[tokio::test]
-async fn a_retry_is_no_end_and_a_cancel_is_one() {
+async fn cancel_ends_dependency_and_retry_does_not() {
     let (database, queue) = start().await;
     let required = queue.create_one(QUEUE).await;
     let easy = create_waiting(&queue, &[required], &json!({"requires": "all-resolved"})).await;
@@ -70,7 +70,7 @@ async fn a_retry_is_no_end_and_a_cancel_is_one() {
 }
 
 #[tokio::test]
-async fn what_is_completed_already_needs_no_wait_and_no_pass() {
+async fn completed_dependency_needs_no_wait() {
     let (database, queue) = start().await;
     queue.create_one(QUEUE).await;
     let done = claim_and_report(&queue, Report::Completed).await;
@@ -82,7 +82,7 @@ async fn what_is_completed_already_needs_no_wait_and_no_pass() {
 }
 
 #[tokio::test]
-async fn a_rerun_of_a_required_task_does_not_bring_the_wait_back() {
+async fn rerun_of_dependency_does_not_restore_wait() {
     let (database, queue) = start().await;
     let (first, second) = (queue.create_one(QUEUE).await, queue.create_one(QUEUE).await);
     let task = create_waiting(&queue, &[first, second], &json!({})).await;
@@ -96,14 +96,14 @@ async fn a_rerun_of_a_required_task_does_not_bring_the_wait_back() {
 }
 
 #[tokio::test]
-async fn a_task_that_depends_on_itself_waits_until_it_is_scheduled_by_request() {
+async fn self_dependent_task_waits_for_schedule_request() {
     let (database, queue) = start().await;
     let id = TaskId::from_random(tenure_store::secrets::random());
     let task = new_task_with_id(id, "proj/waits", &json!({"dependencies": [id]}));
     queue.create(&task).await.unwrap();
     settle(&queue).await;
     assert_eq!(state(&queue, id).await, "unscheduled");
-    // A repeat is a repeat although the task exists now.
+    // A repeat succeeds although the task exists now.
     assert!(matches!(queue.create(&task).await.unwrap().last, Last::Unscheduled));
     change(&queue, id, Change::Schedule).await.unwrap();
     let claim = queue.claim_one("proj/waits").await;
@@ -114,7 +114,7 @@ async fn a_task_that_depends_on_itself_waits_until_it_is_scheduled_by_request() 
 }
 
 #[tokio::test]
-async fn dependencies_that_do_not_exist_or_expire_too_early_are_refused_by_name_and_nothing_is_left() {
+async fn missing_or_early_expiring_dependencies_are_refused() {
     let (database, queue) = start().await;
     let soon = tenure_api::dates::Timestamp::new(tenure_engine::clock::real_now() + chrono::TimeDelta::minutes(30));
     let early = new_task(QUEUE, &json!({"deadline": soon, "expires": soon}));
@@ -137,7 +137,7 @@ async fn dependencies_that_do_not_exist_or_expire_too_early_are_refused_by_name_
 }
 
 #[tokio::test]
-async fn a_repeat_with_dependencies_is_answered_as_it_is_now_and_another_definition_is_a_conflict() {
+async fn repeat_with_dependencies_returns_current_state() {
     let (database, queue) = start().await;
     let required = queue.create_one(QUEUE).await;
     let task = waiting(&[required], &json!({}));
@@ -152,7 +152,7 @@ async fn a_repeat_with_dependencies_is_answered_as_it_is_now_and_another_definit
 }
 
 #[tokio::test]
-async fn dependents_are_listed_page_by_page_while_others_come_and_go() {
+async fn dependents_are_paged_during_changes() {
     let (database, queue) = start().await;
     let required = queue.create_one(QUEUE).await;
     let mut expected = Vec::new();
@@ -163,7 +163,7 @@ async fn dependents_are_listed_page_by_page_while_others_come_and_go() {
     loop {
         let page = list_dependents(&queue.engine.pool, required, Cursor { after, limit: 10 }).await.unwrap();
         found.extend(page.tasks.iter().map(|(task, _)| task.id));
-        // New ones may appear anywhere.
+        // New dependents may appear anywhere.
         create_waiting(&queue, &[required], &json!({})).await;
         after = page.next;
         if after.is_none() {

@@ -1,4 +1,4 @@
-//! Expired tasks, their edges, and groups are purged, and not too early.
+//! Purges of expired tasks, their dependencies and groups, and not too early.
 
 use tenure_engine::background::deadlines;
 use tenure_store::transitions::purge;
@@ -17,7 +17,7 @@ fn in_minutes(minutes: i64) -> serde_json::Value {
 }
 
 #[tokio::test]
-async fn an_expired_task_is_purged_with_everything_that_belongs_to_it() {
+async fn expired_task_is_purged_with_all_its_rows() {
     let (database, queue) = start().await;
     let short = json!({"expires": in_minutes(90)});
     let task = new_task(QUEUE, &short);
@@ -38,7 +38,7 @@ async fn an_expired_task_is_purged_with_everything_that_belongs_to_it() {
     queue.passes.run_all_due().await.unwrap();
     assert_eq!(number(database.pool(), LEFT).await, 0);
     assert!(matches!(queue.engine.status.submit(task.id).await, Err(OpError::NotFound(_))));
-    // A group outlives its tasks by an hour, rounded up, also one that had a single task.
+    // A group outlives its tasks by an hour, rounded up, even with a single task.
     assert_eq!(number(database.pool(), "SELECT count(*) FROM task_groups").await, 3);
     advance(&database, "2 hours").await;
     queue.passes.run_all_due().await.unwrap();
@@ -47,7 +47,7 @@ async fn an_expired_task_is_purged_with_everything_that_belongs_to_it() {
 }
 
 #[tokio::test]
-async fn tasks_of_one_row_that_have_different_deadlines_end_each_at_its_own() {
+async fn tasks_sharing_row_end_at_their_own_deadlines() {
     let (database, queue) = start().await;
     let tasks = [30, 10, 20].map(|minutes| new_task(QUEUE, &json!({"deadline": in_minutes(minutes)})));
     let mut conn = database.connect_hot().await;
@@ -57,7 +57,7 @@ async fn tasks_of_one_row_that_have_different_deadlines_end_each_at_its_own() {
     assert_eq!(number(database.pool(), rows).await, 1, "they were created together");
     let pass = async || (deadlines::pass(&queue.engine).await.unwrap().exhausted, number(database.pool(), rows).await);
     assert_eq!(pass().await, (0, 1), "none is due");
-    // What is left is filed anew, at the next of its deadlines.
+    // The rest is filed again, at its next deadline.
     for (ended, left) in [(1, 1), (2, 1), (0, 0)] {
         advance(&database, "10 minutes 1 second").await;
         assert_eq!(pass().await, (1, left), "{}", tasks[ended].id);
@@ -68,7 +68,7 @@ async fn tasks_of_one_row_that_have_different_deadlines_end_each_at_its_own() {
 }
 
 #[tokio::test]
-async fn one_leap_over_deadline_and_expiry_leaves_nothing_behind_and_emits_the_group_events() {
+async fn leap_over_deadline_and_expiry_purges_all() {
     let (database, queue) = start().await;
     create_some(&queue, QUEUE, 3).await;
     advance(&database, "2 years").await;
@@ -77,7 +77,7 @@ async fn one_leap_over_deadline_and_expiry_leaves_nothing_behind_and_emits_the_g
     assert_eq!(number(database.pool(), "SELECT count(*) FROM task_groups").await, 0);
     let kinds = "SELECT count(*) FROM transitions x, unnest(x.kinds) AS e(kind) WHERE e.kind = 10";
     assert_eq!(number(database.pool(), kinds).await, 3);
-    // Events of purged tasks are skipped, and do no harm.
+    // Events of purged tasks are skipped without harm.
     assert!(emitted(&database, "task-exception").await.is_empty());
     let mut conn = database.connect().await;
     let page = events::read(&mut conn, 0, 2).await.unwrap();
@@ -86,12 +86,12 @@ async fn one_leap_over_deadline_and_expiry_leaves_nothing_behind_and_emits_the_g
 }
 
 #[tokio::test]
-async fn what_has_not_expired_or_is_locked_stays() {
+async fn unexpired_or_locked_task_stays() {
     let (database, queue) = start().await;
     let (short, long) = (new_task(QUEUE, &json!({"expires": in_minutes(61)})), queue.create_one(QUEUE).await);
     queue.create(&short).await.unwrap();
     advance(&database, "62 minutes").await;
-    // A task is not purged before its end was processed.
+    // A task is not purged before its end is processed.
     assert_eq!(queue.run_pass("expiry").await.unwrap().done, 0);
     run_all_due_but_expiry(&queue).await;
     let foreign = Lock::take(&database, "SELECT FROM tasks FOR UPDATE").await;
@@ -106,14 +106,14 @@ async fn what_has_not_expired_or_is_locked_stays() {
 
 async fn run_all_due_but_expiry(queue: &tenure_engine::testing::Queue) {
     while tenure_engine::background::deadlines::pass(&queue.engine).await.unwrap().done > 0 {}
-    // Resolved, but the log has not been read of it.
+    // Resolved, but its log is still unread.
     assert_eq!(queue.run_pass("expiry").await.unwrap().done, 0);
     super::settle(queue).await;
     super::run_groups(queue).await;
 }
 
 #[tokio::test]
-async fn a_task_with_very_many_edges_is_purged_in_several_transactions() {
+async fn task_with_many_edges_is_purged_in_several_transactions() {
     let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
     let seq = queue.status(task).await.seq;
@@ -137,7 +137,7 @@ async fn a_task_with_very_many_edges_is_purged_in_several_transactions() {
 }
 
 #[tokio::test]
-async fn a_task_whose_edge_is_locked_is_left_and_delays_no_other() {
+async fn task_with_locked_edge_is_skipped() {
     let (database, queue) = start().await;
     let short = json!({"expires": in_minutes(61)});
     let (required, other) = (new_task(QUEUE, &short), new_task(QUEUE, &short));
@@ -146,7 +146,7 @@ async fn a_task_whose_edge_is_locked_is_left_and_delays_no_other() {
     create_waiting(&queue, &[required.id], &short).await;
     advance(&database, "62 minutes").await;
     run_all_due_but_expiry(&queue).await;
-    // As another server has it that purges one of its tasks.
+    // As another server that purges one of its tasks.
     let holder = Lock::take(&database, "SELECT FROM dependencies FOR UPDATE").await;
     assert_eq!(queue.run_pass("expiry").await.unwrap().done, 1);
     assert!(queue.engine.status.submit(other.id).await.is_err());
@@ -157,7 +157,7 @@ async fn a_task_whose_edge_is_locked_is_left_and_delays_no_other() {
     finish(database, queue).await;
 }
 
-/// All tasks have had their deadline, and have expired; so have their groups, and each has a row.
+/// Expires all tasks, past their deadlines, and their groups, which each get a row.
 async fn expire_all(database: &TestDatabase) {
     let sql = "INSERT INTO task_groups SELECT id, scheduler, now() - interval '1 minute' FROM known_groups;
                UPDATE tasks SET lone = false;
@@ -165,7 +165,7 @@ async fn expire_all(database: &TestDatabase) {
     sqlx::raw_sql(sql).execute(database.pool()).await.unwrap();
 }
 
-/// Tasks that have expired, and of which the log was read.
+/// Creates expired tasks whose log was read.
 async fn expired(database: &TestDatabase, queue: &Queue, tasks: usize) -> Vec<TaskId> {
     let mut conn = database.connect().await;
     let tasks: Vec<_> = (0..tasks).map(|_| new_task(QUEUE, &json!({}))).collect();
@@ -180,7 +180,7 @@ async fn expired(database: &TestDatabase, queue: &Queue, tasks: usize) -> Vec<Ta
 }
 
 #[tokio::test]
-async fn tasks_that_are_retained_are_passed_over_slice_by_slice_and_hold_up_no_other() {
+async fn retained_tasks_are_skipped_and_delay_no_other() {
     let (database, queue) = start().await;
     let ids = expired(&database, &queue, 450).await;
     let free = ids[0];
@@ -201,14 +201,14 @@ async fn tasks_that_are_retained_are_passed_over_slice_by_slice_and_hold_up_no_o
     let read = rows_read(&mut transaction, "task_definitions").await - before;
     assert!(read <= 250, "{read} definitions are read of 450");
     transaction.rollback().await.unwrap();
-    // On a slow machine a pass may end before it has come to the last slice.
+    // On a slow machine a pass may end before the last slice.
     for _ in 0..3 {
         queue.run_pass("expiry").await.unwrap();
     }
     assert!(queue.engine.status.submit(free).await.is_err());
     assert_eq!(number(database.pool(), "SELECT count(*) FROM tasks").await, 449);
-    assert_eq!(number(database.pool(), "SELECT count(*) FROM tasks WHERE xmax <> '0'").await, 0, "a look locks none");
-    // They are looked at again.
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM tasks WHERE xmax <> '0'").await, 0, "reading locks no row");
+    // They are considered again.
     sqlx::query("DELETE FROM artifacts").execute(database.pool()).await.unwrap();
     while queue.run_pass("expiry").await.unwrap().done > 0 {}
     assert_eq!(number(database.pool(), LEFT).await, 0);
@@ -216,13 +216,13 @@ async fn tasks_that_are_retained_are_passed_over_slice_by_slice_and_hold_up_no_o
 }
 
 #[tokio::test]
-async fn groups_whose_tasks_are_retained_are_passed_over_slice_by_slice_and_hold_up_no_other() {
+async fn groups_of_retained_tasks_are_skipped_and_delay_no_other() {
     let (database, queue) = start().await;
     expired(&database, &queue, 250).await;
     for sql in [
         "INSERT INTO artifacts (seq, run, name, storage_type, content_type, expires, removable, present)
          SELECT seq, 0, 'a', 1, 't', now() + interval '1 day', now() + interval '1 day', true FROM tasks",
-        // One that is empty, behind the others of the same date.
+        // An empty group, after the others of the same date.
         "INSERT INTO task_groups (id, scheduler, expires) SELECT gen_random_uuid(), '-', min(expires) FROM task_groups",
     ] {
         sqlx::query(sql).execute(database.pool()).await.unwrap();
@@ -237,13 +237,13 @@ async fn groups_whose_tasks_are_retained_are_passed_over_slice_by_slice_and_hold
     let slice = purge::purge_groups(&mut transaction, START, slice.next.as_ref()).await.unwrap();
     assert_eq!((slice.found, slice.purged, slice.next), (1, 1, None));
     transaction.rollback().await.unwrap();
-    // On a slow machine a pass may end before it has come to the last slice.
+    // On a slow machine a pass may end before the last slice.
     for _ in 0..3 {
         queue.run_pass("expiry").await.unwrap();
     }
     let groups = "SELECT count(*) FROM task_groups";
     assert_eq!(number(database.pool(), groups).await, 250);
-    // They are looked at again.
+    // They are considered again.
     sqlx::query("DELETE FROM artifacts").execute(database.pool()).await.unwrap();
     while queue.run_pass("expiry").await.unwrap().done > 0 {}
     assert_eq!(number(database.pool(), groups).await, 0);
@@ -251,13 +251,13 @@ async fn groups_whose_tasks_are_retained_are_passed_over_slice_by_slice_and_hold
 }
 
 #[tokio::test]
-async fn tasks_behind_a_row_that_was_filed_anew_are_looked_at_when_all_have_expired_at_once() {
+async fn tasks_after_refiled_row_are_purged() {
     let (database, queue) = start().await;
     expired(&database, &queue, 204).await;
     let retain = "INSERT INTO artifacts (seq, run, name, storage_type, content_type, expires, removable, present)
                   SELECT seq, 0, 'a', 1, 't', now() + interval '1 day', now() + interval '1 day', true FROM tasks";
-    // A row for each task, but for the 199th and the 200th together, with which the first slice ends. Each page has room for
-    // new versions.
+    // One row per task, except the 199th and 200th together, which end the first slice. Each page
+    // has space for new versions.
     let single = "ALTER TABLE due SET (fillfactor = 50);
                   DELETE FROM due;
                   INSERT INTO due (expires, seqs)
@@ -286,7 +286,7 @@ async fn tasks_behind_a_row_that_was_filed_anew_are_looked_at_when_all_have_expi
 }
 
 #[tokio::test]
-async fn nothing_is_purged_while_much_of_the_log_is_unread() {
+async fn nothing_is_purged_while_log_is_mostly_unread() {
     let (database, queue) = start().await;
     expired(&database, &queue, 1).await;
     let mut conn = database.connect().await;
@@ -303,7 +303,7 @@ async fn nothing_is_purged_while_much_of_the_log_is_unread() {
 }
 
 #[tokio::test]
-async fn a_task_that_is_added_to_an_expired_group_retains_the_group() {
+async fn task_added_to_expired_group_retains_group() {
     let (database, queue) = start().await;
     let first = new_task(QUEUE, &json!({"expires": in_minutes(61)}));
     queue.create(&first).await.unwrap();
@@ -314,7 +314,7 @@ async fn a_task_that_is_added_to_an_expired_group_retains_the_group() {
     let second = new_task(QUEUE, &json!({"taskGroupId": first.id}));
     let forgetting = async {
         until_a_session_waits(database.pool()).await;
-        // The creation holds the group's row: the pass purges the task, and skips the group.
+        // The creation holds the group's row: the pass purges the task and skips the group.
         assert_eq!(queue.run_pass("expiry").await.unwrap().done, 1);
         gate.open().await;
     };
@@ -326,7 +326,7 @@ async fn a_task_that_is_added_to_an_expired_group_retains_the_group() {
 }
 
 #[tokio::test]
-async fn a_task_that_is_added_while_its_expired_group_is_being_purged_creates_the_group_anew() {
+async fn task_added_during_purge_recreates_group() {
     let (database, queue) = start().await;
     let first = new_task(QUEUE, &json!({"expires": in_minutes(61)}));
     queue.create(&first).await.unwrap();
@@ -349,7 +349,7 @@ async fn a_task_that_is_added_while_its_expired_group_is_being_purged_creates_th
 }
 
 #[tokio::test]
-async fn a_task_is_not_added_to_a_group_that_expires_and_is_purged_before_it_is_committed() {
+async fn task_is_not_added_to_group_purged_before_commit() {
     let (database, queue) = start().await;
     let task = new_task(QUEUE, &json!({"taskGroupId": TaskId::from_random(tenure_store::secrets::random())}));
     let mut conn = database.connect().await;
@@ -360,7 +360,7 @@ async fn a_task_is_not_added_to_a_group_that_expires_and_is_purged_before_it_is_
     .execute(&mut conn)
     .await
     .unwrap();
-    // As the pass, which looks at the clock a little later than the creation.
+    // As the pass, which reads the clock a little later than the creation.
     let mut purging = conn.begin().await.unwrap();
     sqlx::query("DELETE FROM task_groups").execute(&mut *purging).await.unwrap();
     let committing = async {
@@ -374,7 +374,7 @@ async fn a_task_is_not_added_to_a_group_that_expires_and_is_purged_before_it_is_
 }
 
 #[tokio::test]
-async fn a_task_that_is_run_again_after_the_clock_was_set_back_ends_by_its_deadline() {
+async fn rerun_after_clock_reset_ends_by_deadline() {
     let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
     advance(&database, "2 hours").await;
@@ -386,7 +386,7 @@ async fn a_task_that_is_run_again_after_the_clock_was_set_back_ends_by_its_deadl
     advance(&database, "1 hour").await;
     queue.passes.run_all_due().await.unwrap();
     assert_eq!(state(&queue, task).await, "exception");
-    // It waits for its expiry in two rows by now.
+    // It now has two rows for its expiry.
     advance(&database, "2 years").await;
     queue.passes.run_all_due().await.unwrap();
     assert_eq!(number(database.pool(), LEFT).await, 0);
@@ -394,7 +394,7 @@ async fn a_task_that_is_run_again_after_the_clock_was_set_back_ends_by_its_deadl
 }
 
 #[tokio::test]
-async fn a_task_that_is_purged_while_it_is_read_is_not_there() {
+async fn task_purged_during_read_does_not_exist() {
     let (database, queue) = start().await;
     let ids: Vec<_> = expired(&database, &queue, 1).await.iter().map(|task| task.uuid()).collect();
     let (mut reader, mut conn) = (database.connect().await, database.connect().await);
@@ -407,6 +407,6 @@ async fn a_task_that_is_purged_while_it_is_read_is_not_there() {
         purging.commit().await.unwrap();
     };
     let (read, ()) = tokio::join!(tasks::load(&mut reader, &ids), purged);
-    assert!(read.unwrap().is_empty(), "it has no state without its runs");
+    assert!(read.unwrap().is_empty(), "no state without its runs");
     finish(database, queue).await;
 }

@@ -10,7 +10,7 @@ use tenure_store::log_readers::{self, Next};
 use super::{claim_and_report, create_waiting, emitted, end, finish, rows_read, run_groups, start, state};
 use crate::support::*;
 
-/// A group named after its first task, with so many tasks.
+/// A group named after its first task.
 async fn group(queue: &Queue, tasks: usize) -> (TaskId, Vec<TaskId>) {
     let first = queue.create_one(QUEUE).await;
     let mut all = vec![first];
@@ -27,7 +27,7 @@ async fn add(queue: &Queue, group: TaskId) -> TaskId {
 }
 
 #[tokio::test]
-async fn a_group_is_listed_page_by_page_in_order_while_tasks_are_added() {
+async fn group_is_paged_in_order_while_tasks_are_added() {
     let (database, queue) = start().await;
     let (id, tasks) = group(&queue, 25).await;
     queue.create_one(QUEUE).await;
@@ -55,7 +55,7 @@ async fn a_group_is_listed_page_by_page_in_order_while_tasks_are_added() {
 }
 
 #[tokio::test]
-async fn a_page_of_large_definitions_is_cut_and_the_next_one_goes_on() {
+async fn page_of_large_definitions_is_cut_and_continued() {
     let (database, queue) = start().await;
     let first = queue.create_one(QUEUE).await;
     for _ in 0..5 {
@@ -75,7 +75,7 @@ async fn a_page_of_large_definitions_is_cut_and_the_next_one_goes_on() {
 }
 
 #[tokio::test]
-async fn a_group_is_sealed_once_and_takes_no_more_tasks() {
+async fn group_is_sealed_once_and_refuses_tasks() {
     let (database, queue) = start().await;
     let (id, _) = group(&queue, 2).await;
     let unknown = TaskId::from_random(tenure_store::secrets::random());
@@ -94,7 +94,7 @@ async fn a_group_is_sealed_once_and_takes_no_more_tasks() {
 }
 
 #[tokio::test]
-async fn a_task_that_is_being_added_when_its_group_is_sealed_is_waited_for_and_cancelled() {
+async fn sealing_waits_for_task_being_added() {
     let (database, queue) = start().await;
     let (id, tasks) = group(&queue, 2).await;
     let late = new_task(QUEUE, &json!({"taskGroupId": id}));
@@ -106,7 +106,7 @@ async fn a_task_that_is_being_added_when_its_group_is_sealed_is_waited_for_and_c
             number(database.pool(), "SELECT count(*) FROM task_groups WHERE sealed IS NOT NULL").await == 1
         })
         .await;
-        // Long enough for an answer that does not wait.
+        // Long enough for a response that does not wait.
         tokio::time::sleep(Duration::from_millis(100)).await;
         adding.commit().await.unwrap();
     };
@@ -124,8 +124,8 @@ async fn a_task_that_is_being_added_when_its_group_is_sealed_is_waited_for_and_c
 }
 
 #[tokio::test]
-async fn groups_that_wait_to_be_sealed_keep_no_connection() {
-    // More than the pool has connections.
+async fn groups_waiting_for_seal_hold_no_connection() {
+    // More than the pool's connections.
     const SEALED: usize = 20;
     let (database, queue) = start().await;
     let (id, _) = group(&queue, 2).await;
@@ -133,7 +133,7 @@ async fn groups_that_wait_to_be_sealed_keep_no_connection() {
     let older = conn.begin().await.unwrap();
     let sealing = join_all((0..SEALED).map(|_| seal(&queue.engine.pool, id)));
     let others = async {
-        // All of them wait by now.
+        // All of them wait now.
         tokio::time::sleep(Duration::from_millis(500)).await;
         let connection = tokio::time::timeout(Duration::from_secs(1), queue.engine.pool.acquire()).await;
         older.rollback().await.unwrap();
@@ -145,7 +145,7 @@ async fn groups_that_wait_to_be_sealed_keep_no_connection() {
 }
 
 #[tokio::test]
-async fn a_group_is_cancelled_in_slices_after_it_was_sealed_and_only_what_is_open_ends() {
+async fn sealed_group_is_cancelled_in_slices() {
     let (database, queue) = start().await;
     let (id, tasks) = group(&queue, 450).await;
     assert_eq!(claim_and_report(&queue, Report::Completed).await, tasks[0]);
@@ -172,7 +172,7 @@ async fn a_group_is_cancelled_in_slices_after_it_was_sealed_and_only_what_is_ope
 }
 
 #[tokio::test]
-async fn the_priority_of_a_group_changes_for_what_was_never_resolved() {
+async fn group_priority_changes_tasks_never_resolved() {
     let (database, queue) = start().await;
     let (id, tasks) = group(&queue, 250).await;
     for _ in 0..2 {
@@ -194,9 +194,9 @@ async fn the_priority_of_a_group_changes_for_what_was_never_resolved() {
 }
 
 #[tokio::test]
-async fn the_priority_of_a_group_does_not_change_without_the_event() {
+async fn group_priority_change_requires_its_event() {
     let (database, queue) = start().await;
-    // As many as are changed in one transaction.
+    // The number changed in one transaction.
     let (id, tasks) = group(&queue, 200).await;
     let refuse =
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'refused'; END $$";
@@ -217,7 +217,7 @@ async fn the_priority_of_a_group_does_not_change_without_the_event() {
 }
 
 #[tokio::test]
-async fn a_group_event_is_emitted_when_the_last_task_is_resolved_and_again_after_a_rerun() {
+async fn group_event_follows_last_task_and_each_rerun() {
     let (database, queue) = start().await;
     let (id, tasks) = group(&queue, 3).await;
     for left in (0..3).rev() {
@@ -230,14 +230,14 @@ async fn a_group_event_is_emitted_when_the_last_task_is_resolved_and_again_after
     assert_eq!(event["payload"]["schedulerId"], "-");
     assert!(event["payload"].get("sealed").is_none());
     assert_eq!(event["payload"]["quiescent"], true);
-    // A rerun does not open the group again; its event is emitted nevertheless.
+    // A rerun does not reopen the group; its event is emitted nevertheless.
     change(&queue, tasks[0], Change::Rerun).await.unwrap();
     run_groups(&queue).await;
     assert_eq!(emitted(&database, "task-group-resolved").await.len(), 1);
     claim_and_report(&queue, Report::Completed).await;
     run_groups(&queue).await;
     assert_eq!(emitted(&database, "task-group-resolved").await.len(), 2);
-    // Of two that run again the first that ends leaves the other one open.
+    // Of two rerun tasks, the first to end leaves the other open.
     for task in [tasks[0], tasks[1]] {
         change(&queue, task, Change::Rerun).await.unwrap();
     }
@@ -247,7 +247,7 @@ async fn a_group_event_is_emitted_when_the_last_task_is_resolved_and_again_after
         let events = emitted(&database, "task-group-resolved").await;
         assert_eq!(events.last().unwrap()["payload"]["quiescent"], quiescent);
     }
-    // A task that is added opens it.
+    // An added task reopens it.
     add(&queue, id).await;
     let rerun = change(&queue, tasks[1], Change::Rerun).await.unwrap();
     change(&queue, rerun.id, Change::Cancel).await.unwrap();
@@ -259,7 +259,7 @@ async fn a_group_event_is_emitted_when_the_last_task_is_resolved_and_again_after
     finish(database, queue).await;
 }
 
-/// Reads one row of the log for groups; what came of it, and how many definitions were read.
+/// Reads one row of the log for groups. Returns the result and the number of definitions read.
 async fn read_one_row(conn: &mut PgConnection) -> (Slice, i64) {
     let mut transaction = conn.begin().await.unwrap();
     let before = rows_read(&mut transaction, "task_definitions").await;
@@ -274,7 +274,7 @@ async fn read_one_row(conn: &mut PgConnection) -> (Slice, i64) {
 }
 
 #[tokio::test]
-async fn a_part_of_the_log_is_read_alone_and_its_groups_are_emitted_once_for_what_follows_too() {
+async fn log_part_emits_its_groups_once() {
     let (database, queue) = start().await;
     let (mut firsts, mut seconds) = (Vec::new(), Vec::new());
     for _ in 0..20 {
@@ -284,7 +284,7 @@ async fn a_part_of_the_log_is_read_alone_and_its_groups_are_emitted_once_for_wha
     }
     let (_, behind) = group(&queue, 401).await;
     run_groups(&queue).await;
-    // Three rows of the log: the first task of each group, the second one, and what comes after them.
+    // Three rows of the log: the first task of each group, the second, and those that follow.
     for ended in [&firsts[..], &seconds[..], &behind[1..]] {
         end(&database, ended).await;
     }
@@ -301,7 +301,7 @@ async fn a_part_of_the_log_is_read_alone_and_its_groups_are_emitted_once_for_wha
 }
 
 #[tokio::test]
-async fn a_group_whose_task_ends_again_after_what_its_event_covers_is_emitted_again() {
+async fn group_is_emitted_again_after_uncovered_end() {
     let (database, queue) = start().await;
     let (id, tasks) = group(&queue, 2).await;
     run_groups(&queue).await;
@@ -310,7 +310,7 @@ async fn a_group_whose_task_ends_again_after_what_its_event_covers_is_emitted_ag
     let mut conn = database.connect().await;
     sequence(&mut conn, Sequenced::default()).await.unwrap();
     assert_eq!(read_one_row(&mut conn).await.0, Slice { groups: 1, emitted: 1 });
-    // The end that the event covers and one that it does not are read together.
+    // The end covered by the event and a later one are read together.
     change(&queue, id, Change::Rerun).await.unwrap();
     change(&queue, id, Change::Cancel).await.unwrap();
     run_groups(&queue).await;

@@ -1,4 +1,4 @@
-//! Very many edges: handled in transactions of a limited size.
+//! Very many dependencies, processed in transactions of limited size.
 
 use tenure_engine::background::dependencies::DependencySink;
 use tenure_engine::events::log_reader::{self, Read, Sink as _};
@@ -19,7 +19,7 @@ async fn create_many(queue: &Queue, tasks: Vec<tenure_domain::create::NewTask>) 
     tasks.into_iter().map(|task| task.id).collect()
 }
 
-/// The most tasks that any one transaction has scheduled.
+/// Maximum tasks scheduled by a single transaction.
 const LARGEST: &str = "SELECT COALESCE(max(cardinality(seqs)), 0)::bigint FROM transitions WHERE kinds[1] = 8";
 
 #[tokio::test]
@@ -41,7 +41,7 @@ async fn a_pass_reads_the_log_to_its_end() {
     let (database, queue) = start().await;
     let required = queue.create_one(QUEUE).await;
     create_waiting(&queue, &[required], &json!({})).await;
-    // Each of them has a row of the log.
+    // Each has a row of the log.
     let rows = usize::try_from(3 * DependencySink::ROWS_MAX).unwrap();
     create_some(&queue, QUEUE, rows).await;
     let read = dependency_pass::pass(&queue.engine).await.unwrap().found;
@@ -50,7 +50,7 @@ async fn a_pass_reads_the_log_to_its_end() {
 }
 
 #[tokio::test]
-async fn a_slice_of_dependents_that_are_all_locked_delays_no_other() {
+async fn slice_of_locked_dependents_delays_no_other() {
     let (database, queue) = start().await;
     let required = queue.create_one(QUEUE).await;
     create_many(&queue, (0..EDGES_MAX).map(|_| waiting(&[required], &json!({}))).collect()).await;
@@ -70,11 +70,11 @@ async fn a_slice_of_dependents_that_are_all_locked_delays_no_other() {
     finish(database, queue).await;
 }
 
-/// How many edges a slice begins with, and a hundred more.
+/// More dependencies than the initial size of a slice.
 const MORE_THAN_A_SLICE: usize = EDGES_MAX + 100;
 
-/// A task that waits for so many others, which have ended. So all edges have one dependent, and a slice looks at more than it begins with.
-/// The creations were read, the ends were not.
+/// A task that depends on many ended tasks. All dependencies have the same dependent, so a slice
+/// reads more than its initial size. The log's creations were read, the ends were not.
 async fn create_waiting_for_ended(database: &TestDatabase, queue: &Queue) -> TaskId {
     let tasks = (0..MORE_THAN_A_SLICE).map(|_| new_task(QUEUE, &json!({}))).collect();
     let required = create_many(queue, tasks).await;
@@ -86,7 +86,7 @@ async fn create_waiting_for_ended(database: &TestDatabase, queue: &Queue) -> Tas
     task
 }
 
-/// A slice settles all edges, and schedules the task.
+/// Settles all dependencies in one slice, which schedules the task.
 async fn settle_in_one_slice(conn: &mut PgConnection, queue: &Queue, task: TaskId) {
     let slice = dependency_work::settle(conn, 0).await.unwrap();
     assert_eq!((slice.settled, slice.scheduled.len()), (MORE_THAN_A_SLICE, 1));
@@ -94,7 +94,7 @@ async fn settle_in_one_slice(conn: &mut PgConnection, queue: &Queue, task: TaskI
 }
 
 #[tokio::test]
-async fn a_slice_goes_on_with_the_edges_that_follow_those_it_has_marked() {
+async fn slice_continues_after_marked_edges() {
     let (database, queue) = start().await;
     let task = create_waiting_for_ended(&database, &queue).await;
     let mut conn = database.connect().await;
@@ -105,7 +105,7 @@ async fn a_slice_goes_on_with_the_edges_that_follow_those_it_has_marked() {
 }
 
 #[tokio::test]
-async fn a_slice_passes_over_no_edge_where_several_rows_of_work_are_about_each() {
+async fn slice_skips_no_edge_with_several_work_rows() {
     let (database, queue) = start().await;
     let task = create_waiting_for_ended(&database, &queue).await;
     let mut conn = database.connect().await;
@@ -117,10 +117,10 @@ async fn a_slice_passes_over_no_edge_where_several_rows_of_work_are_about_each()
 }
 
 #[tokio::test]
-async fn five_thousand_dependencies_are_waited_for_and_settled_in_bounded_transactions() {
+async fn five_thousand_dependencies_settle_in_bounded_transactions() {
     let (database, queue) = start().await;
     let required = create_many(&queue, (0..MANY).map(|_| new_task(QUEUE, &json!({}))).collect()).await;
-    // More edges than a batch may have: it goes through the blocking path.
+    // More dependencies than a batch may have: it takes the blocking path.
     let task = create_waiting(&queue, &required, &json!({"requires": "all-resolved"})).await;
     for part in required[..MANY - 1].chunks(200) {
         end(&database, part).await;

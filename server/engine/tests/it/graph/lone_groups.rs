@@ -1,4 +1,4 @@
-//! Groups of tasks that are alone in them: they have no row, and are like any other group.
+//! Groups of a single task: they have no row, and behave like any other group.
 
 use tenure_engine::ops::change_priority::change_group;
 use tenure_engine::ops::list_tasks::{Cursor, list_group};
@@ -19,7 +19,7 @@ async fn resolved(database: &TestDatabase) -> usize {
 }
 
 #[tokio::test]
-async fn the_group_of_a_lone_task_is_found_listed_and_given_a_priority_without_a_row() {
+async fn lone_group_is_found_listed_and_prioritised_without_row() {
     let (database, queue) = start().await;
     let task = new_task(QUEUE, &json!({"schedulerId": "mine"}));
     queue.create(&task).await.unwrap();
@@ -38,7 +38,7 @@ async fn the_group_of_a_lone_task_is_found_listed_and_given_a_priority_without_a
 }
 
 #[tokio::test]
-async fn each_end_of_a_lone_task_emits_that_of_its_group_and_the_pass_adds_nothing() {
+async fn lone_task_end_emits_group_event_without_pass() {
     let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
     claim_and_report(&queue, Report::Completed).await;
@@ -49,7 +49,7 @@ async fn each_end_of_a_lone_task_emits_that_of_its_group_and_the_pass_adds_nothi
     assert_eq!(resolved(&database).await, 1);
     change(&queue, task, Change::Cancel).await.unwrap();
     assert_eq!(resolved(&database).await, 2);
-    // A run that is tried again ends neither the task nor the group.
+    // A retried run ends neither the task nor the group.
     let retried = queue.create_one(QUEUE).await;
     claim_and_report(&queue, Report::Exception(ExceptionReason::WorkerShutdown)).await;
     assert_eq!((state(&queue, retried).await, resolved(&database).await), ("pending", 2));
@@ -64,13 +64,13 @@ async fn each_end_of_a_lone_task_emits_that_of_its_group_and_the_pass_adds_nothi
 }
 
 #[tokio::test]
-async fn a_lone_task_owns_its_group_and_another_task_gives_the_group_a_row() {
+async fn second_task_gives_lone_group_a_row() {
     let (database, queue) = start().await;
     let first = new_task(QUEUE, &json!({"schedulerId": "mine"}));
     queue.create(&first).await.unwrap();
     let refused = queue.create(&member(first.id, "other")).await;
     assert!(matches!(&refused, Err(OpError::Conflict(text)) if text.contains("mine")), "{refused:?}");
-    assert_eq!(number(database.pool(), ROWS).await, 0, "what is refused changes nothing");
+    assert_eq!(number(database.pool(), ROWS).await, 0, "a refusal changes nothing");
     queue.create(&member(first.id, "mine")).await.unwrap();
     assert_eq!(number(database.pool(), ROWS).await, 1);
     claim_and_report(&queue, Report::Completed).await;
@@ -85,7 +85,7 @@ async fn a_lone_task_owns_its_group_and_another_task_gives_the_group_a_row() {
 }
 
 #[tokio::test]
-async fn a_group_is_as_its_first_tasks_make_it_when_they_are_created_together() {
+async fn group_follows_its_first_tasks_created_together() {
     let (database, queue) = start().await;
     for _ in 0..20 {
         let first = new_task(QUEUE, &json!({"schedulerId": "mine"}));
@@ -104,7 +104,7 @@ async fn a_group_is_as_its_first_tasks_make_it_when_they_are_created_together() 
 }
 
 #[tokio::test]
-async fn two_servers_that_make_a_group_for_two_schedulers_at_the_same_time_agree_on_one() {
+async fn concurrent_group_creation_has_one_scheduler() {
     const ROUNDS: i64 = 60;
     let (database, one) = start().await;
     let two = Queue::start(database.options());
@@ -123,7 +123,7 @@ async fn two_servers_that_make_a_group_for_two_schedulers_at_the_same_time_agree
 }
 
 #[tokio::test]
-async fn a_task_that_is_added_while_the_lone_one_ends_waits_and_opens_the_group_again() {
+async fn task_added_during_lone_end_reopens_group() {
     let (database, queue) = start().await;
     let first = queue.create_one(QUEUE).await;
     let mut conn = database.connect().await;
@@ -138,7 +138,7 @@ async fn a_task_that_is_added_while_the_lone_one_ends_waits_and_opens_the_group_
     let (created, ()) = tokio::join!(queue.create(&added), committing);
     created.unwrap();
     run_groups(&queue).await;
-    assert_eq!(resolved(&database).await, 1, "it was alone when it ended");
+    assert_eq!(resolved(&database).await, 1, "the task was alone at its end");
     claim_and_report(&queue, Report::Completed).await;
     run_groups(&queue).await;
     assert_eq!(resolved(&database).await, 2);
@@ -146,7 +146,7 @@ async fn a_task_that_is_added_while_the_lone_one_ends_waits_and_opens_the_group_
 }
 
 #[tokio::test]
-async fn a_lone_task_that_ends_while_another_is_added_waits_and_does_not_end_the_group() {
+async fn lone_end_during_addition_does_not_end_group() {
     let (database, queue) = start().await;
     let first = queue.create_one(QUEUE).await;
     let claim = queue.claim_one(QUEUE).await;
@@ -168,7 +168,7 @@ async fn a_lone_task_that_ends_while_another_is_added_waits_and_does_not_end_the
 }
 
 #[tokio::test]
-async fn a_group_that_another_transaction_is_about_to_make_is_waited_for() {
+async fn creation_waits_for_group_of_other_transaction() {
     let (database, queue) = start().await;
     let mut conn = database.connect_hot().await;
     for own_first in [false, true] {
@@ -191,7 +191,7 @@ async fn a_group_that_another_transaction_is_about_to_make_is_waited_for() {
 }
 
 #[tokio::test]
-async fn the_group_of_a_lone_task_is_sealed_and_cancelled_and_ends_once() {
+async fn lone_group_is_sealed_cancelled_and_ends_once() {
     let (database, queue) = start().await;
     let (first, done) = (queue.create_one(QUEUE).await, queue.create_one(QUEUE).await);
     let sealed = seal(&queue.engine.pool, first).await.unwrap();
@@ -205,7 +205,7 @@ async fn the_group_of_a_lone_task_is_sealed_and_cancelled_and_ends_once() {
     run_groups(&queue).await;
     let [event] = &emitted(&database, "task-group-resolved").await[..] else { panic!("not emitted once") };
     assert!(event["payload"]["sealed"].is_string());
-    // The end of this one is read after its group was sealed, and has emitted that of the group before.
+    // This end is read after the group was sealed, and was emitted before.
     assert_eq!(claim_and_report(&queue, Report::Completed).await, done);
     seal(&queue.engine.pool, done).await.unwrap();
     run_groups(&queue).await;
@@ -216,7 +216,7 @@ async fn the_group_of_a_lone_task_is_sealed_and_cancelled_and_ends_once() {
 }
 
 #[tokio::test]
-async fn the_database_and_the_rules_agree_until_when_a_group_is_kept() {
+async fn database_and_rules_agree_on_group_retention() {
     let database = TestDatabase::create().await;
 
     for expires in [

@@ -1,4 +1,4 @@
-//! Two connections at the same edge, task or group, in every order.
+//! Two connections at the same dependency, task or group, in every order.
 
 use tenure_engine::background::dependencies::DependencySink;
 use tenure_engine::background::groups::GroupSink;
@@ -11,16 +11,17 @@ use super::{claim_and_report, create_waiting, emitted, finish, run_groups, settl
 use crate::support::*;
 
 #[tokio::test]
-async fn a_task_created_while_the_report_of_its_dependency_commits_is_scheduled() {
+async fn task_created_during_dependency_report_is_scheduled() {
     let (database, queue) = start().await;
     let required = queue.create_one(QUEUE).await;
     let claim = queue.claim_one(QUEUE).await;
-    // Another server: the report holds a session of its own.
+    // Another server: the report holds a session.
     let other = Queue::start(database.options());
     let gate = Gate::close(&database, "runs").await;
     let creating = async {
         until_a_session_waits(database.pool()).await;
-        // The report is written but not committed: the creation is read first, and finds nothing to do.
+        // The report is written but not committed: the creation is read first and finds nothing to
+        // do.
         let task = create_waiting(&other, &[required], &json!({})).await;
         settle(&other).await;
         assert_eq!(state(&other, task).await, "unscheduled");
@@ -35,21 +36,23 @@ async fn a_task_created_while_the_report_of_its_dependency_commits_is_scheduled(
     finish(database, queue).await;
 }
 
-/// A task that ends while the creation of one that waits for it is not committed, and the end is read by then; both tasks.
+/// A task that ends, with its end read, before the creation of its dependent commits. Returns both
+/// tasks.
 async fn end_read_before_the_creation(database: &TestDatabase, queue: &Queue) -> (TaskId, TaskId) {
-    // Some edge, so that the log is not skipped.
+    // Any dependency, so the log is not skipped.
     let unrelated = queue.create_one("proj/other").await;
     create_waiting(queue, &[unrelated], &json!({})).await;
     let required = queue.create_one(QUEUE).await;
     let claim = queue.claim_one(QUEUE).await;
     settle(queue).await;
-    // Another server: the creation holds a session of its own.
+    // Another server: the creation holds a session.
     let other = Queue::start(database.options());
     let gate = Gate::close(database, "dependencies").await;
     let task = waiting(&[required], &json!({}));
     let reporting = async {
         until_a_session_waits(database.pool()).await;
-        // The creation has seen the task unresolved, and its edge is not visible to the reader of the report.
+        // The creation saw the task unresolved, and its dependency is invisible to the reader of
+        // the report.
         queue.report(required, claim.run, Report::Completed).await.unwrap();
         settle(queue).await;
         assert_eq!(number(database.pool(), "SELECT count(*) FROM dependency_work").await, 0);
@@ -62,7 +65,7 @@ async fn end_read_before_the_creation(database: &TestDatabase, queue: &Queue) ->
 }
 
 #[tokio::test]
-async fn a_task_whose_creation_commits_after_the_report_of_its_dependency_was_read_is_scheduled() {
+async fn task_committed_after_read_dependency_end_is_scheduled() {
     let (database, queue) = start().await;
     let (_, task) = end_read_before_the_creation(&database, &queue).await;
     settle(&queue).await;
@@ -71,14 +74,14 @@ async fn a_task_whose_creation_commits_after_the_report_of_its_dependency_was_re
 }
 
 #[tokio::test]
-async fn an_end_that_is_taken_back_before_the_creation_is_read_counts_for_a_task_that_waited_for_it() {
+async fn revoked_end_satisfies_task_created_before() {
     let (database, queue) = start().await;
     let (required, task) = end_read_before_the_creation(&database, &queue).await;
     change(&queue, required, Change::Rerun).await.unwrap();
     settle(&queue).await;
     assert_eq!(state(&queue, task).await, "pending");
     assert_eq!(number(database.pool(), "SELECT count(*) FROM dependency_work").await, 0);
-    // One that is created after that waits for the next end.
+    // A task created after that waits for the next end.
     let late = create_waiting(&queue, &[required], &json!({})).await;
     settle(&queue).await;
     assert_eq!(state(&queue, late).await, "unscheduled");
@@ -86,13 +89,14 @@ async fn an_end_that_is_taken_back_before_the_creation_is_read_counts_for_a_task
 }
 
 #[tokio::test]
-async fn a_task_that_is_created_after_a_rerun_waits_for_the_next_end_however_late_the_one_before_is_settled() {
+async fn task_created_after_rerun_waits_for_next_end() {
     let (database, queue) = start().await;
-    // Some edge, so that the log is not skipped.
+    // Any dependency, so the log is not skipped.
     let unrelated = queue.create_one("proj/other").await;
     create_waiting(&queue, &[unrelated], &json!({})).await;
     let mut conn = database.connect().await;
-    // No task waits for the end that is taken back; or the rerun notes it for the task that does; or its event was read as well.
+    // No task waits for the revoked end; or the rerun notes it for the waiting task; or its event
+    // was read too.
     for (is_awaited, is_read) in [(false, false), (true, false), (true, true)] {
         let required = queue.create_one(QUEUE).await;
         let early = waiting(&[required], &json!({}));
@@ -119,7 +123,7 @@ async fn a_task_that_is_created_after_a_rerun_waits_for_the_next_end_however_lat
 }
 
 #[tokio::test]
-async fn the_last_two_edges_satisfied_by_two_transactions_at_once_schedule_the_task_once() {
+async fn concurrent_last_two_edges_schedule_task_once() {
     let (database, queue) = start().await;
     queue.create_one(QUEUE).await;
     queue.create_one(QUEUE).await;
@@ -135,7 +139,7 @@ async fn the_last_two_edges_satisfied_by_two_transactions_at_once_schedule_the_t
     let mut open = first.begin().await.unwrap();
     let one = dependency_work::settle(&mut open, 0).await.unwrap();
     assert_eq!((one.settled, one.scheduled.len()), (1, 0));
-    // The first edge is marked but not committed, and its transaction holds the dependent.
+    // The first dependency is marked but not committed, and its transaction locks the dependent.
     queue.report(required[1], claims[1].run, Report::Completed).await.unwrap();
     read(&mut second).await;
     let passed_over = dependency_work::settle(&mut second, 0).await.unwrap();
@@ -149,7 +153,7 @@ async fn the_last_two_edges_satisfied_by_two_transactions_at_once_schedule_the_t
 }
 
 #[tokio::test]
-async fn a_locked_dependent_waits_for_the_next_pass_and_delays_no_other() {
+async fn locked_dependent_waits_for_next_pass() {
     let (database, queue) = start().await;
     let required = queue.create_one(QUEUE).await;
     let locked = create_waiting(&queue, &[required], &json!({})).await;
@@ -158,7 +162,7 @@ async fn a_locked_dependent_waits_for_the_next_pass_and_delays_no_other() {
     let foreign = Lock::take(&database, &format!("SELECT FROM tasks WHERE id = '{}' FOR UPDATE", locked.uuid())).await;
     settle(&queue).await;
     assert_eq!((state(&queue, locked).await, state(&queue, free).await), ("unscheduled", "pending"));
-    // Later events are not held up either.
+    // Later events are not delayed either.
     let next = queue.create_one(QUEUE).await;
     let after = create_waiting(&queue, &[next], &json!({})).await;
     claim_and_report(&queue, Report::Completed).await;
@@ -179,7 +183,7 @@ async fn group_of_two() -> (tenure_store::testing::TestDatabase, tenure_engine::
     (database, queue)
 }
 
-/// Reads what has a position already.
+/// Reads the part of the log with positions.
 async fn read_for_groups(conn: &mut sqlx::PgConnection) -> Read<Slice> {
     let witnesses = &mut Witnesses::default();
     log_reader::read_sequenced(conn, &mut GroupSink { sequenced: events::Sequenced::default(), witnesses })
@@ -188,12 +192,12 @@ async fn read_for_groups(conn: &mut sqlx::PgConnection) -> Read<Slice> {
 }
 
 #[tokio::test]
-async fn the_group_event_is_emitted_once_when_the_last_task_is_resolved_while_the_one_before_is_read() {
+async fn group_event_is_emitted_once_if_last_task_ends_during_read() {
     let (database, queue) = group_of_two().await;
     claim_and_report(&queue, Report::Completed).await;
     let mut conn = database.connect().await;
     events::sequence(&mut conn, events::Sequenced::default()).await.unwrap();
-    // Committed, but without a position: the part of the log that is read has only the first report.
+    // Committed without a position: the part that is read has only the first report.
     claim_and_report(&queue, Report::Failed).await;
     assert!(matches!(read_for_groups(&mut conn).await, Read::Rows(_, Slice { groups: 1, emitted: 0 })));
     run_groups(&queue).await;
@@ -202,7 +206,7 @@ async fn the_group_event_is_emitted_once_when_the_last_task_is_resolved_while_th
 }
 
 #[tokio::test]
-async fn the_group_event_is_emitted_once_when_the_last_two_tasks_are_resolved_at_once() {
+async fn concurrent_last_two_ends_emit_group_event_once() {
     let (database, queue) = group_of_two().await;
     let (one, two) = (queue.claim_one(QUEUE).await, queue.claim_one(QUEUE).await);
     let gate = Gate::close(&database, "runs").await;
@@ -227,7 +231,7 @@ async fn the_group_event_is_emitted_once_when_the_last_two_tasks_are_resolved_at
 }
 
 #[tokio::test]
-async fn only_one_of_two_servers_reads_the_log_for_groups_at_a_time() {
+async fn one_server_reads_log_for_groups_at_a_time() {
     let (database, queue) = group_of_two().await;
     claim_and_report(&queue, Report::Completed).await;
     let (mut first, mut second) = (database.connect().await, database.connect().await);

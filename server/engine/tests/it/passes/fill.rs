@@ -1,17 +1,18 @@
-//! Fills the tables as the operations would have: tasks that were resolved, tasks that are pending, and whatever was there
-//! and is gone. While a snapshot from before is held, what is gone stays in the indexes.
+//! Fills the tables as operations would: resolved tasks, pending tasks, and deleted rows. An old
+//! snapshot keeps deleted rows in the indexes.
 
 use tenure_store::events;
 
 use crate::support::*;
 
-/// Queues of the tasks.
+/// The tasks' queues.
 pub const QUEUES: [&str; 5] = ["fill/q1", "fill/q2", "fill/q3", "fill/q4", "fill/q5"];
 
-/// Claims of each call that are running, and workers that hold them: these passes count, so that they stay few.
+/// Running claims per call, and their workers. Kept few, because some passes count them.
 const CLAIMED: i32 = 20;
 
-/// The tasks with these numbers. Those of the first half were resolved, the others are pending but for a few that are claimed.
+/// The tasks with these numbers. The first half were resolved; the others are pending except a few
+/// claimed ones.
 const TASKS: &str = "
     INSERT INTO task_queues (name) SELECT 'fill/q' || n FROM generate_series(1, 5) n ON CONFLICT DO NOTHING;
     DROP TABLE IF EXISTS made;
@@ -50,7 +51,7 @@ const TASKS: &str = "
     INSERT INTO runs SELECT seq, 0, 3, 0, 0, now(), now(), now(), now(), 'g', 'w' FROM made WHERE place = 'ended';
     ";
 
-/// Dependencies, most of them settled, some purged; the work that they were.
+/// Dependencies, mostly settled, some purged, and their work rows.
 const DEPENDENCIES: &str = "
     INSERT INTO dependencies
         SELECT a.seq, b.id, false, false FROM made a JOIN made b ON b.n = a.n + ($TO - $FROM) / 2 + 1
@@ -61,7 +62,7 @@ const DEPENDENCIES: &str = "
     DELETE FROM dependencies WHERE required IN (SELECT seq FROM made WHERE n % 10 = 0);
     ";
 
-/// What was purged, and what is kept for long beside it.
+/// Purged rows, among long-lived ones.
 const PURGED: &str = "
     CREATE TEMP TABLE gone AS SELECT n, now() - interval '2 years' + n * interval '1 ms' AS at FROM made WHERE n % 10 = 0;
     INSERT INTO due (expires, seqs) SELECT at, ARRAY[-n] FROM gone;
@@ -111,7 +112,7 @@ const PURGED: &str = "
     DROP TABLE gone;
     ";
 
-/// Rows that are few and are updated again and again.
+/// Small tables with frequent updates.
 const UPDATED: &str = "
     INSERT INTO servers SELECT gen_random_uuid(), now(), now();
     INSERT INTO queue_views (queue, name, last_seen, expires)
@@ -128,12 +129,12 @@ const UPDATED: &str = "
     END $do$;
     ";
 
-/// Leaves many old versions of the rows that are few, as some minutes do.
+/// Leaves many old versions of frequently updated rows, as after some minutes.
 pub async fn update_again_and_again(conn: &mut PgConnection) {
     sqlx::raw_sql(UPDATED).execute(conn).await.unwrap();
 }
 
-/// Adds to the tables the tasks with these numbers, as many resolved as pending, and what belongs to them.
+/// Adds the tasks with these numbers, half resolved and half pending, with their rows.
 pub async fn fill(conn: &mut PgConnection, from: i32, to: i32) {
     for part in [TASKS, DEPENDENCIES, PURGED] {
         run(conn, part, from, to).await;
@@ -141,8 +142,8 @@ pub async fn fill(conn: &mut PgConnection, from: i32, to: i32) {
     log_and_count(conn, from, to).await;
 }
 
-/// The events of the tasks and the changes of the counts, given a position and added up: a row of the outbox for each pending
-/// task, the others in batches.
+/// Sequences the events of the tasks and sums up the counts: an outbox row for each pending task,
+/// batches for the others.
 async fn log_and_count(conn: &mut PgConnection, from: i32, to: i32) {
     let log = "
         INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, priorities, queues, pending, claimed)

@@ -1,4 +1,4 @@
-//! A log of which old events were purged, and that nothing has vacuumed: what is read of it.
+//! Reads of a log whose old events were purged but not vacuumed.
 
 use tenure_engine::background;
 use tenure_store::events::{self, Stretch};
@@ -6,13 +6,13 @@ use tenure_store::events::{self, Stretch};
 use super::{behind_an_old_snapshot, reads};
 use crate::support::*;
 
-/// Rows that were purged, each of one event.
+/// Purged rows of one event each.
 const PURGED: i64 = 50_000;
-/// The position of the newest event.
+/// Position of the newest event.
 const NEWEST: i64 = 50_300;
-/// Blocks of the log that a look at it may read. The rows that were purged have more than 300, with those of the index.
+/// Maximum blocks read per access. The purged rows take more than 300, with the index.
 const BLOCKS_MAX: i64 = 100;
-/// What the server of these tests retains.
+/// Retention of the tests' server.
 const RETENTION: Duration = Duration::from_secs(3600);
 
 const LOG: &str = "
@@ -23,19 +23,19 @@ const PURGE: &str = "
     DELETE FROM outbox_order WHERE first <= 50000;
     DELETE FROM outbox WHERE id NOT IN (SELECT outbox_id FROM outbox_order)";
 
-/// Blocks of the log that were read so far.
+/// Blocks of the log read so far.
 async fn blocks(conn: &mut PgConnection, queue: &Queue) -> i64 {
     reads(conn, queue).await.get("outbox_order").map_or(0, |(blocks, _)| *blocks)
 }
 
 #[tokio::test]
-async fn what_was_purged_of_the_log_is_not_walked_over_with_each_look() {
+async fn purged_log_rows_are_not_rescanned() {
     let (database, mut conn, _old) = behind_an_old_snapshot().await;
     sqlx::raw_sql(LOG).execute(&mut conn).await.unwrap();
     events::sequence(&mut conn, Sequenced::default()).await.unwrap();
     sqlx::raw_sql(PURGE).execute(&mut conn).await.unwrap();
     let queue = Queue::start(database.options());
-    // The first look finds where the log begins.
+    // The first read finds the beginning of the log.
     background::events::purge(&queue.engine).await.unwrap();
     let begins = queue.engine.sequencer.begins();
     assert_eq!(begins, PURGED + 1);
@@ -50,7 +50,7 @@ async fn what_was_purged_of_the_log_is_not_walked_over_with_each_look() {
     seen.push(blocks(&mut conn, &queue).await);
     let read: Vec<i64> = seen.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert!(read.iter().all(|blocks| *blocks <= BLOCKS_MAX), "the pass, the ends and a page have read {read:?} blocks");
-    // Who comes from before learns where the log begins, and what is old by now is purged from there on.
+    // An old reader learns where the log begins, and later purges start there.
     let gone = events::read_on(&mut conn, PURGED - 10, 10).await.unwrap();
     assert!(matches!(gone, Stretch::Gone(PURGED)), "{gone:?}");
     sqlx::raw_sql("UPDATE outbox SET at = at - interval '2 hours'").execute(&mut conn).await.unwrap();

@@ -1,4 +1,4 @@
-//! The low-water marks of times: how far they go, and what they must not pass.
+//! Low-water marks of times: how far they advance, and which rows they must not pass.
 
 use tenure_api::dates::Timestamp;
 use tenure_engine::background::registry::PASSES;
@@ -11,21 +11,21 @@ use tenure_store::{claims as store, clock};
 
 use crate::support::*;
 
-/// Moves the marks as far as they go: the first run notes what is open, another one finds it gone.
+/// Advances the marks fully: the first run notes open transactions, a later one finds them gone.
 async fn advance(queue: &Queue) {
     for _ in 0..3 {
         queue.run_pass("low_water_marks").await.unwrap();
     }
 }
 
-/// Three seconds, which are more than the marks stay behind.
+/// Three seconds, more than the lag of the marks.
 async fn move_clock(conn: &mut PgConnection) -> DateTime<Utc> {
     sqlx::raw_sql("UPDATE clock SET clock_offset = clock_offset + interval '3 s'").execute(&mut *conn).await.unwrap();
     clock::get_now(conn).await.unwrap()
 }
 
 #[tokio::test]
-async fn the_marks_of_times_follow_the_clock_and_stop_at_what_is_left() {
+async fn time_marks_follow_clock_up_to_remaining_rows() {
     let (database, queue) = start().await;
     let mut conn = database.connect().await;
     assert_eq!(queue.engine.due_marks.get().claims, START);
@@ -42,23 +42,24 @@ async fn the_marks_of_times_follow_the_clock_and_stop_at_what_is_left() {
     move_clock(&mut conn).await;
     advance(&queue).await;
     let marks = queue.engine.due_marks.get();
-    assert_eq!(marks.claims, until, "a claim is left that has expired");
+    assert_eq!(marks.claims, until, "an expired claim is left");
     assert!(marks.deadlines > until);
     assert_eq!(claims::pass(&queue.engine).await.unwrap().done, 1);
     advance(&queue).await;
     assert!(queue.engine.due_marks.get().claims > until);
 
-    // What a failover may bring back is found again.
+    // Rows restored by a failover are found again.
     queue.engine.remembered.drop_all();
     assert_eq!(queue.engine.due_marks.get().claims, START);
     finish(database, queue).await;
 }
 
 #[tokio::test]
-async fn a_task_that_could_not_be_purged_with_those_beside_it_is_purged_later() {
+async fn task_skipped_by_purge_is_purged_later() {
     let (database, queue) = start().await;
     let mut conn = database.connect().await;
-    // It expires with its deadline: in the row of both, the date is the clock of the pass that dealt with the deadline.
+    // It expires with its deadline: the shared row's date is the clock of the pass that handled the
+    // deadline.
     let date = Timestamp::new(real_now() + TimeDelta::hours(1));
     let deadline = json!({"expires": date, "deadline": date});
     for _ in 0..2 {
@@ -80,12 +81,12 @@ async fn a_task_that_could_not_be_purged_with_those_beside_it_is_purged_later() 
 }
 
 #[tokio::test]
-async fn no_mark_of_times_passes_what_an_open_transaction_may_still_commit() {
+async fn time_marks_stop_at_open_transactions() {
     let (database, queue) = start().await;
     let mut conn = database.connect().await;
     queue.create_one(QUEUE).await;
     queue.claim_one(QUEUE).await;
-    // Of another server: it reads the clock, and stores only later what is due by then.
+    // Another server reads the clock and stores rows due at that time only later.
     let mut other = database.connect_hot().await;
     sqlx::raw_sql("BEGIN").execute(&mut other).await.unwrap();
     let due = clock::get_now(&mut other).await.unwrap();
@@ -105,9 +106,9 @@ async fn no_mark_of_times_passes_what_an_open_transaction_may_still_commit() {
     finish(database, queue).await;
 }
 
-/// Behind an old snapshot, millions of rows that are gone may be in the indexes before the marks.
+/// An old snapshot may keep millions of dead rows in the indexes before the marks.
 #[tokio::test]
-async fn the_operators_page_is_read_from_the_marks_on() {
+async fn operators_page_reads_from_marks() {
     let (database, queue) = start().await;
     let mut conn = database.connect().await;
     queue.create_one(QUEUE).await;
@@ -123,7 +124,7 @@ async fn the_operators_page_is_read_from_the_marks_on() {
     }
     let place = "SELECT p.ord, q.cursor_epoch FROM pending p JOIN task_queues q ON q.id = p.queue";
     let (ord, epoch): (i64, i64) = sqlx::query_as(place).fetch_one(&mut conn).await.unwrap();
-    // Those of another epoch do not count.
+    // Marks of another epoch are ignored.
     for (epoch, mark, found) in [(epoch, ord - 1, 1), (epoch, ord, 0), (epoch + 1, ord, 1)] {
         let marks = Marks { epoch, marks: [mark; 7] };
         let waiting = page::list_waiting(&mut reader, key, marks, 10).await.unwrap().unwrap();
@@ -135,7 +136,7 @@ async fn the_operators_page_is_read_from_the_marks_on() {
 }
 
 #[tokio::test]
-async fn a_clock_that_goes_back_drops_the_marks_of_times() {
+async fn clock_reset_drops_time_marks() {
     let (database, queue) = start().await;
     let mut conn = database.connect().await;
     move_clock(&mut conn).await;
@@ -152,7 +153,7 @@ async fn a_clock_that_goes_back_drops_the_marks_of_times() {
 }
 
 #[tokio::test]
-async fn a_worker_that_is_given_a_date_of_the_past_is_purged() {
+async fn worker_expired_in_past_is_purged() {
     let (database, queue) = start().await;
     let mut conn = database.connect().await;
     let name = WorkerName { pool: QUEUE.parse().unwrap(), group: "rack".parse().unwrap(), id: "w1".parse().unwrap() };
@@ -179,7 +180,7 @@ async fn a_worker_that_is_given_a_date_of_the_past_is_purged() {
 }
 
 #[tokio::test]
-async fn a_worker_that_is_declared_with_a_date_of_the_past_is_purged() {
+async fn worker_declared_with_past_expiry_is_purged() {
     let (database, queue) = start().await;
     let mut conn = database.connect().await;
     move_clock(&mut conn).await;

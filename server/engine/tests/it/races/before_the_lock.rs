@@ -1,5 +1,5 @@
-//! Rows that change after a statement's snapshot and before it locks them: it finds them as they are then, changes all of
-//! them, and answers with what it changed.
+//! Rows that change between a statement's snapshot and its locks: it must use their new state,
+//! change all of them, and return the changes.
 
 use sqlx::PgPool;
 use tenure_store::admission::{self, IfLocked, Leader, Reading, Take};
@@ -7,11 +7,11 @@ use tokio::task::JoinHandle;
 
 use crate::support::*;
 
-/// The lock that readers of the table wait for.
+/// Advisory lock that readers of the table wait for.
 const GATE: i64 = 77;
 
-/// Puts a view in the place of a table. Its rows are read like the table's, and locked and changed through it; but reading one
-/// waits for the gate.
+/// Replaces a table with a view. Its rows are read, locked and changed through the view; reading
+/// one waits for the gate.
 async fn put_gate(database: &TestDatabase, table: &str) -> sqlx::PgConnection {
     let sql = format!(
         "CREATE FUNCTION gate() RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$ BEGIN
@@ -26,7 +26,7 @@ async fn put_gate(database: &TestDatabase, table: &str) -> sqlx::PgConnection {
     holder
 }
 
-/// Changes rows while a statement waits at the gate, and lets it go on.
+/// Changes rows while a statement waits at the gate, then opens the gate.
 async fn change_meanwhile(pool: &PgPool, mut holder: sqlx::PgConnection, change: &'static str) {
     until_a_session_waits(pool).await;
     let changed = sqlx::query(change).execute(&mut holder).await.unwrap();
@@ -34,7 +34,7 @@ async fn change_meanwhile(pool: &PgPool, mut holder: sqlx::PgConnection, change:
     sqlx::query("SELECT pg_advisory_unlock($1)").bind(GATE).execute(&mut holder).await.unwrap();
 }
 
-/// Takes the view away again.
+/// Removes the view.
 async fn take_gate_away(pool: &PgPool, table: &str) {
     let sql = format!("DROP VIEW {table}; ALTER TABLE {table}_behind RENAME TO {table};");
     run_sql(pool, &sql).await;
@@ -62,29 +62,29 @@ const RENEWED: &str = "UPDATE claims SET taken_until = taken_until + interval '1
 const RAISED: &str = "UPDATE tasks_behind SET priority = 0";
 
 #[tokio::test]
-async fn a_run_that_was_renewed_meanwhile_ends_by_either_statement() {
+async fn concurrently_renewed_run_ends_by_either_statement() {
     for report in [Report::Completed, Report::Exception(tenure_api::states::ExceptionReason::WorkerShutdown)] {
         let database = report_while("tasks", RENEWED, report).await;
         let kept = "SELECT count(*) FROM runs r WHERE r.taken_until > r.started + interval '20 min 30 s'";
-        assert_eq!(number(database.pool(), kept).await, 1, "as it was renewed");
+        assert_eq!(number(database.pool(), kept).await, 1, "with the renewed lease");
         database.finish().await;
     }
 }
 
 #[tokio::test]
-async fn a_run_whose_priority_changed_meanwhile_ends_by_either_statement() {
+async fn concurrently_reprioritised_run_ends_by_either_statement() {
     for report in [Report::Completed, Report::Exception(tenure_api::states::ExceptionReason::WorkerShutdown)] {
         let database = report_while("tasks", RAISED, report).await;
         assert_eq!(number(database.pool(), "SELECT count(*) FROM tasks WHERE priority = 0").await, 1);
         let emitted = "SELECT count(*) FROM transitions WHERE kinds[1] IN (3, 6) AND priorities[1] = 0";
-        assert_eq!(number(database.pool(), emitted).await, 1, "with the priority that it has");
+        assert_eq!(number(database.pool(), emitted).await, 1, "with its current priority");
         sqlx::query("UPDATE pending SET priority = 0").execute(database.pool()).await.unwrap();
         database.finish().await;
     }
 }
 
 #[tokio::test]
-async fn a_run_that_changed_before_it_is_locked_is_claimed_and_gone() {
+async fn run_changed_before_lock_is_claimed() {
     let database = TestDatabase::create().await;
     let queue = Arc::new(Queue::start(database.options()));
     queue.create_one(QUEUE).await;
@@ -100,9 +100,9 @@ async fn a_run_that_changed_before_it_is_locked_is_claimed_and_gone() {
     database.finish().await;
 }
 
-/// A policy that is changed after the pass has looked for the row that it locks, and before it has it.
+/// The policy changes after the pass has read the row that it locks, and before it has the lock.
 #[tokio::test]
-async fn what_a_pass_admits_follows_the_policy_that_there_is_when_it_has_the_lock() {
+async fn admission_follows_policy_at_time_of_lock() {
     let database = TestDatabase::create().await;
     let queue = Arc::new(Queue::start(database.options()));
     put(&queue, json!({"concurrency": {"perKey": 2}})).await;

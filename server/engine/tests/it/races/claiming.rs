@@ -1,11 +1,11 @@
-//! Who gets what, and what becomes of claims whose caller hangs up.
+//! Distribution of runs, and claims whose caller disconnects.
 
 use tenure_engine::batch::wait_list::{Answer, ClaimWork, WAITING_MAX};
 use tenure_store::transitions::claim::{Want, Worker, claim};
 
 use crate::support::*;
 
-/// Ten times the longest that a waiter waits for its next try.
+/// Ten times the maximum pause of a waiter between attempts.
 const LONG: Duration = Duration::from_secs(10);
 
 fn ids(answer: &Answer) -> Vec<TaskId> {
@@ -13,7 +13,7 @@ fn ids(answer: &Answer) -> Vec<TaskId> {
 }
 
 #[tokio::test]
-async fn workers_in_one_batch_get_different_runs_in_the_order_of_their_slots() {
+async fn workers_in_one_batch_get_distinct_runs_in_order() {
     for loops in [1, 3] {
         let database = TestDatabase::create().await;
         let queue = Queue::start_with_loops(database.options(), loops);
@@ -42,7 +42,7 @@ async fn workers_in_one_batch_get_different_runs_in_the_order_of_their_slots() {
 }
 
 #[tokio::test]
-async fn those_who_wait_are_served_first_come_first_served() {
+async fn waiters_are_served_first_come_first_served() {
     for loops in [1, 3] {
         let database = TestDatabase::create().await;
         let queue = Queue::start_with_loops(database.options(), loops);
@@ -73,7 +73,7 @@ async fn those_who_wait_are_served_first_come_first_served() {
 }
 
 #[tokio::test]
-async fn so_many_requests_wait_and_no_more() {
+async fn number_of_waiting_requests_is_limited() {
     let (database, queue) = start().await;
     let key = queue.key(QUEUE).await;
     let claim = || {
@@ -88,7 +88,7 @@ async fn so_many_requests_wait_and_no_more() {
             assert!(futures_util::poll!(one.as_mut()).is_pending());
             waiting.push(one);
         }
-        // On, out of the inbox, to where they wait.
+        // Until they have left the inbox and wait.
         tokio::time::sleep(LONG / 100).await;
     }
     let refused = tokio::time::timeout(LONG, claim()).await.expect("a refusal waits for nothing");
@@ -132,7 +132,7 @@ async fn requeued(queue: &Queue, task: TaskId, run: u16) -> Task {
 }
 
 #[tokio::test]
-async fn a_claim_whose_caller_disconnects_during_the_commit_is_requeued() {
+async fn claim_of_disconnected_caller_is_requeued() {
     let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
     let gate = Gate::close(&database, "claims").await;
@@ -147,7 +147,7 @@ async fn a_claim_whose_caller_disconnects_during_the_commit_is_requeued() {
 }
 
 #[tokio::test]
-async fn an_undelivered_claim_returns_to_its_place_without_using_up_a_retry_five_times_at_most() {
+async fn undelivered_claim_is_requeued_free_up_to_five_times() {
     let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
     queue.create_one(QUEUE).await;
@@ -171,13 +171,13 @@ async fn an_undelivered_claim_returns_to_its_place_without_using_up_a_retry_five
     database.finish().await;
 }
 
-/// A task whose definition has so many megabytes.
+/// A task with a definition of this size.
 fn large(megabytes: usize) -> tenure_domain::create::NewTask {
     new_task(QUEUE, &serde_json::json!({"payload": {"large": "x".repeat(megabytes << 20)}}))
 }
 
 #[tokio::test]
-async fn an_answer_ends_at_its_bytes_and_what_has_no_room_is_not_claimed() {
+async fn response_is_limited_by_bytes_without_extra_claims() {
     let (database, queue) = start().await;
     let mut tasks = Vec::new();
     for megabytes in [9, 9, 5, 5, 5, 5] {
@@ -185,34 +185,34 @@ async fn an_answer_ends_at_its_bytes_and_what_has_no_room_is_not_claimed() {
         queue.create(&task).await.unwrap();
         tasks.push(task.id);
     }
-    // 9; 9 and 5; 5, 5 and 5: each answer has at most 16 MB, and they keep the order.
+    // 9; 9 and 5; 5, 5 and 5: each response has at most 16 MB, in order.
     for expected in [&tasks[..1], &tasks[1..3], &tasks[3..]] {
         let answer = queue.claim_work(QUEUE, "worker", 6, Duration::ZERO).await.unwrap();
         assert_eq!(ids(&answer), expected);
         answer.delivery.delivered();
     }
     let used = number(database.pool(), "SELECT sum(requeues + run) FROM tasks").await;
-    assert_eq!(used, 0, "something was claimed and requeued for want of room");
+    assert_eq!(used, 0, "a run was claimed and requeued for its size");
     finish(database, queue).await;
 }
 
 #[tokio::test]
-async fn a_worker_that_got_nothing_for_want_of_room_is_tried_again_at_once() {
+async fn worker_left_out_for_size_is_retried_at_once() {
     const WORKERS: usize = 20;
     let (database, queue) = start().await;
     for _ in 0..WORKERS {
         queue.create(&large(9)).await.unwrap();
     }
-    // Only the next try would come after a second each time, if nothing tried again before.
+    // Without an immediate retry, each would wait a second for its next attempt.
     let asking = (0..WORKERS).map(|worker| {
         let queue = &queue;
         async move { queue.claim_work(QUEUE, &worker.to_string(), 32, LONG).await }
     });
     let answers = tokio::time::timeout(Duration::from_secs(15), futures_util::future::join_all(asking)).await;
     let mut claimed = Vec::new();
-    for answer in answers.expect("everyone is tried again at once") {
+    for answer in answers.expect("every worker is retried at once") {
         let answer = answer.unwrap();
-        assert_eq!(answer.claims.len(), 1, "one definition and no more fits into an answer");
+        assert_eq!(answer.claims.len(), 1, "a response fits one definition");
         claimed.extend(ids(&answer));
         answer.delivery.delivered();
     }
@@ -223,7 +223,7 @@ async fn a_worker_that_got_nothing_for_want_of_room_is_tried_again_at_once() {
 }
 
 #[tokio::test]
-async fn large_runs_of_one_queue_do_not_keep_another_queue_waiting() {
+async fn large_runs_of_one_queue_delay_no_other() {
     let (database, queue) = start().await;
     for _ in 0..8 {
         queue.create(&large(9)).await.unwrap();

@@ -1,4 +1,4 @@
-//! What the statements read of a policy: leases, when a claim is too slow, how long retries wait; results; the order of releases.
+//! Policy terms in statements: leases, completeTime, retry delays; results; the order of releases.
 
 use serde_json::value::RawValue;
 use sqlx::postgres::PgPool;
@@ -18,7 +18,7 @@ fn seconds(seconds: i64) -> TimeDelta {
     TimeDelta::seconds(seconds)
 }
 
-/// When the claim of a task began, ends, and is too slow.
+/// Start, end and completeTime limit of a task's claim.
 async fn claimed(pool: &PgPool, task: TaskId) -> (DateTime<Utc>, DateTime<Utc>, Option<DateTime<Utc>>) {
     let row = sqlx::query("SELECT started, taken_until, complete_by FROM claims WHERE id = $1")
         .bind(task.uuid())
@@ -36,7 +36,7 @@ enum By {
 }
 
 #[tokio::test]
-async fn every_claim_lasts_as_the_policy_of_its_queue_and_the_options_of_its_task_say() {
+async fn claim_duration_follows_policy_and_options() {
     let (database, queue) = start().await;
     let pool = database.pool();
     let key = queue.key(QUEUE).await;
@@ -103,7 +103,7 @@ async fn every_claim_lasts_as_the_policy_of_its_queue_and_the_options_of_its_tas
 }
 
 #[tokio::test]
-async fn claims_of_queues_with_different_leases_are_emitted_with_their_own() {
+async fn claims_are_emitted_with_their_queues_lease() {
     let (database, queue) = start().await;
     let (pool, names) = (database.pool(), ["proj/a", "proj/b", "proj/c"]);
     let mut wants = Vec::new();
@@ -133,7 +133,7 @@ async fn claims_of_queues_with_different_leases_are_emitted_with_their_own() {
 }
 
 #[tokio::test]
-async fn a_claim_is_too_slow_at_its_time_and_its_lease_is_no_matter() {
+async fn complete_time_applies_independently_of_lease() {
     let (database, queue) = start().await;
     let pool = database.pool();
     let task = queue.create_one(QUEUE).await;
@@ -153,7 +153,7 @@ async fn a_claim_is_too_slow_at_its_time_and_its_lease_is_no_matter() {
     finish(database, queue).await;
 }
 
-/// Ends the claim of a task so, and the hold of its next run; how long that one would have waited.
+/// Ends a task's claim, and the hold of its next run. Returns the delay of that run.
 async fn end_and_wait(database: &TestDatabase, task: TaskId, run: i16, ending: Ending) -> TimeDelta {
     let pool = database.pool();
     run_sql(pool, "UPDATE claims SET taken_until = now() - interval '1 s'").await;
@@ -173,7 +173,7 @@ async fn end_and_wait(database: &TestDatabase, task: TaskId, run: i16, ending: E
 }
 
 #[tokio::test]
-async fn the_nth_retry_waits_as_the_rules_say_and_what_is_no_failure_is_not_counted() {
+async fn retry_delay_follows_rules_and_counts_failures_only() {
     let of_queue = RetryDelay { first: seconds(5), factor: 2.0, most: seconds(30) };
     let of_task = RetryDelay { first: seconds(3), factor: 1.5, most: seconds(100) };
     for (options, delay) in [(None, Some(of_queue)), (Some("3, 1.5, 100"), Some(of_task)), (Some("0, 1, 0"), None)] {
@@ -205,7 +205,7 @@ async fn the_nth_retry_waits_as_the_rules_say_and_what_is_no_failure_is_not_coun
                     delay.map_or(seconds(0), |delay| retry_wait(&delay, failures))
                 }
             };
-            // The rules have whole milliseconds.
+            // The rules use whole milliseconds.
             assert!((waited - expected).abs() < TimeDelta::milliseconds(1), "{options:?} {run} {ending:?}: {waited}");
         }
         finish(database, queue).await;
@@ -217,7 +217,7 @@ fn result(text: &str) -> TaskResult {
 }
 
 #[tokio::test]
-async fn results_are_stored_by_both_statements_and_only_for_those_who_sent_one() {
+async fn both_statements_store_only_sent_results() {
     let (database, queue) = start().await;
     let mut conn = database.connect_hot().await;
     for others in [None, Some(Ending::Reported(Report::Exception(ExceptionReason::WorkerShutdown)))] {
@@ -238,7 +238,7 @@ async fn results_are_stored_by_both_statements_and_only_for_those_who_sent_one()
             assert_eq!(found.map(|returned| returned.result), (n == 1).then(|| "{\"a\":1}".to_owned()));
         }
         if others.is_some() {
-            // The next run, which would be claimed by those who come after.
+            // Otherwise later workers would claim the next run.
             queue.claim_one(QUEUE).await;
         }
     }
@@ -246,7 +246,7 @@ async fn results_are_stored_by_both_statements_and_only_for_those_who_sent_one()
 }
 
 #[tokio::test]
-async fn a_released_run_is_found_below_the_low_water_mark_of_its_queue() {
+async fn released_run_below_low_water_mark_is_found() {
     let (database, queue) = start().await;
     let tasks = [queue.create_one(QUEUE).await, queue.create_one(QUEUE).await, queue.create_one(QUEUE).await];
     let first = queue.claim_one(QUEUE).await;

@@ -1,4 +1,4 @@
-//! Reading the event log while a transaction that has written to the outbox has not committed.
+//! Reads of the event log while a transaction with outbox rows is open.
 
 use tenure_store::events::{Page, read, sequence};
 
@@ -13,7 +13,7 @@ async fn positions(conn: &mut sqlx::PgConnection, after: i64) -> Vec<i64> {
 }
 
 #[tokio::test]
-async fn an_open_transaction_neither_stalls_the_event_log_nor_loses_its_own_events() {
+async fn open_transaction_neither_stalls_log_nor_loses_events() {
     let (database, queue) = start().await;
     let mut reader = database.connect().await;
     let mut slow = database.connect_hot().await;
@@ -21,24 +21,24 @@ async fn an_open_transaction_neither_stalls_the_event_log_nor_loses_its_own_even
     let mut open = slow.begin().await.unwrap();
     create_on(&mut open, &queue, &[new_task("proj/slow", &json!({}))]).await;
     let claim = queue.claim_one(QUEUE).await;
-    // Created and pending, then running: the open transaction's lower id is no gap.
+    // Created, pending and running: the open transaction's lower id is no gap.
     assert_eq!(positions(&mut reader, 0).await, [1, 2, 3]);
     queue.report(claim.task.id, claim.run, Report::Completed).await.unwrap();
-    // The ends of the task and of its group.
+    // The ends of the task and its group.
     assert_eq!(positions(&mut reader, 3).await, [4, 5]);
     assert_eq!(positions(&mut reader, 5).await, Vec::<i64>::new());
     open.commit().await.unwrap();
-    // A reader that has read on misses nothing.
+    // A reader that has continued misses nothing.
     assert_eq!(positions(&mut reader, 5).await, [6, 7]);
     queue.claim_one("proj/slow").await;
     assert_eq!(positions(&mut reader, 0).await, [1, 2, 3, 4, 5, 6, 7, 8]);
-    // A page may end and begin inside an outbox row.
+    // A page may begin and end inside an outbox row.
     assert_eq!(positions(&mut reader, 1).await, [2, 3, 4, 5, 6, 7, 8]);
     finish(database, queue).await;
 }
 
 #[tokio::test]
-async fn two_readers_at_once_give_each_event_one_position() {
+async fn concurrent_readers_assign_each_event_one_position() {
     let (database, queue) = start().await;
     for _ in 0..20 {
         queue.create_one(QUEUE).await;

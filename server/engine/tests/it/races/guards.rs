@@ -1,4 +1,5 @@
-//! The guards of the statements agree with the rules of `domain::policy::life`: every state with every event, under every delivery.
+//! The guards of the statements agree with the rules of `domain::policy::life`, for every state,
+//! event and delivery.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::json;
@@ -25,7 +26,7 @@ fn run(number: u16) -> RunId {
 
 const LEFT: Allowance = Allowance { retries_left: 1, free_runs: 0, requeues: 0, losses: 0 };
 
-/// Every state at every limit without a policy, and a run that is claimed at every limit of every delivery.
+/// Every state at every limit without a policy, and a claimed run at every limit of every delivery.
 fn lives() -> Vec<Life> {
     let plain = |state, left| Life { state, delivery: Delivery::Retries, left };
     let mut lives = vec![plain(State::Unscheduled, LEFT)];
@@ -60,7 +61,7 @@ fn lives() -> Vec<Life> {
     lives
 }
 
-/// An event, and the start of the next run that a worker states with it.
+/// An event, and the start of the next run that the worker states.
 type Stated = (Event, Option<Start>);
 
 fn events(life: Life) -> Vec<Stated> {
@@ -87,7 +88,7 @@ fn events(life: Life) -> Vec<Stated> {
 
 const INTERMITTENT: Ending = Ending::Reported(Report::Exception(ExceptionReason::IntermittentTask));
 
-/// The terms of a task without options in a queue whose policy has this delivery and nothing else.
+/// The terms of a task without options, under a policy with only this delivery.
 fn terms(delivery: Delivery) -> Terms {
     Terms {
         delivery,
@@ -99,7 +100,7 @@ fn terms(delivery: Delivery) -> Terms {
     }
 }
 
-/// Puts a task that was just created into a state, by hand. Its claim, if it has one, has run out.
+/// Puts a new task into a state by hand. Its claim, if any, has expired.
 async fn put(conn: &mut PgConnection, id: TaskId, life: Life) {
     let (state, last, outcome) = match life.state {
         State::Unscheduled => (0_i16, None, None),
@@ -148,7 +149,7 @@ async fn put(conn: &mut PgConnection, id: TaskId, life: Life) {
     if !matches!(life.state, State::Pending(..)) {
         sqlx::query("DELETE FROM pending WHERE id = $1").bind(id.uuid()).execute(&mut *conn).await.unwrap();
     }
-    // The runs before the last one, and the last one itself if it has ended.
+    // The runs before the last one, and the last one if it has ended.
     let ended = last.map_or(0, |last| last + i16::from(outcome.is_some()));
     let outcome = outcome.unwrap_or(Outcome::Completed);
     sqlx::query(
@@ -175,7 +176,7 @@ async fn send(conn: &mut PgConnection, id: TaskId, event: Event, start: Option<S
             return;
         }
         Event::Rerun { retries, hold: _ } => {
-            // The caller asks the rules how many retries are left then.
+            // The caller asks the rules for the remaining retries.
             let (life, _) = observe(conn, id, Delivery::Retries).await;
             let next = match life.state {
                 State::Resolved(last, _) => last.next(),
@@ -223,7 +224,7 @@ async fn send(conn: &mut PgConnection, id: TaskId, event: Event, start: Option<S
     end::end(conn, &[member]).await.unwrap();
 }
 
-/// A task as it is stored. What a resolved one has for its delivery is nowhere.
+/// Loads a task. The delivery of a resolved task is not stored.
 async fn observe(conn: &mut PgConnection, id: TaskId, delivery: Delivery) -> (Life, tasks::Loaded) {
     let loaded = tasks::load(conn, &[id.uuid()]).await.unwrap().remove(&id.uuid()).unwrap();
     let row = sqlx::query(
@@ -251,7 +252,7 @@ async fn observe(conn: &mut PgConnection, id: TaskId, delivery: Delivery) -> (Li
     (Life { state, delivery, left }, loaded)
 }
 
-/// What the pending run of a task is delayed by and until when, and when it became pending.
+/// Returns the cause and end of the delay of a task's pending run, and when it became pending.
 async fn delay(conn: &mut PgConnection, id: TaskId) -> (Option<i16>, Option<DateTime<Utc>>, DateTime<Utc>, bool) {
     let held =
         "hold IS NOT NULL AND reserved_until = hidden_until AND reserved_until > '2999-01-01' AND receipt IS NULL
@@ -261,7 +262,7 @@ async fn delay(conn: &mut PgConnection, id: TaskId) -> (Option<i16>, Option<Date
     (row.get(0), row.get(1), row.get(2), row.get(3))
 }
 
-/// The runs of which the inbox of a session says that they have ended.
+/// Runs whose end is an inbox item.
 async fn items(conn: &mut PgConnection) -> Vec<RunId> {
     let numbers: Vec<i16> = sqlx::query_scalar(
         "SELECT i.run FROM session_inbox i JOIN worker_sessions s ON s.epoch = i.epoch WHERE i.kind = 1 AND i.id IS NULL",
@@ -272,7 +273,8 @@ async fn items(conn: &mut PgConnection) -> Vec<RunId> {
     numbers.into_iter().map(|number| run(number.cast_unsigned())).collect()
 }
 
-/// The event with the hold that the rules give the next run, which is checked to have it, if there is one.
+/// Returns the event with the hold that the rules give the next run, after checking that the run
+/// has it.
 async fn with_hold(conn: &mut PgConnection, task: &Task, life: Life, (event, stated): Stated) -> Event {
     let Event::End(run, ending, None) = event else { return event };
     let Ok(step) = apply(life, event) else { return event };
@@ -324,18 +326,19 @@ async fn compare(conn: &mut PgConnection, id: TaskId, life: Life, (event, start)
     assert_eq!(items(conn).await, expected, "{case}");
     let made = match (&loaded.task.last, ended) {
         (Last::Pending(open), _) => Some((open.run, open.reason)),
-        // A task without a run gets one that carries the exception.
+        // A task without a run gets one for the exception.
         (Last::Ended, Some(ended)) if ended.run.reason == ReasonCreated::Exception => {
             Some((ended.run.run, ended.run.reason))
         }
         _ => None,
     };
     assert_eq!(made, step.made, "{case}");
-    // The state was made by hand, without events and counts; the positions of the run must be right nevertheless.
+    // The state was made by hand, without events and counts; the rows of the run must be right
+    // nevertheless.
     assert_eq!(check_kinds_on(conn, &["I1", "I2", "Sessions"]).await, Vec::<String>::new(), "{case}");
 }
 
-/// The share of all pairs of a state and an event that one test checks.
+/// Checks the pairs of state and event selected by `mine`.
 async fn check(mine: impl Fn(Event) -> bool) {
     let (database, queue) = start().await;
     let mut conn = database.connect_hot().await;
@@ -355,17 +358,17 @@ async fn check(mine: impl Fn(Event) -> bool) {
 }
 
 #[tokio::test]
-async fn reports_do_in_sql_what_the_rules_say_in_every_state() {
+async fn report_statements_agree_with_rules_in_every_state() {
     check(|event| matches!(event, Event::End(_, Ending::Reported(_), _))).await;
 }
 
 #[tokio::test]
-async fn everything_else_does_in_sql_what_the_rules_say_in_every_state() {
+async fn other_statements_agree_with_rules_in_every_state() {
     check(|event| !matches!(event, Event::End(_, Ending::Reported(_), _))).await;
 }
 
 #[tokio::test]
-async fn neither_an_unexpired_claim_nor_a_lease_that_is_longer_already_is_touched() {
+async fn unexpired_claim_and_longer_lease_are_unchanged() {
     let (database, queue) = start().await;
     let mut conn = database.connect_hot().await;
     queue.create_one(QUEUE).await;
@@ -379,7 +382,7 @@ async fn neither_an_unexpired_claim_nor_a_lease_that_is_longer_already_is_touche
 }
 
 #[tokio::test]
-async fn a_run_past_its_deadline_is_neither_claimed_nor_renewed_but_a_report_of_it_counts_until_it_is_ended() {
+async fn run_past_deadline_accepts_only_report() {
     let (database, queue) = start().await;
     let mut conn = database.connect_hot().await;
     let claimed = queue.create_one(QUEUE).await;
@@ -397,7 +400,7 @@ async fn a_run_past_its_deadline_is_neither_claimed_nor_renewed_but_a_report_of_
     assert!(renew::renew(&mut late, &[member], LEASE).await.unwrap().is_empty());
     assert!(claims::list_due(&mut late, START, 10).await.unwrap().is_empty(), "the deadline pass ends it");
     let report = Member::new(claimed.uuid(), 0, Ending::Reported(Report::Completed));
-    assert_eq!(end::end(&mut late, &[report]).await.unwrap().len(), 1, "the deadline pass was not there yet");
+    assert_eq!(end::end(&mut late, &[report]).await.unwrap().len(), 1, "the deadline pass has not run yet");
     late.rollback().await.unwrap();
     finish(database, queue).await;
 }

@@ -1,4 +1,4 @@
-//! The end of a delay and what may happen to the run at the same time.
+//! The end of a delay, and concurrent events of the run.
 
 use tenure_domain::policy::ending::Allowance;
 use tenure_domain::policy::hold::Hold;
@@ -16,7 +16,7 @@ use tenure_store::{clock, holds as store, tasks};
 
 use crate::support::*;
 
-/// A run whose delay is over, and that no pass has ended.
+/// A run whose delay is over but not yet ended by a pass.
 async fn over() -> (TestDatabase, Queue, TaskId) {
     let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
@@ -27,7 +27,7 @@ async fn over() -> (TestDatabase, Queue, TaskId) {
 }
 
 #[tokio::test]
-async fn a_cancel_that_meets_the_end_of_a_delay_waits_for_it_and_counts_the_run_as_it_is_then() {
+async fn cancel_waits_for_concurrent_end_of_delay() {
     let (database, queue, task) = over().await;
     let gate = Gate::close(&database, "outbox_new").await;
     let cancel = meet(&database, gate, change(&queue, task, Change::Cancel));
@@ -38,7 +38,7 @@ async fn a_cancel_that_meets_the_end_of_a_delay_waits_for_it_and_counts_the_run_
 }
 
 #[tokio::test]
-async fn the_pass_passes_over_a_run_that_is_being_cancelled_and_moving_the_clock_waits_for_it() {
+async fn pass_skips_run_being_cancelled() {
     let (database, queue, task) = over().await;
     let gate = Gate::close(&database, "runs").await;
     let passing = async {
@@ -58,7 +58,7 @@ async fn the_pass_passes_over_a_run_that_is_being_cancelled_and_moving_the_clock
 }
 
 #[tokio::test]
-async fn the_deadline_that_meets_the_end_of_a_delay_ends_the_task_afterwards() {
+async fn deadline_during_end_of_delay_resolves_task_afterwards() {
     let (database, queue, task) = over().await;
     let gate = Gate::close(&database, "outbox_new").await;
     let ending = meet(&database, gate, async {
@@ -72,7 +72,7 @@ async fn the_deadline_that_meets_the_end_of_a_delay_ends_the_task_afterwards() {
 }
 
 #[tokio::test]
-async fn a_priority_that_is_changed_while_a_delay_ends_is_that_of_a_ready_run() {
+async fn priority_change_during_end_of_delay_applies_to_ready_run() {
     let (database, queue, task) = over().await;
     let gate = Gate::close(&database, "outbox_new").await;
     let changed = meet(&database, gate, prioritise(&queue, task, Priority::High));
@@ -83,7 +83,7 @@ async fn a_priority_that_is_changed_while_a_delay_ends_is_that_of_a_ready_run() 
 }
 
 #[tokio::test]
-async fn a_run_is_named_to_claim_task_as_delayed_until_the_end_of_the_delay_is_committed() {
+async fn claim_task_reports_delay_until_its_end_commits() {
     let (database, queue, task) = over().await;
     let gate = Gate::close(&database, "outbox_new").await;
     let claiming = async {
@@ -102,7 +102,7 @@ async fn a_run_is_named_to_claim_task_as_delayed_until_the_end_of_the_delay_is_c
 }
 
 #[tokio::test]
-async fn a_pass_that_is_killed_half_way_has_done_nothing_and_another_server_ends_the_delay() {
+async fn killed_pass_changes_nothing_and_other_server_ends_delay() {
     let (database, queue, task) = over().await;
     let other = Queue::start(database.options());
     let gate = Gate::close(&database, "outbox_new").await;
@@ -123,10 +123,10 @@ async fn a_pass_that_is_killed_half_way_has_done_nothing_and_another_server_ends
     finish(database, queue).await;
 }
 
-/// The row is locked before its new place is taken, so that the transaction has its number by then, and the safe position waits
-/// for it.
+/// The row is locked before its new position is taken, so the transaction has its id by then and
+/// the safe position waits for it.
 #[tokio::test]
-async fn no_low_water_mark_passes_the_new_place_of_a_run_before_it_is_committed() {
+async fn low_water_mark_stops_before_uncommitted_position() {
     let (database, queue, task) = over().await;
     let gate = Gate::close(&database, "outbox_new").await;
     let key = queue.key(QUEUE).await;
@@ -140,7 +140,7 @@ async fn no_low_water_mark_passes_the_new_place_of_a_run_before_it_is_committed(
         gate.open().await;
         mark
     };
-    // From now on the marks of the queue are moved.
+    // From now on the queue's marks move.
     assert_eq!(queue.engine.low_water_marks.get(key).epoch, -1);
     let (report, mark) = tokio::join!(holds::pass(&queue.engine), marking);
     assert_eq!(report.unwrap().done, 1);
@@ -150,9 +150,9 @@ async fn no_low_water_mark_passes_the_new_place_of_a_run_before_it_is_committed(
     finish(database, queue).await;
 }
 
-/// A lock that is no change, such as of a poller that changes its mind.
+/// A lock without a change.
 #[tokio::test]
-async fn a_row_that_is_locked_is_left_to_the_next_look() {
+async fn locked_row_is_left_to_next_pass() {
     let (database, queue, _) = over().await;
     let holder = Lock::take(&database, "SELECT FROM pending FOR UPDATE").await;
     assert_eq!(holds::pass(&queue.engine).await.unwrap().found, 0, "it waits for no lock");
@@ -161,7 +161,7 @@ async fn a_row_that_is_locked_is_left_to_the_next_look() {
     finish(database, queue).await;
 }
 
-/// Where a task is by the database.
+/// Returns a task's state in the database.
 async fn place(conn: &mut PgConnection, task: TaskId) -> State {
     let loaded = tasks::load(conn, &[task.uuid()]).await.unwrap().remove(&task.uuid()).unwrap();
     let hold = store::is_held(conn, task.uuid()).await.unwrap().then_some(Hold::Delay);
@@ -170,7 +170,7 @@ async fn place(conn: &mut PgConnection, task: TaskId) -> State {
         (Last::Pending(open), _) => State::Pending(open.run, hold),
         (Last::Running(open, _), _) => State::Running(open.run),
         (Last::Ended, Some(ended)) => State::Resolved(ended.run.run, ended.outcome()),
-        (Last::Ended, None) => unreachable!("what has ended has a run"),
+        (Last::Ended, None) => unreachable!("an ended task has a run"),
     }
 }
 
@@ -209,7 +209,7 @@ async fn send(conn: &mut PgConnection, task: TaskId, event: Event) {
 }
 
 #[tokio::test]
-async fn the_statements_do_to_a_delayed_run_what_the_rules_say() {
+async fn statements_on_delayed_run_agree_with_rules() {
     let (database, queue, task) = over().await;
     let mut conn = database.connect_hot().await;
     let left = Allowance { retries_left: 5, free_runs: 0, requeues: 0, losses: 0 };

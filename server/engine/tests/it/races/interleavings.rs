@@ -1,10 +1,10 @@
-//! Row M18 of the seed's behaviours: what can happen to a run at the same time. What is resolved stays resolved.
+//! Row M18 of the seed's behaviours: concurrent events of a run. A resolved task stays resolved.
 //!
-//! The first event is a statement in a transaction that the test holds open; one or two requests meet it, and go on when it is
-//! committed. Every ordered pair of events is covered so, and every event with each two others that meet it together: in which
-//! order these two are served is left to the database, and whatever came of them must be what one of both orders gives. Each
-//! is done with a run that is pending and with one that is claimed. A statement decides in one step, so that there are no
-//! other places for one to come between two parts of another. What follows a resolution is tried with every event.
+//! The first event is a statement in a transaction held open by the test. One or two requests meet
+//! it, and continue when it commits. This covers every ordered pair of events, and every event with
+//! each two others that meet it. The database chooses the order of the two; the result must be that
+//! of either order. Each case runs with a pending and with a claimed run. A statement decides in
+//! one step, so there are no further interleavings. After a resolution every event is tried.
 
 use std::pin::pin;
 
@@ -35,7 +35,7 @@ const EVENTS: [Event; 7] = [
     Event::End(RUN, Ending::SessionEnded, None),
 ];
 
-/// A task, and the session of the worker that claims it first.
+/// A task, and the session of the worker that first claims it.
 struct Subject {
     task: TaskId,
     session: Identity,
@@ -46,7 +46,7 @@ impl Subject {
         let request = StartSessionRequest {
             task_queue_id: QUEUE.parse().unwrap(),
             worker_group: "group".parse().unwrap(),
-            // One of its own each time: a session is taken over once a second at most.
+            // A new worker each time: a session can be taken over only once a second.
             worker_id: uuid::Uuid::new_v4().to_string().parse().unwrap(),
             ttl: None,
             weight: None,
@@ -68,7 +68,7 @@ impl Subject {
     }
 }
 
-/// The event's statements, in the test's transaction.
+/// Runs the event's statements in the test's transaction.
 async fn by_hand(conn: &mut PgConnection, subject: &Subject, event: Event) {
     let (id, epoch) = (subject.task.uuid(), subject.session.epoch);
     match event {
@@ -79,7 +79,7 @@ async fn by_hand(conn: &mut PgConnection, subject: &Subject, event: Event) {
         }
         Event::End(_, Ending::SessionEnded, _) => {
             worker_sessions::end(conn, epoch, SessionEnd::Takeover, false).await.unwrap().unwrap();
-            // A server may not be silent for so long; the test may.
+            // A server must not be idle for so long; the test may.
             sqlx::query("SET LOCAL idle_in_transaction_session_timeout = 0").execute(&mut *conn).await.unwrap();
             let locked = worker_sessions::lock_tasks(conn, epoch, 10).await.unwrap();
             let held = worker_sessions::lock_held(conn, epoch, &locked).await.unwrap();
@@ -99,7 +99,7 @@ async fn by_hand(conn: &mut PgConnection, subject: &Subject, event: Event) {
     }
 }
 
-/// The event as a request causes it: whether it was done, or had been.
+/// Sends the event as a request. Returns true if it took effect, now or before.
 async fn by_request(queue: &Queue, subject: &Subject, event: Event) -> bool {
     let task = subject.task;
     let answer = match event {
@@ -135,14 +135,14 @@ async fn observe(queue: &Queue, task: TaskId) -> Life {
     Life { left: Allowance { free_runs: loaded.free_runs, requeues: loaded.requeues, ..life.left }, ..life }
 }
 
-/// The life after an event, which is the same if the rules refuse it. Losses in a row are not looked at here.
+/// Returns the state after an event, unchanged if the rules refuse it. Losses in a row are ignored.
 fn after(life: Life, event: Event) -> Life {
     let after = apply(life, event).map_or(life, |step| step.life);
     Life { left: Allowance { losses: 0, ..after.left }, ..after }
 }
 
-/// What the requests may have led to, one after the other in any order: what was done is as the rules say, and what was not
-/// changed nothing.
+/// Returns the possible results of the requests in any order. Successful requests follow the rules;
+/// failed ones change nothing.
 fn possible(middle: Life, requests: &[(Event, bool)]) -> Vec<Life> {
     let in_order = |order: &[&(Event, bool)]| {
         order.iter().filter(|(_, done)| *done).fold(middle, |life, (event, _)| after(life, *event))
@@ -152,7 +152,7 @@ fn possible(middle: Life, requests: &[(Event, bool)]) -> Vec<Life> {
     vec![in_order(&forwards), in_order(&backwards)]
 }
 
-/// The session of the transactions that are held open is the test's: making one costs more than a race.
+/// All held transactions share the test's session: opening one costs more than a race.
 async fn race(
     database: &TestDatabase,
     conn: &mut PgConnection,
@@ -207,7 +207,7 @@ async fn race(
 }
 
 #[tokio::test]
-async fn m18_what_is_resolved_stays_resolved_whatever_comes_at_the_same_time() {
+async fn m18_resolved_stays_resolved_in_races_of_two() {
     let (database, queue) = start().await;
     let mut conn = database.connect_hot().await;
     for is_claimed in [false, true] {
@@ -221,7 +221,7 @@ async fn m18_what_is_resolved_stays_resolved_whatever_comes_at_the_same_time() {
 }
 
 #[tokio::test]
-async fn m18_what_is_resolved_stays_resolved_when_two_requests_meet_a_third() {
+async fn m18_resolved_stays_resolved_in_races_of_three() {
     let (database, queue) = start().await;
     let mut conn = database.connect_hot().await;
     for is_claimed in [false, true] {

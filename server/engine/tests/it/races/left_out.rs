@@ -1,4 +1,4 @@
-//! Members that a statement leaves out shift no other: each answer is that of the member that asked for it.
+//! Members that a statement skips do not shift others: each result belongs to its member.
 
 use tenure_domain::message::{MessageId, Receipt};
 use tenure_engine::testing::VISIBILITY;
@@ -16,7 +16,7 @@ fn sorted<T: Ord>(rows: impl Iterator<Item = T>) -> Vec<T> {
 }
 
 #[tokio::test]
-async fn runs_go_to_the_workers_of_their_own_queue_although_others_before_it_give_nothing() {
+async fn runs_go_to_workers_of_their_queue_after_empty_queues() {
     let (database, queue) = start().await;
     for of in ["proj/paused", "proj/lost"] {
         queue.create_one(of).await;
@@ -27,14 +27,14 @@ async fn runs_go_to_the_workers_of_their_own_queue_although_others_before_it_giv
     let mut wants = Vec::new();
     for (of, name, slots) in [
         ("proj/paused", "proj/paused", vec![1, 1]),
-        // The name has another key by now.
+        // The name has another key now.
         ("proj/lost", "proj/renamed", vec![2]),
         ("proj/ended", "proj/ended", vec![3, 3, 3]),
         (QUEUE, QUEUE, vec![4, 5]),
     ] {
         wants.push(Want { queue: queue.key(of).await, name, epoch: -1, marks: [0; 7], slots });
     }
-    // The session of the third one has ended.
+    // The session of the third worker has ended.
     let workers = ["a", "b", "c", "d", "e"].map(|id| Worker { group: "g", id, session: (id == "c").then_some(-1) });
     let mut conn = database.connect_hot().await;
     let claimed = claim(&mut conn, &wants, &workers, LEASE, Uuid::new_v4()).await.unwrap();
@@ -47,7 +47,7 @@ async fn runs_go_to_the_workers_of_their_own_queue_although_others_before_it_giv
 }
 
 #[tokio::test]
-async fn what_is_renewed_or_ended_is_that_of_the_member_which_named_it() {
+async fn renewals_and_ends_match_their_members() {
     let (database, queue) = start().await;
     let mut held = Vec::new();
     for _ in 0..3 {
@@ -56,7 +56,7 @@ async fn what_is_renewed_or_ended_is_that_of_the_member_which_named_it() {
         held.push((task.id.uuid(), task.seq));
     }
     let pending = queue.create_one(QUEUE).await.uuid();
-    // In another order than they are stored in, and with others before, between and behind them.
+    // In another order than stored, with others before, between and after them.
     let named = [Uuid::new_v4(), held[2].0, pending, held[0].0, held[1].0, Uuid::new_v4()];
     let expected: [(usize, i64); 3] = [(1, held[2].1), (3, held[0].1), (4, held[1].1)];
     let mut conn = database.connect_hot().await;
@@ -74,7 +74,7 @@ async fn what_is_renewed_or_ended_is_that_of_the_member_which_named_it() {
 }
 
 #[tokio::test]
-async fn a_message_is_deleted_for_the_member_that_named_it() {
+async fn message_deletion_matches_its_member() {
     let (database, queue) = start().await;
     create_some(&queue, QUEUE, 3).await;
     let (key, got) = (queue.key(QUEUE).await, queue.get_messages(QUEUE, 3).await);

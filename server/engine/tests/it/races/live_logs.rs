@@ -1,4 +1,4 @@
-//! Chunks that two servers store at once.
+//! Chunks stored concurrently by two servers.
 
 use tenure_domain::task::Granted;
 use tenure_engine::ops::create_artifact::RunRef;
@@ -7,16 +7,16 @@ use tenure_store::session::plan_as_hot;
 
 use crate::support::*;
 
-/// More than is stored here.
+/// Limit that is not reached here.
 const KEPT: i64 = 1 << 20;
 
 fn chunk(of: &Granted) -> Chunk {
     Chunk { task: of.task.id.uuid(), run: of.run.number().cast_signed(), offset: 0, bytes: b"text".to_vec() }
 }
 
-/// Neither log has a row yet that could be locked in order.
+/// Neither log has a row to lock in order.
 #[tokio::test]
-async fn first_chunks_that_come_in_different_orders_deadlock_with_nothing() {
+async fn first_chunks_in_different_orders_do_not_deadlock() {
     let (database, queue) = start().await;
     create_some(&queue, QUEUE, 2).await;
     let (older, younger) = (queue.claim_one(QUEUE).await, queue.claim_one(QUEUE).await);
@@ -24,7 +24,7 @@ async fn first_chunks_that_come_in_different_orders_deadlock_with_nothing() {
     let mut one = first.begin().await.unwrap();
     append(&mut one, &[chunk(&older)], KEPT).await.unwrap();
     let mut two = second.begin().await.unwrap();
-    // So that the chunks are read as they come.
+    // Keeps the chunks in their order of arrival.
     plan_as_hot(&mut two).await.unwrap();
     let both = [chunk(&younger), chunk(&older)];
     let (stored, ()) = tokio::join!(append(&mut two, &both, KEPT), async {
@@ -37,9 +37,9 @@ async fn first_chunks_that_come_in_different_orders_deadlock_with_nothing() {
     finish(database, queue).await;
 }
 
-/// A worker whose first chunk got no answer sends it again, with what was written since.
+/// A worker without a response resends its first chunk, with the bytes written since.
 #[tokio::test]
-async fn a_first_chunk_whose_beginning_another_server_is_storing_is_stored_whole() {
+async fn extended_first_chunk_is_stored_whole() {
     let (database, queue) = start().await;
     queue.create_one(QUEUE).await;
     let claim = queue.claim_one(QUEUE).await;

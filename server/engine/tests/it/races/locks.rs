@@ -1,4 +1,4 @@
-//! Rows that another transaction has locked: which operations wait, skip them, or give up.
+//! Rows locked by another transaction: operations that wait, skip them, or give up.
 
 use tenure_domain::task::Granted;
 use tenure_engine::background::deadlines;
@@ -9,9 +9,9 @@ use tenure_store::transitions::end_open::end_open;
 
 use crate::support::*;
 
-/// What the server waits for a lock at most.
+/// The server's lock timeout.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
-/// What running all that is due waits for rows that others hold.
+/// Maximum wait of `run_all_due` for locked rows.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(3);
 
 async fn claimed() -> (TestDatabase, Queue, Granted) {
@@ -21,22 +21,22 @@ async fn claimed() -> (TestDatabase, Queue, Granted) {
     (database, queue, claim)
 }
 
-/// Moves all deadlines into the past, for those who look from now on.
+/// Moves all deadlines into the past for later statements.
 async fn move_deadlines(database: &TestDatabase) {
     let past = "UPDATE task_definitions SET deadline = now() - interval '1 second';
                 UPDATE due SET deadline = now() - interval '1 second'";
     sqlx::raw_sql(past).execute(database.pool()).await.unwrap();
 }
 
-/// What another transaction locks first.
+/// The first lock of the other transaction.
 const LOCK_TASKS: &str = "SELECT FROM tasks ORDER BY id FOR UPDATE";
 
 #[tokio::test]
-async fn a_claim_does_not_wait_for_a_cancel_that_has_locked_the_task_and_the_cancel_ends_the_claim() {
+async fn claim_does_not_wait_for_cancel_which_ends_it() {
     let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await.uuid();
     let mut conn = database.connect().await;
-    // The statements of a cancel, one by one, with a claim between them.
+    // The statements of a cancel, with a claim between them.
     let mut canceller = conn.begin().await.unwrap();
     tasks::lock(&mut canceller, task).await.unwrap();
     let claim = queue.claim_one(QUEUE).await;
@@ -48,7 +48,7 @@ async fn a_claim_does_not_wait_for_a_cancel_that_has_locked_the_task_and_the_can
 }
 
 #[tokio::test]
-async fn a_claim_passes_over_a_run_that_is_being_cancelled() {
+async fn claim_skips_run_being_cancelled() {
     let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
     let gate = Gate::close(&database, "runs").await;
@@ -65,11 +65,11 @@ async fn a_claim_passes_over_a_run_that_is_being_cancelled() {
 }
 
 #[tokio::test]
-async fn the_deadline_pass_leaves_a_run_that_is_being_claimed_to_its_next_turn() {
+async fn deadline_pass_skips_run_being_claimed() {
     let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
     let gate = Gate::close(&database, "claims").await;
-    // Only the pass sees the deadline as past: the claim has looked already.
+    // Only the pass sees the past deadline: the claim has read it already.
     let passing = meet(&database, gate, async {
         move_deadlines(&database).await;
         deadlines::pass(&queue.engine).await
@@ -86,10 +86,10 @@ async fn the_deadline_pass_leaves_a_run_that_is_being_claimed_to_its_next_turn()
 }
 
 #[tokio::test]
-async fn a_run_that_stays_locked_keeps_its_own_task_from_its_deadline_and_no_other() {
+async fn locked_run_delays_only_its_own_deadline() {
     let (database, queue, held) = claimed().await;
     let (waiting, free) = (queue.create_one(QUEUE).await, queue.create_one(QUEUE).await);
-    // Without their tasks, as a pass of a server that has stopped half-way has runs.
+    // Without their tasks, like a pass of a server that stopped midway.
     let pending = format!("SELECT FROM pending WHERE id = '{}' FOR UPDATE", waiting.uuid());
     let holder = Lock::take(&database, &format!("SELECT FROM claims FOR UPDATE; {pending}")).await;
     move_deadlines(&database).await;
@@ -105,7 +105,7 @@ async fn a_run_that_stays_locked_keeps_its_own_task_from_its_deadline_and_no_oth
 }
 
 #[tokio::test]
-async fn a_report_waits_in_the_blocking_path_for_a_locked_task_and_others_pass_it() {
+async fn report_of_locked_task_waits_in_blocking_path() {
     let (database, queue, locked) = claimed().await;
     let foreign = Lock::take(&database, LOCK_TASKS).await;
     queue.create_one(QUEUE).await;
@@ -121,14 +121,14 @@ async fn a_report_waits_in_the_blocking_path_for_a_locked_task_and_others_pass_i
     finish(database, queue).await;
 }
 
-/// To keep its place takes the row of its queue.
+/// Keeping the position locks the row of its queue.
 #[tokio::test]
-async fn a_batch_leaves_out_the_release_of_a_run_whose_queue_is_locked_which_waits_in_the_blocking_path() {
+async fn release_in_locked_queue_waits_in_blocking_path() {
     let (database, queue, held) = claimed().await;
     queue.create_one("proj/free").await;
     let free = queue.claim_one("proj/free").await;
     let mut hot = database.connect_hot().await;
-    // As a change of priorities has it.
+    // As a change of priorities.
     let lock = format!("SELECT FROM task_queues WHERE name = '{QUEUE}' FOR NO KEY UPDATE");
     let foreign = Lock::take(&database, &lock).await;
     let members = [&held, &free].map(|claim| Member::new(claim.task.id.uuid(), 0, Ending::Released));
@@ -148,7 +148,7 @@ async fn a_batch_leaves_out_the_release_of_a_run_whose_queue_is_locked_which_wai
 }
 
 #[tokio::test]
-async fn a_renewal_waits_in_the_blocking_path_for_a_locked_claim() {
+async fn renewal_of_locked_claim_waits_in_blocking_path() {
     let (database, queue, claim) = claimed().await;
     let foreign = Lock::take(&database, "SELECT FROM claims FOR UPDATE").await;
     let unlocked = async {
@@ -161,7 +161,7 @@ async fn a_renewal_waits_in_the_blocking_path_for_a_locked_claim() {
 }
 
 #[tokio::test]
-async fn a_lock_that_is_held_too_long_makes_the_operations_unavailable_and_changes_nothing() {
+async fn long_lock_makes_operations_unavailable() {
     let (database, queue, claim) = claimed().await;
     let before = number(database.pool(), "SELECT count(*) FROM transitions").await;
     let foreign = Lock::take(&database, &format!("{LOCK_TASKS}; SELECT FROM claims FOR UPDATE")).await;
@@ -186,12 +186,12 @@ async fn a_lock_that_is_held_too_long_makes_the_operations_unavailable_and_chang
 }
 
 #[tokio::test]
-async fn running_all_that_is_due_leaves_what_a_foreign_transaction_holds_after_a_while() {
+async fn run_all_due_gives_up_on_foreign_locks() {
     let (database, queue, held) = claimed().await;
     let free = queue.create_one(QUEUE).await;
     let lock = format!("SELECT FROM tasks WHERE id = '{}' FOR UPDATE", held.task.id.uuid());
     let holder = Lock::take(&database, &lock).await;
-    // Past the claim and past both deadlines.
+    // Past the claim and both deadlines.
     advance(&database, "2 hours").await;
     let began = Instant::now();
     queue.passes.run_all_due().await.unwrap();
@@ -199,7 +199,7 @@ async fn running_all_that_is_due_leaves_what_a_foreign_transaction_holds_after_a
     assert!(took >= GIVEN_UP_AFTER, "it gave up after {took:?}");
     assert!(took < 10 * GIVEN_UP_AFTER, "it did not give up for {took:?}");
     assert!(matches!(queue.status(free).await.last, Last::Ended), "rows without a lock are processed");
-    assert!(matches!(queue.status(held.task.id).await.last, Last::Running(..)), "what is held is left");
+    assert!(matches!(queue.status(held.task.id).await.last, Last::Running(..)), "locked rows are skipped");
     holder.release().await;
     queue.passes.run_all_due().await.unwrap();
     assert!(matches!(queue.status(held.task.id).await.last, Last::Ended));
@@ -207,10 +207,10 @@ async fn running_all_that_is_due_leaves_what_a_foreign_transaction_holds_after_a
 }
 
 #[tokio::test]
-async fn running_all_that_is_due_waits_for_a_pass_that_has_not_committed() {
+async fn run_all_due_waits_for_uncommitted_pass() {
     let (database, queue, held) = claimed().await;
     advance(&database, "2 hours").await;
-    // A pass of this or another server is at it: it has ended the task, and its commit takes a while.
+    // A pass of any server has ended the task, and its commit takes a while.
     let gate = Gate::close(&database, "runs").await;
     let ending = async { deadlines::pass(&queue.engine).await.unwrap() };
     let running = async {

@@ -1,4 +1,4 @@
-//! Commits whose answer is lost.
+//! Commits whose response is lost.
 
 use tokio::task::JoinSet;
 
@@ -6,7 +6,7 @@ use crate::support::*;
 
 const LONG: Duration = Duration::from_secs(10);
 
-/// A queue whose wait list reaches the database through a proxy, connected already.
+/// A queue whose wait list is connected to the database through a proxy.
 async fn with_proxy(database: &TestDatabase) -> (Queue, Proxy) {
     let proxy = Proxy::start(database).await;
     let queue = Queue::start_apart(database.options(), proxy.options(), LEASE);
@@ -16,12 +16,12 @@ async fn with_proxy(database: &TestDatabase) -> (Queue, Proxy) {
 }
 
 #[tokio::test]
-async fn a_lost_session_that_could_still_commit_is_ended_before_its_claims_are_looked_for() {
+async fn lost_session_is_terminated_before_search_for_its_claims() {
     let database = TestDatabase::create().await;
     let (queue, proxy) = with_proxy(&database).await;
     let task = queue.create_one(QUEUE).await;
     let gate = Gate::close(&database, "claims").await;
-    // The database's lock timeout would answer first: the session loses its connection before that.
+    // The session loses its connection before the database's lock timeout.
     let cut = async {
         let pids = until_a_session_waits(database.pool()).await;
         proxy.cut_now();
@@ -45,14 +45,14 @@ async fn a_lost_session_that_could_still_commit_is_ended_before_its_claims_are_l
 }
 
 #[tokio::test]
-async fn an_undelivered_claim_whose_task_stays_locked_delays_no_other() {
+async fn undelivered_claim_of_locked_task_delays_no_other() {
     let (database, queue) = start().await;
     let (locked, other) = (queue.create_one(QUEUE).await, queue.create_one(QUEUE).await);
     let claim = async || queue.claim_work(QUEUE, "worker", 1, LONG).await.unwrap();
     let (first, second) = (claim().await, claim().await);
     let holder = Lock::take(&database, &format!("SELECT FROM claims WHERE id = '{}' FOR UPDATE", locked.uuid())).await;
     drop(first);
-    // Until it was tried once, the two would be tried together.
+    // Before its first attempt, both would be tried together.
     tokio::time::sleep(Duration::from_millis(300)).await;
     drop(second);
     let is_pending =
@@ -65,16 +65,16 @@ async fn an_undelivered_claim_whose_task_stays_locked_delays_no_other() {
 }
 
 #[tokio::test]
-async fn an_undelivered_claim_of_a_queue_whose_row_stays_locked_delays_none_of_another_queue() {
+async fn undelivered_claim_of_locked_queue_delays_no_other() {
     let (database, queue) = start().await;
     let (locked, other) = (queue.create_one("proj/locked").await, queue.create_one(QUEUE).await);
     let claim = async |of| queue.claim_work(of, "worker", 1, LONG).await.unwrap().delivery;
     let mut lost = claim("proj/locked").await;
     lost.join(claim(QUEUE).await);
-    // As a change of priorities has it.
+    // As a change of priorities.
     let lock = "SELECT FROM task_queues WHERE name = 'proj/locked' FOR NO KEY UPDATE";
     let holder = Lock::take(&database, lock).await;
-    // Both at once, as those of a batch whose answer was lost.
+    // Both at once, as in a batch with a lost response.
     drop(lost);
     let is_pending =
         async |task| matches!(queue.status(task).await.last, Last::Pending(open) if open.run.number() == 1);
@@ -85,7 +85,7 @@ async fn an_undelivered_claim_of_a_queue_whose_row_stays_locked_delays_none_of_a
     finish(database, queue).await;
 }
 
-/// So many tasks whose second run is pending.
+/// Creates tasks whose second run is pending.
 async fn retried(queue: &Queue, count: usize) {
     create_some(queue, QUEUE, count).await;
     for _ in 0..count {
@@ -95,7 +95,7 @@ async fn retried(queue: &Queue, count: usize) {
     }
 }
 
-/// Waits until the only claims in the database are these.
+/// Waits until these are the only claims.
 async fn until_nothing_else_is_claimed(database: &TestDatabase, heard_of: &[Uuid]) {
     eventually("every claim that no worker heard of is requeued", async || {
         let claimed: Vec<Uuid> = sqlx::query_scalar("SELECT id FROM claims").fetch_all(database.pool()).await.unwrap();
@@ -105,7 +105,7 @@ async fn until_nothing_else_is_claimed(database: &TestDatabase, heard_of: &[Uuid
 }
 
 #[tokio::test]
-async fn claims_that_cannot_be_described_are_requeued_and_the_others_go_out() {
+async fn unreadable_claims_are_requeued_and_others_delivered() {
     let database = TestDatabase::create().await;
     let queue = Arc::new(Queue::start(database.options()));
     retried(&queue, 30).await;
@@ -138,7 +138,7 @@ async fn claims_that_cannot_be_described_are_requeued_and_the_others_go_out() {
 }
 
 #[tokio::test]
-async fn whichever_answer_is_lost_on_the_way_to_a_claim_nothing_stays_claimed_that_no_worker_heard_of() {
+async fn lost_responses_leave_no_unknown_claim() {
     let database = TestDatabase::create().await;
     let (queue, proxy) = with_proxy(&database).await;
     let mut heard_of = Vec::new();
@@ -159,7 +159,7 @@ async fn whichever_answer_is_lost_on_the_way_to_a_claim_nothing_stays_claimed_th
 }
 
 #[tokio::test]
-async fn a_create_whose_answer_is_lost_is_answered_when_it_is_repeated() {
+async fn create_with_lost_response_succeeds_on_repeat() {
     let database = TestDatabase::create().await;
     let proxy = Proxy::start(&database).await;
     let (queue, direct) = (Queue::start(proxy.options()), Queue::start(database.options()));
@@ -177,7 +177,7 @@ async fn a_create_whose_answer_is_lost_is_answered_when_it_is_repeated() {
 }
 
 #[tokio::test]
-async fn a_create_whose_session_dies_before_the_commit_leaves_nothing_and_can_be_repeated() {
+async fn create_of_dead_session_leaves_nothing_and_is_repeatable() {
     let (database, queue) = start().await;
     let gate = Gate::close(&database, "task_definitions").await;
     let task = new_task(QUEUE, &json!({}));

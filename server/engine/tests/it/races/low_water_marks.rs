@@ -1,16 +1,16 @@
-//! Low-water marks never hide a run that can be claimed.
+//! Low-water marks never hide a claimable run.
 
 use crate::support::*;
 
 async fn advance(queue: &Queue) {
-    // Twice: the first time it may only note who is open.
+    // Twice: the first run may only note open transactions.
     for _ in 0..2 {
         queue.run_pass("low_water_marks").await.unwrap();
     }
 }
 
 #[tokio::test]
-async fn a_run_that_is_requeued_below_a_low_water_mark_is_claimed_next() {
+async fn run_requeued_below_low_water_mark_is_claimed_next() {
     let (database, queue) = start().await;
     let key = queue.key(QUEUE).await;
     let task = queue.create_one(QUEUE).await;
@@ -33,7 +33,7 @@ async fn a_run_that_is_requeued_below_a_low_water_mark_is_claimed_next() {
 }
 
 #[tokio::test]
-async fn a_low_water_mark_does_not_pass_a_run_that_is_not_committed_yet() {
+async fn low_water_mark_stops_at_uncommitted_run() {
     let (database, queue) = start().await;
     let mut slow = database.connect_hot().await;
     let task = new_task(QUEUE, &json!({}));
@@ -50,7 +50,7 @@ async fn a_low_water_mark_does_not_pass_a_run_that_is_not_committed_yet() {
 }
 
 #[tokio::test]
-async fn an_urgent_task_is_claimed_before_older_ones_after_low_water_marks_have_moved() {
+async fn urgent_task_is_claimed_first_after_marks_moved() {
     let (database, queue) = start().await;
     let key = queue.key(QUEUE).await;
     create_some(&queue, QUEUE, 2).await;

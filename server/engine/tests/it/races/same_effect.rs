@@ -1,15 +1,15 @@
-//! The statements for the ordinary case do what the general ones do, in random states.
+//! The specialised statements have the same effect as the general ones, in random states.
 
 use tenure_domain::work::Holder;
 use tenure_store::transitions::{claim, create, end};
 
 use crate::support::*;
 
-/// States that each statement is tried in.
+/// Random states per statement.
 const ROUNDS: usize = 60;
 const QUEUES: [&str; 2] = ["same/one", "same/two"];
 
-/// What there is, without what differs from one run to the next: times, and numbers from sequences.
+/// The database's contents, without values that differ between runs: times and sequence numbers.
 const CONTENTS: &str = "
     SELECT 'task ' || (to_jsonb(t) - 'seq')::text AS line FROM tasks t
     UNION ALL SELECT 'definition ' || concat_ws(' ', t.id = d.id, d.id, scheduler, project, d.task_group, deadline, expires,
@@ -36,7 +36,7 @@ const CONTENTS: &str = "
     UNION ALL SELECT 'count ' || concat_ws(' ', d.queue, sum(d.pending), sum(d.claimed), COALESCE(sum(d.delayed), 0))
     FROM outbox_new n, unnest(n.queues, n.pending, n.claimed, n.delayed) AS d(queue, pending, claimed, delayed) GROUP BY d.queue";
 
-/// Runs a statement, and undoes it: what it answered, and what there was afterwards.
+/// Runs a statement and rolls it back. Returns its results and the contents after it.
 async fn effect(conn: &mut PgConnection, statement: impl AsyncFnOnce(&mut PgConnection) -> Vec<String>) -> Effect {
     let mut transaction = conn.begin().await.unwrap();
     let mut answers = statement(&mut transaction).await;
@@ -49,7 +49,7 @@ async fn effect(conn: &mut PgConnection, statement: impl AsyncFnOnce(&mut PgConn
 
 type Effect = (Vec<String>, Vec<String>);
 
-/// Names what differs.
+/// Compares two effects, and names the differences.
 fn assert_same(case: &str, (answers, contents): &Effect, (general_answers, general_contents): &Effect) {
     assert_eq!(answers, general_answers, "{case}");
     let only = |of: &[String], not: &[String]| -> Vec<String> {
@@ -63,7 +63,7 @@ fn below(limit: usize) -> usize {
     usize::try_from(Uuid::new_v4().as_u128() % limit as u128).unwrap()
 }
 
-/// Tasks in all kinds of states, and what may be said of them.
+/// Tasks in all kinds of states, with their tests' inputs.
 struct World {
     database: TestDatabase,
     queue: Queue,
@@ -114,15 +114,16 @@ impl World {
     }
 }
 
-/// How many members a round has, up to so many. Every third one has one: there is a statement for that.
+/// Returns the number of members of a round. Every third round has one, because a statement exists
+/// for that.
 fn members_of(round: usize, most: usize) -> usize {
     if round.is_multiple_of(3) { 1 } else { 1 + below(most) }
 }
 
 #[tokio::test]
-async fn tasks_are_stored_alike() {
+async fn create_statements_have_same_effect() {
     let mut world = world().await;
-    // Groups of others, of which one is sealed, that tasks might be named after.
+    // Foreign groups, one of them sealed, whose names tasks may have.
     let groups: Vec<TaskId> = (0..4).map(|_| new_task(QUEUES[0], &json!({})).id).collect();
     for (n, group) in groups.iter().enumerate() {
         let fields = json!({"taskGroupId": group, "schedulerId": if n % 2 == 0 { "-" } else { "another" }});
@@ -133,7 +134,7 @@ async fn tasks_are_stored_alike() {
         .execute(world.database.pool())
         .await
         .unwrap();
-    // The tasks of one of the queues go to the general statement because of its policy.
+    // The policy of one queue sends its tasks to the general statement.
     sqlx::query("UPDATE task_queues SET traits = 1, delay = 60 WHERE id = $1")
         .bind(world.keys[1])
         .execute(world.database.pool())
@@ -161,7 +162,7 @@ async fn tasks_are_stored_alike() {
             // Sometimes the key of the other queue, as after a failover.
             new.push((task, world.keys[if below(8) == 0 { 1 - queue } else { queue }]));
         }
-        // What goes to the general statement comes after the others, and takes its place in the queue after them.
+        // Members of the general statement come last, as do their positions in the queue.
         new.sort_by_key(|(task, key)| groups.contains(&task.id) || *key == world.keys[1]);
         let members: Vec<create::Member<'_>> = new
             .iter()
@@ -183,12 +184,12 @@ async fn tasks_are_stored_alike() {
 }
 
 #[tokio::test]
-async fn runs_are_claimed_alike() {
+async fn claim_statements_have_same_effect() {
     let mut world = world().await;
     let unsized_runs = "SELECT count(*) FROM pending p JOIN task_definitions d ON d.seq = p.seq
          WHERE p.run = 0 AND p.bytes IS DISTINCT FROM octet_length(d.definition)";
     assert_eq!(number(world.database.pool(), unsized_runs).await, 0);
-    // Some are hidden by pollers, or reserved; some are past their deadline; some do not say their size.
+    // Some are hidden or reserved by pollers, some are past their deadline, some lack their size.
     sqlx::raw_sql(
         "UPDATE task_queues SET polled = true WHERE name = 'same/one';
          UPDATE pending p SET hidden_until = now() + interval '1 h', receipt = 1, dequeued = 1,
@@ -238,9 +239,9 @@ async fn runs_are_claimed_alike() {
 }
 
 #[tokio::test]
-async fn runs_are_ended_alike() {
+async fn end_statements_have_same_effect() {
     let mut world = world().await;
-    // Each round is undone.
+    // Each round is rolled back.
     let claimed: Vec<Uuid> =
         sqlx::query_scalar("SELECT id FROM claims").fetch_all(world.database.pool()).await.unwrap();
     for round in 0..ROUNDS {

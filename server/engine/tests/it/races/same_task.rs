@@ -1,9 +1,9 @@
-//! Several members that name one task: one effect, and the right answer for each.
+//! Several members that name the same task: one effect, and the right response for each.
 
 use crate::support::*;
 
 #[tokio::test]
-async fn of_two_reports_in_one_batch_the_first_counts() {
+async fn first_of_two_reports_in_batch_wins() {
     for loops in [1, 3] {
         let database = TestDatabase::create().await;
         let queue = Queue::start_with_loops(database.options(), loops);
@@ -23,7 +23,7 @@ async fn of_two_reports_in_one_batch_the_first_counts() {
 }
 
 #[tokio::test]
-async fn of_two_creates_of_one_id_in_one_batch_the_first_counts() {
+async fn first_of_two_creates_of_same_id_wins() {
     for loops in [1, 3] {
         let database = TestDatabase::create().await;
         let queue = Queue::start_with_loops(database.options(), loops);

@@ -1,4 +1,4 @@
-//! Creates that share no batch: very large ones, and ones that another server makes at the same time.
+//! Creates outside a shared batch: very large ones, and concurrent ones of another server.
 
 use tenure_engine::batch::BATCH_BYTES_MAX;
 use tenure_store::transitions::create::{Names, look};
@@ -13,11 +13,11 @@ fn large() -> NewTask {
 }
 
 #[tokio::test]
-async fn a_very_large_create_goes_alone_and_holds_up_no_other() {
+async fn very_large_create_runs_alone_and_delays_no_other() {
     let (database, queue) = start().await;
     queue.key(QUEUE).await;
     let large = large();
-    // Another transaction creates the large one's group and takes a while.
+    // Another transaction slowly creates the large task's group.
     let mut conn = database.connect().await;
     let mut maker = conn.begin().await.unwrap();
     let locked = "SELECT lock_free_groups(ARRAY[$1::uuid], false) = '{t}'";
@@ -49,7 +49,7 @@ async fn a_very_large_create_goes_alone_and_holds_up_no_other() {
 }
 
 #[tokio::test]
-async fn repeats_that_arrive_together_are_diagnosed_together() {
+async fn simultaneous_repeats_are_diagnosed_together() {
     const REPEATS: usize = 150;
     let database = TestDatabase::create().await;
     let proxy = Proxy::start(&database).await;
@@ -64,7 +64,7 @@ async fn repeats_that_arrive_together_are_diagnosed_together() {
     let mut repeats = JoinSet::new();
     for (n, mut task) in tasks.into_iter().enumerate() {
         let queue = Arc::clone(&queue);
-        // Every third one is another task under the same id.
+        // Every third one is another task with the same id.
         let conflict = n % 3 == 0;
         if conflict {
             task.definition = task.definition.replace(&format!("\"n\":{n}"), "\"n\":-1");
@@ -78,7 +78,8 @@ async fn repeats_that_arrive_together_are_diagnosed_together() {
             Err(error) => assert!(conflict && matches!(error, OpError::Conflict(_)), "{id}: {error:?}"),
         }
     }
-    // The first may go alone; what comes meanwhile shares a batch. One by one it would be three answers for each.
+    // The first may be alone; later ones share a batch. One by one, each would take three
+    // responses.
     let answers = proxy.answers() - before;
     assert!(answers < REPEATS as i64, "{answers} answers of the database for {REPEATS} repeats");
     drop(proxy);
@@ -87,7 +88,7 @@ async fn repeats_that_arrive_together_are_diagnosed_together() {
 }
 
 #[tokio::test]
-async fn repeats_of_large_tasks_are_diagnosed_a_few_at_a_time() {
+async fn repeats_of_large_tasks_are_diagnosed_in_parts() {
     let database = TestDatabase::create().await;
     let mut conn = database.connect().await;
     let queue = Queue::start(database.options());
@@ -106,7 +107,7 @@ async fn repeats_of_large_tasks_are_diagnosed_a_few_at_a_time() {
 }
 
 #[tokio::test]
-async fn nothing_is_looked_for_before_the_commit_that_makes_it_visible() {
+async fn dependency_pass_is_notified_after_commit() {
     let (database, queue) = start().await;
     let required = queue.create_one(QUEUE).await;
     let text = "x".repeat(BATCH_BYTES_MAX + 1);
@@ -132,7 +133,7 @@ async fn lock_free(conn: &mut PgConnection, ids: &[Uuid], own: bool) -> Vec<bool
 }
 
 #[tokio::test]
-async fn groups_are_found_free_alike_alone_and_together() {
+async fn free_groups_are_found_alone_and_together() {
     let (database, queue) = start().await;
     let (lone, other) = (new_task(QUEUE, &json!({})), new_task(QUEUE, &json!({})));
     let member = new_task(QUEUE, &json!({"taskGroupId": other.id}));

@@ -1,4 +1,4 @@
-//! Tokens of runs that no worker has claimed in the end, and of assigned runs until they are accepted.
+//! Tokens of runs that are never claimed, and of assigned runs until acceptance.
 
 use tenure_engine::background::accept;
 use tenure_engine::ops::claim_task::claim_task;
@@ -6,13 +6,13 @@ use tenure_engine::ops::sessions;
 
 use super::*;
 
-/// The session that was given the run, if one was.
+/// Returns the session that the run is assigned to.
 async fn given_to(ground: &mut Ground) -> Option<i64> {
     let given = "SELECT session FROM pending WHERE hold = 3";
     sqlx::query_scalar(given).fetch_optional(&mut ground.conn).await.unwrap()
 }
 
-/// Its session accepts the run.
+/// Accepts the run for its session.
 async fn accept_run(server: &Queue, task: TaskId, session: i64) {
     let (worker_group, worker_id) = ("group".to_owned(), "here".to_owned());
     let request = ClaimTask { task, run: RunId::FIRST, worker_group, worker_id, session: Some(session) };
@@ -25,9 +25,10 @@ fn assigned_one_an_hour(of: &str) -> serde_json::Value {
     policy
 }
 
-/// The one that has it does not answer, and the next one is free. No window has more claims for that.
+/// The assigned worker does not respond, and the next one is free. No window has more claims
+/// because of that.
 #[tokio::test]
-async fn a_run_that_is_taken_back_goes_to_another_worker_at_once_although_the_rate_lets_one_start_an_hour() {
+async fn returned_run_is_reassigned_at_once_despite_rate() {
     for of in ["total", "perKey"] {
         for closes in [false, true] {
             let mut policy = assigned_one_an_hour(of);
@@ -36,7 +37,7 @@ async fn a_run_that_is_taken_back_goes_to_another_worker_at_once_although_the_ra
             begin(&server, "other", 100).await;
             server.create(&keyed()).await.unwrap();
             admit(&server).await;
-            let first = given_to(&mut ground).await.expect("a worker has it");
+            let first = given_to(&mut ground).await.expect("assigned to a worker");
             if closes {
                 let mut closing = server.engine.pool.acquire().await.unwrap();
                 sessions::end(&mut closing, &server.engine.notifiers, first, SessionEnd::Closed).await.unwrap();
@@ -47,9 +48,9 @@ async fn a_run_that_is_taken_back_goes_to_another_worker_at_once_although_the_ra
             }
             assert_eq!(ground.count("pending WHERE hold = 2").await, 1);
             admit(&server).await;
-            let second = given_to(&mut ground).await.expect("another worker has it");
+            let second = given_to(&mut ground).await.expect("assigned to another worker");
             assert_ne!(second, first, "{of} {closes}");
-            // With the one that has it the hour has its start.
+            // This run takes the hour's start.
             server.create(&keyed()).await.unwrap();
             admit(&server).await;
             assert_eq!(ground.count("pending WHERE hold = 2").await, 1);
@@ -58,9 +59,9 @@ async fn a_run_that_is_taken_back_goes_to_another_worker_at_once_although_the_ra
     }
 }
 
-/// The run was assigned an hour before that.
+/// The run was assigned an hour earlier.
 #[tokio::test]
-async fn acceptance_of_an_assigned_run_spends_the_token_of_that_time() {
+async fn acceptance_spends_token_at_its_own_time() {
     for of in ["total", "perKey"] {
         let (mut ground, server) = assigning(assigned_one_an_hour(of)).await;
         let (first, second) = (keyed(), keyed());

@@ -1,10 +1,10 @@
-//! What a key is changes while runs are assigned to sessions.
+//! Changes of the key source while runs are assigned.
 
 use super::*;
 
-/// Its worker would have an item for a run that it may not accept any more.
+/// Otherwise its worker would have an item for a run that it may not accept.
 #[tokio::test]
-async fn a_run_that_is_given_to_a_session_stays_with_it_when_the_policy_says_another_key() {
+async fn assigned_run_stays_with_session_when_key_source_changes() {
     const GIVEN: &str = "SELECT (session, ord, waited, held_until, message)::text FROM pending WHERE hold = 3";
     let policy = |key_by: &str| json!({"dispatch": "assign", "acceptTime": 3_600, "concurrency": {"perKey": 1}, "keyBy": key_by});
     let (mut ground, server) = with_an_assigned_run_by(policy("key")).await;
@@ -16,8 +16,8 @@ async fn a_run_that_is_given_to_a_session_stays_with_it_when_the_policy_says_ano
     assert_eq!(after, [before]);
     assert_eq!(ground.count("session_inbox WHERE kind = 4").await, 1);
     let keyed = "pending p JOIN admission_keys k ON k.id = p.key_id WHERE k.key <> ''";
-    assert_eq!(ground.count(keyed).await, 1, "it has a slot of its project, which is known by it alone");
-    // Another one of the project waits for that slot.
+    assert_eq!(ground.count(keyed).await, 1, "the run has a slot of its project");
+    // Another run of the project waits for that slot.
     server.create_one(QUEUE).await;
     while admit(&server).await > 0 {}
     assert_eq!((ground.count("pending WHERE hold = 2").await, ground.count("pending WHERE hold = 3").await), (1, 1));

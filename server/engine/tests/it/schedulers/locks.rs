@@ -1,4 +1,5 @@
-//! What locks the runs of a session that are assigned to it, beside what locks them in another order or for another reason.
+//! Lock orders: locks of a session's assigned runs, beside transactions that lock them in another
+//! order or for another reason.
 
 use tenure_api::states::SchedulerEnd;
 use tenure_engine::ops::claim_task::claim_task;
@@ -12,7 +13,7 @@ struct Held {
     ground: Ground,
     server: Queue,
     epoch: i64,
-    /// The task whose run it has accepted, and after that by id the one whose run is still assigned to it.
+    /// The task with the accepted run, and the task with the assigned run, which follows by id.
     accepted: Uuid,
     assigned: Uuid,
 }
@@ -36,7 +37,7 @@ impl Held {
         Self { ground, server, epoch, accepted, assigned }
     }
 
-    /// Ends the session as its worker does.
+    /// Closes the session, as its worker does.
     async fn close(&self) -> Attempt {
         let engine = &self.server.engine;
         let mut conn = engine.pool.acquire().await.unwrap();
@@ -54,10 +55,10 @@ fn runs_that_left(attempt: Attempt) -> usize {
 }
 
 #[tokio::test]
-async fn the_end_of_a_session_locks_what_it_has_accepted_and_what_not_as_one_list() {
+async fn session_end_locks_accepted_and_assigned_runs_together() {
     let held = Held::new().await;
     let mut conn = held.ground.database.connect().await;
-    // By id, as the cancelling of their group does.
+    // By id, as in the cancellation of their group.
     let mut cancelling = conn.begin().await.unwrap();
     tasks::lock(&mut cancelling, held.accepted).await.unwrap();
     let (closed, ()) = tokio::join!(held.close(), async {
@@ -70,13 +71,13 @@ async fn the_end_of_a_session_locks_what_it_has_accepted_and_what_not_as_one_lis
 }
 
 #[tokio::test]
-async fn a_queue_is_resumed_and_a_session_with_runs_of_it_is_closed_at_once() {
+async fn concurrent_resume_and_session_close_succeed() {
     let held = Held::new().await;
     let pool = held.ground.database.pool();
     pause(&held.server, QUEUE).await;
     let mut conn = held.ground.database.connect().await;
     let mut changing = conn.begin().await.unwrap();
-    // Both get on when another change of the queue is committed, the resumption first.
+    // Both continue when another change of the queue commits, the resumption first.
     assert!(policies::lock_queue(&mut changing, held.server.key(QUEUE).await).await.unwrap());
     let closing = async {
         until_a_session_waits(pool).await;
@@ -92,7 +93,7 @@ async fn a_queue_is_resumed_and_a_session_with_runs_of_it_is_closed_at_once() {
 }
 
 #[tokio::test]
-async fn a_run_that_is_locked_keeps_its_own_queue_paused_and_no_other() {
+async fn locked_run_keeps_only_its_queue_paused() {
     let held = Held::new().await;
     let engine = &held.server.engine;
     for name in [QUEUE, "proj/other"] {
@@ -109,7 +110,7 @@ async fn a_run_that_is_locked_keeps_its_own_queue_paused_and_no_other() {
 }
 
 #[tokio::test]
-async fn a_resumption_waits_for_a_run_that_is_locked_and_shows_it_again() {
+async fn resume_waits_for_locked_run_and_announces_it() {
     let held = Held::new().await;
     let pool = held.ground.database.pool();
     pause(&held.server, QUEUE).await;
@@ -124,9 +125,9 @@ async fn a_resumption_waits_for_a_run_that_is_locked_and_shows_it_again() {
     held.finish().await;
 }
 
-/// A renewal deletes the items that it acknowledges, of many sessions.
+/// A renewal deletes the items that it acknowledges, for many sessions.
 #[tokio::test]
-async fn runs_are_announced_again_taken_back_and_given_again_without_waiting_for_a_renewal_that_has_their_items() {
+async fn reassignment_does_not_wait_for_renewal() {
     let (mut ground, server) = with_an_assigned_run().await;
     let seqs: Vec<i64> =
         sqlx::query_scalar("SELECT seq FROM pending WHERE hold = 3").fetch_all(&mut ground.conn).await.unwrap();
@@ -141,14 +142,14 @@ async fn runs_are_announced_again_taken_back_and_given_again_without_waiting_for
     assert_eq!(back.unwrap().runs, 1);
     transaction.commit().await.unwrap();
     while admit(&server).await > 0 {}
-    assert_eq!(ground.count("pending WHERE hold = 3").await, 1, "it is given again");
+    assert_eq!(ground.count("pending WHERE hold = 3").await, 1, "the run is reassigned");
     renewal.commit().await.unwrap();
     assert_eq!(ground.count("session_inbox WHERE kind = 4").await, 1);
     ground.finish([server]).await;
 }
 
 #[tokio::test]
-async fn a_changed_policy_takes_a_run_back_without_waiting_for_a_renewal_that_has_its_item() {
+async fn policy_change_does_not_wait_for_renewal() {
     let (mut ground, server) = with_an_assigned_run().await;
     let mut renewing = ground.database.connect().await;
     let mut renewal = renewing.begin().await.unwrap();
@@ -161,9 +162,9 @@ async fn a_changed_policy_takes_a_run_back_without_waiting_for_a_renewal_that_ha
     ground.finish([server]).await;
 }
 
-/// As the end of their session has them, which takes the runs after the tasks.
+/// As the end of their session, which locks runs after tasks.
 #[tokio::test]
-async fn an_outage_extends_the_times_of_runs_with_their_tasks_so_that_what_has_the_tasks_waits_for_none_of_them() {
+async fn outage_extension_locks_tasks_before_runs() {
     let (mut ground, server) = with_an_assigned_run_by(json!({"dispatch": "assign", "acceptTime": 30})).await;
     server.create_one(QUEUE).await;
     while admit(&server).await > 0 {}
@@ -181,17 +182,18 @@ async fn an_outage_extends_the_times_of_runs_with_their_tasks_so_that_what_has_t
     });
     extended.unwrap();
     accept::pass(&server.engine).await.unwrap();
-    assert_eq!(ground.count("pending WHERE hold = 3").await, 2, "their time has begun anew");
+    assert_eq!(ground.count("pending WHERE hold = 3").await, 2, "their time has restarted");
     ground.finish([server]).await;
 }
 
-/// However many they are: a look waits for one of them as long as for any lock, and hardly for the others.
+/// However many they are: a decision waits the full lock timeout for one of them, and hardly for
+/// the others.
 #[tokio::test]
-async fn queues_whose_rows_are_locked_for_long_leave_no_other_one_without_a_scheduler() {
+async fn locked_queues_leave_no_other_without_scheduler() {
     const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
     let (mut ground, server) = served().await;
     ground.beat(&server).await;
-    // The last one in the order of names is not locked.
+    // The last one by name is not locked.
     let (mut locked, free) = (Vec::new(), format!("{QUEUE}9"));
     for queue in (1..9).map(|number| format!("{QUEUE}{number}")).chain([free.clone()]) {
         put_to(&server, &queue, json!({"dispatch": "assign"})).await;
@@ -209,7 +211,7 @@ async fn queues_whose_rows_are_locked_for_long_leave_no_other_one_without_a_sche
     sqlx::query(sqlx::AssertSqlSafe(set)).execute(&mut ground.conn).await.unwrap();
     let began = Instant::now();
     ground.beat(&server).await;
-    // It waits for the first one only, and would wait for eight.
+    // It waits only for the first, not for all eight.
     assert!(began.elapsed() < LOCK_TIMEOUT * 6, "{:?}", began.elapsed());
     assert!(locked.iter().all(|queue| term(*queue).is_none()) && term(free).is_some());
     holder.rollback().await.unwrap();
@@ -218,14 +220,15 @@ async fn queues_whose_rows_are_locked_for_long_leave_no_other_one_without_a_sche
     ground.finish([server]).await;
 }
 
-/// How long its server may leave a transaction alone.
+/// Returns the server's limit for idle transactions.
 async fn idle_limit(conn: &mut PgConnection) -> String {
     sqlx::query_scalar("SHOW idle_in_transaction_session_timeout").fetch_one(conn).await.unwrap()
 }
 
-/// It keeps the queue from admission and from another scheduler, and its runs that were given out from their reports.
+/// It blocks the queue for admission and for another scheduler, and blocks reports of its assigned
+/// runs.
 #[tokio::test]
-async fn a_server_that_is_stopped_while_it_changes_a_scheduler_or_a_policy_has_the_queue_for_a_second_at_most() {
+async fn stopped_server_locks_queue_for_at_most_a_second() {
     let (ground, server) = with_an_assigned_run().await;
     let queue = server.key(QUEUE).await;
     let mut conn = ground.database.connect().await;
