@@ -56,8 +56,7 @@ async fn locked_run_is_claimed_soon_after_its_lock_ends() {
     let meanwhile = async {
         eventually("the run is passed over", async || number(pool, PUT_OFF).await == 1).await;
         let behind = ground.create("p", "a").await;
-        eventually("the next run is claimed", async || number(pool, "SELECT count(*) FROM claims").await == 1)
-            .await;
+        eventually("the next run is claimed", async || number(pool, "SELECT count(*) FROM claims").await == 1).await;
         holder.release().await;
         (behind, Instant::now())
     };

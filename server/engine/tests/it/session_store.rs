@@ -1,4 +1,4 @@
-//! What the tables of sessions keep: claims in the name of sessions, inboxes whose items no reader misses, the end.
+//! Tables of sessions: claims for sessions, inboxes whose items no reader misses, and the end.
 
 use tenure_api::sessions::{InboxEvent, InboxItem};
 use tenure_api::states::{RunState, WorkerCommand};
@@ -14,12 +14,14 @@ impl Ground {
     async fn begin(&mut self, worker: &str) -> i64 {
         let queue = self.queue.key(QUEUE).await;
         let start = start(worker);
-        let begun = store::begin(&mut self.conn, queue, &start, "ann").await.unwrap().expect("it has no other session");
+        let begun =
+            store::begin(&mut self.conn, queue, &start, "ann").await.unwrap().expect("the worker has no other session");
         assert_eq!((begun.until - begun.identity.started).num_seconds(), 60);
         begun.identity.epoch
     }
 
-    /// Claims so many runs for each of these sessions, in one statement: which were claimed, and for which.
+    /// Claims `each` runs for each session in one statement. Returns the claimed runs with their
+    /// sessions.
     async fn claim_for(&mut self, sessions: &[Option<i64>], each: usize) -> Vec<claim::Claimed> {
         let queue = self.queue.key(QUEUE).await;
         let slots = (1..).take(sessions.len()).flat_map(|slot| std::iter::repeat_n(slot, each)).collect();
@@ -30,7 +32,7 @@ impl Ground {
         rows
     }
 
-    /// A run that a session holds.
+    /// A run held by a session.
     async fn held(&mut self, session: i64) -> Uuid {
         self.queue.create_one(QUEUE).await;
         let rows = self.claim_for(&[Some(session)], 1).await;
@@ -52,7 +54,7 @@ fn start(worker: &str) -> Start {
     }
 }
 
-/// Ends a claim because its lease is over.
+/// Ends a claim by its lease.
 async fn expire(conn: &mut PgConnection, task: Uuid) {
     sqlx::query("UPDATE claims SET taken_until = now() WHERE id = $1").bind(task).execute(&mut *conn).await.unwrap();
     let resolved = end::end(conn, &[Member::new(task, 0, Ending::LeaseExpired)]).await.unwrap();
@@ -73,7 +75,7 @@ async fn read(conn: &mut PgConnection, epoch: i64, after: i64) -> Vec<InboxItem>
     items.into_iter().map(|(of, item)| (of == epoch).then_some(item).unwrap()).collect()
 }
 
-/// The task of an item that says that its lease is over.
+/// Returns the task of an item about an expired lease.
 fn task_of(item: &InboxItem) -> Uuid {
     let InboxEvent::RunEnded { task_id, run_id, state, reason_resolved, ended_by } = item.what else {
         panic!("{item:?}")
@@ -84,7 +86,7 @@ fn task_of(item: &InboxItem) -> Uuid {
 }
 
 #[tokio::test]
-async fn claims_belong_to_the_sessions_of_their_workers_and_the_next_run_to_none() {
+async fn claims_belong_to_session_and_next_run_to_none() {
     let mut ground = Ground::new().await;
     let session = ground.begin("w").await;
     create_some(&ground.queue, QUEUE, 4).await;
@@ -100,7 +102,7 @@ async fn claims_belong_to_the_sessions_of_their_workers_and_the_next_run_to_none
     let again = ground.claim_for(&[None], 1).await;
     assert_eq!((again[0].id, again[0].run), (rows[0].id, 1));
     assert_eq!(session_of(&mut ground.conn, rows[0].id).await, None);
-    // What is claimed by name too.
+    // Claims by name too.
     let named = ground.queue.create_one(QUEUE).await.uuid();
     let claimed = claim_one::claim_one(&mut ground.conn, named, 0, "g", "w", LEASE, Some(session)).await.unwrap();
     assert!(claimed.is_some());
@@ -109,7 +111,7 @@ async fn claims_belong_to_the_sessions_of_their_workers_and_the_next_run_to_none
 }
 
 #[tokio::test]
-async fn a_worker_whose_session_has_ended_gets_nothing_and_no_run_goes_before_an_older_one() {
+async fn worker_of_ended_session_gets_no_run() {
     let mut ground = Ground::new().await;
     let (live, gone) = (ground.begin("w").await, ground.begin("gone").await);
     store::end(&mut ground.conn, gone, SessionEnd::Closed, false).await.unwrap().unwrap();
@@ -120,13 +122,13 @@ async fn a_worker_whose_session_has_ended_gets_nothing_and_no_run_goes_before_an
     let rows = ground.claim_for(&[Some(gone)], 1).await;
     assert_eq!((rows[0].made, rows[0].session_ended), (false, true), "alone too");
     let rows = ground.claim_for(&[Some(live), None], 2).await;
-    assert_eq!(rows.iter().filter(|row| row.made).count(), 3, "it is pending still");
+    assert_eq!(rows.iter().filter(|row| row.made).count(), 3, "the run is still pending");
     ground.finish().await;
 }
 
-/// The one that began first commits last: a reader has acknowledged the other one by then.
+/// The item that was started first commits last; by then a reader has acknowledged the other.
 #[tokio::test]
-async fn an_item_that_is_committed_late_is_read_nevertheless() {
+async fn late_committed_item_is_read() {
     let mut ground = Ground::new().await;
     let session = ground.begin("w").await;
     let (late, soon) = (ground.held(session).await, ground.held(session).await);
@@ -136,7 +138,7 @@ async fn an_item_that_is_committed_late_is_read_nevertheless() {
     expire(&mut ground.conn, soon).await;
     let first = read(&mut ground.conn, session, 0).await;
     assert_eq!(first.iter().map(task_of).collect::<Vec<_>>(), [soon]);
-    // It is there until it is acknowledged.
+    // It stays until it is acknowledged.
     assert_eq!(read(&mut ground.conn, session, 0).await, first);
     slow.commit().await.unwrap();
     let after = first[0].id;
@@ -150,7 +152,7 @@ async fn an_item_that_is_committed_late_is_read_nevertheless() {
 }
 
 #[tokio::test]
-async fn a_command_that_is_being_sent_is_not_overtaken() {
+async fn uncommitted_command_is_not_overtaken() {
     let mut ground = Ground::new().await;
     let session = ground.begin("w").await;
     let task = ground.held(session).await;
@@ -176,7 +178,7 @@ async fn a_command_that_is_being_sent_is_not_overtaken() {
 }
 
 #[tokio::test]
-async fn so_many_commands_wait_and_none_for_a_session_that_has_ended() {
+async fn commands_are_limited_and_refused_for_ended_session() {
     let mut ground = Ground::new().await;
     let (session, other) = (ground.begin("w").await, ground.begin("other").await);
     let send = WorkerCommand::Freeze;
@@ -198,7 +200,7 @@ async fn so_many_commands_wait_and_none_for_a_session_that_has_ended() {
 }
 
 #[tokio::test]
-async fn a_renewal_changes_only_what_it_says_and_nothing_of_a_session_that_has_ended() {
+async fn renewal_changes_only_stated_fields_of_live_session() {
     let mut ground = Ground::new().await;
     let (session, gone) = (ground.begin("w").await, ground.begin("gone").await);
     run_sql(&mut ground.conn, "UPDATE worker_sessions SET extended = true, until = now() + interval '1 h'").await;
@@ -212,7 +214,7 @@ async fn a_renewal_changes_only_what_it_says_and_nothing_of_a_session_that_has_e
         renewed.iter().map(|row| (row.epoch, row.ended)).collect::<Vec<_>>(),
         [(session, None), (gone, Some(SessionEnd::Takeover))]
     );
-    assert_eq!(renewed[0].until, before.until, "it is never set back");
+    assert_eq!(renewed[0].until, before.until, "the expiry never moves back");
     let after = store::find(&mut ground.conn, session).await.unwrap().unwrap();
     assert_eq!((after.weight, after.capacity, after.frozen), (7, 5, true));
     let extended: i64 = sqlx::query_scalar("SELECT count(*) FROM worker_sessions WHERE extended AND ended IS NULL")
@@ -230,16 +232,16 @@ async fn a_renewal_changes_only_what_it_says_and_nothing_of_a_session_that_has_e
     ground.finish().await;
 }
 
-/// The sessions whose time is over.
+/// Expired sessions.
 async fn overdue(conn: &mut PgConnection) -> Vec<i64> {
     let now = store::glance(conn).await.unwrap().now;
     let found = store::list_expiring(conn, now, 10).await.unwrap();
     found.into_iter().map(|session| session.epoch).collect()
 }
 
-/// A renewal is left out while its session is being ended; one that came first keeps it from expiring.
+/// A renewal is refused while its session is being ended; an earlier renewal prevents the expiry.
 #[tokio::test]
-async fn an_end_and_a_renewal_come_one_after_the_other() {
+async fn end_and_renewal_are_serialized() {
     let mut ground = Ground::new().await;
     let session = ground.begin("w").await;
     let mut other = ground.database.connect().await;
@@ -251,10 +253,13 @@ async fn an_end_and_a_renewal_come_one_after_the_other() {
     assert_eq!(store::share(&mut ground.conn, session).await.unwrap(), Shared::Live);
     sqlx::query("UPDATE worker_sessions SET until = now() - interval '1 s'").execute(&mut ground.conn).await.unwrap();
     assert_eq!(overdue(&mut ground.conn).await, [session]);
-    assert!(renew(&mut ground.conn, session, 0).await.unwrap().ended.is_none(), "it is live until it is ended");
+    assert!(
+        renew(&mut ground.conn, session, 0).await.unwrap().ended.is_none(),
+        "the session is live until it is ended"
+    );
     assert!(store::end(&mut ground.conn, session, SessionEnd::Expired, true).await.unwrap().is_none());
     sqlx::query("UPDATE worker_sessions SET until = now() - interval '1 s'").execute(&mut ground.conn).await.unwrap();
-    // No server has looked at sessions for a while: whether its worker is there is not known.
+    // No server has scanned sessions for a while: whether its worker lives is unknown.
     let silent = "INSERT INTO session_clock (at) VALUES (clock_timestamp() - interval '6 s')";
     sqlx::query(silent).execute(&mut ground.conn).await.unwrap();
     assert!(store::end(&mut ground.conn, session, SessionEnd::Expired, true).await.unwrap().is_none());
@@ -269,7 +274,7 @@ async fn an_end_and_a_renewal_come_one_after_the_other() {
 }
 
 #[tokio::test]
-async fn what_a_session_holds_is_locked_with_what_its_loss_costs() {
+async fn held_runs_are_locked_with_cost_of_loss() {
     let mut ground = Ground::new().await;
     let session = ground.begin("w").await;
     let mut tasks = Vec::new();
@@ -300,7 +305,7 @@ async fn what_a_session_holds_is_locked_with_what_its_loss_costs() {
 }
 
 #[tokio::test]
-async fn a_session_is_shown_for_a_day_after_its_end_and_then_purged_with_its_inbox() {
+async fn ended_session_is_shown_for_a_day_then_purged_with_inbox() {
     let mut ground = Ground::new().await;
     let (session, live) = (ground.begin("w").await, ground.begin("live").await);
     for epoch in [session, live] {
@@ -333,7 +338,7 @@ async fn a_session_is_shown_for_a_day_after_its_end_and_then_purged_with_its_inb
     ground.finish().await;
 }
 
-/// Run by the next test too, with the breakage.
+/// Also run by the next test, with the breakage.
 #[tokio::test]
 async fn no_run_is_held_long_after_the_end_of_its_session() {
     let mut ground = Ground::new().await;
@@ -358,7 +363,7 @@ async fn no_run_is_held_long_after_the_end_of_its_session() {
 }
 
 #[tokio::test]
-async fn the_invariant_finds_a_session_whose_end_leaves_its_runs() {
+async fn invariant_detects_ended_session_with_runs() {
     let test = "session_store::no_run_is_held_long_after_the_end_of_its_session";
     let mut broken = tokio::process::Command::new(std::env::current_exe().unwrap());
     let output = broken.args(["--exact", test]).env("TENURE_BREAK", "leak-session").output().await.unwrap();
@@ -367,7 +372,7 @@ async fn the_invariant_finds_a_session_whose_end_leaves_its_runs() {
 }
 
 #[tokio::test]
-async fn runs_that_were_purged_or_accepted_and_commands_that_were_carried_out_hide_no_item() {
+async fn purged_or_accepted_runs_and_done_commands_hide_no_item() {
     let mut ground = Ground::new().await;
     let session = ground.begin("w").await;
     sqlx::query(

@@ -22,11 +22,11 @@ use tenure_store::events::{self, Page};
 
 use crate::support::*;
 
-/// What a session lives for here.
+/// Time to live of the tests' sessions.
 const TTL: i64 = 60;
 /// Longer than any test here takes.
 const LONG: Duration = Duration::from_secs(60);
-/// How soon the end of a session takes effect, by itself; asserted at ten times that.
+/// Promised delay until the end of a session takes effect; tests assert ten times that.
 const PROMISE: Duration = Duration::from_millis(250);
 
 /// A server and its database.
@@ -51,8 +51,8 @@ impl Ground {
         passes::pass(&self.queue.engine).await.unwrap()
     }
 
-    /// Lets the session's time go by, and runs the pass until it has ended: on a machine that stands still for long, the pass takes
-    /// that for an outage first.
+    /// Advances past the session's expiry, and runs the pass until it has ended. On a stalled
+    /// machine the pass first assumes an outage.
     async fn expire(&mut self, session: &Identity) {
         self.pass().await;
         while self.ended(session).await.is_none() {
@@ -71,7 +71,7 @@ impl Ground {
     }
 }
 
-/// A time at which every session is renewed again that asks for its inbox.
+/// A time at which every inbox request renews its session.
 const LATER: chrono::DateTime<chrono::Utc> = chrono::DateTime::<chrono::Utc>::MAX_UTC;
 
 fn start_of(worker: &str) -> Start {
@@ -95,7 +95,6 @@ async fn try_begin(queue: &Queue, start: &Start) -> Result<Started, OpError> {
     sessions::start(queue.engine.session_parts(), start, "client").await
 }
 
-/// Begins a session of a worker.
 async fn begin(queue: &Queue, worker: &str) -> Identity {
     try_begin(queue, &start_of(worker)).await.unwrap().identity
 }
@@ -111,7 +110,7 @@ fn claim_of(session: &Identity, tasks: u16, wait_timeout: Duration) -> Request {
     }
 }
 
-/// Claims so many runs for a session, which gets them.
+/// Claims `runs` runs for a session.
 async fn claim(queue: &Queue, session: &Identity, runs: usize) -> Vec<TaskId> {
     let mut claimed = Vec::new();
     while claimed.len() < runs {
@@ -127,7 +126,7 @@ async fn renew(queue: &Queue, session: &Identity) -> Result<(), OpError> {
     sessions::renew(queue.engine.session_parts(), session, Stated::default()).await.map(drop)
 }
 
-/// Creates tasks, with these options.
+/// Creates tasks with these options.
 async fn create(queue: &Queue, tasks: usize, options: &serde_json::Value) -> Vec<TaskId> {
     let mut created = Vec::new();
     for _ in 0..tasks {
@@ -149,16 +148,16 @@ async fn notes(conn: &mut PgConnection) -> Vec<Note> {
     events.into_iter().filter_map(note).collect()
 }
 
-/// How the only ended run of a task ended, if it is pending again.
+/// Returns how a task's only ended run ended, if the task is pending again.
 fn tried_again(task: &Task) -> Option<(Outcome, Option<EndedBy>)> {
     let (Last::Pending(open), [ended]) = (&task.last, task.ended.as_slice()) else { return None };
     (open.reason == ReasonCreated::Retry).then(|| (ended.outcome(), ended.ended_by))
 }
 
-/// A run that its session's end has ended, as Taskcluster calls it.
+/// Outcome of a run ended by its session.
 const SHUT_DOWN: Outcome = Outcome::Exception(ReasonResolved::WorkerShutdown);
 
-/// The refusal of whatever names a session that has ended.
+/// The reason of a refusal because the session has ended.
 fn end_of<T>(answer: Result<T, OpError>) -> Option<SessionEnd> {
     match answer.err()? {
         OpError::SessionEnded(by) => Some(by),

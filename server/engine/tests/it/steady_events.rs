@@ -1,5 +1,5 @@
-//! The content of an event never changes: every position is read before and after every operation of
-//! a random walk, and never differs by a byte.
+//! Events are immutable: every position is read before and after every operation of a random walk,
+//! and stays identical.
 
 use tenure_domain::artifact::{Artifact, Details};
 use tenure_domain::task::Granted;
@@ -13,8 +13,8 @@ use crate::support::*;
 const STEPS: usize = 160;
 const KINDS: usize = 14;
 
-/// Notes, in a sequence, which no rollback takes back, what takes a position in the log or in a queue before its transaction has a
-/// number: the safe position would pass it.
+/// Records, in a sequence that survives rollbacks, each position in the log or a queue taken before
+/// its transaction has an id: the safe position would pass it.
 const NUMBER_FIRST: &str = "
     CREATE SEQUENCE unnumbered;
     CREATE FUNCTION number_first() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -24,10 +24,10 @@ const NUMBER_FIRST: &str = "
     CREATE TRIGGER number_first BEFORE INSERT ON outbox_new FOR EACH ROW EXECUTE FUNCTION number_first();
     CREATE TRIGGER number_first BEFORE INSERT ON pending FOR EACH ROW EXECUTE FUNCTION number_first()";
 
-/// A queue in which anything may happen, and what was read of its log so far.
+/// A queue with a random history, and the events read so far.
 struct Walk {
     database: TestDatabase,
-    /// That reads the log.
+    /// Reads the log.
     reader: PgConnection,
     queue: Queue,
     held: Vec<Granted>,
@@ -70,7 +70,7 @@ impl Walk {
         self.queue.passes.run_all_due().await.unwrap();
     }
 
-    /// Reads the whole log and compares what was read before.
+    /// Reads the whole log and compares it with earlier reads.
     async fn read(&mut self, after: &str) {
         sequence(&mut self.reader, Sequenced::default()).await.unwrap();
         let mut position = 0;
@@ -96,7 +96,7 @@ impl Walk {
         if let Some(other) = self.one_of_known().filter(|_| self.bits.is_multiple_of(3)) {
             fields["taskGroupId"] = json!(self.known[0]);
             fields["dependencies"] = json!([other]);
-            // A group whose retention is extended.
+            // Extends the retention of a group.
             let expires = self.now().await + TimeDelta::days(400 + i64::try_from(self.known.len()).unwrap());
             fields["expires"] = json!(expires);
         }
@@ -133,7 +133,7 @@ impl Walk {
         drop(create_artifact::create(pool, notifiers, run_ref, artifact).await);
     }
 
-    /// A task with an event of each kind that the test asks for, whatever the random steps do.
+    /// Creates the events that the test requires, independent of the random steps.
     async fn one_of_each(&mut self) {
         let task = new_task(QUEUE, &json!({"priority": "low"}));
         self.queue.create(&task).await.unwrap();
@@ -145,7 +145,7 @@ impl Walk {
         self.read("the first task").await;
     }
 
-    /// What is refused changes nothing, and that is a case too.
+    /// Refusals change nothing and are tested too.
     async fn step(&mut self) -> &'static str {
         let (pool, notifiers) = (self.queue.engine.pool.clone(), self.queue.engine.notifiers.clone());
         let kind = self.random(KINDS);
@@ -191,7 +191,7 @@ impl Walk {
                 drop(change_priority::change_group(&pool, &notifiers, self.known[0], priority).await);
                 "changeTaskGroupPriority"
             }
-            // Late, so that there are dependents.
+            // Late, so that dependents exist.
             (12, _) if self.known.len() > 30 => {
                 drop(task_group::seal(&pool, self.known[0]).await);
                 "sealTaskGroup"
@@ -217,7 +217,7 @@ impl Walk {
 }
 
 #[tokio::test]
-async fn no_event_changes_while_it_can_be_read_whatever_happens_to_its_task() {
+async fn events_never_change_while_readable() {
     let seed = u64::from_le_bytes(secrets::random()) | 1;
     println!("seed {seed}");
     let mut walk = Walk::start(seed).await;
@@ -225,7 +225,7 @@ async fn no_event_changes_while_it_can_be_read_whatever_happens_to_its_task() {
     for _ in 0..STEPS {
         let what = walk.step().await;
         walk.read(what).await;
-        // What is due by itself is an operation too.
+        // Due passes are an operation too.
         walk.queue.passes.run_all_due().await.unwrap();
         walk.read("a pass").await;
     }
@@ -237,7 +237,7 @@ async fn no_event_changes_while_it_can_be_read_whatever_happens_to_its_task() {
 }
 
 #[tokio::test]
-async fn an_event_shows_the_priority_that_the_task_had() {
+async fn event_shows_priority_at_its_time() {
     let mut walk = Walk::start(1).await;
     let task = new_task(QUEUE, &json!({"priority": "low"}));
     walk.queue.create(&task).await.unwrap();

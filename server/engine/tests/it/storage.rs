@@ -1,4 +1,4 @@
-//! What PostgreSQL is told about tables that are written all the time.
+//! PostgreSQL settings of tables with frequent writes.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ async fn pages(database: &TestDatabase) -> Vec<i64> {
 }
 
 #[tokio::test]
-async fn a_task_that_ends_stays_in_its_page_behind_an_old_snapshot() {
+async fn ended_task_stays_in_its_page_behind_old_snapshot() {
     let (database, queue) = start().await;
     let _old = hold_snapshot(&database).await;
     let tasks: Vec<_> = (0..TASKS).map(|_| new_task(QUEUE, &json!({}))).collect();
@@ -38,7 +38,7 @@ async fn statistics_leave_out_events_and_texts_of_definitions() {
     let (database, queue) = start().await;
     let tasks: Vec<_> = (0..TASKS).map(|_| new_task(QUEUE, &json!({}))).collect();
     create_on(&mut database.connect().await, &queue, &tasks).await;
-    // Rows of the log, and one that is not moved there yet.
+    // Rows of the log, and one not moved there yet.
     sequence(&mut database.connect().await, Sequenced::default()).await.unwrap();
     queue.claim_one(QUEUE).await;
     sqlx::raw_sql("ANALYZE outbox, outbox_new, due, task_definitions").execute(database.pool()).await.unwrap();

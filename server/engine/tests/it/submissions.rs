@@ -1,4 +1,4 @@
-//! Submissions of several tasks: all of them, or none.
+//! Submissions of several tasks are atomic.
 
 use tenure_domain::submit::{Graph, Origin};
 use tenure_engine::clock::real_now;
@@ -6,7 +6,7 @@ use tenure_engine::ops::submit::submit;
 
 use crate::support::*;
 
-/// The first key that is drawn for the new queue is that of another one.
+/// The first random key of the new queue collides with another queue's.
 const COLLIDE: &str = "
     CREATE SEQUENCE draws;
     CREATE FUNCTION collide() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -19,7 +19,7 @@ const COLLIDE: &str = "
         EXECUTE FUNCTION collide()";
 
 #[tokio::test]
-async fn a_new_queue_whose_random_key_another_one_has_loses_no_task() {
+async fn colliding_queue_key_loses_no_task() {
     let (database, queue) = start().await;
     queue.key("proj/known").await;
     sqlx::raw_sql(COLLIDE).execute(database.pool()).await.unwrap();
@@ -34,6 +34,6 @@ async fn a_new_queue_whose_random_key_another_one_has_loses_no_task() {
         assert_eq!((answered.id, answered.seq), (stored.id, stored.seq));
         assert_eq!(stored.queue, entry.task.queue);
     }
-    assert_eq!(number(database.pool(), "SELECT last_value FROM draws").await, 2, "the first one was taken");
+    assert_eq!(number(database.pool(), "SELECT last_value FROM draws").await, 2, "the first key was taken");
     finish(database, queue).await;
 }

@@ -1,4 +1,4 @@
-//! What tests share: the names that most of them use, set-up, locks, and connections that are cut.
+//! Shared by the tests: common names, set-up, locks, and a proxy that cuts connections.
 
 pub use std::collections::{BTreeMap, HashMap};
 pub use std::sync::Arc;
@@ -38,20 +38,20 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 pub use uuid::Uuid;
 
-/// A database of its own, and the queue at it.
+/// A new database with a server.
 pub async fn start() -> (TestDatabase, Queue) {
     let database = TestDatabase::create().await;
     let queue = Queue::start(database.options());
     (database, queue)
 }
 
-/// Ends both.
+/// Stops both.
 pub async fn finish(database: TestDatabase, queue: Queue) {
     queue.stop().await;
     database.finish().await;
 }
 
-/// A server on a database of its own, and a connection of the test.
+/// A server on a new database, and a connection of the test.
 pub struct Ground {
     pub database: TestDatabase,
     pub queue: Queue,
@@ -79,12 +79,12 @@ impl Ground {
     }
 }
 
-/// Puts a policy in the place of any other; how many runs do not follow it yet.
+/// Replaces the policy. Returns the number of runs that do not follow it yet.
 pub async fn put(queue: &Queue, policy: Value) -> i64 {
     put_to(queue, QUEUE, policy).await
 }
 
-/// Puts a policy of this queue.
+/// Replaces the policy of this queue.
 pub async fn put_to(queue: &Queue, name: &str, policy: Value) -> i64 {
     let sent: QueuePolicy = serde_json::from_value(policy).unwrap();
     let policy = Policy::from_request(&sent).unwrap();
@@ -92,16 +92,15 @@ pub async fn put_to(queue: &Queue, name: &str, policy: Value) -> i64 {
     queue_policy::put(queue.engine.queue_parts(), &name.parse().unwrap(), put).await.unwrap().refiling
 }
 
-/// Removes the policy.
 pub async fn remove_policy(queue: &Queue) {
     let (parts, name) = (queue.engine.queue_parts(), QUEUE.parse().unwrap());
     queue_policy::delete(parts, &name, Match::Anything, "ann").await.unwrap();
 }
 
-/// Runs the pass until all runs follow the policies; how many runs it has dealt with.
+/// Runs the pass until all runs follow the policies. Returns the number of processed runs.
 pub async fn follow(queue: &Queue) -> usize {
     let mut done = 0;
-    // A session of the server itself may have a transaction open briefly, which the pass waits for.
+    // A session of the server may have a short open transaction, which the pass waits for.
     eventually("all runs follow the policy", async || {
         done += queue.run_pass("refile").await.unwrap().done;
         number(&queue.engine.pool, "SELECT count(*) FROM queue_policies WHERE refile_stage <> 0").await == 0
@@ -110,7 +109,7 @@ pub async fn follow(queue: &Queue) -> usize {
     done
 }
 
-/// Runs the pass of admission until it finds nothing to do.
+/// Runs the admission pass until it is idle.
 pub async fn admit(queue: &Queue) {
     while queue.run_pass("admission").await.unwrap().done > 0 {}
 }
@@ -120,18 +119,15 @@ pub async fn change(queue: &Queue, task: TaskId, wanted: Change) -> Result<Task,
     change_task::change(&queue.engine.pool, &queue.engine.notifiers, task, wanted).await
 }
 
-/// changeTaskPriority.
 pub async fn prioritise(queue: &Queue, task: TaskId, priority: Priority) -> Result<Task, OpError> {
     change_priority::change_task(&queue.engine.pool, &queue.engine.notifiers, task, priority).await
 }
 
-/// Pauses a queue.
 pub async fn pause(queue: &Queue, name: &str) {
     let (parts, name) = (queue.engine.queue_parts(), name.parse().unwrap());
     queue_policy::pause(parts, &name, &PauseRequest::default(), "ann").await.unwrap();
 }
 
-/// Ends the pause of a queue.
 pub async fn resume(queue: &Queue, name: &str) {
     queue_policy::resume(queue.engine.queue_parts(), &name.parse().unwrap(), "ann").await.unwrap();
 }
@@ -141,12 +137,12 @@ pub async fn run_sql(executor: impl PgExecutor<'_>, sql: &str) {
     sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(executor).await.unwrap();
 }
 
-/// The time of the database.
+/// The database's time.
 pub async fn now(database: &TestDatabase) -> DateTime<Utc> {
     sqlx::query_scalar("SELECT now FROM db_now").fetch_one(database.pool()).await.unwrap()
 }
 
-/// Creates so many simple tasks.
+/// Creates simple tasks.
 pub async fn create_some(queue: &Queue, name: &str, tasks: usize) -> Vec<TaskId> {
     let mut created = Vec::new();
     for _ in 0..tasks {
@@ -162,30 +158,30 @@ pub async fn claim_now(queue: &Queue, runs: u16) -> Vec<TaskId> {
     answer.claims.iter().map(|claim| claim.task.id).collect()
 }
 
-/// Moves the clock of a database.
+/// Advances the clock of a database.
 pub async fn advance(database: &TestDatabase, interval: &'static str) {
     let sql = "UPDATE clock SET clock_offset = clock_offset + $1::text::interval";
     sqlx::query(sql).bind(interval).execute(database.pool()).await.unwrap();
 }
 
-/// A transaction of the test that has locked rows.
+/// An open transaction of the test that has locked rows.
 pub struct Lock(PgConnection);
 
 impl Lock {
-    /// Locks what a statement names.
+    /// Locks the rows of a statement.
     pub async fn take(database: &TestDatabase, sql: &str) -> Self {
         let mut conn = database.connect().await;
         sqlx::raw_sql(AssertSqlSafe(format!("BEGIN; {sql}"))).execute(&mut conn).await.unwrap();
         Self(conn)
     }
 
-    /// Ends the transaction.
+    /// Rolls back.
     pub async fn release(mut self) {
         sqlx::raw_sql("ROLLBACK").execute(&mut self.0).await.unwrap();
     }
 }
 
-/// Waits until a session waits at the gate, and runs `second`; the gate opens when that waits too.
+/// Waits until a session waits at the gate, and runs `second`. The gate opens once that waits too.
 pub async fn meet<T>(database: &TestDatabase, gate: Gate, second: impl Future<Output = T>) -> T {
     until_a_session_waits(database.pool()).await;
     let opened = async {
@@ -204,7 +200,7 @@ pub async fn create_on(conn: &mut PgConnection, queue: &Queue, tasks: &[NewTask]
     assert_eq!(create(conn, &members).await.unwrap().len(), tasks.len());
 }
 
-/// What a transaction has read of these tables so far: scans of whole tables, and rows.
+/// Reads of these tables by a transaction so far: full scans, and rows.
 pub async fn reads(conn: &mut PgConnection, tables: &[&str]) -> BTreeMap<String, (i64, i64)> {
     let tables: Vec<String> = tables.iter().map(|&table| table.to_owned()).collect();
     let rows: Vec<(String, i64, i64)> = sqlx::query_as(
@@ -218,32 +214,32 @@ pub async fn reads(conn: &mut PgConnection, tables: &[&str]) -> BTreeMap<String,
     rows.into_iter().map(|(table, scans, rows)| (table, (scans, rows))).collect()
 }
 
-/// A session that keeps a snapshot of now: until it is dropped no row that dies can be removed.
+/// A session that holds a snapshot: until it is dropped, dead rows cannot be removed.
 pub async fn hold_snapshot(database: &TestDatabase) -> PgConnection {
     let mut conn = database.connect().await;
     sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM tasks").execute(&mut conn).await.unwrap();
     conn
 }
 
-/// What a proxy is to do to its connections, and what went through them.
+/// Faults and counters of a proxy.
 #[derive(Clone, Default)]
 struct Faults {
-    /// How many more answers get through before one is lost; none is lost below zero.
+    /// Responses until one is lost; never if negative.
     left: Arc<AtomicI64>,
     cut_now: Arc<Notify>,
-    /// Answers so far.
+    /// Number of responses.
     answers: Arc<AtomicI64>,
 }
 
 impl Faults {
-    /// Whether this answer is the one to lose.
+    /// True if this response is to be lost.
     fn lose_this(&self) -> bool {
         self.answers.fetch_add(1, Ordering::SeqCst);
         self.left.fetch_sub(1, Ordering::SeqCst) == 0
     }
 }
 
-/// A way to the database that loses answers on demand.
+/// A database proxy that loses responses on demand.
 pub struct Proxy {
     options: PgConnectOptions,
     faults: Faults,
@@ -251,7 +247,6 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Listens in front of the database.
     pub async fn start(database: &TestDatabase) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let target = (database.options().get_host().to_owned(), database.options().get_port());
@@ -268,27 +263,26 @@ impl Proxy {
         Self { options, faults, acceptor }
     }
 
-    /// How to connect through it.
     pub fn options(&self) -> &PgConnectOptions {
         &self.options
     }
 
-    /// Loses the next answer of the database, and with it the connection.
+    /// Loses the next response, and with it the connection.
     pub fn lose_the_next_answer(&self) {
         self.lose_an_answer_after(0);
     }
 
-    /// Lets so many answers through, then loses one, and with it the connection.
+    /// Loses a response, and with it the connection, after `answers` others.
     pub fn lose_an_answer_after(&self, answers: i64) {
         self.faults.left.store(answers, Ordering::SeqCst);
     }
 
-    /// Loses nothing more.
+    /// Stops losing responses.
     pub fn heal(&self) {
         self.faults.left.store(-1, Ordering::SeqCst);
     }
 
-    /// How many answers there were so far.
+    /// Number of responses so far.
     pub fn answers(&self) -> i64 {
         self.faults.answers.load(Ordering::SeqCst)
     }
@@ -316,7 +310,8 @@ async fn forward(client: TcpStream, server: TcpStream, faults: Faults) {
     loop {
         tokio::select! {
             () = faults.cut_now.notified() => {
-                // The client sees the end; the database's side stays open until the database closes it.
+                // The client sees the end; the database's side stays open until the database closes
+                // it.
                 drop(to_client.shutdown().await);
                 while let Ok(1..) = from_server.read(&mut buffer).await {}
                 there.abort();
@@ -334,7 +329,7 @@ async fn forward(client: TcpStream, server: TcpStream, faults: Faults) {
     }
 }
 
-/// Has the pending run of a task delayed, so many seconds from now, as what made it pending would have done.
+/// Delays a task's pending run by `seconds`, as the statement that made it pending would have.
 pub async fn hold(conn: &mut PgConnection, task: TaskId, seconds: f64) {
     sqlx::query(
         "WITH held AS (

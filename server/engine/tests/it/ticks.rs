@@ -1,4 +1,5 @@
-//! Ticks: what shares a transaction, what never does, and what becomes of the others when one statement fails or waits.
+//! Ticks: which operations share a transaction, and what happens to the others when a statement
+//! fails or waits.
 
 use std::pin::Pin;
 
@@ -15,13 +16,13 @@ use tokio_util::task::TaskTracker;
 
 use crate::support::*;
 
-/// No answer takes as long.
+/// Timeout for any response.
 const LONG: Duration = Duration::from_secs(20);
-/// Stores a hundred divided by each number, and by which transaction.
+/// Stores a hundred divided by each number, and its transaction.
 const NOTE: &str = "INSERT INTO notes (value, quotient, tick)
                     SELECT value, 100 / value, pg_current_xact_id()::text FROM unnest($1::int[]) AS value";
 
-/// An operation whose statement is the first of a tick, or the second.
+/// An operation whose statement is the first or second of a tick.
 struct Note<const SECOND: bool>;
 
 struct Number {
@@ -80,7 +81,7 @@ impl<const SECOND: bool> Operation for Note<SECOND> {
     }
 }
 
-/// What a member waits for.
+/// A pending response.
 type Waiting<'a> = Pin<Box<dyn Future<Output = Result<(), OpError>> + 'a>>;
 
 /// Two operations that share ticks.
@@ -99,7 +100,7 @@ impl Rig {
         Self::start_by(database, &connector).await
     }
 
-    /// The ticks reach the database by this connector. Both statements were run once.
+    /// Connects the ticks by this connector. Both statements were run once.
     async fn start_by(database: TestDatabase, connector: &Connector) -> Self {
         sqlx::query("CREATE TABLE notes (value int, quotient int, tick text)").execute(database.pool()).await.unwrap();
         let (notifiers, tasks) = (Notifiers::default(), TaskTracker::new());
@@ -112,19 +113,19 @@ impl Rig {
         rig
     }
 
-    /// Answers for a member of each operation, both of which have waited for the same tick.
+    /// Submits a member of each operation to the same tick, and returns the results.
     async fn submit_both(&self, one: Number, other: Number) -> (Result<(), OpError>, Result<(), OpError>) {
         let held = self.ticks.hold().await;
         let mut one: Waiting<'_> = Box::pin(self.first.submit(one));
         let mut other: Waiting<'_> = Box::pin(self.second.submit(other));
         assert!(futures_util::poll!(one.as_mut()).is_pending() && futures_util::poll!(other.as_mut()).is_pending());
-        // On, to where the operations wait to be invited.
+        // Until the operations wait for the tick.
         tokio::time::sleep(Duration::from_millis(20)).await;
         drop(held);
         tokio::time::timeout(LONG, async { tokio::join!(one, other) }).await.expect("both are answered")
     }
 
-    /// How many transactions have stored these.
+    /// Number of transactions that stored these values.
     async fn transactions(&self, values: [i32; 2]) -> i64 {
         sqlx::query_scalar("SELECT count(DISTINCT tick) FROM notes WHERE value = ANY($1)")
             .bind(values)
@@ -146,9 +147,9 @@ fn value(value: i32) -> Number {
 }
 
 #[tokio::test]
-async fn what_waits_of_several_operations_is_one_transaction() {
+async fn waiting_operations_share_one_transaction() {
     let rig = Rig::start().await;
-    // A statement that is alone is no transaction block: the last that its session ran is the statement itself.
+    // A lone statement needs no transaction block: it is the last statement of its session.
     let last = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle' AND query LIKE 'INSERT INTO notes%'";
     eventually("the lone statement has ended", async || number(rig.database.pool(), last).await == 1).await;
     let (one, other) = rig.submit_both(value(10), value(20)).await;
@@ -159,7 +160,7 @@ async fn what_waits_of_several_operations_is_one_transaction() {
 }
 
 #[tokio::test]
-async fn members_that_name_one_task_never_share_a_transaction() {
+async fn members_of_same_task_never_share_transaction() {
     let rig = Rig::start().await;
     let task = Uuid::new_v4();
     let (one, other) = rig.submit_both(Number { value: 10, task }, Number { value: 20, task }).await;
@@ -170,14 +171,14 @@ async fn members_that_name_one_task_never_share_a_transaction() {
 }
 
 #[tokio::test]
-async fn a_statement_that_fails_spoils_its_tick_and_the_others_are_done_nevertheless() {
+async fn failed_statement_does_not_fail_others_of_tick() {
     let rig = Rig::start().await;
     let (one, other) = rig.submit_both(value(10), value(0)).await;
     one.unwrap();
     assert!(matches!(other, Err(OpError::Internal(_))), "{other:?}");
     let pool = rig.database.pool();
     assert_eq!(number(pool, "SELECT count(*) FROM notes WHERE value = 10").await, 1, "lost, or run twice");
-    // For a while the operation runs its statements by itself.
+    // For a while the operation runs its statements separately.
     let (one, other) = rig.submit_both(value(11), value(21)).await;
     one.unwrap();
     other.unwrap();
@@ -186,7 +187,7 @@ async fn a_statement_that_fails_spoils_its_tick_and_the_others_are_done_neverthe
 }
 
 #[tokio::test]
-async fn all_callers_of_a_tick_whose_answer_is_lost_are_asked_to_try_again() {
+async fn callers_of_lost_tick_are_asked_to_retry() {
     let database = TestDatabase::create().await;
     let proxy = Proxy::start(&database).await;
     let connector = Connector::new(proxy.options().clone());
@@ -202,11 +203,11 @@ async fn all_callers_of_a_tick_whose_answer_is_lost_are_asked_to_try_again() {
     rig.finish().await;
 }
 
-/// Creates a task for a worker that waits, and says whether one transaction has created and claimed it.
+/// Creates a task for a waiting worker. True if one transaction created and claimed it.
 async fn is_claimed_by_its_create(queue: &Queue, database: &TestDatabase) -> bool {
     let claim = queue.claim_work(QUEUE, "worker", 1, LONG);
     let create = async {
-        // It has tried once, and waits, or is about to.
+        // It has tried once, and waits or is about to.
         let tried = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle' AND query LIKE '-- claim_work%'";
         eventually("the worker waits", async || number(database.pool(), tried).await == 1).await;
         queue.create_one(QUEUE).await
@@ -222,7 +223,7 @@ async fn is_claimed_by_its_create(queue: &Queue, database: &TestDatabase) -> boo
 }
 
 #[tokio::test]
-async fn a_waiting_worker_claims_a_task_in_the_transaction_that_creates_it() {
+async fn waiting_worker_claims_task_in_its_create_transaction() {
     let (database, queue) = start().await;
     queue.key(QUEUE).await;
     let mut is_so = false;
@@ -233,14 +234,14 @@ async fn a_waiting_worker_claims_a_task_in_the_transaction_that_creates_it() {
     finish(database, queue).await;
 }
 
-/// Ends the idle sessions of the ticks, then creates a task; whether that was done.
+/// Terminates the idle sessions of the ticks, then creates a task. True on success.
 async fn creates_after_its_sessions_were_ended(queue: &Queue, database: &TestDatabase) -> bool {
     let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
                WHERE datname = current_database() AND application_name LIKE 'tenure/% hot'";
-    assert!(number(database.pool(), end).await > 0, "there is a session to end");
-    // Until there is none to end any more.
-    eventually("they are gone", async || number(database.pool(), end).await == 0).await;
-    // The server reads that it was closed.
+    assert!(number(database.pool(), end).await > 0, "a session exists");
+    // Until none is left.
+    eventually("the sessions are gone", async || number(database.pool(), end).await == 0).await;
+    // The server notices the close.
     tokio::time::sleep(Duration::from_millis(50)).await;
     let done = queue.create(&new_task(QUEUE, &json!({}))).await.is_ok();
     if !done {
@@ -250,7 +251,7 @@ async fn creates_after_its_sessions_were_ended(queue: &Queue, database: &TestDat
 }
 
 #[tokio::test]
-async fn a_session_that_was_closed_while_it_was_idle_is_not_used_again() {
+async fn closed_idle_session_is_not_reused() {
     let (database, queue) = start().await;
     queue.create_one(QUEUE).await;
     let mut done = false;
@@ -262,7 +263,7 @@ async fn a_session_that_was_closed_while_it_was_idle_is_not_used_again() {
 }
 
 #[tokio::test]
-async fn a_worker_goes_on_waiting_when_creates_have_no_session() {
+async fn worker_keeps_waiting_while_creates_lack_session() {
     let (database, queue) = start().await;
     queue.key(QUEUE).await;
     let admit = async |admitted: bool| {
@@ -290,13 +291,14 @@ async fn a_worker_goes_on_waiting_when_creates_have_no_session() {
     finish(database, queue).await;
 }
 
-/// How often a task is created where chance may be in the way: the worker may be about to wait only, the end of a session not read yet.
+/// Maximum attempts where chance may interfere: the worker may not wait yet, or the end of a
+/// session may not be noticed.
 const CREATES_MAX: usize = 10;
-/// Ten times what a statement that waits for a lock may cost the others of its tick.
+/// Ten times the maximum delay that a statement waiting for a lock may cause in its tick.
 const LET_GO: Duration = Duration::from_secs(1);
 
 #[tokio::test]
-async fn a_create_that_waits_for_another_transaction_lets_the_others_of_its_tick_go() {
+async fn blocked_create_releases_others_of_its_tick() {
     let rig = Rig::start().await;
     let connector = rig.database.connector();
     // Creates share the ticks of the second operation.
@@ -325,7 +327,7 @@ async fn a_create_that_waits_for_another_transaction_lets_the_others_of_its_tick
     let (mut created, mut noted) = (Box::pin(create(other)), Box::pin(notes.submit(value(10))));
     assert!(futures_util::poll!(waiting.as_mut()).is_pending());
     assert!(futures_util::poll!(created.as_mut()).is_pending() && futures_util::poll!(noted.as_mut()).is_pending());
-    // On, to where the operations wait to be invited.
+    // Until the operations wait for the tick.
     tokio::time::sleep(Duration::from_millis(20)).await;
     drop(held);
     let others = tokio::time::timeout(LET_GO, async { tokio::join!(created, noted) }).await;
@@ -334,7 +336,7 @@ async fn a_create_that_waits_for_another_transaction_lets_the_others_of_its_tick
     noted.unwrap();
     let stored = "SELECT (SELECT count(*) FROM tasks) + (SELECT count(*) FROM notes WHERE value = 10)";
     assert_eq!(number(rig.database.pool(), stored).await, 3);
-    assert!(futures_util::poll!(waiting.as_mut()).is_pending(), "it did not have to wait");
+    assert!(futures_util::poll!(waiting.as_mut()).is_pending(), "the create did not have to wait");
     maker.commit().await.unwrap();
     tokio::time::timeout(LONG, waiting).await.expect("an answer").unwrap();
     drop((creates, notes, ticks));
@@ -342,7 +344,7 @@ async fn a_create_that_waits_for_another_transaction_lets_the_others_of_its_tick
     rig.finish().await;
 }
 
-/// Answers for members that have all waited for the same tick.
+/// Submits all members to the same tick, and returns the results.
 async fn submit_together<O: Operation>(
     ticks: &Ticks,
     batcher: &Batcher<O>,
@@ -351,14 +353,14 @@ async fn submit_together<O: Operation>(
     let held = ticks.hold().await;
     let mut all = Box::pin(join_all(members.into_iter().map(|member| batcher.submit(member))));
     assert!(futures_util::poll!(all.as_mut()).is_pending());
-    // On, to where the operation waits to be invited.
+    // Until the operation waits for the tick.
     tokio::time::sleep(Duration::from_millis(20)).await;
     drop(held);
     tokio::time::timeout(LONG, all).await.expect("all are answered")
 }
 
 #[tokio::test]
-async fn a_task_that_many_requests_name_holds_up_no_other() {
+async fn task_with_many_requests_delays_no_other() {
     let rig = Rig::start().await;
     let task = Uuid::new_v4();
     let mut members: Vec<Number> = (0..300).map(|_| Number { value: 20, task }).collect();
@@ -367,12 +369,12 @@ async fn a_task_that_many_requests_name_holds_up_no_other() {
         answer.unwrap();
     }
     let before = "SELECT count(*) FROM notes WHERE value = 20 AND tick::bigint < (SELECT tick::bigint FROM notes WHERE value = 21)";
-    assert_eq!(number(rig.database.pool(), before).await, 0, "it was in the first tick");
+    assert_eq!(number(rig.database.pool(), before).await, 0, "in the first tick");
     rig.finish().await;
 }
 
 #[tokio::test]
-async fn tasks_without_options_are_not_created_by_the_statement_for_those_that_have_some() {
+async fn tasks_without_options_use_their_own_statement() {
     let database = TestDatabase::create().await;
     let (connector, tasks) = (database.connector(), TaskTracker::new());
     let ticks = Ticks::start(&connector, HotSessions::MIN, &tasks);
@@ -381,7 +383,7 @@ async fn tasks_without_options_are_not_created_by_the_statement_for_those_that_h
     let queue = Queue::start(database.options());
     let key = queue.key(QUEUE).await;
     let delayed = || new_task(QUEUE, &json!({"extra": {"tenure": {"delay": 60}}}));
-    // Each statement leaves a row in `due`, with the tasks that it has created.
+    // Each statement leaves a row in `due` with the tasks it has created.
     let left = "SELECT cardinality(seqs)::bigint, xmin::text FROM due ORDER BY ctid OFFSET $1";
     let mut seen = 0_i64;
     for (plain, rows) in [(50, vec![50, 1]), (DIVIDED_MIN, vec![20, 1]), (DIVIDED_MIN - 1, vec![20])] {
@@ -403,26 +405,26 @@ async fn tasks_without_options_are_not_created_by_the_statement_for_those_that_h
 }
 
 #[tokio::test]
-async fn a_batch_of_which_a_part_fails_is_undone_and_the_others_are_done_once() {
+async fn partly_failed_batch_is_retried_once() {
     let rig = Rig::start().await;
     let values = (1..=25).chain([0]).chain([-7]);
     let answers = submit_together(&rig.ticks, &rig.second, values.map(value).collect()).await;
     let failed: Vec<usize> = (0..answers.len()).filter(|&place| answers[place].is_err()).collect();
     assert_eq!(failed, [25], "{answers:?}");
     let pool = rig.database.pool();
-    // The first was stored when the rig started, too.
+    // The first was also stored when the rig started.
     assert_eq!(number(pool, "SELECT count(*) FROM notes WHERE value > 1").await, 24, "lost, or run twice");
     assert_eq!(number(pool, "SELECT count(*) FROM notes WHERE value = -7").await, 1);
     rig.finish().await;
 }
 
 #[tokio::test]
-async fn definitions_for_which_a_tick_has_no_room_are_read_after_it_and_delivered_whole() {
+async fn oversized_definitions_are_read_after_tick() {
     const TASKS: u16 = 7;
     let (database, queue) = start().await;
     let mut definitions = HashMap::new();
     for n in 0..TASKS {
-        // Together far over the limit of a tick, and with a small one after the large ones.
+        // Together far over the limit of a tick, with a small one after the large ones.
         let bytes = if n + 1 == TASKS { 10 } else { usize::try_from(TICK_BYTES_MAX).unwrap() / 4 + usize::from(n) };
         let task = new_task(QUEUE, &json!({"payload": {"text": "x".repeat(bytes)}}));
         queue.create(&task).await.unwrap();
@@ -435,7 +437,7 @@ async fn definitions_for_which_a_tick_has_no_room_are_read_after_it_and_delivere
         assert!(got == whole, "{} bytes of {}", got.len(), whole.len());
     }
     assert!(definitions.is_empty(), "{} are not claimed", definitions.len());
-    // The session of the wait list has run nothing since: the statement of the tick was run by another one.
+    // The session of the wait list has run nothing since: another session ran the tick's statement.
     let read = "SELECT count(*) FROM pg_stat_activity
                 WHERE datname = current_database() AND query LIKE '-- list_definitions%'";
     assert_eq!(number(database.pool(), read).await, 1, "the tick has answered with all of them");

@@ -1,4 +1,4 @@
-//! A queue whose policy this release cannot read, as a newer one may have stored it, and the queues beside it.
+//! A queue with a policy of a newer release that this one cannot read, and the other queues.
 //! `scripts/with-pg cargo test -p tenure-engine --test it -- unreadable`.
 
 use tenure_store::admission as stored_admission;
@@ -9,7 +9,7 @@ use crate::support::*;
 
 const OTHER: &str = "proj/other";
 
-/// Two runs wait in a queue whose policy was readable, and two of one key in another one.
+/// Two runs wait in a queue whose policy was readable, and two of one key in another.
 async fn spoiled(ground: &mut Ground, server: &Queue, other: serde_json::Value) {
     put(server, json!({"concurrency": {"total": 1}})).await;
     put_to(server, OTHER, other).await;
@@ -21,7 +21,7 @@ async fn spoiled(ground: &mut Ground, server: &Queue, other: serde_json::Value) 
     }
 }
 
-/// How many runs a worker gets that asks for two now.
+/// Returns the number of runs for a worker that now requests two.
 async fn claim(server: &Queue, queue: &str) -> usize {
     let answer = server.claim_work(queue, "worker", 2, Duration::ZERO).await.unwrap();
     answer.delivery.delivered();
@@ -29,13 +29,13 @@ async fn claim(server: &Queue, queue: &str) -> usize {
 }
 
 #[tokio::test]
-async fn the_looks_at_other_queues_go_on_at_their_own_pace() {
+async fn unreadable_policy_does_not_slow_other_queues() {
     let (mut ground, server) = served().await;
     spoiled(&mut ground, &server, json!({"rate": {"perKey": {"count": 1, "seconds": 600}}})).await;
     let report = server.run_pass("admission").await.unwrap();
     assert_eq!(report.failing, 1);
     assert_eq!(claim(&server, QUEUE).await, 0);
-    assert_eq!(claim(&server, OTHER).await, 1, "the other queue starts what it may");
+    assert_eq!(claim(&server, OTHER).await, 1, "the other queue starts its runs");
     let report = server.run_pass("admission").await.unwrap();
     let next_in = report.next_in.expect("the pass knows when the other queue has its next token");
     assert!((300..=600).contains(&next_in.as_secs()), "{next_in:?}");
@@ -47,7 +47,7 @@ async fn the_looks_at_other_queues_go_on_at_their_own_pace() {
 }
 
 #[tokio::test]
-async fn it_is_counted_beside_the_others_as_one_that_starts_nothing() {
+async fn queue_with_unreadable_policy_counts_no_startable_runs() {
     let (mut ground, server) = served().await;
     spoiled(&mut ground, &server, json!({"concurrency": {"total": 1}})).await;
     let sequenced = server.engine.sequencer.reached();

@@ -1,4 +1,4 @@
-//! Why tasks are where they are: each code on a real database, and what it costs to ask in a long queue.
+//! Explanations of task states: each code on a real database, and the cost in a long queue.
 
 use tenure_api::policy::PauseRequest;
 use tenure_api::states::TaskState;
@@ -19,7 +19,7 @@ async fn ask(queue: &Queue, task: TaskId) -> WhyAnswer {
     answer
 }
 
-/// The codes of the reasons, and all of them.
+/// The codes of the reasons, and the reasons.
 async fn reasons(queue: &Queue, task: TaskId) -> (Vec<String>, Value) {
     let answer = ask(queue, task).await;
     let all = serde_json::to_value(&answer.reasons).unwrap();
@@ -38,7 +38,7 @@ async fn create_waiting(queue: &Queue, required: &[TaskId], requires: &str) -> T
 }
 
 #[tokio::test]
-async fn a_task_without_a_run_names_what_it_waits_for_the_hopeless_first() {
+async fn unscheduled_task_names_hopeless_dependencies_first() {
     let (database, queue) = start().await;
     let failed = queue.create_one(QUEUE).await;
     let claim = queue.claim_one(QUEUE).await;
@@ -59,7 +59,7 @@ async fn a_task_without_a_run_names_what_it_waits_for_the_hopeless_first() {
         .chain(others.map(|id| json!({"taskId": id, "state": state(id)})));
     assert_eq!(all[0]["tasks"], json!(shown.collect::<Vec<_>>()));
 
-    // Any end will do: the failed one does not count.
+    // Any end suffices: the failed one is satisfied.
     let waits = create_waiting(&queue, &[pending, failed], "all-resolved").await;
     let (_, all) = reasons(&queue, waits).await;
     assert_eq!(
@@ -78,7 +78,7 @@ async fn a_task_without_a_run_names_what_it_waits_for_the_hopeless_first() {
 }
 
 #[tokio::test]
-async fn a_pending_run_counts_who_is_before_it_and_knows_who_asks() {
+async fn pending_run_counts_earlier_runs_and_names_workers() {
     let (database, queue) = start().await;
     let first = queue.create_one(QUEUE).await;
     let second = queue.create_one(QUEUE).await;
@@ -90,16 +90,16 @@ async fn a_pending_run_counts_who_is_before_it_and_knows_who_asks() {
     assert_eq!(ask(&queue, first).await.position, Some(2));
     assert_eq!(ask(&queue, urgent).await.position, Some(1));
 
-    // A poller has the messages of both; the reserved one is out of the way of the other.
+    // A poller has both messages; the reserved run does not precede the other.
     assert_eq!(queue.get_messages(QUEUE, 1).await.len(), 1);
     let (codes, _) = reasons(&queue, first).await;
     assert_eq!(codes, ["reserved", "no-worker", "behind"]);
     assert_eq!(ask(&queue, second).await.position, Some(2));
-    // When its reservation is over it is first again, although its message is hidden.
+    // After its reservation it is first again, although its message is hidden.
     run_sql(&queue.engine.pool, "UPDATE pending SET reserved_until = NULL WHERE reserved_until IS NOT NULL").await;
     assert_eq!(ask(&queue, second).await.position, Some(3));
 
-    // A worker that asks elsewhere says nothing; one that asked here does.
+    // Only a worker that requests work here counts.
     let claimed = queue.claim_one(QUEUE).await;
     assert_eq!(claimed.task.id, urgent);
     let answer = ask(&queue, first).await;
@@ -122,7 +122,7 @@ async fn a_pending_run_counts_who_is_before_it_and_knows_who_asks() {
 }
 
 #[tokio::test]
-async fn waiting_run_that_the_next_worker_gets_is_ready() {
+async fn next_waiting_run_is_ready() {
     let (database, queue) = start().await;
     put(&queue, json!({"concurrency": {"perKey": 1}})).await;
     follow(&queue).await;
@@ -144,7 +144,7 @@ async fn waiting_run_that_the_next_worker_gets_is_ready() {
 }
 
 #[tokio::test]
-async fn a_delay_and_a_pause_are_named_together_and_a_delayed_run_has_no_place() {
+async fn delay_and_pause_are_named_together() {
     let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
     let name: TaskQueueId = QUEUE.parse().unwrap();
@@ -153,7 +153,7 @@ async fn a_delay_and_a_pause_are_named_together_and_a_delayed_run_has_no_place()
     let (codes, all) = reasons(&queue, task).await;
     assert_eq!(codes, ["paused", "no-worker"]);
     assert_eq!((&all[0]["by"], &all[0]["reason"]), (&json!("ann"), &json!("disk")));
-    assert!(ask(&queue, task).await.ready, "nothing but the pause holds it");
+    assert!(ask(&queue, task).await.ready, "only the pause holds it");
     for (traits, by) in [(0, "delay"), (1, "retry-delay"), (2, "backoff"), (3, "release"), (4, "retry-after")] {
         let hold = format!(
             "UPDATE pending SET hold = 1, held_until = '2030-01-01T00:00:00Z', traits = {traits} << 5,
@@ -177,7 +177,7 @@ async fn a_delay_and_a_pause_are_named_together_and_a_delayed_run_has_no_place()
 }
 
 #[tokio::test]
-async fn a_claimed_run_names_its_worker_and_an_ended_one_what_ended_it() {
+async fn claimed_run_names_worker_and_ended_run_its_cause() {
     let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
     let claim = queue.claim_one(QUEUE).await;
@@ -187,7 +187,7 @@ async fn a_claimed_run_names_its_worker_and_an_ended_one_what_ended_it() {
     run_sql(&queue.engine.pool, "UPDATE claims SET complete_by = '2030-01-01T00:00:00Z'").await;
     assert_eq!(reasons(&queue, task).await.1[0]["completeBy"], "2030-01-01T00:00:00.000Z");
     run_sql(&queue.engine.pool, "UPDATE claims SET complete_by = NULL").await;
-    assert!(reasons(&queue, task).await.1[0]["liveLog"].is_null(), "its worker sends none");
+    assert!(reasons(&queue, task).await.1[0]["liveLog"].is_null(), "no live log");
     run_sql(&queue.engine.pool, "INSERT INTO live_logs SELECT seq, run, 12, 1, 12, now() FROM claims").await;
     assert_eq!(reasons(&queue, task).await.1[0]["liveLog"], json!({"bytes": 12}));
     run_sql(&queue.engine.pool, "DELETE FROM live_logs").await;
@@ -211,15 +211,15 @@ async fn a_claimed_run_names_its_worker_and_an_ended_one_what_ended_it() {
     finish(database, queue).await;
 }
 
-/// Tables of which an answer may read no more than some thousand rows.
+/// Tables of which a response may read no more than some thousand rows.
 const BIG: [&str; 7] = ["pending", "claims", "tasks", "task_definitions", "runs", "dependencies", "workers"];
 
-/// How many runs wait.
+/// Environment variable: number of waiting runs.
 const RUNS: &str = "TENURE_WHY_RUNS";
-/// For every run of the tests, some times as many as are ever counted; the suite `passes` has a million.
+/// Default, several times the maximum count; the suite `passes` uses a million.
 const RUNS_DEFAULT: i32 = 100_000;
 
-/// Pending runs of one queue, and workers of it.
+/// Pending runs and workers of one queue.
 const CROWD: &str = "
     INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left)
         SELECT -n, gen_random_uuid(), 0, $QUEUE, 3 + n % 4, now() + interval '1 h', now(), 0, 5 FROM generate_series(1, $RUNS) n;
@@ -234,7 +234,7 @@ const CROWD: &str = "
         SELECT id, name, now(), now() + interval '1 d' FROM task_queues WHERE id = $QUEUE";
 
 #[tokio::test]
-async fn in_a_queue_of_very_many_an_answer_reads_some_thousand_rows() {
+async fn in_a_queue_of_many_runs_explanation_reads_few_rows() {
     let runs: i32 = std::env::var(RUNS).map_or(RUNS_DEFAULT, |runs| runs.parse().unwrap());
     let (database, queue) = start().await;
     let key = queue.key(QUEUE).await;
@@ -243,7 +243,7 @@ async fn in_a_queue_of_very_many_an_answer_reads_some_thousand_rows() {
     let urgent = create(&queue, &json!({"priority": "highest"})).await;
     for statistics in ["without", "with"] {
         for (task, position) in [(last, BEFORE_COUNTED_MAX + 1), (urgent, 1)] {
-            // Often enough for a session to change its mind about plans.
+            // Enough executions for a session to switch to a generic plan.
             for _ in 0..7 {
                 let mut snapshot = store::begin(&queue.engine.pool).await.unwrap();
                 let unknown = |_| Marks { epoch: -1, marks: [0; 7] };
@@ -252,7 +252,7 @@ async fn in_a_queue_of_very_many_an_answer_reads_some_thousand_rows() {
                 let mut read = reads(&mut snapshot, &BIG).await;
                 snapshot.commit().await.unwrap();
                 assert_eq!(why(&known.facts, Names::Hidden).position, Some(position));
-                // None of the ten thousand workers that were looked at asks, but there are more.
+                // None of the ten thousand workers that were read requests work, but more exist.
                 assert!(
                     why(&known.facts, Names::Hidden)
                         .reasons
@@ -275,7 +275,7 @@ async fn in_a_queue_of_very_many_an_answer_reads_some_thousand_rows() {
 }
 
 #[tokio::test]
-async fn a_mark_that_a_claim_begins_at_is_where_counting_begins() {
+async fn counting_starts_at_low_water_mark() {
     let (database, queue) = start().await;
     let tasks = [queue.create_one(QUEUE).await, queue.create_one(QUEUE).await, queue.create_one(QUEUE).await];
     let mut snapshot = store::begin(&queue.engine.pool).await.unwrap();
@@ -284,7 +284,7 @@ async fn a_mark_that_a_claim_begins_at_is_where_counting_begins() {
     for (epoch, position) in [(0, 2), (1, 3)] {
         let marks = |_| Marks { epoch, marks: [ords[0]; 7] };
         let known = store::find(&mut snapshot, tasks[2], Sequenced::default(), marks).await.unwrap().unwrap();
-        assert_eq!(why(&known.facts, Names::Hidden).position, Some(position), "a mark of another epoch means nothing");
+        assert_eq!(why(&known.facts, Names::Hidden).position, Some(position), "a mark of another epoch is ignored");
     }
     let written = sqlx::query("DELETE FROM pending").execute(&mut *snapshot).await;
     assert!(written.is_err(), "it reads only");
@@ -293,14 +293,14 @@ async fn a_mark_that_a_claim_begins_at_is_where_counting_begins() {
 }
 
 #[tokio::test]
-async fn a_queue_shows_its_runs_by_what_holds_them() {
+async fn queue_shows_runs_by_hold() {
     let (database, queue) = start().await;
     let name: TaskQueueId = QUEUE.parse().unwrap();
     let mut conn = queue.engine.pool.acquire().await.unwrap();
     assert_eq!(queue_counts::find(&mut conn, Sequenced::default(), &name).await.unwrap(), None);
     create_some(&queue, QUEUE, 3).await;
     queue.claim_one(QUEUE).await;
-    // Two more are delayed: one is in the counters, one has not been sequenced.
+    // Two more are delayed: one is in the counters, one is not sequenced yet.
     let delayed = format!(
         "INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, queues, pending, claimed, delayed)
          SELECT now(), 0, '{{}}', '{{}}', '{{}}', '{{}}', ARRAY[{key}], '{{0}}', '{{0}}', '{{1}}'",
@@ -333,7 +333,7 @@ async fn a_queue_shows_its_runs_by_what_holds_them() {
 }
 
 #[tokio::test]
-async fn the_metrics_show_a_queue_without_runs_with_zeros_and_do_not_read_it_again() {
+async fn metrics_show_zeros_for_empty_queue_without_rereading() {
     let (database, queue) = start().await;
     let shown = async |queue: &Queue| {
         queue.run_pass("counters").await.unwrap();
@@ -360,7 +360,7 @@ async fn the_metrics_show_a_queue_without_runs_with_zeros_and_do_not_read_it_aga
     }
     drop(conn);
     assert_eq!(shown(&queue).await, expected(0));
-    // A server that starts shows what there was before.
+    // A starting server shows earlier queues.
     let other = Queue::start(database.options());
     assert_eq!(shown(&other).await, expected(0));
     other.stop().await;

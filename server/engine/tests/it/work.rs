@@ -1,4 +1,4 @@
-//! Results and claims in one request: whose runs may be reported, and what becomes of the rest.
+//! Results and claims in one request: permission to report, and handling of the rest.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ fn request(worker: &str, tasks: u16, wait_timeout: Duration) -> Request {
     }
 }
 
-/// Claims one run for this worker, which gets it.
+/// Claims one run for this worker.
 async fn claimed(queue: &Queue, of: &str, worker: &str) -> TaskId {
     let task = queue.create_one(of).await;
     let answer = queue.claim_work(of, worker, 1, LONG).await.unwrap();
@@ -69,7 +69,7 @@ fn verdicts(worked: &Worked) -> Vec<&'static str> {
     worked.results.iter().map(verdict).collect()
 }
 
-/// Whether the statement ended the run, in a transaction that is undone.
+/// True if the statement ended the run. The transaction is rolled back.
 async fn ends(conn: &mut PgConnection, task: TaskId, run: RunId, report: Report, holder: &Holder) -> bool {
     let mut attempt = conn.begin().await.unwrap();
     let member = Member::new(task.uuid(), run.number().cast_signed(), Ending::Reported(report));
@@ -79,7 +79,7 @@ async fn ends(conn: &mut PgConnection, task: TaskId, run: RunId, report: Report,
 }
 
 #[tokio::test]
-async fn the_statement_ends_exactly_the_runs_that_the_rules_let_the_holder_report() {
+async fn statement_ends_exactly_runs_allowed_by_rules() {
     let (database, queue) = start().await;
     let holders: Vec<Holder> = [QUEUE, OTHER_QUEUE, "proj/unknown"]
         .into_iter()
@@ -137,13 +137,13 @@ async fn each_result_has_its_own_verdict() {
     ];
     let expected = ["completed", "forbidden", "failed", "forbidden", "not found", "exception"];
     assert_eq!(verdicts(&ask(&queue, "mine", &results, 0, LONG).await), expected);
-    assert_eq!(verdicts(&ask(&queue, "mine", &results, 0, LONG).await), expected, "a repeat is answered alike");
+    assert_eq!(verdicts(&ask(&queue, "mine", &results, 0, LONG).await), expected, "a repeat has the same results");
     let contradicted = [result(mine, Report::Failed)];
     assert_eq!(verdicts(&ask(&queue, "mine", &contradicted, 0, LONG).await), ["conflict"]);
     assert_eq!(verdicts(&ask(&queue, "theirs", &[result(mine, Report::Completed)], 0, LONG).await), ["forbidden"]);
     assert_eq!(queue.status(theirs).await.ended.len(), 0);
     assert_eq!(queue.status(elsewhere).await.ended.len(), 0);
-    // Without a holder any run may be reported, beside members that have one.
+    // Without a holder any run may be reported, beside members with one.
     let not_mine = [result(elsewhere, Report::Completed)];
     let (free, held) =
         tokio::join!(queue.report(theirs, RunId::FIRST, Report::Completed), ask(&queue, "other", &not_mine, 0, LONG));
@@ -171,7 +171,7 @@ async fn two_runs_of_one_task_are_reported_in_one_request() {
 }
 
 #[tokio::test]
-async fn results_are_stored_while_the_request_waits_for_claims_and_the_first_claims_end_the_wait() {
+async fn results_are_stored_while_request_waits_for_claims() {
     let (database, queue) = start().await;
     let task = claimed(&queue, QUEUE, "mine").await;
     let stored = async {
@@ -183,7 +183,7 @@ async fn results_are_stored_while_the_request_waits_for_claims_and_the_first_cla
     assert_eq!(verdicts(&worked), ["completed"]);
     assert_eq!(worked.answer.claims.iter().map(|claim| claim.task.id).collect::<Vec<_>>(), [next]);
     assert_eq!(worked.answer.claims[0].tenancy.worker_id, "mine");
-    // The answer is lost: the claim is requeued, the result stays.
+    // The response is lost: the claim is requeued, the result stays.
     drop(worked);
     eventually("the claim is requeued", async || queue.status(next).await.ended.len() == 1).await;
     assert!(queue.status(task).await.is_resolved());
@@ -191,7 +191,7 @@ async fn results_are_stored_while_the_request_waits_for_claims_and_the_first_cla
 }
 
 #[tokio::test]
-async fn a_result_whose_task_is_locked_waits_for_the_lock_and_is_judged_by_its_holder_then() {
+async fn result_of_locked_task_waits_and_is_checked_afterwards() {
     let (database, queue) = start().await;
     let (mine, theirs) = (claimed(&queue, QUEUE, "mine").await, claimed(&queue, QUEUE, "theirs").await);
     let mut conn = database.connect().await;
@@ -209,7 +209,7 @@ async fn a_result_whose_task_is_locked_waits_for_the_lock_and_is_judged_by_its_h
 }
 
 #[tokio::test]
-async fn results_and_claims_that_come_together_are_one_transaction() {
+async fn results_and_claims_share_one_transaction() {
     let (database, queue) = start().await;
     let task = claimed(&queue, QUEUE, "mine").await;
     let next = queue.create_one(QUEUE).await;
@@ -235,7 +235,7 @@ async fn results_and_claims_that_come_together_are_one_transaction() {
 }
 
 #[tokio::test]
-async fn a_short_wait_ends_before_a_longer_one_that_began_earlier() {
+async fn shorter_wait_ends_before_earlier_longer_one() {
     let (database, queue) = start().await;
     queue.key(QUEUE).await;
     let ended = tokio::select! {
@@ -250,7 +250,7 @@ async fn a_short_wait_ends_before_a_longer_one_that_began_earlier() {
 }
 
 #[tokio::test]
-async fn requests_that_do_not_wait_are_tried_although_one_statement_has_no_room_for_all() {
+async fn requests_without_wait_are_tried_beyond_one_statement() {
     let (database, queue) = start().await;
     let each = 100;
     let requests = RUNS_MAX / each + 2;
@@ -274,7 +274,7 @@ async fn requests_that_do_not_wait_are_tried_although_one_statement_has_no_room_
 }
 
 #[tokio::test]
-async fn a_worker_that_reports_its_shutdown_is_not_given_its_own_task_again() {
+async fn worker_reporting_shutdown_does_not_get_its_task_again() {
     let (database, queue) = start().await;
     let task = claimed(&queue, QUEUE, "mine").await;
     let results = [result(task, SHUTDOWN)];
@@ -288,6 +288,6 @@ async fn a_worker_that_reports_its_shutdown_is_not_given_its_own_task_again() {
     drop(worked);
     let task = queue.status(task).await;
     assert_eq!(task.ended[0].reason, ReasonResolved::WorkerShutdown);
-    assert_eq!(task.ended.len(), 1, "it is pending for another worker");
+    assert_eq!(task.ended.len(), 1, "pending for another worker");
     finish(database, queue).await;
 }

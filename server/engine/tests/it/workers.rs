@@ -1,4 +1,5 @@
-//! Workers, their queues and quarantines on a real database. Nothing is written down but by the call that a test makes.
+//! Workers, their queues and quarantines on a real database. Contacts are stored only when a test
+//! asks for it.
 
 mod plans;
 mod quarantine;
@@ -64,7 +65,7 @@ async fn page(queue: &Queue, quarantined: Option<bool>, after: &str, limit: i64)
 }
 
 #[tokio::test]
-async fn a_claim_writes_nothing_about_its_worker_until_it_is_read() {
+async fn claim_writes_nothing_about_worker_until_read() {
     let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
     queue.claim_one(QUEUE).await;
@@ -73,7 +74,8 @@ async fn a_claim_writes_nothing_about_its_worker_until_it_is_read() {
         assert_eq!(number(database.pool(), sql).await, 0, "{sql}");
     }
     let known = get(&queue, "worker").await.unwrap();
-    // Not the time before: the age of a sight is taken here, and subtracted from the database's time a little later.
+    // Not the earlier time: the age of a contact is measured here and subtracted from the
+    // database's time slightly later.
     let after = now(&queue).await;
     assert_eq!(known.recent, [(task, RunId::FIRST)]);
     let WorkerRow { first_claim, last_seen, expires, quarantine_until, .. } = known.worker;
@@ -81,14 +83,14 @@ async fn a_claim_writes_nothing_about_its_worker_until_it_is_read() {
     assert_eq!((expires - last_seen, quarantine_until), (TimeDelta::days(1), None));
     assert!(get(&queue, "idle").await.unwrap().recent.is_empty());
     assert!(matches!(get(&queue, "unknown").await, Err(OpError::NotFound(_))));
-    assert_eq!(pass::write_down(&queue.engine).await.unwrap(), PassReport::default(), "it is written down");
+    assert_eq!(pass::write_down(&queue.engine).await.unwrap(), PassReport::default(), "already stored");
     let view = queue_views::find(&mut database.connect().await, QUEUE).await.unwrap().unwrap();
     assert!(view.expires - view.last_seen >= TimeDelta::days(1) && view.last_seen <= now(&queue).await);
     finish(database, queue).await;
 }
 
 #[tokio::test]
-async fn the_last_twenty_claims_are_stored_in_order_whichever_server_writes_first() {
+async fn last_twenty_claims_are_ordered_across_servers() {
     let (database, one) = start().await;
     let two = Queue::start(database.options());
     let mut claimed = Vec::new();
@@ -101,7 +103,7 @@ async fn the_last_twenty_claims_are_stored_in_order_whichever_server_writes_firs
     pass::write_down(&two.engine).await.unwrap();
     let known = get(&one, "worker").await.unwrap();
     assert_eq!(known.recent, claimed.split_off(claimed.len() - RECENT_MAX));
-    // What is written twice counts once.
+    // Writing twice changes nothing.
     let again = queue_claims(&one, &known).await;
     assert_eq!(again.recent, known.recent);
     assert_eq!(again.worker.first_claim, known.worker.first_claim);
@@ -109,9 +111,9 @@ async fn the_last_twenty_claims_are_stored_in_order_whichever_server_writes_firs
     finish(database, one).await;
 }
 
-/// All runs of one claimWork have the same time, and ids are not ordered.
+/// All runs of one claimWork have the same time, and ids are unordered.
 #[tokio::test]
-async fn claims_of_one_batch_are_in_the_order_of_claiming_also_after_the_server_was_killed() {
+async fn claims_of_one_batch_keep_order_after_server_kill() {
     let (database, queue) = start().await;
     create_some(&queue, QUEUE, RECENT_MAX + 6).await;
     let answer = queue.claim_work(QUEUE, "worker", 32, LONG).await.unwrap();
@@ -119,8 +121,12 @@ async fn claims_of_one_batch_are_in_the_order_of_claiming_also_after_the_server_
     let claimed: Vec<_> = answer.claims.iter().map(|claim| (claim.task.id, claim.run)).collect();
     let newest = &claimed[claimed.len() - RECENT_MAX..];
     queue.stop().await;
-    assert_eq!(number(database.pool(), "SELECT count(*) FROM workers").await, 0, "it was killed before it wrote");
-    // Two servers that start: the second one writes what is there already.
+    assert_eq!(
+        number(database.pool(), "SELECT count(*) FROM workers").await,
+        0,
+        "the server was killed before it wrote"
+    );
+    // Two starting servers: the second writes the same again.
     for _ in 0..2 {
         let next = Queue::start(database.options());
         assert_eq!(ops::note_held(&next.engine.pool).await.unwrap(), 1);
@@ -130,7 +136,7 @@ async fn claims_of_one_batch_are_in_the_order_of_claiming_also_after_the_server_
     database.finish().await;
 }
 
-/// Notes claims a second time that the server has written down.
+/// Records stored claims a second time.
 async fn queue_claims(queue: &Queue, known: &KnownWorker) -> KnownWorker {
     assert_eq!(ops::note_held(&queue.engine.pool).await.unwrap(), 1);
     assert_eq!(known.recent.len(), RECENT_MAX);
@@ -138,7 +144,7 @@ async fn queue_claims(queue: &Queue, known: &KnownWorker) -> KnownWorker {
 }
 
 #[tokio::test]
-async fn sightings_that_cannot_be_written_are_retained_for_the_next_time() {
+async fn unwritable_sightings_are_kept_for_next_write() {
     let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
     queue.claim_one(QUEUE).await;
@@ -153,7 +159,7 @@ async fn sightings_that_cannot_be_written_are_retained_for_the_next_time() {
 }
 
 #[tokio::test]
-async fn a_hundred_workers_that_claim_at_once_are_all_seen_with_what_each_claimed() {
+async fn hundred_concurrent_workers_are_seen_with_their_claims() {
     const WORKERS: usize = 100;
     let (database, queue) = start().await;
     create_some(&queue, QUEUE, WORKERS).await;
@@ -193,7 +199,7 @@ async fn put(conn: &mut PgConnection, key: &WorkerKey, visibility: Visibility) {
 }
 
 #[tokio::test]
-async fn the_statements_show_and_purge_workers_by_the_rules() {
+async fn statements_show_and_purge_workers_by_rules() {
     let (database, queue) = start().await;
     let (now, mut conn) = (now(&queue).await, database.connect().await);
     let hour = |hours: i64| now + TimeDelta::hours(hours);
@@ -221,7 +227,7 @@ async fn the_statements_show_and_purge_workers_by_the_rules() {
         assert_eq!(quarantine_exists(&queue, id, visibility).await, shown(visibility), "{id} {visibility:?}");
     }
     let report = pass::purge(&queue.engine).await.unwrap();
-    // Due were those that have expired: two of them are over, one is quarantined and looked at again later.
+    // The expired ones were due: two are over, and a quarantined one is postponed.
     assert_eq!((report.found, report.done), (3, 3));
     assert_eq!(pass::purge(&queue.engine).await.unwrap().found, 0);
     let left: Vec<String> = sqlx::query_scalar("SELECT worker_id FROM workers ORDER BY worker_id")
@@ -232,7 +238,7 @@ async fn the_statements_show_and_purge_workers_by_the_rules() {
     finish(database, queue).await;
 }
 
-/// Whether a quarantine of it can be changed; it is not.
+/// True if its quarantine can be changed; rolls back.
 async fn quarantine_exists(queue: &Queue, id: &str, visibility: &Visibility) -> bool {
     let mut conn = queue.engine.pool.acquire().await.unwrap();
     let mut transaction = sqlx::Connection::begin(&mut *conn).await.unwrap();
@@ -243,7 +249,7 @@ async fn quarantine_exists(queue: &Queue, id: &str, visibility: &Visibility) -> 
 }
 
 #[tokio::test]
-async fn a_worker_and_its_queue_are_gone_after_a_day_and_a_queue_of_claim_task_after_five() {
+async fn worker_expires_after_a_day_and_claim_task_queue_after_five() {
     let (database, queue) = start().await;
     poll(&queue, "idle").await;
     let task = queue.create_one("proj/named").await;
@@ -264,14 +270,14 @@ async fn a_worker_and_its_queue_are_gone_after_a_day_and_a_queue_of_claim_task_a
     pass::purge(&queue.engine).await.unwrap();
     assert_eq!(number(database.pool(), "SELECT count(*) FROM queue_views").await, 0);
     assert_eq!(number(database.pool(), "SELECT count(*) FROM task_queues").await, 2, "keys stay");
-    // Who comes back is there again.
+    // A returning worker is shown again.
     poll(&queue, "idle").await;
     assert!(get(&queue, "idle").await.is_ok() && shown(QUEUE).await);
     finish(database, queue).await;
 }
 
 #[tokio::test]
-async fn a_worker_that_is_seen_every_few_hours_outlives_a_day_and_is_looked_at_when_it_goes() {
+async fn active_worker_outlives_a_day_and_expires_after_leaving() {
     let (database, queue) = start().await;
     for _ in 0..20 {
         poll(&queue, "steady").await;
@@ -289,7 +295,7 @@ async fn a_worker_that_is_seen_every_few_hours_outlives_a_day_and_is_looked_at_w
 }
 
 #[tokio::test]
-async fn a_declared_date_is_never_shortened_and_makes_the_queue_known() {
+async fn declared_expiry_is_never_shortened_and_registers_queue() {
     let (database, queue) = start().await;
     let (pool, workers) = (&queue.engine.pool, &queue.engine.workers);
     let db_now = now(&queue).await;
@@ -310,7 +316,7 @@ async fn a_declared_date_is_never_shortened_and_makes_the_queue_known() {
 }
 
 #[tokio::test]
-async fn a_renewal_is_a_sign_of_life() {
+async fn renewal_counts_as_contact() {
     let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
     queue.claim_one(QUEUE).await;
@@ -324,7 +330,7 @@ async fn a_renewal_is_a_sign_of_life() {
 }
 
 #[tokio::test]
-async fn workers_are_counted_once_by_what_they_do_as_the_rules_say() {
+async fn workers_are_counted_once_by_state() {
     let (database, queue) = start().await;
     for id in ["idle", "bad", "busy", "bad-busy"] {
         poll(&queue, id).await;

@@ -81,7 +81,10 @@ async fn priority_survives_retry_and_is_fixed_once_resolved() {
     claim_and_report(&queue, Report::Completed).await;
     assert!(matches!(prioritise(&queue, task, Priority::Low).await, Err(OpError::Conflict(_))));
     change(&queue, task, Change::Rerun).await.unwrap();
-    assert!(matches!(prioritise(&queue, task, Priority::Low).await, Err(OpError::Conflict(_))), "it was resolved before");
+    assert!(
+        matches!(prioritise(&queue, task, Priority::Low).await, Err(OpError::Conflict(_))),
+        "it was resolved before"
+    );
     let waits = unscheduled(&queue).await;
     assert_eq!(prioritise(&queue, waits, Priority::Highest).await.unwrap().priority, Priority::Highest);
     let events = emitted(&database, "task-priority-changed").await;

@@ -207,7 +207,11 @@ async fn retained_tasks_are_skipped_and_delay_no_other() {
     }
     assert!(queue.engine.status.submit(free).await.is_err());
     assert_eq!(number(database.pool(), "SELECT count(*) FROM tasks").await, 449);
-    assert_eq!(number(database.pool(), "SELECT count(*) FROM tasks WHERE xmax <> '0'").await, 0, "reading locks no row");
+    assert_eq!(
+        number(database.pool(), "SELECT count(*) FROM tasks WHERE xmax <> '0'").await,
+        0,
+        "reading locks no row"
+    );
     // They are considered again.
     sqlx::query("DELETE FROM artifacts").execute(database.pool()).await.unwrap();
     while queue.run_pass("expiry").await.unwrap().done > 0 {}

@@ -1,10 +1,10 @@
-//! Claims in the name of a session.
+//! Claims for a session.
 
 use super::*;
 use tenure_domain::work::Reported;
 use tenure_engine::batch::wait_list::RUNS_MAX;
 
-/// Ends it without anything that this server would notice: as another server does.
+/// Ends the session by another server, unnoticed by this one.
 async fn close_elsewhere(ground: &Ground, session: &Identity) {
     let other = Queue::start(ground.database.options());
     sessions::close(other.engine.session_parts(), session).await.unwrap();
@@ -12,7 +12,7 @@ async fn close_elsewhere(ground: &Ground, session: &Identity) {
 }
 
 #[tokio::test]
-async fn a_claim_that_waits_is_refused_when_its_session_ends_here_or_elsewhere_and_others_go_on_waiting() {
+async fn waiting_claim_is_refused_when_its_session_ends() {
     let ground = Ground::new().await;
     let queue = &ground.queue;
     for elsewhere in [false, true] {
@@ -43,7 +43,7 @@ async fn a_claim_that_waits_is_refused_when_its_session_ends_here_or_elsewhere_a
 }
 
 #[tokio::test]
-async fn a_claim_that_waits_is_answered_without_runs_when_its_worker_says_that_it_is_frozen() {
+async fn waiting_claim_of_frozen_worker_returns_empty() {
     let ground = Ground::new().await;
     let queue = &ground.queue;
     let session = begin(queue, "one").await;
@@ -54,13 +54,13 @@ async fn a_claim_that_waits_is_answered_without_runs_when_its_worker_says_that_i
         sessions::renew(queue.engine.session_parts(), &session, said).await.unwrap();
     };
     let both = async { tokio::join!(queue.engine.claim_work(&claim), freeze) };
-    let (answer, ()) = tokio::time::timeout(LONG / 4, both).await.expect("it waits no longer");
+    let (answer, ()) = tokio::time::timeout(LONG / 4, both).await.expect("the claim no longer waits");
     assert!(answer.unwrap().claims.is_empty());
     ground.finish().await;
 }
 
 #[tokio::test]
-async fn requests_of_an_ended_session_do_not_keep_others_from_the_runs_of_a_large_batch() {
+async fn ended_session_does_not_block_others_in_large_batch() {
     let ground = Ground::new().await;
     let queue = &ground.queue;
     let gone = begin(queue, "gone").await;
@@ -83,7 +83,7 @@ async fn requests_of_an_ended_session_do_not_keep_others_from_the_runs_of_a_larg
 }
 
 #[tokio::test]
-async fn results_are_reported_although_the_claim_beside_them_is_refused_because_the_session_has_ended() {
+async fn results_are_stored_despite_claim_of_ended_session() {
     let ground = Ground::new().await;
     let queue = &ground.queue;
     let session = begin(queue, "one").await;

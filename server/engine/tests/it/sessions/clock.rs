@@ -1,16 +1,16 @@
-//! An absence of the servers is no absence of the workers.
+//! An outage of the servers does not count against workers.
 
 use super::*;
 use tenure_store::worker_sessions;
 
-/// As if sessions were looked at last so many seconds ago.
+/// Ages the last scan of sessions by these seconds.
 async fn look_back(ground: &Ground, seconds: i64) {
     let sql = format!("UPDATE session_clock SET at = clock_timestamp() - interval '{seconds} seconds'");
     let written = sqlx::query(AssertSqlSafe(sql)).execute(ground.database.pool()).await.unwrap();
     assert_eq!(written.rows_affected(), 1);
 }
 
-/// Whether a server has looked at sessions just now.
+/// 1 if a server has just scanned sessions.
 async fn looked(ground: &Ground) -> i64 {
     let just_now = "SELECT count(*) FROM session_clock WHERE at > clock_timestamp() - interval '5 s'";
     number(ground.database.pool(), just_now).await
@@ -21,7 +21,7 @@ async fn extended(ground: &Ground) -> i64 {
 }
 
 #[tokio::test]
-async fn an_outage_of_ours_ends_no_session_and_extends_all_of_them() {
+async fn server_outage_extends_all_sessions() {
     let mut ground = Ground::new().await;
     let all =
         [begin(&ground.queue, "one").await, begin(&ground.queue, "two").await, begin(&ground.queue, "three").await];
@@ -34,7 +34,7 @@ async fn an_outage_of_ours_ends_no_session_and_extends_all_of_them() {
     for session in &all {
         assert_eq!(ground.ended(session).await, None);
     }
-    // They go on for their time to live from then on, and one that renews is as before.
+    // They live for their time to live from then on. A renewed session is no longer extended.
     ground.advance(TTL / 2).await;
     renew(&ground.queue, &all[0]).await.unwrap();
     assert_eq!(extended(&ground).await, 2);
@@ -51,7 +51,7 @@ async fn an_outage_never_shortens_a_session() {
     sqlx::query("UPDATE worker_sessions SET until = until + interval '1 day'").execute(&pool).await.unwrap();
     let until = sessions::find(ground.queue.engine.session_parts(), session.id).await.unwrap().until;
     look_back(&ground, 6).await;
-    // It looks at the time again when everything may have expired.
+    // The next scan comes when all sessions may have expired.
     ground.advance(TTL).await;
     ground.pass().await;
     assert_eq!(sessions::find(ground.queue.engine.session_parts(), session.id).await.unwrap().until, until);
@@ -60,7 +60,7 @@ async fn an_outage_never_shortens_a_session() {
 }
 
 #[tokio::test]
-async fn only_one_of_many_servers_extends_after_an_outage_and_none_ends_a_session_meanwhile() {
+async fn one_of_many_servers_extends_sessions_after_outage() {
     let mut ground = Ground::new().await;
     let others = [Queue::start(ground.database.options()), Queue::start(ground.database.options())];
     for n in 0..20 {
@@ -87,7 +87,7 @@ async fn only_one_of_many_servers_extends_after_an_outage_and_none_ends_a_sessio
 }
 
 #[tokio::test]
-async fn a_fresh_database_extends_nothing_and_a_server_without_sessions_does_not_even_write_the_time() {
+async fn server_without_sessions_writes_no_time() {
     let ground = Ground::new().await;
     assert_eq!(ground.pass().await, PassReport::default());
     let pool = ground.database.pool();
@@ -103,9 +103,9 @@ async fn a_fresh_database_extends_nothing_and_a_server_without_sessions_does_not
     ground.finish().await;
 }
 
-/// A server whose clients begin no session finds out that there are some.
+/// A server whose clients start no session discovers existing ones.
 #[tokio::test]
-async fn a_server_takes_over_the_looks_of_one_that_is_gone() {
+async fn server_takes_over_scans_of_lost_server() {
     let mut ground = Ground::new().await;
     let gone = Queue::start(ground.database.options());
     let session = begin(&gone, "one").await;
@@ -114,7 +114,7 @@ async fn a_server_takes_over_the_looks_of_one_that_is_gone() {
     ground.pass().await;
     assert!(ground.queue.engine.sessions.activity.any());
     ground.expire(&session).await;
-    // For a while it goes on looking, for what is committed in the name of the session.
+    // For a while it continues to scan, for late commits of the session.
     ground.pass().await;
     assert!(ground.queue.engine.sessions.activity.any());
     ground.advance(600).await;
@@ -123,9 +123,9 @@ async fn a_server_takes_over_the_looks_of_one_that_is_gone() {
     ground.finish().await;
 }
 
-/// While there are none, the time is not written: that is no outage for the session that begins next.
+/// Without sessions the time is not written, which is no outage for the next session.
 #[tokio::test]
-async fn the_first_session_after_a_long_time_without_any_is_not_extended() {
+async fn first_session_after_long_gap_is_not_extended() {
     let ground = Ground::new().await;
     begin(&ground.queue, "before").await;
     ground.pass().await;
@@ -145,9 +145,9 @@ async fn the_first_session_after_a_long_time_without_any_is_not_extended() {
     ground.finish().await;
 }
 
-/// Everything stands still between the look at the time and its writing.
+/// A stall between the scan of the time and its write.
 #[tokio::test]
-async fn an_outage_that_begins_while_the_time_is_written_is_found_by_the_next_look() {
+async fn outage_during_write_of_time_is_detected() {
     let ground = Ground::new().await;
     begin(&ground.queue, "one").await;
     ground.pass().await;

@@ -1,4 +1,5 @@
-//! Commands for tasks that sessions hold: one item for each task, until it is carried out or the session ends.
+//! Commands for tasks held by sessions: one item per task, until it is executed or the session
+//! ends.
 
 use tenure_api::sessions::{InboxEvent, InboxItem};
 use tenure_api::states::TaskCommand;

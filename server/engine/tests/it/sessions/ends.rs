@@ -1,4 +1,4 @@
-//! What the end of a session does with its runs.
+//! Effects of a session's end on its runs.
 
 use super::*;
 use tenure_engine::background::driver;
@@ -6,7 +6,7 @@ use tenure_store::tasks;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// The passes of a server, as they run by themselves.
+/// A server's passes, running on their own schedule.
 struct Passes {
     tasks: TaskTracker,
     stop: CancellationToken,
@@ -26,8 +26,8 @@ impl Passes {
     }
 }
 
-/// Lets the session's time go by while the passes run, which end it as soon as they promise. On a machine that stands still for long, the
-/// passes take that for an outage first.
+/// Advances past the session's expiry while the passes run, which must end it in time. On a stalled
+/// machine they first assume an outage.
 async fn expires_in_time(ground: &mut Ground, session: &Identity) {
     loop {
         ground.advance(session.ttl + 1).await;
@@ -44,13 +44,13 @@ async fn expires_in_time(ground: &mut Ground, session: &Identity) {
 }
 
 #[tokio::test]
-async fn t1_by_session_another_worker_has_all_runs_as_soon_as_the_session_of_the_lost_one_has_expired() {
+async fn t1_by_session_expiry_moves_all_runs_to_other_worker() {
     let mut ground = Ground::new().await;
     let passes = Passes::start(&ground.queue);
     let (lost, other) = (begin(&ground.queue, "lost").await, begin(&ground.queue, "other").await);
     let mut tasks = create(&ground.queue, 10, &json!({})).await;
     claim(&ground.queue, &lost, 10).await;
-    // The other one stays, and waits for work.
+    // The other one stays and waits for work.
     let server = Queue::start(ground.database.options());
     let waiting = async {
         let mut got = Vec::new();
@@ -63,7 +63,7 @@ async fn t1_by_session_another_worker_has_all_runs_as_soon_as_the_session_of_the
         got
     };
     let (mut got, ()) = tokio::join!(waiting, async {
-        // Only the lost one's time goes by: the other one renews all the time.
+        // Only the lost session expires: the other one gets a long time to live.
         sqlx::query("UPDATE worker_sessions SET ttl = 3600 WHERE epoch = $1")
             .bind(other.epoch)
             .execute(ground.database.pool())
@@ -87,7 +87,7 @@ async fn t1_by_session_another_worker_has_all_runs_as_soon_as_the_session_of_the
 }
 
 #[tokio::test]
-async fn t2_by_session_runs_that_may_run_once_end_as_exceptions_and_nothing_follows() {
+async fn t2_by_session_at_most_once_runs_end_as_exceptions() {
     let mut ground = Ground::new().await;
     let passes = Passes::start(&ground.queue);
     let session = begin(&ground.queue, "lost").await;
@@ -107,7 +107,7 @@ async fn t2_by_session_runs_that_may_run_once_end_as_exceptions_and_nothing_foll
 }
 
 #[tokio::test]
-async fn t1_t2_by_close_runs_are_released_at_once_for_nothing_but_those_that_may_run_once_end() {
+async fn t1_t2_by_close_releases_runs_except_at_most_once() {
     let ground = Ground::new().await;
     let queue = &ground.queue;
     let session = begin(queue, "leaving").await;
@@ -136,9 +136,9 @@ async fn t1_t2_by_close_runs_are_released_at_once_for_nothing_but_those_that_may
     ground.finish().await;
 }
 
-/// More than one transaction ends.
+/// More than one transaction.
 #[tokio::test]
-async fn a_session_with_more_than_a_slice_gives_back_all_of_it() {
+async fn session_with_more_than_a_slice_returns_all_runs() {
     const RUNS: usize = 2_300;
     for close in [true, false] {
         let mut ground = Ground::new().await;
@@ -176,7 +176,7 @@ fn returned(note: Note) -> Option<i64> {
 
 /// As the transaction that ends the session.
 #[tokio::test]
-async fn a_server_that_is_stopped_while_it_gives_back_what_a_session_has_left_has_the_tasks_for_a_second_at_most() {
+async fn stopped_return_locks_tasks_for_at_most_a_second() {
     let ground = Ground::new().await;
     let session = begin(&ground.queue, "one").await;
     let task = create(&ground.queue, 1, &json!({})).await[0].uuid();
@@ -193,9 +193,9 @@ async fn a_server_that_is_stopped_while_it_gives_back_what_a_session_has_left_ha
         _ = until_a_session_waits(pool) => {}
     }
     locking.commit().await.unwrap();
-    // It has the task now, and does not go on.
+    // It has locked the task and stalls.
     let locked = tokio::time::timeout(Duration::from_secs(5), tasks::lock(&mut conn, task)).await;
-    locked.expect("its transaction is undone").unwrap();
+    locked.expect("the transaction is rolled back").unwrap();
     drop((giving, conn));
     ground.pass().await;
     ground.finish().await;

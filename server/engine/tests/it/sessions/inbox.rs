@@ -1,4 +1,4 @@
-//! What a session is to know: how it comes, and that it is repeated until its worker has it.
+//! Inbox items: their delivery, and repetition until the worker acknowledges them.
 
 use super::*;
 use sqlx::PgPool;
@@ -6,7 +6,7 @@ use tenure_api::sessions::{CommandRequest, InboxEvent, InboxItem};
 use tenure_api::states::{RunState, WorkerCommand};
 use tenure_engine::sessions::Certainty;
 
-/// A wait that ends soon.
+/// A short wait.
 const SHORT: Duration = Duration::from_millis(30);
 
 async fn read(queue: &Queue, session: &Identity, after: i64, wait: Duration) -> Vec<InboxItem> {
@@ -38,7 +38,7 @@ fn events(items: &[InboxItem]) -> Vec<InboxEvent> {
 }
 
 #[tokio::test]
-async fn items_come_also_after_a_failover_that_has_lost_others_whose_ids_the_worker_acknowledges() {
+async fn items_arrive_after_failover_lost_acknowledged_ids() {
     let ground = Ground::new().await;
     let (queue, pool) = (&ground.queue, ground.database.pool());
     let session = begin(queue, "one").await;
@@ -48,7 +48,7 @@ async fn items_come_also_after_a_failover_that_has_lost_others_whose_ids_the_wor
     cancel(queue, tasks[0]).await;
     let lost = now(queue, &session, 0).await;
     assert_eq!(lost.len(), 1);
-    // What a promoted standby has that did not receive it.
+    // The state of a promoted standby that did not receive it.
     run_sql(pool, "DELETE FROM session_inbox; SELECT setval('session_inbox_id', 50)").await;
     cancel(queue, tasks[1]).await;
     let next = now(queue, &session, lost[0].id).await;
@@ -58,7 +58,7 @@ async fn items_come_also_after_a_failover_that_has_lost_others_whose_ids_the_wor
 }
 
 #[tokio::test]
-async fn items_come_also_after_a_failover_that_has_lost_more_ids_than_one_look_passes_by() {
+async fn items_arrive_after_failover_lost_many_ids() {
     let ground = Ground::new().await;
     let (queue, pool) = (&ground.queue, ground.database.pool());
     let session = begin(queue, "one").await;
@@ -74,7 +74,7 @@ async fn items_come_also_after_a_failover_that_has_lost_more_ids_than_one_look_p
 }
 
 #[tokio::test]
-async fn a_request_that_waits_is_answered_empty_after_its_time_and_at_once_when_the_server_drains() {
+async fn waiting_request_returns_empty_at_timeout_or_drain() {
     let ground = Ground::new().await;
     let queue = Queue::start(ground.database.options());
     let session = begin(&ground.queue, "one").await;
@@ -89,7 +89,7 @@ async fn a_request_that_waits_is_answered_empty_after_its_time_and_at_once_when_
 }
 
 #[tokio::test]
-async fn a_request_whose_client_has_gone_makes_room_for_others() {
+async fn request_of_disconnected_client_frees_its_slot() {
     let ground = Ground::new().await;
     let session = begin(&ground.queue, "one").await;
     let engine = &ground.queue.engine;
@@ -104,7 +104,7 @@ async fn a_request_whose_client_has_gone_makes_room_for_others() {
 }
 
 #[tokio::test]
-async fn no_more_requests_wait_than_may() {
+async fn number_of_waiting_requests_is_limited() {
     use tenure_engine::sessions::WAITERS_MAX;
 
     let ground = Ground::new().await;
@@ -126,7 +126,7 @@ async fn no_more_requests_wait_than_may() {
 }
 
 #[tokio::test]
-async fn a_worker_that_asks_again_at_once_is_not_renewed_again_and_hears_when_its_session_has_ended() {
+async fn immediate_repeat_is_not_renewed_and_reports_end() {
     let ground = Ground::new().await;
     let (engine, pool) = (&ground.queue.engine, ground.database.pool());
     let session = begin(&ground.queue, "one").await;
@@ -141,14 +141,14 @@ async fn a_worker_that_asks_again_at_once_is_not_renewed_again_and_hears_when_it
     let first = ask(0, db_now(pool).await).await.unwrap();
     let renewed = until().await;
     assert!(renewed > begun);
-    // The item was not acknowledged, and is answered again, without a renewal.
+    // The unacknowledged item is returned again, without a renewal.
     let second = ask(0, db_now(pool).await).await.unwrap();
     assert_eq!((&second.items, second.renewed.until), (&first.items, renewed));
     assert_eq!(until().await, renewed);
     // Later it is renewed, by a clock that a test may move.
     ask(0, db_now(pool).await + TimeDelta::seconds(6)).await.unwrap();
     assert!(until().await > renewed);
-    // Ended by another server, whose notification does not come.
+    // Ended by another server, without a notification.
     assert_eq!(now(&ground.queue, &session, first.items[0].id).await, []);
     run_sql(pool, "UPDATE worker_sessions SET ended = now(), end_reason = 3").await;
     let asked = ask(first.items[0].id, db_now(pool).await).await;
@@ -158,7 +158,7 @@ async fn a_worker_that_asks_again_at_once_is_not_renewed_again_and_hears_when_it
 }
 
 #[tokio::test]
-async fn a_request_that_waits_just_after_a_renewal_acknowledges_too_and_once() {
+async fn request_after_renewal_acknowledges_once() {
     let ground = Ground::new().await;
     let (queue, pool) = (&ground.queue, ground.database.pool());
     let start = Start { ttl: 3600, ..start_of("one") };
@@ -166,7 +166,7 @@ async fn a_request_that_waits_just_after_a_renewal_acknowledges_too_and_once() {
     let until = async || -> DateTime<Utc> {
         sqlx::query_scalar("SELECT until FROM worker_sessions WHERE ended IS NULL").fetch_one(pool).await.unwrap()
     };
-    // By one time of the server, so that the session counts as just renewed however long this takes.
+    // With a fixed server time, so the session counts as just renewed however long this takes.
     let asked = db_now(pool).await;
     let ask = async |after, wait| {
         sessions::inbox(queue.engine.session_parts(), &session, after, wait, asked).await.unwrap().items
@@ -179,7 +179,7 @@ async fn a_request_that_waits_just_after_a_renewal_acknowledges_too_and_once() {
     let acknowledged = until().await;
     assert!(acknowledged > renewed);
     assert_eq!(ask(sent, SHORT).await, []);
-    assert_eq!(until().await, acknowledged, "there was nothing new to acknowledge");
-    assert_eq!(now(queue, &session, 0).await, [], "it is gone, and counts no more for the limit of commands");
+    assert_eq!(until().await, acknowledged, "no new acknowledgement");
+    assert_eq!(now(queue, &session, 0).await, [], "the item is gone and frees its command slot");
     ground.finish().await;
 }

@@ -1,4 +1,4 @@
-//! How sessions begin, go on, and end.
+//! Start, renewal and end of sessions.
 
 use super::*;
 use tenure_engine::background::removals;
@@ -11,7 +11,7 @@ async fn find(queue: &Queue, session: &Identity) -> Stored {
 }
 
 #[tokio::test]
-async fn z4_a_session_is_among_the_workers_of_its_queue_with_what_it_holds_and_a_second_one_is_refused() {
+async fn z4_session_is_listed_with_runs_and_second_is_refused() {
     let ground = Ground::new().await;
     let queue = &ground.queue;
     let name = QUEUE.parse().unwrap();
@@ -36,7 +36,7 @@ async fn z4_a_session_is_among_the_workers_of_its_queue_with_what_it_holds_and_a
 }
 
 #[tokio::test]
-async fn z5_a_takeover_ends_the_session_before_with_all_that_it_holds_and_whatever_names_it_is_refused() {
+async fn z5_takeover_ends_old_session_and_its_runs() {
     let mut ground = Ground::new().await;
     let before = begin(&ground.queue, "one").await;
     let tasks = create(&ground.queue, 2, &json!({})).await;
@@ -69,7 +69,7 @@ async fn z5_a_takeover_ends_the_session_before_with_all_that_it_holds_and_whatev
 }
 
 #[tokio::test]
-async fn t15_a_session_begins_only_with_the_version_of_the_policy_that_its_worker_expects() {
+async fn t15_session_requires_expected_policy_version() {
     let ground = Ground::new().await;
     let start = |version| Start { policy_version: Some(version), ..start_of("one") };
     match try_begin(&ground.queue, &start(1)).await {
@@ -82,7 +82,7 @@ async fn t15_a_session_begins_only_with_the_version_of_the_policy_that_its_worke
 }
 
 #[tokio::test]
-async fn many_renewals_of_one_session_at_once_are_all_answered() {
+async fn concurrent_renewals_of_session_all_succeed() {
     let ground = Ground::new().await;
     let (one, two) = (begin(&ground.queue, "one").await, begin(&ground.queue, "two").await);
     let renewals = (0..50).map(|n| renew(&ground.queue, if n % 2 == 0 { &one } else { &two }));
@@ -93,7 +93,7 @@ async fn many_renewals_of_one_session_at_once_are_all_answered() {
 }
 
 #[tokio::test]
-async fn a_session_is_closed_once_and_a_repeat_answers_the_same() {
+async fn session_close_is_idempotent() {
     let mut ground = Ground::new().await;
     let session = begin(&ground.queue, "one").await;
     create(&ground.queue, 3, &json!({})).await;
@@ -104,7 +104,7 @@ async fn a_session_is_closed_once_and_a_repeat_answers_the_same() {
     let again = begin(&ground.queue, "one").await;
     assert!(again.epoch > session.epoch, "the name is free");
     assert_eq!(sessions::close(ground.queue.engine.session_parts(), &again).await.unwrap(), 0);
-    // After a day it is not there any more.
+    // After a day it is purged.
     ground.advance(24 * 3600 + 60).await;
     while passes::purge(&ground.queue.engine).await.unwrap().done > 0 {}
     let gone = sessions::find(ground.queue.engine.session_parts(), session.id).await;
@@ -116,13 +116,13 @@ async fn a_session_is_closed_once_and_a_repeat_answers_the_same() {
 }
 
 #[tokio::test]
-async fn a_worker_that_is_removed_has_no_session_any_more() {
+async fn removal_ends_session_of_worker() {
     let ground = Ground::new().await;
     let queue = &ground.queue;
     let session = begin(queue, "one").await;
     let of_session = create(queue, 2, &json!({})).await;
     claim(queue, &session, 2).await;
-    // A claim without it, in the same name.
+    // A claim without the session, by the same worker.
     let alone = create(queue, 1, &json!({})).await[0];
     let without = Request { session: None, ..claim_of(&session, 1, LONG) };
     queue.engine.claim_work(&without).await.unwrap().delivery.delivered();
@@ -139,12 +139,12 @@ async fn a_worker_that_is_removed_has_no_session_any_more() {
 }
 
 #[tokio::test]
-async fn a_session_whose_worker_was_removed_by_a_server_that_died_half_way_is_ended_by_the_pass() {
+async fn pass_ends_session_after_interrupted_removal() {
     let mut ground = Ground::new().await;
     let before = begin(&ground.queue, "before").await;
     let task = create(&ground.queue, 1, &json!({})).await[0];
     claim(&ground.queue, &before, 1).await;
-    // What a removal has committed before it looks for sessions and claims.
+    // The committed part of a removal, before its search for sessions and claims.
     let queue = ground.queue.key(QUEUE).await;
     for (worker, for_good) in [("before", false), ("back", false), ("for-good", true)] {
         let gone = Gone { queue, worker_group: "group".to_owned(), worker_id: worker.to_owned() };
@@ -166,7 +166,7 @@ async fn a_session_whose_worker_was_removed_by_a_server_that_died_half_way_is_en
 }
 
 #[tokio::test]
-async fn a_session_of_a_removed_worker_that_cannot_be_ended_holds_up_no_other_and_no_claim() {
+async fn unendable_session_of_removed_worker_delays_no_other() {
     let mut ground = Ground::new().await;
     let (refused, other) = (begin(&ground.queue, "refused").await, begin(&ground.queue, "other").await);
     let task = create(&ground.queue, 1, &json!({})).await[0];
@@ -195,7 +195,7 @@ async fn a_session_of_a_removed_worker_that_cannot_be_ended_holds_up_no_other_an
 }
 
 #[tokio::test]
-async fn the_start_and_the_end_of_a_session_are_in_the_log() {
+async fn session_start_and_end_are_logged() {
     let mut ground = Ground::new().await;
     let session = begin(&ground.queue, "one").await;
     create(&ground.queue, 1, &json!({})).await;
@@ -207,9 +207,9 @@ async fn the_start_and_the_end_of_a_session_are_in_the_log() {
     ground.finish().await;
 }
 
-/// As after a failover that lost the queue, which another server made again or not.
+/// As after a failover that lost the queue, recreated by another server or not.
 #[tokio::test]
-async fn a_session_begins_in_a_queue_whose_key_was_lost() {
+async fn session_starts_in_queue_with_lost_key() {
     for is_made_again in [true, false] {
         let mut ground = Ground::new().await;
         let lost = ground.queue.key(QUEUE).await;
@@ -226,9 +226,9 @@ async fn a_session_begins_in_a_queue_whose_key_was_lost() {
     }
 }
 
-/// On a server that remembers whose it was, as on one that never knew.
+/// On a server that has cached it and on one that has not.
 #[tokio::test]
-async fn a_session_that_ended_more_than_a_day_ago_is_not_found_by_any_server() {
+async fn session_ended_over_a_day_ago_is_not_found() {
     let mut ground = Ground::new().await;
     let session = begin(&ground.queue, "one").await;
     create(&ground.queue, 1, &json!({})).await;
@@ -256,7 +256,7 @@ async fn a_session_that_ended_more_than_a_day_ago_is_not_found_by_any_server() {
         if purged {
             while passes::purge(&ground.queue.engine).await.unwrap().done > 0 {}
         }
-        // The second one remembers it still when it is purged.
+        // The second server still caches it when it is purged.
         let remembering = if purged { &other } else { &ground.queue };
         for answer in ask(remembering, session.id).await.unwrap() {
             assert!(matches!(answer, Err(OpError::NotFound(_))), "purged: {purged}: {answer:?}");
@@ -273,7 +273,7 @@ async fn a_session_that_ended_more_than_a_day_ago_is_not_found_by_any_server() {
 }
 
 #[tokio::test]
-async fn renewals_that_come_shortly_after_each_other_share_a_transaction() {
+async fn successive_renewals_share_transaction() {
     let ground = Ground::new().await;
     let queue = &ground.queue;
     let (first, second) = (begin(queue, "first").await, begin(queue, "second").await);
@@ -282,7 +282,7 @@ async fn renewals_that_come_shortly_after_each_other_share_a_transaction() {
         renew(queue, &second).await.unwrap();
     };
     let mut shared = false;
-    // A machine that stands still for a while parts them.
+    // A stalled machine separates them.
     for _ in 0..20 {
         let (renewed, ()) = tokio::join!(renew(queue, &first), later());
         renewed.unwrap();

@@ -1,20 +1,19 @@
-//! What the pass reads while sessions go on, and that it is in time all the same.
+//! Reads of the session pass while sessions are live, and its timeliness.
 
 use super::*;
 use tenure_domain::session::TTL_LEAST;
 
 use crate::passes::{Reads, difference, plan_once, reads, without_autovacuum};
 
-/// Sessions of workers that renew long before their time is over.
+/// Sessions that are renewed long before they expire.
 const LIVE: i32 = 2_000;
-/// How often each of them was renewed while nothing could be vacuumed.
+/// Renewals of each while nothing can be vacuumed.
 const RENEWED: usize = 5;
-/// Looks that are measured.
+/// Measured scans.
 const LOOKS: i64 = 20;
-/// Blocks that a look may read of the sessions, indexes included: the newest end of those that have ended.
+/// Maximum blocks of sessions per scan, with indexes: the newest end of the ended ones.
 const BLOCKS_OF_A_LOOK: i64 = 3;
 
-/// The shortest that a session lives for.
 fn shortest() -> i64 {
     TTL_LEAST.num_seconds()
 }
@@ -23,7 +22,8 @@ async fn begin_for(queue: &Queue, worker: &str, ttl: i64) -> Identity {
     try_begin(queue, &Start { ttl, ..start_of(worker) }).await.unwrap().identity
 }
 
-/// Its time goes by, and the next look ends it; one more only if the machine stood still for so long that it was taken for an outage.
+/// Advances past the expiry and checks that the next scan ends it. A further scan is allowed if a
+/// stalled machine looked like an outage.
 async fn ends_at_the_next_look(ground: &mut Ground, session: &Identity) {
     for _ in 0..3 {
         ground.advance(session.ttl + 1).await;
@@ -42,7 +42,7 @@ fn of_sessions(read: &Reads) -> i64 {
 }
 
 #[tokio::test]
-async fn live_sessions_are_not_read_while_none_can_have_expired_however_many_there_are() {
+async fn live_sessions_are_not_read_before_any_can_expire() {
     let database = TestDatabase::create().await;
     let mut conn = database.connect().await;
     plan_once(&mut conn).await;
@@ -68,7 +68,7 @@ async fn live_sessions_are_not_read_while_none_can_have_expired_however_many_the
     let all = of_sessions(&difference(&before, &reads(&mut conn, &server).await));
     assert!(all > BLOCKS_OF_A_LOOK * LOOKS, "the first look reads all of them: {all} blocks");
     let mut least = i64::MAX;
-    // On a machine that stands still it may be time to read them all again.
+    // On a stalled machine it may be time to read all again.
     for _ in 0..3 {
         let before = reads(&mut conn, &server).await;
         for _ in 0..LOOKS {
@@ -81,14 +81,14 @@ async fn live_sessions_are_not_read_while_none_can_have_expired_however_many_the
     finish(database, server).await;
 }
 
-/// As the passes of a server that looks five times a second: whatever the look before has seen.
+/// As passes of a server, five times a second, whatever the previous scan saw.
 #[tokio::test]
-async fn a_session_ends_when_its_time_is_over_although_the_look_before_saw_a_later_one() {
+async fn session_expires_in_time_despite_later_known_expiry() {
     let mut ground = Ground::new().await;
     let other = Queue::start(ground.database.options());
     let long = begin_for(&ground.queue, "long", 3_600).await;
     assert_eq!(ground.pass().await, PassReport::default());
-    // Another server has it begin, and this one hears nothing of that.
+    // Another server starts it, unnoticed by this one.
     let short = begin_for(&other, "short", shortest()).await;
     ends_at_the_next_look(&mut ground, &short).await;
     assert_eq!((ground.ended(&short).await, ground.ended(&long).await), (Some(SessionEnd::Expired), None));
@@ -97,7 +97,7 @@ async fn a_session_ends_when_its_time_is_over_although_the_look_before_saw_a_lat
 }
 
 #[tokio::test]
-async fn a_session_that_was_renewed_ends_a_whole_time_later_and_no_later_than_that() {
+async fn renewed_session_expires_one_ttl_later() {
     let mut ground = Ground::new().await;
     let session = begin(&ground.queue, "one").await;
     ground.pass().await;
@@ -112,9 +112,9 @@ async fn a_session_that_was_renewed_ends_a_whole_time_later_and_no_later_than_th
     ground.finish().await;
 }
 
-/// Many of them at times of their own: each look finds when the next one is.
+/// Each scan determines the time of the next.
 #[tokio::test]
-async fn sessions_that_expire_one_after_the_other_end_one_after_the_other() {
+async fn sessions_end_in_order_of_expiry() {
     const SESSIONS: i64 = 6;
     let mut ground = Ground::new().await;
     let mut all = Vec::new();
@@ -138,7 +138,7 @@ async fn sessions_that_expire_one_after_the_other_end_one_after_the_other() {
 }
 
 #[tokio::test]
-async fn a_session_that_cannot_be_ended_now_is_looked_for_again_at_once() {
+async fn unendable_session_is_retried_at_once() {
     let mut ground = Ground::new().await;
     let session = begin(&ground.queue, "one").await;
     create(&ground.queue, 1, &json!({})).await;
@@ -147,7 +147,7 @@ async fn a_session_that_cannot_be_ended_now_is_looked_for_again_at_once() {
     let holder = Lock::take(&ground.database, "SELECT FROM claims FOR UPDATE").await;
     loop {
         ground.advance(TTL + 1).await;
-        // After an outage, for which a machine that stands still is taken, nothing is tried.
+        // After an outage, or a stall that looks like one, nothing is tried.
         if ground.pass().await.lost_race > 0 {
             break;
         }
@@ -159,24 +159,24 @@ async fn a_session_that_cannot_be_ended_now_is_looked_for_again_at_once() {
     ground.finish().await;
 }
 
-/// A database that has taken its place may have earlier times than those that were seen.
+/// A replaced database may have earlier times than those read.
 #[tokio::test]
-async fn what_was_seen_of_the_ends_of_sessions_is_dropped_with_everything_else() {
+async fn cached_session_expiries_are_invalidated_with_all_caches() {
     let ground = Ground::new().await;
     let session = begin(&ground.queue, "one").await;
     ground.pass().await;
     let earlier = "UPDATE worker_sessions SET until = now() - interval '1 s'";
     sqlx::query(earlier).execute(ground.database.pool()).await.unwrap();
-    assert_eq!(ground.pass().await.found, 0, "it was read a moment ago");
+    assert_eq!(ground.pass().await.found, 0, "read a moment ago");
     ground.queue.engine.remembered.drop_all();
     assert_eq!(ground.pass().await.done, 1);
     assert_eq!(ground.ended(&session).await, Some(SessionEnd::Expired));
     ground.finish().await;
 }
 
-/// As if a transaction had been open for longer than they are.
+/// As if a transaction had been open for longer.
 #[tokio::test]
-async fn a_claim_that_is_committed_long_after_the_end_of_its_session_is_found_too() {
+async fn claim_committed_long_after_session_end_is_found() {
     let mut ground = Ground::new().await;
     let session = begin(&ground.queue, "one").await;
     create(&ground.queue, 1, &json!({})).await;
@@ -191,14 +191,14 @@ async fn a_claim_that_is_committed_long_after_the_end_of_its_session_is_found_to
 }
 
 #[tokio::test]
-async fn a_session_whose_claim_cannot_be_given_back_holds_up_no_other() {
+async fn session_with_unreturnable_claim_delays_no_other() {
     let mut ground = Ground::new().await;
     for worker in ["refused", "other"] {
         let session = begin(&ground.queue, worker).await;
         create(&ground.queue, 1, &json!({})).await;
         claim(&ground.queue, &session, 1).await;
     }
-    // The claim of the first one stays: it is also the first that the pass comes to.
+    // The claim of the first one stays, and the pass reads it first.
     let refuse = "UPDATE worker_sessions SET ended = now() - interval '1 s', end_reason = 1;
         CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
             IF OLD.session = (SELECT min(epoch) FROM worker_sessions) THEN RAISE EXCEPTION 'refused'; END IF;
@@ -208,7 +208,7 @@ async fn a_session_whose_claim_cannot_be_given_back_holds_up_no_other() {
     sqlx::raw_sql(refuse).execute(&mut ground.conn).await.unwrap();
     passes::pass(&ground.queue.engine).await.unwrap_err();
     let claims = "SELECT count(*) FROM claims";
-    assert_eq!(number(ground.database.pool(), claims).await, 1, "the run of the other is given back");
+    assert_eq!(number(ground.database.pool(), claims).await, 1, "the other run is returned");
     sqlx::raw_sql("DROP FUNCTION refuse() CASCADE").execute(&mut ground.conn).await.unwrap();
     ground.pass().await;
     assert_eq!(number(ground.database.pool(), claims).await, 0);

@@ -1,4 +1,5 @@
-//! The end of a session beside everything that can happen to it and to its runs, each held open by a lock of the test.
+//! The end of a session, beside concurrent events of it and its runs, each held open by a lock of
+//! the test.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +12,7 @@ use tenure_store::worker_sessions::{self, Renewal, Shared};
 
 use super::*;
 
-/// Runs of the session in these tests.
+/// Runs of the tests' session.
 const RUNS: usize = 3;
 
 /// A session with its runs.
@@ -40,12 +41,12 @@ impl Race {
         sessions::end(&mut conn, &engine.notifiers, self.session.epoch, by).await.unwrap()
     }
 
-    /// Ends the session as a takeover does.
+    /// Ends the session by a takeover.
     async fn end(&self) -> Attempt {
         self.end_as(SessionEnd::Takeover).await
     }
 
-    /// Ends it so while this transaction is open, which is committed when the end waits for it.
+    /// Ends the session while `held` is open, which commits once the end waits for it.
     async fn end_by(&self, by: SessionEnd, held: sqlx::Transaction<'_, sqlx::Postgres>) -> Attempt {
         let mut end = pin!(self.end_as(by));
         tokio::select! {
@@ -77,7 +78,7 @@ impl Race {
 }
 
 #[tokio::test]
-async fn a_close_waits_for_the_queue_in_which_its_runs_keep_their_places() {
+async fn close_waits_for_queue_of_its_runs() {
     let race = Race::new().await;
     let mut conn = race.ground.database.connect().await;
     let mut held = conn.begin().await.unwrap();
@@ -88,20 +89,20 @@ async fn a_close_waits_for_the_queue_in_which_its_runs_keep_their_places() {
 }
 
 #[tokio::test]
-async fn an_end_waits_for_a_claim_by_name_that_holds_the_session() {
+async fn end_waits_for_claim_by_name() {
     let race = Race::new().await;
     let mut conn = race.ground.database.connect().await;
     let mut held = conn.begin().await.unwrap();
     assert_eq!(worker_sessions::share(&mut held, race.session.epoch).await.unwrap(), Shared::Live);
-    renew(&race.ground.queue, &race.session).await.expect("it does not keep renewals out");
+    renew(&race.ground.queue, &race.session).await.expect("renewals do not wait for it");
     let attempt = race.end_by(SessionEnd::Takeover, held).await;
     race.given_back(attempt, RUNS).await;
     race.ground.finish().await;
 }
 
-/// Nothing of claimWork waits for the end, nor the end for it: what was claimed meanwhile is found afterwards.
+/// claimWork and the end do not wait for each other: concurrent claims are found afterwards.
 #[tokio::test]
-async fn a_claim_that_is_committed_after_the_end_of_its_session_is_found_and_given_back() {
+async fn claim_committed_after_session_end_is_returned() {
     let race = Race::new().await;
     let (queue, pool) = (&race.ground.queue, race.pool());
     let late = queue.create_one(QUEUE).await;
@@ -125,7 +126,7 @@ async fn a_claim_that_is_committed_after_the_end_of_its_session_is_found_and_giv
 }
 
 #[tokio::test]
-async fn a_session_that_is_renewed_while_it_is_about_to_expire_goes_on() {
+async fn session_renewed_during_expiry_stays_live() {
     let mut race = Race::new().await;
     race.ground.pass().await;
     let mut conn = race.ground.database.connect_hot().await;
@@ -139,9 +140,9 @@ async fn a_session_that_is_renewed_while_it_is_about_to_expire_goes_on() {
     race.ground.finish().await;
 }
 
-/// The end is held open at its commit, with everything done: whatever comes then waits for it, or is refused because of it.
+/// The end is held open at its commit, fully executed: later requests wait for it or are refused.
 #[tokio::test]
-async fn what_comes_while_a_session_is_being_ended_changes_nothing_of_it() {
+async fn concurrent_requests_do_not_change_session_end() {
     let race = Race::new().await;
     let queue = &race.ground.queue;
     let free = queue.create_one(QUEUE).await;
@@ -155,7 +156,11 @@ async fn what_comes_while_a_session_is_being_ended_changes_nothing_of_it() {
     let by_name = race.claim_by_name(free).await;
     assert!(matches!(by_name, Err(OpError::Unavailable)), "{by_name:?}");
     let workers = sessions::list_workers(queue.engine.session_parts(), &race.session.queue).await.unwrap();
-    assert_eq!(workers.iter().map(|worker| worker.running).collect::<Vec<_>>(), [RUNS as i64], "nothing is seen of it");
+    assert_eq!(
+        workers.iter().map(|worker| worker.running).collect::<Vec<_>>(),
+        [RUNS as i64],
+        "the end is not visible yet"
+    );
     // These wait for its commit.
     let [first, second, third] = race.tasks[..] else { panic!("three") };
     let cancel = change(queue, third, Change::Cancel);
@@ -175,7 +180,7 @@ async fn what_comes_while_a_session_is_being_ended_changes_nothing_of_it() {
     assert_eq!(end_of(renewed), Some(SessionEnd::Takeover));
     assert!(matches!(reclaimed, Err(OpError::Conflict(_))), "{reclaimed:?}");
     assert!(matches!(reported, Err(OpError::Conflict(_))), "{reported:?}");
-    // It finds the next run, and ends that one.
+    // It finds the next run and ends that.
     assert_eq!(cancelled.unwrap().ended.len(), 2);
     for task in [first, second] {
         assert!(tried_again(&queue.status(task).await).is_some());
@@ -184,7 +189,7 @@ async fn what_comes_while_a_session_is_being_ended_changes_nothing_of_it() {
     race.ground.finish().await;
 }
 
-/// What one snapshot has of a queue: how many runs the workers hold, and how many are pending.
+/// One snapshot of a queue: runs held by workers, and pending runs.
 async fn snapshot(pool: &PgPool, ground: &Ground, queue: i32, session: &Identity) -> (i64, i64) {
     let mut conn = pool.acquire().await.unwrap();
     let mut transaction = conn.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ").await.unwrap();
@@ -196,7 +201,7 @@ async fn snapshot(pool: &PgPool, ground: &Ground, queue: i32, session: &Identity
 }
 
 #[tokio::test]
-async fn z7_a_thousand_runs_leave_their_session_all_at_once_for_every_reader() {
+async fn z7_thousand_runs_leave_session_atomically() {
     const ALL: usize = 1_000;
     let mut ground = Ground::new().await;
     let session = begin(&ground.queue, "one").await;

@@ -5,7 +5,7 @@ use super::*;
 const LIVE: &str = "SELECT count(*) FROM worker_sessions WHERE ended IS NULL";
 
 #[tokio::test]
-async fn of_many_starts_at_once_exactly_one_begins() {
+async fn one_of_many_concurrent_starts_succeeds() {
     let ground = Ground::new().await;
     let other = Queue::start(ground.database.options());
     let start = start_of("one");
@@ -24,7 +24,7 @@ async fn of_many_starts_at_once_exactly_one_begins() {
 }
 
 #[tokio::test]
-async fn of_many_takeovers_at_once_exactly_one_is_live_afterwards_and_all_runs_are_free() {
+async fn concurrent_takeovers_leave_one_session_and_free_runs() {
     let mut ground = Ground::new().await;
     let other = Queue::start(ground.database.options());
     let tasks = create(&ground.queue, 20, &json!({"delivery": "at-least-once"})).await;
@@ -54,7 +54,7 @@ async fn of_many_takeovers_at_once_exactly_one_is_live_afterwards_and_all_runs_a
 }
 
 #[tokio::test]
-async fn five_hundred_sessions_expire_at_once_and_each_gives_back_what_it_holds() {
+async fn five_hundred_sessions_expire_and_return_their_runs() {
     const SESSIONS: usize = 500;
     let mut ground = Ground::new().await;
     let other = Queue::start(ground.database.options());
@@ -73,7 +73,7 @@ async fn five_hundred_sessions_expire_at_once_and_each_gives_back_what_it_holds(
     ground.pass().await;
     let pool = ground.database.pool().clone();
     while number(&pool, LIVE).await > 0 {
-        // Again only if the machine stood still for so long that the pass took it for an outage.
+        // Again only if a stalled machine looked like an outage.
         ground.advance(TTL + 1).await;
         loop {
             let both = tokio::join!(passes::pass(&ground.queue.engine), passes::pass(&other.engine));

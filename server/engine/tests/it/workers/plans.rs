@@ -1,4 +1,4 @@
-//! The statements about workers, when there are many.
+//! Statements about many workers.
 
 use tenure_store::workers::{self as store, Quarantine, Wanted};
 use tenure_store::{admission, clock, session};
@@ -6,7 +6,7 @@ use tenure_store::{admission, clock, session};
 use super::{finish, start};
 use crate::support::*;
 
-/// Scans of whole tables, and rows read, of the tables of workers in this transaction.
+/// Full scans and rows read of the workers' tables in this transaction.
 async fn reads(conn: &mut PgConnection) -> (i64, i64) {
     sqlx::query_as(
         "SELECT sum(seq_scan)::bigint, sum(seq_tup_read + COALESCE(idx_tup_fetch, 0))::bigint
@@ -52,7 +52,7 @@ async fn run(conn: &mut PgConnection, statement: &str, queue: i32) {
 }
 
 #[tokio::test]
-async fn statements_about_workers_read_only_what_they_need_of_a_full_table() {
+async fn worker_statements_read_few_rows_of_full_table() {
     const STATEMENTS: [&str; 9] = [
         "purge_seen_workers",
         "list_workers",
@@ -67,7 +67,7 @@ async fn statements_about_workers_read_only_what_they_need_of_a_full_table() {
     let (database, queue) = start().await;
     let key = queue.key(QUEUE).await;
     let mut filler = database.connect().await;
-    // Forty thousand, a quarter of them over.
+    // Forty thousand, a quarter of them expired.
     let fill =
         "INSERT INTO workers (queue, worker_group, worker_id, first_claim, last_seen, expires, due, quarantine_until)
         SELECT $1, 'g' || n % 4, 'w' || n, now(), now(), at, at, CASE WHEN n % 800 = 3 THEN now() + interval '1 d' END
@@ -80,7 +80,7 @@ async fn statements_about_workers_read_only_what_they_need_of_a_full_table() {
     for statistics in ["without", "with"] {
         let mut conn = queue.engine.pool.acquire().await.unwrap();
         for statement in STATEMENTS {
-            // Often enough for a session to change its mind about plans.
+            // Enough executions for a session to switch to a generic plan.
             for _ in 0..7 {
                 let mut transaction = sqlx::Connection::begin(&mut *conn).await.unwrap();
                 let before = reads(&mut transaction).await;

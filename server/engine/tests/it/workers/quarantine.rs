@@ -1,4 +1,4 @@
-//! Who is quarantined gets no work, wherever it asks and however long it has waited.
+//! A quarantined worker gets no work, wherever it requests it and however long it has waited.
 
 use tenure_domain::work::Reported;
 use tenure_engine::background::workers as pass;
@@ -11,7 +11,7 @@ use crate::support::*;
 const SHORT: Duration = Duration::from_millis(300);
 
 #[tokio::test]
-async fn a_worker_that_waits_when_it_is_quarantined_gets_nothing_until_that_is_lifted() {
+async fn quarantined_waiting_worker_gets_nothing_until_lifted() {
     let (database, queue) = start().await;
     poll(&queue, "bad").await;
     let changes = async {
@@ -35,7 +35,7 @@ async fn a_worker_that_waits_when_it_is_quarantined_gets_nothing_until_that_is_l
 }
 
 #[tokio::test]
-async fn a_claim_made_while_its_worker_is_quarantined_is_requeued() {
+async fn claim_made_during_quarantine_is_requeued() {
     let (database, queue) = start().await;
     poll(&queue, "bad").await;
     let task = queue.create_one(QUEUE).await;
@@ -49,12 +49,12 @@ async fn a_claim_made_while_its_worker_is_quarantined_is_requeued() {
     assert!(answer.unwrap().claims.is_empty());
     let claim = queue.claim_one(QUEUE).await;
     assert_eq!((claim.task.id, claim.run.number(), claim.task.retries_left), (task, 1, 5));
-    assert!(get(&queue, "bad").await.unwrap().recent.is_empty(), "it never had the task");
+    assert!(get(&queue, "bad").await.unwrap().recent.is_empty(), "the worker never had the task");
     finish(database, queue).await;
 }
 
 #[tokio::test]
-async fn a_quarantined_worker_reports_what_it_has_in_a_request_that_gives_it_nothing_new() {
+async fn quarantined_worker_may_report_but_gets_no_runs() {
     let (database, queue) = start().await;
     let held = queue.create_one(QUEUE).await;
     queue.claim_work(QUEUE, "bad", 1, LONG).await.unwrap().delivery.delivered();
@@ -111,7 +111,7 @@ async fn quarantined_waiters_take_no_claims_from_the_others() {
 }
 
 #[tokio::test]
-async fn another_server_knows_of_a_quarantine_when_it_has_looked_and_of_its_end_by_the_clock() {
+async fn other_server_learns_quarantine_and_its_end() {
     let (database, one) = start().await;
     let two = Queue::start(database.options());
     poll(&one, "bad").await;
@@ -121,7 +121,7 @@ async fn another_server_knows_of_a_quarantine_when_it_has_looked_and_of_its_end_
     poll(&one, "worse").await;
     one.create_one(QUEUE).await;
     assert!(two.claim_work(QUEUE, "bad", 1, SHORT).await.unwrap().claims.is_empty());
-    // With its own change a server learns of what the others changed before it.
+    // With its own change a server learns earlier changes of others.
     assert!(matches!(quarantine(&two, "worse", 1).await, Err(OpError::NotFound(_))), "seen at the other server only");
     pass::write_down(&one.engine).await.unwrap();
     quarantine(&two, "worse", 1).await.unwrap();
@@ -137,7 +137,7 @@ async fn another_server_knows_of_a_quarantine_when_it_has_looked_and_of_its_end_
 }
 
 #[tokio::test]
-async fn claim_task_is_refused_to_a_quarantined_worker_and_what_it_is_at_goes_on() {
+async fn claim_task_is_refused_during_quarantine() {
     let (database, queue) = start().await;
     let held = queue.create_one(QUEUE).await;
     queue.claim_task(held, RunId::FIRST, "bad").await.unwrap();
@@ -146,7 +146,7 @@ async fn claim_task_is_refused_to_a_quarantined_worker_and_what_it_is_at_goes_on
     let refused = queue.claim_task(other, RunId::FIRST, "bad").await;
     assert!(matches!(&refused, Err(OpError::Conflict(why)) if why.contains("quarantined")), "{refused:?}");
     assert!(matches!(queue.status(other).await.last, Last::Pending(_)));
-    // Its own claim, once more; another worker's; one that does not exist.
+    // Its own claim again, another worker's, and an unknown task.
     queue.claim_task(held, RunId::FIRST, "bad").await.unwrap();
     queue.claim_task(other, RunId::FIRST, "good").await.unwrap();
     assert!(matches!(queue.claim_task(other, RunId::FIRST, "bad").await, Err(OpError::Conflict(_))));
@@ -159,7 +159,7 @@ async fn claim_task_is_refused_to_a_quarantined_worker_and_what_it_is_at_goes_on
 }
 
 #[tokio::test]
-async fn of_many_changes_of_a_quarantine_the_last_hundred_are_retained_and_purged_with_the_worker() {
+async fn last_hundred_quarantines_are_kept_until_purge() {
     let (database, queue) = start().await;
     poll(&queue, "bad").await;
     poll(&queue, "other").await;
@@ -176,12 +176,12 @@ async fn of_many_changes_of_a_quarantine_the_last_hundred_are_retained_and_purge
 }
 
 #[tokio::test]
-async fn a_quarantine_without_end_that_was_lifted_does_not_retain_the_worker_forever() {
+async fn lifted_endless_quarantine_does_not_keep_worker_forever() {
     let (database, queue) = start().await;
     poll(&queue, "bad").await;
     quarantine(&queue, "bad", 24 * 365 * 900).await.unwrap();
     advance(&queue, 30.0 * DAY_SECONDS).await;
-    // The row is looked at, and put off to the end of the quarantine.
+    // The row is postponed to the end of the quarantine.
     assert!(pass::purge(&queue.engine).await.unwrap().found > 0);
     assert_eq!(pass::purge(&queue.engine).await.unwrap().found, 0);
     assert_eq!(ids(&page(&queue, Some(true), "", 10).await), ["bad"]);
