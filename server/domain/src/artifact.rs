@@ -13,37 +13,31 @@ use tenure_api::states::{ArtifactErrorReason, RunState, StorageType};
 use super::json::{self, Unserializable};
 use super::task::{Last, Task, Tenancy};
 
-/// How far in the past `expires` may lie, to allow for a wrong clock of a worker.
+/// Allowed age of `expires`: a worker's clock may be wrong.
 pub const EXPIRED_DRIFT: TimeDelta = TimeDelta::minutes(15);
-/// How long a run accepts artifacts after it ended as an exception: its worker may be uploading
-/// logs.
+/// How long a run accepts artifacts after an exception: its worker may be uploading logs.
 pub const AFTER_EXCEPTION: TimeDelta = TimeDelta::minutes(25);
-/// Validity of upload URLs.
 pub const PUT_URL_LIFE: TimeDelta = TimeDelta::minutes(45);
 /// Maximum time from the issue of an upload URL to the end of its upload.
 pub const UPLOAD_MAX: TimeDelta = TimeDelta::hours(2);
-/// How long an expired artifact or object is still known, so reads say that it expired. Similar to
+/// How long an expired artifact or object is still known, so reads report the expiry. Similar to
 /// Taskcluster.
 pub const EXPIRED_KEPT: TimeDelta = TimeDelta::minutes(30);
-/// Safety margin before the removal of bytes: within it their artifact cannot be extended or
-/// finished. The removal pass deletes bytes without a lock. Every transaction that changes an
-/// artifact takes less than this time, so the pass cannot read the row in the middle of one.
+/// Safety margin before the removal of bytes, in which their artifact cannot be extended or
+/// finished. The removal pass deletes bytes without a lock; no transaction that changes an artifact
+/// takes as long.
 pub const UNCHANGED_BEFORE_REMOVAL: TimeDelta = TimeDelta::minutes(1);
-/// Validity of download URLs.
 pub const GET_URL_LIFE: TimeDelta = TimeDelta::minutes(30);
-/// Validity of credentials for the upload of an object.
+/// Validity of credentials to upload an object.
 pub const UPLOAD_CREDENTIALS_LIFE: TimeDelta = TimeDelta::hours(24);
-/// Validity of credentials for the download of an object.
+/// Validity of credentials to download an object.
 pub const DOWNLOAD_CREDENTIALS_LIFE: TimeDelta = TimeDelta::hours(1);
-/// Maximum length of a chain of links.
 pub const LINKS_MAX: usize = 100;
-/// Default content type.
 const CONTENT_TYPE_DEFAULT: &str = "application/binary";
 
 /// The storage type of an artifact, with its fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Details {
-    /// Bytes under the artifact's name.
     S3,
     /// An object of the object service.
     Object {
@@ -57,7 +51,6 @@ pub enum Details {
         /// The target's name.
         artifact: String,
     },
-    /// An artifact that could not be created, and why.
     Error {
         reason: ArtifactErrorReason,
         message: String,
@@ -79,7 +72,6 @@ impl Details {
 /// An artifact as requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Artifact {
-    /// The name within the run.
     pub name: String,
     pub details: Details,
     pub content_type: String,
@@ -91,26 +83,23 @@ pub struct Artifact {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
     pub artifact: Artifact,
-    /// True if it can be read. False only for objects.
+    /// False only for objects with unfinished uploads.
     pub present: bool,
     /// The earliest time of removal.
     pub removable: DateTime<Utc>,
 }
 
-/// Returns the name of the object that holds an artifact.
 pub fn object_name(task: TaskId, run: RunId, name: &str) -> String {
     format!("t/{task}/{run}/{name}")
 }
 
-/// True if an artifact of this name can be an object. Credentials have a scope that ends in the
-/// name; after a final star it would match other objects too.
+/// Credentials have a scope that ends in the name; after a final star it would match other objects.
 #[must_use]
 pub fn can_be_object(name: &str) -> bool {
     !name.ends_with('*')
 }
 
-/// Returns the artifact held by an object: task, run and name within the run. None if the object
-/// holds no artifact.
+/// Parses an object's name into task, run and artifact name. None for other objects.
 pub fn artifact_of_object(object: &str) -> Option<(TaskId, RunId, &str)> {
     let mut parts = object.splitn(4, '/');
     let (Some("t"), Some(task), Some(run), Some(name)) = (parts.next(), parts.next(), parts.next(), parts.next())
@@ -123,8 +112,7 @@ pub fn artifact_of_object(object: &str) -> Option<(TaskId, RunId, &str)> {
 }
 
 impl Artifact {
-    /// Checks the fields that the request's types leave open. `upload` becomes the upload of an
-    /// object.
+    /// Checks the fields that the request's types leave open.
     pub fn from_request(name: &str, request: CreateArtifactRequest, upload: SlugId) -> Result<Self, String> {
         let artifact = |details, content_type: Option<ContentType>, length: Option<u64>, expires: Timestamp| {
             let content_type = content_type.map_or(CONTENT_TYPE_DEFAULT.to_owned(), |known| known.as_str().to_owned());
@@ -163,13 +151,12 @@ pub fn content_length(length: u64) -> Result<i64, String> {
     if length > CONTENT_LENGTH_MAX { Err(invalid()) } else { i64::try_from(length).map_err(|_| invalid()) }
 }
 
-/// The rule that forbids an operation on an artifact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
     /// `expires` is too far in the past.
     Past,
     NoSuchRun,
-    /// The run was never claimed, so no worker can create artifacts.
+    /// The run was never claimed.
     NeverClaimed,
     /// It would outlive its task.
     OutlivesTask,
@@ -178,7 +165,6 @@ pub enum Refusal {
     BeingRemoved,
     /// The existing artifact of this name differs in this field.
     Incompatible(&'static str),
-    /// No artifact has this name.
     Missing,
     NotAnObject,
     /// The upload id belongs to another upload.
@@ -188,7 +174,6 @@ pub enum Refusal {
     UploadExpired,
 }
 
-/// The phase of a run, for the rules of artifacts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RunPhase {
     Missing,
@@ -223,7 +208,6 @@ pub fn tenancy(task: &Task, run: RunId) -> Option<&Tenancy> {
     task.ended.iter().find(|ended| ended.run.run == run).and_then(|ended| ended.tenancy.as_ref())
 }
 
-/// Checks that a run accepts a new artifact now.
 pub fn admit(task: &Task, run: RunId, expires: DateTime<Utc>, now: DateTime<Utc>) -> Result<(), Refusal> {
     if expires < now - EXPIRED_DRIFT {
         return Err(Refusal::Past);
@@ -239,7 +223,7 @@ pub fn admit(task: &Task, run: RunId, expires: DateTime<Utc>, now: DateTime<Utc>
     admit_bytes(task, run, now)
 }
 
-/// Checks that a run accepts the bytes of its artifacts: exactly as long as it accepts artifacts.
+/// Bytes are accepted exactly as long as artifacts.
 pub fn admit_bytes(task: &Task, run: RunId, now: DateTime<Utc>) -> Result<(), Refusal> {
     match place(task, run) {
         RunPhase::Running => Ok(()),
@@ -253,14 +237,12 @@ pub fn admit_bytes(task: &Task, run: RunId, now: DateTime<Utc>) -> Result<(), Re
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
     pub artifact: Artifact,
-    /// True if the artifact is new or differs from the stored one.
     pub changed: bool,
 }
 
-/// Combines a request with the stored artifact of the same name. A repeat is accepted and may
-/// extend `expires`. A reference may get another URL or become a link. An object with an unfinished
-/// upload keeps its upload. A link keeps the content type of the artifact it replaces, as in
-/// Taskcluster: a link is a location, not a type.
+/// Combines a request with the stored artifact of the same name. A repeat may extend `expires`. A
+/// reference may get another URL or become a link. An object keeps its unfinished upload. A link
+/// keeps the replaced content type, as in Taskcluster: a link is a location, not a type.
 pub fn combine(old: Option<&Stored>, mut new: Artifact, now: DateTime<Utc>) -> Result<Decision, Refusal> {
     let Some(stored) = old else { return Ok(Decision { artifact: new, changed: true }) };
     let old = &stored.artifact;
@@ -281,7 +263,7 @@ pub fn combine(old: Option<&Stored>, mut new: Artifact, now: DateTime<Utc>) -> R
     Ok(Decision { artifact: new, changed })
 }
 
-/// Checks that the new details may replace the stored ones, and returns true if they differ.
+/// Checks that the new details may replace the stored ones. Returns true if they differ.
 fn replaces(stored: &Stored, new: &mut Details) -> Result<bool, Refusal> {
     let other_type = Err(Refusal::Incompatible("storageType"));
     match &stored.artifact.details {
@@ -317,8 +299,7 @@ fn replaces(stored: &Stored, new: &mut Details) -> Result<bool, Refusal> {
     }
 }
 
-/// True if the creation of an artifact emits an event. Bytes emit none; an object emits one when
-/// its upload is finished.
+/// Bytes emit no event; an object emits one when its upload is finished.
 pub fn is_emitted_at_creation(storage_type: StorageType) -> bool {
     match storage_type {
         StorageType::S3 | StorageType::Object => false,
@@ -326,7 +307,6 @@ pub fn is_emitted_at_creation(storage_type: StorageType) -> bool {
     }
 }
 
-/// True if an artifact can be read as soon as it is created.
 pub fn is_present_at_creation(storage_type: StorageType) -> bool {
     match storage_type {
         StorageType::Object => false,
@@ -335,8 +315,8 @@ pub fn is_present_at_creation(storage_type: StorageType) -> bool {
 }
 
 /// Returns the earliest removal of an artifact stored now: a while after it expires, but not after
-/// its task, whose removal waits for it. Never before `now`, because passes do not read times they
-/// have passed.
+/// its task, whose removal waits for it. Never before `now`, because passes do not reread past
+/// times.
 pub fn removable(
     storage_type: StorageType,
     expires: DateTime<Utc>,
@@ -350,14 +330,13 @@ pub fn removable(
     }
 }
 
-/// Returns the time until which an object is known at least: a while after it expires, but no
-/// longer than its artifact.
+/// Returns the minimum retention of an object: a while after it expires, but no longer than its
+/// artifact.
 pub fn object_known_until(expires: DateTime<Utc>, artifact: Option<&Stored>) -> DateTime<Utc> {
     let known_until = expires + EXPIRED_KEPT;
     artifact.map_or(known_until, |artifact| known_until.min(artifact.removable.max(expires)))
 }
 
-/// The object service's state of the object of an artifact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ObjectState {
     pub upload: SlugId,
@@ -366,7 +345,7 @@ pub struct ObjectState {
     pub removable: DateTime<Utc>,
 }
 
-/// Checks that an upload may be marked as finished. Returns false if it is finished already.
+/// Checks that an upload may be finished. Returns false if it is finished already.
 pub fn finish(
     stored: Option<&Stored>,
     upload: SlugId,
@@ -396,16 +375,12 @@ pub fn finish(
 /// The outcome of resolving a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Met<'a> {
-    /// No readable artifact.
     Nothing,
     Expired,
-    /// A link to another name.
     Link(&'a str),
     /// A link to an earlier name of the chain.
     Circle,
-    /// The chain of links is too long.
     TooManyLinks,
-    /// The resolved artifact.
     Artifact(&'a Artifact),
 }
 
@@ -425,7 +400,6 @@ pub fn meet<'a>(names: &[&str], found: Option<&'a Stored>, now: DateTime<Utc>) -
     }
 }
 
-/// Payload of an artifact's event in the event log.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Note<'a> {
@@ -438,8 +412,7 @@ struct Note<'a> {
     taken_until: Option<DateTime<Utc>>,
 }
 
-/// Serializes the event of an artifact that is now readable: the artifact, and the state of the
-/// task's last run.
+/// Serializes the event of a readable artifact: the artifact, and the state of the task's last run.
 pub fn note(task: &Task, artifact: &Artifact) -> Result<String, Unserializable> {
     let ended = task.ended.last().map(|ended| ended.run.run);
     let (last, place, taken_until) = match &task.last {

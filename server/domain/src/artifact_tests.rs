@@ -311,7 +311,7 @@ fn expired_artifact_is_known_but_never_delays_task() {
         // Expired in the past, which passes may have read already.
         (-10, day, 20, upload),
         (-15, -15, 0, upload),
-        // Never before its own expiry, whatever its task's.
+        // Never before its own expiry, independent of its task.
         (50, 40, 50, upload),
     ];
     for (expires, task, without_bytes, with_bytes) in table {

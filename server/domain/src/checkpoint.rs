@@ -11,10 +11,8 @@ use crate::unacceptable::Unacceptable;
 
 /// Maximum bytes of a checkpoint as compact JSON.
 pub const CHECKPOINT_BYTES_MAX: usize = 65_536;
-/// How long an unexecuted command is kept.
 pub const COMMAND_KEPT: Duration = Duration::from_hours(7 * 24);
 
-/// A checkpoint to store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewCheckpoint {
     /// Compact JSON.
@@ -24,7 +22,7 @@ pub struct NewCheckpoint {
 }
 
 impl NewCheckpoint {
-    /// Checks a checkpoint request: its size and the id of its command.
+    /// Checks the size and the id of the command.
     pub fn from_request(sent: &CheckpointRequest<'_>) -> Result<Self, Unacceptable> {
         if sent.command_id.is_some_and(|id| id < 1) {
             return Err(Unacceptable::Rule("`commandId` must be the id of a command: 1 or more".to_owned()));
@@ -44,7 +42,7 @@ fn text(sent: &RawValue) -> Result<String, Unacceptable> {
     Ok(text)
 }
 
-/// Checks a command for a task: `sleep` needs `until`, other commands must not have it.
+/// `sleep` needs `until`; other commands must not have it.
 pub fn check_command(sent: &TaskCommandRequest) -> Result<(), Unacceptable> {
     match (sent.command, sent.until) {
         (TaskCommand::Sleep, None) => Err(Unacceptable::Rule("`sleep` needs `until`".to_owned())),

@@ -14,35 +14,28 @@ use super::policy::hold::{Start, start_refusal};
 use super::policy::options::{self, Options};
 pub use super::unacceptable::Unacceptable;
 
-/// Maximum dependencies per task.
 pub const DEPENDENCIES_MAX: usize = 10_000;
-/// Maximum routes per task.
 pub const ROUTES_MAX: usize = 64;
-/// Maximum characters of a route.
 pub const ROUTE_CHARS_MAX: usize = 249;
 pub const RETRIES_MAX: u16 = 49;
 pub const RETRIES_DEFAULT: u16 = 5;
 /// Maximum characters of a metadata name or owner.
 pub const METADATA_SHORT_MAX: usize = 255;
-/// Maximum characters of a metadata description.
 pub const METADATA_DESCRIPTION_MAX: usize = 32_768;
-/// Maximum characters of a metadata source.
 pub const METADATA_SOURCE_MAX: usize = 4_096;
-/// Maximum characters of a tag's value.
 pub const TAG_CHARS_MAX: usize = 4_096;
 /// Maximum difference between `created` and now, either way.
 pub const CREATED_DRIFT: TimeDelta = TimeDelta::minutes(15);
-/// Maximum time from now to a deadline, apart from the drift.
+/// Maximum, apart from [`CREATED_DRIFT`].
 pub const DEADLINE_AHEAD: TimeDelta = TimeDelta::days(5);
-/// Maximum time from now to the deadline of a submission, apart from the drift.
+/// Maximum for submissions, apart from [`CREATED_DRIFT`].
 pub const DEADLINE_AHEAD_SUBMITTED: TimeDelta = TimeDelta::days(366);
-/// Maximum number of ids in a refusal.
+/// Maximum ids in a refusal.
 const LISTED_MAX: usize = 100;
-/// Default retention of a task after its deadline.
 const EXPIRES_DEFAULT: Months = Months::new(12);
 /// The last year with four digits.
 const LAST_YEAR: i32 = 9999;
-/// Initial capacity for a definition without `payload` and `extra`, in bytes.
+/// Initial capacity without `payload` and `extra`, in bytes.
 const DEFINITION_ROOM: usize = 1 << 10;
 /// Minimum retention of a group after its tasks.
 const GROUP_OUTLIVES: TimeDelta = TimeDelta::hours(1);
@@ -52,42 +45,36 @@ const GROUP_OUTLIVES: TimeDelta = TimeDelta::hours(1);
 pub struct NewTask {
     pub id: TaskId,
     pub queue: TaskQueueId,
-    /// The owner of its group.
     pub scheduler: SchedulerId,
     pub project: ProjectId,
     pub group: TaskGroupId,
     pub priority: Priority,
     pub retries: u16,
-    /// When the submitter created it.
     pub created: DateTime<Utc>,
-    /// When it is resolved as an exception if it is still unresolved.
+    /// Unresolved tasks end as an exception at this time.
     pub deadline: DateTime<Utc>,
     pub expires: DateTime<Utc>,
     /// Minimum retention of its group.
     pub group_expires: DateTime<Utc>,
     /// Scopes of the task's own credentials.
     pub scopes: Vec<String>,
-    /// Extra routing keys of its events.
     pub routes: Vec<String>,
     pub scopes_text: String,
     pub routes_text: String,
-    /// JSON text.
     pub tags: String,
-    /// JSON text, as it is returned to readers.
+    /// JSON text as returned to readers.
     pub definition: String,
-    /// The tasks it waits for.
     pub dependencies: Vec<Uuid>,
-    /// How its dependencies must end.
     pub requires: Requires,
-    /// Options for its runs; none if the request has none.
+    /// None if the request has none.
     pub options: Option<Options>,
-    /// The field that held the options, for messages.
+    /// The field of the options, for messages.
     pub options_place: &'static str,
     pub deadline_limit: DeadlineLimit,
 }
 
-/// A requested task. Its scopes are checked before its dates, so a caller without scopes does not
-/// learn what is wrong with the dates.
+/// A requested task. Its scopes are checked before its dates, so a caller without scopes learns
+/// nothing about the dates.
 #[derive(Debug)]
 pub struct Requested {
     task: NewTask,
@@ -107,13 +94,11 @@ impl Requested {
 }
 
 impl NewTask {
-    /// Checks a request and fills in the defaults.
     pub fn from_request(id: TaskId, request: &CreateTaskRequest<'_>) -> Result<Requested, Unacceptable> {
         Self::requested(id, request, options::IN_EXTRA, DeadlineLimit::CreateTask)
     }
 
-    /// Checks a task of a submission. The server built `request`; `options_place` names the field
-    /// that held the options.
+    /// Checks a task of a submission. `options_place` names the field of its options.
     pub fn from_submission(
         id: TaskId,
         request: &CreateTaskRequest<'_>,
@@ -167,7 +152,6 @@ impl NewTask {
         Ok(Requested { task, broken })
     }
 
-    /// Returns the first violation by its dates or scopes.
     fn broken_rule(&self) -> Option<String> {
         if self.created > self.deadline {
             return Some("`created` must not be after `deadline`".into());
@@ -179,14 +163,12 @@ impl NewTask {
         Some(format!("`scopes` must not contain a scope that ends in `**`: {scope:?}"))
     }
 
-    /// Returns the approximate size in a batch.
     pub fn bytes(&self) -> usize {
         self.definition.len() + self.tags.len() + size_of::<Uuid>() * self.dependencies.len() + 500
     }
 }
 
-/// Returns the time until which a group is kept, rounded up to the hour. Many tasks share an hour,
-/// so it seldom changes.
+/// Returns the minimum retention of the group, rounded up to the hour, so it seldom changes.
 pub(crate) fn group_expires(task_expires: DateTime<Utc>) -> DateTime<Utc> {
     const HOUR_MS: i64 = 3_600_000;
     let wanted = task_expires + GROUP_OUTLIVES;
@@ -222,7 +204,7 @@ fn definition(task: &NewTask, request: &CreateTaskRequest<'_>) -> Result<String,
     json::text_with_room(DEFINITION_ROOM + request.payload.get().len() + definition.extra.get().len(), &definition)
 }
 
-/// Checks the constraints that a JSON schema could express.
+/// Checks constraints that a JSON schema could express.
 fn check_fields(request: &CreateTaskRequest<'_>) -> Result<(), String> {
     if request.dependencies.len() > DEPENDENCIES_MAX {
         return Err(format!("`dependencies` has {} items; at most {DEPENDENCIES_MAX}", request.dependencies.len()));
@@ -274,7 +256,6 @@ fn length(field: &str, text: &str, least: usize, most: usize) -> Result<(), Stri
     Ok(())
 }
 
-/// A text column cannot hold the character U+0000.
 fn storable(field: &str, text: &str) -> Result<(), String> {
     if text.contains('\0') {
         return Err(format!("`{field}` must not contain the character U+0000"));
@@ -309,8 +290,7 @@ fn queue(request: &CreateTaskRequest<'_>) -> Result<TaskQueueId, Unacceptable> {
     }
 }
 
-/// Returns why a date of a task is invalid now, if it is. The create statement applies the same
-/// rules.
+/// Returns why a date is invalid now. The create statement has the same rules.
 pub fn date_refusal(task: &NewTask, now: DateTime<Utc>) -> Option<String> {
     if (task.created - now).abs() > CREATED_DRIFT {
         return Some(format!("`created` must be within 15 minutes of now, {}", Timestamp::new(now)));
@@ -318,8 +298,7 @@ pub fn date_refusal(task: &NewTask, now: DateTime<Utc>) -> Option<String> {
     deadline_refusal(task.deadline, now, task.deadline_limit)
 }
 
-/// Returns why a task created now with this queue delay would never start, if so. The create
-/// statement applies the same rule.
+/// Returns why a task created now would never start. The create statement has the same rule.
 pub fn never_starts(task: &NewTask, queue_delay: TimeDelta, now: DateTime<Utc>) -> Option<String> {
     let own = task.options.as_ref().and_then(|options| options.start);
     let field = match own {
@@ -330,16 +309,15 @@ pub fn never_starts(task: &NewTask, queue_delay: TimeDelta, now: DateTime<Utc>) 
     start_refusal(own.unwrap_or(Start::After(queue_delay)), &field, now, task.deadline)
 }
 
-/// The limit for deadlines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeadlineLimit {
     CreateTask,
-    /// As for Tenure's own submissions.
+    /// Tenure's own submissions.
     Submission,
 }
 
 impl DeadlineLimit {
-    /// Maximum time from now to the deadline, apart from the drift.
+    /// Maximum time to the deadline, apart from [`CREATED_DRIFT`].
     #[must_use]
     pub fn ahead(self) -> TimeDelta {
         match self {
@@ -349,7 +327,7 @@ impl DeadlineLimit {
     }
 }
 
-/// Returns why a deadline is invalid now, if it is.
+/// Returns why a deadline is invalid now.
 pub fn deadline_refusal(deadline: DateTime<Utc>, now: DateTime<Utc>, limit: DeadlineLimit) -> Option<String> {
     if deadline < now {
         return Some(format!("`deadline` must not be in the past; it is now {}", Timestamp::new(now)));
@@ -361,7 +339,7 @@ pub fn deadline_refusal(deadline: DateTime<Utc>, now: DateTime<Utc>, limit: Dead
     })
 }
 
-/// State of a dependency at the creation of a dependent task.
+/// A dependency at the creation of its dependent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Awaited {
     Missing,
@@ -371,7 +349,7 @@ pub enum Awaited {
     Itself,
 }
 
-/// Returns why a task may not have these dependencies, if so.
+/// Returns why a task may not have these dependencies.
 pub fn dependency_refusal(task: &NewTask, awaited: &[(TaskId, Awaited)]) -> Option<String> {
     let named = |invalid: fn(DateTime<Utc>, Awaited) -> bool| {
         let ids: Vec<TaskId> =
@@ -394,30 +372,23 @@ fn list(ids: &[TaskId]) -> String {
     text
 }
 
-/// An existing group.
 #[derive(Debug, Clone, Copy)]
 pub struct GroupOwner<'a> {
-    /// The only scheduler that may add tasks.
     pub scheduler: &'a str,
-    /// When the group was sealed.
     pub sealed: Option<DateTime<Utc>>,
 }
 
-/// Why the create statement skipped a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unmade {
-    /// The task exists and was created by the same request.
+    /// Created by the same request.
     Repeat,
-    /// The message names the conflict.
     Conflict(String),
-    /// The message names the violated rule.
     Input(String),
-    /// No reason applies now: the state changed between the two statements.
+    /// The state changed between the two statements.
     Unclear,
 }
 
-/// Determines why the create statement skipped a task. `stored` is the stored definition and
-/// current priority of the task with this id.
+/// Determines why the create statement skipped a task. `stored` is the task with this id.
 pub fn why_unmade(
     task: &NewTask,
     stored: Option<(&str, Priority)>,
@@ -453,11 +424,11 @@ pub fn why_unmade(
     }
 }
 
-/// Returns a definition as shown to readers: as created, but with the task's current priority. The
-/// stored definition never changes, because repeated requests are compared with it.
+/// Returns a definition with the task's current priority. The stored definition never changes,
+/// because repeats are compared with it.
 pub fn shown_definition(mut stored: String, priority: Priority) -> String {
-    // The first such key belongs to the definition itself: only lists of strings precede it, and
-    // quotes in those are escaped.
+    // The first such key is the definition's: only lists of strings precede it, with escaped
+    // quotes.
     const KEY: &str = "\"priority\":\"";
     let place = stored.find(KEY).map(|key| key + KEY.len());
     if let Some(start) = place

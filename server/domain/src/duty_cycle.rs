@@ -1,7 +1,7 @@
 //! Pauses between repetitions of work, to bound its share of the time.
 //!
-//! No other code may compute a pause from a measured time; `scripts/layers` checks that. The caller
-//! ends the pause at a notification, if there is one.
+//! No other code may compute a pause from a measured time; `scripts/layers` checks that. A
+//! notification ends the pause early.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ pub struct DutyCycle {
 }
 
 impl DutyCycle {
-    /// Creates a cycle. `most` bounds the delay after a stall.
+    /// `most` bounds the delay after a stall.
     pub const fn new(times: u32, least: Duration, most: Duration) -> Self {
         Self { times, least, most }
     }
 
-    /// Returns the pause after work of this duration. Pass `None` for work that failed or was
-    /// retried: its time was spent waiting.
+    /// Returns the pause after work of this duration. Pass `None` after failures and retries: their
+    /// time was spent waiting.
     pub fn pause_after(&self, took: Option<Duration>) -> Duration {
         took.map_or(self.least, |took| took.saturating_mul(self.times)).max(self.least).min(self.most)
     }

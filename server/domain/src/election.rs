@@ -1,19 +1,17 @@
 //! Election of the scheduler: the server that assigns the runs of a queue.
 //!
-//! Each assign queue has a row with a server and a term. Every transaction that assigns a run
-//! compares both, and every change of the server raises the term. A server that was stopped and
-//! wakes up is thus fenced off and changes nothing. The fence ensures that only one server decides;
-//! the election only chooses which.
+//! Each assign queue has a row with a server and a term. Every assignment compares both, and every
+//! change of the server raises the term, so a server that was stopped and wakes up changes nothing.
+//! This fence ensures that only one server decides; the election only chooses which.
 //!
 //! The active server is the live server of the greatest weight. Equal weights share the queues by
 //! rendezvous hashing, so a server that joins or leaves moves only its own queues. Weight 0 is
 //! never active.
 //!
-//! A server is live while its last heartbeat is within [`ACTIVATION`] of now, before or after it.
-//! An active server without such a heartbeat is silent. But all servers seem silent while the
-//! database does not answer, and until their next heartbeats after its clock was set. So a
-//! candidate counts its own heartbeats: it takes over after three, if the active server had none
-//! since the silence began ([`Silence`]).
+//! A server is live while its last heartbeat is within [`ACTIVATION`] of now, before or after it;
+//! otherwise it is silent. But all servers seem silent while the database does not answer, and
+//! until their next heartbeats after its clock was set. So a candidate counts its own heartbeats:
+//! it takes over after three without one of the active server ([`Silence`]).
 //!
 //! Times are the database's. Heartbeats use real time even where the clock is manual.
 
@@ -21,20 +19,17 @@ use chrono::{DateTime, TimeDelta, Utc};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-/// Time without a heartbeat after which a server is silent. Longer than one heartbeat may take (3
-/// s), so a slow server is not replaced.
+/// Longer than one heartbeat may take (3 s), so a slow server is not replaced.
 pub const ACTIVATION: TimeDelta = TimeDelta::milliseconds(3_500);
-/// Number of its own heartbeats that a candidate waits for once the active server is silent.
+/// Own heartbeats that a candidate waits for once the active server is silent.
 pub const BEATS_BEFORE_TAKEOVER: u32 = 3;
 
-/// A registered server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Server {
     /// Generated at each start.
     pub id: Uuid,
-    /// The live server of the greatest weight is active; 0 never is.
+    /// 0 is never active.
     pub weight: u32,
-    /// Time of the last heartbeat.
     pub beat: DateTime<Utc>,
 }
 
@@ -42,9 +37,7 @@ pub struct Server {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Active {
     pub queue: i32,
-    /// The active server, if any.
     pub server: Option<Uuid>,
-    /// Incremented at each change.
     pub term: i64,
 }
 
@@ -52,7 +45,6 @@ pub struct Active {
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
     pub me: Uuid,
-    /// All registered servers, including `me`.
     pub servers: &'a [Server],
     pub now: DateTime<Utc>,
 }
@@ -60,21 +52,19 @@ pub struct View<'a> {
 /// The silence of the active server of a queue, as observed by another server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Silence {
-    /// The row when the silence began.
     active: Active,
-    /// The last heartbeat of the active server; none if it is no longer registered.
+    /// Its last heartbeat; none if it is no longer registered.
     beat: Option<DateTime<Utc>>,
-    /// Heartbeats of the observer since it first saw the silence.
+    /// Own heartbeats since it first saw the silence.
     beats: u32,
 }
 
-/// The action of a server for a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     Keep,
     /// Replace the active server, which is lost.
     TakeOver,
-    /// Hand the queue, of which it is active, to this server.
+    /// Hand the queue to this server.
     HandOver(Uuid),
     /// Take the queue, which has no active server.
     TakeVacant,
@@ -82,23 +72,20 @@ pub enum Step {
 }
 
 impl Server {
-    /// True if its last heartbeat is within [`ACTIVATION`] of `now`. The clock may have been set
-    /// back since.
+    /// True if its last heartbeat is within [`ACTIVATION`] of `now`.
     pub fn is_live(&self, now: DateTime<Utc>) -> bool {
-        // If the clock was set back, heartbeats of lost servers lie in the future. A live server
+        // After the clock was set back, heartbeats of lost servers lie in the future. A live server
         // sends a new one at once.
         now.signed_duration_since(self.beat).abs() <= ACTIVATION
     }
 }
 
 impl View<'_> {
-    /// Returns the server that should be active: the live server of the greatest weight.
     pub fn elected(&self, queue: i32) -> Option<Uuid> {
         let greatest = |server: &&Server| (server.weight, rendezvous(queue, server.id), server.id);
         self.candidates().max_by_key(greatest).map(|server| server.id)
     }
 
-    /// True if a live server may be active.
     pub fn has_candidate(&self) -> bool {
         self.candidates().next().is_some()
     }
@@ -112,14 +99,14 @@ impl View<'_> {
     }
 }
 
-/// Returns the rendezvous hash of a server for a queue; the greatest wins among equal weights.
+/// The greatest wins among equal weights.
 fn rendezvous(queue: i32, server: Uuid) -> [u8; 32] {
     Sha256::new().chain_update(queue.to_be_bytes()).chain_update(server.as_bytes()).finalize().into()
 }
 
 impl Silence {
     /// Updates the observed silence after a heartbeat of `view.me`. None while the active server is
-    /// live or is `view.me` itself. Call it once per heartbeat with the previous result.
+    /// live or is `view.me`. Call it once per heartbeat with the previous result.
     pub fn after_beat(before: Option<Self>, active: Active, view: &View<'_>) -> Option<Self> {
         let server = active.server.filter(|server| *server != view.me)?;
         let found = view.find(server);
@@ -137,7 +124,6 @@ impl Silence {
     }
 }
 
-/// Decides the action of a server for a queue after its own heartbeat.
 pub fn step(active: Active, view: &View<'_>, silence: Option<Silence>) -> Step {
     let elected = view.elected(active.queue);
     let is_elected = elected == Some(view.me);

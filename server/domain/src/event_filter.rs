@@ -5,10 +5,9 @@ use std::fmt;
 use super::events::note;
 use super::topic::{Pattern, TooLong};
 
-/// Prefix of the names of Taskcluster's exchanges; Tenure's own have [`note::PREFIX`]. The two sets
-/// of short names are disjoint.
+/// Prefix of Taskcluster's exchanges; Tenure's own have [`note::PREFIX`]. The sets of short names
+/// are disjoint.
 const PREFIX: &str = "exchange/taskcluster-queue/v1/";
-/// The short names of Taskcluster's exchanges.
 pub const EXCHANGES: [&str; 11] = [
     "task-defined",
     "task-pending",
@@ -22,21 +21,18 @@ pub const EXCHANGES: [&str; 11] = [
     "task-priority-changed",
     "task-group-priority-changed",
 ];
-/// Prefix of a task's routes among the further routing keys of its events.
+/// Prefix of a task's routes in the further routing keys.
 const ROUTE: &str = "route.";
 
-/// Returns an exchange's name without its prefix.
 pub fn short_name(exchange: &str) -> &str {
     exchange.strip_prefix(PREFIX).or_else(|| exchange.strip_prefix(note::PREFIX)).unwrap_or(exchange)
 }
 
-/// Lists the short names of all exchanges.
 pub fn all_exchanges() -> impl Iterator<Item = &'static str> {
     EXCHANGES.into_iter().chain(note::EXCHANGES)
 }
 
-/// Finds an exchange by its short or full name. A short name with the other set's prefix does not
-/// exist.
+/// Finds an exchange by its short or full name.
 fn find_exchange(name: &str) -> Option<&'static str> {
     let within = |prefix, names: &[&'static str]| {
         let name = name.strip_prefix(prefix).unwrap_or(name);
@@ -48,7 +44,6 @@ fn find_exchange(name: &str) -> Option<&'static str> {
 /// Why a filter is invalid; the messages complete "must be".
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Unfit {
-    /// No such exchange.
     Exchange(String),
     Pattern(TooLong),
     /// Two consecutive dots, a dot at an end, or an empty pattern.
@@ -68,7 +63,7 @@ impl fmt::Display for Unfit {
     }
 }
 
-/// A filter of events: an event must match every given part.
+/// An event must match every given part.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Filter {
     exchanges: Option<Vec<&'static str>>,
@@ -77,7 +72,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Restricts to these exchanges: a comma-separated list of short or full names.
+    /// Accepts a comma-separated list of short or full names.
     pub fn set_exchanges(&mut self, list: &str) -> Result<(), Unfit> {
         let found = list
             .split(',')
@@ -86,8 +81,7 @@ impl Filter {
         Ok(())
     }
 
-    /// No routing key has an empty word, but a client sends one if it does not encode a `#` in a
-    /// URL.
+    /// No routing key has an empty word; a client sends one if it does not encode a `#` in a URL.
     fn pattern(text: &str) -> Result<Pattern, Unfit> {
         if text.split('.').any(str::is_empty) {
             return Err(Unfit::EmptyWord);
@@ -95,24 +89,23 @@ impl Filter {
         text.parse().map_err(Unfit::Pattern)
     }
 
-    /// Restricts to events whose primary routing key matches this pattern.
+    /// Restricts the primary routing key.
     pub fn set_key(&mut self, pattern: &str) -> Result<(), Unfit> {
         self.key = Some(Self::pattern(pattern)?);
         Ok(())
     }
 
-    /// Restricts to events of tasks with a route that matches this pattern.
+    /// Restricts to tasks with a matching route.
     pub fn set_route(&mut self, pattern: &str) -> Result<(), Unfit> {
         self.route = Some(Self::pattern(pattern)?);
         Ok(())
     }
 
-    /// True if every event passes.
     pub fn is_open(&self) -> bool {
         *self == Self::default()
     }
 
-    /// True if an event passes: its exchange, its primary routing key and its further ones (`cc`).
+    /// `cc` are the further routing keys.
     pub fn passes(&self, exchange: &str, routing_key: &str, cc: &[String]) -> bool {
         let exchange = short_name(exchange);
         self.exchanges.as_ref().is_none_or(|wanted| wanted.contains(&exchange))

@@ -1,9 +1,9 @@
 //! Rendering of events. The outbox keeps a few numbers per transition. Exchange, routing key and
-//! payload are rendered when the log is read, and show the task right after the transition.
+//! payload are rendered at reads, and show the task right after the transition.
 //!
-//! An event must not change while it can be read. Rendering may use immutable parts of the current
-//! task: ids, dates, ended runs, and who claimed a run and when. Mutable parts are stored with the
-//! transition: priority, retries left, the end of a claim, a group's expiry.
+//! Events are immutable. Rendering may use immutable parts of the current task: ids, dates, ended
+//! runs, and who claimed a run and when. Mutable parts are stored with the transition: priority,
+//! retries left, the end of a claim, a group's expiry.
 
 mod after;
 mod exchange;
@@ -32,9 +32,7 @@ pub enum Kind {
     /// The task was created with a pending first run.
     Created,
     Claimed,
-    /// The run was reported as successful.
     Completed,
-    /// The run was reported as failed.
     Failed,
     /// The run and the task ended as exceptions.
     Exception,
@@ -45,20 +43,16 @@ pub enum Kind {
     /// A run became pending; the task had no open run.
     Scheduled,
     Reprioritised,
-    /// Every task of the group is resolved.
     GroupResolved,
     GroupSealed,
-    /// The priority of the group's tasks was changed.
     GroupReprioritised,
     /// An artifact of the run can be read.
     ArtifactCreated,
 }
 
 impl Kind {
-    /// The stored code of [`Kind::ArtifactCreated`].
     pub const ARTIFACT_CREATED: i16 = 13;
 
-    /// Decodes a stored code.
     pub fn from_code(code: i16) -> Option<Self> {
         match code {
             1 => Some(Self::Created),
@@ -78,8 +72,7 @@ impl Kind {
         }
     }
 
-    /// Returns the exchanges of a transition, in order. It takes one position in the log per
-    /// exchange.
+    /// Exchanges in order. Each takes one position in the log.
     #[must_use]
     pub fn exchanges(self) -> &'static [Exchange] {
         match self {
@@ -100,36 +93,32 @@ impl Kind {
     }
 }
 
-/// A stored transition.
 #[derive(Clone, Debug)]
 pub struct Transition {
     pub kind: Kind,
     pub run: RunId,
-    /// Retries left after the transition.
+    /// After the transition.
     pub retries_left: u16,
-    /// The priority after the transition. None for groups and for transitions stored by old
-    /// releases.
+    /// After the transition. None for groups and for transitions of old releases.
     pub priority: Option<Priority>,
     pub at: DateTime<Utc>,
-    /// The end of a claim, unless renewed. Only for claims.
+    /// End of a claim, unless renewed.
     pub taken_until: Option<DateTime<Utc>>,
     /// JSON text of further details.
     pub details: Option<String>,
 }
 
-/// Details of a change of a task's priority.
 #[derive(Deserialize)]
 struct PriorityChange {
     old: i16,
     new: i16,
-    /// The task's state: 0 unscheduled, 1 pending, 2 running.
+    /// State: 0 unscheduled, 1 pending, 2 running.
     place: i16,
-    /// End of the claim at that time, if the task was running.
+    /// End of the claim at that time.
     #[serde(default, rename = "takenUntil")]
     taken_until: Option<DateTime<Utc>>,
 }
 
-/// Details of an event about an artifact.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ArtifactNote {
@@ -141,12 +130,11 @@ struct ArtifactNote {
     last: Option<RunId>,
     /// State of the last run: 0 resolved, 1 pending, 2 running.
     place: i16,
-    /// End of its claim at that time, if it was running.
+    /// End of its claim at that time.
     #[serde(default)]
     taken_until: Option<DateTime<Utc>>,
 }
 
-/// Details of an event about a group.
 #[derive(Deserialize)]
 struct GroupDetails {
     id: String,
@@ -158,12 +146,10 @@ struct GroupDetails {
     affected: Option<i64>,
 }
 
-/// The task of an event, with everything that rendering needs.
+/// A task with everything that rendering needs.
 #[derive(Clone, Debug)]
 pub struct Subject {
-    /// The current task.
     pub task: Task,
-    /// The current group.
     pub group: Group,
     pub routes: Vec<String>,
     /// JSON text.
@@ -287,7 +273,7 @@ struct Tagged {
 }
 
 /// Renders the events of a transition, from this position on. An event about a task needs
-/// `subject`, and is left out once the task has expired.
+/// `subject`, and is skipped once the task has expired.
 pub fn render(transition: &Transition, subject: Option<&Subject>, position: i64) -> Vec<Event> {
     (position..)
         .zip(transition.kind.exchanges())
@@ -296,8 +282,7 @@ pub fn render(transition: &Transition, subject: Option<&Subject>, position: i64)
                 group_event(transition, details_of(transition)?, exchange, position)
             }
             (Kind::GroupResolved, Some(Subject { task, .. })) => {
-                // The resolution of a lone task stores no details: its group was as the task
-                // created it, whatever happened since.
+                // A lone task's resolution stores no details: its group was as the task created it.
                 let details = details_of(transition).unwrap_or_else(|| GroupDetails {
                     id: task.group.uuid().to_string(),
                     scheduler: task.scheduler.clone(),
@@ -321,8 +306,7 @@ fn details_of<'a, T: Deserialize<'a>>(transition: &'a Transition) -> Option<T> {
 
 fn group_event(transition: &Transition, group: GroupDetails, exchange: Exchange, position: i64) -> Option<Event> {
     let id = TaskGroupId::from_uuid(group.id.parse().ok()?)?;
-    // A change of a group's priority has only the group and the new priority. The other two have
-    // the group's state.
+    // A change of a group's priority has only the group and the new priority.
     let described = transition.kind != Kind::GroupReprioritised;
     Some(Event {
         position,
@@ -391,7 +375,6 @@ fn render_one(transition: &Transition, subject: &Subject, exchange: Exchange, po
     }
 }
 
-/// Returns the run of an event, and its current or past claim.
 fn about(transition: &Transition, task: &Task, exchange: Exchange) -> (Option<RunId>, Option<Tenancy>) {
     match (exchange, &task.last) {
         (Exchange::TaskDefined | Exchange::TaskPriorityChanged, _) => (None, None),
@@ -405,7 +388,7 @@ fn about(transition: &Transition, task: &Task, exchange: Exchange) -> (Option<Ru
     }
 }
 
-/// Converts the stored tags of a task to raw JSON.
+/// Converts stored tags.
 pub fn raw_tags(text: &str) -> Box<RawValue> {
     RawValue::from_string(text.to_owned())
         .or_else(|_| serde_json::value::to_raw_value(&Value::Object(serde_json::Map::new())))

@@ -1,6 +1,5 @@
-//! Rules for JSON bodies beyond their types' parsers: no duplicate key in an object, bounded
-//! nesting, and no key reserved by `serde_json`. Without this check, the parts of a body that are
-//! stored as text would accept all three.
+//! Rules for JSON bodies beyond their types' parsers: no duplicate key, bounded nesting, and no key
+//! reserved by `serde_json`. Parts that are stored as text would otherwise accept all three.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
@@ -11,37 +10,33 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_path_to_error::{Deserializer as PathDeserializer, Path, Segment, Track};
 
-/// Maximum nesting of arrays and objects in a body.
 pub const DEPTH_MAX: u16 = 100;
 
-/// With the features we use, `serde_json` reads an object with such a key as a number or raw text.
-/// Stored text with such a key would change its meaning when parsed.
+/// `serde_json` reads an object with such a key as a number or raw text, so stored text would
+/// change its meaning when parsed.
 const RESERVED: &str = "$serde_json::private::";
 
-/// A value of ours that cannot be written as JSON. Storing an incomplete text would lose data.
+/// A value of ours that cannot be written as JSON. Storing incomplete text would lose data.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a value cannot be written as JSON: {0}")]
 pub struct Unserializable(String);
 
-/// Serializes a value.
 pub fn text(value: &impl Serialize) -> Result<String, Unserializable> {
     serde_json::to_string(value).map_err(|error| Unserializable(error.to_string()))
 }
 
-/// Serializes a value with an initial capacity of `room` bytes, which saves copies while the text
-/// grows.
+/// The initial capacity saves copies while the text grows.
 pub fn text_with_room(room: usize, value: &impl Serialize) -> Result<String, Unserializable> {
     let mut text = Vec::with_capacity(room);
     serde_json::to_writer(&mut text, value).map_err(|error| Unserializable(error.to_string()))?;
     String::from_utf8(text).map_err(|error| Unserializable(error.to_string()))
 }
 
-/// Wraps JSON text without changes.
 pub fn raw(text: String) -> Result<Box<RawValue>, Unserializable> {
     RawValue::from_string(text).map_err(|error| Unserializable(error.to_string()))
 }
 
-/// Removes the whitespace between tokens. Strings and the digits of numbers stay unchanged.
+/// Removes whitespace between tokens. Strings and digits of numbers stay unchanged.
 pub fn compact(text: &str) -> String {
     let mut compact = String::with_capacity(text.len());
     let (mut in_string, mut escaped) = (false, false);
@@ -57,17 +52,16 @@ pub fn compact(text: &str) -> String {
     compact
 }
 
-/// True if two JSON texts have the same meaning. Whitespace, the order of keys and escapes do not
-/// matter; numbers must have the same digits. Builds no tree, which would take many times the
-/// memory of the text. Reads each text a few times, however deeply it is nested.
+/// True if two JSON texts have the same meaning. Whitespace, key order and escapes do not matter;
+/// numbers must have the same digits. Builds no tree, which would take many times the memory of the
+/// text.
 pub fn same(one: &str, other: &str) -> bool {
     let (one, other) = (one.trim(), other.trim());
     if one == other {
         return true;
     }
     match (fields(one), fields(other)) {
-        // Field by field: most definitions that differ do so in a short field, and their long
-        // fields are identical.
+        // Most definitions that differ do so in a short field, and their long fields are identical.
         (Some(one), Some(other)) => {
             let is_same = |(key, value): (&String, &&RawValue)| {
                 other.get(key).is_some_and(|found: &&RawValue| same_value(value.get(), found.get()))
@@ -79,7 +73,6 @@ pub fn same(one: &str, other: &str) -> bool {
     }
 }
 
-/// Returns the fields of a text that is an object.
 fn fields(text: &str) -> Option<BTreeMap<String, &RawValue>> {
     serde_json::from_str(text).ok()
 }
@@ -88,7 +81,6 @@ fn same_value(one: &str, other: &str) -> bool {
     one == other || canonical(one).is_some_and(|one| canonical(other).is_some_and(|other| one == other))
 }
 
-/// Returns a form shared by exactly the texts with the same meaning; none if the text is not JSON.
 fn canonical(text: &str) -> Option<Vec<u8>> {
     let mut written = Vec::with_capacity(text.len());
     let mut parser = serde_json::Deserializer::from_str(text);
@@ -101,7 +93,6 @@ fn canonical(text: &str) -> Option<Vec<u8>> {
 struct Canonical<'w>(&'w mut Vec<u8>);
 
 impl Canonical<'_> {
-    /// Appends a scalar.
     fn write<E: serde::de::Error>(self, value: &(impl Serialize + ?Sized)) -> Result<(), E> {
         serde_json::to_writer(self.0, value).map_err(E::custom)
     }
@@ -162,7 +153,7 @@ impl<'de> Visitor<'de> for Canonical<'_> {
         out.push(b'{');
         while let Some(key) = entries.next_key::<String>()? {
             if key.starts_with(RESERVED) {
-                // The parser passes the digits of a number with this key. Bodies have no such key.
+                // The parser passes the digits of a number with this key.
                 out.truncate(start);
                 out.extend_from_slice(entries.next_value::<String>()?.as_bytes());
                 return Ok(());
@@ -201,7 +192,7 @@ impl fmt::Display for NotAcceptable {
             write!(f, "`{}`: ", self.path)?;
         }
         let (said, line, column) = (self.error.to_string(), self.error.line(), self.error.column());
-        // The parser's messages for common mistakes do not mention text encoding.
+        // The parser's messages for these mistakes do not mention text encoding.
         match said.split(" at line ").next() {
             Some("lone leading surrogate in hex escape" | "unexpected end of hex escape") => {
                 write!(f, "half of a surrogate pair at line {line} column {column}: ")?;
@@ -215,7 +206,6 @@ impl fmt::Display for NotAcceptable {
     }
 }
 
-/// Checks a JSON text.
 pub fn check(text: &[u8]) -> Result<(), NotAcceptable> {
     let mut parser = serde_json::Deserializer::from_slice(text);
     let strict = Strict { text, depth: 0 };
@@ -227,7 +217,7 @@ pub fn check(text: &[u8]) -> Result<(), NotAcceptable> {
     })
 }
 
-/// Returns the field at a path; the enclosing object if the key is unreadable.
+/// Returns the enclosing object if the key is unreadable.
 fn named(path: &Path) -> String {
     let text = path.to_string();
     match path.iter().next_back() {
@@ -244,18 +234,15 @@ struct Strict<'t> {
 }
 
 impl Strict<'_> {
-    /// True if a key lies in the text. Otherwise the parser made it up to pass the digits of a
-    /// number.
+    /// True if a key lies in the text. Otherwise the parser made it up for the digits of a number.
     fn has(&self, key: &str) -> bool {
         self.text.as_ptr_range().contains(&key.as_ptr())
     }
 
-    /// The check for items one level deeper.
     fn inner(self) -> Self {
         Self { depth: self.depth + 1, ..self }
     }
 
-    /// Checks that an array or object is allowed at this depth.
     fn check_depth<E: serde::de::Error>(self) -> Result<(), E> {
         if self.depth == DEPTH_MAX {
             return Err(E::custom(format_args!("the body is nested more than {DEPTH_MAX} levels deep")));
@@ -329,7 +316,7 @@ impl<'de> Visitor<'de> for Strict<'_> {
     }
 }
 
-/// A key borrowed from the text unless it has escapes. Serde's own `Cow` always copies.
+/// A key borrowed from the text unless escaped. Serde's own `Cow` always copies.
 struct Key<'de>(Cow<'de, str>);
 
 impl<'de> Deserialize<'de> for Key<'de> {
@@ -354,11 +341,9 @@ impl<'de> Deserialize<'de> for Key<'de> {
     }
 }
 
-/// Number of keys that are compared one by one, which is faster than hashing. Most objects have
-/// fewer.
+/// Up to this number, comparing keys one by one is faster than hashing.
 const FEW_KEYS: usize = 24;
 
-/// The keys of one object so far.
 #[derive(Default)]
 struct Keys<'de> {
     few: Vec<Cow<'de, str>>,

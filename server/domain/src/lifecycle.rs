@@ -1,20 +1,17 @@
-//! Outcomes and bounds of runs. [`policy::life`](crate::policy::life) has the effect of each event
-//! in each state.
+//! Outcomes and bounds of runs. [`policy::life`](crate::policy::life) has the effect of each event.
 
 use tenure_api::states::{ExceptionReason, ReasonCreated, ReasonResolved, RunState};
 
-/// Maximum requeues of a task's undelivered claims; the next one is left to expire.
+/// Maximum requeues; the next undelivered claim is left to expire.
 pub const REQUEUES_MAX: u16 = 5;
 /// A task with this many runs cannot be rerun.
 pub const RUNS_MAX: u16 = 50;
 
-/// How a run ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
     Completed,
     Failed,
-    /// Ended for a reason outside the task. Never [`ReasonResolved::Completed`] or
-    /// [`ReasonResolved::Failed`].
+    /// Never [`ReasonResolved::Completed`] or [`ReasonResolved::Failed`].
     Exception(ReasonResolved),
 }
 
@@ -43,7 +40,6 @@ impl Outcome {
 pub enum Report {
     Completed,
     Failed,
-    /// A problem outside the task.
     Exception(ExceptionReason),
 }
 
@@ -57,7 +53,7 @@ impl Report {
         }
     }
 
-    /// Returns the creation reason of the next run, if the report asks for a retry.
+    /// Returns the reason of the next run, if the report asks for a retry.
     #[must_use]
     pub fn retry(self) -> Option<ReasonCreated> {
         match self {

@@ -1,5 +1,4 @@
-//! Live logs: checks of requests, rendering of chunks for readers, and the fate of a log after its
-//! run.
+//! Live logs: checks of requests, rendering of chunks, and the fate of a log after its run.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use tenure_api::live_log::LIVE_LOG_CHUNK_MAX;
@@ -7,29 +6,26 @@ use tenure_api::live_log::LIVE_LOG_CHUNK_MAX;
 use crate::artifact::{self, Artifact, Details, Stored};
 use tenure_api::live_log::{BACKING_LOG, LIVE_LOG, LOG_CONTENT_TYPE, SERVER_MARK};
 
-/// Maximum offset: far beyond any log, small enough to avoid overflow.
+/// Far beyond any log, small enough to avoid overflow.
 pub const OFFSET_MAX: u64 = 1 << 50;
-/// Interval of the checks for an ended run, and of retries after a failure.
+/// Interval of checks for an ended run, and of retries.
 pub const LOOK_EVERY: TimeDelta = TimeDelta::seconds(60);
-/// Retention of an uploaded log after its run, for followers. They receive stored bytes within half
-/// a second.
+/// Retention of an uploaded log for followers, who receive stored bytes within half a second.
 pub const FOLLOWERS_READ_WITHIN: TimeDelta = TimeDelta::seconds(10);
-/// How long a worker may take to upload the whole log after its run.
+/// How long a worker may take to upload the whole log.
 pub const WORKER_UPLOADS_WITHIN: TimeDelta = TimeDelta::minutes(2);
-/// Retention after the run for a log that cannot become an artifact.
+/// Retention of a log that cannot become an artifact.
 pub const KEPT_AFTER_END: TimeDelta = TimeDelta::days(1);
 
-/// The start position of a reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum From {
-    /// Offset in the whole log.
     Offset(u64),
-    /// Number of bytes before the current end.
+    /// Bytes before the current end.
     Last(u64),
 }
 
 impl From {
-    /// Parses the wire format: a whole number, or a negative number for the last bytes.
+    /// A negative number counts from the end.
     pub fn parse(text: &str) -> Result<Self, String> {
         let (digits, last) = text.strip_prefix('-').map_or((text, false), |digits| (digits, true));
         let offset = offset(digits)?;
@@ -46,28 +42,25 @@ impl From {
     }
 }
 
-/// Parses an offset in the whole log.
 pub fn offset(text: &str) -> Result<u64, String> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let offset = if digits { text.parse().ok().filter(|offset| *offset <= OFFSET_MAX) } else { None };
     offset.ok_or_else(|| format!("the query parameter `offset` must be a whole number of bytes, up to {OFFSET_MAX}"))
 }
 
-/// True if a chunk may have this size.
 pub fn fits(bytes: usize) -> bool {
     bytes <= LIVE_LOG_CHUNK_MAX
 }
 
-/// A reader's position in a log. Each byte is shown once; a line replaces missing bytes.
+/// A reader's position. Each byte is shown once; a line replaces missing bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cursor {
-    /// Offset of the next byte.
     pub next: u64,
 }
 
 impl Cursor {
-    /// Takes the first chunk that ends after the cursor, and moves behind it. `start` is the
-    /// chunk's offset. Returns the line for missing bytes before it, if any, and its new bytes.
+    /// Takes the first chunk that ends after the cursor, at offset `start`. Returns the line for
+    /// missing bytes before it, if any, and its new bytes.
     pub fn take<'a>(&mut self, start: u64, bytes: &'a [u8]) -> (Option<String>, &'a [u8]) {
         let missing = start.saturating_sub(self.next);
         let known = usize::try_from(self.next.saturating_sub(start)).unwrap_or(usize::MAX).min(bytes.len());
@@ -75,7 +68,7 @@ impl Cursor {
         ((missing > 0).then(|| missing_line(missing)), &bytes[known..])
     }
 
-    /// Returns the line at the end of a stream without further chunks, if bytes are missing there.
+    /// Returns the line for bytes missing at the end of a stream.
     #[must_use]
     pub fn end(self, end: End) -> Option<String> {
         match end {
@@ -93,24 +86,20 @@ pub enum End {
     Unwritten,
     /// The offset after the last byte.
     At(u64),
-    /// The log was deleted while it was read.
     Deleted,
 }
 
-/// Returns the line for this number of missing bytes. A reader that reconnects adds them to the
-/// bytes it has read.
+/// A reader that reconnects adds these bytes to those it has read.
 #[must_use]
 pub fn missing_line(bytes: u64) -> String {
     format!("\n{SERVER_MARK}{bytes} bytes of the log are missing here\n")
 }
 
-/// Returns the line at the end of a stream whose log was deleted, perhaps before all of it was
-/// sent: its length is no longer known.
+/// The line for a log deleted while it was read: its length is no longer known.
 pub fn deleted_line() -> String {
     format!("\n{SERVER_MARK}the log was deleted, and its end may be missing here; a whole log would be {BACKING_LOG}\n")
 }
 
-/// Returns the last line of a log that the server turned into an artifact.
 pub fn last_line(ended: DateTime<Utc>) -> String {
     format!(
         "\n{SERVER_MARK}the worker did not upload this log: this is what it had sent until its run ended at {}\n",
@@ -118,19 +107,17 @@ pub fn last_line(ended: DateTime<Utc>) -> String {
     )
 }
 
-/// The fate of a log's chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     /// Keep at least until this time.
     Stay(DateTime<Utc>),
-    /// Turn into the artifact with the whole log.
+    /// Turn into the artifact of the whole log.
     Fold,
-    /// Delete.
     Purge,
 }
 
-/// Decides whether to keep, publish or delete a log, from the end of its run, if it has ended, and
-/// whether its worker has uploaded the whole log.
+/// Decides whether to keep, publish or delete a log, from the end of its run and whether its worker
+/// has uploaded it.
 pub fn fate(ended: Option<DateTime<Utc>>, uploaded: bool, now: DateTime<Utc>) -> Fate {
     match ended {
         None => Fate::Stay(now + LOOK_EVERY),
@@ -143,8 +130,8 @@ pub fn fate(ended: Option<DateTime<Utc>>, uploaded: bool, now: DateTime<Utc>) ->
 }
 
 /// Returns the artifacts made from a log: the whole log, and a link to it under the well-known
-/// name. They expire with the task. Existing artifacts are replaced only where the rules of
-/// artifacts allow it. Artifacts that need no change are left out.
+/// name. They expire with the task. Existing artifacts are replaced only as their rules allow;
+/// unchanged ones are left out.
 pub fn artifacts(
     old_backing: Option<&Stored>,
     old_live: Option<&Stored>,
@@ -198,7 +185,6 @@ mod tests {
         // Overlaps earlier chunks.
         assert_eq!(cursor.take(1, b"bcdef"), (None, b"def".as_slice()));
         assert_eq!(cursor.next, 6);
-        // No new bytes.
         assert_eq!(cursor.take(2, b"cd"), (None, b"".as_slice()));
         assert_eq!(cursor.next, 6);
         let (line, bytes) = cursor.take(10, b"klm");

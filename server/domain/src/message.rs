@@ -1,7 +1,7 @@
 //! Messages of the poll API: ids, receipts and queue names on the wire.
 //!
 //! A message is a pending run as seen by a poller. Its id encodes the run's numbers, so it needs no
-//! index and no storage.
+//! index or storage.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,7 +17,6 @@ pub const DEQUEUES_ALARMING: i32 = 10;
 /// The `message`-th message of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MessageId {
-    /// `tasks.seq`.
     pub seq: i64,
     pub run: i16,
     /// `pending.message`.
@@ -53,7 +52,7 @@ impl MessageId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Receipt(pub i64);
 
-/// Makes each receipt begin with `+/+/`, so a poller that does not URL-encode it fails at the first
+/// Makes each receipt begin with `+/+/`, so a poller that does not URL-encode fails at the first
 /// message.
 const TELLTALE: [u8; 3] = [0xfb, 0xff, 0xbf];
 
@@ -66,7 +65,6 @@ impl fmt::Display for Receipt {
     }
 }
 
-/// Error: not a receipt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotAReceipt;
 
@@ -80,11 +78,10 @@ impl FromStr for Receipt {
     }
 }
 
-/// The poll API's queue for one task queue and priority: `queue-<key>-<1..7>`, 7 for the highest
-/// priority. Satisfies Azure's naming rules, and is parsed without a table.
+/// The poll API's queue for a task queue and priority: `queue-<key>-<1..7>`, 7 for the highest.
+/// Satisfies Azure's naming rules, and is parsed without a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QueueName {
-    /// `task_queues.id`.
     pub queue: i32,
     pub priority: Priority,
 }
@@ -95,7 +92,6 @@ impl fmt::Display for QueueName {
     }
 }
 
-/// Error: not a queue of the poll API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotAQueue;
 
@@ -112,24 +108,21 @@ impl FromStr for QueueName {
     }
 }
 
-/// Why a message cannot be deleted or hidden.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The run is no longer pending or is past its deadline, or the message was deleted or is in
+    /// The run is no longer pending or past its deadline, or the message was deleted or is in
     /// another queue.
     NoSuchMessage,
-    /// Another poller has received the message since, or its visibility was changed.
+    /// Another poller has received the message, or its visibility was changed.
     ReceiptNotCurrent,
 }
 
-/// The current state of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KnownMessage {
-    /// Number in the valid receipt; None if no poller has received the message.
+    /// None if no poller has received the message.
     pub receipt: Option<i64>,
 }
 
-/// Checks that the holder of a receipt may change a message.
 pub fn check(known: Option<KnownMessage>, receipt: Receipt) -> Result<(), Refusal> {
     match known {
         None => Err(Refusal::NoSuchMessage),

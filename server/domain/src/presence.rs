@@ -1,11 +1,11 @@
-//! The presence and activity of a worker, for people.
+//! A worker's presence and activity, for people.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::policy::why::ASKED_WITHIN;
 use crate::worker::is_barred;
 
-/// A worker without runs is silent after this time without contact.
+/// For a worker without runs.
 pub const SILENT_AFTER: TimeDelta = ASKED_WITHIN;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,29 +14,22 @@ pub enum Presence {
     Removed,
     /// Gets no work, even if it still holds runs.
     Quarantined,
-    /// Holds a run.
     Working,
-    /// Holds no run and requests work.
     Idle,
-    /// Holds no run, and has had no contact for [`SILENT_AFTER`].
     Silent,
 }
 
-/// The known facts about a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Known {
-    /// Time of the last contact.
     pub contact: DateTime<Utc>,
-    /// End of the quarantine; may be past.
+    /// May be past.
     pub quarantine_until: Option<DateTime<Utc>>,
     pub removed: Option<DateTime<Utc>>,
-    /// Number of held runs.
     pub claims: i64,
 }
 
 impl Presence {
-    /// Determines a worker's presence. A worker with a run need not contact the server until its
-    /// lease ends.
+    /// A worker with a run need not contact the server until its lease ends.
     pub fn of(known: Known, now: DateTime<Utc>) -> Self {
         if known.removed.is_some_and(|removed| removed >= known.contact) {
             Self::Removed

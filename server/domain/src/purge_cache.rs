@@ -1,4 +1,4 @@
-//! Requests to purge workers' caches: their lifetime, and the names of caches.
+//! Requests to purge workers' caches.
 
 use std::time::Duration;
 
@@ -6,13 +6,10 @@ use super::scopes::valid_pattern;
 
 /// How long workers are told about a request.
 pub const PURGE_KEPT: Duration = Duration::from_hours(24);
-/// Maximum requests per worker pool.
 pub const PURGES_MAX: usize = 1_000;
-/// Maximum characters of a cache name.
 pub const CACHE_NAME_MAX: usize = 1_000;
 
-/// Checks a cache name. It is part of the scope that permits the purge, so it has the characters of
-/// scopes.
+/// A cache name is part of the scope that permits the purge, so it has the characters of scopes.
 pub fn check_cache_name(name: &str) -> Result<(), String> {
     let length = name.chars().count();
     if !(1..=CACHE_NAME_MAX).contains(&length) {

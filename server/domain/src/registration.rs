@@ -1,8 +1,8 @@
 //! Registration of workers: names, scopes of their credentials, and lifetimes.
 //!
 //! A worker pool is a task queue without further properties. A worker is *running* from its
-//! creation by a provisioner until its removal. Removal is final: the name cannot be used again
-//! before the row is purged. Credentials are valid only while the worker is running.
+//! creation by a provisioner until its removal. Removal is final: the name cannot be reused before
+//! the row is purged. Credentials are valid only while the worker is running.
 
 use std::time::Duration;
 
@@ -10,15 +10,13 @@ use chrono::{DateTime, TimeDelta, Utc};
 use tenure_api::ids::{TaskQueueId, WorkerGroup, WorkerId};
 use tenure_api::worker_manager::STATIC;
 
-/// Validity of a worker's credentials. It reregisters before they expire.
+/// The worker reregisters before they expire.
 pub const CREDENTIALS_HOLD: Duration = Duration::from_secs(96 * 3600);
 /// How long an exchanged secret may be reused, because the worker may not have received the next
-/// secret. Reuse ends once the next secret is used.
+/// one. Ends once the next one is used.
 pub const EXCHANGE_REPEATABLE: Duration = Duration::from_secs(300);
-/// Maximum bytes of a worker's configuration.
 pub const CONFIG_BYTES_MAX: usize = 64 << 10;
 
-/// The full name of a worker.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct WorkerName {
     pub pool: TaskQueueId,
@@ -34,12 +32,10 @@ impl std::fmt::Display for WorkerName {
 }
 
 impl WorkerName {
-    /// Returns the client id of the worker's credentials.
     pub fn client_id(&self) -> String {
         format!("worker/{STATIC}/{self}")
     }
 
-    /// Parses a worker's client id.
     pub fn of_client(client_id: &str) -> Option<Self> {
         let name = client_id.strip_prefix("worker/")?.strip_prefix(STATIC)?.strip_prefix('/')?;
         let (rest, id) = name.rsplit_once('/')?;
@@ -47,14 +43,13 @@ impl WorkerName {
         Some(Self { pool: pool.parse().ok()?, group: group.parse().ok()?, id: id.parse().ok()? })
     }
 
-    /// Returns the scope for the only request that a removed or expired worker may make: whether it
-    /// should terminate.
+    /// The only request that a removed or expired worker may make.
     pub fn asking_scope(&self) -> String {
         format!("worker-manager:should-worker-terminate:{self}")
     }
 
-    /// Returns the scopes of the worker's credentials. They are those of Taskcluster, so its roles
-    /// for workers apply here. They suffice to claim tasks from its queue.
+    /// Those of Taskcluster, so its roles for workers apply here. They suffice to claim tasks from
+    /// its queue.
     pub fn scopes(&self) -> Vec<String> {
         let Self { pool, group, id } = self;
         vec![
@@ -72,7 +67,6 @@ impl WorkerName {
     }
 }
 
-/// The standing of a registered worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     Running,
@@ -89,7 +83,7 @@ impl Standing {
         }
     }
 
-    /// Decides whether a worker should terminate, and why. None is an unknown worker.
+    /// None is an unknown worker.
     pub fn should_terminate(known: Option<Self>) -> (bool, &'static str) {
         match known {
             Some(Self::Running) => (false, "the worker is wanted"),
@@ -100,31 +94,29 @@ impl Standing {
     }
 }
 
-/// Returns the start of credentials issued now. Credentials from before the worker's creation are
-/// refused, because they may belong to an earlier worker of the same name. The maximum keeps its
-/// own valid if the clock was set back since.
+/// Credentials from before the worker's creation are refused: they may belong to an earlier worker
+/// of the same name. The maximum keeps its own valid if the clock was set back since.
 pub fn credentials_start(now: DateTime<Utc>, worker_created: DateTime<Utc>) -> DateTime<Utc> {
     now.max(worker_created)
 }
 
-/// Returns the end of credentials issued now. They do not outlive the worker.
+/// Credentials do not outlive the worker.
 pub fn credentials_end(now: DateTime<Utc>, worker_expires: DateTime<Utc>) -> DateTime<Utc> {
     let hold = TimeDelta::from_std(CREDENTIALS_HOLD).unwrap_or(TimeDelta::MAX);
     now.checked_add_signed(hold).map_or(worker_expires, |end| end.min(worker_expires))
 }
 
-/// The secret that a worker presents to reregister.
+/// The secret that a worker presents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shown {
-    /// The secret of the last response.
     Next,
     /// The previous secret, with the time of its exchange.
     Used(Option<DateTime<Utc>>),
     Neither,
 }
 
-/// True if a secret can be exchanged for new credentials and a new secret. The time of the exchange
-/// may lie in the future if the clock was set back; the worker may still lack its response.
+/// The time of the exchange may lie in the future if the clock was set back; the worker may still
+/// lack its response.
 #[must_use]
 pub fn may_exchange(shown: Shown, now: DateTime<Utc>) -> bool {
     match shown {

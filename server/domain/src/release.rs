@@ -1,26 +1,22 @@
 //! Compatibility of a program with a schema that a later release has migrated.
 
-/// The state of a database's schema, by numbers of migrations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Schema {
-    /// The last applied migration.
     pub newest: i64,
-    /// The last migration that a program must know; 0 if no migration requires one.
+    /// The last migration that a program must know, or 0.
     pub needed: i64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Age {
-    /// The program knows every migration.
     Current,
-    /// A later, compatible release has migrated it.
     Older,
     /// A later release has removed parts that the program uses.
     TooOld,
 }
 
 impl Age {
-    /// Compares a program that knows the migrations up to `known` with this schema.
+    /// `known` is the last migration that the program knows.
     pub fn of(known: i64, schema: Schema) -> Self {
         if known < schema.needed {
             Self::TooOld

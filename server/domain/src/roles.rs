@@ -1,41 +1,33 @@
 //! Roles: names for sets of scopes. A caller with `assume:R` also has the scopes of the role R.
 //!
-//! A role id with a final star matches every name with this prefix, and `<..>` in its scopes is
-//! replaced by the rest of the name. A held scope with a final star assumes every role that it
-//! covers.
+//! A role id with a final star matches every name with this prefix, and `<..>` in its scopes
+//! becomes the rest of the name. A held scope with a final star assumes every role that it covers.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use super::scopes::{ScopeSet, valid_scope};
 
-/// Maximum characters of a role id.
 pub const ROLE_ID_MAX: usize = 1_000;
-/// Maximum scopes per role or client.
 pub const SCOPES_MAX: usize = 10_000;
-/// Maximum characters of a scope of a role or client.
 pub const SCOPE_CHARS_MAX: usize = 4_096;
-/// Maximum characters of the description of a role or client.
 pub const DESCRIPTION_CHARS_MAX: usize = 10_240;
-/// Maximum size of an expanded set, in bytes: its scopes plus [`SCOPE_OVERHEAD`] each.
+/// Maximum bytes of an expanded set: its scopes, and `SCOPE_OVERHEAD` for each.
 pub const EXPANSION_MAX: usize = 4 << 20;
 /// Bytes counted per scope in addition to its length.
 const SCOPE_OVERHEAD: usize = 32;
-/// Maximum bytes that roles may give during one expansion, including duplicates. Every caller may
+/// Maximum bytes that roles give during one expansion, including duplicates. Every caller may
 /// expand scopes, and thousands of scopes may assume the same role.
 pub const GIVEN_MAX: usize = 64 << 20;
-/// Minimum remainder of both limits for a client's own scopes when it assumes all roles, in bytes.
+/// Minimum bytes left for own scopes of a client that assumes all roles.
 pub const OWN_SCOPES_ROOM: usize = 1 << 20;
-/// Prefix of scopes that assume a role.
 pub const ASSUME: &str = "assume:";
-/// Held by every caller, signed or not. The role `anonymous` has all scopes of callers without
-/// credentials.
+/// Held by every caller. The role `anonymous` has all scopes of callers without credentials.
 pub const ASSUME_ANONYMOUS: &str = "assume:anonymous";
-/// Placeholder in the scopes of a role with a final star: the rest of the assumed name.
+/// The rest of the assumed name.
 const PARAMETER: &str = "<..>";
 
-/// The expanded scopes exceed [`EXPANSION_MAX`], or roles give more than [`GIVEN_MAX`] during the
-/// expansion.
+/// The expansion exceeds [`EXPANSION_MAX`] or [`GIVEN_MAX`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "by the roles that they assume, the scopes expand to more than {EXPANSION_MAX} bytes, or roles give \
@@ -43,21 +35,20 @@ const PARAMETER: &str = "<..>";
 )]
 pub struct TooLarge;
 
-/// A role, reduced to the fields for expansion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RoleScopes {
     pub role_id: String,
-    /// Scopes of a caller that assumes it, before expansion.
+    /// Before expansion.
     pub scopes: Vec<String>,
 }
 
-/// True if a text is a valid role id. The migration has the same check.
+/// The migration has the same check.
 #[must_use]
 pub fn valid_role_id(text: &str) -> bool {
     (1..=ROLE_ID_MAX).contains(&text.len()) && valid_scope(text)
 }
 
-/// Checks the scopes of a role or client. The error is a sentence for the caller.
+/// The error is a sentence for the caller.
 pub fn check_scopes(scopes: &[String]) -> Result<(), String> {
     if scopes.len() > SCOPES_MAX {
         return Err(format!("`scopes` has {} items; at most {SCOPES_MAX}", scopes.len()));
@@ -73,7 +64,7 @@ pub fn check_scopes(scopes: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks the placeholders in a role's scopes. The error is a sentence for the caller.
+/// The error is a sentence for the caller.
 pub fn check_parameters(scopes: &[String]) -> Result<(), String> {
     for scope in scopes {
         let Some((before, after)) = scope.split_once(PARAMETER) else { continue };
@@ -87,7 +78,6 @@ pub fn check_parameters(scopes: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks a description. The error is a sentence for the caller.
 pub fn check_description(description: &str) -> Result<(), String> {
     let length = description.chars().count();
     if length > DESCRIPTION_CHARS_MAX {
@@ -99,8 +89,8 @@ pub fn check_description(description: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the scopes that a caller needs to change `existing` to `new`: all that `existing` does
-/// not cover. A placeholder may become anything, so the caller needs everything it could become.
+/// Returns the scopes that a caller needs to change `existing` to `new`. A placeholder may become
+/// anything, so the caller needs everything it could become.
 pub fn added(role_id: Option<&str>, new: &[String], existing: &[String]) -> Vec<String> {
     let kept: HashSet<&str> = existing.iter().map(String::as_str).collect();
     let covered = ScopeSet::new(existing.iter().cloned());
@@ -115,10 +105,9 @@ pub fn added(role_id: Option<&str>, new: &[String], existing: &[String]) -> Vec<
         .collect()
 }
 
-/// True if a change of roles locks out clients that assume all roles. A client whose expansion is
-/// too large is refused, and a caller who may change some roles must not lock out others. If such
-/// clients are locked out already, changes are allowed while it gets no worse; otherwise no role
-/// could be made smaller.
+/// True if a change locks out clients that assume all roles. A client whose expansion is too large
+/// is refused, and a caller who may change some roles must not lock out others. If such clients are
+/// locked out already, changes must not make it worse; otherwise no role could be made smaller.
 pub fn keeps_clients_out(before: &Resolver, after: &Resolver) -> bool {
     // Clients without own scopes are locked out last.
     let has_room = |roles: &Resolver| roles.room_of_all().map(|room| room >= OWN_SCOPES_ROOM + SCOPE_OVERHEAD);
@@ -126,19 +115,17 @@ pub fn keeps_clients_out(before: &Resolver, after: &Resolver) -> bool {
     after != Some(true) && after < has_room(before)
 }
 
-/// True if a scope assumes a role.
 pub fn assume_any(scopes: &[String]) -> bool {
     scopes.iter().any(|scope| assumed(scope).is_some())
 }
 
-/// The roles that a scope assumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Assumed<'a> {
     Role(&'a str),
     AllThatBegin(&'a str),
 }
 
-/// Returns the roles assumed by a scope. A lone star needs no roles, because it covers everything.
+/// A lone star needs no roles: it covers everything.
 fn assumed(scope: &str) -> Option<Assumed<'_>> {
     if let Some(name) = scope.strip_prefix(ASSUME) {
         return Some(name.strip_suffix('*').map_or(Assumed::Role(name), Assumed::AllThatBegin));
@@ -147,11 +134,9 @@ fn assumed(scope: &str) -> Option<Assumed<'_>> {
     (!stem.is_empty() && ASSUME.starts_with(stem)).then_some(Assumed::AllThatBegin(""))
 }
 
-/// A scope of a role with a final star.
 #[derive(Debug)]
 struct Template {
     before: String,
-    /// Text after the placeholder; none without a placeholder.
     after: Option<String>,
 }
 
@@ -163,8 +148,7 @@ impl Template {
         }
     }
 
-    /// Replaces the placeholder. An open-ended rest ends in a star, which absorbs the text after
-    /// the placeholder.
+    /// An open-ended rest ends in a star, which absorbs the text after the placeholder.
     fn fill(&self, rest: Rest<'_>) -> String {
         match (&self.after, rest) {
             (None, _) => self.before.clone(),
@@ -173,26 +157,24 @@ impl Template {
         }
     }
 
-    /// Returns the scope with any value of the placeholder.
+    /// With any value of the placeholder.
     fn pattern(&self) -> String {
         self.fill(Rest::Begins(""))
     }
 }
 
-/// The value of the placeholder.
 #[derive(Clone, Copy)]
 enum Rest<'a> {
     Is(&'a str),
     Begins(&'a str),
 }
 
-/// All roles, indexed for expansion.
 #[derive(Debug)]
 pub struct Resolver {
     exact: BTreeMap<String, Vec<String>>,
     /// Roles with a final star, by prefix.
     starred: BTreeMap<String, Vec<Template>>,
-    /// Lengths of these prefixes; only these are looked up.
+    /// Only these lengths are looked up.
     stem_lengths: Vec<usize>,
     of_every_caller: Arc<ScopeSet>,
 }
@@ -232,17 +214,16 @@ impl Resolver {
         resolver
     }
 
-    /// Returns the scopes of every caller, signed or not.
     pub fn of_every_caller(&self) -> Arc<ScopeSet> {
         Arc::clone(&self.of_every_caller)
     }
 
-    /// Expands scopes: these, those of their roles, and those of every caller.
+    /// Adds the scopes of roles and of every caller.
     pub fn expand(&self, scopes: impl IntoIterator<Item = String>) -> Result<ScopeSet, TooLarge> {
         self.expand_within(scopes, GIVEN_MAX)
     }
 
-    /// Expands scopes, with a smaller limit for the bytes that roles give.
+    /// With a smaller limit for the bytes that roles give.
     pub fn expand_within(
         &self,
         scopes: impl IntoIterator<Item = String>,
@@ -253,13 +234,12 @@ impl Resolver {
         Ok(ScopeSet::with(own, &self.of_every_caller))
     }
 
-    /// Returns these scopes and those of their roles.
+    /// Adds the scopes of roles.
     pub fn resolve(&self, scopes: impl IntoIterator<Item = String>) -> Result<ScopeSet, TooLarge> {
         self.close(scopes).map(ScopeSet::new)
     }
 
-    /// Returns the bytes left for other scopes of a client that assumes all roles; none if such a
-    /// client is locked out.
+    /// Bytes left for own scopes of a client that assumes all roles; none if it is locked out.
     fn room_of_all(&self) -> Option<usize> {
         let found = self.follow([format!("{ASSUME}*")], GIVEN_MAX).ok()?;
         Some((EXPANSION_MAX - found.size).min(GIVEN_MAX - found.given))
@@ -328,11 +308,10 @@ impl Resolver {
         matches
     }
 
-    /// Finds a cycle of assumed roles through this role. A lone star is no cycle: it covers
-    /// everything without roles.
+    /// Finds a cycle of assumed roles. A lone star is no cycle: it covers everything.
     pub fn find_cycle(&self, role_id: &str) -> Option<Vec<String>> {
         let mut seen: BTreeMap<String, String> = BTreeMap::new();
-        // Many roles may have the same scope, and each may lead to many roles.
+        // Many roles may share a scope, and each may lead to many roles.
         let mut followed = HashSet::new();
         let mut waiting = vec![role_id.to_owned()];
         while let Some(from) = waiting.pop() {
@@ -394,7 +373,7 @@ struct Closure {
     in_order: Vec<String>,
     known: HashSet<String>,
     size: usize,
-    /// Bytes of the given scopes, including duplicates.
+    /// Including duplicates.
     given: usize,
     given_max: usize,
 }

@@ -10,8 +10,8 @@ use serde::Serialize;
 
 pub use tenure_api::credentials::valid_scope;
 
-/// The initial scopes of the role `anonymous`, which a migration creates and operators may change.
-/// Workers rely on reading a task's status without credentials.
+/// Initial scopes of the role `anonymous`, which operators may change. Workers rely on reading a
+/// task's status without credentials.
 pub const ANONYMOUS: [&str; 17] = [
     "auth:current-scopes",
     "auth:expand-scopes",
@@ -32,21 +32,20 @@ pub const ANONYMOUS: [&str; 17] = [
     "queue:status:*",
 ];
 
-/// True if a text is valid in `authorizedScopes`: printable ASCII. Only the last star of `a**` is a
-/// pattern, so it matches texts with the prefix `a*`. Clients and roles cannot have such a scope
+/// True if a text is valid in `authorizedScopes`. Only the last star of `a**` is a pattern, so it
+/// matches texts with the prefix `a*`. Clients and roles cannot have such a scope
 /// ([`valid_scope`]).
 #[must_use]
 pub fn valid_pattern(text: &str) -> bool {
     text.bytes().all(|byte| matches!(byte, b' '..=b'~'))
 }
 
-/// Maximum bytes of a task's scopes as JSON. The holder of a claim sends them with each request, as
-/// a certificate in base64. They must fit into the 128 KiB of request headers that a server reads.
+/// The holder of a claim sends the scopes with each request, as a certificate in base64. They must
+/// fit into the 128 KiB of headers that a server reads.
 pub const TASK_SCOPES_BYTES_MAX: usize = 80 << 10;
-/// Bytes of JSON around each item of a list: quotes, a comma and a space.
+/// JSON around each item of a list: quotes, a comma and a space.
 const AROUND_SCOPE: usize = 4;
 
-/// Checks a task's scopes: their characters, and their total size in credentials.
 pub fn check_of_task(scopes: &[String]) -> Result<(), String> {
     let mut bytes = 0;
     for (n, scope) in scopes.iter().enumerate() {
@@ -65,7 +64,6 @@ pub fn check_of_task(scopes: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-/// True if a held scope satisfies a required one.
 #[must_use]
 pub fn satisfies(held: &str, required: &str) -> bool {
     match held.strip_suffix('*') {
@@ -74,22 +72,19 @@ pub fn satisfies(held: &str, required: &str) -> bool {
     }
 }
 
-/// Held scopes without those covered by others. Each pattern precedes the scopes that share its
-/// prefix.
+/// Held scopes, without those covered by others. Each pattern precedes the scopes with its prefix.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct ScopeSet(Vec<Cow<'static, str>>);
 
 impl ScopeSet {
-    /// Builds a set of these scopes.
     pub fn new(scopes: impl IntoIterator<Item = String>) -> Self {
         Self::normalised(scopes.into_iter().map(Cow::Owned).collect())
     }
 
-    /// Builds the union of these scopes and a set.
+    /// Builds a union.
     pub fn with(scopes: impl IntoIterator<Item = String>, others: &Self) -> Self {
-        // Both are sorted. Task credentials have few scopes, and `others` is not sorted again for
-        // each request.
+        // Both are sorted. Task credentials have few scopes, and `others` is not sorted again.
         let own = Self::new(scopes);
         let mut merged: Vec<Cow<'static, str>> = Vec::with_capacity(own.0.len() + others.0.len());
         let (mut own, mut others) = (own.0.into_iter().peekable(), others.0.iter().peekable());
@@ -106,8 +101,7 @@ impl ScopeSet {
         }
     }
 
-    /// Builds the set of every caller's scopes. It is part of every other set, so the scopes that
-    /// nearly every server has are not copied.
+    /// The scopes that nearly every server has are not copied: this set is part of every other.
     pub(super) fn of_every_caller(scopes: impl IntoIterator<Item = String>) -> Self {
         let known = |scope: &String| ANONYMOUS.iter().find(|known| *known == scope);
         let shared = |scope: String| known(&scope).map_or(Cow::Owned(scope), |&known| Cow::Borrowed(known));
@@ -116,29 +110,27 @@ impl ScopeSet {
 
     fn normalised(mut scopes: Vec<Cow<'static, str>>) -> Self {
         scopes.sort_unstable_by(|a, b| pattern_order(a, b));
-        // In this order the scopes that a pattern covers follow it without a gap, so comparing with
-        // the last kept scope suffices.
+        // Scopes covered by a pattern follow it without a gap, so comparing with the last kept one
+        // suffices.
         scopes.dedup_by(|later, kept| satisfies(kept, later));
         Self(scopes)
     }
 
-    /// True if the set satisfies a required scope.
     #[must_use]
     pub fn allows(&self, required: &str) -> bool {
-        // Any scope between a pattern and a text that it covers has the pattern's prefix. It is
-        // covered too, so it is not in the set. Thus only the last scope that does not come after
-        // the text can cover it.
+        // Any scope between a pattern and a text that it covers has the pattern's prefix, so it is
+        // covered and not in the set. Thus only the last scope that does not come after the text
+        // can cover it.
         let place = self.0.partition_point(|held| !comes_after(held, required));
         self.0[..place].last().is_some_and(|held| satisfies(held, required))
     }
 
-    /// Returns the first of these scopes that the set does not satisfy.
     #[must_use]
     pub fn first_missing<'a>(&self, required: &'a [String]) -> Option<&'a str> {
         required.iter().map(String::as_str).find(|scope| !self.allows(scope))
     }
 
-    /// Returns the unsatisfied part of an expression; none if it is satisfied.
+    /// Returns the unsatisfied part; none if satisfied.
     #[must_use]
     pub fn missing(&self, expression: &Expression) -> Option<Expression> {
         match expression {
@@ -180,7 +172,7 @@ fn comes_after(held: &str, text: &str) -> bool {
     held.strip_suffix('*').unwrap_or(held).as_bytes() > text.as_bytes()
 }
 
-/// The scopes that an operation requires. Its JSON has the form of Taskcluster's API references.
+/// Its JSON has the form of Taskcluster's API references.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Expression {
     /// All parts; satisfied if empty.
@@ -200,7 +192,7 @@ impl Expression {
         Self::AnyOf(parts.into_iter().map(Into::into).collect()).without_wrapping()
     }
 
-    /// Unwraps a list with a single part.
+    /// Unwraps a single part.
     fn without_wrapping(self) -> Self {
         match self {
             Self::AllOf(mut parts) | Self::AnyOf(mut parts) if parts.len() == 1 => parts.remove(0),
@@ -336,7 +328,7 @@ mod tests {
             scopes in proptest::collection::vec("[ab:*]{0,4}", 0..8),
             required in "[ab:*]{0,5}",
         ) {
-            // Includes scopes with two final stars: a request can be narrowed to such a scope.
+            // Includes two final stars: a request can be narrowed to such a scope.
             prop_assert!(scopes.iter().all(|scope| valid_pattern(scope)));
             let expected = scopes.iter().any(|held| satisfies(held, &required));
             let set = ScopeSet::new(scopes.clone());

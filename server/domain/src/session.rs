@@ -1,5 +1,4 @@
-//! Sessions of workers: checks of their requests, their lifetime, and the effect of their end on
-//! runs.
+//! Sessions of workers: checks, lifetime, and the effect of their end on runs.
 
 use std::time::Duration;
 
@@ -12,60 +11,53 @@ use crate::policy::ending::{Ending, FREE_RUNS_MAX, TakenBack, taken_back};
 use crate::policy::seconds;
 use crate::unacceptable::Unacceptable;
 
-/// Minimum, maximum and default time to live, in seconds.
+/// Minimum, maximum and default, in seconds.
 const TTL: (i64, i64, i64) = (15, 3_600, 120);
-/// Minimum time to live. A session that starts or is renewed after a scan cannot expire within this
-/// time of the scan.
+/// A session that starts or is renewed after a scan cannot expire within this time of it.
 pub const TTL_LEAST: TimeDelta = TimeDelta::seconds(TTL.0);
 const WEIGHT_MAX: i64 = 65_535;
 const CAPACITY_MAX: i64 = 1_000;
-/// Maximum runs that a session returns in one transaction. More runs are returned in slices of this
-/// size.
+/// Maximum runs that a session returns in one transaction.
 pub const SLICE: i64 = 2_000;
-/// Maximum inbox items in a response.
 pub const INBOX_SHOWN_MAX: i64 = 1_000;
-/// Maximum unacknowledged commands of a session.
+/// Maximum unacknowledged commands.
 pub const COMMANDS_MAX: i64 = 100;
-/// Maximum wait of a request for an inbox item; a third of the time to live if that is less.
+/// Maximum wait for an inbox item; a third of the time to live if that is less.
 pub const WAIT_MAX: Duration = Duration::from_secs(30);
 /// How long an ended session is shown.
 pub const ENDED_KEPT: TimeDelta = TimeDelta::days(1);
-/// How long after a session's end the passes search for strays: claims committed after the end.
+/// How long passes search for strays: claims committed after their session's end.
 pub const STRAYS_LOOKED_FOR: TimeDelta = TimeDelta::minutes(5);
-/// How long every pass searches for strays. Later searches run only every few seconds, because
-/// nearly all transactions are shorter.
+/// How long every pass searches for strays. Later searches run every few seconds, because nearly
+/// all transactions are shorter.
 pub const STRAYS_EXPECTED: TimeDelta = TimeDelta::seconds(10);
-/// A time without a scan of sessions by any server, from which it counts as a server outage.
+/// Time without a scan of sessions that counts as a server outage.
 pub const OUTAGE: TimeDelta = TimeDelta::seconds(5);
-/// Interval of writes of the time of the last scan.
+/// Interval of writes of the last scan's time.
 pub const CLOCK_EVERY: TimeDelta = TimeDelta::seconds(1);
 /// Minimum age of a session before a takeover.
 pub const TAKEOVER_AFTER: TimeDelta = TimeDelta::seconds(1);
-/// Maximum live sessions in a list.
 pub const WORKERS_SHOWN_MAX: i64 = 10_000;
 
-/// The mutable properties that a worker states. Absent ones are unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stated {
     pub weight: Option<i32>,
     pub capacity: Option<i32>,
-    /// True if it takes no more tasks.
     pub frozen: Option<bool>,
 }
 
-/// A session to start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Start {
     pub queue: TaskQueueId,
     pub worker_group: WorkerGroup,
     pub worker_id: WorkerId,
-    /// Lifetime after a renewal, in seconds.
+    /// Seconds after a renewal.
     pub ttl: i64,
     pub weight: i32,
     pub capacity: i32,
-    /// True if it replaces a live session of the same worker.
+    /// True to replace a live session of the same worker.
     pub takeover: bool,
-    /// The policy version that the worker expects.
+    /// Expected by the worker.
     pub policy_version: Option<i64>,
 }
 
@@ -82,7 +74,6 @@ fn small(field: &str, value: i64, most: i64) -> Result<i32, Unacceptable> {
 }
 
 impl Start {
-    /// Checks the ranges of a start request.
     pub fn from_request(request: StartSessionRequest) -> Result<Self, Unacceptable> {
         let (least, most, default) = TTL;
         Ok(Self {
@@ -102,7 +93,6 @@ impl Start {
 }
 
 impl Stated {
-    /// Checks the ranges of a renewal.
     pub fn from_request(request: &RenewSessionRequest) -> Result<Self, Unacceptable> {
         Ok(Self {
             weight: request.weight.map(|weight| small("weight", weight, WEIGHT_MAX)).transpose()?,
@@ -112,7 +102,7 @@ impl Stated {
     }
 }
 
-/// Checks a command: `stop-task` needs a task, other commands must not name one.
+/// `stop-task` needs a task; other commands must not name one.
 pub fn check_command(request: &CommandRequest) -> Result<(), Unacceptable> {
     match (request.command, request.task_id) {
         (WorkerCommand::StopTask, None) => Err(Unacceptable::Rule("`stop-task` needs a `taskId`".to_owned())),
@@ -130,37 +120,33 @@ pub struct Identity {
     pub queue: TaskQueueId,
     pub worker_group: WorkerGroup,
     pub worker_id: WorkerId,
-    /// Lifetime after a renewal, in seconds.
+    /// Seconds after a renewal.
     pub ttl: i64,
     pub started: DateTime<Utc>,
 }
 
 impl Identity {
-    /// True if claims of this worker in this queue may belong to the session.
+    /// True if claims of this worker may belong to the session.
     pub fn is_of(&self, queue: &TaskQueueId, worker_group: &str, worker_id: &str) -> bool {
         self.queue == *queue && self.worker_group.as_str() == worker_group && self.worker_id.as_str() == worker_id
     }
 
-    /// Returns the maximum wait of a request for an inbox item, short enough that the worker renews
-    /// in time after the response.
+    /// Short enough that the worker renews in time after the response.
     pub fn wait_max(&self) -> Duration {
         WAIT_MAX.min(Duration::from_secs(u64::try_from(self.ttl / 3).unwrap_or_default()))
     }
 }
 
-/// Why a session may not start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StartRefused {
-    /// The worker has a live session, with its start and its expiry.
+    /// A live session, with its start and expiry.
     Exists(DateTime<Utc>, DateTime<Utc>),
-    /// The worker's session has only just started: a takeover must wait until this time.
+    /// A takeover must wait until this time.
     TooSoon(DateTime<Utc>),
-    /// The queue's policy has this version.
     Policy(i64),
 }
 
-/// Checks that a session may start. `live` is the start and expiry of the same worker's live
-/// session.
+/// `live` is the start and expiry of the worker's live session.
 pub fn may_start(
     start: &Start,
     live: Option<(DateTime<Utc>, DateTime<Utc>)>,
@@ -181,9 +167,8 @@ pub fn may_start(
     }
 }
 
-/// Returns how a run ends with its session. A worker that closes its session releases its runs,
-/// with two exceptions: the run may have begun under at-most-once, or the task has no free runs
-/// left.
+/// A worker that closes its session releases its runs, unless they may have begun under
+/// at-most-once or the task has no free runs left.
 pub fn run_ends(by: SessionEnd, delivery: Delivery, free_runs: u16) -> Ending {
     match by {
         SessionEnd::Closed => match delivery {
@@ -195,8 +180,7 @@ pub fn run_ends(by: SessionEnd, delivery: Delivery, free_runs: u16) -> Ending {
     }
 }
 
-/// Returns the fate of an assigned, unaccepted run when its session ends. A worker that closes its
-/// session has not started it.
+/// A worker that closes its session has not started the run.
 pub fn assigned_run_ends(by: SessionEnd, delivery: Delivery) -> TakenBack {
     let ending = match by {
         SessionEnd::Closed => Ending::Released,
@@ -206,8 +190,8 @@ pub fn assigned_run_ends(by: SessionEnd, delivery: Delivery) -> TakenBack {
     taken_back(delivery, ending)
 }
 
-/// True if the end of a run becomes an inbox item of its session. A worker knows the endings it
-/// requested, does not miss an undelivered response, and loses all runs at once with its session.
+/// True if the end of a run becomes an inbox item. A worker knows the endings it requested, does
+/// not miss an undelivered response, and loses all runs with its session.
 pub fn is_item(ending: Ending) -> bool {
     match ending {
         Ending::LeaseExpired | Ending::TooSlow | Ending::SchedulerReplaced => true,

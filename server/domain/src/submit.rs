@@ -1,9 +1,7 @@
-//! Checks and defaults for submissions of one or more tasks, with local names and detection of
-//! cycles.
+//! Submissions of one or more tasks: checks, defaults, local names and detection of cycles.
 //!
-//! A text in `dependencies` that parses as a task id is a task id. Any other text is the local name
-//! of another task of the submission. So a local name has 1 to 255 characters, is no task id, and
-//! is unique in its submission.
+//! A text in `dependencies` that parses as a task id is one. Any other text is the local name of
+//! another task of the submission: 1 to 255 characters, unique, and no task id.
 
 use std::collections::HashMap;
 
@@ -20,20 +18,17 @@ use super::json;
 use super::policy::options;
 use super::unacceptable::Unacceptable;
 
-/// Maximum tasks per submission.
 pub const TASKS_MAX: usize = 1_000;
-/// Maximum dependencies of all tasks of a submission. Each is a row in the same transaction.
+/// Each is a row in the same transaction.
 pub const DEPENDENCIES_TOTAL_MAX: usize = 100_000;
 /// Maximum characters of a local name.
 pub const NAME_CHARS_MAX: usize = 255;
-/// Default deadline, from the task's creation.
 pub const DEADLINE_DEFAULT: TimeDelta = TimeDelta::days(1);
-/// Maximum characters of a command in a generated name.
+/// In a generated name.
 const COMMAND_CHARS_MAX: usize = 80;
-/// Maximum tasks of a cycle in a refusal.
+/// In a refusal.
 const CIRCLE_SHOWN_MAX: usize = 10;
 
-/// The context of a submission.
 #[derive(Debug, Clone, Copy)]
 pub struct Origin<'a> {
     pub now: DateTime<Utc>,
@@ -41,7 +36,7 @@ pub struct Origin<'a> {
     pub root_url: &'a str,
 }
 
-/// Tasks to create together: checked and complete.
+/// Checked and complete.
 #[derive(Debug, Clone)]
 pub struct Graph {
     pub group: TaskGroupId,
@@ -52,13 +47,11 @@ pub struct Graph {
 
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// The local name.
     pub name: Option<String>,
     pub task: NewTask,
 }
 
 impl Graph {
-    /// Builds a graph of a single task.
     pub fn of_one(
         task: SubmittedTask<'_>,
         origin: Origin<'_>,
@@ -68,7 +61,7 @@ impl Graph {
         Self::build(request, false, origin, draw)
     }
 
-    /// Builds a graph of a list of tasks. `draw` generates ids.
+    /// `draw` generates ids.
     pub fn of_several(
         request: SubmitRequest<'_>,
         origin: Origin<'_>,
@@ -77,7 +70,7 @@ impl Graph {
         Self::build(request, true, origin, draw)
     }
 
-    /// Returns the prefix of a message about an entry: its index, if the request is a list.
+    /// Prefix of a message about an entry of a list.
     pub fn place(&self, entry: usize) -> String {
         place(self.several, entry)
     }
@@ -135,7 +128,7 @@ fn at(several: bool, entry: usize, error: Unacceptable) -> Unacceptable {
     }
 }
 
-/// Returns the group named by the submission or its tasks. All must agree.
+/// All named groups must agree.
 fn group(
     whole: Option<TaskGroupId>,
     tasks: &[SubmittedTask<'_>],
@@ -157,9 +150,7 @@ fn group(
     Ok(group)
 }
 
-/// The resolved dependencies.
 struct Wiring {
-    /// Dependencies of each entry.
     dependencies: Vec<Vec<TaskId>>,
 }
 
@@ -196,7 +187,7 @@ impl Wiring {
         }
     }
 
-    /// Finds a cycle: entries that each depend on the next, and the last on the first.
+    /// Entries that each depend on the next, and the last on the first.
     fn find_circle(&self, places: &HashMap<TaskId, usize>) -> Option<Vec<usize>> {
         let inner = |n: usize| self.dependencies[n].iter().filter_map(|id| places.get(id).copied());
         let mut waits: Vec<usize> = (0..self.dependencies.len()).map(|n| inner(n).count()).collect();
@@ -213,7 +204,7 @@ impl Wiring {
                 }
             }
         }
-        // Each remaining entry depends on a remaining entry, so following them must form a cycle.
+        // Each remaining entry depends on another one, so following them forms a cycle.
         let mut path: Vec<usize> = vec![waits.iter().position(|&left| left > 0)?];
         loop {
             let next = inner(*path.last()?).find(|&required| waits[required] > 0)?;
@@ -241,7 +232,6 @@ impl Wiring {
     }
 }
 
-/// Maps local names to indices.
 fn names<'a>(tasks: &'a [SubmittedTask<'_>], several: bool) -> Result<HashMap<&'a str, usize>, Unacceptable> {
     let mut names = HashMap::new();
     for (n, task) in tasks.iter().enumerate() {
@@ -260,7 +250,7 @@ fn names<'a>(tasks: &'a [SubmittedTask<'_>], several: bool) -> Result<HashMap<&'
     Ok(names)
 }
 
-/// Checks a task. Its options are stored in `extra`, wherever the request has them.
+/// Options are stored in `extra`, wherever the request has them.
 fn entry(
     task: SubmittedTask<'_>,
     id: TaskId,
@@ -275,7 +265,7 @@ fn entry(
     NewTask::from_submission(id, &request, place)
 }
 
-/// Builds the equivalent createTask request.
+/// The equivalent createTask request.
 fn complete<'a>(
     task: SubmittedTask<'a>,
     id: TaskId,
@@ -330,7 +320,7 @@ fn metadata(task: &SubmittedTask<'_>, id: TaskId, origin: Origin<'_>) -> Metadat
     }
 }
 
-/// Returns the first command of a payload for `tenure-worker`, as a recognizable name.
+/// First command of a payload for `tenure-worker`, as a recognizable name.
 fn command(task: &SubmittedTask<'_>) -> Option<String> {
     #[derive(Deserialize)]
     struct Commands {

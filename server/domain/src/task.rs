@@ -11,44 +11,34 @@ use super::lifecycle::Outcome;
 #[derive(Clone, Debug)]
 pub struct Task {
     pub id: TaskId,
-    /// Database key.
     pub seq: i64,
     pub queue: TaskQueueId,
-    /// The owner of its group.
     pub scheduler: String,
     pub project: String,
     pub group: TaskGroupId,
     pub priority: Priority,
-    /// When it is resolved as an exception if it is still unresolved.
+    /// Unresolved tasks end as an exception at this time.
     pub deadline: DateTime<Utc>,
     pub expires: DateTime<Utc>,
     pub retries_left: u16,
-    /// State of the last run.
     pub last: Last,
-    /// Ended runs, in order.
     pub ended: Vec<EndedRun>,
 }
 
 #[derive(Clone, Debug)]
 pub struct Group {
     pub id: TaskGroupId,
-    /// The owner.
     pub scheduler: String,
     pub expires: DateTime<Utc>,
-    /// When it was sealed.
     pub sealed: Option<DateTime<Utc>>,
 }
 
-/// State of a task's last run.
 #[derive(Clone, Debug)]
 pub enum Last {
-    /// No run exists.
     Unscheduled,
-    /// Waits for a worker.
     Pending(OpenRun),
-    /// Claimed by a worker.
     Running(OpenRun, Tenancy),
-    /// Ended: it is the last of [`Task::ended`].
+    /// The last of [`Task::ended`].
     Ended,
 }
 
@@ -56,32 +46,28 @@ pub enum Last {
 pub struct OpenRun {
     pub run: RunId,
     pub reason: ReasonCreated,
-    /// When it became pending.
     pub scheduled: DateTime<Utc>,
 }
 
-/// A claim: the worker and its lease.
+/// The worker and its lease.
 #[derive(Clone, Debug)]
 pub struct Tenancy {
     pub worker_group: String,
     pub worker_id: String,
     pub started: DateTime<Utc>,
-    /// End of the lease, unless renewed.
+    /// Unless renewed.
     pub taken_until: DateTime<Utc>,
 }
 
-/// A new or renewed claim.
 #[derive(Clone, Debug)]
 pub struct Granted {
-    /// The running task.
     pub task: Task,
     pub run: RunId,
     pub tenancy: Tenancy,
-    /// When the claim was made or renewed. Its credentials are valid from this time.
+    /// The credentials of the claim are valid from this time.
     pub now: DateTime<Utc>,
-    /// JSON text of the task's scopes.
     pub scopes: String,
-    /// JSON text of the definition; none for a renewal.
+    /// JSON text; none for a renewal.
     pub definition: Option<String>,
 }
 
@@ -90,10 +76,9 @@ pub struct EndedRun {
     pub run: OpenRun,
     pub state: RunState,
     pub reason: ReasonResolved,
-    /// The cause of the end, if `reason` does not imply it.
+    /// If `reason` does not imply it.
     pub ended_by: Option<EndedBy>,
     pub resolved: DateTime<Utc>,
-    /// Its claim, if any.
     pub tenancy: Option<Tenancy>,
 }
 
@@ -108,7 +93,7 @@ impl EndedRun {
 }
 
 impl Task {
-    /// True if the task is resolved; a rerun may reopen it.
+    /// A rerun may reopen it.
     pub fn is_resolved(&self) -> bool {
         match self.last {
             Last::Ended => !self.ended.is_empty(),
@@ -120,7 +105,7 @@ impl Task {
         self.clone().into_status()
     }
 
-    /// Converts into the status without copying texts.
+    /// Avoids copies of texts.
     #[must_use]
     pub fn into_status(self) -> Status {
         let last_ended = self.ended.last().map(|run| TaskState::from(run.state));

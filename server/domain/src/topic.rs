@@ -1,10 +1,9 @@
-//! Patterns for routing keys, as in AMQP's topic exchanges: words separated by dots, `*` for one
-//! word, `#` for any number.
+//! Patterns for routing keys, as in AMQP's topic exchanges: `*` for one word, `#` for any number.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Maximum characters of a pattern: a routing key cannot have more bytes.
+/// A routing key cannot have more bytes.
 pub const PATTERN_CHARS_MAX: usize = 255;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -14,15 +13,13 @@ pub struct Pattern {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Word {
-    /// This exact word. A `*` or `#` inside a longer word is a plain character, as in AMQP.
+    /// A `*` or `#` inside a longer word is a plain character, as in AMQP.
     Literal(String),
-    /// Any single word.
     One,
-    /// Any number of words, including none.
+    /// Including none.
     Any,
 }
 
-/// Error: the pattern is too long.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TooLong;
 
@@ -56,11 +53,8 @@ impl FromStr for Pattern {
 }
 
 impl Pattern {
-    /// True if the pattern matches this key.
-    ///
     /// Backtracking only extends the last `#`: the words before it matched as early as possible, so
-    /// extending an earlier `#` cannot help. The number of steps is at most the product of both
-    /// lengths.
+    /// extending an earlier `#` cannot help. The steps are at most the product of both lengths.
     #[must_use]
     pub fn matches(&self, key: &str) -> bool {
         let key: Vec<&str> = words(key).collect();
@@ -91,7 +85,6 @@ impl Pattern {
     }
 }
 
-/// Splits a key into words; an empty key has none.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split('.').filter(move |_| !text.is_empty())
 }

@@ -2,14 +2,12 @@
 
 use super::json::Unserializable;
 
-/// Why a body is unacceptable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unacceptable {
-    /// A field violates the schema.
     Schema(String),
     /// Fields contradict each other or violate a rule.
     Rule(String),
-    /// The body is valid, but we cannot serialize it: a server error.
+    /// A server error: the valid body cannot be serialized.
     Unserializable(Unserializable),
 }
 

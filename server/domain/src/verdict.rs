@@ -1,27 +1,22 @@
-//! The state or outcome of a task as one line for people. The command line and the operator's page
-//! show the same line.
+//! The state or outcome of a task as one line, shown by the command line and the operator's page.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
 use tenure_api::bodies::{Run, Status};
 use tenure_api::states::{ReasonResolved, RunState, TaskState};
 
-/// Maximum characters of a worker's failure message.
 pub const FAILURE_CHARS_MAX: usize = 200;
-/// Maximum exit code of a process.
 const EXIT_CODE_MAX: i64 = 255;
 
-/// A worker's report about its command: part of a run's result in the form of `tenure-worker`.
+/// Part of a run's result in the form of `tenure-worker`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
     pub exit_code: Option<u8>,
-    /// Why the run failed.
     pub failure: Option<String>,
 }
 
 impl Report {
-    /// Extracts the report from a result. Results of other programs may have any form and yield an
-    /// empty report.
+    /// Results of other programs yield an empty report.
     pub fn of(result: &Value) -> Self {
         let exit_code = result["exitCode"].as_i64().filter(|code| (0..=EXIT_CODE_MAX).contains(code));
         Self {
@@ -35,7 +30,7 @@ impl Report {
     }
 }
 
-/// Returns the beginning of a text as one line without control characters.
+/// Without control characters.
 fn one_line(text: &str) -> String {
     let words: Vec<&str> = text
         .split(|character: char| character.is_whitespace() || character.is_control())
@@ -48,7 +43,7 @@ fn one_line(text: &str) -> String {
     }
 }
 
-/// Describes the state or outcome of a task. The report belongs to its last run.
+/// The report belongs to the task's last run.
 pub fn verdict(status: &Status, report: &Report, now: DateTime<Utc>) -> String {
     let Some(run) = status.runs.last() else {
         return "Unscheduled: it has no run yet".to_owned();
@@ -73,7 +68,7 @@ pub fn verdict(status: &Status, report: &Report, now: DateTime<Utc>) -> String {
     }
 }
 
-/// Describes the duration and the worker of an ended run; empty if it was never claimed.
+/// Empty if the run was never claimed.
 fn course(run: &Run, after: &str) -> String {
     let took = run.started.zip(run.resolved).map(|(from, to)| span(to.time() - from.time()));
     took.map_or_else(String::new, |took| format!("{after} {took}{}", place(run)))
@@ -84,12 +79,12 @@ fn place(run: &Run) -> String {
     worker.map_or_else(String::new, |(group, id)| format!(" on {group}/{id}"))
 }
 
-/// Returns the run's number unless it is the first.
+/// Empty for the first run.
 fn number(run: &Run) -> String {
     if run.run_id.number() == 0 { String::new() } else { format!(" (run {})", run.run_id) }
 }
 
-/// Describes an ended task as the rest of a sentence that begins with its name.
+/// The rest of a sentence that begins with the task's name.
 pub fn ended(state: RunState, reason: Option<ReasonResolved>) -> String {
     match (state, reason) {
         (RunState::Pending | RunState::Running, _) => "has not ended".to_owned(),
@@ -102,7 +97,7 @@ pub fn ended(state: RunState, reason: Option<ReasonResolved>) -> String {
     }
 }
 
-/// Formats the absolute duration in its two largest units: `3 m 20 s`.
+/// The two largest units, without a sign: `3 m 20 s`.
 pub fn span(span: TimeDelta) -> String {
     let seconds = span.num_seconds().unsigned_abs();
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);

@@ -1,4 +1,4 @@
-//! Checks of the results in a work request: limits, and the worker's right to report a run.
+//! Checks of the results in a work request.
 
 use std::collections::HashSet;
 
@@ -15,7 +15,6 @@ use super::policy::report::{TaskResult, release, retry_after};
 use super::task::{Last, Task, Tenancy};
 use super::unacceptable::Unacceptable;
 
-/// A worker of a queue, as the holder of runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     pub queue: TaskQueueId,
@@ -24,9 +23,8 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// True if it may report this run: the task is in its queue, and no other worker has claimed
-    /// the run. For a run without a claim this returns true; the rules of its state then refuse the
-    /// report.
+    /// True if the task is in its queue, and no other worker has claimed the run. Without a claim,
+    /// the rules of the run's state refuse the report.
     #[must_use]
     pub fn may_report(&self, task: &Task, run: RunId) -> bool {
         let is_mine = |tenancy: &Tenancy| tenancy.worker_group == self.group && tenancy.worker_id == self.id;
@@ -44,22 +42,19 @@ fn claim_of(task: &Task, run: RunId) -> Option<&Tenancy> {
     }
 }
 
-/// A checked result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reported {
     pub task: TaskId,
     pub run: RunId,
     pub ending: Ending,
-    /// The returned value, if any.
     pub result: Option<TaskResult>,
-    /// The requested start of the next run, if any.
     pub start: Option<Start>,
 }
 
-/// A result, or an error if one of its values exceeds a limit, which does not affect other results.
+/// A value beyond its limit does not affect other results.
 pub type Judged = Result<Reported, Unacceptable>;
 
-/// Checks the results of a request that arrives at `now`, and returns them in order.
+/// Returns the results of a request that arrives at `now`, in order.
 ///
 /// # Errors
 ///
@@ -85,8 +80,8 @@ pub fn results(request: &WorkRequest, now: DateTime<Utc>) -> Result<Vec<Judged>,
 /// The report of a worker that takes no more tasks.
 pub const LEAVING: Ending = Ending::Reported(Report::Exception(ExceptionReason::WorkerShutdown));
 
-/// Refuses claims that could return the worker's own task at once, which would cost another retry
-/// or free run.
+/// Refuses claims that could return the worker's own task at once, which would cost a retry or free
+/// run.
 fn check_claim(results: &[Judged], now: DateTime<Utc>) -> Result<(), Unacceptable> {
     for (n, result) in results.iter().enumerate() {
         let Ok(Reported { ending, start, .. }) = result else { continue };
@@ -158,7 +153,6 @@ fn judge(sent: &RunResult, ending: Ending) -> Judged {
     Ok(Reported { task: sent.task_id, run: sent.run_id, ending, result, start })
 }
 
-/// Prefixes a refusal with the index of the result.
 fn at(n: usize, refused: Unacceptable) -> Unacceptable {
     match refused {
         Unacceptable::Schema(message) => Unacceptable::Schema(format!("`results[{n}]`: {message}")),

@@ -8,15 +8,14 @@ use uuid::Uuid;
 const DAY: Duration = Duration::from_secs(86_400);
 /// How long a worker and its queue are shown after the last contact.
 pub const WORKER_KEPT: Duration = DAY;
-/// How long a queue is listed after a claimTask in it.
+/// How long a queue is listed after a claimTask.
 pub const CLAIM_TASK_QUEUE_KEPT: Duration = Duration::from_secs(5 * DAY.as_secs());
 /// Minimum time that a worker is listed after a change of its quarantine.
 pub const QUARANTINED_KEPT: Duration = DAY;
-/// Recent claims stored per worker.
+/// Stored recent claims per worker.
 pub const RECENT_MAX: usize = 20;
-/// Quarantine changes stored per worker.
+/// Stored changes per worker.
 pub const QUARANTINES_MAX: usize = 100;
-/// Maximum characters of a quarantine's reason.
 pub const QUARANTINE_INFO_MAX: usize = 4_000;
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,19 +26,16 @@ pub struct WorkerKey {
     pub id: String,
 }
 
-/// The kind of a worker's contact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sight {
-    /// Requested work.
     ClaimWork,
     /// Claimed a specific run.
     ClaimTask,
-    /// Renewed a claim.
     Reclaim,
 }
 
 impl Sight {
-    /// Returns how long its queue is shown afterwards.
+    /// How long its queue is shown afterwards.
     #[must_use]
     pub fn queue_kept(self) -> Duration {
         match self {
@@ -49,7 +45,6 @@ impl Sight {
     }
 }
 
-/// A past claim of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Recent {
     pub task: Uuid,
@@ -57,7 +52,7 @@ pub struct Recent {
     pub claimed: DateTime<Utc>,
 }
 
-/// Adds a claim to the list of recent claims, oldest first.
+/// Oldest first.
 pub fn remember(recent: &mut Vec<Recent>, claim: Recent) {
     if recent.iter().any(|known| (known.task, known.run) == (claim.task, claim.run)) {
         return;
@@ -70,11 +65,10 @@ pub fn remember(recent: &mut Vec<Recent>, claim: Recent) {
     }
 }
 
-/// The dates that determine whether a worker is shown and gets work.
+/// Determines whether a worker is shown and gets work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Visibility {
     pub expires: DateTime<Utc>,
-    /// End of the quarantine: the worker gets no work before.
     pub quarantine_until: Option<DateTime<Utc>>,
 }
 
@@ -84,13 +78,13 @@ impl Visibility {
         self.quarantine_until.is_some_and(|until| is_barred(until, now))
     }
 
-    /// True if the worker is shown. Others may be purged. A quarantined worker never expires.
+    /// Others may be purged. A quarantined worker never expires.
     #[must_use]
     pub fn is_shown(self, now: DateTime<Utc>) -> bool {
         self.expires > now || self.is_quarantined(now)
     }
 
-    /// Returns the dates after a change of the quarantine. A date in the past lifts it.
+    /// A date in the past lifts the quarantine.
     #[must_use]
     pub fn quarantined(self, until: DateTime<Utc>, now: DateTime<Utc>) -> Self {
         Self { expires: self.expires.max(now + QUARANTINED_KEPT), quarantine_until: Some(until) }
@@ -99,16 +93,13 @@ impl Visibility {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkerState {
-    /// Gets no work, even if it still holds runs.
+    /// Even if it still holds runs.
     Quarantined,
-    /// Holds a claim.
     Running,
-    /// Holds no claim.
     Idle,
 }
 
 impl WorkerState {
-    /// Returns the state of a worker with this number of claims.
     pub fn of(visibility: Visibility, claims: u64, now: DateTime<Utc>) -> Self {
         if visibility.is_quarantined(now) {
             return Self::Quarantined;
@@ -117,12 +108,10 @@ impl WorkerState {
     }
 }
 
-/// True if a quarantine with this end is active.
 pub fn is_barred(until: DateTime<Utc>, now: DateTime<Utc>) -> bool {
     until > now
 }
 
-/// Checks a quarantine's reason, and returns the refusal, if any.
 #[must_use]
 pub fn check_info(info: Option<&str>) -> Option<String> {
     let length = info.map_or(0, |info| info.chars().count());

@@ -1,18 +1,17 @@
 //! The generic cell rate algorithm (ITU-T I.371): `count` starts in `seconds`, up to `burst` at
 //! once.
 //!
-//! Its state is `tat`, the time of the next conforming start. A start is a claim. In an assign
-//! queue an assigned run holds a token until it is accepted: it counts as a start now.
+//! Its state is `tat`, the time of the next conforming start. A start is a claim. An assigned run
+//! holds a token until it is accepted: it counts as a start now.
 
 use super::Rate;
 
-/// Resolution of dates in the database, in seconds. A time that has come may seem to lie this far
-/// ahead.
+/// Resolution of dates in the database, in seconds.
 const PRECISION: f64 = 1e-6;
-/// Minimum seconds until the next check of a rate whose tokens are held by assigned runs.
+/// Minimum seconds until the next check while assigned runs hold tokens.
 const HELD_AGAIN: f64 = 0.2;
 
-/// The rate of a queue or a key during one decision. Without a rate it is always open.
+/// A rate during one decision. Without a rate it is always open.
 pub(super) struct Bucket {
     paced: Option<Paced>,
     now: f64,
@@ -24,7 +23,7 @@ pub(super) struct Bucket {
 struct Paced {
     interval: f64,
     burst: f64,
-    /// Seconds from now to the next conforming start. Seconds since 1970 are too large for repeated
+    /// Seconds from now to the next conforming start. Absolute seconds are too large for repeated
     /// additions of microseconds.
     ahead: f64,
 }
@@ -73,8 +72,8 @@ impl Bucket {
         (ahead > PRECISION.min(paced.interval / 1_000.0)).then_some(self.now + ahead)
     }
 
-    /// Returns the time of the next check; none if a start conforms now. An acceptance of a run
-    /// that holds a token is announced, so no earlier check is needed.
+    /// Returns the time of the next check; none if a start conforms now. Acceptances are announced,
+    /// so no earlier check is needed.
     pub(super) fn look_again_at(&self) -> Option<f64> {
         let at = self.opens_at()?;
         Some(if self.held > 0 { at.max(self.now + HELD_AGAIN) } else { at })
@@ -87,7 +86,6 @@ impl Bucket {
         Some(if self.is_open() { (saved + PRECISION).max(0.0) as u64 + 1 } else { 0 })
     }
 
-    /// True if all tokens are available.
     pub(super) fn is_full(&self) -> bool {
         self.paced.as_ref().is_none_or(|paced| paced.ahead <= paced.full())
     }
@@ -103,7 +101,6 @@ impl Bucket {
         self.held = self.held.saturating_add(1);
     }
 
-    /// Returns the time to store if it changed.
     pub(super) fn changed(&self) -> Option<f64> {
         self.changed.then(|| self.tat())
     }

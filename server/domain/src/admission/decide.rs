@@ -10,7 +10,6 @@ use super::{
     Taker,
 };
 
-/// Decides which waiting runs start now, and the resulting rows.
 pub fn decide(queue: &Queue, keys: &[Key], heads: &[Head]) -> Decided {
     let by_id: HashMap<i64, usize> = keys.iter().enumerate().map(|(index, key)| (key.id, index)).collect();
     let mut keys: Vec<KeyNow> = keys.iter().map(|key| KeyNow::new(key, queue.now)).collect();
@@ -29,12 +28,11 @@ pub fn decide(queue: &Queue, keys: &[Key], heads: &[Head]) -> Decided {
         let Some(index) = turn.head else { break Stop::Unread };
         let head = &mut heads[index];
         let Some(key) = head.key.map(|key| &mut keys[key]).filter(|key| key.is_open()) else { continue };
-        // The next run of this head was not read.
         let Some(run) = head.given.runs.get(head.next) else { break Stop::Unread };
         let choice = if run.open { room.takers.choose(run) } else { Choice::Waits(queue.now + LOCKED_AGAIN) };
         let taker = match choice {
             Choice::Nobody => {
-                // A decision is at its maximum of bytes: the next decision continues.
+                // At the maximum of bytes: the next decision continues.
                 let is_cut = matches!(queue.demand, Demand::Requests(_));
                 break if is_cut { Stop::Unread } else { Stop::Demand };
             }
@@ -70,8 +68,7 @@ pub fn decide(queue: &Queue, keys: &[Key], heads: &[Head]) -> Decided {
 fn first_turns(queue: &Queue, heads: &[HeadNow<'_>]) -> BinaryHeap<Reverse<Turn>> {
     let given = heads.iter().enumerate().filter(|(_, head)| head.key.is_some() && !head.given.runs.is_empty());
     let mut turns: BinaryHeap<Reverse<Turn>> = given.map(|(index, head)| Reverse(head.turn(index))).collect();
-    // The query orders heads by their stored virtual times. The first run that was read may have a
-    // later position.
+    // The query orders heads by stored virtual times; the first run read may have a later position.
     let stored = heads.iter().map(|HeadNow { given, priority, .. }| Turn {
         priority: *priority,
         vtime: given.vtime.max(queue.least[*priority]),
@@ -88,7 +85,7 @@ struct Turn {
     priority: usize,
     vtime: f64,
     key: i64,
-    /// Index of the head; none for the unread heads, which follow the last head that was read.
+    /// None for the unread heads, which follow the last head that was read.
     head: Option<usize>,
 }
 
@@ -114,7 +111,6 @@ impl PartialEq for Turn {
 
 impl Eq for Turn {}
 
-/// Starts still allowed by the limits of the queue and the demand.
 struct Room {
     total_free: Option<u64>,
     bucket: Bucket,
@@ -132,7 +128,6 @@ impl Room {
         }
     }
 
-    /// Returns what forbids another start; none if one is allowed.
     fn stop(&self) -> Option<Stop> {
         if !self.takers.are_left() {
             Some(Stop::Demand)
@@ -161,7 +156,6 @@ fn spend(bucket: &mut Bucket, taker: Taker) {
     }
 }
 
-/// Starts still allowed by the limits of a key.
 struct KeyNow {
     id: i64,
     free: Option<u32>,
@@ -185,19 +179,16 @@ impl KeyNow {
     }
 }
 
-/// A head during the decision.
 struct HeadNow<'a> {
     given: &'a Head,
     priority: usize,
-    /// Index of its key in the input.
     key: Option<usize>,
     fair: bool,
     vtime: f64,
-    /// Index of the next run to consider.
     next: usize,
     started: usize,
-    /// Index of the first run that was passed over, and the earliest time when one of the
-    /// passed-over runs may go to any session.
+    /// Index of the first run passed over, and the earliest time when one of these may go to any
+    /// session.
     passed_over: Option<(usize, f64)>,
 }
 
@@ -214,9 +205,8 @@ impl<'a> HeadNow<'a> {
         Turn { priority: self.priority, vtime: self.vtime, key: self.given.key, head: Some(index) }
     }
 
-    /// True if it has another run, read or not. An unread run does not count if the head started
-    /// nothing: the runs that were read only wait for preferred workers and must not stop other
-    /// heads.
+    /// True if it has another run. Unread runs do not count if the head started nothing: the read
+    /// runs then wait for preferred workers and must not stop other heads.
     fn has_turn(&self) -> bool {
         self.next < self.given.runs.len() || (self.given.more && self.started > 0)
     }
@@ -236,8 +226,8 @@ impl<'a> HeadNow<'a> {
         self.follow();
     }
 
-    /// Advances to the next run. Without `fair` its position becomes the virtual time. If the next
-    /// run was not read, the virtual time stays at the last position.
+    /// Advances to the next run. Without `fair` its position becomes the virtual time; if it was
+    /// not read, the last position remains.
     fn follow(&mut self) {
         self.next += 1;
         if let Some(next) = self.given.runs.get(self.next).filter(|_| !self.fair) {
@@ -249,7 +239,7 @@ impl<'a> HeadNow<'a> {
         let state = self.state(queue, key);
         let first = self.passed_over.map_or(self.next, |(first, _)| first);
         let next = self.given.runs.get(first).map(|run| run.ord);
-        // Heads are read from `least` on, so no head is stored below it, even if it was not served.
+        // Heads are read from `least` on, so none is stored below it.
         let vtime = next.filter(|_| !self.fair).map_or(self.vtime, place).max(least);
         let from_ord = next.or_else(|| self.given.runs.last().map(|run| run.ord + 1));
         HeadAfter { key: self.given.key, priority: self.given.priority, vtime, from_ord, state }

@@ -122,7 +122,7 @@ fn response_ends_before_first_oversized_run() {
     let half = ANSWER_BYTES_MAX / 2 + 1;
     let decided = decide(&requests(&[9, 9]), &[key(1)], &sized(&[half, half, 10]));
     assert_eq!(of_requests(&decided), [(1, 0), (2, 1), (3, 1)], "no later run overtakes it");
-    // The first run starts whatever its size.
+    // The first run starts at any size.
     let decided = decide(&requests(&[9, 1]), &[key(1)], &sized(&[2 * ANSWER_BYTES_MAX, 1, 1]));
     assert_eq!(of_requests(&decided), [(1, 0), (2, 1)]);
     let all = decide(&requests(&[1; 99]), &[key(1)], &sized(&[ANSWER_BYTES_MAX; 99]));

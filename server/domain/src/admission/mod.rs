@@ -1,27 +1,27 @@
 //! Admission: decides which waiting runs of a limited queue start now, and who takes them.
 //!
-//! [`decide`] is the whole rule. Its input is the rows that a transaction has read; it returns the
-//! rows to write. It has no clock: `now` is an argument.
+//! [`decide`] is the whole rule, from the rows that a transaction has read to the rows to write. It
+//! has no clock: `now` is an argument.
 //!
 //! 1. **Priority** is strict over all keys: no run starts while a more urgent run could.
 //! 2. **Within a priority** the head with the least virtual time is next; ties go by key id.
-//!    Without `fair` the virtual time is the position of the head's first run: first come, first
-//!    served. With `fair` it grows by 1 / weight at each start, so keys take turns (start-time fair
-//!    queueing, Goyal et al. 1996). A head that returns begins at the virtual time of the others.
+//!    Without `fair` the virtual time is the position of the head's first run. With `fair` it grows
+//!    by 1 / weight at each start, so keys take turns (start-time fair queueing, Goyal et al.
+//!    1996). A head that returns begins at the virtual time of the others.
 //! 3. **Limits**: the queue's total, the slots of a key, and the rates of both (GCRA).
-//! 4. **Demand**: a run starts only with a taker. In a pull queue the takers are the waiting
-//!    requests of workers, in order. In an assign queue they are the sessions with free capacity.
-//! 5. **Assignment**: the free session with the greatest weight. Ties go to the fewest held runs,
-//!    then to the longest idle session. A session that did not accept the run gets it again only if
-//!    no other is free. A run that prefers a worker waits for it until a timeout.
+//! 4. **Demand**: in a pull queue the waiting requests of workers, in order; in an assign queue the
+//!    sessions with free capacity.
+//! 5. **Assignment**: the free session with the greatest weight, then the fewest held runs, then
+//!    the longest idle time. A session that did not accept the run gets it again only if no other
+//!    is free. A run waits for its preferred worker until a timeout.
 //!
-//! **Unread rows may matter.** A head has `more` if only its first runs were read. The queue has
-//! `more_heads` if there may be further ready heads. When an unread run would be next, the decision
-//! ends. It neither takes a turn from another key nor lets a lower priority pass.
+//! **Unread rows**: a head has `more` if only its first runs were read. The queue has `more_heads`
+//! if there may be further ready heads. When an unread run would be next, the decision ends. It
+//! neither takes a turn from another key nor lets a lower priority pass.
 //!
-//! **A run that cannot start now** is passed over: it waits for its preferred worker, another
-//! transaction has locked it, or its deadline has passed. Later runs of its head start. If the head
-//! has no other run, it is retried at [`HeadState::At`].
+//! **Passed over** are runs that cannot start now: they wait for a preferred worker, are locked, or
+//! are past their deadline. Later runs of the head start. If the head has no other run, it is
+//! retried at [`HeadState::At`].
 //!
 //! Limits of the whole queue leave heads [`HeadState::Ready`].
 
@@ -38,11 +38,10 @@ mod fairness_tests;
 #[cfg(test)]
 mod model_tests;
 
-/// Number of priorities. Arrays per priority are indexed by
-/// [`Priority::code`](tenure_api::states::Priority::code): 0 is the highest, 6 the lowest.
+/// Arrays per priority are indexed by [`Priority::code`](tenure_api::states::Priority::code): 0 is
+/// the highest, 6 the lowest.
 pub const PRIORITIES: usize = 7;
-/// Seconds until the retry of a head whose runs all wait for preferred workers, which may be free
-/// by then.
+/// Seconds until the retry of a head whose runs all wait for preferred workers.
 pub const PREFERRED_AGAIN: f64 = 1.0;
 /// Seconds until the retry of a head whose runs are all locked or past their deadlines.
 pub const LOCKED_AGAIN: f64 = 0.2;
@@ -59,7 +58,6 @@ pub struct Rate {
     pub burst: u32,
 }
 
-/// The state of a queue.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Queue {
     /// The database's time in seconds since 1970.
@@ -69,30 +67,26 @@ pub struct Queue {
     pub total_free: Option<u64>,
     pub demand: Demand,
     pub rate: Option<Rate>,
-    /// Theoretical arrival time: when the next start conforms to the rate, in seconds since 1970.
+    /// Theoretical arrival time: when the next start conforms, in seconds since 1970.
     pub tat: f64,
-    /// Assigned runs of the queue. Each holds a token of the rate until it is accepted. 0 in a pull
-    /// queue.
+    /// Assigned runs, which each hold a token until acceptance. 0 in a pull queue.
     pub unclaimed: u32,
-    /// Lower bound of the virtual times of the ready heads, per priority. It never falls while
-    /// `fair` stays the same. Reset it to 0 when `fair` changes: positions and virtual times are
-    /// not comparable.
+    /// Lower bound of the virtual times of the ready heads. Never falls while `fair` stays the
+    /// same; reset it to 0 when `fair` changes.
     pub least: [f64; PRIORITIES],
-    /// True if there may be unread ready heads. The heads that were read must be the first by
-    /// priority, virtual time and key id.
+    /// True if there may be unread ready heads, after those read by priority, virtual time and key
+    /// id.
     pub more_heads: bool,
 }
 
-/// Who takes runs.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Demand {
-    /// For each waiting request of a worker, in the order of service, the number of runs it takes.
+    /// Runs that each waiting request takes, in the order of service.
     Requests(Vec<u32>),
     /// The live sessions of an assign queue, free or not.
     Sessions(Vec<Session>),
 }
 
-/// A session of a worker.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Session {
     pub epoch: i64,
@@ -105,7 +99,6 @@ pub struct Session {
     pub idle_since: f64,
 }
 
-/// The state of a key.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Key {
     pub id: i64,
@@ -114,8 +107,7 @@ pub struct Key {
     pub rate: Option<Rate>,
     /// When the next start conforms to the rate, in seconds since 1970.
     pub tat: f64,
-    /// Assigned runs of the key. Each holds a token of the rate until it is accepted. 0 in a pull
-    /// queue.
+    /// Assigned runs, which each hold a token until acceptance. 0 in a pull queue.
     pub unclaimed: u32,
     /// Share of turns under `fair`; above 0.
     pub weight: f64,
@@ -124,9 +116,8 @@ pub struct Key {
 /// The waiting runs of one key and priority.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Head {
-    /// The key's id. A head whose key is not in the input stays unchanged.
+    /// A head whose key is not in the input stays unchanged.
     pub key: i64,
-    /// The priority's code.
     pub priority: usize,
     pub vtime: f64,
     /// The first waiting runs, by `ord`.
@@ -135,24 +126,20 @@ pub struct Head {
     pub more: bool,
 }
 
-/// A waiting run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Run {
     pub seq: i64,
     pub run: i16,
-    /// Position in the queue.
     pub ord: i64,
-    /// Size of the definition.
     pub bytes: u64,
     /// False if the run is locked or past its deadline.
     pub open: bool,
     /// The session that did not accept the run.
     pub avoid: Option<i64>,
-    /// The worker that gets the run until a timeout. Ignored in a pull queue.
+    /// Ignored in a pull queue.
     pub prefer: Option<Prefer>,
 }
 
-/// The worker that a run prefers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Prefer {
     /// The worker's live session.
@@ -161,12 +148,9 @@ pub struct Prefer {
     pub until: f64,
 }
 
-/// Who takes a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taker {
-    /// A request, by index.
     Request(usize),
-    /// A session, by epoch.
     Session(i64),
 }
 
@@ -180,14 +164,12 @@ pub struct Start {
     pub taker: Taker,
 }
 
-/// A head after the decision.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct HeadAfter {
-    /// The key's id.
     pub key: i64,
     pub priority: usize,
     pub vtime: f64,
-    /// Position of its first run that did not start; none if no run was read.
+    /// Position of the first run that did not start; none if no run was read.
     pub from_ord: Option<i64>,
     pub state: HeadState,
 }
@@ -201,25 +183,19 @@ pub enum HeadState {
     Full,
     /// When it has a waiting run again.
     Empty,
-    /// At this time, in seconds since 1970: it waits for the rate of its key or for a preferred
-    /// worker.
+    /// At this time, in seconds since 1970: it waits for the rate of its key or a preferred worker.
     At(f64),
 }
 
-/// The rows to write.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Decided {
-    /// The started runs, in order.
     pub starts: Vec<Start>,
     /// Key ids and their changed theoretical arrival times.
     pub keys: Vec<(i64, f64)>,
-    /// Every head of the input, in its order.
     pub heads: Vec<HeadAfter>,
-    /// The theoretical arrival time of the queue.
     pub tat: f64,
-    /// Lower bound of the virtual times, per priority.
     pub least: [f64; PRIORITIES],
-    /// True if more runs could start, but the next head or run was not read.
+    /// True if the next head or run was not read.
     pub unread: bool,
     pub stop: Stop,
 }
@@ -231,9 +207,8 @@ pub enum Stop {
     #[default]
     Demand,
     Total,
-    /// The rate of the queue allows no start now.
     Rate,
-    /// No key has a startable run: none waits, or each key is at its limit or its rate.
+    /// No run waits, or each key is at its limit or its rate.
     Keys,
     /// The remaining runs are locked, past their deadlines, or wait for their preferred worker.
     PassedOver,

@@ -1,10 +1,9 @@
-//! Reports what limits would allow. Nothing is started here.
+//! Reports what limits would allow, without starting runs.
 
 use super::bucket::Bucket;
 use super::{Key, Rate};
 
-/// Returns when the next start conforms to a rate, in seconds since 1970; none if a start conforms
-/// now.
+/// Returns when the next start conforms, in seconds since 1970; none if now.
 #[must_use]
 pub fn starts_at(rate: Option<Rate>, tat: f64, unclaimed: u32, now: f64) -> Option<f64> {
     Bucket::new(rate, tat, unclaimed, now).opens_at()
@@ -23,19 +22,18 @@ pub fn stamp(rate: Option<Rate>, tat: f64, now: f64) -> Option<f64> {
     bucket.changed()
 }
 
-/// True if a rate has its whole burst again. Its time then carries no information and may be
-/// deleted.
+/// True if a rate has its whole burst. Its time then carries no information and may be deleted.
 pub fn has_whole_burst(rate: Option<Rate>, tat: f64, now: f64) -> bool {
     Bucket::new(rate, tat, 0, now).is_full()
 }
 
-/// Returns the number of starts that the limits of a whole queue allow now, given enough demand;
-/// none if unlimited. `free` is its limit less its assigned and claimed runs.
+/// Returns the starts that the limits of a queue allow now, given enough demand; none if unlimited.
+/// `free` is its limit less its assigned and claimed runs.
 pub fn queue_allows(free: Option<u64>, rate: Option<Rate>, tat: f64, unclaimed: u32, now: f64) -> Option<u64> {
     least(free, Bucket::new(rate, tat, unclaimed, now).open_starts())
 }
 
-/// Returns the number of starts that the limits of a key allow now; none if unlimited.
+/// Returns the starts that the limits of a key allow now; none if unlimited.
 pub fn key_allows(key: &Key, now: f64) -> Option<u64> {
     queue_allows(key.free.map(u64::from), key.rate, key.tat, key.unclaimed, now)
 }
@@ -147,8 +145,8 @@ mod tests {
             }
         }
 
-        /// Sessions accept runs at any time, and runs are taken back. No window has more
-        /// acceptances than `count` plus `burst`, and at most `burst` runs are assigned.
+        /// No window has more acceptances than `count` plus `burst`, and at most `burst` runs are
+        /// assigned.
         #[test]
         fn window_has_at_most_rate_plus_burst_acceptances(
             count in 1_u32..6, burst in 1_u32..6, seconds in 1_u32..40,

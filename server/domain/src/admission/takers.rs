@@ -5,16 +5,14 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::{ANSWER_BYTES_MAX, DECISION_BYTES_MAX, Demand, Prefer, Run, Session, Taker};
 
-/// The outcome for a run.
 pub(super) enum Choice {
     Taken(Taker),
     /// The run waits for its preferred worker until this time.
     Waits(f64),
-    /// No taker is left, for this run or any other.
+    /// No taker is left for any run.
     Nobody,
 }
 
-/// The demand during one decision.
 pub(super) enum Takers {
     Requests(Requests),
     Sessions(Sessions),
@@ -28,7 +26,6 @@ impl Takers {
         }
     }
 
-    /// True if a taker is left.
     pub(super) fn are_left(&self) -> bool {
         match self {
             Self::Requests(requests) => requests.next < requests.all.len(),
@@ -43,7 +40,6 @@ impl Takers {
         }
     }
 
-    /// Records a run that was chosen for this taker.
     pub(super) fn start(&mut self, taker: Taker, bytes: u64) {
         match (self, taker) {
             (Self::Requests(requests), Taker::Request(index)) => requests.start(index, bytes),
@@ -53,7 +49,6 @@ impl Takers {
     }
 }
 
-/// The requests of a queue, in the order of service.
 pub(super) struct Requests {
     all: Vec<Request>,
     /// Index of the first request that may take another run.
@@ -80,8 +75,7 @@ impl Requests {
         }
     }
 
-    /// Chooses a request. A run that does not fit into a response closes it, so no later run
-    /// overtakes there.
+    /// A run that does not fit into a response closes it, so no later run overtakes there.
     fn choose(&mut self, bytes: u64) -> Choice {
         let fits = |taken: u64, max: u64| taken == 0 || taken.saturating_add(bytes) <= max;
         if !fits(self.bytes, DECISION_BYTES_MAX) {
@@ -109,7 +103,6 @@ impl Requests {
     }
 }
 
-/// The live sessions of a queue.
 pub(super) struct Sessions {
     now: f64,
     all: HashMap<i64, Session>,
@@ -127,7 +120,7 @@ impl Sessions {
         !self.free.is_empty()
     }
 
-    /// Chooses a session for the run. A refusal outranks a preference.
+    /// A refusal outranks a preference.
     fn choose(&self, run: &Run) -> Choice {
         let wanted = |prefer: &Prefer| prefer.until > self.now && (prefer.epoch.is_none() || prefer.epoch != run.avoid);
         if let Some(prefer) = run.prefer.filter(wanted) {
@@ -143,7 +136,6 @@ impl Sessions {
         }
     }
 
-    /// Records an assignment to a session.
     fn assign(&mut self, epoch: i64) {
         let Some(session) = self.all.get_mut(&epoch) else { return };
         self.free.remove(&Place::of(session));

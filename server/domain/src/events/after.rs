@@ -7,7 +7,7 @@ use tenure_api::states::{Priority, ReasonCreated, ReasonResolved};
 use super::{ArtifactNote, Exchange, Kind, PriorityChange, Transition, details_of};
 use crate::task::{EndedRun, Last, OpenRun, Task, Tenancy};
 
-/// Returns the task right after the transition, without later changes.
+/// Removes later changes.
 pub(super) fn task_after(transition: &Transition, now: &Task, exchange: Exchange) -> Task {
     let now = &Task { priority: transition.priority.unwrap_or(now.priority), ..now.clone() };
     let run = transition.run;
@@ -45,7 +45,7 @@ pub(super) fn task_after(transition: &Transition, now: &Task, exchange: Exchange
     Task { last, ended, retries_left: transition.retries_left, ..now.clone() }
 }
 
-/// Returns a task right after one of its runs, not necessarily the last, got an artifact.
+/// The run with the artifact need not be the last.
 fn with_artifact(transition: &Transition, now: &Task) -> Task {
     let Some(note) = details_of::<ArtifactNote>(transition) else { return now.clone() };
     let run = note.last.unwrap_or(transition.run);
@@ -59,7 +59,6 @@ fn with_artifact(transition: &Transition, now: &Task) -> Task {
     Task { last, ended, retries_left: transition.retries_left, ..now.clone() }
 }
 
-/// Returns a task right after a change of its priority.
 fn reprioritised(transition: &Transition, now: &Task, open: OpenRun) -> Task {
     let Some(change) = details_of::<PriorityChange>(transition) else { return now.clone() };
     let last = match (change.place, known_tenancy(now, transition.run)) {
@@ -76,7 +75,7 @@ fn reprioritised(transition: &Transition, now: &Task, open: OpenRun) -> Task {
     }
 }
 
-/// Returns a claim with its earlier end; it may have been renewed since.
+/// The claim may have been renewed since.
 fn until(held: Tenancy, then: Option<DateTime<Utc>>) -> Tenancy {
     Tenancy { taken_until: then.unwrap_or(held.taken_until), ..held }
 }

@@ -1,10 +1,8 @@
 //! The exchanges: names, fields of messages, and routing keys.
 
-/// An exchange for events.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Exchange {
     TaskDefined,
-    /// A run waits for a worker.
     TaskPending,
     TaskRunning,
     TaskCompleted,
@@ -12,20 +10,17 @@ pub enum Exchange {
     /// A run ended for a reason outside the task.
     TaskException,
     TaskPriorityChanged,
-    /// Every task of a group is resolved.
+    /// Every task of the group is resolved.
     TaskGroupResolved,
     TaskGroupSealed,
-    /// The priority of a group's tasks was changed.
     TaskGroupPriorityChanged,
     ArtifactCreated,
 }
 
-/// The fields of an exchange's messages.
 #[derive(Clone, Copy, Debug)]
 pub struct Fields {
     /// Present in every message.
     pub always: &'static [&'static str],
-    /// Optional fields.
     pub sometimes: &'static [&'static str],
 }
 
@@ -106,7 +101,7 @@ impl Exchange {
         Fields { always, sometimes }
     }
 
-    /// True if its events are about groups, not single tasks.
+    /// True for events about groups.
     #[must_use]
     pub fn is_about_group(self) -> bool {
         match self {
@@ -122,9 +117,9 @@ impl Exchange {
         }
     }
 
-    /// Returns the words of the primary routing key, in order. True marks words that are always
-    /// present, as in Taskcluster's reference; a missing word is `_`. The first is always
-    /// `primary`, the last is reserved.
+    /// Words of the primary routing key, in order. True marks words that are always present, as in
+    /// Taskcluster's reference; a missing word is `_`. The first is always `primary`, the last is
+    /// reserved.
     #[must_use]
     pub fn routing_key(self) -> &'static [(&'static str, bool)] {
         match self {

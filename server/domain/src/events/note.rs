@@ -1,5 +1,5 @@
-//! Notes: events about queues, on Tenure's own exchanges. The outbox stores exchange and message of
-//! a note as emitted, because no task or group has the state to render them from.
+//! Notes: events about queues, on Tenure's own exchanges. The outbox stores them as emitted,
+//! because no task or group has the state to render them from.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -14,13 +14,11 @@ use super::{Event, Payload};
 use crate::json::{self, Unserializable};
 use crate::session::Identity;
 
-/// The stored kind of notes in the outbox.
+/// The stored kind of notes.
 pub const KIND: i16 = 14;
-/// Maximum runs in one note.
 pub const RUNS_MAX: usize = 200;
-/// Prefix of the names of Tenure's own exchanges.
+/// Prefix of Tenure's own exchanges.
 pub const PREFIX: &str = "exchange/tenure/v1/";
-/// Short names of Tenure's own exchanges.
 pub const EXCHANGES: [&str; 8] = [
     "task-ready",
     "queue-paused",
@@ -228,7 +226,6 @@ impl Note {
         Self::QueueResumed(QueueResumed { version: VERSION, task_queue_id, client_id })
     }
 
-    /// Without a policy, it was removed.
     pub fn queue_policy_changed(
         task_queue_id: TaskQueueId,
         client_id: String,
@@ -259,7 +256,7 @@ impl Note {
         })
     }
 
-    /// `returned` is the number of runs that the session held.
+    /// `returned` is the number of held runs.
     pub fn session_ended(session: &Identity, ended_by: SessionEnd, returned: i64) -> Self {
         let Identity { id, epoch, queue, worker_group, worker_id, .. } = session.clone();
         let (task_queue_id, session_id) = (queue, id);
@@ -289,7 +286,6 @@ impl Note {
         Self::SchedulerInactive(SchedulerInactive { version: VERSION, task_queue_id, server_id, term, ended_by })
     }
 
-    /// Full name of the exchange.
     pub fn exchange(&self) -> &'static str {
         match self {
             Self::TaskReady(_) => "exchange/tenure/v1/task-ready",
@@ -316,12 +312,12 @@ impl Note {
         }
     }
 
-    /// Serializes the details that the outbox stores.
+    /// Serializes for the outbox.
     pub fn details(&self) -> Result<String, Unserializable> {
         json::text(&Details { exchange: self.exchange(), payload: self })
     }
 
-    /// Parses stored details. None if a later release stored an unknown note.
+    /// Parses stored details. None for a note of a later release.
     pub fn from_details(details: &str) -> Option<Self> {
         let Details { exchange, payload }: Details<'_, &RawValue> = serde_json::from_str(details).ok()?;
         let text = payload.get();
@@ -345,7 +341,6 @@ struct Details<'a, T> {
     payload: T,
 }
 
-/// Renders a note from its stored details.
 pub fn render(at: DateTime<Utc>, details: &str, position: i64) -> Option<Event> {
     let note = Note::from_details(details)?;
     let queue = note.queue();

@@ -1,9 +1,8 @@
-//! Number of log positions of each transition in a row.
 
 use super::{Kind, note};
 
-/// Returns the positions of each kind in a row with `events` positions in total. Kinds of a later
-/// release share the remaining positions evenly; nearly always they are all of one kind.
+/// Returns the positions of each kind in a row with `events` positions in total. Unknown kinds of a
+/// later release share the rest evenly; nearly always they are all of one kind.
 pub fn widths(codes: &[i16], events: i64) -> Vec<i64> {
     let all: Vec<Option<i64>> = codes.iter().map(|&code| width(code)).collect();
     let known: i64 = all.iter().flatten().sum();

@@ -1,6 +1,6 @@
-//! The published table of delivery guarantees, cell by cell: what happens to a task whose worker
-//! exits, does not accept it or is slow, or whose scheduler is replaced. docs/delivery.md prints
-//! the table, and `tenure verify delivery` tests every cell against a live deployment.
+//! The published table of delivery guarantees: what happens to a task whose worker exits, does not
+//! accept it or is slow, or whose scheduler is replaced. docs/delivery.md prints it, and `tenure
+//! verify delivery` tests every cell against a live deployment.
 
 use chrono::TimeDelta;
 use tenure_api::states::{Delivery, SessionEnd, TaskState};
@@ -8,69 +8,58 @@ use tenure_api::states::{Delivery, SessionEnd, TaskState};
 use super::ending::Ending;
 use crate::session;
 
-/// A situation of an assigned or claimed run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Situation {
-    /// The worker is gone: it renews nothing and reports nothing.
+    /// The worker neither renews nor reports.
     Exit,
-    /// The worker does not accept its assigned run.
     NotAccepted,
-    /// The worker renews its claim indefinitely before it reports.
+    /// The worker renews indefinitely before it reports.
     Slow,
     /// The queue's scheduler is lost, and the policy says `onSchedulerLoss: reassign`.
     SchedulerReplaced,
 }
 
-/// What takes a run away from its worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum By {
     Lease,
-    /// The session of the run, which expires before the lease.
+    /// The session expires before the lease.
     Session,
     AcceptTime,
-    /// A replacement of the scheduler after the worker accepted the run.
+    /// Replaced after the worker accepted the run.
     Scheduler,
-    /// A replacement of the scheduler before the worker accepted the run.
+    /// Replaced before the worker accepted the run.
     SchedulerUnaccepted,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Follows {
-    /// The run waits for its worker.
     Waits,
-    /// The run ends, and another run follows at once without using a retry.
+    /// Another run follows at once, without using a retry.
     AnotherRun(After),
-    /// The same run goes to another worker, because it was never started.
+    /// The same run, because it was never started.
     AnotherWorker(After),
-    /// The run and its task end.
     Ends(After),
 }
 
 /// When a run is taken away from its worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum After {
-    /// When the loss of the worker is detected.
     Noticed,
-    /// At the end of completeTime.
     CompleteTime,
-    /// At the earlier of both.
+    /// The loss or completeTime, whichever is earlier.
     TheEarlier,
-    /// At the end of acceptTime.
     AcceptTime,
-    /// When the scheduler is replaced.
     Replaced,
-    /// At the end of a completeTime that begins when the scheduler is replaced.
+    /// A completeTime that begins with the replacement.
     CompleteTimeAnew,
 }
 
-/// The durations that determine the end of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Times {
-    /// Maximum silence of a worker, since the last renewal of the lease or the session.
+    /// Since the last renewal of the lease or the session.
     pub silence: TimeDelta,
-    /// acceptTime, since the assignment.
     pub accept: TimeDelta,
-    /// completeTime, since the claim or the replacement of the scheduler.
+    /// Since the claim or the replacement of the scheduler.
     pub complete: TimeDelta,
 }
 
@@ -78,9 +67,8 @@ pub struct Times {
 pub struct Cell {
     pub situation: Situation,
     pub delivery: Delivery,
-    /// True if the queue has a completeTime.
     pub has_complete_time: bool,
-    /// The consequence. If acceptance matters, that for an accepted run.
+    /// If acceptance matters, that of an accepted run.
     follows: Follows,
 }
 
@@ -88,7 +76,6 @@ const fn cell(situation: Situation, delivery: Delivery, has_complete_time: bool,
     Cell { situation, delivery, has_complete_time, follows }
 }
 
-/// Every cell, row by row.
 pub const CELLS: [Cell; 16] = {
     use After::{AcceptTime, CompleteTime, CompleteTimeAnew, Noticed, Replaced, TheEarlier};
     use Delivery::{AtLeastOnce, AtMostOnce};
@@ -117,7 +104,7 @@ pub const CELLS: [Cell; 16] = {
 impl Situation {
     pub const ALL: [Self; 4] = [Self::Exit, Self::NotAccepted, Self::Slow, Self::SchedulerReplaced];
 
-    /// Returns the word in the name of a cell.
+    /// The word in a cell's name.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -128,7 +115,6 @@ impl Situation {
         }
     }
 
-    /// Returns the text for people.
     #[must_use]
     pub fn words(self) -> &'static str {
         match self {
@@ -154,7 +140,7 @@ impl By {
 }
 
 impl Follows {
-    /// Returns the number of runs of the task in the end, if the next worker reports success.
+    /// Final number of runs, if the next worker reports success.
     #[must_use]
     pub fn runs(self) -> u16 {
         match self {
@@ -163,8 +149,7 @@ impl Follows {
         }
     }
 
-    /// Returns the task's final state, if the next worker reports success; for `Waits`, the first
-    /// worker.
+    /// Final state, if the next worker reports success.
     #[must_use]
     pub fn task_ends(self) -> TaskState {
         match self {
@@ -173,8 +158,7 @@ impl Follows {
         }
     }
 
-    /// True if a late report of the first worker is accepted, and before that its acceptance if it
-    /// had not accepted the run. Otherwise both get a 409.
+    /// True if the first worker may still accept and report the run; otherwise both get a 409.
     #[must_use]
     pub fn takes_late_report(self) -> bool {
         match self {
@@ -185,7 +169,7 @@ impl Follows {
 }
 
 impl Cell {
-    /// Returns the cell's name for `--cell`, such as `exit/at-least/0`.
+    /// The name for `--cell`, such as `exit/at-least/0`.
     pub fn name(&self) -> String {
         let delivery = match self.delivery {
             Delivery::Retries => "retries",
@@ -216,9 +200,8 @@ impl Cell {
         }
     }
 
-    /// Returns when and how the run is taken away from its worker; none if the run waits for its
-    /// worker. Each duration counts from its own start; a replacement of the scheduler counts from
-    /// itself.
+    /// Returns when and how the run is taken away; none if it waits for its worker. Each duration
+    /// counts from its own start.
     pub fn end(&self, by: By, times: &Times) -> Option<(TimeDelta, Ending)> {
         let ending = match by {
             By::Lease => Ending::LeaseExpired,
@@ -241,7 +224,6 @@ impl Cell {
         })
     }
 
-    /// Returns the text for people.
     pub fn words(&self) -> String {
         let words = in_words(self.follows);
         let unaccepted = self.ways().contains(&By::SchedulerUnaccepted).then(|| self.follows(By::SchedulerUnaccepted));

@@ -1,36 +1,30 @@
-//! The queue counts that a run contributes to. Counters, lists and metrics are tested against these
-//! rules.
+//! The queue counts of a run. Counters, lists and metrics are tested against these rules.
 
 use tenure_api::policy::QueueCounts;
 
 use super::hold::Hold;
 
-/// Location of an open run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Open {
-    /// In `pending`.
     Pending {
-        /// The hold, if any.
         hold: Option<Hold>,
     },
-    /// In `claims`.
     Claimed,
 }
 
-/// Contributions of a run. The four numbers are stored as changes and summed.
+/// Stored as changes and summed.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Counted {
-    /// `counters.pending`: pending and not delayed. Delayed runs are left out, so an autoscaler
-    /// starts no machines for tomorrow.
+    /// Not delayed: an autoscaler must start no machines for tomorrow.
     pub pending: i64,
     pub claimed: i64,
     pub delayed: i64,
-    /// `counters.waiting`: pending and not admitted. These runs count in `pending` too.
+    /// Not admitted; these runs count in `pending` too.
     pub waiting: i64,
 }
 
 impl Open {
-    /// Returns the contributions: exactly one of pending, claimed and delayed.
+    /// Exactly one of pending, claimed and delayed.
     #[must_use]
     pub fn counted(self) -> Counted {
         match self {
@@ -41,8 +35,7 @@ impl Open {
         }
     }
 
-    /// True if no hold applies; a pause of the queue is ignored. A poller that has received its
-    /// message does not change that.
+    /// True if no hold applies. Pauses and pollers do not matter.
     #[must_use]
     pub fn is_ready(self) -> bool {
         match self {
@@ -52,8 +45,7 @@ impl Open {
     }
 }
 
-/// Returns the change of the counts when a task's open run changes from `before` to `after`. None
-/// is a task without an open run.
+/// Returns the change of the counts. None is a task without an open run.
 pub fn change(before: Option<Open>, after: Option<Open>) -> Counted {
     let counted = |open: Option<Open>| open.map(Open::counted).unwrap_or_default();
     let (before, after) = (counted(before), counted(after));
@@ -65,9 +57,8 @@ pub fn change(before: Option<Open>, after: Option<Open>) -> Counted {
     }
 }
 
-/// Returns the counts shown for a queue. `assigned` runs were assigned to sessions and not accepted
-/// yet. `admissible` is the number of waiting runs that the limits would allow, given enough
-/// workers.
+/// Returns the counts to show. `admissible` is the number of waiting runs that the limits would
+/// allow, given enough workers.
 pub fn shown(sum: Counted, assigned: i64, admissible: i64, is_paused: bool) -> QueueCounts {
     let Counted { pending, claimed, delayed, waiting } = sum;
     let ready = pending - waiting - assigned;

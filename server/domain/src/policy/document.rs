@@ -10,61 +10,55 @@ use crate::admission::Rate;
 use crate::json;
 use crate::unacceptable::Unacceptable;
 
-/// Maximum `delay` of a queue, in seconds.
+/// In seconds.
 pub const DELAY_MAX: i64 = 432_000;
-/// Maximum `completeTime`, in seconds.
+/// In seconds.
 pub const COMPLETE_TIME_MAX: i64 = 432_000;
-/// Minimum lease of a queue, in seconds.
+/// Minimum lease, in seconds.
 pub const CLAIM_TIMEOUT_LEAST: i64 = 10;
-/// Maximum lease of a queue, in seconds.
+/// Maximum lease, in seconds.
 pub const CLAIM_TIMEOUT_MOST: i64 = 86_400;
-/// Maximum delay of a first retry, in seconds.
+/// In seconds.
 pub const RETRY_FIRST_MAX: i64 = 3_600;
-/// Minimum and default factor between delays of retries.
+/// Also the default.
 pub const RETRY_FACTOR_LEAST: f64 = 1.0;
 /// Maximum factor between delays of retries.
 pub const RETRY_FACTOR_MOST: f64 = 10.0;
-/// Maximum and default upper bound of a retry's delay, in seconds.
+/// Also the default, in seconds.
 pub const RETRY_MOST_MAX: i64 = 86_400;
 
-/// Maximum `acceptTime`, in seconds.
+/// In seconds.
 pub const ACCEPT_TIME_MAX: i64 = 3_600;
-/// Maximum `concurrency.total`.
 pub const CONCURRENCY_TOTAL_MAX: i64 = 100_000;
-/// Maximum `concurrency.perKey`.
 pub const CONCURRENCY_PER_KEY_MAX: i64 = 1_000;
-/// Maximum starts and burst of a rate.
+/// Also bounds the burst.
 pub const RATE_COUNT_MAX: i64 = 1_000_000;
-/// Maximum period of a rate, in seconds.
+/// In seconds.
 pub const RATE_SECONDS_MAX: i64 = 86_400;
 
-/// Unimplemented fields: refused unless their value is neutral. When a field is implemented, remove
-/// it here, and its `#[schema(ignore)]` in the request type.
+/// Unimplemented fields: refused unless neutral. When a field is implemented, remove it here, and
+/// its `#[schema(ignore)]` in the request type.
 const NOT_BUILT: [&str; 5] = ["lateResult", "onDuplicate", "backlog", "partition", "deadLetters"];
 
 /// A checked queue policy with its defaults.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policy {
-    /// The cost of a lost or slow worker.
     pub delivery: Delivery,
-    /// Maximum duration of a claim; zero is unlimited while it is renewed.
+    /// Zero is unlimited while the claim is renewed.
     pub complete_time: TimeDelta,
     /// Hold of a task's first run.
     pub delay: TimeDelta,
-    /// Hold of the next run after a retried failure.
+    /// After a retried failure.
     pub retry_delay: Option<RetryDelay>,
-    /// The lease of claims; none is the server's default.
+    /// None is the server's default.
     pub claim_timeout: Option<TimeDelta>,
     pub dispatch: Dispatch,
-    /// Maximum time to accept an assigned run; zero is unlimited while the session lives.
+    /// Zero is unlimited while the session lives.
     pub accept_time: TimeDelta,
-    /// What happens to runs when their scheduler is replaced.
     pub on_scheduler_loss: OnSchedulerLoss,
-    /// The source of a task's key.
     pub key_by: KeyBy,
     /// Limits of ready, assigned and claimed runs.
     pub concurrency: Limits<u32>,
-    /// Limits of starts per time.
     pub rate: Limits<Rate>,
     pub fair: bool,
     text: String,
@@ -85,37 +79,30 @@ impl<T> Limits<T> {
     }
 }
 
-/// The part of a policy that admission uses: when and where a run may start.
+/// The part of a policy for admission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Admission {
-    /// True if runs are assigned to sessions.
     pub assign: bool,
-    /// The source of a task's key.
     pub key_by: KeyBy,
-    /// Maximum time to accept an assigned run; none is unlimited while the session lives.
+    /// None is unlimited while the session lives.
     pub accept_time: Option<TimeDelta>,
     /// Limit of the queue's ready, assigned and claimed runs.
     pub total: Option<u32>,
-    /// Limit of each key's ready, assigned and claimed runs.
     pub per_key: Option<u32>,
     pub rate_total: Option<Rate>,
     pub rate_per_key: Option<Rate>,
     pub fair: bool,
 }
 
-/// Hold of the next run after a retried failure.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RetryDelay {
-    /// Before the first retry.
     pub first: TimeDelta,
-    /// Between consecutive delays.
     pub factor: f64,
-    /// Upper bound.
     pub most: TimeDelta,
 }
 
 impl RetryDelay {
-    /// Checks a retry delay; `field` is its name in messages.
+    /// `field` is its name in messages.
     pub fn from_request(field: &str, sent: RetryDelayOnWire) -> Result<Self, Unacceptable> {
         let factor = sent.factor.unwrap_or(RETRY_FACTOR_LEAST);
         if !(RETRY_FACTOR_LEAST..=RETRY_FACTOR_MOST).contains(&factor) {
@@ -137,7 +124,6 @@ impl RetryDelay {
 }
 
 impl Policy {
-    /// The defaults of a queue without a policy.
     pub fn none() -> Self {
         Self {
             delivery: Delivery::Retries,
@@ -165,7 +151,7 @@ impl Policy {
         Self::checked(sent)
     }
 
-    /// Checks a policy, with the unimplemented fields allowed.
+    /// Allows unimplemented fields.
     pub(super) fn checked(sent: &QueuePolicy) -> Result<Self, Unacceptable> {
         let within =
             |field, value: Option<i64>, least, most| value.map(|value| seconds(field, value, least, most)).transpose();
@@ -186,8 +172,7 @@ impl Policy {
         })
     }
 
-    /// Returns the part for admission; none if every run is ready for any worker as soon as its
-    /// delay is over.
+    /// None if every run is ready for any worker once its delay is over.
     pub fn admission(&self) -> Option<Admission> {
         let assign = self.dispatch == Dispatch::Assign;
         let is_limited = self.concurrency.is_any() || self.rate.is_any();
@@ -203,8 +188,8 @@ impl Policy {
         })
     }
 
-    /// True if the next run of a task waits for admission. Only servers of the previous release
-    /// read it from a run. In later releases each run with a key waits.
+    /// Only servers of the previous release read it from a run. In later releases each run with a
+    /// key waits.
     pub fn waits_again(&self) -> bool {
         self.admission().is_some()
     }
@@ -219,7 +204,7 @@ impl Policy {
         serde_json::from_str(text)
     }
 
-    /// Returns the JSON text that is stored and shown: the sent fields in the order of the type.
+    /// Returns the JSON text that is stored and shown, in the order of the type.
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -238,7 +223,7 @@ fn rates(sent: Rates) -> Result<Limits<Rate>, Unacceptable> {
     limits("rate", total, per_key, rate)
 }
 
-/// Checks a rate; `field` is its name in messages.
+/// `field` is its name in messages.
 pub fn rate(field: &str, sent: RateOnWire) -> Result<Rate, Unacceptable> {
     let count = number(&format!("{field}.count"), sent.count, 1, RATE_COUNT_MAX)?;
     let seconds = number(&format!("{field}.seconds"), sent.seconds, 1, RATE_SECONDS_MAX)?;
@@ -272,7 +257,7 @@ fn limits<S, T>(
 /// neutral.
 pub(super) type FieldToCome = (&'static str, Option<&'static str>, Option<bool>);
 
-/// Lists the fields that are unimplemented or were added later.
+/// Fields that are unimplemented or were added later.
 fn fields_to_come(sent: &QueuePolicy) -> [FieldToCome; 12] {
     let QueuePolicy {
         delivery: _,
@@ -310,7 +295,7 @@ fn fields_to_come(sent: &QueuePolicy) -> [FieldToCome; 12] {
     ]
 }
 
-/// Returns the refusal of an unimplemented field, with its neutral value.
+/// Refuses an unimplemented field.
 pub(super) fn not_built(field: &str, neutral: Option<&str>) -> Unacceptable {
     let or = neutral.map_or_else(String::new, |neutral| format!(", or set it to {neutral}"));
     Unacceptable::Rule(format!("`{field}` is not built yet: leave it out{or}"))
@@ -340,7 +325,7 @@ impl Match {
         }
     }
 
-    /// Decides how to change the policy from `current` to `wanted`; none is no policy.
+    /// Decides how to change the policy; none is no policy.
     #[must_use]
     pub fn change(self, current: Option<Current<'_>>, wanted: Option<&str>) -> Change {
         if current.map(|current| current.text) == wanted {
@@ -359,24 +344,19 @@ impl Match {
     }
 }
 
-/// The current policy of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Current<'a> {
-    /// Incremented at each change.
     pub version: i64,
     /// See [`Policy::text`].
     pub text: &'a str,
 }
 
-/// The result of a request to change a policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// Already as wanted, perhaps by an earlier request whose response was lost. As RFC 9110
-    /// (13.1.1) allows, such a repeat succeeds for any version in the header.
+    /// Already as wanted, perhaps by a request whose response was lost. Such a repeat succeeds for
+    /// any version, as RFC 9110 (13.1.1) allows.
     Nothing,
-    /// The change is allowed.
     Allowed,
-    /// The change is refused for this reason.
     Refused(String),
 }
 

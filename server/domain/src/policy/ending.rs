@@ -1,7 +1,5 @@
-//! The end of a claim: whether another run follows, and its cost.
-//!
-//! [`next`] is the rule; the documents show it for each ending of [`TABLE`]. [`decide`] adds the
-//! bounds on runs.
+//! The end of a claim: whether another run follows, and its cost. [`next`] is the rule; [`decide`]
+//! adds the bounds on runs. The documents show [`TABLE`].
 
 use tenure_api::ids::RunId;
 use tenure_api::states::{Delivery, EndedBy, ExceptionReason, ReasonCreated, ReasonResolved};
@@ -9,31 +7,23 @@ use tenure_api::states::{Delivery, EndedBy, ExceptionReason, ReasonCreated, Reas
 use crate::lifecycle::{Outcome, REQUEUES_MAX, RUNS_MAX, Report};
 use crate::task::EndedRun;
 
-/// Maximum free runs per task: runs that end without using a retry, because they were released, or
-/// lost under at-least-once.
+/// Maximum runs that end without using a retry: released, or lost under at-least-once.
 pub const FREE_RUNS_MAX: u16 = 200;
-/// The last run number. The other bounds keep tasks below it.
+/// The other bounds keep tasks below this run number.
 pub const RUN_LAST: u16 = 400;
 
-/// The event that ends a claim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ending {
     Reported(Report),
-    /// The claim was not renewed in time.
     LeaseExpired,
-    /// The response with the claim was not delivered.
     Undelivered,
     WorkerRemoved,
-    /// The worker exceeded the run's completeTime.
     TooSlow,
-    /// The worker released the run.
     Released,
-    /// The session of the run ended.
     SessionEnded,
-    /// The queue's scheduler was replaced, and its policy wants all runs to be reassigned.
+    /// The policy wants all runs to be reassigned.
     SchedulerReplaced,
-    /// The session did not accept the assigned run in time. Never the end of a claim, because there
-    /// was none.
+    /// Never the end of a claim: the assigned run was not accepted in time.
     NotAccepted,
 }
 
@@ -51,7 +41,7 @@ impl Ending {
         }
     }
 
-    /// Returns the creation reason of the next run, if one follows.
+    /// Returns the reason of the next run, if one follows.
     #[must_use]
     pub fn retry(self) -> Option<ReasonCreated> {
         match self {
@@ -67,7 +57,7 @@ impl Ending {
         }
     }
 
-    /// True if the worker was lost with the run, so the extent of its work is unknown.
+    /// True if the worker was lost, so the extent of its work is unknown.
     #[must_use]
     pub fn is_loss(self) -> bool {
         match self {
@@ -79,9 +69,9 @@ impl Ending {
         }
     }
 
-    /// True if a worker's request for this ending repeats the actual ending of the run. Results are
-    /// not compared. A report counts as a repeat if the run was taken away for the same reason, so
-    /// a worker that shuts down need not know which came first.
+    /// True if a request for this ending repeats the actual one. Results are not compared. A report
+    /// repeats a loss for the same reason, so a worker that shuts down need not know which came
+    /// first.
     #[must_use]
     pub fn repeats(self, ended: &EndedRun) -> bool {
         ended.outcome() == self.outcome()
@@ -98,7 +88,7 @@ impl Ending {
             }
     }
 
-    /// Returns the detail shown beside the reason of the wire format.
+    /// Detail beside the reason of the wire format.
     #[must_use]
     pub fn ended_by(self) -> Option<EndedBy> {
         match self {
@@ -115,26 +105,23 @@ impl Ending {
     }
 }
 
-/// Whether another run follows and at which cost, before the bounds on runs apply.
+/// Consequence of an ending, before the bounds on runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
     Never,
-    /// A run follows while retries are left, and uses one.
+    /// While retries are left, using one.
     ForARetry,
-    /// A free run follows while any are left, then a retry.
+    /// Free while free runs are left, then for a retry.
     ForNothingFirst,
-    /// A free run follows. Without free runs left, the ending is refused and the worker keeps the
-    /// run.
+    /// Free; without free runs left, the ending is refused and the worker keeps the run.
     ForNothingOrRefused,
-    /// A free run follows at the same position, up to [`REQUEUES_MAX`] times; then the claim is
-    /// left to expire.
+    /// Free at the same position, up to [`REQUEUES_MAX`] times; then the claim is left to expire.
     Requeued,
-    /// Not an ending of a claim. [`taken_back`] has the rule for assigned runs.
+    /// See [`taken_back`] for assigned runs.
     NotOfAClaim,
 }
 
 impl Next {
-    /// Returns the text for people.
     #[must_use]
     pub fn words(self) -> &'static str {
         match self {
@@ -162,7 +149,7 @@ pub fn next(delivery: Delivery, ending: Ending) -> Next {
                 | ExceptionReason::ResourceUnavailable
                 | ExceptionReason::InternalError,
             ) => Next::Never,
-            // The worker itself states that the work may be repeated.
+            // The worker states that the work may be repeated.
             Report::Exception(ExceptionReason::IntermittentTask) => Next::ForARetry,
             Report::Exception(ExceptionReason::WorkerShutdown) => after_a_loss(delivery),
         },
@@ -187,7 +174,6 @@ const fn exception(reason: ExceptionReason) -> Ending {
     Ending::Reported(Report::Exception(reason))
 }
 
-/// Every ending of a claim, with its name.
 pub const TABLE: [(Ending, &str); 14] = [
     (Ending::Reported(Report::Completed), "reported as completed"),
     (Ending::Reported(Report::Failed), "reported as failed"),
@@ -221,13 +207,11 @@ pub fn markdown() -> String {
     text
 }
 
-/// A task's remaining retries and its counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Allowance {
     pub retries_left: u16,
-    /// Runs that ended without using a retry, up to [`FREE_RUNS_MAX`].
+    /// Ended without using a retry, up to [`FREE_RUNS_MAX`].
     pub free_runs: u16,
-    /// Requeues of undelivered claims.
     pub requeues: u16,
     /// Workers lost in a row.
     pub losses: u16,
@@ -239,27 +223,24 @@ impl Allowance {
     }
 }
 
-/// The consequence of an ended claim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Decision {
-    /// Creation reason of the next run, if one follows.
+    /// Reason of the next run, if one follows.
     pub next: Option<ReasonCreated>,
-    /// The remaining allowance.
     pub left: Allowance,
 }
 
-/// Why a claim may not end this way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refused {
-    /// The task was requeued as often as allowed: the claim is left to expire.
+    /// The claim is left to expire.
     RequeuesUsedUp,
-    /// The task has no free runs left: the worker keeps the run.
+    /// The worker keeps the run.
     FreeRunsUsedUp,
-    /// Not an ending of a claim.
+    /// See [`taken_back`] for assigned runs.
     NotOfAClaim,
 }
 
-/// Decides the consequence when the claim of `run`, the task's last run, ends.
+/// `run` is the task's last run.
 pub fn decide(delivery: Delivery, ending: Ending, run: RunId, had: Allowance) -> Result<Decision, Refused> {
     let losses = if ending.is_loss() { had.losses.saturating_add(1) } else { 0 };
     let had = Allowance { losses, ..had };
@@ -282,21 +263,18 @@ pub fn decide(delivery: Delivery, ending: Ending, run: RunId, had: Allowance) ->
     })
 }
 
-/// What happens to an assigned, unaccepted run that is to be taken back from its session. It was
-/// never started; still, under at-most-once no other worker gets it.
+/// Fate of an assigned run taken back from its session. It was never started; still, under
+/// at-most-once no other worker gets it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TakenBack {
-    /// It waits for another session, at no cost.
+    /// For another session, at no cost.
     Waits,
-    /// The run and its task end.
     Ends,
-    /// It stays assigned.
     Stays,
-    /// Not an ending of an assignment.
     NotOfAnAssignment,
 }
 
-/// Decides the fate of an assigned run, for every delivery and ending.
+/// The rule for every delivery and ending.
 #[must_use]
 pub fn taken_back(delivery: Delivery, ending: Ending) -> TakenBack {
     match ending {
@@ -308,7 +286,7 @@ pub fn taken_back(delivery: Delivery, ending: Ending) -> TakenBack {
             Delivery::Retries | Delivery::AtLeastOnce => TakenBack::Waits,
             Delivery::AtMostOnce => TakenBack::Stays,
         },
-        // The worker itself states that it did not start the run.
+        // The worker states that it did not start the run.
         Ending::Released => TakenBack::Waits,
         Ending::Reported(_) | Ending::LeaseExpired | Ending::TooSlow | Ending::Undelivered => {
             TakenBack::NotOfAnAssignment
@@ -316,16 +294,15 @@ pub fn taken_back(delivery: Delivery, ending: Ending) -> TakenBack {
     }
 }
 
-/// Whether the assigned worker could accept a run.
+/// Whether the worker could accept an assigned run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Acceptance {
-    /// Nothing prevented it.
     Possible,
-    /// It was quarantined after the assignment, and its acceptance was refused.
+    /// Its worker was quarantined after the assignment.
     Refused,
 }
 
-/// Decides the fate of a run that was not accepted in time. A refused worker has not started it.
+/// A refused worker has not started the run.
 pub fn not_accepted(delivery: Delivery, acceptance: Acceptance) -> TakenBack {
     match acceptance {
         Acceptance::Possible => taken_back(delivery, Ending::NotAccepted),
@@ -333,8 +310,8 @@ pub fn not_accepted(delivery: Delivery, acceptance: Acceptance) -> TakenBack {
     }
 }
 
-/// Returns the retries of a task rerun as run `next`, from `retries` of its definition; none if it
-/// had too many runs. Free runs do not count.
+/// Returns the retries of a task rerun as run `next`; none if it had too many runs. Free runs do
+/// not count.
 pub fn retries_after_rerun(next: RunId, retries: u16, free_runs: u16) -> Option<u16> {
     let counted = (next.number() + 1).saturating_sub(free_runs);
     RUNS_MAX.checked_sub(counted).map(|after| retries.min(after))

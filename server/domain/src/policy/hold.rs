@@ -1,6 +1,4 @@
-//! Holds of pending runs: what delays a run and until when.
-//!
-//! All times are the database's; none is compared with a process's clock.
+//! Holds of pending runs. All times are the database's; none is compared with a process's clock.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use tenure_api::dates::Timestamp;
@@ -13,17 +11,14 @@ use crate::lifecycle::Report;
 
 /// Number of losses in a row that cause no backoff yet.
 pub const LOSSES_FREE: u16 = 3;
-/// Maximum backoff after losses.
 pub const BACKOFF_MOST: TimeDelta = TimeDelta::hours(1);
 
-/// The hold of a pending run: `pending.hold`.
+/// `pending.hold`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hold {
-    /// The run's time has not come.
     Delay,
-    /// The run waits for admission.
     Waiting,
-    /// The run is assigned to a session that has not accepted it.
+    /// Not accepted yet.
     Assigned,
 }
 
@@ -47,16 +42,15 @@ impl Hold {
     }
 }
 
-/// The earliest start of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Start {
-    /// This long after it became pending.
+    /// Since it became pending.
     After(TimeDelta),
     At(DateTime<Utc>),
 }
 
 impl Start {
-    /// Returns the point in time, saturated at the last representable time.
+    /// Saturates at the last representable time.
     #[must_use]
     pub fn time(self, pending_since: DateTime<Utc>) -> DateTime<Utc> {
         match self {
@@ -79,33 +73,30 @@ impl Delayed {
     }
 }
 
-/// Returns the delay of a run that becomes pending now, if any. It ends at the deadline at the
-/// latest, like the task.
+/// Returns the delay of a run that becomes pending now. It ends at the deadline at the latest.
 pub fn delayed(start: Start, by: DelayedBy, now: DateTime<Utc>, deadline: DateTime<Utc>) -> Option<Delayed> {
     let until = start.time(now).min(deadline);
     (until > now).then_some(Delayed { until, by })
 }
 
-/// Returns the delay of a task's first run, which becomes pending at its creation or when its
-/// dependencies are satisfied. Reruns have no delay.
+/// The first run becomes pending at its creation or when its dependencies are satisfied. Reruns
+/// have no delay.
 pub fn of_first_run(terms: &Terms, now: DateTime<Utc>, deadline: DateTime<Utc>) -> Option<Delayed> {
     delayed(terms.start, DelayedBy::Delay, now, deadline)
 }
 
-/// The properties of an ended run that determine the delay of the next.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Before {
     pub ending: Ending,
-    /// The delay requested by the worker with a release or `retryAfter`.
+    /// Requested with a release or `retryAfter`.
     pub stated: Option<Start>,
-    /// Number of this failure among the task's retried failures, from 1. Releases and undelivered
-    /// claims are not counted.
+    /// Number of this retried failure, from 1. Releases and undelivered claims do not count.
     pub retry: u32,
-    /// Workers lost in a row with the task, including this one.
+    /// In a row, including this one.
     pub losses: u16,
 }
 
-/// Returns the delay of the next run, which becomes pending now.
+/// The next run becomes pending now.
 pub fn of_next_run(before: Before, terms: &Terms, now: DateTime<Utc>, deadline: DateTime<Utc>) -> Option<Delayed> {
     let stated = |start, by| delayed(start, by, now, deadline);
     let waited = |wait, by| delayed(Start::After(wait), by, now, deadline);
@@ -142,18 +133,16 @@ pub fn of_next_run(before: Before, terms: &Terms, now: DateTime<Utc>, deadline: 
     }
 }
 
-/// Returns the delay of the n-th retry, from 1.
 pub fn retry_wait(delay: &RetryDelay, n: u32) -> TimeDelta {
     let exponent = i32::try_from(n.saturating_sub(1)).unwrap_or(i32::MAX);
     let wanted_ms = delay.first.as_seconds_f64() * delay.factor.powi(exponent) * 1000.0;
-    // An infinite product is cut to the maximum. Zero times infinity is NaN and means no delay.
+    // Zero times infinity is NaN and means no delay.
     let most_ms = delay.most.as_seconds_f64() * 1000.0;
     let wait_ms = if wanted_ms.is_nan() { 0.0 } else { wanted_ms.min(most_ms) };
     TimeDelta::milliseconds(wait_ms.round() as i64)
 }
 
-/// Returns the delay after this number of losses in a row. Only at-least-once has a backoff,
-/// because its losses are free and could continue indefinitely.
+/// Only at-least-once has a backoff: its losses are free and could continue indefinitely.
 pub fn backoff(delivery: Delivery, losses: u16) -> TimeDelta {
     match delivery {
         Delivery::Retries | Delivery::AtMostOnce => TimeDelta::zero(),
@@ -167,8 +156,7 @@ pub fn backoff(delivery: Delivery, losses: u16) -> TimeDelta {
     }
 }
 
-/// Returns why a task may not be created with this start, if it would never run. `field` names the
-/// start in the message.
+/// Returns why a task with this start would never run. `field` names the start.
 #[must_use]
 pub fn start_refusal(start: Start, field: &str, now: DateTime<Utc>, deadline: DateTime<Utc>) -> Option<String> {
     let ready = start.time(now);

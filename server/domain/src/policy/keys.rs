@@ -8,21 +8,17 @@ use super::{number, options};
 use crate::admission::Rate;
 use crate::unacceptable::Unacceptable;
 
-/// Minimum weight of a key.
 pub const WEIGHT_LEAST: f64 = 0.001;
-/// Maximum weight of a key.
 pub const WEIGHT_MOST: f64 = 1_000.0;
-/// Maximum keys with own rules per queue. Each is a row that is kept until it is deleted.
+/// Each is a row that is kept until it is deleted.
 pub const KEYS_WITH_RULES_MAX: i64 = 10_000;
 
-/// The checked rules of a key; absent fields follow the policy.
+/// Absent fields follow the policy.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct KeyRules {
     /// Limit of its ready, assigned and claimed runs.
     pub concurrency: Option<u32>,
-    /// Limit of its starts per time.
     pub rate: Option<Rate>,
-    /// Share of turns.
     pub weight: Option<f64>,
 }
 
@@ -59,7 +55,6 @@ impl KeyRules {
     }
 }
 
-/// Checks a key named in a request.
 pub fn named(key: &str) -> Result<String, Unacceptable> {
     options::key_of("key", key)
 }

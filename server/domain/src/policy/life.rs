@@ -1,5 +1,4 @@
-//! A task's life as a state machine: the effect of each event in each state, and the rule that
-//! refuses it.
+//! A task's life as a state machine: the effect of each event in each state, or the refusal.
 //!
 //! The frequent SQL statements have the same rules as guards; a test compares them with [`apply`].
 //! Times are not checked here: an event states whether its new run is held.
@@ -12,20 +11,15 @@ use super::hold::Hold;
 use crate::lifecycle::Outcome;
 use crate::task::{Last, Task};
 
-/// The state of a task.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// Without a run.
     Unscheduled,
-    /// The last run waits for a worker or is held.
+    /// Waits for a worker or is held.
     Pending(RunId, Option<Hold>),
-    /// The last run is claimed.
     Running(RunId),
-    /// The last run has ended and no other follows.
     Resolved(RunId, Outcome),
 }
 
-/// A task's state, its delivery and its allowance.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Life {
     pub state: State,
@@ -34,54 +28,42 @@ pub struct Life {
     pub left: Allowance,
 }
 
-/// An event in a task's life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// The dependencies are satisfied, or scheduleTask skips them. With the hold of the new run, if
-    /// any.
+    /// Dependencies are satisfied, or scheduleTask skips them.
     Schedule(Option<Hold>),
-    /// A rerun is requested.
     Rerun {
-        /// The retries of the task's definition.
         retries: u16,
-        /// Set if the run waits for admission. Reruns are never delayed.
+        /// For admission only: reruns are never delayed.
         hold: Option<Hold>,
     },
     Cancel,
     DeadlinePassed,
-    /// A hold of the run ends: its time has come, or it is admitted for any worker.
+    /// The delay ends, or the run is admitted for any worker.
     Ready(RunId),
-    /// The run gets another hold.
     Hold(RunId, Hold),
-    /// A worker claims the run.
     Claim(RunId),
-    /// The assigned session accepts the run.
     Accept(RunId),
-    /// The run is taken back from its assigned session.
     TakenBack(RunId, Ending),
-    /// The worker renews its claim.
     Reclaim(RunId),
-    /// The claim ends. With the hold of the next run, if any.
+    /// With the hold of the next run.
     End(RunId, Ending, Option<Hold>),
 }
 
-/// The rule that refuses an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
     NoSuchRun,
     NotTheLastRun,
     NotClaimed,
     AlreadyClaimed,
-    /// The run or the task has ended.
     AlreadyResolved,
     AlreadyScheduled,
-    /// The task was requeued as often as allowed.
+    /// The next undelivered claim is left to expire.
     RequeuesUsedUp,
-    /// The task had as many runs as allowed.
     RunsUsedUp,
-    /// The run is delayed, waits for admission, or is assigned to another session.
+    /// Delayed, waiting for admission, or assigned to another session.
     Held,
-    /// The task has no free runs left: the worker keeps the run.
+    /// The worker keeps the run.
     FreeRunsUsedUp,
 }
 
@@ -95,20 +77,16 @@ impl From<ending::Refused> for Refusal {
     }
 }
 
-/// The result of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Step {
-    /// The task after the event.
     pub life: Life,
-    /// The ended run and its outcome.
     pub ended: Option<(RunId, Outcome)>,
-    /// The new run and its reason.
+    /// With its reason.
     pub made: Option<(RunId, ReasonCreated)>,
 }
 
 impl Task {
-    /// Returns the task for these rules. A task's description lacks delivery, hold, and all
-    /// allowances except the retries.
+    /// A task's description lacks delivery, hold, and all allowances except the retries.
     pub fn life(&self) -> Life {
         let state = match (&self.last, self.ended.last()) {
             (Last::Unscheduled, _) | (Last::Ended, None) => State::Unscheduled,
@@ -121,7 +99,6 @@ impl Task {
     }
 }
 
-/// Applies an event, for every state and event.
 pub fn apply(life: Life, event: Event) -> Result<Step, Refusal> {
     match event {
         Event::Schedule(hold) => match life.state {
@@ -168,7 +145,7 @@ pub fn apply(life: Life, event: Event) -> Result<Step, Refusal> {
     }
 }
 
-/// Returns the hold of a run that must be pending.
+/// The run must be pending.
 fn pending(life: Life, run: RunId) -> Result<Option<Hold>, Refusal> {
     check_last(life, run)?;
     match life.state {
@@ -208,8 +185,7 @@ fn resolved(life: Life, run: RunId, outcome: Outcome) -> Step {
     Step { ended: Some((run, outcome)), ..moved(life, State::Resolved(run, outcome)) }
 }
 
-/// Resolves the task, whether its run is claimed or not. A task without a run gets one for the
-/// exception.
+/// A task without a run gets one for the exception.
 fn resolve(life: Life, reason: ReasonResolved) -> Result<Step, Refusal> {
     let outcome = Outcome::Exception(reason);
     match life.state {
@@ -222,7 +198,6 @@ fn resolve(life: Life, reason: ReasonResolved) -> Result<Step, Refusal> {
     }
 }
 
-/// Takes a pending run back from its assigned session.
 fn take_back(life: Life, run: RunId, ending: Ending) -> Result<Step, Refusal> {
     match ending::taken_back(life.delivery, ending) {
         TakenBack::Waits => Ok(moved(life, State::Pending(run, Some(Hold::Waiting)))),
@@ -243,7 +218,7 @@ fn end(life: Life, run: RunId, ending: Ending, hold: Option<Hold>) -> Result<Ste
     Ok(Step { life: Life { state, left: decision.left, ..life }, ended: Some((run, outcome)), made })
 }
 
-/// Starts another run. The retries are reset as far as the number of runs allows.
+/// Resets the retries as far as the number of runs allows.
 fn rerun(life: Life, retries: u16, hold: Option<Hold>) -> Result<Step, Refusal> {
     let next = match life.state {
         State::Unscheduled => RunId::FIRST,

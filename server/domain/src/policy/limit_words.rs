@@ -4,8 +4,7 @@ use super::document::{Admission, Policy};
 use crate::admission::Rate;
 use tenure_api::states::KeyBy;
 
-/// Describes the limits and the assignment of a queue's runs. Empty if every run is ready for any
-/// worker as soon as its delay is over.
+/// Empty if every run is ready for any worker once its delay is over.
 pub fn words(policy: &Policy) -> Vec<String> {
     let Some(admission) = policy.admission() else { return Vec::new() };
     let Admission { assign, key_by, accept_time, total, per_key, rate_total, rate_per_key, fair } = admission;

@@ -2,23 +2,23 @@
 //!
 //! | file | rule |
 //! |---|---|
-//! | [`document`] | checks, limits, defaults and stored form of policies; unimplemented fields |
-//! | [`options`] | the same for task options, and their place in a definition |
+//! | [`document`] | checks, limits, defaults and stored form of policies |
+//! | [`options`] | the same for task options |
 //! | [`keys`] | rules for a single key, which override the policy |
-//! | [`terms`] | a task's options combined with the policy; the traits stamped on its runs |
-//! | [`hold`] | when a run is ready: delays, and their limits by deadlines |
-//! | [`ending`] | the end of a claim: all deliveries with all endings, and the bounds on runs |
-//! | [`life`] | the state machine: every state of a task with every event |
+//! | [`terms`] | options combined with the policy; the traits stamped on runs |
+//! | [`hold`] | when a run is ready |
+//! | [`ending`] | the end of a claim, and the bounds on runs |
+//! | [`life`] | the state machine: every state with every event |
 //! | [`limit_words`] | the limits of a policy as sentences |
 //! | [`cells`] | the published table that `tenure verify delivery` tests |
 //! | [`report`] | results, `retryAfter`, release |
 //! | [`pause`] | pause and resume |
 //! | [`refile`] | how a changed policy reaches existing runs |
 //! | [`counts`] | the counts that a run contributes to |
-//! | [`why`] | why a task is in its state, in codes and in words |
+//! | [`why`] | why a task is in its state |
 //!
-//! Notes announce all of this in the event log; see [`super::events::note`].
-//! docs/internals/policies.md describes how statements use these rules.
+//! [`super::events::note`] announces changes in the event log. docs/internals/policies.md describes
+//! how statements use these rules.
 
 pub mod cells;
 pub mod counts;
@@ -39,16 +39,13 @@ use chrono::TimeDelta;
 
 use super::unacceptable::Unacceptable;
 
-/// Maximum characters of a reason.
 pub const REASON_CHARS_MAX: usize = 255;
 
-/// Checks that a number is within its inclusive range.
 fn number(field: &str, value: i64, least: u32, most: i64) -> Result<u32, Unacceptable> {
     let out = || Unacceptable::Rule(format!("`{field}` must be from {least} to {most}"));
     u32::try_from(value).ok().filter(|number| *number >= least && value <= most).ok_or_else(out)
 }
 
-/// Checks that a number of whole seconds is within its inclusive range.
 pub(crate) fn seconds(field: &str, value: i64, least: i64, most: i64) -> Result<TimeDelta, Unacceptable> {
     if (least..=most).contains(&value) {
         Ok(TimeDelta::seconds(value))

@@ -1,5 +1,4 @@
-//! Options of a task, set by its submitter in `extra.tenure` of the definition, so unmodified
-//! clients can use them.
+//! Options of a task, in `extra.tenure` of its definition, so unmodified clients can use them.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::Deserialize;
@@ -15,48 +14,42 @@ use super::hold::Start;
 use super::seconds;
 use crate::unacceptable::Unacceptable;
 
-/// Maximum `delay` of a task or a released run, in seconds: 366 days.
+/// 366 days in seconds, also for released runs.
 pub const TASK_DELAY_MAX: i64 = 31_622_400;
-/// Maximum characters of a `key`.
 pub const KEY_CHARS_MAX: usize = 255;
-/// Maximum wait for a preferred worker, in seconds.
+/// In seconds.
 pub const WORKER_WAIT_MAX: i64 = 3_600;
-/// The field with the options in a definition.
+/// Options in a definition.
 pub const IN_EXTRA: &str = "extra.tenure";
-/// The field with the options in a submission.
+/// Options in a submission.
 pub const BESIDE: &str = "options";
 
-/// Unimplemented options: refused unless their value is neutral. When an option is implemented,
-/// remove it here, and its `#[schema(ignore)]` in the request type.
+/// Unimplemented options: refused unless neutral. When an option is implemented, remove it here,
+/// and its `#[schema(ignore)]` in the request type.
 const NOT_BUILT: [&str; 2] = ["unique", "onDuplicate"];
 
-/// The checked options of a task. Absent options follow the queue's policy.
+/// Absent options follow the queue's policy.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Options {
-    /// When its first run is ready.
     pub start: Option<Start>,
-    /// The cost of a lost or slow worker.
     pub delivery: Option<Delivery>,
-    /// Maximum duration of a claim; zero is unlimited while it is renewed.
+    /// Zero is unlimited while the claim is renewed.
     pub complete_time: Option<TimeDelta>,
-    /// Hold of the next run after a retried failure.
     pub retry_delay: Option<RetryDelay>,
-    /// The key for limits and turns, if the queue's `keyBy` is `key`.
+    /// If the queue's `keyBy` is `key`.
     pub key: Option<String>,
-    /// The preferred worker, if the queue assigns runs.
+    /// If the queue assigns runs.
     pub worker: Option<PreferredWorker>,
 }
 
-/// The worker that a run waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PreferredWorker {
     pub worker_group: WorkerGroup,
     pub worker_id: WorkerId,
-    /// Maximum wait, from when the run begins to wait.
+    /// Since the run began to wait.
     pub wait: TimeDelta,
 }
 
-/// The additional scope that options need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
     Nothing,
@@ -65,7 +58,6 @@ pub enum Needs {
 }
 
 impl Options {
-    /// Returns the options in a definition's `extra`, if any.
     pub fn in_extra(extra: Option<&RawValue>) -> Result<Option<Self>, Unacceptable> {
         tenure(extra)?.map(|sent| read(IN_EXTRA, sent)).transpose()
     }
@@ -79,7 +71,7 @@ impl Options {
         Self::checked(place, sent)
     }
 
-    /// Checks options, with the unimplemented ones allowed.
+    /// Allows unimplemented options.
     pub(super) fn checked(place: &str, sent: &TaskOptions) -> Result<Self, Unacceptable> {
         let TaskOptions {
             delay,
@@ -110,15 +102,15 @@ impl Options {
         *self == Self::default()
     }
 
-    /// Returns the additional scope. Permission to create tasks does not include the cost of lost
-    /// workers or the choice of a worker.
+    /// Permission to create tasks does not include the cost of lost workers or the choice of a
+    /// worker.
     pub fn needs(&self) -> Needs {
         let Self { start: _, delivery, complete_time: _, retry_delay: _, key: _, worker } = self;
         if delivery.is_some() || worker.is_some() { Needs::TaskOptions } else { Needs::Nothing }
     }
 }
 
-/// Lists the options that are unimplemented or were added later.
+/// Options that are unimplemented or were added later.
 fn options_to_come(sent: &TaskOptions) -> [FieldToCome; 4] {
     let TaskOptions {
         delay: _,
@@ -158,7 +150,7 @@ fn preferred(field: &str, sent: &PreferredWorkerOnWire) -> Result<PreferredWorke
     })
 }
 
-/// Combines a delay or a date into the start; both are refused.
+/// Refuses a delay together with a date.
 pub(super) fn start(
     place: &str,
     delay: Option<i64>,
@@ -176,8 +168,7 @@ pub(super) fn start(
     }
 }
 
-/// Returns the `extra` to store for a submitted task, with its options inserted. None: store it as
-/// sent.
+/// Returns `extra` with the options inserted. None: store it as sent.
 pub fn stored_extra(extra: Option<&RawValue>, options: Option<&RawValue>) -> Result<Option<String>, Unacceptable> {
     let Some(options) = options else { return Ok(None) };
     read(BESIDE, options)?;
@@ -191,12 +182,11 @@ pub fn stored_extra(extra: Option<&RawValue>, options: Option<&RawValue>) -> Res
     Ok(Some(format!("{{{others}{comma}\"tenure\":{options}}}")))
 }
 
-/// Returns the options of a createTask request, if any.
 pub fn of_request(request: &CreateTaskRequest<'_>) -> Result<Option<Options>, Unacceptable> {
     Ok(Options::in_extra(request.extra)?.filter(|options| !options.is_empty()))
 }
 
-/// Returns the value of `tenure` in an `extra`. Elsewhere `extra` is checked to be an object.
+/// Elsewhere `extra` is checked to be an object.
 fn tenure(extra: Option<&RawValue>) -> Result<Option<&RawValue>, Unacceptable> {
     #[derive(Deserialize)]
     struct Extra<'a> {
@@ -207,7 +197,7 @@ fn tenure(extra: Option<&RawValue>) -> Result<Option<&RawValue>, Unacceptable> {
         <&RawValue>::deserialize(value).map(Some)
     }
     let Some(text) = extra.map(RawValue::get) else { return Ok(None) };
-    // Most have no options and are not parsed. A key may be written with escapes.
+    // Most have no options and are not parsed. A key may have escapes.
     if !text.trim_start().starts_with('{') || !(text.contains("tenure") || text.contains('\\')) {
         return Ok(None);
     }

@@ -1,4 +1,4 @@
-//! Pause and resume. A pause is separate from the policy because operators use it in emergencies.
+//! Pause and resume, separate from the policy because operators use them in emergencies.
 
 use chrono::{DateTime, Utc};
 use tenure_api::dates::Timestamp;
@@ -8,18 +8,16 @@ use tenure_api::policy::PauseRequest;
 use super::REASON_CHARS_MAX;
 use crate::unacceptable::Unacceptable;
 
-/// A pause of a queue. The row alone decides: at `until` a pass ends the pause.
+/// The row alone decides: at `until` a pass ends the pause.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Paused {
     pub since: DateTime<Utc>,
     pub by: String,
     pub reason: Option<String>,
-    /// When the queue resumes automatically.
     pub until: Option<DateTime<Utc>>,
 }
 
 impl Paused {
-    /// Returns why a run of the queue cannot be claimed.
     #[must_use]
     pub fn refusal(&self, queue: &TaskQueueId) -> String {
         let until = self.until.map_or_else(String::new, |until| format!(" until {}", Timestamp::new(until)));
@@ -27,22 +25,21 @@ impl Paused {
         format!("the queue {queue} is paused{until} by {}{reason}", self.by)
     }
 
-    /// True if the pass that resumes queues may resume this queue.
+    /// True if the pass may resume the queue.
     pub fn is_over(&self, now: DateTime<Utc>) -> bool {
         self.until.is_some_and(|until| until <= now)
     }
 }
 
-/// The result of a pause request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// A repeat of the current pause.
+    /// Repeats the current pause.
     Repeat(Paused),
-    /// A new or changed pause, to be stored and emitted.
+    /// New or changed, to be stored and emitted.
     Paused(Paused),
 }
 
-/// Pauses a queue. A paused queue keeps its `since`; the other fields are replaced.
+/// A paused queue keeps its `since`; the other fields are replaced.
 pub fn pause(
     current: Option<&Paused>,
     request: &PauseRequest,

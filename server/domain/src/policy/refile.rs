@@ -1,39 +1,34 @@
 //! Refiling: how a changed policy reaches existing runs, and why no run can be created under the
 //! old policy.
 //!
-//! 1. The policy is committed, in rows that every run-creating statement reads. A statement that
-//!    begins later uses the new policy.
-//! 2. Refiling waits for statements that began before, by waiting for transactions older than the
-//!    commit ([`Stage::Older`]).
+//! 1. The policy is committed, in rows that every run-creating statement reads.
+//! 2. Refiling waits for transactions older than the commit ([`Stage::Older`]), so no statement
+//!    still uses the old policy.
 //! 3. Existing runs are stamped again in slices. Claims come first, so they hold slots of their
-//!    keys before a ready run of these keys waits for one. Then come ready runs, delayed runs, and
-//!    claims made meanwhile. A run that moves between these while they are read may be missed. So
-//!    the last stage reads all three *in one statement*, whose snapshot has every run exactly once.
-//!    It repeats until it finds no run ([`Stage::Check`]).
+//!    keys before a ready run waits for one. Then come ready runs, delayed runs, and claims made
+//!    meanwhile. A run that moves between these may be missed. So the last stage reads all three
+//!    *in one statement*, whose snapshot has every run exactly once. It repeats until it finds no
+//!    run ([`Stage::Check`]).
 //!
 //! Stage and cursor are columns of the policy's row, so any server continues after a crash.
 //! Stamping twice is harmless.
 
-/// Runs per slice.
 pub const SLICE: usize = 200;
 
-/// The stage of a queue's refiling: `queue_policies.refile_stage`.
+/// `queue_policies.refile_stage`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Stage {
-    /// No refiling.
     Done,
     /// Waits for transactions older than the change.
     Older,
-    /// Claims, by the age of their tasks.
+    /// By the age of their tasks.
     ClaimsFirst,
-    /// Ready runs, by position in the queue.
+    /// By position in the queue.
     Ready,
-    /// Delayed runs, by position in the queue.
+    /// By position in the queue.
     Delayed,
-    /// All claims again, by the age of their tasks, including those made while the others were
-    /// read.
+    /// All claims again, by the age of their tasks.
     Claims,
-    /// All runs in one statement.
     Check,
 }
 
@@ -70,44 +65,40 @@ impl Stage {
     }
 }
 
-/// The position of a queue's refiling.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
     pub stage: Stage,
-    /// The last row of the previous slice; none at the beginning of a stage.
+    /// The last row of the previous slice.
     pub cursor: Option<i64>,
 }
 
 impl Place {
-    /// No refiling.
     pub const DONE: Self = Self { stage: Stage::Done, cursor: None };
 
-    /// Returns the start of a refiling after a change of the policy. A refiling in progress
-    /// restarts.
+    /// A refiling in progress restarts.
     pub fn after_a_change() -> Self {
         Self { stage: Stage::Older, cursor: None }
     }
 }
 
-/// The result of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Found {
     /// Result of [`Stage::Older`].
     Older {
-        /// True if an open transaction began before the change was committed.
+        /// True if a transaction older than the change is open.
         open: bool,
     },
-    /// Runs of the slice, including those stamped before.
+    /// Including runs stamped before.
     Slice {
         runs: usize,
-        /// The key of its last run.
+        /// The key of the last run.
         last: Option<i64>,
     },
-    /// One statement found no run in the whole queue, as in [`Stage::Check`].
+    /// No run in the whole queue.
     NoRuns,
 }
 
-/// Returns the next position. A step whose result does not fit its stage is repeated.
+/// A step whose result does not fit its stage is repeated.
 #[must_use]
 pub fn step(place: Place, found: Found) -> Place {
     let next = |stage| Place { stage, cursor: None };
@@ -131,8 +122,8 @@ pub fn step(place: Place, found: Found) -> Place {
     }
 }
 
-/// Returns an upper bound of the runs that may still follow the old policy. It is 0 exactly when
-/// all follow the new one.
+/// Upper bound of the runs that may still follow the old policy. 0 exactly when all follow the new
+/// one.
 pub fn runs_left(stage: Stage, pending: i64, delayed: i64, claimed: i64) -> i64 {
     let (pending, delayed, claimed) = (pending.max(0), delayed.max(0), claimed.max(0));
     let left = match stage {
@@ -161,7 +152,6 @@ mod tests {
         assert_eq!((Stage::from_code(-1), Stage::from_code(7)), (None, None));
     }
 
-    /// Every stage with every result.
     #[test]
     fn every_step_follows_table() {
         use Stage::*;
@@ -197,12 +187,12 @@ mod tests {
         }
     }
 
-    /// A queue whose runs move between the parts during the refiling, in the worst order.
+    /// Runs move between the parts in the worst order.
     #[test]
     fn run_missed_by_every_slice_is_found_by_check() {
         use Stage::*;
-        // One run with old traits is claimed before the ready runs are read, and pending again
-        // before the claims are.
+        // The run is claimed before the ready runs are read, and pending again before the claims
+        // are.
         let (mut is_ready, mut is_new) = (false, false);
         let mut at = Place::after_a_change();
         let mut stages = Vec::new();

@@ -1,4 +1,4 @@
-//! Data that a worker sends with the end of a run: a result, `retryAfter`, the delay of a release.
+//! Data that a worker sends with the end of a run.
 
 use chrono::TimeDelta;
 use serde_json::value::RawValue;
@@ -12,12 +12,11 @@ use super::seconds;
 use crate::json;
 use crate::unacceptable::Unacceptable;
 
-/// Maximum bytes of a result as compact JSON.
+/// As compact JSON.
 pub const RESULT_BYTES_MAX: usize = 65_536;
-/// Maximum `retryAfter`, in seconds.
+/// In seconds.
 pub const RETRY_AFTER_MAX: i64 = 86_400;
 
-/// A result to store, as compact JSON.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskResult(String);
 
@@ -38,8 +37,7 @@ impl TaskResult {
     }
 }
 
-/// True if a report with the same outcome repeats the stored result. A report without a result
-/// matches any.
+/// Compares reports with the same outcome. A report without a result matches any.
 pub fn repeats_result(stored: Option<&str>, sent: Option<&TaskResult>) -> bool {
     match (stored, sent) {
         (_, None) => true,
@@ -48,7 +46,6 @@ pub fn repeats_result(stored: Option<&str>, sent: Option<&TaskResult>) -> bool {
     }
 }
 
-/// Checks the delay requested with reportException.
 pub fn retry_after(reason: ExceptionReason, sent: Option<i64>) -> Result<Option<Start>, Unacceptable> {
     let Some(sent) = sent else { return Ok(None) };
     let wait: TimeDelta = seconds("retryAfter", sent, 0, RETRY_AFTER_MAX)?;
@@ -64,7 +61,6 @@ pub fn retry_after(reason: ExceptionReason, sent: Option<i64>) -> Result<Option<
     }
 }
 
-/// Checks the delay requested with a release.
 pub fn release(sent: &ReleaseRequest) -> Result<Option<Start>, Unacceptable> {
     start("", sent.delay, sent.not_before.map(Timestamp::time))
 }

@@ -9,22 +9,18 @@ use super::options::Options;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Terms {
-    /// The cost of a lost or slow worker.
     pub delivery: Delivery,
-    /// Maximum duration of a claim; none is unlimited while it is renewed.
+    /// None is unlimited while the claim is renewed.
     pub complete_time: Option<TimeDelta>,
-    /// True if the task's options set `complete_time`: then a change of the policy does not.
+    /// True if the task's options set it: then a change of the policy does not.
     pub own_complete_time: bool,
-    /// Hold of the next run after a retried failure.
     pub retry_delay: Option<RetryDelay>,
-    /// When the first run is ready.
     pub start: Start,
-    /// True if the next run waits for admission again.
     pub waits_again: bool,
 }
 
 impl Terms {
-    /// Combines a task's options with its queue's policy. Each option replaces the whole field.
+    /// Each option replaces the whole field.
     pub fn of(policy: &Policy, options: &Options) -> Self {
         let complete_time = options.complete_time.unwrap_or(policy.complete_time);
         Self {
@@ -37,7 +33,7 @@ impl Terms {
         }
     }
 
-    /// Returns the traits of a run that becomes pending with this delay.
+    /// For a run that becomes pending with this delay.
     pub fn traits(&self, delayed: Option<DelayedBy>) -> Traits {
         Traits {
             delivery: self.delivery,
@@ -48,7 +44,7 @@ impl Terms {
         }
     }
 
-    /// Returns when a run claimed now exceeds its completeTime. Under at-most-once it never does.
+    /// Returns when a run claimed now is too slow. Under at-most-once it never is.
     pub fn complete_by(&self, claimed: DateTime<Utc>) -> Option<DateTime<Utc>> {
         match self.delivery {
             Delivery::AtMostOnce => None,
@@ -70,15 +66,12 @@ impl Terms {
 /// Bits 5–7 are valid only for a delayed run. NULL in the database means all zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Traits {
-    /// The cost of a lost or slow worker.
     pub delivery: Delivery,
     /// True if the next run may be held after a retried failure.
     pub retry_delay: bool,
-    /// True if the task has its own completeTime.
     pub own_complete_time: bool,
-    /// True if the next run waits for admission again and does not keep the slot of this run.
     pub waits_again: bool,
-    /// Why the run is delayed; ignored if it is not.
+    /// Ignored if the run is not delayed.
     pub delayed: DelayedBy,
 }
 
@@ -90,7 +83,7 @@ impl Traits {
     pub const DELAYED_SHIFT: u32 = 5;
     pub const DELAYED: i16 = 0b111 << Self::DELAYED_SHIFT;
 
-    /// Traits in a queue without a policy, for a task without options.
+    /// Without a policy and options.
     pub const NONE: Self = Self {
         delivery: Delivery::Retries,
         retry_delay: false,
@@ -99,7 +92,7 @@ impl Traits {
         delayed: DelayedBy::Delay,
     };
 
-    /// Encodes the stored number; none for zero.
+    /// None for zero.
     #[must_use]
     pub fn code(self) -> Option<i16> {
         let bit = |set: bool, bit| if set { bit } else { 0 };

@@ -1,5 +1,4 @@
-//! Explains why a task is in its state: all causes, in codes and in words, from one snapshot of
-//! facts.
+//! Explains why a task is in its state, in codes and in words, from one snapshot of facts.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use tenure_api::dates::Timestamp;
@@ -12,89 +11,70 @@ use super::hold::Delayed;
 use super::pause::Paused;
 use crate::lifecycle::Outcome;
 
-/// Maximum dependencies in a response.
 pub const AWAITED_SHOWN_MAX: usize = 100;
-/// Maximum count of earlier runs.
 pub const BEFORE_COUNTED_MAX: u32 = 10_000;
 /// Maximum workers named as able to claim a run.
 pub const WORKERS_SHOWN_MAX: usize = 10;
-/// Maximum runs named as holders of a limit's slots.
+/// Maximum runs named as holders of slots.
 pub const HOLDERS_SHOWN_MAX: usize = 10;
-/// How long a worker's last request for work counts as recent.
+/// How long a request for work counts as recent.
 pub const ASKED_WITHIN: TimeDelta = TimeDelta::seconds(60);
 
-/// The facts about a task, from one snapshot.
 #[derive(Debug, Clone)]
 pub struct Facts {
     pub task: TaskId,
     pub place: Place,
-    /// The pause of its queue, if any.
     pub paused: Option<Paused>,
     pub now: DateTime<Utc>,
 }
 
-/// The state of a task, with the facts that explain it.
+/// A task's state, with the facts that explain it.
 #[derive(Debug, Clone)]
 pub enum Place {
-    /// Without a run.
     Unscheduled {
-        /// Number of unsatisfied dependencies.
         unsatisfied: u32,
-        /// The unsatisfied dependencies to show; those that can never be satisfied come first.
+        /// Those to show; dependencies that can never be satisfied come first.
         awaited: Vec<AwaitedTask>,
-        /// How dependencies must end.
         requires: Requires,
     },
-    /// The last run is pending.
     Pending {
         run: RunId,
-        /// The hold.
         held: Held,
-        /// Until when a poller has reserved its message; none if the run is held.
+        /// Until when a poller has reserved its message; none if held.
         reserved_until: Option<DateTime<Utc>>,
-        /// Ready runs of the queue that are claimed first, counted up to [`BEFORE_COUNTED_MAX`].
+        /// Ready runs claimed first, counted up to [`BEFORE_COUNTED_MAX`].
         before: u32,
-        /// The workers that request work.
         workers: Workers,
     },
-    /// The last run is claimed.
     Running {
         run: RunId,
         worker: WorkerName,
         since: DateTime<Utc>,
-        /// The end of the claim, unless renewed.
+        /// Unless renewed.
         taken_until: DateTime<Utc>,
         /// The end of the completeTime.
         complete_by: Option<DateTime<Utc>>,
-        /// The session of the claim.
         session: Option<SessionId>,
-        /// The live log, if any.
         live_log: Option<LiveLogSoFar>,
     },
-    /// The task is resolved.
     Resolved {
-        /// The last run.
         run: RunId,
         outcome: Outcome,
         ended_by: Option<EndedBy>,
-        /// The remaining allowance.
         left: Allowance,
     },
 }
 
 #[derive(Debug, Clone)]
 pub enum Held {
-    /// No hold.
     Ready,
     Delayed(Delayed),
-    /// Waits for admission.
     Waiting(Box<Waiting>),
-    /// Assigned to a session.
     Assigned(Assigned),
 }
 
 impl Held {
-    /// True if the next worker to request work gets this run or an earlier run.
+    /// True if the next worker to request work gets this run or an earlier one.
     fn may_start(&self) -> bool {
         match self {
             Self::Ready => true,
@@ -104,31 +84,28 @@ impl Held {
     }
 }
 
-/// The facts about a run that waits for admission.
 #[derive(Debug, Clone, Default)]
 pub struct Waiting {
     pub key: Option<String>,
-    /// The limit of the key's ready, assigned and claimed runs, and their current number.
+    /// Limit and number of the key's ready, assigned and claimed runs.
     pub slots: Option<(u32, u32)>,
-    /// The limit of the queue's ready, assigned and claimed runs, and their current number.
+    /// Limit and number of the queue's ready, assigned and claimed runs.
     pub total: Option<(u32, u32)>,
-    /// Runs that hold slots, if all slots of the key or the queue are taken.
+    /// Holders of slots, if all of the key or the queue are taken.
     pub holders: Vec<SlotHolder>,
-    /// When the rates of key and queue allow the next start; none if now.
+    /// When the rates allow the next start; none if now.
     pub next_start: Option<DateTime<Utc>>,
-    /// The preferred worker, and the end of the wait for it.
+    /// With the end of the wait.
     pub preferred: Option<(WorkerName, DateTime<Utc>)>,
     /// Earlier runs of its key, counted up to [`BEFORE_COUNTED_MAX`].
     pub before: u32,
-    /// Other keys that are served first, counted up to [`BEFORE_COUNTED_MAX`].
+    /// Keys served first, counted up to [`BEFORE_COUNTED_MAX`].
     pub keys_before: u32,
-    /// True if runs are being refiled after a change of the policy.
+    /// True during a refiling.
     pub refiling: bool,
-    /// In an assign queue without a live scheduler: the number of candidates.
+    /// Number of candidates, in an assign queue without a live scheduler.
     pub no_scheduler: Option<u32>,
-    /// In an assign queue: its sessions.
     pub sessions: Option<Sessions>,
-    /// The session that did not accept it.
     pub not_accepted: Option<(WorkerName, SessionId)>,
     /// True if the queue's messages were ever requested.
     pub polled: bool,
@@ -144,21 +121,19 @@ impl Waiting {
     }
 }
 
-/// The live sessions of a queue, for a waiting run.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Sessions {
-    /// Number of sessions, counted up to [`BEFORE_COUNTED_MAX`].
+    /// Counted up to [`BEFORE_COUNTED_MAX`].
     pub live: u32,
-    /// Number of sessions not renewed since an outage of the servers.
+    /// Not renewed since an outage of the servers.
     pub extended: u32,
-    /// True if a session is free.
     pub is_free: bool,
     /// True if a worker without a session requested work within [`ASKED_WITHIN`].
     pub asked_without: bool,
 }
 
 impl Sessions {
-    /// Returns why no session can take a run, if so.
+    /// Returns why no session can take a run.
     fn none(&self) -> Option<NoSession> {
         match *self {
             Self { is_free: true, .. } => None,
@@ -169,7 +144,6 @@ impl Sessions {
     }
 }
 
-/// The session that a run is assigned to.
 #[derive(Debug, Clone)]
 pub struct Assigned {
     pub to: Option<(WorkerName, SessionId)>,
@@ -178,17 +152,15 @@ pub struct Assigned {
     pub accept_by: Option<DateTime<Utc>>,
 }
 
-/// The workers that request work from a queue.
 #[derive(Debug, Clone, Default)]
 pub struct Workers {
-    /// The last request of any worker, eligible or not.
+    /// By any worker, eligible or not.
     pub last_asked: Option<DateTime<Utc>>,
     /// Eligible workers with a request within [`ASKED_WITHIN`].
     pub asking: Vec<WorkerName>,
-    /// Quarantined workers with a request within that time.
+    /// With a request within that time.
     pub quarantined: u32,
-    /// Other workers with a request within that time that reported through their sessions that they
-    /// are frozen.
+    /// Others with a request within that time, frozen by their sessions' reports.
     pub frozen: u32,
     /// True if more workers are known than were read. A recent request is then attributed to an
     /// unread worker.
@@ -203,7 +175,7 @@ impl Facts {
 }
 
 impl Workers {
-    /// Returns the reason if certainly no eligible worker requests work.
+    /// Returns a reason if certainly no eligible worker requests work.
     fn none(&self) -> Option<Reason> {
         let Self { last_asked, ref asking, quarantined, frozen, more } = *self;
         let last_asked = last_asked.map(Timestamp::new);
@@ -211,16 +183,15 @@ impl Workers {
     }
 }
 
-/// Whether the caller sees names of other tasks and workers, and who paused the queue and why.
+/// Whether the caller has the scope to see other tasks and workers, and who paused the queue and
+/// why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Names {
-    /// The caller has the scope for the queue.
     Shown,
-    /// The caller lacks the scope for the queue.
     Hidden,
 }
 
-/// Builds the response. The first reason is the first that must change for the task to run.
+/// The first reason is the first that must change for the task to run.
 pub fn why(facts: &Facts, names: Names) -> WhyAnswer {
     let paused = facts.paused.as_ref().map(|paused| Reason::Paused {
         by: (names == Names::Shown).then(|| paused.by.clone()),
@@ -294,7 +265,7 @@ pub fn why(facts: &Facts, names: Names) -> WhyAnswer {
     }
 }
 
-/// Returns the reason of a hold, and the reasons about sessions.
+/// The reason of a hold, and the reasons about sessions.
 fn holding(held: &Held, is_paused: bool, names: Names) -> (Option<Reason>, Vec<Reason>) {
     let is_shown = names == Names::Shown;
     let shown = |session: &Option<(WorkerName, SessionId)>| session.clone().filter(|_| is_shown).unzip();
@@ -358,7 +329,7 @@ fn dependencies(task: TaskId, unsatisfied: u32, awaited: &[AwaitedTask], require
     }
 }
 
-/// Returns the reasons as sentences for people; at least one.
+/// At least one sentence for people.
 pub fn words(answer: &WhyAnswer) -> Vec<String> {
     if answer.reasons.is_empty() {
         return vec!["Nothing keeps it: the next worker that asks for work gets it.".to_owned()];
@@ -437,7 +408,6 @@ pub fn sentence(reason: &Reason) -> String {
     }
 }
 
-/// Returns the sentence of [`Reason::Running`]; empty for others.
 fn running(reason: &Reason) -> String {
     let Reason::Running { worker_group, worker_id, since, taken_until, complete_by, session_id, live_log } = reason
     else {
@@ -466,8 +436,8 @@ fn no_session(because: NoSession, sessions: u32) -> String {
     }
 }
 
-/// Returns the first applicable cause: a slot of the key, a slot of the queue, the preferred
-/// worker, the rates, or the order.
+/// The first that applies of key slot, queue slot, preferred worker and order; then the rate,
+/// earlier runs and a refiling.
 fn waiting(reason: &Reason) -> String {
     let Reason::Waiting {
         key,
