@@ -1,3 +1,4 @@
+//! Log positions of the transitions in a row.
 
 use super::{Kind, note};
 

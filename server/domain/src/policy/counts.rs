@@ -6,9 +6,7 @@ use super::hold::Hold;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Open {
-    Pending {
-        hold: Option<Hold>,
-    },
+    Pending { hold: Option<Hold> },
     Claimed,
 }
 

@@ -1,5 +1,4 @@
-//! Admission beside concurrent transactions: rows that are locked, moved or deleted, and policies
-//! that change, during a decision.
+//! Admission while rows are locked, moved or deleted, and policies change.
 
 use tenure_api::policy::QueuePolicy;
 use tenure_domain::admission::{Start, Taker};
@@ -10,7 +9,6 @@ use tenure_store::admission::{self, key_rules};
 
 use crate::support::*;
 
-/// A queue with a policy that all runs follow.
 async fn limited(policy: Value) -> Ground {
     let ground = Ground::new().await;
     put(&ground.queue, policy).await;
@@ -111,8 +109,7 @@ async fn key_is_known_after_its_first_run_is_purged() {
     let key = json!({"tenure": {"key": "a"}});
     let gone = ground.create_with(&json!({"deadline": date(60), "expires": date(61), "extra": key})).await;
     let stays = ground.create("p", "a").await;
-    // As in a queue paused for long: no decision runs while the first task ends, expires and is
-    // purged.
+    // As in a queue paused for long: no decision runs before the first task is purged.
     change(&ground.queue, gone, Change::Cancel).await.unwrap();
     ground.advance(120.0).await;
     eventually("it is purged", async || {
@@ -131,8 +128,7 @@ async fn restored_policy_regains_admission_state() {
     let ground = limited(json!({"concurrency": {"perKey": 1}})).await;
     let before = ground.create("p", "a").await;
     admit(&ground.queue).await;
-    // A pass that has locked the queue reads and writes its heads, and deletes its admission state
-    // in the end.
+    // A pass that has locked the queue deletes its admission state in the end.
     let mut other = ground.database.connect().await;
     let mut pass = other.begin().await.unwrap();
     sqlx::query("SELECT FROM admission_queues FOR UPDATE").execute(&mut *pass).await.unwrap();
@@ -150,7 +146,6 @@ async fn restored_policy_regains_admission_state() {
     ground.finish().await;
 }
 
-/// No pass runs here except the refiling.
 #[tokio::test]
 async fn waiting_request_is_served_by_run_slot_or_policy() {
     let ground = limited(json!({})).await;
@@ -284,7 +279,6 @@ async fn locked_claim_finally_has_slot_of_new_key() {
     let claimed = ground.create("p", "a").await;
     assert_eq!(ground.claim(1).await, [claimed]);
     let waiting = ground.create("p", "b").await;
-    // While another transaction has locked the claim, it keeps its old key.
     let held = Lock::take(&ground.database, "SELECT FROM claims FOR UPDATE").await;
     put(&ground.queue, json!({"concurrency": {"perKey": 1}, "keyBy": "projectId"})).await;
     eventually("the other run follows the policy", async || {
@@ -306,7 +300,7 @@ async fn run_announced_under_old_policy_is_found_by_new_one() {
     let ground = limited(json!({"concurrency": {"perKey": 1}})).await;
     let first = ground.create("p", "a").await;
     put(&ground.queue, json!({"concurrency": {"perKey": 1}, "keyBy": "projectId"})).await;
-    // The decision takes the announcement of a key that this policy does not know.
+    // The decision takes the announcement of an unknown key.
     admit(&ground.queue).await;
     put(&ground.queue, json!({"concurrency": {"perKey": 1}})).await;
     let later = ground.create("p", "a").await;

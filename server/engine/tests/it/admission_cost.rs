@@ -1,4 +1,4 @@
-//! Costs of admission, which must not grow with the keys and waiting runs of a queue.
+//! Costs of admission must not grow with a queue's keys and waiting runs.
 
 mod claims;
 mod decisions;
@@ -14,29 +14,26 @@ use statements::{Given, HOT, OTHERS};
 
 use crate::support::*;
 
-/// Environment variable: keys per queue, with two waiting runs each.
 const KEYS: &str = "TENURE_ADMISSION_KEYS";
-/// Default; the suite `admission-cost` uses 100,000.
+/// The suite `admission-cost` uses 100,000.
 const KEYS_DEFAULT: i32 = 5_000;
-/// Keys in the first measurement: enough for a full slice of every statement.
+/// Enough for a full slice of every statement.
 const KEYS_FEW: i32 = 1_000;
 /// Enough executions for a session to switch to a generic plan.
 const TIMES: usize = 7;
-/// Additional blocks allowed beyond twice the reads with few keys: larger indexes have more levels.
+/// Allowed beyond twice the reads with few keys: larger indexes have more levels.
 const BLOCKS_MORE: i64 = 40;
-/// Maximum blocks read to count the runnable runs of a key, with plans made without statistics.
+/// Limit of a count of a key's runnable runs, planned without statistics.
 const BLOCKS_OF_A_KEY: i64 = 40;
 
-/// Returns the blocks of tables and indexes read so far by this session, and by others that have
-/// reported.
+/// Blocks read so far by this session, and by others that have reported.
 async fn blocks(conn: &mut PgConnection) -> i64 {
-    // A session reports its counts only a second later otherwise.
+    // Otherwise a session reports a second later.
     sqlx::raw_sql("SELECT pg_stat_force_next_flush()").execute(&mut *conn).await.unwrap();
     let sum = "SELECT sum(heap_blks_read + heap_blks_hit + COALESCE(idx_blks_read + idx_blks_hit, 0))::bigint FROM pg_statio_user_tables";
     sqlx::query_scalar(sum).fetch_one(conn).await.unwrap()
 }
 
-/// Measures the fewest blocks that each statement reads, in transactions that are rolled back.
 async fn measure(database: &TestDatabase, policy: &Policy, what: &str) -> BTreeMap<&'static str, i64> {
     let pool = database.connector().pool();
     let mut conn = pool.acquire().await.unwrap();
@@ -65,8 +62,7 @@ async fn measure(database: &TestDatabase, policy: &Policy, what: &str) -> BTreeM
     measured
 }
 
-/// Returns the limit for a statement that read `before` blocks with few keys. The count of runnable
-/// runs has a limit per key that it reads: it descends into four indexes for each.
+/// The count of runnable runs has a limit per key that it reads.
 fn allowed(statement: &str, before: i64) -> i64 {
     match statement {
         "runnable" => runnable::KEYS_LOOKED_AT_MAX * BLOCKS_OF_A_KEY,
@@ -74,7 +70,6 @@ fn allowed(statement: &str, before: i64) -> i64 {
     }
 }
 
-/// Lists the statements that read more than allowed.
 fn grown(before: &BTreeMap<&'static str, i64>, after: &BTreeMap<&'static str, i64>, what: &str) -> Vec<String> {
     let is_more = |(statement, blocks): &(&&'static str, &i64)| **blocks > allowed(statement, before[**statement]);
     let told = |(statement, blocks): (&&'static str, &i64)| {
@@ -83,7 +78,6 @@ fn grown(before: &BTreeMap<&'static str, i64>, after: &BTreeMap<&'static str, i6
     after.iter().filter(is_more).map(told).collect()
 }
 
-/// Returns the median time of a decision that claims `runs` runs.
 async fn time_decisions(conn: &mut PgConnection, queue: i32, runs: u32) -> Duration {
     let mut all = Vec::new();
     for _ in 0..9 {

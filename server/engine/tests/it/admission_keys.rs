@@ -1,4 +1,4 @@
-//! Admission keys on a real database: the rows that passes leave, and conflicts between passes.
+//! Admission keys: rows that passes leave, and conflicts between passes.
 
 use futures_util::FutureExt as _;
 use tenure_domain::policy::why::{Held, Place};
@@ -25,7 +25,6 @@ async fn create(queue: &Queue, key: &str) {
     queue.create(&new_task(QUEUE, &json!({"extra": {"tenure": {"key": key}}}))).await.unwrap();
 }
 
-/// Ages the keys by twenty minutes.
 async fn grow_old(queue: &Queue) {
     let old = "UPDATE admission_keys SET seen = seen - interval '20 minutes'";
     sqlx::raw_sql(old).execute(&mut *queue.engine.pool.acquire().await.unwrap()).await.unwrap();
@@ -50,7 +49,7 @@ async fn with_an_idle_key() -> (TestDatabase, Queue) {
 async fn new_run_keeps_key_that_pass_saw_without_runs() {
     let (database, queue) = with_an_idle_key().await;
 
-    // A decision has locked the rows it will write.
+    // A decision has locked its rows.
     let key = queue.key(QUEUE).await;
     let mut conn = queue.engine.pool.acquire().await.unwrap();
     let mut looking = conn.begin().await.unwrap();
@@ -63,7 +62,7 @@ async fn new_run_keeps_key_that_pass_saw_without_runs() {
         _ = until_a_session_waits(&queue.engine.pool) => {}
         () = async { while !forgetting.is_finished() { tokio::task::yield_now().await; } } => {}
     }
-    // The run arrives after the other pass found none, and before this decision reads.
+    // After the other pass found none, and before this decision reads.
     create(&queue, "a").await;
     let limits = locked.limits.unwrap();
     let announcements = Reading { take: Take::From(Mark::default()), ..nothing };
@@ -82,7 +81,6 @@ async fn new_run_keeps_key_that_pass_saw_without_runs() {
     finish(database, queue).await;
 }
 
-/// A busy queue nearly always has a decision in progress.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_are_purged_after_decision_in_progress() {
     let (database, queue) = with_an_idle_key().await;
@@ -139,8 +137,7 @@ async fn idle_key_is_purged_and_used_key_is_not_retried() {
     finish(database, queue).await;
 }
 
-/// The driver repeats a pass at once only after a full slice: two hundred keys every five seconds
-/// would be too slow.
+/// Two hundred keys every five seconds would be too slow.
 #[tokio::test]
 async fn slices_of_idle_keys_follow_each_other_at_once() {
     let (database, queue) = start_with(json!({"concurrency": {"perKey": 1}})).await;
@@ -174,7 +171,7 @@ async fn key_is_kept_until_its_burst_is_whole() {
     admit(&queue).await;
     let pool = &queue.engine.pool;
     assert_eq!(number(pool, KEYS).await, 2);
-    // As if eighty minutes had passed: each key has one more token.
+    // As after eighty minutes: each key has one more token.
     let later = "UPDATE admission_keys SET seen = seen - interval '80 minutes', tat = tat - 4800";
     sqlx::raw_sql(later).execute(&mut *pool.acquire().await.unwrap()).await.unwrap();
     assert_eq!(admission::purge(&queue.engine).await.unwrap().found, 2);
@@ -202,7 +199,6 @@ async fn key_with_run_claimed_before_policy_is_listed() {
     finish(database, queue).await;
 }
 
-/// The number agrees with the list of keys.
 #[tokio::test]
 async fn run_waiting_for_lowered_limit_reports_used_slots() {
     let (database, queue) = start_with(json!({"concurrency": {"perKey": 3}})).await;
@@ -223,13 +219,13 @@ async fn run_waiting_for_lowered_limit_reports_used_slots() {
     finish(database, queue).await;
 }
 
-/// Processes announcements, and clears earlier notifications of the pass.
+/// Also clears earlier notifications of the pass.
 async fn admit(queue: &Queue) {
     crate::support::admit(queue).await;
     while is_woken(queue) {}
 }
 
-/// True if the pass would be woken now. Consumes the notification.
+/// Consumes the notification.
 fn is_woken(queue: &Queue) -> bool {
     queue.engine.notifiers.admission().now_or_never().is_some()
 }
@@ -254,7 +250,7 @@ async fn creation_on_other_server_wakes_scheduler_pass() {
     finish(database, other).await;
 }
 
-/// As a decision that takes back a lost scheduler's runs, slice by slice.
+/// As while taking back a lost scheduler's runs, slice by slice.
 #[tokio::test]
 async fn long_decision_does_not_block_other_queues() {
     const OTHER: &str = "other/queue";
@@ -262,11 +258,10 @@ async fn long_decision_does_not_block_other_queues() {
                              WHERE q.name = 'other/queue'";
     let (database, queue) = start_with(json!({"concurrency": {"perKey": 1}})).await;
     put_to(&queue, OTHER, json!({"concurrency": {"total": 9}})).await;
-    // Its key has a row before the gate is closed.
     queue.create_one(OTHER).await;
     admit(&queue).await;
     assert_eq!(number(database.pool(), ANNOUNCED).await, 0);
-    // A decision that names a key stays uncommitted for as long as the rest takes.
+    // A decision that names a key stays uncommitted.
     create(&queue, "held").await;
     let gate = Gate::close(&database, "admission_keys").await;
     let meanwhile = async {

@@ -1,12 +1,11 @@
 //! Limits are never exceeded: a random walk over queues with limits, turns, sessions and rates. Two
 //! servers do everything concurrently, passes and decisions are abandoned or killed, and policies
 //! change. After each round a snapshot is compared with the limits. From time to time the servers
-//! settle: while workers request work, no startable run may then be left waiting. In the end all
-//! tasks are completed.
+//! settle: no startable run may then be left waiting.
 //!
 //! `TENURE_ADMISSION_SEED` and `TENURE_ADMISSION_STEPS` set its course and length. It must detect
-//! each defect injected by `TENURE_BREAK` (`server/store/src/breakage.rs`). Each defect has its own
-//! process, because the variable is read once.
+//! each defect of `TENURE_BREAK` (`server/store/src/breakage.rs`), in a process of its own because
+//! the variable is read once.
 
 mod check;
 mod passes;
@@ -17,22 +16,20 @@ mod world;
 use self::world::World;
 use crate::support::*;
 
-/// Default number of steps: each created, claimed or ended task is one.
+/// Each created, claimed or ended task is a step.
 const STEPS: u64 = 2_500;
-/// Steps until a restart with an empty database, so a long walk stays fast.
+/// Then the walk restarts with an empty database, to stay fast.
 const STEPS_OF_ONE: u64 = 5_000;
-/// Rounds until the servers settle.
+/// Until the servers settle.
 const ROUNDS: u64 = 50;
-/// Rounds until all pauses end: a queue paused most of the time would prove nothing.
+/// Until all pauses end: a queue paused most of the time would prove nothing.
 const PAUSED_ROUNDS: u64 = 10;
-/// Maximum wait of a request for a startable run. Servers search for lost announcements every
-/// second.
+/// Servers search for lost announcements every second.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Maximum repetitions of the final work-off. The manual clock moves by ten seconds each time.
+/// The manual clock moves by ten seconds each time.
 const WORKED_OFF_MAX: u64 = 400;
-/// Maximum walks until an injected defect is found.
 const WALKS_MAX: usize = 4;
-/// Kinds of steps that each walk of that length must have taken.
+/// Required steps of a walk of that length.
 const STEPS_MADE: [&str; 18] = [
     "created",
     "claimed",
@@ -73,7 +70,7 @@ async fn no_limit_is_exceeded_and_no_run_starves_in_random_walk() {
     println!("{taken} steps in {walks} walks, {:?}", started.elapsed());
 }
 
-/// Walks from an empty database. Returns the number of steps and the violations.
+/// Returns the number of steps and the violations.
 async fn walk(seed: u64, steps: u64) -> (u64, Vec<String>) {
     let mut world = World::new(seed).await;
     steps::begin(&mut world).await;
@@ -123,14 +120,14 @@ async fn walk(seed: u64, steps: u64) -> (u64, Vec<String>) {
     (taken, wrong)
 }
 
-/// Settles the servers, and has workers request all startable runs. Returns the violations.
+/// Settles the servers, and has workers request all startable runs.
 async fn rest(world: &mut World) -> Vec<String> {
     passes::settle(world).await;
     let mut wrong = check::look(world).await;
     wrong.extend(check::settled(world).await);
     steps::demand(world, Duration::ZERO).await;
     if !check::stuck_in_pull_queues(world).await.is_empty() {
-        // The run was locked in its turn, or a claim was just requeued: waiting requests get it.
+        // The run was locked, or a claim was just requeued: waiting requests get it.
         steps::demand(world, PATIENCE).await;
         wrong.extend(check::stuck_in_pull_queues(world).await);
     }
@@ -139,7 +136,7 @@ async fn rest(world: &mut World) -> Vec<String> {
     wrong
 }
 
-/// Completes all tasks. Returns the violations and the remaining runs.
+/// Completes all tasks. Returns violations and remaining runs.
 async fn work_off(world: &mut World) -> Vec<String> {
     let mut left = None;
     for n in 0..WORKED_OFF_MAX {
@@ -160,8 +157,8 @@ async fn work_off(world: &mut World) -> Vec<String> {
     left.into_iter().collect()
 }
 
-/// Runs walks until one finds an injected defect, and returns its output. The course is random, so
-/// several may be needed.
+/// Returns the output of the first walk that finds the defect. The course is random, so several may
+/// be needed.
 async fn broken(breakage: &str) -> String {
     let test = "admission_walk::no_limit_is_exceeded_and_no_run_starves_in_random_walk";
     let mut said = String::new();

@@ -1,5 +1,4 @@
-//! Artifacts on a real database: rules against SQL, concurrent creation, the end of a run, and
-//! removal.
+//! Artifacts: rules against SQL, concurrent creation, the end of a run, and removal.
 
 use tenure_api::ids::SlugId;
 use tenure_api::objects::ObjectHashes;
@@ -52,7 +51,7 @@ async fn stored(queue: &Queue, run_ref: RunRef, name: &str) -> Option<Stored> {
     artifacts::find(&mut conn, seq, run, name).await.unwrap()
 }
 
-/// For each event of a task: exchange, state of the task, and number of runs.
+/// Per event: exchange, state of the task, number of runs.
 async fn emitted(database: &TestDatabase, task: TaskId) -> Vec<(String, Value, usize)> {
     let mut conn = database.connect().await;
     events::sequence(&mut conn, events::Sequenced::default()).await.unwrap();
@@ -80,7 +79,6 @@ async fn every_type_round_trips() {
         let found = stored(&queue, run_ref, &requested.name).await.unwrap();
         assert_eq!(found.artifact, requested);
         assert_eq!(found.present, n != 1, "an object is present once its upload finishes");
-        // A repeat changes nothing.
         create(&queue, run_ref, requested.clone()).await.unwrap();
         assert_eq!(stored(&queue, run_ref, &requested.name).await.unwrap().artifact, requested);
     }
@@ -105,7 +103,7 @@ async fn one_of_two_concurrent_artifacts_gets_name() {
         assert_eq!((one.is_ok() as usize + two.is_ok() as usize, refused), (1, 1), "{one:?} {two:?}");
         let winner = one.or(two).unwrap().artifact;
         assert_eq!(stored(&queue, run_ref, &name).await.unwrap().artifact, winner);
-        // Two identical concurrent requests both succeed.
+        // Two identical requests both succeed.
         let same = artifact(&format!("same-{n}"), reference("https://a/"), expires);
         let (one, two) = tokio::join!(create(&queue, run_ref, same.clone()), create(&queue, run_ref, same.clone()));
         assert!(one.is_ok() && two.is_ok(), "{one:?} {two:?}");
@@ -122,7 +120,7 @@ async fn artifact_is_created_before_concurrent_report_or_refused() {
     let (database, queue) = start().await;
     let run_ref = running(&queue).await;
     let expires = now(&database).await + TimeDelta::hours(3);
-    // The report is first: its commit is held while the artifact waits for the task.
+    // The report is first: the artifact waits for the task.
     let gate = Gate::close(&database, "runs").await;
     let reporting = queue.report(run_ref.task, run_ref.run, Report::Completed);
     let creating = meet(&database, gate, create(&queue, run_ref, artifact("late", Details::S3, expires)));
@@ -165,14 +163,12 @@ async fn excepted_run_accepts_artifacts_for_25_minutes() {
         .map(|(_, state, runs)| (state, runs))
         .collect();
     assert_eq!(of_artifacts, [(json!("pending"), 2), (json!("running"), 2), (json!("completed"), 2)]);
-    // The second run is completed and accepts none.
     let other = RunRef { run: second, ..run_ref };
     let refused = create(&queue, other, artifact("x", Details::S3, expires)).await;
     assert!(matches!(refused, Err(OpError::Conflict(_))), "{refused:?}");
     advance(&database, "25 minutes").await;
     let refused = create(&queue, run_ref, artifact("x", Details::S3, expires)).await;
     assert!(matches!(refused, Err(OpError::Conflict(_))), "{refused:?}");
-    // Existing artifacts cannot be renewed either.
     let refused = create(&queue, run_ref, artifact("b", error(), expires)).await;
     assert!(matches!(refused, Err(OpError::Conflict(_))), "{refused:?}");
     finish(database, queue).await;
@@ -185,7 +181,7 @@ async fn object_is_present_once_its_own_upload_finishes() {
     let expires = now(&database).await + TimeDelta::hours(3);
     let requested = artifact("o", Details::Object { upload: upload(1) }, expires);
     create(&queue, run_ref, requested.clone()).await.unwrap();
-    // A repeat after a lost response continues the same upload.
+    // A repeat continues the same upload.
     let again = Artifact { details: Details::Object { upload: upload(2) }, ..requested.clone() };
     assert_eq!(create(&queue, run_ref, again.clone()).await.unwrap().artifact.details, requested.details);
     let end = async |upload: SlugId| {
@@ -300,7 +296,7 @@ async fn restarted_upload_with_earlier_expiry_is_removed_sooner() {
     };
     let (late, early) = (at + TimeDelta::days(365_000), at + TimeDelta::days(1));
     assert_eq!([begin(late).await, begin(early).await], [late + EXPIRED_KEPT, early + EXPIRED_KEPT]);
-    // Its bytes may be in transit by the last URL.
+    // Its bytes may be in transit.
     assert!(begin(at).await >= at + UPLOAD_MAX);
     finish(database, queue).await;
 }
@@ -368,7 +364,7 @@ async fn task_is_retained_until_artifacts_are_removed() {
     events::sequence(&mut conn, events::Sequenced::default()).await.unwrap();
     sqlx::query("UPDATE log_readers SET position = 1000").execute(database.pool()).await.unwrap();
     assert_eq!(queue.run_pass("expiry").await.unwrap().done, 0, "the task has artifacts");
-    // Two concurrent servers remove each of them once.
+    // Two servers remove each once.
     let (one, two) = tokio::join!(artifact_pass::pass(&queue.engine), artifact_pass::pass(&queue.engine));
     let (one, two) = (one.unwrap(), two.unwrap());
     assert_eq!((one.done + two.done, artifacts_left().await), (3, 0), "{one:?} {two:?}");
@@ -390,8 +386,7 @@ async fn bytes_are_retained_while_upload_may_be_in_progress() {
     advance(&database, "2 minutes").await;
     assert_eq!(artifact_pass::pass(&queue.engine).await.unwrap().done, 1);
     assert!(stored(&queue, run_ref, "bytes").await.is_some() && stored(&queue, run_ref, "elsewhere").await.is_none());
-    // Creating it again extends its retention. It is no longer listed, and rows listed before are
-    // not removed.
+    // Creating it again extends its retention; rows listed before are not removed.
     advance(&database, "2 hours").await;
     let mut conn = database.connect().await;
     let due = artifacts::list_removable(&mut conn, START, 10).await.unwrap();

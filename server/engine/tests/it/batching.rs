@@ -1,4 +1,4 @@
-//! The batcher alone: refusals under load, and the search for the member that fails a batch.
+//! The batcher: refusals under load, and the search for a failing member.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,14 +13,12 @@ use tokio_util::task::TaskTracker;
 
 use crate::support::*;
 
-/// Timeout for any response.
 const LONG: Duration = Duration::from_secs(10);
 
-/// Stores a hundred divided by each number, in one statement for all members.
+/// Divides a hundred by each number, in one statement.
 struct Divide {
     /// Each batch needs a permit.
     turns: Arc<Semaphore>,
-    /// Number of started batches.
     begun: Arc<AtomicUsize>,
 }
 
@@ -67,7 +65,6 @@ impl Operation for Divide {
     }
 }
 
-/// A batcher whose batches each wait for a permit.
 struct Rig {
     database: TestDatabase,
     batcher: Batcher<Divide>,
@@ -76,7 +73,6 @@ struct Rig {
     tasks: TaskTracker,
 }
 
-/// A pending response.
 type Waiting<'a> = Pin<Box<dyn Future<Output = Result<i32, OpError>> + 'a>>;
 
 impl Rig {
@@ -91,7 +87,7 @@ impl Rig {
         Self { database, batcher, turns, begun, tasks }
     }
 
-    /// Enqueues a member: it then waits or is refused.
+    /// It then waits or is refused.
     async fn submit(&self, value: i32, bytes: usize) -> Waiting<'_> {
         let mut answer: Waiting<'_> = Box::pin(self.batcher.submit(Number { value, bytes }));
         match futures_util::poll!(answer.as_mut()) {
@@ -100,14 +96,13 @@ impl Rig {
         }
     }
 
-    /// Enqueues a member and waits until its batch has begun: later members share a batch.
+    /// Waits until its batch has begun: later members share a batch.
     async fn submit_first(&self) -> Waiting<'_> {
         let first = self.submit(1, 1).await;
         eventually("the first batch begins", async || self.begun.load(Ordering::SeqCst) == 1).await;
         first
     }
 
-    /// Lets all batches run.
     fn let_go(&self) {
         self.turns.add_permits(10_000);
     }
@@ -134,7 +129,7 @@ async fn refused_member_fails_no_other() {
     for (n, answer) in asked {
         let answer = tokio::time::timeout(LONG, answer).await.expect("an answer");
         if zeros.contains(&n) {
-            // 22012, division by zero: a check that createTask should have made, so a server error.
+            // Division by zero: createTask should have checked it.
             let Err(OpError::Internal(cause)) = &answer else { panic!("{n}: {answer:?}") };
             assert!(cause.to_string().contains("division by zero"), "{cause}");
         } else {
@@ -144,7 +139,7 @@ async fn refused_member_fails_no_other() {
     let pool = rig.database.pool();
     assert_eq!(number(pool, "SELECT count(*) FROM quotients").await, i64::from(count - 3));
     assert_eq!(number(pool, "SELECT count(*) - count(DISTINCT value) FROM quotients").await, 0, "run twice");
-    // Bisected, not one by one: of 148 members, a quarter without a zero still shares a statement.
+    // Bisected: of 148 members, a quarter without a zero shares a statement.
     assert_eq!(number(pool, "SELECT max(batch)::bigint FROM quotients").await, 37);
     rig.finish().await;
 }
@@ -157,7 +152,7 @@ async fn full_queue_refuses_at_once_and_serves_members() {
     for _ in 0..Divide::WAITING_MAX {
         held.push(rig.submit(2, 1).await);
     }
-    // No batch may continue before this response.
+    // No batch may continue before.
     let refused = tokio::time::timeout(LONG, rig.submit(3, 1).await).await.expect("a refusal waits for nothing");
     assert!(matches!(refused, Err(OpError::Overloaded("divide"))), "{refused:?}");
     rig.let_go();
@@ -175,7 +170,7 @@ async fn full_queue_refuses_at_once_and_serves_members() {
 
 #[tokio::test]
 async fn members_are_limited_by_bytes_in_every_path() {
-    // Large members wait in the blocking path, small ones in the queue. Both have a limit.
+    // Large members wait in the blocking path, small ones in the queue.
     for bytes in [WAITING_BYTES_MAX / 4, BATCH_BYTES_MAX] {
         let rig = Rig::start().await;
         let fits = WAITING_BYTES_MAX / bytes + 1;

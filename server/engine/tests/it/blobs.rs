@@ -1,4 +1,4 @@
-//! Stored bytes below HTTP: names, generations and removal.
+//! Stored bytes: names, generations and removal.
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _, stream};
@@ -15,11 +15,9 @@ use tokio::task::JoinSet;
 use crate::support::*;
 
 const SIZE_MAX: u64 = 1 << 20;
-/// Maximum concurrent uploads of one run into a folder.
 const UPLOADS_OF_ONE_RUN: usize = 50;
-/// Half of the slots.
 const UPLOADS_OF_ANYONE: usize = 250;
-/// Timeout for events that take a fraction of a second.
+/// For events that take a fraction of a second.
 const SOON: Duration = Duration::from_secs(20);
 
 struct BlobTest {
@@ -53,7 +51,6 @@ impl BlobTest {
         Some(text)
     }
 
-    /// Makes an upload current, unless it was abandoned.
     async fn finish(&self, id: Uuid) -> bool {
         let mut transaction = self.database.pool().begin().await.unwrap();
         let done = tenure_store::blobs::finish(&mut transaction, id, 1, &[0; 32], Duration::ZERO).await.unwrap();
@@ -132,7 +129,7 @@ async fn deletion_removes_bytes_and_is_idempotent() {
     test.blobs.delete(test.database.pool(), &[name("a"), name("never")]).await.unwrap();
     test.blobs.delete(test.database.pool(), &[]).await.unwrap();
     assert_eq!(test.read(&name("a")).await, None);
-    // The replaced bytes stay a while longer for readers that requested them.
+    // Replaced bytes stay for readers that requested them.
     assert_eq!((test.rows().await, test.files()), (2, 2));
     assert_eq!(test.sweep().await, (0, 0));
     test.advance(6).await;
@@ -204,7 +201,7 @@ async fn uploads_of_one_run_leave_slots_for_others() {
     let task: TaskId = "bRKq9uZmSwq5d8hSvWYW5A".parse().unwrap();
     let artifact = |name: &str| BlobName::artifact(task, RunId::FIRST, name);
     let mut uploads = JoinSet::new();
-    // One by one, so none waits for the database instead.
+    // So none waits for the database instead.
     for n in 1..=UPLOADS_OF_ANYONE {
         let (pool, blobs, new) = (pool.clone(), test.blobs.clone(), new_bytes(artifact("same")));
         uploads
@@ -251,7 +248,7 @@ async fn abandoned_upload_is_removed_and_active_one_kept() {
 async fn unremovable_bytes_keep_row_and_are_retried() {
     let test = BlobTest::new().await;
     test.put(&name("a"), "bytes").await;
-    // A folder in place of the file cannot be removed as a file.
+    // A folder cannot be removed as a file.
     let folder = std::fs::read_dir(test.folder.path().join("a")).unwrap().next().unwrap().unwrap().path();
     let file = std::fs::read_dir(&folder).unwrap().next().unwrap().unwrap().path();
     std::fs::remove_file(&file).unwrap();

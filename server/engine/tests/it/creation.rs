@@ -1,5 +1,4 @@
-//! Stamps of pending runs, created by createTask, submissions, satisfied dependencies, scheduleTask
-//! and rerunTask, beside concurrent policy changes.
+//! Stamps of runs that become pending, beside policy changes.
 
 use sqlx::FromRow;
 use tenure_api::states::TaskCommand;
@@ -33,7 +32,6 @@ fn task(name: &str, options: &Value) -> NewTask {
     new_task(name, &fields)
 }
 
-/// The stamps of a pending run.
 #[derive(Debug, PartialEq, FromRow)]
 struct Stamped {
     traits: Option<i16>,
@@ -55,7 +53,7 @@ async fn traits(database: &TestDatabase, id: TaskId) -> Option<i16> {
     stamped(database, id).await.traits
 }
 
-/// The stamps by the rules for a first run that became pending at `scheduled`.
+/// By the rules, if it became pending at `scheduled`.
 fn expected(policy: &Policy, task: &NewTask, delays: bool, scheduled: DateTime<Utc>) -> Stamped {
     let terms = Terms::of(policy, &task.options.clone().unwrap_or_default());
     let delayed = delays.then(|| hold::of_first_run(&terms, scheduled, task.deadline)).flatten();
@@ -158,7 +156,7 @@ async fn satisfied_dependencies_delay_run_and_notify_if_claimable() {
     let found = stamped(&database, held.id).await;
     assert_eq!(found.held_until, Some(found.scheduled + TimeDelta::seconds(30)), "counted from becoming pending");
     assert_eq!(stamped(&database, ready.id).await.hold, None);
-    // The statement's result for both, which determines the notifications.
+    // The statement's result determines the notifications.
     let more = [
         new_task("later/q", &json!({"dependencies": [ready.id]})),
         new_task("proj/ready", &json!({"dependencies": [ready.id]})),
@@ -175,7 +173,7 @@ async fn satisfied_dependencies_delay_run_and_notify_if_claimable() {
     claimable.sort_by_key(|(queue, _)| *queue != keys[0]);
     assert_eq!(claimable, [(keys[0], None), (keys[1], Some(keys[1]))]);
     drop(conn);
-    // The log has processed some of the counts.
+    // The log has processed some counts.
     queue.stop().await;
     database.finish().await;
 }
@@ -202,7 +200,7 @@ async fn task_that_starts_after_deadline_is_refused() {
         assert!(matches!(queue.engine.status.submit(task.id).await, Err(OpError::NotFound(_))));
         assert!(matches!(queue.status(beside).await.last, Last::Pending(_)), "others are stored");
     }
-    // Just before the deadline it is accepted, as is a task that overrides the queue's delay.
+    // Just before the deadline it is accepted, as is an overridden delay.
     queue.create(&with(json!({"notBefore": date(-1)}))).await.unwrap();
     queue.create(&task("slow/q", &json!({"delay": 0}))).await.unwrap();
     assert_eq!(number(database.pool(), "SELECT count(*) FROM tasks").await, 6);
@@ -232,7 +230,7 @@ async fn repeat_succeeds_after_changes_of_delay_and_policy() {
     repeat().await;
     sqlx::query("UPDATE clock SET clock_offset = interval '2 minutes'").execute(database.pool()).await.unwrap();
     repeat().await;
-    // This policy would now refuse its creation.
+    // With this policy its creation would be refused.
     sqlx::query("UPDATE task_queues SET delay = 432000").execute(database.pool()).await.unwrap();
     repeat().await;
     let other = NewTask { id: first.id, ..task(QUEUE, &json!({"delay": 61})) };
@@ -245,7 +243,7 @@ async fn tasks_share_statements_under_unknown_policy() {
     let (database, queue) = start().await;
     let other = Queue::start(database.options());
     let rows = "SELECT count(*) FROM outbox_new WHERE kinds @> '{1}'";
-    // In turn the server knows nothing, the policy, still the policy, nothing.
+    // The server knows nothing, the policy, still the policy, nothing.
     for (change, expected) in [(Some(json!({"delivery": "at-least-once"})), Some(1)), (None, None)] {
         other.create_one(QUEUE).await;
         match &change {
@@ -272,7 +270,6 @@ async fn tasks_share_statements_under_unknown_policy() {
     finish(database, queue).await;
 }
 
-/// Tasks that become pending by each statement, in the tests' queue.
 async fn of_each_kind(queue: &Queue) -> [TaskId; 4] {
     let required = queue.create_one("proj/required").await;
     let waits = || new_task(QUEUE, &json!({"dependencies": [required]}));
@@ -322,7 +319,7 @@ async fn refiling_waits_for_creates_from_before_policy() {
     let changing = async {
         let pids = until_a_session_waits(database.pool()).await;
         put(&queue, json!({"delivery": "at-most-once"})).await;
-        // As the first stage of refiling, after the commit of the change.
+        // As the first stage of refiling.
         let found = sqlx::query_scalar::<_, i64>(
             "SELECT count(*) FROM pg_stat_activity WHERE pid = ANY($1) AND application_name LIKE 'tenure%' AND xact_start <= clock_timestamp()",
         )

@@ -1,4 +1,4 @@
-//! Plans of hot statements, made while the tables are empty and still right when they are full.
+//! Plans of hot statements, made while tables are empty and still right when full.
 
 mod checkpoints;
 mod held;
@@ -25,7 +25,6 @@ use measure::measure;
 
 use crate::support::*;
 
-/// Tables that grow with the number of tasks.
 const BIG: [&str; 13] = [
     "tasks",
     "pending",
@@ -41,7 +40,6 @@ const BIG: [&str; 13] = [
     "worker_sessions",
     "session_inbox",
 ];
-/// Statements of hot sessions.
 const HOT: [&str; 15] = [
     "create_task_of_one",
     "create_task_alone",
@@ -59,14 +57,14 @@ const HOT: [&str; 15] = [
     "get_messages",
     "delete_messages",
 ];
-/// Columns that join a batch with a short list: one row per length of a lease.
+/// Short lists: one row per length of a lease.
 const FEW: [&str; 1] = [".lease"];
-/// Marks of a queue unknown to the server.
+/// Of an unknown queue.
 const NO_MARKS: Marks = Marks { epoch: -1, marks: [0; 7] };
-/// Tasks in the full database: a fifth pending, a fifth claimed.
+/// A fifth pending, a fifth claimed.
 const FULL: i32 = 50_000;
 
-/// Fills the tables with tasks in many groups and a few queues, as operations would have.
+/// Tasks in many groups and a few queues.
 pub const FILL: &str = "
     INSERT INTO task_queues (name) SELECT 'fill/q' || n FROM generate_series(1, 5) n ON CONFLICT DO NOTHING;
     CREATE TEMP TABLE made AS
@@ -101,7 +99,7 @@ pub const FILL: &str = "
         GROUP BY kind, n / 100 ORDER BY kind, n / 100;";
 
 async fn fill(conn: &mut PgConnection) {
-    // On a slow machine autovacuum could gather statistics of half-full tables.
+    // Autovacuum could gather statistics of half-full tables.
     without_autovacuum(conn).await;
     let sql = FILL.replace("$FULL", &FULL.to_string());
     run_sql(conn, &sql).await;
@@ -111,7 +109,6 @@ async fn ids(conn: &mut PgConnection, place: &'static str, count: i64) -> Vec<Uu
     sqlx::query_scalar(AssertSqlSafe(format!("SELECT id FROM {place} LIMIT {count}"))).fetch_all(conn).await.unwrap()
 }
 
-/// Runs every hot statement once, in a transaction that is rolled back.
 async fn run_hot(conn: &mut PgConnection, queue: &Queue, new: &NewTask, open: &[Uuid]) {
     let key = queue.key("fill/q1").await;
     let mut transaction = conn.begin().await.unwrap();
@@ -152,7 +149,6 @@ fn deletion(queue: i32, got: &messages::Got) -> messages::Deletion {
     messages::Deletion { queue, priority: 6, message: got.message, receipt: got.receipt }
 }
 
-/// Returns the generic plan of a prepared statement of this session.
 async fn plan(conn: &mut PgConnection, statement: &str) -> Vec<String> {
     let (name, parameters): (String, i32) = sqlx::query_as(
         "SELECT name, cardinality(parameter_types) FROM pg_prepared_statements WHERE statement LIKE $1 || E'\\n%'",
@@ -175,8 +171,7 @@ async fn plans(conn: &mut PgConnection) -> BTreeMap<&'static str, Vec<String>> {
     plans
 }
 
-/// True if the first line joins two lists by equality without index or hash: quadratic in the
-/// batch.
+/// True for a join by equality without index or hash: quadratic in the batch.
 fn compares_all_pairs(lines: &[String]) -> bool {
     let indent = |line: &str| line.len() - line.trim_start().len();
     let Some(condition) = lines[0].trim_start().strip_prefix("Join Filter: ") else { return false };
@@ -191,7 +186,6 @@ fn compares_all_pairs(lines: &[String]) -> bool {
             .is_some_and(|line| ["CTE Scan", "Function Scan", "Subquery Scan"].iter().any(|list| line.contains(list)))
 }
 
-/// Lists the faults of a plan.
 fn faults(plan: &[String]) -> Vec<String> {
     let mut faults = Vec::new();
     for (place, line) in plan.iter().enumerate() {
@@ -237,7 +231,7 @@ fn assert_good(plans: &BTreeMap<&'static str, Vec<String>>, when: &str) {
     }
 }
 
-/// Autovacuum may analyze idle tables, although their pages are full of dead rows.
+/// Autovacuum may analyze idle tables full of dead rows.
 #[tokio::test]
 async fn hot_plans_are_right_after_analyze_of_empty_tables() {
     let (database, queue) = start().await;
@@ -305,7 +299,7 @@ async fn run_cold(conn: &mut PgConnection, statement: &str, open: &[Uuid], waiti
             assert_eq!(dependency_work::settle(conn, 0).await.unwrap().settled, open.len());
         }
         "publish_groups" => {
-            // A slice of the log is far above the limit; this checks only for scans.
+            // Checks only for scans.
             run_sql(&mut *conn, "UPDATE log_readers SET position = (SELECT max(first) - 300 FROM outbox_order)").await;
             let witnesses = &mut groups::Witnesses::default();
             log_reader::read_sequenced(conn, &mut GroupSink { sequenced: Sequenced::default(), witnesses })
@@ -344,7 +338,6 @@ async fn run_cold(conn: &mut PgConnection, statement: &str, open: &[Uuid], waiti
     }
 }
 
-/// Lists of tasks requested by callers.
 async fn run_list(conn: &mut PgConnection, statement: &str, open: &[Uuid]) {
     match statement {
         "list_of_pending" => {
@@ -368,8 +361,7 @@ async fn run_list(conn: &mut PgConnection, statement: &str, open: &[Uuid]) {
     }
 }
 
-/// Statements of the operator's page. A page about one queue or worker must not read more than the
-/// overview.
+/// A page about one queue or worker must not read more than the overview.
 async fn run_page(conn: &mut PgConnection, statement: &str, held: Uuid) {
     page::set_plans(conn).await.unwrap();
     let key: i32 =
@@ -411,7 +403,7 @@ async fn run_page(conn: &mut PgConnection, statement: &str, held: Uuid) {
                 .fetch_one(&mut *conn)
                 .await
                 .unwrap();
-            // A group is ten numbers from 1 on; the first has nine.
+            // The first group has nine tasks, others ten.
             let members = page::list_members(conn, group, Uuid::nil(), 200).await.unwrap();
             assert!((9..=10).contains(&members.len()));
         }
@@ -426,7 +418,7 @@ async fn run_page(conn: &mut PgConnection, statement: &str, held: Uuid) {
     }
 }
 
-/// Statements of passes and cold operations, in sessions of the pool.
+/// In sessions of the pool.
 const COLD: [&str; 37] = [
     "list_of_pending",
     "list_of_claimed",
@@ -467,7 +459,6 @@ const COLD: [&str; 37] = [
     "page_worker",
 ];
 
-/// Full tables, with some rows due.
 async fn fill_with_what_is_due(filler: &mut PgConnection) {
     fill(filler).await;
     events::sequence(filler, Sequenced::default()).await.unwrap();

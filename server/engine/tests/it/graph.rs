@@ -1,5 +1,4 @@
-//! Dependencies, changes of single tasks, groups and expiry on a real database. Passes run only
-//! when a test runs them.
+//! Dependencies, changes of tasks, groups and expiry. Passes run only when a test runs them.
 
 mod changes;
 mod dependencies;
@@ -22,31 +21,27 @@ async fn finish(database: TestDatabase, queue: Queue) {
     database.finish().await;
 }
 
-/// A task that depends on these.
 fn waiting(required: &[TaskId], fields: &Value) -> NewTask {
     let mut fields = fields.clone();
     fields["dependencies"] = json!(required);
     new_task("proj/waits", &fields)
 }
 
-/// Creates a task that depends on these.
 async fn create_waiting(queue: &Queue, required: &[TaskId], fields: &Value) -> TaskId {
     let task = waiting(required, fields);
     queue.create(&task).await.unwrap();
     task.id
 }
 
-/// Runs the dependency pass until it is idle.
 async fn settle(queue: &Queue) {
     while dependency_pass::pass(&queue.engine).await.unwrap().done > 0 {}
 }
 
-/// Runs the groups pass until it is idle.
 async fn run_groups(queue: &Queue) {
     while queue.run_pass("groups").await.unwrap().done > 0 {}
 }
 
-/// Claims the only pending task of the tests' queue and reports it.
+/// Reports the only pending task of the tests' queue.
 async fn claim_and_report(queue: &Queue, report: Report) -> TaskId {
     let claim = queue.claim_one(QUEUE).await;
     queue.report(claim.task.id, claim.run, report).await.unwrap();
@@ -57,7 +52,7 @@ async fn state(queue: &Queue, id: TaskId) -> &'static str {
     queue.status(id).await.status().state.as_str()
 }
 
-/// Cancels tasks in one transaction.
+/// In one transaction.
 async fn end(database: &TestDatabase, ids: &[TaskId]) {
     let ids: Vec<_> = ids.iter().map(|id| id.uuid()).collect();
     let mut conn = database.connect().await;
@@ -67,7 +62,7 @@ async fn end(database: &TestDatabase, ids: &[TaskId]) {
     transaction.commit().await.unwrap();
 }
 
-/// All events as JSON, without the exchange's prefix.
+/// Without the exchange's prefix.
 async fn log(database: &TestDatabase) -> Vec<(String, Value)> {
     let mut conn = database.connect().await;
     events::sequence(&mut conn, events::Sequenced::default()).await.unwrap();

@@ -11,7 +11,6 @@ const ASKED_AT_ONCE: usize = 200;
 /// In seconds.
 const HOUR: f64 = 3600.0;
 
-/// Counts the writes of heartbeats from now on.
 async fn count_writes(database: &TestDatabase) {
     let statements = "CREATE TABLE writes (n int);
         CREATE FUNCTION count_write() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO writes VALUES (1); RETURN NULL; END';
@@ -44,7 +43,7 @@ async fn concurrent_heartbeats_share_write_and_session() {
     assert_eq!(beat_at_once(&queue).await, ASKED_AT_ONCE);
     let sessions = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name ~ '^tenure/[0-9]+$'";
     assert_eq!(number(database.pool(), sessions).await, 1);
-    // The second batch is too late to share only if the machine stalled in between.
+    // Two only if the machine stalled in between.
     let writes = number(database.pool(), "SELECT count(*) FROM writes").await;
     assert!((1..=2).contains(&writes), "{writes}");
     tokio::time::sleep(Duration::from_millis(2_100)).await;
@@ -99,7 +98,6 @@ async fn server_is_purged_a_day_after_last_beat() {
     finish(database, queue).await;
 }
 
-/// It would count as live an hour later.
 #[tokio::test]
 async fn server_lost_before_clock_reset_is_purged() {
     let (database, queue) = start().await;
@@ -132,7 +130,7 @@ async fn purged_server_reinserts_row_with_next_beat_only() {
 async fn late_heartbeat_does_not_restore_departed_server() {
     let database = TestDatabase::create().await;
     let (mut holder, pool) = (database.connect().await, database.pool());
-    // Held before it searches for its row: with a lock on the row, the server could not leave.
+    // With a lock on its row, the server could not leave.
     let hold = "CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
                 IF current_setting('test.held', true) = 'yes' THEN
                     PERFORM set_config('lock_timeout', '0', true), pg_advisory_xact_lock(7);

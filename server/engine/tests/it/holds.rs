@@ -1,4 +1,4 @@
-//! Delayed runs: when they become ready, their position then, and their counts and lists meanwhile.
+//! Delayed runs: readiness, position, counts and lists.
 
 use tenure_domain::events::Payload;
 use tenure_domain::events::note::Note;
@@ -11,7 +11,6 @@ use tenure_store::messages;
 use crate::support::*;
 
 impl Ground {
-    /// A task with a delayed run.
     async fn delayed(&mut self, priority: Priority, seconds: f64) -> TaskId {
         let task = new_task(QUEUE, &json!({"priority": priority.to_string()}));
         self.queue.create(&task).await.unwrap();
@@ -19,7 +18,7 @@ impl Ground {
         task.id
     }
 
-    /// Runs the pass until it is idle. Returns the number of ended delays.
+    /// Returns the number of ended delays.
     async fn pass(&self) -> usize {
         let mut done = 0;
         loop {
@@ -36,7 +35,7 @@ impl Ground {
         counters::get_counts(&mut self.conn, Sequenced::default(), &[name]).await.unwrap()[0]
     }
 
-    /// Runs named by each `task-ready` note of the log.
+    /// Per `task-ready` note of the log.
     async fn notes(&mut self) -> Vec<Vec<TaskId>> {
         events::sequence(&mut self.conn, Sequenced::default()).await.unwrap();
         let Page::Events(events, _) = events::read(&mut self.conn, 0, 10_000).await.unwrap() else {
@@ -190,7 +189,7 @@ async fn queue_with_only_delayed_tasks_is_listed() {
     let mut ground = Ground::new().await;
     let task = new_task(QUEUE, &json!({}));
     ground.queue.create(&task).await.unwrap();
-    // As the statement that creates a delayed task.
+    // As created with a delay.
     let sql = "UPDATE pending SET hold = 1, held_until = now() + interval '1 min', reserved_until = '3000-01-01',
                    hidden_until = '3000-01-01';
                UPDATE outbox_new SET pending = '{0}', delayed = '{1}' WHERE pending = '{1}'";

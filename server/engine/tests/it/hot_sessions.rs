@@ -1,4 +1,4 @@
-//! Several tick loops in one server: their routing and notifications.
+//! Several tick loops in one server.
 
 use std::pin::Pin;
 
@@ -9,13 +9,11 @@ use tenure_store::continuity::Break;
 
 use crate::support::*;
 
-/// Loops for workers; creates have as many.
+/// Creates have as many.
 const LOOPS: usize = 3;
-/// Wait of requests.
 const LONG: Duration = Duration::from_secs(30);
-/// Timeout for responses that need not wait.
+/// For responses that need not wait.
 const SOON: Duration = Duration::from_secs(10);
-/// Workers per queue, and tasks per worker.
 const WORKERS: usize = 4;
 const TASKS_EACH: usize = 5;
 
@@ -23,10 +21,9 @@ fn start(database: &TestDatabase) -> Queue {
     Queue::start_with_loops(database.options(), u64::try_from(2 * LOOPS).unwrap())
 }
 
-/// Names of queues, two per loop; the server has cached their keys.
+/// Two per loop; the server has cached their keys.
 async fn queues_of_all_loops(queue: &Queue) -> Vec<String> {
     let (mut names, mut counts) = (Vec::new(), HashMap::<usize, usize>::new());
-    // Keys are random.
     while names.len() < 2 * LOOPS || counts.len() < LOOPS || counts.values().any(|&count| count < 2) {
         let name = format!("queue/q{}", names.len());
         *counts.entry(Route::of_queue(queue.key(&name).await).among(LOOPS)).or_default() += 1;
@@ -35,7 +32,7 @@ async fn queues_of_all_loops(queue: &Queue) -> Vec<String> {
     names
 }
 
-/// Records each change of a task and each claim with its session and transaction.
+/// Records changes and claims with session and transaction.
 const NOTE: &str = "
     CREATE TABLE seen (at bigserial, what text, task uuid, queue int, ord bigint, pid int, tick text,
                        began timestamptz DEFAULT now(), noted timestamptz DEFAULT clock_timestamp(),
@@ -60,7 +57,7 @@ async fn work(queue: &Queue, name: &str, worker: usize) {
         let claim = answer.claims.pop().expect("there is a task for each");
         let (task, run) = (claim.task.id, claim.run);
         queue.reclaim(task, run).await.unwrap();
-        // Concurrently: the claim is renewed before it ends, or no longer exists.
+        // The claim is renewed before it ends, or no longer exists.
         let (renewed, reported) = tokio::join!(queue.reclaim(task, run), queue.report(task, run, Report::Completed));
         reported.unwrap();
         assert!(matches!(renewed, Ok(_) | Err(OpError::Conflict(_))), "{renewed:?}");
@@ -82,8 +79,7 @@ async fn each_task_and_queue_uses_one_loop() {
     let noted = "SELECT count(*) FROM seen WHERE what IN ('create', 'claim', 'end')";
     assert_eq!(number(pool, noted).await, 3 * tasks);
     assert!(number(pool, "SELECT count(*) FROM seen WHERE what = 'renew'").await >= tasks);
-    // A tick that was rolled back, as on a slow machine, is repeated by other sessions of the same
-    // loop.
+    // A rolled-back tick is repeated by other sessions of the same loop.
     let overlapping = "SELECT count(*) FROM seen a JOIN seen b ON a.task = b.task AND a.tick <> b.tick AND a.at < b.at
                        WHERE a.what <> 'claim' AND b.what <> 'claim' AND b.began < a.noted";
     assert_eq!(number(pool, overlapping).await, 0, "changes of a task that overlap");
@@ -110,10 +106,10 @@ async fn each_task_and_queue_uses_one_loop() {
     finish(database, queue).await;
 }
 
-/// Requests that wait in all loops, for a worker.
+/// In all loops.
 type Waiting<'a> = Vec<Pin<Box<dyn Future<Output = Result<Answer, OpError>> + 'a>>>;
 
-/// A request in each queue, enqueued at its first poll.
+/// Enqueued at the first poll.
 fn wait_in<'a>(queue: &'a Queue, names: &'a [String], worker: &'a str) -> Waiting<'a> {
     let mut waiting: Waiting<'a> = Vec::new();
     for name in names {

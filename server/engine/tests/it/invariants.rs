@@ -1,5 +1,4 @@
-//! The invariant checks themselves: each accepts the results of operations, and names a violation
-//! made by hand.
+//! Each invariant check accepts results of operations, and names a violation made by hand.
 
 use tenure_api::states::TaskCommand;
 use tenure_engine::ops::task_command;
@@ -10,10 +9,9 @@ use crate::support::*;
 
 /// Statements that break an invariant, and the check that must name it.
 ///
-/// The database has these tasks: a pending one and its dependent; one claimed in its second run for
-/// a session; a completed one whose group event was emitted; one scheduled by request; and a
-/// delayed one. It also has an ended session with two inbox items, and an item about a command for
-/// the claimed task.
+/// The database has a pending task and its dependent; one claimed in its second run for a session;
+/// a completed one whose group event was emitted; one scheduled by request; a delayed one; an ended
+/// session with two inbox items; and an item about a command for the claimed task.
 const BREAKAGES: &[(&str, &str)] = &[
     ("DELETE FROM runs WHERE state = 5", "I1: a task's resolved runs are numbered"),
     ("UPDATE runs SET run = 1 WHERE state = 3", "I1: a task's resolved runs are numbered"),
@@ -52,7 +50,7 @@ const BREAKAGES: &[(&str, &str)] = &[
     ("INSERT INTO pending SELECT 1000, id, run, queue, priority, ord, deadline, scheduled, reason_created, retries_left
       FROM pending LIMIT 1", "I2: no two pending runs"),
     ("UPDATE pending SET reserved_until = now()", "Messages: a run is kept"),
-    // A hold that nothing ends, an end without a hold, and a hold whose message a poller has.
+    // A hold that nothing ends, an end without a hold, and a hold with a poller.
     ("UPDATE pending SET held_until = NULL WHERE hold IS NOT NULL", "Holds: a held run"),
     ("UPDATE pending SET hold = NULL WHERE hold IS NOT NULL", "Holds: a held run"),
     ("UPDATE pending SET reserved_until = NULL WHERE hold IS NOT NULL", "Holds: a held run"),
@@ -201,7 +199,7 @@ async fn with_some_tasks() -> TestDatabase {
     queue.report(again.task.id, again.run, retry).await.unwrap();
     let commanded = queue.claim_one(QUEUE).await.task.id;
     let required = queue.create_one(QUEUE).await;
-    // A waiting task, and a self-dependent task that is scheduled by request.
+    // A waiting task, and a self-dependent task scheduled by request.
     let waits = new_task("proj/waits", &json!({"dependencies": [required], "taskGroupId": required}));
     queue.create(&waits).await.unwrap();
     let id = TaskId::from_random(random());
@@ -212,7 +210,6 @@ async fn with_some_tasks() -> TestDatabase {
         resume(&queue, "proj/paused").await;
     }
     pause(&queue, "proj/paused").await;
-    // A delayed task.
     let delayed = queue.create_one("proj/later").await;
     hold(&mut database.connect().await, delayed, 600.0).await;
     let sessions = "

@@ -10,10 +10,9 @@ use tenure_store::{counters, secrets, tasks};
 
 use crate::support::*;
 
-/// Steps of the random walk.
 const STEPS: usize = 250;
 
-/// All pages of the pending list: when each run became pending, its task and its number.
+/// When each run became pending, its task and its number.
 async fn pending(queue: &Queue, key: i32, limit: u16) -> Vec<(chrono::DateTime<chrono::Utc>, TaskId, RunId)> {
     let (mut all, mut after) = (Vec::new(), None);
     loop {
@@ -27,7 +26,6 @@ async fn pending(queue: &Queue, key: i32, limit: u16) -> Vec<(chrono::DateTime<c
     }
 }
 
-/// All pages of the claimed list.
 async fn claimed(queue: &Queue, key: i32, limit: u16) -> Vec<(chrono::DateTime<chrono::Utc>, TaskId, RunId)> {
     let (mut all, mut after) = (Vec::new(), None);
     loop {
@@ -42,13 +40,11 @@ async fn claimed(queue: &Queue, key: i32, limit: u16) -> Vec<(chrono::DateTime<c
     }
 }
 
-/// A queue after a random history.
 struct Walk {
     queue: Queue,
     held: Vec<Granted>,
     got: Vec<Got>,
     tasks_created: Vec<TaskId>,
-    /// Undelivered claims per task.
     requeued: HashMap<TaskId, u16>,
     bits: u64,
     conn: PgConnection,
@@ -72,7 +68,7 @@ impl Walk {
         (n < self.held.len()).then(|| self.held.swap_remove(n))
     }
 
-    /// Refusals change nothing and are tested too.
+    /// Refusals are tested too.
     async fn step(&mut self) {
         match self.random(12) {
             0..=3 => {
@@ -87,7 +83,7 @@ impl Walk {
                     answer.delivery.delivered();
                     self.held.append(&mut answer.claims);
                 } else {
-                    // Undelivered claims are requeued, up to a limit.
+                    // Requeued, up to a limit.
                     drop(answer.delivery);
                     for granted in answer.claims {
                         let times = self.requeued.entry(granted.task.id).or_default();
@@ -266,7 +262,7 @@ async fn page_of_large_definitions_is_cut_and_continued() {
 async fn named_tasks_are_paged_once_in_order_of_ids() {
     let (database, queue) = start().await;
     let mut tasks = create_some(&queue, QUEUE, 5).await;
-    // Among so many unknown ids that a page needs several queries.
+    // A page needs several queries.
     let strangers = (0..2_500).map(|_| TaskId::from_random(secrets::random()));
     let requested: Vec<TaskId> = strangers.chain(tasks.iter().copied()).chain(tasks.iter().copied()).collect();
     tasks.sort_by_key(|id| id.uuid());

@@ -1,4 +1,4 @@
-//! Live logs on a real database: limits of readers, sizes, and the resulting artifacts.
+//! Live logs: limits of readers, sizes, and resulting artifacts.
 
 use sqlx::Connection as _;
 use tempfile::TempDir;
@@ -19,7 +19,7 @@ use tenure_store::tasks;
 
 use crate::support::*;
 
-/// Attempts over a second to open another reader.
+/// Over a second.
 const LOOKS: usize = 20;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 
@@ -36,8 +36,7 @@ async fn stalled_reader_counts_even_with_whole_log_buffered() {
         open.push(logs.open(of, reading).await.unwrap());
     }
     eventually("the whole log waits for each of them", async || open.iter().all(|one| one.pieces.is_closed())).await;
-    // Ended streams are dropped at the next check, within half a second; their readers are still
-    // counted.
+    // Ended streams are dropped within half a second; their readers still count.
     for _ in 0..LOOKS {
         let refused = logs.open(of, reading).await;
         assert!(matches!(refused, Err(OpError::Overloaded(_))), "{refused:?}");
@@ -83,7 +82,6 @@ async fn reader_of_deleted_log_gets_final_line() {
     let seen = String::from_utf8(seen).unwrap();
     let kept = seen.strip_suffix(&live_log::deleted_line()).unwrap_or_else(|| panic!("{seen:?}"));
     assert!((1..20).contains(&kept.len()), "{seen:?}");
-    // A later reader is refused.
     let refused = logs.open(of, reading).await;
     assert!(matches!(refused, Err(OpError::NotFound(_))), "{refused:?}");
     drop((whole, behind, logs, conn));
@@ -100,7 +98,6 @@ async fn log_size_is_tracked_through_growth_and_truncation() {
     let run = queue.claim_one(QUEUE).await.run.number().cast_signed();
     let mut conn = database.connect().await;
     let mut kept = 0;
-    // The last chunk was stored before.
     for n in (0..CHUNKS).chain([CHUNKS - 1]) {
         let bytes = vec![b'x'; usize::try_from(CHUNK_BYTES).unwrap()];
         let chunk = Chunk { task, run, offset: n * CHUNK_BYTES, bytes };
@@ -114,7 +111,6 @@ async fn log_size_is_tracked_through_growth_and_truncation() {
     finish(database, queue).await;
 }
 
-/// Writes the first chunks of two runs' logs.
 async fn write_two(queue: &Queue, conn: &mut PgConnection) {
     for _ in 0..2 {
         let task = queue.create_one(QUEUE).await.uuid();
@@ -129,7 +125,7 @@ async fn failing_log_delays_no_other() {
     let (database, queue) = start().await;
     let mut conn = database.connect().await;
     write_two(&queue, &mut conn).await;
-    // The first log is processed first, and its next check cannot be stored.
+    // The first log comes first, and its next check cannot be stored.
     let refuse = "UPDATE live_logs l SET look_at = now() - make_interval(secs => 2 - (
                 SELECT count(*) FROM live_logs earlier WHERE earlier.seq < l.seq));
         CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -163,14 +159,13 @@ async fn logs_skipped_by_slow_pass_are_processed_at_once() {
     finish(database, queue).await;
 }
 
-/// A server whose bytes are in this folder.
 fn start_with_bytes(database: &TestDatabase, folder: &TempDir) -> Queue {
     let settings = ArtifactSettings { place: ArtifactsPlace::Folder(folder.path().join("a")), size_max: 1 << 20 };
     let bytes = Blobs::new(vec![SigningKey::new(b"key")], "http://localhost", &settings);
     Queue::start_with_blobs(database.options(), bytes)
 }
 
-/// A run with a log that ended as an exception so long ago that its worker will not upload the log.
+/// Its worker will not upload the log of this old exception.
 async fn left_behind(database: &TestDatabase, queue: &Queue) -> RunRef {
     let task = queue.create_one(QUEUE).await;
     let of = RunRef { task, run: queue.claim_one(QUEUE).await.run };
@@ -182,7 +177,7 @@ async fn left_behind(database: &TestDatabase, queue: &Queue) -> RunRef {
 }
 
 /// The other one may be the worker, which may upload for 25 minutes after an exception, or another
-/// server, which then deletes the chunks. The log of this server would be shorter.
+/// server, which then deletes the chunks.
 #[tokio::test]
 async fn log_stored_during_pass_is_not_replaced() {
     const DIGEST: [u8; 32] = [7; 32];

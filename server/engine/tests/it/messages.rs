@@ -1,4 +1,4 @@
-//! The poll API: visibility of messages, and the effect of claims.
+//! The poll API: visibility of messages, and claims.
 
 use tenure_domain::message::Refusal;
 use tenure_engine::background::{SLICE, messages};
@@ -8,11 +8,10 @@ use tenure_store::hot::statement::Run;
 
 use crate::support::*;
 
-/// Added to a time to get just past it.
+/// Just past a time.
 const A_LITTLE: Duration = Duration::from_secs(1);
 
 impl Ground {
-    /// Advances the clock and runs the pass that shows messages.
     async fn pass_after(&mut self, time: Duration) {
         self.advance(time.as_secs_f64()).await;
         while messages::pass(&self.queue.engine).await.unwrap().found > 0 {}
@@ -202,7 +201,7 @@ async fn locked_message_is_skipped_without_caching_empty() {
     plane.finish().await;
 }
 
-/// One statement serves both pollers, which wait before it runs.
+/// One statement serves both pollers.
 #[tokio::test]
 async fn partly_locked_queue_is_not_cached_as_empty() {
     let plane = Ground::new().await;
@@ -222,7 +221,7 @@ async fn messages_of_locked_queue_delay_no_other() {
     create_on(&mut plane.conn, &plane.queue, &many).await;
     let got = plane.queue.get_messages("proj/locked", u16::try_from(many.len()).unwrap()).await;
     assert_eq!(got.len(), many.len());
-    // Hidden later, so it is due after the messages that exceed one scan.
+    // Due after the messages that exceed one scan.
     plane.queue.create_one(QUEUE).await;
     plane.get().await.unwrap();
     plane.advance((VISIBILITY + A_LITTLE).as_secs_f64()).await;
@@ -255,8 +254,7 @@ async fn deletion_waits_for_lock_in_blocking_path() {
 async fn empty_queue_is_cached_until_message_is_visible() {
     let mut plane = Ground::new().await;
     assert!(plane.get().await.is_none());
-    // A poll that queries the database would wait for this lock, and fail when its session times
-    // out.
+    // A poll that queries the database would fail on this lock.
     let holder = Lock::take(&plane.database, "LOCK TABLE pending IN ACCESS EXCLUSIVE MODE").await;
     assert!(plane.get().await.is_none(), "no database is needed");
     holder.release().await;
@@ -274,7 +272,7 @@ async fn low_water_mark_does_not_hide_polled_run() {
     let held = plane.queue.create_one(QUEUE).await;
     let got = plane.get().await.unwrap();
     assert_eq!(plane.claim_work().await, 0);
-    // Nothing is claimable, so the low-water marks pass the position of the run.
+    // The marks pass the position of the run: nothing is claimable.
     for _ in 0..3 {
         plane.queue.run_pass("low_water_marks").await.unwrap();
     }

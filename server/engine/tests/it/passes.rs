@@ -1,5 +1,5 @@
-//! Reads of idle background passes: the same for full tables as for small ones, even while an old
-//! snapshot keeps dead rows in the indexes.
+//! Idle background passes read as little of full tables as of small ones, even while an old
+//! snapshot keeps dead rows.
 
 mod fill;
 mod log;
@@ -14,20 +14,18 @@ use fill::{QUEUES, fill, update_again_and_again};
 
 use crate::support::*;
 
-/// Environment variable: number of resolved and of pending tasks in the full tables.
 const SIZE: &str = "TENURE_PASSES_TASKS";
-/// Default; the suite `passes` uses a million.
+/// The suite `passes` uses a million.
 const SIZE_DEFAULT: i32 = 20_000;
-/// Tasks in the small tables, half of them resolved.
+/// Half of them resolved.
 const SMALL: i32 = 4_000;
 
-/// Per table: blocks read with its indexes, and full scans.
+/// Blocks read with its indexes, and full scans.
 pub type Reads = BTreeMap<String, (i64, i64)>;
 
-/// Makes a session publish its reads after this statement; otherwise it does so a second later.
+/// Otherwise a session publishes its reads a second later.
 const FLUSH: &str = "SELECT pg_stat_force_next_flush()";
 
-/// Returns the reads of all sessions so far.
 pub async fn reads(conn: &mut PgConnection, queue: &Queue) -> Reads {
     publish(queue).await;
     sqlx::raw_sql(FLUSH).execute(&mut *conn).await.unwrap();
@@ -44,7 +42,6 @@ pub async fn reads(conn: &mut PgConnection, queue: &Queue) -> Reads {
     rows.into_iter().map(|(table, blocks, scans)| (table, (blocks, scans))).collect()
 }
 
-/// Makes every session of the engine publish its reads.
 async fn publish(queue: &Queue) {
     let mut all = connections(queue).await.into_iter().flatten().collect::<Vec<_>>();
     for conn in &mut all {
@@ -56,7 +53,7 @@ async fn publish(queue: &Queue) {
     for conn in &mut all {
         known.push(session::get_backend(&mut **conn).await.unwrap().pid);
     }
-    // Reads of a pass on its own session would be missed here.
+    // Reads of its own session would be missed here.
     let unknown: Vec<String> = sqlx::query_scalar(
         "SELECT query FROM pg_stat_activity
          WHERE datname = current_database() AND application_name LIKE 'tenure%' AND pid <> ALL($1)",
@@ -79,8 +76,8 @@ pub fn difference(before: &Reads, after: &Reads) -> Reads {
     read
 }
 
-/// Closes all but one session of each pool. Sessions alternate, and the first execution of a
-/// statement on each plans it, which reads the ends of indexes.
+/// Closes all but one session of each pool: the first execution of a statement on each reads the
+/// ends of indexes.
 async fn close_others(queue: &Queue) {
     for mut all in connections(queue).await {
         for conn in all.drain(1.min(all.len())..) {
@@ -89,7 +86,7 @@ async fn close_others(queue: &Queue) {
     }
 }
 
-/// Acquires all connections of each pool, including those just being returned.
+/// Including those just being returned.
 async fn connections(queue: &Queue) -> [Vec<PoolConnection<Postgres>>; 3] {
     let Pools { requests, background, lookups } = &queue.pools;
     let mut all = [const { Vec::new() }; 3];
@@ -101,10 +98,10 @@ async fn connections(queue: &Queue) -> [Vec<PoolConnection<Postgres>>; 3] {
     all
 }
 
-/// Measures each pass when nothing is due, on a server that has run for a while.
+/// On a server that has run for a while.
 async fn read_by_passes(conn: &mut PgConnection, queue: &Queue) -> BTreeMap<&'static str, Reads> {
     for name in QUEUES {
-        // The pass `idle_queues` runs often enough here to drop them.
+        // The pass `idle_queues` would drop them.
         let _ = queue.engine.low_water_marks.get(queue.key(name).await);
     }
     close_others(queue).await;
@@ -115,8 +112,7 @@ async fn read_by_passes(conn: &mut PgConnection, queue: &Queue) -> BTreeMap<&'st
     }
     let mut all = BTreeMap::new();
     for pass in PASSES {
-        // The minimum of some runs: planning a statement on a session reads the ends of indexes.
-        // The loop runs long enough for each session to be used twice.
+        // The minimum of enough runs to use each session twice: planning reads the ends of indexes.
         let mut least: Option<Reads> = None;
         let mut runs = 0;
         let mut before = reads(conn, queue).await;
@@ -135,7 +131,7 @@ async fn read_by_passes(conn: &mut PgConnection, queue: &Queue) -> BTreeMap<&'st
     all
 }
 
-/// Disables autovacuum on every table: its reads would be counted.
+/// The reads of autovacuum would be counted.
 pub async fn without_autovacuum(conn: &mut PgConnection) {
     let tables: Vec<String> =
         sqlx::query_scalar("SELECT relname::text FROM pg_stat_user_tables").fetch_all(&mut *conn).await.unwrap();
@@ -145,8 +141,8 @@ pub async fn without_autovacuum(conn: &mut PgConnection) {
     }
 }
 
-/// Makes sessions plan each statement once. By default the first five executions are planned for
-/// their values, which reads the ends of indexes with all dead rows.
+/// By default the first five executions are planned for their values, which reads the dead ends of
+/// indexes.
 pub async fn plan_once(conn: &mut PgConnection) {
     let sql = "DO $$ BEGIN
         EXECUTE format('ALTER DATABASE %I SET plan_cache_mode = force_generic_plan', current_database());
@@ -154,21 +150,18 @@ pub async fn plan_once(conn: &mut PgConnection) {
     sqlx::raw_sql(sql).execute(conn).await.unwrap();
 }
 
-/// Maximum blocks that a pass may read from full tables.
 const BLOCKS_MAX: i64 = 1_500;
-/// Additional blocks allowed beyond twice the reads of small tables: larger indexes have more
-/// levels.
+/// Allowed beyond twice the reads of small tables: larger indexes have more levels.
 const BLOCKS_MORE: i64 = 40;
 /// Larger tables must not be scanned in full.
 const SCANNED_MAX: i32 = 500;
-/// Walks over dead rows on purpose, limited to 1 % of the time.
+/// Walks over dead rows on purpose, 1 % of the time.
 const TAKES_ITS_TIME: &str = "stranded_runs";
 
 fn sum(reads: &Reads) -> i64 {
     reads.values().map(|(blocks, _)| blocks).sum()
 }
 
-/// Lists the excessive reads of a pass.
 fn faults(small: &Reads, full: &Reads, big: &[String]) -> Vec<String> {
     let mut faults = Vec::new();
     if sum(full) > BLOCKS_MAX || sum(full) > 2 * sum(small) + BLOCKS_MORE {
@@ -180,7 +173,7 @@ fn faults(small: &Reads, full: &Reads, big: &[String]) -> Vec<String> {
     faults
 }
 
-/// A database, a session with generic plans, and one that holds an old snapshot, so dead rows stay.
+/// With a session of generic plans, and one that holds an old snapshot.
 async fn behind_an_old_snapshot() -> (TestDatabase, PgConnection, PgConnection) {
     let database = TestDatabase::create().await;
     let mut conn = database.connect().await;

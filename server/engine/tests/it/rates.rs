@@ -1,5 +1,5 @@
-//! Rates and preferences over time, and rows that a decision leaves unchanged. `scripts/with-pg
-//! cargo test -p tenure-engine --test it -- rates`.
+//! Rates and preferences over time. `scripts/with-pg cargo test -p tenure-engine --test it --
+//! rates`.
 
 mod tokens;
 
@@ -14,18 +14,16 @@ use tenure_store::{queue_counts, schedulers};
 use crate::schedulers::{Ground, begin, scheduler, served};
 use crate::support::*;
 
-/// A scheduler with one session, under a policy.
 async fn assigning(policy: serde_json::Value) -> (Ground, Queue) {
     let (ground, server) = scheduler(policy).await;
     begin(&server, "here", 100).await;
     (ground, server)
 }
 
-/// Advances all rates by an hour.
 const AN_HOUR_LATER: &str = "UPDATE admission_state SET tat = tat - 3600; UPDATE admission_keys SET tat = tat - 3600;
                              UPDATE admission_heads SET at = at - interval '1 hour'";
 
-/// True if a worker that requests work now gets none.
+/// For a new request of a worker.
 async fn nothing_starts(server: &Queue) -> bool {
     server.claim_work(QUEUE, "worker", 1, Duration::ZERO).await.unwrap().claims.is_empty()
 }
@@ -34,7 +32,7 @@ fn keyed() -> NewTask {
     new_task(QUEUE, &json!({"extra": {"tenure": {"key": "k"}}}))
 }
 
-/// A policy with a rate of one start an hour, for the queue or each key.
+/// One start an hour, for the queue or each key.
 fn one_an_hour(of: &str) -> serde_json::Value {
     let mut policy = json!({"rate": {}});
     policy["rate"][of] = json!({"count": 1, "seconds": 3_600});
@@ -49,7 +47,6 @@ async fn unaccepted_runs_keep_their_tokens() {
     for _ in 0..3 {
         admit(&server).await;
         assert_eq!(ground.count("pending WHERE hold = 3").await, 1);
-        // As after a minute.
         ground.run("UPDATE admission_state SET tat = tat - 60").await;
     }
     ground.finish([server]).await;
@@ -62,7 +59,6 @@ async fn next_start_is_known_while_unaccepted_run_holds_token() {
     server.create_one(QUEUE).await;
     admit(&server).await;
     let last = server.create_one(QUEUE).await;
-    // As after an hour.
     ground.run("UPDATE admission_state SET tat = tat - 3600").await;
     admit(&server).await;
     assert_eq!(ground.count("pending WHERE hold = 3").await, 1);
@@ -95,7 +91,6 @@ async fn worker_preference_begins_after_delay() {
     let worker = json!({"workerGroup": "group", "workerId": "away", "wait": 60});
     let task = new_task(QUEUE, &json!({"extra": {"tenure": {"delay": 1_800, "worker": worker}}}));
     server.create(&task).await.unwrap();
-    // As after half an hour.
     let later = "UPDATE pending SET scheduled = scheduled - interval '30 minutes', held_until = held_until - interval '30 minutes'";
     ground.run(later).await;
     server.run_pass("holds").await.unwrap();
@@ -108,7 +103,7 @@ async fn worker_preference_begins_after_delay() {
     ground.finish([server]).await;
 }
 
-/// A scheduler's decision continues until it is replaced: its later assignments are reassigned too.
+/// Assignments before the replacement are reassigned too.
 #[tokio::test]
 async fn assignments_before_replacement_are_reassigned() {
     let policy = json!({"dispatch": "assign", "delivery": "at-least-once", "onSchedulerLoss": "reassign"});
@@ -138,8 +133,7 @@ async fn claim_and_end(server: &Queue) {
     server.report(claimed.task.id, claimed.run, Report::Completed).await.unwrap();
 }
 
-/// A decision that finds a time of the slower rate stores one of the new rate. Otherwise each
-/// decision would postpone the next start by an interval.
+/// Otherwise each decision would postpone the next start by an interval.
 #[tokio::test]
 async fn faster_rate_starts_runs_after_its_own_interval() {
     let (mut ground, server) = served().await;
@@ -199,7 +193,7 @@ async fn key_is_retried_for_token_after_clock_reset() {
     let put_off = "admission_heads, db_now WHERE at > now";
     let for_long = "admission_heads, db_now WHERE at > now + interval '2 minutes'";
     assert_eq!((ground.count(put_off).await, ground.count(for_long).await), (1, 0));
-    // A server announces them once, at its start.
+    // Announced once, at a server's start.
     let other = ground.server();
     for starting in [&server, &other] {
         starting.engine.due_marks.advance(&starting.passes.low_water_marks.watch).await.unwrap();
@@ -224,7 +218,6 @@ async fn claim_by_name_spends_a_token_and_is_refused_without_one() {
         put(&server, one_an_hour(of)).await;
         let (first, second) = (keyed(), keyed());
         create_on(&mut ground.conn, &server, &[first.clone(), second.clone()]).await;
-        // Out of turn.
         server.claim_task(second.id, RunId::FIRST, "worker").await.unwrap();
         let refused = server.claim_task(first.id, RunId::FIRST, "worker").await;
         assert!(matches!(refused, Err(OpError::Conflict(_))), "{of} {refused:?}");
@@ -235,7 +228,7 @@ async fn claim_by_name_spends_a_token_and_is_refused_without_one() {
     }
 }
 
-/// The key's head has this retry time, and without demand nobody processes it.
+/// Without demand nobody processes the key's head.
 #[tokio::test]
 async fn runs_are_admissible_from_next_token_on() {
     for of in ["total", "perKey"] {
@@ -251,7 +244,6 @@ async fn runs_are_admissible_from_next_token_on() {
     }
 }
 
-/// Returns the number of waiting runs that would start.
 async fn admissible(ground: &mut Ground, server: &Queue) -> i64 {
     let (queue, sequenced) = (QUEUE.parse().unwrap(), server.engine.sequencer.reached());
     queue_counts::find(&mut ground.conn, sequenced, &queue).await.unwrap().expect("the queue").admissible

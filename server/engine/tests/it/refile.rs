@@ -1,5 +1,4 @@
-//! A changed policy reaches all existing runs, whatever happens to them meanwhile, and changes only
-//! their traits.
+//! A changed policy reaches all existing runs, and changes only their traits.
 
 use sqlx::migrate::Migrator;
 use tenure_api::policy::{QueuePolicy, TaskOptions};
@@ -27,13 +26,11 @@ async fn pass(queue: &Queue) -> PassReport {
     queue.run_pass("refile").await.unwrap()
 }
 
-/// Number of runs of the queue by traits.
 async fn traits(conn: &mut PgConnection) -> BTreeMap<Option<i16>, i64> {
     let sql = "SELECT traits, count(*) FROM (SELECT traits FROM pending UNION ALL SELECT traits FROM claims) r GROUP BY traits";
     sqlx::query_as::<_, (Option<i16>, i64)>(sql).fetch_all(conn).await.unwrap().into_iter().collect()
 }
 
-/// Options of tasks, including none.
 fn all_options() -> Vec<Value> {
     let mut all = Vec::new();
     for delivery in [None, Some("retries"), Some("at-least-once"), Some("at-most-once")] {
@@ -62,7 +59,7 @@ fn options(sent: &Value) -> Options {
     Options::from_request("options", &serde_json::from_value::<TaskOptions>(sent.clone()).unwrap()).unwrap()
 }
 
-/// Stores options as the task's creation would.
+/// As the task's creation would.
 async fn store_options(conn: &mut PgConnection, task: TaskId, options: &Options) {
     let Options { start, delivery, complete_time, retry_delay, key: _, worker: _ } = options;
     assert!(start.is_none_or(|start| matches!(start, Start::After(_))));
@@ -180,7 +177,6 @@ async fn wait_restarts_after_clock_reset() {
     let waiting = "SELECT count(*) FROM queue_policies WHERE refile_stage = 1 AND refile_since <= clock_timestamp()";
     assert_eq!(number(database.pool(), waiting).await, 1);
     open.commit().await.unwrap();
-    // A later transaction does not delay it.
     let mut later = other.begin().await.unwrap();
     sqlx::query("SELECT FROM task_queues").execute(&mut *later).await.unwrap();
     assert_eq!(follow(&queue).await, 1);
@@ -241,7 +237,7 @@ async fn other_server_continues_and_finds_missed_runs() {
     create_some(&queue, QUEUE, 5).await;
     queue.claim_one(QUEUE).await;
     put(&queue, json!({"delivery": "at-most-once"})).await;
-    // A server processes the policy: another one skips it.
+    // Another server skips a policy in progress.
     let holder = Lock::take(&database, "SELECT FROM queue_policies FOR UPDATE").await;
     assert_eq!(pass(&other).await, PassReport::default());
     // It dies after a slice whose runs have all moved away.
@@ -275,7 +271,7 @@ async fn removed_policy_is_deleted_after_refiling() {
     finish(database, queue).await;
 }
 
-/// Waiting requests, and polls that found nothing, would retry only a second later.
+/// Waiting requests and polls would retry only a second later.
 #[tokio::test]
 async fn removed_limit_frees_waiting_runs_and_notifies() {
     let (database, queue) = start().await;
@@ -318,11 +314,10 @@ async fn change_during_refiling_restarts_it() {
     finish(database, queue).await;
 }
 
-/// Queues for tests of many policies: several slices of a pass.
+/// Several slices of a pass.
 const MANY: i64 = 1_000;
 
-/// Creates [`MANY`] queues without runs and with just changed policies; every fifth policy is
-/// removed.
+/// Without runs; every fifth policy is removed.
 async fn change_many(database: &TestDatabase) {
     let sql =
         "WITH made AS (INSERT INTO task_queues (name) SELECT 'many/q' || n FROM generate_series(1, $1) n RETURNING id)
@@ -331,7 +326,7 @@ async fn change_many(database: &TestDatabase) {
     sqlx::query(sql).bind(MANY).execute(database.pool()).await.unwrap();
 }
 
-/// Each transaction costs a flush: with one per queue, thousands of changes take minutes.
+/// Each transaction costs a flush: thousands of changes would take minutes.
 #[tokio::test]
 async fn queues_without_runs_share_transactions() {
     let (database, queue) = start().await;
@@ -365,7 +360,7 @@ async fn locked_queue_is_skipped_among_many() {
     finish(database, queue).await;
 }
 
-/// A queue with more runs than one pass can process, first by its key.
+/// More than one pass can process, first by its key.
 #[tokio::test]
 async fn queue_with_many_runs_delays_no_other() {
     const RUNS: i64 = 2_000;
@@ -424,7 +419,7 @@ async fn many_failing_queues_delay_no_other() {
     let (database, queue) = start().await;
     queue.create_one(QUEUE).await;
     put(&queue, json!({"delivery": "at-most-once"})).await;
-    // They come first, and have an invalid stage.
+    // Failing queues come first, with an invalid stage.
     let spoil = "INSERT INTO queue_policies (queue, version, policy, updated, client_id, refile_stage)
                  SELECT -n, 1, '{}', now(), 'ann', 99 FROM generate_series(1, 250) n";
     sqlx::raw_sql(spoil).execute(database.pool()).await.unwrap();
@@ -450,7 +445,7 @@ async fn slowly_failing_queue_is_retried_later() {
                 CREATE TRIGGER fail_slowly BEFORE UPDATE ON queue_policies FOR EACH ROW EXECUTE FUNCTION fail_slowly()";
     sqlx::raw_sql(fail).execute(database.pool()).await.unwrap();
     assert!(queue.run_pass("refile").await.is_err());
-    // It would fail again.
+    // Another try would fail again.
     assert_eq!(pass(&queue).await, PassReport { failing: 1, ..PassReport::default() });
     sqlx::raw_sql("DROP FUNCTION fail_slowly CASCADE").execute(database.pool()).await.unwrap();
     assert_eq!(follow(&queue).await, 1);

@@ -1,11 +1,9 @@
-//! Sessions are named after the schema that their server writes, so a later release can lock out an
-//! older one.
+//! Sessions are named after their server's schema, so a later release can lock out an older one.
 
 use tenure_store::schema;
 
 use crate::support::*;
 
-/// Rejects writes of pending runs by sessions of an older schema.
 const FENCE: &str = "
     CREATE FUNCTION older_release() RETURNS trigger LANGUAGE plpgsql AS $$
         BEGIN RAISE EXCEPTION 'this release is older than the schema' USING ERRCODE = '57000'; END $$;

@@ -16,7 +16,7 @@ fn role(role_id: &str) -> NewRole {
     NewRole { role_id: role_id.to_owned(), scopes: vec!["x".to_owned()], description: String::new() }
 }
 
-/// True if the server's cached roles give this role's scopes.
+/// By the server's cached roles.
 fn gives(queue: &Queue, role_id: &str) -> bool {
     let scopes = queue.engine.facts.roles.get().expand([format!("assume:{role_id}")]).unwrap();
     scopes.iter().any(|scope| scope == "x")
@@ -128,11 +128,10 @@ async fn idle_queues_are_evicted_from_caches() {
     assert_eq!((polled(), engine.queues.list().len()), (1, 1));
     assert_eq!(queue.run_pass("low_water_marks").await.unwrap().done, 1);
 
-    // Its key, its generation, its marks, and that it is polled.
+    // Key, generation, marks, and that it is polled.
     assert!(idle_queues::pass(engine).await.unwrap().done >= 4);
     assert_eq!((polled(), engine.queues.list().len()), (0, 0));
     assert_eq!(queue.run_pass("low_water_marks").await.unwrap().done, 0);
-    // Everything still works.
     assert!(queue.get_messages(QUEUE, 1).await.is_empty());
     let task = queue.create_one(QUEUE).await;
     assert_eq!(queue.get_messages(QUEUE, 1).await.len(), 1);
@@ -157,7 +156,7 @@ async fn all_caches_can_be_invalidated_at_once() {
     queue.run_pass("low_water_marks").await.unwrap();
     assert!(engine.low_water_marks.get(key).epoch >= 0);
     engine.facts.look().await.unwrap();
-    // As after a failover that lost the queue, recreated by another server.
+    // As after a failover that lost the queue.
     move_queue(&mut database.connect().await, key, key + 100).await;
     assert_eq!(queue.key(QUEUE).await, key, "the key is cached");
 
@@ -165,7 +164,6 @@ async fn all_caches_can_be_invalidated_at_once() {
     assert_eq!(queue.key(QUEUE).await, key + 100);
     assert_eq!(engine.low_water_marks.get(key).epoch, -1);
     assert_eq!(engine.facts.look().await.unwrap(), 3);
-    // Everything still works.
     let task = queue.create_one(QUEUE).await;
     let claim = queue.claim_one(QUEUE).await;
     assert_eq!(claim.task.id, task);

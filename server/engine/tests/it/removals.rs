@@ -1,4 +1,4 @@
-//! Removed workers: their claims end at once and only once, whatever happens concurrently.
+//! Claims of removed workers end at once and only once.
 
 use tenure_api::worker_manager::{STATIC, WorkerSecret};
 use tenure_engine::background::removals;
@@ -22,7 +22,6 @@ async fn gone(queue: &Queue, worker: &str) -> Removed {
     remove(&queue.engine.pool, &queue.engine.queues, &queue.engine.notifiers, &named(worker)).await.unwrap()
 }
 
-/// Registers a worker, as createWorker does.
 async fn make_known(database: &TestDatabase, worker: &str) {
     let expires = tenure_engine::clock::real_now() + Duration::from_secs(3600);
     let new = NewWorker { static_secret: "digest".to_owned(), capacity: 1, config: "{}".to_owned(), expires };
@@ -40,7 +39,7 @@ async fn claim_all(queue: &Queue, worker: &str, tasks: usize) {
     assert_eq!(claimed, tasks);
 }
 
-/// Returns how a task's only ended run ended, if the task is pending again.
+/// If the task is pending again.
 fn tried_again(task: &Task) -> Option<Outcome> {
     let (Last::Pending(open), [ended]) = (&task.last, task.ended.as_slice()) else { return None };
     (open.reason == ReasonCreated::Retry).then(|| ended.outcome())
@@ -48,7 +47,7 @@ fn tried_again(task: &Task) -> Option<Outcome> {
 
 const SHUT_DOWN: Outcome = Outcome::Exception(ReasonResolved::WorkerShutdown);
 
-/// Exceptions in the event log: transitions of kinds 5 and 6.
+/// Transitions of kinds 5 and 6.
 async fn exceptions(database: &TestDatabase) -> i64 {
     number(database.pool(), "SELECT count(*) FROM transitions, unnest(kinds) AS kind WHERE kind IN (5, 6)").await
 }
@@ -64,7 +63,6 @@ async fn removal_retries_exactly_claims_of_worker() {
     assert_eq!(tried_again(&task), Some(SHUT_DOWN));
     assert_eq!(task.retries_left, 4);
     assert!(matches!(queue.status(other).await.last, Last::Running(..)));
-    // A repeat finds nothing and emits no event.
     assert_eq!(gone(&queue, "gone").await.ended, 0);
     assert_eq!(exceptions(&database).await, 1);
     let next = queue.claim_one(QUEUE).await;
@@ -128,7 +126,7 @@ async fn claim_committed_after_removal_is_ended() {
     assert_eq!(gone(&queue, "gone").await.ended, 0);
     assert_eq!(removals::pass(&queue.engine).await.unwrap().found, 0);
     claiming.commit().await.unwrap();
-    // The pass retries a little later, by the clock.
+    // By the clock.
     sqlx::query("UPDATE clock SET clock_offset = interval '2 s'").execute(database.pool()).await.unwrap();
     assert_eq!(removals::pass(&queue.engine).await.unwrap().retried, 1);
     assert_eq!(tried_again(&queue.status(task).await), Some(SHUT_DOWN));
@@ -184,7 +182,7 @@ async fn only_unregistered_worker_may_return_after_removal() {
     assert_eq!(claim_after_removal(true).await.0, 1, "no other worker can have the name");
 }
 
-/// No server ran during the checks for late claims, and the earlier worker was purged first.
+/// No server checked for late claims, and the earlier worker was purged first.
 #[tokio::test]
 async fn recreated_worker_keeps_claims_during_old_removal() {
     let (database, queue) = start().await;
@@ -197,7 +195,6 @@ async fn recreated_worker_keeps_claims_during_old_removal() {
          SELECT id, 'group', 'back', tenure_now(), true, tenure_now() FROM task_queues",
     )
     .await;
-    // By a server that does not know the removal yet.
     claim_all(&queue, "back", 1).await;
     make_known(&database, "back").await;
     claim_all(&queue, "back", 1).await;
@@ -229,7 +226,6 @@ async fn recreated_worker_is_not_shown_as_removed() {
     finish(database, queue).await;
 }
 
-/// Anyone may try to register.
 #[tokio::test]
 async fn registration_without_secret_waits_for_no_lock() {
     let database = TestDatabase::create().await;
@@ -261,7 +257,7 @@ async fn worker_from_before_clock_reset_gets_valid_credentials() {
     database.finish().await;
 }
 
-/// Its row stays until its last credentials have expired and the pass has run.
+/// Its row stays until its last credentials have expired.
 #[tokio::test]
 async fn expired_worker_cannot_be_recreated_yet() {
     let database = TestDatabase::create().await;

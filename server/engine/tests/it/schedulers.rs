@@ -1,5 +1,5 @@
-//! Schedulers of assign queues, and the state they leave. `scripts/with-pg cargo test -p
-//! tenure-engine --test it -- schedulers`.
+//! Schedulers of assign queues. `scripts/with-pg cargo test -p tenure-engine --test it --
+//! schedulers`.
 
 mod keys;
 mod locks;
@@ -15,7 +15,6 @@ use tenure_store::worker_sessions::{Renewal, renew};
 
 use crate::support::*;
 
-/// Servers on one database.
 pub(crate) struct Ground {
     pub(crate) database: TestDatabase,
     pub(crate) conn: PgConnection,
@@ -36,13 +35,13 @@ impl Ground {
         election::beat(&server.engine, &mut self.conn, Duration::ZERO).await.unwrap();
     }
 
-    /// Ages the last beat of a server.
+    /// Ages the server's last beat.
     async fn silence(&mut self, server: &Queue) {
         let long_ago = "UPDATE servers SET beat = beat - interval '1 minute' WHERE id = $1";
         sqlx::query(long_ago).bind(server.engine.schedulers.member().id).execute(&mut self.conn).await.unwrap();
     }
 
-    /// Lets another server detect that and take over. Returns the term.
+    /// Returns the term.
     async fn take_over(&mut self, server: &Queue) -> i64 {
         for _ in 0..BEATS_BEFORE_TAKEOVER {
             self.beat(server).await;
@@ -52,7 +51,6 @@ impl Ground {
         server.engine.schedulers.leader(server.key(QUEUE).await).term.expect("the server is the scheduler")
     }
 
-    /// Stops the servers and drops the database.
     pub(crate) async fn finish<const N: usize>(self, servers: [Queue; N]) {
         for server in servers {
             server.stop().await;
@@ -60,13 +58,11 @@ impl Ground {
         self.database.finish().await;
     }
 
-    /// Advances the manual clock.
     async fn advance(&mut self, seconds: u32) {
         let later = "UPDATE clock SET clock_offset = clock_offset + make_interval(secs => $1)";
         sqlx::query(later).bind(f64::from(seconds)).execute(&mut self.conn).await.unwrap();
     }
 
-    /// Quarantines the worker from now on.
     async fn quarantine(&mut self, server: &Queue, seconds: u32) {
         let quarantine =
             "INSERT INTO workers (queue, worker_group, worker_id, first_claim, last_seen, expires, due, quarantine_until)
@@ -87,14 +83,13 @@ impl Ground {
     }
 }
 
-/// A server on a new database.
 pub(crate) async fn served() -> (Ground, Queue) {
     let ground = Ground::new().await;
     let server = ground.server();
     (ground, server)
 }
 
-/// A server that is the scheduler of a queue with this policy.
+/// The scheduler of a queue with this policy.
 pub(crate) async fn scheduler(policy: Value) -> (Ground, Queue) {
     let (mut ground, server) = served().await;
     ground.beat(&server).await;
@@ -143,7 +138,7 @@ async fn term_of_former_assign_queue_is_shown_as_0_for_a_day() {
     put(&server, json!({})).await;
     ground.beat(&server).await;
     assert_eq!(shown(), [line(0)]);
-    // No further election is held, which would drop it.
+    // A further election would drop it.
     assert!(!server.engine.schedulers.expects_any());
     let day = Duration::from_secs(24 * 60 * 60);
     assert_eq!(server.engine.schedulers.terms.drop_idle(Instant::now() + day), 1);
@@ -151,8 +146,7 @@ async fn term_of_former_assign_queue_is_shown_as_0_for_a_day() {
     ground.finish([server]).await;
 }
 
-/// 2,100 assigned runs are more than a slice: the next scheduler takes a slice back and dies, and
-/// the one after it takes the rest.
+/// 2,100 runs are more than a slice: the next scheduler takes a slice back and dies.
 #[tokio::test]
 async fn t8_next_scheduler_continues_after_killed_one() {
     const RUNS: i64 = 2_100;
@@ -172,7 +166,7 @@ async fn t8_next_scheduler_continues_after_killed_one() {
         assert!(admit(&first).await > 0);
     }
     let last: i64 = sqlx::query_scalar("SELECT last_value FROM pending_ord").fetch_one(&mut ground.conn).await.unwrap();
-    // No reassignment meanwhile, so the returned runs can be counted.
+    // The returned runs can be counted.
     ground.run("UPDATE worker_sessions SET capacity = 0").await;
     ground.silence(&first).await;
     ground.take_over(&second).await;
@@ -197,7 +191,6 @@ async fn t8_next_scheduler_continues_after_killed_one() {
     ground.finish([first, second, third]).await;
 }
 
-/// A server, and a session with an assigned run.
 async fn with_an_assigned_run() -> (Ground, Queue) {
     with_an_assigned_run_by(json!({"dispatch": "assign"})).await
 }
@@ -223,8 +216,8 @@ async fn inbox_item_is_withdrawn_when_policy_takes_run_back() {
     ground.finish([server]).await;
 }
 
-/// One free slot. Before the run that may take it, others wait for an absent worker: two of the
-/// same key, and as many keys as a decision must pass.
+/// One free slot, after runs that wait for an absent worker: two of the same key, and as many keys
+/// as a decision must pass.
 #[tokio::test]
 async fn runs_waiting_for_preferred_worker_delay_no_others() {
     let (mut ground, server) = scheduler(json!({"dispatch": "assign"})).await;
@@ -258,10 +251,9 @@ async fn runs_waiting_for_preferred_worker_delay_no_others() {
         admit(&server).await;
     }
     assert_eq!(ground.count("pending WHERE hold = 3 AND priority = 6").await, 2, "within two looks");
-    // No waiting run has gone to another worker.
     assert_eq!(ground.count("pending WHERE hold = 2").await, 32);
 
-    // The same within a key whose first run waits for a worker and a later one does not.
+    // The same within a key whose later run has no preference.
     ground.run("UPDATE worker_sessions SET capacity = 3 WHERE worker_id = 'here'").await;
     for (key, worker) in [("mixed", Some("away")), ("other", None), ("mixed", None)] {
         create(&mut ground.conn, key, "highest", worker).await;
@@ -280,8 +272,8 @@ async fn runs_waiting_for_preferred_worker_delay_no_others() {
     ground.finish([server]).await;
 }
 
-/// The end of a pause announces assigned runs again, while one of them is taken back by a
-/// transaction that does not see the new item. The same session gets the run again.
+/// The end of a pause announces assigned runs again, while a transaction that does not see the new
+/// item takes one back.
 #[tokio::test]
 async fn reassigned_run_has_one_inbox_item() {
     let (mut ground, server) = with_an_assigned_run().await;
@@ -366,7 +358,7 @@ async fn removal_ends_assigned_at_most_once_run() {
 
 #[tokio::test]
 async fn unaccepted_at_most_once_run_ends_unless_quarantined() {
-    // The last quarantine has just ended, and not every server may know it.
+    // The last quarantine has just ended; not every server may know it.
     for (quarantine, waiting) in [(None, 0), (Some(3_600), 1), (Some(31), 1)] {
         let policy = json!({"dispatch": "assign", "delivery": "at-most-once", "acceptTime": 30});
         let (mut ground, server) = with_an_assigned_run_by(policy).await;
@@ -408,7 +400,7 @@ async fn server_outage_extends_accept_time() {
     ground.finish([server]).await;
 }
 
-/// As when all servers start: the session has not expired, and its worker may be gone.
+/// The session has not expired, and its worker may be gone.
 #[tokio::test]
 async fn session_gets_no_run_after_outage_until_renewed() {
     let (mut ground, server) = with_an_assigned_run().await;

@@ -1,4 +1,4 @@
-//! Tables of sessions: claims for sessions, inboxes whose items no reader misses, and the end.
+//! Tables of sessions: claims, inboxes and ends.
 
 use tenure_api::sessions::{InboxEvent, InboxItem};
 use tenure_api::states::{RunState, WorkerCommand};
@@ -20,8 +20,7 @@ impl Ground {
         begun.identity.epoch
     }
 
-    /// Claims `each` runs for each session in one statement. Returns the claimed runs with their
-    /// sessions.
+    /// Claims `each` runs for each session in one statement.
     async fn claim_for(&mut self, sessions: &[Option<i64>], each: usize) -> Vec<claim::Claimed> {
         let queue = self.queue.key(QUEUE).await;
         let slots = (1..).take(sessions.len()).flat_map(|slot| std::iter::repeat_n(slot, each)).collect();
@@ -32,7 +31,6 @@ impl Ground {
         rows
     }
 
-    /// A run held by a session.
     async fn held(&mut self, session: i64) -> Uuid {
         self.queue.create_one(QUEUE).await;
         let rows = self.claim_for(&[Some(session)], 1).await;
@@ -54,7 +52,6 @@ fn start(worker: &str) -> Start {
     }
 }
 
-/// Ends a claim by its lease.
 async fn expire(conn: &mut PgConnection, task: Uuid) {
     sqlx::query("UPDATE claims SET taken_until = now() WHERE id = $1").bind(task).execute(&mut *conn).await.unwrap();
     let resolved = end::end(conn, &[Member::new(task, 0, Ending::LeaseExpired)]).await.unwrap();
@@ -75,7 +72,6 @@ async fn read(conn: &mut PgConnection, epoch: i64, after: i64) -> Vec<InboxItem>
     items.into_iter().map(|(of, item)| (of == epoch).then_some(item).unwrap()).collect()
 }
 
-/// Returns the task of an item about an expired lease.
 fn task_of(item: &InboxItem) -> Uuid {
     let InboxEvent::RunEnded { task_id, run_id, state, reason_resolved, ended_by } = item.what else {
         panic!("{item:?}")
@@ -102,7 +98,6 @@ async fn claims_belong_to_session_and_next_run_to_none() {
     let again = ground.claim_for(&[None], 1).await;
     assert_eq!((again[0].id, again[0].run), (rows[0].id, 1));
     assert_eq!(session_of(&mut ground.conn, rows[0].id).await, None);
-    // Claims by name too.
     let named = ground.queue.create_one(QUEUE).await.uuid();
     let claimed = claim_one::claim_one(&mut ground.conn, named, 0, "g", "w", LEASE, Some(session)).await.unwrap();
     assert!(claimed.is_some());
@@ -126,7 +121,7 @@ async fn worker_of_ended_session_gets_no_run() {
     ground.finish().await;
 }
 
-/// The item that was started first commits last; by then a reader has acknowledged the other.
+/// The earlier item commits last, after the acknowledgement of the other.
 #[tokio::test]
 async fn late_committed_item_is_read() {
     let mut ground = Ground::new().await;
@@ -138,7 +133,6 @@ async fn late_committed_item_is_read() {
     expire(&mut ground.conn, soon).await;
     let first = read(&mut ground.conn, session, 0).await;
     assert_eq!(first.iter().map(task_of).collect::<Vec<_>>(), [soon]);
-    // It stays until it is acknowledged.
     assert_eq!(read(&mut ground.conn, session, 0).await, first);
     slow.commit().await.unwrap();
     let after = first[0].id;
@@ -232,14 +226,13 @@ async fn renewal_changes_only_stated_fields_of_live_session() {
     ground.finish().await;
 }
 
-/// Expired sessions.
 async fn overdue(conn: &mut PgConnection) -> Vec<i64> {
     let now = store::glance(conn).await.unwrap().now;
     let found = store::list_expiring(conn, now, 10).await.unwrap();
     found.into_iter().map(|session| session.epoch).collect()
 }
 
-/// A renewal is refused while its session is being ended; an earlier renewal prevents the expiry.
+/// A renewal is refused while its session is being ended, or prevents the expiry.
 #[tokio::test]
 async fn end_and_renewal_are_serialized() {
     let mut ground = Ground::new().await;
@@ -259,7 +252,7 @@ async fn end_and_renewal_are_serialized() {
     );
     assert!(store::end(&mut ground.conn, session, SessionEnd::Expired, true).await.unwrap().is_none());
     sqlx::query("UPDATE worker_sessions SET until = now() - interval '1 s'").execute(&mut ground.conn).await.unwrap();
-    // No server has scanned sessions for a while: whether its worker lives is unknown.
+    // No server has scanned for a while: whether the worker lives is unknown.
     let silent = "INSERT INTO session_clock (at) VALUES (clock_timestamp() - interval '6 s')";
     sqlx::query(silent).execute(&mut ground.conn).await.unwrap();
     assert!(store::end(&mut ground.conn, session, SessionEnd::Expired, true).await.unwrap().is_none());

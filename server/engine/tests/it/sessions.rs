@@ -22,14 +22,12 @@ use tenure_store::events::{self, Page};
 
 use crate::support::*;
 
-/// Time to live of the tests' sessions.
 const TTL: i64 = 60;
 /// Longer than any test here takes.
 const LONG: Duration = Duration::from_secs(60);
-/// Promised delay until the end of a session takes effect; tests assert ten times that.
+/// Until the end of a session takes effect; tests assert ten times that.
 const PROMISE: Duration = Duration::from_millis(250);
 
-/// A server and its database.
 struct Ground {
     database: TestDatabase,
     queue: Queue,
@@ -51,8 +49,7 @@ impl Ground {
         passes::pass(&self.queue.engine).await.unwrap()
     }
 
-    /// Advances past the session's expiry, and runs the pass until it has ended. On a stalled
-    /// machine the pass first assumes an outage.
+    /// On a stalled machine the pass first assumes an outage.
     async fn expire(&mut self, session: &Identity) {
         self.pass().await;
         while self.ended(session).await.is_none() {
@@ -71,7 +68,7 @@ impl Ground {
     }
 }
 
-/// A time at which every inbox request renews its session.
+/// Every inbox request then renews its session.
 const LATER: chrono::DateTime<chrono::Utc> = chrono::DateTime::<chrono::Utc>::MAX_UTC;
 
 fn start_of(worker: &str) -> Start {
@@ -110,7 +107,6 @@ fn claim_of(session: &Identity, tasks: u16, wait_timeout: Duration) -> Request {
     }
 }
 
-/// Claims `runs` runs for a session.
 async fn claim(queue: &Queue, session: &Identity, runs: usize) -> Vec<TaskId> {
     let mut claimed = Vec::new();
     while claimed.len() < runs {
@@ -126,7 +122,6 @@ async fn renew(queue: &Queue, session: &Identity) -> Result<(), OpError> {
     sessions::renew(queue.engine.session_parts(), session, Stated::default()).await.map(drop)
 }
 
-/// Creates tasks with these options.
 async fn create(queue: &Queue, tasks: usize, options: &serde_json::Value) -> Vec<TaskId> {
     let mut created = Vec::new();
     for _ in 0..tasks {
@@ -137,7 +132,6 @@ async fn create(queue: &Queue, tasks: usize, options: &serde_json::Value) -> Vec
     created
 }
 
-/// The notes in the log.
 async fn notes(conn: &mut PgConnection) -> Vec<Note> {
     events::sequence(conn, Sequenced::default()).await.unwrap();
     let Page::Events(events, _) = events::read(conn, 0, 100_000).await.unwrap() else { panic!("it is gone") };
@@ -148,7 +142,7 @@ async fn notes(conn: &mut PgConnection) -> Vec<Note> {
     events.into_iter().filter_map(note).collect()
 }
 
-/// Returns how a task's only ended run ended, if the task is pending again.
+/// If the task is pending again.
 fn tried_again(task: &Task) -> Option<(Outcome, Option<EndedBy>)> {
     let (Last::Pending(open), [ended]) = (&task.last, task.ended.as_slice()) else { return None };
     (open.reason == ReasonCreated::Retry).then(|| (ended.outcome(), ended.ended_by))
@@ -157,7 +151,7 @@ fn tried_again(task: &Task) -> Option<(Outcome, Option<EndedBy>)> {
 /// Outcome of a run ended by its session.
 const SHUT_DOWN: Outcome = Outcome::Exception(ReasonResolved::WorkerShutdown);
 
-/// The reason of a refusal because the session has ended.
+/// If it refuses because the session has ended.
 fn end_of<T>(answer: Result<T, OpError>) -> Option<SessionEnd> {
     match answer.err()? {
         OpError::SessionEnded(by) => Some(by),

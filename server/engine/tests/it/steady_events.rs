@@ -1,5 +1,4 @@
-//! Events are immutable: every position is read before and after every operation of a random walk,
-//! and stays identical.
+//! Events are immutable: every position is read before and after every operation of a random walk.
 
 use tenure_domain::artifact::{Artifact, Details};
 use tenure_domain::task::Granted;
@@ -13,8 +12,8 @@ use crate::support::*;
 const STEPS: usize = 160;
 const KINDS: usize = 14;
 
-/// Records, in a sequence that survives rollbacks, each position in the log or a queue taken before
-/// its transaction has an id: the safe position would pass it.
+/// Counts positions taken before their transaction has an id, which the safe position would pass. A
+/// sequence survives rollbacks.
 const NUMBER_FIRST: &str = "
     CREATE SEQUENCE unnumbered;
     CREATE FUNCTION number_first() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -24,10 +23,8 @@ const NUMBER_FIRST: &str = "
     CREATE TRIGGER number_first BEFORE INSERT ON outbox_new FOR EACH ROW EXECUTE FUNCTION number_first();
     CREATE TRIGGER number_first BEFORE INSERT ON pending FOR EACH ROW EXECUTE FUNCTION number_first()";
 
-/// A queue with a random history, and the events read so far.
 struct Walk {
     database: TestDatabase,
-    /// Reads the log.
     reader: PgConnection,
     queue: Queue,
     held: Vec<Granted>,
@@ -70,7 +67,7 @@ impl Walk {
         self.queue.passes.run_all_due().await.unwrap();
     }
 
-    /// Reads the whole log and compares it with earlier reads.
+    /// Compares the whole log with earlier reads.
     async fn read(&mut self, after: &str) {
         sequence(&mut self.reader, Sequenced::default()).await.unwrap();
         let mut position = 0;
@@ -133,7 +130,7 @@ impl Walk {
         drop(create_artifact::create(pool, notifiers, run_ref, artifact).await);
     }
 
-    /// Creates the events that the test requires, independent of the random steps.
+    /// The events that the test requires.
     async fn one_of_each(&mut self) {
         let task = new_task(QUEUE, &json!({"priority": "low"}));
         self.queue.create(&task).await.unwrap();
@@ -145,7 +142,7 @@ impl Walk {
         self.read("the first task").await;
     }
 
-    /// Refusals change nothing and are tested too.
+    /// Refusals are tested too.
     async fn step(&mut self) -> &'static str {
         let (pool, notifiers) = (self.queue.engine.pool.clone(), self.queue.engine.notifiers.clone());
         let kind = self.random(KINDS);
@@ -191,7 +188,6 @@ impl Walk {
                 drop(change_priority::change_group(&pool, &notifiers, self.known[0], priority).await);
                 "changeTaskGroupPriority"
             }
-            // Late, so that dependents exist.
             (12, _) if self.known.len() > 30 => {
                 drop(task_group::seal(&pool, self.known[0]).await);
                 "sealTaskGroup"
@@ -225,7 +221,6 @@ async fn events_never_change_while_readable() {
     for _ in 0..STEPS {
         let what = walk.step().await;
         walk.read(what).await;
-        // Due passes are an operation too.
         walk.queue.passes.run_all_due().await.unwrap();
         walk.read("a pass").await;
     }

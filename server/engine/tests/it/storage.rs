@@ -9,7 +9,7 @@ use crate::support::*;
 /// More than two pages.
 const TASKS: u16 = 150;
 
-/// The page of each task, in the order of creation.
+/// In the order of creation.
 async fn pages(database: &TestDatabase) -> Vec<i64> {
     sqlx::query_scalar("SELECT (ctid::text::point)[0]::bigint FROM tasks ORDER BY seq")
         .fetch_all(database.pool())
@@ -38,7 +38,7 @@ async fn statistics_leave_out_events_and_texts_of_definitions() {
     let (database, queue) = start().await;
     let tasks: Vec<_> = (0..TASKS).map(|_| new_task(QUEUE, &json!({}))).collect();
     create_on(&mut database.connect().await, &queue, &tasks).await;
-    // Rows of the log, and one not moved there yet.
+    // One row is not moved there yet.
     sequence(&mut database.connect().await, Sequenced::default()).await.unwrap();
     queue.claim_one(QUEUE).await;
     sqlx::raw_sql("ANALYZE outbox, outbox_new, due, task_definitions").execute(database.pool()).await.unwrap();

@@ -6,7 +6,7 @@ use tenure_engine::ops::submit::submit;
 
 use crate::support::*;
 
-/// The first random key of the new queue collides with another queue's.
+/// The first random key collides with another queue's.
 const COLLIDE: &str = "
     CREATE SEQUENCE draws;
     CREATE FUNCTION collide() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN

@@ -1,4 +1,4 @@
-//! Shared by the tests: common names, set-up, locks, and a proxy that cuts connections.
+//! Shared by the tests: set-up, locks, and a proxy that cuts connections.
 
 pub use std::collections::{BTreeMap, HashMap};
 pub use std::sync::Arc;
@@ -38,20 +38,18 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 pub use uuid::Uuid;
 
-/// A new database with a server.
 pub async fn start() -> (TestDatabase, Queue) {
     let database = TestDatabase::create().await;
     let queue = Queue::start(database.options());
     (database, queue)
 }
 
-/// Stops both.
 pub async fn finish(database: TestDatabase, queue: Queue) {
     queue.stop().await;
     database.finish().await;
 }
 
-/// A server on a new database, and a connection of the test.
+/// A server on a new database, and the test's connection.
 pub struct Ground {
     pub database: TestDatabase,
     pub queue: Queue,
@@ -65,7 +63,7 @@ impl Ground {
         Self { database, queue, conn }
     }
 
-    /// Claims up to `runs` runs for a worker, without waiting.
+    /// Without waiting.
     pub async fn claim(&self, runs: u16) -> Vec<TaskId> {
         claim_now(&self.queue, runs).await
     }
@@ -79,12 +77,11 @@ impl Ground {
     }
 }
 
-/// Replaces the policy. Returns the number of runs that do not follow it yet.
+/// Returns the number of runs that do not follow it yet.
 pub async fn put(queue: &Queue, policy: Value) -> i64 {
     put_to(queue, QUEUE, policy).await
 }
 
-/// Replaces the policy of this queue.
 pub async fn put_to(queue: &Queue, name: &str, policy: Value) -> i64 {
     let sent: QueuePolicy = serde_json::from_value(policy).unwrap();
     let policy = Policy::from_request(&sent).unwrap();
@@ -97,10 +94,10 @@ pub async fn remove_policy(queue: &Queue) {
     queue_policy::delete(parts, &name, Match::Anything, "ann").await.unwrap();
 }
 
-/// Runs the pass until all runs follow the policies. Returns the number of processed runs.
+/// Returns the number of processed runs.
 pub async fn follow(queue: &Queue) -> usize {
     let mut done = 0;
-    // A session of the server may have a short open transaction, which the pass waits for.
+    // A server's session may have a short open transaction.
     eventually("all runs follow the policy", async || {
         done += queue.run_pass("refile").await.unwrap().done;
         number(&queue.engine.pool, "SELECT count(*) FROM queue_policies WHERE refile_stage <> 0").await == 0
@@ -109,7 +106,6 @@ pub async fn follow(queue: &Queue) -> usize {
     done
 }
 
-/// Runs the admission pass until it is idle.
 pub async fn admit(queue: &Queue) {
     while queue.run_pass("admission").await.unwrap().done > 0 {}
 }
@@ -132,17 +128,14 @@ pub async fn resume(queue: &Queue, name: &str) {
     queue_policy::resume(queue.engine.queue_parts(), &name.parse().unwrap(), "ann").await.unwrap();
 }
 
-/// Runs statements without parameters.
 pub async fn run_sql(executor: impl PgExecutor<'_>, sql: &str) {
     sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(executor).await.unwrap();
 }
 
-/// The database's time.
 pub async fn now(database: &TestDatabase) -> DateTime<Utc> {
     sqlx::query_scalar("SELECT now FROM db_now").fetch_one(database.pool()).await.unwrap()
 }
 
-/// Creates simple tasks.
 pub async fn create_some(queue: &Queue, name: &str, tasks: usize) -> Vec<TaskId> {
     let mut created = Vec::new();
     for _ in 0..tasks {
@@ -151,37 +144,34 @@ pub async fn create_some(queue: &Queue, name: &str, tasks: usize) -> Vec<TaskId>
     created
 }
 
-/// Claims up to `runs` runs for a worker, without waiting.
+/// Without waiting.
 pub async fn claim_now(queue: &Queue, runs: u16) -> Vec<TaskId> {
     let answer = queue.claim_work(QUEUE, "worker", runs, Duration::ZERO).await.unwrap();
     answer.delivery.delivered();
     answer.claims.iter().map(|claim| claim.task.id).collect()
 }
 
-/// Advances the clock of a database.
 pub async fn advance(database: &TestDatabase, interval: &'static str) {
     let sql = "UPDATE clock SET clock_offset = clock_offset + $1::text::interval";
     sqlx::query(sql).bind(interval).execute(database.pool()).await.unwrap();
 }
 
-/// An open transaction of the test that has locked rows.
+/// Rows locked by an open transaction.
 pub struct Lock(PgConnection);
 
 impl Lock {
-    /// Locks the rows of a statement.
     pub async fn take(database: &TestDatabase, sql: &str) -> Self {
         let mut conn = database.connect().await;
         sqlx::raw_sql(AssertSqlSafe(format!("BEGIN; {sql}"))).execute(&mut conn).await.unwrap();
         Self(conn)
     }
 
-    /// Rolls back.
     pub async fn release(mut self) {
         sqlx::raw_sql("ROLLBACK").execute(&mut self.0).await.unwrap();
     }
 }
 
-/// Waits until a session waits at the gate, and runs `second`. The gate opens once that waits too.
+/// The gate opens once `second` waits too.
 pub async fn meet<T>(database: &TestDatabase, gate: Gate, second: impl Future<Output = T>) -> T {
     until_a_session_waits(database.pool()).await;
     let opened = async {
@@ -191,7 +181,7 @@ pub async fn meet<T>(database: &TestDatabase, gate: Gate, second: impl Future<Ou
     tokio::join!(second, opened).0
 }
 
-/// Creates tasks with one statement on this connection, without the batcher.
+/// With one statement, without the batcher.
 pub async fn create_on(conn: &mut PgConnection, queue: &Queue, tasks: &[NewTask]) {
     let mut members = Vec::new();
     for task in tasks {
@@ -200,7 +190,7 @@ pub async fn create_on(conn: &mut PgConnection, queue: &Queue, tasks: &[NewTask]
     assert_eq!(create(conn, &members).await.unwrap().len(), tasks.len());
 }
 
-/// Reads of these tables by a transaction so far: full scans, and rows.
+/// Full scans, and rows.
 pub async fn reads(conn: &mut PgConnection, tables: &[&str]) -> BTreeMap<String, (i64, i64)> {
     let tables: Vec<String> = tables.iter().map(|&table| table.to_owned()).collect();
     let rows: Vec<(String, i64, i64)> = sqlx::query_as(
@@ -214,32 +204,28 @@ pub async fn reads(conn: &mut PgConnection, tables: &[&str]) -> BTreeMap<String,
     rows.into_iter().map(|(table, scans, rows)| (table, (scans, rows))).collect()
 }
 
-/// A session that holds a snapshot: until it is dropped, dead rows cannot be removed.
+/// Until it is dropped, dead rows cannot be removed.
 pub async fn hold_snapshot(database: &TestDatabase) -> PgConnection {
     let mut conn = database.connect().await;
     sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM tasks").execute(&mut conn).await.unwrap();
     conn
 }
 
-/// Faults and counters of a proxy.
 #[derive(Clone, Default)]
 struct Faults {
     /// Responses until one is lost; never if negative.
     left: Arc<AtomicI64>,
     cut_now: Arc<Notify>,
-    /// Number of responses.
     answers: Arc<AtomicI64>,
 }
 
 impl Faults {
-    /// True if this response is to be lost.
     fn lose_this(&self) -> bool {
         self.answers.fetch_add(1, Ordering::SeqCst);
         self.left.fetch_sub(1, Ordering::SeqCst) == 0
     }
 }
 
-/// A database proxy that loses responses on demand.
 pub struct Proxy {
     options: PgConnectOptions,
     faults: Faults,
@@ -267,27 +253,25 @@ impl Proxy {
         &self.options
     }
 
-    /// Loses the next response, and with it the connection.
+    /// And with it the connection.
     pub fn lose_the_next_answer(&self) {
         self.lose_an_answer_after(0);
     }
 
-    /// Loses a response, and with it the connection, after `answers` others.
+    /// And with it the connection.
     pub fn lose_an_answer_after(&self, answers: i64) {
         self.faults.left.store(answers, Ordering::SeqCst);
     }
 
-    /// Stops losing responses.
     pub fn heal(&self) {
         self.faults.left.store(-1, Ordering::SeqCst);
     }
 
-    /// Number of responses so far.
     pub fn answers(&self) -> i64 {
         self.faults.answers.load(Ordering::SeqCst)
     }
 
-    /// Cuts the connections on this side only: the database does not notice.
+    /// On this side only: the database does not notice.
     pub fn cut_now(&self) {
         self.faults.cut_now.notify_waiters();
     }
@@ -310,8 +294,7 @@ async fn forward(client: TcpStream, server: TcpStream, faults: Faults) {
     loop {
         tokio::select! {
             () = faults.cut_now.notified() => {
-                // The client sees the end; the database's side stays open until the database closes
-                // it.
+                // The database's side stays open until the database closes it.
                 drop(to_client.shutdown().await);
                 while let Ok(1..) = from_server.read(&mut buffer).await {}
                 there.abort();
@@ -329,7 +312,7 @@ async fn forward(client: TcpStream, server: TcpStream, faults: Faults) {
     }
 }
 
-/// Delays a task's pending run by `seconds`, as the statement that made it pending would have.
+/// As the statement that made the run pending would have.
 pub async fn hold(conn: &mut PgConnection, task: TaskId, seconds: f64) {
     sqlx::query(
         "WITH held AS (

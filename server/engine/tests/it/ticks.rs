@@ -1,5 +1,4 @@
-//! Ticks: which operations share a transaction, and what happens to the others when a statement
-//! fails or waits.
+//! Ticks: shared transactions, and statements that fail or wait.
 
 use std::pin::Pin;
 
@@ -16,13 +15,12 @@ use tokio_util::task::TaskTracker;
 
 use crate::support::*;
 
-/// Timeout for any response.
 const LONG: Duration = Duration::from_secs(20);
-/// Stores a hundred divided by each number, and its transaction.
+/// With its transaction.
 const NOTE: &str = "INSERT INTO notes (value, quotient, tick)
                     SELECT value, 100 / value, pg_current_xact_id()::text FROM unnest($1::int[]) AS value";
 
-/// An operation whose statement is the first or second of a tick.
+/// The first or second statement of a tick.
 struct Note<const SECOND: bool>;
 
 struct Number {
@@ -81,10 +79,8 @@ impl<const SECOND: bool> Operation for Note<SECOND> {
     }
 }
 
-/// A pending response.
 type Waiting<'a> = Pin<Box<dyn Future<Output = Result<(), OpError>> + 'a>>;
 
-/// Two operations that share ticks.
 struct Rig {
     database: TestDatabase,
     first: Batcher<Note<false>>,
@@ -100,7 +96,7 @@ impl Rig {
         Self::start_by(database, &connector).await
     }
 
-    /// Connects the ticks by this connector. Both statements were run once.
+    /// Both statements were run once.
     async fn start_by(database: TestDatabase, connector: &Connector) -> Self {
         sqlx::query("CREATE TABLE notes (value int, quotient int, tick text)").execute(database.pool()).await.unwrap();
         let (notifiers, tasks) = (Notifiers::default(), TaskTracker::new());
@@ -113,19 +109,18 @@ impl Rig {
         rig
     }
 
-    /// Submits a member of each operation to the same tick, and returns the results.
+    /// To the same tick.
     async fn submit_both(&self, one: Number, other: Number) -> (Result<(), OpError>, Result<(), OpError>) {
         let held = self.ticks.hold().await;
         let mut one: Waiting<'_> = Box::pin(self.first.submit(one));
         let mut other: Waiting<'_> = Box::pin(self.second.submit(other));
         assert!(futures_util::poll!(one.as_mut()).is_pending() && futures_util::poll!(other.as_mut()).is_pending());
-        // Until the operations wait for the tick.
+        // Until they wait for the tick.
         tokio::time::sleep(Duration::from_millis(20)).await;
         drop(held);
         tokio::time::timeout(LONG, async { tokio::join!(one, other) }).await.expect("both are answered")
     }
 
-    /// Number of transactions that stored these values.
     async fn transactions(&self, values: [i32; 2]) -> i64 {
         sqlx::query_scalar("SELECT count(DISTINCT tick) FROM notes WHERE value = ANY($1)")
             .bind(values)
@@ -149,7 +144,7 @@ fn value(value: i32) -> Number {
 #[tokio::test]
 async fn waiting_operations_share_one_transaction() {
     let rig = Rig::start().await;
-    // A lone statement needs no transaction block: it is the last statement of its session.
+    // Without a transaction block, it is the last statement of its session.
     let last = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle' AND query LIKE 'INSERT INTO notes%'";
     eventually("the lone statement has ended", async || number(rig.database.pool(), last).await == 1).await;
     let (one, other) = rig.submit_both(value(10), value(20)).await;
@@ -203,11 +198,11 @@ async fn callers_of_lost_tick_are_asked_to_retry() {
     rig.finish().await;
 }
 
-/// Creates a task for a waiting worker. True if one transaction created and claimed it.
+/// True if one transaction created and claimed the task.
 async fn is_claimed_by_its_create(queue: &Queue, database: &TestDatabase) -> bool {
     let claim = queue.claim_work(QUEUE, "worker", 1, LONG);
     let create = async {
-        // It has tried once, and waits or is about to.
+        // It waits or is about to.
         let tried = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle' AND query LIKE '-- claim_work%'";
         eventually("the worker waits", async || number(database.pool(), tried).await == 1).await;
         queue.create_one(QUEUE).await
@@ -234,12 +229,11 @@ async fn waiting_worker_claims_task_in_its_create_transaction() {
     finish(database, queue).await;
 }
 
-/// Terminates the idle sessions of the ticks, then creates a task. True on success.
+/// Terminates idle sessions first. True on success.
 async fn creates_after_its_sessions_were_ended(queue: &Queue, database: &TestDatabase) -> bool {
     let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
                WHERE datname = current_database() AND application_name LIKE 'tenure/% hot'";
     assert!(number(database.pool(), end).await > 0, "a session exists");
-    // Until none is left.
     eventually("the sessions are gone", async || number(database.pool(), end).await == 0).await;
     // The server notices the close.
     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -291,10 +285,9 @@ async fn worker_keeps_waiting_while_creates_lack_session() {
     finish(database, queue).await;
 }
 
-/// Maximum attempts where chance may interfere: the worker may not wait yet, or the end of a
-/// session may not be noticed.
+/// The worker may not wait yet, or the end of a session may not be noticed.
 const CREATES_MAX: usize = 10;
-/// Ten times the maximum delay that a statement waiting for a lock may cause in its tick.
+/// Ten times the delay that a waiting statement may cause in its tick.
 const LET_GO: Duration = Duration::from_secs(1);
 
 #[tokio::test]
@@ -327,7 +320,6 @@ async fn blocked_create_releases_others_of_its_tick() {
     let (mut created, mut noted) = (Box::pin(create(other)), Box::pin(notes.submit(value(10))));
     assert!(futures_util::poll!(waiting.as_mut()).is_pending());
     assert!(futures_util::poll!(created.as_mut()).is_pending() && futures_util::poll!(noted.as_mut()).is_pending());
-    // Until the operations wait for the tick.
     tokio::time::sleep(Duration::from_millis(20)).await;
     drop(held);
     let others = tokio::time::timeout(LET_GO, async { tokio::join!(created, noted) }).await;
@@ -344,7 +336,6 @@ async fn blocked_create_releases_others_of_its_tick() {
     rig.finish().await;
 }
 
-/// Submits all members to the same tick, and returns the results.
 async fn submit_together<O: Operation>(
     ticks: &Ticks,
     batcher: &Batcher<O>,
@@ -353,7 +344,7 @@ async fn submit_together<O: Operation>(
     let held = ticks.hold().await;
     let mut all = Box::pin(join_all(members.into_iter().map(|member| batcher.submit(member))));
     assert!(futures_util::poll!(all.as_mut()).is_pending());
-    // Until the operation waits for the tick.
+    // Until it waits for the tick.
     tokio::time::sleep(Duration::from_millis(20)).await;
     drop(held);
     tokio::time::timeout(LONG, all).await.expect("all are answered")
@@ -383,7 +374,7 @@ async fn tasks_without_options_use_their_own_statement() {
     let queue = Queue::start(database.options());
     let key = queue.key(QUEUE).await;
     let delayed = || new_task(QUEUE, &json!({"extra": {"tenure": {"delay": 60}}}));
-    // Each statement leaves a row in `due` with the tasks it has created.
+    // Each statement leaves a row in `due`.
     let left = "SELECT cardinality(seqs)::bigint, xmin::text FROM due ORDER BY ctid OFFSET $1";
     let mut seen = 0_i64;
     for (plain, rows) in [(50, vec![50, 1]), (DIVIDED_MIN, vec![20, 1]), (DIVIDED_MIN - 1, vec![20])] {
@@ -424,7 +415,7 @@ async fn oversized_definitions_are_read_after_tick() {
     let (database, queue) = start().await;
     let mut definitions = HashMap::new();
     for n in 0..TASKS {
-        // Together far over the limit of a tick, with a small one after the large ones.
+        // Together far over the limit of a tick.
         let bytes = if n + 1 == TASKS { 10 } else { usize::try_from(TICK_BYTES_MAX).unwrap() / 4 + usize::from(n) };
         let task = new_task(QUEUE, &json!({"payload": {"text": "x".repeat(bytes)}}));
         queue.create(&task).await.unwrap();
@@ -437,7 +428,7 @@ async fn oversized_definitions_are_read_after_tick() {
         assert!(got == whole, "{} bytes of {}", got.len(), whole.len());
     }
     assert!(definitions.is_empty(), "{} are not claimed", definitions.len());
-    // The session of the wait list has run nothing since: another session ran the tick's statement.
+    // Another session ran the tick's statement.
     let read = "SELECT count(*) FROM pg_stat_activity
                 WHERE datname = current_database() AND query LIKE '-- list_definitions%'";
     assert_eq!(number(database.pool(), read).await, 1, "the tick has answered with all of them");

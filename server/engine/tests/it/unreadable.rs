@@ -1,5 +1,5 @@
-//! A queue with a policy of a newer release that this one cannot read, and the other queues.
-//! `scripts/with-pg cargo test -p tenure-engine --test it -- unreadable`.
+//! A queue with a policy of a newer release. `scripts/with-pg cargo test -p tenure-engine --test it
+//! -- unreadable`.
 
 use tenure_store::admission as stored_admission;
 use tenure_store::queue_counts::{self, Listing};
@@ -9,7 +9,7 @@ use crate::support::*;
 
 const OTHER: &str = "proj/other";
 
-/// Two runs wait in a queue whose policy was readable, and two of one key in another.
+/// Two runs wait in a queue with a now unreadable policy, and two of one key in another.
 async fn spoiled(ground: &mut Ground, server: &Queue, other: serde_json::Value) {
     put(server, json!({"concurrency": {"total": 1}})).await;
     put_to(server, OTHER, other).await;
@@ -21,7 +21,6 @@ async fn spoiled(ground: &mut Ground, server: &Queue, other: serde_json::Value) 
     }
 }
 
-/// Returns the number of runs for a worker that now requests two.
 async fn claim(server: &Queue, queue: &str) -> usize {
     let answer = server.claim_work(queue, "worker", 2, Duration::ZERO).await.unwrap();
     answer.delivery.delivered();

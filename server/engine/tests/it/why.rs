@@ -1,4 +1,4 @@
-//! Explanations of task states: each code on a real database, and the cost in a long queue.
+//! Explanations of task states: each code, and the cost in a long queue.
 
 use tenure_api::policy::PauseRequest;
 use tenure_api::states::TaskState;
@@ -19,7 +19,6 @@ async fn ask(queue: &Queue, task: TaskId) -> WhyAnswer {
     answer
 }
 
-/// The codes of the reasons, and the reasons.
 async fn reasons(queue: &Queue, task: TaskId) -> (Vec<String>, Value) {
     let answer = ask(queue, task).await;
     let all = serde_json::to_value(&answer.reasons).unwrap();
@@ -90,16 +89,16 @@ async fn pending_run_counts_earlier_runs_and_names_workers() {
     assert_eq!(ask(&queue, first).await.position, Some(2));
     assert_eq!(ask(&queue, urgent).await.position, Some(1));
 
-    // A poller has both messages; the reserved run does not precede the other.
+    // The reserved run does not precede the other.
     assert_eq!(queue.get_messages(QUEUE, 1).await.len(), 1);
     let (codes, _) = reasons(&queue, first).await;
     assert_eq!(codes, ["reserved", "no-worker", "behind"]);
     assert_eq!(ask(&queue, second).await.position, Some(2));
-    // After its reservation it is first again, although its message is hidden.
+    // Although its message is hidden.
     run_sql(&queue.engine.pool, "UPDATE pending SET reserved_until = NULL WHERE reserved_until IS NOT NULL").await;
     assert_eq!(ask(&queue, second).await.position, Some(3));
 
-    // Only a worker that requests work here counts.
+    // Only workers that request work here count.
     let claimed = queue.claim_one(QUEUE).await;
     assert_eq!(claimed.task.id, urgent);
     let answer = ask(&queue, first).await;
@@ -211,15 +210,13 @@ async fn claimed_run_names_worker_and_ended_run_its_cause() {
     finish(database, queue).await;
 }
 
-/// Tables of which a response may read no more than some thousand rows.
+/// A response may read some thousand rows.
 const BIG: [&str; 7] = ["pending", "claims", "tasks", "task_definitions", "runs", "dependencies", "workers"];
 
-/// Environment variable: number of waiting runs.
 const RUNS: &str = "TENURE_WHY_RUNS";
-/// Default, several times the maximum count; the suite `passes` uses a million.
+/// Several times the maximum count; the suite `passes` uses a million.
 const RUNS_DEFAULT: i32 = 100_000;
 
-/// Pending runs and workers of one queue.
 const CROWD: &str = "
     INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left)
         SELECT -n, gen_random_uuid(), 0, $QUEUE, 3 + n % 4, now() + interval '1 h', now(), 0, 5 FROM generate_series(1, $RUNS) n;
@@ -252,7 +249,7 @@ async fn in_a_queue_of_many_runs_explanation_reads_few_rows() {
                 let mut read = reads(&mut snapshot, &BIG).await;
                 snapshot.commit().await.unwrap();
                 assert_eq!(why(&known.facts, Names::Hidden).position, Some(position));
-                // None of the ten thousand workers that were read requests work, but more exist.
+                // None of the ten thousand workers read requests work, but more exist.
                 assert!(
                     why(&known.facts, Names::Hidden)
                         .reasons
@@ -300,7 +297,7 @@ async fn queue_shows_runs_by_hold() {
     assert_eq!(queue_counts::find(&mut conn, Sequenced::default(), &name).await.unwrap(), None);
     create_some(&queue, QUEUE, 3).await;
     queue.claim_one(QUEUE).await;
-    // Two more are delayed: one is in the counters, one is not sequenced yet.
+    // One is in the counters, one is not sequenced yet.
     let delayed = format!(
         "INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, queues, pending, claimed, delayed)
          SELECT now(), 0, '{{}}', '{{}}', '{{}}', '{{}}', ARRAY[{key}], '{{0}}', '{{0}}', '{{1}}'",

@@ -1,4 +1,4 @@
-//! Results and claims in one request: permission to report, and handling of the rest.
+//! Results and claims in one request.
 
 use std::time::Duration;
 
@@ -44,7 +44,6 @@ fn request(worker: &str, tasks: u16, wait_timeout: Duration) -> Request {
     }
 }
 
-/// Claims one run for this worker.
 async fn claimed(queue: &Queue, of: &str, worker: &str) -> TaskId {
     let task = queue.create_one(of).await;
     let answer = queue.claim_work(of, worker, 1, LONG).await.unwrap();
@@ -69,7 +68,7 @@ fn verdicts(worked: &Worked) -> Vec<&'static str> {
     worked.results.iter().map(verdict).collect()
 }
 
-/// True if the statement ended the run. The transaction is rolled back.
+/// In a transaction that is rolled back.
 async fn ends(conn: &mut PgConnection, task: TaskId, run: RunId, report: Report, holder: &Holder) -> bool {
     let mut attempt = conn.begin().await.unwrap();
     let member = Member::new(task.uuid(), run.number().cast_signed(), Ending::Reported(report));
@@ -143,7 +142,7 @@ async fn each_result_has_its_own_verdict() {
     assert_eq!(verdicts(&ask(&queue, "theirs", &[result(mine, Report::Completed)], 0, LONG).await), ["forbidden"]);
     assert_eq!(queue.status(theirs).await.ended.len(), 0);
     assert_eq!(queue.status(elsewhere).await.ended.len(), 0);
-    // Without a holder any run may be reported, beside members with one.
+    // Without a holder any run may be reported.
     let not_mine = [result(elsewhere, Report::Completed)];
     let (free, held) =
         tokio::join!(queue.report(theirs, RunId::FIRST, Report::Completed), ask(&queue, "other", &not_mine, 0, LONG));
@@ -183,7 +182,7 @@ async fn results_are_stored_while_request_waits_for_claims() {
     assert_eq!(verdicts(&worked), ["completed"]);
     assert_eq!(worked.answer.claims.iter().map(|claim| claim.task.id).collect::<Vec<_>>(), [next]);
     assert_eq!(worked.answer.claims[0].tenancy.worker_id, "mine");
-    // The response is lost: the claim is requeued, the result stays.
+    // The claim is requeued, the result stays.
     drop(worked);
     eventually("the claim is requeued", async || queue.status(next).await.ended.len() == 1).await;
     assert!(queue.status(task).await.is_resolved());
@@ -213,7 +212,7 @@ async fn results_and_claims_share_one_transaction() {
     let (database, queue) = start().await;
     let task = claimed(&queue, QUEUE, "mine").await;
     let next = queue.create_one(QUEUE).await;
-    // While the first transaction is held, both gather for the second.
+    // Both gather for the second transaction.
     let gate = Gate::close(&database, "tasks").await;
     let first = queue.create_one(OTHER_QUEUE);
     let second = async {
@@ -280,7 +279,7 @@ async fn worker_reporting_shutdown_does_not_get_its_task_again() {
     let results = [result(task, SHUTDOWN)];
     let (waiting, worked) = tokio::join!(
         queue.claim_work(QUEUE, "mine", 1, LONG),
-        // After the other one's first poll, which puts it into the wait list.
+        // The first poll enters the wait list.
         ask(&queue, "mine", &results, 0, LONG),
     );
     assert_eq!(waiting.unwrap().claims.len(), 0);

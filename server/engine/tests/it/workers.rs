@@ -1,5 +1,4 @@
-//! Workers, their queues and quarantines on a real database. Contacts are stored only when a test
-//! asks for it.
+//! Workers, queues and quarantines. Contacts are stored only when a test asks for it.
 
 mod plans;
 mod quarantine;
@@ -74,8 +73,8 @@ async fn claim_writes_nothing_about_worker_until_read() {
         assert_eq!(number(database.pool(), sql).await, 0, "{sql}");
     }
     let known = get(&queue, "worker").await.unwrap();
-    // Not the earlier time: the age of a contact is measured here and subtracted from the
-    // database's time slightly later.
+    // The age of a contact is measured here, and subtracted from the database's time slightly
+    // later.
     let after = now(&queue).await;
     assert_eq!(known.recent, [(task, RunId::FIRST)]);
     let WorkerRow { first_claim, last_seen, expires, quarantine_until, .. } = known.worker;
@@ -111,7 +110,7 @@ async fn last_twenty_claims_are_ordered_across_servers() {
     finish(database, one).await;
 }
 
-/// All runs of one claimWork have the same time, and ids are unordered.
+/// The runs have the same time, and ids are unordered.
 #[tokio::test]
 async fn claims_of_one_batch_keep_order_after_server_kill() {
     let (database, queue) = start().await;
@@ -126,7 +125,7 @@ async fn claims_of_one_batch_keep_order_after_server_kill() {
         0,
         "the server was killed before it wrote"
     );
-    // Two starting servers: the second writes the same again.
+    // The second writes the same again.
     for _ in 0..2 {
         let next = Queue::start(database.options());
         assert_eq!(ops::note_held(&next.engine.pool).await.unwrap(), 1);
@@ -136,7 +135,6 @@ async fn claims_of_one_batch_keep_order_after_server_kill() {
     database.finish().await;
 }
 
-/// Records stored claims a second time.
 async fn queue_claims(queue: &Queue, known: &KnownWorker) -> KnownWorker {
     assert_eq!(ops::note_held(&queue.engine.pool).await.unwrap(), 1);
     assert_eq!(known.recent.len(), RECENT_MAX);
@@ -227,7 +225,7 @@ async fn statements_show_and_purge_workers_by_rules() {
         assert_eq!(quarantine_exists(&queue, id, visibility).await, shown(visibility), "{id} {visibility:?}");
     }
     let report = pass::purge(&queue.engine).await.unwrap();
-    // The expired ones were due: two are over, and a quarantined one is postponed.
+    // Two are over, and a quarantined one is postponed.
     assert_eq!((report.found, report.done), (3, 3));
     assert_eq!(pass::purge(&queue.engine).await.unwrap().found, 0);
     let left: Vec<String> = sqlx::query_scalar("SELECT worker_id FROM workers ORDER BY worker_id")
@@ -238,7 +236,7 @@ async fn statements_show_and_purge_workers_by_rules() {
     finish(database, queue).await;
 }
 
-/// True if its quarantine can be changed; rolls back.
+/// In a transaction that is rolled back.
 async fn quarantine_exists(queue: &Queue, id: &str, visibility: &Visibility) -> bool {
     let mut conn = queue.engine.pool.acquire().await.unwrap();
     let mut transaction = sqlx::Connection::begin(&mut *conn).await.unwrap();
@@ -270,7 +268,6 @@ async fn worker_expires_after_a_day_and_claim_task_queue_after_five() {
     pass::purge(&queue.engine).await.unwrap();
     assert_eq!(number(database.pool(), "SELECT count(*) FROM queue_views").await, 0);
     assert_eq!(number(database.pool(), "SELECT count(*) FROM task_queues").await, 2, "keys stay");
-    // A returning worker is shown again.
     poll(&queue, "idle").await;
     assert!(get(&queue, "idle").await.is_ok() && shown(QUEUE).await);
     finish(database, queue).await;

@@ -1,5 +1,4 @@
-//! Reads of claims and of a run's life: few blocks per run among many keys, and no admission tables
-//! in a queue without a policy.
+//! Reads of claims and of a run's life.
 
 use tenure_store::admission::Marks;
 use tenure_store::transitions::claim::{self, Want, Worker};
@@ -9,14 +8,12 @@ use super::fill::{self, ASSIGNED, PLAIN, PULLED};
 use super::{KEYS_DEFAULT, TIMES, decisions};
 use crate::support::*;
 
-/// Runs per cycle.
 const RUNS: usize = 20;
-/// Maximum ratio of blocks read by a decision to those of a claim without a policy.
+/// Maximum ratio of a decision's reads to those of a claim without a policy.
 const TIMES_MORE: i64 = 6;
-/// Maximum blocks read by a claim that finds that its queue is limited.
+/// Limit of a claim that finds that its queue is limited.
 const BLOCKS_OF_NONE: i64 = 20;
 
-/// Blocks read per table, and per index that only admission uses.
 type Reads = BTreeMap<String, i64>;
 
 async fn reads(conn: &mut PgConnection) -> Reads {
@@ -30,14 +27,13 @@ async fn reads(conn: &mut PgConnection) -> Reads {
     rows.into_iter().collect()
 }
 
-/// True for tables and indexes that only admission uses.
 fn is_of_admission(name: &str) -> bool {
     name.starts_with("admission_")
         || ["queue_keys", "session_turns", "pending_waiting", "pending_key", "pending_session", "claims_key"]
             .contains(&name)
 }
 
-/// Claims with the statement for queues without limits.
+/// Claims as in queues without limits.
 async fn claim_plain(conn: &mut PgConnection, queue: i32, name: &str) -> Vec<(Uuid, i16)> {
     let want = Want { queue, name, epoch: -1, marks: [0; 7], slots: vec![1; RUNS] };
     let worker = Worker { group: "g", id: "w", session: None };
@@ -45,7 +41,7 @@ async fn claim_plain(conn: &mut PgConnection, queue: i32, name: &str) -> Vec<(Uu
     claimed.into_iter().map(|claimed| (claimed.id, claimed.run)).collect()
 }
 
-/// Measures the fewest reads of `part`, in transactions that are rolled back.
+/// The fewest reads of `part`, in transactions that are rolled back.
 async fn least(conn: &mut PgConnection, mut part: impl AsyncFnMut(&mut PgConnection)) -> (i64, Reads) {
     let mut least: Option<(i64, Reads)> = None;
     for _ in 0..TIMES {
@@ -67,7 +63,6 @@ async fn least(conn: &mut PgConnection, mut part: impl AsyncFnMut(&mut PgConnect
     least.unwrap()
 }
 
-/// Creates, claims and reports runs.
 async fn lives(conn: &mut PgConnection, queue: &Queue, name: &str) {
     let tasks: Vec<_> = (0..RUNS).map(|_| new_task(name, &json!({}))).collect();
     create_on(conn, queue, &tasks).await;
@@ -88,7 +83,6 @@ async fn decision_among_many_keys_reads_few_blocks_per_run() {
     let (pulled, plain) = (queue.key(PULLED).await, queue.key(PLAIN).await);
     fill::begin(&mut filler).await;
     fill::keys(&mut filler, 1_000, 1_000 + 2 * KEYS_DEFAULT).await;
-    // Covered by another test.
     sqlx::raw_sql("TRUNCATE admission_work").execute(&mut filler).await.unwrap();
     let (without, _) = least(&mut hot, async |conn| {
         assert_eq!(claim_plain(conn, plain, PLAIN).await.len(), RUNS);

@@ -10,8 +10,7 @@ pub fn reading(marks: &Marks, queue: i32) -> Reading {
     Reading { sequenced: Sequenced::default(), take: Take::From(marks.of_queue(queue)) }
 }
 
-/// Claims `runs` runs of a queue without total limits, in a transaction with the planner settings
-/// of hot sessions. Adds the learned marks.
+/// Claims `runs` runs with the planner settings of hot sessions. Adds the learned marks.
 pub async fn claim_runs(
     transaction: &mut PgConnection,
     marks: &mut Marks,

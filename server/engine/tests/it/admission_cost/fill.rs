@@ -1,20 +1,17 @@
-//! Limited queues with many keys and waiting runs, as operations and earlier passes would have left
-//! them.
+//! Limited queues with many keys and waiting runs.
 
 use crate::passes::without_autovacuum;
 use crate::support::*;
 
-/// A queue whose runs are claimed by decisions.
+/// Claimed by decisions.
 pub const PULLED: &str = "cost/pulled";
-/// A queue whose runs are assigned to sessions.
+/// Assigned to sessions.
 pub const ASSIGNED: &str = "cost/assigned";
-/// A queue without a policy.
 pub const PLAIN: &str = "cost/plain";
-/// Sessions of [`ASSIGNED`], with four unaccepted runs each.
+/// With four unaccepted runs each.
 pub const SESSIONS: i32 = 50;
 
-/// Rows independent of the size: ready runs of [`PLAIN`], sessions and assigned runs of
-/// [`ASSIGNED`].
+/// Rows independent of the size.
 const BEGIN: &str = "
     UPDATE queue_policies SET refile_stage = 0;
     INSERT INTO worker_sessions (id, queue, worker_group, worker_id, client_id, ttl, until, started, weight, capacity)
@@ -40,8 +37,7 @@ const BEGIN: &str = "
     UPDATE admission_queues a SET server = '5f8b1f4e-7a53-4c5e-8a39-2f2f6f0f4f10', term = 1,
         reassign_before = now() + interval '1 s', reassign_ord = (SELECT last_value FROM pending_ord) WHERE a.assigns;";
 
-/// Keys with two waiting runs each. Every third key has all slots in use, with one claim among
-/// five.
+/// Keys with two waiting runs each. Every third key has all slots in use.
 const KEYS: &str = "
     CREATE TEMP TABLE made AS
         SELECT gen_random_uuid() AS id, nextval('task_seq') AS seq, n, q.id AS queue, 'k' || (n / 2) AS key,
@@ -80,20 +76,19 @@ async fn run(conn: &mut PgConnection, sql: String) {
     run_sql(conn, &sql).await;
 }
 
-/// Inserts the rows of fixed number. Both queues have policies already.
+/// Both queues have policies already.
 pub async fn begin(conn: &mut PgConnection) {
     without_autovacuum(conn).await;
     run(conn, BEGIN.replace("$SESSIONS", &SESSIONS.to_string())).await;
 }
 
-/// Inserts keys `from` to `to` in both queues.
 pub async fn keys(conn: &mut PgConnection, from: i32, to: i32) {
     run(conn, KEYS.replace("$FROM", &from.to_string()).replace("$TO", &to.to_string())).await;
-    // Dead rows of announcements are covered by another test.
+    // Dead rows of announcements have another test.
     sqlx::raw_sql("VACUUM admission_work").execute(conn).await.unwrap();
 }
 
-/// Empties the tables: the inserted rows have no events, and the final check compares both.
+/// The inserted rows have no events, which the final check would report.
 pub async fn empty(conn: &mut PgConnection) {
     let sql =
         "TRUNCATE tasks, task_definitions, task_options, pending, claims, due, runs, admission_keys, admission_heads,

@@ -12,11 +12,9 @@ use tokio::task::JoinHandle;
 
 use crate::support::*;
 
-/// Number of queues, each at its total with waiting runs.
+/// Each at its total with waiting runs.
 const QUEUES: usize = 6;
-/// Number of queues with a waiting request: the first ones.
 const ASKED: usize = 3;
-/// Statements of decisions, and of the pass after an announcement.
 const DECISIONS: [&str; 9] = [
     "lock_admission",
     "lock_admission_or_skip",
@@ -31,7 +29,7 @@ const DECISIONS: [&str; 9] = [
 
 type Counts = Arc<Mutex<BTreeMap<String, u64>>>;
 
-/// A database proxy that counts the executions of each statement.
+/// A proxy that counts the executions of each statement.
 struct Tap {
     options: PgConnectOptions,
     counts: Counts,
@@ -56,7 +54,6 @@ impl Tap {
                 let (mut from_server, to_server) = server.into_split();
                 tokio::spawn(async move { drop(tokio::io::copy(&mut from_server, &mut to_client).await) });
                 let counts = Arc::clone(&shared);
-                // The task ends when the client disconnects.
                 tokio::spawn(async move { drop(forward(from_client, to_server, &counts).await) });
             }
         });
@@ -78,8 +75,7 @@ impl Drop for Tap {
     }
 }
 
-/// Forwards the messages of a client. Parse prepares a statement; each execution has a Bind with
-/// its number.
+/// Parse prepares a statement; each execution has a Bind with its number.
 async fn forward(from: OwnedReadHalf, mut to: OwnedWriteHalf, counts: &Counts) -> io::Result<()> {
     let mut from = BufReader::new(from);
     let mut prepared: HashMap<Vec<u8>, String> = HashMap::new();
@@ -108,7 +104,7 @@ async fn forward(from: OwnedReadHalf, mut to: OwnedWriteHalf, counts: &Counts) -
     }
 }
 
-/// Returns the name of a statement, from the comment in its first line.
+/// The comment in its first line.
 fn name_of(sql: &[u8]) -> String {
     let line = sql.split(|byte| *byte == b'\n').next().unwrap_or_default();
     String::from_utf8_lossy(line).trim_start_matches("-- ").to_owned()
@@ -118,7 +114,6 @@ fn name(queue: usize) -> String {
     format!("idle/q{queue}")
 }
 
-/// Waits until every announcement is processed.
 async fn settle(database: &TestDatabase) {
     let announced = "SELECT count(*) FROM admission_work";
     eventually("every announcement is processed", async || number(database.pool(), announced).await == 0).await;
@@ -132,7 +127,6 @@ async fn queue_at_its_total_runs_no_decision() {
     for queue in 0..QUEUES {
         put_to(&asked, &name(queue), json!({"concurrency": {"total": 1}})).await;
     }
-    // No runs exist from before the policies.
     sqlx::query("UPDATE queue_policies SET refile_stage = 0").execute(database.pool()).await.unwrap();
     asked.run_passes(&asked_tap.options);
     idle.run_passes(&idle_tap.options);
@@ -173,7 +167,7 @@ async fn queue_at_its_total_runs_no_decision() {
     let answer = answer.expect("a slot is free").unwrap().unwrap();
     answer.delivery.delivered();
     assert_eq!(answer.claims.len(), 1);
-    // Each statement was executed before, so the names are right.
+    // The names are right: each statement was executed before.
     for statement in DECISIONS.into_iter().chain(["list_admission_queues"]) {
         assert!(asked_tap.count(statement) + idle_tap.count(statement) > 0, "{statement}");
     }

@@ -1,4 +1,4 @@
-//! Reads of passes and decisions while an old snapshot keeps dead rows in all indexes.
+//! Reads while an old snapshot keeps dead rows in all indexes.
 
 use tenure_store::admission::Marks;
 use tenure_store::session;
@@ -10,16 +10,14 @@ use super::fill::PULLED;
 use crate::passes::{Reads, difference, plan_once, reads, without_autovacuum};
 use crate::support::*;
 
-/// Runs created and ended per round, spread over [`KEYS`] keys.
+/// Per round, spread over [`KEYS`] keys.
 const RUNS: usize = 100;
 const KEYS: usize = 20;
 const ROUNDS: usize = 30;
-/// Warm-up rounds, in which statements are planned.
+/// Warm-up: statements are planned.
 const FIRST: usize = 4;
-/// Additional blocks allowed beyond twice the first reads.
 const BLOCKS_MORE: i64 = 200;
 
-/// The reads of a round.
 struct Round {
     pass: Reads,
     claims: Reads,
@@ -64,7 +62,7 @@ async fn old_snapshot_does_not_increase_reads_of_decisions() {
     let mut conn = database.connect().await;
     without_autovacuum(&mut conn).await;
     plan_once(&mut conn).await;
-    // As in all sessions of servers.
+    // As in servers' sessions.
     sqlx::raw_sql("SET plan_cache_mode = force_generic_plan").execute(&mut conn).await.unwrap();
     let server = Queue::start(database.options());
     put_to(&server, PULLED, json!({"fair": true, "concurrency": {"perKey": 10}})).await;

@@ -1,4 +1,4 @@
-//! Every admission statement, with arguments of decisions, passes and operations.
+//! Every admission statement, with realistic arguments.
 
 use tenure_domain::admission::{Decided, HeadAfter, HeadState, PRIORITIES, Start, Stop, Taker};
 use tenure_domain::election::Active;
@@ -17,7 +17,7 @@ use super::decisions::reading;
 use super::fill::{ASSIGNED, PULLED};
 use crate::support::*;
 
-/// Statements of decisions and of the pass, planned as in hot sessions.
+/// Planned as in hot sessions.
 pub const HOT: [&str; 15] = [
     "lock_admission",
     "lock_admission_or_skip",
@@ -36,7 +36,7 @@ pub const HOT: [&str; 15] = [
     "forget_admission",
 ];
 
-/// Statements of other passes, of lists and of operations.
+/// Of other passes, lists and operations.
 pub const OTHERS: [&str; 19] = [
     "list_admission_queues",
     "list_startable",
@@ -59,10 +59,8 @@ pub const OTHERS: [&str; 19] = [
     "set_complete_by",
 ];
 
-/// The scheduler.
 const SERVER: Uuid = Uuid::from_u128(0x5f8b_1f4e_7a53_4c5e_8a39_2f2f_6f0f_4f10);
 
-/// Arguments of the statements.
 pub struct Given {
     pulled: i32,
     assigned: i32,
@@ -77,7 +75,6 @@ pub struct Given {
 }
 
 impl Given {
-    /// Reads arguments from the current rows.
     pub async fn read(conn: &mut PgConnection, policy: &Policy) -> Self {
         let queue = async |conn: &mut PgConnection, name: &str| -> i32 {
             sqlx::query_scalar("SELECT id FROM task_queues WHERE name = $1").bind(name).fetch_one(conn).await.unwrap()
@@ -137,7 +134,6 @@ impl Given {
         }
     }
 
-    /// Runs one of [`HOT`].
     pub async fn run_hot(&self, conn: &mut PgConnection, statement: &str) {
         session::plan_as_hot(conn).await.unwrap();
         match statement {
@@ -184,7 +180,6 @@ impl Given {
             }
             "forget_idle_keys" => {
                 let now = sqlx::query_scalar("SELECT now()").fetch_one(&mut *conn).await.unwrap();
-                // All keys have runs.
                 assert_eq!(admission::forget_idle_keys(conn, self.pulled, &self.keys(), now).await.unwrap(), Some(0));
             }
             "forget_admission" => {
@@ -210,7 +205,6 @@ impl Given {
         admission::lock_for_start(conn, self.pulled, reading).await.unwrap().unwrap()
     }
 
-    /// Returns the heads of [`Self::decided`].
     async fn found(&self, conn: &mut PgConnection) -> FoundHeads {
         let rows = "SELECT h.ctid::text FROM unnest($1::bigint[]) WITH ORDINALITY AS i(id, n)
                     JOIN admission_heads h ON h.key_id = i.id AND h.priority = 4 ORDER BY i.n";
@@ -232,7 +226,7 @@ impl Given {
         assert_eq!(claimed.iter().filter(|row| row.made).count(), runs.len());
     }
 
-    /// Runs claimTask's statements for a waiting run, in a session for cold statements.
+    /// As claimTask, in a session for cold statements.
     async fn claim_named(&self, conn: &mut PgConnection) {
         let (key, task) = self.named;
         let reading = reading(&self.marks, self.pulled);
@@ -248,13 +242,12 @@ impl Given {
         admission::take_turn(conn, key, 4, 0.5).await.unwrap();
     }
 
-    /// Assigns runs of the assign queue to its sessions in turn.
+    /// Runs of the assign queue, to its sessions in turn.
     fn assignments(&self) -> Vec<Start> {
         let pairs = self.waiting_assigned.iter().zip(self.sessions.iter().cycle());
         pairs.map(|(&run, &session)| start(run, Taker::Session(session))).collect()
     }
 
-    /// Runs one of [`OTHERS`].
     #[expect(clippy::too_many_lines, reason = "one arm for each statement")]
     pub async fn run_other(&self, conn: &mut PgConnection, statement: &str) {
         let (seqs, tasks): (Vec<i64>, Vec<Uuid>) = self.given_out.iter().copied().unzip();

@@ -5,8 +5,8 @@ use std::fmt::Write;
 use super::world::{Limits, RATE, RATE_OF_KEY, RATE_TOTAL, Watched, World};
 use crate::support::*;
 
-/// Used slots of each queue, key and session. `place` is the code of a hold, 0 for a ready run, 4
-/// for a claim. A ready run has no slot: see [`READY`].
+/// Used slots. `place` is the code of a hold, 0 for a ready run, 4 for a claim. A ready run has no
+/// slot: see [`READY`].
 const USED: &str = "
     WITH runs AS MATERIALIZED (
         SELECT queue, key_id, session, COALESCE(hold, 0) AS place FROM pending
@@ -22,7 +22,7 @@ const USED: &str = "
                      (SELECT count(*) FROM runs r WHERE r.session = s.epoch AND r.place IN (3, 4)), s.capacity
               FROM worker_sessions s WHERE s.ended IS NULL";
 
-/// Ready runs of limited queues that follow their policy.
+/// Must not exist in limited queues.
 const READY: &str = "
     SELECT 'run ' || w.seq || ' of queue ' || w.queue || ' is ready, although its queue is limited'
     FROM pending w JOIN task_queues q ON q.id = w.queue
@@ -30,8 +30,7 @@ const READY: &str = "
       AND NOT EXISTS (SELECT FROM queue_policies x WHERE x.queue = w.queue AND x.refile_stage <> 0)
     LIMIT 5";
 
-/// Waiting runs that no decision will find. Every transaction that may let a run start must
-/// announce it.
+/// Waiting runs that no decision will find: an announcement is missing.
 const LOST: &str = "
     SELECT 'run ' || w.seq || ' of queue ' || w.queue || ' key ' || w.key_id || ' priority ' || w.priority || ' at ' || w.ord
            || ' waits and nothing will find it: ' || COALESCE('head ' || h::text, 'it has no head') || ', least '
@@ -60,8 +59,7 @@ const LOST: &str = "
                         AND (l.per_key IS NULL OR w.key_id = admission_key_id(w.queue, '') OR used.n < l.per_key)))))
     LIMIT 5";
 
-/// Startable waiting runs despite requests of workers; in assign queues, despite idle passes. `$1`
-/// are queues without a rate, which is another reason to wait.
+/// Startable waiting runs despite requests or idle passes. `$1` are queues without a rate.
 const STUCK: &str = "
     WITH runs AS MATERIALIZED (
         SELECT queue, key_id, session, COALESCE(hold, 0) AS place FROM pending
@@ -89,12 +87,11 @@ const STUCK: &str = "
                              AND s.capacity > (SELECT count(*) FROM runs r WHERE r.session = s.epoch AND place IN (3, 4)))))
     LIMIT 5";
 
-/// Duplicate inbox items for a run.
 const NAMED_TWICE: &str = "
     SELECT 'the inbox of session ' || epoch || ' has run ' || run || ' of ' || seq || ' ' || count(*) || ' times'
     FROM session_inbox WHERE kind = 4 GROUP BY epoch, seq, run HAVING count(*) > 1 LIMIT 5";
 
-/// Maximum claims of queue `$1` in any `$2` seconds, inclusive; per key if `$3`.
+/// Maximum claims of queue `$1` in `$2` seconds, inclusive; per key if `$3`.
 const STARTS: &str = "
     SELECT COALESCE(max(n), 0) FROM (
         SELECT count(*) OVER (PARTITION BY key ORDER BY started
@@ -104,8 +101,7 @@ const STARTS: &str = "
               JOIN tasks t ON t.seq = s.seq LEFT JOIN task_options o ON o.seq = s.seq
               WHERE t.queue = $1 AND (NOT $3 OR o.key IS NOT NULL)) s) x";
 
-/// Reads a snapshot and compares it with the limits allowed since the previous one. Returns the
-/// violations.
+/// Compares a snapshot with the limits allowed since the previous one.
 pub async fn look(world: &mut World) -> Vec<String> {
     let mut conn = world.database.pool().acquire().await.unwrap();
     let mut snapshot = conn.begin().await.unwrap();
@@ -146,13 +142,12 @@ async fn find_lost(snapshot: &mut PgConnection, queues: &[Watched]) -> Vec<Strin
         .unwrap()
 }
 
-/// Compares a queue and its keys with the limits since the last snapshot, and with earlier
-/// excesses.
+/// Also compares with earlier excesses.
 fn compare(queue: &mut Watched, rows: &[Row], wrong: &mut Vec<String>) {
     let own = || rows.iter().filter(|row| row.1 == queue.id);
     let (stage, total) = own().find(|row| row.0 == "queue").map(|row| (row.2, row.3)).unwrap();
     let now = queue.limits();
-    // Any number, if there was no limit at some time since then.
+    // Any number, if it was once unlimited since then.
     let most = |limit: fn(&Limits) -> Option<i64>| {
         queue.since.iter().map(|limits| limit(limits).unwrap_or(i64::MAX)).max().unwrap_or(i64::MAX)
     };
@@ -184,7 +179,6 @@ fn compare(queue: &mut Watched, rows: &[Row], wrong: &mut Vec<String>) {
     }
 }
 
-/// Returns violations that remain although the passes are idle.
 pub async fn settled(world: &World) -> Vec<String> {
     let mut wrong = stuck(world, |limits| limits.assign).await;
     let twice: Vec<String> = sqlx::query_scalar(NAMED_TWICE).fetch_all(world.database.pool()).await.unwrap();
@@ -192,7 +186,6 @@ pub async fn settled(world: &World) -> Vec<String> {
     wrong
 }
 
-/// Returns startable runs of pull queues that still wait after requests of workers.
 pub async fn stuck_in_pull_queues(world: &World) -> Vec<String> {
     stuck(world, |limits| !limits.assign).await
 }
@@ -210,7 +203,7 @@ async fn stuck(world: &World, which: fn(&Limits) -> bool) -> Vec<String> {
         .unwrap()
 }
 
-/// Returns windows with more claims than the rates allow, and oversized bursts.
+/// Too many claims in a window, and oversized bursts.
 pub async fn rates(world: &World) -> Vec<String> {
     let mut wrong = Vec::new();
     for (of_key, (count, seconds, burst)) in [(false, RATE_TOTAL), (true, RATE_OF_KEY)] {
@@ -225,7 +218,7 @@ pub async fn rates(world: &World) -> Vec<String> {
     wrong
 }
 
-/// Describes the runs that are left although they should have ended.
+/// Runs that should have ended.
 pub async fn left(world: &World) -> Option<String> {
     let sql = "SELECT 'queue ' || queue || ' hold ' || COALESCE(hold::text, 'none') || ': ' || count(*) || ' runs, the first '
                       || min(p::text) FROM pending p GROUP BY queue, hold

@@ -8,7 +8,7 @@ use super::steps::Taken;
 use super::world::{ASSIGN, World};
 use crate::support::*;
 
-/// Maximum rounds of all passes until they are idle.
+/// Maximum rounds until passes are idle.
 const SETTLED_WITHIN: u64 = 300;
 const PASSES_RUN: [&str; 12] = [
     "claims",
@@ -30,7 +30,7 @@ pub fn failed(error: sqlx::Error) -> OpError {
     OpError::Internal(Arc::new(error))
 }
 
-/// Retries once per killed session: such a session fails its next user from the pool.
+/// A killed session fails its next user from the pool.
 pub async fn despite_kills<T, E, F: Future<Output = Result<T, E>>>(world: &World, act: impl Fn() -> F) -> Result<T, E> {
     for _ in 0..world.dead_sessions {
         if let done @ Ok(_) = act().await {
@@ -40,13 +40,12 @@ pub async fn despite_kills<T, E, F: Future<Output = Result<T, E>>>(world: &World
     act().await
 }
 
-/// Runs a pass of one server.
 pub async fn run_pass(world: &World, name: &'static str, server: usize) -> Taken {
     let ran = despite_kills(world, || world.servers[server].run_pass(name)).await;
     Ok((name, ran.map_err(failed)?.done as u64))
 }
 
-/// Sends heartbeats of both servers, so each assign queue has a scheduler.
+/// Gives each assign queue a scheduler.
 pub async fn beat(world: &World) {
     for server in &world.servers {
         let mut conn = world.database.pool().acquire().await.unwrap();
@@ -54,14 +53,13 @@ pub async fn beat(world: &World) {
     }
 }
 
-/// Runs the passes of both servers concurrently. Returns the work of each.
+/// Both servers run concurrently. Returns the work of each.
 pub async fn run_passes(world: &World) -> Vec<(&'static str, u64)> {
     let mut all = Vec::new();
     beat(world).await;
     for name in PASSES_RUN {
         let (one, other) = tokio::join!(run_pass(world, name, 0), run_pass(world, name, 1));
         let done = one.unwrap().1 + other.unwrap().1;
-        // This pass counts the queues that it has read.
         all.extend((done > 0 && name != "low_water_marks").then_some((name, done)));
     }
     all
@@ -72,7 +70,7 @@ pub async fn settle(world: &World) {
     let (mut quiet, mut done, mut open) = (0, Vec::new(), Vec::new());
     for _ in 0..SETTLED_WITHIN {
         done = run_passes(world).await;
-        // While a scheduler is replaced, no server processes announcements.
+        // Nobody processes announcements while a scheduler is replaced.
         let sql = "SELECT 'queue ' || queue || ' in stage ' || refile_stage FROM queue_policies WHERE refile_stage <> 0
                    UNION ALL SELECT DISTINCT 'announced in queue ' || w.queue
                    FROM admission_work w JOIN task_queues q ON q.id = w.queue JOIN admission_queues a ON a.queue = w.queue
@@ -91,8 +89,7 @@ pub async fn settle(world: &World) {
     panic!("the passes go on and on: {done:?}, {open:?}");
 }
 
-/// Replaces the scheduler of the assign queue without its knowledge: its further actions must
-/// change nothing.
+/// Replaces a scheduler without its knowledge: its further actions must change nothing.
 pub async fn depose(world: &mut World) -> Vec<String> {
     let queue = world.queues[ASSIGN].id;
     let mut conn = world.database.pool().acquire().await.unwrap();
@@ -121,11 +118,8 @@ pub async fn depose(world: &mut World) -> Vec<String> {
     wrong.iter().map(|what| format!("a scheduler that was replaced {what}")).collect()
 }
 
-/// Rows that a pass changes.
 struct Given {
-    /// Assigned runs and their sessions.
     runs: Vec<(i64, Option<i64>)>,
-    /// Announcements.
     work: Vec<i64>,
 }
 

@@ -1,4 +1,4 @@
-//! The steps of a round: first picked, then executed concurrently by both servers.
+//! Steps of a round, executed concurrently by both servers.
 
 use futures_util::future::{BoxFuture, FutureExt};
 use tenure_api::policy::PauseRequest;
@@ -14,11 +14,10 @@ use super::passes::{beat, despite_kills, failed, run_pass, settle};
 use super::world::{ASSIGN, World, parsed};
 use crate::support::*;
 
-/// Concurrent steps; many concern several tasks.
+/// Many concern several tasks.
 const AT_ONCE: u64 = 12;
-/// Attempts to find a statement to kill.
 const KILLS_TRIED: u64 = 10;
-/// The work of a killed database session. Decisions and passes share some statements.
+/// Decisions and passes share some statements.
 #[derive(Clone, Copy)]
 enum Victim {
     Pass,
@@ -40,20 +39,18 @@ impl Victim {
     }
 }
 
-/// Delivery of responses.
 #[derive(Clone, Copy)]
 enum Answers {
     Delivered,
-    /// Not delivered: their claims are requeued.
+    /// Their claims are requeued.
     Lost,
-    /// The workers disconnect after this many microseconds.
+    /// The workers disconnect after these microseconds.
     HungUp(u64),
 }
 
-/// Concurrent claimWork requests to a server.
+/// Concurrent requests to a server.
 struct Requests {
     queue: usize,
-    /// Runs requested by each.
     runs: Vec<u16>,
     wait: Duration,
     answers: Answers,
@@ -62,7 +59,7 @@ struct Requests {
 enum Step {
     Create(Vec<NewTask>),
     Claim(Requests),
-    /// claimTask of assigned runs by the workers of their sessions.
+    /// By the workers of their sessions.
     Accept(Vec<ClaimTask>),
     /// claimTask of ready or waiting runs.
     ClaimByName(Vec<ClaimTask>),
@@ -85,9 +82,9 @@ enum Step {
         session: usize,
     },
     Admit,
-    /// A pass whose future is dropped after this many microseconds.
+    /// Its future is dropped after these microseconds.
     Abandon(u64),
-    /// Database sessions are killed after this many microseconds.
+    /// After these microseconds.
     Kill(Victim, u64),
     Refile,
 }
@@ -99,13 +96,11 @@ struct Run {
     session: Option<i64>,
 }
 
-/// Runs available to steps.
 struct Runs {
     claimed: Vec<Run>,
     assigned: Vec<Run>,
     /// Pending, assigned or not.
     waiting: Vec<Run>,
-    /// Ready or waiting.
     unassigned: Vec<Run>,
     ended: Vec<TaskId>,
 }
@@ -135,7 +130,6 @@ impl Runs {
     }
 }
 
-/// Gives each queue its first policy.
 pub async fn begin(world: &mut World) {
     for place in 0..world.queues.len() {
         let queue = &world.queues[place];
@@ -146,7 +140,7 @@ pub async fn begin(world: &mut World) {
     settle(world).await;
 }
 
-/// Executes some steps concurrently. Returns their number.
+/// Returns the number of executed steps.
 pub async fn round(world: &mut World) -> u64 {
     let mut runs = Runs::read(world).await;
     let mut steps = Vec::new();
@@ -164,9 +158,9 @@ pub async fn round(world: &mut World) -> u64 {
             Ok(taken) => taken,
             // A killed session cannot respond otherwise.
             Err(OpError::Unavailable | OpError::Internal(_)) if killed => continue,
-            // Steps of a kind may share a statement of their server, and thus the killed session.
+            // Steps of a kind may share a statement, and thus the killed session.
             Err(OpError::Unavailable | OpError::Internal(_)) if met.contains(&kind) => continue,
-            // A session killed after its work fails its next user from the pool.
+            // A session killed after its work fails its next user.
             Err(OpError::Unavailable | OpError::Internal(_)) if world.dead_sessions > 0 => {
                 world.dead_sessions -= 1;
                 met.push(kind);
@@ -178,7 +172,6 @@ pub async fn round(world: &mut World) -> u64 {
         if matches!(step, Step::Kill(..)) {
             world.dead_sessions += done;
         }
-        // A pass counts as one step.
         all += if matches!(step, Step::Admit | Step::Refile) { 1 } else { done.max(1) };
         if let (Step::Put { queue, policy }, 1..) = (step, done) {
             let queue = &mut world.queues[*queue];
@@ -199,7 +192,7 @@ fn parsed_or_none(policy: &serde_json::Value) -> Policy {
     if policy.is_null() { Policy::none() } else { parsed(policy).1 }
 }
 
-/// Picks the next step, for other runs, queues and sessions than the concurrent steps.
+/// Avoids runs, queues and sessions of concurrent steps.
 fn pick(world: &mut World, runs: &mut Runs, others: &[Step]) -> Option<Step> {
     let queue = world.random.index(world.queues.len());
     let session = world.random.index(world.sessions.len());
@@ -257,7 +250,6 @@ fn requests(world: &mut World, queue: usize) -> Requests {
     Requests { queue, runs, wait: Duration::from_millis(wait), answers }
 }
 
-/// A pending or claimed run.
 fn either(world: &mut World, runs: &mut Runs) -> Option<Run> {
     let claimed = world.random.chance(30);
     world.random.take(if claimed { &mut runs.claimed } else { &mut runs.waiting })
@@ -311,7 +303,7 @@ fn ends(world: &mut World, runs: &mut Runs) -> Vec<RunReport> {
 }
 
 fn start(world: &mut World) -> Start {
-    // Sometimes a worker that already has a session.
+    // Sometimes it already has a session.
     let worker = if world.random.chance(80) { world.workers } else { world.random.below(world.workers.max(1)) };
     world.workers = world.workers.max(worker + 1);
     Start::from_request(StartSessionRequest {
@@ -335,7 +327,7 @@ fn stated(world: &mut World) -> Stated {
     }
 }
 
-/// The kind of a step and its completed amount. Refused actions are not counted.
+/// The kind and the amount; refused actions are not counted.
 pub type Taken = Result<(&'static str, u64), OpError>;
 
 fn take<'a>(world: &'a World, step: &'a Step, server: usize) -> BoxFuture<'a, Taken> {
@@ -400,7 +392,7 @@ fn take<'a>(world: &'a World, step: &'a Step, server: usize) -> BoxFuture<'a, Ta
     }
 }
 
-/// Returns 1 if it was done, 0 if it was refused or must be retried.
+/// 0 if it was refused or must be retried.
 fn done<T>(answer: Result<T, OpError>) -> Result<u64, OpError> {
     match answer {
         Ok(_) => Ok(1),
@@ -427,7 +419,6 @@ async fn all<'a, M, T>(
     Ok((what, sum))
 }
 
-/// Sends the requests concurrently.
 async fn claim_all(queue: &Queue, name: &str, requests: &Requests) -> Taken {
     let Requests { runs, wait, answers, .. } = requests;
     let mut claimed = 0;
@@ -443,7 +434,7 @@ async fn claim_all(queue: &Queue, name: &str, requests: &Requests) -> Taken {
     Ok((what, claimed))
 }
 
-/// Claims up to `runs` runs. Returns how many it got; 1 if the worker has disconnected.
+/// Returns the number of runs; 1 if the worker has disconnected.
 async fn claim(queue: &Queue, name: &str, runs: u16, wait: Duration, answers: Answers) -> Result<u64, OpError> {
     let answer = queue.claim_work(name, "w", runs, wait);
     if let Answers::HungUp(micros) = answers {
@@ -485,7 +476,6 @@ pub async fn put(queue: &Queue, name: &tenure_api::ids::TaskQueueId, policy: &se
     Ok(("put", 1))
 }
 
-/// Kills database sessions that run statements of a kind.
 async fn kill(world: &World, victim: Victim, micros: u64) -> Taken {
     tokio::time::sleep(Duration::from_micros(micros)).await;
     let sql = format!(
@@ -518,8 +508,7 @@ pub async fn resume_all(world: &World) {
     }
 }
 
-/// Lets two workers, one per server, request work from each limited pull queue until it is
-/// exhausted.
+/// Two workers exhaust each limited pull queue.
 pub async fn demand(world: &World, wait: Duration) {
     let limited = world.queues.iter().filter(|watched| watched.limits().any && !watched.limits().assign);
     let workers = limited.flat_map(|watched| world.servers.iter().map(move |server| (server, watched.name.as_str())));
@@ -530,7 +519,6 @@ async fn claim_until_empty(world: &World, server: &Queue, name: &str, wait: Dura
     while despite_kills(world, || claim(server, name, 32, wait, Answers::Delivered)).await.unwrap() > 0 {}
 }
 
-/// Claims, accepts and completes all runs, once.
 pub async fn work_off(world: &mut World) {
     resume_all(world).await;
     let shared: &World = world;
@@ -553,7 +541,7 @@ pub async fn work_off(world: &mut World) {
     despite_kills(world, || take(world, &end, 1)).await.unwrap();
 }
 
-/// Starts a session with capacity for all runs.
+/// With capacity for all runs.
 pub async fn begin_a_large_session(world: &mut World) {
     let start = Start { capacity: 100, ..start(world) };
     drop(take(world, &Step::Begin(start), 0).await);

@@ -1,5 +1,4 @@
-//! Turns of keys under `fair` across servers: tasks arrive at random, and two servers claim
-//! concurrently.
+//! Turns of keys under `fair` across two servers, with random tasks.
 
 use tenure_domain::policy::keys::KeyRules;
 use tenure_engine::ops::{queue_keys, queue_policy};
@@ -10,29 +9,27 @@ use super::world::Random;
 use crate::support::*;
 
 const QUEUE: &str = "walk/turns";
-/// Weight of each key.
 const WEIGHTS: [f64; KEYS] = [1.0, 1.0, 2.0, 3.0, 0.5];
 const KEYS: usize = 5;
 const PRIORITIES: [&str; 2] = ["high", "lowest"];
 /// A head is a key in one priority.
 const HEADS: usize = KEYS * PRIORITIES.len();
 const ROUNDS: u64 = 200;
-/// Waiting runs at which the creation of tasks pauses.
+/// At which the creation of tasks pauses.
 const BACKLOG: u64 = 60;
-/// Minimum number of claims of the longest stretch: a shorter one proves nothing.
+/// A shorter stretch proves nothing.
 const CLAIMS_LEAST: u64 = 30;
 
-/// Claims of two keys of a priority since both have continuously had waiting runs.
+/// While two keys of a priority continuously have waiting runs.
 #[derive(Default)]
 struct Stretch {
     claims: u64,
-    /// Weighted claims of the first key minus those of the second: now, minimum and maximum.
+    /// Weighted claims of the first key minus those of the second.
     lead: f64,
     least: f64,
     most: f64,
 }
 
-/// Waiting runs of each head, and the claims.
 struct Known {
     random: Random,
     heads: HashMap<TaskId, usize>,
@@ -49,7 +46,6 @@ impl Known {
     }
 
     fn task(&mut self) -> NewTask {
-        // Two keys have most of the tasks.
         let keys = if self.random.chance(40) { 2 } else { KEYS };
         let key = self.random.index(keys);
         let priority = usize::from(self.random.chance(70));
@@ -59,8 +55,7 @@ impl Known {
         task
     }
 
-    /// Compares the keys of each priority after concurrent claims. `claims` is the number of claims
-    /// of each head.
+    /// `claims` is the number of claims of each head.
     fn judge(&mut self, claims: &[u64; HEADS]) -> Vec<String> {
         let mut wrong = Vec::new();
         for (one, other) in pairs() {
@@ -87,7 +82,6 @@ impl Known {
     }
 }
 
-/// Lists pairs of heads of the same priority.
 fn pairs() -> impl Iterator<Item = (usize, usize)> {
     let all = (0..HEADS).flat_map(|one| (one + 1..HEADS).map(move |other| (one, other)));
     all.filter(|(one, other)| one / KEYS == other / KEYS)
@@ -128,7 +122,7 @@ async fn keys_take_turns_across_two_servers() {
     database.finish().await;
 }
 
-/// Limits the queue, and waits until both servers know it.
+/// Waits until both servers know the limits.
 async fn begin(servers: &[Queue; 2]) {
     let name: TaskQueueId = QUEUE.parse().unwrap();
     let engine = &servers[0].engine;
@@ -145,13 +139,12 @@ async fn begin(servers: &[Queue; 2]) {
     }
 }
 
-/// Runs of each head in one round.
 struct Round {
     created: [u64; HEADS],
     claimed: [u64; HEADS],
 }
 
-/// Creates, claims and completes concurrently, each at either server.
+/// Concurrently, at either server.
 async fn take(servers: &[Queue; 2], known: &mut Known) -> Round {
     let tasks = known.tasks();
     let ends = known.random.below(9).min(known.claimed.len() as u64);

@@ -10,22 +10,22 @@ use tenure_store::clock;
 
 use crate::support::*;
 
-/// Number of keys and of projects. Some names are both, so two key sources share keys.
+/// Some names are keys and projects, so two key sources share keys.
 const KEYS: usize = 20;
-/// Number of schedulers, each with as many task groups.
+/// With as many task groups each.
 const SCHEDULERS: u64 = 4;
-/// Waiting runs at which the creation of tasks pauses.
+/// At which the creation of tasks pauses.
 const BACKLOG: i64 = 250;
 
 /// Indices in [`World::queues`].
 pub const ASSIGN: usize = 2;
 pub const RATE: usize = 3;
 
-/// The constant rates of the queue with rates: starts, seconds, burst.
+/// Constant rates: starts, seconds, burst.
 pub const RATE_TOTAL: (i64, i64, i64) = (12, 10, 4);
 pub const RATE_OF_KEY: (i64, i64, i64) = (3, 10, 2);
 
-/// The alternating policies of each queue; null is no policy.
+/// Alternating policies; null is none.
 fn policies() -> [(&'static str, Vec<Value>); 4] {
     let rate = |(count, seconds, burst): (i64, i64, i64)| json!({"count": count, "seconds": seconds, "burst": burst});
     [
@@ -82,12 +82,10 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`.
     pub fn below(&mut self, end: u64) -> u64 {
         self.next() % end.max(1)
     }
 
-    /// An index in a non-empty list.
     pub fn index(&mut self, length: usize) -> usize {
         usize::try_from(self.below(length as u64)).unwrap()
     }
@@ -96,16 +94,13 @@ impl Random {
         self.below(100) < percent
     }
 
-    /// Removes a random item.
     pub fn take<T>(&mut self, list: &mut Vec<T>) -> Option<T> {
         (!list.is_empty()).then(|| list.swap_remove(self.index(list.len())))
     }
 }
 
-/// The limits of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Limits {
-    /// True if the queue is limited.
     pub any: bool,
     pub total: Option<i64>,
     pub per_key: Option<i64>,
@@ -125,20 +120,18 @@ impl Limits {
     }
 }
 
-/// A queue with its limits.
 pub struct Watched {
     pub id: i32,
     pub name: TaskQueueId,
     pub policies: Vec<Value>,
     pub policy: Policy,
-    /// Every policy since the last snapshot; the last is current.
+    /// The last one is current.
     pub since: Vec<Limits>,
-    /// From a change of the keys of runs until all runs follow it: a key may exceed its limit.
+    /// Until all runs follow a change of keys: a key may exceed its limit.
     pub keys_move: bool,
-    /// The same for the whole queue, if it was not limited before.
+    /// The same for a queue that was unlimited before.
     pub begins: bool,
-    /// Assigned and claimed runs at the last check, if over the limit. They may stay, but no more
-    /// may start.
+    /// Assigned and claimed runs over the limit at the last check: no more may start.
     pub total_over: Option<i64>,
     pub keys_over: HashMap<i64, i64>,
 }
@@ -148,7 +141,7 @@ impl Watched {
         self.since.last().copied().unwrap_or_default()
     }
 
-    /// Records a change of the policy, at some time before the next snapshot.
+    /// At some time before the next snapshot.
     pub fn changed(&mut self, policy: Policy) {
         let limits = Limits::of(&policy);
         self.begins |= !self.limits().any;
@@ -164,17 +157,15 @@ pub struct World {
     pub random: Random,
     pub queues: Vec<Watched>,
     pub sessions: Vec<Identity>,
-    /// Sessions started since the last round.
     pub begun: Mutex<Vec<Identity>>,
-    /// For each session, its excess over the capacity at the last snapshot, and that capacity.
+    /// Per session: its excess at the last snapshot, and its capacity then.
     pub capacities: HashMap<i64, (i64, i64)>,
-    /// Seconds by which the manual clock is ahead.
+    /// Seconds ahead of the manual clock.
     pub ahead: i64,
     pub workers: u64,
     pub waiting: i64,
-    /// Killed database sessions that may not have failed a user yet.
+    /// Killed sessions that may not have failed a user yet.
     pub dead_sessions: u64,
-    /// Number of steps of each kind.
     pub done: HashMap<&'static str, u64>,
 }
 
@@ -222,8 +213,7 @@ impl World {
         self.ahead += seconds;
     }
 
-    /// Returns tasks for one queue, some with a key, a delay or little time left. None if enough
-    /// are waiting.
+    /// For one queue, some with a key, a delay or little time left.
     pub fn tasks(&mut self) -> Vec<NewTask> {
         let count = if self.waiting > BACKLOG { 0 } else { 1 + self.random.below(12) };
         let queue = self.random.index(self.queues.len());
@@ -232,7 +222,6 @@ impl World {
 
     fn task(&mut self, queue: usize) -> NewTask {
         let random = &mut self.random;
-        // A few keys have most of the tasks.
         let keys = if random.chance(60) { 4 } else { KEYS as u64 };
         let (key, project) = (random.below(keys), random.below(KEYS as u64));
         let scheduler = random.below(SCHEDULERS);
@@ -269,7 +258,7 @@ impl World {
     }
 }
 
-/// The task groups of the schedulers are the same in each walk.
+/// The same groups in each walk.
 fn group(scheduler: u64, n: u64) -> TaskId {
     let mut bytes = [0_u8; 16];
     bytes[0] = 0x70;
@@ -280,7 +269,6 @@ fn group(scheduler: u64, n: u64) -> TaskId {
     TaskId::from_uuid(uuid::Uuid::from_bytes(bytes)).unwrap()
 }
 
-/// Parses a policy of the list.
 pub fn parsed(policy: &Value) -> (QueuePolicy, Policy) {
     let sent: QueuePolicy = serde_json::from_value(policy.clone()).unwrap();
     let policy = Policy::from_request(&sent).unwrap();

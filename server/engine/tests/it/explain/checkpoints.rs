@@ -1,5 +1,4 @@
-//! Statements for checkpoints and task commands among many: those for one task read nothing of
-//! others.
+//! Statements about checkpoints and commands of one task read nothing of others.
 
 use tenure_api::states::TaskCommand;
 use tenure_store::transitions::end_hold;
@@ -10,19 +9,18 @@ use super::measure::pages;
 use super::sessions::{FILL as SESSIONS, take_away};
 use crate::support::*;
 
-/// Ended sessions, and live sessions with a claimed run each.
+/// Live sessions have a claimed run each.
 const ENDED: &str = "5000";
 const LIVE: &str = "1000";
-/// Tables with at least a thousand rows.
 const BIG: [&str; 8] =
     ["tasks", "pending", "claims", "runs", "checkpoints", "task_commands", "worker_sessions", "session_inbox"];
-/// Maximum rows read from one of them, and maximum pages read from all with their indexes.
+/// Per table, and for all with their indexes.
 const ROWS_MAX: i64 = 50;
 const PAGES_MAX: i64 = 150;
 /// Enough executions for a session to switch to a generic plan.
 const TIMES: usize = 7;
 
-/// Every task has a checkpoint, and every open task a command. The pending tasks of one queue were
+/// A checkpoint for every task, a command for every open one. Pending tasks of one queue were
 /// released with a delay.
 const FILL: &str = "
     UPDATE tasks SET run = 1 WHERE seq IN (SELECT seq FROM pending WHERE queue = (SELECT id FROM task_queues WHERE name = 'fill/q2'));
@@ -44,7 +42,7 @@ const STATEMENTS: [&str; 7] = [
     "deliver_task_command",
 ];
 
-/// A claimed task, one claimed by a session, and one released with a delay.
+/// Claimed, claimed by a session, and released with a delay.
 struct Tasks {
     claimed: Uuid,
     in_session: Uuid,
@@ -52,7 +50,6 @@ struct Tasks {
 }
 
 impl Tasks {
-    /// From the middle of each table.
     async fn find(conn: &mut PgConnection) -> Self {
         let mut one = async |table: &str| -> Uuid {
             let sql = format!("SELECT id FROM {table} ORDER BY ord LIMIT 1 OFFSET 500");
@@ -95,7 +92,6 @@ async fn run(conn: &mut PgConnection, statement: &str, tasks: &Tasks) {
     }
 }
 
-/// Returns the excessive reads of a statement, and its fewest pages.
 async fn measure(conn: &mut PgConnection, statement: &str, tasks: &Tasks) -> (Vec<String>, i64) {
     let (mut faults, mut least) = (Vec::new(), i64::MAX);
     for _ in 0..TIMES {
@@ -142,13 +138,12 @@ async fn statements_for_one_task_read_nothing_of_others() {
     faults.sort();
     faults.dedup();
     assert!(faults.is_empty(), "reads too much: {faults:#?}");
-    // The counts of the delayed runs inserted here are irrelevant.
+    // The counts of delayed runs inserted here are irrelevant.
     take_away(&mut filler).await;
     sqlx::raw_sql(RESTORE).execute(&mut filler).await.unwrap();
     finish(database, server).await;
 }
 
-/// Restores the state as operations would have left it.
 const RESTORE: &str = "
     DELETE FROM runs WHERE seq IN (SELECT seq FROM pending WHERE hold = 1);
     UPDATE tasks SET run = 0 WHERE seq IN (SELECT seq FROM pending WHERE hold = 1);

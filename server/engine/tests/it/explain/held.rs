@@ -1,4 +1,4 @@
-//! The cost of many delayed runs in one queue for all other statements.
+//! The cost of many delayed runs for all other statements.
 
 use tenure_domain::policy::refile::{Place, Stage};
 use tenure_store::transitions::{claim, end_hold, restamp};
@@ -8,15 +8,13 @@ use super::measure::{measure, pages};
 use super::{BIG, COLD, fill_with_what_is_due, ids, run_hot};
 use crate::support::*;
 
-/// Environment variable: number of delayed runs.
 const RUNS: &str = "TENURE_DELAYED_RUNS";
 const RUNS_DEFAULT: i32 = 20_000;
-/// Additional pages allowed beyond twice the reads without delayed runs.
+/// Allowed beyond twice the reads without delayed runs.
 const PAGES_MORE: i64 = 40;
-/// Reads events of the delayed tasks, whose rows are missing in the first measurement.
+/// Its rows are missing in the first measurement.
 const OF_NEW_TASKS: &str = "read_events";
 
-/// Statements about held runs, and searches for reserved messages.
 pub(super) const STATEMENTS: [&str; 10] = [
     "end_holds",
     "is_hold_due",
@@ -30,7 +28,7 @@ pub(super) const STATEMENTS: [&str; 10] = [
     "claim_beside_delayed",
 ];
 
-/// The first events, of the delayed tasks: the operator's page reads newer ones.
+/// The first events: the operator's page reads newer ones.
 const EVENTS: &str = "
     INSERT INTO task_queues (name) VALUES ('fill/q1');
     CREATE TEMP TABLE delayed AS
@@ -41,7 +39,7 @@ const EVENTS: &str = "
                ARRAY[queue], '{0}', '{0}', ARRAY[count(*)::int]
         FROM delayed GROUP BY queue, n / 100 ORDER BY n / 100;";
 
-/// The delayed tasks, a few of them due, and the policy of another queue.
+/// A few delayed tasks are due.
 const FILL: &str = "
     INSERT INTO tasks (id, seq, queue, task_group, state, priority, retries_left, run, lone)
         SELECT id, seq, queue, id, 1, (n % 7)::smallint, 5, 0, true FROM delayed;
@@ -61,7 +59,6 @@ async fn queue(conn: &mut PgConnection, name: &str) -> i32 {
     sqlx::query_scalar("SELECT id FROM task_queues WHERE name = $1").bind(name).fetch_one(conn).await.unwrap()
 }
 
-/// Runs one of [`STATEMENTS`].
 pub(super) async fn run(conn: &mut PgConnection, statement: &str) {
     let (full, other) = (queue(conn, "fill/q1").await, queue(conn, "fill/q2").await);
     match statement {
@@ -71,7 +68,7 @@ pub(super) async fn run(conn: &mut PgConnection, statement: &str) {
         }
         "is_hold_due" => assert!(holds::is_due(conn).await.unwrap()),
         "hold_is_near" => {
-            // From the mark on, which lies after the due holds.
+            // The mark lies after the due holds.
             let now = sqlx::query_scalar("SELECT now()").fetch_one(&mut *conn).await.unwrap();
             assert!(!holds::is_near(conn, now, std::time::Duration::from_secs(10)).await.unwrap());
         }
@@ -101,7 +98,7 @@ pub(super) async fn run(conn: &mut PgConnection, statement: &str) {
         "refile_without_runs" => {
             assert!(!refile::list_without_runs(conn, &[full, other]).await.unwrap().contains(&full));
         }
-        // Of another queue and of this one: claims must find runs among the delayed ones.
+        // Claims must find runs among the delayed ones.
         "claim_beside_delayed" => {
             session::plan_as_hot(conn).await.unwrap();
             for (key, name) in [(full, "fill/q1"), (other, "fill/q2")] {
@@ -119,8 +116,7 @@ pub(super) async fn run(conn: &mut PgConnection, statement: &str) {
     }
 }
 
-/// Lists statements that read more pages than without delayed runs. Larger indexes have more
-/// levels.
+/// Larger indexes have more levels.
 fn grown(before: &BTreeMap<&'static str, i64>, after: &BTreeMap<&'static str, i64>) -> Vec<String> {
     let grown = |(statement, pages): (&&'static str, &i64)| {
         let before = before[statement];
@@ -130,7 +126,6 @@ fn grown(before: &BTreeMap<&'static str, i64>, after: &BTreeMap<&'static str, i6
     after.iter().filter(|(statement, _)| compared(statement)).filter_map(grown).collect()
 }
 
-/// Returns the fewest pages read by a round of the hot statements.
 async fn pages_of_hot(conn: &mut PgConnection, server: &Queue, open: &[Uuid]) -> i64 {
     let mut least = i64::MAX;
     for _ in 0..7 {
@@ -141,7 +136,7 @@ async fn pages_of_hot(conn: &mut PgConnection, server: &Queue, open: &[Uuid]) ->
     least
 }
 
-/// Whether statistics were taken before any run was delayed.
+/// Statistics from before any run was delayed.
 #[derive(Clone, Copy, PartialEq)]
 enum OfBefore {
     Taken,

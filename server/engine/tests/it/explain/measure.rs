@@ -1,4 +1,4 @@
-//! Rows and pages that statements read from full tables. Rows are counted by their transaction.
+//! Rows and pages that statements read from full tables.
 
 use std::collections::BTreeSet;
 
@@ -7,24 +7,19 @@ use crate::support::*;
 
 /// Enough executions for a session to switch to a generic plan.
 const TIMES: usize = 7;
-/// Maximum rows read from a big table, which has at least ten thousand: a slice of 200, several
-/// times.
+/// A slice of 200, several times. Big tables have at least ten thousand rows.
 const ROWS_MAX: i64 = 3_000;
 
-/// Reads of statements.
 #[derive(Default)]
 pub struct Measured {
-    /// Excessive reads.
     pub faults: BTreeSet<String>,
-    /// The fewest pages of each statement.
     pub pages: BTreeMap<&'static str, i64>,
 }
 
-/// Returns the pages of these tables and their indexes read so far by this session, and by others
-/// that have reported.
+/// Pages read so far by this session, and by others that have reported.
 pub async fn pages(conn: &mut PgConnection, tables: &[&str]) -> i64 {
     let tables: Vec<String> = tables.iter().map(|&table| table.to_owned()).collect();
-    // A session reports its counts only a second later otherwise.
+    // Otherwise a session reports a second later.
     sqlx::raw_sql("SELECT pg_stat_force_next_flush()").execute(&mut *conn).await.unwrap();
     let sum =
         "SELECT COALESCE(sum(heap_blks_read + heap_blks_hit + COALESCE(idx_blks_read + idx_blks_hit, 0)), 0)::bigint
@@ -32,7 +27,7 @@ pub async fn pages(conn: &mut PgConnection, tables: &[&str]) -> i64 {
     sqlx::query_scalar(sum).bind(tables).fetch_one(conn).await.unwrap()
 }
 
-/// Measures statements in a session of the pool, in transactions that are rolled back.
+/// In transactions that are rolled back.
 pub async fn measure(
     database: &TestDatabase,
     filler: &mut PgConnection,

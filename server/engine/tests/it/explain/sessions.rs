@@ -1,5 +1,4 @@
-//! Statements about sessions among many: live sessions, those ended within a day, and claims with
-//! and without a session.
+//! Statements about sessions, with many live and ended ones.
 
 use tenure_api::states::WorkerCommand;
 use tenure_domain::session::{STRAYS_LOOKED_FOR, Stated, WORKERS_SHOWN_MAX};
@@ -10,16 +9,14 @@ use tenure_store::worker_sessions::{self as store, Renewal, Sent, Shared};
 use super::{LEASE, fill, plan};
 use crate::support::*;
 
-/// Environment variable: number of sessions ended within a day, and of claims without a session.
 const ROWS: &str = "TENURE_ENDED_SESSIONS";
 const ROWS_DEFAULT: i32 = 30_000;
-/// Live sessions of one queue, with a claimed run each.
+/// With a claimed run each.
 const LIVE: i64 = 1_000;
-/// Tables that no statement may scan or read at length.
 const BIG: [&str; 7] =
     ["worker_sessions", "session_inbox", "claims", "tasks", "task_definitions", "runs", "task_queues"];
 
-/// Sessions, and claims of irrelevant tasks.
+/// Claims of irrelevant tasks.
 pub(super) const FILL: &str = "
     INSERT INTO worker_sessions (id, queue, worker_group, worker_id, client_id, ttl, until, started, ended, end_reason, weight, capacity)
         SELECT gen_random_uuid(), q.id, 'g', 'w' || n, 'c', 60, now(), now() - interval '20 h', now() - n * interval '1 s', 1, 1, 1
@@ -38,7 +35,6 @@ pub(super) const FILL: &str = "
         SELECT epoch, 1, now(), r.seq, r.run FROM worker_sessions s, LATERAL (SELECT seq, run FROM runs LIMIT 20) r WHERE ended IS NULL;
     INSERT INTO session_clock (at) VALUES (clock_timestamp());";
 
-/// Deletes the claims without tasks.
 pub(super) async fn take_away(conn: &mut PgConnection) {
     sqlx::query("DELETE FROM claims WHERE seq > 100000000").execute(conn).await.unwrap();
 }
@@ -121,7 +117,7 @@ async fn run(conn: &mut PgConnection, statement: &str, queue: i32, epochs: &[i64
         "any_recent" => assert!(store::any_recent(conn).await.unwrap()),
         "list_strays" => assert!(store::list_strays(conn, STRAYS_LOOKED_FOR).await.unwrap().is_empty()),
         "tick_clock" => {
-            // The preceding steps may have taken as long as an outage.
+            // The preceding steps may have looked like an outage.
             sqlx::query("UPDATE session_clock SET at = clock_timestamp()").execute(&mut *conn).await.unwrap();
             assert_eq!(store::tick_clock(conn).await.unwrap(), 0);
         }
@@ -133,7 +129,6 @@ async fn run(conn: &mut PgConnection, statement: &str, queue: i32, epochs: &[i64
     }
 }
 
-/// The session of a removed worker.
 async fn list_of_removed(conn: &mut PgConnection, queue: i32) {
     let gone = Gone { queue, worker_group: "g".to_owned(), worker_id: "w3".to_owned() };
     worker_removals::note(conn, &gone, true).await.unwrap();
@@ -185,7 +180,7 @@ async fn session_statements_skip_ended_sessions_and_other_claims() {
     finish(database, server).await;
 }
 
-/// One index lookup by the epoch, independent of the tables' sizes.
+/// One index lookup, independent of the tables' sizes.
 #[tokio::test]
 async fn claim_finds_session_by_epoch() {
     let (database, server) = start().await;

@@ -12,7 +12,7 @@ fn role(scope: &str) -> NewRole {
     NewRole { role_id: "r".to_owned(), scopes: vec![scope.to_owned()], description: String::new() }
 }
 
-/// True if the server's cached roles give this scope.
+/// By the server's cached roles.
 fn gives(queue: &Queue, scope: &str) -> bool {
     let scopes = queue.engine.facts.roles.get().expand(["assume:r".to_owned()]).unwrap();
     scopes.iter().any(|given| given == scope)
@@ -25,8 +25,7 @@ async fn recreated_role_with_same_generation_is_reread() {
     roles::create(database.pool(), &role("lost")).await.unwrap();
     queue.engine.facts.look().await.unwrap();
     assert!(gives(&queue, "lost"));
-    // A standby without the role is promoted, and another role with the same generation is created
-    // there.
+    // A standby without the role is promoted, and another role with the same generation is created.
     let other =
         "ALTER TABLE roles DISABLE TRIGGER USER; UPDATE roles SET scopes = array_replace(scopes, 'lost', 'kept');
                  ALTER TABLE roles ENABLE TRIGGER USER;
@@ -36,7 +35,7 @@ async fn recreated_role_with_same_generation_is_reread() {
     queue.engine.facts.look().await.unwrap_or_default();
     assert!(gives(&queue, "lost"), "the generation is unchanged");
     eventually("the break is noticed", async || {
-        // The first scan finds the session lost; the next one reconnects.
+        // The first scan finds the session lost.
         drop(queue.run_pass("low_water_marks").await);
         queue.engine.continuity.breaks() > 0
     })
@@ -46,7 +45,7 @@ async fn recreated_role_with_same_generation_is_reread() {
     finish(database, queue).await;
 }
 
-/// As if another database had responded to the connection before.
+/// As if another database had responded before.
 fn note_another_database(connector: &Connector) {
     connector.continuity().connected(Incarnation { timeline: 99, started: 0 }, || ());
 }

@@ -1,4 +1,4 @@
-//! Truncation of the event log: its positions are assigned to other events.
+//! Truncation of the event log: positions are reassigned.
 
 use tenure_domain::event_filter::Filter;
 use tenure_engine::events::page::{self, Page};
@@ -9,7 +9,6 @@ use tokio::time::Instant;
 
 use crate::support::*;
 
-/// A stream that has read all events, and its position.
 async fn stream(queue: &Queue) -> (Stream, i64) {
     let (pool, listener) = (queue.engine.pool.clone(), queue.engine.tail.listen().unwrap());
     let stream = Stream::begin(pool, &queue.engine.sequencer, listener, Start::Latest, Filter::default())

@@ -1,5 +1,4 @@
-//! The database has lost data that this server has read: later acknowledged work is not stranded,
-//! and stale data is not used.
+//! The database has lost data that this server has read.
 
 mod caches;
 mod events;

@@ -2,19 +2,18 @@
 
 use crate::support::*;
 
-/// Creates and completes tasks, and moves the low-water marks past them.
 async fn work_off(queue: &Queue, tasks: usize) {
     for _ in 0..tasks {
         queue.create_one(QUEUE).await;
         queue.claim_one(QUEUE).await;
     }
-    // Twice: the first run may only note open transactions.
+    // The first run may only note open transactions.
     for _ in 0..2 {
         queue.run_pass("low_water_marks").await.unwrap();
     }
 }
 
-/// The state of a promoted standby that did not receive the last positions.
+/// A promoted standby did not receive the last positions.
 async fn take_back_positions(database: &TestDatabase, positions: i64) {
     sqlx::query("SELECT setval('pending_ord', last_value - $1) FROM pending_ord")
         .bind(positions)
@@ -46,7 +45,7 @@ async fn stranded_run_is_claimed_on_all_servers_after_one_search() {
     work_off(&here, 5).await;
     work_off(&there, 5).await;
     here.create_one(QUEUE).await;
-    // A wrong mark: positions only grow, and this is the lowest.
+    // A wrong mark: this position is the lowest.
     sqlx::query("UPDATE pending SET ord = 1").execute(database.pool()).await.unwrap();
     let claim = async |queue: &Queue| queue.claim_work(QUEUE, "worker", 1, Duration::ZERO).await.unwrap().claims.len();
     assert_eq!((claim(&here).await, claim(&there).await), (0, 0));

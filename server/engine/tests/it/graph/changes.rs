@@ -1,4 +1,4 @@
-//! scheduleTask, rerunTask, cancelTask and changeTaskPriority: effects and refusals in each state.
+//! scheduleTask, rerunTask, cancelTask and changeTaskPriority in each state.
 
 use tenure_store::tasks;
 use tenure_store::transitions::{claim_one, end, renew, rerun};
@@ -6,7 +6,6 @@ use tenure_store::transitions::{claim_one, end, renew, rerun};
 use super::{advance, claim_and_report, create_waiting, emitted, finish, message, start, state};
 use crate::support::*;
 
-/// A task that depends on another one.
 async fn unscheduled(queue: &Queue) -> TaskId {
     let other = queue.create_one("proj/other").await;
     create_waiting(queue, &[other], &json!({})).await
@@ -46,8 +45,7 @@ async fn new_priority_moves_pending_run_and_keeps_its_age() {
         queue.create(&task).await.unwrap();
         tasks.push(task.id);
     }
-    // The server's low-water marks have passed the position of the oldest run in the other
-    // priority.
+    // The low-water marks have passed the oldest run in the other priority.
     assert_eq!(queue.claim_one(QUEUE).await.task.id, tasks[1]);
     queue.run_pass("low_water_marks").await.unwrap();
     queue.run_pass("low_water_marks").await.unwrap();

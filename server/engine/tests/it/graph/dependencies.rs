@@ -22,7 +22,6 @@ async fn task_waits_until_dependency_completes() {
     let Last::Pending(open) = queue.status(task.id).await.last else { panic!("not scheduled") };
     assert_eq!((open.run.number(), open.reason), (0, ReasonCreated::Scheduled));
     assert_eq!(queue.claim_one("proj/waits").await.task.id, task.id);
-    // Defined at its creation, pending when scheduled.
     let own = |event: &serde_json::Value| event["payload"]["status"]["taskId"] == json!(task.id);
     let events: Vec<(String, String)> = log(&database)
         .await
@@ -163,7 +162,6 @@ async fn dependents_are_paged_during_changes() {
     loop {
         let page = list_dependents(&queue.engine.pool, required, Cursor { after, limit: 10 }).await.unwrap();
         found.extend(page.tasks.iter().map(|(task, _)| task.id));
-        // New dependents may appear anywhere.
         create_waiting(&queue, &[required], &json!({})).await;
         after = page.next;
         if after.is_none() {

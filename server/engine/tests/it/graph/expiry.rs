@@ -32,13 +32,12 @@ async fn expired_task_is_purged_with_all_its_rows() {
     advance(&database, "80 minutes").await;
     queue.passes.run_all_due().await.unwrap();
     assert_eq!(state(&queue, waits).await, "exception");
-    // Each group has its event.
     assert_eq!(emitted(&database, "task-group-resolved").await.len(), 3);
     advance(&database, "11 minutes").await;
     queue.passes.run_all_due().await.unwrap();
     assert_eq!(number(database.pool(), LEFT).await, 0);
     assert!(matches!(queue.engine.status.submit(task.id).await, Err(OpError::NotFound(_))));
-    // A group outlives its tasks by an hour, rounded up, even with a single task.
+    // A group outlives its tasks by an hour, rounded up.
     assert_eq!(number(database.pool(), "SELECT count(*) FROM task_groups").await, 3);
     advance(&database, "2 hours").await;
     queue.passes.run_all_due().await.unwrap();
@@ -57,7 +56,7 @@ async fn tasks_sharing_row_end_at_their_own_deadlines() {
     assert_eq!(number(database.pool(), rows).await, 1, "they were created together");
     let pass = async || (deadlines::pass(&queue.engine).await.unwrap().exhausted, number(database.pool(), rows).await);
     assert_eq!(pass().await, (0, 1), "none is due");
-    // The rest is filed again, at its next deadline.
+    // The rest is filed at its next deadline.
     for (ended, left) in [(1, 1), (2, 1), (0, 0)] {
         advance(&database, "10 minutes 1 second").await;
         assert_eq!(pass().await, (1, left), "{}", tasks[ended].id);
@@ -91,7 +90,7 @@ async fn unexpired_or_locked_task_stays() {
     let (short, long) = (new_task(QUEUE, &json!({"expires": in_minutes(61)})), queue.create_one(QUEUE).await);
     queue.create(&short).await.unwrap();
     advance(&database, "62 minutes").await;
-    // A task is not purged before its end is processed.
+    // Not before its end is processed.
     assert_eq!(queue.run_pass("expiry").await.unwrap().done, 0);
     run_all_due_but_expiry(&queue).await;
     let foreign = Lock::take(&database, "SELECT FROM tasks FOR UPDATE").await;
@@ -157,7 +156,7 @@ async fn task_with_locked_edge_is_skipped() {
     finish(database, queue).await;
 }
 
-/// Expires all tasks, past their deadlines, and their groups, which each get a row.
+/// Expires all tasks and groups; each group gets a row.
 async fn expire_all(database: &TestDatabase) {
     let sql = "INSERT INTO task_groups SELECT id, scheduler, now() - interval '1 minute' FROM known_groups;
                UPDATE tasks SET lone = false;
@@ -165,7 +164,7 @@ async fn expire_all(database: &TestDatabase) {
     sqlx::raw_sql(sql).execute(database.pool()).await.unwrap();
 }
 
-/// Creates expired tasks whose log was read.
+/// With a read log.
 async fn expired(database: &TestDatabase, queue: &Queue, tasks: usize) -> Vec<TaskId> {
     let mut conn = database.connect().await;
     let tasks: Vec<_> = (0..tasks).map(|_| new_task(QUEUE, &json!({}))).collect();
@@ -187,7 +186,6 @@ async fn retained_tasks_are_skipped_and_delay_no_other() {
     for sql in [
         "INSERT INTO artifacts (seq, run, name, storage_type, content_type, expires, removable, present)
          SELECT seq, 0, 'a', 1, 't', now() + interval '1 day', now() + interval '1 day', true FROM tasks WHERE id <> $1",
-        // The others come first.
         "UPDATE due SET expires = expires - interval '1 minute'
          WHERE NOT seqs @> ARRAY(SELECT seq FROM tasks WHERE id = $1)",
     ] {
@@ -201,7 +199,7 @@ async fn retained_tasks_are_skipped_and_delay_no_other() {
     let read = rows_read(&mut transaction, "task_definitions").await - before;
     assert!(read <= 250, "{read} definitions are read of 450");
     transaction.rollback().await.unwrap();
-    // On a slow machine a pass may end before the last slice.
+    // On a slow machine a pass may end early.
     for _ in 0..3 {
         queue.run_pass("expiry").await.unwrap();
     }
@@ -212,7 +210,6 @@ async fn retained_tasks_are_skipped_and_delay_no_other() {
         0,
         "reading locks no row"
     );
-    // They are considered again.
     sqlx::query("DELETE FROM artifacts").execute(database.pool()).await.unwrap();
     while queue.run_pass("expiry").await.unwrap().done > 0 {}
     assert_eq!(number(database.pool(), LEFT).await, 0);
@@ -226,7 +223,7 @@ async fn groups_of_retained_tasks_are_skipped_and_delay_no_other() {
     for sql in [
         "INSERT INTO artifacts (seq, run, name, storage_type, content_type, expires, removable, present)
          SELECT seq, 0, 'a', 1, 't', now() + interval '1 day', now() + interval '1 day', true FROM tasks",
-        // An empty group, after the others of the same date.
+        // An empty group, last of the same date.
         "INSERT INTO task_groups (id, scheduler, expires) SELECT gen_random_uuid(), '-', min(expires) FROM task_groups",
     ] {
         sqlx::query(sql).execute(database.pool()).await.unwrap();
@@ -241,13 +238,11 @@ async fn groups_of_retained_tasks_are_skipped_and_delay_no_other() {
     let slice = purge::purge_groups(&mut transaction, START, slice.next.as_ref()).await.unwrap();
     assert_eq!((slice.found, slice.purged, slice.next), (1, 1, None));
     transaction.rollback().await.unwrap();
-    // On a slow machine a pass may end before the last slice.
     for _ in 0..3 {
         queue.run_pass("expiry").await.unwrap();
     }
     let groups = "SELECT count(*) FROM task_groups";
     assert_eq!(number(database.pool(), groups).await, 250);
-    // They are considered again.
     sqlx::query("DELETE FROM artifacts").execute(database.pool()).await.unwrap();
     while queue.run_pass("expiry").await.unwrap().done > 0 {}
     assert_eq!(number(database.pool(), groups).await, 0);
@@ -260,8 +255,8 @@ async fn tasks_after_refiled_row_are_purged() {
     expired(&database, &queue, 204).await;
     let retain = "INSERT INTO artifacts (seq, run, name, storage_type, content_type, expires, removable, present)
                   SELECT seq, 0, 'a', 1, 't', now() + interval '1 day', now() + interval '1 day', true FROM tasks";
-    // One row per task, except the 199th and 200th together, which end the first slice. Each page
-    // has space for new versions.
+    // One row per task, except the last two of the first slice. Each page has space for new
+    // versions.
     let single = "ALTER TABLE due SET (fillfactor = 50);
                   DELETE FROM due;
                   INSERT INTO due (expires, seqs)
@@ -318,7 +313,7 @@ async fn task_added_to_expired_group_retains_group() {
     let second = new_task(QUEUE, &json!({"taskGroupId": first.id}));
     let forgetting = async {
         until_a_session_waits(database.pool()).await;
-        // The creation holds the group's row: the pass purges the task and skips the group.
+        // The creation locks the group: the pass skips it.
         assert_eq!(queue.run_pass("expiry").await.unwrap().done, 1);
         gate.open().await;
     };
@@ -364,7 +359,7 @@ async fn task_is_not_added_to_group_purged_before_commit() {
     .execute(&mut conn)
     .await
     .unwrap();
-    // As the pass, which reads the clock a little later than the creation.
+    // The pass reads the clock later than the creation.
     let mut purging = conn.begin().await.unwrap();
     sqlx::query("DELETE FROM task_groups").execute(&mut *purging).await.unwrap();
     let committing = async {

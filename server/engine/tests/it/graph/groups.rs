@@ -1,4 +1,4 @@
-//! Task groups: listing, sealing, cancelling, priorities, and the event of their end.
+//! Task groups: listing, sealing, cancelling, priorities, and their end.
 
 use tenure_engine::ops::change_priority::change_group;
 use tenure_engine::ops::list_tasks::{Cursor, list_group};
@@ -10,7 +10,6 @@ use tenure_store::log_readers::{self, Next};
 use super::{claim_and_report, create_waiting, emitted, end, finish, rows_read, run_groups, start, state};
 use crate::support::*;
 
-/// A group named after its first task.
 async fn group(queue: &Queue, tasks: usize) -> (TaskId, Vec<TaskId>) {
     let first = queue.create_one(QUEUE).await;
     let mut all = vec![first];
@@ -133,7 +132,6 @@ async fn groups_waiting_for_seal_hold_no_connection() {
     let older = conn.begin().await.unwrap();
     let sealing = join_all((0..SEALED).map(|_| seal(&queue.engine.pool, id)));
     let others = async {
-        // All of them wait now.
         tokio::time::sleep(Duration::from_millis(500)).await;
         let connection = tokio::time::timeout(Duration::from_secs(1), queue.engine.pool.acquire()).await;
         older.rollback().await.unwrap();
@@ -196,7 +194,6 @@ async fn group_priority_changes_tasks_never_resolved() {
 #[tokio::test]
 async fn group_priority_change_requires_its_event() {
     let (database, queue) = start().await;
-    // The number changed in one transaction.
     let (id, tasks) = group(&queue, 200).await;
     let refuse =
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'refused'; END $$";
@@ -230,14 +227,14 @@ async fn group_event_follows_last_task_and_each_rerun() {
     assert_eq!(event["payload"]["schedulerId"], "-");
     assert!(event["payload"].get("sealed").is_none());
     assert_eq!(event["payload"]["quiescent"], true);
-    // A rerun does not reopen the group; its event is emitted nevertheless.
+    // A rerun does not reopen the group; its event is emitted.
     change(&queue, tasks[0], Change::Rerun).await.unwrap();
     run_groups(&queue).await;
     assert_eq!(emitted(&database, "task-group-resolved").await.len(), 1);
     claim_and_report(&queue, Report::Completed).await;
     run_groups(&queue).await;
     assert_eq!(emitted(&database, "task-group-resolved").await.len(), 2);
-    // Of two rerun tasks, the first to end leaves the other open.
+    // The first to end leaves the other open.
     for task in [tasks[0], tasks[1]] {
         change(&queue, task, Change::Rerun).await.unwrap();
     }
@@ -259,7 +256,7 @@ async fn group_event_follows_last_task_and_each_rerun() {
     finish(database, queue).await;
 }
 
-/// Reads one row of the log for groups. Returns the result and the number of definitions read.
+/// Returns the result and the number of definitions read.
 async fn read_one_row(conn: &mut PgConnection) -> (Slice, i64) {
     let mut transaction = conn.begin().await.unwrap();
     let before = rows_read(&mut transaction, "task_definitions").await;
@@ -284,7 +281,7 @@ async fn log_part_emits_its_groups_once() {
     }
     let (_, behind) = group(&queue, 401).await;
     run_groups(&queue).await;
-    // Three rows of the log: the first task of each group, the second, and those that follow.
+    // The first task of each group, the second, and those that follow.
     for ended in [&firsts[..], &seconds[..], &behind[1..]] {
         end(&database, ended).await;
     }
@@ -310,7 +307,7 @@ async fn group_is_emitted_again_after_uncovered_end() {
     let mut conn = database.connect().await;
     sequence(&mut conn, Sequenced::default()).await.unwrap();
     assert_eq!(read_one_row(&mut conn).await.0, Slice { groups: 1, emitted: 1 });
-    // The end covered by the event and a later one are read together.
+    // A covered end and a later one are read together.
     change(&queue, id, Change::Rerun).await.unwrap();
     change(&queue, id, Change::Cancel).await.unwrap();
     run_groups(&queue).await;

@@ -1,4 +1,4 @@
-//! Very many dependencies, processed in transactions of limited size.
+//! Very many dependencies, in transactions of limited size.
 
 use tenure_engine::background::dependencies::DependencySink;
 use tenure_engine::events::log_reader::{self, Read, Sink as _};
@@ -19,11 +19,10 @@ async fn create_many(queue: &Queue, tasks: Vec<tenure_domain::create::NewTask>) 
     tasks.into_iter().map(|task| task.id).collect()
 }
 
-/// Maximum tasks scheduled by a single transaction.
 const LARGEST: &str = "SELECT COALESCE(max(cardinality(seqs)), 0)::bigint FROM transitions WHERE kinds[1] = 8";
 
 #[tokio::test]
-async fn five_thousand_dependents_are_scheduled_in_bounded_transactions() {
+async fn five_thousand_dependents_schedule_in_bounded_transactions() {
     let (database, queue) = start().await;
     let required = queue.create_one(QUEUE).await;
     create_many(&queue, (0..MANY).map(|_| waiting(&[required], &json!({}))).collect()).await;
@@ -70,11 +69,11 @@ async fn slice_of_locked_dependents_delays_no_other() {
     finish(database, queue).await;
 }
 
-/// More dependencies than the initial size of a slice.
+/// More than the initial size of a slice.
 const MORE_THAN_A_SLICE: usize = EDGES_MAX + 100;
 
-/// A task that depends on many ended tasks. All dependencies have the same dependent, so a slice
-/// reads more than its initial size. The log's creations were read, the ends were not.
+/// All dependencies have the same dependent, so a slice reads more than its initial size. The ends
+/// were not read from the log.
 async fn create_waiting_for_ended(database: &TestDatabase, queue: &Queue) -> TaskId {
     let tasks = (0..MORE_THAN_A_SLICE).map(|_| new_task(QUEUE, &json!({}))).collect();
     let required = create_many(queue, tasks).await;
@@ -86,7 +85,6 @@ async fn create_waiting_for_ended(database: &TestDatabase, queue: &Queue) -> Tas
     task
 }
 
-/// Settles all dependencies in one slice, which schedules the task.
 async fn settle_in_one_slice(conn: &mut PgConnection, queue: &Queue, task: TaskId) {
     let slice = dependency_work::settle(conn, 0).await.unwrap();
     assert_eq!((slice.settled, slice.scheduled.len()), (MORE_THAN_A_SLICE, 1));
@@ -120,7 +118,7 @@ async fn slice_skips_no_edge_with_several_work_rows() {
 async fn five_thousand_dependencies_settle_in_bounded_transactions() {
     let (database, queue) = start().await;
     let required = create_many(&queue, (0..MANY).map(|_| new_task(QUEUE, &json!({}))).collect()).await;
-    // More dependencies than a batch may have: it takes the blocking path.
+    // More than a batch may have: it takes the blocking path.
     let task = create_waiting(&queue, &required, &json!({"requires": "all-resolved"})).await;
     for part in required[..MANY - 1].chunks(200) {
         end(&database, part).await;

@@ -1,4 +1,4 @@
-//! Groups of a single task: they have no row, and behave like any other group.
+//! Groups of a single task have no row.
 
 use tenure_engine::ops::change_priority::change_group;
 use tenure_engine::ops::list_tasks::{Cursor, list_group};
@@ -205,7 +205,7 @@ async fn lone_group_is_sealed_cancelled_and_ends_once() {
     run_groups(&queue).await;
     let [event] = &emitted(&database, "task-group-resolved").await[..] else { panic!("not emitted once") };
     assert!(event["payload"]["sealed"].is_string());
-    // This end is read after the group was sealed, and was emitted before.
+    // This end was emitted before the group was sealed.
     assert_eq!(claim_and_report(&queue, Report::Completed).await, done);
     seal(&queue.engine.pool, done).await.unwrap();
     run_groups(&queue).await;

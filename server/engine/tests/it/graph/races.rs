@@ -1,4 +1,4 @@
-//! Two connections at the same dependency, task or group, in every order.
+//! Two connections at the same dependency, task or group.
 
 use tenure_engine::background::dependencies::DependencySink;
 use tenure_engine::background::groups::GroupSink;
@@ -15,13 +15,11 @@ async fn task_created_during_dependency_report_is_scheduled() {
     let (database, queue) = start().await;
     let required = queue.create_one(QUEUE).await;
     let claim = queue.claim_one(QUEUE).await;
-    // Another server: the report holds a session.
     let other = Queue::start(database.options());
     let gate = Gate::close(&database, "runs").await;
     let creating = async {
         until_a_session_waits(database.pool()).await;
-        // The report is written but not committed: the creation is read first and finds nothing to
-        // do.
+        // The creation is read before the report commits.
         let task = create_waiting(&other, &[required], &json!({})).await;
         settle(&other).await;
         assert_eq!(state(&other, task).await, "unscheduled");
@@ -36,8 +34,7 @@ async fn task_created_during_dependency_report_is_scheduled() {
     finish(database, queue).await;
 }
 
-/// A task that ends, with its end read, before the creation of its dependent commits. Returns both
-/// tasks.
+/// Its end is read before the creation of its dependent commits. Returns both tasks.
 async fn end_read_before_the_creation(database: &TestDatabase, queue: &Queue) -> (TaskId, TaskId) {
     // Any dependency, so the log is not skipped.
     let unrelated = queue.create_one("proj/other").await;
@@ -45,14 +42,13 @@ async fn end_read_before_the_creation(database: &TestDatabase, queue: &Queue) ->
     let required = queue.create_one(QUEUE).await;
     let claim = queue.claim_one(QUEUE).await;
     settle(queue).await;
-    // Another server: the creation holds a session.
     let other = Queue::start(database.options());
     let gate = Gate::close(database, "dependencies").await;
     let task = waiting(&[required], &json!({}));
     let reporting = async {
         until_a_session_waits(database.pool()).await;
-        // The creation saw the task unresolved, and its dependency is invisible to the reader of
-        // the report.
+        // The creation saw the task unresolved; the reader of the report does not see its
+        // dependency.
         queue.report(required, claim.run, Report::Completed).await.unwrap();
         settle(queue).await;
         assert_eq!(number(database.pool(), "SELECT count(*) FROM dependency_work").await, 0);
@@ -95,8 +91,7 @@ async fn task_created_after_rerun_waits_for_next_end() {
     let unrelated = queue.create_one("proj/other").await;
     create_waiting(&queue, &[unrelated], &json!({})).await;
     let mut conn = database.connect().await;
-    // No task waits for the revoked end; or the rerun notes it for the waiting task; or its event
-    // was read too.
+    // Nobody waits for the revoked end; the rerun notes it; or its event was read too.
     for (is_awaited, is_read) in [(false, false), (true, false), (true, true)] {
         let required = queue.create_one(QUEUE).await;
         let early = waiting(&[required], &json!({}));
@@ -139,7 +134,7 @@ async fn concurrent_last_two_edges_schedule_task_once() {
     let mut open = first.begin().await.unwrap();
     let one = dependency_work::settle(&mut open, 0).await.unwrap();
     assert_eq!((one.settled, one.scheduled.len()), (1, 0));
-    // The first dependency is marked but not committed, and its transaction locks the dependent.
+    // The first transaction locks the dependent.
     queue.report(required[1], claims[1].run, Report::Completed).await.unwrap();
     read(&mut second).await;
     let passed_over = dependency_work::settle(&mut second, 0).await.unwrap();
@@ -183,7 +178,6 @@ async fn group_of_two() -> (tenure_store::testing::TestDatabase, tenure_engine::
     (database, queue)
 }
 
-/// Reads the part of the log with positions.
 async fn read_for_groups(conn: &mut sqlx::PgConnection) -> Read<Slice> {
     let witnesses = &mut Witnesses::default();
     log_reader::read_sequenced(conn, &mut GroupSink { sequenced: events::Sequenced::default(), witnesses })
@@ -197,7 +191,7 @@ async fn group_event_is_emitted_once_if_last_task_ends_during_read() {
     claim_and_report(&queue, Report::Completed).await;
     let mut conn = database.connect().await;
     events::sequence(&mut conn, events::Sequenced::default()).await.unwrap();
-    // Committed without a position: the part that is read has only the first report.
+    // Committed without a position, so not read.
     claim_and_report(&queue, Report::Failed).await;
     assert!(matches!(read_for_groups(&mut conn).await, Read::Rows(_, Slice { groups: 1, emitted: 0 })));
     run_groups(&queue).await;

@@ -1,18 +1,15 @@
-//! Fills the tables as operations would: resolved tasks, pending tasks, and deleted rows. An old
-//! snapshot keeps deleted rows in the indexes.
+//! Fills the tables as operations would. An old snapshot keeps deleted rows in the indexes.
 
 use tenure_store::events;
 
 use crate::support::*;
 
-/// The tasks' queues.
 pub const QUEUES: [&str; 5] = ["fill/q1", "fill/q2", "fill/q3", "fill/q4", "fill/q5"];
 
-/// Running claims per call, and their workers. Kept few, because some passes count them.
+/// Kept few, because some passes count them.
 const CLAIMED: i32 = 20;
 
-/// The tasks with these numbers. The first half were resolved; the others are pending except a few
-/// claimed ones.
+/// The first half were resolved; the others are pending except a few claimed ones.
 const TASKS: &str = "
     INSERT INTO task_queues (name) SELECT 'fill/q' || n FROM generate_series(1, 5) n ON CONFLICT DO NOTHING;
     DROP TABLE IF EXISTS made;
@@ -51,7 +48,7 @@ const TASKS: &str = "
     INSERT INTO runs SELECT seq, 0, 3, 0, 0, now(), now(), now(), now(), 'g', 'w' FROM made WHERE place = 'ended';
     ";
 
-/// Dependencies, mostly settled, some purged, and their work rows.
+/// Mostly settled, some purged.
 const DEPENDENCIES: &str = "
     INSERT INTO dependencies
         SELECT a.seq, b.id, false, false FROM made a JOIN made b ON b.n = a.n + ($TO - $FROM) / 2 + 1
@@ -62,7 +59,6 @@ const DEPENDENCIES: &str = "
     DELETE FROM dependencies WHERE required IN (SELECT seq FROM made WHERE n % 10 = 0);
     ";
 
-/// Purged rows, among long-lived ones.
 const PURGED: &str = "
     CREATE TEMP TABLE gone AS SELECT n, now() - interval '2 years' + n * interval '1 ms' AS at FROM made WHERE n % 10 = 0;
     INSERT INTO due (expires, seqs) SELECT at, ARRAY[-n] FROM gone;
@@ -112,7 +108,6 @@ const PURGED: &str = "
     DROP TABLE gone;
     ";
 
-/// Small tables with frequent updates.
 const UPDATED: &str = "
     INSERT INTO servers SELECT gen_random_uuid(), now(), now();
     INSERT INTO queue_views (queue, name, last_seen, expires)
@@ -129,12 +124,12 @@ const UPDATED: &str = "
     END $do$;
     ";
 
-/// Leaves many old versions of frequently updated rows, as after some minutes.
+/// Leaves many old versions of rows.
 pub async fn update_again_and_again(conn: &mut PgConnection) {
     sqlx::raw_sql(UPDATED).execute(conn).await.unwrap();
 }
 
-/// Adds the tasks with these numbers, half resolved and half pending, with their rows.
+/// Half resolved and half pending.
 pub async fn fill(conn: &mut PgConnection, from: i32, to: i32) {
     for part in [TASKS, DEPENDENCIES, PURGED] {
         run(conn, part, from, to).await;
@@ -142,8 +137,7 @@ pub async fn fill(conn: &mut PgConnection, from: i32, to: i32) {
     log_and_count(conn, from, to).await;
 }
 
-/// Sequences the events of the tasks and sums up the counts: an outbox row for each pending task,
-/// batches for the others.
+/// An outbox row for each pending task, batches for the others.
 async fn log_and_count(conn: &mut PgConnection, from: i32, to: i32) {
     let log = "
         INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, priorities, queues, pending, claimed)

@@ -1,4 +1,4 @@
-//! Reads of a log whose old events were purged but not vacuumed.
+//! Reads of a purged, unvacuumed log.
 
 use tenure_engine::background;
 use tenure_store::events::{self, Stretch};
@@ -6,13 +6,11 @@ use tenure_store::events::{self, Stretch};
 use super::{behind_an_old_snapshot, reads};
 use crate::support::*;
 
-/// Purged rows of one event each.
+/// Rows of one event each.
 const PURGED: i64 = 50_000;
-/// Position of the newest event.
 const NEWEST: i64 = 50_300;
-/// Maximum blocks read per access. The purged rows take more than 300, with the index.
+/// Per access. The purged rows take more than 300.
 const BLOCKS_MAX: i64 = 100;
-/// Retention of the tests' server.
 const RETENTION: Duration = Duration::from_secs(3600);
 
 const LOG: &str = "
@@ -23,7 +21,6 @@ const PURGE: &str = "
     DELETE FROM outbox_order WHERE first <= 50000;
     DELETE FROM outbox WHERE id NOT IN (SELECT outbox_id FROM outbox_order)";
 
-/// Blocks of the log read so far.
 async fn blocks(conn: &mut PgConnection, queue: &Queue) -> i64 {
     reads(conn, queue).await.get("outbox_order").map_or(0, |(blocks, _)| *blocks)
 }
@@ -50,7 +47,7 @@ async fn purged_log_rows_are_not_rescanned() {
     seen.push(blocks(&mut conn, &queue).await);
     let read: Vec<i64> = seen.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert!(read.iter().all(|blocks| *blocks <= BLOCKS_MAX), "the pass, the ends and a page have read {read:?} blocks");
-    // An old reader learns where the log begins, and later purges start there.
+    // An old reader learns where the log begins.
     let gone = events::read_on(&mut conn, PURGED - 10, 10).await.unwrap();
     assert!(matches!(gone, Stretch::Gone(PURGED)), "{gone:?}");
     sqlx::raw_sql("UPDATE outbox SET at = at - interval '2 hours'").execute(&mut conn).await.unwrap();

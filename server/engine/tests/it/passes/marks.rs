@@ -1,4 +1,4 @@
-//! Low-water marks of times: how far they advance, and which rows they must not pass.
+//! Low-water marks of times must not pass remaining rows.
 
 use tenure_api::dates::Timestamp;
 use tenure_engine::background::registry::PASSES;
@@ -11,14 +11,14 @@ use tenure_store::{claims as store, clock};
 
 use crate::support::*;
 
-/// Advances the marks fully: the first run notes open transactions, a later one finds them gone.
+/// The first run notes open transactions, a later one finds them gone.
 async fn advance(queue: &Queue) {
     for _ in 0..3 {
         queue.run_pass("low_water_marks").await.unwrap();
     }
 }
 
-/// Three seconds, more than the lag of the marks.
+/// More than the lag of the marks.
 async fn move_clock(conn: &mut PgConnection) -> DateTime<Utc> {
     sqlx::raw_sql("UPDATE clock SET clock_offset = clock_offset + interval '3 s'").execute(&mut *conn).await.unwrap();
     clock::get_now(conn).await.unwrap()
@@ -58,8 +58,7 @@ async fn time_marks_follow_clock_up_to_remaining_rows() {
 async fn task_skipped_by_purge_is_purged_later() {
     let (database, queue) = start().await;
     let mut conn = database.connect().await;
-    // It expires with its deadline: the shared row's date is the clock of the pass that handled the
-    // deadline.
+    // The shared row's date is the clock of the pass that handled the deadline.
     let date = Timestamp::new(real_now() + TimeDelta::hours(1));
     let deadline = json!({"expires": date, "deadline": date});
     for _ in 0..2 {
@@ -86,7 +85,7 @@ async fn time_marks_stop_at_open_transactions() {
     let mut conn = database.connect().await;
     queue.create_one(QUEUE).await;
     queue.claim_one(QUEUE).await;
-    // Another server reads the clock and stores rows due at that time only later.
+    // Another server stores rows due at the time it read only later.
     let mut other = database.connect_hot().await;
     sqlx::raw_sql("BEGIN").execute(&mut other).await.unwrap();
     let due = clock::get_now(&mut other).await.unwrap();
@@ -106,7 +105,7 @@ async fn time_marks_stop_at_open_transactions() {
     finish(database, queue).await;
 }
 
-/// An old snapshot may keep millions of dead rows in the indexes before the marks.
+/// Millions of dead rows may lie before the marks.
 #[tokio::test]
 async fn operators_page_reads_from_marks() {
     let (database, queue) = start().await;

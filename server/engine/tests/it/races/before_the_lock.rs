@@ -1,5 +1,5 @@
-//! Rows that change between a statement's snapshot and its locks: it must use their new state,
-//! change all of them, and return the changes.
+//! Rows that change between a statement's snapshot and its locks: it must use, change and return
+//! their new state.
 
 use sqlx::PgPool;
 use tenure_store::admission::{self, IfLocked, Leader, Reading, Take};
@@ -7,11 +7,10 @@ use tokio::task::JoinHandle;
 
 use crate::support::*;
 
-/// Advisory lock that readers of the table wait for.
+/// Readers of the table wait for it.
 const GATE: i64 = 77;
 
-/// Replaces a table with a view. Its rows are read, locked and changed through the view; reading
-/// one waits for the gate.
+/// Replaces a table with a view; reading a row waits for the gate.
 async fn put_gate(database: &TestDatabase, table: &str) -> sqlx::PgConnection {
     let sql = format!(
         "CREATE FUNCTION gate() RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$ BEGIN
@@ -26,7 +25,7 @@ async fn put_gate(database: &TestDatabase, table: &str) -> sqlx::PgConnection {
     holder
 }
 
-/// Changes rows while a statement waits at the gate, then opens the gate.
+/// While a statement waits at the gate.
 async fn change_meanwhile(pool: &PgPool, mut holder: sqlx::PgConnection, change: &'static str) {
     until_a_session_waits(pool).await;
     let changed = sqlx::query(change).execute(&mut holder).await.unwrap();
@@ -34,13 +33,11 @@ async fn change_meanwhile(pool: &PgPool, mut holder: sqlx::PgConnection, change:
     sqlx::query("SELECT pg_advisory_unlock($1)").bind(GATE).execute(&mut holder).await.unwrap();
 }
 
-/// Removes the view.
 async fn take_gate_away(pool: &PgPool, table: &str) {
     let sql = format!("DROP VIEW {table}; ALTER TABLE {table}_behind RENAME TO {table};");
     run_sql(pool, &sql).await;
 }
 
-/// Reports a run while another transaction changes one of its rows.
 async fn report_while(table: &'static str, change: &'static str, report: Report) -> TestDatabase {
     let database = TestDatabase::create().await;
     let queue = Arc::new(Queue::start(database.options()));
@@ -100,7 +97,7 @@ async fn run_changed_before_lock_is_claimed() {
     database.finish().await;
 }
 
-/// The policy changes after the pass has read the row that it locks, and before it has the lock.
+/// Between the pass's read of the row and its lock.
 #[tokio::test]
 async fn admission_follows_policy_at_time_of_lock() {
     let database = TestDatabase::create().await;

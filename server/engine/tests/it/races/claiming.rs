@@ -5,7 +5,7 @@ use tenure_store::transitions::claim::{Want, Worker, claim};
 
 use crate::support::*;
 
-/// Ten times the maximum pause of a waiter between attempts.
+/// Ten times the maximum pause between attempts.
 const LONG: Duration = Duration::from_secs(10);
 
 fn ids(answer: &Answer) -> Vec<TaskId> {
@@ -53,7 +53,7 @@ async fn waiters_are_served_first_come_first_served() {
             create_on(&mut conn, &queue, &tasks).await;
             queue.engine.notifiers.notify([key]);
         };
-        // The first poll of each puts it into the wait list, in this order.
+        // Each first poll enters the wait list, in this order.
         let (first, second, third, ()) = tokio::join!(
             queue.claim_work(QUEUE, "first", 2, LONG),
             queue.claim_work(QUEUE, "second", 1, LONG),
@@ -88,7 +88,7 @@ async fn number_of_waiting_requests_is_limited() {
             assert!(futures_util::poll!(one.as_mut()).is_pending());
             waiting.push(one);
         }
-        // Until they have left the inbox and wait.
+        // Until they wait.
         tokio::time::sleep(LONG / 100).await;
     }
     let refused = tokio::time::timeout(LONG, claim()).await.expect("a refusal waits for nothing");
@@ -108,7 +108,7 @@ async fn two_servers_never_claim_one_run() {
     let first = one.claim_work(QUEUE, "first", 1, LONG);
     let second = async {
         until_a_session_waits(database.pool()).await;
-        // The run is locked by the first server's open commit: nothing is left.
+        // Locked by the first server's open commit.
         let nothing = two.claim_work(QUEUE, "second", 1, Duration::from_millis(50)).await.unwrap();
         gate.open().await;
         nothing
@@ -171,7 +171,6 @@ async fn undelivered_claim_is_requeued_free_up_to_five_times() {
     database.finish().await;
 }
 
-/// A task with a definition of this size.
 fn large(megabytes: usize) -> tenure_domain::create::NewTask {
     new_task(QUEUE, &serde_json::json!({"payload": {"large": "x".repeat(megabytes << 20)}}))
 }
@@ -185,7 +184,7 @@ async fn response_is_limited_by_bytes_without_extra_claims() {
         queue.create(&task).await.unwrap();
         tasks.push(task.id);
     }
-    // 9; 9 and 5; 5, 5 and 5: each response has at most 16 MB, in order.
+    // 9; 9 and 5; 5, 5 and 5: at most 16 MB each, in order.
     for expected in [&tasks[..1], &tasks[1..3], &tasks[3..]] {
         let answer = queue.claim_work(QUEUE, "worker", 6, Duration::ZERO).await.unwrap();
         assert_eq!(ids(&answer), expected);
@@ -203,7 +202,7 @@ async fn worker_left_out_for_size_is_retried_at_once() {
     for _ in 0..WORKERS {
         queue.create(&large(9)).await.unwrap();
     }
-    // Without an immediate retry, each would wait a second for its next attempt.
+    // Without an immediate retry, each would wait a second.
     let asking = (0..WORKERS).map(|worker| {
         let queue = &queue;
         async move { queue.claim_work(QUEUE, &worker.to_string(), 32, LONG).await }

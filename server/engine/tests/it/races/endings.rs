@@ -1,4 +1,4 @@
-//! Policy terms in statements: leases, completeTime, retry delays; results; the order of releases.
+//! Policy terms in statements: leases, completeTime, retry delays; results; releases.
 
 use serde_json::value::RawValue;
 use sqlx::postgres::PgPool;
@@ -18,7 +18,6 @@ fn seconds(seconds: i64) -> TimeDelta {
     TimeDelta::seconds(seconds)
 }
 
-/// Start, end and completeTime limit of a task's claim.
 async fn claimed(pool: &PgPool, task: TaskId) -> (DateTime<Utc>, DateTime<Utc>, Option<DateTime<Utc>>) {
     let row = sqlx::query("SELECT started, taken_until, complete_by FROM claims WHERE id = $1")
         .bind(task.uuid())
@@ -153,7 +152,7 @@ async fn complete_time_applies_independently_of_lease() {
     finish(database, queue).await;
 }
 
-/// Ends a task's claim, and the hold of its next run. Returns the delay of that run.
+/// Returns the delay of the next run.
 async fn end_and_wait(database: &TestDatabase, task: TaskId, run: i16, ending: Ending) -> TimeDelta {
     let pool = database.pool();
     run_sql(pool, "UPDATE claims SET taken_until = now() - interval '1 s'").await;

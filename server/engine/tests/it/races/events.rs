@@ -1,4 +1,4 @@
-//! Reads of the event log while a transaction with outbox rows is open.
+//! Reads of the event log during an open transaction.
 
 use tenure_store::events::{Page, read, sequence};
 
@@ -21,14 +21,12 @@ async fn open_transaction_neither_stalls_log_nor_loses_events() {
     let mut open = slow.begin().await.unwrap();
     create_on(&mut open, &queue, &[new_task("proj/slow", &json!({}))]).await;
     let claim = queue.claim_one(QUEUE).await;
-    // Created, pending and running: the open transaction's lower id is no gap.
+    // The open transaction's lower id is no gap.
     assert_eq!(positions(&mut reader, 0).await, [1, 2, 3]);
     queue.report(claim.task.id, claim.run, Report::Completed).await.unwrap();
-    // The ends of the task and its group.
     assert_eq!(positions(&mut reader, 3).await, [4, 5]);
     assert_eq!(positions(&mut reader, 5).await, Vec::<i64>::new());
     open.commit().await.unwrap();
-    // A reader that has continued misses nothing.
     assert_eq!(positions(&mut reader, 5).await, [6, 7]);
     queue.claim_one("proj/slow").await;
     assert_eq!(positions(&mut reader, 0).await, [1, 2, 3, 4, 5, 6, 7, 8]);

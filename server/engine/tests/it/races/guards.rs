@@ -1,5 +1,4 @@
-//! The guards of the statements agree with the rules of `domain::policy::life`, for every state,
-//! event and delivery.
+//! The guards of the statements agree with `domain::policy::life`.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::json;
@@ -26,7 +25,7 @@ fn run(number: u16) -> RunId {
 
 const LEFT: Allowance = Allowance { retries_left: 1, free_runs: 0, requeues: 0, losses: 0 };
 
-/// Every state at every limit without a policy, and a claimed run at every limit of every delivery.
+/// Every state at every limit, and a claimed run under every delivery.
 fn lives() -> Vec<Life> {
     let plain = |state, left| Life { state, delivery: Delivery::Retries, left };
     let mut lives = vec![plain(State::Unscheduled, LEFT)];
@@ -61,7 +60,7 @@ fn lives() -> Vec<Life> {
     lives
 }
 
-/// An event, and the start of the next run that the worker states.
+/// With the start of the next run that the worker states.
 type Stated = (Event, Option<Start>);
 
 fn events(life: Life) -> Vec<Stated> {
@@ -88,7 +87,7 @@ fn events(life: Life) -> Vec<Stated> {
 
 const INTERMITTENT: Ending = Ending::Reported(Report::Exception(ExceptionReason::IntermittentTask));
 
-/// The terms of a task without options, under a policy with only this delivery.
+/// Without options, under a policy with only this delivery.
 fn terms(delivery: Delivery) -> Terms {
     Terms {
         delivery,
@@ -100,7 +99,7 @@ fn terms(delivery: Delivery) -> Terms {
     }
 }
 
-/// Puts a new task into a state by hand. Its claim, if any, has expired.
+/// Its claim, if any, has expired.
 async fn put(conn: &mut PgConnection, id: TaskId, life: Life) {
     let (state, last, outcome) = match life.state {
         State::Unscheduled => (0_i16, None, None),
@@ -149,7 +148,7 @@ async fn put(conn: &mut PgConnection, id: TaskId, life: Life) {
     if !matches!(life.state, State::Pending(..)) {
         sqlx::query("DELETE FROM pending WHERE id = $1").bind(id.uuid()).execute(&mut *conn).await.unwrap();
     }
-    // The runs before the last one, and the last one if it has ended.
+    // And the last one if it has ended.
     let ended = last.map_or(0, |last| last + i16::from(outcome.is_some()));
     let outcome = outcome.unwrap_or(Outcome::Completed);
     sqlx::query(
@@ -167,7 +166,6 @@ async fn put(conn: &mut PgConnection, id: TaskId, life: Life) {
     .unwrap();
 }
 
-/// Runs the statement of an event.
 async fn send(conn: &mut PgConnection, id: TaskId, event: Event, start: Option<Start>) {
     let signed = |run: RunId| run.number().cast_signed();
     let (run, ending) = match event {
@@ -224,7 +222,7 @@ async fn send(conn: &mut PgConnection, id: TaskId, event: Event, start: Option<S
     end::end(conn, &[member]).await.unwrap();
 }
 
-/// Loads a task. The delivery of a resolved task is not stored.
+/// The delivery of a resolved task is not stored.
 async fn observe(conn: &mut PgConnection, id: TaskId, delivery: Delivery) -> (Life, tasks::Loaded) {
     let loaded = tasks::load(conn, &[id.uuid()]).await.unwrap().remove(&id.uuid()).unwrap();
     let row = sqlx::query(
@@ -252,7 +250,7 @@ async fn observe(conn: &mut PgConnection, id: TaskId, delivery: Delivery) -> (Li
     (Life { state, delivery, left }, loaded)
 }
 
-/// Returns the cause and end of the delay of a task's pending run, and when it became pending.
+/// Cause and end of the delay, and when the run became pending.
 async fn delay(conn: &mut PgConnection, id: TaskId) -> (Option<i16>, Option<DateTime<Utc>>, DateTime<Utc>, bool) {
     let held =
         "hold IS NOT NULL AND reserved_until = hidden_until AND reserved_until > '2999-01-01' AND receipt IS NULL
@@ -262,7 +260,6 @@ async fn delay(conn: &mut PgConnection, id: TaskId) -> (Option<i16>, Option<Date
     (row.get(0), row.get(1), row.get(2), row.get(3))
 }
 
-/// Runs whose end is an inbox item.
 async fn items(conn: &mut PgConnection) -> Vec<RunId> {
     let numbers: Vec<i16> = sqlx::query_scalar(
         "SELECT i.run FROM session_inbox i JOIN worker_sessions s ON s.epoch = i.epoch WHERE i.kind = 1 AND i.id IS NULL",
@@ -273,8 +270,7 @@ async fn items(conn: &mut PgConnection) -> Vec<RunId> {
     numbers.into_iter().map(|number| run(number.cast_unsigned())).collect()
 }
 
-/// Returns the event with the hold that the rules give the next run, after checking that the run
-/// has it.
+/// With the hold that the rules give the next run, which is checked.
 async fn with_hold(conn: &mut PgConnection, task: &Task, life: Life, (event, stated): Stated) -> Event {
     let Event::End(run, ending, None) = event else { return event };
     let Ok(step) = apply(life, event) else { return event };
@@ -326,19 +322,16 @@ async fn compare(conn: &mut PgConnection, id: TaskId, life: Life, (event, start)
     assert_eq!(items(conn).await, expected, "{case}");
     let made = match (&loaded.task.last, ended) {
         (Last::Pending(open), _) => Some((open.run, open.reason)),
-        // A task without a run gets one for the exception.
         (Last::Ended, Some(ended)) if ended.run.reason == ReasonCreated::Exception => {
             Some((ended.run.run, ended.run.reason))
         }
         _ => None,
     };
     assert_eq!(made, step.made, "{case}");
-    // The state was made by hand, without events and counts; the rows of the run must be right
-    // nevertheless.
+    // The state was made by hand, without events and counts.
     assert_eq!(check_kinds_on(conn, &["I1", "I2", "Sessions"]).await, Vec::<String>::new(), "{case}");
 }
 
-/// Checks the pairs of state and event selected by `mine`.
 async fn check(mine: impl Fn(Event) -> bool) {
     let (database, queue) = start().await;
     let mut conn = database.connect_hot().await;

@@ -1,4 +1,4 @@
-//! The end of a delay, and concurrent events of the run.
+//! The end of a delay, beside concurrent events.
 
 use tenure_domain::policy::ending::Allowance;
 use tenure_domain::policy::hold::Hold;
@@ -16,7 +16,7 @@ use tenure_store::{clock, holds as store, tasks};
 
 use crate::support::*;
 
-/// A run whose delay is over but not yet ended by a pass.
+/// Not yet ended by a pass.
 async fn over() -> (TestDatabase, Queue, TaskId) {
     let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
@@ -123,8 +123,8 @@ async fn killed_pass_changes_nothing_and_other_server_ends_delay() {
     finish(database, queue).await;
 }
 
-/// The row is locked before its new position is taken, so the transaction has its id by then and
-/// the safe position waits for it.
+/// The row is locked before its new position is taken, so the safe position waits for the
+/// transaction.
 #[tokio::test]
 async fn low_water_mark_stops_before_uncommitted_position() {
     let (database, queue, task) = over().await;
@@ -161,7 +161,6 @@ async fn locked_row_is_left_to_next_pass() {
     finish(database, queue).await;
 }
 
-/// Returns a task's state in the database.
 async fn place(conn: &mut PgConnection, task: TaskId) -> State {
     let loaded = tasks::load(conn, &[task.uuid()]).await.unwrap().remove(&task.uuid()).unwrap();
     let hold = store::is_held(conn, task.uuid()).await.unwrap().then_some(Hold::Delay);
@@ -174,7 +173,6 @@ async fn place(conn: &mut PgConnection, task: TaskId) -> State {
     }
 }
 
-/// Runs the statement of an event.
 async fn send(conn: &mut PgConnection, task: TaskId, event: Event) {
     let id = task.uuid();
     let signed = |run: RunId| run.number().cast_signed();

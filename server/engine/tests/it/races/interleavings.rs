@@ -1,10 +1,10 @@
 //! Row M18 of the seed's behaviours: concurrent events of a run. A resolved task stays resolved.
 //!
 //! The first event is a statement in a transaction held open by the test. One or two requests meet
-//! it, and continue when it commits. This covers every ordered pair of events, and every event with
-//! each two others that meet it. The database chooses the order of the two; the result must be that
-//! of either order. Each case runs with a pending and with a claimed run. A statement decides in
-//! one step, so there are no further interleavings. After a resolution every event is tried.
+//! it, and continue when it commits: every pair of events, and every event with each two others.
+//! The database chooses the order of the two; the result must be that of either order. Each case
+//! runs with a pending and a claimed run. A statement decides in one step, so there are no further
+//! interleavings. After a resolution every event is tried.
 
 use std::pin::pin;
 
@@ -35,7 +35,6 @@ const EVENTS: [Event; 7] = [
     Event::End(RUN, Ending::SessionEnded, None),
 ];
 
-/// A task, and the session of the worker that first claims it.
 struct Subject {
     task: TaskId,
     session: Identity,
@@ -46,7 +45,7 @@ impl Subject {
         let request = StartSessionRequest {
             task_queue_id: QUEUE.parse().unwrap(),
             worker_group: "group".parse().unwrap(),
-            // A new worker each time: a session can be taken over only once a second.
+            // A session can be taken over only once a second.
             worker_id: uuid::Uuid::new_v4().to_string().parse().unwrap(),
             ttl: None,
             weight: None,
@@ -59,7 +58,6 @@ impl Subject {
         Self { task: queue.create_one(QUEUE).await, session }
     }
 
-    /// Claims the run for the session.
     async fn claim(&self, queue: &Queue) {
         let (worker_group, worker_id) = ("group".to_owned(), self.session.worker_id.to_string());
         let session = Some(self.session.epoch);
@@ -68,7 +66,6 @@ impl Subject {
     }
 }
 
-/// Runs the event's statements in the test's transaction.
 async fn by_hand(conn: &mut PgConnection, subject: &Subject, event: Event) {
     let (id, epoch) = (subject.task.uuid(), subject.session.epoch);
     match event {
@@ -99,7 +96,7 @@ async fn by_hand(conn: &mut PgConnection, subject: &Subject, event: Event) {
     }
 }
 
-/// Sends the event as a request. Returns true if it took effect, now or before.
+/// Returns true if it took effect, now or before.
 async fn by_request(queue: &Queue, subject: &Subject, event: Event) -> bool {
     let task = subject.task;
     let answer = match event {
@@ -135,14 +132,13 @@ async fn observe(queue: &Queue, task: TaskId) -> Life {
     Life { left: Allowance { free_runs: loaded.free_runs, requeues: loaded.requeues, ..life.left }, ..life }
 }
 
-/// Returns the state after an event, unchanged if the rules refuse it. Losses in a row are ignored.
+/// Unchanged if the rules refuse it. Losses in a row are ignored.
 fn after(life: Life, event: Event) -> Life {
     let after = apply(life, event).map_or(life, |step| step.life);
     Life { left: Allowance { losses: 0, ..after.left }, ..after }
 }
 
-/// Returns the possible results of the requests in any order. Successful requests follow the rules;
-/// failed ones change nothing.
+/// Results of the requests in any order. Failed ones change nothing.
 fn possible(middle: Life, requests: &[(Event, bool)]) -> Vec<Life> {
     let in_order = |order: &[&(Event, bool)]| {
         order.iter().filter(|(_, done)| *done).fold(middle, |life, (event, _)| after(life, *event))
@@ -152,7 +148,7 @@ fn possible(middle: Life, requests: &[(Event, bool)]) -> Vec<Life> {
     vec![in_order(&forwards), in_order(&backwards)]
 }
 
-/// All held transactions share the test's session: opening one costs more than a race.
+/// Opening a session costs more than a race, so all share one.
 async fn race(
     database: &TestDatabase,
     conn: &mut PgConnection,

@@ -7,7 +7,6 @@ use tenure_store::session::plan_as_hot;
 
 use crate::support::*;
 
-/// Limit that is not reached here.
 const KEPT: i64 = 1 << 20;
 
 fn chunk(of: &Granted) -> Chunk {
@@ -37,7 +36,7 @@ async fn first_chunks_in_different_orders_do_not_deadlock() {
     finish(database, queue).await;
 }
 
-/// A worker without a response resends its first chunk, with the bytes written since.
+/// A worker without a response resends its first chunk, with newer bytes.
 #[tokio::test]
 async fn extended_first_chunk_is_stored_whole() {
     let (database, queue) = start().await;

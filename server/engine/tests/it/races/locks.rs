@@ -1,4 +1,4 @@
-//! Rows locked by another transaction: operations that wait, skip them, or give up.
+//! Operations that wait for locked rows, skip them, or give up.
 
 use tenure_domain::task::Granted;
 use tenure_engine::background::deadlines;
@@ -9,9 +9,8 @@ use tenure_store::transitions::end_open::end_open;
 
 use crate::support::*;
 
-/// The server's lock timeout.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum wait of `run_all_due` for locked rows.
+/// Maximum wait of `run_all_due`.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(3);
 
 async fn claimed() -> (TestDatabase, Queue, Granted) {
@@ -21,14 +20,12 @@ async fn claimed() -> (TestDatabase, Queue, Granted) {
     (database, queue, claim)
 }
 
-/// Moves all deadlines into the past for later statements.
 async fn move_deadlines(database: &TestDatabase) {
     let past = "UPDATE task_definitions SET deadline = now() - interval '1 second';
                 UPDATE due SET deadline = now() - interval '1 second'";
     sqlx::raw_sql(past).execute(database.pool()).await.unwrap();
 }
 
-/// The first lock of the other transaction.
 const LOCK_TASKS: &str = "SELECT FROM tasks ORDER BY id FOR UPDATE";
 
 #[tokio::test]
@@ -69,7 +66,7 @@ async fn deadline_pass_skips_run_being_claimed() {
     let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;
     let gate = Gate::close(&database, "claims").await;
-    // Only the pass sees the past deadline: the claim has read it already.
+    // The claim has read the deadline already.
     let passing = meet(&database, gate, async {
         move_deadlines(&database).await;
         deadlines::pass(&queue.engine).await
@@ -89,7 +86,7 @@ async fn deadline_pass_skips_run_being_claimed() {
 async fn locked_run_delays_only_its_own_deadline() {
     let (database, queue, held) = claimed().await;
     let (waiting, free) = (queue.create_one(QUEUE).await, queue.create_one(QUEUE).await);
-    // Without their tasks, like a pass of a server that stopped midway.
+    // Like a pass of a server that stopped midway.
     let pending = format!("SELECT FROM pending WHERE id = '{}' FOR UPDATE", waiting.uuid());
     let holder = Lock::take(&database, &format!("SELECT FROM claims FOR UPDATE; {pending}")).await;
     move_deadlines(&database).await;
@@ -191,7 +188,6 @@ async fn run_all_due_gives_up_on_foreign_locks() {
     let free = queue.create_one(QUEUE).await;
     let lock = format!("SELECT FROM tasks WHERE id = '{}' FOR UPDATE", held.task.id.uuid());
     let holder = Lock::take(&database, &lock).await;
-    // Past the claim and both deadlines.
     advance(&database, "2 hours").await;
     let began = Instant::now();
     queue.passes.run_all_due().await.unwrap();
@@ -210,7 +206,7 @@ async fn run_all_due_gives_up_on_foreign_locks() {
 async fn run_all_due_waits_for_uncommitted_pass() {
     let (database, queue, held) = claimed().await;
     advance(&database, "2 hours").await;
-    // A pass of any server has ended the task, and its commit takes a while.
+    // Its commit takes a while.
     let gate = Gate::close(&database, "runs").await;
     let ending = async { deadlines::pass(&queue.engine).await.unwrap() };
     let running = async {

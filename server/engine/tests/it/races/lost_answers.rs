@@ -6,7 +6,7 @@ use crate::support::*;
 
 const LONG: Duration = Duration::from_secs(10);
 
-/// A queue whose wait list is connected to the database through a proxy.
+/// Connected through a proxy.
 async fn with_proxy(database: &TestDatabase) -> (Queue, Proxy) {
     let proxy = Proxy::start(database).await;
     let queue = Queue::start_apart(database.options(), proxy.options(), LEASE);
@@ -21,7 +21,7 @@ async fn lost_session_is_terminated_before_search_for_its_claims() {
     let (queue, proxy) = with_proxy(&database).await;
     let task = queue.create_one(QUEUE).await;
     let gate = Gate::close(&database, "claims").await;
-    // The session loses its connection before the database's lock timeout.
+    // Before the database's lock timeout.
     let cut = async {
         let pids = until_a_session_waits(database.pool()).await;
         proxy.cut_now();
@@ -74,7 +74,7 @@ async fn undelivered_claim_of_locked_queue_delays_no_other() {
     // As a change of priorities.
     let lock = "SELECT FROM task_queues WHERE name = 'proj/locked' FOR NO KEY UPDATE";
     let holder = Lock::take(&database, lock).await;
-    // Both at once, as in a batch with a lost response.
+    // As in a batch with a lost response.
     drop(lost);
     let is_pending =
         async |task| matches!(queue.status(task).await.last, Last::Pending(open) if open.run.number() == 1);
@@ -85,7 +85,6 @@ async fn undelivered_claim_of_locked_queue_delays_no_other() {
     finish(database, queue).await;
 }
 
-/// Creates tasks whose second run is pending.
 async fn retried(queue: &Queue, count: usize) {
     create_some(queue, QUEUE, count).await;
     for _ in 0..count {
@@ -95,7 +94,6 @@ async fn retried(queue: &Queue, count: usize) {
     }
 }
 
-/// Waits until these are the only claims.
 async fn until_nothing_else_is_claimed(database: &TestDatabase, heard_of: &[Uuid]) {
     eventually("every claim that no worker heard of is requeued", async || {
         let claimed: Vec<Uuid> = sqlx::query_scalar("SELECT id FROM claims").fetch_all(database.pool()).await.unwrap();

@@ -3,7 +3,7 @@
 use crate::support::*;
 
 async fn advance(queue: &Queue) {
-    // Twice: the first run may only note open transactions.
+    // The first run may only note open transactions.
     for _ in 0..2 {
         queue.run_pass("low_water_marks").await.unwrap();
     }

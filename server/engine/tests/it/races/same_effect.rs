@@ -1,15 +1,14 @@
-//! The specialised statements have the same effect as the general ones, in random states.
+//! Specialised statements have the same effect as the general ones, in random states.
 
 use tenure_domain::work::Holder;
 use tenure_store::transitions::{claim, create, end};
 
 use crate::support::*;
 
-/// Random states per statement.
 const ROUNDS: usize = 60;
 const QUEUES: [&str; 2] = ["same/one", "same/two"];
 
-/// The database's contents, without values that differ between runs: times and sequence numbers.
+/// Without times and sequence numbers.
 const CONTENTS: &str = "
     SELECT 'task ' || (to_jsonb(t) - 'seq')::text AS line FROM tasks t
     UNION ALL SELECT 'definition ' || concat_ws(' ', t.id = d.id, d.id, scheduler, project, d.task_group, deadline, expires,
@@ -36,7 +35,7 @@ const CONTENTS: &str = "
     UNION ALL SELECT 'count ' || concat_ws(' ', d.queue, sum(d.pending), sum(d.claimed), COALESCE(sum(d.delayed), 0))
     FROM outbox_new n, unnest(n.queues, n.pending, n.claimed, n.delayed) AS d(queue, pending, claimed, delayed) GROUP BY d.queue";
 
-/// Runs a statement and rolls it back. Returns its results and the contents after it.
+/// Returns the results and the contents afterwards.
 async fn effect(conn: &mut PgConnection, statement: impl AsyncFnOnce(&mut PgConnection) -> Vec<String>) -> Effect {
     let mut transaction = conn.begin().await.unwrap();
     let mut answers = statement(&mut transaction).await;
@@ -49,7 +48,6 @@ async fn effect(conn: &mut PgConnection, statement: impl AsyncFnOnce(&mut PgConn
 
 type Effect = (Vec<String>, Vec<String>);
 
-/// Compares two effects, and names the differences.
 fn assert_same(case: &str, (answers, contents): &Effect, (general_answers, general_contents): &Effect) {
     assert_eq!(answers, general_answers, "{case}");
     let only = |of: &[String], not: &[String]| -> Vec<String> {
@@ -63,7 +61,7 @@ fn below(limit: usize) -> usize {
     usize::try_from(Uuid::new_v4().as_u128() % limit as u128).unwrap()
 }
 
-/// Tasks in all kinds of states, with their tests' inputs.
+/// Tasks in all kinds of states.
 struct World {
     database: TestDatabase,
     queue: Queue,
@@ -114,8 +112,7 @@ impl World {
     }
 }
 
-/// Returns the number of members of a round. Every third round has one, because a statement exists
-/// for that.
+/// Every third round has one member, because a statement exists for that.
 fn members_of(round: usize, most: usize) -> usize {
     if round.is_multiple_of(3) { 1 } else { 1 + below(most) }
 }
@@ -123,7 +120,7 @@ fn members_of(round: usize, most: usize) -> usize {
 #[tokio::test]
 async fn create_statements_have_same_effect() {
     let mut world = world().await;
-    // Foreign groups, one of them sealed, whose names tasks may have.
+    // Tasks may be named after these groups.
     let groups: Vec<TaskId> = (0..4).map(|_| new_task(QUEUES[0], &json!({})).id).collect();
     for (n, group) in groups.iter().enumerate() {
         let fields = json!({"taskGroupId": group, "schedulerId": if n % 2 == 0 { "-" } else { "another" }});
@@ -162,7 +159,7 @@ async fn create_statements_have_same_effect() {
             // Sometimes the key of the other queue, as after a failover.
             new.push((task, world.keys[if below(8) == 0 { 1 - queue } else { queue }]));
         }
-        // Members of the general statement come last, as do their positions in the queue.
+        // Members of the general statement come last.
         new.sort_by_key(|(task, key)| groups.contains(&task.id) || *key == world.keys[1]);
         let members: Vec<create::Member<'_>> = new
             .iter()
@@ -189,7 +186,7 @@ async fn claim_statements_have_same_effect() {
     let unsized_runs = "SELECT count(*) FROM pending p JOIN task_definitions d ON d.seq = p.seq
          WHERE p.run = 0 AND p.bytes IS DISTINCT FROM octet_length(d.definition)";
     assert_eq!(number(world.database.pool(), unsized_runs).await, 0);
-    // Some are hidden or reserved by pollers, some are past their deadline, some lack their size.
+    // Hidden or reserved by pollers, past their deadline, or without a size.
     sqlx::raw_sql(
         "UPDATE task_queues SET polled = true WHERE name = 'same/one';
          UPDATE pending p SET hidden_until = now() + interval '1 h', receipt = 1, dequeued = 1,
@@ -241,7 +238,6 @@ async fn claim_statements_have_same_effect() {
 #[tokio::test]
 async fn end_statements_have_same_effect() {
     let mut world = world().await;
-    // Each round is rolled back.
     let claimed: Vec<Uuid> =
         sqlx::query_scalar("SELECT id FROM claims").fetch_all(world.database.pool()).await.unwrap();
     for round in 0..ROUNDS {

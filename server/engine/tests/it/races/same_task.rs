@@ -1,4 +1,4 @@
-//! Several members that name the same task: one effect, and the right response for each.
+//! Several members that name the same task.
 
 use crate::support::*;
 

@@ -1,4 +1,4 @@
-//! Creates outside a shared batch: very large ones, and concurrent ones of another server.
+//! Very large creates, and concurrent ones of another server.
 
 use tenure_engine::batch::BATCH_BYTES_MAX;
 use tenure_store::transitions::create::{Names, look};
@@ -17,7 +17,6 @@ async fn very_large_create_runs_alone_and_delays_no_other() {
     let (database, queue) = start().await;
     queue.key(QUEUE).await;
     let large = large();
-    // Another transaction slowly creates the large task's group.
     let mut conn = database.connect().await;
     let mut maker = conn.begin().await.unwrap();
     let locked = "SELECT lock_free_groups(ARRAY[$1::uuid], false) = '{t}'";
@@ -64,7 +63,7 @@ async fn simultaneous_repeats_are_diagnosed_together() {
     let mut repeats = JoinSet::new();
     for (n, mut task) in tasks.into_iter().enumerate() {
         let queue = Arc::clone(&queue);
-        // Every third one is another task with the same id.
+        // Another task with the same id.
         let conflict = n % 3 == 0;
         if conflict {
             task.definition = task.definition.replace(&format!("\"n\":{n}"), "\"n\":-1");
@@ -78,8 +77,7 @@ async fn simultaneous_repeats_are_diagnosed_together() {
             Err(error) => assert!(conflict && matches!(error, OpError::Conflict(_)), "{id}: {error:?}"),
         }
     }
-    // The first may be alone; later ones share a batch. One by one, each would take three
-    // responses.
+    // One by one, each would take three responses.
     let answers = proxy.answers() - before;
     assert!(answers < REPEATS as i64, "{answers} answers of the database for {REPEATS} repeats");
     drop(proxy);

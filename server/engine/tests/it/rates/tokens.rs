@@ -1,4 +1,4 @@
-//! Tokens of runs that are never claimed, and of assigned runs until acceptance.
+//! Tokens of unclaimed and assigned runs.
 
 use tenure_engine::background::accept;
 use tenure_engine::ops::claim_task::claim_task;
@@ -6,13 +6,11 @@ use tenure_engine::ops::sessions;
 
 use super::*;
 
-/// Returns the session that the run is assigned to.
 async fn given_to(ground: &mut Ground) -> Option<i64> {
     let given = "SELECT session FROM pending WHERE hold = 3";
     sqlx::query_scalar(given).fetch_optional(&mut ground.conn).await.unwrap()
 }
 
-/// Accepts the run for its session.
 async fn accept_run(server: &Queue, task: TaskId, session: i64) {
     let (worker_group, worker_id) = ("group".to_owned(), "here".to_owned());
     let request = ClaimTask { task, run: RunId::FIRST, worker_group, worker_id, session: Some(session) };
@@ -25,8 +23,7 @@ fn assigned_one_an_hour(of: &str) -> serde_json::Value {
     policy
 }
 
-/// The assigned worker does not respond, and the next one is free. No window has more claims
-/// because of that.
+/// The assigned worker does not respond, and the next one is free.
 #[tokio::test]
 async fn returned_run_is_reassigned_at_once_despite_rate() {
     for of in ["total", "perKey"] {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Otherwise its worker would have an item for a run that it may not accept.
+/// Otherwise its worker could not accept its item.
 #[tokio::test]
 async fn assigned_run_stays_with_session_when_key_source_changes() {
     const GIVEN: &str = "SELECT (session, ord, waited, held_until, message)::text FROM pending WHERE hold = 3";
@@ -17,7 +17,7 @@ async fn assigned_run_stays_with_session_when_key_source_changes() {
     assert_eq!(ground.count("session_inbox WHERE kind = 4").await, 1);
     let keyed = "pending p JOIN admission_keys k ON k.id = p.key_id WHERE k.key <> ''";
     assert_eq!(ground.count(keyed).await, 1, "the run has a slot of its project");
-    // Another run of the project waits for that slot.
+    // Another run waits for that slot.
     server.create_one(QUEUE).await;
     while admit(&server).await > 0 {}
     assert_eq!((ground.count("pending WHERE hold = 2").await, ground.count("pending WHERE hold = 3").await), (1, 1));

@@ -1,5 +1,4 @@
-//! Lock orders: locks of a session's assigned runs, beside transactions that lock them in another
-//! order or for another reason.
+//! Locks of a session's assigned runs, beside transactions with other lock orders.
 
 use tenure_api::states::SchedulerEnd;
 use tenure_engine::ops::claim_task::claim_task;
@@ -8,12 +7,11 @@ use tenure_store::{policies, schedulers, tasks};
 
 use super::*;
 
-/// A session with two runs.
 struct Held {
     ground: Ground,
     server: Queue,
     epoch: i64,
-    /// The task with the accepted run, and the task with the assigned run, which follows by id.
+    /// With the accepted run; with the assigned run, later by id.
     accepted: Uuid,
     assigned: Uuid,
 }
@@ -37,7 +35,6 @@ impl Held {
         Self { ground, server, epoch, accepted, assigned }
     }
 
-    /// Closes the session, as its worker does.
     async fn close(&self) -> Attempt {
         let engine = &self.server.engine;
         let mut conn = engine.pool.acquire().await.unwrap();
@@ -77,7 +74,7 @@ async fn concurrent_resume_and_session_close_succeed() {
     pause(&held.server, QUEUE).await;
     let mut conn = held.ground.database.connect().await;
     let mut changing = conn.begin().await.unwrap();
-    // Both continue when another change of the queue commits, the resumption first.
+    // Both continue when another change commits.
     assert!(policies::lock_queue(&mut changing, held.server.key(QUEUE).await).await.unwrap());
     let closing = async {
         until_a_session_waits(pool).await;
@@ -125,7 +122,7 @@ async fn resume_waits_for_locked_run_and_announces_it() {
     held.finish().await;
 }
 
-/// A renewal deletes the items that it acknowledges, for many sessions.
+/// A renewal deletes acknowledged items of many sessions.
 #[tokio::test]
 async fn reassignment_does_not_wait_for_renewal() {
     let (mut ground, server) = with_an_assigned_run().await;
@@ -162,7 +159,7 @@ async fn policy_change_does_not_wait_for_renewal() {
     ground.finish([server]).await;
 }
 
-/// As the end of their session, which locks runs after tasks.
+/// The end of their session locks runs after tasks.
 #[tokio::test]
 async fn outage_extension_locks_tasks_before_runs() {
     let (mut ground, server) = with_an_assigned_run_by(json!({"dispatch": "assign", "acceptTime": 30})).await;
@@ -186,14 +183,13 @@ async fn outage_extension_locks_tasks_before_runs() {
     ground.finish([server]).await;
 }
 
-/// However many they are: a decision waits the full lock timeout for one of them, and hardly for
-/// the others.
+/// A decision waits the full lock timeout for one of them only.
 #[tokio::test]
 async fn locked_queues_leave_no_other_without_scheduler() {
     const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
     let (mut ground, server) = served().await;
     ground.beat(&server).await;
-    // The last one by name is not locked.
+    // The last one is not locked.
     let (mut locked, free) = (Vec::new(), format!("{QUEUE}9"));
     for queue in (1..9).map(|number| format!("{QUEUE}{number}")).chain([free.clone()]) {
         put_to(&server, &queue, json!({"dispatch": "assign"})).await;
@@ -211,7 +207,7 @@ async fn locked_queues_leave_no_other_without_scheduler() {
     sqlx::query(sqlx::AssertSqlSafe(set)).execute(&mut ground.conn).await.unwrap();
     let began = Instant::now();
     ground.beat(&server).await;
-    // It waits only for the first, not for all eight.
+    // For the first, not for all eight.
     assert!(began.elapsed() < LOCK_TIMEOUT * 6, "{:?}", began.elapsed());
     assert!(locked.iter().all(|queue| term(*queue).is_none()) && term(free).is_some());
     holder.rollback().await.unwrap();
@@ -220,13 +216,11 @@ async fn locked_queues_leave_no_other_without_scheduler() {
     ground.finish([server]).await;
 }
 
-/// Returns the server's limit for idle transactions.
 async fn idle_limit(conn: &mut PgConnection) -> String {
     sqlx::query_scalar("SHOW idle_in_transaction_session_timeout").fetch_one(conn).await.unwrap()
 }
 
-/// It blocks the queue for admission and for another scheduler, and blocks reports of its assigned
-/// runs.
+/// It blocks admission, another scheduler, and reports of its runs.
 #[tokio::test]
 async fn stopped_server_locks_queue_for_at_most_a_second() {
     let (ground, server) = with_an_assigned_run().await;

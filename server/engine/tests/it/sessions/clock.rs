@@ -1,16 +1,14 @@
-//! An outage of the servers does not count against workers.
+//! Server outages do not count against workers.
 
 use super::*;
 use tenure_store::worker_sessions;
 
-/// Ages the last scan of sessions by these seconds.
 async fn look_back(ground: &Ground, seconds: i64) {
     let sql = format!("UPDATE session_clock SET at = clock_timestamp() - interval '{seconds} seconds'");
     let written = sqlx::query(AssertSqlSafe(sql)).execute(ground.database.pool()).await.unwrap();
     assert_eq!(written.rows_affected(), 1);
 }
 
-/// 1 if a server has just scanned sessions.
 async fn looked(ground: &Ground) -> i64 {
     let just_now = "SELECT count(*) FROM session_clock WHERE at > clock_timestamp() - interval '5 s'";
     number(ground.database.pool(), just_now).await
@@ -34,7 +32,7 @@ async fn server_outage_extends_all_sessions() {
     for session in &all {
         assert_eq!(ground.ended(session).await, None);
     }
-    // They live for their time to live from then on. A renewed session is no longer extended.
+    // A renewed session is no longer extended.
     ground.advance(TTL / 2).await;
     renew(&ground.queue, &all[0]).await.unwrap();
     assert_eq!(extended(&ground).await, 2);
@@ -51,7 +49,7 @@ async fn an_outage_never_shortens_a_session() {
     sqlx::query("UPDATE worker_sessions SET until = until + interval '1 day'").execute(&pool).await.unwrap();
     let until = sessions::find(ground.queue.engine.session_parts(), session.id).await.unwrap().until;
     look_back(&ground, 6).await;
-    // The next scan comes when all sessions may have expired.
+    // When all sessions may have expired.
     ground.advance(TTL).await;
     ground.pass().await;
     assert_eq!(sessions::find(ground.queue.engine.session_parts(), session.id).await.unwrap().until, until);
@@ -103,7 +101,7 @@ async fn server_without_sessions_writes_no_time() {
     ground.finish().await;
 }
 
-/// A server whose clients start no session discovers existing ones.
+/// Its clients start no session.
 #[tokio::test]
 async fn server_takes_over_scans_of_lost_server() {
     let mut ground = Ground::new().await;
@@ -114,7 +112,7 @@ async fn server_takes_over_scans_of_lost_server() {
     ground.pass().await;
     assert!(ground.queue.engine.sessions.activity.any());
     ground.expire(&session).await;
-    // For a while it continues to scan, for late commits of the session.
+    // For late commits of the session.
     ground.pass().await;
     assert!(ground.queue.engine.sessions.activity.any());
     ground.advance(600).await;
@@ -123,7 +121,7 @@ async fn server_takes_over_scans_of_lost_server() {
     ground.finish().await;
 }
 
-/// Without sessions the time is not written, which is no outage for the next session.
+/// Without sessions the time is not written.
 #[tokio::test]
 async fn first_session_after_long_gap_is_not_extended() {
     let ground = Ground::new().await;

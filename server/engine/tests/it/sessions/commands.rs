@@ -1,5 +1,4 @@
-//! Commands for tasks held by sessions: one item per task, until it is executed or the session
-//! ends.
+//! Commands for held tasks: one item per task.
 
 use tenure_api::sessions::{InboxEvent, InboxItem};
 use tenure_api::states::TaskCommand;

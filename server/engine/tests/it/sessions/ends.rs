@@ -6,7 +6,7 @@ use tenure_store::tasks;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// A server's passes, running on their own schedule.
+/// Running on their own schedule.
 struct Passes {
     tasks: TaskTracker,
     stop: CancellationToken,
@@ -26,8 +26,7 @@ impl Passes {
     }
 }
 
-/// Advances past the session's expiry while the passes run, which must end it in time. On a stalled
-/// machine they first assume an outage.
+/// On a stalled machine the passes first assume an outage.
 async fn expires_in_time(ground: &mut Ground, session: &Identity) {
     loop {
         ground.advance(session.ttl + 1).await;
@@ -50,7 +49,6 @@ async fn t1_by_session_expiry_moves_all_runs_to_other_worker() {
     let (lost, other) = (begin(&ground.queue, "lost").await, begin(&ground.queue, "other").await);
     let mut tasks = create(&ground.queue, 10, &json!({})).await;
     claim(&ground.queue, &lost, 10).await;
-    // The other one stays and waits for work.
     let server = Queue::start(ground.database.options());
     let waiting = async {
         let mut got = Vec::new();
@@ -63,7 +61,7 @@ async fn t1_by_session_expiry_moves_all_runs_to_other_worker() {
         got
     };
     let (mut got, ()) = tokio::join!(waiting, async {
-        // Only the lost session expires: the other one gets a long time to live.
+        // The other session gets a long time to live.
         sqlx::query("UPDATE worker_sessions SET ttl = 3600 WHERE epoch = $1")
             .bind(other.epoch)
             .execute(ground.database.pool())
@@ -136,7 +134,6 @@ async fn t1_t2_by_close_releases_runs_except_at_most_once() {
     ground.finish().await;
 }
 
-/// More than one transaction.
 #[tokio::test]
 async fn session_with_more_than_a_slice_returns_all_runs() {
     const RUNS: usize = 2_300;

@@ -1,4 +1,4 @@
-//! Inbox items: their delivery, and repetition until the worker acknowledges them.
+//! Inbox items are repeated until acknowledged.
 
 use super::*;
 use sqlx::PgPool;
@@ -6,7 +6,6 @@ use tenure_api::sessions::{CommandRequest, InboxEvent, InboxItem};
 use tenure_api::states::{RunState, WorkerCommand};
 use tenure_engine::sessions::Certainty;
 
-/// A short wait.
 const SHORT: Duration = Duration::from_millis(30);
 
 async fn read(queue: &Queue, session: &Identity, after: i64, wait: Duration) -> Vec<InboxItem> {
@@ -48,7 +47,7 @@ async fn items_arrive_after_failover_lost_acknowledged_ids() {
     cancel(queue, tasks[0]).await;
     let lost = now(queue, &session, 0).await;
     assert_eq!(lost.len(), 1);
-    // The state of a promoted standby that did not receive it.
+    // A promoted standby did not receive it.
     run_sql(pool, "DELETE FROM session_inbox; SELECT setval('session_inbox_id', 50)").await;
     cancel(queue, tasks[1]).await;
     let next = now(queue, &session, lost[0].id).await;
@@ -141,7 +140,7 @@ async fn immediate_repeat_is_not_renewed_and_reports_end() {
     let first = ask(0, db_now(pool).await).await.unwrap();
     let renewed = until().await;
     assert!(renewed > begun);
-    // The unacknowledged item is returned again, without a renewal.
+    // Returned again, without a renewal.
     let second = ask(0, db_now(pool).await).await.unwrap();
     assert_eq!((&second.items, second.renewed.until), (&first.items, renewed));
     assert_eq!(until().await, renewed);
@@ -166,7 +165,7 @@ async fn request_after_renewal_acknowledges_once() {
     let until = async || -> DateTime<Utc> {
         sqlx::query_scalar("SELECT until FROM worker_sessions WHERE ended IS NULL").fetch_one(pool).await.unwrap()
     };
-    // With a fixed server time, so the session counts as just renewed however long this takes.
+    // The session counts as just renewed, however long this takes.
     let asked = db_now(pool).await;
     let ask = async |after, wait| {
         sessions::inbox(queue.engine.session_parts(), &session, after, wait, asked).await.unwrap().items

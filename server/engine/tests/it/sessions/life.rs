@@ -122,7 +122,6 @@ async fn removal_ends_session_of_worker() {
     let session = begin(queue, "one").await;
     let of_session = create(queue, 2, &json!({})).await;
     claim(queue, &session, 2).await;
-    // A claim without the session, by the same worker.
     let alone = create(queue, 1, &json!({})).await[0];
     let without = Request { session: None, ..claim_of(&session, 1, LONG) };
     queue.engine.claim_work(&without).await.unwrap().delivery.delivered();
@@ -144,7 +143,7 @@ async fn pass_ends_session_after_interrupted_removal() {
     let before = begin(&ground.queue, "before").await;
     let task = create(&ground.queue, 1, &json!({})).await[0];
     claim(&ground.queue, &before, 1).await;
-    // The committed part of a removal, before its search for sessions and claims.
+    // Committed before the search for sessions and claims.
     let queue = ground.queue.key(QUEUE).await;
     for (worker, for_good) in [("before", false), ("back", false), ("for-good", true)] {
         let gone = Gone { queue, worker_group: "group".to_owned(), worker_id: worker.to_owned() };
@@ -207,7 +206,7 @@ async fn session_start_and_end_are_logged() {
     ground.finish().await;
 }
 
-/// As after a failover that lost the queue, recreated by another server or not.
+/// Another server may have recreated the lost queue.
 #[tokio::test]
 async fn session_starts_in_queue_with_lost_key() {
     for is_made_again in [true, false] {
@@ -226,7 +225,6 @@ async fn session_starts_in_queue_with_lost_key() {
     }
 }
 
-/// On a server that has cached it and on one that has not.
 #[tokio::test]
 async fn session_ended_over_a_day_ago_is_not_found() {
     let mut ground = Ground::new().await;
@@ -256,7 +254,7 @@ async fn session_ended_over_a_day_ago_is_not_found() {
         if purged {
             while passes::purge(&ground.queue.engine).await.unwrap().done > 0 {}
         }
-        // The second server still caches it when it is purged.
+        // The second server still caches it.
         let remembering = if purged { &other } else { &ground.queue };
         for answer in ask(remembering, session.id).await.unwrap() {
             assert!(matches!(answer, Err(OpError::NotFound(_))), "purged: {purged}: {answer:?}");

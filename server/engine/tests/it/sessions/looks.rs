@@ -1,17 +1,15 @@
-//! Reads of the session pass while sessions are live, and its timeliness.
+//! Reads of the session pass, and its timeliness.
 
 use super::*;
 use tenure_domain::session::TTL_LEAST;
 
 use crate::passes::{Reads, difference, plan_once, reads, without_autovacuum};
 
-/// Sessions that are renewed long before they expire.
+/// Renewed long before they expire.
 const LIVE: i32 = 2_000;
-/// Renewals of each while nothing can be vacuumed.
 const RENEWED: usize = 5;
-/// Measured scans.
 const LOOKS: i64 = 20;
-/// Maximum blocks of sessions per scan, with indexes: the newest end of the ended ones.
+/// With indexes: the newest end of the ended ones.
 const BLOCKS_OF_A_LOOK: i64 = 3;
 
 fn shortest() -> i64 {
@@ -22,8 +20,7 @@ async fn begin_for(queue: &Queue, worker: &str, ttl: i64) -> Identity {
     try_begin(queue, &Start { ttl, ..start_of(worker) }).await.unwrap().identity
 }
 
-/// Advances past the expiry and checks that the next scan ends it. A further scan is allowed if a
-/// stalled machine looked like an outage.
+/// Repeated if a stalled machine looked like an outage.
 async fn ends_at_the_next_look(ground: &mut Ground, session: &Identity) {
     for _ in 0..3 {
         ground.advance(session.ttl + 1).await;
@@ -81,14 +78,14 @@ async fn live_sessions_are_not_read_before_any_can_expire() {
     finish(database, server).await;
 }
 
-/// As passes of a server, five times a second, whatever the previous scan saw.
+/// As passes five times a second.
 #[tokio::test]
 async fn session_expires_in_time_despite_later_known_expiry() {
     let mut ground = Ground::new().await;
     let other = Queue::start(ground.database.options());
     let long = begin_for(&ground.queue, "long", 3_600).await;
     assert_eq!(ground.pass().await, PassReport::default());
-    // Another server starts it, unnoticed by this one.
+    // Unnoticed by this server.
     let short = begin_for(&other, "short", shortest()).await;
     ends_at_the_next_look(&mut ground, &short).await;
     assert_eq!((ground.ended(&short).await, ground.ended(&long).await), (Some(SessionEnd::Expired), None));
@@ -147,7 +144,7 @@ async fn unendable_session_is_retried_at_once() {
     let holder = Lock::take(&ground.database, "SELECT FROM claims FOR UPDATE").await;
     loop {
         ground.advance(TTL + 1).await;
-        // After an outage, or a stall that looks like one, nothing is tried.
+        // Nothing is tried after an outage, or a stall that looks like one.
         if ground.pass().await.lost_race > 0 {
             break;
         }
@@ -198,7 +195,7 @@ async fn session_with_unreturnable_claim_delays_no_other() {
         create(&ground.queue, 1, &json!({})).await;
         claim(&ground.queue, &session, 1).await;
     }
-    // The claim of the first one stays, and the pass reads it first.
+    // The pass reads the failing claim first.
     let refuse = "UPDATE worker_sessions SET ended = now() - interval '1 s', end_reason = 1;
         CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
             IF OLD.session = (SELECT min(epoch) FROM worker_sessions) THEN RAISE EXCEPTION 'refused'; END IF;

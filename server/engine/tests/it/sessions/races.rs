@@ -1,5 +1,4 @@
-//! The end of a session, beside concurrent events of it and its runs, each held open by a lock of
-//! the test.
+//! The end of a session beside concurrent events.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,10 +11,8 @@ use tenure_store::worker_sessions::{self, Renewal, Shared};
 
 use super::*;
 
-/// Runs of the tests' session.
 const RUNS: usize = 3;
 
-/// A session with its runs.
 struct Race {
     ground: Ground,
     session: Identity,
@@ -41,12 +38,11 @@ impl Race {
         sessions::end(&mut conn, &engine.notifiers, self.session.epoch, by).await.unwrap()
     }
 
-    /// Ends the session by a takeover.
     async fn end(&self) -> Attempt {
         self.end_as(SessionEnd::Takeover).await
     }
 
-    /// Ends the session while `held` is open, which commits once the end waits for it.
+    /// `held` commits once the end waits for it.
     async fn end_by(&self, by: SessionEnd, held: sqlx::Transaction<'_, sqlx::Postgres>) -> Attempt {
         let mut end = pin!(self.end_as(by));
         tokio::select! {
@@ -100,7 +96,7 @@ async fn end_waits_for_claim_by_name() {
     race.ground.finish().await;
 }
 
-/// claimWork and the end do not wait for each other: concurrent claims are found afterwards.
+/// claimWork and the end do not wait for each other.
 #[tokio::test]
 async fn claim_committed_after_session_end_is_returned() {
     let race = Race::new().await;
@@ -140,7 +136,7 @@ async fn session_renewed_during_expiry_stays_live() {
     race.ground.finish().await;
 }
 
-/// The end is held open at its commit, fully executed: later requests wait for it or are refused.
+/// The end is held open at its commit: later requests wait or are refused.
 #[tokio::test]
 async fn concurrent_requests_do_not_change_session_end() {
     let race = Race::new().await;
@@ -152,7 +148,7 @@ async fn concurrent_requests_do_not_change_session_end() {
         attempt = &mut end => panic!("it is not held: {attempt:?}"),
         _ = until_a_session_waits(race.pool()) => {}
     }
-    // These do not wait.
+    // Requests that do not wait.
     let by_name = race.claim_by_name(free).await;
     assert!(matches!(by_name, Err(OpError::Unavailable)), "{by_name:?}");
     let workers = sessions::list_workers(queue.engine.session_parts(), &race.session.queue).await.unwrap();
@@ -161,7 +157,7 @@ async fn concurrent_requests_do_not_change_session_end() {
         [RUNS as i64],
         "the end is not visible yet"
     );
-    // These wait for its commit.
+    // Requests that wait for its commit.
     let [first, second, third] = race.tasks[..] else { panic!("three") };
     let cancel = change(queue, third, Change::Cancel);
     let commit = async {
@@ -189,7 +185,7 @@ async fn concurrent_requests_do_not_change_session_end() {
     race.ground.finish().await;
 }
 
-/// One snapshot of a queue: runs held by workers, and pending runs.
+/// Runs held by workers, and pending runs.
 async fn snapshot(pool: &PgPool, ground: &Ground, queue: i32, session: &Identity) -> (i64, i64) {
     let mut conn = pool.acquire().await.unwrap();
     let mut transaction = conn.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ").await.unwrap();

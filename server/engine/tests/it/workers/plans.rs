@@ -6,7 +6,7 @@ use tenure_store::{admission, clock, session};
 use super::{finish, start};
 use crate::support::*;
 
-/// Full scans and rows read of the workers' tables in this transaction.
+/// Full scans and rows read.
 async fn reads(conn: &mut PgConnection) -> (i64, i64) {
     sqlx::query_as(
         "SELECT sum(seq_scan)::bigint, sum(seq_tup_read + COALESCE(idx_tup_fetch, 0))::bigint
@@ -37,7 +37,6 @@ async fn run(conn: &mut PgConnection, statement: &str, queue: i32) {
             assert!(store::quarantine(conn, &of("w20003"), change).await.unwrap());
         }
         "announce_after_quarantine" => {
-            // As the pass does.
             session::plan_as_hot(&mut *conn).await.unwrap();
             assert!(admission::announce_after_quarantine(conn, 200).await.unwrap().is_empty());
         }
@@ -67,7 +66,7 @@ async fn worker_statements_read_few_rows_of_full_table() {
     let (database, queue) = start().await;
     let key = queue.key(QUEUE).await;
     let mut filler = database.connect().await;
-    // Forty thousand, a quarter of them expired.
+    // A quarter of them expired.
     let fill =
         "INSERT INTO workers (queue, worker_group, worker_id, first_claim, last_seen, expires, due, quarantine_until)
         SELECT $1, 'g' || n % 4, 'w' || n, now(), now(), at, at, CASE WHEN n % 800 = 3 THEN now() + interval '1 d' END

@@ -1,4 +1,4 @@
-//! A quarantined worker gets no work, wherever it requests it and however long it has waited.
+//! A quarantined worker gets no work.
 
 use tenure_domain::work::Reported;
 use tenure_engine::background::workers as pass;
@@ -121,7 +121,7 @@ async fn other_server_learns_quarantine_and_its_end() {
     poll(&one, "worse").await;
     one.create_one(QUEUE).await;
     assert!(two.claim_work(QUEUE, "bad", 1, SHORT).await.unwrap().claims.is_empty());
-    // With its own change a server learns earlier changes of others.
+    // A server learns earlier changes with its own.
     assert!(matches!(quarantine(&two, "worse", 1).await, Err(OpError::NotFound(_))), "seen at the other server only");
     pass::write_down(&one.engine).await.unwrap();
     quarantine(&two, "worse", 1).await.unwrap();
@@ -181,7 +181,7 @@ async fn lifted_endless_quarantine_does_not_keep_worker_forever() {
     poll(&queue, "bad").await;
     quarantine(&queue, "bad", 24 * 365 * 900).await.unwrap();
     advance(&queue, 30.0 * DAY_SECONDS).await;
-    // The row is postponed to the end of the quarantine.
+    // Postponed to the end of the quarantine.
     assert!(pass::purge(&queue.engine).await.unwrap().found > 0);
     assert_eq!(pass::purge(&queue.engine).await.unwrap().found, 0);
     assert_eq!(ids(&page(&queue, Some(true), "", 10).await), ["bad"]);
