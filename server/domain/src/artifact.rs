@@ -223,7 +223,7 @@ pub fn admit(task: &Task, run: RunId, expires: DateTime<Utc>, now: DateTime<Utc>
     admit_bytes(task, run, now)
 }
 
-/// Bytes are accepted exactly as long as artifacts.
+/// Checks that a run accepts bytes of its artifacts: exactly as long as it accepts artifacts.
 pub fn admit_bytes(task: &Task, run: RunId, now: DateTime<Utc>) -> Result<(), Refusal> {
     match place(task, run) {
         RunPhase::Running => Ok(()),

@@ -26,9 +26,9 @@ pub const METADATA_SOURCE_MAX: usize = 4_096;
 pub const TAG_CHARS_MAX: usize = 4_096;
 /// Maximum difference between `created` and now, either way.
 pub const CREATED_DRIFT: TimeDelta = TimeDelta::minutes(15);
-/// Maximum, apart from [`CREATED_DRIFT`].
+/// Maximum time to a deadline, apart from [`CREATED_DRIFT`].
 pub const DEADLINE_AHEAD: TimeDelta = TimeDelta::days(5);
-/// Maximum for submissions, apart from [`CREATED_DRIFT`].
+/// Maximum time to a deadline of a submission, apart from [`CREATED_DRIFT`].
 pub const DEADLINE_AHEAD_SUBMITTED: TimeDelta = TimeDelta::days(366);
 /// Maximum ids in a refusal.
 const LISTED_MAX: usize = 100;
@@ -312,7 +312,7 @@ pub fn never_starts(task: &NewTask, queue_delay: TimeDelta, now: DateTime<Utc>) 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeadlineLimit {
     CreateTask,
-    /// Tenure's own submissions.
+    /// One of Tenure's own submissions.
     Submission,
 }
 
@@ -380,7 +380,7 @@ pub struct GroupOwner<'a> {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unmade {
-    /// Created by the same request.
+    /// The task was created by the same request.
     Repeat,
     Conflict(String),
     Input(String),

@@ -55,7 +55,7 @@ pub struct Silence {
     active: Active,
     /// Its last heartbeat; none if it is no longer registered.
     beat: Option<DateTime<Utc>>,
-    /// Own heartbeats since it first saw the silence.
+    /// Own heartbeats since the silence was first seen.
     beats: u32,
 }
 
@@ -99,7 +99,7 @@ impl View<'_> {
     }
 }
 
-/// The greatest wins among equal weights.
+/// Returns a hash; the greatest wins among equal weights.
 fn rendezvous(queue: i32, server: Uuid) -> [u8; 32] {
     Sha256::new().chain_update(queue.to_be_bytes()).chain_update(server.as_bytes()).finalize().into()
 }

@@ -97,9 +97,9 @@ impl Kind {
 pub struct Transition {
     pub kind: Kind,
     pub run: RunId,
-    /// After the transition.
+    /// Retries left after the transition.
     pub retries_left: u16,
-    /// After the transition. None for groups and for transitions of old releases.
+    /// The priority after the transition. None for groups and for transitions of old releases.
     pub priority: Option<Priority>,
     pub at: DateTime<Utc>,
     /// End of a claim, unless renewed.

@@ -20,12 +20,12 @@ pub const KEPT_AFTER_END: TimeDelta = TimeDelta::days(1);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum From {
     Offset(u64),
-    /// Bytes before the current end.
+    /// Number of bytes before the current end.
     Last(u64),
 }
 
 impl From {
-    /// A negative number counts from the end.
+    /// Parses the start position. A negative number counts from the end.
     pub fn parse(text: &str) -> Result<Self, String> {
         let (digits, last) = text.strip_prefix('-').map_or((text, false), |digits| (digits, true));
         let offset = offset(digits)?;

@@ -5,7 +5,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use crate::policy::why::ASKED_WITHIN;
 use crate::worker::is_barred;
 
-/// For a worker without runs.
+/// Time without contact after which a worker without runs is silent.
 pub const SILENT_AFTER: TimeDelta = ASKED_WITHIN;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub enum Presence {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Known {
     pub contact: DateTime<Utc>,
-    /// May be past.
+    /// The end of the quarantine; may be past.
     pub quarantine_until: Option<DateTime<Utc>>,
     pub removed: Option<DateTime<Utc>>,
     pub claims: i64,

@@ -38,7 +38,7 @@ pub struct TooLarge;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RoleScopes {
     pub role_id: String,
-    /// Before expansion.
+    /// The scopes before expansion.
     pub scopes: Vec<String>,
 }
 
@@ -157,7 +157,7 @@ impl Template {
         }
     }
 
-    /// With any value of the placeholder.
+    /// Returns the scope with any value of the placeholder.
     fn pattern(&self) -> String {
         self.fill(Rest::Begins(""))
     }
@@ -174,7 +174,7 @@ pub struct Resolver {
     exact: BTreeMap<String, Vec<String>>,
     /// Roles with a final star, by prefix.
     starred: BTreeMap<String, Vec<Template>>,
-    /// Only these lengths are looked up.
+    /// The lengths of these prefixes; only these are looked up.
     stem_lengths: Vec<usize>,
     of_every_caller: Arc<ScopeSet>,
 }
@@ -373,7 +373,7 @@ struct Closure {
     in_order: Vec<String>,
     known: HashSet<String>,
     size: usize,
-    /// Including duplicates.
+    /// Bytes of the given scopes, including duplicates.
     given: usize,
     given_max: usize,
 }

@@ -82,7 +82,7 @@ impl ScopeSet {
         Self::normalised(scopes.into_iter().map(Cow::Owned).collect())
     }
 
-    /// Builds a union.
+    /// Builds the union with another set.
     pub fn with(scopes: impl IntoIterator<Item = String>, others: &Self) -> Self {
         // Both are sorted. Task credentials have few scopes, and `others` is not sorted again.
         let own = Self::new(scopes);

@@ -51,13 +51,13 @@ pub struct Start {
     pub queue: TaskQueueId,
     pub worker_group: WorkerGroup,
     pub worker_id: WorkerId,
-    /// Seconds after a renewal.
+    /// Lifetime after a renewal, in seconds.
     pub ttl: i64,
     pub weight: i32,
     pub capacity: i32,
     /// True to replace a live session of the same worker.
     pub takeover: bool,
-    /// Expected by the worker.
+    /// The policy version that the worker expects.
     pub policy_version: Option<i64>,
 }
 
@@ -120,7 +120,7 @@ pub struct Identity {
     pub queue: TaskQueueId,
     pub worker_group: WorkerGroup,
     pub worker_id: WorkerId,
-    /// Seconds after a renewal.
+    /// Lifetime after a renewal, in seconds.
     pub ttl: i64,
     pub started: DateTime<Utc>,
 }

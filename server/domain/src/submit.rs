@@ -24,9 +24,9 @@ pub const DEPENDENCIES_TOTAL_MAX: usize = 100_000;
 /// Maximum characters of a local name.
 pub const NAME_CHARS_MAX: usize = 255;
 pub const DEADLINE_DEFAULT: TimeDelta = TimeDelta::days(1);
-/// In a generated name.
+/// Maximum characters in a generated name.
 const COMMAND_CHARS_MAX: usize = 80;
-/// In a refusal.
+/// Maximum tasks of a cycle in a refusal.
 const CIRCLE_SHOWN_MAX: usize = 10;
 
 #[derive(Debug, Clone, Copy)]
@@ -36,11 +36,11 @@ pub struct Origin<'a> {
     pub root_url: &'a str,
 }
 
-/// Checked and complete.
+/// Checked and complete tasks.
 #[derive(Debug, Clone)]
 pub struct Graph {
     pub group: TaskGroupId,
-    /// In the order of the request.
+    /// The tasks, in the order of the request.
     pub entries: Vec<Entry>,
     several: bool,
 }
@@ -265,7 +265,7 @@ fn entry(
     NewTask::from_submission(id, &request, place)
 }
 
-/// The equivalent createTask request.
+/// Builds the equivalent createTask request.
 fn complete<'a>(
     task: SubmittedTask<'a>,
     id: TaskId,

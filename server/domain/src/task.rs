@@ -49,13 +49,13 @@ pub struct OpenRun {
     pub scheduled: DateTime<Utc>,
 }
 
-/// The worker and its lease.
+/// A claim: the worker and its lease.
 #[derive(Clone, Debug)]
 pub struct Tenancy {
     pub worker_group: String,
     pub worker_id: String,
     pub started: DateTime<Utc>,
-    /// Unless renewed.
+    /// The end of the lease, unless renewed.
     pub taken_until: DateTime<Utc>,
 }
 
@@ -76,7 +76,7 @@ pub struct EndedRun {
     pub run: OpenRun,
     pub state: RunState,
     pub reason: ReasonResolved,
-    /// If `reason` does not imply it.
+    /// The cause, if `reason` does not imply it.
     pub ended_by: Option<EndedBy>,
     pub resolved: DateTime<Utc>,
     pub tenancy: Option<Tenancy>,

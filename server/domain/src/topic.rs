@@ -16,7 +16,7 @@ enum Word {
     /// A `*` or `#` inside a longer word is a plain character, as in AMQP.
     Literal(String),
     One,
-    /// Including none.
+    /// Any number of words, including none.
     Any,
 }
 

@@ -30,7 +30,7 @@ impl Report {
     }
 }
 
-/// Without control characters.
+/// Returns the beginning of a text, without control characters.
 fn one_line(text: &str) -> String {
     let words: Vec<&str> = text
         .split(|character: char| character.is_whitespace() || character.is_control())
@@ -68,7 +68,7 @@ pub fn verdict(status: &Status, report: &Report, now: DateTime<Utc>) -> String {
     }
 }
 
-/// Empty if the run was never claimed.
+/// Duration and worker of an ended run; empty if it was never claimed.
 fn course(run: &Run, after: &str) -> String {
     let took = run.started.zip(run.resolved).map(|(from, to)| span(to.time() - from.time()));
     took.map_or_else(String::new, |took| format!("{after} {took}{}", place(run)))
@@ -79,7 +79,7 @@ fn place(run: &Run) -> String {
     worker.map_or_else(String::new, |(group, id)| format!(" on {group}/{id}"))
 }
 
-/// Empty for the first run.
+/// The run's number; empty for the first run.
 fn number(run: &Run) -> String {
     if run.run_id.number() == 0 { String::new() } else { format!(" (run {})", run.run_id) }
 }

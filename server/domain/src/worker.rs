@@ -35,7 +35,7 @@ pub enum Sight {
 }
 
 impl Sight {
-    /// How long its queue is shown afterwards.
+    /// Returns how long its queue is shown afterwards.
     #[must_use]
     pub fn queue_kept(self) -> Duration {
         match self {
@@ -52,7 +52,7 @@ pub struct Recent {
     pub claimed: DateTime<Utc>,
 }
 
-/// Oldest first.
+/// Adds a claim; the oldest comes first.
 pub fn remember(recent: &mut Vec<Recent>, claim: Recent) {
     if recent.iter().any(|known| (known.task, known.run) == (claim.task, claim.run)) {
         return;
@@ -93,7 +93,7 @@ impl Visibility {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkerState {
-    /// Even if it still holds runs.
+    /// Gets no work, even if it still holds runs.
     Quarantined,
     Running,
     Idle,

@@ -136,7 +136,7 @@ pub struct Run {
     pub open: bool,
     /// The session that did not accept the run.
     pub avoid: Option<i64>,
-    /// Ignored in a pull queue.
+    /// The worker that gets the run until a timeout. Ignored in a pull queue.
     pub prefer: Option<Prefer>,
 }
 

@@ -7,7 +7,7 @@ use tenure_api::states::{Priority, ReasonCreated, ReasonResolved};
 use super::{ArtifactNote, Exchange, Kind, PriorityChange, Transition, details_of};
 use crate::task::{EndedRun, Last, OpenRun, Task, Tenancy};
 
-/// Removes later changes.
+/// Returns the task without later changes.
 pub(super) fn task_after(transition: &Transition, now: &Task, exchange: Exchange) -> Task {
     let now = &Task { priority: transition.priority.unwrap_or(now.priority), ..now.clone() };
     let run = transition.run;

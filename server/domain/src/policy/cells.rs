@@ -22,12 +22,12 @@ pub enum Situation {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum By {
     Lease,
-    /// The session expires before the lease.
+    /// The run's session, which expires before the lease.
     Session,
     AcceptTime,
-    /// Replaced after the worker accepted the run.
+    /// The scheduler is replaced after the worker accepted the run.
     Scheduler,
-    /// Replaced before the worker accepted the run.
+    /// The scheduler is replaced before the worker accepted the run.
     SchedulerUnaccepted,
 }
 
@@ -36,7 +36,7 @@ pub enum Follows {
     Waits,
     /// Another run follows at once, without using a retry.
     AnotherRun(After),
-    /// The same run, because it was never started.
+    /// The same run goes to another worker, because it was never started.
     AnotherWorker(After),
     Ends(After),
 }
@@ -46,11 +46,11 @@ pub enum Follows {
 pub enum After {
     Noticed,
     CompleteTime,
-    /// The loss or completeTime, whichever is earlier.
+    /// The loss of the worker or the end of completeTime, the earlier of both.
     TheEarlier,
     AcceptTime,
     Replaced,
-    /// A completeTime that begins with the replacement.
+    /// The end of a completeTime that begins with the replacement.
     CompleteTimeAnew,
 }
 
@@ -68,7 +68,7 @@ pub struct Cell {
     pub situation: Situation,
     pub delivery: Delivery,
     pub has_complete_time: bool,
-    /// If acceptance matters, that of an accepted run.
+    /// The consequence; if acceptance matters, that for an accepted run.
     follows: Follows,
 }
 
@@ -104,7 +104,7 @@ pub const CELLS: [Cell; 16] = {
 impl Situation {
     pub const ALL: [Self; 4] = [Self::Exit, Self::NotAccepted, Self::Slow, Self::SchedulerReplaced];
 
-    /// The word in a cell's name.
+    /// Returns the word in a cell's name.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -149,7 +149,7 @@ impl Follows {
         }
     }
 
-    /// Final state, if the next worker reports success.
+    /// Returns the final state, if the next worker reports success.
     #[must_use]
     pub fn task_ends(self) -> TaskState {
         match self {
@@ -169,7 +169,7 @@ impl Follows {
 }
 
 impl Cell {
-    /// The name for `--cell`, such as `exit/at-least/0`.
+    /// Returns the name for `--cell`, such as `exit/at-least/0`.
     pub fn name(&self) -> String {
         let delivery = match self.delivery {
             Delivery::Retries => "retries",

@@ -10,19 +10,19 @@ pub enum Open {
     Claimed,
 }
 
-/// Stored as changes and summed.
+/// The counts of a run. They are stored as changes and summed.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Counted {
     /// Not delayed: an autoscaler must start no machines for tomorrow.
     pub pending: i64,
     pub claimed: i64,
     pub delayed: i64,
-    /// Not admitted; these runs count in `pending` too.
+    /// Waiting for admission. These runs count in `pending` too.
     pub waiting: i64,
 }
 
 impl Open {
-    /// Exactly one of pending, claimed and delayed.
+    /// Returns exactly one of pending, claimed and delayed.
     #[must_use]
     pub fn counted(self) -> Counted {
         match self {

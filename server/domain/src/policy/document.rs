@@ -20,18 +20,18 @@ pub const CLAIM_TIMEOUT_LEAST: i64 = 10;
 pub const CLAIM_TIMEOUT_MOST: i64 = 86_400;
 /// In seconds.
 pub const RETRY_FIRST_MAX: i64 = 3_600;
-/// Also the default.
+/// Minimum factor between delays of retries; the default.
 pub const RETRY_FACTOR_LEAST: f64 = 1.0;
 /// Maximum factor between delays of retries.
 pub const RETRY_FACTOR_MOST: f64 = 10.0;
-/// Also the default, in seconds.
+/// Maximum delay of retries, in seconds; the default.
 pub const RETRY_MOST_MAX: i64 = 86_400;
 
 /// In seconds.
 pub const ACCEPT_TIME_MAX: i64 = 3_600;
 pub const CONCURRENCY_TOTAL_MAX: i64 = 100_000;
 pub const CONCURRENCY_PER_KEY_MAX: i64 = 1_000;
-/// Also bounds the burst.
+/// Maximum starts of a rate, and maximum burst.
 pub const RATE_COUNT_MAX: i64 = 1_000_000;
 /// In seconds.
 pub const RATE_SECONDS_MAX: i64 = 86_400;
@@ -48,7 +48,7 @@ pub struct Policy {
     pub complete_time: TimeDelta,
     /// Hold of a task's first run.
     pub delay: TimeDelta,
-    /// After a retried failure.
+    /// Hold of the next run after a retried failure.
     pub retry_delay: Option<RetryDelay>,
     /// None is the server's default.
     pub claim_timeout: Option<TimeDelta>,
@@ -151,7 +151,7 @@ impl Policy {
         Self::checked(sent)
     }
 
-    /// Allows unimplemented fields.
+    /// Checks a policy. Allows unimplemented fields.
     pub(super) fn checked(sent: &QueuePolicy) -> Result<Self, Unacceptable> {
         let within =
             |field, value: Option<i64>, least, most| value.map(|value| seconds(field, value, least, most)).transpose();
@@ -257,7 +257,7 @@ fn limits<S, T>(
 /// neutral.
 pub(super) type FieldToCome = (&'static str, Option<&'static str>, Option<bool>);
 
-/// Fields that are unimplemented or were added later.
+/// Lists fields that are unimplemented or were added later.
 fn fields_to_come(sent: &QueuePolicy) -> [FieldToCome; 12] {
     let QueuePolicy {
         delivery: _,

@@ -21,7 +21,7 @@ pub enum Ending {
     TooSlow,
     Released,
     SessionEnded,
-    /// The policy wants all runs to be reassigned.
+    /// The policy wants all runs of a lost scheduler to be reassigned.
     SchedulerReplaced,
     /// Never the end of a claim: the assigned run was not accepted in time.
     NotAccepted,
@@ -109,7 +109,7 @@ impl Ending {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
     Never,
-    /// While retries are left, using one.
+    /// Another run while retries are left, using one.
     ForARetry,
     /// Free while free runs are left, then for a retry.
     ForNothingFirst,
@@ -267,7 +267,7 @@ pub fn decide(delivery: Delivery, ending: Ending, run: RunId, had: Allowance) ->
 /// at-most-once no other worker gets it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TakenBack {
-    /// For another session, at no cost.
+    /// Waits for another session, at no cost.
     Waits,
     Ends,
     Stays,

@@ -18,7 +18,7 @@ pub const BACKOFF_MOST: TimeDelta = TimeDelta::hours(1);
 pub enum Hold {
     Delay,
     Waiting,
-    /// Not accepted yet.
+    /// Assigned to a session, not accepted yet.
     Assigned,
 }
 
@@ -44,7 +44,7 @@ impl Hold {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Start {
-    /// Since it became pending.
+    /// This delay after it became pending.
     After(TimeDelta),
     At(DateTime<Utc>),
 }
@@ -88,11 +88,11 @@ pub fn of_first_run(terms: &Terms, now: DateTime<Utc>, deadline: DateTime<Utc>) 
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Before {
     pub ending: Ending,
-    /// Requested with a release or `retryAfter`.
+    /// The delay requested with a release or `retryAfter`.
     pub stated: Option<Start>,
     /// Number of this retried failure, from 1. Releases and undelivered claims do not count.
     pub retry: u32,
-    /// In a row, including this one.
+    /// Losses in a row, including this one.
     pub losses: u16,
 }
 

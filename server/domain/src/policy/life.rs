@@ -34,7 +34,7 @@ pub enum Event {
     Schedule(Option<Hold>),
     Rerun {
         retries: u16,
-        /// For admission only: reruns are never delayed.
+        /// The wait for admission, if any: reruns are never delayed.
         hold: Option<Hold>,
     },
     Cancel,
@@ -46,7 +46,7 @@ pub enum Event {
     Accept(RunId),
     TakenBack(RunId, Ending),
     Reclaim(RunId),
-    /// With the hold of the next run.
+    /// The claim ends. With the hold of the next run.
     End(RunId, Ending, Option<Hold>),
 }
 
@@ -81,7 +81,7 @@ impl From<ending::Refused> for Refusal {
 pub struct Step {
     pub life: Life,
     pub ended: Option<(RunId, Outcome)>,
-    /// With its reason.
+    /// The new run, with its reason.
     pub made: Option<(RunId, ReasonCreated)>,
 }
 

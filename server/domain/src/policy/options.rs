@@ -14,14 +14,14 @@ use super::hold::Start;
 use super::seconds;
 use crate::unacceptable::Unacceptable;
 
-/// 366 days in seconds, also for released runs.
+/// Maximum delay of tasks and released runs: 366 days in seconds.
 pub const TASK_DELAY_MAX: i64 = 31_622_400;
 pub const KEY_CHARS_MAX: usize = 255;
-/// In seconds.
+/// Maximum wait for a preferred worker, in seconds.
 pub const WORKER_WAIT_MAX: i64 = 3_600;
-/// Options in a definition.
+/// The field with the options in a definition.
 pub const IN_EXTRA: &str = "extra.tenure";
-/// Options in a submission.
+/// The field with the options in a submission.
 pub const BESIDE: &str = "options";
 
 /// Unimplemented options: refused unless neutral. When an option is implemented, remove it here,
@@ -36,9 +36,9 @@ pub struct Options {
     /// Zero is unlimited while the claim is renewed.
     pub complete_time: Option<TimeDelta>,
     pub retry_delay: Option<RetryDelay>,
-    /// If the queue's `keyBy` is `key`.
+    /// Used if the queue's `keyBy` is `key`.
     pub key: Option<String>,
-    /// If the queue assigns runs.
+    /// Used if the queue assigns runs.
     pub worker: Option<PreferredWorker>,
 }
 
@@ -46,7 +46,7 @@ pub struct Options {
 pub struct PreferredWorker {
     pub worker_group: WorkerGroup,
     pub worker_id: WorkerId,
-    /// Since the run began to wait.
+    /// Maximum wait, since the run began to wait.
     pub wait: TimeDelta,
 }
 
@@ -110,7 +110,7 @@ impl Options {
     }
 }
 
-/// Options that are unimplemented or were added later.
+/// Lists options that are unimplemented or were added later.
 fn options_to_come(sent: &TaskOptions) -> [FieldToCome; 4] {
     let TaskOptions {
         delay: _,

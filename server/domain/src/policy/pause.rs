@@ -33,9 +33,9 @@ impl Paused {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// Repeats the current pause.
+    /// A repeat of the current pause.
     Repeat(Paused),
-    /// New or changed, to be stored and emitted.
+    /// A new or changed pause, to be stored and emitted.
     Paused(Paused),
 }
 

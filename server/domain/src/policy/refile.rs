@@ -21,11 +21,11 @@ pub enum Stage {
     Done,
     /// Waits for transactions older than the change.
     Older,
-    /// By the age of their tasks.
+    /// Claims, by the age of their tasks.
     ClaimsFirst,
-    /// By position in the queue.
+    /// Ready runs, by position in the queue.
     Ready,
-    /// By position in the queue.
+    /// Delayed runs, by position in the queue.
     Delayed,
     /// All claims again, by the age of their tasks.
     Claims,
@@ -75,7 +75,7 @@ pub struct Place {
 impl Place {
     pub const DONE: Self = Self { stage: Stage::Done, cursor: None };
 
-    /// A refiling in progress restarts.
+    /// Starts over; a refiling in progress restarts.
     pub fn after_a_change() -> Self {
         Self { stage: Stage::Older, cursor: None }
     }
@@ -88,13 +88,13 @@ pub enum Found {
         /// True if a transaction older than the change is open.
         open: bool,
     },
-    /// Including runs stamped before.
+    /// The runs of the slice, including those stamped before.
     Slice {
         runs: usize,
         /// The key of the last run.
         last: Option<i64>,
     },
-    /// No run in the whole queue.
+    /// The whole queue has no run.
     NoRuns,
 }
 

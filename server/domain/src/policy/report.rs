@@ -12,9 +12,9 @@ use super::seconds;
 use crate::json;
 use crate::unacceptable::Unacceptable;
 
-/// As compact JSON.
+/// Maximum bytes, as compact JSON.
 pub const RESULT_BYTES_MAX: usize = 65_536;
-/// In seconds.
+/// Maximum, in seconds.
 pub const RETRY_AFTER_MAX: i64 = 86_400;
 
 #[derive(Debug, Clone, PartialEq, Eq)]

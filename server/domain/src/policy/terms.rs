@@ -83,7 +83,7 @@ impl Traits {
     pub const DELAYED_SHIFT: u32 = 5;
     pub const DELAYED: i16 = 0b111 << Self::DELAYED_SHIFT;
 
-    /// Without a policy and options.
+    /// The traits without a policy and options.
     pub const NONE: Self = Self {
         delivery: Delivery::Retries,
         retry_delay: false,

@@ -50,7 +50,7 @@ pub enum Place {
         run: RunId,
         worker: WorkerName,
         since: DateTime<Utc>,
-        /// Unless renewed.
+        /// The end of the claim, unless renewed.
         taken_until: DateTime<Utc>,
         /// The end of the completeTime.
         complete_by: Option<DateTime<Utc>>,
@@ -95,11 +95,11 @@ pub struct Waiting {
     pub holders: Vec<SlotHolder>,
     /// When the rates allow the next start; none if now.
     pub next_start: Option<DateTime<Utc>>,
-    /// With the end of the wait.
+    /// The preferred worker, with the end of the wait.
     pub preferred: Option<(WorkerName, DateTime<Utc>)>,
     /// Earlier runs of its key, counted up to [`BEFORE_COUNTED_MAX`].
     pub before: u32,
-    /// Keys served first, counted up to [`BEFORE_COUNTED_MAX`].
+    /// Other keys served first, counted up to [`BEFORE_COUNTED_MAX`].
     pub keys_before: u32,
     /// True during a refiling.
     pub refiling: bool,
@@ -154,11 +154,11 @@ pub struct Assigned {
 
 #[derive(Debug, Clone, Default)]
 pub struct Workers {
-    /// By any worker, eligible or not.
+    /// The last request of any worker, eligible or not.
     pub last_asked: Option<DateTime<Utc>>,
     /// Eligible workers with a request within [`ASKED_WITHIN`].
     pub asking: Vec<WorkerName>,
-    /// With a request within that time.
+    /// Quarantined workers with a request within that time.
     pub quarantined: u32,
     /// Others with a request within that time, frozen by their sessions' reports.
     pub frozen: u32,
@@ -329,7 +329,7 @@ fn dependencies(task: TaskId, unsatisfied: u32, awaited: &[AwaitedTask], require
     }
 }
 
-/// At least one sentence for people.
+/// Returns at least one sentence for people.
 pub fn words(answer: &WhyAnswer) -> Vec<String> {
     if answer.reasons.is_empty() {
         return vec!["Nothing keeps it: the next worker that asks for work gets it.".to_owned()];

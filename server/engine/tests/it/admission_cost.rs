@@ -15,9 +15,9 @@ use statements::{Given, HOT, OTHERS};
 use crate::support::*;
 
 const KEYS: &str = "TENURE_ADMISSION_KEYS";
-/// The suite `admission-cost` uses 100,000.
+/// Default; the suite `admission-cost` uses 100,000.
 const KEYS_DEFAULT: i32 = 5_000;
-/// Enough for a full slice of every statement.
+/// Keys of the first measurement: enough for a full slice of every statement.
 const KEYS_FEW: i32 = 1_000;
 /// Enough executions for a session to switch to a generic plan.
 const TIMES: usize = 7;

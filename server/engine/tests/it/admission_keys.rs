@@ -219,13 +219,13 @@ async fn run_waiting_for_lowered_limit_reports_used_slots() {
     finish(database, queue).await;
 }
 
-/// Also clears earlier notifications of the pass.
+/// Processes announcements, and clears earlier notifications of the pass.
 async fn admit(queue: &Queue) {
     crate::support::admit(queue).await;
     while is_woken(queue) {}
 }
 
-/// Consumes the notification.
+/// True if the pass would be woken now. Consumes the notification.
 fn is_woken(queue: &Queue) -> bool {
     queue.engine.notifiers.admission().now_or_never().is_some()
 }

@@ -20,7 +20,7 @@ use crate::support::*;
 const STEPS: u64 = 2_500;
 /// Then the walk restarts with an empty database, to stay fast.
 const STEPS_OF_ONE: u64 = 5_000;
-/// Until the servers settle.
+/// Rounds until the servers settle.
 const ROUNDS: u64 = 50;
 /// Until all pauses end: a queue paused most of the time would prove nothing.
 const PAUSED_ROUNDS: u64 = 10;
@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The manual clock moves by ten seconds each time.
 const WORKED_OFF_MAX: u64 = 400;
 const WALKS_MAX: usize = 4;
-/// Required steps of a walk of that length.
+/// Steps that each walk of that length must have taken.
 const STEPS_MADE: [&str; 18] = [
     "created",
     "claimed",

@@ -24,7 +24,7 @@ fn upload(n: u8) -> SlugId {
 
 fn artifact(name: &str, details: Details, expires: DateTime<Utc>) -> Artifact {
     let content_type = "text/plain".to_owned();
-    // Wire precision.
+    // Dates have the precision of the wire.
     let expires = DateTime::from_timestamp_millis(expires.timestamp_millis()).unwrap();
     Artifact { name: name.to_owned(), details, content_type, content_length: None, expires }
 }
@@ -296,7 +296,7 @@ async fn restarted_upload_with_earlier_expiry_is_removed_sooner() {
     };
     let (late, early) = (at + TimeDelta::days(365_000), at + TimeDelta::days(1));
     assert_eq!([begin(late).await, begin(early).await], [late + EXPIRED_KEPT, early + EXPIRED_KEPT]);
-    // Its bytes may be in transit.
+    // Its bytes may be in transit by the last URL.
     assert!(begin(at).await >= at + UPLOAD_MAX);
     finish(database, queue).await;
 }

@@ -25,7 +25,7 @@ struct Divide {
 #[derive(Clone, Copy)]
 struct Number {
     value: i32,
-    /// Claimed size.
+    /// The size it claims to have.
     bytes: usize,
 }
 
@@ -87,7 +87,7 @@ impl Rig {
         Self { database, batcher, turns, begun, tasks }
     }
 
-    /// It then waits or is refused.
+    /// Enqueues a member, which then waits or is refused.
     async fn submit(&self, value: i32, bytes: usize) -> Waiting<'_> {
         let mut answer: Waiting<'_> = Box::pin(self.batcher.submit(Number { value, bytes }));
         match futures_util::poll!(answer.as_mut()) {
@@ -152,7 +152,7 @@ async fn full_queue_refuses_at_once_and_serves_members() {
     for _ in 0..Divide::WAITING_MAX {
         held.push(rig.submit(2, 1).await);
     }
-    // No batch may continue before.
+    // No batch may continue before this response.
     let refused = tokio::time::timeout(LONG, rig.submit(3, 1).await).await.expect("a refusal waits for nothing");
     assert!(matches!(refused, Err(OpError::Overloaded("divide"))), "{refused:?}");
     rig.let_go();
@@ -177,7 +177,7 @@ async fn members_are_limited_by_bytes_in_every_path() {
         let mut held = Vec::new();
         for _ in 0..fits {
             held.push(rig.submit(5, bytes).await);
-            // Until it waits there.
+            // Until the member waits there.
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         for _ in 0..3 {

@@ -17,7 +17,7 @@ use crate::support::*;
 const SIZE_MAX: u64 = 1 << 20;
 const UPLOADS_OF_ONE_RUN: usize = 50;
 const UPLOADS_OF_ANYONE: usize = 250;
-/// For events that take a fraction of a second.
+/// Timeout for events that take a fraction of a second.
 const SOON: Duration = Duration::from_secs(20);
 
 struct BlobTest {
@@ -201,7 +201,7 @@ async fn uploads_of_one_run_leave_slots_for_others() {
     let task: TaskId = "bRKq9uZmSwq5d8hSvWYW5A".parse().unwrap();
     let artifact = |name: &str| BlobName::artifact(task, RunId::FIRST, name);
     let mut uploads = JoinSet::new();
-    // So none waits for the database instead.
+    // One by one, so none waits for the database instead.
     for n in 1..=UPLOADS_OF_ANYONE {
         let (pool, blobs, new) = (pool.clone(), test.blobs.clone(), new_bytes(artifact("same")));
         uploads
@@ -275,7 +275,7 @@ async fn an_object_is_read_by_one_connection() {
     objects::store(pool, &test.blobs, "o", "text/plain", Bytes::from("bytes")).await.unwrap();
     objects::finish(pool, &test.blobs, upload, &hashes).await.unwrap();
     let one = test.database.connector().small_pool("test");
-    // It would wait for its own connection.
+    // The read would wait for its own connection.
     let read = tokio::time::timeout(SOON, objects::read(&one, &test.blobs, "o")).await.expect("it waits for nothing");
     assert_eq!(read.unwrap().stored.size, 5);
     one.close().await;

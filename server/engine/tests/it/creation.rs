@@ -53,7 +53,7 @@ async fn traits(database: &TestDatabase, id: TaskId) -> Option<i16> {
     stamped(database, id).await.traits
 }
 
-/// By the rules, if it became pending at `scheduled`.
+/// Returns the stamps by the rules, if it became pending at `scheduled`.
 fn expected(policy: &Policy, task: &NewTask, delays: bool, scheduled: DateTime<Utc>) -> Stamped {
     let terms = Terms::of(policy, &task.options.clone().unwrap_or_default());
     let delayed = delays.then(|| hold::of_first_run(&terms, scheduled, task.deadline)).flatten();

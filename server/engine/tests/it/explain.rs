@@ -59,9 +59,9 @@ const HOT: [&str; 15] = [
 ];
 /// Short lists: one row per length of a lease.
 const FEW: [&str; 1] = [".lease"];
-/// Of an unknown queue.
+/// The marks of an unknown queue.
 const NO_MARKS: Marks = Marks { epoch: -1, marks: [0; 7] };
-/// A fifth pending, a fifth claimed.
+/// Tasks: a fifth pending, a fifth claimed.
 const FULL: i32 = 50_000;
 
 /// Tasks in many groups and a few queues.
@@ -418,7 +418,7 @@ async fn run_page(conn: &mut PgConnection, statement: &str, held: Uuid) {
     }
 }
 
-/// In sessions of the pool.
+/// Statements that run in sessions of the pool.
 const COLD: [&str; 37] = [
     "list_of_pending",
     "list_of_claimed",

@@ -41,7 +41,7 @@ async fn run_groups(queue: &Queue) {
     while queue.run_pass("groups").await.unwrap().done > 0 {}
 }
 
-/// Reports the only pending task of the tests' queue.
+/// Claims and reports the only pending task of the tests' queue.
 async fn claim_and_report(queue: &Queue, report: Report) -> TaskId {
     let claim = queue.claim_one(QUEUE).await;
     queue.report(claim.task.id, claim.run, report).await.unwrap();
@@ -52,7 +52,7 @@ async fn state(queue: &Queue, id: TaskId) -> &'static str {
     queue.status(id).await.status().state.as_str()
 }
 
-/// In one transaction.
+/// Cancels tasks in one transaction.
 async fn end(database: &TestDatabase, ids: &[TaskId]) {
     let ids: Vec<_> = ids.iter().map(|id| id.uuid()).collect();
     let mut conn = database.connect().await;
@@ -62,7 +62,7 @@ async fn end(database: &TestDatabase, ids: &[TaskId]) {
     transaction.commit().await.unwrap();
 }
 
-/// Without the exchange's prefix.
+/// All events, without the exchange's prefix.
 async fn log(database: &TestDatabase) -> Vec<(String, Value)> {
     let mut conn = database.connect().await;
     events::sequence(&mut conn, events::Sequenced::default()).await.unwrap();

@@ -43,7 +43,7 @@ async fn concurrent_heartbeats_share_write_and_session() {
     assert_eq!(beat_at_once(&queue).await, ASKED_AT_ONCE);
     let sessions = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name ~ '^tenure/[0-9]+$'";
     assert_eq!(number(database.pool(), sessions).await, 1);
-    // Two only if the machine stalled in between.
+    // Two writes only if the machine stalled in between.
     let writes = number(database.pool(), "SELECT count(*) FROM writes").await;
     assert!((1..=2).contains(&writes), "{writes}");
     tokio::time::sleep(Duration::from_millis(2_100)).await;

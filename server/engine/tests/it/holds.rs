@@ -18,7 +18,7 @@ impl Ground {
         task.id
     }
 
-    /// Returns the number of ended delays.
+    /// Runs the pass until it is idle. Returns the number of ended delays.
     async fn pass(&self) -> usize {
         let mut done = 0;
         loop {
@@ -35,7 +35,7 @@ impl Ground {
         counters::get_counts(&mut self.conn, Sequenced::default(), &[name]).await.unwrap()[0]
     }
 
-    /// Per `task-ready` note of the log.
+    /// Runs named by each `task-ready` note of the log.
     async fn notes(&mut self) -> Vec<Vec<TaskId>> {
         events::sequence(&mut self.conn, Sequenced::default()).await.unwrap();
         let Page::Events(events, _) = events::read(&mut self.conn, 0, 10_000).await.unwrap() else {
@@ -189,7 +189,7 @@ async fn queue_with_only_delayed_tasks_is_listed() {
     let mut ground = Ground::new().await;
     let task = new_task(QUEUE, &json!({}));
     ground.queue.create(&task).await.unwrap();
-    // As created with a delay.
+    // As if the task had been created with a delay.
     let sql = "UPDATE pending SET hold = 1, held_until = now() + interval '1 min', reserved_until = '3000-01-01',
                    hidden_until = '3000-01-01';
                UPDATE outbox_new SET pending = '{0}', delayed = '{1}' WHERE pending = '{1}'";

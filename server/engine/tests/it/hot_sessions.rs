@@ -9,10 +9,10 @@ use tenure_store::continuity::Break;
 
 use crate::support::*;
 
-/// Creates have as many.
+/// Loops of workers; creates have as many.
 const LOOPS: usize = 3;
 const LONG: Duration = Duration::from_secs(30);
-/// For responses that need not wait.
+/// Timeout for responses that need not wait.
 const SOON: Duration = Duration::from_secs(10);
 const WORKERS: usize = 4;
 const TASKS_EACH: usize = 5;
@@ -21,7 +21,7 @@ fn start(database: &TestDatabase) -> Queue {
     Queue::start_with_loops(database.options(), u64::try_from(2 * LOOPS).unwrap())
 }
 
-/// Two per loop; the server has cached their keys.
+/// Queues, two per loop; the server has cached their keys.
 async fn queues_of_all_loops(queue: &Queue) -> Vec<String> {
     let (mut names, mut counts) = (Vec::new(), HashMap::<usize, usize>::new());
     while names.len() < 2 * LOOPS || counts.len() < LOOPS || counts.values().any(|&count| count < 2) {
@@ -106,10 +106,10 @@ async fn each_task_and_queue_uses_one_loop() {
     finish(database, queue).await;
 }
 
-/// In all loops.
+/// Requests that wait in all loops.
 type Waiting<'a> = Vec<Pin<Box<dyn Future<Output = Result<Answer, OpError>> + 'a>>>;
 
-/// Enqueued at the first poll.
+/// A request per queue, enqueued at the first poll.
 fn wait_in<'a>(queue: &'a Queue, names: &'a [String], worker: &'a str) -> Waiting<'a> {
     let mut waiting: Waiting<'a> = Vec::new();
     for name in names {

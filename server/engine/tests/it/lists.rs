@@ -83,7 +83,7 @@ impl Walk {
                     answer.delivery.delivered();
                     self.held.append(&mut answer.claims);
                 } else {
-                    // Requeued, up to a limit.
+                    // Undelivered claims are requeued, up to a limit.
                     drop(answer.delivery);
                     for granted in answer.claims {
                         let times = self.requeued.entry(granted.task.id).or_default();
@@ -114,7 +114,7 @@ impl Walk {
                 }
             }
             8 => {
-                // For a while, or until the next pass.
+                // Delayed for a while, or until the next pass.
                 let seconds = [0.0, 600.0][self.random(2)];
                 if let Some(id) = self.one_created() {
                     hold(&mut self.conn, id, seconds).await;
@@ -262,7 +262,7 @@ async fn page_of_large_definitions_is_cut_and_continued() {
 async fn named_tasks_are_paged_once_in_order_of_ids() {
     let (database, queue) = start().await;
     let mut tasks = create_some(&queue, QUEUE, 5).await;
-    // A page needs several queries.
+    // So many unknown ids that a page needs several queries.
     let strangers = (0..2_500).map(|_| TaskId::from_random(secrets::random()));
     let requested: Vec<TaskId> = strangers.chain(tasks.iter().copied()).chain(tasks.iter().copied()).collect();
     tasks.sort_by_key(|id| id.uuid());
@@ -303,7 +303,7 @@ async fn page_size_does_not_multiply_queries_for_unknown_ids() {
         let (found, next) = list_tasks::list_statuses(pool, &requested, cursor).await.unwrap();
         let found: Vec<TaskId> = found.iter().map(|task| task.id).collect();
         assert_eq!((found, next), (vec![task], None), "pages of {limit}");
-        // Two by two it would take two thousand.
+        // Two by two it would take two thousand queries.
         let answers = proxy.answers() - before;
         assert!(answers < 200, "{answers} answers of the database for a page of {limit}");
     }

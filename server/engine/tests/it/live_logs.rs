@@ -19,7 +19,7 @@ use tenure_store::tasks;
 
 use crate::support::*;
 
-/// Over a second.
+/// Attempts over a second.
 const LOOKS: usize = 20;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 

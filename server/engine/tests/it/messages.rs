@@ -8,7 +8,7 @@ use tenure_store::hot::statement::Run;
 
 use crate::support::*;
 
-/// Just past a time.
+/// Added to a time to get just past it.
 const A_LITTLE: Duration = Duration::from_secs(1);
 
 impl Ground {
@@ -221,7 +221,7 @@ async fn messages_of_locked_queue_delay_no_other() {
     create_on(&mut plane.conn, &plane.queue, &many).await;
     let got = plane.queue.get_messages("proj/locked", u16::try_from(many.len()).unwrap()).await;
     assert_eq!(got.len(), many.len());
-    // Due after the messages that exceed one scan.
+    // This message is due after those that exceed one scan.
     plane.queue.create_one(QUEUE).await;
     plane.get().await.unwrap();
     plane.advance((VISIBILITY + A_LITTLE).as_secs_f64()).await;

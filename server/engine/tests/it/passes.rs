@@ -15,12 +15,12 @@ use fill::{QUEUES, fill, update_again_and_again};
 use crate::support::*;
 
 const SIZE: &str = "TENURE_PASSES_TASKS";
-/// The suite `passes` uses a million.
+/// Default; the suite `passes` uses a million.
 const SIZE_DEFAULT: i32 = 20_000;
-/// Half of them resolved.
+/// Tasks in the small tables, half of them resolved.
 const SMALL: i32 = 4_000;
 
-/// Blocks read with its indexes, and full scans.
+/// Per table: blocks read with its indexes, and full scans.
 pub type Reads = BTreeMap<String, (i64, i64)>;
 
 /// Otherwise a session publishes its reads a second later.
@@ -86,7 +86,7 @@ async fn close_others(queue: &Queue) {
     }
 }
 
-/// Including those just being returned.
+/// Acquires all connections, including those just being returned.
 async fn connections(queue: &Queue) -> [Vec<PoolConnection<Postgres>>; 3] {
     let Pools { requests, background, lookups } = &queue.pools;
     let mut all = [const { Vec::new() }; 3];
@@ -98,7 +98,7 @@ async fn connections(queue: &Queue) -> [Vec<PoolConnection<Postgres>>; 3] {
     all
 }
 
-/// On a server that has run for a while.
+/// Measures each pass on a server that has run for a while.
 async fn read_by_passes(conn: &mut PgConnection, queue: &Queue) -> BTreeMap<&'static str, Reads> {
     for name in QUEUES {
         // The pass `idle_queues` would drop them.
@@ -193,7 +193,7 @@ async fn a_pass_without_work_reads_equally_little_of_full_tables() {
     update_again_and_again(&mut conn).await;
     for name in QUEUES {
         let key = queue.key(name).await;
-        // From now on its low-water marks move.
+        // From now on the queue's low-water marks move.
         assert_eq!(queue.engine.low_water_marks.get(key).epoch, -1);
     }
     sqlx::raw_sql("VACUUM ANALYZE").execute(&mut conn).await.unwrap();

@@ -23,7 +23,7 @@ async fn assigning(policy: serde_json::Value) -> (Ground, Queue) {
 const AN_HOUR_LATER: &str = "UPDATE admission_state SET tat = tat - 3600; UPDATE admission_keys SET tat = tat - 3600;
                              UPDATE admission_heads SET at = at - interval '1 hour'";
 
-/// For a new request of a worker.
+/// True if a new request of a worker gets no run.
 async fn nothing_starts(server: &Queue) -> bool {
     server.claim_work(QUEUE, "worker", 1, Duration::ZERO).await.unwrap().claims.is_empty()
 }
@@ -193,7 +193,7 @@ async fn key_is_retried_for_token_after_clock_reset() {
     let put_off = "admission_heads, db_now WHERE at > now";
     let for_long = "admission_heads, db_now WHERE at > now + interval '2 minutes'";
     assert_eq!((ground.count(put_off).await, ground.count(for_long).await), (1, 0));
-    // Announced once, at a server's start.
+    // A server announces waiting keys once, at its start.
     let other = ground.server();
     for starting in [&server, &other] {
         starting.engine.due_marks.advance(&starting.passes.low_water_marks.watch).await.unwrap();

@@ -59,7 +59,7 @@ fn options(sent: &Value) -> Options {
     Options::from_request("options", &serde_json::from_value::<TaskOptions>(sent.clone()).unwrap()).unwrap()
 }
 
-/// As the task's creation would.
+/// Stores options as the task's creation would.
 async fn store_options(conn: &mut PgConnection, task: TaskId, options: &Options) {
     let Options { start, delivery, complete_time, retry_delay, key: _, worker: _ } = options;
     assert!(start.is_none_or(|start| matches!(start, Start::After(_))));
@@ -314,10 +314,10 @@ async fn change_during_refiling_restarts_it() {
     finish(database, queue).await;
 }
 
-/// Several slices of a pass.
+/// Number of queues: several slices of a pass.
 const MANY: i64 = 1_000;
 
-/// Without runs; every fifth policy is removed.
+/// Creates queues without runs; every fifth policy is removed.
 async fn change_many(database: &TestDatabase) {
     let sql =
         "WITH made AS (INSERT INTO task_queues (name) SELECT 'many/q' || n FROM generate_series(1, $1) n RETURNING id)

@@ -16,7 +16,7 @@ fn role(role_id: &str) -> NewRole {
     NewRole { role_id: role_id.to_owned(), scopes: vec!["x".to_owned()], description: String::new() }
 }
 
-/// By the server's cached roles.
+/// True if the server's cached roles give the role's scopes.
 fn gives(queue: &Queue, role_id: &str) -> bool {
     let scopes = queue.engine.facts.roles.get().expand([format!("assume:{role_id}")]).unwrap();
     scopes.iter().any(|scope| scope == "x")

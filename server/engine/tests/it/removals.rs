@@ -39,7 +39,7 @@ async fn claim_all(queue: &Queue, worker: &str, tasks: usize) {
     assert_eq!(claimed, tasks);
 }
 
-/// If the task is pending again.
+/// Returns the outcome of the only ended run, if the task is pending again.
 fn tried_again(task: &Task) -> Option<Outcome> {
     let (Last::Pending(open), [ended]) = (&task.last, task.ended.as_slice()) else { return None };
     (open.reason == ReasonCreated::Retry).then(|| ended.outcome())
@@ -126,7 +126,7 @@ async fn claim_committed_after_removal_is_ended() {
     assert_eq!(gone(&queue, "gone").await.ended, 0);
     assert_eq!(removals::pass(&queue.engine).await.unwrap().found, 0);
     claiming.commit().await.unwrap();
-    // By the clock.
+    // The pass retries a little later, by the clock.
     sqlx::query("UPDATE clock SET clock_offset = interval '2 s'").execute(database.pool()).await.unwrap();
     assert_eq!(removals::pass(&queue.engine).await.unwrap().retried, 1);
     assert_eq!(tried_again(&queue.status(task).await), Some(SHUT_DOWN));

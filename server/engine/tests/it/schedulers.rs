@@ -41,7 +41,7 @@ impl Ground {
         sqlx::query(long_ago).bind(server.engine.schedulers.member().id).execute(&mut self.conn).await.unwrap();
     }
 
-    /// Returns the term.
+    /// Lets another server take over. Returns the term.
     async fn take_over(&mut self, server: &Queue) -> i64 {
         for _ in 0..BEATS_BEFORE_TAKEOVER {
             self.beat(server).await;
@@ -89,7 +89,7 @@ pub(crate) async fn served() -> (Ground, Queue) {
     (ground, server)
 }
 
-/// The scheduler of a queue with this policy.
+/// A server that is the scheduler of a queue with this policy.
 pub(crate) async fn scheduler(policy: Value) -> (Ground, Queue) {
     let (mut ground, server) = served().await;
     ground.beat(&server).await;
@@ -166,7 +166,7 @@ async fn t8_next_scheduler_continues_after_killed_one() {
         assert!(admit(&first).await > 0);
     }
     let last: i64 = sqlx::query_scalar("SELECT last_value FROM pending_ord").fetch_one(&mut ground.conn).await.unwrap();
-    // The returned runs can be counted.
+    // Nothing is reassigned, so the returned runs can be counted.
     ground.run("UPDATE worker_sessions SET capacity = 0").await;
     ground.silence(&first).await;
     ground.take_over(&second).await;

@@ -142,7 +142,7 @@ async fn notes(conn: &mut PgConnection) -> Vec<Note> {
     events.into_iter().filter_map(note).collect()
 }
 
-/// If the task is pending again.
+/// Returns how the only ended run ended, if the task is pending again.
 fn tried_again(task: &Task) -> Option<(Outcome, Option<EndedBy>)> {
     let (Last::Pending(open), [ended]) = (&task.last, task.ended.as_slice()) else { return None };
     (open.reason == ReasonCreated::Retry).then(|| (ended.outcome(), ended.ended_by))
@@ -151,7 +151,7 @@ fn tried_again(task: &Task) -> Option<(Outcome, Option<EndedBy>)> {
 /// Outcome of a run ended by its session.
 const SHUT_DOWN: Outcome = Outcome::Exception(ReasonResolved::WorkerShutdown);
 
-/// If it refuses because the session has ended.
+/// Returns the reason, if the session has ended.
 fn end_of<T>(answer: Result<T, OpError>) -> Option<SessionEnd> {
     match answer.err()? {
         OpError::SessionEnded(by) => Some(by),

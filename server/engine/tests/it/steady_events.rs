@@ -130,7 +130,7 @@ impl Walk {
         drop(create_artifact::create(pool, notifiers, run_ref, artifact).await);
     }
 
-    /// The events that the test requires.
+    /// Creates the events that the test requires.
     async fn one_of_each(&mut self) {
         let task = new_task(QUEUE, &json!({"priority": "low"}));
         self.queue.create(&task).await.unwrap();

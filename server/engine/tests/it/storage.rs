@@ -9,7 +9,7 @@ use crate::support::*;
 /// More than two pages.
 const TASKS: u16 = 150;
 
-/// In the order of creation.
+/// Page numbers, in the order of creation.
 async fn pages(database: &TestDatabase) -> Vec<i64> {
     sqlx::query_scalar("SELECT (ctid::text::point)[0]::bigint FROM tasks ORDER BY seq")
         .fetch_all(database.pool())

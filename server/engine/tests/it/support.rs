@@ -63,7 +63,7 @@ impl Ground {
         Self { database, queue, conn }
     }
 
-    /// Without waiting.
+    /// Claims runs without waiting.
     pub async fn claim(&self, runs: u16) -> Vec<TaskId> {
         claim_now(&self.queue, runs).await
     }
@@ -94,7 +94,7 @@ pub async fn remove_policy(queue: &Queue) {
     queue_policy::delete(parts, &name, Match::Anything, "ann").await.unwrap();
 }
 
-/// Returns the number of processed runs.
+/// Runs the pass until all runs follow. Returns the number of processed runs.
 pub async fn follow(queue: &Queue) -> usize {
     let mut done = 0;
     // A server's session may have a short open transaction.
@@ -144,7 +144,7 @@ pub async fn create_some(queue: &Queue, name: &str, tasks: usize) -> Vec<TaskId>
     created
 }
 
-/// Without waiting.
+/// Claims runs without waiting.
 pub async fn claim_now(queue: &Queue, runs: u16) -> Vec<TaskId> {
     let answer = queue.claim_work(QUEUE, "worker", runs, Duration::ZERO).await.unwrap();
     answer.delivery.delivered();
@@ -171,7 +171,7 @@ impl Lock {
     }
 }
 
-/// The gate opens once `second` waits too.
+/// Runs `second`; the gate opens once it waits too.
 pub async fn meet<T>(database: &TestDatabase, gate: Gate, second: impl Future<Output = T>) -> T {
     until_a_session_waits(database.pool()).await;
     let opened = async {
@@ -181,7 +181,7 @@ pub async fn meet<T>(database: &TestDatabase, gate: Gate, second: impl Future<Ou
     tokio::join!(second, opened).0
 }
 
-/// With one statement, without the batcher.
+/// Creates tasks with one statement, without the batcher.
 pub async fn create_on(conn: &mut PgConnection, queue: &Queue, tasks: &[NewTask]) {
     let mut members = Vec::new();
     for task in tasks {
@@ -190,7 +190,7 @@ pub async fn create_on(conn: &mut PgConnection, queue: &Queue, tasks: &[NewTask]
     assert_eq!(create(conn, &members).await.unwrap().len(), tasks.len());
 }
 
-/// Full scans, and rows.
+/// Full scans and rows read by a transaction so far.
 pub async fn reads(conn: &mut PgConnection, tables: &[&str]) -> BTreeMap<String, (i64, i64)> {
     let tables: Vec<String> = tables.iter().map(|&table| table.to_owned()).collect();
     let rows: Vec<(String, i64, i64)> = sqlx::query_as(
@@ -204,7 +204,7 @@ pub async fn reads(conn: &mut PgConnection, tables: &[&str]) -> BTreeMap<String,
     rows.into_iter().map(|(table, scans, rows)| (table, (scans, rows))).collect()
 }
 
-/// Until it is dropped, dead rows cannot be removed.
+/// Until this session is dropped, dead rows cannot be removed.
 pub async fn hold_snapshot(database: &TestDatabase) -> PgConnection {
     let mut conn = database.connect().await;
     sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM tasks").execute(&mut conn).await.unwrap();
@@ -253,12 +253,12 @@ impl Proxy {
         &self.options
     }
 
-    /// And with it the connection.
+    /// Loses the connection with it.
     pub fn lose_the_next_answer(&self) {
         self.lose_an_answer_after(0);
     }
 
-    /// And with it the connection.
+    /// Loses the connection with it.
     pub fn lose_an_answer_after(&self, answers: i64) {
         self.faults.left.store(answers, Ordering::SeqCst);
     }
@@ -271,7 +271,7 @@ impl Proxy {
         self.faults.answers.load(Ordering::SeqCst)
     }
 
-    /// On this side only: the database does not notice.
+    /// Cuts this side only: the database does not notice.
     pub fn cut_now(&self) {
         self.faults.cut_now.notify_waiters();
     }

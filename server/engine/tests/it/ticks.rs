@@ -16,11 +16,11 @@ use tokio_util::task::TaskTracker;
 use crate::support::*;
 
 const LONG: Duration = Duration::from_secs(20);
-/// With its transaction.
+/// Stores values with their transaction.
 const NOTE: &str = "INSERT INTO notes (value, quotient, tick)
                     SELECT value, 100 / value, pg_current_xact_id()::text FROM unnest($1::int[]) AS value";
 
-/// The first or second statement of a tick.
+/// An operation with the first or second statement of a tick.
 struct Note<const SECOND: bool>;
 
 struct Number {
@@ -96,7 +96,7 @@ impl Rig {
         Self::start_by(database, &connector).await
     }
 
-    /// Both statements were run once.
+    /// Starts a rig; both statements were run once.
     async fn start_by(database: TestDatabase, connector: &Connector) -> Self {
         sqlx::query("CREATE TABLE notes (value int, quotient int, tick text)").execute(database.pool()).await.unwrap();
         let (notifiers, tasks) = (Notifiers::default(), TaskTracker::new());
@@ -109,13 +109,13 @@ impl Rig {
         rig
     }
 
-    /// To the same tick.
+    /// Submits both to the same tick.
     async fn submit_both(&self, one: Number, other: Number) -> (Result<(), OpError>, Result<(), OpError>) {
         let held = self.ticks.hold().await;
         let mut one: Waiting<'_> = Box::pin(self.first.submit(one));
         let mut other: Waiting<'_> = Box::pin(self.second.submit(other));
         assert!(futures_util::poll!(one.as_mut()).is_pending() && futures_util::poll!(other.as_mut()).is_pending());
-        // Until they wait for the tick.
+        // Until the operations wait for the tick.
         tokio::time::sleep(Duration::from_millis(20)).await;
         drop(held);
         tokio::time::timeout(LONG, async { tokio::join!(one, other) }).await.expect("both are answered")
@@ -202,7 +202,7 @@ async fn callers_of_lost_tick_are_asked_to_retry() {
 async fn is_claimed_by_its_create(queue: &Queue, database: &TestDatabase) -> bool {
     let claim = queue.claim_work(QUEUE, "worker", 1, LONG);
     let create = async {
-        // It waits or is about to.
+        // The worker waits or is about to.
         let tried = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle' AND query LIKE '-- claim_work%'";
         eventually("the worker waits", async || number(database.pool(), tried).await == 1).await;
         queue.create_one(QUEUE).await
@@ -344,7 +344,7 @@ async fn submit_together<O: Operation>(
     let held = ticks.hold().await;
     let mut all = Box::pin(join_all(members.into_iter().map(|member| batcher.submit(member))));
     assert!(futures_util::poll!(all.as_mut()).is_pending());
-    // Until it waits for the tick.
+    // Until the operation waits for the tick.
     tokio::time::sleep(Duration::from_millis(20)).await;
     drop(held);
     tokio::time::timeout(LONG, all).await.expect("all are answered")
@@ -415,7 +415,7 @@ async fn oversized_definitions_are_read_after_tick() {
     let (database, queue) = start().await;
     let mut definitions = HashMap::new();
     for n in 0..TASKS {
-        // Together far over the limit of a tick.
+        // Definitions together far over the limit of a tick.
         let bytes = if n + 1 == TASKS { 10 } else { usize::try_from(TICK_BYTES_MAX).unwrap() / 4 + usize::from(n) };
         let task = new_task(QUEUE, &json!({"payload": {"text": "x".repeat(bytes)}}));
         queue.create(&task).await.unwrap();

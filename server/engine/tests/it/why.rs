@@ -94,7 +94,7 @@ async fn pending_run_counts_earlier_runs_and_names_workers() {
     let (codes, _) = reasons(&queue, first).await;
     assert_eq!(codes, ["reserved", "no-worker", "behind"]);
     assert_eq!(ask(&queue, second).await.position, Some(2));
-    // Although its message is hidden.
+    // The run is first again, although its message is hidden.
     run_sql(&queue.engine.pool, "UPDATE pending SET reserved_until = NULL WHERE reserved_until IS NOT NULL").await;
     assert_eq!(ask(&queue, second).await.position, Some(3));
 
@@ -210,7 +210,7 @@ async fn claimed_run_names_worker_and_ended_run_its_cause() {
     finish(database, queue).await;
 }
 
-/// A response may read some thousand rows.
+/// Tables of which a response may read some thousand rows.
 const BIG: [&str; 7] = ["pending", "claims", "tasks", "task_definitions", "runs", "dependencies", "workers"];
 
 const RUNS: &str = "TENURE_WHY_RUNS";

@@ -68,7 +68,7 @@ fn verdicts(worked: &Worked) -> Vec<&'static str> {
     worked.results.iter().map(verdict).collect()
 }
 
-/// In a transaction that is rolled back.
+/// True if the statement ended the run. Rolled back.
 async fn ends(conn: &mut PgConnection, task: TaskId, run: RunId, report: Report, holder: &Holder) -> bool {
     let mut attempt = conn.begin().await.unwrap();
     let member = Member::new(task.uuid(), run.number().cast_signed(), Ending::Reported(report));

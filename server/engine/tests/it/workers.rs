@@ -125,7 +125,7 @@ async fn claims_of_one_batch_keep_order_after_server_kill() {
         0,
         "the server was killed before it wrote"
     );
-    // The second writes the same again.
+    // The second server writes the same again.
     for _ in 0..2 {
         let next = Queue::start(database.options());
         assert_eq!(ops::note_held(&next.engine.pool).await.unwrap(), 1);
@@ -225,7 +225,7 @@ async fn statements_show_and_purge_workers_by_rules() {
         assert_eq!(quarantine_exists(&queue, id, visibility).await, shown(visibility), "{id} {visibility:?}");
     }
     let report = pass::purge(&queue.engine).await.unwrap();
-    // Two are over, and a quarantined one is postponed.
+    // Two rows are over, and a quarantined one is postponed.
     assert_eq!((report.found, report.done), (3, 3));
     assert_eq!(pass::purge(&queue.engine).await.unwrap().found, 0);
     let left: Vec<String> = sqlx::query_scalar("SELECT worker_id FROM workers ORDER BY worker_id")
@@ -236,7 +236,7 @@ async fn statements_show_and_purge_workers_by_rules() {
     finish(database, queue).await;
 }
 
-/// In a transaction that is rolled back.
+/// True if its quarantine can be changed. Rolled back.
 async fn quarantine_exists(queue: &Queue, id: &str, visibility: &Visibility) -> bool {
     let mut conn = queue.engine.pool.acquire().await.unwrap();
     let mut transaction = sqlx::Connection::begin(&mut *conn).await.unwrap();

@@ -3,12 +3,12 @@
 use crate::passes::without_autovacuum;
 use crate::support::*;
 
-/// Claimed by decisions.
+/// A queue whose runs are claimed by decisions.
 pub const PULLED: &str = "cost/pulled";
-/// Assigned to sessions.
+/// A queue whose runs are assigned to sessions.
 pub const ASSIGNED: &str = "cost/assigned";
 pub const PLAIN: &str = "cost/plain";
-/// With four unaccepted runs each.
+/// Sessions with four unaccepted runs each.
 pub const SESSIONS: i32 = 50;
 
 /// Rows independent of the size.

@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 
 use crate::support::*;
 
-/// Each at its total with waiting runs.
+/// Number of queues, each at its total with waiting runs.
 const QUEUES: usize = 6;
 const ASKED: usize = 3;
 const DECISIONS: [&str; 9] = [
@@ -104,7 +104,7 @@ async fn forward(from: OwnedReadHalf, mut to: OwnedWriteHalf, counts: &Counts) -
     }
 }
 
-/// The comment in its first line.
+/// Returns the comment in its first line.
 fn name_of(sql: &[u8]) -> String {
     let line = sql.split(|byte| *byte == b'\n').next().unwrap_or_default();
     String::from_utf8_lossy(line).trim_start_matches("-- ").to_owned()

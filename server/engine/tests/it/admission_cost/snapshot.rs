@@ -10,11 +10,11 @@ use super::fill::PULLED;
 use crate::passes::{Reads, difference, plan_once, reads, without_autovacuum};
 use crate::support::*;
 
-/// Per round, spread over [`KEYS`] keys.
+/// Runs per round, spread over [`KEYS`] keys.
 const RUNS: usize = 100;
 const KEYS: usize = 20;
 const ROUNDS: usize = 30;
-/// Warm-up: statements are planned.
+/// Warm-up rounds, in which statements are planned.
 const FIRST: usize = 4;
 const BLOCKS_MORE: i64 = 200;
 
@@ -62,7 +62,7 @@ async fn old_snapshot_does_not_increase_reads_of_decisions() {
     let mut conn = database.connect().await;
     without_autovacuum(&mut conn).await;
     plan_once(&mut conn).await;
-    // As in servers' sessions.
+    // As in sessions of servers.
     sqlx::raw_sql("SET plan_cache_mode = force_generic_plan").execute(&mut conn).await.unwrap();
     let server = Queue::start(database.options());
     put_to(&server, PULLED, json!({"fair": true, "concurrency": {"perKey": 10}})).await;

@@ -17,7 +17,7 @@ use super::decisions::reading;
 use super::fill::{ASSIGNED, PULLED};
 use crate::support::*;
 
-/// Planned as in hot sessions.
+/// Statements that are planned as in hot sessions.
 pub const HOT: [&str; 15] = [
     "lock_admission",
     "lock_admission_or_skip",
@@ -36,7 +36,7 @@ pub const HOT: [&str; 15] = [
     "forget_admission",
 ];
 
-/// Of other passes, lists and operations.
+/// Statements of other passes, lists and operations.
 pub const OTHERS: [&str; 19] = [
     "list_admission_queues",
     "list_startable",
@@ -226,7 +226,7 @@ impl Given {
         assert_eq!(claimed.iter().filter(|row| row.made).count(), runs.len());
     }
 
-    /// As claimTask, in a session for cold statements.
+    /// Claims as claimTask does, in a session for cold statements.
     async fn claim_named(&self, conn: &mut PgConnection) {
         let (key, task) = self.named;
         let reading = reading(&self.marks, self.pulled);

@@ -22,7 +22,7 @@ const USED: &str = "
                      (SELECT count(*) FROM runs r WHERE r.session = s.epoch AND r.place IN (3, 4)), s.capacity
               FROM worker_sessions s WHERE s.ended IS NULL";
 
-/// Must not exist in limited queues.
+/// Ready runs of limited queues, which must not exist.
 const READY: &str = "
     SELECT 'run ' || w.seq || ' of queue ' || w.queue || ' is ready, although its queue is limited'
     FROM pending w JOIN task_queues q ON q.id = w.queue
@@ -142,12 +142,12 @@ async fn find_lost(snapshot: &mut PgConnection, queues: &[Watched]) -> Vec<Strin
         .unwrap()
 }
 
-/// Also compares with earlier excesses.
+/// Compares a queue with its limits and earlier excesses.
 fn compare(queue: &mut Watched, rows: &[Row], wrong: &mut Vec<String>) {
     let own = || rows.iter().filter(|row| row.1 == queue.id);
     let (stage, total) = own().find(|row| row.0 == "queue").map(|row| (row.2, row.3)).unwrap();
     let now = queue.limits();
-    // Any number, if it was once unlimited since then.
+    // Any number, if the queue was unlimited at some time.
     let most = |limit: fn(&Limits) -> Option<i64>| {
         queue.since.iter().map(|limits| limit(limits).unwrap_or(i64::MAX)).max().unwrap_or(i64::MAX)
     };
@@ -203,7 +203,7 @@ async fn stuck(world: &World, which: fn(&Limits) -> bool) -> Vec<String> {
         .unwrap()
 }
 
-/// Too many claims in a window, and oversized bursts.
+/// Finds windows with too many claims, and oversized bursts.
 pub async fn rates(world: &World) -> Vec<String> {
     let mut wrong = Vec::new();
     for (of_key, (count, seconds, burst)) in [(false, RATE_TOTAL), (true, RATE_OF_KEY)] {

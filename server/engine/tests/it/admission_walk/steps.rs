@@ -14,7 +14,7 @@ use super::passes::{beat, despite_kills, failed, run_pass, settle};
 use super::world::{ASSIGN, World, parsed};
 use crate::support::*;
 
-/// Many concern several tasks.
+/// Concurrent steps; many concern several tasks.
 const AT_ONCE: u64 = 12;
 const KILLS_TRIED: u64 = 10;
 /// Decisions and passes share some statements.
@@ -42,7 +42,7 @@ impl Victim {
 #[derive(Clone, Copy)]
 enum Answers {
     Delivered,
-    /// Their claims are requeued.
+    /// The responses are lost; their claims are requeued.
     Lost,
     /// The workers disconnect after these microseconds.
     HungUp(u64),
@@ -59,7 +59,7 @@ struct Requests {
 enum Step {
     Create(Vec<NewTask>),
     Claim(Requests),
-    /// By the workers of their sessions.
+    /// claimTask by the workers of their sessions.
     Accept(Vec<ClaimTask>),
     /// claimTask of ready or waiting runs.
     ClaimByName(Vec<ClaimTask>),
@@ -82,9 +82,9 @@ enum Step {
         session: usize,
     },
     Admit,
-    /// Its future is dropped after these microseconds.
+    /// A pass whose future is dropped after these microseconds.
     Abandon(u64),
-    /// After these microseconds.
+    /// Database sessions are killed after these microseconds.
     Kill(Victim, u64),
     Refile,
 }
@@ -99,7 +99,7 @@ struct Run {
 struct Runs {
     claimed: Vec<Run>,
     assigned: Vec<Run>,
-    /// Pending, assigned or not.
+    /// Pending runs, assigned or not.
     waiting: Vec<Run>,
     unassigned: Vec<Run>,
     ended: Vec<TaskId>,
@@ -392,7 +392,7 @@ fn take<'a>(world: &'a World, step: &'a Step, server: usize) -> BoxFuture<'a, Ta
     }
 }
 
-/// 0 if it was refused or must be retried.
+/// Returns 0 if it was refused or must be retried.
 fn done<T>(answer: Result<T, OpError>) -> Result<u64, OpError> {
     match answer {
         Ok(_) => Ok(1),
@@ -508,7 +508,7 @@ pub async fn resume_all(world: &World) {
     }
 }
 
-/// Two workers exhaust each limited pull queue.
+/// Lets two workers exhaust each limited pull queue.
 pub async fn demand(world: &World, wait: Duration) {
     let limited = world.queues.iter().filter(|watched| watched.limits().any && !watched.limits().assign);
     let workers = limited.flat_map(|watched| world.servers.iter().map(move |server| (server, watched.name.as_str())));
@@ -541,7 +541,7 @@ pub async fn work_off(world: &mut World) {
     despite_kills(world, || take(world, &end, 1)).await.unwrap();
 }
 
-/// With capacity for all runs.
+/// Starts a session with capacity for all runs.
 pub async fn begin_a_large_session(world: &mut World) {
     let start = Start { capacity: 100, ..start(world) };
     drop(take(world, &Step::Begin(start), 0).await);

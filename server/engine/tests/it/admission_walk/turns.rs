@@ -15,7 +15,7 @@ const PRIORITIES: [&str; 2] = ["high", "lowest"];
 /// A head is a key in one priority.
 const HEADS: usize = KEYS * PRIORITIES.len();
 const ROUNDS: u64 = 200;
-/// At which the creation of tasks pauses.
+/// Waiting runs at which the creation of tasks pauses.
 const BACKLOG: u64 = 60;
 /// A shorter stretch proves nothing.
 const CLAIMS_LEAST: u64 = 30;
@@ -144,7 +144,7 @@ struct Round {
     claimed: [u64; HEADS],
 }
 
-/// Concurrently, at either server.
+/// Creates, claims and completes concurrently, at either server.
 async fn take(servers: &[Queue; 2], known: &mut Known) -> Round {
     let tasks = known.tasks();
     let ends = known.random.below(9).min(known.claimed.len() as u64);

@@ -12,9 +12,9 @@ use crate::support::*;
 
 /// Some names are keys and projects, so two key sources share keys.
 const KEYS: usize = 20;
-/// With as many task groups each.
+/// Schedulers, with as many task groups each.
 const SCHEDULERS: u64 = 4;
-/// At which the creation of tasks pauses.
+/// Waiting runs at which the creation of tasks pauses.
 const BACKLOG: i64 = 250;
 
 /// Indices in [`World::queues`].
@@ -125,7 +125,7 @@ pub struct Watched {
     pub name: TaskQueueId,
     pub policies: Vec<Value>,
     pub policy: Policy,
-    /// The last one is current.
+    /// Policies since the last snapshot; the last one is current.
     pub since: Vec<Limits>,
     /// Until all runs follow a change of keys: a key may exceed its limit.
     pub keys_move: bool,
@@ -141,7 +141,7 @@ impl Watched {
         self.since.last().copied().unwrap_or_default()
     }
 
-    /// At some time before the next snapshot.
+    /// Records a change at some time before the next snapshot.
     pub fn changed(&mut self, policy: Policy) {
         let limits = Limits::of(&policy);
         self.begins |= !self.limits().any;
@@ -160,7 +160,7 @@ pub struct World {
     pub begun: Mutex<Vec<Identity>>,
     /// Per session: its excess at the last snapshot, and its capacity then.
     pub capacities: HashMap<i64, (i64, i64)>,
-    /// Seconds ahead of the manual clock.
+    /// Seconds by which the manual clock is ahead.
     pub ahead: i64,
     pub workers: u64,
     pub waiting: i64,
@@ -258,7 +258,7 @@ impl World {
     }
 }
 
-/// The same groups in each walk.
+/// Returns a group; each walk has the same.
 fn group(scheduler: u64, n: u64) -> TaskId {
     let mut bytes = [0_u8; 16];
     bytes[0] = 0x70;

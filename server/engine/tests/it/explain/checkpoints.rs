@@ -9,12 +9,12 @@ use super::measure::pages;
 use super::sessions::{FILL as SESSIONS, take_away};
 use crate::support::*;
 
-/// Live sessions have a claimed run each.
+/// Number of ended and live sessions; live ones have a claimed run each.
 const ENDED: &str = "5000";
 const LIVE: &str = "1000";
 const BIG: [&str; 8] =
     ["tasks", "pending", "claims", "runs", "checkpoints", "task_commands", "worker_sessions", "session_inbox"];
-/// Per table, and for all with their indexes.
+/// Limits of rows per table, and of pages for all with their indexes.
 const ROWS_MAX: i64 = 50;
 const PAGES_MAX: i64 = 150;
 /// Enough executions for a session to switch to a generic plan.

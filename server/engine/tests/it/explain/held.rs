@@ -10,9 +10,9 @@ use crate::support::*;
 
 const RUNS: &str = "TENURE_DELAYED_RUNS";
 const RUNS_DEFAULT: i32 = 20_000;
-/// Allowed beyond twice the reads without delayed runs.
+/// Pages allowed beyond twice the reads without delayed runs.
 const PAGES_MORE: i64 = 40;
-/// Its rows are missing in the first measurement.
+/// A statement whose rows are missing in the first measurement.
 const OF_NEW_TASKS: &str = "read_events";
 
 pub(super) const STATEMENTS: [&str; 10] = [
@@ -28,7 +28,7 @@ pub(super) const STATEMENTS: [&str; 10] = [
     "claim_beside_delayed",
 ];
 
-/// The first events: the operator's page reads newer ones.
+/// The first events; the operator's page reads newer ones.
 const EVENTS: &str = "
     INSERT INTO task_queues (name) VALUES ('fill/q1');
     CREATE TEMP TABLE delayed AS
@@ -39,7 +39,7 @@ const EVENTS: &str = "
                ARRAY[queue], '{0}', '{0}', ARRAY[count(*)::int]
         FROM delayed GROUP BY queue, n / 100 ORDER BY n / 100;";
 
-/// A few delayed tasks are due.
+/// Delayed tasks, a few of them due.
 const FILL: &str = "
     INSERT INTO tasks (id, seq, queue, task_group, state, priority, retries_left, run, lone)
         SELECT id, seq, queue, id, 1, (n % 7)::smallint, 5, 0, true FROM delayed;

@@ -27,7 +27,7 @@ pub async fn pages(conn: &mut PgConnection, tables: &[&str]) -> i64 {
     sqlx::query_scalar(sum).bind(tables).fetch_one(conn).await.unwrap()
 }
 
-/// In transactions that are rolled back.
+/// Measures statements in transactions that are rolled back.
 pub async fn measure(
     database: &TestDatabase,
     filler: &mut PgConnection,

@@ -11,12 +11,12 @@ use crate::support::*;
 
 const ROWS: &str = "TENURE_ENDED_SESSIONS";
 const ROWS_DEFAULT: i32 = 30_000;
-/// With a claimed run each.
+/// Live sessions, with a claimed run each.
 const LIVE: i64 = 1_000;
 const BIG: [&str; 7] =
     ["worker_sessions", "session_inbox", "claims", "tasks", "task_definitions", "runs", "task_queues"];
 
-/// Claims of irrelevant tasks.
+/// Sessions, and claims of irrelevant tasks.
 pub(super) const FILL: &str = "
     INSERT INTO worker_sessions (id, queue, worker_group, worker_id, client_id, ttl, until, started, ended, end_reason, weight, capacity)
         SELECT gen_random_uuid(), q.id, 'g', 'w' || n, 'c', 60, now(), now() - interval '20 h', now() - n * interval '1 s', 1, 1, 1

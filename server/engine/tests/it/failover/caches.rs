@@ -12,7 +12,7 @@ fn role(scope: &str) -> NewRole {
     NewRole { role_id: "r".to_owned(), scopes: vec![scope.to_owned()], description: String::new() }
 }
 
-/// By the server's cached roles.
+/// True if the server's cached roles give this scope.
 fn gives(queue: &Queue, scope: &str) -> bool {
     let scopes = queue.engine.facts.roles.get().expand(["assume:r".to_owned()]).unwrap();
     scopes.iter().any(|given| given == scope)

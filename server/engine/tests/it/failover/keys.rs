@@ -2,7 +2,7 @@
 
 use crate::support::*;
 
-/// A promoted standby had not received the queue.
+/// As if a promoted standby had not received the queue.
 async fn lose_queue(database: &TestDatabase) {
     sqlx::query("DELETE FROM task_queues WHERE name = $1").bind(QUEUE).execute(database.pool()).await.unwrap();
 }

@@ -13,7 +13,7 @@ async fn work_off(queue: &Queue, tasks: usize) {
     }
 }
 
-/// A promoted standby did not receive the last positions.
+/// As if a promoted standby had not received the last positions.
 async fn take_back_positions(database: &TestDatabase, positions: i64) {
     sqlx::query("SELECT setval('pending_ord', last_value - $1) FROM pending_ord")
         .bind(positions)

@@ -90,7 +90,7 @@ async fn unexpired_or_locked_task_stays() {
     let (short, long) = (new_task(QUEUE, &json!({"expires": in_minutes(61)})), queue.create_one(QUEUE).await);
     queue.create(&short).await.unwrap();
     advance(&database, "62 minutes").await;
-    // Not before its end is processed.
+    // A task is not purged before its end is processed.
     assert_eq!(queue.run_pass("expiry").await.unwrap().done, 0);
     run_all_due_but_expiry(&queue).await;
     let foreign = Lock::take(&database, "SELECT FROM tasks FOR UPDATE").await;
@@ -105,7 +105,7 @@ async fn unexpired_or_locked_task_stays() {
 
 async fn run_all_due_but_expiry(queue: &tenure_engine::testing::Queue) {
     while tenure_engine::background::deadlines::pass(&queue.engine).await.unwrap().done > 0 {}
-    // Resolved, but its log is still unread.
+    // The task is resolved, but its log is still unread.
     assert_eq!(queue.run_pass("expiry").await.unwrap().done, 0);
     super::settle(queue).await;
     super::run_groups(queue).await;
@@ -164,7 +164,7 @@ async fn expire_all(database: &TestDatabase) {
     sqlx::raw_sql(sql).execute(database.pool()).await.unwrap();
 }
 
-/// With a read log.
+/// Creates expired tasks whose log was read.
 async fn expired(database: &TestDatabase, queue: &Queue, tasks: usize) -> Vec<TaskId> {
     let mut conn = database.connect().await;
     let tasks: Vec<_> = (0..tasks).map(|_| new_task(QUEUE, &json!({}))).collect();
@@ -385,7 +385,7 @@ async fn rerun_after_clock_reset_ends_by_deadline() {
     advance(&database, "1 hour").await;
     queue.passes.run_all_due().await.unwrap();
     assert_eq!(state(&queue, task).await, "exception");
-    // It now has two rows for its expiry.
+    // The task now has two rows for its expiry.
     advance(&database, "2 years").await;
     queue.passes.run_all_due().await.unwrap();
     assert_eq!(number(database.pool(), LEFT).await, 0);

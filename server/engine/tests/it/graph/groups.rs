@@ -244,7 +244,7 @@ async fn group_event_follows_last_task_and_each_rerun() {
         let events = emitted(&database, "task-group-resolved").await;
         assert_eq!(events.last().unwrap()["payload"]["quiescent"], quiescent);
     }
-    // An added task reopens it.
+    // An added task reopens the group.
     add(&queue, id).await;
     let rerun = change(&queue, tasks[1], Change::Rerun).await.unwrap();
     change(&queue, rerun.id, Change::Cancel).await.unwrap();
@@ -256,7 +256,7 @@ async fn group_event_follows_last_task_and_each_rerun() {
     finish(database, queue).await;
 }
 
-/// Returns the result and the number of definitions read.
+/// Reads a row of the log. Returns the result and the number of definitions read.
 async fn read_one_row(conn: &mut PgConnection) -> (Slice, i64) {
     let mut transaction = conn.begin().await.unwrap();
     let before = rows_read(&mut transaction, "task_definitions").await;

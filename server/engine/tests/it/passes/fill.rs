@@ -6,7 +6,7 @@ use crate::support::*;
 
 pub const QUEUES: [&str; 5] = ["fill/q1", "fill/q2", "fill/q3", "fill/q4", "fill/q5"];
 
-/// Kept few, because some passes count them.
+/// Claims per call: few, because some passes count them.
 const CLAIMED: i32 = 20;
 
 /// The first half were resolved; the others are pending except a few claimed ones.
@@ -48,7 +48,7 @@ const TASKS: &str = "
     INSERT INTO runs SELECT seq, 0, 3, 0, 0, now(), now(), now(), now(), 'g', 'w' FROM made WHERE place = 'ended';
     ";
 
-/// Mostly settled, some purged.
+/// Dependencies, mostly settled, some purged.
 const DEPENDENCIES: &str = "
     INSERT INTO dependencies
         SELECT a.seq, b.id, false, false FROM made a JOIN made b ON b.n = a.n + ($TO - $FROM) / 2 + 1
@@ -129,7 +129,7 @@ pub async fn update_again_and_again(conn: &mut PgConnection) {
     sqlx::raw_sql(UPDATED).execute(conn).await.unwrap();
 }
 
-/// Half resolved and half pending.
+/// Adds tasks, half resolved and half pending.
 pub async fn fill(conn: &mut PgConnection, from: i32, to: i32) {
     for part in [TASKS, DEPENDENCIES, PURGED] {
         run(conn, part, from, to).await;

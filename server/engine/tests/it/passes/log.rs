@@ -6,10 +6,10 @@ use tenure_store::events::{self, Stretch};
 use super::{behind_an_old_snapshot, reads};
 use crate::support::*;
 
-/// Rows of one event each.
+/// Purged rows of one event each.
 const PURGED: i64 = 50_000;
 const NEWEST: i64 = 50_300;
-/// Per access. The purged rows take more than 300.
+/// Maximum blocks per access. The purged rows take more than 300.
 const BLOCKS_MAX: i64 = 100;
 const RETENTION: Duration = Duration::from_secs(3600);
 

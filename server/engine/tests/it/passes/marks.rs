@@ -18,7 +18,7 @@ async fn advance(queue: &Queue) {
     }
 }
 
-/// More than the lag of the marks.
+/// Moves the clock by more than the lag of the marks.
 async fn move_clock(conn: &mut PgConnection) -> DateTime<Utc> {
     sqlx::raw_sql("UPDATE clock SET clock_offset = clock_offset + interval '3 s'").execute(&mut *conn).await.unwrap();
     clock::get_now(conn).await.unwrap()

@@ -7,7 +7,7 @@ use tokio::task::JoinHandle;
 
 use crate::support::*;
 
-/// Readers of the table wait for it.
+/// Advisory lock that readers of the table wait for.
 const GATE: i64 = 77;
 
 /// Replaces a table with a view; reading a row waits for the gate.
@@ -25,7 +25,7 @@ async fn put_gate(database: &TestDatabase, table: &str) -> sqlx::PgConnection {
     holder
 }
 
-/// While a statement waits at the gate.
+/// Changes rows while a statement waits at the gate.
 async fn change_meanwhile(pool: &PgPool, mut holder: sqlx::PgConnection, change: &'static str) {
     until_a_session_waits(pool).await;
     let changed = sqlx::query(change).execute(&mut holder).await.unwrap();

@@ -88,7 +88,7 @@ async fn number_of_waiting_requests_is_limited() {
             assert!(futures_util::poll!(one.as_mut()).is_pending());
             waiting.push(one);
         }
-        // Until they wait.
+        // Until the requests wait.
         tokio::time::sleep(LONG / 100).await;
     }
     let refused = tokio::time::timeout(LONG, claim()).await.expect("a refusal waits for nothing");
@@ -108,7 +108,7 @@ async fn two_servers_never_claim_one_run() {
     let first = one.claim_work(QUEUE, "first", 1, LONG);
     let second = async {
         until_a_session_waits(database.pool()).await;
-        // Locked by the first server's open commit.
+        // The run is locked by the first server's open commit.
         let nothing = two.claim_work(QUEUE, "second", 1, Duration::from_millis(50)).await.unwrap();
         gate.open().await;
         nothing
@@ -165,7 +165,7 @@ async fn undelivered_claim_is_requeued_free_up_to_five_times() {
     }
     drop(queue.claim_work(QUEUE, "worker", 1, LONG).await.unwrap());
     queue.stop().await;
-    // The sixth is left to expire.
+    // The sixth claim is left to expire.
     assert_eq!(number(database.pool(), "SELECT count(*) FROM claims WHERE run = 5").await, 1);
     assert_eq!(number(database.pool(), "SELECT max(requeues)::bigint FROM tasks").await, 5);
     database.finish().await;

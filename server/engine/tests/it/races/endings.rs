@@ -152,7 +152,7 @@ async fn complete_time_applies_independently_of_lease() {
     finish(database, queue).await;
 }
 
-/// Returns the delay of the next run.
+/// Ends a claim. Returns the delay of the next run.
 async fn end_and_wait(database: &TestDatabase, task: TaskId, run: i16, ending: Ending) -> TimeDelta {
     let pool = database.pool();
     run_sql(pool, "UPDATE claims SET taken_until = now() - interval '1 s'").await;

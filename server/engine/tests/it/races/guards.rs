@@ -87,7 +87,7 @@ fn events(life: Life) -> Vec<Stated> {
 
 const INTERMITTENT: Ending = Ending::Reported(Report::Exception(ExceptionReason::IntermittentTask));
 
-/// Without options, under a policy with only this delivery.
+/// Terms without options, under a policy with only this delivery.
 fn terms(delivery: Delivery) -> Terms {
     Terms {
         delivery,
@@ -99,7 +99,7 @@ fn terms(delivery: Delivery) -> Terms {
     }
 }
 
-/// Its claim, if any, has expired.
+/// Puts a task into a state by hand. Its claim, if any, has expired.
 async fn put(conn: &mut PgConnection, id: TaskId, life: Life) {
     let (state, last, outcome) = match life.state {
         State::Unscheduled => (0_i16, None, None),
@@ -148,7 +148,7 @@ async fn put(conn: &mut PgConnection, id: TaskId, life: Life) {
     if !matches!(life.state, State::Pending(..)) {
         sqlx::query("DELETE FROM pending WHERE id = $1").bind(id.uuid()).execute(&mut *conn).await.unwrap();
     }
-    // And the last one if it has ended.
+    // The earlier runs, and the last one if it has ended.
     let ended = last.map_or(0, |last| last + i16::from(outcome.is_some()));
     let outcome = outcome.unwrap_or(Outcome::Completed);
     sqlx::query(

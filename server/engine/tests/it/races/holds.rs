@@ -16,7 +16,7 @@ use tenure_store::{clock, holds as store, tasks};
 
 use crate::support::*;
 
-/// Not yet ended by a pass.
+/// A run whose delay is over, not yet ended by a pass.
 async fn over() -> (TestDatabase, Queue, TaskId) {
     let (database, queue) = start().await;
     let task = queue.create_one(QUEUE).await;

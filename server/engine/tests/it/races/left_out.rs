@@ -56,7 +56,7 @@ async fn renewals_and_ends_match_their_members() {
         held.push((task.id.uuid(), task.seq));
     }
     let pending = queue.create_one(QUEUE).await.uuid();
-    // In another order than stored, among others.
+    // In another order than stored, among other ids.
     let named = [Uuid::new_v4(), held[2].0, pending, held[0].0, held[1].0, Uuid::new_v4()];
     let expected: [(usize, i64); 3] = [(1, held[2].1), (3, held[0].1), (4, held[1].1)];
     let mut conn = database.connect_hot().await;

@@ -86,7 +86,7 @@ async fn deadline_pass_skips_run_being_claimed() {
 async fn locked_run_delays_only_its_own_deadline() {
     let (database, queue, held) = claimed().await;
     let (waiting, free) = (queue.create_one(QUEUE).await, queue.create_one(QUEUE).await);
-    // Like a pass of a server that stopped midway.
+    // As a pass of a server that stopped midway locks runs.
     let pending = format!("SELECT FROM pending WHERE id = '{}' FOR UPDATE", waiting.uuid());
     let holder = Lock::take(&database, &format!("SELECT FROM claims FOR UPDATE; {pending}")).await;
     move_deadlines(&database).await;
@@ -206,7 +206,7 @@ async fn run_all_due_gives_up_on_foreign_locks() {
 async fn run_all_due_waits_for_uncommitted_pass() {
     let (database, queue, held) = claimed().await;
     advance(&database, "2 hours").await;
-    // Its commit takes a while.
+    // A pass whose commit takes a while.
     let gate = Gate::close(&database, "runs").await;
     let ending = async { deadlines::pass(&queue.engine).await.unwrap() };
     let running = async {

@@ -6,7 +6,7 @@ use crate::support::*;
 
 const LONG: Duration = Duration::from_secs(10);
 
-/// Connected through a proxy.
+/// A queue connected through a proxy.
 async fn with_proxy(database: &TestDatabase) -> (Queue, Proxy) {
     let proxy = Proxy::start(database).await;
     let queue = Queue::start_apart(database.options(), proxy.options(), LEASE);
@@ -21,7 +21,7 @@ async fn lost_session_is_terminated_before_search_for_its_claims() {
     let (queue, proxy) = with_proxy(&database).await;
     let task = queue.create_one(QUEUE).await;
     let gate = Gate::close(&database, "claims").await;
-    // Before the database's lock timeout.
+    // The connection is lost before the database's lock timeout.
     let cut = async {
         let pids = until_a_session_waits(database.pool()).await;
         proxy.cut_now();
@@ -74,7 +74,7 @@ async fn undelivered_claim_of_locked_queue_delays_no_other() {
     // As a change of priorities.
     let lock = "SELECT FROM task_queues WHERE name = 'proj/locked' FOR NO KEY UPDATE";
     let holder = Lock::take(&database, lock).await;
-    // As in a batch with a lost response.
+    // Both at once, as in a batch with a lost response.
     drop(lost);
     let is_pending =
         async |task| matches!(queue.status(task).await.last, Last::Pending(open) if open.run.number() == 1);

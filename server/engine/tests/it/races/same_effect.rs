@@ -8,7 +8,7 @@ use crate::support::*;
 const ROUNDS: usize = 60;
 const QUEUES: [&str; 2] = ["same/one", "same/two"];
 
-/// Without times and sequence numbers.
+/// All contents without times and sequence numbers.
 const CONTENTS: &str = "
     SELECT 'task ' || (to_jsonb(t) - 'seq')::text AS line FROM tasks t
     UNION ALL SELECT 'definition ' || concat_ws(' ', t.id = d.id, d.id, scheduler, project, d.task_group, deadline, expires,
@@ -35,7 +35,7 @@ const CONTENTS: &str = "
     UNION ALL SELECT 'count ' || concat_ws(' ', d.queue, sum(d.pending), sum(d.claimed), COALESCE(sum(d.delayed), 0))
     FROM outbox_new n, unnest(n.queues, n.pending, n.claimed, n.delayed) AS d(queue, pending, claimed, delayed) GROUP BY d.queue";
 
-/// Returns the results and the contents afterwards.
+/// Returns the results of a statement and the contents afterwards.
 async fn effect(conn: &mut PgConnection, statement: impl AsyncFnOnce(&mut PgConnection) -> Vec<String>) -> Effect {
     let mut transaction = conn.begin().await.unwrap();
     let mut answers = statement(&mut transaction).await;

@@ -63,7 +63,7 @@ async fn simultaneous_repeats_are_diagnosed_together() {
     let mut repeats = JoinSet::new();
     for (n, mut task) in tasks.into_iter().enumerate() {
         let queue = Arc::clone(&queue);
-        // Another task with the same id.
+        // Every third is another task with the same id.
         let conflict = n % 3 == 0;
         if conflict {
             task.definition = task.definition.replace(&format!("\"n\":{n}"), "\"n\":-1");
@@ -77,7 +77,7 @@ async fn simultaneous_repeats_are_diagnosed_together() {
             Err(error) => assert!(conflict && matches!(error, OpError::Conflict(_)), "{id}: {error:?}"),
         }
     }
-    // One by one, each would take three responses.
+    // One by one, each repeat would take three responses.
     let answers = proxy.answers() - before;
     assert!(answers < REPEATS as i64, "{answers} answers of the database for {REPEATS} repeats");
     drop(proxy);

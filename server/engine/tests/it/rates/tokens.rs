@@ -47,7 +47,7 @@ async fn returned_run_is_reassigned_at_once_despite_rate() {
             admit(&server).await;
             let second = given_to(&mut ground).await.expect("assigned to another worker");
             assert_ne!(second, first, "{of} {closes}");
-            // This run takes the hour's start.
+            // This run takes the only start of the hour.
             server.create(&keyed()).await.unwrap();
             admit(&server).await;
             assert_eq!(ground.count("pending WHERE hold = 2").await, 1);

@@ -207,7 +207,7 @@ async fn locked_queues_leave_no_other_without_scheduler() {
     sqlx::query(sqlx::AssertSqlSafe(set)).execute(&mut ground.conn).await.unwrap();
     let began = Instant::now();
     ground.beat(&server).await;
-    // For the first, not for all eight.
+    // It waits for the first queue, not for all eight.
     assert!(began.elapsed() < LOCK_TIMEOUT * 6, "{:?}", began.elapsed());
     assert!(locked.iter().all(|queue| term(*queue).is_none()) && term(free).is_some());
     holder.rollback().await.unwrap();

@@ -4,7 +4,7 @@ use super::*;
 use tenure_domain::work::Reported;
 use tenure_engine::batch::wait_list::RUNS_MAX;
 
-/// Unnoticed by this server.
+/// Ends the session by another server, unnoticed by this one.
 async fn close_elsewhere(ground: &Ground, session: &Identity) {
     let other = Queue::start(ground.database.options());
     sessions::close(other.engine.session_parts(), session).await.unwrap();

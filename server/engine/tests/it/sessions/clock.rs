@@ -49,7 +49,7 @@ async fn an_outage_never_shortens_a_session() {
     sqlx::query("UPDATE worker_sessions SET until = until + interval '1 day'").execute(&pool).await.unwrap();
     let until = sessions::find(ground.queue.engine.session_parts(), session.id).await.unwrap().until;
     look_back(&ground, 6).await;
-    // When all sessions may have expired.
+    // The next scan comes when all sessions may have expired.
     ground.advance(TTL).await;
     ground.pass().await;
     assert_eq!(sessions::find(ground.queue.engine.session_parts(), session.id).await.unwrap().until, until);
@@ -101,7 +101,7 @@ async fn server_without_sessions_writes_no_time() {
     ground.finish().await;
 }
 
-/// Its clients start no session.
+/// The clients of this server start no session.
 #[tokio::test]
 async fn server_takes_over_scans_of_lost_server() {
     let mut ground = Ground::new().await;
@@ -112,7 +112,7 @@ async fn server_takes_over_scans_of_lost_server() {
     ground.pass().await;
     assert!(ground.queue.engine.sessions.activity.any());
     ground.expire(&session).await;
-    // For late commits of the session.
+    // It continues to scan for a while, for late commits of the session.
     ground.pass().await;
     assert!(ground.queue.engine.sessions.activity.any());
     ground.advance(600).await;

@@ -6,7 +6,7 @@ use tenure_store::tasks;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Running on their own schedule.
+/// The passes of a server, on their own schedule.
 struct Passes {
     tasks: TaskTracker,
     stop: CancellationToken,
@@ -190,7 +190,7 @@ async fn stopped_return_locks_tasks_for_at_most_a_second() {
         _ = until_a_session_waits(pool) => {}
     }
     locking.commit().await.unwrap();
-    // It has locked the task and stalls.
+    // The return has locked the task and stalls.
     let locked = tokio::time::timeout(Duration::from_secs(5), tasks::lock(&mut conn, task)).await;
     locked.expect("the transaction is rolled back").unwrap();
     drop((giving, conn));

@@ -47,7 +47,7 @@ async fn items_arrive_after_failover_lost_acknowledged_ids() {
     cancel(queue, tasks[0]).await;
     let lost = now(queue, &session, 0).await;
     assert_eq!(lost.len(), 1);
-    // A promoted standby did not receive it.
+    // As if a promoted standby had not received the item.
     run_sql(pool, "DELETE FROM session_inbox; SELECT setval('session_inbox_id', 50)").await;
     cancel(queue, tasks[1]).await;
     let next = now(queue, &session, lost[0].id).await;
@@ -140,7 +140,7 @@ async fn immediate_repeat_is_not_renewed_and_reports_end() {
     let first = ask(0, db_now(pool).await).await.unwrap();
     let renewed = until().await;
     assert!(renewed > begun);
-    // Returned again, without a renewal.
+    // The item is returned again, without a renewal.
     let second = ask(0, db_now(pool).await).await.unwrap();
     assert_eq!((&second.items, second.renewed.until), (&first.items, renewed));
     assert_eq!(until().await, renewed);

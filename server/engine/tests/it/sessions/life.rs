@@ -143,7 +143,7 @@ async fn pass_ends_session_after_interrupted_removal() {
     let before = begin(&ground.queue, "before").await;
     let task = create(&ground.queue, 1, &json!({})).await[0];
     claim(&ground.queue, &before, 1).await;
-    // Committed before the search for sessions and claims.
+    // A removal commits this before its search for sessions and claims.
     let queue = ground.queue.key(QUEUE).await;
     for (worker, for_good) in [("before", false), ("back", false), ("for-good", true)] {
         let gone = Gone { queue, worker_group: "group".to_owned(), worker_id: worker.to_owned() };

@@ -5,11 +5,11 @@ use tenure_domain::session::TTL_LEAST;
 
 use crate::passes::{Reads, difference, plan_once, reads, without_autovacuum};
 
-/// Renewed long before they expire.
+/// Sessions that are renewed long before they expire.
 const LIVE: i32 = 2_000;
 const RENEWED: usize = 5;
 const LOOKS: i64 = 20;
-/// With indexes: the newest end of the ended ones.
+/// Maximum blocks per scan, with indexes: the newest end of the ended sessions.
 const BLOCKS_OF_A_LOOK: i64 = 3;
 
 fn shortest() -> i64 {
@@ -20,7 +20,7 @@ async fn begin_for(queue: &Queue, worker: &str, ttl: i64) -> Identity {
     try_begin(queue, &Start { ttl, ..start_of(worker) }).await.unwrap().identity
 }
 
-/// Repeated if a stalled machine looked like an outage.
+/// Ends the session by the next scan; repeated if a stalled machine looked like an outage.
 async fn ends_at_the_next_look(ground: &mut Ground, session: &Identity) {
     for _ in 0..3 {
         ground.advance(session.ttl + 1).await;
@@ -78,14 +78,14 @@ async fn live_sessions_are_not_read_before_any_can_expire() {
     finish(database, server).await;
 }
 
-/// As passes five times a second.
+/// As passes do five times a second.
 #[tokio::test]
 async fn session_expires_in_time_despite_later_known_expiry() {
     let mut ground = Ground::new().await;
     let other = Queue::start(ground.database.options());
     let long = begin_for(&ground.queue, "long", 3_600).await;
     assert_eq!(ground.pass().await, PassReport::default());
-    // Unnoticed by this server.
+    // Another server starts it, unnoticed by this one.
     let short = begin_for(&other, "short", shortest()).await;
     ends_at_the_next_look(&mut ground, &short).await;
     assert_eq!((ground.ended(&short).await, ground.ended(&long).await), (Some(SessionEnd::Expired), None));

@@ -42,7 +42,7 @@ impl Race {
         self.end_as(SessionEnd::Takeover).await
     }
 
-    /// `held` commits once the end waits for it.
+    /// Ends the session; `held` commits once the end waits for it.
     async fn end_by(&self, by: SessionEnd, held: sqlx::Transaction<'_, sqlx::Postgres>) -> Attempt {
         let mut end = pin!(self.end_as(by));
         tokio::select! {
@@ -176,7 +176,7 @@ async fn concurrent_requests_do_not_change_session_end() {
     assert_eq!(end_of(renewed), Some(SessionEnd::Takeover));
     assert!(matches!(reclaimed, Err(OpError::Conflict(_))), "{reclaimed:?}");
     assert!(matches!(reported, Err(OpError::Conflict(_))), "{reported:?}");
-    // It finds the next run and ends that.
+    // The cancel finds the next run and ends that.
     assert_eq!(cancelled.unwrap().ended.len(), 2);
     for task in [first, second] {
         assert!(tried_again(&queue.status(task).await).is_some());
@@ -185,7 +185,7 @@ async fn concurrent_requests_do_not_change_session_end() {
     race.ground.finish().await;
 }
 
-/// Runs held by workers, and pending runs.
+/// Returns the runs held by workers, and the pending runs.
 async fn snapshot(pool: &PgPool, ground: &Ground, queue: i32, session: &Identity) -> (i64, i64) {
     let mut conn = pool.acquire().await.unwrap();
     let mut transaction = conn.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ").await.unwrap();

@@ -6,7 +6,7 @@ use tenure_store::{admission, clock, session};
 use super::{finish, start};
 use crate::support::*;
 
-/// Full scans and rows read.
+/// Full scans and rows read so far.
 async fn reads(conn: &mut PgConnection) -> (i64, i64) {
     sqlx::query_as(
         "SELECT sum(seq_scan)::bigint, sum(seq_tup_read + COALESCE(idx_tup_fetch, 0))::bigint
@@ -66,7 +66,7 @@ async fn worker_statements_read_few_rows_of_full_table() {
     let (database, queue) = start().await;
     let key = queue.key(QUEUE).await;
     let mut filler = database.connect().await;
-    // A quarter of them expired.
+    // Forty thousand workers, a quarter of them expired.
     let fill =
         "INSERT INTO workers (queue, worker_group, worker_id, first_claim, last_seen, expires, due, quarantine_until)
         SELECT $1, 'g' || n % 4, 'w' || n, now(), now(), at, at, CASE WHEN n % 800 = 3 THEN now() + interval '1 d' END

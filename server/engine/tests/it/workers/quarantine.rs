@@ -181,7 +181,7 @@ async fn lifted_endless_quarantine_does_not_keep_worker_forever() {
     poll(&queue, "bad").await;
     quarantine(&queue, "bad", 24 * 365 * 900).await.unwrap();
     advance(&queue, 30.0 * DAY_SECONDS).await;
-    // Postponed to the end of the quarantine.
+    // The row is postponed to the end of the quarantine.
     assert!(pass::purge(&queue.engine).await.unwrap().found > 0);
     assert_eq!(pass::purge(&queue.engine).await.unwrap().found, 0);
     assert_eq!(ids(&page(&queue, Some(true), "", 10).await), ["bad"]);
