@@ -32,7 +32,8 @@ pub fn all_exchanges() -> impl Iterator<Item = &'static str> {
     EXCHANGES.into_iter().chain(note::EXCHANGES)
 }
 
-/// Finds an exchange by its short or full name.
+/// Finds an exchange by its short or full name. A short name with the prefix of the other set does
+/// not exist.
 fn find_exchange(name: &str) -> Option<&'static str> {
     let within = |prefix, names: &[&'static str]| {
         let name = name.strip_prefix(prefix).unwrap_or(name);

@@ -72,7 +72,7 @@ impl Kind {
         }
     }
 
-    /// Exchanges in order. Each takes one position in the log.
+    /// Returns the exchanges of a transition, in order. Each takes one position in the log.
     #[must_use]
     pub fn exchanges(self) -> &'static [Exchange] {
         match self {

@@ -10,11 +10,12 @@ use tenure_api::live_log::{BACKING_LOG, LIVE_LOG, LOG_CONTENT_TYPE, SERVER_MARK}
 pub const OFFSET_MAX: u64 = 1 << 50;
 /// Interval of checks for an ended run, and of retries.
 pub const LOOK_EVERY: TimeDelta = TimeDelta::seconds(60);
-/// Retention of an uploaded log for followers, who receive stored bytes within half a second.
+/// Retention of an uploaded log after the run's end, for followers, who receive stored bytes within
+/// half a second.
 pub const FOLLOWERS_READ_WITHIN: TimeDelta = TimeDelta::seconds(10);
-/// How long a worker may take to upload the whole log.
+/// How long a worker may take to upload the whole log after the run's end.
 pub const WORKER_UPLOADS_WITHIN: TimeDelta = TimeDelta::minutes(2);
-/// Retention of a log that cannot become an artifact.
+/// Retention after the run's end of a log that cannot become an artifact.
 pub const KEPT_AFTER_END: TimeDelta = TimeDelta::days(1);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -218,12 +218,12 @@ impl Resolver {
         Arc::clone(&self.of_every_caller)
     }
 
-    /// Adds the scopes of roles and of every caller.
+    /// Adds the scopes of roles and of every caller. Fails if they are too large.
     pub fn expand(&self, scopes: impl IntoIterator<Item = String>) -> Result<ScopeSet, TooLarge> {
         self.expand_within(scopes, GIVEN_MAX)
     }
 
-    /// With a smaller limit for the bytes that roles give.
+    /// Like [`Self::expand`], with a smaller limit for the bytes that roles give.
     pub fn expand_within(
         &self,
         scopes: impl IntoIterator<Item = String>,
@@ -234,7 +234,7 @@ impl Resolver {
         Ok(ScopeSet::with(own, &self.of_every_caller))
     }
 
-    /// Adds the scopes of roles.
+    /// Adds the scopes of roles. Fails if they are too large.
     pub fn resolve(&self, scopes: impl IntoIterator<Item = String>) -> Result<ScopeSet, TooLarge> {
         self.close(scopes).map(ScopeSet::new)
     }

@@ -32,16 +32,17 @@ pub const ANONYMOUS: [&str; 17] = [
     "queue:status:*",
 ];
 
-/// True if a text is valid in `authorizedScopes`. Only the last star of `a**` is a pattern, so it
-/// matches texts with the prefix `a*`. Clients and roles cannot have such a scope
+/// True if a text is valid in `authorizedScopes`: printable ASCII. Only the last star of `a**` is a
+/// pattern, so it matches texts with the prefix `a*`. Clients and roles cannot have such a scope
 /// ([`valid_scope`]).
 #[must_use]
 pub fn valid_pattern(text: &str) -> bool {
     text.bytes().all(|byte| matches!(byte, b' '..=b'~'))
 }
 
-/// The holder of a claim sends the scopes with each request, as a certificate in base64. They must
-/// fit into the 128 KiB of headers that a server reads.
+/// Maximum bytes of the scopes as JSON. The holder of a claim sends them with each request, as a
+/// certificate in base64. With the rest of the head they must fit into the 128 KiB that a server
+/// reads.
 pub const TASK_SCOPES_BYTES_MAX: usize = 80 << 10;
 /// JSON around each item of a list: quotes, a comma and a space.
 const AROUND_SCOPE: usize = 4;

@@ -17,7 +17,7 @@ const TTL: (i64, i64, i64) = (15, 3_600, 120);
 pub const TTL_LEAST: TimeDelta = TimeDelta::seconds(TTL.0);
 const WEIGHT_MAX: i64 = 65_535;
 const CAPACITY_MAX: i64 = 1_000;
-/// Maximum runs that a session returns in one transaction.
+/// Maximum runs that a session returns in one transaction. More are returned in several.
 pub const SLICE: i64 = 2_000;
 pub const INBOX_SHOWN_MAX: i64 = 1_000;
 /// Maximum unacknowledged commands.

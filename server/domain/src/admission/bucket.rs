@@ -6,7 +6,8 @@
 
 use super::Rate;
 
-/// Resolution of dates in the database, in seconds.
+/// Resolution of dates in the database, in seconds. A time that has come may seem to be this far
+/// ahead.
 const PRECISION: f64 = 1e-6;
 /// Minimum seconds until the next check while assigned runs hold tokens.
 const HELD_AGAIN: f64 = 0.2;

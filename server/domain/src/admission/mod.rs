@@ -72,10 +72,11 @@ pub struct Queue {
     /// Assigned runs, which each hold a token until acceptance. 0 in a pull queue.
     pub unclaimed: u32,
     /// Lower bound of the virtual times of the ready heads. Never falls while `fair` stays the
-    /// same; reset it to 0 when `fair` changes.
+    /// same; reset it to 0 when `fair` changes, since positions and virtual times are not
+    /// comparable.
     pub least: [f64; PRIORITIES],
-    /// True if there may be unread ready heads, after those read by priority, virtual time and key
-    /// id.
+    /// True if there may be unread ready heads. The read ones must be the first by priority,
+    /// virtual time and key id.
     pub more_heads: bool,
 }
 

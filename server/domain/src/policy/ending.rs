@@ -9,7 +9,7 @@ use crate::task::EndedRun;
 
 /// Maximum runs that end without using a retry: released, or lost under at-least-once.
 pub const FREE_RUNS_MAX: u16 = 200;
-/// The other bounds keep tasks below this run number.
+/// No run follows a run of this number. The other bounds keep tasks below it.
 pub const RUN_LAST: u16 = 400;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,7 +21,7 @@ pub enum Ending {
     TooSlow,
     Released,
     SessionEnded,
-    /// The policy wants all runs of a lost scheduler to be reassigned.
+    /// The scheduler was lost, and the policy says `onSchedulerLoss: reassign`.
     SchedulerReplaced,
     /// Never the end of a claim: the assigned run was not accepted in time.
     NotAccepted,
@@ -70,8 +70,8 @@ impl Ending {
     }
 
     /// True if a request for this ending repeats the actual one. Results are not compared. A report
-    /// repeats a loss for the same reason, so a worker that shuts down need not know which came
-    /// first.
+    /// counts as a repeat if the run was taken away for the same reason, so a worker that shuts
+    /// down need not know which came first.
     #[must_use]
     pub fn repeats(self, ended: &EndedRun) -> bool {
         ended.outcome() == self.outcome()

@@ -27,7 +27,7 @@ pub enum Stage {
     Ready,
     /// Delayed runs, by position in the queue.
     Delayed,
-    /// All claims again, by the age of their tasks.
+    /// All claims again, including those made meanwhile, by the age of their tasks.
     Claims,
     Check,
 }
@@ -68,7 +68,7 @@ impl Stage {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
     pub stage: Stage,
-    /// The last row of the previous slice.
+    /// The last row of the previous slice; none when a stage begins.
     pub cursor: Option<i64>,
 }
 
