@@ -1,4 +1,4 @@
-//! A database of its own for each test, on the cluster that `TENURE_TEST_DATABASE_URL` names.
+//! Databases for tests, one each, on the cluster of `TENURE_TEST_DATABASE_URL`.
 
 use std::str::FromStr;
 
@@ -7,21 +7,22 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection};
 
 use crate::random::Random;
 
-/// Names the URL of a database whose user may create databases and end other sessions.
+/// Environment variable with the URL of a cluster. Its user may create databases and end other
+/// sessions.
 pub const ADMIN_URL: &str = "TENURE_TEST_DATABASE_URL";
 
-/// A database that lives as long as this value.
+/// A database that is dropped with this value.
 #[derive(Debug)]
 pub struct TestDatabase {
     admin_url: String,
     name: String,
     url: String,
-    /// Whether its rows may violate invariants at the end.
+    /// True if its rows may violate invariants at the end.
     abandoned: bool,
 }
 
 impl TestDatabase {
-    /// Makes an empty database: the first server migrates it.
+    /// Creates an empty database: the first server migrates it.
     ///
     /// # Panics
     ///
@@ -36,7 +37,7 @@ impl TestDatabase {
         database
     }
 
-    /// Makes a database with the schema in it, so that no server has to migrate it.
+    /// Creates a database with the schema, so that no server has to migrate it.
     ///
     /// # Panics
     ///
@@ -56,24 +57,20 @@ impl TestDatabase {
         Self { admin_url, name, url, abandoned: false }
     }
 
-    /// Its URL.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// A session of the cluster's administrator on this database, under an application name that distinguishes it from
+    /// Opens a session of the cluster's administrator. The application name distinguishes it from
     /// the servers' sessions.
-    ///
-    /// # Panics
-    ///
-    /// If the cluster cannot be reached.
     pub async fn connect(&self, application: &str) -> PgConnection {
         let options = PgConnectOptions::from_str(&self.url).expect("the URL connected before");
         options.application_name(application).connect().await.expect("the test cluster can be reached")
     }
 
-    /// Drops it without a look at its invariants, which a server may have broken on purpose.
+    /// Drops the database without checking its invariants, which a server may have broken on
+    /// purpose.
     pub fn abandon(mut self) {
         self.abandoned = true;
     }
@@ -83,7 +80,7 @@ impl Drop for TestDatabase {
     fn drop(&mut self) {
         let (admin_url, name, url) = (self.admin_url.clone(), self.name.clone(), self.url.clone());
         let abandoned = self.abandoned;
-        // A runtime cannot be entered twice, and the test may have panicked inside its own.
+        // The test may have panicked inside its own runtime, which cannot be entered twice.
         let dropped = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(async {
@@ -103,8 +100,8 @@ impl Drop for TestDatabase {
     }
 }
 
-/// Which invariants (design, section 5) a database violates; none where no server has been. One snapshot is looked at,
-/// so that servers may still run.
+/// Returns the invariants (design, section 5) that a database violates; none without a schema.
+/// Reads one snapshot, so servers may still run.
 pub(crate) async fn violations(url: &str) -> Result<Vec<String>, sqlx::Error> {
     let mut conn = PgConnection::connect(url).await?;
     let schema: (bool,) = sqlx::query_as("SELECT to_regclass('outbox_order') IS NOT NULL").fetch_one(&mut conn).await?;
@@ -115,7 +112,7 @@ pub(crate) async fn violations(url: &str) -> Result<Vec<String>, sqlx::Error> {
     Ok(tenure_store::testing::check_invariants_on(&mut conn).await)
 }
 
-/// The URL with another database in it.
+/// Replaces the database in a URL.
 fn with_database(url: &str, name: &str) -> String {
     let (base, query) = url.split_once('?').map_or((url, None), |(base, query)| (base, Some(query)));
     let authority_at = base.find("://").map_or(0, |at| at + 3);
@@ -128,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_database_of_a_url_is_replaced() {
+    fn with_database_keeps_rest_of_url() {
         for (url, expected) in [
             ("postgres://u:p@h:5432/postgres", "postgres://u:p@h:5432/t"),
             ("postgres://u:p@h", "postgres://u:p@h/t"),

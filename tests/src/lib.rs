@@ -1,7 +1,8 @@
-//! Everything that drives Tenure from outside: real server processes, real databases, signed requests over real
-//! connections (`tenure-driver`). The system tests and the random history test are built from these parts.
+//! Drives Tenure from outside: real server processes, real databases, signed requests over real
+//! connections (`tenure-driver`). The system tests and the random history test are built on it.
 //!
-//! What a test sees is what a client sees. Only the invariants are the server's own, with its feature `test-util`.
+//! A test sees only what a client sees. The exception is the server's invariants, behind its
+//! feature `test-util`.
 
 pub use tenure_driver::{clock, definition, http, random, wire};
 

@@ -1,4 +1,4 @@
-//! PostgreSQL's programs, as a user that they accept, and the processes of a running one.
+//! PostgreSQL's programs, run as a user that they accept, and the processes of a running cluster.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,11 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions as _, PgConnection};
 use tempfile::TempDir;
 
-/// How a cluster of a test is made: nothing in it outlives the machine.
+/// Arguments of `initdb` for a test's cluster, which need not survive a crash of the machine.
 pub const INITDB: [&str; 9] = ["-U", "postgres", "--auth", "trust", "--encoding", "UTF8", "--locale", "C", "--no-sync"];
 
-/// A program of PostgreSQL: of the folder that `TENURE_TEST_PG_BIN` names, or of the newest one that Debian has here.
+/// Returns a command for a program of PostgreSQL, from the folder `TENURE_TEST_PG_BIN` or from
+/// Debian's newest version.
 ///
 /// # Panics
 ///
@@ -34,7 +35,7 @@ fn newest_bin() -> PathBuf {
     newest.expect("TENURE_TEST_PG_BIN names the folder of PostgreSQL's programs").path().join("bin")
 }
 
-/// PostgreSQL refuses to run as root; the user and group as which it runs instead.
+/// User and group that run PostgreSQL if this process is root, which PostgreSQL refuses.
 fn user() -> Option<(u32, u32)> {
     if !nix::unistd::geteuid().is_root() {
         return None;
@@ -44,16 +45,12 @@ fn user() -> Option<(u32, u32)> {
     Some((user.uid.as_raw(), user.gid.as_raw()))
 }
 
-/// A folder that belongs to the user as whom PostgreSQL runs, and goes with this value.
-///
-/// # Panics
-///
-/// If it cannot be made.
+/// Creates a temporary folder that belongs to PostgreSQL's user.
 #[must_use]
 pub fn new_folder() -> TempDir {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = tempfile::Builder::new().prefix("tenure-pg-").tempdir_in("/tmp").expect("/tmp can be written");
-    // As PostgreSQL demands of the folders of its data, which the ones below take over.
+    // PostgreSQL requires this mode of its data folders, which inherit it.
     let private = std::fs::Permissions::from_mode(0o700);
     std::fs::set_permissions(folder.path(), private).expect("the folder is ours");
     if let Some((user, group)) = user() {
@@ -62,21 +59,21 @@ pub fn new_folder() -> TempDir {
     folder
 }
 
-/// Runs `initdb` or `pg_basebackup` to make a cluster in a folder that does not exist.
+/// Runs `initdb` or `pg_basebackup` to create a cluster in a folder that does not exist.
 ///
 /// # Panics
 ///
-/// If the program refuses; the panic quotes its output.
+/// If the program fails; the panic quotes its output.
 pub fn make(maker: &mut Command, data: &Path) {
     let made = maker.arg("-D").arg(data).output().expect("PostgreSQL's programs are installed");
     assert!(made.status.success(), "{maker:?}: {}", String::from_utf8_lossy(&made.stderr));
 }
 
-/// A session on the embedded PostgreSQL of a data directory, as its server has them; none while it does not run.
+/// Connects to the embedded PostgreSQL of a data directory; `None` while it does not run.
 ///
 /// # Panics
 ///
-/// If its password is not there.
+/// If the password file is missing.
 pub async fn connect_embedded(data_dir: &Path) -> Option<PgConnection> {
     let password = std::fs::read_to_string(data_dir.join("pg-password")).expect("the password's file");
     let about = std::fs::read_to_string(data_dir.join("pg/postmaster.pid")).ok()?;
@@ -90,7 +87,7 @@ pub async fn connect_embedded(data_dir: &Path) -> Option<PgConnection> {
     options.disable_statement_logging().connect().await.ok()
 }
 
-/// The processes that this one has started.
+/// Returns the child processes of a process.
 #[must_use]
 pub fn children(parent: Pid) -> Vec<Pid> {
     let path = format!("/proc/{parent}/task/{parent}/children");
@@ -98,7 +95,7 @@ pub fn children(parent: Pid) -> Vec<Pid> {
     text.split_whitespace().filter_map(|pid| pid.parse().ok()).map(Pid::from_raw).collect()
 }
 
-/// Whether a process is there and runs, stopped or not; one that has ended and was not waited for does not.
+/// True if a process runs or is stopped; false for a zombie.
 #[must_use]
 pub fn runs(pid: Pid) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -106,11 +103,7 @@ pub fn runs(pid: Pid) -> bool {
     state.is_some_and(|state| state != 'Z' && state != 'X')
 }
 
-/// A port that was free just now.
-///
-/// # Panics
-///
-/// If the system has none.
+/// Returns a port that was free at the call.
 #[must_use]
 pub fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");

@@ -1,4 +1,4 @@
-//! A real `tenure serve` process: started, waited for, stopped politely or killed.
+//! A real `tenure serve` process: started, awaited, stopped or killed.
 
 use std::ffi::OsString;
 use std::io;
@@ -12,17 +12,18 @@ use nix::unistd::Pid;
 
 use crate::http::Account;
 
-/// What the server prints before its root URL once it can serve.
+/// The server prints this before its root URL once it can serve.
 const READY: &str = "tenure ready: ";
-/// An embedded cluster has to be made first, on a machine that is busy with other tests.
+/// Includes the creation of an embedded cluster on a busy machine.
 const READY_WITHIN: Duration = Duration::from_secs(60);
-/// Promised are 10 s; the rest is for a busy machine.
+/// The server promises 10 s; the rest is for a busy machine.
 const STOPPED_WITHIN: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(20);
-/// How much of a log a failure quotes.
+/// Lines of a log that a failure quotes.
 const QUOTED_LINES: usize = 40;
 
-/// The program under test: `TENURE_BIN`, or the one that cargo built beside the running test.
+/// Returns the program under test: `TENURE_BIN`, or the one that cargo built beside the running
+/// test.
 ///
 /// # Panics
 ///
@@ -32,7 +33,8 @@ pub fn binary() -> PathBuf {
     let path = std::env::var_os("TENURE_BIN").map_or_else(
         || {
             let mut folder = std::env::current_exe().expect("a running program has a path");
-            // target/<profile>/deps/it-0123 for a test, target/<profile>/tenure-bench for a program.
+            // target/<profile>/deps/it-0123 for a test, target/<profile>/tenure-bench for a
+            // program.
             folder.pop();
             if folder.ends_with("deps") {
                 folder.pop();
@@ -59,34 +61,32 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// A server on a database that exists, on a port that the system picks.
+    /// Returns a server on an existing database and a free port.
     #[must_use]
     pub fn on_database(database_url: &str, secret_key: &str) -> Self {
         Self::default().flag("--database-url", database_url).flag("--secret-key", secret_key)
     }
 
-    /// Runs another program than [`binary`], for example one of an earlier release.
+    /// Runs another program than [`binary`], for example an earlier release.
     #[must_use]
     pub fn program(mut self, path: &Path) -> Self {
         self.program = Some(path.to_owned());
         self
     }
 
-    /// Adds a flag and its value.
     #[must_use]
     pub fn flag(mut self, name: &str, value: impl Into<OsString>) -> Self {
         self.args.extend([OsString::from(name), value.into()]);
         self
     }
 
-    /// Sets an environment variable.
     #[must_use]
     pub fn env(mut self, name: &str, value: impl Into<OsString>) -> Self {
         self.env.push((name.into(), value.into()));
         self
     }
 
-    /// Another address to listen on than a free port of the loopback interface.
+    /// Sets the address; the default is a free port of the loopback interface.
     #[must_use]
     pub fn listen(mut self, address: impl Into<String>) -> Self {
         self.listen = Some(address.into());
@@ -100,28 +100,29 @@ impl Launch {
         self
     }
 
-    /// Lets the server have so many files open, sockets among them: at first, and at most.
+    /// Sets the soft and hard limit of open files, which include sockets.
     #[must_use]
     pub fn open_files(mut self, soft: u32, hard: u32) -> Self {
         self.open_files = Some((soft, hard));
         self
     }
 
-    /// Has the server begin with the default action of SIGHUP, also where the tests run under nohup.
+    /// Starts the server with the default action of SIGHUP, even if the tests run under nohup.
     #[must_use]
     pub fn with_a_terminal(mut self) -> Self {
         self.terminal = true;
         self
     }
 
-    /// Runs the server as PID 1 of a new namespace, below `unshare`, with which the namespace ends.
+    /// Runs the server as PID 1 of a new namespace. The namespace ends with `unshare`, the server's
+    /// parent.
     #[must_use]
     pub fn as_pid_one(mut self) -> Self {
         self.pid_one = true;
         self
     }
 
-    /// The command that starts the server, with `data_dir` as its data directory.
+    /// Returns the command that starts the server with this data directory.
     #[must_use]
     pub fn command(&self, data_dir: &Path) -> Command {
         let program = self.program.clone().unwrap_or_else(binary);
@@ -148,7 +149,7 @@ impl Launch {
             .args(["serve", "--listen", self.listen.as_deref().unwrap_or("127.0.0.1:0"), "--data-dir"])
             .arg(data_dir)
             .args(&self.args)
-            // Tests look at metrics right after what they have done.
+            // Tests read metrics right after their requests.
             .env("TENURE_METRICS_LIFE_MS", "0")
             .envs(self.env.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null());
@@ -158,12 +159,12 @@ impl Launch {
         command
     }
 
-    /// Starts the server and waits until it can serve. Its output goes to a file in `folder`, which is also its data
-    /// directory; `name` distinguishes several servers of one folder.
+    /// Starts the server and waits until it can serve. `folder` is its data directory and holds its
+    /// log; `name` distinguishes servers of one folder.
     ///
     /// # Panics
     ///
-    /// If it ends or prints nothing; the panic quotes its output.
+    /// If the server ends or does not become ready; the panic quotes its output.
     pub async fn start(&self, folder: &Path, name: &str) -> Server {
         let log = folder.join(format!("{name}.log"));
         let output = std::fs::File::create(&log).expect("the test's folder can be written");
@@ -180,7 +181,7 @@ impl Launch {
     }
 }
 
-/// A running server. Dropped, it is killed.
+/// A running server, killed when dropped.
 #[derive(Debug)]
 pub struct Server {
     child: Child,
@@ -189,25 +190,23 @@ pub struct Server {
 }
 
 impl Server {
-    /// Where it serves.
     #[must_use]
     pub fn root_url(&self) -> &str {
         &self.root_url
     }
 
-    /// Its process.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// What it has printed.
+    /// Returns the server's output.
     #[must_use]
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// What it has printed, to the last few lines.
+    /// Returns the last lines of the server's output.
     #[must_use]
     pub fn log_tail(&self) -> String {
         let text = self.log();
@@ -215,22 +214,18 @@ impl Server {
         lines[lines.len().saturating_sub(QUOTED_LINES)..].join("\n")
     }
 
-    /// Whether the process has ended by itself.
+    /// True if the process has ended by itself.
     pub fn has_ended(&mut self) -> bool {
         self.child.try_wait().is_ok_and(|status| status.is_some())
     }
 
-    /// Kills it without warning, as a power cut would, and waits until it is gone.
-    ///
-    /// # Errors
-    ///
-    /// If the system refuses.
+    /// Kills the server without warning, as a power cut would, and waits until it is gone.
     pub fn kill(&mut self) -> io::Result<ExitStatus> {
         self.child.kill()?;
         self.child.wait()
     }
 
-    /// Asks it to stop (SIGTERM) without waiting.
+    /// Sends SIGTERM without waiting.
     ///
     /// # Errors
     ///
@@ -240,30 +235,30 @@ impl Server {
         kill(Pid::from_raw(pid), Signal::SIGTERM).map_err(io::Error::from)
     }
 
-    /// Asks it to stop and waits until it has.
+    /// Sends SIGTERM and waits for the end.
     ///
     /// # Panics
     ///
-    /// If it does not stop in time.
+    /// If the server does not stop in time.
     pub async fn stop(mut self) -> ExitStatus {
         self.terminate().expect("a child that was not waited for can be signalled");
         self.ended().await
     }
 
-    /// Asks it to stop, unless it has stopped, and waits until it has.
+    /// Sends SIGTERM to a server that may have stopped already, and waits for its end.
     ///
     /// # Panics
     ///
-    /// If it does not stop in time.
+    /// If the server does not stop in time.
     pub async fn stop_if_it_runs(mut self) {
         if !self.has_ended() {
-            // It may end just now.
+            // The process may end at this moment.
             let _ = self.terminate();
             self.ended().await;
         }
     }
 
-    /// Waits until a server that was asked to stop has stopped.
+    /// Waits for the end of a server that was asked to stop.
     ///
     /// # Panics
     ///
@@ -283,7 +278,7 @@ impl Server {
         let deadline = Instant::now() + READY_WITHIN;
         while Instant::now() < deadline {
             let text = std::fs::read_to_string(&self.log).unwrap_or_default();
-            // Without its newline the line may be there in half.
+            // Without its newline the line may be incomplete.
             let complete = text.rsplit_once('\n').map_or("", |(lines, _)| lines);
             if let Some(url) = complete.lines().find_map(|line| line.strip_prefix(READY)) {
                 return url.trim().to_owned();
@@ -297,16 +292,16 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended long ago; a test that fails must leave no process behind either way.
+        // A failed test must leave no process behind. The server may have ended already.
         let _ = self.kill();
     }
 }
 
-/// Makes the client `root`, who may do everything, in a database that a server has migrated.
+/// Creates the client `root` with all scopes, in a database that a server has migrated.
 ///
 /// # Panics
 ///
-/// If the command refuses; the panic quotes its output.
+/// If the command fails; the panic quotes its output.
 #[must_use]
 pub fn create_root_client(database_url: &str, secret_key: &str) -> Account {
     client_command(&["create", "root", "--scope", "*"], database_url, secret_key)
@@ -316,7 +311,7 @@ pub fn create_root_client(database_url: &str, secret_key: &str) -> Account {
 ///
 /// # Panics
 ///
-/// If the command refuses; the panic quotes its output.
+/// If the command fails; the panic quotes its output.
 pub fn reset_root_token(database_url: &str, secret_keys: &str) -> Account {
     client_command(&["reset-token", "root"], database_url, secret_keys)
 }
@@ -335,11 +330,7 @@ fn client_command(words: &[&str], database_url: &str, secret_key: &str) -> Accou
     serde_json::from_slice(&output.stdout).expect("tenure client --json prints the credentials")
 }
 
-/// A secret key for the servers of one test.
-///
-/// # Panics
-///
-/// If the operating system has no randomness to give.
+/// Returns a random secret key for the servers of one test.
 #[must_use]
 pub fn fresh_secret_key() -> String {
     use base64::Engine;

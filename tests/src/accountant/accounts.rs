@@ -1,4 +1,4 @@
-//! What all actors share: which servers they ask, whether they go on, and what is written down.
+//! State shared by all actors: servers, switches and records.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,15 +12,13 @@ use crate::history::record::{Event, Record, Stamp};
 /// A kind of call whose first success after a fault is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// createTask.
     Create,
-    /// claimWork with at least one task.
+    /// claimWork that returned at least one task.
     Claim,
-    /// reportCompleted.
     Report,
 }
 
-/// Whether actors go on.
+/// Tells actors to continue or stop.
 #[derive(Debug, Default)]
 pub(super) struct Switch(AtomicBool);
 
@@ -46,7 +44,7 @@ pub struct Accounts {
     pub(super) queues: Vec<String>,
     pub(super) submitting: Switch,
     pub(super) working: Switch,
-    /// Tasks created less tasks reported.
+    /// Tasks created minus tasks reported.
     pub(super) backlog: AtomicI64,
     began: Instant,
     tried: Mutex<Vec<SlugId>>,
@@ -70,13 +68,12 @@ impl Accounts {
         }
     }
 
-    /// What time it is in the records.
+    /// Current time of the records.
     #[must_use]
     pub fn stamp(&self) -> Stamp {
         u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// How long ago that was.
     #[must_use]
     pub fn since(&self, stamp: Stamp) -> Duration {
         Duration::from_micros(self.stamp().saturating_sub(stamp))
@@ -95,13 +92,12 @@ impl Accounts {
         lock(&self.errors).push(what);
     }
 
-    /// Every task that was tried to create.
+    /// Every task with an attempt to create it.
     #[must_use]
     pub fn tried(&self) -> Vec<SlugId> {
         lock(&self.tried).clone()
     }
 
-    /// Everything that was written down.
     #[must_use]
     pub fn records(&self) -> Vec<Record> {
         lock(&self.records).clone()
@@ -111,7 +107,7 @@ impl Accounts {
         lock(&self.errors).clone()
     }
 
-    /// The tasks whose creation was acknowledged from one time to another.
+    /// Tasks whose creation was acknowledged in this period.
     #[must_use]
     pub fn created(&self, from: Stamp, to: Stamp) -> Vec<SlugId> {
         let records = lock(&self.records);
@@ -124,12 +120,12 @@ impl Accounts {
             .collect()
     }
 
-    /// How many calls were done since then that were also begun since then.
+    /// Counts calls that began and succeeded after `since`.
     pub(super) fn successes_since(&self, kind: Kind, since: Stamp) -> usize {
         lock(&self.records).iter().rev().filter(|record| record.start >= since && is_success(record, kind)).count()
     }
 
-    /// When the first of these was done.
+    /// End of the first such call.
     pub(super) fn first_success_since(&self, kind: Kind, since: Stamp) -> Option<Stamp> {
         let records = lock(&self.records);
         let done = records.iter().filter(|record| record.start >= since && is_success(record, kind));

@@ -1,4 +1,4 @@
-//! The end of an account: what is there, compared with what was acknowledged.
+//! The final audit: compares the stored state with the acknowledged calls.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,23 +17,23 @@ use crate::history::record::{Answer, Event, Record, RunKey, Stamp};
 use crate::history::snapshot::{Counts, Snapshot, Status};
 use crate::http::{QUEUE_API, queue_segment};
 
-/// How many tasks one call asks about: what statuses answers on one page.
+/// Tasks per request: one page of statuses.
 const TASKS_PER_CALL: usize = 1_000;
-/// How many errors a failure quotes.
+/// Errors that a failure quotes.
 const QUOTED: usize = 20;
 
-/// What came out.
+/// Result of an audit.
 #[derive(Debug)]
 pub struct Audit {
-    /// How many creates, claims and reports were acknowledged.
+    /// Numbers of acknowledged creates, claims and reports.
     pub acknowledged: [usize; 3],
-    /// How many tasks were acknowledged and do not exist; where the database lost the end of its log, too.
+    /// Tasks that were acknowledged and do not exist, including those in a lost end of the
+    /// database's log.
     pub lost: Vec<SlugId>,
-    /// How many tasks no worker gets although they are pending, or claimed without end.
+    /// Tasks that stay pending without being claimed, or claimed forever.
     pub stranded: u64,
-    /// How many calls were answered with "try again".
+    /// Calls that were answered with "try again".
     pub unavailable: usize,
-    /// Everything that should not be.
     pub errors: Vec<String>,
 }
 
@@ -85,7 +85,7 @@ impl Audit {
 
     /// # Panics
     ///
-    /// If anything is not as it should be.
+    /// If there are errors.
     pub fn assert_correct(&self) {
         let quoted: Vec<&str> = self.errors.iter().take(QUOTED).map(String::as_str).collect();
         assert!(quoted.is_empty(), "{self}; {} errors:\n{}", self.errors.len(), quoted.join("\n"));
@@ -105,14 +105,16 @@ fn count_acknowledged(records: &[Record]) -> [usize; 3] {
     counts
 }
 
-/// Every task ends as completed, by one run; those before it were taken from workers who did not answer.
+/// Every task completes in exactly one run. Earlier runs were taken from workers that did not
+/// answer.
 fn unfinished(drained: &Snapshot) -> Vec<String> {
     let once = |status: &Status| status.runs.iter().filter(|run| run.state == "completed").count() == 1;
     let unfinished = drained.tasks.iter().filter(|(_, status)| status.state != "completed" || !once(status));
     unfinished.map(|(task, status)| format!("{task} is not completed once: {status:?}")).collect()
 }
 
-/// Refusals of reports that nothing explains. An earlier attempt may have been done, the claim may have run out, or it was lost.
+/// Finds refused reports without an explanation: an earlier attempt that may have succeeded, an
+/// expired claim, or a loss.
 fn wrong_refusals(records: &[Record], claim_term: Duration) -> Vec<String> {
     let losses = times_of_loss(records);
     let mut claimed: HashMap<RunKey, Stamp> = HashMap::new();
@@ -128,7 +130,7 @@ fn wrong_refusals(records: &[Record], claim_term: Duration) -> Vec<String> {
             _ => {}
         }
     }
-    // It may end a little earlier than the caller has it.
+    // A claim may expire a little earlier than the caller thinks.
     let term = Stamp::try_from(claim_term.as_micros()).unwrap_or(Stamp::MAX) / 10 * 9;
     let refused = records.iter().filter_map(|record| match &record.event {
         Event::Report { run, answer: Answer::Refused(status), .. } => Some((record, *run, *status)),
@@ -156,7 +158,7 @@ struct StatusEntry {
     status: Status,
 }
 
-/// What is there: the status of every task that was tried to create, and the counts.
+/// Reads the statuses of all tasks with an attempt to create them, and the counts.
 pub(super) async fn take_snapshot(accounts: &Arc<Accounts>) -> Snapshot {
     let mut tasks = HashMap::new();
     for ids in accounts.tried().chunks(TASKS_PER_CALL) {
@@ -168,7 +170,7 @@ pub(super) async fn take_snapshot(accounts: &Arc<Accounts>) -> Snapshot {
     Snapshot { tasks, counts: read_counts(accounts).await, ..Snapshot::default() }
 }
 
-/// The counts of each queue, by its number.
+/// Reads the counts of each queue, in the order of the queues.
 pub(super) async fn read_counts(accounts: &Arc<Accounts>) -> Vec<Counts> {
     let mut all = Vec::new();
     for queue in &accounts.queues {

@@ -1,4 +1,4 @@
-//! A caller with its connection, who notes every answer that a client should not see.
+//! A caller with its connection. It notes every answer that a client should not see.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,16 +11,15 @@ use crate::history::record::{Answer, Event};
 use crate::http::{Answer as Reply, Client};
 use crate::random::Random;
 
-/// How often a caller goes to another server, in a hundred calls.
+/// Percentage of calls before which a caller switches to another server.
 const MOVE_PERCENT: u64 = 10;
-/// The least time between a failure and the next attempt, and as much again at random. Shorter than the servers ask for, so
-/// that the first success after a fault is seen soon.
+/// Least pause between a failure and the next attempt, plus up to as much at random. Shorter than
+/// the servers ask for, to see the first success after a fault soon.
 const PAUSE_MILLIS: u64 = 100;
-/// A server gives up a request after a minute at the most.
+/// A server gives up a request after at most one minute.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(90);
 const UNAVAILABLE: u16 = 503;
 
-/// One caller.
 #[derive(Debug)]
 pub(super) struct Caller {
     pub(super) accounts: Arc<Accounts>,
@@ -35,13 +34,13 @@ impl Caller {
         Self { accounts, random, client }
     }
 
-    /// Makes a call as the root client.
     pub(super) async fn call(&mut self, method: &str, path: &str, body: Option<&str>) -> Answer<Value> {
         let root = self.accounts.root.clone();
         self.call_as(&root, method, path, body).await
     }
 
-    /// Makes a call. Done, refused, or "try again" with a time, which is unknown; all else is an error.
+    /// Makes a call: done, refused, or unknown after "try again" with a time. Everything else is an
+    /// error.
     pub(super) async fn call_as(
         &mut self,
         credentials: &Credentials,
@@ -79,7 +78,7 @@ impl Caller {
         Answer::Unknown
     }
 
-    /// Waits before it asks again.
+    /// Waits before the next attempt.
     pub(super) async fn wait(&mut self) {
         tokio::time::sleep(Duration::from_millis(PAUSE_MILLIS + self.random.below(PAUSE_MILLIS))).await;
     }

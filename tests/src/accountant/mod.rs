@@ -1,9 +1,10 @@
-//! An accountant of every answer: submitters and workers who never stop asking, at several servers whose database fails
-//! meanwhile. What was acknowledged is written down, and in the end compared with what is there, by the rules of the history
-//! test (`crate::history::check`).
+//! Accounts for every answer while the database fails: submitters and workers call several servers
+//! without pause. Acknowledged calls are recorded and compared with the final state, by the rules
+//! of the history test (`crate::history::check`).
 //!
-//! Other than the actors of that test these are well-behaved: they repeat what was answered with "try again" until it is done,
-//! and nothing of theirs is refused. So every other answer is an error.
+//! Unlike the actors of that test, these are well-behaved: they repeat a call answered with "try
+//! again" until it succeeds, and make no call that should be refused. So every other answer is an
+//! error.
 
 mod accounts;
 mod audit;
@@ -23,26 +24,26 @@ use crate::server::Server;
 pub use accounts::{Accounts, Kind};
 pub use audit::Audit;
 
-/// From the end of a fault to the first thing that works again; it takes a second or two.
+/// Time from the end of a fault to the first success, usually one or two seconds.
 const RECOVERED_WITHIN: Duration = Duration::from_secs(90);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// How many work, and how.
+/// Numbers of actors, and limits.
 #[derive(Debug, Clone, Copy)]
 pub struct Load {
-    /// How many create tasks, each one after the other.
+    /// Actors that create tasks, one after the other.
     pub submitters: u64,
-    /// How many claim and report.
+    /// Actors that claim and report.
     pub workers: u64,
-    /// Beyond so many tasks that are not reported submitters wait for the workers.
+    /// Submitters wait while more tasks than this are unreported.
     pub backlog: i64,
-    /// The `--claim-timeout` of the servers: by then a claim whose answer was lost is claimable again.
+    /// The servers' `--claim-timeout`: after it, a claim whose answer was lost is claimable again.
     pub claim_term: Duration,
-    /// How long it takes until work that no worker gets counts as stranded.
+    /// Time without a claim after which remaining work counts as stranded.
     pub stranded_after: Duration,
 }
 
-/// Runs the load and accounts for it.
+/// Runs the load and records its calls.
 #[derive(Debug)]
 pub struct Accountant {
     accounts: Arc<Accounts>,
@@ -52,14 +53,12 @@ pub struct Accountant {
     hired: u64,
 }
 
-/// How long after a fault each kind of call was done first.
+/// Time from a fault to the first success of each kind of call.
 #[derive(Debug, Clone, Copy)]
 pub struct Recovery {
-    /// createTask.
     pub create: Duration,
-    /// claimWork with at least one task.
+    /// claimWork that returned at least one task.
     pub claim: Duration,
-    /// reportCompleted.
     pub report: Duration,
 }
 
@@ -71,7 +70,7 @@ impl std::fmt::Display for Recovery {
 }
 
 impl Accountant {
-    /// Starts submitters and workers at these servers, on these queues.
+    /// Starts submitters and workers.
     #[must_use]
     pub fn start(root: &Credentials, servers: &[Server], queues: &[&str], load: Load) -> Self {
         let root_urls = servers.iter().map(|server| server.root_url().to_owned()).collect();
@@ -82,17 +81,16 @@ impl Accountant {
         accountant
     }
 
-    /// What is written down.
     #[must_use]
     pub fn accounts(&self) -> &Accounts {
         &self.accounts
     }
 
-    /// Stops all actors. Workers first repeat their reports until these are done.
+    /// Stops all actors. Workers first finish their reports.
     ///
     /// # Panics
     ///
-    /// If one of them has panicked.
+    /// If an actor has panicked.
     pub async fn pause(&mut self) {
         self.accounts.submitting.stop();
         self.accounts.working.stop();
@@ -100,7 +98,7 @@ impl Accountant {
         join(&mut self.workers).await;
     }
 
-    /// Starts new ones after [`Self::pause`].
+    /// Starts new actors after [`Self::pause`].
     pub fn resume(&mut self) {
         self.accounts.submitting.go();
         self.accounts.working.go();
@@ -114,7 +112,7 @@ impl Accountant {
         }
     }
 
-    /// Waits until so many more tasks have been created and completed than at this call.
+    /// Waits until `tasks` more tasks are created and completed.
     ///
     /// # Panics
     ///
@@ -134,7 +132,8 @@ impl Accountant {
         }
     }
 
-    /// Waits until each kind of call has been begun and done since the fault; gives when that was.
+    /// Waits until each kind of call has begun and succeeded since the fault, and returns the
+    /// times.
     ///
     /// # Panics
     ///
@@ -155,12 +154,12 @@ impl Accountant {
         Recovery { create, claim, report }
     }
 
-    /// The database lost the end of its log: what was answered since this time may never have been done.
+    /// Notes that the database lost the end of its log: calls answered since `since` may be undone.
     pub fn note_loss(&self, since: Stamp) {
         self.accounts.write(since, Event::TailLost);
     }
 
-    /// Ends the submitters, lets the workers do what is left, and compares.
+    /// Stops the submitters, drains the queues and audits.
     ///
     /// # Panics
     ///
@@ -175,8 +174,8 @@ impl Accountant {
         Audit::of(&self.accounts, drained, &stranded, self.load.claim_term)
     }
 
-    /// Waits until nothing is pending or claimed, or until nothing was claimed for so long that what is left counts as stranded;
-    /// gives how many are left in each queue.
+    /// Waits until no run is pending or claimed, or until nothing was claimed for so long that the
+    /// rest counts as stranded. Returns the remaining runs of each queue.
     async fn drain(&self) -> HashMap<String, u64> {
         let mut seen = Instant::now();
         let mut left_before = HashMap::new();
@@ -192,7 +191,7 @@ impl Accountant {
                 seen = Instant::now();
                 left_before = left.clone();
             }
-            // A claim whose answer was lost comes back first.
+            // A claim whose answer was lost expires first.
             if seen.elapsed() > self.load.claim_term + self.load.stranded_after {
                 return left;
             }

@@ -1,4 +1,4 @@
-//! Creates one task after the other, each until it is acknowledged or the submitter is stopped.
+//! Creates tasks one after the other, each until it is acknowledged or the submitter is stopped.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,7 +17,7 @@ const RETRIES: u32 = 5;
 const PADDING: usize = 64;
 const WAIT: Duration = Duration::from_millis(5);
 
-/// Creates tasks until it is stopped; then it also gives up a create that has no answer.
+/// Creates tasks until stopped. A stop also abandons an unanswered create.
 pub(super) async fn submit(accounts: Arc<Accounts>, number: u64, backlog: i64) {
     let mut caller = Caller::new(Arc::clone(&accounts), number);
     while accounts.submitting.is_on() {

@@ -1,4 +1,4 @@
-//! Claims tasks and reports each as completed, until the report is done or was done already.
+//! Claims tasks and reports each as completed, until the report succeeds or is refused.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,7 +11,7 @@ use crate::history::{HeldClaim, read_claims, worker_id};
 use crate::http::{QUEUE_API, queue_segment};
 
 const LIMIT_MAX: u64 = 8;
-/// Between two requests for work that got none: the workers also go through all queues.
+/// Pause after an empty claim. Workers also cycle through all queues.
 const WAIT: Duration = Duration::from_millis(20);
 
 pub(super) async fn work(accounts: Arc<Accounts>, number: u64) {
@@ -61,7 +61,7 @@ async fn report(caller: &mut Caller, claim: &HeldClaim) {
                 caller.accounts.backlog.fetch_sub(1, Ordering::Relaxed);
                 return;
             }
-            // It may have been done by an attempt without an answer: the audit decides.
+            // An unanswered attempt may have succeeded: the audit decides.
             Answer::Refused(_) => return,
             Answer::Unknown => caller.wait().await,
         }

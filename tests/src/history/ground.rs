@@ -1,11 +1,10 @@
-//! The database of a storm: one of the test cluster, or a cluster of its own with a standby.
+//! The database of a storm: one of the test cluster, or a separate cluster with a standby.
 
 use sqlx::PgConnection;
 
 use crate::db::{TestDatabase, violations};
 use crate::replication::{APPLICATION, Replicated};
 
-/// Which it is.
 pub(super) enum Ground {
     Shared(TestDatabase),
     Replicated(Box<Replicated>),
@@ -20,7 +19,7 @@ impl Ground {
         }
     }
 
-    /// Where the servers reach it.
+    /// URL for the servers.
     pub(super) fn url(&self) -> String {
         match self {
             Self::Shared(database) => database.url().to_owned(),
@@ -28,7 +27,7 @@ impl Ground {
         }
     }
 
-    /// A session of its administrator.
+    /// Opens a session of the administrator.
     pub(super) async fn connect(&self) -> PgConnection {
         match self {
             Self::Shared(database) => database.connect(APPLICATION).await,
@@ -44,11 +43,12 @@ impl Ground {
         }
     }
 
-    /// The end of it. Where a server is broken on purpose the history must show it, and the rows may too.
+    /// Checks the invariants. Skipped if a server is broken on purpose: then the rows may violate
+    /// them too.
     ///
     /// # Panics
     ///
-    /// If an invariant is violated; that of the test cluster looks by itself when it is dropped.
+    /// If an invariant is violated. A database of the test cluster checks itself when dropped.
     pub(super) async fn finish(self, broken: bool) {
         match self {
             Self::Shared(database) if broken => database.abandon(),

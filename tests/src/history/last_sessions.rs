@@ -1,5 +1,6 @@
-//! The last sessions of a storm, when its actors have stopped and the clock moves only as it is moved here: each queue has some that
-//! end with runs in hand, whose claims would be good for a while longer. And what the server says of all sessions then.
+//! The last sessions of a storm, after its actors have stopped. Only this module moves the clock
+//! then. In each queue some sessions end while they hold runs whose claims would last longer.
+//! Afterwards the module reads all sessions.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,25 +14,25 @@ use super::storm::{advance_clock, until_answered};
 use super::world::{Actor, World};
 use crate::http::TENURE_API;
 
-/// The numbers of the workers: of one that ends its session, one that is taken over, and one that falls silent.
+/// Worker numbers: one ends its session, one is taken over, one falls silent.
 const LAST: [usize; 3] = [30, 31, 32];
-/// The shortest that a session may have: far less than the term of a claim.
+/// Shortest session TTL, in seconds: far less than a claim's term.
 const TTL: i64 = 15;
-/// Of one that is not to expire meanwhile.
+/// TTL in seconds of a session that must not expire meanwhile.
 const LONGER: i64 = 300;
-/// So often a session that is silent may be extended, because no server was looking.
+/// How often a silent session may be extended because no server was checking.
 const EXPIRES_WITHIN: usize = 8;
-/// What is committed in the name of a session after its end is given back five times a second. It gets this part of the time in which
-/// all must be quiet, ten seconds: far less than its claims are good for.
+/// Claims committed for a session after its end are returned five times a second. They get this
+/// fraction of the quiet time, that is ten seconds: far less than a claim's term.
 const STRAYS_SHARE: u32 = 30;
 const LOOK: Duration = Duration::from_millis(100);
-/// More than any session has, in seconds.
+/// Seconds, longer than any session's TTL.
 const LONG: u64 = 3_601;
 
-/// Plays them, in all queues at once: the answer that a queue is empty takes a second.
+/// Runs the last sessions, in all queues at once: an answer from an empty queue takes a second.
 pub(super) async fn play(world: &Arc<World>) {
     let mut queues = join_all((0..world.queues.len()).map(|queue| Last::begin(world, queue))).await;
-    // A session is not taken over in its first second, by the same clock.
+    // A session cannot be taken over within its first second, by the same clock.
     let mut clock = Actor::patient(Arc::clone(world), 540);
     advance_clock(&mut clock, TTL.unsigned_abs() + 1).await;
     for (queue, last) in queues.iter_mut().enumerate() {
@@ -44,7 +45,7 @@ pub(super) async fn play(world: &Arc<World>) {
     }
 }
 
-/// The last ones of a queue.
+/// The last sessions of a queue.
 struct Last {
     members: [Member; 3],
     is_taken_over: bool,
@@ -57,7 +58,7 @@ impl Last {
         let mut members = LAST.map(|number| Member::new(actor(number), number));
         let [closes, is_taken_over, falls_silent] = &mut members;
         let Some(mut mine) = claimed(closes, queue, TTL).await else {
-            // The others would wait there in vain.
+            // The queue is empty: the others would get no run either.
             return Self { members, is_taken_over: false, silent: None };
         };
         closes.leave(&mut mine).await;
@@ -67,14 +68,14 @@ impl Last {
     }
 }
 
-/// A session that has claimed something, if there is something.
+/// Begins a session that claims runs; `None` if the queue has none.
 async fn claimed(member: &mut Member, queue: usize, ttl: i64) -> Option<Membership> {
     let mut mine = member.begin_for(queue, true, ttl).await?;
     member.claim(&mut mine, 2).await;
     mine.holds_some().then_some(mine)
 }
 
-/// What is said of all sessions, once those that have ended hold nothing any more, or after some time.
+/// Reads all sessions, once ended ones hold no runs or the time is up.
 pub(super) async fn read(world: &Arc<World>, limit: Duration) -> ShownSessions {
     let deadline = Instant::now() + limit / STRAYS_SHARE;
     loop {
@@ -87,7 +88,7 @@ pub(super) async fn read(world: &Arc<World>, limit: Duration) -> ShownSessions {
     }
 }
 
-/// Lets all of them expire.
+/// Lets all sessions expire.
 pub(super) async fn let_expire(world: &Arc<World>, limit: Duration) -> ShownSessions {
     let mut clock = Actor::patient(Arc::clone(world), 541);
     for _ in 0..EXPIRES_WITHIN {
@@ -103,7 +104,7 @@ async fn look(world: &Arc<World>) -> ShownSessions {
     let mut reader = Actor::patient(Arc::clone(world), 542);
     let mut all = ShownSessions::new();
     for session in world.sessions() {
-        // One whose beginning was lost with the end of the log is not there.
+        // The start of the session may have been lost with the end of the log.
         let path = format!("{TENURE_API}/sessions/{session}");
         if let Some(body) = until_answered(&mut reader, "GET", &path, None).await {
             let read: Session = serde_json::from_value(body).expect("a session is answered in its form");

@@ -1,4 +1,4 @@
-//! Reads the event log again and again, at either server, and notes every event that reads differently than before.
+//! Reads the event log repeatedly at either server, and notes every event that changes.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
@@ -14,7 +14,7 @@ use crate::http::TENURE_API;
 
 /// Events of one read.
 const PAGE: i64 = 200;
-/// How often an earlier part is read again for each new part.
+/// Earlier pages that are read again for each new page.
 const AGAIN: u64 = 3;
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -29,11 +29,11 @@ struct Placed {
     position: i64,
 }
 
-/// What was read so far: a digest of each event by its position, and when it was first read.
+/// Events read so far: by position, a digest and the time of the first read.
 pub(super) struct LogReader {
     actor: Actor,
     seen: BTreeMap<i64, (u64, Stamp)>,
-    /// How often the database had lost the end of its log.
+    /// Losses of the end of the database's log that were handled.
     losses: usize,
 }
 
@@ -42,7 +42,7 @@ impl LogReader {
         Self { actor, seen: BTreeMap::new(), losses: 0 }
     }
 
-    /// Reads on and reads again until the actors are done; then gives itself back, for a last look.
+    /// Reads new and old pages until the actors are done; then returns itself for a last pass.
     pub(super) async fn follow(mut self) -> Self {
         while !self.actor.world.is_over() {
             let newest = self.newest();
@@ -56,11 +56,11 @@ impl LogReader {
         self
     }
 
-    /// Reads everything once more.
+    /// Reads all events once more.
     pub(super) async fn read_all_again(&mut self) {
         let mut after = 0;
         while after < self.newest() {
-            // A part that cannot be read, or whose tasks have expired, is passed over.
+            // Skips a page that cannot be read, or whose tasks have expired.
             after = self.read_after(after).await.unwrap_or(after + PAGE);
         }
     }
@@ -69,8 +69,8 @@ impl LogReader {
         self.seen.last_key_value().map_or(0, |(position, _)| *position)
     }
 
-    /// Forgets what was read while the database was about to lose it: other events may have these positions now. Answers
-    /// whether there was a loss since the last call.
+    /// Forgets events read while the database was about to lose them: other events may take these
+    /// positions. Returns true if there was a loss since the last call.
     fn forget_lost(&mut self) -> bool {
         let losses = self.actor.world.losses();
         let new = &losses[self.losses..];
@@ -80,12 +80,12 @@ impl LogReader {
         any
     }
 
-    /// Reads a page; answers the position of its last event.
+    /// Reads a page and returns the position of its last event.
     async fn read_after(&mut self, after: i64) -> Option<i64> {
         let path = format!("{TENURE_API}/events?after={after}&limit={PAGE}");
         let fetched = self.actor.fetch("GET", &path).await;
         let read = self.actor.world.stamp();
-        // What was read before a loss and comes after it would be taken for what is there now.
+        // A page read before a loss would be taken for the current state.
         if self.forget_lost() {
             return None;
         }

@@ -1,9 +1,9 @@
-//! What may be forgotten: answers that were given at a time whose end of the database's log was lost later.
+//! Discards answers given in a period whose end of the database's log was lost later.
 
 use super::record::{Answer, Event, Record, Stamp};
 
-/// Takes from all records that overlap a time of [`Event::TailLost`] what they prove: what was done then was done or was
-/// not. A refusal stays: it changed nothing either way.
+/// Makes all records unknown that overlap an [`Event::TailLost`]. A refusal stays: it changed
+/// nothing in either case.
 pub fn forget_lost(records: &mut [Record]) {
     let lost: Vec<(Stamp, Stamp)> = times_of_loss(records);
     if lost.is_empty() {
@@ -16,7 +16,7 @@ pub fn forget_lost(records: &mut [Record]) {
     }
 }
 
-/// When the answers were given that may have been lost.
+/// Periods whose answers may have been lost.
 #[must_use]
 pub fn times_of_loss(records: &[Record]) -> Vec<(Stamp, Stamp)> {
     let lost = records.iter().filter(|record| matches!(record.event, Event::TailLost));
@@ -36,7 +36,7 @@ fn forget(event: &mut Event) {
         | Event::Pause { answer, .. }
         | Event::Resume { answer, .. } => doubt(answer),
         Event::ClaimWork { answer, .. } => doubt(answer),
-        // Nothing moves the clock at such a time, and what a poller saw is no one's for good.
+        // The clock does not move in such a period, and polled messages prove nothing permanent.
         Event::Poll { .. } | Event::Clock(_) => {}
         Event::Session(call) => call.act.doubt(),
         Event::RowsLocked | Event::SessionsKilled | Event::DatabaseFault | Event::TailLost => {}
@@ -56,7 +56,7 @@ mod tests {
     use crate::random::Random;
 
     #[test]
-    fn only_what_was_done_at_a_time_of_loss_is_forgotten() {
+    fn forget_lost_affects_only_calls_during_loss() {
         let run = (Random::from_seed(1).task_id(), 0);
         let report = |start, end, answer| Record {
             start,

@@ -1,5 +1,6 @@
-//! A worker with sessions: it begins them, claims in their name and reads their inboxes. Sometimes it ends one with runs in hand,
-//! falls silent, or is started again and takes its own session over; and then its former self goes on for a while.
+//! A worker with sessions: it begins them, claims for them and reads their inboxes. Sometimes it
+//! ends a session while it holds runs, or falls silent. Sometimes a second process takes its
+//! session over while the first continues for a while.
 
 use std::time::Duration;
 
@@ -16,21 +17,21 @@ use super::worker_id;
 use super::world::Actor;
 use crate::http::{QUEUE_API, TENURE_API, queue_segment};
 
-/// In how many queues members work: few, so that processes of one name meet.
+/// Queues of members: few, so that processes of one name meet.
 const QUEUES: u64 = 2;
-/// Times to live, in seconds of the server's clock; claims are good for 60.
+/// Session TTLs, in seconds of the server's clock; claims last 60.
 const TTL: [i64; 4] = [15, 20, 60, 300];
 const LIMIT_MAX: u64 = 5;
 const TAKEOVER_PERCENT: u64 = 60;
-/// How many reads of the inbox in a hundred wait for a second.
+/// Percentage of inbox reads that wait for a second.
 const WAIT_PERCENT: u64 = 5;
-/// How many in a hundred leave what they have read unacknowledged.
+/// Percentage of inbox reads that leave their items unacknowledged.
 const READ_AGAIN_PERCENT: u64 = 20;
-/// How many ends in a hundred are said once more.
+/// Percentage of ends that are repeated.
 const CLOSE_AGAIN_PERCENT: u64 = 40;
-/// After a start that was refused.
+/// Pause after a refused start.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How many sessions that are over a member goes on to use.
+/// Ended sessions that a member continues to use.
 const PAST_MAX: usize = 6;
 
 /// A session that the member holds, or has held.
@@ -38,20 +39,20 @@ const PAST_MAX: usize = 6;
 pub(super) struct Membership {
     id: SessionId,
     queue: usize,
-    /// The last item that it has read.
+    /// Id of the last item read.
     read: i64,
-    /// What it claimed and has not reported yet.
+    /// Unreported claims.
     claims: Vec<HeldClaim>,
 }
 
 impl Membership {
-    /// Whether something was claimed for it that was not reported yet.
+    /// True if the session has unreported claims.
     pub(super) fn holds_some(&self) -> bool {
         !self.claims.is_empty()
     }
 }
 
-/// A worker with sessions, one at a time.
+/// A worker with one session at a time.
 #[derive(Debug)]
 pub(super) struct Member {
     worker: Worker,
@@ -83,7 +84,7 @@ impl Member {
             78..80 => self.command(&mine).await,
             80..82 => self.command_task(&mut mine).await,
             82..86 => self.leave(&mut mine).await,
-            // Silence.
+            // The session falls silent.
             86..90 => false,
             90..94 => {
                 // A second process of its name.
@@ -117,7 +118,8 @@ impl Member {
         let takeover = self.percent(TAKEOVER_PERCENT);
         self.current = self.begin(queue, takeover).await;
         if self.current.is_none() {
-            // Beside another session, or too soon after it began: both are over when the clock has moved.
+            // Another session exists, or began too recently: both are over when the clock has
+            // moved.
             tokio::time::sleep(PAUSE).await;
         }
     }
@@ -146,7 +148,7 @@ impl Member {
         begun.map(|begun| Membership { id: begun.session, queue, read: 0, claims: Vec::new() })
     }
 
-    /// Claims some runs, and does with them what a worker may do with them. Whether the session goes on.
+    /// Claims some runs, then ends, renews or abandons them. Returns true if the session continues.
     async fn claim_and_work(&mut self, mine: &mut Membership) -> bool {
         let limit = 1 + self.below(LIMIT_MAX);
         let before = mine.claims.len();
@@ -174,7 +176,8 @@ impl Member {
         }
     }
 
-    /// Ends these runs, sometimes by a request that claims more. Whether the session goes on.
+    /// Ends these runs, sometimes by a request that claims more. Returns true if the session
+    /// continues.
     async fn end_all(&mut self, mine: &mut Membership, claims: Vec<HeldClaim>) -> bool {
         let mut goes_on = true;
         for held in claims {
@@ -187,7 +190,7 @@ impl Member {
         goes_on
     }
 
-    /// Whether the session goes on.
+    /// Reports a run and claims more in one request. Returns true if the session continues.
     async fn exchange(&mut self, mine: &mut Membership, held: &HeldClaim) -> bool {
         let Exchanged { claims, claim } = self.worker.exchange(held, Some(mine.id)).await;
         mine.claims.extend(claims);
@@ -197,7 +200,7 @@ impl Member {
         goes_on
     }
 
-    /// Whether the session goes on.
+    /// Returns true if the session continues.
     pub(super) async fn claim(&mut self, mine: &mut Membership, limit: u64) -> bool {
         let path = format!("{QUEUE_API}/claim-work/{}", queue_segment(&self.worker.actor.world.queues[mine.queue]));
         let worker = worker_id(self.worker.number);
@@ -263,7 +266,8 @@ impl Member {
         true
     }
 
-    /// Commands a task that it has in hand, or has just claimed, and reads its inbox. Whether the session goes on.
+    /// Commands the task of a held run, claiming one if necessary, and reads the inbox. Returns
+    /// true if the session continues.
     async fn command_task(&mut self, mine: &mut Membership) -> bool {
         if !mine.holds_some() && !self.claim(mine, 1).await {
             return false;
@@ -276,7 +280,7 @@ impl Member {
         self.read_inbox(mine).await
     }
 
-    /// Ends the session with what it holds, and perhaps asks again, or reports a run that is gone now.
+    /// Ends the session with its runs, and perhaps repeats that or reports a returned run.
     pub(super) async fn leave(&mut self, mine: &mut Membership) -> bool {
         self.close(mine).await;
         if self.percent(CLOSE_AGAIN_PERCENT) {
@@ -303,7 +307,7 @@ impl Member {
         }
     }
 
-    /// What a process does that has not noticed that its session is over, or takes up one on which it has been silent.
+    /// Acts as a process that has not noticed its session's end, or that resumes a silent session.
     async fn use_past(&mut self) {
         let index = self.below(self.past.len() as u64) as usize;
         if index >= self.past.len() {
@@ -343,11 +347,11 @@ fn path_of(mine: &Membership, rest: &str) -> String {
     format!("{TENURE_API}/sessions/{}{rest}", mine.id)
 }
 
-/// The part of an answer that is written down.
+/// Parses the part of an answer that is recorded.
 ///
 /// # Panics
 ///
-/// If it is not what the call answers.
+/// If the answer has another form.
 fn read<A: DeserializeOwned, T>(answer: Answer<Value>, part: impl FnOnce(A) -> T) -> Answer<T> {
     answer.map(|body| part(serde_json::from_value(body).expect("calls about sessions answer in their form")))
 }

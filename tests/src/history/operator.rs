@@ -1,4 +1,4 @@
-//! Changes and removes policies of queues, pauses queues and resumes them.
+//! Changes and removes policies of queues; pauses and resumes queues.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,22 +11,25 @@ use super::world::{Actor, World};
 use crate::clock::wire_date;
 use crate::http::{TENURE_API, queue_segment};
 
-/// Longest time between two deeds, in milliseconds.
+/// Longest time between two actions, in milliseconds.
 const IDLE_MAX: u64 = 200;
-/// Longest pause, in operations of the others: on a slow machine too, some of them ask the paused queue meanwhile.
+/// Longest pause, in operations of other actors: so some of them use the paused queue on a slow
+/// machine too.
 const PAUSE_MAX: u64 = 40;
 const AGAIN_AFTER: Duration = Duration::from_millis(20);
-/// How many deeds in a hundred change a policy, and how many remove one; the others are pauses.
+/// Percentages of actions that change or remove a policy; the others are pauses.
 const CHANGE_PERCENT: u64 = 35;
 const REMOVE_PERCENT: u64 = 10;
-/// How many pauses in a hundred have an end, in seconds from now, and how many of those are left to it.
+/// Percentage of pauses with an end, the end in seconds from now, and the percentage of these that
+/// resume by themselves.
 const UNTIL_PERCENT: u64 = 40;
 const UNTIL: std::ops::Range<u64> = 20..50;
 const LEFT_PERCENT: u64 = 50;
-/// The queues from this one on have policies; the one before it never has, as a queue of a client that knows nothing of them.
+/// Queues from this index on have policies. The one before never has one, like a queue of an older
+/// client.
 const FIRST_WITH_POLICY: usize = 1;
 
-/// Goes on until the storm is over.
+/// Runs until the storm is over.
 pub(super) async fn operate(mut actor: Actor) {
     while !actor.world.is_over() {
         tokio::time::sleep(Duration::from_millis(actor.random.below(IDLE_MAX))).await;
@@ -76,7 +79,7 @@ async fn pause_for_a_while(actor: &mut Actor, queue: usize) {
     }
 }
 
-/// Resumes a queue; answers whether that was acknowledged.
+/// Resumes a queue; returns true if that was acknowledged.
 pub(super) async fn resume(actor: &mut Actor, queue: usize) -> bool {
     let path = path(&actor.world, queue, "resume");
     let start = actor.world.stamp();

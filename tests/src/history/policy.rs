@@ -1,4 +1,4 @@
-//! What queues and tasks say about runs: as it is chosen, as it is sent, and as the checker reads it.
+//! Options of queues and tasks for their runs: chosen, sent, and read by the checker.
 
 use serde_json::{Map, Value, json};
 use tenure_api::states::Delivery;
@@ -6,35 +6,37 @@ use tenure_api::states::Delivery;
 use crate::clock::wire_date;
 use crate::random::Random;
 
-/// The longest delay that anything asks for, in seconds.
+/// Longest delay, in seconds.
 pub const DELAY_MAX: u64 = 180;
-/// Delays are long beside the moves of the clock: only then can a client see that one was too short.
+/// Long compared with the moves of the clock: only then can a client see that a delay was too
+/// short.
 const DELAY_MIN: u64 = 20;
 const POLICY_DELAY_MAX: u64 = 60;
 const RETRY_DELAY_MAX: u64 = 60;
-/// How many tasks in a hundred say something themselves, and how many releases name a time.
+/// Percentages of tasks with own options, and of releases with a time.
 const OPTIONS_PERCENT: u64 = 20;
 const RELEASE_LATER_PERCENT: u64 = 40;
-/// Leases and complete times of policies, in seconds: longer than what a worker takes, with the moves of the clock.
+/// Leases and complete times of policies, in seconds: longer than a worker takes, including moves
+/// of the clock.
 const LEASES: std::ops::Range<u64> = 30..60;
 
 /// When a run may start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
-    /// So many seconds after it became pending.
+    /// Seconds after it became pending.
     After(u64),
-    /// At this time, in milliseconds since 1970 of the server's clock.
+    /// Milliseconds since 1970 of the server's clock.
     At(i64),
 }
 
 impl Start {
-    /// Some time.
+    /// Chooses a time.
     pub(super) fn invent(random: &mut Random, now: i64) -> Self {
         let seconds = DELAY_MIN + random.below(DELAY_MAX - DELAY_MIN);
         if random.percent(50) { Self::After(seconds) } else { Self::At(now + seconds.cast_signed() * 1000) }
     }
 
-    /// The earliest of a run that became pending then.
+    /// Earliest start of a run that became pending at `pending_since`.
     #[must_use]
     pub fn earliest(self, pending_since: i64) -> i64 {
         match self {
@@ -43,7 +45,7 @@ impl Start {
         }
     }
 
-    /// Its name and value on the wire.
+    /// Name and value on the wire.
     fn field(self) -> (String, Value) {
         match self {
             Self::After(seconds) => ("delay".to_owned(), seconds.into()),
@@ -52,25 +54,24 @@ impl Start {
     }
 }
 
-/// When the next run may start after a release; none: at once.
+/// Chooses the start of the next run after a release; `None` means at once.
 pub(super) fn invent_release(random: &mut Random, now: i64) -> Option<Start> {
     random.percent(RELEASE_LATER_PERCENT).then(|| Start::invent(random, now))
 }
 
-/// The body of a release.
+/// Body of a release.
 pub(super) fn release_json(start: Option<Start>) -> Map<String, Value> {
     start.into_iter().map(Start::field).collect()
 }
 
-/// How long retries wait. Each wait is the factor times longer than the one before, so that none is shorter than the first, but
-/// for `most`.
+/// Delay of retries. Each wait is `factor` times the one before, up to `most`; so none is shorter
+/// than `first`, unless `most` is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryDelay {
     /// Seconds before the first retry.
     pub first: u64,
-    /// By how much each wait is longer.
     pub factor: u64,
-    /// The longest, in seconds.
+    /// Longest wait, in seconds.
     pub most: u64,
 }
 
@@ -91,19 +92,18 @@ impl RetryDelay {
     }
 }
 
-/// What a task says itself.
+/// Options of a task.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Options {
     /// When its first run may start.
     pub start: Option<Start>,
-    /// What a lost worker costs it.
+    /// Cost of a lost worker.
     pub delivery: Option<Delivery>,
-    /// How long its retries wait.
     pub retry_delay: Option<RetryDelay>,
 }
 
 impl Options {
-    /// Mostly nothing.
+    /// Chooses options, none for most tasks.
     pub(super) fn invent(random: &mut Random, now: i64) -> Self {
         if !random.percent(OPTIONS_PERCENT) {
             return Self::default();
@@ -115,7 +115,7 @@ impl Options {
         }
     }
 
-    /// What is sent; none if it is nothing.
+    /// JSON of the options; `None` without any.
     pub(super) fn json(&self) -> Option<Value> {
         let mut fields: Map<String, Value> = self.start.into_iter().map(Start::field).collect();
         if let Some(delivery) = self.delivery {
@@ -128,18 +128,17 @@ impl Options {
     }
 }
 
-/// What a queue says about its tasks.
+/// Policy of a queue.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Policy {
-    /// What a lost worker costs a task.
+    /// Cost of a lost worker for a task.
     pub delivery: Option<Delivery>,
-    /// How many seconds the first run waits.
+    /// Delay of the first run, in seconds.
     pub delay: u64,
-    /// How long retries wait.
     pub retry_delay: Option<RetryDelay>,
-    /// How long a claim may last, in seconds.
+    /// Longest duration of a claim, in seconds.
     pub complete_time: Option<u64>,
-    /// The lease, in seconds.
+    /// Lease, in seconds.
     pub claim_timeout: Option<u64>,
 }
 
@@ -171,7 +170,7 @@ impl Policy {
         policy
     }
 
-    /// What a lost worker costs a task that says nothing itself.
+    /// Delivery of a task without an own option.
     #[must_use]
     pub fn delivery(&self) -> Delivery {
         self.delivery.unwrap_or(Delivery::Retries)

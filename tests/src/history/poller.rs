@@ -1,4 +1,5 @@
-//! Finds work by messages: gets one, sometimes deletes it too early or hides it for another time, and claims its run.
+//! Finds work by messages: polls one, sometimes deletes it too early or updates its timeout, and
+//! claims its run.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -11,21 +12,20 @@ use super::record::{Event, RunKey};
 use super::world::Actor;
 use crate::http::QUEUE_API;
 
-/// How many messages in a hundred are deleted before their run is claimed.
+/// Percentage of messages deleted before their run is claimed.
 const EARLY_PERCENT: u64 = 15;
-/// How many are hidden for another time first.
+/// Percentage of messages updated first.
 const UPDATE_PERCENT: u64 = 15;
-/// How long messages are hidden, in seconds of the server's clock.
+/// Visibility timeout, in seconds of the server's clock.
 const HIDDEN_SECONDS: u64 = 20;
 const MESSAGES_MAX: u64 = 4;
 
-/// The URLs of one queue, without the server's root URL.
+/// URLs of one queue, without the server's root URL.
 struct Urls {
     poll: String,
     delete: String,
 }
 
-/// A message as a poller reads it.
 struct Message {
     id: String,
     receipt: String,
@@ -39,7 +39,7 @@ struct Content {
     run_id: u16,
 }
 
-/// Gets messages of some priority; answers the runs that are now to be claimed.
+/// Polls messages of some priority; returns the runs to claim.
 pub(super) async fn poll(actor: &mut Actor) -> Vec<RunKey> {
     let Some(urls) = ask_for_urls(actor).await else { return Vec::new() };
     let count = 1 + actor.random.below(MESSAGES_MAX);
@@ -96,12 +96,13 @@ fn encoded(text: &str) -> String {
 async fn delete(actor: &mut Actor, urls: &Urls, message: &Message) {
     let url = urls.delete.replace("{{messageId}}", &message.id).replace("{{popReceipt}}", &encoded(&message.receipt));
     if let Some((status, body)) = actor.fetch("DELETE", &url).await {
-        // Another worker may have claimed the run by claimWork, or got the message again when its time was over.
+        // Another worker may have claimed the run by claimWork, or got the message after its
+        // timeout.
         assert!([204, 400, 404, 503].contains(&status), "a deletion was answered with {status}: {body}");
     }
 }
 
-/// Shows the message at once, or hides it once more, which the holder of a new receipt may do.
+/// Shows the message at once or hides it again, which needs the newest receipt.
 async fn update(actor: &mut Actor, urls: &Urls, message: &mut Message) {
     let seconds = if actor.random.percent(50) { 0 } else { HIDDEN_SECONDS };
     let url = urls.poll.replace("/messages?", &format!("/messages/{}?", message.id));

@@ -1,5 +1,5 @@
-//! Makes the database a bad place: kills sessions of the servers, holds old snapshots open and locks rows; where it has a
-//! standby, fails over to it, and has it lose the end of its log.
+//! Disturbs the database: kills sessions of the servers, holds old snapshots open and locks rows.
+//! With a standby, it fails over and makes the database lose the end of its log.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,18 +13,18 @@ use super::world::World;
 use crate::random::Random;
 use crate::replication::{APPLICATION, Replicated};
 
-/// Longest pause between two deeds, and longest time that a transaction is held open, in milliseconds.
+/// Longest pause between two actions, and longest transactions, in milliseconds.
 const PAUSE_MAX: u64 = 500;
 const SNAPSHOT_MAX: u64 = 1_000;
 const LOCK_MAX: u64 = 250;
-/// Between two faults of the whole database, of which each takes some seconds.
+/// Time between two faults of the whole database, which last some seconds each.
 const FAULT_EVERY: Duration = Duration::from_secs(8);
-/// Longest time whose commits may be lost, in milliseconds.
+/// Longest period whose commits may be lost, in milliseconds.
 const TAIL_MAX: u64 = 800;
-/// How long the log is.
+/// Position of the log's end.
 const WRITTEN: &str = "SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint";
 
-/// Goes on until the storm is over.
+/// Runs until the storm is over.
 pub(super) async fn sabotage(world: Arc<World>, mut ground: Ground, number: u64) -> Ground {
     let mut random = Random::fork(world.seed, number);
     let mut session = ground.connect().await;
@@ -51,7 +51,7 @@ pub(super) async fn sabotage(world: Arc<World>, mut ground: Ground, number: u64)
     ground
 }
 
-/// One of the faults that leave the database running.
+/// Causes a fault that leaves the database running.
 async fn annoy(world: &World, session: &mut PgConnection, random: &mut Random) {
     let start = world.stamp();
     match random.below(10) {
@@ -71,22 +71,22 @@ async fn annoy(world: &World, session: &mut PgConnection, random: &mut Random) {
     }
 }
 
-/// The primary is killed and its synchronous standby promoted: nothing that was acknowledged is lost.
+/// Kills the primary and promotes its synchronous standby: no acknowledged commit is lost.
 async fn fail_over(world: &World, database: &mut Replicated) {
     database.flush().await;
     let start = world.stamp();
     database.primary.kill();
     drop(database.fail_over().await);
     world.write(start, Event::SessionsKilled);
-    // Until it has a standby again, commits do not wait; nothing is killed meanwhile.
+    // Without a standby commits do not wait, so nothing is killed meanwhile.
     database.add_standby().await;
     database.make_synchronous().await;
 }
 
-/// Commits are acknowledged before they are written for a time, and then all processes are killed: what was acknowledged in this
-/// time may be lost.
+/// Makes commits asynchronous for a while and then kills all processes: commits acknowledged in
+/// this period may be lost.
 async fn lose_tail(world: &World, database: &mut Replicated, tail: Duration) {
-    // The clock of a real machine is not lost with the log.
+    // The clock is stored in the database, but must not go back: a real clock does not.
     let _still = world.clock.lock().await;
     database.flush().await;
     let start = world.stamp();
@@ -99,12 +99,12 @@ async fn lose_tail(world: &World, database: &mut Replicated, tail: Duration) {
     println!("history: {lost} bytes of the log were lost");
     database.primary.set("synchronous_commit", "on").await;
     world.write(start, Event::TailLost);
-    // What was created may be gone: submitters need not wait for it.
+    // The created tasks may be lost: submitters need not wait for them.
     world.backlog.store(0, Ordering::Relaxed);
     database.make_synchronous().await;
 }
 
-/// Ends up to this many sessions of the servers, any of them.
+/// Terminates up to `most` random sessions of the servers.
 async fn kill_sessions(session: &mut PgConnection, most: u64) -> Result<(), sqlx::Error> {
     sqlx::query(
         "SELECT pg_terminate_backend(pid) FROM (SELECT pid FROM pg_stat_activity \
@@ -118,7 +118,7 @@ async fn kill_sessions(session: &mut PgConnection, most: u64) -> Result<(), sqlx
     Ok(())
 }
 
-/// An old snapshot keeps dead rows alive for all transactions.
+/// Holds an old snapshot, which keeps dead rows alive for all transactions.
 async fn hold_snapshot(session: &mut PgConnection, held: Duration) -> Result<(), sqlx::Error> {
     sqlx::query("BEGIN ISOLATION LEVEL REPEATABLE READ").execute(&mut *session).await?;
     sqlx::query("SELECT count(*) FROM tasks").execute(&mut *session).await?;
@@ -127,9 +127,9 @@ async fn hold_snapshot(session: &mut PgConnection, held: Duration) -> Result<(),
     Ok(())
 }
 
-/// Locks a few rows that lie together somewhere in one of the tables that the servers lock rows of.
+/// Locks a few adjacent rows in one of the tables whose rows the servers lock.
 async fn hold_rows(session: &mut PgConnection, random: &mut Random, held: Duration) -> Result<(), sqlx::Error> {
-    // Rows that a server has locked are skipped, so that the saboteur never waits and never is part of a deadlock.
+    // Skips rows locked by a server, so that the saboteur never waits or deadlocks.
     let statement = random.pick(&[
         "SELECT 1 FROM tasks WHERE ctid = ANY (ARRAY(SELECT ctid FROM tasks \
          OFFSET $1 % greatest((SELECT count(*) FROM tasks), 1) LIMIT 5)) FOR UPDATE SKIP LOCKED",

@@ -1,4 +1,4 @@
-//! What is written down about sessions: the calls of workers that have one, and what the server says of each session in the end.
+//! Records of sessions: calls of their workers, and the state that the server shows at the end.
 
 use std::collections::HashMap;
 
@@ -8,120 +8,106 @@ use tenure_api::states::SessionEnd;
 
 use super::record::{Answer, RunKey};
 
-/// A call of a worker for its session.
+/// A worker's call for its session.
 #[derive(Debug, Clone)]
 pub struct SessionCall {
-    /// Number of the session's queue.
+    /// Index of the session's queue.
     pub queue: usize,
-    /// The worker.
     pub worker: usize,
-    /// What was called, and what it answered.
+    /// The call and its answer.
     pub act: Act,
-    /// The server's clock showed no later time when the answer came, in milliseconds.
+    /// Upper bound of the server's clock when the answer came, in milliseconds.
     pub clock: i64,
 }
 
-/// What was called.
 #[derive(Debug, Clone)]
 pub enum Act {
-    /// A new session.
     Start {
-        /// Whether it ends the worker's live one.
+        /// True if the call ends the worker's live session.
         takeover: bool,
-        /// What began.
         answer: Answer<Begun>,
     },
-    /// A renewal.
     Renew {
-        /// The session.
         session: SessionId,
-        /// Until when it is live, in milliseconds.
+        /// Expiry of the session, in milliseconds.
         answer: Answer<i64>,
     },
-    /// The inbox, which renews too.
+    /// A read of the inbox, which also renews.
     Inbox {
-        /// The session.
         session: SessionId,
-        /// The last item that is acknowledged; 0: none.
+        /// The last item acknowledged; 0 for none.
         after: i64,
-        /// What the inbox has.
         answer: Answer<Items>,
     },
-    /// claimWork in the name of the session. The same call is also an [`Event::ClaimWork`](super::record::Event::ClaimWork).
+    /// claimWork for the session. The same call is also an
+    /// [`Event::ClaimWork`](super::record::Event::ClaimWork).
     Claim {
-        /// The session.
         session: SessionId,
-        /// The runs that were handed out.
+        /// Runs that were handed out.
         answer: Answer<Vec<RunKey>>,
     },
     /// A command for the worker.
     Command {
-        /// The session.
         session: SessionId,
-        /// The item's id.
+        /// Id of the item.
         answer: Answer<i64>,
     },
     /// A command for a task of which the session has claimed a run.
     TaskCommand {
-        /// The session.
         session: SessionId,
-        /// The run.
         run: RunKey,
-        /// The command's id.
+        /// Id of the command.
         answer: Answer<i64>,
     },
-    /// `DELETE`.
+    /// The end of a session by `DELETE`.
     Close {
-        /// The session.
         session: SessionId,
-        /// How many runs left it.
+        /// Number of returned runs.
         answer: Answer<i64>,
     },
 }
 
-/// A session that began.
+/// A new session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Begun {
-    /// Its id.
     pub session: SessionId,
-    /// Greater than that of each earlier one.
+    /// Greater than that of each earlier session.
     pub epoch: i64,
-    /// Until when it is live, in milliseconds.
+    /// In milliseconds.
     pub expires: i64,
 }
 
 /// An answer of an inbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Items {
-    /// Until when the session is live, in milliseconds.
+    /// Expiry of the session, in milliseconds.
     pub expires: i64,
-    /// The items by their ids.
+    /// Items by their ids.
     pub items: Vec<(i64, Item)>,
 }
 
-/// An item.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Item {
-    /// A run ended: its state, and why.
+    /// A resolved run with its state and reason.
     RunEnded(RunKey, String, String),
-    /// A command.
+    /// A command for the worker.
     Command,
     /// A command for the task of this run.
     TaskCommand(RunKey),
 }
 
-/// What the server says of a session.
+/// State of a session, as the server shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shown {
-    /// Until when it is live, or would have been, in milliseconds.
+    /// Expiry, in milliseconds; of an ended session, the expiry it would have had.
     pub expires: i64,
-    /// How many runs it holds.
+    /// Number of runs it holds.
     pub running: i64,
-    /// When it ended, in milliseconds, and by what.
+    /// When it ended, in milliseconds, and why.
     pub ended: Option<(i64, SessionEnd)>,
 }
 
-/// What the server says of all sessions.
+/// State of all sessions.
 pub type ShownSessions = HashMap<SessionId, Shown>;
 
 impl Act {
@@ -139,7 +125,7 @@ impl Act {
         }
     }
 
-    /// The status of a refusal.
+    /// Status of a refusal.
     #[must_use]
     pub fn refused(&self) -> Option<u16> {
         fn status<T>(answer: &Answer<T>) -> Option<u16> {
@@ -159,7 +145,7 @@ impl Act {
         }
     }
 
-    /// Until when the session is live by this answer, in milliseconds.
+    /// Expiry of the session by this answer, in milliseconds.
     #[must_use]
     pub fn expires(&self) -> Option<i64> {
         match self {
@@ -170,8 +156,8 @@ impl Act {
         }
     }
 
-    /// Makes it unknown what was done, for an answer at a time whose end of the database's log was lost. Unlike other refusals, one
-    /// that says that the session has ended is doubtful too: that end may have been lost.
+    /// Makes the answer unknown, after a loss of the end of the database's log. Unlike other
+    /// refusals, one that says "session ended" is doubtful too: that end may be lost.
     pub(super) fn doubt(&mut self) {
         match self {
             Self::Start { answer, .. } => *answer = Answer::Unknown,

@@ -1,4 +1,4 @@
-//! What the server answers about its tasks and queues when nothing is in flight.
+//! State of tasks and queues, read while nothing is in flight.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,21 +8,21 @@ use tenure_api::ids::SlugId;
 
 use super::sessions::ShownSessions;
 
-/// The state of everything at one quiet time.
+/// The whole state at one quiet time.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
-    /// The status of every task that exists, of all that any client tried to create.
+    /// Status of every existing task with an attempt to create it.
     pub tasks: HashMap<SlugId, Status>,
-    /// Those of the pending ones whose run is delayed.
+    /// Pending tasks whose run is delayed.
     pub delayed: HashSet<SlugId>,
-    /// The counts of each queue, by number.
+    /// Counts of each queue, by index.
     pub counts: Vec<Counts>,
-    /// What was said of sessions before the tasks were read.
+    /// Sessions, read before the tasks.
     pub sessions: ShownSessions,
 }
 
 impl Snapshot {
-    /// What the counts of a queue should be.
+    /// Counts of a queue, computed from its tasks.
     #[must_use]
     pub fn recount(&self, queue: &str) -> Counts {
         let mut counts = Counts::default();
@@ -38,51 +38,43 @@ impl Snapshot {
     }
 }
 
-/// As much of a status structure as the checker reads.
+/// The fields of a status structure that the checker reads.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
-    /// The queue's id.
     pub task_queue_id: String,
-    /// The priority by name.
     pub priority: String,
-    /// How many retries the task still has.
     pub retries_left: u32,
-    /// The task's state.
     pub state: String,
-    /// Its runs.
     pub runs: Vec<Run>,
 }
 
 impl Status {
-    /// Whether it has no run yet.
+    /// True if the task has no run yet.
     #[must_use]
     pub fn is_unscheduled(&self) -> bool {
         self.state == "unscheduled"
     }
 
-    /// Whether nothing will happen to it any more.
+    /// True if the task is resolved.
     #[must_use]
     pub fn is_resolved(&self) -> bool {
         matches!(self.state.as_str(), "completed" | "failed" | "exception")
     }
 }
 
-/// As much of a run as the checker reads.
+/// The fields of a run that the checker reads.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Run {
-    /// Its number, which is also its place.
+    /// Number of the run, equal to its index.
     pub run_id: u16,
-    /// The run's state.
     pub state: String,
-    /// Why it was made.
     #[serde(default)]
     pub reason_created: String,
-    /// Why it is resolved.
     #[serde(default)]
     pub reason_resolved: Option<String>,
-    /// Who claimed it.
+    /// Worker that claimed it.
     #[serde(default)]
     pub worker_id: Option<String>,
     /// When it became pending.
@@ -91,23 +83,22 @@ pub struct Run {
     /// When it was claimed.
     #[serde(default)]
     pub started: Option<Timestamp>,
-    /// When it ended.
     #[serde(default)]
     pub resolved: Option<Timestamp>,
-    /// Until when the last claim of it was good.
+    /// End of its last lease.
     #[serde(default)]
     pub taken_until: Option<Timestamp>,
 }
 
-/// The answer of taskQueueCounts, and one number of getQueue.
+/// Answer of taskQueueCounts, and one number of getQueue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Counts {
-    /// Runs that wait and are not delayed.
+    /// Waiting runs that are not delayed.
     pub pending_tasks: u64,
-    /// Runs that a worker holds.
+    /// Runs held by workers.
     pub claimed_tasks: u64,
-    /// Runs that are delayed, as getQueue counts them.
+    /// Delayed runs, as counted by getQueue.
     #[serde(default)]
     pub delayed: u64,
 }

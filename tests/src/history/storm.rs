@@ -1,4 +1,5 @@
-//! Runs a storm: two servers on one database, all the actors, then silence, then working off what is left.
+//! Runs a storm: two servers on one database with all actors, then quiet, then a drain of the
+//! queues.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -30,9 +31,9 @@ use crate::server::{Launch, Server, create_root_client, fresh_secret_key};
 
 const SUBMITTERS: u64 = 4;
 const WORKERS: usize = 8;
-/// The numbers of workers with sessions. Two processes that share one end each other's sessions.
+/// Numbers of workers with sessions. Two processes that share a number end each other's sessions.
 const MEMBERS: [usize; 3] = [20, 21, 21];
-/// How many tasks one call asks about: what statuses answers on one page.
+/// Tasks per request: one page of statuses.
 const TASKS_PER_CALL: usize = 1_000;
 const QUEUES: [&str; 4] = ["storm/alpha", "storm/beta", "storm/gamma", "storm/polled"];
 const CLAIM_TERM_SECONDS: u64 = 60;
@@ -41,33 +42,32 @@ const CLOCK_PAUSE_MAX: u64 = 200;
 pub(super) const CLOCK_MOVE_MAX: u64 = 15;
 /// A server whose sessions were killed answers reads again within this time.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(30);
-/// What a client that hung up had asked for may still be going on in the server, and on a slow machine some claim or
-/// other expires during every look, or some delay ends, until none is left: twice the time for which a claim can live, and the
-/// longest delay.
+/// Requests of clients that hung up may still run in the server. On a slow machine claims expire or
+/// delays end during every read, until none is left. So this is twice a claim's longest life plus
+/// the longest delay.
 const QUIET_WITHIN: Duration = Duration::from_secs(2 * CLAIM_TERM_SECONDS + DELAY_MAX);
-/// The same where the server is broken on purpose and may never be quiet.
+/// Limit for a server that is broken on purpose and may never be quiet.
 const QUIET_WITHIN_WHEN_BROKEN: Duration = Duration::from_secs(4);
-/// The least number of looks, since one at many tasks can take long.
+/// Least number of reads, since a read of many tasks can take long.
 const LOOKS_MIN: u32 = 5;
 const QUIET_POLL: Duration = Duration::from_millis(250);
 const BACKLOG_COUNTED_EVERY: Duration = Duration::from_millis(500);
-/// So many times the claims may run out, and delays end, before tasks that are left count as stuck.
+/// How often claims may expire and delays end before remaining tasks count as stuck.
 const DRAIN_ROUNDS: usize = 12;
 
-/// What kind of storm.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// Decides every choice of every actor, though not how their calls interleave.
+    /// Decides every choice of every actor, but not how their calls interleave.
     pub seed: u64,
-    /// How many operations submitters and workers do together.
+    /// Operations of all submitters and workers together.
     pub operations: u64,
-    /// An invariant that the server is to break on purpose, by its name in the variable `TENURE_BREAK`.
+    /// An invariant that the server breaks on purpose: a value of `TENURE_BREAK`.
     pub breakage: Option<&'static str>,
-    /// Whether the database fails over and loses the end of its log, for which it gets a cluster of its own.
+    /// True if the database fails over and loses the end of its log. It then has its own cluster.
     pub failovers: bool,
 }
 
-/// Runs the storm and gives back its history.
+/// Runs the storm and returns its history.
 ///
 /// # Panics
 ///
@@ -147,7 +147,7 @@ async fn start_servers(plan: &Plan, database_url: &str, folder: &std::path::Path
     Servers { running: vec![first, second], root }
 }
 
-/// Moves the clock on, by little enough at a time that a request on its way is not made old by it.
+/// Advances the clock in steps small enough that a request in flight does not expire.
 async fn move_clock(mut actor: Actor) {
     while !actor.world.is_over() {
         tokio::time::sleep(Duration::from_millis(actor.random.below(CLOCK_PAUSE_MAX))).await;
@@ -160,12 +160,13 @@ async fn move_clock(mut actor: Actor) {
 
 pub(super) async fn advance_clock(actor: &mut Actor, seconds: u64) {
     let body = format!(r#"{{"seconds":{seconds}}}"#);
-    // Without an answer it is unknown whether it moved, so it is read in any case.
+    // Without an answer it is unknown if the clock moved, so it is read in any case.
     let _ = actor.call("POST", &format!("{TENURE_API}/clock/advance"), Some(&body)).await;
     read_clock(actor).await;
 }
 
-/// Corrects the backlog: most tasks that end otherwise than by a report are still counted, and submitters would wait for them for ever.
+/// Corrects the backlog: it still counts most tasks that were resolved without a report, and
+/// submitters would wait for them forever.
 async fn count_backlog(mut actor: Actor) {
     while !actor.world.is_over() {
         tokio::time::sleep(BACKLOG_COUNTED_EVERY).await;
@@ -191,7 +192,7 @@ async fn read_clock(actor: &mut Actor) {
     actor.world.write(start, Event::Clock(now));
 }
 
-/// Asks until there is an answer, at most for some time. None is 404.
+/// Repeats a call until it is answered, for a limited time. `None` means 404.
 pub(super) async fn until_answered(actor: &mut Actor, method: &str, path: &str, body: Option<&str>) -> Option<Value> {
     let deadline = Instant::now() + ANSWERED_WITHIN;
     loop {
@@ -207,8 +208,8 @@ pub(super) async fn until_answered(actor: &mut Actor, method: &str, path: &str, 
     }
 }
 
-/// What the servers say once it is the same before and after, so that nothing was in flight meanwhile. If that never
-/// happens, or the counts never fit, the last one is taken and the checker will have something to say.
+/// Reads the state until the counts are the same before and after and match the tasks: then nothing
+/// was in flight. If that never happens, returns the last state, and the checker will report it.
 async fn take_snapshot(world: &Arc<World>, limit: Duration) -> Snapshot {
     let deadline = Instant::now() + limit;
     let mut reader = Actor::patient(Arc::clone(world), 300);
@@ -220,7 +221,7 @@ async fn take_snapshot(world: &Arc<World>, limit: Duration) -> Snapshot {
         let delayed = read_delayed(&mut reader, &tasks).await;
         let counts = read_counts(&mut reader).await;
         let snapshot = Snapshot { tasks, delayed, counts, ..Snapshot::default() };
-        // The clock runs on: a claim that expires while the statuses are read makes them and the counts differ.
+        // The clock goes on: a claim that expires during the read makes statuses and counts differ.
         let settled = before == snapshot.counts && snapshot.counts == count(&snapshot);
         if settled || (Instant::now() > deadline && looks >= LOOKS_MIN) {
             return snapshot;
@@ -229,12 +230,12 @@ async fn take_snapshot(world: &Arc<World>, limit: Duration) -> Snapshot {
     }
 }
 
-/// What the counts should be, by the statuses.
+/// Counts computed from the statuses.
 fn count(snapshot: &Snapshot) -> Vec<Counts> {
     QUEUES.iter().map(|queue| snapshot.recount(queue)).collect()
 }
 
-/// Which of the pending tasks are delayed, in the server's words.
+/// Returns the pending tasks that are delayed, according to `why`.
 async fn read_delayed(reader: &mut Actor, tasks: &HashMap<SlugId, Status>) -> HashSet<SlugId> {
     let mut delayed = HashSet::new();
     for (task, _) in tasks.iter().filter(|(_, status)| status.state == "pending") {
@@ -248,7 +249,7 @@ async fn read_delayed(reader: &mut Actor, tasks: &HashMap<SlugId, Status>) -> Ha
     delayed
 }
 
-/// The results of all runs that may have one.
+/// Reads the results of all runs that may have one.
 async fn read_results(world: &Arc<World>) -> HashMap<RunKey, Value> {
     let mut reader = Actor::patient(Arc::clone(world), 320);
     let mut results = HashMap::new();
@@ -269,7 +270,7 @@ async fn read_counts(reader: &mut Actor) -> Vec<Counts> {
         let counts = Counts::deserialize(answer).expect("taskQueueCounts answers with two counts");
         let path = format!("{TENURE_API}/queues/{}", queue_segment(queue));
         let answer = until_answered(reader, "GET", &path, None).await.unwrap_or_default();
-        // A count below zero is wrong, which is for the checker to say.
+        // A count below zero is an error for the checker to report.
         let delayed = answer["delayed"].as_i64().unwrap_or_else(|| panic!("getQueue answers with counts: {answer}"));
         let delayed = u64::try_from(delayed).unwrap_or(u64::MAX);
         all.push(Counts { delayed, ..counts });
@@ -277,7 +278,7 @@ async fn read_counts(reader: &mut Actor) -> Vec<Counts> {
     all
 }
 
-/// The status of every task that any client tried to create.
+/// Reads the status of every task with an attempt to create it.
 async fn read_tasks(world: &Arc<World>) -> HashMap<SlugId, Status> {
     let mut reader = Actor::patient(Arc::clone(world), 310);
     let tried: Vec<SlugId> = world.all_tried().iter().map(|tried| tried.spec.task).collect();
@@ -303,7 +304,7 @@ struct StatusEntry {
     status: Status,
 }
 
-/// Resumes what the storm has left paused.
+/// Resumes queues that the storm left paused.
 async fn resume_all(world: &Arc<World>) {
     let mut actor = Actor::patient(Arc::clone(world), 330);
     let deadline = Instant::now() + ANSWERED_WITHIN;
@@ -315,11 +316,11 @@ async fn resume_all(world: &Arc<World>) {
     }
 }
 
-/// Lets the claims of workers that are gone run out, and delays end, and completes what comes back, until nothing is left but
-/// what waits in vain; gives that back, and lets its deadline pass.
+/// Lets claims expire and delays end, and completes the requeued runs, until only tasks with
+/// unsatisfied dependencies are left. Returns that state, after which it lets their deadlines pass.
 async fn drain(world: &Arc<World>, limit: Duration) -> Snapshot {
     let mut clock = Actor::patient(Arc::clone(world), 400);
-    // One for each queue: the answer that a queue is empty takes a second.
+    // One for each queue: an answer from an empty queue takes a second.
     let worker = |queue: usize| Worker::new(Actor::patient(Arc::clone(world), 410 + queue as u64), WORKERS + queue);
     let mut workers: Vec<Worker> = (0..QUEUES.len()).map(worker).collect();
     for _ in 0..DRAIN_ROUNDS {
@@ -329,14 +330,14 @@ async fn drain(world: &Arc<World>, limit: Duration) -> Snapshot {
             break;
         }
     }
-    // It answers when every pass that is due has run.
+    // The call returns when every due pass has run.
     advance_clock(&mut clock, 1).await;
     let settled = take_snapshot(world, limit).await;
     advance_clock(&mut clock, (UNHURRIED_MILLIS / 1000).unsigned_abs() + 1).await;
     settled
 }
 
-/// The seed that the environment asks for, or a new one.
+/// Seed of the environment, or a random one.
 #[must_use]
 pub fn seed() -> u64 {
     std::env::var("TENURE_HISTORY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(Random::fresh_seed)

@@ -1,4 +1,4 @@
-//! Creates tasks; sometimes the same one again, sometimes another one under the same id.
+//! Creates tasks; sometimes repeats a create, sometimes with other content under the same id.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,23 +11,23 @@ use crate::definition::Definition;
 use crate::http::{QUEUE_API, TENURE_API};
 use tenure_api::ids::SlugId;
 
-/// Beyond this many unresolved tasks submitters wait for the workers.
+/// Submitters wait while more tasks than this are unresolved.
 const BACKLOG_MAX: i64 = 300;
 const WAIT: Duration = Duration::from_millis(5);
-/// Repeats and conflicts are about one of this many last tasks.
+/// Repeats and conflicts concern one of this many last tasks.
 const RECENT: usize = 40;
 const REPEAT_PERCENT: u64 = 8;
 const CONFLICT_PERCENT: u64 = 5;
-/// How many tasks in a hundred are submitted instead of created, which also goes for repeats.
+/// Percentage of creates and repeats sent as `POST /tasks`.
 const SUBMIT_PERCENT: u64 = 15;
-/// How many operations in a hundred change a task that is there.
+/// Percentage of operations that change an existing task.
 const CHANGE_PERCENT: u64 = 12;
-/// How many tasks in a hundred wait for others, and for how many at most.
+/// Percentage of tasks with dependencies, and their largest number.
 const WAITING_PERCENT: u64 = 15;
 const DEPENDENCIES_MAX: u64 = 3;
-/// How many of those are content with any end.
+/// Percentage of these for which any resolution suffices.
 const ANY_END_PERCENT: u64 = 60;
-/// How many tasks in a hundred have little time.
+/// Percentage of tasks with a short deadline.
 const HURRIED_PERCENT: u64 = 4;
 const HURRIED_MILLIS: i64 = 120 * 1000;
 pub(super) const UNHURRIED_MILLIS: i64 = 4 * 60 * 60 * 1000;
@@ -81,7 +81,7 @@ async fn create(actor: &mut Actor, tried: Tried) {
     actor.world.write(start, Event::Create { task: tried.spec, answer: answer.without_content() });
 }
 
-/// A JSON object with one more field.
+/// Adds a field to a JSON object.
 fn with_field(body: &str, name: &str, value: &str) -> String {
     format!(r#"{{"{name}":{value},{}"#, &body[1..])
 }
@@ -105,7 +105,7 @@ async fn change(actor: &mut Actor, tried: &Tried) {
     actor.world.write(start, Event::Change { task, change, answer: answer.without_content() });
 }
 
-/// Some of the tasks that were tried last, each once.
+/// Picks some of the last tasks, each once.
 fn pick_dependencies(actor: &mut Actor) -> Vec<SlugId> {
     let mut picked = Vec::new();
     if actor.random.percent(WAITING_PERCENT) {
@@ -131,7 +131,7 @@ fn invent(actor: &mut Actor) -> Tried {
         content: 0,
         any_end: random.percent(ANY_END_PERCENT),
         dependencies,
-        // One that must start before its deadline could be refused.
+        // A task with a start after its deadline could be refused.
         options: if hurried { Options::default() } else { Options::invent(random, created) },
     };
     let definition = Definition {
@@ -146,14 +146,14 @@ fn invent(actor: &mut Actor) -> Tried {
         any_end: spec.any_end,
     };
     let body = definition.body(PADDING, random).into();
-    // One that may wait in vain must not make submitters wait for it.
+    // Submitters must not wait for a task whose dependencies may never be satisfied.
     if spec.dependencies.is_empty() || spec.any_end {
         world.backlog.fetch_add(1, Ordering::Relaxed);
     }
     Tried { spec, body }
 }
 
-/// Another task under the same id; always the same other task, so that repeats of it are repeats.
+/// Returns another content under the same id: always the same one, so that its repeats are exact.
 fn contradict(tried: &Tried) -> Tried {
     let spec = TaskSpec { content: 1, ..tried.spec.clone() };
     Tried { spec, body: tried.body.replace(r#""note":"first""#, r#""note":"other""#).into() }

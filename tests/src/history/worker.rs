@@ -1,4 +1,5 @@
-//! Claims tasks and reports them: mostly as a good worker does, sometimes twice, late, contradicting itself or never.
+//! Claims tasks and reports them: mostly correctly, sometimes twice, late, contradicting itself or
+//! never.
 
 use std::sync::atomic::Ordering;
 
@@ -14,27 +15,27 @@ use super::world::Actor;
 use super::{poller, worker_id};
 use crate::http::{QUEUE_API, TENURE_API, queue_segment};
 
-/// claimTask asks for one of this many last tasks.
+/// claimTask concerns one of this many last tasks.
 const RECENT: usize = 30;
 const CLAIM_TASK_PERCENT: u64 = 8;
 const LATE_PERCENT: u64 = 5;
 const POLL_PERCENT: u64 = 15;
-/// How many reports in a hundred are made with the root client's credentials instead of the claim's.
+/// Percentage of reports with the root client's credentials instead of the claim's.
 const AS_ROOT_PERCENT: u64 = 10;
-/// How many claims in a hundred end by a result that comes with a claim for more.
+/// Percentage of claims whose result is sent with a claim for more.
 const WORK_PERCENT: u64 = 15;
-/// How many reports in a hundred come with a result, where there may be one.
+/// Percentage of reports with a result, where one is allowed.
 const RESULT_PERCENT: u64 = 40;
-/// How many claims in a hundred are released, by a request of their own or by one that claims more.
+/// Percentage of claims that are released, by a separate request or one that claims more.
 const RELEASE_PERCENT: u64 = 8;
-/// How many releases in a hundred are requested twice.
+/// Percentage of releases that are repeated.
 const REPEAT_PERCENT: u64 = 10;
 /// The session has ended.
 const GONE: u16 = 410;
 const LIMIT_MAX: u64 = 5;
 const DRAIN_LIMIT: u64 = 32;
 
-/// A claim that the worker holds, or thinks it holds.
+/// A claim that the worker holds, or believes to hold.
 #[derive(Debug, Clone)]
 pub(crate) struct HeldClaim {
     pub(crate) run: RunKey,
@@ -64,15 +65,14 @@ impl From<Claim> for HeldClaim {
     }
 }
 
-/// What came of a request that reports and claims.
+/// Outcome of a request that reports and claims.
 #[derive(Debug, Default)]
 pub(super) struct Exchanged {
     pub(super) claims: Vec<HeldClaim>,
-    /// When it claimed, if it did, and the runs.
+    /// Start and answer of the claim, if the request made one.
     pub(super) claim: Option<(Stamp, Answer<Vec<RunKey>>)>,
 }
 
-/// One worker.
 #[derive(Debug)]
 pub(super) struct Worker {
     pub(super) actor: Actor,
@@ -111,7 +111,7 @@ impl Worker {
         }
     }
 
-    /// Completes whatever the queue has; gives back how many that was.
+    /// Completes all runs of the queue; returns their number.
     pub(super) async fn drain(&mut self, queue: usize) -> usize {
         let mut completed = 0;
         loop {
@@ -126,10 +126,10 @@ impl Worker {
         }
     }
 
-    /// What a run returns, if it returns something.
+    /// Chooses the result of a run, if any.
     fn draw_result(&mut self, verdict: Verdict) -> Option<u64> {
         let may = matches!(verdict, Verdict::Completed | Verdict::Failed);
-        // As large as a number of JSON can be that everything reads alike.
+        // JSON parsers agree on integers up to 2^53.
         (may && self.actor.random.percent(RESULT_PERCENT)).then(|| self.actor.random.below(1 << 53))
     }
 
@@ -148,7 +148,7 @@ impl Worker {
         claims
     }
 
-    /// claimTask on a task that any client created, and sometimes once more.
+    /// Calls claimTask for a task of any client, sometimes twice.
     async fn ask_for_one(&mut self) {
         let Some(tried) = self.actor.world.pick_tried(&mut self.actor.random, RECENT) else { return };
         let run = (tried.spec.task, 0);
@@ -170,7 +170,7 @@ impl Worker {
         held
     }
 
-    /// What becomes of claims, and of those that come in their place.
+    /// Ends, renews or abandons claims, and the claims that replace them.
     async fn live(&mut self, claims: impl IntoIterator<Item = HeldClaim>) {
         let mut claims: Vec<HeldClaim> = claims.into_iter().collect();
         while let Some(held) = claims.pop() {
@@ -211,7 +211,7 @@ impl Worker {
         }
     }
 
-    /// Gives up a run, sometimes for a while, and sometimes asks twice.
+    /// Releases a run, sometimes with a delay, sometimes twice.
     pub(super) async fn release(&mut self, held: &HeldClaim) {
         let begin = invent_release(&mut self.actor.random, self.actor.world.server_millis());
         let body = serde_json::Value::Object(release_json(begin)).to_string();
@@ -231,7 +231,8 @@ impl Worker {
         self.actor.world.write(start, Event::Reclaim { run: held.run, answer: answer.without_content() });
     }
 
-    /// Reports a run by the worker's name, and claims more in the same request, perhaps in the name of a session.
+    /// Reports a run by the worker's name and claims more in the same request, perhaps for a
+    /// session.
     pub(super) async fn exchange(&mut self, held: &HeldClaim, session: Option<SessionId>) -> Exchanged {
         let verdict = self.actor.random.pick(&Verdict::ALL).copied().unwrap_or(Verdict::Completed);
         let (outcome, reason) = verdict.wire();
@@ -259,7 +260,7 @@ impl Worker {
         let answer = self.actor.call("POST", &format!("{TENURE_API}/work"), Some(&body.to_string())).await;
         let (reported, claims) = match &answer {
             Answer::Done(answer) => (verdict_of(&answer["results"][0]), Answer::Done(read_claims(answer))),
-            // Its session has ended, and what it reported may have been stored nevertheless.
+            // The session has ended, but the report may have been stored.
             Answer::Refused(GONE) => (Answer::Unknown, Answer::Refused(GONE)),
             Answer::Refused(status) => (Answer::Refused(*status), Answer::Refused(*status)),
             Answer::Unknown => (Answer::Unknown, Answer::Unknown),
@@ -311,7 +312,7 @@ impl Worker {
     }
 }
 
-/// What came of the one result of a request.
+/// Outcome of the only result of a request.
 fn verdict_of(result: &Value) -> Answer<()> {
     if result["status"].is_object() {
         return Answer::Done(());
@@ -326,11 +327,11 @@ fn run_path(run: RunKey, what: &str) -> String {
     format!("{QUEUE_API}/task/{}/runs/{}/{what}", run.0, run.1)
 }
 
-/// The claims of an answer.
+/// Parses the claims of an answer.
 ///
 /// # Panics
 ///
-/// If it is not what claimWork answers: a run that was handed out in a form that cannot be read is lost.
+/// If the answer has another form: a run that cannot be parsed would be lost.
 pub(crate) fn read_claims(answer: &Value) -> Vec<HeldClaim> {
     let claims: Vec<Claim> =
         serde_json::from_value(answer["tasks"].clone()).expect("claimWork answers with a list of claims");

@@ -1,4 +1,4 @@
-//! What the actors of a storm share, and what each of them needs to make a call and write it down.
+//! State shared by the actors of a storm, and their means to make and record calls.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -18,17 +18,17 @@ use crate::clock::unix_millis;
 use crate::http::Client;
 use crate::random::Random;
 
-/// How many calls in a hundred are cut off before their answer.
+/// Percentage of calls that are cut off before their answer.
 const CUT_OFF_PERCENT: u64 = 3;
-/// A call that is cut off has been on its way for less than this, in microseconds.
+/// A cut-off call has been in flight for less than this, in microseconds.
 const CUT_OFF_WITHIN: u64 = 4_000;
-/// How often an actor goes to the other server, in a hundred calls.
+/// Percentage of calls before which an actor switches to the other server.
 const MOVE_PERCENT: u64 = 3;
 const INTERNAL_ERROR: u16 = 500;
-/// How far the server's clock may be ahead of the last time that was read of it, and a little more.
+/// Bound of the server's clock beyond its last reading, plus a margin.
 const CLOCK_UNREAD_MILLIS: i64 = (CLOCK_MOVE_MAX as i64 + 1) * 1_000;
 
-/// A task that was tried to create: its id and its body, without options.
+/// A task with an attempt to create it: its id and its body, without options.
 #[derive(Debug, Clone)]
 pub(super) struct Tried {
     pub(super) spec: TaskSpec,
@@ -46,9 +46,9 @@ pub(super) struct World {
     operations_left: AtomicU64,
     over: AtomicBool,
     clock_ahead_millis: AtomicI64,
-    /// Tasks created less tasks resolved, roughly: it only signals to submitters when to slow down.
+    /// Tasks created minus tasks resolved, approximately: only tells submitters when to slow down.
     pub(super) backlog: AtomicI64,
-    /// Held by what moves the database's clock, or must not have it moved.
+    /// Held by actors that move the database's clock or need it to stand still.
     pub(super) clock: tokio::sync::Mutex<()>,
     tried: Mutex<Vec<Tried>>,
     history: Mutex<History>,
@@ -83,7 +83,7 @@ impl World {
         u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// Whether the caller may do another operation.
+    /// Takes one of the remaining operations; false if there is none.
     pub(super) fn take_operation(&self) -> bool {
         self.operations_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
     }
@@ -105,12 +105,12 @@ impl World {
         unix_millis() + self.clock_ahead_millis.load(Ordering::Relaxed)
     }
 
-    /// A time that the server's clock has not reached: of what moves it, one move may not have been read yet.
+    /// A time that the server's clock has not reached: one move may not have been read yet.
     pub(super) fn server_millis_max(&self) -> i64 {
         self.server_millis() + CLOCK_UNREAD_MILLIS
     }
 
-    /// Takes over the time of the server's clock.
+    /// Notes a reading of the server's clock.
     pub(super) fn set_server_millis(&self, millis: i64) {
         self.clock_ahead_millis.store(millis - unix_millis(), Ordering::Relaxed);
     }
@@ -119,7 +119,7 @@ impl World {
         self.tried.lock().unwrap_or_else(PoisonError::into_inner).push(tried);
     }
 
-    /// One of the tasks that were tried last.
+    /// Returns a random one of the last tasks.
     pub(super) fn pick_tried(&self, random: &mut Random, last: usize) -> Option<Tried> {
         let tried = self.tried.lock().unwrap_or_else(PoisonError::into_inner);
         random.pick(&tried[tried.len().saturating_sub(last)..]).cloned()
@@ -142,7 +142,7 @@ impl World {
         self.history.lock().unwrap_or_else(PoisonError::into_inner).changed_events.push(what);
     }
 
-    /// The runs of which a worker may have reported a result, each once.
+    /// Runs whose result may have been reported, each once.
     pub(super) fn returned(&self) -> BTreeSet<RunKey> {
         let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
         let returned = history.records.iter().filter_map(|record| match &record.event {
@@ -152,7 +152,7 @@ impl World {
         returned.collect()
     }
 
-    /// The sessions that have begun, as far as their ids are known.
+    /// Sessions that have begun, if their ids are known.
     pub(super) fn sessions(&self) -> Vec<SessionId> {
         let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
         let begun = history.records.iter().filter_map(|record| match &record.event {
@@ -162,12 +162,12 @@ impl World {
         begun.collect()
     }
 
-    /// When the database lost the end of its log, so far.
+    /// Periods whose end of the database's log was lost.
     pub(super) fn losses(&self) -> Vec<(Stamp, Stamp)> {
         times_of_loss(&self.history.lock().unwrap_or_else(PoisonError::into_inner).records)
     }
 
-    /// The history so far, without what may have been lost.
+    /// The history so far, without calls that may have been lost.
     pub(super) fn history(&self) -> History {
         let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner).clone();
         forget_lost(&mut history.records);
@@ -185,25 +185,24 @@ pub(super) struct Actor {
 }
 
 impl Actor {
-    /// Number `number` of all actors; its number decides everything that it will choose.
+    /// Creates actor `number`; the number decides all its choices.
     pub(super) fn new(world: Arc<World>, number: u64) -> Self {
         let mut random = Random::fork(world.seed, number);
         let client = client_of_any_server(&world, &mut random);
         Self { world, random, client, cut_off_percent: CUT_OFF_PERCENT }
     }
 
-    /// An actor that waits for each of its answers.
+    /// Creates an actor that waits for each answer.
     pub(super) fn patient(world: Arc<World>, number: u64) -> Self {
         Self { cut_off_percent: 0, ..Self::new(world, number) }
     }
 
-    /// Makes a call as the root client.
     pub(super) async fn call(&mut self, method: &str, path: &str, body: Option<&str>) -> Answer<Value> {
         let root = self.world.root.clone();
         self.call_as(&root, method, path, body).await
     }
 
-    /// Makes a request as the root client and waits for its answer, whatever it is. None: there was none.
+    /// Makes a request as the root client and returns any answer; `None` without one.
     pub(super) async fn fetch(&mut self, method: &str, path: &str) -> Option<(u16, String)> {
         let (root, start) = (self.world.root.clone(), self.world.stamp());
         match self.client.exchange(&root, method, path, None).await {

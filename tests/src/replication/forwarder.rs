@@ -1,5 +1,6 @@
-//! What stands between the servers and the two PostgreSQLs: forwards connections to one of them, or to none, and ends those
-//! that exist when it is switched, as HAProxy does with `on-marked-down shutdown-sessions`.
+//! A TCP proxy between the servers and the two PostgreSQLs. It forwards connections to one of them
+//! or to none. A switch ends existing connections, as HAProxy's `on-marked-down shutdown-sessions`
+//! does.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -7,7 +8,7 @@ use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 
-/// A forwarder, which listens as long as this value lives.
+/// A proxy that listens until this value is dropped.
 #[derive(Debug)]
 pub struct Forwarder {
     port: u16,
@@ -22,11 +23,7 @@ struct State {
 }
 
 impl Forwarder {
-    /// Listens on a free port of the loopback interface and forwards to this one.
-    ///
-    /// # Panics
-    ///
-    /// If there is no free port.
+    /// Listens on a free port of the loopback interface and forwards to the port `target`.
     pub async fn start(target: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let port = listener.local_addr().expect("a bound port").port();
@@ -35,13 +32,14 @@ impl Forwarder {
         Self { port, state, accepting }
     }
 
-    /// Where the servers reach the database.
+    /// URL by which the servers reach the database.
     #[must_use]
     pub fn url(&self) -> String {
         format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
     }
 
-    /// Ends all connections, and forwards new ones to this port from now on; with none they are accepted and closed.
+    /// Ends all connections and forwards new ones to this port. With `None` new ones are accepted
+    /// and closed.
     pub fn switch(&self, target: Option<u16>) {
         let mut state = lock(&self.state);
         state.target = target;
@@ -60,7 +58,7 @@ impl Drop for Forwarder {
 
 async fn accept(listener: TcpListener, state: Arc<Mutex<State>>) {
     while let Ok((client, _)) = listener.accept().await {
-        // Under one lock: a connection belongs either to before a switch, which ends it, or to after it.
+        // Under one lock: a connection precedes a switch, which ends it, or follows it.
         let mut locked = lock(&state);
         locked.connections.retain(|connection| !connection.is_finished());
         if let Some(port) = locked.target {
@@ -72,7 +70,7 @@ async fn accept(listener: TcpListener, state: Arc<Mutex<State>>) {
 async fn forward(mut client: TcpStream, port: u16) {
     let Ok(mut database) = TcpStream::connect(("127.0.0.1", port)).await else { return };
     drop((client.set_nodelay(true), database.set_nodelay(true)));
-    // Either end may cut the connection; then the other one is to see the same.
+    // If one end cuts the connection, the other end sees the same.
     drop(copy_bidirectional(&mut client, &mut database).await);
 }
 

@@ -1,5 +1,5 @@
-//! Two PostgreSQLs of a test's own, a primary and its standby, to be killed, stopped and promoted; and a forwarder in front
-//! of them, through which servers reach whichever is the primary.
+//! A primary PostgreSQL and its standby for one test, to be killed, stopped and promoted. Servers
+//! reach the current primary through a proxy.
 
 mod forwarder;
 mod node;
@@ -17,25 +17,24 @@ use node::{LOOK_EVERY, WITHIN};
 
 use crate::postgres::new_folder;
 
-/// The names of the two.
+/// Names of the two nodes.
 const NAMES: [&str; 2] = ["a", "b"];
 const NAMES_SETTING: &str = "synchronous_standby_names";
 
-/// A primary, its standby if it has one, and the forwarder. Everything is stopped and deleted with this value.
+/// A primary, its standby if it has one, and the proxy. All are stopped and deleted with this
+/// value.
 #[derive(Debug)]
 pub struct Replicated {
-    /// The one that is written to.
     pub primary: Node,
-    /// The other one.
     pub standby: Option<Node>,
-    /// Through which the servers connect.
+    /// The servers connect through it.
     pub forwarder: Forwarder,
-    // Last: fields are dropped in their order, and the data goes when the processes have ended.
+    // Last: fields drop in order, and the data must outlive the processes.
     folder: TempDir,
 }
 
 impl Replicated {
-    /// A primary alone.
+    /// Starts a primary without a standby.
     pub async fn alone() -> Self {
         let folder = new_folder();
         let mut primary = Node::make(folder.path(), NAMES[0], "");
@@ -44,21 +43,22 @@ impl Replicated {
         Self { primary, standby: None, forwarder, folder }
     }
 
-    /// A primary with a standby that streams from it. Commits do not wait for it yet.
+    /// Starts a primary with a streaming standby. Commits do not wait for the standby.
     pub async fn asynchronous() -> Self {
         let mut replicated = Self::alone().await;
         replicated.add_standby().await;
         replicated
     }
 
-    /// A primary whose commits wait until its standby has them on its disk, and wait for ever while there is none.
+    /// Starts a primary whose commits wait until the standby has flushed them, and wait forever
+    /// without one.
     pub async fn synchronous() -> Self {
         let replicated = Self::asynchronous().await;
         replicated.make_synchronous().await;
         replicated
     }
 
-    /// A copy of the primary as it is now, which does not run.
+    /// Copies the primary to a second node, which is not started.
     ///
     /// # Panics
     ///
@@ -69,11 +69,11 @@ impl Replicated {
         self.standby = Some(self.primary.copy(self.folder.path(), name));
     }
 
-    /// Makes the other node anew, from the primary, and waits until it streams.
+    /// Recreates the standby from the primary and waits until it streams.
     ///
     /// # Panics
     ///
-    /// If it does not in time.
+    /// If it does not stream in time.
     pub async fn add_standby(&mut self) {
         self.standby = None;
         self.copy_primary();
@@ -82,7 +82,7 @@ impl Replicated {
             .await;
     }
 
-    /// Has commits wait for the standby, and waits until they do.
+    /// Makes commits wait for the standby, and waits until they do.
     ///
     /// # Panics
     ///
@@ -96,13 +96,13 @@ impl Replicated {
         .await;
     }
 
-    /// Commits something, and waits with it until everything that was acknowledged before is written, and at the standby if
-    /// commits wait for it.
+    /// Commits a message. All commits acknowledged before are then written, and flushed by a
+    /// synchronous standby.
     pub async fn flush(&self) {
         let _: String = self.primary.ask("SELECT pg_logical_emit_message(true, 'test', 'flush')::text").await;
     }
 
-    /// Waits until the standby has everything that is committed now.
+    /// Waits until the standby has flushed everything committed before the call.
     ///
     /// # Panics
     ///
@@ -121,7 +121,7 @@ impl Replicated {
         }
     }
 
-    /// The standby.
+    /// Returns the standby.
     ///
     /// # Panics
     ///
@@ -130,7 +130,7 @@ impl Replicated {
         self.standby.as_mut().expect("there is a standby")
     }
 
-    /// Stops the processes that send to the standby where they are: it gets nothing more, and looks connected.
+    /// Stops the WAL senders with SIGSTOP: the standby receives nothing, and looks connected.
     ///
     /// # Panics
     ///
@@ -145,10 +145,10 @@ impl Replicated {
         stall
     }
 
-    /// The primary is killed, or stands still (then it is the caller who has stopped it); the standby is promoted and the
-    /// forwarder switched, as high availability software does. Gives the old primary.
+    /// Promotes the standby of a primary that the caller has killed or frozen, and
+    /// switches the proxy, as high availability software does. Returns the old primary.
     ///
-    /// Commits do not wait until there is a standby again and [`Self::make_synchronous`] is called.
+    /// Commits do not wait until a new standby exists and [`Self::make_synchronous`] is called.
     ///
     /// # Panics
     ///
@@ -159,7 +159,7 @@ impl Replicated {
         old
     }
 
-    /// The first half of [`Self::fail_over`]: the servers reach no PostgreSQL afterwards.
+    /// First half of [`Self::fail_over`]: afterwards the servers reach no PostgreSQL.
     ///
     /// # Panics
     ///
@@ -169,25 +169,25 @@ impl Replicated {
         let standby = self.standby.take().expect("there is a standby");
         let promoted: bool = standby.ask(&format!("SELECT pg_promote(true, {})", WITHIN.as_secs())).await;
         assert!(promoted, "the standby is not promoted: {}", standby.log());
-        // A copy has the settings of what it was copied from.
+        // A copy has the settings of its source.
         standby.set(NAMES_SETTING, "").await;
         std::mem::replace(&mut self.primary, standby)
     }
 
-    /// The second half of [`Self::fail_over`]: the servers reach the primary.
+    /// Second half of [`Self::fail_over`]: the servers reach the new primary.
     pub fn forward(&self) {
         self.forwarder.switch(Some(self.primary.port()));
     }
 }
 
-/// Processes that send to a standby and are stopped where they are; dropped, they go on.
+/// Stopped WAL senders, which continue when this value is dropped.
 #[derive(Debug)]
 pub struct Stall(Vec<Pid>);
 
 impl Stall {
     fn signal(&self, signal: Signal) {
         for &pid in &self.0 {
-            // One may have been killed together with its PostgreSQL.
+            // A sender may have been killed with its PostgreSQL.
             let _ = kill(pid, signal);
         }
     }

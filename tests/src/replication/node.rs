@@ -1,4 +1,4 @@
-//! One PostgreSQL of a replicated pair: its processes, started, stopped where they are, killed.
+//! One PostgreSQL of a replicated pair, whose processes can be started, frozen and killed.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -11,16 +11,17 @@ use sqlx::{AssertSqlSafe, ConnectOptions as _, PgConnection, Row as _};
 
 use crate::postgres::{INITDB, children, command, free_port, make, runs};
 
-/// By this name the test's own sessions are distinguished from the servers'.
+/// Application name of the test's own sessions.
 pub const APPLICATION: &str = "test";
-/// A start with recovery, a promotion, the end of processes: each takes about a second; a busy machine needs more.
+/// Limit for a start with recovery, a promotion or the end of processes. Each takes about a second
+/// on an idle machine.
 pub(super) const WITHIN: Duration = Duration::from_secs(60);
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// For a PostgreSQL that is asked to end at once, before it is killed.
+/// Limit for an immediate shutdown, before SIGKILL.
 const ENDED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Settings of every cluster. Nothing is flushed to the disk: the processes die here, the machine does not, and what a
-/// process has written is kept by the system. Commits that do not wait are written late, so that there is something to lose.
+/// Settings of every cluster. Nothing is fsynced: only processes die here, and the system keeps
+/// their writes. WAL of asynchronous commits is written late, so that a kill loses some.
 const SETTINGS: &str = "
 listen_addresses = '127.0.0.1'
 unix_socket_directories = ''
@@ -39,7 +40,7 @@ random_page_cost = 1.1
 jit = off
 ";
 
-/// A PostgreSQL with a name. Dropped, it is stopped; its data goes with the folder that it lies in.
+/// A named PostgreSQL, stopped when dropped. Its data goes with the enclosing folder.
 #[derive(Debug)]
 pub struct Node {
     name: String,
@@ -49,7 +50,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// A new cluster, not yet started.
+    /// Creates a cluster without starting it.
     pub(super) fn make(folder: &Path, name: &str, settings: &str) -> Self {
         let node = Self::at(folder, name);
         make(command("initdb").args(INITDB), &node.data);
@@ -61,7 +62,8 @@ impl Node {
         node
     }
 
-    /// A standby of this one as it is now, not yet started. It lies where one of this name has lain before.
+    /// Copies this cluster to a standby without starting it. Replaces an earlier cluster of the
+    /// same name.
     pub(super) fn copy(&self, folder: &Path, name: &str) -> Self {
         let node = Self::at(folder, name);
         if node.data.exists() {
@@ -77,25 +79,24 @@ impl Node {
         Self { name: name.to_owned(), data: folder.join(name), port: free_port(), postmaster: None }
     }
 
-    /// Its name, by which the other one knows it as a standby.
+    /// The primary knows a standby by this name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its port on the loopback interface.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Where to reach it, as the superuser.
+    /// URL for the superuser.
     #[must_use]
     pub fn url(&self) -> String {
         format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
     }
 
-    /// Starts it and waits until it takes connections.
+    /// Starts PostgreSQL and waits until it accepts connections.
     ///
     /// # Panics
     ///
@@ -104,7 +105,7 @@ impl Node {
         let file = self.log_file();
         let log = std::fs::File::options().create(true).append(true).open(file).expect("the folder can be written");
         let deadline = Instant::now() + WITHIN;
-        // Another program may have taken the port, and processes of a killed one may live on for a short time.
+        // Another program may hold the port, and killed processes may survive for a moment.
         loop {
             let mut command = command("postgres");
             command.arg("-D").arg(&self.data).args(["-p", &self.port.to_string()]);
@@ -127,18 +128,18 @@ impl Node {
         }
     }
 
-    /// A session of the superuser.
+    /// Opens a session of the superuser.
     ///
     /// # Panics
     ///
-    /// If it takes no connections.
+    /// If PostgreSQL accepts no connections.
     pub async fn connect(&self) -> PgConnection {
         let options: PgConnectOptions = self.url().parse().expect("it is a URL");
         let options = options.application_name(APPLICATION).disable_statement_logging();
         options.connect().await.unwrap_or_else(|error| panic!("{} takes no connections: {error}", self.name))
     }
 
-    /// Runs a statement on a session of its own; gives the first column of its first row.
+    /// Runs a statement in a new session and returns the first column of the first row.
     ///
     /// # Panics
     ///
@@ -152,7 +153,7 @@ impl Node {
         row.unwrap_or_else(|error| panic!("{statement}: {error}")).get(0)
     }
 
-    /// Sets a setting for all sessions, those that exist too, and waits until new ones have it.
+    /// Changes a setting for new and existing sessions, and waits until new ones have it.
     ///
     /// # Panics
     ///
@@ -171,15 +172,16 @@ impl Node {
         }
     }
 
-    /// Kills all of its processes without warning.
+    /// Kills all processes without warning.
     ///
     /// # Panics
     ///
-    /// If it does not run.
+    /// If PostgreSQL does not run.
     pub fn kill(&mut self) {
         let mut child = self.postmaster.take().expect("it runs");
         let postmaster = pid_of(&child);
-        // Stopped first, so that it neither starts processes nor notices that some have ended.
+        // Stopped first, so that the postmaster neither starts processes nor notices that some have
+        // ended.
         let _ = kill(postmaster, Signal::SIGSTOP);
         let all = children(postmaster);
         for &pid in all.iter().chain([&postmaster]) {
@@ -193,13 +195,13 @@ impl Node {
         }
     }
 
-    /// Stops all of its processes where they are: connections stay open, and nothing is answered.
+    /// Stops all processes with SIGSTOP: connections stay open and unanswered.
     pub fn freeze(&self) {
-        // The postmaster first: it must not start new ones meanwhile.
+        // The postmaster first: it must not start processes meanwhile.
         self.signal_all(Signal::SIGSTOP);
     }
 
-    /// Lets processes that were stopped go on.
+    /// Continues stopped processes.
     pub fn thaw(&self) {
         self.signal_all(Signal::SIGCONT);
     }
@@ -208,7 +210,7 @@ impl Node {
         let Some(child) = &self.postmaster else { return };
         let postmaster = pid_of(child);
         for pid in std::iter::once(postmaster).chain(children(postmaster)) {
-            // A session may have ended just now.
+            // A session may have ended at this moment.
             let _ = kill(pid, signal);
         }
     }
@@ -217,7 +219,7 @@ impl Node {
         self.data.with_extension("log")
     }
 
-    /// What it has written into its log.
+    /// Returns PostgreSQL's log.
     #[must_use]
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.log_file()).unwrap_or_default()
@@ -228,7 +230,7 @@ impl Drop for Node {
     fn drop(&mut self) {
         self.thaw();
         let Some(child) = &mut self.postmaster else { return };
-        // Asked first: one that is killed leaves shared memory behind.
+        // A killed postmaster leaves shared memory behind.
         let _ = kill(pid_of(child), Signal::SIGQUIT);
         let deadline = Instant::now() + ENDED_WITHIN;
         while child.try_wait().is_ok_and(|ended| ended.is_none()) {
