@@ -1,4 +1,4 @@
-//! Every acknowledged task is there, as it was created, and was worked off; refusals of creates were right.
+//! Every acknowledged task exists as created and is worked off; refusals of creates were correct.
 
 use tenure_api::ids::SlugId;
 
@@ -8,7 +8,7 @@ use crate::history::record::{Answer, Change, PRIORITIES, TaskSpec};
 use crate::history::snapshot::{Snapshot, Status};
 
 const CONFLICT: u16 = 409;
-/// A claim that could not be delivered is requeued, which costs no retry but is allowed this often only.
+/// A claim that could not be delivered is requeued without costing a retry, at most this often.
 const HANDED_BACK_MAX: u32 = 5;
 /// Reasons after which a task gets another run.
 const RETRIED: [&str; 3] = ["worker-shutdown", "intermittent-task", "claim-expired"];
@@ -71,7 +71,7 @@ fn check_resolved(spec: &TaskSpec, drained: &Snapshot, findings: &mut Findings) 
     }
 }
 
-/// Runs are numbered without gaps, and only the last one may be anything but an exception that is retried.
+/// Runs are numbered without gaps, and all but the last are exceptions that were retried.
 fn check_runs(task: SlugId, status: &Status, findings: &mut Findings) {
     let numbered = status.runs.iter().enumerate().all(|(place, run)| usize::from(run.run_id) == place);
     let last = status.runs.last().map_or("unscheduled", |run| run.state.as_str());
@@ -85,7 +85,7 @@ fn check_runs(task: SlugId, status: &Status, findings: &mut Findings) {
     }
 }
 
-/// No answer acknowledged it, and every answer denied it.
+/// A create that every answer refused must not have created the task.
 fn check_refused(task: SlugId, creations: &[Creation<'_>], drained: &Snapshot, findings: &mut Findings) {
     let refused = !creations.iter().any(|creation| creation.answer.may_be_done());
     if refused && drained.tasks.contains_key(&task) {

@@ -1,4 +1,4 @@
-//! When nothing is in flight, the counts of a queue are what counting its tasks gives.
+//! When nothing is in flight, the counts of a queue equal a recount of its tasks.
 
 use super::{Findings, History, Rule};
 

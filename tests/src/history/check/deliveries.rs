@@ -1,4 +1,5 @@
-//! What the end of a run costs: what is at-most-once is not tried again after a loss, and a release costs nothing.
+//! Cost of a run's end: an at-most-once task is not retried after a loss, and a release costs
+//! nothing.
 
 use tenure_api::states::Delivery;
 
@@ -37,8 +38,8 @@ fn check_once(spec: &TaskSpec, lost: &Run, next: &Run, ledger: &Ledger<'_>, find
     }
 }
 
-/// Whether a worker was certainly lost with a run. One that says it shuts down may only repeat what the server said before it, when
-/// it was given up or never delivered.
+/// True if a worker was certainly lost with a run. A reported worker-shutdown may only repeat what
+/// the server recorded before, for a released or undelivered run.
 fn is_loss(run: RunKey, lost: &Run, ledger: &Ledger<'_>) -> bool {
     let reported = || {
         let mut reports = ledger.reports.get(&run).into_iter().flatten();
@@ -53,7 +54,7 @@ fn is_loss(run: RunKey, lost: &Run, ledger: &Ledger<'_>) -> bool {
     }
 }
 
-/// Runs that certainly ended without using up a retry used none up.
+/// Runs that certainly ended without using up a retry used none.
 fn check_cost(spec: &TaskSpec, status: &Status, ledger: &Ledger<'_>, findings: &mut Findings) {
     // A rerun renews the retries.
     if ledger.reruns(spec.task) > 0 {
@@ -78,9 +79,9 @@ fn is_released(run: RunKey, ledger: &Ledger<'_>) -> bool {
     ledger.queues.releases.get(&run).is_some_and(|all| all.iter().any(|release| release.certain))
 }
 
-/// Another run follows one whose release was acknowledged.
+/// Another run follows a run whose release was acknowledged.
 fn check_release(run: RunKey, history: &History, ledger: &Ledger<'_>, findings: &mut Findings) {
-    // A task that is missing altogether is another rule's business.
+    // Another rule reports a missing task.
     let Some(status) = history.drained.tasks.get(&run.0).filter(|_| is_released(run, ledger)) else { return };
     let (found, next) = (status.runs.get(usize::from(run.1)), status.runs.get(usize::from(run.1) + 1));
     if found.and_then(|found| found.reason_resolved.as_deref()) != Some("worker-shutdown") || next.is_none() {

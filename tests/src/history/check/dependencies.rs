@@ -1,5 +1,5 @@
-//! A task runs only after what it waits for has ended, and what waits for nothing any more does not go on waiting. What
-//! was cancelled does not run.
+//! A task runs only after its dependencies are resolved, and does not wait longer. A cancelled task
+//! does not run.
 
 use tenure_api::ids::SlugId;
 
@@ -23,8 +23,9 @@ pub(super) fn check(history: &History, ledger: &Ledger<'_>, findings: &mut Findi
     }
 }
 
-/// Another worker may have reported that the required task is completed before the first worker had the dependent one, or have
-/// scheduled that by hand. Any other end may come without a word, so that it proves nothing.
+/// Another worker may have reported the dependency as completed before the first worker got the
+/// dependent task, or somebody may have scheduled it. Any other resolution may come without a
+/// report and proves nothing.
 fn check_order(
     spec: &TaskSpec,
     required: SlugId,
@@ -48,7 +49,8 @@ fn check_order(
     }
 }
 
-/// When nothing is left to do, a task without a run waits for one that has not ended as it must since it began to wait.
+/// When nothing is left to do, a task without a run has a dependency that was not resolved as
+/// required since the wait began.
 fn check_woken(spec: &TaskSpec, created: Stamp, settled: &Snapshot, ledger: &Ledger<'_>, findings: &mut Findings) {
     let unscheduled = settled.tasks.get(&spec.task).is_some_and(Status::is_unscheduled);
     let satisfied = |required: &SlugId| {
@@ -64,8 +66,8 @@ fn check_woken(spec: &TaskSpec, created: Stamp, settled: &Snapshot, ledger: &Led
     }
 }
 
-/// Whether some run of a task was completed after this time for certain. One that was completed earlier satisfies no dependent
-/// who began to wait after a rerun; and a report may be the repeat of an earlier one.
+/// True if some run of a task was certainly completed after `time`. An earlier completion satisfies
+/// no dependent that began to wait after a rerun; a report may also repeat an earlier one.
 fn completed_since(task: SlugId, time: Stamp, ledger: &Ledger<'_>) -> bool {
     ledger.reports.iter().filter(|(run, _)| run.0 == task).any(|(_, reports)| {
         let completed = || {
@@ -76,14 +78,15 @@ fn completed_since(task: SlugId, time: Stamp, ledger: &Ledger<'_>) -> bool {
     })
 }
 
-/// A task whose cancellation was acknowledged, or that was resolved before, runs again only when it is rerun.
+/// A task whose cancellation was acknowledged runs again only after a rerun. The same holds if it
+/// was resolved before.
 fn check_cancelled(run: RunKey, handouts: &[Handout], ledger: &Ledger<'_>, findings: &mut Findings) {
     let ends = ledger.changes(run.0).iter().filter(|(_, change, certain)| *change == Change::Cancel && *certain);
     let Some(cancelled) = ends.map(|(span, ..)| span.end).min() else { return };
     if ledger.reruns(run.0) > 0 {
         return;
     }
-    // claimTask also answers a worker that has had the run all the time.
+    // claimTask also succeeds for a worker that has held the run all the time.
     if let Some(handout) = handouts.iter().find(|handout| handout.by_claim_work && handout.span.start > cancelled) {
         let detail = format!("run {} of {} was handed out in {:?}, after its cancel", run.1, run.0, handout.span);
         findings.add(Rule::Cancelled, detail);

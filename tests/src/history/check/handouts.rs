@@ -15,7 +15,7 @@ pub(super) fn check(history: &History, ledger: &Ledger<'_>, findings: &mut Findi
     }
 }
 
-/// Repeats of claimTask by the worker that has the run are answered again; everything else is a second owner.
+/// Only the worker that holds the run may repeat claimTask; any other handout means a second owner.
 fn check_once(run: RunKey, handouts: &[Handout], findings: &mut Findings) {
     let (task, number) = run;
     let mut ordered: Vec<&Handout> = handouts.iter().collect();

@@ -1,4 +1,4 @@
-//! The records sorted by what they are about.
+//! The records, indexed by their subjects.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,7 +14,6 @@ use crate::history::worker_id;
 /// The session has ended.
 pub(super) const GONE: u16 = 410;
 
-/// From one time to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) start: Stamp,
@@ -29,7 +28,7 @@ pub(super) struct Creation<'a> {
     pub(super) answer: &'a Answer<()>,
 }
 
-/// A run that a worker was given.
+/// A run handed out to a worker.
 #[derive(Debug)]
 pub(super) struct Handout {
     pub(super) span: Span,
@@ -45,7 +44,7 @@ pub(super) struct Report<'a> {
     pub(super) answer: &'a Answer<()>,
 }
 
-/// An answer of claimWork that is not empty.
+/// A non-empty answer of claimWork.
 #[derive(Debug)]
 pub(super) struct Claim<'a> {
     pub(super) span: Span,
@@ -59,23 +58,25 @@ pub(super) struct Ledger<'a> {
     pub(super) handouts: HashMap<RunKey, Vec<Handout>>,
     pub(super) reports: HashMap<RunKey, Vec<Report<'a>>>,
     pub(super) claims: Vec<Claim<'a>>,
-    /// Runs requested by claimTask whose caller hung up: what was begun for it may have been rolled back after it
-    /// had locked the run for a short time.
+    /// Runs requested by a claimTask whose caller hung up: its transaction may have locked the run
+    /// briefly before a rollback.
     pub(super) asked_in_vain: HashSet<RunKey>,
-    /// What was asked for about each task and not refused: when, what, and whether it was done for certain.
+    /// Changes requested for each task and not refused: the time, the change, and true if it was
+    /// certainly done.
     pub(super) changes: HashMap<SlugId, Vec<(Span, Change, bool)>>,
-    /// Tasks for which a command may have been stored: one ends the delay after a release.
+    /// Tasks that may have a stored command: a command ends the delay after a release.
     pub(super) commanded: HashSet<SlugId>,
     /// Workers that have begun sessions.
     pub(super) members: HashSet<String>,
-    /// Times in which rows may have been locked by a claim that then came to nothing: foreign locks, killed
-    /// sessions and servers in trouble. A caller of claimWork that hung up is none of these: what its claim has taken
-    /// stays taken.
+    /// Times in which rows may have been locked by a claim that was rolled back: foreign locks,
+    /// killed sessions and failing servers. A claimWork whose caller hung up is none of these: its
+    /// claim stays.
     pub(super) disturbances: Vec<Span>,
-    /// Claims in the name of sessions that had ended, by queue: what their statement had selected stayed pending, for them and for
-    /// those that it was to claim for beside them, and was locked until it was committed.
+    /// Claims for ended sessions, by queue. Runs selected by their statement stayed pending, but
+    /// were locked until the commit. This includes runs selected for other requests of the same
+    /// batch.
     pub(super) fruitless: HashMap<usize, Vec<Span>>,
-    /// What was said about queues, delays and results.
+    /// Requests about queues, delays and results.
     pub(super) queues: Queues<'a>,
 }
 
@@ -149,29 +150,31 @@ impl<'a> Ledger<'a> {
         }
     }
 
-    /// What was asked for about a task and may have been done.
+    /// Changes of a task that may have been done.
     pub(super) fn changes(&self, task: SlugId) -> &[(Span, Change, bool)] {
         self.changes.get(&task).map_or(&[], Vec::as_slice)
     }
 
-    /// How many runs of a task may have been released: what a worker gives back with its session costs no retry.
+    /// Number of runs of a task that may have been released. Runs returned with a session cost no
+    /// retry.
     pub(super) fn releases(&self, status: &Status) -> usize {
         let of_member = |run: &&Run| run.worker_id.as_ref().is_some_and(|worker| self.members.contains(worker));
         let gone = |run: &&Run| run.reason_resolved.as_deref() == Some("worker-shutdown");
         status.runs.iter().filter(of_member).filter(gone).count()
     }
 
-    /// How often a task may have been rerun.
+    /// Number of possible reruns of a task.
     pub(super) fn reruns(&self, task: SlugId) -> usize {
         self.changes(task).iter().filter(|(_, change, _)| *change == Change::Rerun).count()
     }
 
-    /// Whether a request may have changed the task's priority.
+    /// True if a request may have changed the task's priority.
     pub(super) fn was_reprioritised(&self, task: SlugId) -> bool {
         self.changes(task).iter().any(|(_, change, _)| matches!(change, Change::Priority(_)))
     }
 
-    /// When a task with this content came into being: from the first call that may have created it to the first that says so.
+    /// Period of a task's creation: from the first call that may have created it to the first
+    /// acknowledgement.
     pub(super) fn created(&self, task: SlugId) -> Option<Span> {
         let (spec, end) = self.acknowledged(task)?;
         let may = |creation: &&Creation<'_>| creation.answer.may_be_done() && creation.spec.content == spec.content;
@@ -179,7 +182,7 @@ impl<'a> Ledger<'a> {
         Some(Span { start, end })
     }
 
-    /// The content that a task was acknowledged with, and when that was first acknowledged.
+    /// The acknowledged content of a task, and the time of the first acknowledgement.
     pub(super) fn acknowledged(&self, task: SlugId) -> Option<(&'a TaskSpec, Stamp)> {
         let done = self.creations.get(&task)?.iter().filter(|creation| creation.answer.done().is_some());
         done.min_by_key(|creation| creation.span.end).map(|creation| (creation.spec, creation.span.end))

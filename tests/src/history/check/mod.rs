@@ -1,8 +1,8 @@
-//! The rules that every history must obey, whatever the schedule was. They know nothing of how the server works: a
-//! violation is a set of answers that no correct queue can have given.
+//! Rules that every history must obey under any schedule. They do not depend on the server's
+//! implementation: a violation is a set of answers that no correct queue can give.
 //!
-//! An answer that was lost or is "perhaps" may stand for either outcome, so such a record never proves a violation
-//! by itself; it only widens what the other records may mean.
+//! A lost or uncertain answer stands for either outcome. Such a record proves no violation by
+//! itself; it only widens the possible meanings of other records.
 
 mod accounted;
 mod counts;
@@ -29,76 +29,76 @@ use super::record::{Record, RunKey};
 use super::snapshot::Snapshot;
 use ledger::Ledger;
 
-/// Everything about one run of the test.
+/// Everything recorded in one run of the test.
 #[derive(Debug, Clone, Default)]
 pub struct History {
-    /// The ids of the queues; records name them by their place here.
+    /// Ids of the queues; records name them by index.
     pub queues: Vec<String>,
-    /// What happened, in no particular order.
+    /// In no particular order.
     pub records: Vec<Record>,
-    /// Answers that admit a bug: cut connections and locked rows are no excuse for them.
+    /// Answers that reveal a bug: cut connections and locked rows do not excuse them.
     pub internal_errors: Vec<String>,
-    /// Events that did not read as they had read before.
+    /// Events that changed between two reads.
     pub changed_events: Vec<String>,
-    /// The state when the actors had stopped.
+    /// State after the actors have stopped.
     pub quiet: Snapshot,
-    /// The state when nothing was left but what waits in vain.
+    /// State when only tasks with unsatisfied dependencies were left.
     pub settled: Snapshot,
-    /// The state when the remaining tasks had been worked off, and the deadlines of the others had passed.
+    /// State after the remaining tasks were worked off or passed their deadlines.
     pub drained: Snapshot,
-    /// The results that were read at the end, of the runs that may have one.
+    /// Results of all runs that may have one, read at the end.
     pub results: HashMap<RunKey, Value>,
 }
 
-/// The rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Rule {
-    /// A task whose creation was acknowledged exists as it was created, and ends up resolved.
+    /// An acknowledged task exists as created, and is resolved in the end.
     Accounted,
-    /// A refusal changes nothing, an exact repeat is not refused, and of two contents under one id only one is taken.
+    /// A refusal changes nothing, an exact repeat is not refused, and of two contents under one id
+    /// only one is accepted.
     Conflict,
-    /// A run is resolved once, as in its accepted report and not otherwise.
+    /// A run is resolved once, as in its accepted report.
     ResolvedOnce,
     /// A run is handed out once, and belongs to the worker that got it.
     HandedOutOnce,
-    /// No task is handed out while one of higher priority has been waiting in the same queue all the time.
+    /// No task is handed out while a task of higher priority has been waiting in the same queue all
+    /// the time.
     Priority,
-    /// A task runs only after what it waits for has ended, and then it does.
+    /// A task runs only after its dependencies are resolved, and then it does.
     Dependencies,
-    /// What was cancelled is not handed out any more.
+    /// A cancelled task is not handed out.
     Cancelled,
-    /// A run that is delayed, by its task, its queue or a release, is not given to a worker or poller before its time.
+    /// A run delayed by its task, its queue or a release is not given to a worker or poller before
+    /// its time.
     NotBefore,
-    /// And then it is: when nothing is left to do, nothing is pending.
+    /// When nothing is left to do, nothing is pending.
     WorkedOff,
-    /// A queue whose pause was acknowledged gives nothing to those who ask after that, until it is resumed.
+    /// A queue whose pause was acknowledged gives nothing to later requests until it is resumed.
     Paused,
-    /// What is at-most-once is not tried again when its worker is lost.
+    /// An at-most-once task is not retried when its worker is lost.
     AtMostOnce,
     /// A release is followed by another run and costs no retry.
     Released,
-    /// A result whose report was acknowledged can be read at the end, and no other.
+    /// A result whose report was acknowledged, and no other, can be read at the end.
     Results,
-    /// A session that has ended is never live again, and none ends before its time.
+    /// An ended session is never live again, and no session ends before its time.
     SessionOver,
-    /// What a session held leaves it with its end, goes on, and is counted.
+    /// The runs of a session leave it when it ends, continue elsewhere, and are counted.
     SessionLeak,
-    /// An inbox answers each item until it is acknowledged, and not longer.
+    /// An inbox returns each item until it is acknowledged, and not longer.
     SessionInbox,
     /// The counts of a queue equal a recount.
     Counts,
     /// An event never changes while it can be read.
     EventsSteady,
-    /// Trouble with the database is answered with "try again", never with 500.
+    /// A database failure is answered with "try again", never with 500.
     NoInternalError,
 }
 
-/// A rule that was broken, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
-    /// The rule.
     pub rule: Rule,
-    /// Which tasks, runs and answers contradict each other.
+    /// The tasks, runs and answers that contradict each other.
     pub detail: String,
 }
 
@@ -108,7 +108,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// What the rules report to.
+/// Collects violations.
 #[derive(Debug, Default)]
 struct Findings(Vec<Violation>);
 
@@ -118,7 +118,7 @@ impl Findings {
     }
 }
 
-/// All violations of all rules.
+/// Returns the violations of all rules.
 #[must_use]
 pub fn check(history: &History) -> Vec<Violation> {
     let ledger = Ledger::of(history);

@@ -1,5 +1,5 @@
-//! A paused queue gives nothing to workers and pollers that ask after the pause was acknowledged and are answered before
-//! a resume was sent.
+//! A paused queue gives nothing to workers and pollers whose request is sent after the pause was
+//! acknowledged and answered before a resume was sent.
 
 use super::ledger::{Handout, Ledger};
 use super::{Findings, History, Rule};
@@ -27,8 +27,8 @@ pub(super) fn check(history: &History, ledger: &Ledger<'_>, findings: &mut Findi
     }
 }
 
-/// claimTask also answers a worker that has had the run since before the pause, so that the run's own date must show that it was
-/// claimed after it.
+/// claimTask also succeeds for a worker that held the run before the pause. So the run's own date
+/// must prove that the claim followed the pause.
 fn check_claim_task(run: RunKey, handout: &Handout, history: &History, ledger: &Ledger<'_>, findings: &mut Findings) {
     let Some((spec, _)) = ledger.acknowledged(run.0) else { return };
     let Some(pause) = ledger.queues.pause_during(spec.queue, handout.span) else { return };

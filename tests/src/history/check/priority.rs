@@ -1,9 +1,10 @@
-//! A task of lower priority is not handed out while one of higher priority has been waiting all the time.
+//! A task of lower priority is not handed out while a task of higher priority has been waiting all
+//! the time.
 //!
-//! A run counts as waiting from the acknowledgement of its existence until the request of the worker that got it.
-//! Runs that no worker got are left out: they may have been past their deadline. So are claims at a time when rows could
-//! be locked by another transaction, because a claim skips what is locked instead of waiting, and runs that were waiting when
-//! their queue's policy was changed so that they have to be stamped again: they are locked while that is done, some time later.
+//! A run counts as waiting from its acknowledgement until the request of the worker that got it.
+//! Three cases are left out. Runs without a worker may have been past their deadline. Claims at a
+//! time when another transaction may have locked rows skip locked rows. Waiting runs of a queue
+//! whose policy changed may be locked some time later, while they are stamped again.
 
 use std::collections::HashMap;
 
@@ -12,7 +13,8 @@ use super::{Findings, History, Rule};
 use crate::history::POLLED_QUEUE;
 use crate::history::record::{PRIORITIES, RunKey, Stamp};
 
-/// How long after its end a disturbance may still matter: the database rolls back what was cut off.
+/// Time after its end in which a disturbance may still matter: the database rolls back cut-off
+/// transactions.
 const AFTERMATH: Stamp = 200_000;
 
 pub(super) fn check(_history: &History, ledger: &Ledger<'_>, findings: &mut Findings) {
@@ -36,20 +38,21 @@ pub(super) fn check(_history: &History, ledger: &Ledger<'_>, findings: &mut Find
     }
 }
 
-/// When what these claims had locked may have been so: they are answered soon after they were found to be fruitless.
+/// Times in which fruitless claims may have held locks: they are answered soon after the session's
+/// end is noticed.
 fn ends(claims: &[Span]) -> Vec<Span> {
     claims.iter().map(|claim| Span { start: claim.start.max(claim.end.saturating_sub(AFTERMATH)), ..*claim }).collect()
 }
 
-/// A run that waited.
+/// A run's wait.
 #[derive(Debug, Clone, Copy)]
 struct Wait {
     run: RunKey,
     waiting: Span,
 }
 
-/// For each queue and priority: the waits by their start, each with the one that ends last up to there. So one look
-/// returns whether any of the waits that began before a time lasts beyond another.
+/// For each queue and priority, the waits by start, each with the latest-ending wait so far. So one
+/// lookup tells if any wait that began before one time ends after another.
 struct Waits(HashMap<(usize, usize), Vec<(Stamp, Wait)>>);
 
 impl Waits {
@@ -60,7 +63,7 @@ impl Waits {
             if spec.queue == POLLED_QUEUE || ledger.asked_in_vain.contains(run) {
                 continue;
             }
-            // It is unknown when it became pending or ready, or from when on it had which priority.
+            // The time at which it became pending, or the time of its priority, is unknown.
             if !spec.dependencies.is_empty() || ledger.reruns(run.0) > 0 || ledger.was_reprioritised(run.0) {
                 continue;
             }
@@ -84,7 +87,8 @@ impl Waits {
         Self(sorted)
     }
 
-    /// A run of this claim and one with a higher priority that had waited before the claim and waited on after it.
+    /// A run of this claim, and a run of higher priority that waited from before the claim until
+    /// after it.
     fn overtaken(&self, ledger: &Ledger<'_>, claim: &Claim<'_>) -> Option<(RunKey, Wait)> {
         let of_constant_priority = |run: &&RunKey| !ledger.was_reprioritised(run.0);
         let priority = |run: &RunKey| ledger.acknowledged(run.0).map(|(spec, _)| (spec.priority, *run));
@@ -98,8 +102,8 @@ impl Waits {
     }
 }
 
-/// The first run waits from its creation, a later one from the report that made it. A run that the server made for
-/// another reason appeared at an unknown time.
+/// The first run waits from its creation, a later one from the report that caused it. A run that
+/// the server made for another reason appeared at an unknown time.
 fn waiting_since(run: RunKey, created: Stamp, ledger: &Ledger<'_>) -> Option<Stamp> {
     let (task, number) = run;
     let Some(before) = number.checked_sub(1) else { return Some(created) };
@@ -108,18 +112,18 @@ fn waiting_since(run: RunKey, created: Stamp, ledger: &Ledger<'_>) -> Option<Sta
     retried.map(|report| report.span.end).min()
 }
 
-/// A run waits until a worker asks for work and gets it. claimTask also answers a worker that has had the run all the
-/// time, from a claim whose answer it never saw, so it proves nothing about when the wait was over.
+/// A run waits until a worker asks for work and gets it. claimTask proves no end of the wait: it
+/// also succeeds for a worker that already holds the run from an unanswered claim.
 fn waiting_until(handouts: &[Handout]) -> Option<Stamp> {
     let first = handouts.iter().min_by_key(|handout| handout.span.start)?;
     first.by_claim_work.then_some(first.span.start)
 }
 
-/// The times in which nothing can be said, merged and in order.
+/// Times that prove nothing, merged and in order.
 struct Disturbed(Vec<Span>);
 
 impl Disturbed {
-    /// These, each with so much time after it.
+    /// Merges the spans, each extended by `aftermath`.
     fn of(mut spans: Vec<Span>, aftermath: Stamp) -> Self {
         spans.sort_unstable_by_key(|span| span.start);
         let mut merged: Vec<Span> = Vec::new();

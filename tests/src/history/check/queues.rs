@@ -1,4 +1,4 @@
-//! What was said about queues, delays and results, and what that means at a given time.
+//! Requests about queues, delays and results, and their effect at a given time.
 
 use std::collections::HashMap;
 
@@ -9,10 +9,10 @@ use crate::history::policy::{Policy, Start};
 use crate::history::record::{Answer, Event, Record, RunKey, Stamp, TaskSpec};
 use crate::history::snapshot::Status;
 
-/// How long after its end a request without an answer may still act.
+/// Time after its end in which an unanswered request may still act.
 const ACTS_WITHIN: Stamp = 10 * 1_000_000;
 
-/// When the server's clock showed what.
+/// A reading of the server's clock.
 #[derive(Debug, Clone, Copy)]
 struct Reading {
     span: Span,
@@ -25,7 +25,7 @@ pub(super) struct Request<T> {
     /// From its start to the last time at which it may have acted.
     pub(super) acts: Span,
     pub(super) what: T,
-    /// Whether it was done for certain.
+    /// True if it was certainly done.
     pub(super) certain: bool,
 }
 
@@ -36,25 +36,25 @@ impl<T> Request<T> {
         answer.may_be_done().then_some(Self { acts: Span { start: span.start, end }, what, certain })
     }
 
-    /// Whether it was certainly done before this time.
+    /// True if it was certainly done before `time`.
     fn is_done_before(&self, time: Stamp) -> bool {
         self.certain && self.acts.end < time
     }
 }
 
-/// The records about queues, each kind by what it is about and in order.
+/// Records about queues, in order, indexed by their subjects.
 #[derive(Debug, Default)]
 pub(super) struct Queues<'a> {
     clock: Vec<Reading>,
     policies: HashMap<usize, Vec<Request<&'a Policy>>>,
-    /// Pauses with their ends, and resumes.
+    /// Pauses with their ends.
     pauses: HashMap<usize, Vec<Request<Option<i64>>>>,
     resumes: HashMap<usize, Vec<Request<()>>>,
     pub(super) releases: HashMap<RunKey, Vec<Request<Option<Start>>>>,
     pub(super) results: HashMap<RunKey, Vec<Request<u64>>>,
-    /// What pollers were given: when, in which queue, and the runs, of which there is at least one.
+    /// Answers to pollers: time, queue, and at least one run.
     pub(super) polls: Vec<(Span, usize, &'a [RunKey])>,
-    /// The same by run.
+    /// The same answers by run.
     pub(super) polled: HashMap<RunKey, Vec<Span>>,
 }
 
@@ -98,24 +98,25 @@ impl<'a> Queues<'a> {
         }
     }
 
-    /// What the server's clock showed at this time at least; none if it was not read before.
+    /// Lower bound of the server's clock at `time`; `None` without an earlier reading.
     pub(super) fn clock_at_least(&self, time: Stamp) -> Option<i64> {
         let before = self.clock.partition_point(|reading| reading.span.start <= time);
         let read = |reading: &&Reading| reading.span.end <= time;
         self.clock[..before].iter().rev().find(read).map(|reading| reading.millis)
     }
 
-    /// What the server's clock showed at this time at most; none if it was not read after it.
+    /// Upper bound of the server's clock at `time`; `None` without a later reading.
     pub(super) fn clock_at_most(&self, time: Stamp) -> Option<i64> {
         let after = self.clock.partition_point(|reading| reading.span.start < time);
         self.clock.get(after).map(|reading| reading.millis)
     }
 
-    /// Every policy that may have been in force at some time of these, each at least once.
+    /// Policies that may have been in force at some time in `times`; at least one.
     pub(super) fn policies(&self, queue: usize, times: Span) -> Vec<Policy> {
         let changes = self.policies.get(&queue).map_or(&[][..], Vec::as_slice);
         let changes = &changes[..changes.partition_point(|change| change.acts.start <= times.end)];
-        // The last change that was certainly done before: whatever ended before it is replaced.
+        // The last change that was certainly done before; it replaces all changes that ended before
+        // it.
         let last = changes.iter().rev().find(|change| change.is_done_before(times.start));
         let Some(last) = last else {
             return changes.iter().map(|change| change.what.clone()).chain([Policy::default()]).collect();
@@ -124,7 +125,7 @@ impl<'a> Queues<'a> {
         lasting.map(|change| change.what.clone()).collect()
     }
 
-    /// The pause because of which a queue can have given nothing in answer to a request of this time, if there is one.
+    /// The pause that prevents the queue from giving anything in answer to a request in `asked`.
     pub(super) fn pause_during(&self, queue: usize, asked: Span) -> Option<Span> {
         let pauses = self.pauses.get(&queue)?;
         let last = pauses.iter().rev().find(|pause| pause.is_done_before(asked.start))?;
@@ -137,7 +138,7 @@ impl<'a> Queues<'a> {
         (!resumed && !over).then_some(last.acts)
     }
 
-    /// Every delivery that a task may have had at some time of these.
+    /// Deliveries that a task may have had at some time in `times`.
     pub(super) fn deliveries(&self, spec: &TaskSpec, times: Span) -> Vec<Delivery> {
         match spec.options.delivery {
             Some(delivery) => vec![delivery],
@@ -145,14 +146,14 @@ impl<'a> Queues<'a> {
         }
     }
 
-    /// Whether what is stamped on the runs of a task may have been changed in this time, because its queue's policy was. Retries that are
-    /// delayed are stamped too: see [`Queues::may_be_delayed`].
+    /// True if stamps on the runs of a task may have changed in `life` because its queue's policy
+    /// did. Delayed retries are stamped too: see [`Queues::may_be_delayed`].
     pub(super) fn may_be_stamped_again(&self, spec: &TaskSpec, life: Span) -> bool {
         let deliveries = self.deliveries(spec, life);
         deliveries.iter().any(|delivery| *delivery != deliveries[0])
     }
 
-    /// Whether a run of a task that was there in this time may have been delayed.
+    /// True if a run of a task that existed in `life` may have been delayed.
     pub(super) fn may_be_delayed(&self, spec: &TaskSpec, life: Span) -> bool {
         let options = &spec.options;
         let by_policy = |policy: Policy| {
@@ -161,12 +162,12 @@ impl<'a> Queues<'a> {
         };
         options.start.is_some()
             || options.retry_delay.is_some()
-            // Workers that are lost one after the other delay what costs them nothing.
+            // Successive losses of workers delay a run even if they cost no retry.
             || self.deliveries(spec, life).contains(&Delivery::AtLeastOnce)
             || self.policies(spec.queue, life).into_iter().any(by_policy)
     }
 
-    /// How many runs of a task may have ended without using up a retry.
+    /// Number of runs of a task that may have ended without using up a retry.
     pub(super) fn free_runs(&self, spec: &TaskSpec, status: &Status) -> u32 {
         let all_times = Span { start: 0, end: Stamp::MAX };
         let lost_for_free = self.deliveries(spec, all_times).contains(&Delivery::AtLeastOnce);

@@ -1,4 +1,4 @@
-//! A run is resolved at most once, and the way its report was accepted.
+//! A run is resolved at most once, as in its accepted report.
 
 use super::ledger::{Ledger, Report};
 use super::{Findings, History, Rule};
@@ -27,7 +27,7 @@ fn check_reports(run: RunKey, reports: &[Report<'_>], status: Option<&Status>, f
     if accepted.len() > 1 {
         findings.add(Rule::ResolvedOnce, format!("run {number} of {task} was accepted as each of {accepted:?}"));
     }
-    // A task that is missing altogether is another rule's business.
+    // Another rule reports a missing task.
     let Some(status) = status else { return };
     let found = status.runs.get(usize::from(number));
     for verdict in accepted {
@@ -40,10 +40,10 @@ fn check_reports(run: RunKey, reports: &[Report<'_>], status: Option<&Status>, f
     }
 }
 
-/// What only a worker can report must have been reported by one, in a report that was not refused.
+/// A verdict that only a worker can report needs such a report that was not refused.
 fn check_origin(run: RunKey, found: &Run, reports: &[Report<'_>], findings: &mut Findings) {
     let (task, number) = run;
-    // The server writes this one too, when it requeues a claim that it could not deliver.
+    // The server also records worker-shutdown when it requeues an undelivered claim.
     let by_workers_only = Verdict::ALL.into_iter().filter(|verdict| *verdict != Verdict::WorkerShutdown);
     let Some(verdict) = by_workers_only.into_iter().find(|verdict| agrees(found, *verdict)) else { return };
     if !reports.iter().any(|report| report.verdict == verdict && report.answer.may_be_done()) {

@@ -1,4 +1,4 @@
-//! What a worker returned can be read at the end, as it was acknowledged.
+//! An acknowledged result can be read at the end.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use super::{Findings, History, Rule};
 
 pub(super) fn check(history: &History, ledger: &Ledger<'_>, findings: &mut Findings) {
     for ((task, run), returned) in &ledger.queues.results {
-        // A task that is missing altogether is another rule's business.
+        // Another rule reports a missing task.
         if !history.drained.tasks.contains_key(task) {
             continue;
         }

@@ -1,8 +1,10 @@
-//! Sessions: one that has ended is never live again, what it held has left it, and its inbox has each item until it is acknowledged.
+//! Sessions: an ended session is never live again, its runs have left it, and its inbox keeps each
+//! item until acknowledged.
 //!
-//! When a session ended is known only from both sides. It was live at some time of a call that only a live session answers; and it
-//! had ended by the end of a call that only the end of one explains. Calls that overlap its end may be answered either way, and a claim
-//! that overlaps it may be committed after it: it is taken away again, but not in the same transaction.
+//! The time of an end is only known within bounds. The session was live at some time of a call that
+//! only a live session answers. It had ended by the end of a call that only an ended session
+//! explains. Calls that overlap the end may be answered either way. A claim that overlaps it may be
+//! committed after it: its runs are returned, but in a later transaction.
 
 mod ends;
 mod inbox;
@@ -36,7 +38,7 @@ pub(super) fn check(history: &History, ledger: &Ledger<'_>, findings: &mut Findi
     }
 }
 
-/// Renewals of claims that were accepted.
+/// Accepted renewals of claims.
 type Reclaims = HashMap<RunKey, Vec<Span>>;
 
 fn reclaims(history: &History) -> Reclaims {
@@ -53,7 +55,7 @@ fn span(record: &Record) -> Span {
     Span { start: record.start, end: record.end }
 }
 
-/// A call for a session and when it was made.
+/// A call for a session and its time.
 #[derive(Debug, Clone, Copy)]
 struct Call<'a> {
     span: Span,
@@ -61,19 +63,19 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Whether only a session that is live at some time of the call answers like this.
+    /// True if the answer proves that the session was live at some time of the call.
     fn proves_live(&self) -> bool {
         match &self.call.act {
             Act::Start { answer, .. } => answer.done().is_some(),
             Act::Renew { answer, .. } | Act::Command { answer, .. } => answer.done().is_some(),
             Act::Inbox { answer, .. } => answer.done().is_some(),
-            // An empty queue is answered as empty, whatever the session is.
+            // An empty queue gives the same answer for any session.
             Act::Claim { answer, .. } => answer.done().is_some_and(|runs| !runs.is_empty()),
             Act::TaskCommand { .. } | Act::Close { .. } => false,
         }
     }
 
-    /// Whether the session has ended at the end of the call.
+    /// True if the session has ended by the end of the call.
     fn proves_ended(&self) -> bool {
         match &self.call.act {
             Act::Close { answer, .. } => answer.done().is_some(),
@@ -81,7 +83,7 @@ impl Call<'_> {
         }
     }
 
-    /// When the server was done with it at the latest, as far as that is known.
+    /// Latest time at which the server was done with the call, as far as known.
     fn done_by(&self) -> Stamp {
         let known = match &self.call.act {
             Act::Start { answer, .. } => *answer != Answer::Unknown,
@@ -96,7 +98,7 @@ impl Call<'_> {
     }
 }
 
-/// All calls for sessions: by session, and the starts by queue and worker.
+/// All calls for sessions, by session, and the starts by queue and worker.
 #[derive(Debug, Default)]
 struct Calls<'a> {
     of_session: HashMap<SessionId, Vec<Call<'a>>>,
@@ -134,18 +136,19 @@ impl<'a> Calls<'a> {
     }
 }
 
-/// All that is known of one session.
+/// The calls of one session, and the bounds of its end.
 #[derive(Debug)]
 struct Life<'a> {
     session: SessionId,
-    /// By their beginnings.
+    /// Sorted by start.
     calls: Vec<Call<'a>>,
     shown: Option<&'a Shown>,
-    /// It did not end before.
+    /// The session did not end before this time.
     lived_until: Stamp,
-    /// Whether a call ended it: the time of its end says nothing then, because the clock may have been set since.
+    /// True if a call ended it: then the shown time of its end proves nothing, because the clock
+    /// may have been set since.
     is_ended_by_call: bool,
-    /// It had ended then, and the server's clock showed no later time.
+    /// A time by which it had ended, and an upper bound of the server's clock at that time.
     ended_by: Option<(Stamp, i64)>,
 }
 
@@ -155,7 +158,7 @@ impl<'a> Life<'a> {
         let begun = calls.iter().find(|call| matches!(call.call.act, Act::Start { .. })).copied();
         let mut ended_by: Vec<(Stamp, i64)> =
             calls.iter().filter(|call| call.proves_ended()).map(|call| (call.span.end, call.call.clock)).collect();
-        // A worker has one session in a queue: a later one ends those before.
+        // A worker has one session in a queue: a later one ends the earlier ones.
         if let Some(epoch) = begun.and_then(|call| epoch(call.call)) {
             let later = starts.iter().filter(|start| epoch_of(start).is_some_and(|other| other > epoch));
             ended_by.extend(later.map(|start| (start.span.end, start.call.clock)));
@@ -167,7 +170,7 @@ impl<'a> Life<'a> {
                 closes.map(|close| close.span.start).min()
             }
             Some((_, SessionEnd::Takeover)) => {
-                // One that was refused may have ended this one before it met another.
+                // A refused takeover may have ended this session before it met another.
                 let after = begun.map_or(0, |call| call.span.start);
                 let others = starts.iter().filter(|start| {
                     let takes_over = matches!(start.call.act, Act::Start { takeover: true, .. });
@@ -182,13 +185,13 @@ impl<'a> Life<'a> {
         Self { session, calls, shown, lived_until, is_ended_by_call, ended_by: ended_by.into_iter().min() }
     }
 
-    /// Whether it may have ended before this call was answered.
+    /// True if the session may have ended before this call was answered.
     fn may_have_ended_by(&self, call: &Call<'_>) -> bool {
         let Some((at, _)) = self.shown.and_then(|shown| shown.ended) else { return false };
         call.span.end > self.lived_until && (self.is_ended_by_call || call.call.clock >= at)
     }
 
-    /// Calls that began after it had ended, and are answered as if it were live.
+    /// No call after the end is answered as if the session were live.
     fn check_over(&self, findings: &mut Findings) {
         let Some((ended, _)) = self.ended_by else { return };
         for call in self.calls.iter().filter(|call| call.proves_live() && call.span.start > ended) {
@@ -197,7 +200,8 @@ impl<'a> Life<'a> {
         }
     }
 
-    /// It does not end before the time until which it was said to be live, unless it is ended; and that time never goes back.
+    /// The session does not expire before its announced expiry, unless it is ended. That expiry
+    /// never goes back.
     fn check_time(&self, findings: &mut Findings) {
         let renewals: Vec<(&Call<'_>, i64)> =
             self.calls.iter().filter_map(|call| call.call.act.expires().map(|expires| (call, expires))).collect();
@@ -222,13 +226,13 @@ impl<'a> Life<'a> {
         }
     }
 
-    /// The runs of claims that were answered before the session can have ended. Of its other runs it is not known whether they
-    /// were committed before its end.
+    /// Runs of claims that were answered before the session can have ended. Other claims may have
+    /// been committed after its end.
     fn held(&self) -> impl Iterator<Item = RunKey> {
         self.claims().filter(|(span, _)| span.end < self.lived_until).flat_map(|(_, runs)| runs.iter().copied())
     }
 
-    /// Its claims that were answered.
+    /// Its answered claims.
     fn claims(&self) -> impl Iterator<Item = (Span, &'a [RunKey])> {
         self.calls.iter().filter_map(|call| match &call.call.act {
             Act::Claim { answer: Answer::Done(runs), .. } => Some((call.span, runs.as_slice())),
@@ -236,12 +240,13 @@ impl<'a> Life<'a> {
         })
     }
 
-    /// Whether a claim may have been committed in its name of which it is not known what was claimed, or whether before its end.
+    /// True if a claim with unknown runs may have been committed for the session, or a claim may
+    /// have been committed after its end.
     fn has_doubtful_claims(&self) -> bool {
         self.calls.iter().any(|call| match &call.call.act {
             Act::Claim { answer: Answer::Unknown, .. } => true,
             Act::Claim { answer: Answer::Done(runs), .. } => !runs.is_empty() && call.span.end >= self.lived_until,
-            // Of a request that waits and is answered so, what was just claimed for it is requeued.
+            // A waiting request that gets this answer had its new claims requeued.
             Act::Claim { answer: Answer::Refused(_), .. } => {
                 call.span.start < self.ended_by.map_or(Stamp::MAX, |(end, _)| end)
             }
@@ -287,10 +292,10 @@ fn check_starts(calls: &Calls<'_>, findings: &mut Findings) {
     }
 }
 
-/// Whether the session of one start may have been live during another one.
+/// True if the session of one start may have been live during the other start.
 fn may_be_live_beside(other: &Call<'_>, refused: &Call<'_>, calls: &Calls<'_>) -> bool {
     let Some(session) = other.call.act.session() else {
-        // It is not known what came of it.
+        // The outcome of this start is unknown.
         return other.call.act.refused().is_none() && other.span.start < refused.span.end;
     };
     let own = calls.of_session.get(&session).map_or(&[][..], Vec::as_slice);

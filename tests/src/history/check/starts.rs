@@ -1,8 +1,9 @@
 //! A delayed run starts no earlier than it may, and it does start.
 //!
-//! Two clocks say so. By the server's own dates a delay is exact to the millisecond. By the readings of its clock that a client
-//! took, before the request that begins a delay and after the answer that hands the run out, it is as exact as they are close;
-//! but there is nothing that the server could have written wrongly.
+//! Two clocks prove it. By the server's own dates a delay is exact to the millisecond. By a
+//! client's readings of the server's clock it is only as exact as the readings are close, but
+//! independent of the dates that the server wrote. One reading precedes the request that begins a
+//! delay, the other follows the answer that hands the run out.
 
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::SlugId;
@@ -13,7 +14,7 @@ use crate::history::policy::{RetryDelay, Start};
 use crate::history::record::{RunKey, Stamp, TaskSpec};
 use crate::history::snapshot::{Run, Status};
 
-/// Why the server made a run because another one had ended.
+/// Reasons for a run that follows another run's end.
 const NEXT: [&str; 2] = ["retry", "task-retry"];
 
 pub(super) fn check(history: &History, ledger: &Ledger<'_>, findings: &mut Findings) {
@@ -30,12 +31,12 @@ pub(super) fn check(history: &History, ledger: &Ledger<'_>, findings: &mut Findi
     }
 }
 
-/// What is known of when a run may start.
+/// Bounds of a run's earliest start.
 struct Wait {
     start: Start,
     /// The server's date from which a delay counts.
     since: Option<Timestamp>,
-    /// When the request began that leads to it, at the earliest.
+    /// Earliest start of the request that caused the delay.
     asked: Stamp,
 }
 
@@ -48,12 +49,12 @@ fn check_first(spec: &TaskSpec, status: &Status, ledger: &Ledger<'_>, findings: 
     }
 }
 
-/// The shortest delay of all policies that may have been in force when the first run became pending.
+/// Shortest delay of all policies that may have been in force when the first run became pending.
 fn start_by_policy(spec: &TaskSpec, created: Span, ledger: &Ledger<'_>) -> Option<Start> {
     let pending = if spec.dependencies.is_empty() {
         created
     } else {
-        // By its dependencies at some time before it was handed out.
+        // Its dependencies made it pending at some time before it was handed out.
         let end = ledger.handouts.get(&(spec.task, 0))?.iter().map(|handout| handout.span.end).min()?;
         Span { start: created.start, end }
     };
@@ -61,7 +62,7 @@ fn start_by_policy(spec: &TaskSpec, created: Span, ledger: &Ledger<'_>) -> Optio
     (least > 0).then_some(Start::After(least))
 }
 
-/// A run that follows one that was released, or that is to be tried again.
+/// A run after a release or a retried failure.
 fn check_next(spec: &TaskSpec, before: &Run, next: &Run, ledger: &Ledger<'_>, findings: &mut Findings) {
     if !NEXT.contains(&next.reason_created.as_str()) {
         return;
@@ -71,7 +72,7 @@ fn check_next(spec: &TaskSpec, before: &Run, next: &Run, ledger: &Ledger<'_>, fi
         if released.iter().all(|release| !release.certain) || ledger.commanded.contains(&spec.task) {
             return;
         }
-        // Which one of them it was is unknown.
+        // It is unknown which release took effect.
         let asked = released.iter().map(|release| release.acts.start).min().unwrap_or_default();
         let since = before.resolved;
         let counted_from = since.map_or(0, millis);
@@ -90,7 +91,7 @@ fn check_next(spec: &TaskSpec, before: &Run, next: &Run, ledger: &Ledger<'_>, fi
     }
 }
 
-/// The shortest wait of a retry under all policies that may have been in force since its task is there.
+/// Shortest retry delay of all policies that may have been in force since the task exists.
 fn start_of_retry(spec: &TaskSpec, next: &Run, ledger: &Ledger<'_>) -> Option<Start> {
     if let Some(delay) = spec.options.retry_delay {
         return Some(Start::After(delay.least()));
@@ -126,7 +127,7 @@ fn check_wait(task: SlugId, run: &Run, wait: &Wait, ledger: &Ledger<'_>, finding
     }
 }
 
-/// When a run was given to a worker, or its message to a poller.
+/// Times at which a run was given to a worker, or its message to a poller.
 fn given(ledger: &Ledger<'_>, run: RunKey) -> impl Iterator<Item = Span> {
     let handouts = ledger.handouts.get(&run).map_or(&[][..], Vec::as_slice).iter().map(|handout| handout.span);
     let polled = ledger.queues.polled.get(&run).map_or(&[][..], Vec::as_slice).iter().copied();

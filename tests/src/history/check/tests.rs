@@ -1,4 +1,4 @@
-//! Each rule on histories made by hand: one that obeys it, and each way to break it.
+//! Each rule on hand-made histories: one that obeys it, and each way to break it.
 
 mod dependencies;
 mod queues;
@@ -16,7 +16,8 @@ const QUEUE: usize = 0;
 const LOW: usize = 1;
 const HIGH: usize = 5;
 
-/// Writes a history; every call takes ten units of time, one after the other, unless a span is given.
+/// Builds a history; every call takes ten units of time, one after the other, unless a span is
+/// given.
 struct Story {
     history: History,
     now: Stamp,
@@ -26,7 +27,7 @@ struct Story {
 impl Story {
     fn new() -> Self {
         let history = History { queues: vec!["p/w".to_owned()], ..History::default() };
-        // Far from zero, so that spans before the first call can be given.
+        // Far from zero, so that spans before the first call are possible.
         Self { history, now: 100 * 1_000_000, random: Random::from_seed(1) }
     }
 
@@ -70,7 +71,7 @@ impl Story {
         self.next(Event::Report { run, verdict, answer });
     }
 
-    /// Hands out the first runs of these, one after the other, of which the first has the lower priority; both are completed.
+    /// Hands out and completes the first runs of both tasks, `low` first.
     fn hands_out_first(&mut self, low: SlugId, high: SlugId) {
         self.claimed(0, &[(low, 0)]);
         self.claimed(1, &[(high, 0)]);
@@ -81,7 +82,7 @@ impl Story {
         self.ends(high, HIGH, &[(1, Verdict::Completed)]);
     }
 
-    /// Says that in the end the task has these runs: the worker that claimed it and the verdict of each.
+    /// Sets the final runs of a task: the worker and the verdict of each.
     fn ends(&mut self, task: SlugId, priority: usize, runs: &[(usize, Verdict)]) {
         let runs: Vec<Run> =
             runs.iter().enumerate().map(|(place, (worker, verdict))| run(place, *worker, *verdict)).collect();
@@ -98,7 +99,7 @@ impl Story {
         self.history.drained.tasks.insert(task, status);
     }
 
-    /// The rules that the history breaks, each once.
+    /// Returns the broken rules, each once.
     fn broken(&mut self) -> Vec<Rule> {
         for snapshot in [&mut self.history.quiet, &mut self.history.drained] {
             snapshot.counts.resize(1, Counts::default());
@@ -153,14 +154,14 @@ fn an_acknowledged_task_that_is_gone_is_found() {
 }
 
 #[test]
-fn a_task_that_disappears_only_after_the_storm_is_found() {
+fn task_that_disappears_after_storm_is_found() {
     let (mut story, task) = one_life();
     story.history.drained.tasks.remove(&task);
     assert_eq!(story.broken(), [Rule::Accounted]);
 }
 
 #[test]
-fn a_task_whose_creation_was_not_confirmed_may_exist_or_not() {
+fn unconfirmed_task_may_exist_or_not() {
     let (mut story, _) = one_life();
     let spec = story.spec(LOW);
     story.create(&spec, Answer::Unknown);
@@ -229,7 +230,7 @@ fn an_exact_repeat_that_is_refused_is_found() {
 }
 
 #[test]
-fn a_repeat_may_be_refused_if_another_content_may_have_won() {
+fn repeat_is_refusable_if_other_content_may_have_won() {
     let mut story = Story::new();
     let spec = story.spec(LOW);
     let other = TaskSpec { content: 1, ..spec.clone() };
@@ -266,7 +267,7 @@ fn a_run_that_is_resolved_twice_is_found() {
 }
 
 #[test]
-fn a_run_that_ends_otherwise_than_its_accepted_report_is_found() {
+fn run_unlike_its_accepted_report_is_found() {
     let (mut story, task) = one_life();
     story.ends(task, LOW, &[(0, Verdict::WorkerShutdown)]);
     assert_eq!(story.broken(), [Rule::ResolvedOnce]);
@@ -309,7 +310,8 @@ fn a_run_that_ends_under_another_worker_is_found() {
     assert_eq!(story.broken(), [Rule::HandedOutOnce]);
 }
 
-/// A task of high priority waits while one of low priority is handed out; then it is handed out itself.
+/// A story that hands out a task of low priority while one of high priority waits, and then the
+/// latter.
 fn overtaken() -> (Story, SlugId, SlugId) {
     let mut story = Story::new();
     let (high, low) = (story.created(HIGH), story.created(LOW));
@@ -318,13 +320,13 @@ fn overtaken() -> (Story, SlugId, SlugId) {
 }
 
 #[test]
-fn a_task_that_is_overtaken_by_a_lower_priority_is_found() {
+fn overtaken_task_is_found() {
     let (mut story, _, _) = overtaken();
     assert_eq!(story.broken(), [Rule::Priority]);
 }
 
 #[test]
-fn claims_that_overlap_may_have_happened_in_either_order() {
+fn overlapping_claims_may_have_either_order() {
     let (mut story, _, high) = overtaken();
     let claim_of_low = story.history.records[2].start;
     let record = story.history.records.iter_mut().find(
@@ -335,7 +337,7 @@ fn claims_that_overlap_may_have_happened_in_either_order() {
 }
 
 #[test]
-fn a_claim_may_skip_what_another_transaction_has_locked() {
+fn claim_may_skip_locked_rows() {
     for event in [Event::RowsLocked, Event::SessionsKilled, Event::DatabaseFault] {
         let (mut story, _, _) = overtaken();
         let claim_of_low = story.history.records[2].start;
@@ -356,7 +358,7 @@ fn a_caller_that_hung_up_excuses_nothing() {
 }
 
 #[test]
-fn a_claim_for_a_session_that_had_ended_may_have_locked_what_it_did_not_take() {
+fn claim_of_ended_session_may_lock_unclaimed_runs() {
     let with = |queue, spans: fn(Stamp) -> (Stamp, Stamp)| {
         let (mut story, _, _) = overtaken();
         let (start, end) = spans(story.history.records[2].start);
@@ -371,7 +373,7 @@ fn a_claim_for_a_session_that_had_ended_may_have_locked_what_it_did_not_take() {
 }
 
 #[test]
-fn a_caller_of_claim_task_that_hung_up_may_have_locked_its_run() {
+fn cut_off_claim_task_may_lock_its_run() {
     let asked = |which: fn(SlugId, SlugId) -> SlugId| {
         let (mut story, low, high) = overtaken();
         let claim_of_low = story.history.records[2].start;
@@ -384,7 +386,7 @@ fn a_caller_of_claim_task_that_hung_up_may_have_locked_its_run() {
 }
 
 #[test]
-fn claim_task_does_not_prove_that_the_run_had_been_waiting() {
+fn claim_task_does_not_prove_a_wait() {
     let (mut story, _, high) = overtaken();
     story.history.records[3].event = Event::ClaimTask { run: (high, 0), worker: 1, answer: Answer::Done(()) };
     assert_eq!(story.broken(), []);
@@ -403,14 +405,14 @@ fn a_retry_waits_from_the_report_that_made_it() {
     story.ends(low, LOW, &[(0, Verdict::Completed)]);
     story.ends(high, HIGH, &[(0, Verdict::WorkerShutdown), (1, Verdict::Completed)]);
     assert_eq!(story.broken(), [Rule::Priority]);
-    // Without an accepted report it is unknown since when the second run was there.
+    // Without an accepted report the start of the second run is unknown.
     story.history.records[3].event =
         Event::Report { run: (high, 0), verdict: Verdict::WorkerShutdown, answer: Answer::Unknown };
     assert_eq!(story.broken(), []);
 }
 
 #[test]
-fn a_task_that_was_created_later_does_not_count_as_overtaken() {
+fn later_created_task_is_not_overtaken() {
     let mut story = Story::new();
     let low = story.created(LOW);
     story.claimed(0, &[(low, 0)]);
@@ -451,7 +453,7 @@ fn counts_that_differ_from_a_recount_are_found() {
 }
 
 impl Story {
-    /// The task is worked off while the queues are drained.
+    /// Works the task off in the drain.
     fn ends_later(&mut self, task: SlugId) {
         self.claimed(0, &[(task, 0)]);
         self.reported((task, 0), Verdict::Completed, Answer::Done(()));

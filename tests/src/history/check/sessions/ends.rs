@@ -1,4 +1,4 @@
-//! What a session held leaves it with its end, and goes to others.
+//! The runs of a session leave it when it ends, and go to other workers.
 
 use tenure_api::ids::SlugId;
 use tenure_api::states::{Delivery, SessionEnd};
@@ -28,9 +28,9 @@ pub(super) fn check(
     }
 }
 
-/// When all was quiet, no session that had ended had a run.
+/// When all was quiet, no ended session had a run.
 fn check_quiet(history: &History, life: &Life<'_>, findings: &mut Findings) {
-    // Every call for a session was answered before the tasks were read.
+    // All calls for sessions were answered before the tasks were read.
     let shown = history.quiet.sessions.get(&life.session).is_some_and(|shown| shown.ended.is_some());
     if !shown && life.ended_by.is_none() {
         return;
@@ -44,7 +44,7 @@ fn check_quiet(history: &History, life: &Life<'_>, findings: &mut Findings) {
     }
 }
 
-/// Without renewals it ended, and held nothing then.
+/// Without renewals the session expired and held nothing.
 fn check_expires(history: &History, life: &Life<'_>, findings: &mut Findings) {
     let Some(shown) = history.drained.sessions.get(&life.session) else { return };
     if shown.ended.is_none() || shown.running > 0 {
@@ -52,10 +52,10 @@ fn check_expires(history: &History, life: &Life<'_>, findings: &mut Findings) {
     }
 }
 
-/// A run whose claim would have been good for longer did not end with that claim.
+/// A run whose claim would have lasted longer did not end by claim expiry.
 fn check_left(run: RunKey, ended: &Run, life: &Life<'_>, clock: i64, findings: &mut Findings) {
     let expired = ended.reason_resolved.as_deref() == Some("claim-expired");
-    // It may have ended before its lease, because it took too long, and before its session.
+    // The run may have ended before its lease and before its session, by its complete time.
     let dates = [ended.taken_until, ended.resolved].into_iter().flatten();
     let until = dates.map(|date| date.time().timestamp_millis()).min().unwrap_or_default();
     if expired && until > clock {
@@ -67,7 +67,8 @@ fn check_left(run: RunKey, ended: &Run, life: &Life<'_>, clock: i64, findings: &
     }
 }
 
-/// Nothing that is reported of it counts any more. A worker that reports that it shuts down says what is so already.
+/// No report or renewal of the run is accepted after the end. A worker-shutdown report only repeats
+/// the run's state.
 fn check_refused(
     run: RunKey,
     ledger: &Ledger<'_>,
@@ -80,7 +81,7 @@ fn check_refused(
     let reports = ledger.reports.get(&run).map_or(&[][..], Vec::as_slice);
     let reported = reports.iter().find(|report| {
         report.verdict != Verdict::WorkerShutdown && report.answer.done().is_some() && report.span.start > ended && {
-            // A report that is repeated is answered again.
+            // A repeated report is accepted again.
             let earlier = |other: &&Report<'_>| {
                 other.verdict == report.verdict && other.answer.may_be_done() && other.span.start <= ended
             };
@@ -97,7 +98,7 @@ fn check_refused(
     }
 }
 
-/// Whether a run ended as one that left its session, and its worker neither reported that nor gave it up.
+/// True if a run ended by leaving its session, neither reported nor released by its worker.
 fn left(run: RunKey, history: &History, ledger: &Ledger<'_>) -> Option<bool> {
     let ended = history.drained.tasks.get(&run.0)?.runs.get(usize::from(run.1))?;
     if ended.reason_resolved.as_deref() != Some("worker-shutdown") {
@@ -109,7 +110,7 @@ fn left(run: RunKey, history: &History, ledger: &Ledger<'_>) -> Option<bool> {
     (!given_up && !reports.iter().any(|report| reported(&report))).then_some(true)
 }
 
-/// How many runs left it is said once and for all, and is how many ended with it.
+/// The number of returned runs never changes, and equals the runs that ended with the session.
 fn check_returned(history: &History, ledger: &Ledger<'_>, life: &Life<'_>, findings: &mut Findings) {
     let answers: Vec<(Stamp, Stamp, i64)> = life
         .calls
@@ -122,7 +123,7 @@ fn check_returned(history: &History, ledger: &Ledger<'_>, life: &Life<'_>, findi
     let doubtful = life.has_doubtful_claims();
     for (_, end, first) in &answers {
         for (start, _, second) in &answers {
-            // What is committed after the end is given back and counted later.
+            // Claims committed after the end are returned and counted later.
             if start > end && (second < first || second > first && !doubtful) {
                 let detail = format!("session {} returned {first} runs and later {second}", life.session);
                 findings.add(Rule::SessionLeak, detail);
@@ -144,7 +145,7 @@ fn check_returned(history: &History, ledger: &Ledger<'_>, life: &Life<'_>, findi
     }
 }
 
-/// The runs that were certainly released with the session.
+/// Runs that were certainly released with the session.
 pub(super) fn released(history: &History, ledger: &Ledger<'_>, life: &Life<'_>) -> Vec<RunKey> {
     match life.shown.and_then(|shown| shown.ended) {
         Some((_, SessionEnd::Closed)) => life.held().filter(|run| left(*run, history, ledger) == Some(true)).collect(),
@@ -152,7 +153,7 @@ pub(super) fn released(history: &History, ledger: &Ledger<'_>, life: &Life<'_>) 
     }
 }
 
-/// What a worker gives back with its session goes on, and costs no retry.
+/// A run that a worker returns with its session continues elsewhere, and costs no retry.
 pub(super) fn check_released(
     task: SlugId,
     released: &[RunKey],
@@ -161,7 +162,7 @@ pub(super) fn check_released(
     findings: &mut Findings,
 ) {
     let Some(status) = history.drained.tasks.get(&task) else { return };
-    // What is at-most-once is not given back: its work may have begun.
+    // An at-most-once run is not returned: its work may have begun.
     let delivered = |spec| ledger.queues.deliveries(spec, Span { start: 0, end: Stamp::MAX });
     if ledger.acknowledged(task).is_none_or(|(spec, _)| delivered(spec).contains(&Delivery::AtMostOnce)) {
         return;
@@ -171,7 +172,7 @@ pub(super) fn check_released(
     }
     let Some((spec, _)) = ledger.acknowledged(task).filter(|_| ledger.reruns(task) == 0) else { return };
     let used = spec.retries.saturating_sub(status.retries_left) as usize;
-    // Of those that another followed.
+    // Runs with a successor, minus the released ones.
     let costly = status.runs.len().saturating_sub(1 + released.len());
     if used > costly {
         findings.add(Rule::SessionLeak, format!("the release of {released:?} cost a retry: {status:?}"));

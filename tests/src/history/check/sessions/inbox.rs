@@ -1,5 +1,6 @@
-//! What the inbox of a session answers: items whose ids grow, each again until it is acknowledged and never after that, about runs that
-//! something else than their worker has ended, and about commands for tasks whose runs the session holds.
+//! Inbox of a session: item ids grow, and each item returns until it is acknowledged, never after.
+//! Items concern runs that something other than their worker ended, and commands for tasks whose
+//! runs the session holds.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -8,12 +9,12 @@ use crate::history::check::ledger::Span;
 use crate::history::record::{Change, Stamp};
 use crate::history::sessions::Item;
 
-/// As many as one answer has.
+/// Items of one answer.
 const SHOWN_MAX: usize = 1_000;
-/// What ends a run and is not its worker.
+/// Reasons that do not come from the run's worker.
 const BY_OTHERS: [&str; 3] = ["canceled", "deadline-exceeded", "claim-expired"];
 const CANCELED: &str = "canceled";
-/// What only a report ends a run as.
+/// Reasons that need a report.
 const BY_REPORT: [&str; 2] = ["completed", "failed"];
 
 pub(super) fn check(history: &History, ledger: &Ledger<'_>, life: &Life<'_>, findings: &mut Findings) {
@@ -35,16 +36,17 @@ struct Read<'a> {
     span: Span,
     after: i64,
     items: &'a [(i64, Item)],
-    /// Whether the session may have ended after it was renewed for this and before its items were read: they go with it.
+    /// True if the session may have ended between its renewal by this call and the read of its
+    /// items: its end deletes them.
     may_lack: bool,
 }
 
 #[derive(Debug, Default)]
 struct Inbox<'a> {
     reads: Vec<Read<'a>>,
-    /// What was acknowledged, perhaps: when, up to which item, and whether that is certain.
+    /// Possible acknowledgements: time, last item, and true if certain.
     acknowledged: Vec<(Span, i64, bool)>,
-    /// Commands that were put into it.
+    /// Commands for the worker.
     commands: Vec<(Span, i64)>,
 }
 
@@ -69,7 +71,7 @@ impl<'a> Inbox<'a> {
         inbox
     }
 
-    /// Items that come again although they were acknowledged, or out of order.
+    /// Items that return after their acknowledgement, or out of order.
     fn acknowledged_again(&self) -> Vec<String> {
         let mut broken = Vec::new();
         for read in &self.reads {
@@ -83,10 +85,10 @@ impl<'a> Inbox<'a> {
         broken
     }
 
-    /// Items that were there, do not come again, and cannot have been acknowledged.
+    /// Items that do not return and cannot have been acknowledged.
     fn left_out(&self) -> Vec<String> {
         let mut broken = Vec::new();
-        // A command for a task goes when it is carried out, or replaced by another one.
+        // A command for a task goes when it is carried out or replaced.
         let lasts = |item: &Item| !matches!(item, Item::TaskCommand(_));
         let shown = self
             .reads
@@ -106,7 +108,7 @@ impl<'a> Inbox<'a> {
         broken
     }
 
-    /// Ids that stand for two things.
+    /// Ids used for two items.
     fn changed(&self) -> Vec<String> {
         let mut first: BTreeMap<i64, &Item> = BTreeMap::new();
         let mut broken = Vec::new();
@@ -140,7 +142,7 @@ impl<'a> Inbox<'a> {
     }
 }
 
-/// Runs that are not the session's, that its worker ended itself, or that ended otherwise.
+/// Runs that are not the session's, that its worker ended, or that ended in another way.
 fn wrong_runs(history: &History, life: &Life<'_>, inbox: &Inbox<'_>) -> Vec<String> {
     let claimed: HashSet<RunKey> = life.claims().flat_map(|(_, runs)| runs.iter().copied()).collect();
     let unknown = life.has_doubtful_claims();
@@ -163,7 +165,7 @@ fn wrong_runs(history: &History, life: &Life<'_>, inbox: &Inbox<'_>) -> Vec<Stri
     broken
 }
 
-/// Runs that were cancelled, of which the inbox says nothing afterwards.
+/// Cancelled runs that the inbox does not report afterwards.
 fn unannounced(history: &History, ledger: &Ledger<'_>, life: &Life<'_>, inbox: &Inbox<'_>) -> Vec<String> {
     let mut broken = Vec::new();
     for run in life.held() {
@@ -185,8 +187,8 @@ fn unannounced(history: &History, ledger: &Ledger<'_>, life: &Life<'_>, inbox: &
     broken
 }
 
-/// Commands for tasks that the session held all the time, of which the next read says nothing. Calls for a session come one after the
-/// other, so that no earlier read can have acknowledged the item.
+/// Commands for continuously held tasks that the next read lacks. Calls for a session are
+/// sequential, so no earlier read can have acknowledged the item.
 fn unheard(history: &History, ledger: &Ledger<'_>, life: &Life<'_>, inbox: &Inbox<'_>) -> Vec<String> {
     let mut broken = Vec::new();
     for call in &life.calls {
@@ -201,8 +203,8 @@ fn unheard(history: &History, ledger: &Ledger<'_>, life: &Life<'_>, inbox: &Inbo
     broken
 }
 
-/// Whether the session certainly held the run in this time, and the task was not rerun: its worker claimed it before, and reported it
-/// after.
+/// True if the session certainly held the run during `span` and the task was not rerun: its worker
+/// claimed it before, and reported it after.
 fn is_held_during(run: RunKey, span: Span, history: &History, ledger: &Ledger<'_>, life: &Life<'_>) -> bool {
     let claimed = life.claims().any(|(claim, runs)| claim.end < span.start && runs.contains(&run));
     let ended = history.drained.tasks.get(&run.0).and_then(|status| status.runs.get(usize::from(run.1)));

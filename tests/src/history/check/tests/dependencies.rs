@@ -1,8 +1,8 @@
-//! Histories of tasks that wait for others, and of tasks that were cancelled.
+//! Histories of tasks with dependencies, and of cancelled tasks.
 
 use super::*;
 
-/// A task that waits for the one of the story and was claimed after it, and what was requested for it first.
+/// A task that depends on the story's task and was claimed after it, with a change requested first.
 fn after_one_life(asked: Option<Change>, before: bool) -> Story {
     let mut story = Story::new();
     let required = story.created(LOW);
@@ -26,7 +26,7 @@ fn after_one_life(asked: Option<Change>, before: bool) -> Story {
 }
 
 #[test]
-fn a_task_that_runs_before_what_it_waits_for_is_found_unless_it_was_scheduled() {
+fn unscheduled_run_before_dependencies_is_found() {
     assert_eq!(after_one_life(None, false).broken(), []);
     assert_eq!(after_one_life(None, true).broken(), [Rule::Dependencies]);
     assert_eq!(after_one_life(Some(Change::Schedule), true).broken(), []);
@@ -34,7 +34,7 @@ fn a_task_that_runs_before_what_it_waits_for_is_found_unless_it_was_scheduled() 
 }
 
 #[test]
-fn a_task_that_goes_on_waiting_for_nothing_is_found() {
+fn task_that_keeps_waiting_is_found() {
     let (mut story, required) = one_life();
     let spec = TaskSpec { dependencies: vec![required], ..story.spec(LOW) };
     story.create(&spec, Answer::Done(()));
@@ -46,7 +46,7 @@ fn a_task_that_goes_on_waiting_for_nothing_is_found() {
 }
 
 #[test]
-fn what_was_completed_before_a_rerun_satisfies_only_those_who_waited_already() {
+fn completion_before_rerun_satisfies_only_earlier_waits() {
     for waits_before in [true, false] {
         let mut story = Story::new();
         let required = story.created(LOW);
@@ -73,7 +73,7 @@ fn what_was_completed_before_a_rerun_satisfies_only_those_who_waited_already() {
 }
 
 #[test]
-fn a_task_that_is_claimed_after_its_cancel_is_found_unless_it_was_rerun() {
+fn claim_after_cancel_without_rerun_is_found() {
     for rerun in [false, true] {
         let mut story = Story::new();
         let task = story.created(LOW);

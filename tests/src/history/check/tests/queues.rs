@@ -7,7 +7,7 @@ use tenure_api::states::Delivery;
 use super::*;
 use crate::history::policy::{Policy, RetryDelay, Start};
 
-/// What the server's clock shows when a story begins, in milliseconds since 1970.
+/// The server's clock when a story begins, in milliseconds since 1970.
 const EPOCH: i64 = 1_700_000_000_000;
 
 fn date(millis: i64) -> Option<Timestamp> {
@@ -15,7 +15,7 @@ fn date(millis: i64) -> Option<Timestamp> {
 }
 
 impl Story {
-    /// The server's clock shows so many seconds since the story began.
+    /// Records a clock reading, in seconds since the story began.
     fn clock(&mut self, seconds: i64) {
         self.next(Event::Clock(EPOCH + seconds * 1000));
     }
@@ -42,7 +42,7 @@ impl Story {
         self.reported(run, Verdict::Completed, answer);
     }
 
-    /// The last seconds of a run: when it became pending, was claimed and ended.
+    /// Sets when a run became pending, was claimed and ended, in seconds.
     fn dates(&mut self, run: RunKey, [scheduled, started, resolved]: [i64; 3]) {
         let found = &mut self.history.drained.tasks.get_mut(&run.0).unwrap().runs[usize::from(run.1)];
         let at = |seconds: i64| date(EPOCH + seconds * 1000);
@@ -50,8 +50,8 @@ impl Story {
     }
 }
 
-/// A task with these options whose only run is claimed when the clock shows so many seconds: as a client reads it, and by the
-/// server's dates.
+/// A task with these options whose only run is claimed at `read` by the client's clock readings,
+/// and at `dated` by the server's dates.
 fn delayed(options: Options, read: i64, dated: i64) -> Story {
     let mut story = Story::new();
     story.clock(0);
@@ -75,7 +75,7 @@ fn starting(start: Start) -> Options {
 }
 
 #[test]
-fn a_run_that_starts_before_its_delay_is_over_is_found_by_either_clock() {
+fn start_within_delay_is_found_by_either_clock() {
     for start in [Start::After(60), Start::At(EPOCH + 60_000)] {
         assert_eq!(delayed(starting(start), 60, 60).broken(), [], "{start:?}");
         assert_eq!(delayed(starting(start), 59, 60).broken(), [Rule::NotBefore], "{start:?}");
@@ -84,7 +84,7 @@ fn a_run_that_starts_before_its_delay_is_over_is_found_by_either_clock() {
 }
 
 #[test]
-fn a_message_that_a_poller_got_before_the_delay_was_over_is_found() {
+fn message_within_delay_is_found() {
     let mut story = Story::new();
     story.clock(0);
     let spec = TaskSpec { options: starting(Start::After(60)), ..story.spec(LOW) };
@@ -103,14 +103,14 @@ fn a_message_that_a_poller_got_before_the_delay_was_over_is_found() {
 }
 
 #[test]
-fn what_is_unknown_of_the_clock_proves_nothing() {
+fn missing_clock_readings_prove_nothing() {
     let mut story = delayed(starting(Start::After(60)), 59, 60);
     story.history.records.retain(|record| !matches!(record.event, Event::Clock(millis) if millis > EPOCH));
     assert_eq!(story.broken(), []);
 }
 
 #[test]
-fn a_policy_that_was_acknowledged_delays_what_is_created_after_it() {
+fn acknowledged_policy_delays_later_tasks() {
     let policy = |delay| Policy { delay, ..Policy::default() };
     let story = |before: &[Policy], options: Options, doubtful: Option<Policy>| {
         let mut story = Story::new();
@@ -135,7 +135,7 @@ fn a_policy_that_was_acknowledged_delays_what_is_created_after_it() {
 }
 
 #[test]
-fn a_policy_that_changes_while_a_task_is_created_proves_nothing() {
+fn policy_change_during_create_proves_nothing() {
     let mut story = delayed(Options::default(), 30, 30);
     let created = story.history.records[1].start;
     let policy = Policy { delay: 31, ..Policy::default() };
@@ -143,8 +143,8 @@ fn a_policy_that_changes_while_a_task_is_created_proves_nothing() {
     assert_eq!(story.broken(), []);
 }
 
-/// A task with these options, whose first run ends as this verdict, after what is done about it, and whose second one starts when
-/// the clock shows 30 seconds.
+/// A task whose first run ends with `verdict` after `act`, and whose second run starts when the
+/// clock shows 30 seconds.
 fn tried_again(options: Options, verdict: Verdict, act: impl Fn(&mut Story, RunKey)) -> (Story, SlugId) {
     let mut story = Story::new();
     story.clock(0);
@@ -162,7 +162,7 @@ fn tried_again(options: Options, verdict: Verdict, act: impl Fn(&mut Story, RunK
     (story, task)
 }
 
-/// The same, with as many retries left as there were.
+/// The same, without using up a retry.
 fn tried_again_for_nothing(act: impl Fn(&mut Story, RunKey)) -> Story {
     let (mut story, task) = tried_again(Options::default(), Verdict::WorkerShutdown, act);
     story.keeps_retries(task);
@@ -217,7 +217,8 @@ fn a_run_that_stays_pending_is_found() {
     assert_eq!(story.broken(), [Rule::WorkedOff]);
 }
 
-/// A task is claimed after these deeds; by claimWork, or by claimTask when the server's clock showed ten seconds.
+/// Rules broken when a task is claimed after `act`, by claimWork, or by claimTask with its start at
+/// ten seconds.
 fn claimed_after(by_claim_work: bool, act: impl Fn(&mut Story)) -> Vec<Rule> {
     let mut story = Story::new();
     let task = story.created(LOW);
@@ -236,7 +237,7 @@ fn claimed_after(by_claim_work: bool, act: impl Fn(&mut Story)) -> Vec<Rule> {
 }
 
 #[test]
-fn what_a_paused_queue_hands_out_is_found() {
+fn handout_of_paused_queue_is_found() {
     for by_claim_work in [true, false] {
         let claimed_after = |act: &dyn Fn(&mut Story)| claimed_after(by_claim_work, act);
         let paused = |story: &mut Story, until| {
@@ -265,7 +266,7 @@ fn what_a_paused_queue_hands_out_is_found() {
 }
 
 #[test]
-fn a_claim_that_was_requested_before_the_pause_was_acknowledged_is_none_of_its_business() {
+fn claim_before_acknowledged_pause_is_allowed() {
     let mut story = Story::new();
     let task = story.created(LOW);
     story.pause(None, Answer::Done(()));
@@ -280,7 +281,7 @@ fn a_claim_that_was_requested_before_the_pause_was_acknowledged_is_none_of_its_b
 }
 
 #[test]
-fn claim_task_answers_its_worker_while_the_queue_is_paused() {
+fn claim_task_may_repeat_during_pause() {
     let mut story = Story::new();
     story.clock(0);
     let task = story.created(LOW);
@@ -308,7 +309,7 @@ fn a_message_of_a_paused_queue_is_found() {
 }
 
 #[test]
-fn what_is_at_most_once_and_tried_again_after_a_loss_is_found() {
+fn at_most_once_retry_after_loss_is_found() {
     let once = Options { delivery: Some(Delivery::AtMostOnce), ..Options::default() };
     let shuts_down = |story: &mut Story, run| story.reported(run, Verdict::WorkerShutdown, Answer::Done(()));
     let (mut story, _) = tried_again(once.clone(), Verdict::WorkerShutdown, shuts_down);
@@ -330,7 +331,7 @@ fn what_is_at_most_once_and_tried_again_after_a_loss_is_found() {
 }
 
 #[test]
-fn a_policy_of_at_most_once_holds_if_no_other_can_have_been_in_force() {
+fn certain_at_most_once_policy_is_enforced() {
     let policy = |delivery| Policy { delivery: Some(delivery), ..Policy::default() };
     let shuts_down = |story: &mut Story, run| story.reported(run, Verdict::WorkerShutdown, Answer::Done(()));
     let (mut story, _) = tried_again(Options::default(), Verdict::WorkerShutdown, shuts_down);
@@ -404,7 +405,7 @@ fn a_wrong_count_of_delayed_runs_is_found() {
 }
 
 #[test]
-fn a_run_that_has_to_follow_another_policy_may_be_locked() {
+fn restamped_run_may_be_locked() {
     let with = |options: Options, policy: Policy| {
         let mut story = Story::new();
         let spec = TaskSpec { options, ..story.spec(HIGH) };

@@ -10,7 +10,7 @@ use tenure_api::states::SessionEnd;
 
 const MEMBER: usize = 20;
 const GONE: u16 = 410;
-/// For how long sessions go on, by a clock that shows as many milliseconds as the story has units of time.
+/// TTL of sessions. The clock shows as many milliseconds as the story has units of time.
 const TTL: i64 = 1_000;
 
 fn session(number: i64) -> SessionId {
@@ -61,7 +61,7 @@ impl Story {
         self.history.drained.sessions.insert(session, shown);
     }
 
-    /// One task is completed, another one left in hand.
+    /// Completes one task and holds another one.
     fn works(&mut self, session: SessionId) -> SlugId {
         let (one, other) = (self.created(LOW), self.created(LOW));
         self.claims(session, &[(one, 0), (other, 0)]);
@@ -70,7 +70,7 @@ impl Story {
         other
     }
 
-    /// What was left in hand goes to another worker. `costs`: a retry.
+    /// Gives the held task to another worker. `costs`: retries used.
     fn goes_on(&mut self, task: SlugId, costs: u32) {
         self.claimed(0, &[(task, 1)]);
         self.reported((task, 1), Verdict::Completed, Answer::Done(()));
@@ -80,7 +80,7 @@ impl Story {
         }
     }
 
-    /// The first run of a task did not end with its session, but when its claim expired, this long after now.
+    /// Makes the first run of a task end by claim expiry, `units` from now.
     fn expires_in(&mut self, task: SlugId, units: i64) {
         let until = chrono::DateTime::from_timestamp_millis(self.time() + units).map(Timestamp::new);
         for snapshot in [&mut self.history.quiet, &mut self.history.drained] {
@@ -90,7 +90,7 @@ impl Story {
     }
 }
 
-/// A session that its worker ends with one run in hand.
+/// A session that its worker ends while it holds one run.
 fn one_membership() -> (Story, SessionId, SlugId) {
     let mut story = Story::new();
     let mine = story.begins(1, false);
@@ -140,7 +140,7 @@ fn a_session_that_is_live_after_its_end_is_found() {
         act(&mut story, mine);
         assert_eq!(story.broken(), [Rule::SessionOver]);
     }
-    // And after an answer that it has ended.
+    // The same after an answer that the session has ended.
     let mut story = Story::new();
     let mine = story.begins(1, false);
     story.renews(mine, Some(GONE));
@@ -150,7 +150,7 @@ fn a_session_that_is_live_after_its_end_is_found() {
 }
 
 #[test]
-fn a_call_that_overlaps_the_end_may_be_answered_either_way() {
+fn call_overlapping_end_may_have_either_answer() {
     let (mut story, mine, _) = one_membership();
     let close = story
         .history
@@ -177,7 +177,7 @@ fn two_live_sessions_of_a_worker_are_found() {
     story.history.records.pop();
     story.renews(first, None);
     assert_eq!(story.broken(), [Rule::SessionOver]);
-    // A start whose answer was lost may have ended it or not.
+    // A start without an answer may have ended it or not.
     let mut story = Story::new();
     let first = story.begins(1, false);
     story.act(Act::Start { takeover: true, answer: Answer::Unknown });
@@ -200,7 +200,7 @@ fn an_epoch_that_does_not_grow_is_found() {
 }
 
 #[test]
-fn a_start_that_is_refused_for_nothing_is_found() {
+fn start_refused_without_reason_is_found() {
     let (mut story, ..) = one_membership();
     story.act(Act::Start { takeover: false, answer: Answer::Refused(409) });
     assert_eq!(story.broken(), [Rule::SessionOver]);
@@ -220,7 +220,7 @@ fn a_session_that_ends_before_its_time_is_found() {
         story.shows(mine, 0, Some((ended, SessionEnd::Expired)));
         assert_eq!(story.broken(), broken);
     }
-    // Its end by its worker or by another of its name needs no time.
+    // An end by its worker or by a takeover needs no time.
     story.shows(mine, 0, Some((story.time(), SessionEnd::Takeover)));
     assert_eq!(story.broken(), []);
 }
@@ -237,14 +237,14 @@ fn a_time_to_live_that_goes_back_is_found() {
 }
 
 #[test]
-fn a_run_that_stays_with_a_session_that_ended_is_found() {
+fn run_kept_by_ended_session_is_found() {
     let (mut story, _, task) = one_membership();
     let status = story.history.quiet.tasks.get_mut(&task).unwrap();
     status.runs.pop();
     (status.state, status.runs[0].state) = ("running".to_owned(), "running".to_owned());
     story.history.quiet.counts = vec![Counts { claimed_tasks: 1, ..Counts::default() }];
     assert_eq!(story.broken(), [Rule::SessionLeak]);
-    // Only the server says that it has ended.
+    // Only the server shows that it has ended.
     story
         .history
         .records
@@ -255,11 +255,11 @@ fn a_run_that_stays_with_a_session_that_ended_is_found() {
 }
 
 #[test]
-fn a_run_that_leaves_a_session_only_when_its_claim_expires_is_found() {
+fn run_kept_until_claim_expiry_is_found() {
     let (mut story, _, task) = one_membership();
     story.expires_in(task, TTL);
     assert_eq!(story.broken(), [Rule::SessionLeak]);
-    // By the answer of the end the claim may have been over.
+    // At the answer of the end the claim may have expired.
     let (mut story, mine, task) = one_membership();
     story.expires_in(task, -100);
     assert_eq!(story.broken(), [Rule::SessionLeak], "one run was returned and none ended with the session");
@@ -271,14 +271,14 @@ fn a_run_that_leaves_a_session_only_when_its_claim_expires_is_found() {
 }
 
 #[test]
-fn a_report_or_a_renewal_that_counts_after_the_end_is_found() {
+fn report_or_renewal_after_end_is_found() {
     let (mut story, _, task) = one_membership();
     story.next(Event::Reclaim { run: (task, 0), answer: Answer::Done(()) });
     assert_eq!(story.broken(), [Rule::SessionLeak]);
     let (mut story, _, task) = one_membership();
     story.reported((task, 0), Verdict::Completed, Answer::Done(()));
     assert!(story.broken().contains(&Rule::SessionLeak));
-    // What says the same as the end is answered as a repeat.
+    // A report that equals the end is answered as a repeat.
     let (mut story, _, task) = one_membership();
     story.reported((task, 0), Verdict::WorkerShutdown, Answer::Done(()));
     assert_eq!(story.broken(), []);
@@ -295,7 +295,7 @@ fn a_report_or_a_renewal_that_counts_after_the_end_is_found() {
 }
 
 #[test]
-fn a_claim_that_overlaps_the_end_may_be_reported_after_it() {
+fn claim_overlapping_end_may_be_reported_later() {
     let (mut story, mine, _) = one_membership();
     let task = story.created(LOW);
     story.claims(mine, &[(task, 0)]);
@@ -323,14 +323,14 @@ fn a_wrong_number_of_returned_runs_is_found() {
         story.closes(mine, returned);
         story.goes_on(task, 0);
         assert_eq!(story.broken(), [Rule::SessionLeak], "{returned}");
-        // There may have been another one.
+        // There may have been another run.
         story.act(Act::Claim { session: mine, answer: Answer::Unknown });
         assert_eq!(story.broken().is_empty(), returned == 2);
     }
 }
 
 #[test]
-fn an_end_that_is_repeated_with_another_number_is_found() {
+fn repeated_end_with_other_number_is_found() {
     let (mut story, mine, _) = one_membership();
     story.closes(mine, 2);
     assert!(story.broken().contains(&Rule::SessionLeak));
@@ -385,7 +385,7 @@ fn an_item_comes_again_until_it_is_acknowledged() {
     story.act(Act::Command { session: mine, answer: Answer::Done(5) });
     story.reads(mine, 0, &[(4, item.clone()), (5, Item::Command)]);
     story.reads(mine, 4, &[(5, Item::Command)]);
-    // Whether this one was acknowledged is not known.
+    // The acknowledgement of this item is uncertain.
     story.act(Act::Inbox { session: mine, after: 5, answer: Answer::Unknown });
     let before = story.history.records.len();
     for last in [vec![], vec![(5, Item::Command)]] {
@@ -413,9 +413,9 @@ fn an_item_that_is_lost_is_found() {
     assert!(story.broken().contains(&Rule::SessionInbox), "a command");
 }
 
-/// It is renewed first and read then, and what takes it over meanwhile deletes its items.
+/// The session is renewed before its items are read, and a takeover in between deletes them.
 #[test]
-fn an_inbox_that_is_read_while_its_session_ends_may_lack_its_items() {
+fn inbox_read_during_end_may_lack_items() {
     for (overlaps, expected) in [(true, vec![]), (false, vec![Rule::SessionInbox])] {
         let mut story = Story::new();
         let mine = story.begins(1, false);
@@ -447,7 +447,7 @@ fn items_out_of_order_or_under_a_used_id_are_found() {
 }
 
 #[test]
-fn an_item_about_a_run_that_its_worker_ended_or_never_had_is_found() {
+fn item_about_own_or_foreign_run_is_found() {
     for (state, reason) in [("completed", "completed"), ("exception", "worker-shutdown")] {
         let mut story = Story::new();
         let mine = story.begins(1, false);
@@ -471,7 +471,7 @@ fn an_item_about_a_run_that_its_worker_ended_or_never_had_is_found() {
 }
 
 #[test]
-fn a_claim_for_a_session_of_which_nothing_is_known_may_have_been_in_vain() {
+fn claim_of_unknown_session_may_be_fruitless() {
     for (answer, broken) in [(Answer::Unknown, vec![]), (Answer::Done(Vec::new()), vec![Rule::Priority])] {
         let (mut story, _, _) = overtaken();
         let claim_of_low = story.history.records[2].start;

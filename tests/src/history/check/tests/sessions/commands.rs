@@ -23,7 +23,7 @@ fn commanded(answer: Answer<i64>, items: &[(i64, Item)]) -> (Story, SessionId, R
 }
 
 #[test]
-fn task_command_is_named_until_it_is_carried_out() {
+fn task_command_stays_until_carried_out() {
     let (mut story, mine, run) = commanded(Answer::Done(7), &[(4, Item::Command)]);
     story.reads(mine, 0, &[(4, Item::TaskCommand(run))]);
     // Carried out, or replaced.
@@ -33,7 +33,7 @@ fn task_command_is_named_until_it_is_carried_out() {
 }
 
 #[test]
-fn task_command_that_is_not_named_is_found() {
+fn missing_task_command_is_found() {
     let (mut story, ..) = commanded(Answer::Done(7), &[]);
     assert_eq!(story.broken(), [Rule::SessionInbox]);
     let (mut story, ..) = commanded(Answer::Unknown, &[]);
@@ -41,7 +41,7 @@ fn task_command_that_is_not_named_is_found() {
 }
 
 #[test]
-fn task_command_for_a_run_that_had_ended_need_not_be_named() {
+fn task_command_for_ended_run_may_be_missing() {
     let (mut story, _, run) = commanded(Answer::Done(7), &[]);
     // Its report may have come first.
     story.at(1, story.now, Event::Report { run, verdict: Verdict::Completed, answer: Answer::Unknown });
@@ -58,7 +58,7 @@ fn task_command_for_a_run_of_another_session_is_found() {
     assert_eq!(story.broken(), [Rule::SessionInbox]);
 }
 
-/// What is released for a while is claimable at once if a command came.
+/// A command makes a run claimable that was released with a delay.
 #[test]
 fn task_command_ends_the_delay_of_a_release() {
     for (commands, expected) in [(true, vec![]), (false, vec![Rule::NotBefore])] {
