@@ -1,5 +1,5 @@
-// The user interface of the OpenAPI document at /docs: read by a browser that may ask no other server, and used to create
-// a task and to read its status.
+// The user interface of the OpenAPI document at /docs, in a browser that may ask no other server.
+// The browser creates a task and reads its status.
 import assert from "node:assert/strict";
 import { pathToFileURL } from "node:url";
 

@@ -1,5 +1,5 @@
-// The operator's page in a browser: empty, full, hostile; on a desk and on a phone. Begins with a server on which nothing
-// has happened yet, and then fills it.
+// The operator's page in a browser: empty, full, hostile; on a desktop and on a phone. Starts with
+// a fresh server and then fills it.
 import assert from "node:assert/strict";
 import { randomBytes } from "node:crypto";
 
@@ -20,7 +20,7 @@ function slug() {
   return bytes.toString("base64url");
 }
 
-// Waits until this is so, for ten seconds at the most.
+// Waits up to ten seconds for a condition.
 async function until(what, isSo) {
   for (let tries = 0; tries < 100; tries += 1) {
     if (await isSo()) return;
@@ -29,7 +29,7 @@ async function until(what, isSo) {
   assert.fail(`waited in vain: ${what}`);
 }
 
-// Tasks in all states; one of them has hostile text wherever a submitter can put text.
+// Tasks in all states; one has hostile text in all texts of its submitter.
 async function fill(api) {
   const call = (method, path, body) => api(method, `/api/queue/v1${path}`, body);
   const at = (seconds) => new Date(Date.now() + seconds * 1000).toISOString();
@@ -65,7 +65,7 @@ async function fill(api) {
   const end = (claimed, how, body) => call("POST", `/task/${claimed.status.taskId}/runs/${claimed.runId}/${how}`, body);
   const [hostile, completed, failed, broken, shut] = await claim(5, "worker-01");
   assert.equal(hostile.status.taskId, ids.hostile);
-  // Needed by another one, and with everything that a worker may say.
+  // Another task depends on it, and it has all texts of a worker.
   ids.report = await create("report", { taskGroupId: group, dependencies: [ids.hostile] });
   await call("POST", `/task/${ids.hostile}/runs/${hostile.runId}/artifacts/${encodeURIComponent("public/sums/of-everything-that-was-built.txt")}`, {
     storageType: "reference",
@@ -103,7 +103,7 @@ async function open({ newPage, screenshot }, size) {
   const page = await newPage(SIZES[size]);
   const look = async (name) => {
     await screenshot(`${name}-${size}`, page, { fullPage: true });
-    // Tables scroll in their own boxes; the page itself never does, sideways.
+    // Tables scroll in their own boxes; the page itself never scrolls sideways.
     const [wide, room] = await page.evaluate(() => [document.documentElement.scrollWidth, document.documentElement.clientWidth]);
     assert.ok(wide <= room, `${name} on ${size} is ${wide} wide in ${room}`);
     assert.equal(await page.locator("script").count(), 0, `${name} has a script`);
@@ -142,7 +142,7 @@ async function showEmpty(tools, size) {
   await look("empty");
 }
 
-// Pauses the queue by its button and form, and resumes it again.
+// Pauses the queue with its button and form, and resumes it.
 async function pauseAndResume({ page, look, text, visit }, made) {
   const [provisioner, workerType] = QUEUE.split("/");
   await visit(`/queue/${provisioner}/${workerType}`, "queue");
@@ -179,7 +179,7 @@ async function showFull(tools, size, made) {
   assert.match(await text(), /running/);
   assert.match(await text(), /Log[^]*cc -c main\.c[^]*bytes of the log are missing here[^]*cc -o main/);
   assert.ok((await text()).includes(HOSTILE), "what was printed is shown as text");
-  // The page of the log is never complete while the run goes on.
+  // The page of the log is never complete during the run.
   await page.goto(`/task/${made.running}/log`, { waitUntil: "commit" });
   await page.getByText("cc -o main main.o").waitFor();
   await look("log-running");

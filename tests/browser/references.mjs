@@ -1,5 +1,6 @@
-// The references that the server has, as Taskcluster's own client for JavaScript reads them: its classes are made from what
-// is served, and then used. No page is opened; the suite is here because its packages are.
+// The server's references, read by Taskcluster's own client for JavaScript: it generates its
+// classes from them, and the classes are used. No page is opened; the suite is here because its
+// packages are.
 import assert from "node:assert/strict";
 
 async function read(url) {
@@ -67,7 +68,7 @@ export default {
     assert.equal((await worker.reportCompleted(taskId, claim.runId)).status.state, "completed");
     assert.equal((await queue.status(taskId)).status.state, "completed");
     await assert.rejects(queue.status(taskcluster.slugid()), (error) => error.statusCode === 404);
-    // A query that the reference does not name is refused by the client itself.
+    // The client itself refuses a query that the reference does not name.
     const group = await queue.listTaskGroup(taskId, { limit: 1 });
     assert.equal(group.tasks[0].status.taskId, taskId);
     assert.throws(() => queue.buildUrl(queue.status, taskId, { unknown: 1 }));

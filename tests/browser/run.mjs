@@ -1,10 +1,11 @@
-// Runs the suites of this folder in a headless Chromium, each against a server of its own, on which nothing has happened yet.
+// Runs the suites of this folder in a headless Chromium, each against a fresh server.
 //
 //   node run.mjs PACKAGES [SUITE...]     PACKAGES is the folder with node_modules
 //
-// A suite is a file NAME.mjs beside this one. Its default export is an object: a sentence for each test, and a function
-// that gets what `arrange` below makes. A test fails if its function throws, if a page asks any other server for
-// anything, if a dialog opens, or if the console has an error that the test did not announce.
+// A suite is a file NAME.mjs beside this one. Its default export is an object: a sentence for each
+// test, and a function that gets the result of `arrange` below. A test fails if its function
+// throws, if a page asks any other server for anything, if a dialog opens, or if the console has an
+// error that the test did not announce.
 import { spawn } from "node:child_process";
 import { chmodSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync } from "node:fs";
 import { createRequire } from "node:module";
@@ -28,7 +29,7 @@ const screenshots = join(packages, "screenshots");
 
 async function startServer() {
   const folder = mkdtempSync(join(tmpdir(), "tenure-browser."));
-  // As root the server runs PostgreSQL as another user, who must be able to enter.
+  // As root the server runs PostgreSQL as another user, who needs access.
   chmodSync(folder, 0o755);
   const data = join(folder, "data");
   const child = spawn(process.env.TENURE_BIN, ["serve", "--listen", "127.0.0.1:0", "--data-dir", data], {

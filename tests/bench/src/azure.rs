@@ -1,5 +1,6 @@
-//! A queue service of Azure, such as Azurite: its addresses and their signatures. Queues are made and removed with an
-//! account SAS; messages are put, got and deleted with the service SAS of one queue, as Tenure's signed URLs have it.
+//! An Azure queue service, such as Azurite: its URLs and their signatures. An account SAS creates
+//! and deletes queues. The service SAS of one queue puts, gets and deletes messages, as in Tenure's
+//! signed URLs.
 
 use std::fmt;
 
@@ -17,15 +18,14 @@ use super::messages::QueueUrls;
 use tenure_driver::clock::unix_millis;
 use tenure_driver::wire::Target;
 
-/// How long a message that was got is hidden, in seconds: what Tenure's URLs say unless its operator changes it.
+/// Visibility timeout in seconds: the default of Tenure's URLs.
 const VISIBILITY_SECONDS: u32 = 300;
-/// Signatures count from this long ago, in case the clocks differ.
+/// Signatures are valid from this long ago, in case the clocks differ.
 const STARTS_BEFORE: TimeDelta = TimeDelta::minutes(15);
-/// And for this long, which is more than a run takes.
+/// Longer than a run takes.
 const VALID_FOR: TimeDelta = TimeDelta::hours(12);
 const TIME: &str = "%Y-%m-%dT%H:%M:%SZ";
 
-/// One account of the service.
 pub(crate) struct Azure {
     url: String,
     account: String,
@@ -40,7 +40,8 @@ impl fmt::Debug for Azure {
 }
 
 impl Azure {
-    /// The account at this URL, which ends with the account's name where the service is no host of its own.
+    /// Returns the account at this URL. Unless the account has its own host, the URL ends with its
+    /// name.
     pub(crate) fn new(url: &str, account: &str, key: &str) -> Result<Self, BenchError> {
         let secret = STANDARD.decode(key).map_err(|error| BenchError::AzureKey(error.to_string()))?;
         let key = SigningKey::new(&secret);
@@ -51,12 +52,12 @@ impl Azure {
         &self.url
     }
 
-    /// The path of a queue itself, to make or remove it.
+    /// Signed path of a queue, to create or delete it.
     pub(crate) fn queue_resource(&self, queue: &str) -> Result<String, BenchError> {
         Ok(format!("{}/{queue}?{}", self.prefix()?, self.account_sas(unix_millis())))
     }
 
-    /// The paths of a queue's messages.
+    /// Signed paths of a queue's messages.
     pub(crate) fn urls(&self, queue: &str) -> Result<QueueUrls, BenchError> {
         let base = format!("{}/{queue}/messages", self.prefix()?);
         let now = DateTime::from_timestamp_millis(unix_millis()).unwrap_or_default();
@@ -75,12 +76,12 @@ impl Azure {
         Ok(Target::parse(&self.url)?.prefix)
     }
 
-    /// A signature that allows to create and delete queues. Layout: "Create an account SAS" in the documentation of
-    /// Azure Storage.
+    /// Returns a signature that allows creating and deleting queues. Layout: "Create an account
+    /// SAS" in the documentation of Azure Storage.
     fn account_sas(&self, now_millis: i64) -> String {
         let now = DateTime::from_timestamp_millis(now_millis).unwrap_or_default();
         let expiry = (now + VALID_FOR).format(TIME).to_string();
-        // Of queues ("q") those themselves ("c"): create and delete.
+        // Create and delete ("dc") queues ("q") as containers ("c").
         let (permissions, services, types, none) = ("dc", "q", "c", "");
         let lines = [self.account.as_str(), permissions, services, types, none, &expiry, none, none, VERSION, none];
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.secret).expect("HMAC takes a key of any length");
@@ -104,8 +105,8 @@ mod tests {
     }
 
     #[test]
-    fn an_account_signature_covers_the_lines_that_azure_documents() {
-        // Computed by openssl over the lines of the documentation with the key "secret".
+    fn account_signature_covers_documented_lines() {
+        // Computed by openssl over the documented lines with the key "secret".
         assert_eq!(
             azure().account_sas(1_800_000_000_000),
             "sv=2015-04-05&ss=q&srt=c&sp=dc&se=2027%2D01%2D15T20%3A00%3A00Z&sig=1IUecSIg43YN4PyE84r7GVbXYxgUNzR0DUzwNpf%2BR5E%3D"

@@ -1,15 +1,16 @@
-//! Processor time of the three parties, from Linux' `/proc`. Elsewhere the figures are missing, not wrong.
+//! Processor time of server, PostgreSQL and generator, from Linux' `/proc`. On other systems the
+//! figures are missing, not wrong.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::str::FromStr;
 
-/// The unit of the times in `/proc/<pid>/stat`; Linux has it at 100 on every architecture that we run on.
+/// Unit of the times in `/proc/<pid>/stat`: 100 on all architectures of Linux that we use.
 const TICKS_PER_SECOND: f64 = 100.0;
-/// What PostgreSQL's processes are called.
+/// Process name of PostgreSQL.
 const POSTGRES: &str = "postgres";
 
-/// The processes whose time is counted.
+/// Processes whose time is counted.
 #[derive(Debug)]
 pub(crate) struct Processes {
     server: Option<u32>,
@@ -19,7 +20,7 @@ pub(crate) struct Processes {
 /// Processor seconds of PostgreSQL's running processes, by process id.
 pub(crate) type SessionSeconds = BTreeMap<u32, f64>;
 
-/// Processor seconds up to a time, or between two.
+/// Processor seconds up to a time, or between two times.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Cost {
     pub(crate) server: Option<f64>,
@@ -39,9 +40,9 @@ impl Cost {
 }
 
 impl Processes {
-    /// PostgreSQL's first process is the one that was named, else the parent of our own session there, else a child
-    /// of the server. A database on another machine has a session whose number means nothing here, so the name of a
-    /// process that was found and not given is checked.
+    /// Finds the postmaster: the given process, or the parent of our own session's process, or a
+    /// child of the server. The session of a database on another machine has a meaningless process
+    /// id, so the name of a found process is checked.
     pub(crate) fn find(server: Option<u32>, postmaster: Option<u32>, backend: Option<u32>) -> Self {
         let by_session = || {
             let backend = Stat::read(backend?).filter(|stat| stat.name == POSTGRES)?;
@@ -51,11 +52,11 @@ impl Processes {
         Self { server, postmaster: postmaster.or_else(by_session).or_else(by_server) }
     }
 
-    /// What all have used up to now, and PostgreSQL's processes each.
+    /// Returns the time used so far, in total and for each PostgreSQL process.
     pub(crate) fn cost(&self) -> (Cost, SessionSeconds) {
         let postmaster = self.postmaster.and_then(Stat::read);
         let sessions: SessionSeconds = postmaster.iter().flat_map(|stat| seconds_of_children(stat.pid)).collect();
-        // The time of a child that was waited for has moved to its parent, so the sum never falls.
+        // The time of a reaped child moves to its parent, so the sum never falls.
         let running: f64 = sessions.values().sum();
         let cost = Cost {
             server: self.server.and_then(Stat::read).map(|stat| stat.own_seconds()),
@@ -76,7 +77,7 @@ fn children(parent: u32) -> Vec<Stat> {
     pids.filter_map(Stat::read).filter(|stat| stat.parent == parent).collect()
 }
 
-/// The part of `/proc/<pid>/stat` that matters here.
+/// The fields of `/proc/<pid>/stat` that matter here.
 #[derive(Debug, PartialEq)]
 struct Stat {
     pid: u32,
@@ -100,12 +101,13 @@ impl Stat {
 impl FromStr for Stat {
     type Err = ();
 
-    /// `pid (name) state ppid …`, with the times at places 14 to 17. The name may hold spaces and brackets.
+    /// Parses `pid (name) state ppid …`, with the times in fields 14 to 17. The name may contain
+    /// spaces and parentheses.
     fn from_str(text: &str) -> Result<Self, ()> {
         let (pid, rest) = text.split_once(" (").ok_or(())?;
         let (name, rest) = rest.rsplit_once(") ").ok_or(())?;
         let fields: Vec<&str> = rest.split(' ').collect();
-        // The list starts at place 3.
+        // The list starts at field 3.
         let field = |place: usize| fields.get(place - 3).ok_or(());
         let seconds = |place| Ok(field(place)?.parse::<f64>().map_err(|_| ())? / TICKS_PER_SECOND);
         Ok(Self {
@@ -132,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_time_is_counted_and_a_stranger_is_not_taken_for_postgresql() {
+    fn own_time_counts_and_other_process_is_not_postgres() {
         let processes = Processes::find(None, None, Some(std::process::id()));
         assert_eq!(processes.postmaster, None);
         let (cost, _) = processes.cost();

@@ -1,15 +1,15 @@
-//! What the database records about a run: how much WAL it wrote, and whether its commits were really flushed.
+//! What the database records about a run: WAL written, and durability of its commits.
 
 use std::time::{Duration, Instant};
 
 use sqlx::{Connection, PgConnection, Row};
 
-/// What Tenure's pool of connections runs after each use, so that its idle sessions are known by it.
+/// Tenure's connection pool runs this after each use, which identifies its idle sessions.
 const AFTER_USE: &str = "BEGIN; ROLLBACK";
-/// What they are called: they run the background passes and the cold requests.
+/// Name of these sessions, which run background passes and cold requests.
 const POOL: &str = "pool";
 
-/// A session beside the server's own ones.
+/// A session beside the server's own.
 #[derive(Debug)]
 pub(crate) struct Probe {
     connection: PgConnection,
@@ -20,20 +20,20 @@ impl Probe {
         Ok(Self { connection: PgConnection::connect(url).await? })
     }
 
-    /// The process that serves this session.
+    /// Process id of this session's backend.
     pub(crate) async fn backend_pid(&mut self) -> Result<u32, sqlx::Error> {
         let pid: i32 = sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut self.connection).await?;
         Ok(pid.unsigned_abs())
     }
 
-    /// How many bytes of WAL the cluster has written since it was made. Other databases of the cluster count too.
+    /// Bytes of WAL written since the cluster was created. Includes other databases.
     pub(crate) async fn wal_position(&mut self) -> Result<i64, sqlx::Error> {
         sqlx::query_scalar("SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::bigint")
             .fetch_one(&mut self.connection)
             .await
     }
 
-    /// Keeps a snapshot for as long as the session lives.
+    /// Holds a snapshot until the session ends.
     pub(crate) async fn hold_snapshot(&mut self) -> Result<(), sqlx::Error> {
         sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class")
             .execute(&mut self.connection)
@@ -41,14 +41,14 @@ impl Probe {
         Ok(())
     }
 
-    /// How long the least transaction that writes takes, until it is flushed.
+    /// Measures the smallest writing transaction, including its flush.
     pub(crate) async fn commit_once(&mut self) -> Result<Duration, sqlx::Error> {
         let began = Instant::now();
         sqlx::query("SELECT pg_logical_emit_message(true, 'bench', '')").execute(&mut self.connection).await?;
         Ok(began.elapsed())
     }
 
-    /// What each of PostgreSQL's processes does now, or did last.
+    /// Process id and current or last statement of each PostgreSQL process.
     pub(crate) async fn sessions(&mut self) -> Result<Vec<(u32, String)>, sqlx::Error> {
         let rows = sqlx::query(
             "SELECT pid, backend_type, COALESCE(application_name, ''), left(COALESCE(query, ''), 100),
@@ -69,8 +69,8 @@ impl Probe {
         Ok(sessions)
     }
 
-    /// The durability settings that hold for the user of this database. A server could still set others for its own
-    /// sessions; that cannot be seen from here.
+    /// Durability settings of this database's user. A server may use others for its own sessions,
+    /// which cannot be seen from here.
     pub(crate) async fn durability(&mut self) -> Result<String, sqlx::Error> {
         let names = ["fsync", "synchronous_commit", "full_page_writes"];
         let rows = sqlx::query("SELECT name, setting FROM pg_settings WHERE name = ANY($1) ORDER BY name")
@@ -85,7 +85,7 @@ impl Probe {
     }
 }
 
-/// The name of a statement, which is a comment on its first line, or else its first word.
+/// Name of a statement: the comment on its first line, or else its first word.
 fn name_of(statement: &str) -> &str {
     if statement == AFTER_USE {
         return POOL;

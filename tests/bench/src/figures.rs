@@ -1,18 +1,17 @@
-//! What the lanes saw: how long each step took, how many tasks went through, what failed.
+//! Figures of all lanes: durations of steps, counts of tasks and failures.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The sum of all lanes.
 #[derive(Debug, Default)]
 pub(crate) struct Figures {
     /// Microseconds of every call, by step.
     micros: Vec<Vec<u32>>,
-    /// Tasks (or whatever the mode counts) that went through within the window.
+    /// Tasks, or other units of the mode, completed within the window.
     pub(crate) tasks: u64,
-    /// Gets within the window that found nothing. They are in none of the other figures.
+    /// Empty gets within the window. No other figure includes them.
     pub(crate) empty: u64,
-    /// Failed turns within the window, by what went wrong.
+    /// Failed turns within the window, by cause.
     pub(crate) failures: BTreeMap<String, u64>,
 }
 
@@ -25,7 +24,7 @@ impl Figures {
         self.micros[step].push(u32::try_from(took.as_micros()).unwrap_or(u32::MAX));
     }
 
-    /// The durations of a step below which half and 99 % of its calls stayed, in milliseconds.
+    /// Median and 99th percentile of a step, in milliseconds.
     pub(crate) fn percentiles(&mut self, step: usize) -> Option<(f64, f64)> {
         let micros = &mut self.micros[step];
         micros.sort_unstable();
@@ -33,7 +32,7 @@ impl Figures {
     }
 }
 
-/// The smallest value that is not below this share of the sorted values, in milliseconds.
+/// Smallest value not below this share of the sorted values, in milliseconds.
 fn quantile(sorted_micros: &[u32], share: f64) -> Option<f64> {
     let rank = (sorted_micros.len() as f64 * share).ceil() as usize;
     sorted_micros.get(rank.max(1) - 1).map(|micros| f64::from(*micros) / 1000.0)

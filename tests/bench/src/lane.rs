@@ -1,4 +1,4 @@
-//! One connection of the generator and the calls that modes are made of.
+//! One connection of the generator and the calls that modes use.
 
 mod sessions;
 
@@ -21,20 +21,20 @@ use tenure_driver::http::{Client, QUEUE_API, TENURE_API, queue_segment};
 use tenure_driver::random::Random;
 use tenure_driver::wire::Reply;
 
-/// Random digits in every payload; with them a definition is about 1.5 kB.
+/// Random digits in every payload, for definitions of about 1.5 kB.
 const PAYLOAD_DIGITS: usize = 900;
 const DAY_MILLIS: i64 = 24 * 60 * 60 * 1000;
 const RETRIES: u32 = 5;
-/// How long a lane rests after a failure, so that a server that sheds load can recover.
+/// Pause after a failure, so that a server that sheds load can recover.
 const REST: Duration = Duration::from_millis(50);
-/// A lane that fails this often in a row gives up.
+/// A lane gives up after this many consecutive failures.
 const FAILURES_IN_A_ROW: u32 = 200;
-/// How much of a refusal an error quotes, in bytes.
+/// Bytes of a refusal that an error quotes.
 const QUOTED: usize = 200;
-/// How many message queues a task queue has.
+/// Message queues of a task queue.
 const PRIORITIES: usize = 7;
 
-/// A claimed run: as much of a claim as reporting needs.
+/// A claimed run, with the fields that reporting needs.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Claim {
@@ -54,7 +54,7 @@ struct Claims {
     tasks: Vec<Claim>,
 }
 
-/// What came of results and of a call for work.
+/// Answer of a request that reports results and claims.
 #[derive(Debug, Deserialize)]
 struct Worked {
     results: Vec<ResultOf>,
@@ -77,13 +77,11 @@ struct PollUrls {
 }
 
 impl Claim {
-    /// Whether it is one of this task.
     pub(crate) fn is_of(&self, task: SlugId) -> bool {
         self.status.task_id == task
     }
 }
 
-/// A createTask request.
 #[derive(Debug)]
 pub(crate) struct Creation {
     task: SlugId,
@@ -100,9 +98,9 @@ pub(crate) struct Lane {
     worker: String,
     queue: String,
     group: Option<String>,
-    /// How many keys the lane's tasks have; none where they have no key.
+    /// Number of keys of the lane's tasks; `None` for tasks without a key.
     keys: Option<u64>,
-    /// Where the lane puts messages on Azure.
+    /// Path of puts on Azure.
     put_url: Option<String>,
     failures_in_a_row: u32,
 }
@@ -139,47 +137,48 @@ impl Lane {
         &mut self.client
     }
 
-    /// Where the lane stands among all, from 0 to just below 1.
+    /// Position of the lane among all, from 0 to just below 1.
     pub(crate) fn place(&self) -> f64 {
         self.number as f64 / self.run.connections() as f64
     }
 
-    /// Leaves the common queue for one that no other lane uses.
+    /// Switches from the common queue to one that no other lane uses.
     pub(crate) fn use_queue_of_its_own(&mut self) {
         self.queue = format!("{}-{}", self.run.queue(), self.number);
     }
 
-    /// Puts what the lane creates into the group that all lanes share.
+    /// Creates tasks in the group that all lanes share.
     pub(crate) fn use_the_common_group(&mut self) {
         self.group = Some(self.run.group().to_owned());
     }
 
-    /// Gives each task that the lane creates one of so many keys, by chance.
+    /// Gives each created task one of `keys` random keys.
     pub(crate) fn use_keys(&mut self, keys: u64) {
         self.keys = Some(keys);
     }
 
-    /// Puts what the lane creates from now on into a group of its own.
+    /// Creates further tasks in a new group.
     pub(crate) fn use_a_new_group(&mut self) {
         self.group = Some(self.random.task_id().to_string());
     }
 
-    /// Leaves the common queue for one of as many as the settings say.
+    /// Switches to one of the task queues that the settings ask for.
     pub(crate) fn share_task_queues(&mut self) {
         self.queue = format!("{}-{}", self.run.queue(), self.number % self.run.task_queues() as u64);
     }
 
-    /// Another connection to the same server.
+    /// Opens another connection to the same server.
     pub(crate) fn another_client(&self) -> Result<Client, BenchError> {
         Ok(Client::new(self.run.service().url())?)
     }
 
-    /// The credentials of the run's client.
+    /// Credentials of the run's client.
     pub(crate) fn root(&self) -> Result<Credentials, BenchError> {
         self.run.service().credentials().cloned()
     }
 
-    /// The addresses of the lane's message queues, highest priority first. They are made if they do not exist.
+    /// Returns the URLs of the lane's message queues, highest priority first. Creates missing
+    /// queues.
     pub(crate) async fn queues(&mut self) -> Result<Vec<QueueUrls>, BenchError> {
         let run = Rc::clone(&self.run);
         let queues = match run.service() {
@@ -193,7 +192,8 @@ impl Lane {
                 let mut queues = Vec::with_capacity(PRIORITIES);
                 for priority in (1..=PRIORITIES).rev() {
                     let name = format!("{}-{priority}", self.queue.replace('/', "-"));
-                    // Noted when it is there: other lanes may make it at the same time, but none may be reported too early.
+                    // Recorded once the queue exists: other lanes may create it concurrently, but
+                    // none may record it too early.
                     let created = run.made().contains(&name);
                     if !created {
                         messages::make_queue(&mut self.client, &azure.queue_resource(&name)?).await?;
@@ -209,7 +209,7 @@ impl Lane {
         queues.ok_or(BenchError::Answer { what: "pollTaskUrls", reason })
     }
 
-    /// The addresses of the queue that [`Self::put`] puts into.
+    /// URLs of the queue that [`Self::put`] uses.
     pub(crate) async fn lowest_queue(&mut self) -> Result<QueueUrls, BenchError> {
         let reason = "no queue".to_owned();
         let lowest = self.queues().await?.pop().ok_or(BenchError::Answer { what: "pollTaskUrls", reason })?;
@@ -217,8 +217,8 @@ impl Lane {
         Ok(lowest)
     }
 
-    /// Makes a message in the lowest of the lane's queues, without measuring it: creates a task, or on Azure puts a
-    /// message that reads the same. Gives back the message's text.
+    /// Puts a message into the lane's lowest queue without measuring it: creates a task, or puts an
+    /// equal message on Azure. Returns the message's text.
     pub(crate) async fn put(&mut self) -> Result<String, BenchError> {
         let task = match self.put_url.take() {
             None => self.create_task().await?,
@@ -233,7 +233,7 @@ impl Lane {
         Ok(messages::text_of(task))
     }
 
-    /// Notes that a turn went well and how many tasks it was worth.
+    /// Counts a successful turn and its tasks.
     pub(crate) fn count(&mut self, tasks: u64) {
         self.failures_in_a_row = 0;
         let now = Instant::now();
@@ -242,7 +242,7 @@ impl Lane {
         }
     }
 
-    /// Notes a get that found nothing.
+    /// Counts an empty get.
     pub(crate) fn note_empty(&self) {
         let now = Instant::now();
         if self.run.counts(now, now) {
@@ -250,7 +250,7 @@ impl Lane {
         }
     }
 
-    /// Notes a turn that failed and rests.
+    /// Counts a failed turn and pauses.
     pub(crate) async fn note_failure(&mut self, error: &BenchError) -> Result<(), BenchError> {
         self.failures_in_a_row += 1;
         self.note_failed(error.to_string());
@@ -261,7 +261,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Counts something that went wrong.
+    /// Counts a failure.
     pub(crate) fn note_failed(&self, what: String) {
         let now = Instant::now();
         if self.run.counts(now, now) {
@@ -269,7 +269,7 @@ impl Lane {
         }
     }
 
-    /// Adds a duration to a step's figures, if all of it was inside the window.
+    /// Records a step's duration, if it lies entirely inside the window.
     pub(crate) fn record(&self, step: usize, began: Instant, ended: Instant) {
         if self.run.counts(began, ended) {
             self.run.figures().record(step, ended - began);
@@ -281,12 +281,12 @@ impl Lane {
         self.create(None).await
     }
 
-    /// Creates a task as this step of the mode.
+    /// Creates a task, measured as `step`.
     pub(crate) async fn create(&mut self, step: impl Into<Option<usize>>) -> Result<SlugId, BenchError> {
         self.create_after(step, &[]).await
     }
 
-    /// Creates a task that waits for these.
+    /// Creates a task with these dependencies.
     pub(crate) async fn create_after(
         &mut self,
         step: impl Into<Option<usize>>,
@@ -297,7 +297,7 @@ impl Lane {
         Ok(creation.task)
     }
 
-    /// Sends a createTask request, as this step of the mode. It may be sent again.
+    /// Sends a createTask request, measured as `step`. It may be sent again.
     pub(crate) async fn send_creation(
         &mut self,
         step: impl Into<Option<usize>>,
@@ -308,7 +308,7 @@ impl Lane {
         Ok(())
     }
 
-    /// A createTask request for a new task.
+    /// Returns a createTask request for a new task.
     pub(crate) fn new_creation(&mut self) -> Creation {
         self.new_creation_after(&[])
     }
@@ -335,11 +335,11 @@ impl Lane {
         Creation { task, body }
     }
 
-    /// Creates so many tasks in one request, as this step of the mode.
+    /// Creates `tasks` tasks in one request, measured as `step`.
     pub(crate) async fn create_many(&mut self, step: usize, tasks: usize) -> Result<(), BenchError> {
         let mut body = String::from(r#"{"tasks":["#);
         for number in 0..tasks {
-            // A definition without an id: the server makes one.
+            // A definition without an id: the server generates one.
             let creation = self.new_creation();
             body.push_str(if number > 0 { "," } else { "" });
             body.push_str(&creation.body);
@@ -350,8 +350,8 @@ impl Lane {
         Ok(())
     }
 
-    /// Reports these claims as completed and claims up to `limit` tasks, in one request. How many reports were taken,
-    /// and the claims.
+    /// Reports `done` as completed and claims up to `limit` tasks, in one request. Returns the
+    /// number of accepted reports, and the claims.
     pub(crate) async fn work(
         &mut self,
         step: usize,
@@ -380,13 +380,13 @@ impl Lane {
         Ok((taken, tasks))
     }
 
-    /// Path and body of the claim of up to `limit` tasks.
+    /// Path and body of a claim of up to `limit` tasks.
     pub(crate) fn claim_request(&self, limit: u8) -> (String, String) {
         let path = format!("{QUEUE_API}/claim-work/{}", queue_segment(&self.queue));
         (path, format!(r#"{{"workerGroup":"bench","workerId":"{}","tasks":{limit}}}"#, self.worker))
     }
 
-    /// Claims up to `limit` tasks; the server waits a while before it answers with none.
+    /// Claims up to `limit` tasks; the server waits before it gives an empty answer.
     pub(crate) async fn claim(&mut self, step: usize, limit: u8) -> Result<Vec<Claim>, BenchError> {
         let (path, body) = self.claim_request(limit);
         let answer = self.call(Some(step), "claimWork", None, "POST", &path, Some(body.as_bytes())).await?;
@@ -400,7 +400,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Renews a claim; the next call under it uses the new credentials.
+    /// Renews a claim, whose next call uses the new credentials.
     pub(crate) async fn renew(&mut self, step: usize, claim: &mut Claim) -> Result<(), BenchError> {
         let path = format!("{QUEUE_API}/task/{}/runs/{}/reclaim", claim.status.task_id, claim.run_id);
         let answer = self.call(Some(step), "reclaimTask", Some(&claim.credentials), "POST", &path, None).await?;
@@ -409,20 +409,19 @@ impl Lane {
         Ok(())
     }
 
-    /// Gives the lane's queue this policy.
+    /// Sets the policy of the lane's queue.
     pub(crate) async fn put_policy(&mut self, policy: &str) -> Result<(), BenchError> {
         let path = format!("{TENURE_API}/queues/{}/policy", queue_segment(&self.queue));
         self.call(None, "putQueuePolicy", None, "PUT", &path, Some(policy.as_bytes())).await?;
         Ok(())
     }
 
-    /// Reads a task's status.
     pub(crate) async fn status(&mut self, step: usize, task: SlugId) -> Result<(), BenchError> {
         self.call(Some(step), "status", None, "GET", &format!("{QUEUE_API}/task/{task}/status"), None).await?;
         Ok(())
     }
 
-    /// One call, as the run's client where no credentials are given; measured where a step is given.
+    /// Makes one call. Defaults to the credentials of the run's client; measures only with a step.
     async fn call(
         &mut self,
         step: Option<usize>,
@@ -448,13 +447,12 @@ impl Lane {
     }
 }
 
-/// The content of an unexpected reply.
+/// Returns the error for an unexpected reply.
 pub(crate) fn refusal(what: &'static str, reply: &Reply) -> BenchError {
     let body = String::from_utf8_lossy(&reply.body[..reply.body.len().min(QUOTED)]).replace('\n', " ");
     BenchError::Refused { what, status: reply.status, body }
 }
 
-/// The claims in an answer to claimWork.
 pub(crate) fn read_claims(answer: &[u8]) -> Result<Vec<Claim>, BenchError> {
     Ok(parse::<Claims>("claimWork", answer)?.tasks)
 }
@@ -468,7 +466,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_claim_only_what_reporting_needs_is_read() {
+    fn claim_keeps_only_fields_for_reporting() {
         let answer = br#"{"tasks":[{"status":{"taskId":"f47ac10bTcKlZw4CssPUeQ","state":"running","runs":[]},"runId":3,
             "workerGroup":"g","workerId":"w","takenUntil":"2026-01-01T00:00:00.000Z","task":{"payload":{}},
             "credentials":{"clientId":"c","accessToken":"t","certificate":"{\"version\":1}"}}]}"#;

@@ -1,16 +1,20 @@
-//! The load generator. It drives any server of the Queue API through its root URL and prints one row of figures.
+//! The load generator. It drives any server of the Queue API through its root URL and prints one
+//! row of figures.
 //!
-//! It runs on one thread, because it shares the machine with what it measures: a second generator thread would take
-//! from the server what it adds in load. Every request is signed, its body too, and reports use the credentials of
-//! their claim, so the server does all the work that a real client causes.
+//! The generator has one thread, because it shares the machine with the server: a second thread
+//! would take as much from the server as it adds in load. It signs every request with its body, and
+//! reports with the credentials of the claim. So the server does all the work that a real client
+//! causes.
 //!
-//! The modes of the poll API run against a queue service of Azure too, with the same requests at the same places.
+//! The modes of the poll API also run against an Azure queue service, with the same requests in the
+//! same order.
 //!
-//! A mode is one file in `mode/`. What all modes share is here: `run` (the window and what is left), `lane` (one
-//! connection and its calls), `messages` and `azure` (signed URLs), `figures` (percentiles), `observe` (what it cost, from
-//! `cost`, processor time, and `database`), `settings` and `report` (the row).
+//! Each mode has one file in `mode/`. Common parts are `run` (the window and the remaining tasks),
+//! `lane` (one connection and its calls), `messages` and `azure` (signed URLs), `figures`
+//! (percentiles), `observe` (costs, from `cost` and `database`), `settings` and `report` (the row).
 //!
-//! [`ratio`] compares servers: it runs modes on each in turn. [`floor`] is the bare prototype that it compares with.
+//! [`ratio`] compares servers by running modes on each in turn. [`floor`] is a minimal prototype
+//! used as their baseline.
 
 mod azure;
 mod cost;
@@ -46,76 +50,66 @@ use self::run::Run;
 use self::service::Service;
 pub use self::settings::{ModeName, Settings};
 
-/// Lanes that are in the middle of a call when time is up get this long to finish; a long poll may not.
+/// Time for lanes to finish their current call when the window ends; a long poll may take longer.
 const FINISH_WITHIN: Duration = Duration::from_secs(2);
-/// What `group` puts into its group.
+/// Tasks of mode `group`.
 const GROUP_TASKS: u64 = 10_000;
-/// How many connections fill the queue before the measurement.
+/// Connections that fill the queue before the measurement.
 const FILLERS: u64 = 64;
-/// Why there are no figures.
+/// Why a run has no figures.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
-    /// The settings do not say which server to call as whom.
+    /// The settings lack a server or credentials.
     #[error("--root-url, --client-id and --access-token are needed, or --credentials FILE")]
     NoAccount,
-    /// There are no tasks on Azure.
+    /// The mode needs tasks, which Azure does not have.
     #[error("this mode needs the Queue API, which neither Azure's queue service nor RabbitMQ has")]
     NotOnAzure,
-    /// The settings do not say where RabbitMQ is.
+    /// The settings lack the URL of RabbitMQ.
     #[error("this mode needs --amqp-url")]
     NoRabbit,
-    /// RabbitMQ refused, or cannot be reached.
+    /// RabbitMQ refused or is unreachable.
     #[error("RabbitMQ: {0}")]
     Rabbit(#[from] lapin::Error),
-    /// The key of the account on Azure is none.
+    /// The key of the Azure account is invalid.
     #[error("--azure-key is not base64: {0}")]
     AzureKey(String),
-    /// The credentials file cannot be used.
     #[error("{path}: {reason}")]
     CredentialsFile {
-        /// The file.
         path: String,
-        /// What is wrong with it.
         reason: String,
     },
-    /// What describes a server to compare cannot be used.
+    /// The file that describes a server for comparison cannot be used.
     #[error("{path}: {reason}")]
     ContestantFile {
-        /// The file.
         path: String,
-        /// What is wrong with it.
         reason: String,
     },
-    /// The server cannot be talked to.
+    /// The connection to the server failed.
     #[error("{0}: {cause}", cause = std::error::Error::source(.0).map(ToString::to_string).unwrap_or_default())]
     Wire(#[from] WireError),
-    /// The server refused.
     #[error("{what} was answered with {status}: {body}")]
     Refused {
-        /// The call.
         what: &'static str,
-        /// The status code.
         status: u16,
-        /// The start of the body.
+        /// Start of the body.
         body: String,
     },
-    /// The server's answer cannot be understood.
+    /// The server's answer cannot be parsed.
     #[error("the answer to {what} is not what the API describes: {reason}")]
     Answer {
-        /// The call.
         what: &'static str,
-        /// What is wrong with it.
         reason: String,
     },
-    /// The database cannot be asked.
+    /// The database cannot be queried.
     #[error("the database given by --database-url cannot be asked")]
     Database(#[from] sqlx::Error),
-    /// Nothing was done while it was measured: all was used up before, or took longer.
+    /// The window has no completed call: all tasks were used up before, or calls took longer.
     #[error(
         "nothing was done in the time that was measured: more --prefill, less --warmup or more --seconds is needed"
     )]
     Exhausted,
-    /// Nothing worked for a long time.
+    /// All calls failed for a long time.
     #[error("no call succeeded for too long; the last one: {0}")]
     Hopeless(String),
     /// A lane of the generator is broken.
@@ -123,31 +117,31 @@ pub enum BenchError {
     Generator(String),
 }
 
-/// What a mode came to on a server.
+/// Result of a mode on a server.
 #[derive(Debug)]
 pub(crate) struct Measured {
-    /// The names of the mode's steps.
+    /// Names of the mode's steps.
     pub(crate) steps: &'static [&'static str],
-    /// What the mode counts, in the plural.
+    /// Unit of the mode, in the plural.
     pub(crate) counts: &'static str,
-    /// How long was measured, which is less than asked for when the tasks ran out.
+    /// Length of the window; shorter than requested if the tasks ran out.
     pub(crate) elapsed: Duration,
     pub(crate) figures: Figures,
     pub(crate) used: Used,
     pub(crate) durability: Option<String>,
 }
 
-/// Runs the mode that the settings name and returns the lines to print.
+/// Runs the mode of the settings and returns the lines to print.
 ///
 /// # Errors
 ///
-/// If the server cannot be reached, refuses everything or answers nonsense.
+/// If the server is unreachable, refuses everything or gives invalid answers.
 pub async fn run(settings: &Settings) -> Result<String, BenchError> {
     let measured = LocalSet::new().run_until(measure_mode(settings)).await?;
     Ok(report::Row { settings, measured }.render())
 }
 
-/// Runs the mode that the settings name, within a [`LocalSet`].
+/// Runs the mode of the settings, within a [`LocalSet`].
 pub(crate) async fn measure_mode(settings: &Settings) -> Result<Measured, BenchError> {
     match settings.mode {
         ModeName::Lifecycle => measure::<mode::Lifecycle>(settings).await,
@@ -197,7 +191,7 @@ async fn measure<M: Mode + 'static>(settings: &Settings) -> Result<Measured, Ben
     figures_of(&run, observer, (M::STEPS, M::COUNTS), measured).await
 }
 
-/// The same on RabbitMQ.
+/// Measures RabbitMQ.
 async fn measure_rabbit(settings: &Settings, window: usize) -> Result<Measured, BenchError> {
     let service = settings.service()?;
     let mut observer = Observer::new(settings, &service).await?;
@@ -208,7 +202,7 @@ async fn measure_rabbit(settings: &Settings, window: usize) -> Result<Measured, 
     figures_of(&run, observer, (rabbit::STEPS, "tasks"), measured?).await
 }
 
-/// What a mode with these steps and counts came to.
+/// Collects the figures of a run.
 async fn figures_of(
     run: &Run,
     mut observer: Observer,
@@ -224,7 +218,7 @@ async fn figures_of(
     Ok(Measured { steps, counts, elapsed, figures, used, durability })
 }
 
-/// Lets the lanes run, and returns how long was measured and what that cost.
+/// Runs the lanes; returns the length of the window and its costs.
 async fn watch<F: Future<Output = Result<(), BenchError>> + 'static>(
     settings: &Settings,
     run: &Run,
@@ -239,7 +233,8 @@ async fn watch<F: Future<Output = Result<(), BenchError>> + 'static>(
     }
     sleep_until(start).await;
     let began = observer.begin().await?;
-    // Only now: under load the readings take a while, and what the lanes do meanwhile is in none of them.
+    // Opened after the readings, which take a while under load. They include no work of the lanes
+    // in between.
     run.open_window(window);
     let mut failure = tokio::select! {
         failure = run.wait_for_the_end(&mut lanes) => failure,
@@ -253,7 +248,7 @@ async fn watch<F: Future<Output = Result<(), BenchError>> + 'static>(
     failure.map_or(Ok((elapsed, used)), Err)
 }
 
-/// Fills the queue, opens the connections and lets every lane make what its mode needs; none of it is measured.
+/// Fills the queue, opens the connections and prepares every lane, unmeasured.
 async fn prepare<M: Mode + 'static>(settings: &Settings, run: &Rc<Run>) -> Result<Vec<(M, Lane)>, BenchError> {
     run.expect_tasks(settings.depth());
     if settings.mode == ModeName::Group {
@@ -261,7 +256,7 @@ async fn prepare<M: Mode + 'static>(settings: &Settings, run: &Rc<Run>) -> Resul
     }
     let lanes = run.connections() as u64;
     let mut filling = JoinSet::new();
-    // Numbers that no lane has: what a lane does follows from its number.
+    // Numbers that no lane has, because a lane's number determines its choices.
     for number in lanes..lanes + FILLERS.min(settings.depth()) {
         let run = Rc::clone(run);
         filling.spawn_local(async move {
@@ -287,7 +282,7 @@ async fn prepare<M: Mode + 'static>(settings: &Settings, run: &Rc<Run>) -> Resul
     all_of(preparing).await
 }
 
-/// What all of these came to, or the first error.
+/// Collects all results, or returns the first error.
 async fn all_of<T: 'static>(mut running: JoinSet<Result<T, BenchError>>) -> Result<Vec<T>, BenchError> {
     let mut done = Vec::with_capacity(running.len());
     while let Some(ended) = running.join_next().await {
@@ -296,7 +291,7 @@ async fn all_of<T: 'static>(mut running: JoinSet<Result<T, BenchError>>) -> Resu
     Ok(done)
 }
 
-/// Leaves nothing behind on Azure, where each queue makes all others slower.
+/// Deletes all queues on Azure, where each queue slows down all others.
 async fn remove_queues(run: &Run) -> Result<(), BenchError> {
     let Service::Azure(azure) = run.service() else { return Ok(()) };
     let mut client = Client::new(azure.url())?;
@@ -307,7 +302,7 @@ async fn remove_queues(run: &Run) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// One lane's life: turn after turn until time is up.
+/// Repeats turns of one lane until the window ends.
 async fn drive<M: Mode>(mut mode: M, mut lane: Lane) -> Result<(), BenchError> {
     while lane.run().is_open() {
         match mode.turn(&mut lane).await {
@@ -326,7 +321,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that sheds every request.
+    /// Answers every request with 503.
     async fn serve_503(listener: TcpListener) {
         loop {
             let Ok((mut stream, _)) = listener.accept().await else { return };
@@ -341,14 +336,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_overload_has_shed_is_counted_by_its_kind() {
+    async fn overload_counts_shed_requests_by_kind() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         tokio::spawn(serve_503(listener));
         let account = ["--root-url", &url, "--client-id", "c", "--access-token", "t"];
         let numbers = ["--connections", "2", "--rate", "50", "--seconds", "1", "--warmup", "0"];
         let settings = Settings::parse_from([&["tenure-bench", "overload"][..], &account, &numbers].concat());
-        // Not the text of each refusal, which is what a failure in other modes is counted by.
+        // Counted by status. Other modes count failures by the text of the refusal.
         let Err(BenchError::Hopeless(what)) = run(&settings).await else { panic!("nothing can have been done") };
         assert_eq!(what, "createTask was answered with 503");
     }
@@ -356,7 +351,7 @@ mod tests {
     const AZURITE: [&str; 4] = ["--azure-queue", "http://127.0.0.1:1/devstoreaccount1", "--azure-key", "c2VjcmV0"];
 
     #[tokio::test]
-    async fn a_mode_with_tasks_is_refused_on_azure_before_anything_is_sent() {
+    async fn task_mode_on_azure_is_refused_before_any_request() {
         let settings = Settings::parse_from([&["tenure-bench", "lifecycle"][..], &AZURITE].concat());
         assert!(matches!(run(&settings).await, Err(BenchError::NotOnAzure)));
         let settings = Settings::parse_from([&["tenure-bench", "get1"][..], &AZURITE].concat());

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use tenure_bench::{BenchError, Settings, ratio, run};
 
-/// The word in the mode's place that compares several servers.
+/// Replaces the mode to compare several servers.
 const RATIO: &str = "ratio";
 
 #[tokio::main(flavor = "current_thread")]

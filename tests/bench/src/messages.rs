@@ -1,5 +1,5 @@
-//! What a poller does with the URLs of a queue. They have the same form on Tenure and on Azure's queue service, so that
-//! both are measured with the same code.
+//! Requests of a poller to the URLs of a queue. The URLs have the same form on Tenure and on
+//! Azure's queue service, so both are measured with the same code.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -12,19 +12,19 @@ use super::lane::refusal;
 use tenure_driver::http::Client;
 use tenure_driver::wire::Reply;
 
-/// The content type of Azure's bodies.
+/// Content type of Azure's bodies.
 const XML: &str = "application/xml";
-/// What Azure may begin its answers with.
+/// Possible start of Azure's answers.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// The addresses of a queue's messages: paths with their signatures.
+/// Signed paths of a queue's messages.
 #[derive(Debug, Clone)]
 pub(crate) struct QueueUrls {
     /// Gets messages.
     pub(crate) poll: String,
-    /// Deletes one, after its id and receipt were put in.
+    /// Template for a delete; lacks the message id and receipt.
     pub(crate) delete: String,
-    /// Puts one. Tenure has none: createTask does that.
+    /// Puts a message. Tenure has none, since createTask puts messages.
     pub(crate) put: Option<String>,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct SignedUrls {
 }
 
 impl SignedUrls {
-    /// The part of each URL that is sent.
+    /// Returns the path and query of each URL.
     pub(crate) fn into_paths(self) -> Option<QueueUrls> {
         let path = |url: String| {
             let rest = url.strip_prefix("http://")?;
@@ -47,7 +47,6 @@ impl SignedUrls {
     }
 }
 
-/// A message that was got.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct Message {
     #[serde(rename = "MessageId")]
@@ -64,12 +63,11 @@ struct MessageList {
     messages: Vec<Message>,
 }
 
-/// The text of the message of a task's first run. On Azure the same text is put that Tenure makes of a task.
+/// Text of the message of a task's first run. Azure gets the same text that Tenure generates.
 pub(crate) fn text_of(task: SlugId) -> String {
     STANDARD.encode(format!(r#"{{"taskId":"{task}","runId":0}}"#))
 }
 
-/// Gets up to `limit` messages.
 pub(crate) async fn get(client: &mut Client, urls: &QueueUrls, limit: u8) -> Result<Vec<Message>, BenchError> {
     let resource = format!("{}&numofmessages={limit}", urls.poll);
     let reply = checked("get messages", 200, client.exchange_unsigned("GET", &resource, None).await?)?;
@@ -92,13 +90,13 @@ pub(crate) async fn put(client: &mut Client, path: &str, text: &str) -> Result<(
     Ok(())
 }
 
-/// Makes a queue, or finds it made.
+/// Creates a queue unless it exists.
 pub(crate) async fn make_queue(client: &mut Client, resource: &str) -> Result<(), BenchError> {
     let reply = client.exchange_unsigned("PUT", resource, None).await?;
     if matches!(reply.status, 201 | 204) { Ok(()) } else { Err(refusal("create a queue", &reply)) }
 }
 
-/// Removes a queue with all that is in it.
+/// Deletes a queue with its messages.
 pub(crate) async fn remove_queue(client: &mut Client, resource: &str) -> Result<(), BenchError> {
     checked("delete a queue", 204, client.exchange_unsigned("DELETE", resource, None).await?)?;
     Ok(())
@@ -120,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_with_and_without_messages_is_read() {
+    fn answers_with_and_without_messages_parse() {
         let one = |id: &str| {
             format!(
                 "<QueueMessage><MessageId>{id}</MessageId><InsertionTime>x</InsertionTime><PopReceipt>+/=</PopReceipt>\
@@ -138,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_signed_url_the_path_is_sent() {
+    fn signed_url_is_reduced_to_path() {
         let urls = SignedUrls {
             signed_poll_url: "http://h:1/p/q/messages?sig=a%2F".to_owned(),
             signed_delete_url: "http://h:1/p/q/messages/{{messageId}}?popreceipt={{popReceipt}}&sig=b".to_owned(),

@@ -1,5 +1,5 @@
-//! What a window cost: processor time of the three parties, also by PostgreSQL's sessions, WAL, and how many requests shared
-//! a statement.
+//! Costs of a window: processor time of server, PostgreSQL's sessions and generator, WAL, and batch
+//! sizes of statements.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -13,19 +13,19 @@ use super::database::Probe;
 use super::service::Service;
 use super::{BenchError, Settings};
 
-/// How often in a window PostgreSQL's sessions are looked at.
+/// Samples of PostgreSQL's sessions in a window.
 const LOOKS: u32 = 5;
-/// The metric with the sizes of batches, as Tenure and the floor have it.
+/// Metric of batch sizes, in Tenure and the floor.
 const BATCH_MEMBERS: &str = "tenure_batch_members_";
-/// What is in no session that was seen: those that began and ended between two looks, and PostgreSQL's first process.
+/// Time of unseen sessions, which began and ended between two samples, and of the postmaster.
 const OTHERS: &str = "others";
 
-/// Reads all that there is to read beside the generator's own figures.
+/// Reads all figures that the generator does not measure itself.
 #[derive(Debug)]
 pub(crate) struct Observer {
     processes: Processes,
     probe: Option<Probe>,
-    /// Only where there is a database to ask too: then the server is one of ours.
+    /// Present only with a database: then the server is Tenure or the floor.
     metrics: Option<Client>,
     looks: BTreeMap<u32, BTreeMap<String, u32>>,
 }
@@ -39,7 +39,7 @@ pub(crate) struct Reading {
     batches: BTreeMap<String, Batches>,
 }
 
-/// How many requests shared how many statements.
+/// Numbers of requests and of their statements.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Batches {
     members: f64,
@@ -47,21 +47,21 @@ pub(crate) struct Batches {
 }
 
 impl Batches {
-    /// The mean size; nothing where there was none.
+    /// Mean size; `None` without statements.
     pub(crate) fn mean(self) -> Option<f64> {
         (self.statements > 0.0).then(|| self.members / self.statements)
     }
 }
 
-/// The difference between two readings.
+/// Difference between two readings.
 #[derive(Debug, Default)]
 pub(crate) struct Used {
     pub(crate) cost: Cost,
-    /// Bytes.
+    /// In bytes.
     pub(crate) wal: Option<i64>,
     /// By operation.
     pub(crate) batches: BTreeMap<String, Batches>,
-    /// Processor seconds by what the sessions were seen doing.
+    /// Processor seconds by observed activity of the sessions.
     pub(crate) sessions: BTreeMap<String, f64>,
 }
 
@@ -87,7 +87,7 @@ impl Observer {
         }
     }
 
-    /// The readings at the beginning of a window; what they cost themselves is left out.
+    /// Reads everything at the start of a window; excludes the cost of these readings.
     pub(crate) async fn begin(&mut self) -> Result<Reading, BenchError> {
         let batches = self.batches().await?;
         let wal = self.wal().await?;
@@ -95,7 +95,7 @@ impl Observer {
         Ok(Reading { cost, sessions, wal, batches })
     }
 
-    /// What was used since then.
+    /// Returns the use since `began`.
     pub(crate) async fn end(&mut self, began: &Reading) -> Result<Used, BenchError> {
         let (cost, sessions) = self.processes.cost();
         let cost = cost.since(&began.cost);
@@ -110,7 +110,8 @@ impl Observer {
         Ok(Used { cost, wal, batches, sessions })
     }
 
-    /// Looks at PostgreSQL's sessions a few times within a window of this length. Ends with an error or not at all.
+    /// Samples PostgreSQL's sessions several times within a window of this length. Returns only on
+    /// an error.
     pub(crate) async fn look_at_sessions(&mut self, window: Duration) -> Result<Infallible, BenchError> {
         let Some(probe) = &mut self.probe else { return Ok(std::future::pending().await) };
         loop {
@@ -151,7 +152,7 @@ impl Observer {
     }
 }
 
-/// Takes `tenure_batch_members_sum{operation="create"} 12` and its like from a page of metrics.
+/// Parses lines such as `tenure_batch_members_sum{operation="create"} 12` of a page of metrics.
 fn parse_batches(page: &str) -> BTreeMap<String, Batches> {
     let mut batches: BTreeMap<String, Batches> = BTreeMap::new();
     let figures = page.lines().filter_map(|line| line.strip_prefix(BATCH_MEMBERS)?.split_once("{operation=\""));
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sessions_time_belongs_to_what_it_was_seen_doing_most() {
+    fn session_time_belongs_to_most_frequent_activity() {
         let looks = [
             (1, BTreeMap::from([("claim".to_owned(), 3), ("COMMIT".to_owned(), 1)])),
             (2, BTreeMap::from([("claim".to_owned(), 1)])),

@@ -1,8 +1,9 @@
-//! RabbitMQ for comparison: a durable quorum queue, persistent messages of the size of a definition, published with
-//! confirmation, consumed, acknowledged.
+//! RabbitMQ for comparison: a durable quorum queue with persistent messages of the size of a
+//! definition. Messages are published with confirmation, consumed and acknowledged.
 //!
-//! A lane is a channel. It publishes as many messages as it then takes: one, or a window whose confirmations come together
-//! and whose messages are acknowledged together. Its prefetch is its window, so that no lane holds what another waits for.
+//! A lane is a channel. It publishes as many messages as it then consumes: one, or a window that is
+//! confirmed and acknowledged together. Its prefetch equals its window, so that no lane holds
+//! messages that another lane waits for.
 
 use std::rc::Rc;
 
@@ -21,19 +22,19 @@ use super::BenchError;
 use super::run::Run;
 use tenure_driver::random::Random;
 
-/// What is measured of a turn.
+/// Measured steps of a turn.
 pub(crate) const STEPS: &[&str] = &["publish", "consume"];
-/// The counterpart of the digits in a task's payload and of what is around them.
+/// Counterpart of a task's payload digits and the rest of its definition.
 const MESSAGE_DIGITS: usize = 1_500;
-/// How many lanes share a connection, as RabbitMQ's users are advised.
+/// Lanes that share a connection, as RabbitMQ recommends.
 const CHANNELS_PER_CONNECTION: usize = 16;
-/// A message that outlives a restart of the broker.
+/// A message that survives a restart of the broker.
 const PERSISTENT: u8 = 2;
 
 /// A channel that publishes and consumes.
 pub(crate) struct Lane {
     run: Rc<Run>,
-    /// Closes when its last lane is gone.
+    /// Closes when its last lane is dropped.
     _connection: Rc<Connection>,
     channel: Channel,
     consumer: Consumer,
@@ -41,7 +42,7 @@ pub(crate) struct Lane {
     message: String,
 }
 
-/// Opens the lanes of a run, with this window each.
+/// Opens the lanes of a run, each with this window.
 pub(crate) async fn prepare(run: &Rc<Run>, window: usize) -> Result<Vec<Lane>, BenchError> {
     let mut lanes = Vec::with_capacity(run.connections());
     while lanes.len() < run.connections() {
@@ -54,7 +55,7 @@ pub(crate) async fn prepare(run: &Rc<Run>, window: usize) -> Result<Vec<Lane>, B
     Ok(lanes)
 }
 
-/// Removes the queue of a run.
+/// Deletes the queue of a run.
 pub(crate) async fn remove_queue(run: &Run) -> Result<(), BenchError> {
     let channel = connect(run).await?.create_channel().await?;
     channel.queue_delete(run.queue().into(), QueueDeleteOptions::default()).await?;
@@ -89,7 +90,7 @@ impl Lane {
         Ok(Self { run: Rc::clone(run), _connection: Rc::clone(connection), channel, consumer, window, message })
     }
 
-    /// Turn after turn until time is up.
+    /// Repeats turns until the window ends.
     pub(crate) async fn drive(mut self) -> Result<(), BenchError> {
         while self.run.is_open() {
             self.turn().await?;
@@ -121,7 +122,8 @@ impl Lane {
         Ok(())
     }
 
-    /// Publishes a window of messages and waits until all are confirmed, which a quorum queue does when they are flushed.
+    /// Publishes a window of messages and waits for all confirmations, which a quorum queue sends
+    /// after the flush.
     async fn publish(&self) -> Result<(), BenchError> {
         let mut confirmations = Vec::with_capacity(self.window);
         for _ in 0..self.window {

@@ -7,10 +7,10 @@ use clap::ValueEnum as _;
 
 use super::{Measured, ModeName, Settings};
 
-/// How far a window may end before its time without having been cut short.
+/// Tolerance before a window counts as cut short.
 const TIMER: Duration = Duration::from_millis(20);
 
-/// A run with the settings that it had.
+/// A run and its settings.
 #[derive(Debug)]
 pub(crate) struct Row<'a> {
     pub(crate) settings: &'a Settings,
@@ -36,7 +36,7 @@ impl Row<'_> {
         ];
         for (step, name) in steps.iter().enumerate() {
             let times = figures.percentiles(step).map(|(half, most)| format!("{half:.2} / {most:.2}"));
-            // Rows of modes with one step fit into one table.
+            // Rows of modes with one step share a table.
             let name = if steps.len() == 1 { String::new() } else { format!("{name} ") };
             columns.push((format!("{name}p50 / p99 ms"), or_dash(times)));
         }

@@ -1,4 +1,4 @@
-//! What the lanes of a run share: the service, the queue, the window in which their calls count, and how much is left.
+//! State shared by the lanes of a run: the service, the queue, the window and the remaining tasks.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ use super::service::Service;
 use super::{BenchError, Settings};
 use tenure_driver::random::Random;
 
-/// What all lanes of a run share. They live on one thread.
+/// State shared by all lanes, which live on one thread.
 #[derive(Debug)]
 pub(crate) struct Run {
     service: Service,
@@ -23,7 +23,7 @@ pub(crate) struct Run {
     seed: u64,
     queue: String,
     group: String,
-    /// Queues of Azure that were made, to be removed at the end.
+    /// Created queues on Azure, to be deleted at the end.
     made: RefCell<BTreeSet<String>>,
     figures: RefCell<Figures>,
     start: Cell<Option<Instant>>,
@@ -36,7 +36,7 @@ pub(crate) struct Run {
 
 impl Run {
     pub(crate) fn new(service: Service, settings: &Settings, seed: u64, steps: usize) -> Self {
-        // A queue of its own: what an earlier run has left must not be claimed in this one.
+        // A new queue: a run must not claim tasks left by an earlier one.
         let queue = settings.task_queue.clone().unwrap_or_else(|| {
             let mut queue = "bench/load-".to_owned();
             Random::from_seed(seed).push_hex(&mut queue, 12);
@@ -61,31 +61,31 @@ impl Run {
         }
     }
 
-    /// How many tasks the lanes are to create before measuring.
+    /// Sets the number of tasks to create before the measurement.
     pub(crate) fn expect_tasks(&self, tasks: u64) {
         self.to_create.set(tasks);
         self.to_claim.set(tasks);
         self.depth.set(tasks);
     }
 
-    /// How many tasks the lanes are to create, or claim, while measuring; with the last one the run ends.
+    /// Sets the number of tasks to create or claim; the run ends with the last one.
     pub(crate) fn end_after(&self, tasks: u64) {
         self.to_claim.set(tasks);
     }
 
-    /// How many of those tasks are each lane's part.
+    /// Each lane's share of these tasks.
     pub(crate) fn share(&self) -> usize {
         usize::try_from(self.depth.get()).unwrap_or(usize::MAX) / self.connections
     }
 
-    /// Whether the caller is to create one of those tasks.
+    /// True if the caller must create one of these tasks.
     pub(crate) fn take_prefill(&self) -> bool {
         let left = self.to_create.get();
         self.to_create.set(left.saturating_sub(1));
         left > 0
     }
 
-    /// For modes with a number of tasks: so many are done, and with the last one the run ends.
+    /// Counts tasks of modes with a fixed number; the run ends with the last one.
     pub(crate) fn note_claimed(&self, tasks: u64) {
         self.to_claim.set(self.to_claim.get().saturating_sub(tasks));
         if self.to_claim.get() == 0 {
@@ -93,7 +93,7 @@ impl Run {
         }
     }
 
-    /// Nothing is left to do: the run ends here.
+    /// Ends the run because no task is left.
     pub(crate) fn note_dry(&self) {
         let now = Instant::now();
         self.end.set(Some(self.end.get().map_or(now, |end| end.min(now))));
@@ -112,7 +112,7 @@ impl Run {
         self.task_queues
     }
 
-    /// How often each lane begins a turn, where turns have a rate.
+    /// Time between the starts of a lane's turns, for modes with a rate.
     pub(crate) fn period(&self) -> Duration {
         Duration::from_secs_f64(self.connections as f64 / self.rate as f64)
     }
@@ -121,34 +121,34 @@ impl Run {
         self.seed
     }
 
-    /// The task queue that lanes share unless their mode wants it otherwise.
+    /// Task queue shared by lanes, unless their mode uses another.
     pub(crate) fn queue(&self) -> &str {
         &self.queue
     }
 
-    /// The group that lanes share if their mode wants one.
+    /// Group shared by lanes, if their mode uses one.
     pub(crate) fn group(&self) -> &str {
         &self.group
     }
 
-    /// The queues of Azure that lanes have made.
+    /// Queues on Azure created by lanes.
     pub(crate) fn made(&self) -> std::cell::RefMut<'_, BTreeSet<String>> {
         self.made.borrow_mut()
     }
 
-    /// From now on, for so long, what lanes do counts. Where nothing was left before, nothing does.
+    /// Opens the window for this length. If the tasks ran out before, the window is empty.
     pub(crate) fn open_window(&self, length: Duration) {
         let (now, dry) = (Instant::now(), self.end.get());
         self.start.set(Some(dry.unwrap_or(now)));
         self.end.set(Some(dry.unwrap_or(now + length)));
     }
 
-    /// Whether lanes are to go on. Before the window they warm up.
+    /// True while lanes may continue. Before the window they warm up.
     pub(crate) fn is_open(&self) -> bool {
         self.end.get().is_none_or(|end| Instant::now() < end)
     }
 
-    /// Waits until time is up, the tasks are used up or a lane has failed.
+    /// Waits until the window ends, the tasks run out or a lane fails.
     pub(crate) async fn wait_for_the_end(&self, lanes: &mut JoinSet<Result<(), BenchError>>) -> Option<BenchError> {
         let end = self.end.get()?;
         loop {
@@ -164,7 +164,7 @@ impl Run {
         }
     }
 
-    /// Ends the window now, if it has not ended by itself, and returns how long it was.
+    /// Ends the window, if still open, and returns its length.
     pub(crate) fn close_window(&self) -> Duration {
         let now = Instant::now();
         let end = self.end.get().unwrap_or(now).min(now);
@@ -176,14 +176,14 @@ impl Run {
         self.figures.borrow_mut()
     }
 
-    /// Whether something that happened between these moments belongs to the figures.
+    /// True if an action between these times lies inside the window.
     pub(crate) fn counts(&self, began: Instant, ended: Instant) -> bool {
         let window = self.start.get().zip(self.end.get());
         window.is_some_and(|(start, end)| began >= start && ended <= end)
     }
 }
 
-/// Why a lane ended, if not because time was up.
+/// Error of a finished lane, if any.
 pub(crate) fn failure_of(finished: Result<Result<(), BenchError>, JoinError>) -> Option<BenchError> {
     match finished {
         Ok(Ok(())) => None,
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lanes_do_before_the_window_opens_does_not_count() {
+    fn actions_before_window_do_not_count() {
         let run = run();
         let before = Instant::now();
         assert!(run.is_open() && !run.counts(before, before));

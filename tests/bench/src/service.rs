@@ -1,4 +1,4 @@
-//! What is measured: a Tenure, or for comparison a queue service of Azure or a RabbitMQ.
+//! The measured service: Tenure, or for comparison an Azure queue service or RabbitMQ.
 
 use tenure_api::credentials::Credentials;
 
@@ -6,19 +6,18 @@ use super::BenchError;
 use super::azure::Azure;
 use tenure_driver::http::Account;
 
-/// Where the calls of a run go, and as whom.
+/// Target and credentials of a run's calls.
 #[derive(Debug)]
 pub(crate) enum Service {
     /// A server of the Queue API.
     Tenure(Account),
-    /// One that has nothing but message queues.
+    /// A service with message queues only.
     Azure(Azure),
-    /// A broker, by its URL.
+    /// A broker's URL.
     Rabbit(String),
 }
 
 impl Service {
-    /// Where to connect to.
     pub(crate) fn url(&self) -> &str {
         match self {
             Self::Tenure(account) => &account.root_url,
@@ -27,7 +26,7 @@ impl Service {
         }
     }
 
-    /// Who signs calls of the Queue API.
+    /// Credentials for calls of the Queue API.
     pub(crate) fn credentials(&self) -> Result<&Credentials, BenchError> {
         match self {
             Self::Tenure(account) => Ok(&account.credentials),

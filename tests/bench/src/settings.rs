@@ -1,4 +1,4 @@
-//! What the user of the load generator may choose.
+//! Settings of the load generator.
 
 use std::path::PathBuf;
 
@@ -10,15 +10,15 @@ use super::azure::Azure;
 use super::service::Service;
 use tenure_driver::http::Account;
 
-/// What modes take from that take many at once, if no other depth is asked for.
+/// Default depth of modes that take many tasks at once.
 const DEEP: u64 = 100_000;
-/// And what modes take from that take one after the other.
+/// Default depth of modes that take one task at a time.
 const SHALLOW: u64 = 20_000;
-/// How many connections call if no other number is asked for.
+/// Default number of connections.
 const CONNECTIONS: usize = 64;
-/// And how many do nothing but wait for work.
+/// Default number of idle pollers.
 const POLLERS: usize = 500;
-/// And how many workers have a session and nothing to do.
+/// Default number of workers with sessions.
 const MEMBERS: usize = 5_000;
 
 /// Measures a task queue.
@@ -32,67 +32,68 @@ pub struct Settings {
     /// What to measure.
     #[arg(value_enum)]
     pub mode: ModeName,
-    /// How many connections call at the same time, each one request after the other; 64, or 500 idle pollers, or 5,000
-    /// sessions.
+    /// Number of concurrent connections, each with one request at a time; 64, or 500 idle pollers,
+    /// or 5,000 sessions.
     #[arg(long)]
     pub connections: Option<usize>,
-    /// How long to measure.
+    /// Seconds to measure.
     #[arg(long, default_value_t = 10)]
     pub seconds: u64,
-    /// How long to run before measuring.
+    /// Seconds to run before measuring.
     #[arg(long, default_value_t = 3)]
     pub warmup: u64,
-    /// How many tasks to put into the queue first; 0 is as many as the mode needs.
+    /// Number of tasks to put into the queue first; 0 means the mode's default.
     #[arg(long, default_value_t = 0)]
     pub prefill: u64,
-    /// Over how many task queues `idle-pollers` or `lifecycle` are spread.
+    /// Number of task queues used by `idle-pollers` or `lifecycle`.
     #[arg(long, default_value_t = 1)]
     pub task_queues: usize,
     /// A task queue to use instead of a new one.
     #[arg(long)]
     pub task_queue: Option<String>,
-    /// How many turns a second `overload` begins, over all connections.
+    /// Turns per second that `overload` begins, over all connections.
     #[arg(long, default_value_t = 1000)]
     pub rate: u64,
     /// A file with clientId, accessToken and rootUrl, instead of the three flags.
     #[arg(long)]
     pub credentials: Option<PathBuf>,
-    /// Where the server is.
+    /// Root URL of the server.
     #[arg(long, env = "TASKCLUSTER_ROOT_URL")]
     pub root_url: Option<String>,
-    /// Who to call as; needs the scopes of submitters and workers.
+    /// Client to call as; needs the scopes of submitters and workers.
     #[arg(long, env = "TASKCLUSTER_CLIENT_ID")]
     pub client_id: Option<String>,
-    /// The secret of that client.
+    /// Access token of that client.
     #[arg(long, env = "TASKCLUSTER_ACCESS_TOKEN", hide_env_values = true)]
     pub access_token: Option<String>,
-    /// Measures a queue service of Azure here instead, for example Azurite's http://127.0.0.1:10001/devstoreaccount1.
+    /// URL of an Azure queue service to measure instead, for example Azurite's
+    /// http://127.0.0.1:10001/devstoreaccount1.
     #[arg(long, requires = "azure_key")]
     pub azure_queue: Option<String>,
-    /// The account there.
+    /// Account of the Azure queue service.
     #[arg(long, default_value = "devstoreaccount1")]
     pub azure_account: String,
-    /// That account's key, in base64.
+    /// Key of that account, in base64.
     #[arg(long, env = "TENURE_BENCH_AZURE_KEY", hide_env_values = true)]
     pub azure_key: Option<String>,
     /// The RabbitMQ that its modes use, for example amqp://guest:guest@127.0.0.1:5672/%2f.
     #[arg(long)]
     pub amqp_url: Option<String>,
-    /// The server's process, to count its processor time.
+    /// Process id of the server, to count its processor time.
     #[arg(long)]
     pub server_pid: Option<u32>,
-    /// PostgreSQL's first process; found through the database or the server where it is not given.
+    /// Process id of the postmaster; by default found through the database or the server.
     #[arg(long)]
     pub pg_pid: Option<u32>,
-    /// The server's database, to count WAL and to read the durability settings.
+    /// Database of the server, to count WAL and to read the durability settings.
     #[arg(long, env = "TENURE_BENCH_DATABASE_URL", hide_env_values = true)]
     pub database_url: Option<String>,
-    /// Leaves out the table's head, for a series of rows.
+    /// Omits the table's head, for a series of rows.
     #[arg(long)]
     pub no_head: bool,
 }
 
-/// The modes by name.
+/// Modes by name. `scripts/bench` repeats their help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ModeName {
     /// Create a task, claim one, report it completed.
@@ -146,7 +147,7 @@ pub enum ModeName {
 }
 
 impl Settings {
-    /// How many lanes there are.
+    /// Number of lanes.
     pub(crate) fn connections(&self) -> usize {
         let default = match self.mode {
             ModeName::IdlePollers => POLLERS,
@@ -156,7 +157,7 @@ impl Settings {
         self.connections.unwrap_or(default).max(1)
     }
 
-    /// How many tasks, or messages, are there when measuring begins.
+    /// Number of tasks or messages when the measurement begins.
     pub(crate) fn depth(&self) -> u64 {
         match self.mode {
             _ if self.prefill > 0 => self.prefill,
@@ -166,7 +167,6 @@ impl Settings {
         }
     }
 
-    /// What is measured.
     pub(crate) fn service(&self) -> Result<Service, BenchError> {
         if matches!(self.mode, ModeName::Rabbit1 | ModeName::Rabbit32) {
             return self.amqp_url.clone().map(Service::Rabbit).ok_or(BenchError::NoRabbit);

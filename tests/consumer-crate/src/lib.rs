@@ -1,4 +1,4 @@
-//! The payloads of a user's tasks, in the shapes that serde reads by way of a buffer.
+//! Payloads in the shapes that serde reads through a buffer.
 
 use serde::Deserialize;
 
@@ -10,7 +10,7 @@ pub enum Shape {
     Square { side: f64 },
 }
 
-/// A payload with another one in it.
+/// A payload with another one inside.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Named {
     pub name: String,
@@ -24,7 +24,7 @@ pub struct Size {
     pub height: f32,
 }
 
-/// A payload without a field for its type: the first variant that fits is taken.
+/// A payload without a field for its type: serde takes the first variant that fits.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(untagged)]
 pub enum Either {

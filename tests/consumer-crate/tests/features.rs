@@ -1,5 +1,5 @@
-//! The client must not change what a user's own calls of serde_json mean: cargo turns the features that it asks for on in the whole
-//! program.
+//! The client must not change how a user's own serde_json calls behave: cargo unifies its features
+//! in the whole program.
 
 use consumer_crate::{Either, Named, Shape, Size};
 use serde_json::Value;
@@ -22,7 +22,8 @@ fn untagged_enum_reads_floats() {
     assert_eq!(serde_json::from_str::<Either>("[1.5, 2]").unwrap(), Either::Numbers(vec![1.5, 2.0]));
 }
 
-/// serde_json behaves so without its features `arbitrary_precision`, `preserve_order` and `unbounded_depth`.
+/// Behaviour of serde_json without its features `arbitrary_precision`, `preserve_order` and
+/// `unbounded_depth`.
 #[test]
 fn client_leaves_serde_json_as_it_is() {
     let value = |text: &str| serde_json::from_str::<Value>(text).unwrap();

@@ -1,4 +1,4 @@
-//! Payloads that a handler gets. The server is part of the test.
+//! Payloads that a handler gets, from a server in this test.
 
 use consumer_crate::Shape;
 use serde::de::DeserializeOwned;
@@ -23,7 +23,7 @@ fn claimed(payload: &str) -> String {
     )
 }
 
-/// Reads one request with its body, and returns its first line; none at the end of the connection.
+/// Reads one request with its body and returns its first line; `None` at the end of the connection.
 async fn request(stream: &mut TcpStream) -> Option<String> {
     let mut bytes = Vec::new();
     loop {
@@ -41,7 +41,7 @@ async fn request(stream: &mut TcpStream) -> Option<String> {
     }
 }
 
-/// Gives out one task with this payload, and takes every report.
+/// Hands out one task with this payload, and accepts every report.
 async fn serve(listener: TcpListener, payload: &'static str) {
     let given = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     loop {
@@ -67,7 +67,7 @@ async fn serve(listener: TcpListener, payload: &'static str) {
     }
 }
 
-/// The payload of a job, as its handler gets it, and as the definition of its task has it.
+/// Returns the payload of a job, parsed for its handler, and raw as in its definition.
 async fn handled<P: DeserializeOwned + Send + Sync + 'static>(payload: &'static str) -> (P, String) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());

@@ -1,4 +1,5 @@
-//! The account at the end: what the API answers about each task, what the tasks wrote, and whether both are right.
+//! The final account: the API's answer about each task, the task's output, and whether both are
+//! correct.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -13,15 +14,15 @@ use crate::plan::{CountedFile, Planned};
 use crate::watch::{Seen, read_all};
 use crate::{Result, table};
 
-/// How long the counts of the queue may take to come to nothing after the last task.
+/// Time for the counts of the queue to reach zero after the last task.
 const COUNTS_TIMEOUT: Duration = Duration::from_secs(30);
-/// How many rows a table may have before the rest becomes one row.
+/// Rows of a table before the rest becomes one row.
 const ROWS_MAX: usize = 12;
 const PROBLEMS_MAX: usize = 20;
-/// With so many tasks per worker every worker gets one.
+/// With this many tasks per worker every worker gets one.
 const TASKS_PER_WORKER: usize = 15;
 
-/// What a task wrote about its file.
+/// A task's output about its file.
 struct Counted {
     sha256: String,
     lines: u64,
@@ -30,7 +31,7 @@ struct Counted {
     packed: u64,
 }
 
-/// What there is of one type of file.
+/// Totals of one type of file.
 #[derive(Default)]
 struct Kind {
     files: u64,
@@ -40,7 +41,6 @@ struct Kind {
     ratios: f64,
 }
 
-/// The account.
 pub struct Account {
     took: Duration,
     tasks: usize,
@@ -49,14 +49,14 @@ pub struct Account {
     states: BTreeMap<String, usize>,
     counts: QueueCounts,
     retried: Vec<Vec<String>>,
-    /// How many runs each worker had, by the worker's name and how it takes its tasks.
+    /// Runs of each worker, by its name and plane.
     shares: BTreeMap<(String, &'static str), usize>,
     kinds: BTreeMap<String, Kind>,
     checked: usize,
     problems: Vec<String>,
 }
 
-/// Draws up the account.
+/// Compares the API's answers and the results with the plan.
 pub async fn account(
     client: &Client,
     queue: &TaskQueueId,
@@ -93,7 +93,7 @@ pub async fn account(
     Ok(account)
 }
 
-/// The queue's counts, once they are nothing or the wait timeout is over.
+/// Returns the queue's counts, once they are zero or after a timeout.
 async fn counts_at_rest(client: &Client, queue: &TaskQueueId) -> Result<QueueCounts> {
     let deadline = Instant::now() + COUNTS_TIMEOUT;
     loop {
@@ -106,7 +106,7 @@ async fn counts_at_rest(client: &Client, queue: &TaskQueueId) -> Result<QueueCou
 }
 
 impl Account {
-    /// Whether everything is as it must be.
+    /// True if no problem was found.
     pub fn is_complete(&self) -> bool {
         self.problems.is_empty()
     }
@@ -150,7 +150,8 @@ impl Account {
         }
     }
 
-    /// What a killed worker held must have ended with its session or its lease: no process was left to report it.
+    /// A killed worker's runs must have ended with its session or lease: no process was left to
+    /// report them.
     fn check_held(&mut self, statuses: &HashMap<TaskId, TaskStatus>, seen: &Seen) {
         for held in &seen.lost {
             let runs = statuses.get(&held.task_id).map(|status| status.runs.as_slice()).unwrap_or_default();
@@ -164,7 +165,7 @@ impl Account {
         }
     }
 
-    /// Every worker, on either plane, must have had some of the work.
+    /// Every worker, on either plane, must have had some runs.
     fn share(&mut self, statuses: &HashMap<TaskId, TaskStatus>) {
         let mut runs: BTreeMap<&str, usize> = BTreeMap::new();
         for worker in statuses.values().flat_map(|status| &status.runs).filter_map(|run| run.worker_id.as_deref()) {
@@ -244,12 +245,12 @@ impl Account {
     }
 }
 
-/// How many times smaller the packed form is.
+/// Compression ratio.
 fn ratio(bytes: u64, packed: u64) -> f64 {
     bytes as f64 / packed.max(1) as f64
 }
 
-/// Reads what a task wrote, and compares it with the file.
+/// Reads a task's result and compares it with the file.
 fn check_result(file: &CountedFile) -> std::result::Result<Counted, String> {
     let text = std::fs::read_to_string(&file.result).map_err(|e| format!("its result cannot be read: {e}"))?;
     let counted = parse_result(&text).ok_or_else(|| format!("its result is not what was asked for: {text:?}"))?;

@@ -1,4 +1,5 @@
-//! Two tasks to look at before the many: one whose log is followed while it runs, and one that is cancelled while it runs.
+//! Two tasks shown before the others: the log of one is followed while it runs, the other is
+//! cancelled while it runs.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,12 +21,12 @@ const COUNTS: &str = r#"for second in 1 2 3 4; do echo "second $second of 4"; sl
 const LAST_COUNT: &str = "second 4 of 4\n";
 /// Works until it is asked to stop.
 const WORKS: &str = r#"trap 'echo "asked to stop"; exit' TERM; echo "process $$ at work"; while :; do sleep 0.1; done"#;
-/// What the second task prints around the number of its process.
+/// Output of the second task around its process id.
 const AT_WORK: (&str, &str) = ("process ", " at work\n");
 const ASKED: &str = "\nasked to stop\n";
-/// How long anything may take that a server and a worker with nothing else to do are asked for.
+/// Limit for each step of an idle server and worker.
 const WITHIN: Duration = Duration::from_secs(60);
-/// Ten times what is promised, for machines that are busy.
+/// Ten times the promised time, for busy machines.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
 /// The same for a worker without a session, which learns of a cancel at its next renewal.
 const GONE_AT_RENEWAL: Duration = Duration::from_secs(30);
@@ -34,7 +35,7 @@ const POLL: Duration = Duration::from_millis(20);
 /// `--plane` of each worker.
 type Planes = BTreeMap<String, &'static str>;
 
-/// Shows both; fails if something is not as it should be.
+/// Shows both tasks; fails if something is wrong.
 pub async fn show(client: &Client, queue: &TaskQueueId, planes: &Planes, scratch: &Path) -> Result<()> {
     let counts = Planned::of_script("count seconds", COMPLETED, COUNTS)?;
     let works = Planned::of_script("work until it is cancelled", CANCELED, WORKS)?;
@@ -49,7 +50,7 @@ async fn within(task: &Planned, shown: impl Future<Output = Result<()>>) -> Resu
     }
 }
 
-/// The log of a task is read while the task runs, and the whole of it afterwards.
+/// Follows the log of a running task, and reads all of it afterwards.
 async fn follow(client: &Client, queue: &TaskQueueId, task: &Planned, scratch: &Path) -> Result<()> {
     say!("\nThe log of task {}, while it runs:", task.id);
     let mut log = begin(client, queue, task).await?;
@@ -103,7 +104,7 @@ async fn cancel(client: &Client, queue: &TaskQueueId, planes: &Planes, task: &Pl
     Ok(())
 }
 
-/// Creates the task, and waits until there is something of its log.
+/// Creates the task, and waits until its log has started.
 async fn begin(client: &Client, queue: &TaskQueueId, task: &Planned) -> Result<Followed> {
     client.create_task(task.id, &task.definition(queue, task.id, client)).await?;
     loop {
@@ -115,7 +116,7 @@ async fn begin(client: &Client, queue: &TaskQueueId, task: &Planned) -> Result<F
     }
 }
 
-/// Waits until the task is resolved, which must be as expected.
+/// Waits until the task is resolved, as expected.
 async fn ends_as(client: &Client, task: &Planned) -> Result<()> {
     loop {
         let status = client.status(task.id).await?;
@@ -131,13 +132,13 @@ async fn ends_as(client: &Client, task: &Planned) -> Result<()> {
     }
 }
 
-/// The log that the worker has uploaded, which may be after the end of the task.
+/// Reads the log uploaded by the worker, which may happen after the end of the task.
 async fn whole_log(client: &Client, task: TaskId, scratch: &Path) -> Result<String> {
     let file = scratch.join(format!("{task}.log"));
     loop {
         match client.download(task, Some(run()?), BACKING_LOG, &file).await {
             Ok(_downloaded) => return Ok(std::fs::read_to_string(&file)?),
-            // There is no such artifact yet, or its bytes are on their way.
+            // The artifact does not exist yet, or its bytes are still being uploaded.
             Err(Error::Refused { status: 404, .. } | Error::Store { status: 404 }) => sleep(POLL).await,
             Err(error) => return Err(error.into()),
         }
@@ -153,16 +154,16 @@ fn is_gone(process: Pid) -> bool {
     kill(process, None) == Err(Errno::ESRCH)
 }
 
-/// A log as far as it was read and shown.
+/// A log, as far as it was read and shown.
 struct Followed {
     stream: LogStream,
     text: String,
-    /// How much of it is on the screen.
+    /// Length of the shown text.
     shown: usize,
 }
 
 impl Followed {
-    /// Reads until this is there.
+    /// Reads until the log contains `text`.
     async fn read_until(&mut self, text: &str) -> Result<()> {
         while !self.text.contains(text) {
             if !self.read().await? {
@@ -177,7 +178,7 @@ impl Followed {
         Ok(())
     }
 
-    /// Reads what comes next, and shows the lines that are whole; false at the end.
+    /// Reads the next part and shows complete lines; false at the end.
     async fn read(&mut self) -> Result<bool> {
         let Some(bytes) = self.stream.read().await? else { return Ok(false) };
         self.text.push_str(&String::from_utf8(bytes)?);

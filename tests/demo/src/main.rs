@@ -1,14 +1,15 @@
-//! The demonstration behind `scripts/run`: a server, workers, real work, workers killed in the middle, and a check.
-//! Every second worker takes its tasks over the poll API.
+//! The demonstration behind `scripts/run`: a server, workers, real work, killed workers, and a
+//! check. Every second worker takes its tasks over the poll API.
 //!
-//! First two tasks by themselves: the log of one is followed while it runs, and the other one is cancelled while it runs.
-//! Then every source file becomes a task that computes its checksum and counts with ordinary commands; some more tasks are
-//! made to fail. Twice, two workers that hold tasks are killed with SIGKILL. At the end everything is accounted for:
-//! the state of each task by the API, each result against a checksum computed here, each retry against its cause.
-//! Only processes started here are ended, by their number.
+//! It starts with two single tasks: it follows the log of one, and cancels the other. Then every
+//! source file becomes a task that computes its checksum and counts with ordinary commands; some
+//! tasks fail on purpose. Twice, two workers that hold tasks are killed with SIGKILL. At the end
+//! everything is accounted for: the state of each task by the API, each result against a checksum
+//! computed here, each retry against its cause. Only processes started here are ended, by process
+//! id.
 
-/// Prints a line. `println!` panics when the terminal or the reader of a pipe has gone, and the server and the workers would be killed;
-/// without a reader the line is not needed.
+/// Prints a line. `println!` panics when the terminal or the reader of a pipe has gone, which would
+/// kill the server and the workers; without a reader the line is not needed.
 macro_rules! say {
     ($($line:tt)*) => {
         drop(std::io::Write::write_fmt(&mut std::io::stdout(), format_args!("{}\n", format_args!($($line)*))))
@@ -43,41 +44,42 @@ const QUEUE: &str = "demo/files";
 /// The file that marks and locks the scratch directory.
 const MARK: &str = ".tenure-demo";
 const INTERRUPTED: u8 = 130;
-/// How many requests are under way at once while tasks are created or read.
+/// Concurrent requests that create or read tasks.
 const CONCURRENCY: usize = 16;
 
 /// Starts a server with workers, gives them real work, kills some of them, and checks every result.
 #[derive(Parser)]
 #[command(name = "tenure-demo", version)]
 struct Cli {
-    /// Where the programs tenure and tenure-worker are; by default beside this one.
+    /// Directory of the programs tenure and tenure-worker; by default the directory of this
+    /// program.
     #[arg(long)]
     bin_dir: Option<PathBuf>,
-    /// The server's data; reused by the next run.
+    /// Data directory of the server; reused by the next run.
     #[arg(long, default_value = "tenure-data")]
     data_dir: PathBuf,
-    /// Logs, results and the workers' directories; its contents are replaced by each run.
+    /// Directory for logs, results and workers; each run replaces its contents.
     #[arg(long, default_value = "run-data/demo")]
     scratch_dir: PathBuf,
-    /// The server's address.
+    /// Address of the server.
     #[arg(long, env = "TENURE_LISTEN", default_value = "127.0.0.1:8080")]
     listen: String,
     /// Directories with files to work on; by default the current one and then /usr/share/doc.
     #[arg(long)]
     tree: Vec<PathBuf>,
-    /// The most files to work on.
+    /// Maximum number of files to work on.
     #[arg(long, default_value_t = 400)]
     max: usize,
-    /// How many workers run; each takes four tasks at a time.
+    /// Number of workers; each takes four tasks at a time.
     #[arg(long, default_value_t = 3)]
     workers: usize,
-    /// How the workers take tasks: by claimWork, by polling messages, or every second one so.
+    /// How the workers take tasks: by claimWork, by polling messages, or alternately.
     #[arg(long, value_enum, default_value = "both")]
     plane: Plane,
     /// Give up if the tasks are not all resolved after this many seconds.
     #[arg(long, default_value_t = 300)]
     wait_timeout_seconds: u64,
-    /// Stop everything at the end, with exit code 0 if all is accounted for and 1 if not.
+    /// Stop everything at the end, with exit code 0 if the account is correct and 1 if not.
     #[arg(long)]
     once: bool,
 }
@@ -90,7 +92,7 @@ enum Plane {
 }
 
 impl Plane {
-    /// The value of `--plane` for the worker with this number, from 1.
+    /// Value of `--plane` for the worker with this number, from 1.
     fn of_worker(self, number: usize) -> &'static str {
         match self {
             Self::Claim => "claim",
@@ -113,13 +115,14 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Runs everything and stops everything, also when something fails on the way.
+/// Runs everything and stops everything, also after a failure.
 async fn demonstrate(cli: &Cli) -> Result<ExitCode> {
     let bin_dir = match &cli.bin_dir {
         Some(dir) => dir.clone(),
         None => std::env::current_exe()?.parent().map(Path::to_path_buf).unwrap_or_default(),
     };
-    // First of all: otherwise a signal that comes while the server starts ends this process and leaves the server.
+    // First: otherwise a signal during the start would end this process and leave the server
+    // running.
     let mut signals = StopSignals::listen()?;
     let (scratch, _lock) = fresh_scratch(&cli.scratch_dir)?;
     say!("Starting tenure serve with its own PostgreSQL in {} …", cli.data_dir.display());
@@ -192,10 +195,10 @@ fn client(root_url: &str, credentials: &Credentials) -> Result<Client> {
     Ok(Client::builder().root_url(root_url).credentials(credentials.clone()).build()?)
 }
 
-/// An empty directory that is only ours for as long as the lock is held; what an earlier run left in it goes.
+/// Returns an empty directory, exclusive while the lock is held. Deletes leftovers of earlier runs.
 fn fresh_scratch(dir: &Path) -> Result<(PathBuf, Flock<File>)> {
     let dir = std::path::absolute(dir)?;
-    // Marks a directory as ours, so that a mistyped --scratch-dir deletes nothing.
+    // Marks the directory as ours, so that a mistyped --scratch-dir deletes nothing.
     let mark = dir.join(MARK);
     if !mark.exists() && dir.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
         return Err(format!("--scratch-dir {} holds something else; name an empty directory", dir.display()).into());
@@ -216,11 +219,11 @@ fn fresh_scratch(dir: &Path) -> Result<(PathBuf, Flock<File>)> {
     Ok((dir, lock))
 }
 
-/// The signals that end the demonstration; one that has come before it is waited for counts.
+/// Signals that end the demonstration, including those received before the wait.
 struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
-    /// The terminal is closed. None under nohup, where that is no reason to end.
+    /// The terminal was closed. `None` under nohup, where that is no reason to end.
     hang_up: Option<Signal>,
 }
 
@@ -250,7 +253,7 @@ impl StopSignals {
     }
 }
 
-/// Whether the process was started to ignore SIGHUP. Only Linux shows it; elsewhere the answer is no.
+/// True if the process was started to ignore SIGHUP. Only Linux shows it; always false elsewhere.
 fn ignores_hang_up() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

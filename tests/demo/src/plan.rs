@@ -1,4 +1,4 @@
-//! Which tasks there are, what each is to do, and how each is expected to end.
+//! The tasks, their work, and their expected ends.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -11,18 +11,18 @@ use tenure_client::{Client, Metadata, NewTask, State};
 
 use crate::Result;
 
-/// Where more files come from when the current directory has too few.
+/// Source of more files when the current directory has too few.
 const MORE_FILES: &str = "/usr/share/doc";
-/// Directories that hold what programs made; nothing in them is source.
+/// Directories of generated files.
 const NOT_SOURCE: [&str; 5] = ["target", "tenure-data", "run-data", "node_modules", "__pycache__"];
 const FILE_SIZE_MAX: u64 = 4 << 20;
-/// One file task in so many sleeps first, so that a worker that is killed holds something.
+/// One file task in this many sleeps first, so that a killed worker holds something.
 const SLEEPER_EVERY: usize = 6;
-/// One task that cannot succeed comes after so many file tasks.
+/// A task that cannot succeed follows after this many file tasks.
 const MISFIT_EVERY: usize = 20;
 const NAME_MAX: usize = 200;
 
-/// Puts its one line of results in place in one step: a task may run twice at the same time for a short time, when its
+/// Moves its result into place atomically: a task may run twice at once for a short time, when its
 /// first worker was cut off.
 const SCRIPT: &str = r#"
 set -eu
@@ -36,7 +36,7 @@ mv "$RESULT.$RUN_ID" "$RESULT"
 echo "$SOURCE: $lines lines, $words words, $bytes bytes, $packed packed"
 "#;
 
-/// How a task is expected to end.
+/// Expected end of a task.
 #[derive(Clone, Copy)]
 pub struct Expected {
     pub state: State,
@@ -48,29 +48,28 @@ const FAILED: Expected = Expected { state: State::Failed, reason: "failed" };
 pub const CANCELED: Expected = Expected { state: State::Exception, reason: "canceled" };
 const MALFORMED: Expected = Expected { state: State::Exception, reason: "malformed-payload" };
 
-/// A task of the demonstration.
 pub struct Planned {
     pub id: TaskId,
     pub name: String,
     pub expected: Expected,
-    /// For tasks that count a file.
+    /// Only for tasks that count a file.
     pub file: Option<CountedFile>,
     payload: Value,
 }
 
-/// A file and where the result of its task will be.
+/// A file and the path of its task's result.
 pub struct CountedFile {
     pub source: PathBuf,
     pub result: PathBuf,
 }
 
 impl Planned {
-    /// A task that runs this script.
+    /// Returns a task that runs this script.
     pub fn of_script(name: &str, expected: Expected, script: &str) -> Result<Self> {
         without_file(name, expected, json!({ "command": [["/bin/sh", "-c", script]] }))
     }
 
-    /// The definition to hand in.
+    /// The definition to submit.
     pub fn definition(&self, queue: &TaskQueueId, group: TaskGroupId, client: &Client) -> NewTask {
         let created = client.now();
         let deadline = (created.time() + TimeDelta::hours(1)).into();
@@ -87,7 +86,7 @@ impl Planned {
     }
 }
 
-/// One task for each file, and in between some that cannot succeed.
+/// Plans one task for each file, and in between tasks that cannot succeed.
 pub fn plan(trees: &[PathBuf], max: usize, scratch: &Path) -> Result<Vec<Planned>> {
     let mut files = Vec::new();
     if trees.is_empty() {
@@ -132,7 +131,7 @@ fn without_file(name: &str, expected: Expected, payload: Value) -> Result<Planne
     Ok(Planned { id: new_id()?, name: name.to_owned(), expected, file: None, payload })
 }
 
-/// The ways in which a task can go wrong.
+/// The ways in which a task can fail.
 fn misfits() -> [(&'static str, Expected, Value); 10] {
     let shell = |script: &str| json!({ "command": [["/bin/sh", "-c", script]] });
     [
@@ -149,7 +148,7 @@ fn misfits() -> [(&'static str, Expected, Value); 10] {
     ]
 }
 
-/// Adds the files below `dir` in order of their names, up to `max` in all. What cannot be read is passed over.
+/// Adds the files below `dir` in order of their names, up to `max` in total. Skips unreadable ones.
 fn find_files(dir: &Path, max: usize, found: &mut Vec<PathBuf>) {
     let Ok(entries) = dir.read_dir() else { return };
     let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
@@ -167,7 +166,7 @@ fn find_files(dir: &Path, max: usize, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Also true of hidden files, and of names that cannot be written in JSON.
+/// Also true of hidden files, and of names that JSON cannot express.
 fn is_not_source(path: &Path) -> bool {
     let name = path.file_name().and_then(OsStr::to_str);
     name.is_none_or(|name| name.starts_with('.') || name.ends_with(".log") || NOT_SOURCE.contains(&name))

@@ -1,5 +1,5 @@
-//! The processes of the demonstration: one server and its workers, each a child in a process group of its own, so
-//! that a Ctrl-C in the terminal reaches only us and we stop them in the right order.
+//! The processes of the demonstration: one server and its workers. Each child has its own process
+//! group, so that Ctrl-C reaches only this process, which stops them in the right order.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -16,23 +16,22 @@ use tokio::time::timeout;
 
 use crate::{QUEUE, Result};
 
-/// The line that the server prints when it can serve.
+/// The server prints this line when it can serve.
 const READY: &str = "tenure ready: ";
-/// The first start builds and compiles a database cluster.
+/// The first start compiles PostgreSQL and creates a cluster.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
-/// Short, so that tasks of a killed worker come back while one watches.
+/// Short, so that tasks of a killed worker come back soon.
 pub const CLAIM_TIMEOUT: &str = "15s";
-/// So do messages that a killed worker had polled and not claimed yet.
+/// Short for the same reason: messages that a killed worker had polled and not claimed.
 const MESSAGE_VISIBILITY: &str = "15s";
 const WORKER_GROUP: &str = "demo";
 const WORKER_CAPACITY: &str = "4";
-/// The settings of the environment that are handed on: which PostgreSQL there is, and what is logged.
+/// Settings passed on from the environment: the PostgreSQL to use, and the log level.
 const KEPT_SETTINGS: [&str; 2] = ["TENURE_PG_BIN", "TENURE_LOG"];
-/// How many lines of a log are shown when its writer failed.
+/// Lines of a log shown when its process failed.
 const LOG_TAIL: usize = 15;
 
-/// A running server.
 pub struct Server {
     child: Child,
     root_url: String,
@@ -48,7 +47,7 @@ impl Server {
         let mut command = Command::new(bin_dir.join("tenure"));
         command.args(["serve", "--listen", listen, "--claim-timeout", CLAIM_TIMEOUT]);
         command.args(["--message-visibility", MESSAGE_VISIBILITY, "--data-dir"]).arg(data_dir);
-        // A database of the environment would be used instead of the private one.
+        // Otherwise the server would use the environment's database instead of its own.
         command.env_remove("DATABASE_URL").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
         let mut child = spawn(&mut command)?;
         let Ok(ready) = timeout(START_TIMEOUT, ready_line(&mut child)).await else {
@@ -66,34 +65,33 @@ impl Server {
         Ok(Self { child, root_url, credentials_file, credentials })
     }
 
-    /// The URL that the server printed.
     pub fn root_url(&self) -> &str {
         &self.root_url
     }
 
-    /// The client with all scopes.
+    /// Credentials of the client with all scopes.
     pub fn credentials(&self) -> &Credentials {
         &self.credentials
     }
 
-    /// Where the client with all scopes is written down.
+    /// Path of the file with these credentials.
     pub fn credentials_file(&self) -> &Path {
         &self.credentials_file
     }
 
-    /// Asks the server to end, and waits for it.
+    /// Stops the server and waits for its end.
     pub async fn stop(mut self) {
         end(&mut self.child).await;
     }
 }
 
-/// The root URL in the server's ready line, or none if its output ends before that.
+/// The root URL in the server's ready line; `None` if its output ends before.
 async fn ready_line(child: &mut Child) -> Result<Option<String>> {
     let output = child.stdout.take().ok_or("the server has no standard output")?;
     let mut lines = BufReader::new(output).lines();
     while let Some(line) = lines.next_line().await? {
         if let Some(root_url) = line.strip_prefix(READY) {
-            // Read on, so that the server can write on.
+            // Drains the pipe, so that the server never blocks on it.
             tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
             return Ok(Some(root_url.trim().to_owned()));
         }
@@ -111,20 +109,19 @@ pub struct Workers {
     running: BTreeMap<String, Running>,
 }
 
-/// A worker that runs.
 struct Running {
     child: Child,
     plane: &'static str,
 }
 
 impl Workers {
-    /// No workers yet; this is how each will be started.
+    /// Starts no worker yet; the arguments apply to all later starts.
     pub fn new(bin_dir: &Path, scratch: &Path, root_url: &str, credentials: Credentials) -> Self {
         let (program, scratch) = (bin_dir.join("tenure-worker"), scratch.to_owned());
         Self { program, scratch, root_url: root_url.to_owned(), credentials, running: BTreeMap::new() }
     }
 
-    /// Starts a worker that takes its tasks so.
+    /// Starts a worker on this plane.
     pub fn start(&mut self, name: &str, plane: &'static str) -> Result<()> {
         let log = OpenOptions::new().create(true).append(true).open(self.log(name))?;
         let mut command = Command::new(&self.program);
@@ -143,19 +140,19 @@ impl Workers {
         Ok(())
     }
 
-    /// Kills a worker with SIGKILL, so that it can say nothing more; the answer is how it took its tasks.
+    /// Kills a worker with SIGKILL, so that it can report nothing more; returns its plane.
     pub async fn kill(&mut self, name: &str) -> Result<&'static str> {
         let mut worker = self.running.remove(name).ok_or("a worker that does not run cannot be killed")?;
         worker.child.kill().await?;
         Ok(worker.plane)
     }
 
-    /// How each worker takes its tasks, by name.
+    /// Plane of each worker, by name.
     pub fn planes(&self) -> BTreeMap<String, &'static str> {
         self.running.iter().map(|(name, worker)| (name.clone(), worker.plane)).collect()
     }
 
-    /// A worker that ended without being asked to.
+    /// Finds a worker that ended by itself, and describes it.
     pub fn find_ended(&mut self) -> Result<Option<String>> {
         for (name, worker) in &mut self.running {
             if let Some(status) = worker.child.try_wait()? {
@@ -166,7 +163,7 @@ impl Workers {
         Ok(None)
     }
 
-    /// Names, process numbers, and how they take their tasks.
+    /// Names, process ids and planes.
     pub fn describe(&self) -> String {
         let one = |(name, worker): (&String, &Running)| {
             format!("{name} (process {}, --plane {})", worker.child.id().unwrap_or_default(), worker.plane)
@@ -174,7 +171,7 @@ impl Workers {
         self.running.iter().map(one).collect::<Vec<_>>().join(", ")
     }
 
-    /// Prints what they warned of: it may say why something is not as it must be.
+    /// Prints the workers' warnings, which may explain a problem.
     pub fn print_warnings(&self) {
         for name in self.running.keys() {
             let log = std::fs::read_to_string(self.log(name)).unwrap_or_default();
@@ -187,15 +184,15 @@ impl Workers {
         self.scratch.join(format!("{name}.log"))
     }
 
-    /// Asks all of them to end, and waits for them.
+    /// Stops all workers and waits for their end.
     pub async fn stop(&mut self) {
         futures_util::future::join_all(self.running.values_mut().map(|worker| end(&mut worker.child))).await;
     }
 }
 
 fn spawn(command: &mut Command) -> Result<Child> {
-    // What the demonstration needs are arguments. Settings of the user's own servers and workers would have it work on
-    // their artifacts, or by their rules.
+    // The demonstration uses arguments. The user's settings for other servers and workers would
+    // make it use their artifacts or rules.
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("TENURE_") && !KEPT_SETTINGS.iter().any(|kept| name == *kept) {
             command.env_remove(name);
@@ -206,10 +203,10 @@ fn spawn(command: &mut Command) -> Result<Child> {
     Ok(child.map_err(|e| format!("{program} cannot be started: {e}"))?)
 }
 
-/// SIGTERM, and SIGKILL if that does not help.
+/// Sends SIGTERM, and SIGKILL after a timeout.
 async fn end(child: &mut Child) {
     let Some(pid) = child.id().and_then(|id| i32::try_from(id).ok()) else { return };
-    // It may have ended just now, which is just as well.
+    // The process may have ended at this moment.
     let _ended_already = kill(Pid::from_raw(pid), Signal::SIGTERM);
     if timeout(STOP_TIMEOUT, child.wait()).await.is_err() {
         eprintln!("process {pid} did not end within {STOP_TIMEOUT:?} and is killed");

@@ -1,4 +1,4 @@
-//! Watches the tasks until all are resolved, shows how far they are, and kills workers on the way.
+//! Watches the tasks until all are resolved, prints progress, and kills workers meanwhile.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{IsTerminal, Write};
@@ -14,13 +14,13 @@ use crate::processes::{CLAIM_TIMEOUT, Workers};
 use crate::{CONCURRENCY, Result};
 
 const TICK: Duration = Duration::from_millis(500);
-/// How often progress is printed where a line cannot be rewritten.
+/// Interval of progress where a line cannot be rewritten.
 const PLAIN_PROGRESS: Duration = Duration::from_secs(5);
-/// Workers are killed when these shares of the tasks are resolved, in percent.
+/// Percentages of resolved tasks at which workers are killed.
 const KILL_AT: [usize; 2] = [15, 50];
-/// So many at a time.
+/// Workers killed at once.
 const KILLED_TOGETHER: usize = 2;
-/// After a kill, long enough for a report that was already on its way to arrive.
+/// Time after a kill for a report that was already sent to arrive.
 const SETTLE: Duration = Duration::from_millis(500);
 
 /// A run that a worker held when it was killed.
@@ -31,17 +31,17 @@ pub struct ClaimedRun {
     pub worker: String,
 }
 
-/// What happened while the tasks ran.
+/// Events while the tasks ran.
 pub struct Seen {
     pub lost: Vec<ClaimedRun>,
     pub kills: usize,
     pub took: Duration,
 }
 
-/// The state of each task as last seen.
+/// Last known status of each task.
 type Statuses = HashMap<TaskId, TaskStatus>;
 
-/// Watches until every task is resolved, or the wait timeout is over.
+/// Watches until every task is resolved, or the timeout is over.
 pub async fn watch(client: &Client, tasks: &[Planned], workers: &mut Workers, wait_timeout: Duration) -> Result<Seen> {
     let start = Instant::now();
     let mut seen = Seen { lost: Vec::new(), kills: 0, took: Duration::ZERO };
@@ -80,7 +80,7 @@ pub async fn watch(client: &Client, tasks: &[Planned], workers: &mut Workers, wa
     }
 }
 
-/// Reads the status of each task that was not resolved when it was last seen.
+/// Reads the status of each task not yet known as resolved.
 async fn refresh(client: &Client, tasks: &[Planned], statuses: &mut Statuses) -> Result<()> {
     let unresolved = |task: &&Planned| !statuses.get(&task.id).is_some_and(|status| status.state.is_resolved());
     let open: Vec<TaskId> = tasks.iter().filter(unresolved).map(|task| task.id).collect();
@@ -95,13 +95,13 @@ pub async fn read_all(client: &Client, ids: Vec<TaskId>) -> Result<Vec<TaskStatu
     Ok(read.try_collect().await?)
 }
 
-/// The claim under which this task runs now.
+/// The current claim of this task.
 fn claim(status: &TaskStatus) -> Option<ClaimedRun> {
     let run = status.runs.last().filter(|run| run.state == State::Running)?;
     Some(ClaimedRun { task_id: status.task_id, run_id: run.run_id, worker: run.worker_id.clone()? })
 }
 
-/// The workers that hold the most tasks, without what they held before they were last killed.
+/// Workers that hold the most tasks, without runs they held at their last kill.
 fn busiest(statuses: &Statuses, lost: &[ClaimedRun]) -> Vec<String> {
     let mut claims: BTreeMap<String, usize> = BTreeMap::new();
     for held in statuses.values().filter_map(claim).filter(|held| !lost.contains(held)) {
@@ -112,7 +112,7 @@ fn busiest(statuses: &Statuses, lost: &[ClaimedRun]) -> Vec<String> {
     by_count.into_iter().take(KILLED_TOGETHER).map(|(worker, _)| worker).collect()
 }
 
-/// Kills the workers, notes what they held, and starts them again.
+/// Kills the workers, records their runs, and starts them again.
 async fn kill(
     client: &Client,
     tasks: &[Planned],
@@ -131,7 +131,7 @@ async fn kill(
     Ok(held)
 }
 
-/// One line that is rewritten on a terminal, and repeated now and then elsewhere.
+/// One line that is rewritten on a terminal, and repeated at intervals elsewhere.
 struct Progress {
     tasks: usize,
     terminal: bool,
@@ -155,7 +155,7 @@ impl Progress {
         );
         if self.terminal {
             let mut out = std::io::stdout();
-            // A line of progress that cannot be shown is no reason to stop.
+            // A failed write of progress is no reason to stop.
             let _shown = write!(out, "\r\x1b[K{line}").and_then(|()| out.flush());
         } else if self.printed.is_none_or(|last| elapsed >= last + PLAIN_PROGRESS) {
             self.printed = Some(elapsed);

@@ -1,10 +1,11 @@
-//! The one place of this crate that reads the wall clock. Elapsed time is measured with [`std::time::Instant`] instead.
+//! The only reader of the wall clock in this crate. Elapsed time uses [`std::time::Instant`]
+//! instead.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use chrono::{DateTime, SecondsFormat};
 
-/// Milliseconds since 1970, as every client dates what it sends.
+/// Milliseconds since 1970, by the client's clock.
 #[must_use]
 pub fn unix_millis() -> i64 {
     #[expect(clippy::disallowed_methods, reason = "a client dates its requests by its own clock")]
@@ -18,7 +19,7 @@ pub fn unix_seconds() -> i64 {
     unix_millis() / 1000
 }
 
-/// A date on the wire: RFC 3339 with three digits of a second and `Z`.
+/// A date on the wire: RFC 3339 with milliseconds and `Z`.
 ///
 /// # Panics
 ///

@@ -1,4 +1,5 @@
-//! Task definitions as text, built without a JSON tree: the load generator writes thousands a second.
+//! Task definitions as text, built without a JSON tree: the load generator writes thousands a
+//! second.
 
 use std::fmt::Write;
 
@@ -7,31 +8,28 @@ use tenure_api::ids::SlugId;
 use crate::clock::wire_date;
 use crate::random::Random;
 
-/// What a test varies in a task. Everything else is the same in all of them.
+/// The parts of a task that tests vary. Everything else is constant.
 #[derive(Debug, Clone)]
 pub struct Definition<'a> {
     /// `<provisionerId>/<workerType>`.
     pub queue: &'a str,
-    /// One of the seven priorities.
     pub priority: &'a str,
-    /// How often the server may retry it.
     pub retries: u32,
-    /// When the task was made, in milliseconds since 1970 of the server's clock.
+    /// In milliseconds since 1970 of the server's clock.
     pub created: i64,
-    /// By when it must be resolved, in the same unit.
+    /// In milliseconds since 1970 of the server's clock.
     pub deadline: i64,
-    /// The group; none is the server's default, a group of its own.
+    /// `None` means the server's default: a separate group.
     pub group: Option<&'a str>,
     /// Free text that is part of the definition.
     pub note: &'a str,
-    /// The tasks that it waits for.
     pub dependencies: &'a [SlugId],
-    /// Whether any end of them will do.
+    /// True if any resolution of the dependencies suffices.
     pub any_end: bool,
 }
 
 impl Definition<'_> {
-    /// The body of createTask. `padding` random digits in the payload make it as long as wanted.
+    /// Returns the body of createTask, with `padding` random digits in the payload.
     #[must_use]
     pub fn body(&self, padding: usize, random: &mut Random) -> String {
         let Self { queue, priority, retries, note, .. } = self;

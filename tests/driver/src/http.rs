@@ -1,4 +1,4 @@
-//! Signed calls of the API over a connection of one's own.
+//! Signed API calls over the caller's own connection.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -9,40 +9,37 @@ use crate::clock::unix_seconds;
 use crate::random::Random;
 use crate::wire::{Connection, JSON, Reply, Target, WireError, write_request};
 
-/// Where the Queue API is mounted below the root URL.
+/// Path of the Queue API below the root URL.
 pub const QUEUE_API: &str = "/api/queue/v1";
-/// Where Tenure's own API is mounted below the root URL.
+/// Path of Tenure's own API below the root URL.
 pub const TENURE_API: &str = "/api/tenure/v1";
 
-/// The credentials of a client together with the server they belong to, as the server writes them into
-/// `root-credentials.json` and as `tenure client create --json` prints them.
+/// A client's credentials and server: the format of `root-credentials.json` and of `tenure client
+/// create --json`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Account {
-    /// Who the client is and how it proves that.
     #[serde(flatten)]
     pub credentials: Credentials,
-    /// The server.
     pub root_url: String,
 }
 
-/// An answer of the API, with whatever status.
+/// An answer of the API, with any status.
 #[derive(Debug, Clone)]
 pub struct Answer {
-    /// The status code.
     pub status: u16,
-    /// The JSON of the body, or null where it is not JSON.
+    /// The JSON of the body; null if it is not JSON.
     pub body: Value,
 }
 
 impl Answer {
-    /// Whether the server did what was asked.
+    /// True for a status of 2xx.
     #[must_use]
     pub fn is_success(&self) -> bool {
         (200..300).contains(&self.status)
     }
 
-    /// The error code of the body, or nothing.
+    /// The error code of the body, or an empty string.
     #[must_use]
     pub fn code(&self) -> &str {
         self.body["code"].as_str().unwrap_or_default()
@@ -55,8 +52,8 @@ impl From<Reply> for Answer {
     }
 }
 
-/// Calls one server over one connection, which it opens when needed and again after an error. It never repeats a call
-/// by itself: what a test did and what the server may have seen must stay the same number.
+/// Calls one server over one connection, which it opens when needed and reopens after an error. It
+/// never retries: the number of calls must equal the number that the server may have seen.
 #[derive(Debug)]
 pub struct Client {
     target: Target,
@@ -66,22 +63,22 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of the server at this root URL.
+    /// Returns a client of the server at this root URL.
     ///
     /// # Errors
     ///
-    /// If that is not a root URL.
+    /// If the URL is not a root URL.
     pub fn new(root_url: &str) -> Result<Self, WireError> {
         let target = Target::parse(root_url)?;
         let nonces = Random::from_seed(Random::fresh_seed());
         Ok(Self { target, connection: None, nonces, request: Vec::with_capacity(4096) })
     }
 
-    /// Sends the call and returns its answer.
+    /// Makes a call and returns its answer.
     ///
     /// # Errors
     ///
-    /// If there was no answer; the server may have acted on the call all the same.
+    /// If there was no answer; the server may still have acted on the call.
     pub async fn call(
         &mut self,
         credentials: &Credentials,
@@ -92,7 +89,7 @@ impl Client {
         self.exchange(credentials, method, path, body).await.map(Answer::from)
     }
 
-    /// Like [`Self::call`], with the reply's bytes as they came.
+    /// Makes a call and returns the raw reply.
     ///
     /// # Errors
     ///
@@ -108,20 +105,21 @@ impl Client {
         self.finish().await
     }
 
-    /// Waits for the reply to the call that [`Self::start`] sent.
+    /// Waits for the reply to the call sent by [`Self::start`].
     ///
     /// # Errors
     ///
     /// If there was no reply.
     pub async fn finish(&mut self) -> Result<Reply, WireError> {
-        // Taken out first: a caller that gives up waiting must not leave half a reply on the connection.
+        // Taken out first: a cancelled caller must not leave a partial reply on the connection.
         let Some(mut connection) = self.connection.take() else { return Err(WireError::Closed) };
         let reply = connection.receive().await?;
         self.connection = connection.is_reusable().then_some(connection);
         Ok(reply)
     }
 
-    /// Sends the call and does not wait for the answer: [`Self::finish`] does, and [`Self::hang_up`] will never.
+    /// Sends a call without waiting. [`Self::finish`] waits for the answer, [`Self::hang_up`]
+    /// abandons it.
     ///
     /// # Errors
     ///
@@ -152,8 +150,8 @@ impl Client {
         self.send(method, &resource, Some(&authorization), body).await
     }
 
-    /// Sends a call whose URL is its own proof, and returns the reply. The resource is the whole path with its query;
-    /// a body comes with its content type.
+    /// Sends a call to a signed URL and returns the reply. The resource is the whole path with its
+    /// query; a body comes with its content type.
     ///
     /// # Errors
     ///
@@ -185,12 +183,12 @@ impl Client {
         Ok(())
     }
 
-    /// Closes the connection, whatever was going on.
+    /// Closes the connection in any state.
     pub fn hang_up(&mut self) {
         self.connection = None;
     }
 
-    /// Closes the connection, and waits until the server has noticed and closed its side.
+    /// Closes the connection, and waits until the server has closed its side.
     ///
     /// # Errors
     ///
@@ -203,7 +201,7 @@ impl Client {
     }
 }
 
-/// A task queue's id as one path segment, the way the API's clients send it.
+/// A task queue's id as one path segment, as API clients send it.
 #[must_use]
 pub fn queue_segment(queue: &str) -> String {
     queue.replace('/', "%2F")

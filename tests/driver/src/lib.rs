@@ -1,7 +1,8 @@
-//! Speaks to a server of the Queue API as a client does: signed requests over connections that the caller sees, and the
-//! definitions, dates and random choices that they need. For the tests and the benchmark program.
+//! Calls a server of the Queue API as a client does: signed requests over visible connections, with
+//! definitions, dates and random choices. For the tests and the benchmark program.
 //!
-//! It does not depend on the server: a program that is built from it can be built together with a release of the server.
+//! This crate does not depend on the server, so its programs can be built together with a release
+//! of the server.
 
 pub mod clock;
 pub mod definition;

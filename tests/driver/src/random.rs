@@ -1,38 +1,36 @@
-//! A small seeded generator, so that a run that failed can be repeated from its seed.
+//! A small seeded generator, so that a failed run can be repeated from its seed.
 
 use tenure_api::ids::SlugId;
 
-/// Pseudo-random numbers (SplitMix64): fast, seedable and good enough to choose what a test does next. Not for secrets.
+/// Pseudo-random numbers (SplitMix64): fast, seedable and good enough for the choices of tests. Not
+/// for secrets.
 #[derive(Debug, Clone)]
 pub struct Random {
     state: u64,
 }
 
 impl Random {
-    /// The sequence that belongs to a seed.
+    /// Returns the sequence of a seed.
     #[must_use]
     pub fn from_seed(seed: u64) -> Self {
         Self { state: seed }
     }
 
-    /// A random seed.
-    ///
-    /// # Panics
-    ///
-    /// If the operating system has no randomness to give.
+    /// Returns a random seed.
     #[must_use]
     pub fn fresh_seed() -> u64 {
         getrandom::u64().expect("the operating system gives random bytes")
     }
 
-    /// A generator of its own for one of many actors; the same number of the same seed always behaves the same.
+    /// Returns a separate generator for one of many actors; the same seed and number give the same
+    /// sequence.
     #[must_use]
     pub fn fork(seed: u64, actor: u64) -> Self {
         let mut parent = Self::from_seed(seed ^ actor.wrapping_mul(0xD1B5_4A32_D192_ED03));
         Self::from_seed(parent.draw())
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub fn draw(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.state;
@@ -41,29 +39,28 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number from 0 to `limit` - 1; 0 if the limit is 0.
+    /// Returns a number from 0 to `limit` - 1; 0 if the limit is 0.
     pub fn below(&mut self, limit: u64) -> u64 {
         if limit == 0 { 0 } else { self.draw() % limit }
     }
 
-    /// True in this share of all cases.
+    /// Returns true in `share` of 100 cases.
     pub fn percent(&mut self, share: u64) -> bool {
         self.below(100) < share
     }
 
-    /// One of these.
+    /// Picks one of the choices.
     pub fn pick<'a, T>(&mut self, choices: &'a [T]) -> Option<&'a T> {
         let index = usize::try_from(self.below(choices.len() as u64)).ok()?;
         choices.get(index)
     }
 
-    /// A new task id.
     pub fn task_id(&mut self) -> SlugId {
         let bits = u128::from(self.draw()) << 64 | u128::from(self.draw());
         SlugId::from_random(bits.to_be_bytes())
     }
 
-    /// Appends this many hexadecimal digits: text that does not compress well.
+    /// Appends this many hexadecimal digits: text that compresses badly.
     pub fn push_hex(&mut self, text: &mut String, digits: usize) {
         let mut left = digits;
         while left > 0 {

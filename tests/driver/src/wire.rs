@@ -1,8 +1,8 @@
-//! One HTTP/1.1 connection, kept alive, with one request on it at a time.
+//! One HTTP/1.1 connection, kept alive, with one request at a time.
 //!
-//! It exists beside the HTTP libraries for two reasons: the load generator shares its cores with the server it
-//! measures, so what it spends on a request must be little; and the fault tests must be able to stop in the middle of
-//! an exchange and close the socket at that very place. It is not a general client: no TLS, no redirects, no trailers.
+//! It replaces an HTTP library for two reasons. The load generator shares its cores with the
+//! measured server, so a request must be cheap. And fault tests must stop in the middle of an
+//! exchange and close the socket there. It is no general client: no TLS, no redirects, no trailers.
 
 use std::io;
 use std::time::Duration;
@@ -10,34 +10,34 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// The content type of the API's bodies.
+/// Content type of the API's bodies.
 pub const JSON: &str = "application/json";
-/// A reply may not be longer: a server that goes wild must not take the machine with it.
+/// Maximum length of a reply, to protect the machine from a faulty server.
 const REPLY_MAX: usize = 64 << 20;
-/// How long a server may take to close its side.
+/// Time for a server to close its side.
 const CLOSED_WITHIN: Duration = Duration::from_secs(60);
-/// How much is read from the socket at once.
+/// Bytes read from the socket at once.
 const READ_STEP: usize = 16 << 10;
 
-/// Where requests go: a root URL taken apart.
+/// Destination of requests: the parts of a root URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
-    /// The host as it is in the URL.
+    /// Host as in the URL.
     pub host: String,
-    /// The port, 80 if the URL names none.
+    /// Port, 80 by default.
     pub port: u16,
-    /// What stands before `/api` in every path; mostly empty.
+    /// Prefix before `/api` in every path; usually empty.
     pub prefix: String,
-    /// The value of the Host header.
+    /// Value of the Host header.
     pub authority: String,
 }
 
 impl Target {
-    /// Takes `http://host[:port][/prefix]` apart.
+    /// Parses `http://host[:port][/prefix]`.
     ///
     /// # Errors
     ///
-    /// If it is anything else.
+    /// If the URL has another form.
     pub fn parse(root_url: &str) -> Result<Self, WireError> {
         let malformed = || WireError::RootUrl(root_url.to_owned());
         let rest = root_url.strip_prefix("http://").ok_or_else(malformed)?;
@@ -55,35 +55,32 @@ impl Target {
     }
 }
 
-/// Why an exchange gave no reply. Whether the server acted on the request is unknown after each of them but the first.
+/// Why an exchange gave no reply. After each error but the first, the server may have acted on the
+/// request.
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {
     /// Nothing was sent.
     #[error("{0:?} is not a root URL of the form http://host[:port]")]
     RootUrl(String),
-    /// The socket failed.
     #[error("the connection failed")]
     Io(#[from] io::Error),
-    /// The server closed the connection before the reply was complete.
     #[error("the connection was closed before the reply was complete")]
     Closed,
-    /// What arrived is not HTTP/1.1.
     #[error("the reply is not HTTP/1.1: {0}")]
     Malformed(&'static str),
 }
 
-/// A whole reply.
+/// A complete reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply {
-    /// The status code.
     pub status: u16,
-    /// The body, decoded from chunks if it came in chunks.
+    /// Decoded from chunks if it came in chunks.
     pub body: Vec<u8>,
-    /// In how many seconds to try again, if it says so.
+    /// Seconds of the Retry-After header.
     pub retry_after: Option<u64>,
 }
 
-/// The connection. After any error it is good for nothing more.
+/// A connection, unusable after any error.
 #[derive(Debug)]
 pub struct Connection {
     stream: TcpStream,
@@ -104,7 +101,7 @@ impl Connection {
         Ok(Self { stream, inbox: Vec::with_capacity(READ_STEP), reusable: true })
     }
 
-    /// Whether another request may be sent.
+    /// True if another request may be sent.
     #[must_use]
     pub fn is_reusable(&self) -> bool {
         self.reusable
@@ -120,11 +117,11 @@ impl Connection {
         Ok(self.stream.write_all(request).await?)
     }
 
-    /// Says that nothing more comes, and waits until the server has closed its side.
+    /// Shuts down the sending side, and waits until the server has closed its side.
     ///
     /// # Errors
     ///
-    /// If the connection fails, or the other side keeps it for a minute.
+    /// If the connection fails, or the server keeps it for a minute.
     pub async fn close(mut self) -> io::Result<()> {
         self.stream.shutdown().await?;
         tokio::time::timeout(CLOSED_WITHIN, async {
@@ -138,7 +135,7 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// If the socket fails, closes too early or sends something else than HTTP.
+    /// If the socket fails, closes too early or sends something other than HTTP.
     pub async fn receive(&mut self) -> Result<Reply, WireError> {
         let head_length = loop {
             if let Some(end) = find(&self.inbox, b"\r\n\r\n") {
@@ -197,7 +194,7 @@ impl Connection {
     }
 }
 
-/// Writes the bytes of a request into a buffer that the caller reuses. The path is sent as it is; a body comes with its
+/// Writes a request into a reusable buffer. The path is sent unchanged; a body comes with its
 /// content type.
 pub fn write_request(
     out: &mut Vec<u8>,
@@ -217,7 +214,7 @@ pub fn write_request(
         }
     }
     let Some((content_type, body)) = body else {
-        // Some proxies and servers want a length on a POST or PUT even when there is nothing to say.
+        // Some proxies and servers want a length on a POST or PUT without a body.
         out.extend_from_slice(if method == "GET" { b"\r\n" } else { b"Content-Length: 0\r\n\r\n" });
         return;
     };
@@ -276,7 +273,8 @@ mod tests {
     use super::*;
     use tokio::net::TcpListener;
 
-    /// Answers one connection with these bytes, in two pieces, after a request has arrived; then closes it.
+    /// Answers one connection with these bytes, in two pieces, after a request has arrived; then
+    /// closes it.
     async fn exchange(answer: &'static [u8]) -> (Result<Reply, WireError>, Connection) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let target = Target::parse(&format!("http://{}", listener.local_addr().unwrap())).unwrap();

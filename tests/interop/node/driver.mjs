@@ -1,4 +1,5 @@
-// Performs ../cases.json with npm's `taskcluster-client`: `node driver.mjs FOLDER`, where FOLDER has node_modules.
+// Performs ../cases.json with npm's `taskcluster-client`: `node driver.mjs FOLDER`, where FOLDER
+// has node_modules.
 
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
@@ -22,7 +23,7 @@ const client = {
 
   slugid: () => taskcluster.slugid(),
 
-  // Without credentials the library would take them from its defaults.
+  // Without credentials the library would use its defaults.
   service: (name, credentials, more) => new CLASSES[name]({ rootUrl: client.rootUrl, credentials: credentials ?? {}, ...more }),
 
   call: (service, method, { args = [], payload, query }) =>
@@ -39,7 +40,7 @@ const client = {
     return pages;
   },
 
-  // The options come after the query, which is not left out by methods that may have one.
+  // The options follow the query, which methods with a possible query require.
   signedUrl(service, method, { args = [], query }, expiration) {
     const may = service[method].entryReference.query?.length > 0;
     return service.buildSignedUrl(service[method], ...args, ...(may ? [query ?? {}] : []), { expiration });

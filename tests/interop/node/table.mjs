@@ -1,4 +1,5 @@
-// The table of cases, as ../README.md describes it: placeholders, expectations, steps. Knows no client library.
+// The table of cases, as ../README.md describes it: placeholders, expectations, steps. Independent
+// of any client library.
 
 import { isDeepStrictEqual } from "node:util";
 import { randomBytes } from "node:crypto";

@@ -1,11 +1,12 @@
-//! `tenure-bench-floor`: the bare prototype that Tenure is compared with. See [`tenure_bench::floor`].
+//! `tenure-bench-floor`: the minimal prototype that Tenure is compared with. See
+//! [`tenure_bench::floor`].
 
 use std::process::ExitCode;
 
 use clap::Parser;
 use tenure_bench::floor::{Settings, serve};
 
-/// That of the server, so that the two differ in what they do.
+/// The server's allocator, so that only the work differs.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

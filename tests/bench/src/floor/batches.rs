@@ -1,4 +1,5 @@
-//! One session for each kind of request: what waits when it is free shares its next statement.
+//! One session for each kind of request: requests that wait while it is busy share its next
+//! statement.
 
 use std::fmt::Write as _;
 use std::iter::repeat_with;
@@ -12,10 +13,11 @@ use uuid::Uuid;
 
 use super::{FloorError, connect};
 
-/// The most that share a statement.
+/// Most requests that share a statement.
 const MEMBERS_MAX: usize = 200;
 
-/// Made anew at every start. Definitions apart from what changes, and one index with random keys.
+/// Recreated at every start. Definitions are separate from changing rows, and one index has random
+/// keys.
 const TABLES: &str = "
     DROP SCHEMA IF EXISTS floor CASCADE;
     CREATE SCHEMA floor;
@@ -63,7 +65,7 @@ const CREATE: &str = "-- create
     INSERT INTO floor.pending (queue_id, priority, seq, task_id)
     SELECT 'floor/queue', priority, seq, task_id FROM members";
 
-/// By `ctid`, which is sound only because nothing ever updates a row of `pending`.
+/// Uses `ctid`, which is sound only because no statement updates a row of `pending`.
 const CLAIM: &str = "-- claim
     WITH first AS MATERIALIZED (
         SELECT ctid FROM floor.pending WHERE queue_id = 'floor/queue'
@@ -90,13 +92,13 @@ const REPORT: &str = "-- report
     )
     SELECT task_id FROM resolved";
 
-/// A kind of request, and the statement that answers many.
+/// A kind of request, and its batched statement.
 pub(super) trait Kind {
     type Asked: Send + 'static;
     type Answer: Send + 'static;
     const STATEMENT: &'static str;
 
-    /// One answer for each that asked, in their order.
+    /// Returns one answer for each request, in their order.
     fn run(
         session: &Session,
         asked: Vec<Self::Asked>,
@@ -109,7 +111,6 @@ pub(super) struct Session {
     statement: Statement,
 }
 
-/// createTask.
 pub(super) struct Create;
 
 /// A task to create.
@@ -136,7 +137,6 @@ impl Kind for Create {
 /// claimWork for one task.
 pub(super) struct Claim;
 
-/// A claimed task.
 pub(super) struct Claimed {
     pub(super) task: Uuid,
     pub(super) definition: String,
@@ -144,7 +144,7 @@ pub(super) struct Claimed {
 
 impl Kind for Claim {
     type Asked = ();
-    /// None where nothing is pending.
+    /// `None` if no task is pending.
     type Answer = Option<Claimed>;
     const STATEMENT: &'static str = CLAIM;
 
@@ -156,7 +156,6 @@ impl Kind for Claim {
     }
 }
 
-/// reportCompleted.
 pub(super) struct Report;
 
 impl Kind for Report {
@@ -170,16 +169,16 @@ impl Kind for Report {
     }
 }
 
-/// A request that waits for its batch, and where its answer goes.
+/// A request that waits for its batch, and the channel for its answer.
 type Member<K> = (<K as Kind>::Asked, oneshot::Sender<<K as Kind>::Answer>);
 
-/// The way into the batches of one kind.
+/// Sends requests into the batches of one kind.
 pub(super) struct Batcher<K: Kind> {
     members: UnboundedSender<Member<K>>,
     sizes: Arc<Sizes>,
 }
 
-/// How many statements there were, and for how many requests.
+/// Numbers of statements and of their requests.
 #[derive(Default)]
 struct Sizes {
     statements: AtomicU64,
@@ -196,14 +195,14 @@ impl<K: Kind + 'static> Batcher<K> {
         Ok(Self { members, sizes })
     }
 
-    /// None if the session is lost.
+    /// Returns `None` if the session is lost.
     pub(super) async fn submit(&self, asked: K::Asked) -> Option<K::Answer> {
         let (answer, answered) = oneshot::channel();
         self.members.send((asked, answer)).ok()?;
         answered.await.ok()
     }
 
-    /// The sizes under the name that Tenure's metrics have.
+    /// Writes the sizes under the name of Tenure's metric.
     fn write_metrics(&self, operation: &str, text: &mut String) {
         let Sizes { members, statements } = &*self.sizes;
         for (figure, value) in [("sum", members), ("count", statements)] {
@@ -214,8 +213,8 @@ impl<K: Kind + 'static> Batcher<K> {
     }
 }
 
-/// Whatever waits when the last statement is done shares the next one. Ends with the first error: figures of a yardstick
-/// that is broken are worth nothing.
+/// Batches all requests that waited for the last statement. Ends with the first error: a broken
+/// baseline gives useless figures.
 async fn run_batches<K: Kind>(session: Session, mut waiting: UnboundedReceiver<Member<K>>, sizes: Arc<Sizes>) {
     let mut members = Vec::new();
     while waiting.recv_many(&mut members, MEMBERS_MAX).await > 0 {
@@ -223,14 +222,14 @@ async fn run_batches<K: Kind>(session: Session, mut waiting: UnboundedReceiver<M
         sizes.members.fetch_add(members.len() as u64, Ordering::Relaxed);
         let (asked, answers): (Vec<_>, Vec<_>) = members.drain(..).unzip();
         match K::run(&session, asked).await {
-            // A caller that has hung up does not take its answer.
+            // A caller that hung up does not receive its answer.
             Ok(results) => answers.into_iter().zip(results).for_each(|(answer, result)| drop(answer.send(result))),
             Err(error) => return eprintln!("tenure-bench-floor: {error}: {:?}", std::error::Error::source(&error)),
         }
     }
 }
 
-/// The way into all batches.
+/// All batchers.
 pub(super) struct Batches {
     pub(super) create: Batcher<Create>,
     pub(super) claim: Batcher<Claim>,
@@ -238,7 +237,7 @@ pub(super) struct Batches {
 }
 
 impl Batches {
-    /// Makes the tables and the sessions.
+    /// Creates the tables and opens the sessions.
     pub(super) async fn start(database: &Config) -> Result<Self, FloorError> {
         connect(database).await?.batch_execute(TABLES).await?;
         Ok(Self {
@@ -248,7 +247,7 @@ impl Batches {
         })
     }
 
-    /// How large the batches were, in Prometheus' text format.
+    /// Batch sizes in Prometheus' text format.
     pub(super) fn metrics(&self) -> String {
         let mut text = String::new();
         self.create.write_metrics("create", &mut text);

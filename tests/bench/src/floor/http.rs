@@ -1,4 +1,4 @@
-//! The floor's requests: signature, parse, batch, answer.
+//! Requests of the floor: signature, parse, batch, answer.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -18,17 +18,18 @@ use tenure_api::ids::SlugId;
 
 use super::batches::{Batches, Creation};
 
-/// What all requests share.
+/// State shared by all requests.
 struct Server {
     batches: Batches,
     key: SigningKey,
-    /// What the generator reports with, as JSON. A server of the Queue API makes temporary ones for each claim.
+    /// Credentials for reports, as JSON. A server of the Queue API issues temporary ones for each
+    /// claim.
     credentials: String,
     host: String,
     port: u16,
 }
 
-/// A definition, parsed as far as its types go, because that is part of the work.
+/// A definition, whose fields are parsed into their types because that is part of the work.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Definition {
@@ -54,7 +55,7 @@ struct Definition {
 /// A body, or a status without one.
 type Answer = Result<String, StatusCode>;
 
-/// The three requests, and the sizes of the batches.
+/// Routes of the three requests and the batch sizes.
 pub(super) fn routes(batches: Batches, credentials: &Credentials, address: SocketAddr) -> std::io::Result<Router> {
     let server = Server {
         batches,
@@ -72,13 +73,13 @@ pub(super) fn routes(batches: Batches, credentials: &Credentials, address: Socke
 }
 
 impl Server {
-    /// Whether header and body are signed with the key.
+    /// Checks that header and body are signed with the key.
     fn check(&self, method: &Method, uri: &Uri, headers: &HeaderMap, body: &[u8]) -> Result<(), StatusCode> {
         let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
         let header = text(AUTHORIZATION).and_then(|value| Header::parse(value).ok()).ok_or(StatusCode::UNAUTHORIZED)?;
         let target = Target { method: method.as_str(), resource: uri.path(), host: &self.host, port: self.port };
         let hash = payload_hash(text(CONTENT_TYPE).unwrap_or_default(), body);
-        // The generator signs no body that it does not send.
+        // The generator signs no body if it sends none.
         let whole = header.hash.map_or(body.is_empty(), |signed| hash.matches(signed));
         if whole && header.signed_by(&self.key, &target) { Ok(()) } else { Err(StatusCode::UNAUTHORIZED) }
     }

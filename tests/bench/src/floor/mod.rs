@@ -1,10 +1,11 @@
-//! The floor: the least that a server of tasks on PostgreSQL can do, to measure Tenure against. HTTP, a Hawk signature of
-//! header and body, a typed parse, and coalesced statements over as few rows as tasks need, with every commit flushed.
+//! The floor: a minimal task server on PostgreSQL, as the baseline for Tenure. It has HTTP, a Hawk
+//! signature of header and body, typed parsing, and batched statements over as few rows as tasks
+//! need, with every commit flushed.
 //!
-//! It has no scopes, events, counts, runs, deadlines, groups, dependencies or strict JSON, and it knows one task queue: whatever
-//! a claim names, it gets the oldest task. It answers createTask, claimWork and reportCompleted as far as the generator
-//! reads the answers, so that both are driven by the same requests. Nothing here is meant to get faster: it is the
-//! yardstick, and figures of different times are compared through it.
+//! It lacks scopes, events, counts, runs, deadlines, groups, dependencies and strict JSON. It has
+//! one task queue: any claim gets the oldest task. It answers createTask, claimWork and
+//! reportCompleted as far as the generator reads the answers, so the same requests drive both
+//! servers. It is not optimized further: figures of different dates are compared through it.
 
 mod batches;
 mod http;
@@ -21,24 +22,25 @@ use tokio_postgres::{Client, Config, NoTls};
 
 use self::batches::Batches;
 
-/// Where its tables are.
+/// Database of its tables.
 const DATABASE: &str = "floor";
-/// As whom the generator calls.
+/// Client that the generator calls as.
 const CLIENT_ID: &str = "floor";
-/// The file for the generator, of the same name and form as Tenure's.
+/// Credentials file for the generator, with the name and format of Tenure's.
 const CREDENTIALS_FILE: &str = "root-credentials.json";
 
-/// Runs the bare prototype that Tenure is compared with.
+/// Runs the minimal prototype that Tenure is compared with.
 #[derive(Debug, Parser)]
 #[command(name = "tenure-bench-floor", version)]
 pub struct Settings {
-    /// How to reach PostgreSQL, as `host=… port=… user=… password=… dbname=…`. A database `floor` is made there.
+    /// How to reach PostgreSQL, as `host=… port=… user=… password=… dbname=…`. Creates a database
+    /// `floor` there.
     #[arg(long, env = "TENURE_BENCH_FLOOR_DATABASE", hide_env_values = true)]
     pub database: String,
-    /// Gets `root-credentials.json`.
+    /// Directory for `root-credentials.json`.
     #[arg(long)]
     pub data_dir: PathBuf,
-    /// Where to listen.
+    /// Address to listen on.
     #[arg(long, default_value = "127.0.0.1:0")]
     pub listen: SocketAddr,
 }
@@ -46,19 +48,20 @@ pub struct Settings {
 /// Why the floor does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum FloorError {
-    /// PostgreSQL refused, or is not there.
+    /// PostgreSQL refused or is unreachable.
     #[error("PostgreSQL: {0}: {cause}", cause = std::error::Error::source(.0).map(ToString::to_string).unwrap_or_default())]
     Database(#[from] tokio_postgres::Error),
-    /// A file or a socket.
+    /// A file or a socket failed.
     #[error(transparent)]
     Io(#[from] std::io::Error),
 }
 
-/// Makes the tables anew and serves until the process is ended. Writes `floor ready: URL` when it takes requests.
+/// Recreates the tables and serves until the process ends. Prints `floor ready: URL` when it
+/// accepts requests.
 ///
 /// # Errors
 ///
-/// If the database or the address cannot be had.
+/// If the database or the address is unavailable.
 pub async fn serve(settings: &Settings) -> Result<(), FloorError> {
     let mut database: Config = settings.database.parse()?;
     database.application_name(DATABASE);
@@ -78,7 +81,7 @@ pub async fn serve(settings: &Settings) -> Result<(), FloorError> {
 
 async fn connect(database: &Config) -> Result<Client, FloorError> {
     let (client, connection) = database.connect(NoTls).await?;
-    // It ends with the client, or the client's next statement says what it ended with.
+    // The connection ends with the client. Its error also appears in the client's next statement.
     tokio::spawn(connection);
     Ok(client)
 }

@@ -1,4 +1,4 @@
-//! The calls of a worker that has a session.
+//! Calls of a worker with a session.
 
 use tenure_api::credentials::Credentials;
 use tenure_api::ids::TaskId;
@@ -8,10 +8,10 @@ use tenure_driver::http::{Client, QUEUE_API, TENURE_API};
 use super::{Claim, Lane, parse};
 use crate::BenchError;
 
-/// For how many seconds an inbox is waited in.
+/// Seconds of a wait in an inbox.
 const INBOX_WAIT: u64 = 20;
 
-/// A run that was assigned to a session.
+/// A run assigned to a session.
 #[derive(Debug)]
 pub(crate) struct Assigned {
     task: TaskId,
@@ -19,14 +19,13 @@ pub(crate) struct Assigned {
 }
 
 impl Assigned {
-    /// Whether it is one of this task.
     pub(crate) fn is_of(&self, task: TaskId) -> bool {
         self.task == task
     }
 }
 
 impl Lane {
-    /// Starts a session of the lane's worker, of this many seconds; its path.
+    /// Starts a session of the lane's worker with this TTL in seconds; returns its path.
     pub(crate) async fn start_session(&mut self, ttl: u64) -> Result<String, BenchError> {
         let (queue, worker) = (&self.queue, &self.worker);
         let body = format!(
@@ -38,19 +37,20 @@ impl Lane {
         Ok(format!("{path}/{}", started.session_id))
     }
 
-    /// Renews the session of this path.
+    /// Renews the session at this path.
     pub(crate) async fn renew_session(&mut self, step: usize, session: &str) -> Result<(), BenchError> {
         self.call(Some(step), "renewSession", None, "POST", &format!("{session}/renew"), None).await?;
         Ok(())
     }
 
-    /// Waits in the inbox of the session of this path, for so many seconds.
+    /// Waits in the inbox of the session at this path, for `wait` seconds.
     pub(crate) async fn read_inbox(&mut self, step: usize, session: &str, wait: u64) -> Result<(), BenchError> {
         self.call(Some(step), "sessionInbox", None, "GET", &format!("{session}/inbox?wait={wait}"), None).await?;
         Ok(())
     }
 
-    /// Waits until runs are assigned to the session of this path, of those after this item; the last item, and the runs.
+    /// Waits until runs are assigned to the session after the item `after`; returns the last item
+    /// and the runs.
     pub(crate) async fn read_assigned(
         client: &mut Client,
         credentials: &Credentials,
@@ -69,7 +69,7 @@ impl Lane {
         Ok((last, assigned.collect()))
     }
 
-    /// Accepts a run that was assigned to the session of this path.
+    /// Accepts a run assigned to the session at this path.
     pub(crate) async fn accept(&mut self, step: usize, session: &str, run: &Assigned) -> Result<Claim, BenchError> {
         let id = session.rsplit('/').next().unwrap_or_default();
         let body = format!(r#"{{"workerGroup":"bench","workerId":"{}","sessionId":"{id}"}}"#, self.worker);

@@ -1,16 +1,16 @@
-//! The life of a task in a queue with limits: a claim decides which waiting run it gets. Measures the
-//! decided and claimed runs per second, and the cost of the decision for a claim.
+//! The life of a task in a queue with limits: a claim decides which waiting run it gets. Measures
+//! the decided and claimed runs per second, and the cost of the decision for a claim.
 
 use super::{Lifecycle, Mode};
 use crate::BenchError;
 use crate::lane::Lane;
 
-/// How many keys the tasks have.
+/// Keys of the tasks.
 const KEYS: u64 = 1_000;
-/// Limits that are looked at for each run and hold none of them up for long.
+/// Limits that are checked for each run and rarely delay one.
 const POLICY: &str = r#"{"concurrency":{"total":10000,"perKey":100},"fair":true}"#;
 
-/// Nothing is kept between turns. A lane reports what it has claimed, as in the mode without limits.
+/// A lane reports its claims, as in the mode without limits.
 pub(crate) struct Admission;
 
 impl Mode for Admission {

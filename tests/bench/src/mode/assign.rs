@@ -1,5 +1,5 @@
-//! From the start of a create until the worker that it was assigned to has the task in its inbox, in which it was waiting. Each lane has
-//! a queue and a worker of its own, so that the worker that is measured is the one that gets the task.
+//! Measures the time from the start of a create until the assigned worker gets the task in its
+//! inbox. Each lane has a queue and a worker of its own, so that the measured worker gets the task.
 
 use std::time::Duration;
 
@@ -15,12 +15,12 @@ const ASSIGNED: usize = 0;
 const CREATE: usize = 1;
 const ACCEPT: usize = 2;
 const REPORT: usize = 3;
-/// For how many seconds a session goes on after a renewal, which each turn is.
+/// Session TTL in seconds; each turn renews.
 const TTL: u64 = 3_600;
-/// How long before the create the worker's request is sent. A client cannot see that it waits.
+/// Time by which the worker's request precedes the create. A client cannot see that it waits.
 const HEAD_START: Duration = Duration::from_millis(10);
 
-/// The waiting worker's connection, and how far it has read.
+/// The waiting worker's connection and inbox position.
 pub(crate) struct Assign {
     worker: Client,
     credentials: Credentials,
@@ -55,8 +55,9 @@ impl Mode for Assign {
         if assigned.iter().any(|run| run.is_of(task)) {
             lane.record(ASSIGNED, began, ended);
         } else {
-            // What a failed turn has left was there at once. It is only cleared away, and this turn's task with it:
-            // otherwise each turn from now on would find the task of the one before.
+            // A failed turn left tasks that were available at once. They are only cleared away,
+            // with this turn's task: otherwise each later turn would find the task of the turn
+            // before.
             let more = Lane::read_assigned(&mut self.worker, &self.credentials, &self.session, self.read).await?;
             self.read = more.0;
             assigned.extend(more.1);

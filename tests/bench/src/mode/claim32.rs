@@ -1,15 +1,14 @@
-//! Claim as many as one request may, and report each. The tasks were created before, and the run ends when they are used
-//! up; or each lane creates as many as it takes.
+//! Claims as many tasks as one request may, and reports each. Either the tasks were created before
+//! and the run ends with the last one, or each lane creates as many as it takes.
 
 use super::Mode;
 use super::work::CREATED_AT_ONCE;
 use crate::BenchError;
 use crate::lane::Lane;
 
-/// The most that a claimWork may ask for.
+/// Maximum of a claimWork.
 const LIMIT: u8 = 32;
 
-/// Nothing is kept between turns.
 pub(crate) struct Claim32;
 
 impl Mode for Claim32 {
@@ -30,9 +29,9 @@ impl Mode for Claim32 {
     }
 }
 
-/// The same, with tasks that the lanes create by 100.
+/// The variant whose lanes create tasks by 100.
 pub(crate) struct Single32 {
-    /// Created and not claimed yet.
+    /// Tasks created and not yet claimed.
     ahead: usize,
 }
 

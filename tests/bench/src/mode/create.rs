@@ -1,10 +1,9 @@
-//! Create tasks and leave them pending.
+//! Creates tasks and leaves them pending.
 
 use super::Mode;
 use crate::BenchError;
 use crate::lane::Lane;
 
-/// Nothing is kept between turns.
 pub(crate) struct Create;
 
 impl Mode for Create {

@@ -1,13 +1,13 @@
-//! Send createTask again for tasks that exist, as a storm of repeats after a 503 does.
+//! Repeats createTask for existing tasks, as clients do after a 503.
 
 use super::Mode;
 use crate::BenchError;
 use crate::lane::{Creation, Lane};
 
-/// How many tasks each lane repeats.
+/// Tasks that each lane repeats.
 const TASKS: usize = 50;
 
-/// The requests, each of which was answered once.
+/// The requests, each answered once.
 pub(crate) struct CreateRepeat {
     creations: Vec<Creation>,
     next: usize,

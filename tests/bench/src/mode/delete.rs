@@ -1,6 +1,6 @@
-//! Delete messages with their receipts; putting and getting them is not measured. On Tenure their runs are pending, which
-//! is the dearest case: the server does not lose a run whose message is gone, it makes it a new message. The usual order
-//! of a worker is to claim first, and then the delete finds nothing left to do.
+//! Deletes messages with their receipts; puts and gets are not measured. On Tenure their runs are
+//! pending, the most expensive case: the server creates a new message for a run whose message was
+//! deleted. A worker usually claims first, and then the delete finds nothing.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use crate::BenchError;
 use crate::lane::Lane;
 use crate::messages::{Message, QueueUrls, delete, get};
 
-/// The most that a get may ask for.
+/// Maximum of a get.
 const LIMIT: u8 = 32;
-/// How long a lane rests that got nothing while it still waits for its share.
+/// Pause of a lane after an empty get while it waits for its share.
 const REST: Duration = Duration::from_millis(1);
 
-/// What the lane has got and not yet deleted.
+/// Messages that the lane has got and not yet deleted.
 pub(crate) struct Delete {
     urls: QueueUrls,
     messages: Vec<Message>,
@@ -44,7 +44,7 @@ impl Mode for Delete {
 
     async fn turn(&mut self, lane: &mut Lane) -> Result<u64, BenchError> {
         let Some(message) = self.messages.pop() else {
-            // With fewer lanes it would be another measurement.
+            // The run ends with the first idle lane: fewer lanes would be another measurement.
             lane.run().note_dry();
             return Ok(0);
         };

@@ -1,5 +1,5 @@
-//! Get messages that were put before, one or as many as one request may, and leave them hidden. The run ends when all
-//! were got.
+//! Gets messages that were put before, one or as many as one request may, and leaves them hidden.
+//! The run ends with the last message.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::BenchError;
 use crate::lane::Lane;
 use crate::messages::{QueueUrls, get};
 
-/// How long a lane rests that got nothing: the last messages are on their way to others.
+/// Pause after an empty get: the last messages are on their way to other lanes.
 const REST: Duration = Duration::from_millis(1);
 
 /// A lane that gets up to `LIMIT` messages at once.

@@ -1,5 +1,6 @@
-//! The whole life of tasks in groups of 100 in which each task waits for the one before it. Every lane creates ahead, so
-//! that a task is created while it has to wait, and becomes pending when another one is reported.
+//! The whole life of tasks in groups of 100, where each task depends on the one before. Every lane
+//! creates ahead. So a task is created while its dependency is unresolved, and becomes pending with
+//! the report of that dependency.
 
 use tenure_api::ids::SlugId;
 
@@ -9,10 +10,10 @@ use crate::lane::Lane;
 
 /// Tasks of a group.
 const GROUP_TASKS: u64 = 100;
-/// How many tasks of a lane are open.
+/// Open tasks of a lane.
 const AHEAD: usize = 10;
 
-/// How far the lane's group is.
+/// Progress of the lane's group.
 pub(crate) struct Graph {
     created: u64,
     last: Option<SlugId>,

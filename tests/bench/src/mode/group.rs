@@ -1,10 +1,9 @@
-//! Create a number of tasks in one group: whether they wait for each other at the group's row.
+//! Creates tasks in one group, to find contention on the group's row.
 
 use super::Mode;
 use crate::BenchError;
 use crate::lane::Lane;
 
-/// Nothing is kept between turns.
 pub(crate) struct Group;
 
 impl Mode for Group {

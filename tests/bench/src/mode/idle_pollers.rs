@@ -1,5 +1,5 @@
-//! Pollers with nothing to do: each asks the seven queues of its task queue for a message once a second, highest priority
-//! first, as a worker does, and all are empty. The pollers' seconds begin spread over one second.
+//! Idle pollers: each polls the seven empty queues of its task queue once a second, highest
+//! priority first, as a worker does. Their starts are spread over one second.
 
 use std::time::Duration;
 
@@ -12,7 +12,6 @@ use crate::messages::{QueueUrls, get};
 
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// One poller.
 pub(crate) struct IdlePollers {
     queues: Vec<QueueUrls>,
     next: Option<Instant>,
@@ -31,7 +30,7 @@ impl Mode for IdlePollers {
     async fn turn(&mut self, lane: &mut Lane) -> Result<u64, BenchError> {
         let begin = self.next.unwrap_or_else(|| Instant::now() + PERIOD.mul_f64(lane.place()));
         sleep_until(begin).await;
-        // A poller that is late does not ask twice to make up for it.
+        // A late poller does not poll twice to catch up.
         self.next = Some(Instant::now().max(begin + PERIOD));
         for queue in &self.queues {
             let began = Instant::now();

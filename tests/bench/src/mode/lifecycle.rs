@@ -1,11 +1,11 @@
-//! Create, claim one, report completed: the whole life of a task in three requests.
+//! Creates, claims one and reports it completed: the whole life of a task in three requests.
 
 use super::Mode;
 use crate::BenchError;
 use crate::lane::Lane;
 
-/// Nothing is kept between turns. A lane reports what it has claimed, which may be another lane's task; since every
-/// lane creates before it claims, there is always one for each.
+/// A lane reports its claim, which may be another lane's task. Every lane creates before it claims,
+/// so each finds a task.
 pub(crate) struct Lifecycle;
 
 impl Mode for Lifecycle {

@@ -1,4 +1,4 @@
-//! The modes. Each declares which steps it measures, what a lane needs first, and what one turn of a lane is.
+//! The modes. Each defines its measured steps, the preparation of a lane, and one turn.
 
 mod admission;
 mod assign;
@@ -41,18 +41,18 @@ pub(crate) use work::Work;
 use super::BenchError;
 use super::lane::Lane;
 
-/// What a lane does, over and over.
+/// The repeated work of a lane.
 pub(crate) trait Mode: Sized {
-    /// The steps that are measured, in the order of their columns.
+    /// Measured steps, in the order of their columns.
     const STEPS: &'static [&'static str];
-    /// What a turn's number counts.
+    /// Unit of the number that a turn returns.
     const COUNTS: &'static str = "tasks";
-    /// Whether Azure's queue service has what the mode needs.
+    /// True if Azure's queue service supports the mode.
     const ON_AZURE: bool = false;
 
-    /// Makes what the turns need. Not measured.
+    /// Prepares the turns, unmeasured.
     async fn prepare(lane: &mut Lane) -> Result<Self, BenchError>;
 
-    /// One turn; returns how many tasks it was worth.
+    /// Runs one turn; returns its number of tasks.
     async fn turn(&mut self, lane: &mut Lane) -> Result<u64, BenchError>;
 }

@@ -1,5 +1,6 @@
-//! The whole life of tasks at a given rate, however slow the answers are. What is refused with 503 is counted by its kind
-//! and not repeated, and a turn whose connection is still busy with the one before is left out and counted too.
+//! The whole life of tasks at a given rate, however slow the answers are. Requests refused with 503
+//! are counted by kind and not repeated. A turn whose connection is still busy is skipped and
+//! counted too.
 
 use std::time::Duration;
 
@@ -9,10 +10,10 @@ use super::Mode;
 use crate::BenchError;
 use crate::lane::Lane;
 
-/// The answer that sheds load.
+/// Status of shed requests.
 const SHED: u16 = 503;
 
-/// When the lane's next turn begins.
+/// Start of the lane's next turn.
 pub(crate) struct Overload {
     period: Duration,
     next: Option<Instant>,

@@ -1,5 +1,5 @@
-//! From the start of a create until a worker that was waiting has the task. Each lane has a queue and a worker of its
-//! own, so that the worker that is measured is the one that gets the task.
+//! Measures the time from the start of a create until a waiting worker has the task. Each lane has
+//! a queue and a worker of its own, so that the measured worker gets the task.
 
 use std::time::Duration;
 
@@ -14,12 +14,14 @@ use tenure_driver::http::Client;
 const PICKUP: usize = 0;
 const CREATE: usize = 1;
 const REPORT: usize = 2;
-/// How long at least before the create the worker's request is sent. A client cannot see that it is in the wait list.
+/// Least time by which the worker's request precedes the create. A client cannot see that it is in
+/// the wait list.
 const HEAD_START: Duration = Duration::from_millis(10);
-/// How many milliseconds more it may be, by chance: lanes that one tick has answered would else create together.
+/// Additional random time, in milliseconds: otherwise lanes answered by one tick would create
+/// together.
 const SPREAD_MS: u64 = 40;
 
-/// How many tasks are cleared away at once: the most that a claimWork may ask for.
+/// Tasks cleared away at once: the maximum of a claimWork.
 const LEFT: u8 = 32;
 
 /// The waiting worker's connection.
@@ -51,8 +53,9 @@ impl Mode for Pickup {
         if claims.iter().any(|claim| claim.is_of(task)) {
             lane.record(PICKUP, began, ended);
         } else {
-            // What a failed turn has left was there at once. It is only cleared away, and this turn's task with it:
-            // otherwise each turn from now on would find the task of the one before.
+            // A failed turn left tasks that were available at once. They are only cleared away,
+            // with this turn's task: otherwise each later turn would find the task of the turn
+            // before.
             let (path, body) = lane.claim_request(LEFT);
             let reply = self.worker.exchange(&self.credentials, "POST", &path, Some(body.as_bytes())).await?;
             claims.extend(read_claims(&reply.body)?);

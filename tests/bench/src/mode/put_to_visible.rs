@@ -1,6 +1,7 @@
-//! From the start of a create (on Azure: of a put) until a poller has the message, which asks in a tight loop on another
-//! connection. Each lane has a queue and a poller of its own. The message is deleted before the next turn; the loop goes
-//! on all the time, so that a create begins at any time of a poll.
+//! Measures the time from the start of a create (on Azure: of a put) until a poller has the
+//! message. The poller polls in a tight loop on another connection. Each lane has a queue and a
+//! poller of its own. The message is deleted before the next turn; the loop never pauses, so a
+//! create begins at any time of a poll.
 
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinSet;
@@ -11,14 +12,14 @@ use crate::BenchError;
 use crate::lane::Lane;
 use crate::messages::{Message, QueueUrls, delete, get};
 
-/// What a poller saw, and when.
+/// A message and the time of its arrival.
 type Seen = Result<(Message, Instant), BenchError>;
 
 /// The lane's poller.
 pub(crate) struct PutToVisible {
     urls: QueueUrls,
     seen: UnboundedReceiver<Seen>,
-    /// Ends the poller when the lane ends.
+    /// Ends the poller with the lane.
     _poller: JoinSet<()>,
 }
 
@@ -57,7 +58,7 @@ impl Mode for PutToVisible {
             let ended = || BenchError::Generator("the poller has ended".to_owned());
             let (message, seen) = self.seen.recv().await.ok_or_else(ended)??;
             delete(lane.client(), &self.urls, &message).await?;
-            // A message of a turn that failed half-way is only cleared away.
+            // The message of a failed turn is only deleted.
             if message.text == text {
                 lane.record(0, began, seen);
                 return Ok(1);

@@ -1,13 +1,12 @@
-//! Renew a claim, over and over. Each lane holds one task all the time.
+//! Renews a claim repeatedly. Each lane holds one task all the time.
 
 use super::Mode;
 use crate::BenchError;
 use crate::lane::{Claim, Lane};
 
-/// The column of the only step.
+/// The only step.
 const RECLAIM: usize = 0;
 
-/// The claim that the lane holds.
 pub(crate) struct Reclaim {
     claim: Claim,
 }
@@ -17,7 +16,7 @@ impl Mode for Reclaim {
 
     async fn prepare(lane: &mut Lane) -> Result<Self, BenchError> {
         lane.create_task().await?;
-        // The window is not open yet, so this claim leaves no figure in the column.
+        // The window is not open yet, so this claim is not measured.
         let claim = lane.claim(RECLAIM, 1).await?.pop();
         let reason = "no task, although one was created".to_owned();
         Ok(Self { claim: claim.ok_or(BenchError::Answer { what: "claimWork", reason })? })

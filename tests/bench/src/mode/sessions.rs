@@ -1,5 +1,5 @@
-//! Workers that have a session each and nothing to do: a third of its time to live after each renewal they renew it, or else they
-//! wait in their inboxes, which renews too. Their first renewals are spread over that time.
+//! Idle workers with a session each. They renew it a third of its TTL after each renewal, or wait
+//! in their inboxes, which also renews. Their first renewals are spread over that time.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use super::Mode;
 use crate::BenchError;
 use crate::lane::Lane;
 
-/// For how many seconds a session goes on after a renewal: the default.
+/// Default session TTL, in seconds.
 const TTL: u64 = 120;
 const PERIOD: Duration = Duration::from_secs(TTL / 3);
-/// The longest that an inbox can be waited in.
+/// Longest wait in an inbox.
 const WAIT: Duration = Duration::from_secs(30);
 
-/// How often a start is tried again that was refused, and after how long.
+/// Attempts to start a refused session, and the pause between them.
 const TRIES: u32 = 30;
 const PAUSE: Duration = Duration::from_secs(2);
 
@@ -30,7 +30,7 @@ impl<const INBOX: bool> Mode for Sessions<INBOX> {
     const COUNTS: &'static str = "renewals";
 
     async fn prepare(lane: &mut Lane) -> Result<Self, BenchError> {
-        // Thousands that start at once are more than a server takes at a time.
+        // A server cannot accept thousands of starts at once.
         let mut tries = 0;
         let session = loop {
             match lane.start_session(TTL).await {
@@ -48,7 +48,7 @@ impl<const INBOX: bool> Mode for Sessions<INBOX> {
         sleep_until(begin).await;
         if INBOX {
             lane.read_inbox(0, &self.session, WAIT.as_secs()).await?;
-            // It has waited already.
+            // The read of the inbox has waited already.
             self.next = Some(Instant::now());
         } else {
             lane.renew_session(0, &self.session).await?;

@@ -1,4 +1,4 @@
-//! Read the status of one of many tasks.
+//! Reads the status of one of many tasks.
 
 use tenure_api::ids::SlugId;
 
@@ -6,10 +6,10 @@ use super::Mode;
 use crate::BenchError;
 use crate::lane::Lane;
 
-/// How many tasks each lane reads from.
+/// Tasks that each lane reads.
 const TASKS: usize = 50;
 
-/// The tasks that the lane created.
+/// Tasks created by the lane.
 pub(crate) struct Status {
     tasks: Vec<SlugId>,
 }

@@ -1,18 +1,19 @@
-//! Report what is done and take what is next, in one request. Every lane creates as many tasks as it takes, so there is
-//! always something to take.
+//! Reports finished tasks and claims the next ones, in one request. Every lane creates as many
+//! tasks as it takes, so a task is always available.
 
 use super::Mode;
 use crate::BenchError;
 use crate::lane::{Claim, Lane};
 
-/// How many tasks one request creates for those that take many.
+/// Tasks created by one request, for lanes that take many.
 pub(super) const CREATED_AT_ONCE: usize = 100;
 
-/// Takes up to this many at once. One at a time is created by createTask, more are created by 100.
+/// Takes up to `LIMIT` tasks at once. With a limit of 1 createTask creates single tasks, otherwise
+/// tasks are created by 100.
 pub(crate) struct Work<const LIMIT: usize> {
-    /// Claimed, and reported in the next turn.
+    /// Claimed tasks, reported in the next turn.
     held: Vec<Claim>,
-    /// Created and not claimed yet.
+    /// Tasks created and not yet claimed.
     ahead: usize,
 }
 
@@ -33,7 +34,7 @@ impl<const LIMIT: usize> Mode for Work<LIMIT> {
                 self.ahead += CREATED_AT_ONCE;
             }
         }
-        // After a failure they are reported once more, which is harmless.
+        // After a failure they are reported again, which is harmless.
         let (taken, claims) = lane.work(1, &self.held, LIMIT).await?;
         self.held = claims;
         self.ahead = self.ahead.saturating_sub(self.held.len());
@@ -51,7 +52,7 @@ mod tests {
 
     use crate::{BenchError, Settings, run};
 
-    /// Gives out a run each time, and takes no report of it.
+    /// Hands out a run each time and refuses every report.
     async fn refuse_results(uri: Uri, _: Bytes) -> String {
         let worked = r#"{"results":[{"error":{"code":"RequestConflict"}}],"tasks":[{"runId":0,
             "status":{"taskId":"f47ac10bTcKlZw4CssPUeQ"},"credentials":{"clientId":"c","accessToken":"t"}}]}"#;

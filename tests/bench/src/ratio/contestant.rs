@@ -1,4 +1,4 @@
-//! A running server that is compared.
+//! A running server for comparison.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use tenure_driver::http::Account;
 
 use crate::{BenchError, Settings};
 
-/// As the file says that describes it.
+/// A server, as described by its file.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Contestant {
@@ -21,7 +21,7 @@ pub(super) struct Contestant {
     pg_pid: Option<u32>,
     #[serde(default)]
     pub(super) database_url: String,
-    /// Of a RabbitMQ, which has none of the others but its process.
+    /// Only for RabbitMQ, which has only this and its process.
     amqp_url: Option<String>,
 }
 
@@ -30,12 +30,12 @@ impl Contestant {
         read(path)
     }
 
-    /// As whom to call it, and where.
+    /// URL and credentials of the server.
     pub(super) fn account(&self) -> Result<Account, BenchError> {
         read(&self.credentials)
     }
 
-    /// The settings that call this server: a mode's name and flags, as on the command line.
+    /// Settings that call this server, from a mode's name and flags as on the command line.
     pub(super) fn settings(&self, arguments: &[String]) -> Result<Settings, BenchError> {
         let words = ["tenure-bench".to_owned()].into_iter().chain(arguments.iter().cloned());
         let mut settings = Settings::try_parse_from(words).map_err(|error| BenchError::Generator(error.to_string()))?;
@@ -59,7 +59,7 @@ fn read<T: DeserializeOwned>(path: &Path) -> Result<T, BenchError> {
 
 #[cfg(test)]
 impl Contestant {
-    /// One that does not run.
+    /// A contestant that does not run.
     pub(super) fn named(name: &str) -> Self {
         Self {
             name: name.to_owned(),

@@ -1,7 +1,9 @@
-//! Compares servers by running modes on each in turn, round after round, and prints medians and ratios.
+//! Compares servers by running modes on each in turn, in several rounds, and prints medians and
+//! ratios.
 //!
-//! The servers are all running, each with a PostgreSQL of its own, and only one is called at a time. In every round another
-//! one is first. A ratio is the median of the rounds' ratios, because what disturbs a round disturbs its neighbours too.
+//! All servers run, each with its own PostgreSQL, and only one is called at a time. Each round
+//! starts with another server. A ratio is the median of the rounds' ratios, because a disturbance
+//! of one measurement also affects its neighbours.
 
 mod contestant;
 mod parked;
@@ -20,44 +22,46 @@ use self::summary::{Round, Summary};
 use super::database::Probe;
 use super::{BenchError, measure_mode};
 
-/// How many commits after a pause are measured before and after a round.
+/// Commits after a pause, measured before and after a round.
 const PAUSED_COMMITS: usize = 50;
-/// How long such a pause is: the least head start of a worker in mode pickup.
+/// Length of such a pause: the least head start of a worker in mode pickup.
 const PAUSE: Duration = Duration::from_millis(10);
-/// How many commits are measured before and after a round.
+/// Commits measured before and after a round.
 const COMMITS: usize = 100;
 
 /// Runs modes on several servers in turn and prints medians and ratios.
 #[derive(Debug, Parser)]
 #[command(name = "tenure-bench ratio", version)]
 pub struct Settings {
-    /// A file that describes a running server: name, credentials, serverPid, pgPid, databaseUrl. The first whose name is
-    /// `tenure` is compared with all others.
+    /// A file that describes a running server: name, credentials, serverPid, pgPid, databaseUrl.
+    /// The first server named `tenure` is compared with all others.
     #[arg(long = "contestant", required = true)]
     pub contestants: Vec<std::path::PathBuf>,
-    /// How often each is measured.
+    /// Number of measurements of each server.
     #[arg(long, default_value_t = 5)]
     pub rounds: usize,
-    /// How long each time.
+    /// Seconds of each measurement.
     #[arg(long, default_value_t = 5)]
     pub seconds: u64,
-    /// How long to run before that, each time.
+    /// Seconds to run before each measurement.
     #[arg(long, default_value_t = 1)]
     pub warmup: u64,
-    /// With how many connections the life cycle is measured.
-    // The last one counts: scripts/bench peers has values of its own before the caller's. So for the rows.
+    /// Numbers of connections for the life cycle.
+    // The last value wins: scripts/bench peers puts its own before the caller's. The same holds for
+    // the rows.
     #[arg(long, value_delimiter = ',', default_value = "1,8,64,256", overrides_with = "connections")]
     pub connections: Vec<usize>,
     /// What to measure.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "lifecycle", overrides_with = "rows")]
     pub rows: Vec<RowName>,
-    /// How many workers wait for work in the row `parked`.
+    /// Number of workers that wait for work in the row `parked`.
     #[arg(long, default_value_t = 5000)]
     pub parked: usize,
-    /// How many tasks are pending in the row `pending`.
+    /// Number of pending tasks in the row `pending`.
     #[arg(long, default_value_t = 1_000_000)]
     pub pending: u64,
-    /// With how many connections the row `overload` is measured. With less than the server lets wait, it sheds none.
+    /// Number of connections in the row `overload`. With fewer than the server lets wait, it sheds
+    /// none.
     #[arg(long, default_value_t = 8000)]
     pub overload_connections: usize,
 }
@@ -84,7 +88,7 @@ pub async fn run(settings: &Settings) -> Result<(), BenchError> {
         .await
 }
 
-/// All rounds of a row, as text.
+/// Measures all rounds of a row and returns its text.
 async fn measure_row(settings: &Settings, row: &Row<'_>) -> Result<String, BenchError> {
     let rounds = settings.rounds.max(1);
     let mut summary = Summary::new(row.columns.iter().map(|column| column.name.clone()).collect());
@@ -109,7 +113,7 @@ async fn measure_row(settings: &Settings, row: &Row<'_>) -> Result<String, Bench
     Ok(summary.render(&title, &row.ratios))
 }
 
-/// What a column needs before its first round, and the session that holds its snapshot.
+/// Prepares a column before its first round; returns the session that holds its snapshot.
 async fn prepare(column: &Column<'_>) -> Result<Option<Probe>, BenchError> {
     match &column.variant.condition {
         Condition::SnapshotHeld => {
@@ -119,7 +123,7 @@ async fn prepare(column: &Column<'_>) -> Result<Option<Probe>, BenchError> {
         }
         Condition::Filled { queue, tasks } => {
             eprintln!("{}: filling a queue with {tasks} tasks", column.name);
-            // Any mode fills the queue before it begins, and this one adds the least.
+            // Every mode fills the queue first; this one adds the least.
             let words = ["status", "--connections", "1", "--seconds", "1", "--warmup", "0", "--task-queue"];
             let mut arguments: Vec<String> = words.into_iter().map(str::to_owned).collect();
             arguments.extend([queue.clone(), "--prefill".to_owned(), tasks.to_string()]);
@@ -130,7 +134,7 @@ async fn prepare(column: &Column<'_>) -> Result<Option<Probe>, BenchError> {
     }
 }
 
-/// One round of a column. `reached` is the rate of the plain variant on the same server.
+/// Measures one round of a column. `reached` is the rate of the plain variant on the same server.
 async fn measure_column(column: &Column<'_>, reached: Option<f64>) -> Result<Round, BenchError> {
     let mut arguments = column.variant.arguments.clone();
     let mut parked = None;
@@ -156,9 +160,9 @@ async fn measure_column(column: &Column<'_>, reached: Option<f64>) -> Result<Rou
 /// Milliseconds of commits.
 #[derive(Debug, Default)]
 struct Commits {
-    /// One after the other, so that the session and its processor are awake.
+    /// Consecutive commits, with session and processor awake.
     at_once: Vec<f64>,
-    /// Each after a pause in which the database does nothing, as before a create that a worker waits for.
+    /// Commits after a pause with an idle database, as before a create for a waiting worker.
     after_pause: Vec<f64>,
 }
 

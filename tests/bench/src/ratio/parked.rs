@@ -1,4 +1,4 @@
-//! Workers that wait for work in queues that have none, while something else is measured.
+//! Workers that wait for work in empty queues during a measurement.
 
 use std::time::Duration;
 
@@ -10,14 +10,15 @@ use tokio::time::sleep;
 use super::contestant::Contestant;
 use crate::BenchError;
 
-/// Over how many task queues they are spread.
+/// Task queues of the workers.
 const QUEUES: usize = 50;
-/// How long a worker rests that was refused.
+/// Pause of a refused worker.
 const REST: Duration = Duration::from_secs(1);
-/// The status of an answer with work or without.
+/// Status of an answer with or without work.
 const OK: u16 = 200;
 
-/// Lets so many workers wait until the set is dropped. All of them have asked when this returns.
+/// Makes `workers` workers wait until the set is dropped. All have sent their request when this
+/// returns.
 pub(super) async fn park(contestant: &Contestant, workers: usize) -> Result<JoinSet<()>, BenchError> {
     let account = contestant.account()?;
     let mut parked = JoinSet::new();
@@ -27,11 +28,11 @@ pub(super) async fn park(contestant: &Contestant, workers: usize) -> Result<Join
         ask(&mut client, &credentials, number).await?;
         parked.spawn_local(async move {
             loop {
-                // Also one that was shed: asking again at once, it would load the server beside what is measured.
+                // A shed worker also pauses: an immediate retry would add load to the measurement.
                 if !client.finish().await.is_ok_and(|reply| reply.status == OK) {
                     sleep(REST).await;
                 }
-                // The next turn waits for the answer, or rests.
+                // The next turn waits for the answer, or pauses.
                 drop(ask(&mut client, &credentials, number).await);
             }
         });

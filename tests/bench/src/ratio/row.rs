@@ -1,4 +1,4 @@
-//! What each row compares with what.
+//! The comparisons of each row.
 
 use clap::ValueEnum;
 
@@ -7,38 +7,38 @@ use super::contestant::Contestant;
 
 /// The server that all others are compared with.
 const SUBJECT: &str = "tenure";
-/// The broker that takes messages and no tasks.
+/// The broker, which accepts messages but no tasks.
 pub(super) const RABBITMQ: &str = "rabbitmq";
-/// The server that does little beside the life cycle.
+/// The server that supports little beyond the life cycle.
 const FLOOR: &str = "floor";
-/// With how many connections the rows beside the life cycle are measured.
+/// Connections of all rows but the life cycle.
 const CONNECTIONS: usize = 64;
-/// Waiting workers of `pickup`: few, so that they wait for their task and not for each other's.
+/// Waiting workers of `pickup`: few, so that they do not wait for each other's tasks.
 const WORKERS: usize = 8;
-/// Over how many task queues `queues` spreads the tasks.
+/// Task queues of the row `queues`.
 const QUEUES: usize = 50;
-/// How many tasks are pending beside the large number.
+/// Pending tasks of the variant with few.
 const FEW: u64 = 1_000;
-/// What `claim32` begins with, for each second: more than are claimed in one.
+/// Tasks per second at the start of `claim32`: more than one second claims.
 const CLAIMED_A_SECOND: u64 = 8_000;
-/// With how many connections the rate is measured that overload is twice of: batches are large then.
+/// Connections for the reference rate of overload, with large batches.
 const MANY_CONNECTIONS: usize = 256;
-/// Seconds in which the queues of requests grow, before overload is measured.
+/// Seconds in which the queues of requests grow before overload is measured.
 const OVERLOAD_WARMUP: u64 = 5;
-/// Seconds after which connections that create by 100 and take by 32 no longer do so in step. All of them begin with a create, and
-/// until then a short time would have the creates of one turn and the reports of another.
+/// Seconds after which connections that create by 100 and take by 32 are out of step. All begin
+/// with a create; a shorter run would include the creates of one turn and the reports of another.
 const BATCHES_WARMUP: u64 = 5;
 
-/// What can be compared.
+/// Comparisons by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum RowName {
     /// Create, claim one, report: on each server, with each number of connections.
     Lifecycle,
-    /// The life cycle over 50 task queues, beside one.
+    /// The life cycle with 50 task queues, compared with one.
     Queues,
-    /// The life cycle in groups of 100 with dependencies, beside none.
+    /// The life cycle in groups of 100 with dependencies, compared with none.
     Groups,
-    /// Create, and repeats of creates.
+    /// Create, and repeat creates.
     Create,
     /// Read a status.
     Status,
@@ -46,30 +46,32 @@ pub enum RowName {
     Reclaim,
     /// Claim 32 at once and report each.
     Claim32,
-    /// Create; report the last and take the next in one request. Beside a RabbitMQ, if there is one.
+    /// Create; report the last and claim the next in one request. Compared with RabbitMQ, if
+    /// present.
     Work,
-    /// Create by 100, report 32 and take 32 in one request; beside a claim of 32 and a report of each, or beside a RabbitMQ.
+    /// Create by 100, report 32 and claim 32 in one request; compared with RabbitMQ, or with a
+    /// claim of 32 and a report of each.
     Work32,
-    /// From a create until a waiting worker has the task, beside one commit.
+    /// From a create until a waiting worker has the task, compared with one commit.
     Pickup,
-    /// The life cycle while thousands of workers wait for work, beside none.
+    /// The life cycle while thousands of workers wait for work, compared with none.
     Parked,
-    /// The life cycle at twice the rate that the server can do.
+    /// The life cycle at twice the rate that the server can reach.
     Overload,
-    /// The life cycle while an old snapshot is held, beside none.
+    /// The life cycle while an old snapshot is held, compared with none.
     Snapshot,
-    /// The life cycle with very many pending tasks, beside 1,000. Leaves them behind.
+    /// The life cycle with many pending tasks, compared with 1,000. Leaves them behind.
     Pending,
     /// All of these, in this order.
     All,
 }
 
-/// One table: columns that are measured in turn.
+/// One table, whose columns are measured in turn.
 #[derive(Debug)]
 pub(super) struct Row<'a> {
     pub(super) title: String,
     pub(super) columns: Vec<Column<'a>>,
-    /// Which column is divided by which.
+    /// Pairs of columns: dividend and divisor.
     pub(super) ratios: Vec<(usize, usize)>,
 }
 
@@ -81,7 +83,7 @@ pub(super) struct Column<'a> {
     pub(super) variant: Variant,
 }
 
-/// What is measured on each server, and under which condition.
+/// A measurement on each server, and its condition.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Variant {
     name: String,
@@ -90,36 +92,34 @@ pub(super) struct Variant {
     pub(super) condition: Condition,
 }
 
-/// What holds while a column is measured.
+/// Condition of a column during its measurement.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Condition {
     /// Nothing else happens.
     Quiet,
-    /// So many tasks were put into the queue before the first round.
+    /// The queue was filled before the first round.
     Filled {
-        /// The task queue.
         queue: String,
-        /// How many.
         tasks: u64,
     },
-    /// So many workers wait for work in other queues.
+    /// This many workers wait for work in other queues.
     Parked(usize),
-    /// A snapshot is held, which is as old as the first round. All rounds of other columns come before.
+    /// A snapshot is held from the first round on. Runs after all rounds of other columns.
     SnapshotHeld,
-    /// The flags get a rate that is twice the one that the variant before has reached. Comes after it.
+    /// The rate is twice the rate that the variant before has reached. Runs after it.
     TwiceTheRate,
-    /// The time of a commit is measured before and after.
+    /// Commits are timed before and after.
     BesideCommits,
 }
 
 impl Condition {
-    /// Whether the rounds of other columns have to be over.
+    /// True if the rounds of other columns must be over.
     pub(super) fn comes_last(&self) -> bool {
         matches!(self, Self::SnapshotHeld | Self::TwiceTheRate)
     }
 }
 
-/// The tables that belong to this name.
+/// Tables of a name.
 pub(super) fn rows<'a>(name: RowName, settings: &Settings, contestants: &'a [Contestant]) -> Vec<Row<'a>> {
     let lifecycle = |name: &str| Variant::new(settings, name, "lifecycle", CONNECTIONS);
     let mode = |name: &str, mode: &str| Variant::new(settings, name, mode, CONNECTIONS);
@@ -167,11 +167,11 @@ pub(super) fn rows<'a>(name: RowName, settings: &Settings, contestants: &'a [Con
         RowName::Pending => vec![filled(lifecycle("few"), FEW), filled(lifecycle("many"), settings.pending)],
     };
     let title = name.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
-    // The floor does one queue and no more than the life cycle.
+    // The floor has one queue and only the life cycle.
     vec![table(title, contestants.iter().filter(|contestant| contestant.name != FLOOR), &variants)]
 }
 
-/// How many seconds a mode runs at least before it is measured.
+/// Least warmup of a mode, in seconds.
 fn warmup_min(mode: &str) -> u64 {
     match mode {
         "overload" => OVERLOAD_WARMUP,
@@ -180,7 +180,7 @@ fn warmup_min(mode: &str) -> u64 {
     }
 }
 
-/// The variant in a queue with so many tasks.
+/// The variant in a queue with this many tasks.
 fn filled(variant: Variant, tasks: u64) -> Variant {
     let queue = format!("bench/pending-{tasks}");
     variant.with([("--task-queue", &queue)]).under(Condition::Filled { queue, tasks })
@@ -196,7 +196,7 @@ impl Variant {
             .with([("--warmup", settings.warmup.max(warmup_min(mode)).to_string().as_str())])
     }
 
-    /// With these flags too; a later one counts instead of an earlier one.
+    /// Adds flags; a later value replaces an earlier one.
     fn with<const N: usize>(mut self, flags: [(&str, &str); N]) -> Self {
         for (flag, value) in flags {
             if let Some(place) = self.arguments.iter().position(|argument| argument == flag) {
@@ -213,7 +213,7 @@ impl Variant {
     }
 }
 
-/// Each contestant with the mode that is its own, the subject's first and the broker's second.
+/// Each contestant with its own mode: the first for the subject, the second for the broker.
 fn peers<'a>(settings: &Settings, contestants: &'a [Contestant], modes: [&str; 2], connections: usize) -> Row<'a> {
     let column = |contestant: &'a Contestant| {
         let mode = if contestant.name == RABBITMQ { modes[1] } else { modes[0] };
@@ -226,8 +226,8 @@ fn peers<'a>(settings: &Settings, contestants: &'a [Contestant], modes: [&str; 2
     Row { title: format!("{} beside {}, connections: {connections}", modes[0], modes[1]), columns, ratios }
 }
 
-/// Every variant on every contestant, variant by variant. Ratios are those of a variant to the first one on the same
-/// contestant, and of the subject to the others in the same variant.
+/// Every variant on every contestant, by variant. Ratios compare a variant with the first one on
+/// the same contestant, and the subject with the others in the same variant.
 fn table<'a>(title: String, contestants: impl IntoIterator<Item = &'a Contestant>, variants: &[Variant]) -> Row<'a> {
     let contestants: Vec<&Contestant> = contestants.into_iter().collect();
     let number = contestants.len();
@@ -277,14 +277,14 @@ mod tests {
     }
 
     #[test]
-    fn a_variant_is_compared_with_the_plain_one_on_the_same_server() {
+    fn variant_is_compared_with_plain_one_on_same_server() {
         let settings = Settings::parse_from(["ratio", "--contestant", "x", "--warmup", "2"]);
         let contestants = contestants();
         let rows = rows(RowName::Overload, &settings, &contestants);
         let names = names(&rows[0]);
         assert_eq!(names.0, ["tenure plain", "before plain", "tenure overload", "before overload"]);
         assert_eq!(names.1, [(2, 0), (3, 1), (0, 1), (2, 3)]);
-        // As long as its mode takes, which is more than was asked for.
+        // The mode's own warmup, longer than the given one.
         let arguments = &rows[0].columns[2].variant.arguments;
         assert_eq!(arguments.iter().filter(|argument| *argument == "--warmup").count(), 1);
         assert!(arguments.ends_with(&["--warmup".to_owned(), "5".to_owned()]), "{arguments:?}");

@@ -1,4 +1,4 @@
-//! The figures of all rounds, their medians and ratios, as text.
+//! Figures of all rounds, their medians and ratios, as text.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -6,15 +6,15 @@ use std::fmt::Write as _;
 use super::Commits;
 use crate::Measured;
 
-/// Of PostgreSQL's time, sessions with less than this share are not listed.
+/// Sessions with less than this share of PostgreSQL's time are not listed.
 const LISTED: f64 = 0.01;
 const MICROS: f64 = 1e6;
 
-/// The figures of one measurement, in the order in which they are printed.
+/// Figures of one measurement, in print order.
 #[derive(Debug)]
 pub(super) struct Round {
     figures: Vec<(String, f64)>,
-    /// Microseconds per task by what PostgreSQL's sessions did.
+    /// Microseconds per task, by activity of PostgreSQL's sessions.
     sessions: BTreeMap<String, f64>,
     failures: BTreeMap<String, u64>,
 }
@@ -48,7 +48,8 @@ impl Round {
         }
     }
 
-    /// Adds how long a commit takes, of which these are examples in milliseconds, and how many the first step lasts.
+    /// Adds the median duration of these commits, in milliseconds, and the length of the first step
+    /// in commits.
     pub(super) fn compare_with_commits(&mut self, commits: &Commits) {
         let firsts: Vec<(String, f64)> = self.figures[1..].iter().take(2).cloned().collect();
         let kinds =
@@ -79,14 +80,15 @@ impl Summary {
         self.rounds[column].push(round);
     }
 
-    /// The median of a column's first figure, which is a rate.
+    /// Median of a column's first figure, which is a rate.
     pub(super) fn rate(&self, column: usize) -> Option<f64> {
         let rates: Vec<f64> =
             self.rounds[column].iter().filter_map(|round| round.figures.first()).map(|rate| rate.1).collect();
         median(&rates)
     }
 
-    /// A table of figures by columns, with a column for each ratio, and below it where PostgreSQL's time went.
+    /// Renders a table with one column per ratio, and below it the distribution of PostgreSQL's
+    /// time.
     pub(super) fn render(&self, title: &str, ratios: &[(usize, usize)]) -> String {
         let mut text = format!("{title}\n\n");
         let quotients =
@@ -113,7 +115,7 @@ impl Summary {
         text
     }
 
-    /// The figures of all columns; what only some have comes last.
+    /// Figures of all columns; those of only some columns come last.
     fn names(&self) -> Vec<&str> {
         let mut names: Vec<&str> = Vec::new();
         for (name, _) in self.rounds.iter().flatten().flat_map(|round| &round.figures) {
@@ -124,7 +126,7 @@ impl Summary {
         names
     }
 
-    /// A figure of each round of a column; none where a round does not have it.
+    /// A figure of each round of a column; `None` for rounds without it.
     fn values(&self, column: usize, figure: &str) -> Vec<Option<f64>> {
         let value = |round: &Round| round.figures.iter().find(|(name, _)| name == figure).map(|(_, value)| *value);
         self.rounds[column].iter().map(value).collect()
@@ -136,7 +138,7 @@ impl Summary {
         for (doing, micros) in rounds.iter().flat_map(|round| &round.sessions) {
             all.entry(doing).or_default().push(*micros);
         }
-        // A session that was not seen in a round took nothing in it.
+        // A session that is missing in a round used no time in it.
         let mut medians: Vec<(&str, f64)> = Vec::with_capacity(all.len());
         for (doing, mut micros) in all {
             micros.resize(rounds.len(), 0.0);
@@ -164,7 +166,7 @@ impl Summary {
     }
 }
 
-/// The middle value, or the mean of the two in the middle.
+/// The middle value, or the mean of the two middle values.
 pub(super) fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -172,7 +174,8 @@ pub(super) fn median(values: &[f64]) -> Option<f64> {
     Some(if sorted.len() % 2 == 1 { upper } else { f64::midpoint(upper, sorted[sorted.len() / 2 - 1]) })
 }
 
-/// The median of the rounds' ratios, with the lowest and the highest of several. A round that lacks one of the two values has none.
+/// Median of the rounds' ratios, with the lowest and highest if there are several. Skips rounds
+/// that lack one of the two values.
 fn median_ratio(over: &[Option<f64>], under: &[Option<f64>]) -> Option<String> {
     let pairs = over.iter().zip(under).filter_map(|(over, under)| (*over).zip(*under));
     let ratios: Vec<f64> = pairs.filter(|(_, under)| *under != 0.0).map(|(over, under)| over / under).collect();
@@ -181,7 +184,7 @@ fn median_ratio(over: &[Option<f64>], under: &[Option<f64>]) -> Option<String> {
     Some(if ratios.len() == 1 { format!("{middle:.2}") } else { format!("{middle:.2} ({least:.2}–{most:.2})") })
 }
 
-/// Three digits, or all of a large number's.
+/// Formats three digits, or all digits of a large number.
 fn significant(value: f64) -> String {
     match value.abs() {
         large if large >= 100.0 => format!("{value:.0}"),
@@ -208,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn the_median_is_the_middle_or_between_the_two_in_the_middle() {
+    fn median_of_odd_and_even_numbers_of_values() {
         assert_eq!(median(&[]), None);
         assert_eq!(median(&[3.0]), Some(3.0));
         assert_eq!(median(&[9.0, 1.0, 2.0]), Some(2.0));
@@ -216,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_is_that_of_the_rounds_and_not_of_the_medians() {
+    fn ratio_is_median_of_round_ratios() {
         // The medians are 2 and 9.
         let ratio = median_ratio(&[1.0, 2.0, 9.0].map(Some), &[10.0, 1.0, 9.0].map(Some));
         assert_eq!(ratio.as_deref(), Some("1.00 (0.10–2.00)"));
@@ -226,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_without_a_figure_has_no_ratio_and_leaves_those_of_the_others_alone() {
+    fn round_without_figure_keeps_ratios_of_other_rounds() {
         let mut summary = Summary::new(vec!["floor".to_owned(), "tenure".to_owned()]);
         for (floor, tenure) in [(Some(8.0), None), (Some(4.0), Some(2.0)), (None, Some(1.0)), (Some(2.0), Some(1.0))] {
             for (column, value) in [floor, tenure].into_iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The methods of the generated clients by their names.
+//! Methods of the generated clients, by name.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use anyhow::{Error, Result, bail};
 use serde_json::Value;
 use taskcluster::{Auth, ClientBuilder, Credentials, Object, Queue, Retry};
 
-/// What a method is called with.
+/// Arguments of a method.
 pub struct Arguments<'a> {
     args: Vec<&'a str>,
     payload: &'a Value,
@@ -20,7 +20,7 @@ impl<'a> Arguments<'a> {
         Self { args, payload: &step["payload"], query: step.get("query"), token: None }
     }
 
-    /// The same call for the page after this token.
+    /// The same call for the page at this token.
     pub fn after(mut self, token: Option<&'a str>) -> Self {
         self.token = token;
         self
@@ -73,7 +73,7 @@ impl Service {
         })
     }
 
-    /// None for a method that returns nothing.
+    /// Returns `None` for a method that returns nothing.
     pub async fn call(&self, method: &str, with: &Arguments<'_>) -> Result<Option<Value>> {
         match self {
             Self::Auth(auth) => call_auth(auth, method, with).await,

@@ -80,7 +80,7 @@ impl<'a> Case<'a> {
         Ok(())
     }
 
-    /// Performs the step, and checks what comes of it.
+    /// Performs the step and checks its result.
     async fn answer(&self, step: &Value) -> anyhow::Result<Value> {
         let answer = match kind(step) {
             "call" => self.call(step).await,
@@ -101,7 +101,8 @@ impl<'a> Case<'a> {
             (Ok(answer), Some(_)) => bail!("no error, but {answer:?}"),
             (Err(error), None) => Err(error),
             (Err(error), Some(wanted)) => {
-                // The client's error has the status, and the message as its context; it does not keep the code.
+                // The client's error has the status, and the message as its context; it does not
+                // keep the code.
                 let status = err_status_code(&error).ok_or_else(|| anyhow!("not an error of the server: {error:#}"))?;
                 if wanted["status"] != json!(status.as_u16()) {
                     bail!("the error's status is {status}, not {}: {error:#}", wanted["status"]);
@@ -299,14 +300,14 @@ impl<'a> Case<'a> {
     }
 }
 
-/// What stands before the first placeholder, its name, and the rest.
+/// Splits off the text before the first placeholder, its name, and the rest.
 fn placeholder(text: &str) -> Option<(&str, &str, &str)> {
     let (before, rest) = text.split_once("${")?;
     let (name, after) = rest.split_once('}')?;
     Some((before, name, after))
 }
 
-/// What is found in a value under a path like `tasks.0.credentials`.
+/// Finds a value under a path like `tasks.0.credentials`.
 fn inside<'a>(value: &'a Value, path: &str) -> anyhow::Result<&'a Value> {
     path.split('.').filter(|key| !key.is_empty()).try_fold(value, |outer, key| {
         let found = key.parse::<usize>().ok().and_then(|index| outer.get(index)).or_else(|| outer.get(key));
@@ -321,7 +322,7 @@ fn kind(step: &Value) -> &'static str {
         .unwrap_or_else(|| panic!("a step that does nothing: {step}"))
 }
 
-/// Whether this client cannot perform it.
+/// True if this client cannot perform it.
 pub fn lacks(what: &Value) -> bool {
     what["lacking"].as_array().into_iter().flatten().any(|client| client == NAME)
 }

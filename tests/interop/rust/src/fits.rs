@@ -1,8 +1,8 @@
-//! What an answer must be.
+//! Expectations of answers.
 
 use serde_json::Value;
 
-/// Says what does not fit, if something does not.
+/// Returns the first difference as an error.
 pub fn check(wanted: &Value, got: Option<&Value>, path: &str) -> Result<(), String> {
     let shown = got.map_or_else(|| "nothing".to_owned(), Value::to_string);
     match wanted {

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::case::{Case, lacks};
 
-/// How the table calls this client.
+/// Name of this client in the table.
 const NAME: &str = "rust";
 
 #[tokio::main(flavor = "current_thread")]
