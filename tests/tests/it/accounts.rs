@@ -1,4 +1,5 @@
-//! Clients and roles over the API: their lives, and attempts to get more scopes than one has. Refusals are in `endpoints/table/auth.rs`.
+//! Clients and roles over the API: their lives, and attempts to gain scopes. Refusals are in
+//! `endpoints/table/auth.rs`.
 
 use serde_json::{Value, json};
 use tenure_api::credentials::{AccessToken, Credentials, Grant, issue, seed};
@@ -11,7 +12,7 @@ use crate::rig::{Rig, call, client_of, eventually, minutes_from_now};
 pub const API: &str = "/api/auth/v1";
 pub const DENIED: &str = "InsufficientScopes";
 
-/// One who calls the Auth API.
+/// A caller of the Auth API.
 pub struct Caller<'a> {
     pub server: &'a Server,
     pub who: &'a Credentials,
@@ -44,7 +45,7 @@ impl Caller<'_> {
         assert_eq!(self.call("DELETE", path, None).await.status, 204);
     }
 
-    /// Asserts a refusal, and gives its message.
+    /// Asserts a refusal and returns its message.
     pub async fn refused(&self, (method, path): (&str, &str), body: Option<Value>, status: u16, code: &str) -> String {
         let answer = self.call(method, path, body).await;
         assert_eq!((answer.status, answer.code()), (status, code), "{method} {path}: {}", answer.body);
@@ -100,7 +101,7 @@ async fn a_client_lives_from_its_creation_to_its_deletion() {
     assert_eq!(made["expandedScopes"], json!(["assume:client-id:ci/one", "queue:claimed-count:*"]));
     assert!(by(&rig, &mine).scopes().await.contains(&"queue:claimed-count:*".to_owned()));
 
-    // A client that has not got the answer asks again, and gets the same one; any other definition is a conflict.
+    // A repeated create returns the same client; another definition is a conflict.
     assert_eq!(root.put(path, definition.clone()).await["accessToken"], made["accessToken"]);
     for (field, value) in [("description", json!("other")), ("scopes", json!([])), ("deleteOnExpiration", json!(true))]
     {
@@ -109,7 +110,7 @@ async fn a_client_lives_from_its_creation_to_its_deletion() {
         root.refused(("PUT", path), Some(other), 409, "RequestConflict").await;
     }
 
-    // The token is in the answer to its creator, and in no other.
+    // Only the answer to its creator has the token.
     let mut shown = root.get(path).await;
     assert_eq!(shown.get("accessToken"), None);
     assert_eq!((&shown["disabled"], &shown["deleteOnExpiration"]), (&json!(false), &json!(false)));
@@ -152,7 +153,7 @@ async fn a_client_lives_from_its_creation_to_its_deletion() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_client_gains_scopes_by_creating_or_changing_clients_and_roles() {
+async fn no_client_gains_scopes_by_editing_clients_or_roles() {
     let rig = Rig::start().await;
     let root = by(&rig, &rig.root);
     root.put("/roles/held", a_role(&["from-role:*"])).await;
@@ -185,13 +186,13 @@ async fn no_client_gains_scopes_by_creating_or_changing_clients_and_roles() {
     for path in ["/clients/mine%2F0", "/roles/mine-0"] {
         assert_eq!(root.get(path).await["scopes"], json!(["a:b"]), "{path}");
     }
-    // A parameter may become anything that begins like it: its author must hold all of that.
+    // The author of a parameterized role must hold all scopes with the fixed prefix.
     climber.put("/roles/mine-starred-a*", a_role(&["a:<..>:x"])).await;
     for granted in ["from<..>", "<..>", "b:<..>", "assume:<..>", "assume:held<..>"] {
         let message = climber.refused(("PUT", "/roles/mine-starred-b*"), Some(a_role(&[granted])), 403, DENIED).await;
         assert!(message.contains(&granted.replace("<..>", "*")), "{message}");
     }
-    // Others' names.
+    // Names of other clients.
     for path in ["/clients/climber", "/clients/other"] {
         climber.refused(("PUT", path), Some(a_client(&[])), 403, DENIED).await;
         climber.refused(("POST", path), Some(a_client(&["*"])), 403, DENIED).await;
@@ -199,13 +200,13 @@ async fn no_client_gains_scopes_by_creating_or_changing_clients_and_roles() {
     climber.refused(("PUT", "/roles/client-id%3Aclimber"), Some(a_role(&["a:b"])), 403, DENIED).await;
     climber.refused(("PUT", "/roles/anonymous"), Some(a_role(&["a:b"])), 403, DENIED).await;
 
-    // What is there already may stay and go, but not come back.
+    // Existing scopes may stay and go, but not return.
     for (path, body) in [("/clients/mine%2Fbig", a_client as fn(&[&str]) -> Value), ("/roles/mine-big", a_role)] {
         climber.post(path, Some(body(&["big", "a:b", "a:c"]))).await;
         climber.post(path, Some(body(&["a:b"]))).await;
         climber.refused(("POST", path), Some(body(&["big", "a:b"])), 403, DENIED).await;
     }
-    // A token of a client that has more.
+    // The token of a client with more scopes.
     climber.refused(("POST", "/clients/mine%2Fbig/reset"), None, 403, DENIED).await;
     // Temporary credentials cannot lend a role that their issuer lacks.
     let lent = lend(climber.who, &["assume:other"]);

@@ -1,5 +1,6 @@
-//! Limits of queues and keys over HTTP, rates, fairness, and runs that are given to sessions: rows T8, T11, T12, Z6 and Z10 of the
-//! seed's behaviours. Rows T3, T4, T9 and T10 are in `verify_delivery.rs`, T13 in `server/domain/src/admission/decide_tests.rs`.
+//! Limits of queues and keys over HTTP, rates, fairness, and runs assigned to sessions: rows T8,
+//! T11, T12, Z6 and Z10 of the seed's behaviours. Rows T3, T4, T9 and T10 are in
+//! `verify_delivery.rs`, T13 in `server/domain/src/admission/decide_tests.rs`.
 
 mod assign;
 mod fairness;
@@ -18,10 +19,10 @@ use tenure_tests::http::TENURE_API;
 use crate::rig::{Raw, Rig, call, claim, client_of, credentials_of, eventually, ok, run_of};
 
 const QUEUE: &str = "limits/linux";
-/// Ten times the time within which a server that was not notified looks for a free slot.
+/// Ten times the interval at which a server without notifications looks for a free slot.
 const FREED_SEEN_WITHIN: Duration = Duration::from_secs(10);
 
-/// A new task with this key.
+/// Creates a task with this key.
 async fn create(rig: &Rig, key: Option<&str>) -> SlugId {
     rig.create_with(QUEUE, |task| {
         if let Some(key) = key {
@@ -39,13 +40,13 @@ async fn create_urgent(rig: &Rig, key: &str) -> SlugId {
     .await
 }
 
-/// How many runs of the queue wait, are ready and are claimed.
+/// Numbers of waiting, ready and claimed runs of the queue.
 async fn counts(rig: &Rig) -> (i64, i64, i64) {
     let body = rig.call("GET", &format!("{TENURE_API}/queues/limits%2Flinux"), None).await.body;
     (body["waiting"].as_i64().unwrap(), body["ready"].as_i64().unwrap(), body["claimed"].as_i64().unwrap())
 }
 
-/// How many of the claims have each key.
+/// Number of claims per key.
 fn by_key(claims: &[Value]) -> BTreeMap<String, usize> {
     let mut keys = BTreeMap::new();
     for claim in claims {
@@ -60,7 +61,7 @@ fn keys<const N: usize>(keys: [(&str, usize); N]) -> BTreeMap<String, usize> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rate_is_not_exceeded_after_a_time_in_which_nothing_waited() {
+async fn rate_is_not_exceeded_after_idle_time() {
     let limit = json!({"count": 2, "seconds": 600, "burst": 2});
     for (policy, key, own) in [
         (json!({"rate": {"total": limit}}), None, None),

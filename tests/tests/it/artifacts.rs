@@ -1,4 +1,5 @@
-//! Artifacts over HTTP: each storage type and each refusal, links, expiry, pages, and bytes all the way.
+//! Artifacts over HTTP: each storage type and each refusal, links, expiry, pages, and bytes end to
+//! end.
 
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -10,7 +11,7 @@ use crate::rig::{Raw, RawReply, Rig, call, credentials_of, definition, minutes_f
 
 const QUEUE: &str = "artifacts/queue";
 
-/// A run that a worker has, and the credentials of its claim.
+/// A run held by a worker, and the credentials of its claim.
 pub struct Worker {
     pub rig: Rig,
     pub task: SlugId,
@@ -29,7 +30,7 @@ impl Worker {
         Self { rig, task, run: run_of(&claim), credentials: credentials_of(&claim) }
     }
 
-    /// A call with the credentials of the claim.
+    /// Makes a call with the credentials of the claim.
     pub async fn call(&self, method: &str, path: &str, body: Option<&Value>) -> Answer {
         call(&mut self.rig.client(), &self.credentials, method, path, body).await
     }
@@ -49,12 +50,12 @@ impl Worker {
         assert!(message.contains(say), "{message}");
     }
 
-    /// A request without credentials to a path below the Queue API.
+    /// Makes a request without credentials to a path below the Queue API.
     pub async fn anonymous(&self, path: &str) -> RawReply {
         self.rig.send(&Raw::new("GET", &format!("{QUEUE_API}{path}"))).await
     }
 
-    /// A request of root's to a path below the Queue API.
+    /// Makes a request as root to a path below the Queue API.
     pub async fn root(&self, path: &str) -> RawReply {
         self.rig.send(&self.rig.signed(&self.rig.root, "GET", path, None)).await
     }
@@ -70,7 +71,7 @@ impl Worker {
     }
 }
 
-/// A name as one segment of a path.
+/// A name as one path segment.
 pub fn segment(name: &str) -> String {
     percent_encoding::utf8_percent_encode(name, percent_encoding::NON_ALPHANUMERIC).to_string()
 }
@@ -92,7 +93,7 @@ fn error() -> Value {
     json!({"storageType": "error", "reason": reason, "message": "no file", "expires": minutes_from_now(60)})
 }
 
-/// The part of a URL of this server that a request line has.
+/// The request target of a URL of this server.
 pub fn target<'a>(rig: &Rig, url: &'a str) -> &'a str {
     url.strip_prefix(rig.server.root_url().trim_end_matches('/')).unwrap_or_else(|| panic!("{url} is elsewhere"))
 }
@@ -119,7 +120,7 @@ async fn bytes_go_up_by_the_put_url_and_come_back_by_the_redirection() {
     assert_eq!(put(rig, url, "text/html", &bytes).await.status, 403, "another content type");
     assert_eq!(put(rig, url, "text/plain", &bytes).await.status, 200);
 
-    // Names of artifacts may come with literal slashes or escaped ones, and are decoded once.
+    // Names of artifacts may have literal or escaped slashes, and are decoded once.
     let escaped = worker.latest(name);
     let literal = escaped.replacen("%2F", "/", 2);
     for path in [escaped.as_str(), &literal, &format!("{}/artifacts/{}", worker.run, segment(name))] {
@@ -139,7 +140,7 @@ async fn bytes_go_up_by_the_put_url_and_come_back_by_the_redirection() {
     let content = worker.anonymous(&format!("{}/artifact-content/{}", worker.run, segment(name))).await.json();
     assert_eq!(content["storageType"], "s3");
     assert!(get(rig, content["url"].as_str().unwrap()).await.body == bytes);
-    // The same again gives a URL for another try, which takes the place of the first bytes.
+    // A repeat gives a URL for another upload, which replaces the first bytes.
     let again = worker.created(name, &s3(90)).await;
     assert_eq!(put(rig, again["putUrl"].as_str().unwrap(), "text/plain", b"second").await.status, 200);
     let reply = worker.anonymous(&escaped).await;
@@ -148,7 +149,7 @@ async fn bytes_go_up_by_the_put_url_and_come_back_by_the_redirection() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn names_are_any_printable_text_with_slashes_where_they_like() {
+async fn names_are_any_printable_text_with_slashes() {
     let worker = Worker::start().await;
     for name in ["//public//x/", "/", "..", "a/../b", ".", "%2F", "%", "a?b#c", "artifacts", "x/artifacts/y", "~ !*'()"]
     {
@@ -198,11 +199,11 @@ async fn a_live_log_is_a_reference_and_then_a_link() {
     assert_eq!(emitted, ["reference", "reference", "link"]);
     let payload = &events[2]["payload"];
     assert_eq!(payload["artifact"]["name"], live);
-    // That of the reference, as in Taskcluster: a link has where something is, not what it is.
+    // The type of the reference, as in Taskcluster: a link stores a location, not a type.
     assert_eq!(payload["artifact"]["contentType"], "text/plain");
     let info = worker.anonymous(&format!("{}/artifact-info/{}", worker.run, segment(live))).await.json();
     assert_eq!((&info["storageType"], &info["contentType"]), (&json!("link"), &json!("text/plain")));
-    // Whatever is in the link.
+    // Whatever type the link has.
     let mut typed_link = link("public/logs/live_backing.log");
     typed_link["contentType"] = json!("text/html");
     worker.created(live, &typed_link).await;
@@ -267,7 +268,7 @@ async fn what_an_artifact_cannot_be_is_refused_and_the_field_is_named() {
     for (n, body) in fine.iter().enumerate() {
         worker.created(&format!("fine-{n}"), body).await;
     }
-    // A caller without the scope, which needs only the path, learns nothing else.
+    // A caller without the scope, which depends only on the path, learns nothing else.
     let nobody = worker.rig.make_client("nobody", &[]).await;
     let pending = new_task();
     assert_eq!(worker.rig.create(pending, &definition("artifacts/other")).await.status, 200);
@@ -286,7 +287,7 @@ async fn what_an_artifact_cannot_be_is_refused_and_the_field_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn private_names_need_a_scope_for_each_name_along_the_links() {
+async fn private_links_need_a_scope_for_each_name() {
     let worker = Worker::start().await;
     for (name, to) in
         [("public/a", "public/b"), ("public/b", "private/c"), ("public/x", "public/y"), ("public/y", "public/x")]
@@ -304,7 +305,7 @@ async fn private_names_need_a_scope_for_each_name_along_the_links() {
             }
         }
     }
-    // Without the scope no caller learns what is there.
+    // Without the scope no caller learns what exists.
     worker.anonymous(&worker.latest("private/c")).await.refused(403, "InsufficientScopes");
     worker.created("private/c", &reference("https://c/", 60)).await;
     worker.anonymous(&worker.latest("public/a")).await.refused(403, "InsufficientScopes");
@@ -320,7 +321,7 @@ async fn private_names_need_a_scope_for_each_name_along_the_links() {
     worker.anonymous(&other_run).await.refused(404, "ResourceNotFound");
     worker.anonymous(&format!("/task/{}/artifacts/public/a", new_task())).await.refused(404, "ResourceNotFound");
     worker.anonymous(&format!("{}?x=1", worker.latest("public/a"))).await.refused(400, "InvalidRequestArguments");
-    // Links are not followed by what only lists them.
+    // Lists do not follow links.
     let info = worker.anonymous(&format!("{}/artifact-info/public/a", worker.run)).await;
     assert_eq!((info.status, &info.json()["storageType"]), (200, &json!("link")));
     worker.anonymous(&format!("{}/artifact-info/public/none", worker.run)).await.refused(404, "ResourceNotFound");
@@ -337,7 +338,7 @@ async fn the_latest_artifacts_are_those_of_the_last_run() {
     assert_eq!(of_run.header("location"), Some("https://first/"));
     let list = format!("/task/{}/artifacts", worker.task);
     assert_eq!(worker.anonymous(&list).await.json(), json!({"artifacts": []}));
-    // The first run takes artifacts for a while, the second one when it is claimed.
+    // The first run accepts artifacts for a while, the second one when it is claimed.
     worker.created("public/late.log", &reference("https://late/", 60)).await;
     let claim = worker.rig.claim(QUEUE, 1).await.remove(0);
     let path = format!("{}/artifacts/public%2Fx", run_of(&claim));
@@ -359,16 +360,17 @@ fn error_until(minutes: i64) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_artifact_that_has_expired_is_gone_then_unknown_and_its_bytes_too() {
+async fn expired_artifact_is_gone_then_unknown_with_its_bytes() {
     let worker = Worker::start().await;
     for name in ["public/bytes", "private/bytes"] {
         let created = worker.created(name, &s3(30)).await;
         let put_url = created["putUrl"].as_str().unwrap();
         assert_eq!(put(&worker.rig, put_url, "text/plain", b"x").await.status, 200);
     }
-    // By its run: the claim expires meanwhile, so that the last run is another one.
+    // By run id: the claim expires meanwhile, which makes another run the last one.
     let bytes = format!("{}/artifacts/public/bytes", worker.run);
-    // A URL for reading does not outlive the artifact, although a signed one is good for half an hour otherwise.
+    // A URL for reading expires with its artifact, although a signed URL otherwise lasts half an
+    // hour.
     worker.rig.advance(29 * 60).await;
     let url = worker.anonymous(&bytes).await.header("location").unwrap().to_owned();
     let private = format!("{}/artifacts/private/bytes", worker.run);
@@ -379,7 +381,7 @@ async fn an_artifact_that_has_expired_is_gone_then_unknown_and_its_bytes_too() {
     worker.rig.advance(2 * 60).await;
     assert_eq!(get(&worker.rig, &url).await.status, 410);
     assert_eq!(get(&worker.rig, &signed).await.status, 403);
-    // Its bytes are kept while an upload may be on its way; reads are refused all the same.
+    // The bytes are kept while an upload may be in flight; reads are refused all the same.
     worker.anonymous(&bytes).await.refused(410, "ResourceExpired");
     worker.anonymous(&format!("{}/artifact-content/public/bytes", worker.run)).await.refused(410, "ResourceExpired");
     worker.rig.advance(2 * 3600).await;
@@ -399,7 +401,7 @@ async fn pages_have_each_artifact_once_while_others_are_created() {
         assert_eq!(page.status, 200, "{}", page.text());
         let page = page.json();
         names.extend(page["artifacts"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap().to_owned()));
-        // Before and behind the place where the next page begins.
+        // Before and after the start of the next page.
         worker.created(&format!("A{pages}"), &error()).await;
         worker.created(&format!("z{pages}"), &error()).await;
         pages += 1;

@@ -1,4 +1,4 @@
-//! Authorization over real connections. What credentials are refused is in `server/src/auth/tests.rs`.
+//! Authorization over real connections. Refused credentials are in `server/src/auth/tests.rs`.
 
 use serde_json::{Value, json};
 use tenure_tests::http::QUEUE_API;
@@ -20,7 +20,7 @@ fn unauthenticated(reply: &RawReply) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_may_do_what_its_scopes_say_and_a_refusal_names_the_one_it_lacks() {
+async fn scopes_allow_calls_and_refusal_names_missing_scope() {
     let rig = Rig::start().await;
     let submitter = rig
         .make_client(
@@ -34,7 +34,7 @@ async fn a_client_may_do_what_its_scopes_say_and_a_refusal_names_the_one_it_lack
         body.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
         body
     };
-    // The scope of a priority is good for the lower ones too.
+    // The scope of a priority includes lower ones.
     for (changes, missing) in [
         (json!({"priority": "high"}), None),
         (json!({"priority": "lowest"}), None),
@@ -74,7 +74,7 @@ async fn a_header_may_be_longer_than_four_kilobytes() {
     assert!(header.len() > 4_096, "{}", header.len());
     let reply = rig.send(&Raw::new("GET", &target).authorization(&header)).await;
     assert_eq!(reply.status, 200, "{}", reply.text());
-    // A task with as many scopes, or as long ones as may be: its worker gets credentials that can be used.
+    // A task with as many or as long scopes as allowed: its worker gets usable credentials.
     let longest: Vec<String> = (10..30).map(|n| format!("{n}{}", "x".repeat(4_090))).collect();
     for scopes in [json!(scopes), json!(longest)] {
         let mut body = definition(QUEUE);
@@ -91,7 +91,7 @@ async fn a_header_may_be_longer_than_four_kilobytes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_queue_in_the_path_may_be_escaped_or_not_and_both_are_signed_as_sent() {
+async fn escaped_and_plain_queue_paths_are_signed_as_sent() {
     let rig = Rig::start().await;
     let path = |queue: &str| [format!("/pending/{queue}"), format!("/task-queues/{queue}/counts")];
     rig.create_one(QUEUE).await;
@@ -111,7 +111,7 @@ async fn a_queue_in_the_path_may_be_escaped_or_not_and_both_are_signed_as_sent()
         assert_eq!((reply.status, reply.json()["tasks"].as_array().unwrap().len()), (200, 1), "{spelling}");
         rig.create_one(QUEUE).await;
     }
-    // One spelling's signature is not good for the other.
+    // The signature of one spelling is invalid for the other.
     let target = format!("{QUEUE_API}/pending/auth%2Fqueue");
     let header = Signature { who: &rig.root, target: &target, ..Signature::of(&rig.server) }.header();
     unauthenticated(

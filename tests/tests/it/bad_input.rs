@@ -1,4 +1,4 @@
-//! What a caller can get wrong, and that nothing comes of it but an answer with what to change.
+//! Invalid requests of callers: each is refused with advice and changes nothing.
 
 mod paths;
 
@@ -13,7 +13,7 @@ const ARGUMENTS: &str = "InvalidRequestArguments";
 /// 10 MB, as the contract has it.
 const BODY_MAX: usize = 10 << 20;
 
-/// A definition with one thing changed.
+/// A definition with one change.
 fn spoiled(pointer: &str, value: &Value) -> Value {
     let mut body = definition(QUEUE);
     let (parent, key) = pointer.rsplit_once('/').unwrap();
@@ -21,7 +21,8 @@ fn spoiled(pointer: &str, value: &Value) -> Value {
     body
 }
 
-/// Each of these must be refused with the code and a message that has the text, and leave no trace.
+/// Asserts that each body is refused with the code and a message that contains the text, and leaves
+/// no trace.
 async fn all_refused(rig: &Rig, bodies: &[(Value, &str, &str)]) {
     for (body, code, named) in bodies {
         let task = new_task();
@@ -38,7 +39,7 @@ async fn all_refused(rig: &Rig, bodies: &[(Value, &str, &str)]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_body_of_ten_megabytes_is_taken_and_one_more_byte_is_not() {
+async fn body_over_ten_megabytes_is_refused() {
     let rig = Rig::start().await;
     let good = definition(QUEUE).to_string();
     for (size, expected) in [(BODY_MAX, 200), (BODY_MAX + 1, 413)] {
@@ -83,9 +84,9 @@ async fn payload_and_extra_come_back_byte_for_byte() {
     }
 }
 
-/// What serde derives for a structure also takes an array of its fields.
+/// Derived serde structures also accept an array of their fields.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_array_is_no_object_even_if_it_has_the_fields_in_their_order() {
+async fn array_of_fields_is_not_accepted_as_object() {
     let rig = Rig::start().await;
     let people = json!(["n", "d", "o@example.com", "https://example.com/"]);
     all_refused(&rig, &[(spoiled("/metadata", &people), SCHEMA, "metadata"), (json!([]), SCHEMA, "object")]).await;
@@ -159,7 +160,7 @@ async fn an_error_names_the_call_that_failed_and_repeats_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_refused_report_of_a_shutdown_answers_no_request_that_waits() {
+async fn refused_shutdown_report_ends_no_waiting_request() {
     let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "20s")).await;
     let (first, second) = (new_task(), new_task());
     assert_eq!(rig.create(first, &definition(QUEUE)).await.status, 200);

@@ -1,4 +1,5 @@
-//! Checkpoints of tasks and commands for tasks. Commands in inboxes are in `server/engine/tests/it/sessions/commands.rs`.
+//! Checkpoints of tasks and commands for tasks. Commands in inboxes are in
+//! `server/engine/tests/it/sessions/commands.rs`.
 
 use serde_json::{Value, json};
 use tenure_api::credentials::Credentials;
@@ -49,7 +50,7 @@ fn code(answer: &Answer) -> (u16, String) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn m17_a_checkpoint_outlives_its_run_and_the_next_one_reads_and_replaces_it() {
+async fn m17_next_run_reads_and_replaces_checkpoint() {
     let rig = Rig::start().await;
     let task = rig.create_one(QUEUE).await;
     assert_eq!(code(&read(&rig, task).await), (404, "ResourceNotFound".to_owned()));
@@ -65,7 +66,7 @@ async fn m17_a_checkpoint_outlives_its_run_and_the_next_one_reads_and_replaces_i
     release(&rig, &first, 0).await;
     assert_eq!(code(&put(&rig, &first, json!(1)).await), (409, "RequestConflict".to_owned()));
     let old = call(&mut rig.client(), &worker, "GET", &of_task(task, "checkpoint"), None).await;
-    assert_eq!(code(&old), (403, "InsufficientScopes".to_owned()), "another run goes on with it");
+    assert_eq!(code(&old), (403, "InsufficientScopes".to_owned()), "another run holds the checkpoint");
     let second = rig.claim(QUEUE, 1).await.remove(0);
     let found = call(&mut rig.client(), &credentials_of(&second), "GET", &of_task(task, "checkpoint"), None).await;
     assert_eq!((&found.body["runId"], &found.body["checkpoint"]), (&json!(0), &json!({"done": [2, 1.50]})));
@@ -80,7 +81,7 @@ async fn m17_a_checkpoint_outlives_its_run_and_the_next_one_reads_and_replaces_i
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_checkpoint_is_for_its_own_run_and_for_readers_with_the_scope() {
+async fn checkpoint_needs_its_run_or_the_read_scope() {
     let rig = Rig::start().await;
     let (task, other) = (rig.create_one(QUEUE).await, rig.create_one(QUEUE).await);
     let claims = [rig.claim(QUEUE, 1).await.remove(0), rig.claim(QUEUE, 1).await.remove(0)];
@@ -119,7 +120,7 @@ async fn a_checkpoint_is_for_its_own_run_and_for_readers_with_the_scope() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_two_checkpoints_at_once_one_is_kept_whole_and_none_outruns_the_end_of_its_run() {
+async fn concurrent_checkpoints_keep_one_and_none_after_run_end() {
     let rig = Rig::start().await;
     let task = rig.create_one(QUEUE).await;
     let held = rig.claim(QUEUE, 1).await.remove(0);
@@ -127,7 +128,7 @@ async fn of_two_checkpoints_at_once_one_is_kept_whole_and_none_outruns_the_end_o
     let stored = futures_util::future::join_all(sent.iter().map(|one| put(&rig, &held, one.clone()))).await;
     assert!(stored.iter().all(|answer| answer.status == 200));
     assert!(sent.contains(&read(&rig, task).await.body["checkpoint"]));
-    // Beside the report each one is either before it, or refused.
+    // Each checkpoint beside the report precedes it or is refused.
     let path = format!("/task/{task}/runs/0/completed");
     let worker = credentials_of(&held);
     let report = async {
@@ -147,7 +148,7 @@ async fn of_two_checkpoints_at_once_one_is_kept_whole_and_none_outruns_the_end_o
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_checkpoint_and_a_command_go_with_their_task_and_a_command_after_a_week() {
+async fn checkpoint_and_command_expire_with_task_or_after_week() {
     let rig = Rig::manual().await;
     let task = new_task();
     let mut short = definition(QUEUE);
@@ -171,7 +172,7 @@ async fn a_checkpoint_and_a_command_go_with_their_task_and_a_command_after_a_wee
 
     let task = new_task();
     let mut long = definition(QUEUE);
-    // The clock was moved by 23 minutes.
+    // The clock was advanced by 23 minutes.
     long["created"] = minutes_from_now(23).into();
     long["deadline"] = minutes_from_now(60).into();
     long["expires"] = minutes_from_now(60 * 24 * 30).into();
@@ -185,7 +186,7 @@ async fn a_checkpoint_and_a_command_go_with_their_task_and_a_command_after_a_wee
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn m17_a_command_for_a_released_run_makes_it_claimable_at_once_and_for_a_delayed_task_it_does_not() {
+async fn m17_command_ends_delay_of_release_but_not_of_task() {
     let rig = Rig::start().await;
     let task = rig.create_one(QUEUE).await;
     release(&rig, &rig.claim(QUEUE, 1).await.remove(0), 3_000).await;
@@ -197,7 +198,8 @@ async fn m17_a_command_for_a_released_run_makes_it_claimable_at_once_and_for_a_d
     let read = call(&mut rig.client(), &credentials_of(&second), "GET", &of_task(task, "command"), None).await;
     assert_eq!((read.status, &read.body["command"]), (200, &json!("run")), "the next worker reads it");
 
-    // A worker that has heard nothing of a command when it releases the task: it comes back at once, and only once.
+    // A worker that has not read the command when it releases the task: the task returns at once,
+    // and only once.
     let another = command(&rig, task, json!({"command": "kill"})).await;
     release(&rig, &second, 3_000).await;
     assert_eq!(counts(&rig).await, (json!(1), json!(0)));
@@ -212,11 +214,11 @@ async fn m17_a_command_for_a_released_run_makes_it_claimable_at_once_and_for_a_d
     delayed["extra"] = json!({"tenure": {"delay": 3_000}});
     assert_eq!(rig.create(later, &delayed).await.status, 200);
     assert_eq!(command(&rig, later, json!({"command": "run"})).await.status, 200);
-    assert_eq!(counts(&rig).await, (json!(0), json!(2)), "what its sender wants is not a worker's release");
+    assert_eq!(counts(&rig).await, (json!(0), json!(2)), "a task's own delay is no release");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_command_that_a_worker_ignores_does_not_keep_its_releases_from_waiting() {
+async fn ignored_command_does_not_end_later_release_delays() {
     let rig = Rig::manual().await;
     let task = rig.create_one(QUEUE).await;
     assert_eq!(command(&rig, task, json!({"command": "pause"})).await.status, 200);

@@ -1,4 +1,5 @@
-//! `tenure task`, `tenure group` and `tenure queue` as people run them, with a real server and a real worker.
+//! `tenure task`, `tenure group` and `tenure queue` as people run them, with a real server and a
+//! real worker.
 
 mod events;
 mod interrupted;
@@ -15,14 +16,14 @@ use crate::policy_commands::{account, answer, done, run};
 use crate::rig::{Rig, finish, new_task, ok, refusal, stderr, stdout, tenure};
 
 const QUEUE: &str = "command/line";
-/// What stands above the list of queues.
+/// Head of the list of queues.
 const QUEUES: &str = "PENDING  CLAIMED  DELAYED  RUNNABLE  PAUSED  QUEUE\n";
 
 struct Worker(Child);
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // It may have ended; a test that fails must leave no process behind.
+        // A failed test must leave no process behind. The worker may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -50,7 +51,7 @@ fn start_worker(rig: &Rig) -> Worker {
     Worker(command.spawn().expect("tenure-worker is beside tenure: cargo build -p tenure-worker"))
 }
 
-/// Creates a task that has not been run yet.
+/// Creates a task that no worker has run.
 async fn created(rig: &Rig, args: &[&str]) -> String {
     let mut words = vec!["task", "create", "-q", QUEUE, "--json"];
     words.extend(args);
@@ -267,7 +268,7 @@ async fn the_data_directory_has_the_server_and_the_client() {
     assert_eq!((output.status.code(), stdout(&output)), (Some(0), QUEUES.to_owned()), "{}", stderr(&output));
 }
 
-/// Ids that others may have made: with a dash in front, and such that look like options.
+/// Ids that other programs may have generated: with a leading dash, and like options.
 fn foreign_ids() -> impl Iterator<Item = String> {
     ["-", "--", "-h", "-V", "-q", "-hV", "--a"].into_iter().map(|start| {
         let id = format!("{start}{}", &new_task().to_string()[start.len()..]);
@@ -302,7 +303,7 @@ async fn an_id_that_begins_with_a_dash_is_taken_in_every_position() {
     assert_eq!(made["task"]["payload"]["command"], serde_json::json!([["--after", "-x"]]));
     let cancelled = answer(&rig, &[&["task", "cancel"], &words[..]].concat()).await;
     assert_eq!(cancelled["tasks"].as_array().unwrap().len(), ids.len());
-    // Options may stand before, among and behind them.
+    // Options may stand before, between and after them.
     let (first, rest) = words.split_at(2);
     let waited = run(&rig, &[&["task", "wait"], first, &["--client-id", "root"], rest, &["--json"]].concat()).await;
     let waited: Value = serde_json::from_str(&stdout(&waited)).unwrap();
@@ -318,9 +319,10 @@ async fn an_id_that_begins_with_a_dash_is_taken_in_every_position() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_ids_that_are_made_never_begin_with_a_dash() {
+async fn generated_ids_never_begin_with_a_dash() {
     let rig = Rig::start().await;
-    // One in 64 would: without the rule these would all pass with a chance of 1 in 10,000.
+    // Without the rule, 1 in 64 would begin with a dash, and all would pass with a probability of 1
+    // in 10,000.
     let body = serde_json::json!({"tasks": vec![serde_json::json!({"taskQueueId": QUEUE, "payload": {}}); 600]});
     let path = rig.folder.path().join("many.json");
     std::fs::write(&path, body.to_string()).unwrap();

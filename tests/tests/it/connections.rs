@@ -1,4 +1,4 @@
-//! Many connections: a server keeps what it needs for itself, and refuses those for which there is no room.
+//! Many connections: a server reserves what it needs, and refuses the excess.
 
 use nix::sys::signal::{Signal, kill};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -9,11 +9,11 @@ use crate::rig::{
 };
 use tenure_tests::server::Server;
 
-/// What the server may have open.
+/// Limit of the server's open files.
 const OPEN_FILES: u32 = 256;
-/// More than it could have open.
+/// More connections than that limit.
 const CONNECTIONS: usize = 300;
-/// What a refused connection waits for at most; accepting never waits.
+/// Longest wait for a connection; accepting never waits.
 const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(30);
 
 async fn connect(server: &Server) -> TcpStream {
@@ -22,7 +22,7 @@ async fn connect(server: &Server) -> TcpStream {
     connecting.await.expect("connections are accepted").expect("the server listens")
 }
 
-/// What a connection that sends nothing receives before it is closed; nothing if it is kept.
+/// Answer to a connection that sends nothing, before it is closed; `None` if it is kept.
 async fn refusal(stream: &mut TcpStream) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     match tokio::time::timeout(LOOK_EVERY, stream.read_to_end(&mut bytes)).await {
@@ -38,11 +38,11 @@ fn soft_limit(server: &Server) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn idle_connections_take_neither_the_database_nor_its_restart_from_the_server() {
+async fn idle_connections_leave_files_for_database_and_restart() {
     let place = DataFolder::new();
     let (server, root) = place.start(&embedded().open_files(64, OPEN_FILES)).await;
     assert_eq!(soft_limit(&server), OPEN_FILES.to_string(), "it takes what it may have");
-    // One that works was there before the others came.
+    // This client was connected before the others.
     let mut client = client_of(&server);
     let answer =
         call(&mut client, &root, "PUT", &format!("/task/{}", new_task()), Some(&definition("many/idle"))).await;

@@ -1,5 +1,6 @@
-//! The consumer of the client library against a real server: rows M1 to M17, Q15 and Q16 of the behaviours to show; the others are unit
-//! tests beside the code. Where a test is about leases they are as short as a busy machine allows, because what takes a lease takes that long.
+//! The client library's consumer against a real server: rows M1 to M17, Q15 and Q16 of the
+//! behaviours; the others are unit tests beside the code. Leases are as short as a busy machine
+//! allows, because tests of leases take that long.
 
 mod assigned;
 mod balance;
@@ -28,13 +29,13 @@ use tokio::time::Instant;
 use crate::rig::{Rig, TIMEOUT, eventually, ok};
 
 const QUEUE: &str = "consumer/jobs";
-/// Longer than any test, where a test is not about leases.
+/// Longer than any test that does not concern leases.
 const LEASE: u64 = 600;
-/// The shortest that a session may have.
+/// The shortest session TTL.
 const TTL: Duration = Duration::from_secs(15);
-/// The same where no session is to end, however busy the machine is.
+/// A session TTL that no test outlasts, on a busy machine too.
 const LONG_TTL: Duration = Duration::from_secs(120);
-/// What a promise of the library about time may be missed by on a machine that is busy with other tests.
+/// Tolerance for the library's promises of time on a busy machine.
 const NOTED_WITHIN: Duration = Duration::from_millis(2500);
 
 /// A server with a queue.
@@ -54,14 +55,14 @@ impl Office {
         office
     }
 
-    /// Sets the lease of claims from now on.
+    /// Sets the lease of later claims.
     async fn lease(&self, seconds: u64) {
         let path = format!("{TENURE_API}/queues/{QUEUE}/policy");
         let policy = json!({"claimTimeout": seconds});
         assert_eq!(self.rig.call("PUT", &path, Some(&policy)).await.status, 200);
     }
 
-    /// Makes this change of the queue: `pause` or `resume`.
+    /// Changes the queue: `pause` or `resume`.
     async fn change_queue(&self, change: &str) {
         let path = format!("{TENURE_API}/queues/{QUEUE}/{change}");
         ok(self.rig.call("POST", &path, Some(&json!({}))).await);
@@ -72,7 +73,7 @@ impl Office {
         self.consumer_by(self.rig.server.root_url(), name)
     }
 
-    /// A consumer that goes another way to the server.
+    /// A consumer that reaches the server through another URL.
     fn consumer_by(&self, url: &str, name: &str) -> ConsumerBuilder {
         let client = Client::builder().root_url(url).credentials(self.rig.root.clone()).build().unwrap();
         Consumer::builder(client, QUEUE.parse().unwrap()).name("group", name).wait(Duration::from_secs(2))
@@ -82,7 +83,7 @@ impl Office {
         self.rig.create_with(QUEUE, |task| task["payload"] = payload.clone()).await
     }
 
-    /// The status of a task once it has this state.
+    /// Waits until a task has this state, and returns its status.
     async fn becomes(&self, task: SlugId, state: &str) -> Value {
         eventually(&format!("{task} is {state}"), async || {
             let status = self.rig.status(task).await;
@@ -97,7 +98,7 @@ impl Office {
         assert_eq!(status["runs"].as_array().unwrap().len(), 1, "{status}");
     }
 
-    /// How each of the task's runs ended in the event log.
+    /// End of each of the task's runs in the event log.
     async fn ends(&self, task: SlugId) -> Vec<String> {
         let path = format!("{TENURE_API}/events?after=0&limit=1000&exchange=task-completed,task-failed,task-exception");
         let events = self.rig.call("GET", &path, None).await.body["events"].clone();
@@ -111,7 +112,7 @@ impl Office {
     }
 }
 
-/// A consumer that runs.
+/// A running consumer.
 struct Running {
     handle: ConsumerHandle,
     ends: JoinHandle<Result<(), Error>>,
@@ -150,7 +151,7 @@ impl Running {
     }
 }
 
-/// What a handler notes.
+/// A note of a handler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Note {
     Began,
@@ -158,12 +159,12 @@ enum Note {
     Ended,
 }
 
-/// What handlers noted of their jobs, and when.
+/// Receives the notes of handlers, with their times.
 struct Notes {
     noted: mpsc::UnboundedReceiver<(TaskId, Note, Instant)>,
 }
 
-/// Where handlers note it.
+/// Sends the notes of a handler.
 #[derive(Clone)]
 struct Pen(mpsc::UnboundedSender<(TaskId, Note, Instant)>);
 
@@ -180,7 +181,7 @@ impl Notes {
         (Pen(sender), Self { noted })
     }
 
-    /// The next note, which must be this one.
+    /// Asserts the next note and returns its time.
     async fn next(&mut self, task: TaskId, note: Note) -> Instant {
         let (of, noted, at) = self.any().await;
         assert_eq!((of, noted), (task, note));

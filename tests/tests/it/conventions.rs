@@ -1,4 +1,4 @@
-//! What all operations have in common, whatever they do.
+//! Properties that all operations share.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -12,7 +12,7 @@ use crate::rig::{Raw, RawReply, Rig, Signature, claim_path, definition, eventual
 const QUEUE: &str = "common/ways";
 const GZIP: &str = "gzip, deflate, br";
 
-/// What a program that is not ours makes of it.
+/// Decompresses with another program.
 fn unzip(bytes: &[u8]) -> Vec<u8> {
     let mut program =
         Command::new("gzip").arg("-dc").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("gzip is there");
@@ -30,7 +30,7 @@ fn is_zipped(reply: &RawReply) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn large_answers_are_compressed_for_who_asks_and_nothing_else_is() {
+async fn only_large_answers_are_compressed_on_request() {
     let rig = Rig::start().await;
     let get = async |target: &str, accepted: Option<&str>| {
         let raw = Raw::new("GET", target);
@@ -64,7 +64,7 @@ async fn large_answers_are_compressed_for_who_asks_and_nothing_else_is() {
     let small = get(&format!("{QUEUE_API}/task/{task}/status"), Some(GZIP)).await;
     assert!(!is_zipped(&small) && small.header("content-length").is_some());
 
-    // An answer that carries claims goes out as it is, and counts as delivered when it has.
+    // An answer with claims is not compressed, and counts as delivered when sent.
     let claim = rig.signed(&rig.root, "POST", &claim_path(QUEUE), Some(worker(1).to_string().as_bytes()));
     let claimed = rig.send(&claim.header("Accept-Encoding", GZIP)).await;
     assert!(!is_zipped(&claimed) && claimed.body.len() > 100_000);
@@ -72,7 +72,7 @@ async fn large_answers_are_compressed_for_who_asks_and_nothing_else_is() {
     assert_eq!(rig.status(task).await["runs"].as_array().unwrap().len(), 1, "not requeued");
 }
 
-/// What is the same for all is made once: a caller cannot make the server work on it again and again.
+/// Constant documents are compressed once: a caller cannot make the server repeat the work.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn documents_stay_the_same_and_come_compressed_or_plain() {
     let rig = Rig::start().await;
@@ -143,7 +143,7 @@ async fn browsers_may_ask_every_path_from_everywhere() {
             assert!(header("access-control-allow-headers").contains(name), "{name}");
         }
     }
-    // A browser may read refusals too, wherever they come from.
+    // A browser may read refusals of every kind.
     for (target, status) in [("/nowhere", 404), ("/api/queue/v1/task/short", 400), ("/api/tenure/v1/queues", 403)] {
         let reply = rig.send(&Raw::new("GET", target).header("Origin", "https://ui.example")).await;
         assert_eq!((reply.status, reply.header("access-control-allow-origin")), (status, Some("*")), "{target}");

@@ -9,10 +9,10 @@ use tenure_tests::http::TENURE_API;
 use crate::rig::{Rig, call, claim_path, worker};
 
 const QUEUE: &str = "delays/linux";
-/// A run is ready so long after its time at most, ten times what is promised of a machine that is not busy.
+/// Longest time until a run is ready: ten times the promise for an idle machine.
 const READY_WITHIN: TimeDelta = TimeDelta::milliseconds(2_500);
 
-/// Has the pending run of a task delayed, as its creation would.
+/// Delays the pending run of a task, as its creation would.
 async fn delay(conn: &mut PgConnection, task: SlugId, seconds: f64) {
     sqlx::query(
         "WITH held AS (
@@ -31,12 +31,12 @@ async fn delay(conn: &mut PgConnection, task: SlugId, seconds: f64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_that_waits_is_given_a_delayed_run_soon_after_its_time_and_never_before() {
-    // Without what would make up for a lost notification.
+async fn waiting_worker_gets_delayed_run_soon_after_its_time() {
+    // Without the fallback for lost notifications.
     let rig = Rig::start_with(|launch| launch.env("TENURE_FALLBACKS", "off").flag("--claim-work-wait", "20s")).await;
     let mut conn = rig.database.connect("test").await;
     let task = rig.create_one(QUEUE).await;
-    // The server finds nothing to do by the time the delay ends, and looks rarely.
+    // The server finds nothing due before the delay ends, and rarely looks.
     delay(&mut conn, task, 4.0).await;
     let until: DateTime<Utc> = sqlx::query_scalar("SELECT held_until FROM pending").fetch_one(&mut conn).await.unwrap();
     let answer = call(&mut rig.client(), &rig.root, "POST", &claim_path(QUEUE), Some(&worker(1))).await;

@@ -1,5 +1,5 @@
-//! Ends of runs: deadlines, results, releases, and a server that is killed in between. What a lost or slow worker costs is
-//! compared with the published table by `verify_delivery.rs`.
+//! Ends of runs: deadlines, results, releases, and a server killed meanwhile. `verify_delivery.rs`
+//! compares the cost of lost and slow workers with the published table.
 
 mod kill;
 mod release;
@@ -15,7 +15,7 @@ use tenure_tests::http::{Answer, TENURE_API};
 use crate::rig::{Rig, call, claim_path, credentials_of, definition, eventually, new_task, ok, run_of};
 
 const QUEUE: &str = "endings/linux";
-/// Ten times the milliseconds between two runs of the pass for deadlines.
+/// Ten times the interval of the pass for deadlines, in milliseconds.
 const LATE_MS: i64 = 2_500;
 
 async fn create(rig: &Rig, count: usize) -> Vec<SlugId> {
@@ -37,7 +37,7 @@ async fn claim_as(rig: &Rig, worker: &str, tasks: u16) -> Vec<Value> {
     answer["tasks"].as_array().unwrap().clone()
 }
 
-/// A call for a claimed run, by its credentials.
+/// Makes a call for a claimed run, with its credentials.
 async fn of_run(rig: &Rig, claim: &Value, what: &str, body: Option<&Value>) -> Answer {
     as_worker(rig, &credentials_of(claim), claim, what, body).await
 }
@@ -50,7 +50,7 @@ async fn as_worker(rig: &Rig, who: &Credentials, claim: &Value, what: &str, body
     call(&mut rig.client(), who, "POST", &path, body).await
 }
 
-/// The events of a task that resolve it.
+/// Events that resolve a task.
 async fn resolutions(rig: &Rig, task: SlugId) -> Vec<String> {
     let answer = rig.call("GET", &format!("{TENURE_API}/events?after=0"), None).await;
     let ends = ["task-completed", "task-failed", "task-exception"];
@@ -61,13 +61,13 @@ async fn resolutions(rig: &Rig, task: SlugId) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_deadline_takes_effect_although_no_request_is_about_its_task() {
+async fn deadline_takes_effect_without_a_request() {
     let rig = Rig::start().await;
     let (task, mut overdue) = (new_task(), definition(QUEUE));
     let deadline = unix_millis() + 2_000;
     overdue["deadline"] = wire_date(deadline).into();
     assert_eq!(rig.create(task, &overdue).await.status, 200);
-    // By the events: a request about a task past its deadline might end it.
+    // By events: a request about an overdue task might end it.
     let seen = eventually("the task ends", async || {
         let ends = resolutions(&rig, task).await;
         (!ends.is_empty()).then(|| (ends, unix_millis()))

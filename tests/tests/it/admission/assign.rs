@@ -1,10 +1,10 @@
-//! Queues that give their runs to sessions of workers, which accept them.
+//! Queues that assign their runs to sessions, which accept them.
 
 use super::*;
 use tenure_api::dates::Timestamp;
 use tenure_tests::http::Answer;
 
-/// The tasks that are assigned to a session and not accepted.
+/// Tasks assigned to a session and not accepted.
 pub(super) async fn assigned(rig: &Rig, session: &str) -> Vec<Value> {
     let answer = ok(rig.call("GET", &format!("{TENURE_API}/sessions/{session}/inbox?wait=0&after=0"), None).await);
     let items = answer["items"].as_array().unwrap();
@@ -17,7 +17,8 @@ pub(super) async fn accept(rig: &Rig, session: &str, worker: &str, task: &Value,
     rig.call("POST", &path, Some(&body)).await
 }
 
-/// Acknowledges what is in an inbox, which must be this run that is assigned: then it is empty.
+/// Acknowledges the inbox, which must contain only the assignment of this run, and checks that it
+/// is empty then.
 async fn acknowledge(rig: &Rig, session: &str, task: &Value) {
     let read = async |after: i64| {
         let path = format!("{TENURE_API}/sessions/{session}/inbox?wait=0&after={after}");
@@ -46,15 +47,15 @@ async fn t12_runs_go_to_the_free_session_of_the_greatest_weight() {
     assert_eq!(assigned(&rig, &light).await, tasks[2..4]);
     assert!(assigned(&rig, &none).await.is_empty());
     assert!(rig.claim(QUEUE, 10).await.is_empty(), "claimWork gets nothing of a queue that assigns");
-    // What a session has is its own.
+    // A session owns its assigned runs.
     let refused = accept(&rig, &light, "light", &tasks[0], 0).await;
     assert_eq!((refused.status, refused.code()), (409, "RequestConflict"), "{}", refused.body);
     for task in &tasks[..2] {
         let accepted = accept(&rig, &heavy, "heavy", task, 0).await;
         assert_eq!(accepted.status, 200, "{}", accepted.body);
     }
-    assert!(assigned(&rig, &heavy).await.is_empty(), "what was accepted is no item any more");
-    // More capacity takes the fifth.
+    assert!(assigned(&rig, &heavy).await.is_empty(), "accepted runs have no item");
+    // The fifth goes to new capacity.
     ok(rig.call("POST", &format!("{TENURE_API}/sessions/{none}/renew"), Some(&json!({"capacity": 1}))).await);
     rig.advance(0.0).await;
     assert_eq!(assigned(&rig, &none).await, tasks[4..]);
@@ -93,10 +94,10 @@ async fn z6_each_of_ten_is_accepted_once_by_the_session_that_has_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_could_not_be_accepted_is_in_the_inbox_again_when_a_pause_or_a_quarantine_has_ended() {
+async fn assigned_run_returns_to_inbox_after_pause_or_quarantine() {
     let rig = Rig::manual().await;
     rig.put_policy(QUEUE, &json!({"dispatch": "assign"})).await;
-    // A worker can be quarantined that has been seen.
+    // Only a known worker can be quarantined.
     assert!(rig.claim(QUEUE, 1).await.is_empty());
     let mine = rig.start_session(QUEUE, "worker", json!({})).await;
     let task = json!(create(&rig, None).await);
@@ -139,19 +140,19 @@ async fn what_could_not_be_accepted_is_in_the_inbox_again_when_a_pause_or_a_quar
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_queue_that_begins_or_ceases_to_assign_takes_the_runs_with_it_that_wait_or_are_assigned() {
+async fn changed_dispatch_applies_to_waiting_and_assigned_runs() {
     let rig = Rig::manual().await;
     rig.put_policy(QUEUE, &json!({"concurrency": {"total": 10}})).await;
     let task = json!(create(&rig, None).await);
     rig.advance(0.0).await;
     assert_eq!(counts(&rig).await, (1, 0, 0));
     let mine = rig.start_session(QUEUE, "w1", json!({})).await;
-    // Workers can no longer claim the run: it is given to a session.
+    // Workers can no longer claim the run: it is assigned to a session.
     rig.put_policy(QUEUE, &json!({"concurrency": {"total": 10}, "dispatch": "assign"})).await;
     eventually("it is assigned", async || (assigned(&rig, &mine).await == std::slice::from_ref(&task)).then_some(()))
         .await;
     assert!(rig.claim(QUEUE, 10).await.is_empty());
-    // And back: what was given and not accepted is any worker's.
+    // Back again: an assigned, unaccepted run is claimable by any worker.
     rig.put_policy(QUEUE, &json!({"concurrency": {"total": 10}})).await;
     assert!(assigned(&rig, &mine).await.is_empty());
     let claims = eventually("it is claimed", async || {

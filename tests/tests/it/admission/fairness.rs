@@ -1,4 +1,4 @@
-//! Turns of keys in a fair queue are spent at the claim, for any order of creation and at any server.
+//! A fair queue spends turns of keys at the claim, for any order of creation and at any server.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What holds for single keys, and how keys stand.
+//! Rules of single keys, and the state of keys.
 
 use super::*;
 use tenure_api::credentials::Credentials;
@@ -23,7 +23,7 @@ async fn remove(rig: &Rig, key: &str) {
     assert_eq!((answer.status, &answer.body), (200, &json!({})));
 }
 
-/// All keys, in pages of so many.
+/// Lists all keys in pages of `limit`.
 async fn list(rig: &Rig, limit: usize) -> (Vec<Value>, usize) {
     let (mut found, mut pages, mut query) = (Vec::new(), 0, format!("?limit={limit}"));
     loop {
@@ -36,9 +36,9 @@ async fn list(rig: &Rig, limit: usize) -> (Vec<Value>, usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_keys_own_concurrency_and_its_removal_take_effect_at_once_on_runs_that_wait() {
+async fn own_concurrency_of_key_applies_at_once_to_waiting_runs() {
     let rig = Rig::manual().await;
-    // Stated before there is a policy or a run.
+    // Set before there is a policy or a run.
     set(&rig, "big", json!({"concurrency": 3})).await;
     rig.put_policy(QUEUE, &json!({"concurrency": {"perKey": 1}})).await;
     for key in ["big", "small"] {
@@ -60,7 +60,7 @@ async fn a_keys_own_concurrency_and_its_removal_take_effect_at_once_on_runs_that
     set(&rig, "big", json!({"concurrency": 5, "weight": 2})).await;
     rig.advance(0.0).await;
     assert_eq!(by_key(&rig.claim(QUEUE, 20).await), keys([("big", 2), ("small", 1)]));
-    // Nothing is taken away by a lower limit; nothing more starts either.
+    // A lower limit ends no run, and starts none.
     remove(&rig, "big").await;
     remove(&rig, "big").await;
     rig.advance(0.0).await;
@@ -72,7 +72,7 @@ async fn a_keys_own_concurrency_and_its_removal_take_effect_at_once_on_runs_that
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_keys_own_rate_replaces_that_of_the_policy_and_ends_with_its_removal() {
+async fn own_rate_of_key_replaces_policy_until_removed() {
     let rig = Rig::manual().await;
     rig.put_policy(QUEUE, &json!({"rate": {"perKey": {"count": 1, "seconds": 3600}}})).await;
     for key in ["a", "b"] {
@@ -83,7 +83,7 @@ async fn a_keys_own_rate_replaces_that_of_the_policy_and_ends_with_its_removal()
     rig.advance(0.0).await;
     assert_eq!(by_key(&rig.claim(QUEUE, 20).await), keys([("a", 1), ("b", 1)]));
     set(&rig, "a", json!({"rate": {"count": 6, "seconds": 60}})).await;
-    // The next start was an hour away; for the next decision it is one interval of the new rate away.
+    // The next start was an hour away; now it is one interval of the new rate away.
     assert!(rig.claim(QUEUE, 20).await.is_empty());
     let mut started = Vec::new();
     for _ in 0..3 {
@@ -93,14 +93,14 @@ async fn a_keys_own_rate_replaces_that_of_the_policy_and_ends_with_its_removal()
     assert_eq!(started, [keys([("a", 1)]), keys([("a", 1)]), keys([("a", 1)])]);
     remove(&rig, "a").await;
     rig.advance(60.0).await;
-    // What had come by the old rate before the removal.
+    // Tokens of the old rate that came before the removal.
     assert!(rig.claim(QUEUE, 20).await.len() <= 1);
     rig.advance(600.0).await;
     assert!(rig.claim(QUEUE, 20).await.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn any_text_of_up_to_255_characters_is_a_key_and_all_are_listed_in_pages() {
+async fn key_is_any_text_up_to_255_characters_listed_in_pages() {
     let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "0s")).await;
     rig.put_policy(QUEUE, &json!({"concurrency": {"perKey": 1}})).await;
     let long = "k".repeat(255);
@@ -130,7 +130,7 @@ async fn any_text_of_up_to_255_characters_is_a_key_and_all_are_listed_in_pages()
     once.dedup();
     assert_eq!(once.len(), 5, "each once: {names:?}");
     assert_eq!(listed[0].get("limit"), None, "runs without a key share no limit");
-    // A token that is none begins at the start.
+    // An invalid token starts at the beginning.
     for token in ["x", "IlwwIg"] {
         let answer = rig.call("GET", &format!("{TENURE_API}{KEYS}?continuationToken={token}"), None).await;
         assert_eq!((answer.status, answer.body["keys"].as_array().unwrap().len()), (200, 5));
@@ -138,7 +138,7 @@ async fn any_text_of_up_to_255_characters_is_a_key_and_all_are_listed_in_pages()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_no_rule_or_no_key_is_refused_and_so_is_who_may_not() {
+async fn wrong_rule_key_or_caller_is_refused() {
     let rig = Rig::start().await;
     for (rules, code, part) in [
         (json!({}), "InputError", "at least one"),
@@ -165,7 +165,7 @@ async fn what_is_no_rule_or_no_key_is_refused_and_so_is_who_may_not() {
         }
     }
     assert_eq!(put(&rig, "", &json!({"weight": 1})).await.status, 404, "an empty key is no path");
-    // A queue that does not exist has nothing, and reading makes none.
+    // A missing queue has no keys, and a read does not create it.
     let none = format!("{TENURE_API}/queues/limits%2Fnone/keys");
     assert_eq!(rig.call("GET", &none, None).await.body, json!({"keys": []}));
     assert_eq!(rig.call("GET", &format!("{none}/k"), None).await.status, 404);
@@ -193,7 +193,7 @@ async fn what_is_no_rule_or_no_key_is_refused_and_so_is_who_may_not() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_two_changes_at_once_one_is_the_last_and_there_is_an_end_to_their_number() {
+async fn concurrent_rules_do_not_mix_and_their_number_is_bounded() {
     let rig = Rig::start().await;
     let (one_rule, other_rule) = (json!({"concurrency": 1}), json!({"weight": 2}));
     let (one, other) = tokio::join!(put(&rig, "k", &one_rule), put(&rig, "k", &other_rule));

@@ -1,9 +1,9 @@
-//! Why runs wait, and how many of them would start if workers came.
+//! Reasons why runs wait, and how many of them workers could start.
 
 use super::assign::{accept, assigned};
 use super::*;
 
-/// The codes of why a task is where it is, and the whole answer.
+/// Codes of the reasons for a task's state, and the whole answer.
 async fn why(rig: &Rig, task: impl std::fmt::Display) -> (Vec<String>, Value) {
     let answer = ok(rig.call("GET", &format!("{TENURE_API}/tasks/{task}/why"), None).await);
     let reasons = answer["reasons"].as_array().unwrap();
@@ -22,7 +22,7 @@ async fn claim_by_name(rig: &Rig, task: SlugId) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_of_a_full_key_names_the_limit_those_that_have_it_and_its_place() {
+async fn run_of_full_key_shows_limit_holders_and_position() {
     let rig = Rig::manual().await;
     rig.put_policy(QUEUE, &json!({"concurrency": {"perKey": 1}})).await;
     let holder = create(&rig, Some("acme")).await;
@@ -40,7 +40,7 @@ async fn a_run_of_a_full_key_names_the_limit_those_that_have_it_and_its_place() 
         json!({"code": "waiting", "key": "acme", "limit": 1, "used": 1, "position": 2, "keysBefore": 0,
             "holders": [{"taskId": holder, "runId": 0, "worker": {"workerGroup": "group", "workerId": "worker"}}]})
     );
-    // The caller of a claim by name has no names of others in the refusal.
+    // The refusal names no other keys or workers.
     let refusal = claim_by_name(&rig, last).await;
     assert!(
         refusal.contains("It waits for a slot of its key, which has 1. 1 run of its key is before it."),
@@ -57,14 +57,14 @@ async fn a_run_of_a_full_key_names_the_limit_those_that_have_it_and_its_place() 
     assert!(!codes.contains(&"waiting".to_owned()), "{answer}");
     let (codes, answer) = why(&rig, last).await;
     assert_eq!((codes[0].as_str(), &answer["reasons"][0]["position"]), ("waiting", &json!(2)));
-    // By name it is claimed out of turn.
+    // A claim by name skips the order.
     let body = json!({"workerGroup": "group", "workerId": "by-name"});
     ok(rig.call("POST", &format!("/task/{last}/runs/0/claim"), Some(&body)).await);
     assert!(claim_by_name(&rig, next).await.contains("It waits for a slot of its key, which has 1."));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_says_when_its_rate_allows_the_next_start_and_how_many_keys_are_before_it() {
+async fn run_shows_next_start_of_rate_and_keys_before_it() {
     let rig = Rig::manual().await;
     rig.put_policy(QUEUE, &json!({"rate": {"total": {"count": 1, "seconds": 60}}})).await;
     for key in ["a", "b"] {
@@ -87,7 +87,7 @@ async fn a_run_says_when_its_rate_allows_the_next_start_and_how_many_keys_are_be
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_for_a_session_says_that_there_is_none_that_it_was_given_and_that_it_was_not_accepted() {
+async fn run_for_session_shows_missing_session_or_its_offer() {
     let rig = Rig::manual().await;
     rig.put_policy(QUEUE, &json!({"dispatch": "assign", "acceptTime": 60})).await;
     let task = create(&rig, None).await;
@@ -99,9 +99,9 @@ async fn a_run_for_a_session_says_that_there_is_none_that_it_was_given_and_that_
     .await;
     assert_eq!(codes, ["waiting", "no-session"]);
     assert_eq!(answer["reasons"][1], json!({"code": "no-session", "because": "none-live", "sessions": 0}));
-    // A stock worker asks in vain.
+    // A worker without a session claims nothing.
     assert!(rig.claim(QUEUE, 1).await.is_empty());
-    eventually("who asked is written down", async || {
+    eventually("the worker's request is recorded", async || {
         let (codes, _) = why(&rig, task).await;
         (codes == ["waiting", "no-session", "assign-queue"]).then_some(())
     })
@@ -130,7 +130,7 @@ async fn a_run_for_a_session_says_that_there_is_none_that_it_was_given_and_that_
     let second = rig.start_session(QUEUE, "w2", json!({})).await;
     rig.advance(0.0).await;
     assert_eq!(assigned(&rig, &second).await, [json!(other)]);
-    // No other session is free, so that it is given to the same one again; frozen, it gets nothing.
+    // No other session is free, so the same one gets it again; a frozen session gets nothing.
     let frozen =
         rig.call("POST", &format!("{TENURE_API}/sessions/{second}/renew"), Some(&json!({"frozen": true}))).await;
     assert_eq!(frozen.status, 200, "{}", frozen.body);
@@ -141,7 +141,7 @@ async fn a_run_for_a_session_says_that_there_is_none_that_it_was_given_and_that_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_runnable_is_what_workers_then_get() {
+async fn runnable_count_equals_later_claims() {
     let rig = Rig::manual().await;
     for (policy, expected) in [
         (json!({"concurrency": {"total": 3}}), 3),
@@ -164,7 +164,7 @@ async fn what_is_runnable_is_what_workers_then_get() {
         assert_eq!(claims.len(), expected, "{policy}");
         let all = rig.call("GET", &format!("{TENURE_API}/queues"), None).await.body;
         assert_eq!(all["queues"][0]["runnableTasks"], queue_now(&rig).await["runnable"]);
-        // All is over, for the next policy.
+        // Ends all runs, for the next policy.
         rig.put_policy(QUEUE, &json!({})).await;
         rig.advance(0.0).await;
         for claim in claims.iter().chain(&rig.claim(QUEUE, 20).await) {

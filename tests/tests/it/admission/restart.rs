@@ -1,15 +1,15 @@
-//! What a start of all servers means for runs that were given out before.
+//! Effect of a restart of all servers on runs that were assigned or accepted before.
 
 use super::assign::{accept, assigned};
 use super::schedulers::another;
 use super::*;
 
-/// The servers are away for longer than sessions live.
+/// The servers are away for longer than a session's TTL.
 const AWAY: Duration = Duration::from_secs(17);
 const TTL: u64 = 15;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn z10_after_a_start_sessions_are_given_runs_only_once_they_have_shown_that_they_live() {
+async fn z10_restarted_server_assigns_only_to_sessions_heard_from() {
     let mut rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "0s")).await;
     rig.put_policy(QUEUE, &json!({"dispatch": "assign"})).await;
     let mut sessions = Vec::new();
@@ -24,7 +24,7 @@ async fn z10_after_a_start_sessions_are_given_runs_only_once_they_have_shown_tha
         let one = eventually("each has a run", async || assigned(&rig, session).await.pop()).await;
         of_each.push(one);
     }
-    // Two finish theirs just before.
+    // Two sessions finish their runs just before.
     for number in 0..2 {
         let claim = accept(&rig, &sessions[number], &format!("w{}", number + 1), &of_each[number], 0).await;
         assert_eq!(claim.status, 200, "{}", claim.body);
@@ -33,7 +33,7 @@ async fn z10_after_a_start_sessions_are_given_runs_only_once_they_have_shown_tha
     rig.server.kill().unwrap();
     tokio::time::sleep(AWAY).await;
     rig.server = another(&rig, "next", 1).await;
-    // More than the two can take, while nothing is known of the three.
+    // More than the two can take, while the other three are silent.
     let mut tasks = Vec::new();
     for _ in 0..6 {
         tasks.push(json!(create(&rig, None).await));
@@ -50,12 +50,12 @@ async fn z10_after_a_start_sessions_are_given_runs_only_once_they_have_shown_tha
         }
         let live = [assigned(&rig, &sessions[0]).await, assigned(&rig, &sessions[1]).await];
         let new: i64 = sqlx::query_scalar(given_to_silent).bind(&old).fetch_one(&mut conn).await.unwrap();
-        assert_eq!(new, 0, "a session that was not heard of since is given nothing");
+        assert_eq!(new, 0, "a silent session gets nothing");
         live.iter().all(|tasks| tasks.len() == 2).then(|| live.concat())
     })
     .await;
     assert!(live.iter().all(|task| tasks.contains(task)), "{live:?} of {tasks:?}");
-    // The three end, and what they had goes to those who live.
+    // The three sessions end, and their runs go to the live ones.
     for session in &sessions[..2] {
         let body = json!({"capacity": 20});
         rig.call("POST", &format!("{TENURE_API}/sessions/{session}/renew"), Some(&body)).await;

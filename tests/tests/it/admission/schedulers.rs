@@ -1,4 +1,5 @@
-//! Which server gives out the runs of a queue, and what becomes of those that one has given out which is lost: rows T8 and T11.
+//! The scheduler of a queue: which server it is, and how the runs of a lost scheduler are assigned
+//! again. Rows T8 and T11.
 
 use std::collections::BTreeSet;
 
@@ -10,16 +11,16 @@ use super::assign::{accept, assigned};
 use super::*;
 use crate::rig::{finish, refusal, stderr, stdout, tenure};
 
-/// Of each kind: assigned, accepted, completed.
+/// Runs of each kind: assigned, accepted, completed.
 const EACH: usize = 10;
 
-/// The servers as they are listed.
+/// The servers as listed.
 async fn servers(rig: &Rig) -> Vec<Value> {
     let answer = ok(rig.call("GET", &format!("{TENURE_API}/servers"), None).await);
     answer["servers"].as_array().unwrap().clone()
 }
 
-/// The one server that is the scheduler of the queue, and its term; none if there is none.
+/// The only scheduler of the queue, and its term.
 async fn scheduler(rig: &Rig) -> Option<(String, i64)> {
     let all = servers(rig).await;
     let of = |server: &Value| {
@@ -51,7 +52,7 @@ fn signal(server: &Server, signal: Signal) {
     kill(Pid::from_raw(i32::try_from(server.pid()).unwrap()), signal).unwrap();
 }
 
-/// The notes about schedulers: exchange, term, server and what ended it.
+/// Events of schedulers: kind, term, server and reason of the end.
 async fn notes(rig: &Rig) -> Vec<(bool, i64, String, Option<String>)> {
     let path = format!("{TENURE_API}/events?after=0&limit=1000&exchange=scheduler-active,scheduler-inactive");
     let answer = ok(rig.call("GET", &path, None).await);
@@ -64,7 +65,7 @@ async fn notes(rig: &Rig) -> Vec<(bool, i64, String, Option<String>)> {
     answer["events"].as_array().unwrap().iter().map(note).collect()
 }
 
-/// One active server in each term, each ended before the next begins, and terms that grow.
+/// Asserts one active server in each term, whose end precedes the next start, and growing terms.
 async fn assert_terms_grow(rig: &Rig, ends: &[&str]) {
     let found = eventually("all notes are in the log", async || {
         let found = notes(rig).await;
@@ -80,7 +81,7 @@ async fn assert_terms_grow(rig: &Rig, ends: &[&str]) {
     assert_eq!(found.len(), ends.len() * 2 + 1, "two for each change: {found:?}");
 }
 
-/// What a scheduler has given out to worker `w1`.
+/// Runs that a scheduler has assigned to worker `w1`.
 struct Given {
     session: String,
     assigned: BTreeSet<String>,
@@ -98,8 +99,8 @@ fn names(tasks: &[Value]) -> BTreeSet<String> {
     tasks.iter().map(|task| task.as_str().unwrap().to_owned()).collect()
 }
 
-/// Gives out thirty runs: ten are assigned, ten accepted, ten completed. Whatever is given out from then on goes to worker `w2`, whose
-/// session is the second value.
+/// Assigns thirty runs: ten stay assigned, ten are accepted, ten completed. Later ones go to worker
+/// `w2`, whose session is the second value.
 async fn give_out(rig: &Rig) -> (Given, String) {
     let mine = rig.start_session(QUEUE, "w1", json!({"capacity": 3 * EACH})).await;
     for _ in 0..3 * EACH {
@@ -127,7 +128,7 @@ async fn give_out(rig: &Rig) -> (Given, String) {
     (Given { completed, ..given }, next)
 }
 
-/// The tasks that are assigned to a session once their number is this one, in this many runs each.
+/// Waits until this many tasks are assigned to a session, and returns them.
 async fn given_to(rig: &Rig, session: &str, count: usize) -> BTreeSet<String> {
     eventually("so many are assigned", async || {
         let now = assigned(rig, session).await;
@@ -136,7 +137,7 @@ async fn given_to(rig: &Rig, session: &str, count: usize) -> BTreeSet<String> {
     .await
 }
 
-/// How many runs each of these tasks has, if it is the same for all, and what their states are.
+/// Number of runs and states of these tasks.
 async fn runs_of(rig: &Rig, tasks: &BTreeSet<String>) -> BTreeSet<(usize, String)> {
     let mut found = BTreeSet::new();
     for task in tasks {
@@ -151,7 +152,7 @@ fn all_are(runs: usize, state: &str) -> BTreeSet<(usize, String)> {
     BTreeSet::from([(runs, state.to_owned())])
 }
 
-/// Everything that was given out and has not ended is given out again, accepted or not; what was completed stays.
+/// Assigned and accepted runs are assigned again; completed ones stay.
 async fn everything_is_given_out_again(rig: &Rig, given: &Given, next: &str) {
     let again = given_to(rig, next, 2 * EACH).await;
     assert_eq!(again, given.assigned.union(&given.accepted()).cloned().collect());
@@ -178,7 +179,7 @@ async fn everything_is_given_out_again(rig: &Rig, given: &Given, next: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn t8_when_the_active_server_is_killed_another_one_gives_out_its_runs_again() {
+async fn t8_killed_scheduler_is_replaced_and_its_runs_reassigned() {
     let rig = Rig::start_with(|launch| launch.flag("--scheduler-weight", "1").flag("--claim-work-wait", "0s")).await;
     let mut heavy = another(&rig, "heavy", 5).await;
     let policy = json!({"dispatch": "assign", "delivery": "at-least-once", "onSchedulerLoss": "reassign"});
@@ -194,7 +195,7 @@ async fn t8_when_the_active_server_is_killed_another_one_gives_out_its_runs_agai
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn t11_one_of_the_greatest_weight_is_active_and_a_stopped_one_finds_itself_replaced() {
+async fn t11_heaviest_server_is_active_and_stopped_one_is_replaced() {
     let light = |launch: Launch| launch.flag("--server-name", "light").flag("--claim-work-wait", "0s");
     let rig = Rig::start_with(light).await;
     let start = async |name| launch(&rig, name, 5).start(rig.folder.path(), name).await;
@@ -208,23 +209,24 @@ async fn t11_one_of_the_greatest_weight_is_active_and_a_stopped_one_finds_itself
     let listed = servers(&rig).await;
     let live = |name: &str| listed.iter().find(|server| server["name"] == name).unwrap()["live"].clone();
     assert_eq!((live("light"), live(active), live(other)), (json!(true), json!(false), json!(true)));
-    // The next one gives out what comes.
+    // The next scheduler assigns new runs.
     let mine = rig.start_session(QUEUE, "w1", json!({"capacity": 5})).await;
     let task = json!(create(&rig, None).await);
     assert_eq!(given_to(&rig, &mine, 1).await, names(std::slice::from_ref(&task)));
     let inbox = format!("{TENURE_API}/sessions/{mine}/inbox?wait=0&after=0");
     let before = rig.call("GET", &inbox, None).await.body["items"].clone();
     signal(stopped, Signal::SIGCONT);
-    // Of equal ones the first is preferred, as it was before: it is handed the queue, and takes nothing by itself.
+    // Of equal servers the first is preferred, as before: it is handed the queue, and takes nothing
+    // by itself.
     let (_, last) = until_scheduler(&rig, |name| name == active).await;
     assert_eq!(last, term + 1, "{:?}", notes(&rig).await);
     assert_eq!(rig.call("GET", &inbox, None).await.body["items"], before, "it has changed nothing");
     let found = notes(&rig).await;
     let by: Vec<&str> = found.iter().filter_map(|note| note.3.as_deref()).collect();
-    // Before, the light one may have been the scheduler until it had seen the others.
+    // The light server may have been the scheduler until it had seen the others.
     assert_eq!(by[by.len() - 2..], ["lost", "handed-over"], "{found:?}");
     assert_terms_grow(&rig, &by).await;
-    // A server that stops hands over what it has: no other one waits until it is silent.
+    // A stopping server hands its queues over: no other server waits for a timeout.
     signal(stopped, Signal::SIGTERM);
     let (_, after) = until_scheduler(&rig, |name| name == other).await;
     assert_eq!(after, last + 1);
@@ -246,7 +248,7 @@ async fn wrong_scheduler_settings_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_scheduler_is_replaced_by_hand_only_where_there_is_one_and_by_those_who_manage_the_queue() {
+async fn scheduler_is_replaced_by_hand_by_managers_of_queue() {
     let rig = Rig::start_with(|launch| launch.flag("--scheduler-weight", "0")).await;
     let path = format!("{TENURE_API}/queues/limits%2Flinux/scheduler/replace");
     let warned = async |times: usize| {
@@ -270,7 +272,7 @@ async fn a_scheduler_is_replaced_by_hand_only_where_there_is_one_and_by_those_wh
         let answer = call(&mut rig.client(), &reader, method, path, None).await;
         assert_eq!((answer.status, answer.code()), (403, "InsufficientScopes"), "{path}");
     }
-    // Another server may, and takes the queue by itself.
+    // Another server may be a scheduler, and takes the queue by itself.
     let server = another(&rig, "able", 1).await;
     let (_, term) = until_scheduler(&rig, |name| name == "able").await;
     let account = crate::policy_commands::account(&rig);
@@ -286,12 +288,12 @@ async fn a_scheduler_is_replaced_by_hand_only_where_there_is_one_and_by_those_wh
             stderr(&output)
         );
     }
-    // A queue that assigns no more has no scheduler, and its terms go on growing.
+    // A queue that stops assigning has no scheduler, and its terms continue to grow.
     let whole = format!("{TENURE_API}/queues/limits%2Flinux/policy");
     assert_eq!(rig.call("DELETE", &whole, None).await.status, 200);
     assert_eq!(scheduler(&rig).await, None);
     let mut conn = rig.database.connect("test").await;
-    eventually("the queue is as if it had never assigned", async || {
+    eventually("the queue has no trace of assignments", async || {
         let rows = sqlx::query_scalar::<_, i64>("SELECT count(*) FROM admission_queues").fetch_one(&mut conn).await;
         (rows.unwrap() == 0).then_some(())
     })
@@ -302,7 +304,8 @@ async fn a_scheduler_is_replaced_by_hand_only_where_there_is_one_and_by_those_wh
     server.stop().await;
 }
 
-/// What a run that waits says of its scheduler: nothing while there is one, and otherwise how many servers could be.
+/// The number of possible schedulers in the reasons of a waiting run; `None` while there is a
+/// scheduler.
 async fn without_scheduler(rig: &Rig, task: impl std::fmt::Display) -> Option<u64> {
     let answer = ok(rig.call("GET", &format!("{TENURE_API}/tasks/{task}/why"), None).await);
     let reasons = answer["reasons"].as_array().unwrap();
@@ -312,7 +315,7 @@ async fn without_scheduler(rig: &Rig, task: impl std::fmt::Display) -> Option<u6
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_that_waits_says_that_no_live_server_is_the_scheduler_of_its_queue() {
+async fn waiting_run_shows_missing_scheduler() {
     let rig = Rig::start_with(|launch| launch.flag("--scheduler-weight", "0")).await;
     rig.put_policy(QUEUE, &json!({"dispatch": "assign"})).await;
     let task = create(&rig, None).await;

@@ -5,7 +5,7 @@ use tenure_tests::http::QUEUE_API;
 
 use crate::rig::{Raw, RawReply, Rig, new_task};
 
-/// Asserts an error as every operation gives it, with the keys of the same form, and gives its message.
+/// Asserts an error in the common form and returns its message.
 #[track_caller]
 fn has_the_shape_of_errors(reply: &RawReply, status: u16, code: &str) -> String {
     let message = reply.refused(status, code);
@@ -39,7 +39,7 @@ async fn an_unknown_path_is_not_found() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_method_that_a_path_does_not_have_is_refused_and_the_answer_names_those_that_it_has() {
+async fn wrong_method_is_refused_with_allowed_methods() {
     let rig = Rig::start().await;
     let task = new_task();
     for (method, target, allowed) in [
@@ -66,7 +66,7 @@ async fn a_method_that_a_path_does_not_have_is_refused_and_the_answer_names_thos
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_signed_path_that_is_not_utf_8_is_refused_as_every_signed_url_that_was_changed() {
+async fn signed_path_without_utf_8_is_refused_like_changed_url() {
     let rig = Rig::start().await;
     for target in ["queue-%ff", "queue-%ff/messages", "queue-1-4/messages/%ff"] {
         let reply = rig.send(&Raw::new("GET", &format!("/api/tenure/v1/messages/{target}?sig=x"))).await;

@@ -1,4 +1,5 @@
-//! What holds wherever bytes are kept. `TENURE_ARTIFACTS_URL`, which servers take from the environment, says where.
+//! Properties of every artifact store. Servers take its location from `TENURE_ARTIFACTS_URL` in the
+//! environment.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -9,10 +10,10 @@ use reqwest::Method;
 
 use super::*;
 
-/// More than an object store takes in one request, so that it becomes several parts.
+/// More than an object store takes in one request, so that the upload has several parts.
 const LARGE: usize = 50 << 20;
 
-/// As `gzip` makes it.
+/// Compresses with `gzip`.
 fn gzipped(bytes: &[u8]) -> Vec<u8> {
     let mut gzip = Command::new("gzip").arg("-c").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut input = gzip.stdin.take().unwrap();
@@ -24,9 +25,9 @@ fn gzipped(bytes: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_uploaded_is_what_is_downloaded_whatever_its_size() {
+async fn download_equals_upload_at_any_size() {
     let stored = Stored::start().await;
-    // Nothing, little, exactly a part of a file, exactly a part of an object, and a little more and less.
+    // Empty, small, and around the boundaries of file parts and object parts.
     for size in [0, 1, 8191, 256 << 10, (256 << 10) + 1, (5 << 20) - 1, 5 << 20, (5 << 20) + 1, LARGE] {
         let name = format!("artifact/t/0/public/{size}.bin");
         let bytes = some_bytes(size, 1 + size as u64);
@@ -53,7 +54,7 @@ async fn a_body_without_a_length_is_taken_too() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_second_upload_replaces_the_first_and_a_reader_of_the_first_reads_on() {
+async fn second_upload_replaces_first_without_breaking_its_reader() {
     let stored = Stored::start().await;
     let (first, second) = (some_bytes(LARGE, 1), some_bytes(9, 2));
     let name = "artifact/t/0/replaced";
@@ -117,14 +118,14 @@ async fn gzip_comes_as_it_is_stored_or_decoded() {
     let put = stored.put("artifact/t/0/twice", OCTETS).header("content-encoding", "GZip").body(twice);
     assert_eq!(put.send().await.unwrap().status().as_u16(), 200);
     stored.holds("artifact/t/0/twice", b"one two").await;
-    // Part of what is stored, for who can put it together.
+    // A range of the stored bytes, for clients that can assemble them.
     let part = stored.get(name).header("accept-encoding", "gzip").header("range", "bytes=3-9").send().await.unwrap();
     assert_eq!((part.status().as_u16(), header(&part, "content-encoding")), (206, "gzip"));
     assert!(part.bytes().await.unwrap() == packed[3..10]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_encoding_or_gzip_that_is_none_comes_as_it_was_uploaded() {
+async fn unknown_encoding_and_fake_gzip_are_served_unchanged() {
     let stored = Stored::start().await;
     for (name, encoding) in [("artifact/t/0/zstd", "zstd"), ("artifact/t/0/odd", "gzip")] {
         let put = stored.put(name, OCTETS).header("content-encoding", encoding).body("no gzip at all");
@@ -133,7 +134,7 @@ async fn another_encoding_or_gzip_that_is_none_comes_as_it_was_uploaded() {
         assert_eq!((answer.status().as_u16(), header(&answer, "content-encoding")), (200, encoding));
         assert_eq!(answer.bytes().await.unwrap(), "no gzip at all");
     }
-    // What is cut off in the middle breaks off, rather than to pass for whole.
+    // A truncated body breaks off, so that it does not pass as complete.
     let packed = gzipped(&some_bytes(2 << 20, 5));
     let half = packed[..packed.len() / 2].to_vec();
     let put = stored.put("artifact/t/0/half", OCTETS).header("content-encoding", "gzip").body(half);
@@ -171,7 +172,7 @@ async fn a_range_is_a_part_of_the_bytes() {
         assert_eq!((answer.status().as_u16(), answer.bytes().await.unwrap().len()), (200, 300_000), "{ignored}");
     }
     let tag = format!("\"{}\"", hex(&bytes));
-    // Other bytes that got the name within the same second have the same date.
+    // Other bytes stored under the name within the same second have the same date.
     let date = header(&ask("bytes=0-1").await, "last-modified").to_owned();
     for (if_range, status) in [(tag.as_str(), 206), (date.as_str(), 200), ("\"other\"", 200)] {
         let asked = stored.get(name).header("range", "bytes=0-1").header("if-range", if_range);

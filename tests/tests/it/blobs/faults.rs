@@ -1,4 +1,4 @@
-//! The folder of the bytes is not there, full, or has lost what was in it.
+//! The artifact folder is missing, full, or has lost its files.
 
 use std::process::Command;
 
@@ -23,7 +23,7 @@ async fn a_folder_that_cannot_be_made_refuses_uploads_until_it_can() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_disk_refuses_what_does_not_fit_and_keeps_what_is_there() {
+async fn full_disk_refuses_uploads_and_keeps_stored_bytes() {
     let disk = tempfile::tempdir_in("/tmp").unwrap();
     let mounting = ["-t", "tmpfs", "-o", "size=3m,mode=0711", "tenure-test"];
     if !nix::unistd::geteuid().is_root()
@@ -46,14 +46,14 @@ async fn a_full_disk_refuses_what_does_not_fit_and_keeps_what_is_there() {
     let answer = stored.put(NAME, OCTETS).body(some_bytes(4 << 20, 2)).send().await.unwrap();
     refused(answer, 503, "Unavailable").await;
     stored.holds(NAME, &bytes).await;
-    // What was written of it is gone, so that the next one fits.
+    // The partial file is gone, so that the next upload fits.
     assert_eq!(stored.rows().await, 1);
     stored.upload("artifact/t/0/other", bytes.clone()).await;
     stored.holds("artifact/t/0/other", &bytes).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bytes_that_were_removed_or_changed_are_reported_and_can_be_uploaded_again() {
+async fn lost_or_changed_bytes_are_reported_and_can_be_replaced() {
     let stored = Stored::start().await;
     stored.upload(NAME, "bytes").await;
     let file = stored.files().remove(0);

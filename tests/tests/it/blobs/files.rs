@@ -1,4 +1,4 @@
-//! Bytes in a folder: what is in it, after whatever happened.
+//! Bytes in a folder: its contents after each kind of event.
 
 use futures_util::StreamExt as _;
 use tokio::sync::mpsc;
@@ -8,7 +8,7 @@ use crate::rig::eventually;
 
 const NAME: &str = "artifact/t/0/public/a.bin";
 
-/// An upload whose body the test sends piece by piece. Dropped, the body breaks off.
+/// An upload whose body the test sends piece by piece. The body breaks off when dropped.
 struct Slow {
     pieces: mpsc::Sender<Result<Vec<u8>, std::io::Error>>,
     answer: tokio::task::JoinHandle<Result<Response, reqwest::Error>>,
@@ -28,7 +28,7 @@ impl Slow {
         self.pieces.send(Ok(bytes.to_vec())).await.unwrap();
     }
 
-    /// The connection breaks.
+    /// Breaks the connection.
     async fn cut(self) {
         self.pieces.send(Err(std::io::Error::other("cut by the test"))).await.unwrap();
         assert!(self.answer.await.unwrap().is_err());
@@ -41,7 +41,7 @@ impl Slow {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_upload_that_breaks_off_leaves_what_was_there_and_nothing_else() {
+async fn aborted_upload_keeps_stored_bytes_and_no_others() {
     let stored = Stored::start().await;
     stored.upload(NAME, "earlier").await;
     for sent in [0, 10, 3 << 20] {
@@ -60,7 +60,7 @@ async fn an_upload_that_breaks_off_leaves_what_was_there_and_nothing_else() {
 async fn a_body_that_is_too_large_is_refused_and_changes_nothing() {
     let stored = Stored::start_with(|launch| launch.flag("--artifact-size-max", "1MiB")).await;
     stored.upload(NAME, vec![1; 1 << 20]).await;
-    // Announced, it is refused before it comes; otherwise when it goes over the limit.
+    // An announced length is refused at once; otherwise the body is refused at the limit.
     let answer = stored.put(NAME, OCTETS).body(vec![2; (1 << 20) + 1]).send().await;
     if let Ok(answer) = answer {
         assert!(refused(answer, 413, "TooLarge").await.contains("--artifact-size-max"));
@@ -97,7 +97,7 @@ async fn what_was_replaced_leaves_the_folder_and_its_reader_reads_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_is_killed_during_an_upload_leaves_nothing_for_long() {
+async fn upload_of_killed_server_is_cleaned_up() {
     let mut stored = Stored::start_with(|launch| launch.flag("--clock", "manual")).await;
     stored.upload(NAME, "earlier").await;
     let slow = Slow::begin(&stored, NAME);
@@ -116,7 +116,7 @@ async fn a_server_that_is_killed_during_an_upload_leaves_nothing_for_long() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_upload_that_was_taken_for_abandoned_is_refused_and_leaves_nothing() {
+async fn abandoned_upload_is_refused_and_leaves_nothing() {
     let stored = Stored::start_with(|launch| launch.flag("--clock", "manual")).await;
     stored.upload(NAME, "earlier").await;
     let slow = Slow::begin(&stored, NAME);
@@ -130,14 +130,14 @@ async fn an_upload_that_was_taken_for_abandoned_is_refused_and_leaves_nothing() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_stops_ends_uploads_and_the_next_one_has_the_earlier_bytes() {
+async fn stopping_server_ends_uploads_and_keeps_earlier_bytes() {
     let stored = Stored::start().await;
     stored.upload(NAME, "earlier").await;
     let slow = Slow::begin(&stored, NAME);
     slow.send(&some_bytes(10, 4)).await;
     eventually("the upload has begun", async || (stored.rows().await == 2).then_some(())).await;
     stored.rig.server.terminate().unwrap();
-    // An upload that ends while the server drains is stored.
+    // An upload that ends during the drain is stored.
     slow.send(b"last").await;
     assert_eq!(slow.end().await.status().as_u16(), 200);
     let mut stored = stored;

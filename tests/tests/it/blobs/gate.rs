@@ -1,4 +1,4 @@
-//! Access to stored bytes: URLs that were changed, have ended, or are for something else; and what else answers have in common.
+//! Access to stored bytes: changed, expired and misused URLs; and common properties of the answers.
 
 use reqwest::Method;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -10,7 +10,7 @@ use crate::rig::Raw;
 const NAME: &str = "artifact/t/0/public/a.txt";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_url_with_another_byte_anywhere_is_refused_and_is_no_fault_of_the_server() {
+async fn url_with_any_changed_byte_is_refused_without_server_error() {
     let stored = Stored::start().await;
     stored.upload(NAME, "bytes").await;
     for (method, target) in [("GET", stored.get_target(NAME)), ("PUT", stored.put_target(NAME, OCTETS))] {
@@ -18,7 +18,7 @@ async fn a_url_with_another_byte_anywhere_is_refused_and_is_no_fault_of_the_serv
             for flip in [0x01, 0x10, 0x20, 0x80] {
                 let mut bytes = target.clone().into_bytes();
                 bytes[at] ^= flip;
-                // What no request line can hold never comes to the server's own code.
+                // A target that no request line can hold never reaches the server's code.
                 let Ok(changed) = String::from_utf8(bytes) else { continue };
                 if !changed.starts_with('/') || changed.parse::<http::Uri>().is_err() {
                     continue;
@@ -62,7 +62,7 @@ async fn a_url_is_for_one_method_one_content_type_and_one_name() {
     let bare = put.split_once('?').unwrap().0;
     refused(send(Method::PUT, bare, Some("text/plain")).await, 403, "AccessDenied").await;
     stored.holds(NAME, b"bytes").await;
-    // The same type in another spelling is the same type.
+    // Another spelling of the same type.
     assert_eq!(send(Method::PUT, &put, Some("TEXT/Plain ")).await.status().as_u16(), 200);
     stored.holds(NAME, b"other").await;
 }
@@ -94,7 +94,7 @@ async fn a_url_ends_by_the_servers_clock() {
         async || stored.request(Method::PUT, &put).header("content-type", OCTETS).body("b").send().await.unwrap();
     assert_eq!(upload().await.status().as_u16(), 200);
     stored.rig.advance(3590).await;
-    // May be used again until then.
+    // Reusable until then.
     assert_eq!(upload().await.status().as_u16(), 200);
     stored.rig.advance(20).await;
     assert!(refused(upload().await, 403, "AccessDenied").await.contains("expired"));
@@ -138,7 +138,7 @@ async fn pages_of_tasks_are_saved_and_scripts_of_other_sites_may_read() {
     assert_eq!((options.status().as_u16(), header(&options, "access-control-allow-origin")), (200, "*"));
 }
 
-/// Sends the head of an upload that waits for 100-continue, and reads what comes.
+/// Sends the head of an upload with `Expect: 100-continue`, and reads the answer.
 async fn expect_continue(stored: &Stored, target: &str, length: &str) -> (TcpStream, String) {
     let address = stored.rig.server.root_url().trim_start_matches("http://").to_owned();
     let mut stream = TcpStream::connect(&address).await.unwrap();
@@ -153,7 +153,7 @@ async fn expect_continue(stored: &Stored, target: &str, length: &str) -> (TcpStr
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_waits_for_100_continue_gets_it_or_a_refusal_before_the_body() {
+async fn expect_continue_gets_100_or_refusal_before_body() {
     let stored = Stored::start_with(|launch| launch.flag("--artifact-size-max", "1MiB")).await;
     let target = stored.put_target(NAME, OCTETS);
     let (mut stream, first) = expect_continue(&stored, &target, "5").await;

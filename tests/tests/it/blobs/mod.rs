@@ -1,5 +1,6 @@
-//! Uploads and downloads by signed URLs, on real servers. `any_store` holds for every place that bytes can be kept in:
-//! `scripts/test-blob-stores` runs it against object stores. `files` and `faults` look into the folder.
+//! Uploads and downloads by signed URLs, on real servers. `any_store` applies to every store:
+//! `scripts/test-blob-stores` runs it against object stores. `files` and `faults` inspect the
+//! folder.
 
 mod any_store;
 mod faults;
@@ -22,7 +23,7 @@ use crate::rig::{Rig, TIMEOUT};
 const HOUR_MS: i64 = 3_600_000;
 const OCTETS: &str = "application/octet-stream";
 
-/// A server, and the key that it signs with.
+/// A server and its signing key.
 struct Stored {
     rig: Rig,
     key: SigningKey,
@@ -64,7 +65,7 @@ impl Stored {
         self.request(Method::GET, &self.get_target(name))
     }
 
-    /// Uploads, and expects it to work.
+    /// Uploads, and asserts success.
     async fn upload(&self, name: &str, bytes: impl Into<Bytes>) {
         let bytes = bytes.into();
         let tag = format!("\"{}\"", hex(&bytes));
@@ -73,7 +74,7 @@ impl Stored {
         assert_eq!(answer.bytes().await.unwrap().len(), 0);
     }
 
-    /// Downloads, and expects exactly these bytes.
+    /// Downloads, and asserts exactly these bytes.
     #[track_caller]
     fn holds(&self, name: &str, expected: &[u8]) -> impl Future<Output = ()> {
         let (asked, expected, name) = (self.get(name).send(), expected.to_vec(), name.to_owned());
@@ -89,7 +90,7 @@ impl Stored {
         self.get(name).send().await.unwrap().status().as_u16()
     }
 
-    /// The files of the store, whole or not.
+    /// Files of the store, complete or not.
     fn files(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();
         let mut folders = vec![self.rig.folder.path().join("server/artifacts")];
@@ -111,7 +112,7 @@ impl Stored {
         sqlx::query_scalar(sql).fetch_one(&mut conn).await.unwrap()
     }
 
-    /// One of the server's numbers.
+    /// Value of a metric.
     async fn metric(&self, line: &str) -> u64 {
         let text = self.request(Method::GET, "/metrics").send().await.unwrap().text().await.unwrap();
         let value = text.lines().find_map(|one| one.strip_prefix(line)).unwrap_or_else(|| panic!("no {line}"));
@@ -127,7 +128,7 @@ fn hex(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Bytes that do not repeat soon, so that no part can be taken for another one.
+/// Returns pseudo-random bytes, so that no part equals another.
 fn some_bytes(count: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut next = || {
@@ -141,7 +142,7 @@ fn some_bytes(count: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// A refusal has a small body with the reason.
+/// Asserts a refusal and returns its message.
 async fn refused(answer: Response, status: u16, code: &str) -> String {
     assert_eq!(answer.status().as_u16(), status);
     let body: serde_json::Value = serde_json::from_slice(&answer.bytes().await.unwrap()).unwrap();

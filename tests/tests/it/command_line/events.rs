@@ -1,4 +1,4 @@
-//! `tenure events`: events are printed as they happen, also when the stream is cut.
+//! `tenure events`: prints events as they happen, even if the stream is cut.
 
 use serde_json::{Value, json};
 use tenure_tests::server::binary;
@@ -9,7 +9,7 @@ use tokio::process::{Child, ChildStdout, Command};
 use super::{QUEUE, account};
 use crate::rig::{Rig, TIMEOUT, definition, new_task, refusal, tenure};
 
-/// The command while it runs; it ends when it is dropped.
+/// A running command, killed when dropped.
 struct Printing {
     _command: Child,
     lines: Lines<BufReader<ChildStdout>>,

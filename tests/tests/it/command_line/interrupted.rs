@@ -1,5 +1,5 @@
-//! Commands that a signal stops. They exit with 128 and the number of the signal. A process that a signal kills has no
-//! exit code; only a shell's `$?` is the same for both.
+//! Commands stopped by a signal exit with 128 plus the number of the signal. A killed process has
+//! no exit code; only a shell's `$?` is the same for both.
 
 use std::process::Stdio;
 
@@ -12,7 +12,8 @@ use tokio::process::Command;
 use super::{QUEUE, account, created};
 use crate::rig::{Rig, TIMEOUT};
 
-/// The program, which does not ignore SIGINT even if these tests were started in the background of a script.
+/// The program with the default action of SIGINT, even if a script runs these tests in the
+/// background.
 fn interruptible() -> Command {
     if cfg!(target_os = "linux") {
         let mut command = Command::new("env");
@@ -39,7 +40,7 @@ async fn stopped_command_exits_with_the_code_of_its_signal() {
             let mut child = command.kill_on_drop(true).spawn().unwrap();
             let mut out = BufReader::new(child.stdout.take().unwrap()).lines();
             let mut err = BufReader::new(child.stderr.take().unwrap()).lines();
-            // The command has begun once it has printed something.
+            // A command has started once it has printed something.
             let begun = async {
                 tokio::select! { line = out.next_line() => line, line = err.next_line() => line }
             };
@@ -53,11 +54,11 @@ async fn stopped_command_exits_with_the_code_of_its_signal() {
     }
 }
 
-/// A command in the background of a script was started to ignore the Ctrl-C of its terminal.
+/// A background command of a script ignores the Ctrl-C of its terminal.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ignored_interrupt_stops_no_command() {
     if !std::path::Path::new("/proc/self/status").exists() {
-        // Only Linux shows which signals a process was started to ignore.
+        // Only Linux shows the ignored signals of a process.
         return;
     }
     let rig = Rig::start().await;

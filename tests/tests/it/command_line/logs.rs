@@ -1,4 +1,5 @@
-//! `tenure task logs` and `tenure task run`: what a command prints, while it runs and afterwards, and how it ends.
+//! `tenure task logs` and `tenure task run`: their output, during and after the run, and their exit
+//! codes.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use crate::rig::{
     stderr, stdout, tenure,
 };
 
-/// Claims what there is as soon as there is something.
+/// Waits for a task and claims it.
 async fn claim(rig: &Rig) -> Value {
     eventually("there is a task to claim", async || rig.claim(QUEUE, 1).await.pop()).await
 }
@@ -53,7 +54,7 @@ async fn a_log_is_followed_to_its_end_or_read_as_far_as_it_is() {
         let claim = claim(&rig).await;
         let next = append(&rig, &claim, 0, "one\n").await;
         assert_eq!(done(&rig, &["task", "logs", &task]).await, "one\n", "as far as it is");
-        // What lies between is missing.
+        // The bytes in between are missing.
         append(&rig, &claim, next + 100, "two\n").await;
         report(&rig, &claim, "completed", None).await;
     };
@@ -74,9 +75,9 @@ async fn a_log_is_followed_to_its_end_or_read_as_far_as_it_is() {
     assert!(line.contains("--json: a log is printed as it is"), "{line}");
 }
 
-/// The server is killed while a log is followed, and away for longer than an ordinary command would wait for it.
+/// The server is killed during a follow, and away for longer than an ordinary command would wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_task_is_run_to_its_end_although_the_server_is_away_in_between() {
+async fn run_survives_absence_of_server() {
     const AWAY: Duration = Duration::from_secs(8);
     let mut rig = Rig::start().await;
     let address = rig.server.root_url().trim_start_matches("http://").to_owned();
@@ -95,15 +96,15 @@ async fn a_task_is_run_to_its_end_although_the_server_is_away_in_between() {
     assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(0), "before\nafter\n"), "{}", stderr(&output));
 }
 
-/// A worker stores another log than the one that was followed: it was shortened.
+/// The worker stores a shortened log, unlike the followed one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stored_log_that_does_not_begin_with_what_was_printed_is_printed_from_its_beginning() {
+async fn differing_stored_log_is_printed_from_its_start() {
     let rig = Rig::start().await;
     let task = created(&rig, &["--", "make"]).await;
     let work = async {
         let claim = claim(&rig).await;
         append(&rig, &claim, 0, "the first line\nthe second line\n").await;
-        // If it takes longer to begin, nothing has been printed, and it prints the same.
+        // If the command starts later, it has printed nothing, and prints the same in the end.
         tokio::time::sleep(Duration::from_secs(2)).await;
         store_log(&rig, &claim, "[left out]\nthe end\n").await;
         report(&rig, &claim, "completed", None).await;
@@ -114,7 +115,7 @@ async fn a_stored_log_that_does_not_begin_with_what_was_printed_is_printed_from_
     assert!(stdout(&output).ends_with("[left out]\nthe end\n"), "{}", stdout(&output));
 }
 
-/// The store has sent a part of it and stands still, and the command may be interrupted.
+/// The store has sent a part and hangs, and the command may be interrupted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stored_log_has_no_file_while_it_is_downloaded() {
     let rig = Rig::start().await;
@@ -135,7 +136,7 @@ async fn a_stored_log_has_no_file_while_it_is_downloaded() {
     command.args(["task", "logs", &task]).envs(account(&rig)).env("TMPDIR", &temporary);
     let command = command.stdout(Stdio::null()).kill_on_drop(true).spawn().unwrap();
     let (mut stream, _) = tokio::time::timeout(TIMEOUT, store.accept()).await.unwrap().unwrap();
-    // An answer that comes before its request is taken for none.
+    // An answer before its request is ignored.
     let (mut request, mut piece) = (Vec::new(), [0; 4_096]);
     while !request.ends_with(b"\r\n\r\n") {
         let length = tokio::time::timeout(TIMEOUT, stream.read(&mut piece)).await.unwrap().unwrap();
@@ -152,7 +153,7 @@ async fn a_stored_log_has_no_file_while_it_is_downloaded() {
     assert_eq!(std::fs::read_dir(&temporary).unwrap().count(), 0);
 }
 
-/// It is interrupted in the middle, where it can clear up nothing any more.
+/// An interrupt in the middle leaves no chance for cleanup.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stored_log_has_no_file_left_while_it_is_printed() {
     let rig = Rig::start().await;
@@ -173,7 +174,7 @@ async fn a_stored_log_has_no_file_left_while_it_is_printed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_task_that_is_run_prints_its_log_and_ends_with_its_exit_code() {
+async fn run_prints_log_and_exits_with_code_of_task() {
     let rig = Rig::start().await;
     let work = async {
         let first = claim(&rig).await;
@@ -199,9 +200,9 @@ async fn a_task_that_is_run_prints_its_log_and_ends_with_its_exit_code() {
     assert_eq!((output.status.code(), &answer["status"]["state"]), (Some(1), &json!("unscheduled")), "{answer}");
 }
 
-/// The command's temporary directory, where a stored log is put first, is not there.
+/// The command's temporary directory, which receives a stored log first, is missing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_task_whose_log_cannot_be_shown_is_run_to_its_end_and_ends_with_its_exit_code() {
+async fn run_without_readable_log_exits_with_code_of_task() {
     let rig = Rig::start().await;
     let work = async {
         let claim = claim(&rig).await;
@@ -217,7 +218,7 @@ async fn a_task_whose_log_cannot_be_shown_is_run_to_its_end_and_ends_with_its_ex
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn as_json_a_task_that_is_run_prints_how_it_ended_and_its_log_aside() {
+async fn json_run_prints_outcome_and_sends_log_to_stderr() {
     let rig = Rig::start().await;
     let result = json!({"failure": "exit code 3", "exitCode": 3});
     let work = async {
@@ -234,7 +235,7 @@ async fn as_json_a_task_that_is_run_prints_how_it_ended_and_its_log_aside() {
     assert!(aside.lines().any(|line| line == "a line of the log"), "{aside}");
 }
 
-/// For `x=$(tenure task run …)`: what the worker and the server say of the run goes to standard error.
+/// For `x=$(tenure task run …)`: lines of the worker and the server go to standard error.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn run_prints_the_output_of_its_command_alone() {
     let rig = Rig::start().await;

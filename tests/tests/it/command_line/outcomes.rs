@@ -1,5 +1,5 @@
-//! What the commands say of outcomes: a wait that ends when the outcome is certain, a group that is watched, a task with its
-//! verdict, filters.
+//! Outcomes in the commands' output: a wait that ends once the outcome is certain, a watched group,
+//! a task with its verdict, filters.
 
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::{QUEUE, account, answer, created, done, run, start_worker};
 use crate::consumer::way::{Fault, Way};
 use crate::rig::{Rig, call, credentials_of, eventually, finish, minutes_from_now, ok, run_of, stderr, stdout};
 
-/// A graph in which the second task fails: the third one can never run, nor can the fourth behind it.
+/// A graph whose second task fails: the third and fourth can never run.
 const BROKEN: &str = r#"{"tasks": [
     {"name": "fetch", "taskQueueId": "command/line", "payload": {"command": [["true"]]}},
     {"name": "check", "taskQueueId": "command/line", "dependencies": ["fetch"], "payload": {"command": [["sh", "-c", "exit 3"]]}},
@@ -19,7 +19,7 @@ const BROKEN: &str = r#"{"tasks": [
     {"name": "mail", "taskQueueId": "command/line", "dependencies": ["report"], "payload": {"command": [["true"]]}}
 ]}"#;
 
-/// Creates [`BROKEN`], and gives the command's output and the ids of the tasks.
+/// Creates [`BROKEN`]; returns the command's output and the ids of the tasks.
 async fn create_broken(rig: &Rig, more: &[&str]) -> (Output, Value) {
     let path = rig.folder.path().join("broken.json");
     std::fs::write(&path, BROKEN).unwrap();
@@ -42,7 +42,7 @@ async fn a_wait_ends_when_the_outcome_is_certain() {
     let culprit = format!("check ({}) failed", &ids[1][..8]);
     let expected = [format!("report: cannot run, {culprit}"), format!("mail: cannot run, {culprit}")];
     assert_eq!(progress.lines().rev().take(2).collect::<Vec<_>>(), [&*expected[1], &*expected[0]], "{progress}");
-    // Of all of them, or of one: it is known at once now, and by ids alone.
+    // The outcome is known at once now, also for a single id.
     let output = run(&rig, &["task", "wait", ids[3]]).await;
     assert_eq!((output.status.code(), stderr(&output).lines().last()), (Some(1), Some(&*expected[1])));
     let group = answer["taskGroupId"].as_str().unwrap();
@@ -59,9 +59,9 @@ async fn a_wait_ends_when_the_outcome_is_certain() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wait_and_a_watched_group_ask_why_a_task_does_not_run_until_the_server_answers() {
+async fn wait_and_watch_retry_why_until_answered() {
     const WHY: &str = "/why ";
-    /// So often an ordinary command sends a request.
+    /// Attempts of an ordinary command.
     const TRIES: usize = 6;
     let rig = Rig::start().await;
     for words in [["task", "wait"].as_slice(), &["group", "show", "--watch"]] {
@@ -101,7 +101,7 @@ async fn a_watched_group_ends_with_its_tasks() {
     assert_eq!(json["taskGroupId"], task);
 }
 
-/// The time of an outage does not lengthen the pauses after it.
+/// A long outage does not lengthen later pauses.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn watched_group_is_looked_at_soon_after_outage() {
     const LIST: &str = "/list ";
@@ -122,7 +122,7 @@ async fn watched_group_is_looked_at_soon_after_outage() {
     eventually("it is answered", async || (way.sent(LIST).len() > looks).then_some(())).await;
     let claims = rig.claim(QUEUE, 1).await;
     rig.report(&claims[0], "completed", None).await;
-    // Promised are three seconds.
+    // Three seconds are promised.
     let ended = tokio::time::timeout(Duration::from_secs(30), watching.wait()).await;
     assert!(ended.expect("it looks again soon").unwrap().success());
 }
@@ -151,7 +151,7 @@ async fn the_tasks_of_a_group_are_listed_by_state_queue_and_name() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_task_is_shown_with_its_verdict_its_exit_code_and_its_artifacts() {
+async fn task_show_has_verdict_exit_code_and_artifacts() {
     let rig = Rig::start().await;
     let task = created(&rig, &["--name", "shown", "--", "make"]).await;
     let text = done(&rig, &["task", "show", &task]).await;

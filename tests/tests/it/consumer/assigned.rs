@@ -42,7 +42,7 @@ async fn a_run_whose_claim_was_not_answered_is_claimed_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_that_is_refused_because_of_a_pause_is_claimed_when_that_has_ended() {
+async fn run_refused_during_pause_is_claimed_afterwards() {
     let office = assigning().await;
     let way = Way::to(office.rig.server.root_url()).await;
     way.fault(CLAIM, Fault::Unavailable);
@@ -59,7 +59,7 @@ async fn a_run_that_is_refused_because_of_a_pause_is_claimed_when_that_has_ended
     worker.shut_down().await;
 }
 
-/// Takes nothing before this time, and does not say when it will.
+/// Takes nothing before this time, and does not predict it.
 struct NotBefore(Instant);
 
 impl Balancer for NotBefore {
@@ -73,7 +73,7 @@ impl Balancer for NotBefore {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_balancer_is_asked_again_about_a_run_that_is_assigned_and_that_it_did_not_want() {
+async fn balancer_is_asked_again_about_declined_assigned_run() {
     let office = assigning().await;
     let balancer = NotBefore(Instant::now() + Duration::from_secs(3));
     let builder = office.consumer("worker").session(LONG_TTL).balancer(balancer);
@@ -85,7 +85,7 @@ async fn a_balancer_is_asked_again_about_a_run_that_is_assigned_and_that_it_did_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_consumer_that_may_not_claim_by_name_goes_on_with_what_is_there_for_any_worker() {
+async fn consumer_without_claims_by_name_gets_common_runs() {
     let office = assigning().await;
     let way = Way::to(office.rig.server.root_url()).await;
     let may_claim_work = format!("queue:claim-work:{QUEUE}");
@@ -97,7 +97,7 @@ async fn a_consumer_that_may_not_claim_by_name_goes_on_with_what_is_there_for_an
     let task = office.create(&json!({})).await;
     eventually("it has asked for the claim", async || (!way.sent(CLAIM).is_empty()).then_some(())).await;
     assert_eq!(office.rig.status(task).await["state"], "pending");
-    // From now on the queue assigns none of its runs.
+    // From now on the queue assigns no runs.
     office.lease(LEASE).await;
     office.becomes(task, "completed").await;
     assert_eq!(way.sent(CLAIM).len(), 1, "the same claim would be refused again");
@@ -105,7 +105,7 @@ async fn a_consumer_that_may_not_claim_by_name_goes_on_with_what_is_there_for_an
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_consumer_that_shuts_down_and_waits_for_a_job_is_given_nothing_more() {
+async fn draining_consumer_is_assigned_nothing() {
     let office = assigning().await;
     let leave = Arc::new(Semaphore::new(0));
     let start = |name: &str| {
@@ -124,7 +124,7 @@ async fn a_consumer_that_shuts_down_and_waits_for_a_job_is_given_nothing_more() 
     let shutdown = tokio::spawn(async move { handle.shutdown().await });
     let shown = async || office.rig.call("GET", &path, None).await.body["frozen"].clone();
     eventually("the server knows that it takes nothing", async || (shown().await == true).then_some(())).await;
-    // It has room for one more, and no other worker is there.
+    // One more slot is free, and there is no other worker.
     let second = office.create(&json!({})).await;
     let staying = start("staying");
     staying.is_at(second, 0).await;
@@ -139,7 +139,7 @@ async fn a_consumer_that_shuts_down_and_waits_for_a_job_is_given_nothing_more() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_frozen_consumer_that_begins_a_session_is_given_nothing_before_the_server_knows_it() {
+async fn frozen_consumer_gets_no_run_in_its_new_session() {
     let office = assigning().await;
     let way = Way::to(office.rig.server.root_url()).await;
     way.fault("/renew ", Fault::Unavailable);
@@ -150,7 +150,7 @@ async fn a_frozen_consumer_that_begins_a_session_is_given_nothing_before_the_ser
     handle.freeze();
     let frozen = Running { handle, ends: tokio::spawn(consumer.run()) };
     eventually("it says that it is frozen", async || (!way.sent("/renew ").is_empty()).then_some(())).await;
-    // That has been free for longer than this one.
+    // A session that has been free for longer.
     let worker = Running::start(office.consumer("worker").session(LONG_TTL).handler(|_job: Job, _stop: Stop| async {}));
     office.completes_in_one_run(task).await;
     worker.shut_down().await;

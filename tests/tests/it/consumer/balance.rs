@@ -1,4 +1,4 @@
-//! Consumers with a balancer: what they take, what they give away, and that they miss nothing.
+//! Consumers with a balancer: the runs they take and release, and that they miss none.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,11 +17,11 @@ use super::way::{Fault, Way};
 use super::{LEASE, LONG_TTL, Note, Notes, Office, Pen, QUEUE, Running};
 use crate::rig::{definition, eventually, new_task, ok};
 
-/// The request that claims the first run of a task, and the one that lists a queue.
+/// The request that claims the first run of a task, and the request that lists a queue.
 const CLAIM: &str = "/runs/0/claim ";
 const LIST: &str = "/pending ";
 
-/// Works until it is asked to stop, and gives the task back.
+/// Works until asked to stop, and releases the task.
 pub(super) fn holding(builder: ConsumerBuilder, pen: Pen) -> ConsumerBuilder {
     builder.handler(move |job: Job, stop: Stop| {
         let pen = pen.clone();
@@ -45,7 +45,7 @@ async fn m8_two_idle_workers_share_what_comes() {
     let office = Office::open().await;
     let (pen, mut notes) = Notes::new();
     let start = |name| {
-        // The one that has less is first, however the machine schedules the two.
+        // The consumer with fewer tasks is first, however the machine schedules the two.
         let balancer = Sleep { per_task: Duration::from_millis(5) };
         let builder = office.consumer(name).capacity(TASKS).balancer(balancer);
         Running::start(holding(builder, pen.clone()))
@@ -68,7 +68,7 @@ async fn m8_two_idle_workers_share_what_comes() {
     }
 }
 
-/// Counts how often it was asked to balance.
+/// Counts its calls.
 #[derive(Clone, Default)]
 struct Counting(Arc<AtomicUsize>);
 
@@ -91,7 +91,7 @@ impl Counting {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn m12_a_consumer_balances_every_so_often_and_on_command_and_frozen_only_on_command() {
+async fn m12_consumer_balances_periodically_or_frozen_on_command() {
     let office = Office::open().await;
     let start = |name, counting: &Counting| {
         let builder = office.consumer(name).session(LONG_TTL).balancer(counting.clone());
@@ -119,7 +119,7 @@ async fn m12_a_consumer_balances_every_so_often_and_on_command_and_frozen_only_o
     worker.shut_down().await;
 }
 
-/// Takes nothing for this long after it has seen it first.
+/// Declines a task for this long after it first saw it.
 struct Later(Duration, Mutex<HashMap<TaskId, Instant>>);
 
 impl Later {
@@ -139,7 +139,7 @@ impl Balancer for Later {
     }
 }
 
-/// The connections on which servers listen to each other.
+/// Cuts the connections on which servers listen to each other.
 async fn end_listeners(office: &Office) {
     let mut connection = sqlx::PgConnection::connect(office.rig.database.url()).await.unwrap();
     let text = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
@@ -148,7 +148,7 @@ async fn end_listeners(office: &Office) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn m15_nothing_is_missed_while_connections_are_cut_and_delays_end() {
+async fn m15_no_run_is_missed_during_cuts_and_ends_of_delays() {
     const TASKS: usize = 200;
     let office = Office::open().await;
     let way = Way::to(office.rig.server.root_url()).await;
@@ -177,7 +177,7 @@ async fn m15_nothing_is_missed_while_connections_are_cut_and_delays_end() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_whose_claim_was_made_and_not_answered_is_worked_on_although_the_next_list_does_not_have_it() {
+async fn run_of_unanswered_claim_is_worked_on_without_a_list() {
     let office = Office::open().await;
     let way = Way::to(office.rig.server.root_url()).await;
     way.fault(CLAIM, Fault::Unanswered);
@@ -185,7 +185,7 @@ async fn a_run_whose_claim_was_made_and_not_answered_is_worked_on_although_the_n
     let worker = Running::start(builder.handler(|_job: Job, _stop: Stop| async {}));
     let task = office.create(&json!({})).await;
     office.becomes(task, "running").await;
-    // The end of a pause has the queue listed.
+    // The end of a pause triggers a list.
     let listed = way.sent(LIST).len();
     office.change_queue("pause").await;
     office.change_queue("resume").await;
@@ -219,7 +219,7 @@ async fn after_a_refused_claim_there_is_a_pause() {
     })
     .await;
     let took = sent[HELD as usize] - sent[0];
-    // Less by what the first of them may have been seen too late.
+    // Minus the time by which the first may have been seen late.
     assert!(took >= Duration::from_millis(9) * HELD, "{took:?}");
     worker.shut_down().await;
 }

@@ -1,4 +1,5 @@
-//! The balancers that there are, on real workers: what they take, what they give away, and that it comes to rest.
+//! The library's balancers on real workers: the tasks they take and release, and that they reach a
+//! stable state.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use super::balance::{holding, jobs};
 use super::{LONG_TTL, Notes, Office, Running};
 use crate::rig::{TIMEOUT, eventually};
 
-/// What a balancer does, with how many tasks it gave away each time.
+/// A balancer that reports the number of tasks of each release.
 struct Counted<B> {
     balancer: B,
     released: mpsc::UnboundedSender<usize>,
@@ -56,19 +57,19 @@ impl Balanced {
         self.running.handle.status().tasks.len()
     }
 
-    /// Balances once; how many tasks it has given away.
+    /// Balances once; returns the number of released tasks.
     async fn balance(&mut self) -> usize {
         self.running.handle.balance();
         tokio::time::timeout(TIMEOUT, self.released.recv()).await.expect("it balances").unwrap()
     }
 }
 
-/// How many tasks each has.
+/// Number of tasks of each worker.
 fn held(workers: &[Balanced]) -> Vec<usize> {
     workers.iter().map(|worker| worker.running.handle.status().tasks.len()).collect()
 }
 
-/// Waits until each of so many tasks is worked on by one of these.
+/// Waits until every one of the tasks is worked on.
 async fn at_rest(workers: &[Balanced], tasks: usize) {
     eventually("all tasks are at work", async || {
         let status: Vec<_> = workers.iter().flat_map(|worker| worker.running.handle.status().tasks).collect();
@@ -78,14 +79,15 @@ async fn at_rest(workers: &[Balanced], tasks: usize) {
     .await;
 }
 
-/// Has each balance once, one after another; how many tasks they gave away.
+/// Balances each worker once, one after another; returns the number of released tasks.
 async fn balance_all(workers: &mut [Balanced], tasks: usize) -> usize {
     let mut moved = 0;
     for number in 0..workers.len() {
         let worker = &mut workers[number];
         let before = worker.held();
         let released = worker.balance().await;
-        // It works on them until their handlers have stopped, and takes none for as many seconds as it gave away tasks.
+        // The worker keeps released tasks until their handlers have stopped, then takes none for
+        // one second per released task.
         eventually("they are given away", async || (worker.held() == before - released).then_some(())).await;
         at_rest(workers, tasks).await;
         moved += released;
@@ -94,7 +96,7 @@ async fn balance_all(workers: &mut [Balanced], tasks: usize) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn m9_fair_gives_away_18_of_30_to_two_that_have_none_and_comes_to_rest() {
+async fn m9_fair_releases_18_of_30_to_two_idle_workers_and_settles() {
     const TASKS: usize = 30;
     /// 1.2 times the average.
     const MOST: usize = 12;
@@ -114,18 +116,19 @@ async fn m9_fair_gives_away_18_of_30_to_two_that_have_none_and_comes_to_rest() {
     }
     assert_eq!(held(&workers), [TASKS, 0, 0]);
     assert_eq!(workers[0].balance().await, TASKS - MOST);
-    // What it has said that it gives away it still works on for a moment.
+    // Released tasks are still at work for a moment.
     eventually("they are given away", async || (workers[0].held() == MOST).then_some(())).await;
     at_rest(&workers, TASKS).await;
     assert_eq!(workers[0].held(), MOST, "it takes none back");
-    // The other two may have shared what came unevenly, and what one of them gives away may come to one that is at its limit.
+    // The other two may have shared the tasks unevenly, and a released task may go to a worker at
+    // its limit.
     let mut rounds = 0;
     while balance_all(&mut workers, TASKS).await > 0 {
         rounds += 1;
-        assert!(rounds < 50, "it does not come to rest: {:?}", held(&workers));
+        assert!(rounds < 50, "the load does not settle: {:?}", held(&workers));
     }
     for _ in 0..3 {
-        assert_eq!(balance_all(&mut workers, TASKS).await, 0, "what is at rest stays there");
+        assert_eq!(balance_all(&mut workers, TASKS).await, 0, "a settled load stays settled");
     }
     let held = held(&workers);
     assert!(held.iter().sum::<usize>() == TASKS && held.iter().all(|&held| held <= MOST), "{held:?}");
@@ -134,7 +137,7 @@ async fn m9_fair_gives_away_18_of_30_to_two_that_have_none_and_comes_to_rest() {
     }
 }
 
-/// Takes the tasks whose ids begin with an even character, and gives all of them away.
+/// Takes the tasks whose ids begin with an even character, and releases all.
 struct Even;
 
 impl Even {
@@ -154,7 +157,7 @@ impl Balancer for Even {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn m9_a_balancer_of_the_programs_own_decides_what_is_taken_and_what_is_given_away() {
+async fn m9_custom_balancer_decides_claims_and_releases() {
     const TASKS: usize = 12;
     let office = Office::open().await;
     let mut worker = Balanced::start(office.consumer("picky").capacity(TASKS), Even);
@@ -170,7 +173,7 @@ async fn m9_a_balancer_of_the_programs_own_decides_what_is_taken_and_what_is_giv
     assert_eq!(held, taken, "and nothing that it refused");
     assert_eq!(worker.balance().await, taken.len());
     for &task in &taken {
-        // Its next run comes back to the same worker: there is no other one.
+        // Its next run returns to the same worker: there is no other one.
         eventually("it was given away", async || {
             let status = office.rig.status(task).await;
             (status["runs"][0]["reasonResolved"] == "worker-shutdown" && status["retriesLeft"] == 5).then_some(())
@@ -185,9 +188,9 @@ fn reading(used: &Arc<AtomicU8>) -> impl Fn() -> f64 + Send + Sync + 'static {
     move || f64::from(used.load(Ordering::SeqCst))
 }
 
-/// A job that ends at the moment in which it is given away is reported once, as one or the other.
+/// A job that ends in the moment of its release is reported once, as completed or released.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn m11_what_ends_while_it_is_given_away_ends_once() {
+async fn m11_job_that_ends_during_release_ends_once() {
     const TASKS: usize = 40;
     let office = Office::open().await;
     let (used, leave) = (Arc::new(AtomicU8::new(0)), Arc::new(Semaphore::new(0)));
@@ -213,7 +216,7 @@ async fn m11_what_ends_while_it_is_given_away_ends_once() {
     jobs(&busy, TASKS).await;
     used.store(95, Ordering::SeqCst);
     let idle = Running::start(office.consumer("idle").capacity(8).handler(|_job: Job, _stop: Stop| async {}));
-    // The oldest is the next to end, and the next to be given away.
+    // The oldest is the next to end, and the next to be released.
     while !busy.handle.status().tasks.is_empty() {
         busy.handle.balance();
         leave.add_permits(1);

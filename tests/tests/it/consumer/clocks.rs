@@ -1,5 +1,5 @@
-//! A worker whose clock is an hour off: another process, with libfaketime. A process that a test starts is this program once more,
-//! which then runs `the_worker_of_m1` alone.
+//! A worker whose clock is an hour off: another process, with libfaketime. It is this test program
+//! again, and runs only `the_worker_of_m1`.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -16,15 +16,15 @@ use super::Office;
 use super::way::Way;
 use crate::rig::eventually;
 
-/// Set in the environment of the other process: which queue it takes tasks of.
+/// Environment variable of the other process: its queue.
 const QUEUE_OF_WORKER: &str = "TENURE_TEST_M1_QUEUE";
 const WORKER: &str = "consumer::clocks::the_worker_of_m1";
-/// A quarter of it is what a busy machine may be late by.
+/// A quarter of the lease is the tolerance for a busy machine.
 const LEASE: Duration = Duration::from_secs(20);
-/// Three quarters, but for what dates leave out.
+/// Three quarters, minus the rounding of dates.
 const RENEWED_AFTER: Duration = Duration::from_millis(14_900);
 
-/// Where Debian has the library that gives a process another clock.
+/// Path of libfaketime on Debian.
 fn faketime() -> Option<String> {
     let folders = ["/usr/lib/x86_64-linux-gnu/faketime", "/usr/lib/aarch64-linux-gnu/faketime", "/usr/lib/faketime"];
     folders.map(|folder| format!("{folder}/libfaketimeMT.so.1")).into_iter().find(|file| Path::new(file).is_file())
@@ -74,7 +74,7 @@ async fn renews_in_time(office: &Office, library: &str, queue: &str, skew: &str)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn m1_a_worker_whose_clock_is_an_hour_off_renews_at_three_quarters_of_the_lease() {
+async fn m1_wrong_clock_does_not_change_time_of_renewal() {
     let Some(library) = faketime() else {
         eprintln!("skipped: libfaketime is not installed (apt install libfaketime)");
         return;

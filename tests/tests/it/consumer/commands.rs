@@ -1,4 +1,4 @@
-//! What is asked of a consumer from outside: stops, commands, the shutdown, and how it is.
+//! Requests to a consumer from outside: stops, commands, shutdown and status.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::{LONG_TTL, Note, Notes, Office, Pen, Running};
 use crate::fleet::without_notifications;
 use crate::rig::{Raw, TIMEOUT, call, client_of, eventually, ok};
 
-/// Notes when it is asked to stop, and ends when the test lets it.
+/// Notes a request to stop, and ends when the test permits.
 async fn held(pen: Pen, leave: Arc<Semaphore>, job: Job, stop: Stop) -> Outcome {
     let task = job.task_id();
     pen.note(task, Note::Began);
@@ -32,7 +32,7 @@ async fn held(pen: Pen, leave: Arc<Semaphore>, job: Job, stop: Stop) -> Outcome 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn m7_stops_may_be_repeated_and_a_shutdown_waits_for_a_handler_that_ignores_them() {
+async fn m7_shutdown_waits_for_handler_that_ignores_stops() {
     let office = Office::open().await;
     let (pen, mut notes) = Notes::new();
     let leave = Arc::new(Semaphore::new(0));
@@ -47,7 +47,7 @@ async fn m7_stops_may_be_repeated_and_a_shutdown_waits_for_a_handler_that_ignore
         assert!(worker.handle.stop_task(task));
     }
     notes.next(task, Note::Stopped(StopReason::Command)).await;
-    // The main loop is not blocked by it.
+    // The main loop is not blocked.
     let second = office.create(&json!({})).await;
     notes.next(second, Note::Began).await;
 
@@ -74,7 +74,7 @@ async fn command(office: &Office, session: &str, body: &Value) -> u16 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn m13_commands_are_carried_out_also_while_frozen_and_die_with_the_session() {
+async fn m13_commands_work_while_frozen_and_end_with_session() {
     let office = Office::open().await;
     let (pen, mut notes) = Notes::new();
     let leave = Arc::new(Semaphore::new(0));
@@ -108,7 +108,8 @@ async fn m13_commands_are_carried_out_also_while_frozen_and_die_with_the_session
     notes.next(second, Note::Began).await;
     eventually("the server shows it", async || (shown().await == false).then_some(())).await;
 
-    // Frozen once more, and shut down: the state does not outlive the consumer, and commands do not outlive the session.
+    // Frozen again and shut down: the state does not outlive the consumer, and commands do not
+    // outlive the session.
     assert_eq!(command(&office, &session, &json!({"command": "freeze"})).await, 202);
     assert_eq!(command(&office, &session, &json!({"command": "shutdown"})).await, 202);
     notes.next(second, Note::Stopped(StopReason::Shutdown)).await;
@@ -138,7 +139,8 @@ async fn a_cancelled_task_stops_its_handler_at_once() {
     let asked = Instant::now();
     ok(office.rig.call("POST", &format!("/task/{task}/cancel"), None).await);
     let stopped = notes.next(task, Note::Stopped(StopReason::Canceled)).await;
-    // Ten times what is promised. An inbox of such a session waits for 25 s, and no renewal of the lease comes into it.
+    // Ten times the promised time. The inbox waits for 25 s, and no renewal of the lease happens
+    // meanwhile.
     assert!(stopped - asked < Duration::from_secs(10), "not by a notification: {:?}", stopped - asked);
     assert_eq!(worker.handle.status().tasks[0].state, JobState::Lost);
     leave.add_permits(1);
@@ -147,7 +149,7 @@ async fn a_cancelled_task_stops_its_handler_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cancelled_task_stops_its_handler_soon_also_where_no_notification_arrives() {
+async fn cancelled_task_stops_handler_without_notification() {
     let office = Office::open_with(without_notifications).await;
     let launch = without_notifications(Launch::on_database(office.rig.database.url(), &office.rig.secret_key));
     let second = launch.start(office.rig.folder.path(), "second").await;
@@ -217,7 +219,7 @@ async fn m16_the_status_says_what_a_consumer_is_doing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn m16_get_debug_answers_the_status_on_the_loopback_address_while_the_consumer_runs() {
+async fn m16_get_debug_returns_status_while_consumer_runs() {
     let office = Office::open().await;
     let (pen, mut notes) = Notes::new();
     let leave = Arc::new(Semaphore::new(0));
@@ -236,7 +238,7 @@ async fn m16_get_debug_answers_the_status_on_the_loopback_address_while_the_cons
     assert_eq!(shown.json(), serde_json::to_value(worker.handle.status()).unwrap());
     assert_eq!(shown.json()["tasks"][0]["taskId"], json!(task));
     assert_eq!((ask("GET", "/").await.status, ask("POST", "/debug").await.status), (404, 405));
-    // Another one at the same port says so and does not begin.
+    // A second consumer on the same port reports that and does not start.
     let second = office.consumer("second").debug_port(address.port()).handler(|_job: Job, _stop: Stop| async {});
     let refusal = second.build().unwrap().run().await.unwrap_err().to_string();
     assert!(refusal.contains(&format!("debug port {}", address.port())), "{refusal}");

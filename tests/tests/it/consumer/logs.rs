@@ -1,4 +1,4 @@
-//! The logs that handlers write: read while they work, and artifacts when their jobs are reported.
+//! Logs written by handlers: readable during the job, and artifacts when it is reported.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use crate::rig::eventually;
 const LIVE_LOG: &str = "public/logs/live.log";
 const BACKING_LOG: &str = "public/logs/live_backing.log";
 
-/// Writes a line, and another one when the test lets it; then ends as its payload says.
+/// Writes a line, and another one when the test permits; then ends as its payload says.
 async fn write(leave: Arc<Semaphore>, job: Job) -> Outcome {
     if job.payload()["ends"] == "at once" {
         return Outcome::Completed(None);
@@ -28,7 +28,7 @@ async fn write(leave: Arc<Semaphore>, job: Job) -> Outcome {
     Outcome::Completed(None)
 }
 
-/// What a caller without credentials reads there.
+/// Reads a path without credentials.
 async fn read(office: &Office, path: &str) -> Option<String> {
     let url = format!("{}{path}", office.rig.server.root_url());
     let mut curl = std::process::Command::new("curl");
@@ -37,7 +37,7 @@ async fn read(office: &Office, path: &str) -> Option<String> {
     output.status.success().then(|| crate::rig::stdout(&output))
 }
 
-/// The names of a task's artifacts and where they are.
+/// Names and locations of a task's artifacts.
 pub(super) async fn artifacts(office: &Office, task: SlugId) -> Vec<(String, String)> {
     let listed = office.rig.call("GET", &format!("/task/{task}/runs/0/artifacts"), None).await;
     let listed = listed.body["artifacts"].as_array().unwrap().clone();
@@ -50,7 +50,7 @@ pub(super) fn link_and_log() -> Vec<(String, String)> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_handler_logs_can_be_read_while_it_works_and_is_an_artifact_when_it_has_ended() {
+async fn log_of_handler_is_readable_live_and_then_an_artifact() {
     let office = Office::open().await;
     let leave = Arc::new(Semaphore::new(0));
     let waiting = Arc::clone(&leave);
@@ -65,7 +65,7 @@ async fn what_a_handler_logs_can_be_read_while_it_works_and_is_an_artifact_when_
         eventually("it is an artifact", async || (artifacts(&office, task).await == reference).then_some(())).await;
         leave.add_permits(1);
         office.becomes(task, state).await;
-        // They are there before the report.
+        // The artifacts exist before the report.
         assert_eq!(artifacts(&office, task).await, link_and_log());
         let path = format!("/api/queue/v1/task/{task}/runs/0/artifacts/{LIVE_LOG}");
         assert_eq!(read(&office, &path).await.unwrap(), "half of it\nall of it\n");
@@ -96,10 +96,10 @@ async fn a_live_log_that_does_not_get_through_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_handler_that_writes_ten_megabytes_a_second_sends_little_of_it_and_is_reported() {
+async fn handler_with_excessive_log_sends_little_and_is_reported() {
     const PIECES: u32 = 30;
     const CHUNK_MAX: usize = 64 << 10;
-    /// What is kept of a log by its worker, without the line in place of the middle.
+    /// Bytes of a log that its worker keeps, without the line that replaces the middle.
     const KEPT: usize = 4 << 20;
     let office = Office::open().await;
     let way = Way::to(office.rig.server.root_url()).await;

@@ -1,4 +1,4 @@
-//! Runs that are lost while their handlers work: by a refusal, by silence, and with the whole session.
+//! Runs lost while their handlers work: by a refusal, by silence, and with the whole session.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::way::{Fault, Way};
 use super::{NOTED_WITHIN, Note, Notes, Office, Pen, Running, TTL};
 use crate::rig::{TIMEOUT, eventually, ok};
 
-/// Works until it is asked to stop, and returns this.
+/// Works until asked to stop, and returns `outcome`.
 async fn until_stopped(pen: Pen, job: Job, stop: Stop, outcome: Outcome) -> Outcome {
     let task = job.task_id();
     pen.note(task, Note::Began);
@@ -25,13 +25,13 @@ async fn until_stopped(pen: Pen, job: Job, stop: Stop, outcome: Outcome) -> Outc
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn m2_a_refused_renewal_stops_the_handler_and_nothing_more_is_sent_for_the_run() {
+async fn m2_refused_renewal_stops_handler_and_further_requests() {
     let office = Office::open().await;
-    // Long, so that no renewal is repeated for want of an answer, and renewed early.
+    // A long lease, so that no renewal is repeated after a timeout, renewed early.
     office.lease(60).await;
     let way = Way::to(office.rig.server.root_url()).await;
     let (pen, mut notes) = Notes::new();
-    // Otherwise it hears of the end before its renewal.
+    // With a session it would learn of the end before its renewal.
     let builder = office.consumer_by(way.url(), "robbed").without_session().heartbeat(0.1);
     let worker = Running::start(builder.handler(move |job: Job, stop: Stop| {
         until_stopped(pen.clone(), job, stop, Outcome::Completed(Some(json!("late"))))
@@ -42,7 +42,7 @@ async fn m2_a_refused_renewal_stops_the_handler_and_nothing_more_is_sent_for_the
     notes.next(task, Note::Stopped(StopReason::Lost)).await;
     let path = format!("/task/{task}/");
     let sent = way.sent(&path);
-    assert_eq!((way.sent("/reclaim").len(), sent.len()), (1, 1), "the renewal that was refused, and nothing else");
+    assert_eq!((way.sent("/reclaim").len(), sent.len()), (1, 1), "only the refused renewal");
     worker.is_idle().await;
     worker.shut_down().await;
     assert_eq!(way.sent(&path), sent, "nothing is reported");
@@ -51,7 +51,7 @@ async fn m2_a_refused_renewal_stops_the_handler_and_nothing_more_is_sent_for_the
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn m3_a_worker_that_is_cut_off_stops_its_handler_a_grace_before_another_worker_gets_the_task() {
+async fn m3_cut_off_worker_stops_handler_before_lease_ends() {
     const GRACE: Duration = Duration::from_secs(5);
     let office = Office::open().await;
     office.lease(15).await;
@@ -87,9 +87,9 @@ async fn m3_a_worker_that_is_cut_off_stops_its_handler_a_grace_before_another_wo
     );
 }
 
-/// Its session ends long before its lease would, and another worker may start the task then.
+/// The session ends long before the lease would, and another worker may start the task then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn m4_a_handler_that_goes_on_after_its_session_is_counted_although_its_lease_would_last() {
+async fn m4_handler_beyond_session_is_counted_within_lease() {
     let office = Office::open().await;
     let way = Way::to(office.rig.server.root_url()).await;
     let (pen, mut notes) = Notes::new();
@@ -108,16 +108,16 @@ async fn m4_a_handler_that_goes_on_after_its_session_is_counted_although_its_lea
     notes.next(task, Note::Began).await;
     way.silence();
     eventually("it is counted", async || (worker.handle.status().claims_overrun == 1).then_some(())).await;
-    // Its report may come too late; then the worker is given the next run.
+    // Its report may come too late; then the worker gets the next run.
     leave.add_permits(2);
     way.mend();
     worker.is_idle().await;
     worker.shut_down().await;
 }
 
-/// Its session survives, because it is renewed for it: as the servers do after an outage of theirs.
+/// The session survives because the test renews it, as servers do after their own outage.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_handler_returns_after_an_absence_that_its_session_survived_is_reported_with_its_log() {
+async fn outcome_after_survived_absence_is_reported_with_log() {
     let office = Office::open().await;
     let way = Way::to(office.rig.server.root_url()).await;
     let leave = Arc::new(Semaphore::new(0));
@@ -150,7 +150,7 @@ async fn what_a_handler_returns_after_an_absence_that_its_session_survived_is_re
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn m4_a_handler_that_goes_on_overlaps_and_is_counted_and_its_report_changes_nothing() {
+async fn m4_overrunning_handler_is_counted_and_its_report_ignored() {
     let office = Office::open().await;
     office.lease(10).await;
     let way = Way::to(office.rig.server.root_url()).await;
@@ -209,7 +209,7 @@ async fn m4_the_slot_of_a_handler_that_never_stops_stays_busy() {
     assert_eq!(office.rig.call("POST", &format!("/task/{task}/cancel"), None).await.status, 200);
     eventually("it is counted", async || (worker.handle.status().claims_overrun == 1).then_some(())).await;
     let second = office.create(&json!({})).await;
-    // A worker with room would have it at once; nothing shows that this one does not take it but time.
+    // A worker with a free slot would take it at once; only time shows that this one does not.
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(office.rig.status(second).await["state"], "pending");
     leave.add_permits(2);
@@ -221,11 +221,11 @@ async fn m4_the_slot_of_a_handler_that_never_stops_stays_busy() {
     assert_eq!(office.ends(task).await, ["0 task-exception"], "what it returned changed nothing");
 }
 
-/// What a report has, and no other request.
+/// Part of every report, and of no other request.
 const REPORT: &str = "\"results\":[{";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_report_without_an_answer_is_repeated_until_there_is_one_and_no_longer_than_the_lease() {
+async fn unanswered_report_is_repeated_until_lease_ends() {
     let office = Office::open().await;
     let way = Way::to(office.rig.server.root_url()).await;
     let worker = Running::start(office.consumer_by(way.url(), "unheard").handler(|_job: Job, _stop: Stop| async {}));
@@ -257,7 +257,7 @@ async fn a_report_without_an_answer_is_repeated_until_there_is_one_and_no_longer
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn m5_a_worker_that_is_cut_off_for_its_ttl_stops_all_claims_nothing_and_comes_back_with_a_new_session() {
+async fn m5_worker_cut_off_for_ttl_stops_all_and_starts_new_session() {
     const TASKS: usize = 4;
     let office = Office::open().await;
     let way = Way::to(office.rig.server.root_url()).await;
@@ -334,7 +334,7 @@ async fn of_two_consumers_of_one_name_the_first_ends() {
     notes.next(task, Note::Stopped(StopReason::Lost)).await;
     let ended = tokio::time::timeout(TIMEOUT, first.ends).await.expect("it ends").unwrap();
     assert!(matches!(ended, Err(Error::SessionEnded(_))), "{ended:?}");
-    // Its lease would have gone on for minutes.
+    // The lease would have lasted for minutes.
     elsewhere.next(task, Note::Began).await;
     assert!(second.handle.status().session_id.is_some());
     second.shut_down().await;

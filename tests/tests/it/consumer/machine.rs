@@ -1,4 +1,4 @@
-//! Row M17: tasks with a state machine, whose state goes with them from worker to worker.
+//! Row M17: tasks with a state machine, whose state moves with them from worker to worker.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ use tokio::time::Instant;
 use super::{LONG_TTL, Note, Notes, Office, Pen, Running};
 use crate::rig::{eventually, ok};
 
-/// The shortest lease that a policy may have.
+/// The shortest lease of a policy.
 const SHORT_LEASE: u64 = 10;
-/// Ten times the second within which a session hears of a command.
+/// Ten times the second within which a session learns of a command.
 const HEARD_WITHIN: Duration = Duration::from_secs(10);
 
 fn now() -> DateTime<Utc> {
@@ -28,7 +28,8 @@ impl Office {
         ok(self.rig.call("PUT", &format!("{TENURE_API}/tasks/{task}/command"), Some(&body)).await);
     }
 
-    /// What a machine has stored, once its state has this name and all commands were carried out.
+    /// Waits until the machine is in this state and all commands are carried out; returns its
+    /// checkpoint.
     async fn is(&self, task: SlugId, state: &str) -> Value {
         eventually(&format!("{task} is {state}"), async || {
             let waits = self.rig.call("GET", &format!("{TENURE_API}/tasks/{task}/command"), None).await.status;
@@ -39,7 +40,7 @@ impl Office {
         .await
     }
 
-    /// Waits until the last run of a task is this one, and pending.
+    /// Waits until run `run` is the last one, and pending.
     async fn waits(&self, task: SlugId, run: usize) {
         eventually(&format!("run {run} of {task} is pending"), async || {
             let status = self.rig.status(task).await;
@@ -58,7 +59,7 @@ fn date(value: &Value) -> DateTime<Utc> {
     value.as_str().unwrap_or_else(|| panic!("{value} is no date")).parse().unwrap()
 }
 
-/// Works until it is stopped, and gives the run back.
+/// Works until stopped, and releases the run.
 async fn until_stopped(pen: Pen, job: Job, stop: Stop) -> Outcome {
     pen.note(job.task_id(), Note::Began);
     stop.requested().await;
@@ -66,7 +67,7 @@ async fn until_stopped(pen: Pen, job: Job, stop: Stop) -> Outcome {
     Outcome::Release { after: None }
 }
 
-/// Sleeps after its first step, and completes with what it finds after that.
+/// Sleeps after its first step, and completes with the checkpoint that it finds then.
 async fn two_steps(name: &'static str, job: Job) -> Outcome {
     match job.last_checkpoint::<Value>().await.unwrap() {
         None => {
@@ -78,7 +79,7 @@ async fn two_steps(name: &'static str, job: Job) -> Outcome {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn m17_a_sleeping_task_comes_back_after_its_time_on_another_worker_with_its_state() {
+async fn m17_sleeping_task_resumes_on_another_worker_with_state() {
     let office = Office::open().await;
     let machine = |name| Machine::new(move |job: Job, _stop: Stop| two_steps(name, job));
     let first = Running::start(office.consumer("first").handler(machine("first")));
@@ -97,7 +98,7 @@ async fn m17_a_sleeping_task_comes_back_after_its_time_on_another_worker_with_it
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn m17_commands_stop_a_working_task_pause_it_have_it_go_on_and_kill_it() {
+async fn m17_commands_stop_pause_resume_and_kill_task() {
     let office = Office::open().await;
     let (pen, mut notes) = Notes::new();
     let machine = Machine::new(move |job: Job, stop: Stop| until_stopped(pen.clone(), job, stop));
@@ -112,7 +113,7 @@ async fn m17_commands_stop_a_working_task_pause_it_have_it_go_on_and_kill_it() {
     office.is(task, "paused").await;
     office.waits(task, 1).await;
     worker.is_idle().await;
-    // A message that means nothing to a paused task is an error, and leaves it paused.
+    // An invalid message for a paused task is an error, and leaves it paused.
     office.command(task, json!({"command": "complete"})).await;
     let stored = eventually("the error is noted", async || {
         let stored = office.is(task, "paused").await;
@@ -124,7 +125,7 @@ async fn m17_commands_stop_a_working_task_pause_it_have_it_go_on_and_kill_it() {
     office.command(task, json!({"command": "run"})).await;
     notes.next(task, Note::Began).await;
     office.is(task, "runnable").await;
-    // Neither of these is for a handler that works.
+    // Neither command concerns a working handler.
     for word in ["run", "checkpoint"] {
         office.command(task, json!({"command": word})).await;
         office.is(task, "runnable").await;
@@ -138,7 +139,7 @@ async fn m17_commands_stop_a_working_task_pause_it_have_it_go_on_and_kill_it() {
     let status = office.becomes(task, "failed").await;
     assert_eq!(status["retriesLeft"], 5);
     assert_eq!(office.result(task).await["error"], "killed by a command");
-    // A caller that has it run again wants it to work.
+    // A rerun makes the task work again.
     office.is(task, "killed").await;
     assert_eq!(office.rig.call("POST", &format!("/task/{task}/rerun"), None).await.status, 200);
     notes.next(task, Note::Began).await;
@@ -147,14 +148,14 @@ async fn m17_commands_stop_a_working_task_pause_it_have_it_go_on_and_kill_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn m17_a_machine_that_is_to_stay_sleeps_and_is_paused_within_the_run() {
+async fn m17_staying_machine_sleeps_and_pauses_within_run() {
     let office = Office::open().await;
     let (pen, mut notes) = Notes::new();
     let machine = Machine::new(move |job: Job, stop: Stop| until_stopped(pen.clone(), job, stop)).within_the_run();
     let worker = Running::start(office.consumer("stays").session(LONG_TTL).handler(machine));
     let task = office.create(&json!({})).await;
     notes.next(task, Note::Began).await;
-    // Long enough to be seen asleep on a busy machine.
+    // Long enough to be observed on a busy machine.
     let until = now() + TimeDelta::seconds(8);
     office
         .command(task, json!({"command": "sleep", "until": until.to_rfc3339_opts(SecondsFormat::Millis, true)}))
@@ -183,7 +184,7 @@ async fn m17_a_machine_that_is_to_stay_sleeps_and_is_paused_within_the_run() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn m17_a_worker_without_a_session_reads_the_command_that_came_before_it() {
+async fn m17_worker_without_session_reads_earlier_command() {
     let office = Office::open().await;
     let (pen, mut notes) = Notes::new();
     let paused = office.create(&json!({})).await;
@@ -196,13 +197,13 @@ async fn m17_a_worker_without_a_session_reads_the_command_that_came_before_it() 
     office.is(paused, "paused").await;
     office.waits(paused, 1).await;
     office.command(paused, json!({"command": "run"})).await;
-    // The handler of neither task has worked before.
+    // Neither task's handler has worked before.
     notes.next(paused, Note::Began).await;
     worker.shut_down().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn m17_a_working_handler_without_a_session_is_stopped_by_a_command_as_often_as_it_asks_for_them() {
+async fn m17_handler_without_session_polls_for_commands() {
     let office = Office::open().await;
     let (pen, mut notes) = Notes::new();
     let machine = Machine::new(move |job: Job, stop: Stop| until_stopped(pen.clone(), job, stop));
@@ -211,7 +212,7 @@ async fn m17_a_working_handler_without_a_session_is_stopped_by_a_command_as_ofte
     );
     let task = office.create(&json!({})).await;
     notes.next(task, Note::Began).await;
-    // What is read as the handler begins is behind it then: this one can only be found by asking again.
+    // The first read of commands is over then: only a later read can find this one.
     tokio::time::sleep(Duration::from_millis(1500)).await;
     let sent = Instant::now();
     office.command(task, json!({"command": "pause"})).await;

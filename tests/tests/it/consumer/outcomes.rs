@@ -1,4 +1,4 @@
-//! What becomes of tasks by what handlers return.
+//! Effect of handlers' outcomes on their tasks.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub(super) struct Order {
     outcome: String,
 }
 
-/// Returns what it is ordered to the first time, and then completes.
+/// Returns the ordered outcome the first time, and then completes.
 pub(super) struct Obedient;
 
 impl Handler<Order> for Obedient {
@@ -41,7 +41,8 @@ impl Handler<Order> for Obedient {
     }
 }
 
-/// State, reason of the first run, number of runs, and retries left of a task that was ordered to end like this.
+/// Reason of the first run, number of runs, retries left and result of a task with this ordered
+/// outcome.
 pub(super) async fn ended(office: &Office, outcome: &str, state: &str) -> (String, usize, u64, Value) {
     let task = office.create(&json!({"outcome": outcome})).await;
     let status = office.becomes(task, state).await;
@@ -88,7 +89,7 @@ async fn m6_a_retry_comes_back_after_its_delay_and_uses_a_retry() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn m6_a_panic_becomes_what_the_policy_says_and_the_consumer_goes_on() {
+async fn m6_panic_follows_policy_and_consumer_continues() {
     let office = Office::open().await;
     for (on_panic, state, reason, runs, retries) in [
         (None, "exception", "internal-error", 1, 5),
@@ -111,7 +112,7 @@ async fn m6_a_panic_becomes_what_the_policy_says_and_the_consumer_goes_on() {
 async fn q15_the_reason_follows_from_whether_the_handler_was_started() {
     let office = Office::open().await;
     let worker = Running::start(office.consumer("obedient").handler(Obedient));
-    // The handler panics about what it does not know, so that it was not started with the first three.
+    // The handler panics at unknown orders, so it was not started for the first three.
     for (payload, state, reason) in [
         (json!({}), "exception", "malformed-payload"),
         (json!({"outcome": 3}), "exception", "malformed-payload"),
@@ -129,7 +130,7 @@ async fn q15_the_reason_follows_from_whether_the_handler_was_started() {
     worker.shut_down().await;
 }
 
-/// A stop by shutdown: what the handler returns is reported, here a release.
+/// A stop by shutdown: the handler's outcome is reported, here a release.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn q15_a_shutdown_is_worker_shutdown_and_costs_no_retry() {
     let office = Office::open().await;

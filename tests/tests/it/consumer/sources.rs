@@ -1,4 +1,4 @@
-//! Consumers with a source of their own, and what their handlers leave for after the report.
+//! Consumers with their own source, and work that handlers leave for after the report.
 
 use serde_json::{Value, json};
 use tenure_client::consumer::source::ClaimWork;
@@ -10,7 +10,7 @@ use super::outcomes::{Obedient, ended};
 use super::{Note, Notes, Office, QUEUE, Running};
 use crate::rig::TIMEOUT;
 
-/// A consumer that claims as any queue of this kind knows it.
+/// A consumer whose source is plain claimWork, which every queue of this kind has.
 fn consumer(office: &Office, name: &str) -> ConsumerBuilder {
     let client = Client::builder().root_url(office.rig.server.root_url()).credentials(office.rig.root.clone());
     let me = WorkerName { group: "group".parse().unwrap(), id: name.parse().unwrap() };
@@ -18,7 +18,7 @@ fn consumer(office: &Office, name: &str) -> ConsumerBuilder {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn m6_outcomes_of_a_consumer_with_a_source_are_those_that_every_queue_knows() {
+async fn m6_source_limits_outcomes_to_common_ones() {
     let office = Office::open().await;
     let worker = Running::start(consumer(&office, "obedient").capacity(4).handler(Obedient));
     for (outcome, state, reason, runs, retries, result) in [
@@ -26,7 +26,7 @@ async fn m6_outcomes_of_a_consumer_with_a_source_are_those_that_every_queue_know
         ("error", "failed", "failed", 1, 5, json!({"error": "no such number"})),
         ("malformed-payload", "exception", "malformed-payload", 1, 5, Value::Null),
         ("too-large", "exception", "internal-error", 1, 5, Value::Null),
-        // Other queues than Tenure know no run that is released.
+        // Other queues than Tenure do not know releases.
         ("release", "completed", "worker-shutdown", 2, 4, json!("at last")),
     ] {
         let expected = (reason.to_owned(), runs, retries, result);
@@ -36,7 +36,7 @@ async fn m6_outcomes_of_a_consumer_with_a_source_are_those_that_every_queue_know
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_left_for_afterwards_comes_after_the_report_and_before_the_place_is_free() {
+async fn deferred_work_follows_report_and_precedes_free_slot() {
     let office = Office::open().await;
     let (begun, mut begins) = mpsc::unbounded_channel();
     let (go, gate) = tokio::sync::watch::channel(false);

@@ -1,4 +1,5 @@
-//! A way between a worker and its server that a test can silence or cut, and that keeps what the worker sent.
+//! A proxy between a worker and its server that a test can silence or cut, and that records the
+//! worker's requests.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,21 +9,21 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-/// What becomes of requests that do not get through.
+/// Treatment of requests that do not get through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// They are answered with 503.
+    /// Answered with 503.
     Unavailable,
-    /// Their connections end.
+    /// The connection ends.
     Cut,
-    /// They get through, and their connections end when they are answered: the answers are lost.
+    /// The request gets through, but the connection ends before the answer.
     Unanswered,
 }
 
 const UNAVAILABLE: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
 
-/// Passes connections on. While it is silent nothing passes and nothing is refused, as if all packets were dropped; the connections
-/// from then end when it is not silent any more.
+/// Forwards connections. While silent, it forwards and refuses nothing, as if all packets were
+/// dropped. Connections of that time end when the silence does.
 pub struct Way {
     url: String,
     shared: Arc<Shared>,
@@ -34,12 +35,12 @@ struct Shared {
     silent: watch::Sender<bool>,
     cuts: watch::Sender<u32>,
     sent: Mutex<Vec<(Instant, String)>>,
-    /// Requests whose text has this do not get through.
+    /// Requests with this text meet the fault.
     fault: Mutex<Option<(&'static str, Fault)>>,
 }
 
 impl Way {
-    /// To the server of this root URL.
+    /// A proxy of the server at this root URL.
     pub async fn to(root_url: &str) -> Self {
         let behind = root_url.strip_prefix("http://").expect("a test's server has no TLS").to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -63,12 +64,12 @@ impl Way {
         self.shared.silent.send_replace(true);
     }
 
-    /// Cuts the connections that there are; new ones are made.
+    /// Cuts all existing connections; new ones are possible.
     pub fn cut(&self) {
         self.shared.cuts.send_modify(|cuts| *cuts += 1);
     }
 
-    /// From now on requests that have this text do not get through.
+    /// From now on requests with this text meet the fault.
     pub fn fault(&self, text: &'static str, fault: Fault) {
         *self.shared.fault.lock().unwrap() = Some((text, fault));
     }
@@ -79,13 +80,13 @@ impl Way {
         self.shared.silent.send_replace(false);
     }
 
-    /// What was sent at once that has this text.
+    /// Sent pieces that contain this text.
     pub fn texts(&self, text: &str) -> Vec<String> {
         let sent = self.shared.sent.lock().unwrap();
         sent.iter().filter(|(_, bytes)| bytes.contains(text)).map(|(_, bytes)| bytes.clone()).collect()
     }
 
-    /// When something was sent that has this text.
+    /// Times of sent pieces that contain this text.
     pub fn sent(&self, text: &str) -> Vec<Instant> {
         let sent = self.shared.sent.lock().unwrap();
         sent.iter().filter(|(_, bytes)| bytes.contains(text)).map(|(at, _)| *at).collect()
@@ -142,7 +143,7 @@ async fn copy(here: &mut TcpStream, there: &mut TcpStream, shared: &Shared) -> s
             }
         }
     };
-    // Some are answered here, or not at all: then the server's own answers have ended.
+    // Some requests are answered by the proxy, or not at all: then the server sends no more.
     let met = {
         let answers = tokio::io::copy(&mut from_server, &mut to_worker);
         tokio::pin!(answers, requests);

@@ -1,4 +1,4 @@
-//! Row Z8: a run ends with its result or not at all, also where the server is killed in the middle.
+//! Row Z8: a run ends with its result or not at all, even if the server is killed meanwhile.
 
 use std::time::{Duration, Instant};
 
@@ -6,17 +6,17 @@ use super::*;
 use crate::rig::client_of;
 
 const ROUNDS: usize = 6;
-/// As many as one claimWork may ask for.
+/// Maximum of a claimWork.
 const TASKS: u16 = 32;
 
-/// Reports that have no result, and results that have no report.
+/// Counts reports without a result, and results without a report.
 const TORN: &str =
     "SELECT (SELECT count(*) FROM runs r LEFT JOIN results x ON x.seq = r.seq AND x.run = r.run WHERE x.seq IS NULL)
                          + (SELECT count(*) FROM results x LEFT JOIN runs r ON r.seq = x.seq AND r.run = x.run
                             WHERE r.state IS DISTINCT FROM 3)";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn z8_a_run_is_never_completed_without_its_result_and_a_running_one_never_has_one() {
+async fn z8_run_and_result_are_stored_together() {
     let mut rig = Rig::start().await;
     let mut acknowledged = 0;
     for round in 0..ROUNDS {
@@ -34,7 +34,7 @@ async fn z8_a_run_is_never_completed_without_its_result_and_a_running_one_never_
                 })
             })
             .collect();
-        // In the middle of the reports, a little later in each round.
+        // During the reports, a little later in each round.
         let part = i64::try_from(round).unwrap();
         let stored = "SELECT count(*) FROM results";
         let until = Instant::now() + Duration::from_secs(10);
@@ -46,7 +46,7 @@ async fn z8_a_run_is_never_completed_without_its_result_and_a_running_one_never_
         rig.server = rig.another(&format!("round {round}")).await;
         assert_eq!(number(&rig, TORN).await, 0, "after round {round}");
         assert!(number(&rig, stored).await >= acknowledged, "what was answered is stored");
-        // The reports are sent again, and find what has become of them.
+        // Repeats the reports and checks their outcome.
         for claim in &claims {
             let path = format!("{}/completed", run_of(claim));
             let body = json!({"result": {"of": format!("/api/queue/v1{path}")}});

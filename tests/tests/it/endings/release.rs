@@ -1,9 +1,9 @@
-//! Releases: a worker gives up a run that has not failed.
+//! Releases: a worker gives back a run that has not failed.
 
 use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_released_run_is_pending_again_in_its_place_and_no_retry_is_used() {
+async fn released_run_keeps_its_position_and_retries() {
     let rig = Rig::start().await;
     let tasks = create(&rig, 2).await;
     let first = claim_as(&rig, "w1", 1).await.remove(0);

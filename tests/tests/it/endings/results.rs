@@ -1,4 +1,4 @@
-//! Results over HTTP: who reads them, and bodies that cannot be read.
+//! Results over HTTP: their readers, and invalid bodies.
 
 use super::*;
 use crate::rig::{Raw, Signature};
@@ -17,7 +17,7 @@ async fn claimed(rig: &Rig) -> (SlugId, Value) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_result_is_stored_with_the_report_and_shown_to_those_who_may_see_it() {
+async fn result_is_stored_with_report_and_needs_read_scope() {
     let rig = Rig::start().await;
     let reader = rig.make_client("reader", &[&format!("tenure:get-result:{QUEUE}"), "queue:status:*"]).await;
     let watcher = rig.make_client("watcher", &["tenure:get-result:endings/other", "queue:status:*"]).await;
@@ -37,7 +37,7 @@ async fn a_result_is_stored_with_the_report_and_shown_to_those_who_may_see_it() 
         for (query, status) in [("?runId=1", 404), ("?runId=x", 400), ("?other=1", 400)] {
             assert_eq!(rig.call("GET", &result_path(task, query), None).await.status, status, "{query}");
         }
-        // Those who wait see it under the same scope.
+        // Waiting callers see it under the same scope.
         let wait = format!("{TENURE_API}/tasks/{task}/wait?seconds=0");
         let seen = call(&mut rig.client(), &reader, "GET", &wait, None).await;
         assert_eq!((seen.status, &seen.body["result"]), (200, &returned));
@@ -47,7 +47,7 @@ async fn a_result_is_stored_with_the_report_and_shown_to_those_who_may_see_it() 
     assert_eq!(read(&rig, new_task()).await.code(), "ResourceNotFound");
 }
 
-/// A report with these bytes: status and state.
+/// Reports with these bytes; returns status and state.
 async fn send(rig: &Rig, claim: &Value, what: &str, body: Option<&str>) -> (u16, Value) {
     let target = format!("/api/queue/v1{}/{what}", run_of(claim));
     let who = credentials_of(claim);

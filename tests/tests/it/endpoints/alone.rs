@@ -1,4 +1,4 @@
-//! Refusals that take more than one request, each with a server of its own.
+//! Refusals that need several requests, each with its own server.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::rig::{Rig, TIMEOUT, call, client_of, eventually, minutes_from_now, new_task, ok};
 
-/// Changes the scopes of a row while an update waits for it that has seen the old ones.
+/// Changes the scopes of a row while an update waits that has seen the old ones.
 async fn update_meets_another(table: &str, key: &str, id: &str, path: &str) {
     let rig = Rig::start().await;
     let body = json!({"description": "", "expires": "2999-01-01T00:00:00Z", "scopes": ["a"]});
@@ -55,7 +55,7 @@ async fn an_update_of_a_role_that_meets_another_is_refused() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scopes_that_amount_to_too_much_are_refused() {
     let rig = Rig::start().await;
-    // As much as a role may have; the caller's own come on top.
+    // As much as a role may have, plus the caller's own scopes.
     let large = |kind: &str| (0..700).map(|n| format!("{kind}:{n}:{}", "x".repeat(4_000))).collect::<Vec<String>>();
     let role = json!({"description": "", "scopes": large("given")});
     let made = rig.call("PUT", "/api/auth/v1/roles/large", Some(&role)).await;
@@ -85,7 +85,7 @@ async fn an_object_of_more_bytes_than_the_server_takes_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_pool_that_has_as_many_purge_requests_as_it_may_takes_no_more_for_a_day() {
+async fn purge_requests_of_worker_pool_are_bounded_for_a_day() {
     let rig = Rig::start_with(|launch| launch.flag("--clock", "manual")).await;
     let mut database = rig.database.connect("purge-requests").await;
     let fill =
@@ -107,7 +107,7 @@ async fn a_worker_pool_that_has_as_many_purge_requests_as_it_may_takes_no_more_f
     assert_eq!(ask("acme/linux", "cache-7").await.status, 204);
     rig.advance(120).await;
     assert_eq!(asked().await, 1, "a day is over for all but one");
-    // The pass has removed the others from the table.
+    // The pass has deleted the others from the table.
     let left: i64 = sqlx::query_scalar("SELECT count(*) FROM purge_requests").fetch_one(&mut database).await.unwrap();
     assert_eq!(left, 1);
     assert_eq!(ask("acme/linux", "more").await.status, 204);

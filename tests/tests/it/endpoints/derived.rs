@@ -1,4 +1,5 @@
-//! Cases that an operation has because of its description in the document: credentials, parameters, bodies, paths.
+//! Cases derived from an operation's description in the document: credentials, parameters, bodies,
+//! paths.
 
 use serde_json::{Value, json};
 use tenure_api::errors::ErrorCode::{
@@ -10,17 +11,17 @@ use super::row::{Body, Entry, Row, Who, refused, succeeds};
 use crate::openapi::Operation;
 
 const JSON: &str = "application/json";
-/// A body with a text that no Unicode text is, in the field `unheard`.
+/// A body whose field `unheard` is not valid Unicode.
 pub const HALF_A_PAIR: &[u8] = br#"{"unheard":"\ud800"}"#;
 
-/// Every case of an operation. First those that change nothing, then those that do.
+/// Returns all cases of an operation, first those that change nothing.
 pub fn rows(operation: &Operation, entry: &Entry) -> Vec<Row> {
     let derived = [callers(operation, entry), arguments(operation), bodies(operation), queries(operation)].concat();
     let unchanging = derived.into_iter().map(|row| Row { state: entry.usual.state, ..row });
     unchanging.chain(places(operation, entry)).chain(entry.rows.clone()).collect()
 }
 
-/// Whether it is public.
+/// True if the operation is public.
 pub fn is_open(operation: &Operation) -> bool {
     operation.described["security"].as_array().is_some_and(|ways| ways.contains(&json!({})) || ways.is_empty())
 }
@@ -39,7 +40,7 @@ fn callers(operation: &Operation, entry: &Entry) -> Vec<Row> {
         refused(InsufficientScopes, "a client without the scopes").by(Who::WithoutScopes),
         refused(InsufficientScopes, "no credentials at all").by(Who::Anonymous),
     ];
-    // A caller without them does not learn what else is wrong.
+    // A caller without the scopes learns no other mistake.
     if needs_only_the_path(operation) {
         let case = "a client without the scopes, with an unknown query parameter";
         rows.push(refused(InsufficientScopes, case).by(Who::WithoutScopes).query("unheard=1"));
@@ -47,7 +48,7 @@ fn callers(operation: &Operation, entry: &Entry) -> Vec<Row> {
     rows
 }
 
-/// Whether its scopes have no placeholders but the parameters of its path.
+/// True if its scopes have no placeholders except the parameters of its path.
 fn needs_only_the_path(operation: &Operation) -> bool {
     fn is_of(path: &[String], expression: &Value) -> bool {
         match expression {
@@ -56,7 +57,7 @@ fn needs_only_the_path(operation: &Operation) -> bool {
                 let has = |wanted: &str| path.iter().any(|parameter| parameter == wanted);
                 has(name) || (name == "taskQueueId" && has("workerType"))
             }),
-            // The first of the names is in the path.
+            // The first name is in the path.
             Value::Object(parts) if parts.get("in") == Some(&json!("names")) => is_of(path, &parts["each"]),
             Value::Object(parts) => {
                 let parts = parts.get("AllOf").or(parts.get("AnyOf")).and_then(Value::as_array);
@@ -68,7 +69,8 @@ fn needs_only_the_path(operation: &Operation) -> bool {
     is_of(&operation.parameters("path"), &operation.described["x-taskcluster-scopes"])
 }
 
-/// Whether only who asks for nothing at all needs no scopes: the document says so of lists of which each entry needs some.
+/// True if only an empty request needs no scopes: the document describes this for lists whose
+/// entries each need some.
 fn is_open_when_empty(expression: &Value) -> bool {
     expression["AllOf"].as_array().is_some_and(|parts| parts.iter().all(|part| part["in"].is_string()))
 }
@@ -97,7 +99,7 @@ fn bodies(operation: &Operation) -> Vec<Row> {
     if operation.refuses("InputTooLarge") {
         rows.push(Row { body: Body::TooLarge, ..refused(InputTooLarge, "a body over 10 MB") });
     }
-    // reportCompleted and reportFailed had no body before, so that what it cannot be is ignored.
+    // reportCompleted and reportFailed had no body before, so that an invalid body is ignored.
     if operation.refuses("MalformedPayload") && !operation.body().is_null() {
         rows.extend([
             refused(MalformedPayload, "half of a body").bytes(JSON, b"{"),
@@ -110,7 +112,7 @@ fn bodies(operation: &Operation) -> Vec<Row> {
     rows
 }
 
-/// Lists that come in pages.
+/// Cases of paged lists.
 fn queries(operation: &Operation) -> Vec<Row> {
     let parameters = operation.parameters("query");
     let has = |name: &str| parameters.iter().any(|parameter| parameter == name);
@@ -127,7 +129,7 @@ fn queries(operation: &Operation) -> Vec<Row> {
     rows
 }
 
-/// The success: at each path of the operation, and where it is a GET by HEAD too.
+/// The success at each path of the operation, for a GET also by HEAD.
 fn places(operation: &Operation, entry: &Entry) -> Vec<Row> {
     let mut rows = vec![Row { case: "as described".to_owned(), ..entry.usual.clone() }];
     if operation.method == "GET" {

@@ -198,7 +198,7 @@ fn bytes() -> Vec<Entry> {
             .takes_bytes("text/plain", b"hello")
             .bytes_elsewhere(400, "PartialUpload", "a_part_does_not_replace_the_whole")
             .bytes_elsewhere(400, "IncompleteBody", "a_body_that_is_not_whole_is_refused")
-            .bytes_elsewhere(409, "Deleted", "an_upload_that_was_taken_for_abandoned_is_refused_and_leaves_nothing")
+            .bytes_elsewhere(409, "Deleted", "abandoned_upload_is_refused_and_leaves_nothing")
             .bytes_elsewhere(413, "TooLarge", "a_body_that_is_too_large_is_refused_and_changes_nothing"),
         signed("downloadArtifact", "<get>")
             .bytes_elsewhere(404, "NotFound", "nothing_is_found_where_nothing_was_uploaded")

@@ -17,7 +17,7 @@ pub fn entries() -> Vec<Entry> {
             .row(refused(InputValidationError, "a name over 1,000 characters").body(long))
             .elsewhere(
                 RequestConflict,
-                "a_worker_pool_that_has_as_many_purge_requests_as_it_may_takes_no_more_for_a_day",
+                "purge_requests_of_worker_pool_are_bounded_for_a_day",
             ),
         operation("allPurgeRequests", State::Nothing)
             .row(refused(InputError, "a token without a place in it").query("continuationToken=YQ")),
