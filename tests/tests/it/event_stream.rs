@@ -1,4 +1,5 @@
-//! Events as a stream: order, filters, resumption, and readers who are slow, gone, shut out, or too many.
+//! Events as a stream: order, filters, resumption, and readers that are slow, disconnected,
+//! unauthorized or too many.
 
 use std::time::{Duration, Instant};
 
@@ -10,10 +11,10 @@ use tenure_tests::server::Server;
 use crate::rig::{LOOK_EVERY, Rig, call, claim, client_of, definition, eventually, new_task, ok, report};
 use crate::sse::{Item, Stream, position_of};
 
-/// Streams of one server at most.
+/// Maximum number of streams of one server.
 const STREAMS_MAX: usize = 500;
 
-/// Everything in the log after a position, page by page.
+/// Reads the log after a position, page by page.
 async fn log(server: &Server, who: &Credentials, mut after: i64, filter: &str) -> Vec<Value> {
     let mut all = Vec::new();
     loop {
@@ -40,13 +41,14 @@ async fn create(server: &Server, who: &Credentials, body: &Value) {
     ok(call(&mut client_of(server), who, "PUT", &path, Some(body)).await);
 }
 
-/// Into a group that is never resolved as long as a task in it is not, so that nothing is emitted for the group.
+/// Puts a task into a group that stays unresolved while the task does, so that the group has no
+/// events.
 fn in_open_group(mut body: Value) -> Value {
     body["taskGroupId"] = json!("AAAAAAAAQAqAAAAAAAAAAA");
     body
 }
 
-/// Creates tasks, claims them on the other server and reports them there; every fifth is tried again first.
+/// Creates tasks on one server, claims and reports them on the other; every fifth is retried first.
 async fn lives(creator: &Server, worker: &Server, who: &Credentials, queue: &str, tasks: usize) {
     let body = in_open_group(definition(queue));
     for n in 0..tasks {
@@ -61,7 +63,7 @@ async fn lives(creator: &Server, worker: &Server, who: &Credentials, queue: &str
     }
 }
 
-/// One number of `/metrics`.
+/// Value of a metric.
 async fn metric(server: &Server, name: &str) -> f64 {
     let reply = crate::rig::Raw::new("GET", "/metrics").send(server.root_url()).await;
     let line = reply.text().lines().find_map(|line| line.strip_prefix(name).map(str::to_owned));
@@ -73,7 +75,7 @@ const READS_FOR_ALL: &str = "tenure_event_reads_total{who=\"all\"}";
 const READS_FOR_ONE: &str = "tenure_event_reads_total{who=\"one\"}";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_stream_of_two_servers_tells_the_log_without_gap_or_repeat() {
+async fn streams_of_two_servers_equal_the_log() {
     const TASKS: usize = 40;
     let rig = Rig::start().await;
     let other = rig.another("second").await;
@@ -84,7 +86,8 @@ async fn every_stream_of_two_servers_tells_the_log_without_gap_or_repeat() {
     let mut from_now = Stream::open(here, who, "").await.begun().await;
     let mut from_now_there = Stream::open(&other, who, "").await.begun().await;
     let (from_now, from_now_there) = (&mut from_now, &mut from_now_there);
-    // Four actors with 40 tasks each; meanwhile further readers come and begin at the beginning or further on.
+    // Four actors with 40 tasks each. Meanwhile other readers start at the beginning or in the
+    // middle.
     let working = async {
         tokio::join!(
             lives(here, &other, who, "stream/a", TASKS),
@@ -155,22 +158,22 @@ async fn filters_hold_on_the_stream_and_on_the_log() {
         assert_eq!(log(server, who, 0, &format!("&{query}")).await, expected, "{query}");
         let mut stream = Stream::open(server, who, &format!("?after=0&{query}")).await;
         assert_eq!(stream.up_to(position_of(&expected)).await, expected, "{query}");
-        // Nothing else comes, and the cursor comes along: the next thing is a keep-alive (see below).
+        // No other event comes, but the cursor moves: a keep-alive follows (see below).
         let none = tokio::time::timeout(Duration::from_millis(50), stream.event()).await;
         assert!(none.is_err(), "{query}: {none:?}");
     }
-    // A page of the log is cut where its limit is, filter or not.
+    // A page of the log ends at its limit, with or without a filter.
     let path = format!("{TENURE_API}/events?after=0&limit=2&exchange=task-completed");
     let cut = rig.call("GET", &path, None).await;
     let page = cut.body["events"].as_array().unwrap();
     assert_eq!((page.len(), &cut.body["after"]), (2, &json!(position_of(page))));
-    // Exchanges on which nothing is published yet can be asked for.
+    // Exchanges without publications are allowed.
     assert!(log(server, who, 0, "&exchange=artifact-created,task-group-priority-changed").await.is_empty());
     assert_eq!(newest(server, who).await, end);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_asked_for_wrongly_is_refused_with_what_to_change() {
+async fn wrong_arguments_are_refused_with_advice() {
     let rig = Rig::start().await;
     create(&rig.server, &rig.root, &definition("stream/q")).await;
     let long = format!("routingKeyPattern={}", "a".repeat(256));
@@ -196,7 +199,7 @@ async fn what_is_asked_for_wrongly_is_refused_with_what_to_change() {
         ("?limit=5", None, "InvalidRequestArguments"),
         ("", Some("x"), "InvalidRequestArguments"),
         ("", Some("-1"), "InvalidRequestArguments"),
-        // A number like any other, which only this log does not have.
+        // A valid number that is not in this log.
         ("?after=3", None, "InputError"),
         ("", Some("3"), "InputError"),
     ] {
@@ -223,7 +226,7 @@ async fn a_reader_whose_connection_was_cut_goes_on_where_it_was() {
     seen.truncate(5);
     drop(first);
     lives(server, &other, who, "stream/q", 5).await;
-    // On the other server; the header wins over what is still in the URL.
+    // On the other server; the header overrides the cursor in the URL.
     let mut second = Stream::try_open(&other, Some(who), "?after=0", Some("5")).await.ok().expect("it goes on");
     let end = newest(server, who).await;
     seen.extend(second.up_to(end).await);
@@ -231,7 +234,7 @@ async fn a_reader_whose_connection_was_cut_goes_on_where_it_was() {
     seen.extend(second.up_to(end + 2).await);
     assert_eq!(seen, log(server, who, 0, "").await);
 
-    // Who came for what is new and was cut before there was anything has a place to go on from, too.
+    // A reader of new events, cut before the first one, has a cursor too.
     let idle = Stream::open(server, who, "").await.begun().await;
     let place = idle.last_id.clone();
     assert_eq!(place, (end + 2).to_string());
@@ -257,9 +260,9 @@ fn large(queue: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn readers_who_do_not_read_hold_nothing_up_and_miss_nothing() {
+async fn stuck_readers_delay_nothing_and_miss_nothing() {
     const READERS: usize = 4;
-    /// If the server kept everything for them, that were some 150 MB.
+    /// All their events would be some 150 MB.
     const GROWTH_MAX: usize = 100 << 20;
     let rig = Rig::start().await;
     let (server, who) = (&rig.server, &rig.root);
@@ -300,18 +303,18 @@ async fn a_stream_whose_next_event_is_purged_reports_it_and_ends() {
     let rig = Rig::start().await;
     let (server, who) = (&rig.server, &rig.root);
     let mut early = Stream::open(server, who, "?after=0").await.begun().await;
-    // More than sockets and memory hold.
+    // More than sockets and buffers hold.
     for _ in 0..200 {
         create(server, who, &large("stream/large")).await;
     }
-    // A stream that begins has everything moved into the log.
+    // A new stream moves all events into the log.
     drop(Stream::open(server, who, "?after=400").await);
     let mut database = rig.database.connect("test").await;
     sqlx::query("UPDATE outbox SET at = at - interval '8 days' WHERE id < (SELECT max(id) FROM outbox)")
         .execute(&mut database)
         .await
         .unwrap();
-    // They go slice by slice.
+    // They are purged slice by slice.
     let refused = eventually("the old events are purged", async || {
         Stream::try_open(server, Some(who), "?after=397", None).await.err()
     })
@@ -339,7 +342,7 @@ async fn a_stream_whose_next_event_is_purged_reports_it_and_ends() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_with_open_streams_drains_at_once() {
-    /// Promised are ten seconds. Requests in hand may take six of them; streams must not.
+    /// Ten seconds are promised. Requests in flight may take six of them; streams must not.
     const DRAINED_WITHIN: Duration = Duration::from_secs(5);
     let mut rig = Rig::start().await;
     let (server, who) = (&rig.server, &rig.root);
@@ -395,7 +398,7 @@ async fn a_reader_who_is_stuck_is_shut_out_as_well() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_streams_read_the_database_as_often_as_one_and_without_streams_there_are_no_reads() {
+async fn reads_do_not_grow_with_streams_and_stop_without_them() {
     let rig = Rig::start().await;
     let (server, who) = (&rig.server, &rig.root);
     assert_eq!(metric(server, READS_FOR_ALL).await, 0.0);
@@ -410,7 +413,7 @@ async fn many_streams_read_the_database_as_often_as_one_and_without_streams_ther
     let received = futures_util::future::join_all(streams.iter_mut().map(|stream| stream.up_to(end))).await;
     let all = log(server, who, 0, "").await;
     assert!(received.iter().all(|received| *received == all));
-    // A stream may begin before the task that reads for all has: then it reads once for itself.
+    // A stream may start before the reading task of all streams: then it reads once for itself.
     assert!(metric(server, READS_FOR_ONE).await <= 60.0);
 
     let (reads, since) = (metric(server, READS_FOR_ALL).await, Instant::now());
@@ -475,13 +478,13 @@ async fn what_another_server_does_is_sent_soon() {
         let claims = claim(&mut client_of(&other), &rig.root, "stream/q", 1).await;
         stream.up_to(n * 4 - 1).await;
         report(&other, &claims[0], "completed", None).await;
-        // A report makes nothing claimable, so no notification is sent for it.
+        // A report makes nothing claimable, so it sends no notification.
         let reported = Instant::now();
         stream.up_to(n * 4).await;
         taken.push(reported.elapsed());
     }
     taken.sort();
     println!("sent after {taken:?}");
-    // Ten times what is promised.
+    // Ten times the promise.
     assert!(taken[9] < Duration::from_millis(2_500), "{taken:?}");
 }

@@ -16,7 +16,7 @@ fn exchange(event: &Value) -> &str {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_whole_life_is_emitted_in_order_and_each_event_shows_the_task_as_it_was() {
+async fn events_of_task_are_ordered_and_show_its_state_then() {
     let rig = Rig::start().await;
     let task = new_task();
     let mut asked = definition("event/log");
@@ -48,7 +48,7 @@ async fn a_whole_life_is_emitted_in_order_and_each_event_shows_the_task_as_it_wa
             ("task-defined", &Value::Null, &text("unscheduled"), 0),
             ("task-pending", &json!(0), &text("pending"), 1),
             ("task-running", &json!(0), &text("running"), 1),
-            // The status of an exception that is retried shows the new run already.
+            // The status of a retried exception already shows the new run.
             ("task-exception", &json!(0), &text("pending"), 2),
             ("task-pending", &json!(1), &text("pending"), 2),
             ("task-running", &json!(1), &text("running"), 2),
@@ -79,7 +79,7 @@ async fn an_event_has_its_routing_key_its_cc_routes_and_its_payload() {
     assert_eq!(payload["takenUntil"], claim["takenUntil"]);
     assert_eq!(payload["status"], claim["status"]);
     assert_eq!(payload["task"], json!({"tags": {"kind": "build"}}));
-    // A renewal is no event, and does not change what was emitted.
+    // A renewal is no event, and does not change earlier events.
     let path = format!("{QUEUE_API}{}/reclaim", run_of(&claim));
     let renewed = rig.client().call(&credentials_of(&claim), "POST", &path, None).await.unwrap();
     assert_eq!(renewed.status, 200);
@@ -89,7 +89,7 @@ async fn an_event_has_its_routing_key_its_cc_routes_and_its_payload() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cursor_that_is_older_than_the_retention_gets_410_with_the_oldest_position() {
+async fn expired_cursor_gets_410_with_oldest_position() {
     let rig = Rig::start().await;
     for _ in 0..5 {
         rig.create_one("event/log").await;
@@ -100,7 +100,7 @@ async fn a_cursor_that_is_older_than_the_retention_gets_410_with_the_oldest_posi
         .execute(&mut database)
         .await
         .unwrap();
-    // Old events are looked for once a minute, and when a server starts.
+    // Old events are purged once a minute, and when a server starts.
     let _second = rig.another("second").await;
     let gone = crate::rig::eventually("the old events are purged", async || {
         let answer = rig.call("GET", &format!("{TENURE_API}/events?after=0"), None).await;

@@ -1,4 +1,4 @@
-//! A way between clients and a server that answers in its place, or cuts connections, as a test sets it.
+//! A proxy between clients and a server that answers in its place or cuts connections.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -11,27 +11,27 @@ use tokio::task::{JoinHandle, JoinSet};
 const HEAD_END: &[u8] = b"\r\n\r\n";
 const BUSY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
 
-/// What is done to a request.
+/// Fault of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// The server does not see it; 503 is answered.
+    /// The server does not see the request; the answer is 503.
     Busy,
-    /// The server does not see it, and nothing is answered.
+    /// The server does not see the request, and there is no answer.
     CutBefore,
-    /// The server answers it, and the answer is lost.
+    /// The server answers, and the answer is lost.
     CutAfter,
 }
 
-/// A request that came by.
+/// A request that passed the proxy.
 #[derive(Debug, Clone)]
 pub struct Passed {
     /// Method and path.
     pub call: String,
-    /// What the client was answered, 0 if nothing.
+    /// Status of the client's answer; 0 without one.
     pub status: u16,
 }
 
-/// Passes each request on a connection of its own.
+/// Forwards each request on its own connection.
 pub struct FaultyWay {
     address: SocketAddr,
     plan: Arc<Plan>,
@@ -40,13 +40,13 @@ pub struct FaultyWay {
 
 #[derive(Default)]
 struct Plan {
-    /// The end of the paths that are meant, and the faults for the next requests to them.
+    /// End of the affected paths, and faults of the next requests to them.
     faults: Mutex<(String, VecDeque<Fault>)>,
     passed: Mutex<Vec<Passed>>,
 }
 
 impl FaultyWay {
-    /// In front of a server that listens at [`Self::behind`].
+    /// Opens a proxy for a server that listens at [`Self::behind`].
     pub async fn open() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("a bound port");
@@ -55,22 +55,22 @@ impl FaultyWay {
         Self { address, plan, accepting }
     }
 
-    /// The root URL by this way.
+    /// Root URL of the proxy.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Where the server is to listen.
+    /// Address on which the server must listen.
     pub fn behind(&self) -> String {
         behind(self.address).to_string()
     }
 
-    /// The next requests whose path ends so meet these faults.
+    /// Applies faults to the next requests whose path ends with `path_end`.
     pub fn spoil(&self, path_end: &str, faults: impl IntoIterator<Item = Fault>) {
         *self.plan.faults.lock().unwrap() = (path_end.to_owned(), faults.into_iter().collect());
     }
 
-    /// The requests so far, in the order of their answers.
+    /// Requests so far, in the order of their answers.
     pub fn passed(&self) -> Vec<Passed> {
         self.plan.passed.lock().unwrap().clone()
     }
@@ -82,7 +82,7 @@ impl Drop for FaultyWay {
     }
 }
 
-/// The same port of another loopback address: free, because our own is ours.
+/// The same port of another loopback address: free, because this process holds ours.
 fn behind(address: SocketAddr) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 2], address.port()))
 }
@@ -90,13 +90,13 @@ fn behind(address: SocketAddr) -> SocketAddr {
 async fn accept(listener: TcpListener, behind: SocketAddr, plan: Arc<Plan>) {
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
-        // A side that goes away ends the connection, which is all there is to do.
+        // A closed side ends the connection; nothing else is necessary.
         let plan = Arc::clone(&plan);
         connections.spawn(async move { pass(stream, behind, &plan).await.unwrap_or_default() });
     }
 }
 
-/// One request and its answer.
+/// Forwards one request and its answer.
 async fn pass(mut client: TcpStream, behind: SocketAddr, plan: &Plan) -> std::io::Result<()> {
     let Some((head, body)) = read_request(&mut client).await? else { return Ok(()) };
     let mut line = head.split(' ');
@@ -121,7 +121,7 @@ async fn pass(mut client: TcpStream, behind: SocketAddr, plan: &Plan) -> std::io
     client.write_all(&answer).await
 }
 
-/// The head of a request, and its body.
+/// Reads the head of a request, and its body.
 async fn read_request(client: &mut TcpStream) -> std::io::Result<Option<(String, Vec<u8>)>> {
     let mut bytes = Vec::new();
     loop {
@@ -141,7 +141,7 @@ async fn read_request(client: &mut TcpStream) -> std::io::Result<Option<(String,
     }
 }
 
-/// The server's whole answer; it closes the connection after it, and so its client knows the end.
+/// Reads the server's whole answer; `connection: close` marks its end.
 async fn ask(behind: SocketAddr, head: &str, body: &[u8]) -> std::io::Result<Vec<u8>> {
     let mut server = TcpStream::connect(behind).await?;
     server.write_all(format!("{head}\r\nconnection: close\r\n\r\n").as_bytes()).await?;

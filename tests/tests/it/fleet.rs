@@ -9,27 +9,27 @@ use tenure_tests::server::{Launch, Server};
 
 use crate::rig::{Rig, TIMEOUT, claim_path, client_of, eventually, worker};
 
-/// Ten times the tenth of a second that a notification may take; it takes a few milliseconds on an idle machine. Tests of
-/// notifications switch the fallbacks off, which would be nearly as soon.
+/// Ten times the promised tenth of a second of a notification; an idle machine takes a few
+/// milliseconds. Tests of notifications disable the fallbacks, which are nearly as fast.
 pub const NOTIFIED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Nothing makes up for lost notifications at this server.
+/// Disables the fallback for lost notifications.
 pub fn without_fallbacks(launch: Launch) -> Launch {
     launch.env("TENURE_FALLBACKS", "off")
 }
 
-/// No notification arrives at this server, and none that it sends elsewhere.
+/// Loses all notifications to and from this server.
 pub fn without_notifications(launch: Launch) -> Launch {
     launch.env("TENURE_BREAK", "lose-notifications")
 }
 
-/// Another server on the same database, where nothing makes up for lost notifications.
+/// Starts another server on the same database, without the fallback for lost notifications.
 pub async fn another_without_fallbacks(rig: &Rig, name: &str) -> Server {
     let launch = Launch::on_database(rig.database.url(), &rig.secret_key);
     without_fallbacks(launch).start(rig.folder.path(), name).await
 }
 
-/// The processes of the database by which servers listen.
+/// Backends on which servers listen.
 pub async fn listeners(database: &mut PgConnection) -> Vec<i32> {
     let rows = sqlx::query(
         "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'tenure/% listener'
@@ -38,7 +38,7 @@ pub async fn listeners(database: &mut PgConnection) -> Vec<i32> {
     rows.fetch_all(database).await.unwrap().iter().map(|row| row.get(0)).collect()
 }
 
-/// Waits until so many servers listen; their processes of the database.
+/// Waits until this many servers listen; returns their backends.
 pub async fn until_they_listen(database: &mut PgConnection, servers: usize) -> Vec<i32> {
     eventually("all servers listen", async || {
         Some(listeners(database).await).filter(|listeners| listeners.len() == servers)
@@ -46,19 +46,19 @@ pub async fn until_they_listen(database: &mut PgConnection, servers: usize) -> V
     .await
 }
 
-/// Waits until so many servers listen and notify each other.
+/// Waits until this many servers listen and notify each other.
 pub async fn until_they_hear(database: &mut PgConnection, servers: usize) {
     until_they_listen(database, servers).await;
-    // A server looks once a second whether there are others to notify.
+    // A server checks once a second if there are others to notify.
     tokio::time::sleep(Duration::from_millis(1_200)).await;
 }
 
-/// How long it takes until a worker that waits at another server gets the task that the rig's server is given.
+/// Time until a worker waiting at the other server gets a task created at the rig's server.
 pub async fn wake(rig: &Rig, other: &Server, queue: &str) -> Duration {
     let mut waiting = client_of(other);
     let path = format!("{QUEUE_API}{}", claim_path(queue));
     waiting.start(&rig.root, "POST", &path, Some(worker(1).to_string().as_bytes())).await.unwrap();
-    // It waits when its first attempt has been made; nothing shows that but time.
+    // The worker waits after its first attempt; only time shows that.
     tokio::time::sleep(Duration::from_millis(100)).await;
     let task = rig.create_one(queue).await;
     let created = Instant::now();

@@ -1,4 +1,5 @@
-//! What callers send in floods, with credentials or without: no worker loses a claim to it, and memory stays within bounds.
+//! Floods of requests, with and without credentials: no worker loses a claim, and memory stays
+//! bounded.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -11,24 +12,24 @@ use tokio::net::{TcpSocket, TcpStream};
 use crate::rig::{Raw, RawReply, Rig, Signature, call, credentials_of, definition, eventually, new_task, ok, run_of};
 
 const QUEUE: &str = "flood/queue";
-/// A claim is lost when it was not renewed for so long, which no test may see.
+/// Lease of a claim, which no test may see expire.
 const TERM: Duration = Duration::from_secs(10);
-/// How often each claim is renewed, if the server lets it.
+/// Interval of renewals of each claim.
 const RENEW_EVERY: Duration = Duration::from_secs(1);
 /// Claims that are renewed beside each flood.
 const CLAIMS: u16 = 20;
-/// Connections of a flood, and how long it lasts: longer than a lease.
+/// Connections of a flood, and its length: longer than a lease.
 const CONNECTIONS: usize = 16;
 const FLOOD: Duration = Duration::from_secs(12);
-/// A sender that stops in the middle is refused after 5 s at the latest; the rest is for a busy machine.
+/// A stalled sender is refused after 5 s; the rest is for a busy machine.
 const REFUSED_WITHIN: Duration = Duration::from_secs(10);
 const MIB: usize = 1 << 20;
 /// The largest body.
 const BODY_MAX: usize = 10 * MIB;
-/// The path of an operation that reads bodies of callers without credentials.
+/// An operation that reads bodies of callers without credentials.
 const OPEN: &str = "/api/auth/v1/test-authenticate";
 
-/// Renews a claim until the flood is over; an answer other than 200 is a claim that may be lost.
+/// Renews a claim until the flood is over; any answer but 200 may lose the claim.
 async fn renew(rig: &Rig, what: &str, claim: &Value, over: &AtomicBool) {
     let mut client = rig.client();
     let path = format!("{}/reclaim", run_of(claim));
@@ -40,7 +41,7 @@ async fn renew(rig: &Rig, what: &str, claim: &Value, over: &AtomicBool) {
     }
 }
 
-/// Sends the same request on so many connections, again and again.
+/// Repeats the same request on this many connections.
 async fn flood(rig: &Rig, raw: &Raw, connections: usize) -> Vec<u16> {
     let until = Instant::now() + FLOOD;
     let one = async || {
@@ -53,14 +54,14 @@ async fn flood(rig: &Rig, raw: &Raw, connections: usize) -> Vec<u16> {
     futures_util::future::join_all((0..connections).map(|_| one())).await.concat()
 }
 
-/// A task with so many bytes of payload.
+/// A task with this many bytes of payload.
 fn large_definition(bytes: usize) -> Value {
     let mut body = definition(QUEUE);
     body["payload"] = json!({"large": "x".repeat(bytes)});
     body
 }
 
-/// A group with a list that has so many bytes; the path of the list.
+/// Creates a group whose list has this many bytes; returns the path of the list.
 async fn large_group(rig: &Rig, tasks: usize, bytes: usize) -> String {
     let group = new_task();
     for _ in 0..tasks {
@@ -72,7 +73,8 @@ async fn large_group(rig: &Rig, tasks: usize, bytes: usize) -> String {
     format!("{QUEUE_API}/task-group/{group}/list")
 }
 
-/// Set to anything, all floods come; otherwise one each of answers, of bodies without credentials, and of work for the database.
+/// If set, all floods run; otherwise one each of answers, of bodies without credentials, and of
+/// database work.
 const ALL: &str = "TENURE_FLOODS";
 const OF_EACH_KIND: [&str; 3] = ["a list", "bodies without credentials", "large tasks"];
 
@@ -105,7 +107,7 @@ async fn claims_are_renewed_beside_every_flood() {
         assert_eq!(claims.len(), usize::from(CLAIMS), "{what}");
         let over = AtomicBool::new(false);
         let flooding = async {
-            // Each of the large tasks is worked on for a while, one after the other.
+            // Each large task takes a while, one after the other.
             let connections = if raw.method == "PUT" { CONNECTIONS / 4 } else { CONNECTIONS };
             let statuses = flood(&rig, &raw, connections).await;
             over.store(true, Ordering::SeqCst);
@@ -125,7 +127,7 @@ async fn claims_are_renewed_beside_every_flood() {
     }
 }
 
-/// Memory that the server's process has, in bytes.
+/// Resident memory of the server in bytes.
 fn resident(rig: &Rig) -> usize {
     let path = format!("/proc/{}/status", rig.server.pid());
     let text = std::fs::read_to_string(path).expect("the system shows what memory a process has");
@@ -146,14 +148,15 @@ fn head(rig: &Rig, raw: &Raw) -> String {
     format!("{} {} HTTP/1.1\r\nHost: {host}\r\n{}\r\n", raw.method, raw.target, headers.concat())
 }
 
-/// Sends a request and all of its body but the last byte, as far as the server takes it, and what it answers by then.
+/// Sends a request without the last byte of its body, as far as the server reads it. Returns an
+/// early answer's status.
 async fn send_nearly_all(rig: &Rig, raw: &Raw, body: &[u8]) -> (TcpStream, Option<u16>) {
     let mut stream = connect(rig).await;
     let raw = raw.clone().header("Content-Length", &(body.len() + 1).to_string());
     stream.write_all(head(rig, &raw).as_bytes()).await.unwrap();
     let (mut incoming, mut outgoing) = stream.split();
     let sending = async {
-        // A refusal may come before everything was sent.
+        // A refusal may come before the end of the body.
         drop(outgoing.write_all(body).await);
         tokio::time::sleep(REFUSED_WITHIN).await;
         None
@@ -173,7 +176,7 @@ async fn send_nearly_all(rig: &Rig, raw: &Raw, body: &[u8]) -> (TcpStream, Optio
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bodies_that_are_being_read_take_no_more_memory_than_they_may_together() {
+async fn memory_of_incoming_bodies_is_bounded() {
     const SENDERS: usize = 40;
     let rig = Rig::start_with(|launch| launch.env("TENURE_REQUEST_MEMORY", "48MiB")).await;
     rig.create_one(QUEUE).await;
@@ -187,7 +190,7 @@ async fn bodies_that_are_being_read_take_no_more_memory_than_they_may_together()
     let refused = sent.iter().filter(|(_, status)| *status == Some(503)).count();
     let waiting = sent.iter().filter(|(_, status)| status.is_none()).count();
     assert!(refused > 0 && waiting > 0 && refused + waiting == SENDERS, "{refused} refused, {waiting} wait");
-    // What workers send is never refused for it.
+    // Requests of workers are never refused for it.
     let claims = rig.claim(QUEUE, 1).await;
     ok(rig.call("POST", &format!("{}/reclaim", run_of(&claims[0])), Some(&json!({}))).await);
     drop(sent);
@@ -201,7 +204,7 @@ async fn bodies_that_are_being_read_take_no_more_memory_than_they_may_together()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn answers_that_wait_to_be_compressed_take_no_more_memory_than_they_may() {
+async fn memory_of_answers_before_compression_is_bounded() {
     let rig = Rig::start_with(|launch| launch.env("TENURE_ANSWER_MEMORY", "64MiB")).await;
     let task = new_task();
     assert_eq!(rig.create(task, &large_definition(9 * MIB)).await.status, 200);
@@ -236,7 +239,7 @@ async fn names_of_clients_that_were_invented_are_not_kept() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bodies_without_credentials_are_small_and_take_a_part_of_the_memory() {
+async fn bodies_without_credentials_get_part_of_the_memory() {
     const SENDERS: usize = 40;
     let rig = Rig::start_with(|launch| launch.env("TENURE_REQUEST_MEMORY", "16MiB")).await;
     let body = vec![b' '; BODY_MAX - 1];
@@ -249,7 +252,7 @@ async fn bodies_without_credentials_are_small_and_take_a_part_of_the_memory() {
     let reply = rig.send(&Raw::new("POST", OPEN).json(Some(&vec![b' '; 65_537]))).await;
     let message = reply.refused(413, "InputTooLarge");
     assert!(message.contains("65536") && message.contains("without credentials"), "{message}");
-    // Lists of ids may be long, and have a quarter of the memory together: here one has room, and two have not.
+    // Lists of ids may be long, and share a quarter of the memory: one fits here, and two do not.
     let list = vec![b' '; 3 * MIB];
     let raw = Raw::new("POST", "/api/queue/v1/tasks/status").header("Content-Type", "application/json");
     let (first, none) = send_nearly_all(&rig, &raw, &list).await;
@@ -260,7 +263,7 @@ async fn bodies_without_credentials_are_small_and_take_a_part_of_the_memory() {
     drop((first, second));
 }
 
-/// Whether the server has ended a connection of which nothing was read.
+/// True if the server has closed an unread connection.
 fn is_ended(stream: &TcpStream) -> bool {
     match stream.try_read(&mut [0; 512]) {
         Ok(read) => read == 0,
@@ -269,16 +272,16 @@ fn is_ended(stream: &TcpStream) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn long_heads_that_do_not_come_to_an_end_keep_no_more_connections_than_they_may() {
+async fn connections_with_unfinished_heads_are_bounded() {
     const SENDERS: usize = 200;
-    // So many of them may have large read buffers.
+    // Connections that may have large read buffers.
     const LARGE: usize = 64;
     let rig = Rig::start_with(|launch| launch.flag("--connections-max", "400")).await;
     let part = format!("GET {QUEUE_API}/ping HTTP/1.1\r\nHost: x\r\nX-Long: {}", "x".repeat(100_000));
     let mut senders = Vec::new();
     for _ in 0..SENDERS {
         let mut stream = connect(&rig).await;
-        // The connection may end before everything was sent.
+        // The connection may end before the whole text is sent.
         drop(stream.write_all(part.as_bytes()).await);
         senders.push(stream);
     }
@@ -288,10 +291,10 @@ async fn long_heads_that_do_not_come_to_an_end_keep_no_more_connections_than_the
     })
     .await;
     assert_eq!(senders.len(), LARGE);
-    // Others are served, also if they send large bodies.
+    // Other clients are served, even with large bodies.
     rig.create_one(QUEUE).await;
     assert_eq!(rig.create(new_task(), &large_definition(MIB)).await.status, 200);
-    // These were not refused: they come to their end, and some of the connections with them.
+    // These were not refused: the requests end, and some connections with them.
     let mut last = 0;
     for mut stream in senders {
         stream.write_all(b"\r\n\r\n").await.unwrap();
@@ -304,7 +307,8 @@ async fn long_heads_that_do_not_come_to_an_end_keep_no_more_connections_than_the
     assert!(last > 0 && last < LARGE, "{last}");
 }
 
-/// Sends a request on a connection that takes in little, and waits for the beginning of the answer.
+/// Sends a request on a connection with a small receive buffer, and waits for the start of the
+/// answer.
 async fn ask_and_read_little(rig: &Rig, target: &str) -> (TcpStream, u16) {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4_096).unwrap();
@@ -317,7 +321,7 @@ async fn ask_and_read_little(rig: &Rig, target: &str) -> (TcpStream, u16) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn answers_that_are_not_read_take_no_more_memory_than_they_may_and_not_forever() {
+async fn memory_of_unread_answers_is_bounded_in_size_and_time() {
     const READERS: usize = 24;
     let rig =
         Rig::start_with(|launch| launch.env("TENURE_ANSWER_MEMORY", "64MiB").env("TENURE_WRITE_TIMEOUT", "5s")).await;
@@ -330,17 +334,18 @@ async fn answers_that_are_not_read_take_no_more_memory_than_they_may_and_not_for
         readers.push(ask_and_read_little(&rig, &list).await);
     }
     let grown = resident(&rig).saturating_sub(before);
-    // 64 MiB of answers, what is being made, and what the allocator has not given back yet; without the bound it is over 300.
+    // 64 MiB of answers, answers in preparation, and memory not yet returned by the allocator;
+    // without the bound it is over 300 MiB.
     assert!(grown < 220 * MIB, "{} MiB for {READERS} answers of {} MiB", grown / MIB, whole.body.len() / MIB);
     assert!(readers.iter().any(|(_, status)| *status == 200), "one has room");
     assert!(readers.iter().any(|(_, status)| *status == 503), "all have not");
-    // Small answers are not refused for it, and neither are those of callers with credentials.
+    // Small answers are not refused for it, and neither are answers to callers with credentials.
     assert_eq!(rig.call("GET", "/ping", None).await.status, 200);
     assert_eq!(rig.send(&rig.signed(&rig.root, "GET", &list[QUEUE_API.len()..], None)).await.status, 200);
-    // No client reads on: the connections are cut, and then there is room for others.
+    // No client reads on: the connections are cut, which frees memory for others.
     eventually("there is room again", async || (rig.send(&Raw::new("GET", &list)).await.status == 200).then_some(()))
         .await;
-    // The others wait for another request, and their connections stay for a while.
+    // The other connections wait for another request, and stay for a while.
     for (mut stream, _) in readers.into_iter().filter(|(_, status)| *status == 200) {
         let mut rest = Vec::new();
         drop(stream.read_to_end(&mut rest).await);
@@ -349,7 +354,7 @@ async fn answers_that_are_not_read_take_no_more_memory_than_they_may_and_not_for
     eventually("memory is given back", async || (resident(&rig) < before + 60 * MIB).then_some(())).await;
 }
 
-/// The first words of the answer to a request whose body waits to be asked for.
+/// First answer to a request with `Expect: 100-continue`.
 async fn first_answer(rig: &Rig, raw: &Raw) -> RawReply {
     let raw = raw.clone().header("Content-Type", "application/json").header("Expect", "100-continue");
     let raw = raw.header("Content-Length", &(BODY_MAX - 1).to_string()).header("Connection", "close");
@@ -366,7 +371,7 @@ async fn first_answer(rig: &Rig, raw: &Raw) -> RawReply {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_may_not_send_a_request_is_refused_before_its_body_is_read() {
+async fn unauthorized_request_is_refused_before_its_body() {
     let rig = Rig::start().await;
     let nobody = rig.make_client("nobody", &[]).await;
     let run = format!("/task/{}/runs/0", new_task());

@@ -1,4 +1,4 @@
-//! What operators and load balancers ask: whether the server lives, what it is, how it does.
+//! Requests of operators and load balancers: liveness, version, metrics.
 
 use std::collections::BTreeSet;
 
@@ -79,7 +79,7 @@ async fn metrics_count_starts_of_limited_queue_and_what_blocks() {
     .await;
 }
 
-/// The values of the label `pass` in the lines of one metric.
+/// Values of the label `pass` in the lines of one metric.
 fn passes_of<'a>(metrics: &'a str, name: &str) -> BTreeSet<&'a str> {
     let lines = metrics.lines().filter(|line| line.starts_with(name));
     lines.filter_map(|line| line.split("pass=\"").nth(1)?.split('"').next()).collect()
@@ -89,7 +89,7 @@ fn passes_of<'a>(metrics: &'a str, name: &str) -> BTreeSet<&'a str> {
 async fn every_registered_pass_has_its_counters_from_the_start() {
     let rig = Rig::start().await;
     let registered: BTreeSet<&str> = PASSES.iter().map(|pass| pass.name).collect();
-    // A pass of which nothing is due has them too.
+    // A pass without due work has them too.
     eventually("every pass counts from zero", async || {
         let text = rig.send(&Raw::new("GET", "/metrics")).await.text();
         let counted = |name: &str| passes_of(&text, name) == registered;
@@ -125,7 +125,7 @@ async fn the_metrics_count_the_tasks_of_a_queue_that_were_resolved() {
     }
     let cancelled = rig.create_one(queue).await;
     assert_eq!(rig.call("POST", &format!("/task/{cancelled}/cancel"), None).await.status, 200);
-    // The last claim expires, which is no resolution; then its task has its deadline.
+    // The last claim expires, which is no resolution; then its task reaches its deadline.
     for minutes in [21, 60] {
         rig.advance(minutes * 60).await;
     }
@@ -146,7 +146,7 @@ async fn the_metrics_count_the_tasks_of_a_queue_that_were_resolved() {
     every_metric_of_the_reference_is_published(&rig).await;
 }
 
-/// With its description, its type and its labels, except those of workers, which are counted every half minute.
+/// With description, type and labels, except those of workers, which are counted every half minute.
 async fn every_metric_of_the_reference_is_published(rig: &Rig) {
     let text = rig.send(&Raw::new("GET", "/metrics")).await.text();
     let reference = rig.send(&Raw::new("GET", "/references/queue/v1/metrics.json")).await.json();

@@ -1,4 +1,4 @@
-//! The random history test, and the proof that its checker finds what it is there to find.
+//! The random history test, and the proof that its checker finds violations.
 
 use std::path::{Path, PathBuf};
 
@@ -6,16 +6,16 @@ use tenure_api::states::SessionEnd;
 use tenure_tests::history::check::{History, Rule};
 use tenure_tests::history::{Plan, Violation, check, run, seed};
 
-/// Operations of the fast list; the long one asks for more through `TENURE_HISTORY_OPS`, and through
+/// Operations in the fast list. The long one sets `TENURE_HISTORY_OPS`, and
 /// `TENURE_HISTORY_FAILOVERS` for a database that fails over and loses the end of its log.
 const OPERATIONS: u64 = 3_000;
 /// Enough for every kind of operation to happen many times.
 const OPERATIONS_WHEN_BROKEN: u64 = 1_500;
-/// The same where the breakage strikes at every third chance.
+/// The same for a breakage at every third opportunity.
 const OPERATIONS_WHEN_OFTEN_BROKEN: u64 = 1_000;
-/// In how many histories a breakage must be caught once.
+/// Number of histories of which one must catch a breakage.
 const HISTORIES_WHEN_BROKEN: usize = 4;
-/// How many violations a failure quotes.
+/// Violations that a failure quotes.
 const QUOTED: usize = 20;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -28,7 +28,7 @@ async fn every_answer_of_a_stormy_history_can_be_true() {
     if !violations.is_empty() {
         panic!("{}", explain(&plan, &history, &violations));
     }
-    // A history in which nothing happened would prove nothing.
+    // An empty history would prove nothing.
     let completed = history.drained.tasks.values().filter(|status| status.state == "completed").count() as u64;
     assert!(completed > operations / 20, "only {completed} tasks were completed in {operations} operations");
     let ends: Vec<SessionEnd> = history.quiet.sessions.values().filter_map(|shown| Some(shown.ended?.1)).collect();
@@ -63,8 +63,9 @@ breakages! {
     the_checker_catches_a_lost_task_command, OPERATIONS_WHEN_BROKEN, "lose-task-command", Rule::SessionInbox;
 }
 
-/// Some breakages show only when two operations meet, as a change of a priority and a second look at the same event: rarely
-/// not once in a history. Not in several of them is a fault of the checker.
+/// Some breakages only show when two operations meet, such as a change of priority and a second
+/// read of the same event. That rarely fails to happen in a history; a miss in several histories is
+/// a fault of the checker.
 async fn assert_caught(operations: u64, breakage: &'static str, rule: Rule) {
     let mut missed = Vec::new();
     for _ in 0..HISTORIES_WHEN_BROKEN {
@@ -79,7 +80,7 @@ async fn assert_caught(operations: u64, breakage: &'static str, rule: Rule) {
     panic!("{breakage} was not caught as {rule:?}: {}", missed.join("\n"));
 }
 
-/// The text of a failure: how to see it again, what is wrong, and where everything is written down.
+/// Text of a failure: how to repeat it, the violations, and the file with the history.
 fn explain(plan: &Plan, history: &History, violations: &[Violation]) -> String {
     let quoted: Vec<String> = violations.iter().take(QUOTED).map(ToString::to_string).collect();
     let file = write_down(plan, history);

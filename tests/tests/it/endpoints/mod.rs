@@ -1,5 +1,5 @@
-//! Every operation of the API, each success and each refusal: one table, which is executed against a real server, which
-//! must have whatever the document of the API lists.
+//! One table of every operation of the API, with each success and each refusal. It is executed
+//! against a real server, and must cover the API's document.
 
 mod alone;
 mod derived;
@@ -21,11 +21,11 @@ use self::derived::is_open;
 use self::row::{Entry, Outcome, Row};
 use crate::openapi::Operation;
 
-/// Parts of the API of which every operation is in the table.
+/// Parts of the API whose operations must all be in the table.
 const COVERED: [&str; 4] = ["queue", "auth", "object", "worker-manager"];
-/// Errors that no request brings about, of the API and of stored bytes; tests of faults do.
+/// Errors that no request causes, of the API and of stored bytes; tests of faults have them.
 const NOBODYS: [&str; 4] = ["InternalServerError", "ServiceUnavailable", "InternalError", "Unavailable"];
-/// Operations that are tested at once.
+/// Operations tested concurrently.
 const LANES: usize = 4;
 
 /// An operation, its entry, and all of its cases.
@@ -57,7 +57,7 @@ async fn every_row_of_the_table_holds() {
 }
 
 #[test]
-fn every_operation_of_the_document_has_a_row_for_each_of_its_outcomes() {
+fn table_has_a_row_for_every_outcome_of_the_document() {
     let document = document(&routes(), &Sample::fixed());
     let table = tested(&document);
     let names: Vec<&str> = table.iter().map(|tested| tested.entry.name).collect();
@@ -77,7 +77,7 @@ fn every_operation_of_the_document_has_a_row_for_each_of_its_outcomes() {
             let row = |row: &Row| matches!(row.outcome, Outcome::Refusal(refusal) if refusal.as_str() == code);
             tested.rows.iter().any(row) || tested.entry.elsewhere.iter().any(|(_, refusal, _)| *refusal == code)
         };
-        // A caller for which the public scopes are enough cannot lack them.
+        // A caller with the public scopes cannot lack them.
         let cannot = |code: &str| NOBODYS.contains(&code) || code == "InsufficientScopes" && is_open(&operation);
         let codes = operation.refusals().into_iter();
         missing.extend(

@@ -1,31 +1,30 @@
-//! What the table is made of: one entry an operation, one row a case.
+//! Parts of the table: one entry for each operation, one row for each case.
 
 use serde_json::{Value, json};
 use tenure_api::errors::ErrorCode;
 
-/// Of the bytes of an upload, `hello`.
+/// Of the uploaded bytes `hello`.
 pub const SHA256: &str = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
 
-/// What there is before a case. Every name in it is new, so that cases do not meet.
+/// State before a case. Every name in it is new, so that cases do not interact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Nothing of what the request names.
+    /// Nothing that the request names exists.
     Nothing,
-    /// A pending task.
     Pending,
-    /// A task that waits for `<required>`, which is pending.
+    /// A task that depends on the pending task `<required>`.
     Unscheduled,
-    /// A pending task that `<dependent>` waits for.
+    /// A pending task that `<dependent>` depends on.
     Required,
     /// A task whose run 0 is claimed by `group` and `worker`.
     Claimed,
-    /// A task that `group` and `worker` have completed.
+    /// A task completed by `group` and `worker`.
     Completed,
     /// A task that was cancelled while it was pending.
     Cancelled,
-    /// A task that was claimed, and whose deadline has passed.
+    /// A claimed task whose deadline has passed.
     Overdue,
-    /// A pending task in a group that is sealed.
+    /// A pending task in a sealed group.
     Sealed,
     /// A client without scopes.
     Client,
@@ -33,8 +32,8 @@ pub enum State {
     Role,
     /// A queue with limits.
     Limited,
-    /// A claimed run with artifacts: the references `<name>` and `public/log`, the links `link`, `public/link` and `circle`,
-    /// `error`, `expired`, and `object`, of which nothing is uploaded yet.
+    /// A claimed run with artifacts: the references `<name>` and `public/log`, the links `link`,
+    /// `public/link` and `circle`, `error`, `expired`, and `object` without uploaded bytes.
     Artifacts,
     /// A claimed run with an artifact whose object is uploaded.
     Uploaded,
@@ -42,32 +41,32 @@ pub enum State {
     Finished,
     /// A claimed run with an artifact whose bytes are stored.
     Stored,
-    /// An object whose upload is not finished; its bytes are there.
+    /// An object whose upload is not finished; its bytes are stored.
     Upload,
     /// An object of five bytes.
     Object,
-    /// An object whose time is over.
+    /// An expired object.
     OldObject,
     /// A live session of `group` and `worker`, and a pending task of its queue.
     Session,
-    /// The same, with a session that its worker has ended.
+    /// The same, with a session ended by its worker.
     SessionEnded,
     /// A worker that was created and has not registered.
     WorkerCreated,
-    /// A worker that has registered.
+    /// A registered worker.
     Registered,
     /// A worker that was created and removed.
     Removed,
 }
 
-/// Who sends the request.
+/// Sender of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
-    /// A client that may do everything.
+    /// A client with all scopes.
     Root,
     /// A client with the public scopes only.
     WithoutScopes,
-    /// That client, with another token than its own.
+    /// That client, with a wrong token.
     Impostor,
     /// A caller without credentials.
     Anonymous,
@@ -75,45 +74,42 @@ pub enum Who {
     Tester,
 }
 
-/// The body of the request.
+/// Body of the request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Body {
-    /// That of the entry.
+    /// The entry's body.
     Usual,
-    /// This one.
     Json(Value),
-    /// These bytes as this media type.
+    /// Bytes with this media type.
     Bytes(&'static str, &'static [u8]),
     /// One byte over the limit.
     TooLarge,
 }
 
-/// What must come of it.
+/// Expected outcome.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
-    /// An answer that the document describes, with these values at these places.
+    /// An answer as described by the document, with these values at these JSON pointers.
     Success(Vec<(&'static str, Value)>),
-    /// A refusal.
     Refusal(ErrorCode),
 }
 
 /// A case.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// In words.
+    /// Description.
     pub case: String,
     pub state: State,
     pub who: Who,
-    /// Another method than the operation's.
+    /// Replaces the operation's method.
     pub method: Option<&'static str>,
-    /// Another path than the operation's first.
+    /// Replaces the operation's first path.
     pub path: Option<String>,
-    /// A parameter of the path, with another value than the state's.
+    /// Replaces a path parameter's value.
     pub parameter: Option<(String, &'static str)>,
-    /// The query string.
     pub query: String,
     pub body: Body,
-    /// The status of a success that is not as usual.
+    /// Replaces the usual status of a success.
     pub status: Option<u16>,
     pub outcome: Outcome,
 }
@@ -148,7 +144,7 @@ impl Row {
         Self { who, ..self }
     }
 
-    /// With this instead of the value that the state has for a parameter of the path.
+    /// Replaces the value of a path parameter.
     pub fn with(self, parameter: &str, value: &'static str) -> Self {
         Self { parameter: Some((parameter.to_owned(), value)), ..self }
     }
@@ -165,12 +161,12 @@ impl Row {
         Self { body: Body::Bytes(media_type, bytes), ..self }
     }
 
-    /// This is its status, and no failure.
+    /// Expects this status of the success.
     pub fn answers(self, status: u16) -> Self {
         Self { status: Some(status), ..self }
     }
 
-    /// The answer has this value at this place.
+    /// Expects this value at this JSON pointer of the answer.
     pub fn gives(mut self, pointer: &'static str, value: impl Into<Value>) -> Self {
         if let Outcome::Success(values) = &mut self.outcome {
             values.push((pointer, value.into()));
@@ -179,15 +175,15 @@ impl Row {
     }
 }
 
-/// An operation with its own cases; those that every operation of its kind has are derived from the document.
+/// An operation with its own cases; common cases are derived from the document.
 #[derive(Clone, Debug)]
 pub struct Entry {
     pub name: &'static str,
-    /// In which state and by whom it is sent where a case sets nothing else.
+    /// State, sender and other defaults of the cases.
     pub usual: Row,
     pub body: Option<Value>,
     pub rows: Vec<Row>,
-    /// Refusals that take more than one request: status, code, and the test that has it.
+    /// Refusals that need several requests: status, code, and name of the test.
     pub elsewhere: Vec<(u16, &'static str, &'static str)>,
 }
 
@@ -197,51 +193,51 @@ pub fn operation(name: &'static str, state: State) -> Entry {
 }
 
 impl Entry {
-    /// The body that it takes.
+    /// Sets the default body.
     pub fn takes(self, body: Value) -> Self {
         Self { body: Some(body), ..self }
     }
 
-    /// Who sends it where a case sets nothing else.
+    /// Sets the default sender.
     pub fn by(self, who: Who) -> Self {
         Self { usual: self.usual.by(who), ..self }
     }
 
-    /// The answer has this value at this place.
+    /// Expects this value at this JSON pointer of the answer.
     pub fn gives(self, pointer: &'static str, value: impl Into<Value>) -> Self {
         Self { usual: self.usual.gives(pointer, value), ..self }
     }
 
-    /// Another case.
+    /// Adds a case.
     pub fn row(mut self, row: Row) -> Self {
         self.rows.push(row);
         self
     }
 
-    /// A refusal that another test brings about.
+    /// Adds a refusal that another test has.
     pub fn elsewhere(mut self, code: ErrorCode, test: &'static str) -> Self {
         self.elsewhere.push((code.status(), code.as_str(), test));
         self
     }
 
-    /// The same of stored bytes, which have codes of their own.
+    /// Adds a refusal for stored bytes, which have other codes, that another test has.
     pub fn bytes_elsewhere(mut self, status: u16, code: &'static str, test: &'static str) -> Self {
         self.elsewhere.push((status, code, test));
         self
     }
 
-    /// The query string where a case sets nothing else.
+    /// Sets the default query string.
     pub fn query(self, query: &str) -> Self {
         Self { usual: self.usual.query(query), ..self }
     }
 
-    /// The bytes that it takes.
+    /// Sets the default bytes of the body.
     pub fn takes_bytes(self, media_type: &'static str, bytes: &'static [u8]) -> Self {
         Self { usual: self.usual.bytes(media_type, bytes), ..self }
     }
 }
 
-/// The body of createTask, to be filled in.
+/// Template of a createTask body.
 pub fn a_task() -> Value {
     json!({
         "taskQueueId": "<taskQueueId>",
@@ -252,12 +248,12 @@ pub fn a_task() -> Value {
     })
 }
 
-/// The same with other fields.
+/// The template with other fields.
 pub fn a_task_with(fields: Value) -> Value {
     with(a_task(), fields)
 }
 
-/// The body of createUpload, to be filled in.
+/// Template of a createUpload body.
 pub fn an_upload() -> Value {
     json!({
         "projectId": "<projectId>",
@@ -267,17 +263,17 @@ pub fn an_upload() -> Value {
     })
 }
 
-/// The same with other fields.
+/// The template with other fields.
 pub fn an_upload_with(fields: Value) -> Value {
     with(an_upload(), fields)
 }
 
-/// The body of finishUpload, to be filled in.
+/// Template of a finishUpload body.
 pub fn an_end() -> Value {
     json!({"projectId": "<projectId>", "uploadId": "<uploadId>", "hashes": {"sha256": SHA256}})
 }
 
-/// The body with other fields.
+/// Replaces fields of the body.
 pub fn with(mut body: Value, fields: Value) -> Value {
     if let (Value::Object(body), Value::Object(fields)) = (&mut body, fields) {
         body.extend(fields);

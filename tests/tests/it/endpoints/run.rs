@@ -1,4 +1,4 @@
-//! Sends the cases of an operation and looks at what comes back.
+//! Sends the cases of an operation and checks the answers.
 
 use serde_json::Value;
 use tenure_api::errors::ErrorCode;
@@ -13,8 +13,9 @@ use crate::rig::{Raw, RawReply};
 /// The largest body, as the contract has it.
 const BODY_MAX: usize = 10 << 20;
 
-/// Sends every case; what does not hold comes back in words. Refusals change nothing, so that those that follow each other
-/// in one state share it, and the first success after them too: it shows that nothing was changed.
+/// Sends every case; returns descriptions of failures. Refusals change nothing, so consecutive
+/// refusals in one state share it. The first success after them shares it too, and so shows that
+/// nothing was changed.
 pub async fn all(bench: &Bench, document: &Value, tested: &Tested) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut shared: Option<(Row, Facts)> = None;
@@ -121,7 +122,7 @@ fn refused(operation: &Operation, code: ErrorCode, reply: &RawReply) -> Result<(
     Ok(())
 }
 
-/// Checks that the message names the parameter or field at fault, for rows in which only one can be.
+/// Checks that the message names the parameter or field at fault, for rows with only one.
 fn names_fault(row: &Row, code: ErrorCode, reply: &RawReply) -> Result<(), String> {
     let names: Vec<&str> = match (code, &row.body) {
         (ErrorCode::InputError | ErrorCode::InvalidRequestArguments, _) if !row.query.is_empty() => {

@@ -13,7 +13,7 @@ use tenure_tests::clock::{unix_millis, wire_date};
 use super::row::{State, Who, a_task, a_task_with, an_upload, an_upload_with};
 use crate::rig::{Raw, RawReply, Rig, Signature, new_task};
 
-/// What a parameter of a path may have as it is.
+/// Characters that a path parameter may have unescaped.
 const PLAIN: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 pub const QUEUE_API: &str = "/api/queue/v1";
 const AUTH_API: &str = "/api/auth/v1";
@@ -23,15 +23,15 @@ const SESSIONS: &str = "/api/tenure/v1/sessions";
 const HOUR_MS: i64 = 3_600_000;
 const MINUTE_MS: i64 = 60_000;
 
-/// What the placeholders of a case stand for.
+/// Values of the placeholders of a case.
 pub type Facts = BTreeMap<&'static str, String>;
 
-/// A server with a manual clock and a few clients.
+/// A server with a manual clock and several clients.
 pub struct Bench {
     pub rig: Rig,
     root: String,
     without_scopes: String,
-    /// How far the server's clock is ahead.
+    /// Advance of the server's clock.
     ahead_ms: Cell<i64>,
     states: Cell<u32>,
     moving: tokio::sync::Mutex<()>,
@@ -55,7 +55,7 @@ impl Bench {
         }
     }
 
-    /// The request as this sender would send it.
+    /// Signs the request as this sender.
     pub fn sign(&self, who: Who, request: Raw) -> Raw {
         match who {
             Who::Root => request.authorization(&self.root),
@@ -76,7 +76,7 @@ impl Bench {
         }
     }
 
-    /// A request of root's that must succeed.
+    /// Sends a request as root and asserts success.
     pub async fn must(&self, method: &str, target: &str, body: Option<&Value>) -> Value {
         let body = body.map(|body| body.to_string().into_bytes());
         let reply: RawReply =
@@ -85,7 +85,7 @@ impl Bench {
         reply.json()
     }
 
-    /// Names for what does not exist yet.
+    /// New names for things that do not exist.
     fn new_facts(&self) -> Facts {
         let number = self.states.replace(self.states.get() + 1);
         let now = unix_millis() + self.ahead_ms.get();
@@ -118,7 +118,7 @@ impl Bench {
         ])
     }
 
-    /// Makes the state; the facts say what everything in it is called.
+    /// Creates the state; the facts have the names of everything in it.
     pub async fn make(&self, state: State) -> Facts {
         let mut facts = self.new_facts();
         match state {
@@ -151,7 +151,8 @@ impl Bench {
                 self.must("POST", &format!("{QUEUE_API}/task/{}/cancel", facts["taskId"]), None).await;
             }
             State::Overdue => {
-                // One at a time: another one's move of the clock would be the end of a task that is not there yet.
+                // One at a time: a concurrent advance of the clock would expire a task that is just
+                // created.
                 let _moving = self.moving.lock().await;
                 facts = self.new_facts();
                 self.create(&facts, a_task_with(json!({"deadline": "<soon>", "expires": "<expires>"}))).await;
@@ -213,7 +214,7 @@ impl Bench {
         facts.insert("sessionId", started["sessionId"].as_str().unwrap().to_owned());
     }
 
-    /// A worker that was created, and what else the state has of it.
+    /// Creates a worker in this state.
     async fn make_worker(&self, facts: &mut Facts, state: State) {
         let path = target(&format!("{WORKERS_API}/workers/{{workerPoolId}}/{{workerGroup}}/{{workerId}}"), facts);
         let proof = json!({"staticSecret": facts["secret"]});
@@ -248,7 +249,7 @@ fn run(facts: &Facts, what: &str) -> String {
     format!("{QUEUE_API}/task/{}/runs/{}/{what}", facts["taskId"], facts["runId"])
 }
 
-/// A path with the facts in the place of its parameters, each as one segment.
+/// Fills the parameters of a path with facts, each as one segment.
 pub fn target(path: &str, facts: &Facts) -> String {
     let mut filled = path.to_owned();
     for (name, value) in facts {
@@ -258,12 +259,12 @@ pub fn target(path: &str, facts: &Facts) -> String {
     filled
 }
 
-/// A text with the facts in the place of its placeholders.
+/// Fills the placeholders of a text with facts.
 pub fn fill_text(text: &str, facts: &Facts) -> String {
     facts.iter().fold(text.to_owned(), |text, (name, value)| text.replace(&format!("<{name}>"), value))
 }
 
-/// A body with the facts in the place of its placeholders.
+/// Fills the placeholders of a body with facts.
 pub fn fill(body: &Value, facts: &Facts) -> Value {
     match body {
         Value::String(text) => fill_text(text, facts).into(),

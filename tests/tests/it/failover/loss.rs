@@ -1,5 +1,5 @@
-//! The standby was not synchronous and had not got everything: acknowledged work is lost. What was lost is gone, nothing else
-//! is harmed, and what comes afterwards is as if the lost had never been.
+//! Failover to an asynchronous standby that lagged: acknowledged work is lost. Only that work is
+//! lost, and later work behaves as if it had never existed.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -13,16 +13,16 @@ use super::{LOAD, SOME, Stage};
 use crate::rig::{call, claim_path, client_of, credentials_of, definition, eventually, new_task, ok, run_of, worker};
 use crate::sse::Stream;
 
-/// A queue that is known only in what is lost, and then again.
+/// A queue that exists only in the lost part, and is created again later.
 const NEW_QUEUE: &str = "failover/new";
 const NEW_TASKS: usize = 10;
-/// For the creates of a lost part; in that time the low-water marks and the memory of events get well ahead.
+/// Time for creates that will be lost; low-water marks and the event cache advance far meanwhile.
 const LOSING_FOR: Duration = Duration::from_secs(4);
 
-/// A server finds out with its next connection; ten times the pause after which it looks by itself.
+/// A server notices the loss with its next connection; ten times the interval of its own check.
 const ENDED_WITHIN: Duration = Duration::from_secs(60);
 
-/// Asks one of the servers until the answer is not "try again".
+/// Repeats a call at one server while the answer is "try again".
 async fn ask(stage: &Stage, server: usize, method: &str, path: &str, body: Option<&Value>) -> Answer {
     eventually(&format!("{method} {path} is answered"), async || {
         let answer = call(&mut client_of(&stage.servers[server]), &stage.root, method, path, body).await;
@@ -43,7 +43,7 @@ async fn create_in_new_queue(stage: &Stage) -> Vec<SlugId> {
     tasks
 }
 
-/// Claims and completes exactly these in the new queue, at both servers.
+/// Claims and completes exactly these tasks in the new queue, at both servers.
 async fn work_off_new_queue(stage: &Stage, tasks: &[SlugId]) {
     let mut left: HashSet<String> = tasks.iter().map(ToString::to_string).collect();
     let mut server = 0;
@@ -67,7 +67,7 @@ async fn newest_event(stage: &Stage, server: usize) -> i64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_an_asynchronous_standby_never_got_is_gone_and_nothing_else_is_harmed() {
+async fn loss_of_asynchronous_standby_harms_nothing_else() {
     let mut stage = Stage::on(Replicated::asynchronous().await).await;
     let mut accountant = stage.load(LOAD);
     accountant.until_done(SOME).await;
@@ -114,9 +114,10 @@ async fn what_an_asynchronous_standby_never_got_is_gone_and_nothing_else_is_harm
     assert!(!audit.lost.is_empty() && audit.lost.iter().all(|task| acknowledged.contains(task)), "{audit}");
 }
 
-/// A cursor beyond the newest event is refused at both servers: reused positions would be missed.
+/// Asserts that both servers refuse a cursor beyond the newest event: otherwise it would skip
+/// reused positions.
 async fn refuse_lost_cursor(stage: &Stage, cursor: i64) {
-    // Far beyond what the load adds meanwhile.
+    // Far beyond the events that the load adds meanwhile.
     let cursor = cursor + 1_000_000;
     for server in 0..stage.servers.len() {
         let answer = ask(stage, server, "GET", &format!("{TENURE_API}/events?after={cursor}"), None).await;
@@ -124,7 +125,8 @@ async fn refuse_lost_cursor(stage: &Stage, cursor: i64) {
     }
 }
 
-/// A stream of before the loss ends, so that its reader asks where it is; the new one has other events at the same positions.
+/// Asserts that a stream from before the loss ends, so that its reader checks its cursor; positions
+/// have other events now.
 async fn until_it_ends(mut stream: Stream) {
     let ended = tokio::time::timeout(ENDED_WITHIN, stream.is_ended_in_order()).await;
     assert!(ended.is_ok(), "a stream goes on although the log was taken back");

@@ -1,7 +1,9 @@
-//! PostgreSQL fails over to its standby while two servers go on: nothing acknowledged is lost or stranded, and nothing is done
-//! twice. Where the standby was not synchronous, what was lost is gone, and nothing else is harmed.
+//! PostgreSQL fails over to its standby while two servers continue. With a synchronous standby
+//! nothing acknowledged is lost, stranded or done twice. With an asynchronous one only the
+//! unreplicated part is lost.
 //!
-//! The suite `failover`; each test prints how long it took until work went on, and what was acknowledged and lost.
+//! The suite `failover`; each test prints the recovery time, and the numbers of acknowledged and
+//! lost calls.
 
 mod loss;
 mod proof;
@@ -21,13 +23,13 @@ use tenure_tests::server::{Launch, Server, create_root_client, fresh_secret_key}
 use crate::rig::new_folder;
 
 const QUEUES: [&str; 3] = ["failover/one", "failover/two", "failover/three"];
-/// By then a claim whose answer was lost is claimable again.
+/// A claim whose answer was lost is claimable again after this.
 const CLAIM_TERM: Duration = Duration::from_secs(20);
-/// A task that is pending is claimable within two seconds of the failover; ten times that.
+/// Ten times the two seconds after the failover within which a pending task is claimable.
 const STRANDED_AFTER: Duration = Duration::from_secs(20);
 const LOAD: Load =
     Load { submitters: 4, workers: 6, backlog: 150, claim_term: CLAIM_TERM, stranded_after: STRANDED_AFTER };
-/// So many tasks between two faults show that everything works.
+/// Number of tasks that proves recovery between two faults.
 const SOME: usize = 60;
 
 /// Two servers that reach a replicated database through its forwarder.
@@ -55,18 +57,19 @@ impl Stage {
         Accountant::start(&self.root, &self.servers, &QUEUES, load)
     }
 
-    /// Kills the primary without warning; gives when that was.
+    /// Kills the primary without warning; returns the time.
     fn kill_primary(&mut self, accountant: &Accountant) -> Stamp {
         self.database.primary.kill();
         accountant.accounts().stamp()
     }
 
-    /// The newest position that was given to a run.
+    /// The newest position given to a run.
     async fn position(&self) -> i64 {
         self.database.primary.ask("SELECT last_value FROM pending_ord").await
     }
 
-    /// Everything is done and compared, the invariants hold, and the servers are those of the beginning.
+    /// Finishes all work and audits it, checks the invariants, and asserts that both servers still
+    /// run.
     async fn finish(mut self, name: &str, accountant: Accountant) -> Audit {
         let audit = accountant.finish().await;
         println!("failover: {name}: {audit}");

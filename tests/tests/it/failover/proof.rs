@@ -1,4 +1,4 @@
-//! The accountant finds what it is there to find.
+//! Proof that the accountant finds errors.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use tenure_tests::replication::Replicated;
 use super::{LOAD, SOME, Stage};
 use crate::rig::eventually;
 
-/// The claims of its workers are all answered.
+/// All claims of its workers are answered.
 const SHORT: Duration = Duration::from_secs(2);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_accountant_finds_a_task_that_is_gone_and_one_that_no_worker_gets() {
+async fn accountant_finds_lost_and_stranded_tasks() {
     let stage = Stage::on(Replicated::alone().await).await;
     let accountant = stage.load(Load { claim_term: SHORT, stranded_after: SHORT, ..LOAD });
     accountant.until_done(SOME).await;

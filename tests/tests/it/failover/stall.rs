@@ -1,4 +1,4 @@
-//! The standby stands still, so that no commit gets its answer.
+//! The standby hangs, so that no commit is acknowledged.
 
 use std::time::{Duration, Instant};
 
@@ -8,16 +8,16 @@ use tenure_tests::replication::Replicated;
 use super::{LOAD, SOME, Stage};
 use crate::rig::{Raw, eventually};
 
-/// A heartbeat that is to notice: within five seconds; a busy machine needs more.
+/// The heartbeat must fail within five seconds; a busy machine needs more.
 const NOTICED_WITHIN: Duration = Duration::from_secs(30);
-/// Longer than the 40 s after which a server gives up a statement, and does what it can about it.
+/// Longer than the 40 s after which a server gives up a statement and takes further measures.
 const LONG: Duration = Duration::from_secs(55);
 
 async fn heartbeat(stage: &Stage, server: usize) -> u16 {
     Raw::new("GET", "/__heartbeat__").send(stage.servers[server].root_url()).await.status
 }
 
-/// Waits until both servers say that they are not well; gives how long that took.
+/// Waits until both heartbeats fail; returns the time.
 async fn noticed(stage: &Stage) -> Duration {
     let stalled = Instant::now();
     for server in 0..stage.servers.len() {
@@ -43,7 +43,7 @@ async fn begin() -> (Stage, Accountant) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stalled_standby_stops_all_writes_and_nothing_is_lost_when_it_goes_on() {
+async fn stalled_standby_stops_writes_and_loses_nothing() {
     let (stage, accountant) = begin().await;
     let stalled = Instant::now();
     let stall = stage.database.stall().await;
@@ -63,8 +63,8 @@ async fn a_stalled_standby_stops_all_writes_and_nothing_is_lost_when_it_goes_on(
     assert!(audit.lost.is_empty());
 }
 
-/// A session that waits for the standby must not be ended: that publishes what the standby does not have, and what is
-/// published is acknowledged and lost.
+/// A session that waits for the standby must not be terminated: that would publish unreplicated
+/// data, which would be acknowledged and lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_stalled_standby_never_got_is_never_acknowledged() {
     let (mut stage, accountant) = begin().await;

@@ -1,4 +1,4 @@
-//! The primary dies or stands still, and its synchronous standby is promoted.
+//! The primary is killed or frozen, and its synchronous standby is promoted.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use tenure_tests::server::Server;
 use super::{LOAD, QUEUES, SOME, Stage};
 use crate::rig::client_of;
 
-/// How often the primary is killed.
+/// Kills of the primary.
 const KILLS: usize = 10;
-/// How many tasks are being created while the standby gets nothing.
+/// Tasks being created while the standby receives nothing.
 const IN_FLIGHT: usize = 300;
-/// Longer than the pause between two passes over the low-water marks.
+/// Longer than the interval of the pass for low-water marks.
 const MARKED_WITHIN: Duration = Duration::from_secs(3);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -37,7 +37,7 @@ async fn the_primary_is_killed_ten_times_under_load() {
     assert!(audit.lost.is_empty());
 }
 
-/// Positions that were given and never got to the standby are given again: nothing may count them as passed.
+/// Unreplicated positions are given again: no low-water mark may have passed them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn positions_that_the_standby_never_got_strand_nothing() {
     let mut stage = Stage::on(Replicated::synchronous().await).await;
@@ -68,7 +68,7 @@ async fn positions_that_the_standby_never_got_strand_nothing() {
     assert!(audit.lost.is_empty());
 }
 
-/// Half of the tasks that are in flight, in one request.
+/// Creates half of the tasks in flight, in one request.
 fn submit_many(server: &Server, who: &Credentials) -> impl Future<Output = Answer> + use<> {
     let (mut client, who) = (client_of(server), who.clone());
     let tasks: Vec<Value> = (0..IN_FLIGHT / 2).map(|_| json!({"taskQueueId": QUEUES[0]})).collect();
@@ -91,7 +91,8 @@ async fn an_old_primary_that_comes_back_is_not_used() {
     accountant.until_done(SOME).await;
     old.thaw();
     println!("failover: the old primary comes back: first {recovery}");
-    // Sessions of before wait for a standby that never comes; a server that uses it now has a newer one.
+    // Old sessions wait for a standby that never comes; a server that used it now would have a
+    // newer one.
     let thawed: String = old.ask("SELECT clock_timestamp()::text").await;
     accountant.until_done(5 * SOME).await;
     let newer: i64 = old

@@ -1,4 +1,4 @@
-//! A database that is killed, and one that stands still.
+//! A killed database, and a frozen one.
 
 use std::time::{Duration, Instant};
 
@@ -17,11 +17,13 @@ use crate::rig::{
     Raw, claim, claim_path, client_of, credentials_of, definition, eventually, new_folder, new_task, run_of, worker,
 };
 
-/// A database that is gone is noticed at once, or after five seconds of trying to connect.
+/// A dead database is noticed at once, or after five seconds of connecting.
 const REFUSED_WITHIN: Duration = Duration::from_secs(10);
-/// The longest that any request waits for a database that does not answer (ARCHITECTURE.md: 60 s), and a busy machine.
+/// Longest wait of a request for an unresponsive database (ARCHITECTURE.md: 60 s), plus a margin
+/// for a busy machine.
 const GIVEN_UP_WITHIN: Duration = Duration::from_secs(75);
-/// How long until the server has seen that a session does not answer: it looks after 30 s without a statement, and waits 3 s. And a busy machine.
+/// Time until the server notices an unresponsive idle session: it checks after 30 s without a
+/// statement and waits 3 s. Includes a margin for a busy machine.
 const IDLE_SESSION_SEEN_WITHIN: Duration = Duration::from_secs(40);
 const HEARTBEAT_WITHIN: Duration = Duration::from_secs(8);
 
@@ -30,7 +32,7 @@ async fn ping(server: &Server) -> u16 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_database_that_is_killed_twice_is_used_again_when_it_is_back() {
+async fn twice_killed_database_is_used_again() {
     let mut cluster = Cluster::start(&[]).await;
     let (key, folder) = (fresh_secret_key(), new_folder());
     let url = cluster.url("postgres");
@@ -40,7 +42,7 @@ async fn a_database_that_is_killed_twice_is_used_again_when_it_is_back() {
     for _ in 0..2 {
         kept.push(create_until_it_works(&server, &root).await);
         cluster.kill();
-        // Sessions may live a little longer than the postmaster; what they acknowledge counts.
+        // Sessions may outlive the postmaster for a moment; their acknowledgements count.
         eventually("the server notices", async || {
             let task = new_task();
             let reply = create(&server, &root, task).await;
@@ -70,7 +72,7 @@ async fn a_database_that_is_killed_twice_is_used_again_when_it_is_back() {
             assert!(asked.elapsed() < REFUSED_WITHIN, "{method} {path} took {:?}", asked.elapsed());
         }))
         .await;
-        // A write of just before answers for two seconds.
+        // A recent write keeps the heartbeat green for two seconds.
         let failed = eventually("the heartbeat fails", async || {
             let reply = heartbeat(&server).await;
             (reply.status != 200).then_some(reply)
@@ -89,14 +91,14 @@ async fn a_database_that_is_killed_twice_is_used_again_when_it_is_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_database_that_stands_still_is_given_up_and_used_again_when_it_goes_on() {
+async fn frozen_database_is_given_up_and_used_again_later() {
     let cluster = Cluster::start(&[]).await;
     let (key, folder) = (fresh_secret_key(), new_folder());
     let url = cluster.url("postgres");
     let server = Launch::on_database(&url, &key).flag("--claim-work-wait", "1s").start(folder.path(), "server").await;
     let root = create_root_client(&url, &key).credentials;
     let kept = create_until_it_works(&server, &root).await;
-    // All sessions exist when it stops: those that wait for an answer are the harder case than those that connect.
+    // All sessions exist when it freezes: waiting for an answer is the harder case than connecting.
     let claims = claim(&mut client_of(&server), &root, QUEUE, 1).await;
     let (its, run) = (credentials_of(&claims[0]), format!("{QUEUE_API}{}", run_of(&claims[0])));
     for what in ["status", "runs/0/reclaim"] {
@@ -113,7 +115,7 @@ async fn a_database_that_stands_still_is_given_up_and_used_again_when_it_goes_on
         (&root, "GET", path(&kept.to_string()), None),
         (&root, "GET", path(&format!("{kept}/status")), None),
         (&root, "POST", format!("{QUEUE_API}{}", claim_path(QUEUE)), Some(worker(1))),
-        // Whose credentials need no database, so that these wait for their batch.
+        // These credentials need no database, so that the calls wait for their batch.
         (&its, "POST", format!("{run}/reclaim"), None),
         (&its, "POST", format!("{run}/completed"), None),
     ] {
@@ -138,16 +140,16 @@ async fn a_database_that_stands_still_is_given_up_and_used_again_when_it_goes_on
 
     let again = create_until_it_works(&server, &root).await;
     eventually("it is healthy", async || (heartbeat(&server).await.status == 200).then_some(())).await;
-    // A claim that was made while no caller could be answered is requeued by itself.
+    // A claim that could not be answered is requeued by the server.
     finish_all(&server, &root, vec![again]).await;
-    // A report whose answer was lost may have been heard; its repeat is answered either way.
+    // The report without an answer may have been stored; its repeat succeeds either way.
     settled(&server, &its, "POST", &format!("{run}/completed"), None).await;
     assert_invariants(&url).await;
     assert!(server.stop().await.success());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_postmaster_that_stands_still_leaves_what_is_connected_working() {
+async fn frozen_postmaster_leaves_existing_sessions_working() {
     let cluster = Cluster::start(&[]).await;
     let (key, folder) = (fresh_secret_key(), new_folder());
     let url = cluster.url("postgres");
@@ -159,7 +161,7 @@ async fn a_postmaster_that_stands_still_leaves_what_is_connected_working() {
     assert_eq!(create(&server, &root, task).await.status, 200, "createTask has its session");
     kept.push(task);
     let asked = Instant::now();
-    // Reports have none yet, and no server accepts a connection.
+    // Reports have no session yet, and the postmaster accepts none.
     let reply = send(&server, &root, "POST", &format!("/task/{task}/runs/0/completed"), None).await;
     assert_unavailable(&reply);
     assert!(asked.elapsed() < REFUSED_WITHIN, "{:?}", asked.elapsed());
@@ -169,9 +171,9 @@ async fn a_postmaster_that_stands_still_leaves_what_is_connected_working() {
     assert!(server.stop().await.success());
 }
 
-/// As when a firewall has forgotten its connection: no packet says so.
+/// A firewall dropped the connection silently.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hot_session_that_stopped_answering_while_it_was_idle_is_let_go() {
+async fn unresponsive_idle_hot_session_is_dropped() {
     let cluster = Cluster::start(&[]).await;
     let (key, folder) = (fresh_secret_key(), new_folder());
     let url = cluster.url("postgres");
@@ -203,7 +205,7 @@ async fn a_server_whose_database_stands_still_can_be_stopped() {
     let root = create_root_client(&url, &key).credentials;
     create_until_it_works(&server, &root).await;
     cluster.freeze();
-    // A request in hand, whose batch hangs.
+    // A request in flight, whose batch hangs.
     let mut client = client_of(&server);
     let body = definition(QUEUE).to_string().into_bytes();
     client.start(&root, "PUT", &format!("{QUEUE_API}/task/{}", new_task()), Some(&body)).await.unwrap();

@@ -1,4 +1,4 @@
-//! Clocks that jump, and clocks that are wrong.
+//! Clocks that jump, and wrong clocks.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::rig::{Raw, RawReply, Rig, Signature, claim_path, credentials_of, defi
 const HOUR: i64 = 3_600;
 const DAY: i64 = 24 * HOUR;
 
-/// A task that is dated so many seconds from now.
+/// A task created `ahead` seconds from now.
 fn dated(ahead: i64) -> Value {
     let mut task = definition(QUEUE);
     task["created"] = json!(wire_date(unix_millis() + ahead * 1000));
@@ -23,7 +23,7 @@ fn dated(ahead: i64) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_clock_that_jumps_by_days_ends_what_is_due_and_wedges_nothing() {
+async fn clock_jump_by_days_ends_due_tasks_and_blocks_nothing() {
     let rig = Rig::start_with(|launch| launch.flag("--clock", "manual")).await;
     for jump in 0..3 {
         let ahead = jump * 3 * DAY;
@@ -47,7 +47,7 @@ async fn a_clock_that_jumps_by_days_ends_what_is_due_and_wedges_nothing() {
         }
         assert_eq!(rig.status(task).await["state"], "completed");
     }
-    // What is dated by a clock of yesterday is refused with its reason.
+    // A task dated by yesterday's clock is refused with the reason.
     let refused = rig.create(new_task(), &dated(0)).await;
     assert_eq!(refused.status, 400, "{}", refused.body);
     assert!(refused.body["message"].as_str().unwrap_or_default().contains("`created`"), "{}", refused.body);
@@ -65,7 +65,7 @@ async fn a_server_that_opens_a_database_whose_clock_was_moved_warns() {
     assert!(ordinary.stop().await.success());
 }
 
-/// A request signed by a client whose clock is so many seconds ahead.
+/// Sends a request signed by a client whose clock is `ahead` seconds fast.
 async fn send_at(ahead: i64, server: &Server, who: &Credentials, method: &str, path: &str, body: &Value) -> RawReply {
     let target = format!("{QUEUE_API}{path}");
     let ts = unix_seconds() + ahead;
@@ -74,14 +74,14 @@ async fn send_at(ahead: i64, server: &Server, who: &Credentials, method: &str, p
     Raw::new(method, &target).authorization(&header).json(body.as_deref()).send(server.root_url()).await
 }
 
-/// Where Debian has the library that gives a process another clock.
+/// Path of libfaketime on Debian.
 fn faketime() -> Option<String> {
     let folders = ["/usr/lib/x86_64-linux-gnu/faketime", "/usr/lib/aarch64-linux-gnu/faketime", "/usr/lib/faketime"];
     folders.map(|folder| format!("{folder}/libfaketimeMT.so.1")).into_iter().find(|file| Path::new(file).is_file())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_whose_own_clock_is_an_hour_off_warns_and_still_honours_what_the_database_dated() {
+async fn wrong_server_clock_warns_and_honours_database_dates() {
     let Some(library) = faketime() else {
         skipped("a server whose own clock is an hour off", "libfaketime is not installed (apt install libfaketime)");
         return;
@@ -107,7 +107,8 @@ async fn a_server_whose_own_clock_is_an_hour_off_warns_and_still_honours_what_th
         let message = refused.refused(401, "AuthenticationFailed");
         assert!(message.contains("stale timestamp") && message.contains("by the server's clock"), "{message}");
 
-        // One with the server's time is served, and so are the credentials and URLs that are dated by the database.
+        // A client with the server's time is served; credentials and URLs dated by the database
+        // work too.
         let at = async |who: &Credentials, method: &str, path: &str, body: &Value| {
             let reply = send_at(ahead, &server, who, method, path, body).await;
             assert_eq!(reply.status, 200, "{method} {path}: {}", reply.text());

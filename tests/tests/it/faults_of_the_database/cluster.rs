@@ -1,4 +1,4 @@
-//! A PostgreSQL of one test's own, to be frozen, killed and starved.
+//! A PostgreSQL cluster for one test, to be frozen, killed and starved.
 
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -12,7 +12,7 @@ use tenure_tests::postgres::{INITDB, children, command, free_port, make, new_fol
 use super::RECOVERED_WITHIN;
 use crate::rig::{LOOK_EVERY, eventually};
 
-/// A running cluster; it does not flush, because nothing in it outlives its processes' host.
+/// A running cluster without fsync: its data need not survive a crash of the machine.
 pub struct Cluster {
     folder: TempDir,
     settings: Vec<String>,
@@ -21,12 +21,12 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Makes a cluster with these settings, and starts it.
+    /// Creates a cluster with these settings and starts it.
     pub async fn start(settings: &[&str]) -> Self {
         Self::make(command("initdb").args(INITDB), settings).await
     }
 
-    /// Makes and starts a standby of this cluster, which streams from it.
+    /// Creates and starts a streaming standby of this cluster.
     pub async fn standby_of(primary: &Self) -> Self {
         let mut backup = command("pg_basebackup");
         backup.args(["-d", &primary.url("postgres")]).args(["-c", "fast", "-X", "stream", "-R", "--no-sync"]);
@@ -42,10 +42,11 @@ impl Cluster {
         cluster
     }
 
-    /// Starts the PostgreSQL that was killed or stopped.
+    /// Starts the killed or stopped PostgreSQL.
     pub async fn start_again(&mut self) {
         let deadline = Instant::now() + RECOVERED_WITHIN;
-        // Sessions of a killed PostgreSQL live on for a short time; until then the new one refuses to start.
+        // Sessions of a killed PostgreSQL survive for a moment; until then a new one refuses to
+        // start.
         while !self.try_start().await {
             assert!(Instant::now() < deadline, "PostgreSQL does not start: {}", self.log());
         }
@@ -66,7 +67,8 @@ impl Cluster {
                 return false;
             }
             if PgConnection::connect(&self.url("postgres")).await.is_ok() {
-                // The child is not waited for: a zombie is as dead as the test needs it, and ends with this process.
+                // The child is not awaited: a zombie is dead enough for the test, and ends with
+                // this process.
                 std::thread::spawn(move || child.wait());
                 return true;
             }
@@ -78,12 +80,12 @@ impl Cluster {
         format!("postgres://{user}@{}/postgres", self.authority())
     }
 
-    /// Its host and port.
+    /// Host and port.
     pub fn authority(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// A session of the superuser.
+    /// Opens a session of the superuser.
     pub async fn connect(&self) -> PgConnection {
         PgConnection::connect(&self.url("postgres")).await.expect("the cluster takes connections")
     }
@@ -93,8 +95,8 @@ impl Cluster {
         kill(self.postmaster, Signal::SIGKILL).expect("the postmaster runs");
     }
 
-    /// Kills the postmaster and waits until its sessions have ended. A session that gets no processor time for a while may still
-    /// commit what it was sent, so that a standby is promoted only after this; otherwise two databases take writes.
+    /// Kills the postmaster and waits for the end of its sessions. A delayed session may still
+    /// commit. A standby must only be promoted after this, otherwise two databases accept writes.
     pub async fn fence(&self) {
         let sessions = children(self.postmaster);
         self.kill();
@@ -104,19 +106,20 @@ impl Cluster {
         .await;
     }
 
-    /// Stops it as `pg_ctl stop -m fast` does: open transactions are rolled back, and everything is written.
+    /// Stops PostgreSQL as `pg_ctl stop -m fast` does: rolls back open transactions and writes
+    /// everything.
     pub async fn stop(&self) {
         kill(self.postmaster, Signal::SIGINT).expect("the postmaster runs");
         eventually("PostgreSQL has stopped", async || (!runs(self.postmaster)).then_some(())).await;
     }
 
-    /// Stops all its processes where they are: connections stay open, and nothing is answered.
+    /// Stops all processes with SIGSTOP: connections stay open and unanswered.
     pub fn freeze(&self) {
-        // The postmaster first: it must not start new ones meanwhile.
+        // The postmaster first: it must not start processes meanwhile.
         self.signal_all(Signal::SIGSTOP);
     }
 
-    /// Stops the postmaster alone: sessions live, new connections hang.
+    /// Stops only the postmaster: sessions work, new connections hang.
     pub fn freeze_postmaster(&self) {
         kill(self.postmaster, Signal::SIGSTOP).expect("the postmaster runs");
     }
@@ -127,7 +130,7 @@ impl Cluster {
 
     fn signal_all(&self, signal: Signal) {
         for pid in std::iter::once(self.postmaster).chain(children(self.postmaster)) {
-            // A session may have ended just now.
+            // A session may have ended at this moment.
             let _ = kill(pid, signal);
         }
     }

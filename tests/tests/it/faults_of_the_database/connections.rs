@@ -9,14 +9,14 @@ use super::cluster::Cluster;
 use super::{assert_invariants, assert_unavailable, create, create_until_it_works, finish_all, heartbeat, send};
 use crate::rig::{eventually, new_folder, new_task};
 
-/// Trying to connect is given up after five seconds.
+/// A connection attempt is given up after five seconds.
 const REFUSED_WITHIN: Duration = Duration::from_secs(10);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_gets_no_connection_logs_it_and_goes_on_when_it_does() {
+async fn server_without_connections_logs_and_recovers() {
     let cluster = Cluster::start(&["max_connections=40", "superuser_reserved_connections=3"]).await;
     let mut admin = cluster.connect().await;
-    // An ordinary user, whom PostgreSQL keeps no connections for.
+    // An ordinary user, for whom PostgreSQL reserves no connections.
     sqlx::raw_sql("CREATE ROLE app LOGIN; ALTER DATABASE postgres OWNER TO app; ALTER SCHEMA public OWNER TO app")
         .execute(&mut admin)
         .await
@@ -30,10 +30,10 @@ async fn a_server_that_gets_no_connection_logs_it_and_goes_on_when_it_does() {
     while let Ok(taken) = PgConnection::connect(&url).await {
         greedy.push(taken);
     }
-    // What createTask is connected by still serves.
+    // The session of createTask still works.
     let task = new_task();
     assert_eq!(create(&server, &root, task).await.status, 200);
-    // Who has no connection gets none.
+    // An operation without a session gets none.
     let report = format!("/task/{task}/runs/0/completed");
     for _ in 0..2 {
         let asked = Instant::now();
@@ -41,7 +41,7 @@ async fn a_server_that_gets_no_connection_logs_it_and_goes_on_when_it_does() {
         assert!(asked.elapsed() < REFUSED_WITHIN, "{:?}", asked.elapsed());
     }
     assert!(server.log().contains("too many clients") || server.log().contains("remaining connection slots"));
-    // Now all of the server's are cut, and taken by the others as fast as they can.
+    // All of the server's sessions are cut, and the other program takes them as fast as it can.
     sqlx::query("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'tenure%'")
         .execute(&mut admin)
         .await

@@ -1,4 +1,4 @@
-//! The disk of the embedded PostgreSQL is full: a real small file system, and a file that takes what is left of it.
+//! The disk of the embedded PostgreSQL is full: a real small file system, filled by a file.
 
 use std::fs;
 use std::io::Write as _;
@@ -17,14 +17,14 @@ use tenure_tests::server::Server;
 use super::{QUEUE, RECOVERED_WITHIN, assert_unavailable, create_until_it_works, finish_all, heartbeat, send, skipped};
 use crate::rig::{DataFolder, TIMEOUT, call, client_of, definition, embedded, eventually, new_task, postmaster_of};
 
-/// Room for a new cluster, and for a little more.
+/// Space for a new cluster and little more.
 const DISK: &str = "160m";
-/// A body that cannot be compressed and that fills pages.
+/// An incompressible body that fills pages.
 const PAYLOAD_BYTES: usize = 60_000;
-/// The changes that fit into what PostgreSQL has made ready are over before that.
+/// More creates than fit into the space that PostgreSQL has allocated.
 const CREATES_MAX: usize = 2_000;
 
-/// A file system of its own below the data directory.
+/// A separate file system below the data directory.
 struct Disk {
     at: PathBuf,
 }
@@ -48,7 +48,7 @@ impl Disk {
         self.at.join("ballast")
     }
 
-    /// Takes everything that is left; may be called again for what has become free.
+    /// Takes all free space; may be repeated.
     fn fill(&self) {
         let mut ballast = fs::File::options().create(true).append(true).open(self.ballast()).unwrap();
         for size in [1 << 20, 4 << 10] {
@@ -63,12 +63,12 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // Lazily: a PostgreSQL that a failed test left behind is about to end.
+        // Lazily: a PostgreSQL left behind by a failed test is about to end.
         let _ = Command::new("umount").arg("-l").arg(&self.at).status();
     }
 }
 
-/// Creates large tasks until one is refused for want of room; those that were acknowledged.
+/// Creates large tasks until one is refused for lack of space; returns the acknowledged ones.
 async fn create_until_it_is_full(server: &Server, root: &Credentials, disk: &Disk) -> Vec<SlugId> {
     let mut random = Random::from_seed(Random::fresh_seed());
     let mut acknowledged = Vec::new();
@@ -90,15 +90,15 @@ async fn create_until_it_is_full(server: &Server, root: &Credentials, disk: &Dis
     panic!("the disk never got full:\n{}", server.log_tail());
 }
 
-/// Begins a new segment of the WAL, which is as long as it can get from its first write on: what the test writes before it fills the disk
-/// again must not be what PostgreSQL gives up for. The task with which it was begun.
+/// Switches to a new WAL segment, whose space is allocated by its first write. So the test's writes
+/// before it fills the disk again cannot cause the failure. Returns the task of that write.
 async fn with_a_new_segment(server: &Server, root: &Credentials, data_dir: &Path) -> SlugId {
     let mut database = connect_embedded(data_dir).await.expect("PostgreSQL runs");
     sqlx::query("SELECT pg_switch_wal()").execute(&mut database).await.unwrap();
     create_until_it_works(server, root).await
 }
 
-/// The status of a task, once it can be read.
+/// Reads the status of a task, with retries.
 async fn read_soon(server: &Server, root: &Credentials, task: SlugId) -> Answer {
     let began = Instant::now();
     loop {
@@ -112,7 +112,7 @@ async fn read_soon(server: &Server, root: &Credentials, task: SlugId) -> Answer 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_disk_refuses_what_is_new_and_loses_nothing_and_room_is_all_it_takes() {
+async fn full_disk_refuses_new_tasks_and_loses_nothing() {
     let data_folder = DataFolder::new();
     let disk = match Disk::mount(&data_folder.data_dir()) {
         Ok(disk) => disk,
@@ -122,7 +122,7 @@ async fn a_full_disk_refuses_what_is_new_and_loses_nothing_and_room_is_all_it_ta
     let mut kept = vec![create_until_it_works(&server, &root).await];
     let at_first = postmaster_of(&data_folder.data_dir());
 
-    // Tables cannot grow: what is new is refused, what is there can be read.
+    // Tables cannot grow: new tasks are refused, existing ones can be read.
     kept.push(with_a_new_segment(&server, &root, &data_folder.data_dir()).await);
     disk.fill();
     kept.extend(create_until_it_is_full(&server, &root, &disk).await);
@@ -132,7 +132,7 @@ async fn a_full_disk_refuses_what_is_new_and_loses_nothing_and_room_is_all_it_ta
     disk.free();
     kept.push(create_until_it_works(&server, &root).await);
 
-    // The log of changes cannot grow: PostgreSQL gives up, cannot start, and is started until it can.
+    // The WAL cannot grow: PostgreSQL stops, cannot start, and is restarted until it can.
     disk.fill();
     eventually("PostgreSQL gives up", async || {
         disk.fill();

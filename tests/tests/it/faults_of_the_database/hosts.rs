@@ -1,4 +1,5 @@
-//! A database on two hosts, of which one takes writes: the server goes on with the other one when it is promoted.
+//! A database URL with two hosts, a primary and its standby: the server switches to the standby
+//! when it is promoted.
 
 use sqlx::Connection as _;
 use tenure_tests::server::{Launch, create_root_client, fresh_secret_key};
@@ -8,7 +9,7 @@ use super::{assert_invariants, create_until_it_works, finish_all};
 use crate::rig::{eventually, finish, new_folder, stderr};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_with_two_hosts_goes_on_with_the_one_that_is_promoted() {
+async fn server_with_two_hosts_switches_to_promoted_one() {
     let one = Cluster::start(&[]).await;
     let two = Cluster::standby_of(&one).await;
     let (key, folder) = (fresh_secret_key(), new_folder());
@@ -20,7 +21,7 @@ async fn a_server_with_two_hosts_goes_on_with_the_one_that_is_promoted() {
         assert!(line.contains(part), "{part:?} is not in: {line}");
     }
 
-    // Listed first, it is passed over.
+    // A standby listed first is skipped.
     let both =
         format!("postgres://postgres@{},{}/postgres?target_session_attrs=read-write", two.authority(), one.authority());
     let launch = Launch::on_database(&both, &key).flag("--claim-work-wait", "1s");

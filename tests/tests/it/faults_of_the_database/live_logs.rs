@@ -1,4 +1,5 @@
-//! A live log whose database is killed: what was in the database is gone, and the worker goes on where it was.
+//! A live log whose database is killed: its unflushed text is lost, and the worker continues at its
+//! position.
 
 use std::time::Instant;
 

@@ -1,5 +1,5 @@
-//! What happens to a server whose database has no room, no connections, no life, another clock: a clear answer, nothing
-//! that hangs, nothing acknowledged that is lost, and a recovery that needs no restart.
+//! Faults of the database: no space, no connections, a crash, another clock. The server answers
+//! clearly, nothing hangs, nothing acknowledged is lost, and recovery needs no restart.
 
 mod away;
 mod clocks;
@@ -31,15 +31,15 @@ use crate::rig::{
 };
 
 const QUEUE: &str = "faults/queue";
-/// From the end of a fault to the first thing that works again: a PostgreSQL that failed to start is tried again after
-/// ten seconds at most, and then recovers.
+/// Time from the end of a fault to the first success: a failed PostgreSQL is restarted after at
+/// most ten seconds, and then recovers.
 const RECOVERED_WITHIN: Duration = Duration::from_secs(60);
 
 async fn create(server: &Server, who: &Credentials, task: SlugId) -> RawReply {
     send(server, who, "PUT", &format!("/task/{task}"), Some(&definition(QUEUE))).await
 }
 
-/// Asserts the one answer that a fault of the database may have.
+/// Asserts the only allowed answer during a fault of the database.
 #[track_caller]
 fn assert_unavailable(reply: &RawReply) {
     reply.refused(503, "ServiceUnavailable");
@@ -47,7 +47,7 @@ fn assert_unavailable(reply: &RawReply) {
     assert!(after.parse::<u32>().is_ok_and(|seconds| seconds > 0), "{after}");
 }
 
-/// Creates tasks until one is acknowledged; everything before must be a 503.
+/// Creates tasks until one is acknowledged; every answer before must be 503.
 pub async fn create_until_it_works(server: &Server, who: &Credentials) -> SlugId {
     let deadline = Instant::now() + RECOVERED_WITHIN;
     loop {
@@ -62,7 +62,8 @@ pub async fn create_until_it_works(server: &Server, who: &Credentials) -> SlugId
     }
 }
 
-/// The answer once there is one: what was connected to the old database finds out with its first request.
+/// Repeats a call until it is answered: sessions of the old database notice with their first
+/// request.
 async fn settled(
     server: &Server,
     who: &Credentials,
@@ -79,7 +80,7 @@ async fn settled(
     .await
 }
 
-/// Every acknowledged task is there, and each can be claimed, renewed and completed.
+/// Asserts that every acknowledged task exists, and claims, renews and completes each.
 async fn finish_all(server: &Server, who: &Credentials, mut tasks: Vec<SlugId>) {
     for &task in &tasks {
         let answer = settled(server, who, "GET", &format!("/task/{task}/status"), None).await;
@@ -95,13 +96,13 @@ async fn finish_all(server: &Server, who: &Credentials, mut tasks: Vec<SlugId>) 
                 settled(server, &its, "POST", &format!("{}/{what}", run_of(claim)), None).await;
             }
             let id = claim["status"]["taskId"].as_str().unwrap_or_default().to_owned();
-            // Tasks that were stored although their answer was lost come along.
+            // Skips tasks that were stored although their answer was lost.
             tasks.retain(|task| task.to_string() != id);
         }
     }
 }
 
-/// What the invariants say of a database that is not one of the test cluster's.
+/// Checks the invariants of a database outside the test cluster.
 async fn assert_invariants(url: &str) {
     let mut conn = PgConnection::connect(url).await.expect("the database can be reached again");
     sqlx::query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").execute(&mut conn).await.unwrap();
@@ -109,7 +110,7 @@ async fn assert_invariants(url: &str) {
     assert!(violations.is_empty(), "violated invariants: {violations:#?}");
 }
 
-/// The number of a metric without labels.
+/// Value of a metric without labels.
 async fn metric(server: &Server, name: &str) -> Option<f64> {
     let text = Raw::new("GET", "/metrics").send(server.root_url()).await.text();
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
@@ -119,7 +120,7 @@ async fn heartbeat(server: &Server) -> RawReply {
     Raw::new("GET", "/__heartbeat__").send(server.root_url()).await
 }
 
-/// Says, also where the output of tests is captured, that one could not run here.
+/// Prints that a test could not run here, even if the output of tests is captured.
 fn skipped(test: &str, why: &str) {
     let line = format!("SKIPPED 1 test: {test}: {why}\n");
     let _ = std::io::stderr().write_all(line.as_bytes());

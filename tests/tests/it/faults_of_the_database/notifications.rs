@@ -1,11 +1,11 @@
-//! The connection by which a server is notified by the others is cut.
+//! A server's connection for notifications from other servers is cut.
 
 use std::time::Duration;
 
 use crate::fleet::{NOTIFIED_WITHIN, another_without_fallbacks, until_they_hear, until_they_listen, wake};
 use crate::rig::Rig;
 
-/// Ten times the longest that a worker in the wait list waits for its next try.
+/// Ten times the longest wait of a worker in the wait list for its next try.
 const UNHEARD_WITHIN: Duration = Duration::from_secs(10);
 const ROUNDS: usize = 5;
 
@@ -17,7 +17,7 @@ async fn cut(database: &mut sqlx::PgConnection, servers: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_listener_that_is_cut_again_and_again_is_notified_by_the_other_servers_afterwards() {
+async fn repeatedly_cut_listener_is_notified_afterwards() {
     let rig = Rig::start().await;
     let other = another_without_fallbacks(&rig, "other").await;
     let mut database = rig.database.connect("test").await;
@@ -38,7 +38,7 @@ async fn a_listener_that_is_cut_again_and_again_is_notified_by_the_other_servers
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_that_waits_at_a_server_whose_listener_is_cut_gets_its_task_by_the_servers_own_tries() {
+async fn waiting_worker_at_deaf_server_gets_task_by_retries() {
     let rig = Rig::start().await;
     let other = rig.another("other").await;
     let mut database = rig.database.connect("test").await;

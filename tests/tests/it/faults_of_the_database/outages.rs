@@ -1,4 +1,4 @@
-//! An outage: one that is over before it is noticed, and a long one under load.
+//! An outage that is over before it is noticed, and a long one under load.
 
 use std::time::{Duration, Instant};
 
@@ -9,14 +9,13 @@ use super::{QUEUE, create, create_until_it_works, finish_all, heartbeat, send};
 use crate::proxy::Proxy;
 use crate::rig::{Rig, claim_path, eventually, new_folder, new_task, worker};
 
-/// How long the database is away.
+/// Length of the outage.
 const AWAY: Duration = Duration::from_secs(4);
-/// What may be logged of that: one line that says so, one for what was under way on each of its connections, and
-/// one that says that it is over.
+/// Log lines of an outage: its start, one for each connection in use, its end.
 const LINES_MAX: usize = 40;
-/// Promised are two seconds: the longest pause between two attempts, and an attempt.
+/// Two seconds are promised: the longest pause between two attempts, and an attempt.
 const BACK_WITHIN: Duration = Duration::from_secs(20);
-/// A request that needs the database is refused while it is known to be away. Promised is half a second.
+/// During a known outage requests for the database are refused at once. Half a second is promised.
 const REFUSED_WITHIN: Duration = Duration::from_secs(5);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -30,7 +29,7 @@ async fn a_read_does_not_notice_an_outage_that_is_over() {
         for _ in 0..3 {
             assert_eq!(send(&server, &rig.root, "GET", &path, None).await.status, 200);
             proxy.interrupt().await;
-            // It has one connection again, but what is asked below has another one.
+            // One connection works again, but the reads below use another.
             eventually("it is over", async || (heartbeat(&server).await.status == 200).then_some(())).await;
             let reply = send(&server, &rig.root, "GET", &path, None).await;
             assert_eq!(reply.status, 200, "{path}: {}\n{}", reply.text(), server.log_tail());
@@ -40,7 +39,7 @@ async fn a_read_does_not_notice_an_outage_that_is_over() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_outage_under_load_is_logged_once_and_ends_soon_after_the_database_is_back() {
+async fn outage_under_load_is_logged_once_and_ends_soon() {
     let database = tenure_tests::db::TestDatabase::create().await;
     let proxy = Proxy::before(database.url()).await;
     let (key, folder) = (fresh_secret_key(), new_folder());

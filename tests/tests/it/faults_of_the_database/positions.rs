@@ -1,5 +1,6 @@
-//! PostgreSQL takes back what it has given: positions of a sequence, or everything since a backup. What is acknowledged from
-//! then on, and what was not lost, is claimable at the same running servers. The suite `failover` does the same under load.
+//! PostgreSQL loses positions of a sequence, or everything since a backup. Later acknowledged
+//! tasks, and those not lost, are claimable at the same running servers. The suite `failover` does
+//! the same under load.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -13,9 +14,9 @@ use tenure_tests::server::{Launch, Server, create_root_client, fresh_secret_key}
 use super::{QUEUE, assert_invariants, create, create_until_it_works, settled};
 use crate::rig::{Rig, claim_path, credentials_of, eventually, new_folder, new_task, run_of, worker};
 
-/// Promised are two seconds.
+/// Two seconds are promised.
 const CLAIMABLE_WITHIN: Duration = Duration::from_secs(20);
-/// So many positions are passed by the low-water marks, and so many are taken back.
+/// Positions passed by the low-water marks, and positions taken back.
 const WORKED_OFF: usize = 180;
 const TAKEN_BACK: i64 = 100;
 const AFTERWARDS: usize = 10;
@@ -28,7 +29,7 @@ async fn create_many(server: &Server, who: &Credentials, tasks: usize) -> Vec<Sl
     tasks
 }
 
-/// Claims and completes all of these; anything else that is claimed is completed on the way.
+/// Claims and completes all of these tasks, and any others on the way.
 async fn work_off(server: &Server, who: &Credentials, tasks: &[SlugId]) {
     let mut left: HashSet<String> = tasks.iter().map(ToString::to_string).collect();
     let began = Instant::now();
@@ -50,7 +51,7 @@ async fn work_off(server: &Server, who: &Credentials, tasks: &[SlugId]) {
 async fn until_marks_have_passed(server: &Server, who: &Credentials) {
     let tasks = create_many(server, who, WORKED_OFF).await;
     work_off(server, who, &tasks).await;
-    // Claims have the pass look at the queue; it does so several times a second.
+    // Claims trigger the pass for the queue, several times a second.
     let until = Instant::now() + Duration::from_secs(2);
     while Instant::now() < until {
         settled(server, who, "POST", &claim_path(QUEUE), Some(&worker(1))).await;
@@ -73,7 +74,7 @@ async fn tasks_are_claimable_after_positions_were_taken_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_promoted_backup_has_is_claimable_and_so_is_what_comes_then() {
+async fn tasks_of_promoted_backup_and_later_ones_are_claimable() {
     let (key, folder) = (fresh_secret_key(), new_folder());
     let mut database = Replicated::alone().await;
     let url = database.forwarder.url();

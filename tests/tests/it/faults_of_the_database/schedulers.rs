@@ -1,4 +1,5 @@
-//! Schedulers whose database is away: a silence of ours is no silence of theirs.
+//! Schedulers during a database outage: servers must not take their own outage for the silence of
+//! another scheduler.
 
 use std::time::Duration;
 
@@ -15,10 +16,10 @@ use crate::rig::{call, client_of, eventually, new_folder, ok};
 
 /// Longer than a scheduler may be silent.
 const AWAY: Duration = Duration::from_secs(10);
-/// So long a server that took the others for lost would need to replace them, and longer.
+/// Longer than a server needs to replace a scheduler that it believes lost.
 const AFTERWARDS: Duration = Duration::from_secs(8);
 
-/// The scheduler of each queue that has one: its server, its term.
+/// Server and term of each scheduler.
 fn schedulers(servers: &Value) -> Vec<(String, i64)> {
     let servers = servers["servers"].as_array().unwrap_or_else(|| panic!("{servers}")).iter();
     let of = |server: &Value| -> Vec<(String, i64)> {
@@ -59,7 +60,7 @@ async fn no_scheduler_is_replaced(away: impl AsyncFnOnce(&mut Cluster)) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn t11_no_scheduler_is_replaced_because_the_database_stood_still_for_ten_seconds() {
+async fn t11_frozen_database_replaces_no_scheduler() {
     no_scheduler_is_replaced(async |cluster| {
         cluster.freeze();
         tokio::time::sleep(AWAY).await;
@@ -69,7 +70,7 @@ async fn t11_no_scheduler_is_replaced_because_the_database_stood_still_for_ten_s
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn t11_no_scheduler_is_replaced_because_the_database_was_stopped_for_ten_seconds() {
+async fn t11_stopped_database_replaces_no_scheduler() {
     no_scheduler_is_replaced(async |cluster| {
         cluster.stop().await;
         tokio::time::sleep(AWAY).await;
@@ -78,10 +79,11 @@ async fn t11_no_scheduler_is_replaced_because_the_database_was_stopped_for_ten_s
     .await;
 }
 
-/// The network has lost the connection of its beats, and no other.
+/// The network has lost only the connection of the beats.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn t11_no_scheduler_is_replaced_because_one_connection_is_dead() {
-    // It is dead for longer than a scheduler is replaced after. A server gives it up earlier.
+async fn t11_dead_connection_replaces_no_scheduler() {
+    // Longer than the time after which a scheduler is replaced. The server drops the connection
+    // earlier.
     no_scheduler_is_replaced(async |cluster| {
         let pid = halt_beats_of_first(cluster).await;
         tokio::time::sleep(AWAY).await;
@@ -90,10 +92,10 @@ async fn t11_no_scheduler_is_replaced_because_one_connection_is_dead() {
     .await;
 }
 
-/// Halts the database's side of the connection on which the server that was started first beats. The beats of all wait for a lock
-/// meanwhile: that tells their connections from others, and the one that is halted holds no lock on a row.
+/// Halts the backend of the first server's connection for beats. Meanwhile the beats of all servers
+/// wait for a lock. That identifies their connections, and the halted one holds no row lock.
 async fn halt_beats_of_first(cluster: &Cluster) -> Pid {
-    // Two sessions: inside a transaction the activity would stay as it was when it was read first.
+    // Two sessions: inside a transaction pg_stat_activity stays as first read.
     let (mut locking, mut looking) = (cluster.connect().await, cluster.connect().await);
     let mut locked = locking.begin().await.unwrap();
     sqlx::query("LOCK TABLE servers IN SHARE MODE").execute(&mut *locked).await.unwrap();

@@ -1,4 +1,5 @@
-//! Sessions of workers whose database is away while their servers run: an absence of ours is no absence of theirs.
+//! Sessions of workers during a database outage: servers must not take their own outage for the
+//! silence of workers.
 
 use std::time::Duration;
 
@@ -11,15 +12,16 @@ use super::cluster::Cluster;
 use super::{QUEUE, assert_invariants, create_until_it_works, settled};
 use crate::rig::{call, claim_path, client_of, credentials_of, eventually, new_folder, run_of};
 
-/// The shortest that a session may have.
+/// The shortest session TTL.
 const TTL: u64 = 15;
-/// How long the database stands still: the session's time is over afterwards, because it was not renewed shortly before.
+/// Length of the freeze. The session's time is over afterwards, because it was not renewed shortly
+/// before.
 const FROZEN: Duration = Duration::from_secs(10);
 const SILENT_BEFORE: Duration = Duration::from_secs(TTL - 8);
-/// How long the database is stopped: longer than any session lives that is not renewed.
+/// Length of the stop: longer than an unrenewed session's TTL.
 const STOPPED: Duration = Duration::from_secs(TTL + 5);
 
-/// A worker that has a session, and holds a run in its name.
+/// A worker with a session that holds a run.
 struct Worker {
     session: String,
     claim: Value,
@@ -43,7 +45,7 @@ impl Worker {
         format!("{TENURE_API}/sessions/{}{rest}", self.session)
     }
 
-    /// It renews, keeps what it holds, finishes that and goes on with something else.
+    /// Asserts that the worker can renew, keep and finish its run, and claim another.
     async fn goes_on(&self, server: &Server, root: &Credentials) {
         settled(server, root, "POST", &self.path("/renew"), None).await;
         let shown = settled(server, root, "GET", &self.path(""), None).await.body;
@@ -58,7 +60,7 @@ impl Worker {
     }
 }
 
-/// The one run that it gets.
+/// Claims exactly one run.
 async fn claim(server: &Server, root: &Credentials, session: &str) -> Value {
     let answer = settled(server, root, "POST", &claim_path(QUEUE), Some(&says(session))).await;
     let claims = answer.body["tasks"].as_array().unwrap_or_else(|| panic!("{}", answer.body)).clone();
@@ -66,7 +68,7 @@ async fn claim(server: &Server, root: &Credentials, session: &str) -> Value {
     claims[0].clone()
 }
 
-/// What two servers do with a session while their database is away, and when it is back.
+/// Checks two servers and a session while their database is away and when it is back.
 async fn no_session_ends(away: impl AsyncFnOnce(&mut Cluster)) {
     let mut cluster = Cluster::start(&[]).await;
     let (key, folder, url) = (fresh_secret_key(), new_folder(), cluster.url("postgres"));
@@ -85,7 +87,7 @@ async fn no_session_ends(away: impl AsyncFnOnce(&mut Cluster)) {
     .await;
     drop(conn);
     away(&mut cluster).await;
-    // Before it is renewed: a renewal extends it too.
+    // Before a renewal, which would also extend the session.
     eventually("a server extends the sessions", async || {
         (first.log() + &second.log()).contains("all of them are extended").then_some(())
     })
@@ -103,7 +105,7 @@ async fn no_session_ends(away: impl AsyncFnOnce(&mut Cluster)) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_session_ends_because_the_database_stood_still_for_ten_seconds() {
+async fn frozen_database_ends_no_session() {
     no_session_ends(async |cluster| {
         tokio::time::sleep(SILENT_BEFORE).await;
         cluster.freeze();
@@ -114,7 +116,7 @@ async fn no_session_ends_because_the_database_stood_still_for_ten_seconds() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_session_ends_because_the_database_was_stopped_for_longer_than_sessions_live() {
+async fn database_stopped_beyond_ttl_ends_no_session() {
     no_session_ends(async |cluster| {
         cluster.stop().await;
         tokio::time::sleep(STOPPED).await;

@@ -1,4 +1,4 @@
-//! A synchronous standby that does not answer, and standbys that no commit waits for.
+//! A synchronous standby that does not answer, and asynchronous standbys.
 
 use std::time::{Duration, Instant};
 
@@ -16,13 +16,13 @@ use super::{assert_invariants, assert_unavailable, create_until_it_works, finish
 use crate::proxy::Proxy;
 use crate::rig::{eventually, new_folder};
 
-/// Promised are 5 s.
+/// 5 s are promised.
 const STALL_SEEN_WITHIN: Duration = Duration::from_secs(30);
-/// How long a heartbeat may take: 3 s are promised, on a busy machine.
+/// Limit of a heartbeat on a busy machine: 3 s are promised.
 const HEARTBEAT_WITHIN: Duration = Duration::from_secs(30);
-/// Longer than a heartbeat's write is waited for, so that its session is given up at least once.
+/// Longer than the wait for a heartbeat's write, so that its session is given up at least once.
 const STALLED: Duration = Duration::from_secs(14);
-/// Longer than recovery takes to look at a lost session ten times.
+/// Longer than ten checks of a lost session by recovery.
 const RECOVERY_LOOKS: Duration = Duration::from_secs(2);
 
 /// Names the synchronous standbys; none of them exists.
@@ -32,26 +32,28 @@ async fn set_standbys(admin: &mut PgConnection, names: &str) {
     sqlx::query("SELECT pg_reload_conf()").execute(admin).await.unwrap();
 }
 
-/// Backends that wait for a standby with a statement of this name.
+/// Backends with a statement of this name that wait for a standby.
 async fn stalled(admin: &mut PgConnection, statement: &str) -> i64 {
     let count = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND starts_with(query, $1)";
     sqlx::query_scalar(count).bind(format!("-- {statement}")).fetch_one(admin).await.unwrap()
 }
 
-/// Backends whose statement of this name waits, for a standby or for the row that another one is about to commit.
+/// Backends with a statement of this name that wait for a standby, or for the row of a transaction
+/// that does.
 async fn held_up(admin: &mut PgConnection, statement: &str) -> i64 {
     let count = "SELECT count(*) FROM pg_stat_activity
                  WHERE state = 'active' AND wait_event_type IN ('IPC', 'Lock') AND starts_with(query, $1)";
     sqlx::query_scalar(count).bind(format!("-- {statement}")).fetch_one(admin).await.unwrap()
 }
 
-/// From now on no commit is answered, until the standbys are set to none. Gives a commit that waits for that.
+/// Stops acknowledging commits until the standbys are set to none. Returns a commit that waits for
+/// that.
 async fn stall(cluster: &Cluster, admin: &mut PgConnection) -> JoinHandle<()> {
     set_standbys(admin, "absent").await;
     let mut probe = cluster.connect().await;
     let written = tokio::spawn(async move {
         let write = "-- probe\nSELECT pg_logical_emit_message(true, 'test', '')";
-        // One that committed before the setting was everywhere is followed by another.
+        // A commit before the setting took effect everywhere is followed by another.
         for _ in 0..100 {
             sqlx::query(write).execute(&mut probe).await.unwrap();
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -62,7 +64,7 @@ async fn stall(cluster: &Cluster, admin: &mut PgConnection) -> JoinHandle<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_heartbeat_fails_while_no_commit_is_answered_and_then_works_again() {
+async fn heartbeat_fails_while_commits_hang_and_recovers() {
     let cluster = Cluster::start(&[]).await;
     let (key, folder, url) = (fresh_secret_key(), new_folder(), cluster.url("postgres"));
     let server = Launch::on_database(&url, &key).flag("--claim-work-wait", "1s").start(folder.path(), "server").await;
@@ -83,7 +85,7 @@ async fn the_heartbeat_fails_while_no_commit_is_answered_and_then_works_again() 
     assert_unavailable(&failed);
     println!("503 after {:?}", since.elapsed());
     assert!(since.elapsed() < STALL_SEEN_WITHIN, "{:?}", since.elapsed());
-    // However many ask for however long: one backend waits, and that of the beats which the server writes by itself.
+    // However many callers: one backend waits, and that of the server's own beats.
     let mut most = 0;
     while since.elapsed() < STALLED {
         let (beats, waiting) = tokio::join!(join_all((0..10).map(|_| heartbeat(&server))), held_up(&mut admin, "beat"));
@@ -91,7 +93,7 @@ async fn the_heartbeat_fails_while_no_commit_is_answered_and_then_works_again() 
         most = most.max(waiting);
     }
     assert!((1..=2).contains(&most), "{most} heartbeats wait for the standby, or for one that does");
-    assert_eq!(server.log().matches("the heartbeat fails").count(), 1, "said once:\n{}", server.log_tail());
+    assert_eq!(server.log().matches("the heartbeat fails").count(), 1, "logged once:\n{}", server.log_tail());
 
     set_standbys(&mut admin, "").await;
     eventually("it is healthy", async || (heartbeat(&server).await.status == 200).then_some(())).await;
@@ -102,14 +104,14 @@ async fn the_heartbeat_fails_while_no_commit_is_answered_and_then_works_again() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_claim_whose_answer_is_lost_is_not_published_before_its_standby_has_it() {
+async fn lost_claim_is_not_published_before_replication() {
     let cluster = Cluster::start(&[]).await;
     let options: PgConnectOptions = cluster.url("postgres").parse().unwrap();
     let pool = PgPool::connect_lazy_with(options.clone());
     tenure_store::schema::migrate(&pool).await.unwrap();
     let proxy = Proxy::before(&cluster.url("postgres")).await;
     let queue = Queue::start_apart(&options, &proxy.url().parse().unwrap(), LEASE);
-    // Its session is connected from here on.
+    // Its session connects here.
     assert!(queue.claim_work(QUEUE, "worker", 1, Duration::ZERO).await.unwrap().claims.is_empty());
     let (task, other) = (queue.create_one(QUEUE).await, queue.create_one(QUEUE).await);
     let mut admin = cluster.connect().await;
@@ -129,7 +131,7 @@ async fn a_claim_whose_answer_is_lost_is_not_published_before_its_standby_has_it
         assert_eq!(number(&pool, "SELECT count(*) FROM claims").await, 0, "an unreplicated claim is published");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    // Nothing else is claimed meanwhile: it would wait as well, on one more connection for each try.
+    // Nothing else is claimed meanwhile: it would wait too, on one more connection for each try.
     proxy.mend();
     for _ in 0..3 {
         let refused = queue.claim_work(QUEUE, "worker", 1, Duration::from_secs(10)).await;
@@ -148,7 +150,7 @@ async fn a_claim_whose_answer_is_lost_is_not_published_before_its_standby_has_it
         .await;
         claimed.push((claim.task.id, claim.run.number()));
     }
-    // The lost one is requeued before or after the other is claimed.
+    // The lost claim is requeued before or after the other is claimed.
     claimed.sort_by_key(|(_, run)| *run);
     assert_eq!(claimed, [(other, 0), (task, 1)], "the lost claim was requeued once");
     probe.abort();
@@ -158,7 +160,7 @@ async fn a_claim_whose_answer_is_lost_is_not_published_before_its_standby_has_it
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn replication_that_no_commit_waits_for_is_warned_of_once_and_shown() {
+async fn asynchronous_replication_is_warned_of_once_and_shown() {
     let cluster = Cluster::start(&[]).await;
     let standby = Cluster::standby_of(&cluster).await;
     let mut admin = cluster.connect().await;
@@ -241,7 +243,7 @@ async fn low_water_marks_do_not_pass_a_position_that_no_standby_has() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn writes_that_are_given_up_leave_no_more_backends_than_the_pool_has_connections() {
+async fn abandoned_writes_leave_at_most_one_backend_per_connection() {
     const POOL: i64 = 10;
     let cluster = Cluster::start(&[]).await;
     let options: PgConnectOptions = cluster.url("postgres").parse().unwrap();
@@ -251,13 +253,13 @@ async fn writes_that_are_given_up_leave_no_more_backends_than_the_pool_has_conne
     queue.join(&pool).await;
     let mut admin = cluster.connect().await;
     let probe = stall(&cluster, &mut admin).await;
-    // Long enough for a session to find out that its last commit waits still.
+    // Long enough for a session to notice that its last commit still waits.
     let since = Instant::now();
     while since.elapsed() < STALLED {
         assert!(queue.engine.heartbeat.beat().await.is_err());
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    // Each writes a row of its own, and waits for no lock.
+    // Each writes its own row, and waits for no lock.
     let write = async |name: String| {
         let name = name.parse().unwrap();
         let writing = queue.engine.queues.get_or_create_key(&queue.engine.pool, &name);
@@ -265,7 +267,7 @@ async fn writes_that_are_given_up_leave_no_more_backends_than_the_pool_has_conne
     };
     for round in 0..4 {
         join_all((0..POOL).map(|n| write(format!("cold/write-{round}-{n}")))).await;
-        // Longer than a connection that was given up is waited for.
+        // Longer than the wait for a connection that was given up.
         tokio::time::sleep(Duration::from_secs(4)).await;
     }
     let waiting =

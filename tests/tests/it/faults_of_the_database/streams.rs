@@ -1,4 +1,4 @@
-//! Event streams after a stall: of PostgreSQL, and of the server itself.
+//! Event streams after a stall of PostgreSQL, and of the server itself.
 
 use std::time::{Duration, Instant};
 
@@ -12,10 +12,10 @@ use super::create_until_it_works;
 use crate::rig::{Rig, eventually, new_folder};
 use crate::sse::Stream;
 
-/// How long PostgreSQL and the server are stopped.
+/// Lengths of the stops.
 const POSTGRES_STOPPED: Duration = Duration::from_secs(4);
 const SERVER_STOPPED: Duration = Duration::from_secs(8);
-/// Promised is a second: the longest pause after a look that took long.
+/// A second is promised: the longest pause after a slow read.
 const EVENT_WITHIN: Duration = Duration::from_secs(10);
 
 /// Asserts that an event of a new task reaches the stream in time.
@@ -51,7 +51,7 @@ async fn stream_goes_on_soon_after_stall_of_server() {
     create_until_it_works(&rig.server, &rig.root).await;
     stream.event().await;
     let pid = Pid::from_raw(i32::try_from(rig.server.pid()).unwrap());
-    // The server is stopped while it reads the log, which the lock holds up.
+    // The server is stopped while its read of the log waits for the lock.
     let (mut holder, mut other) = (rig.database.connect("test").await, rig.database.connect("test").await);
     sqlx::raw_sql("BEGIN; LOCK TABLE outbox_order IN ACCESS EXCLUSIVE MODE").execute(&mut holder).await.unwrap();
     let waiting = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()

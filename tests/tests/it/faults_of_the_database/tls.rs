@@ -1,4 +1,4 @@
-//! A database that is reached by TLS only: every session of a server uses it, and checks who answers.
+//! A database with TLS only: every session of a server uses it, and verifies the certificate.
 
 use std::os::unix::fs::{MetadataExt as _, chown};
 use std::path::{Path, PathBuf};
@@ -12,14 +12,14 @@ use super::cluster::Cluster;
 use super::{create_until_it_works, finish_all};
 use crate::rig::{finish, new_folder, stderr};
 
-/// A folder of PostgreSQL's with a certificate for the loopback address, which has signed itself, and its key.
+/// A folder of PostgreSQL's with a self-signed certificate for the loopback address, and its key.
 fn certificate() -> (TempDir, PathBuf, PathBuf) {
     let folder = tenure_tests::postgres::new_folder();
     let (certificate, key) = (folder.path().join("tls.crt"), folder.path().join("tls.key"));
     let mut openssl = Command::new("openssl");
     openssl.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]);
     openssl.args(["-subj", "/CN=database", "-addext", "subjectAltName=IP:127.0.0.1"]);
-    // One that is its own authority is no certificate of a server.
+    // A certificate authority is no valid server certificate.
     openssl.args(["-addext", "basicConstraints=critical,CA:FALSE"]);
     let made = openssl.arg("-out").arg(&certificate).arg("-keyout").arg(&key).output().expect("scripts/setup --tests");
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
@@ -35,7 +35,7 @@ fn url(cluster: &Cluster, root: &Path) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_session_of_a_server_is_encrypted_and_its_database_is_verified() {
+async fn all_sessions_are_encrypted_and_verify_the_database() {
     let (_kept, certificate, key) = certificate();
     let (file, key_file) = (certificate.display(), key.display());
     let settings = ["ssl=on".to_owned(), format!("ssl_cert_file={file}"), format!("ssl_key_file={key_file}")];

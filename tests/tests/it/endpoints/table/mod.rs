@@ -1,5 +1,5 @@
-//! The table: one file an area. An operation stands here once, with the state and the body with which it succeeds, and
-//! with the cases that are its own.
+//! The table, with one file for each area. An operation has one entry, with the state and body of
+//! its success, and with its own cases.
 
 mod artifacts;
 mod auth;
@@ -17,7 +17,6 @@ mod workers;
 
 use super::row::Entry;
 
-/// Every operation that is in the table.
 pub fn entries() -> Vec<Entry> {
     [
         service::entries(),

@@ -1,4 +1,4 @@
-//! What needs no caller.
+//! Operations without a caller.
 
 use serde_json::json;
 

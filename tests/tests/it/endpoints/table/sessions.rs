@@ -16,7 +16,7 @@ fn worker() -> Value {
     json!({"taskQueueId": "<taskQueueId>", "workerGroup": "group", "workerId": "worker"})
 }
 
-/// What every operation of a session refuses.
+/// Refusals common to operations of a session.
 fn of_a_session(entry: Entry) -> Entry {
     entry.row(refused(ResourceNotFound, "a session that does not exist")).row(
         refused(InvalidRequestArguments, "an id without its hyphens")
@@ -24,7 +24,7 @@ fn of_a_session(entry: Entry) -> Entry {
     )
 }
 
-/// Bodies that an operation refuses.
+/// Adds bodies that an operation refuses.
 fn refusing(entry: Entry, state: State, schema: &[(&str, Value)], rules: &[(&str, Value)]) -> Entry {
     let row = |code, (case, body): &(&str, Value)| -> Row { refused(code, *case).on(state).body(body.clone()) };
     let schema = schema.iter().map(|one| row(InputValidationError, one));

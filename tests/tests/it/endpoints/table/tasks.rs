@@ -64,7 +64,7 @@ fn creating() -> Entry {
         )
 }
 
-/// What createTask refuses.
+/// Adds refusals of createTask.
 fn not_creating(entry: Entry) -> Entry {
     let with = a_task_with;
     let mut nowhere = a_task();

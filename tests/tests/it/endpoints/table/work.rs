@@ -112,7 +112,7 @@ fn working() -> Entry {
         )
 }
 
-/// What it refuses as a whole.
+/// Adds refusals of the whole request.
 fn not_working(entry: Entry) -> Entry {
     let many: Vec<Value> = (0..101).map(|run| result(json!({"runId": run}))).collect();
     let of_schema = [

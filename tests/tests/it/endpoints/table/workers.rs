@@ -1,4 +1,4 @@
-//! What is recorded of queues, provisioners and workers, and quarantine.
+//! Records of queues, provisioners and workers, and quarantine.
 
 use serde_json::{Value, json};
 use tenure_api::errors::ErrorCode::{InputValidationError, InvalidRequestArguments, ResourceNotFound};
