@@ -1,5 +1,5 @@
-//! Workers that hang up: nothing is claimed for them, and what was is given to the next one at once.
-//! An answer that its worker does not read is in `work.rs`.
+//! Workers that hang up: the server claims nothing for them, and requeues unread claims at once. An
+//! answer that its worker does not read is in `work.rs`.
 
 use serde_json::{Value, json};
 use sqlx::Row as _;
@@ -11,13 +11,14 @@ use crate::rig::{Rig, claim_path, definition, eventually, new_task, worker};
 /// Hang-ups at random times.
 const ROUNDS: usize = 12;
 
-/// Sends a claimWork; the server knows of it and has had time to put it in the wait list.
+/// Sends a claimWork and waits until the server knows it and has had time to put it into the wait
+/// list.
 async fn join_the_wait_list(rig: &Rig, queue: &str) -> Client {
     let mut client = rig.client();
     let path = format!("{QUEUE_API}{}", claim_path(queue));
     client.start(&rig.root, "POST", &path, Some(worker(1).to_string().as_bytes())).await.unwrap();
     let mut database = rig.database.connect("test").await;
-    // The first request for a queue makes its row on the way into the line.
+    // The first request for a queue creates its row before it waits.
     eventually("the queue is known", async || {
         let rows = sqlx::query("SELECT count(*) FROM task_queues WHERE name = $1").bind(queue);
         (rows.fetch_one(&mut database).await.unwrap().get::<i64, _>(0) == 1).then_some(())
@@ -27,14 +28,14 @@ async fn join_the_wait_list(rig: &Rig, queue: &str) -> Client {
     client
 }
 
-/// Lets the server answer a few others, each on a connection of its own, so that it sees what came before them.
+/// Makes several requests on other connections, so that the server notices earlier events.
 async fn take_turns(rig: &Rig) {
     for _ in 0..10 {
         assert_eq!(rig.call("GET", "/ping", None).await.status, 200);
     }
 }
 
-/// States and reasons of the runs, and what is left of the retries.
+/// States and reasons of the runs, and the retries left.
 async fn history(rig: &Rig, task: SlugId) -> (Vec<[Value; 3]>, Value) {
     let status = rig.status(task).await;
     let runs = status["runs"].as_array().unwrap().iter();
@@ -43,7 +44,7 @@ async fn history(rig: &Rig, task: SlugId) -> (Vec<[Value; 3]>, Value) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_claimed_for_a_worker_that_hung_up_while_it_waited() {
+async fn no_task_is_claimed_for_hung_up_worker() {
     let rig = Rig::start().await;
     let mut waiting = join_the_wait_list(&rig, "hung/up").await;
     waiting.hang_up_and_wait().await.unwrap();
@@ -58,8 +59,8 @@ async fn nothing_is_claimed_for_a_worker_that_hung_up_while_it_waited() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whenever_a_worker_hangs_up_the_next_one_gets_the_task() {
-    // An answer that had left the server when the worker hung up expires as any other claim.
+async fn next_worker_gets_task_after_any_hang_up() {
+    // An answer that was sent when the worker hung up expires like any claim.
     let rig = Rig::start_with(|launch| launch.flag("--claim-timeout", "1s")).await;
     for round in 0..ROUNDS {
         let queue = format!("hung/up-{round}");

@@ -1,4 +1,5 @@
-//! Logs that are read while they are written: chunks, streams, the artifact that leads to them, and what becomes of them.
+//! Logs read while they are written: chunks, streams, the artifact that points to them, and their
+//! storage afterwards.
 
 use std::time::Duration;
 
@@ -15,9 +16,9 @@ use crate::rig::{Raw, RawReply, Rig, TIMEOUT, client_of, eventually, minutes_fro
 const LIVE_LOG: &str = "public/logs/live.log";
 const BACKING_LOG: &str = "public/logs/live_backing.log";
 const CHUNK_MAX: usize = 64 << 10;
-/// Streams that callers without credentials may have open at one server: a quarter of all.
+/// Streams of callers without credentials at one server: a quarter of all.
 const ANONYMOUS_STREAMS: usize = 50;
-/// Ten times the two seconds within which a line can be read.
+/// Ten times the two seconds within which a line is readable.
 const READABLE_WITHIN: Duration = Duration::from_secs(20);
 
 fn path(worker: &Worker) -> String {
@@ -32,14 +33,14 @@ impl Worker {
         tokio::time::timeout(TIMEOUT, answer).await.expect("the server answers").expect("it keeps the connection")
     }
 
-    /// Appends a chunk; where the next one begins.
+    /// Appends a chunk; returns the offset of the next one.
     async fn append(&self, offset: u64, bytes: &[u8]) -> u64 {
         let answer = self.append_at(&self.rig.server, offset, bytes).await;
         assert_eq!((answer.status, &answer.body["kept"]), (200, &json!(true)), "{}", answer.body);
         answer.body["next"].as_u64().unwrap()
     }
 
-    /// What a caller without credentials reads.
+    /// Reads the log without credentials.
     async fn read_log(&self, query: &str) -> RawReply {
         Raw::new("GET", &format!("{}{query}", path(self))).send(self.rig.server.root_url()).await
     }
@@ -50,7 +51,7 @@ impl Worker {
         reply.text()
     }
 
-    /// Where an artifact of the run leads, of a caller without credentials.
+    /// Redirect of an artifact of the run, without credentials.
     async fn leads(&self, name: &str) -> RawReply {
         self.anonymous(&format!("{}/artifacts/{}", self.run, name.replace('/', "%2F"))).await
     }
@@ -71,7 +72,7 @@ impl Worker {
     }
 }
 
-/// A stream that follows, without credentials.
+/// A following stream, without credentials.
 struct Follower {
     socket: TcpStream,
     seen: Vec<u8>,
@@ -103,25 +104,25 @@ impl Follower {
         tokio::time::timeout(within, reading).await.unwrap_or_else(|_| panic!("{text:?} did not come in time"));
     }
 
-    /// The last chunk of an answer that has ended in order.
+    /// Waits for the last chunk of a properly ended answer.
     async fn until_ended(&mut self) {
         self.until("\r\n0\r\n\r\n", TIMEOUT).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn chunks_are_stored_once_wherever_they_begin_and_what_is_missing_is_a_line() {
+async fn chunks_are_stored_once_and_gaps_become_a_line() {
     let worker = Worker::start().await;
     assert_eq!(worker.read_log("").await.status, 404, "nothing was written");
     assert_eq!(worker.append(0, b"one\n").await, 4);
-    // Again, because the answer was lost.
+    // A repeat, because the answer was lost.
     assert_eq!(worker.append(0, b"one\n").await, 4);
     // Part of it is known.
     assert_eq!(worker.append(2, b"e\ntwo\n").await, 8);
     assert_eq!(worker.append(1, b"ne").await, 8);
     assert_eq!(worker.append(8, b"").await, 8);
     assert_eq!(worker.text("").await, "one\ntwo\n");
-    // A part was left out.
+    // A gap.
     assert_eq!(worker.append(100, b"far\n").await, 104);
     let line = "\n[tenure] 92 bytes of the log are missing here\n";
     assert_eq!(worker.text("").await, format!("one\ntwo\n{line}far\n"));
@@ -137,7 +138,7 @@ async fn chunks_are_stored_once_wherever_they_begin_and_what_is_missing_is_a_lin
     let from_browser = Raw::new("GET", &path(&worker)).header("Origin", "https://ui.example");
     let reply = from_browser.send(worker.rig.server.root_url()).await;
     assert_eq!((reply.status, reply.header("access-control-allow-origin")), (200, Some("*")));
-    // The end is kept of a long log.
+    // Of a long log the end is kept.
     let chunk = vec![b'x'; CHUNK_MAX];
     let mut next = 104;
     for _ in 0..100 {
@@ -152,7 +153,7 @@ async fn chunks_are_stored_once_wherever_they_begin_and_what_is_missing_is_a_lin
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reader_who_follows_gets_each_line_soon_and_the_end_with_the_run() {
+async fn follower_gets_lines_soon_and_ends_with_run() {
     let worker = Worker::start().await;
     let second = worker.rig.another("second").await;
     let target = format!("{}?follow=1", path(&worker));
@@ -179,7 +180,7 @@ async fn a_reader_who_follows_gets_each_line_soon_and_the_end_with_the_run() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_drains_ends_the_streams_and_a_reader_goes_on_elsewhere() {
+async fn draining_server_ends_streams_and_reader_moves_on() {
     let worker = Worker::start().await;
     let mut second = worker.rig.another("second").await;
     let target = format!("{}?follow=1", path(&worker));
@@ -206,7 +207,7 @@ async fn a_server_that_was_killed_has_lost_nothing_that_was_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn only_the_worker_of_a_run_writes_its_log_and_only_while_it_has_it() {
+async fn only_holder_of_run_writes_its_log() {
     let worker = Worker::start().await;
     let path = format!("{}?offset=0", path(&worker));
     let put =
@@ -238,7 +239,7 @@ async fn only_the_worker_of_a_run_writes_its_log_and_only_while_it_has_it() {
     assert_eq!(worker.append(0, b"mine\n").await, 5);
     worker.report("completed", None).await;
     let answer = worker.append_at(&worker.rig.server, 5, b"late\n").await;
-    // Its credentials are still good, and the run is not claimed any more.
+    // The credentials are still valid, but the run is no longer claimed.
     assert_eq!((answer.status, answer.code()), (409, "RequestConflict"), "{}", answer.body);
     assert!(answer.body["message"].as_str().unwrap().contains("is not claimed"), "{}", answer.body);
     assert_eq!(worker.text("?follow=1").await, "mine\n", "what was written is read, and the run has ended");
@@ -263,7 +264,7 @@ async fn a_reader_who_loses_its_access_loses_the_stream() {
     assert_eq!(String::from_utf8_lossy(&reply.body), "to be seen\n");
 }
 
-/// The location of an answer, below the root URL.
+/// Location of a redirect, below the root URL.
 fn target(rig: &Rig, reply: &RawReply) -> String {
     assert_eq!(reply.status, 303, "{}", reply.text());
     let root = rig.server.root_url().trim_end_matches('/').to_owned();
@@ -271,7 +272,7 @@ fn target(rig: &Rig, reply: &RawReply) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_artifact_leads_to_the_live_log_by_a_signed_url_where_it_is_not_public() {
+async fn artifact_redirects_to_signed_url_of_private_live_log() {
     let worker = Worker::start().await;
     worker.append(0, b"to be seen\n").await;
     worker.refer().await;
@@ -292,18 +293,18 @@ async fn the_artifact_leads_to_the_live_log_by_a_signed_url_where_it_is_not_publ
     let mut follower = Follower::open(&worker.rig.server, &signed).await;
     assert_eq!(follower.status(), 200);
     follower.until("to be seen\n", READABLE_WITHIN).await;
-    // It is good for this log, and for nothing else.
+    // The URL is valid only for this log.
     let other = Raw::new("GET", &signed.replace("live-log", "release")).send(worker.rig.server.root_url()).await;
     assert!(matches!(other.status, 401 | 404 | 405), "{}", other.status);
     let moved = Raw::new("GET", &signed.replace("follow=1", "follow=0")).send(worker.rig.server.root_url()).await;
     assert_eq!(moved.status, 401);
-    // No request can have such a query, which its worker may have written all the same.
+    // Such a query is invalid in a request, but a worker may have written it.
     worker.refer_to("?follow=\"1\"").await;
     let as_it_is = target(&worker.rig, &worker.root(&worker.latest(LIVE_LOG)).await);
     assert_eq!(as_it_is, plain.replace("follow=1", "follow=\"1\""));
 }
 
-/// The text that an artifact leads to in the end.
+/// Text of an artifact, following redirects.
 async fn stored(worker: &Worker, name: &str) -> Option<String> {
     let reply = worker.leads(name).await;
     if reply.status != 303 {
@@ -314,12 +315,12 @@ async fn stored(worker: &Worker, name: &str) -> Option<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_log_whose_worker_has_vanished_becomes_an_artifact_minutes_after_the_end() {
+async fn log_of_vanished_worker_becomes_an_artifact() {
     let worker = Worker::start().await;
     worker.append(0, b"the last words\n").await;
     worker.refer().await;
     worker.append(20, b"of this one\n").await;
-    // Its lease ends, and nothing was uploaded.
+    // The lease expires, and nothing was uploaded.
     worker.rig.advance(1_201).await;
     worker.rig.advance(100).await;
     assert_eq!(stored(&worker, BACKING_LOG).await, None, "a worker may still upload it");
@@ -377,7 +378,7 @@ async fn switched_off_or_full_nothing_is_kept_and_nothing_fails() {
     refuses_what_no_worker_holds(&full).await;
 }
 
-/// Whether there is room for a log or not.
+/// A run without a worker is refused in any case.
 async fn refuses_what_no_worker_holds(worker: &Worker) {
     let put = async |path: &str| {
         let answer = worker.rig.client().call(&worker.rig.root, "PUT", path, Some(b"x")).await.unwrap();
@@ -391,7 +392,7 @@ async fn refuses_what_no_worker_holds(worker: &Worker) {
     assert_eq!(put(&path).await, (409, "RequestConflict".to_owned()), "it has ended");
 }
 
-/// How many ticks there were at a server, of the transactions that claims and reports wait for.
+/// Number of ticks at a server: the transactions that claims and reports wait for.
 async fn ticks(rig: &Rig) -> u64 {
     let metrics = rig.send(&Raw::new("GET", "/metrics")).await.text();
     let count = metrics.lines().find_map(|line| line.strip_prefix("tenure_tick_seconds_count "));
@@ -399,7 +400,7 @@ async fn ticks(rig: &Rig) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_chunk_is_stored_without_a_tick_and_in_tables_that_cost_no_flush() {
+async fn chunk_is_stored_without_tick_in_unlogged_tables() {
     let worker = Worker::start().await;
     let mut database = worker.rig.database.connect("test").await;
     let logged =
@@ -417,7 +418,7 @@ async fn a_chunk_is_stored_without_a_tick_and_in_tables_that_cost_no_flush() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn streams_of_callers_without_credentials_are_bounded_and_leave_room_for_others() {
+async fn anonymous_streams_are_bounded() {
     let worker = Worker::start().await;
     worker.append(0, b"x\n").await;
     let target = format!("{}?follow=1", path(&worker));

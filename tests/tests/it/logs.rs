@@ -1,4 +1,4 @@
-//! What programs read of logs: each field has one type and one form wherever it is logged.
+//! Machine-readable logs: each field has one type and one form wherever it is logged.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// The fields of each line of a log that is JSON.
+/// Fields of each JSON line of a log.
 fn lines_of(log: &str) -> Vec<BTreeMap<String, Value>> {
     let fields = |line: &str| serde_json::from_value(serde_json::from_str::<Value>(line).unwrap()["fields"].take());
     log.lines().filter(|line| line.starts_with('{')).map(|line| fields(line).unwrap()).collect()
@@ -69,7 +69,7 @@ async fn log_fields_have_one_type_and_form() {
     }
 }
 
-/// The Rust files of the server and of the client library with its worker, without their tests.
+/// Rust files of the server, the client library and its worker, without tests.
 fn sources() -> Vec<(PathBuf, String)> {
     fn walk(folder: &Path, found: &mut Vec<(PathBuf, String)>) {
         for entry in std::fs::read_dir(folder).unwrap() {
@@ -90,7 +90,7 @@ fn sources() -> Vec<(PathBuf, String)> {
     found
 }
 
-/// The arguments of each macro that logs, with spaces as they are.
+/// Arguments of each logging macro, unchanged.
 fn logging(source: &str) -> Vec<&str> {
     let begins = source.match_indices("tracing::").filter_map(|(at, path)| {
         let name = &source[at + path.len()..];
@@ -114,7 +114,7 @@ fn logging(source: &str) -> Vec<&str> {
     begins.filter_map(|arguments| Some(&arguments[..until_closed(arguments)?])).collect()
 }
 
-/// What no request of the test above brings about.
+/// Checks log lines that no request of the test above causes.
 #[test]
 fn logged_numbers_are_numbers_and_workers_have_a_group() {
     let mut seen = 0;

@@ -1,9 +1,9 @@
 //! The system tests, in one program: real servers, real databases, real faults.
 //!
-//! They need the programs themselves beside them: `cargo build`.
+//! They need the built programs: `cargo build`.
 //!
-//! Left out here, because each takes minutes, a machine of its own, or something that is not built yet: power cuts
-//! below the file system, sockets that stay open and say nothing (the limits are 120 and 95 s), ten thousand
+//! Not tested here, because each takes minutes, a separate machine, or unfinished features: power
+//! cuts below the file system, silent open sockets (the limits are 120 and 95 s), ten thousand
 //! dependencies at once, and the rotation of secret keys under load.
 
 #![expect(clippy::unwrap_used, reason = "everything here is a test or a part of one")]

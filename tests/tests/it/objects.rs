@@ -1,4 +1,4 @@
-//! The object service over HTTP, by itself and as the store of artifacts.
+//! The object service over HTTP, by itself and as a store of artifacts.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -12,13 +12,13 @@ use crate::rig::{call, minutes_from_now};
 
 const OBJECT_API: &str = "/api/object/v1";
 
-/// An object artifact that is to be uploaded: the answer of createArtifact.
+/// Creates an object artifact; returns the answer of createArtifact.
 pub async fn object(worker: &Worker, name: &str) -> Value {
     let body = json!({"storageType": "object", "contentType": "text/plain", "expires": minutes_from_now(60)});
     worker.created(name, &body).await
 }
 
-/// A call of the object service with the credentials that came with an artifact.
+/// Calls the object service with the credentials that came with an artifact.
 async fn service(worker: &Worker, who: &Value, method: &str, path: &str, body: Option<&Value>) -> Answer {
     let who: Credentials = serde_json::from_value(who.clone()).unwrap();
     call(&mut worker.rig.client(), &who, method, &format!("{OBJECT_API}{path}"), body).await
@@ -38,7 +38,7 @@ fn end_body(created: &Value, bytes: &[u8]) -> Value {
     json!({"projectId": created["projectId"], "uploadId": created["uploadId"], "hashes": {"sha256": digest}})
 }
 
-/// Where the bytes of an object artifact are to be uploaded.
+/// Upload URL of an object artifact.
 pub async fn put_url_of(worker: &Worker, created: &Value, length: usize) -> String {
     let methods = json!({"putUrl": {"contentType": "text/plain", "contentLength": length}});
     let path = format!("/upload/{}", segment(created["name"].as_str().unwrap()));
@@ -47,14 +47,14 @@ pub async fn put_url_of(worker: &Worker, created: &Value, length: usize) -> Stri
     begun.body["uploadMethod"]["putUrl"]["url"].as_str().unwrap().to_owned()
 }
 
-/// Ends the upload of an object artifact in the object service.
+/// Finishes the upload of an object artifact in the object service.
 pub async fn end_object(worker: &Worker, created: &Value, bytes: &[u8]) {
     let path = format!("/finish-upload/{}", segment(created["name"].as_str().unwrap()));
     let ended = service(worker, &created["credentials"], "POST", &path, Some(&end_body(created, bytes))).await;
     assert_eq!(ended.status, 200, "{}", ended.body);
 }
 
-/// An object artifact that only has to be finished.
+/// Creates and uploads an object artifact, without finishing it.
 pub async fn upload_object(worker: &Worker, name: &str, bytes: &[u8]) -> Value {
     let created = object(worker, name).await;
     let url = put_url_of(worker, &created, bytes.len()).await;
@@ -118,7 +118,7 @@ async fn an_object_goes_through_the_object_service_inline_or_by_a_url() {
         assert_eq!((download.status, &download.body["method"]), (200, &json!("getUrl")), "{}", download.body);
         assert_eq!(download.body["hashes"], end_body(&created, &bytes)["hashes"]);
         assert!(get(&worker.rig, download.body["url"].as_str().unwrap()).await.body == bytes);
-        // Each of the two pairs of credentials is for its own purpose and for this one object.
+        // Each pair of credentials is for its own purpose and this object only.
         let upload = upload_body(&created, &methods);
         for (who, path, body) in [
             (reading, format!("/upload/{path}"), &upload),
@@ -129,7 +129,7 @@ async fn an_object_goes_through_the_object_service_inline_or_by_a_url() {
             let refused = service(&worker, who, "PUT", &path, Some(body)).await;
             Worker::refused(&refused, 403, "InsufficientScopes", "object:");
         }
-        // It is finished.
+        // The upload is finished.
         let again = service(&worker, credentials, "PUT", &format!("/upload/{path}"), Some(&upload)).await;
         Worker::refused(&again, 409, "RequestConflict", "exists already");
     }
@@ -157,7 +157,7 @@ async fn an_object_artifact_is_not_visible_before_it_is_finished() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_name_that_would_be_a_pattern_in_a_scope_is_refused_for_an_object_alone() {
+async fn object_name_that_is_a_scope_pattern_is_refused() {
     let worker = Worker::start().await;
     let body = |kind: &str| json!({"storageType": kind, "contentType": "text/plain", "expires": minutes_from_now(60)});
     let refused = worker.create("public/*", &body("object")).await;
@@ -166,7 +166,7 @@ async fn a_name_that_would_be_a_pattern_in_a_scope_is_refused_for_an_object_alon
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn credentials_for_the_upload_of_an_artifact_store_nothing_for_longer_than_it() {
+async fn uploaded_object_expires_no_later_than_its_artifact() {
     let worker = Worker::start().await;
     let created = object(&worker, "public/object").await;
     let mut body = upload_body(&created, &json!({}));
@@ -177,10 +177,10 @@ async fn credentials_for_the_upload_of_an_artifact_store_nothing_for_longer_than
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_has_expired_is_known_to_have_for_half_an_hour_whatever_its_type() {
+async fn expired_artifact_of_any_type_is_410_for_half_an_hour() {
     let worker = Worker::start().await;
     let mut object = Value::Null;
-    // The URL for the upload of the object is good for less long.
+    // The upload URL of the object expires earlier.
     let expires = minutes_from_now(180);
     for (name, mut body) in [
         ("public/reference", json!({"storageType": "reference", "contentType": "text/plain", "url": "https://a/"})),

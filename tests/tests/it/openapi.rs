@@ -1,5 +1,6 @@
-//! The OpenAPI document against a real server: each operation is sent as in its example, by a client that has the
-//! described scopes and no more, and must succeed as the document says. Refusals are in `endpoints/table`.
+//! The OpenAPI document against a real server. Each operation is sent as in its example, by a
+//! client with exactly the described scopes, and must succeed as described. Refusals are in
+//! `endpoints/table`.
 
 mod fits;
 mod signed_bodies;
@@ -15,7 +16,8 @@ pub use fits::fits;
 use crate::rig::{Raw, Rig, new_task, ok};
 use crate::sse::Stream;
 
-/// Each in its turn: later ones build on what earlier ones made. `new task` puts another task into the examples.
+/// Operations in order: later ones depend on earlier ones. `new task` puts another task into the
+/// examples.
 const WALK: &[&str] = &[
     "ping",
     "heartbeat",
@@ -160,7 +162,7 @@ const WALK: &[&str] = &[
     "getClock",
     "advanceClock",
 ];
-/// Need a signature or a secret that no document can hold; other tests send them.
+/// Operations with a signature or a secret, which no document can contain; other tests send them.
 const BY_SIGNATURE: &[&str] = &[
     "getMessageQueue",
     "getMessages",
@@ -172,10 +174,11 @@ const BY_SIGNATURE: &[&str] = &[
     "downloadArtifact",
 ];
 
-/// Needs the uploadId of an answer, which no document can hold; other tests send it.
+/// Operations with the uploadId of an answer, which no document can contain; other tests send them.
 const BY_UPLOAD: &[&str] = &["finishArtifact"];
 
-/// Needs a queue that gives its tasks to sessions, which workers of the walk would get nothing of; other tests send it.
+/// Operations with a queue that assigns its runs, where workers of the walk would get nothing;
+/// other tests send them.
 const BY_SCHEDULER: &[&str] = &["replaceScheduler"];
 
 /// An operation of the document.
@@ -186,7 +189,7 @@ pub struct Operation {
 }
 
 impl Operation {
-    /// Every operation, in the order of their paths.
+    /// Returns every operation, sorted by path.
     pub fn all(document: &Value) -> Vec<Self> {
         let of_path = |(path, methods): (&String, &Value)| {
             let methods = methods.as_object().unwrap().iter();
@@ -209,14 +212,14 @@ impl Operation {
         self.described["operationId"].as_str().unwrap()
     }
 
-    /// The names of its parameters in the path, in the query, or among the headers.
+    /// Names of its parameters in the path, in the query, or among the headers.
     pub fn parameters(&self, place: &str) -> Vec<String> {
         let parameters = self.described["parameters"].as_array().unwrap().iter();
         let names = parameters.filter(|one| one["in"] == place).map(|one| one["name"].as_str().unwrap().to_owned());
         names.collect()
     }
 
-    /// The codes of its errors.
+    /// Codes of its errors.
     pub fn refusals(&self) -> Vec<String> {
         let responses = self.described["responses"].as_object().unwrap().values();
         let codes = |response: &Value| {
@@ -226,23 +229,24 @@ impl Operation {
         responses.flat_map(codes).map(|code| code.as_str().unwrap().to_owned()).collect()
     }
 
-    /// Whether that is one of its errors.
+    /// True if `code` is one of its errors.
     pub fn refuses(&self, code: &str) -> bool {
         self.refusals().iter().any(|known| known == code)
     }
 
-    /// The example of its body; null if it takes none.
+    /// Example of its body; null without a body.
     pub fn body(&self) -> Value {
         self.described["requestBody"]["content"]["application/json"]["example"].clone()
     }
 
-    /// What the fields in a scope are fields of: the body, or each of the tasks in it, which are alike in this.
+    /// The object whose fields a scope uses: the body, or the first of its tasks, which are alike
+    /// in these fields.
     fn fields(&self) -> Value {
         let body = self.body();
         if body["tasks"].is_array() { body["tasks"][0].clone() } else { body }
     }
 
-    /// The value that a placeholder in a scope stands for.
+    /// Value of a placeholder in a scope.
     fn value(&self, name: &str) -> String {
         let body = self.fields();
         let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
@@ -252,18 +256,18 @@ impl Operation {
             _ if !body[name].is_null() => text(&body[name]),
             "projectId" => "none".to_owned(),
             "schedulerId" => "-".to_owned(),
-            // The group of the task, which the path does not name: it is the first of it.
+            // The path does not name the task's group: its first task has the same id.
             "taskGroupId" => parameter(name).or_else(|| parameter("taskId")).unwrap(),
-            // The queue of the task, which the path does not name.
+            // The path does not name the task's queue.
             "taskQueueId" => parameter(name).unwrap_or_else(|| "acme/linux".to_owned()),
-            // The worker of the session, which the path does not name.
+            // The path does not name the session's worker.
             "workerGroup" => parameter(name).unwrap_or_else(|| "rack-1".to_owned()),
             "workerId" => parameter(name).unwrap_or_else(|| "worker-1".to_owned()),
             _ => parameter(name).unwrap_or_else(|| panic!("{}: no value for <{name}>", self.path)),
         }
     }
 
-    /// The scopes that are enough.
+    /// The sufficient scopes.
     fn scopes(&self, expression: &Value) -> Vec<String> {
         if let Some(scope) = expression.as_str() {
             return vec![self.fill(scope)];
@@ -275,7 +279,7 @@ impl Operation {
             return self.scopes(&parts[0]);
         }
         if let Some(condition) = expression["if"].as_str() {
-            // No example has what the condition asks for.
+            // No example meets the condition.
             assert_eq!(condition, "optionsHaveDelivery");
             return Vec::new();
         }
@@ -331,7 +335,7 @@ pub fn basic(id: &str, token: &str) -> String {
     format!("Basic {}", STANDARD.encode(format!("{id}:{token}")))
 }
 
-/// A client over the API, with these scopes.
+/// Creates a client with these scopes over the API.
 async fn make_client(rig: &Rig, id: &str, scopes: &[String]) -> String {
     let body = json!({"description": "", "expires": "2999-01-01T00:00:00Z", "scopes": scopes});
     let answer = ok(rig.call("PUT", &format!("/api/auth/v1/clients/{id}"), Some(&body)).await);
@@ -344,12 +348,12 @@ async fn fetch(rig: &Rig) -> Value {
     reply.json()
 }
 
-/// The same document with another task in its examples.
+/// Replaces the task in the document's examples.
 fn with_another_task(document: &Value) -> Value {
     with_another(document, "/paths/~1api~1queue~1v1~1task~1{taskId}/get/parameters/0", &new_task().to_string())
 }
 
-/// The same document with another value in the place of the example of this parameter, wherever it stands.
+/// Replaces the example of this parameter wherever it occurs in the document.
 fn with_another(document: &Value, parameter: &str, value: &str) -> Value {
     let example = document.pointer(parameter).expect("the document has the parameter")["example"].clone();
     let text = document.to_string().replace(example.as_str().expect("the parameter has an example"), value);

@@ -1,5 +1,5 @@
-//! The operator's page as a browser asks for it: who gets in, what they see, and that nothing which a submitter wrote into a
-//! task becomes a part of the page.
+//! The operator's page as a browser requests it: who may log in, what they see, and that no text of
+//! a submitter becomes markup.
 
 mod closed;
 mod logs;
@@ -18,9 +18,9 @@ const QUEUE: &str = "page/queue";
 const POLICY: &str =
     "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 const COOKIE: &str = "tenure-session";
-/// Ten times what is promised.
+/// Ten times the promise.
 const OUT_WITHIN: Duration = Duration::from_secs(10);
-/// Ends an attribute, a text, a comment and a script, each of which would begin another.
+/// Ends an attribute, a text, a comment and a script, and starts new elements.
 const HOSTILE: &str = "\"'`><script>alert(1)</script><img src=x onerror=alert(2)>--></pre></textarea>&lt;";
 
 async fn get(rig: &Rig, path: &str, cookie: Option<&str>) -> RawReply {
@@ -45,7 +45,7 @@ fn form(path: &str, fields: &[(&str, &str)]) -> Raw {
     raw
 }
 
-/// A form as a browser sends it from a page of this server.
+/// A form sent by a browser from a page of this server.
 fn own_form(rig: &Rig, path: &str, fields: &[(&str, &str)]) -> Raw {
     form(path, fields).header("Origin", rig.server.root_url()).header("Sec-Fetch-Site", "same-origin")
 }
@@ -54,7 +54,7 @@ fn login(rig: &Rig, client: &str, token: &str) -> Raw {
     own_form(rig, "/login", &[("client", client), ("token", token), ("next", "/")])
 }
 
-/// Logs in, and gives what the browser would send from then on.
+/// Logs in, and returns the browser's cookie.
 async fn log_in(rig: &Rig, who: &Credentials) -> String {
     let reply = rig.send(&login(rig, &who.client_id, who.access_token.expose())).await;
     assert_eq!((reply.status, reply.header("location")), (303, Some("/")), "{}", reply.text());
@@ -82,7 +82,7 @@ fn hides(reply: &RawReply, words: &[&str]) {
     }
 }
 
-/// What cannot be done over HTTP.
+/// Runs statements for states that HTTP cannot create.
 async fn sql(rig: &Rig, statement: &str) {
     let mut conn = rig.database.connect("page-test").await;
     sqlx::raw_sql(sqlx::AssertSqlSafe(statement.to_owned())).execute(&mut conn).await.unwrap();
@@ -135,7 +135,7 @@ async fn a_new_server_shows_what_to_do_and_every_page_has_its_headers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_login_sets_a_cookie_that_scripts_and_other_sites_do_not_get() {
+async fn login_cookie_is_hidden_from_scripts_and_other_sites() {
     let rig = Rig::start().await;
     let reply = rig.send(&login(&rig, "root", rig.root.access_token.expose())).await;
     assert_eq!((reply.status, reply.header("location")), (303, Some("/")));
@@ -149,7 +149,7 @@ async fn a_login_sets_a_cookie_that_scripts_and_other_sites_do_not_get() {
     shows(&get(&rig, "/", Some(&pair.replace('.', "x"))).await, &["Log in"]);
     let spoiled = format!("{}x", &pair[..pair.len() - 1]);
     shows(&get(&rig, "/", Some(&spoiled)).await, &["Log in"]);
-    // Another server of the same keys knows the session without a message.
+    // Another server with the same keys accepts the session without communication.
     let another = rig.another("another").await;
     let page = Raw::new("GET", "/").header("Cookie", pair).send(another.root_url()).await;
     shows(&page, &["Log out"]);
@@ -172,7 +172,7 @@ async fn behind_tls_the_cookie_is_for_this_host_and_tls_only() {
             && cookie.ends_with("; Path=/; Max-Age=43200; HttpOnly; SameSite=Strict; Secure"),
         "{cookie}"
     );
-    // Under another name of the server too a form must come from a page that came by TLS.
+    // Under another name of the server, too, a form must come from a page over TLS.
     for (scheme, status) in [("http", 403), ("https", 303)] {
         let raw = form("/login", &[("client", "root"), ("token", token), ("next", "/")]);
         let reply = raw.header("Origin", &format!("{scheme}://{free}")).send(&behind).await;
@@ -183,7 +183,7 @@ async fn behind_tls_the_cookie_is_for_this_host_and_tls_only() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_unknown_client_and_a_wrong_token_get_the_same_answer_after_a_delay() {
+async fn unknown_client_and_wrong_token_get_same_delayed_answer() {
     let rig = Rig::start().await;
     rig.make_client("known", &["*"]).await;
     rig.make_client("shut", &["*"]).await;
@@ -212,7 +212,7 @@ async fn an_unknown_client_and_a_wrong_token_get_the_same_answer_after_a_delay()
 
 /// From the same address, as behind a proxy, and for the same client.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn wrong_logins_in_any_number_never_keep_out_who_has_the_right_token() {
+async fn wrong_logins_never_lock_out_the_right_token() {
     let rig = Rig::start().await;
     let over = std::sync::atomic::AtomicBool::new(false);
     let guess = async |client: &'static str| {
@@ -238,10 +238,10 @@ async fn wrong_logins_in_any_number_never_keep_out_who_has_the_right_token() {
     let (guesses, right) = tokio::join!(guessing, right);
     assert!(right.iter().all(|status| *status == 303), "{right:?}");
     let guesses = guesses.concat();
-    // A client that goes on guessing is refused.
+    // A client that continues to guess is refused.
     assert!(guesses.contains(&(401, false)) && guesses.contains(&(429, true)), "{guesses:?}");
     assert!(guesses.iter().all(|guess| [(401, false), (429, true)].contains(guess)), "{guesses:?}");
-    // Those beyond make no line each.
+    // Excess attempts are not logged individually.
     let few = guesses.iter().filter(|(status, _)| *status == 401).count();
     let lines = || rig.server.log().matches("a login to the page was refused").count();
     eventually("the first are logged", async || (lines() > 0).then_some(())).await;
@@ -339,7 +339,7 @@ async fn each_section_needs_the_scopes_of_its_endpoint() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn failures_are_shown_with_their_reasons_and_link_to_their_pages() {
+async fn failures_show_reasons_and_link_to_pages() {
     let rig = Rig::start().await;
     let tasks = [
         rig.create_one(QUEUE).await,
@@ -374,7 +374,7 @@ async fn failures_are_shown_with_their_reasons_and_link_to_their_pages() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_submitter_wrote_is_text_on_every_page() {
+async fn text_of_submitter_is_escaped_on_every_page() {
     let rig = Rig::start().await;
     let group = new_task();
     let task = rig.create_with(QUEUE, |body| {
@@ -388,7 +388,7 @@ async fn what_a_submitter_wrote_is_text_on_every_page() {
     })
     .await;
     let script = rig.create_one(QUEUE).await;
-    // createTask refuses such a source; a row that came otherwise must not become a link either.
+    // createTask refuses such a source; a row with one must not become a link either.
     let id = script.uuid();
     sql(&rig, &format!("UPDATE task_definitions SET definition = replace(definition, 'https://example.com/', 'javascript:alert(1)') WHERE id = '{id}'")).await;
     let claims = rig.claim(QUEUE, 2).await;

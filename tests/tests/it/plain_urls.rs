@@ -1,4 +1,4 @@
-//! The plain URLs of artifacts that are public: always the same, kept by caches, and asked about at each read.
+//! Plain URLs of public artifacts: constant, cacheable, and checked at each read.
 
 use serde_json::{Value, json};
 use tenure_tests::server::{Launch, Server};
@@ -14,21 +14,21 @@ fn s3(minutes: i64) -> Value {
 }
 
 impl Worker {
-    /// Creates an artifact that is kept for some minutes, and uploads its bytes.
+    /// Creates an artifact with this lifetime, and uploads its bytes.
     async fn stores(&self, name: &str, minutes: i64, bytes: &[u8]) {
         let created = self.created(name, &s3(minutes)).await;
         let reply = put(&self.rig, created["putUrl"].as_str().unwrap(), "text/plain", bytes).await;
         assert_eq!(reply.status, 200, "{}", reply.text());
     }
 
-    /// The URL that root is sent to for an artifact of the run.
+    /// URL to which root is redirected for an artifact of the run.
     async fn url_for_root(&self, name: &str) -> String {
         let reply = self.root(&format!("{}/artifacts/{}", self.run, segment(name))).await;
         assert_eq!(reply.status, 303, "{name}: {}", reply.text());
         reply.header("location").unwrap().to_owned()
     }
 
-    /// What the plain URL of an artifact of the run would be.
+    /// Expected plain URL of an artifact of the run.
     fn plain(&self, name: &str) -> String {
         let escaped = segment(name).replace("%2F", "/").replace("%2E", ".");
         format!("{}/artifacts/artifact/{}/0/{escaped}", self.rig.server.root_url(), self.task)
@@ -40,12 +40,12 @@ impl Worker {
     }
 }
 
-/// Whether a URL is one that needs no signature.
+/// True if a URL needs no signature.
 fn is_plain(url: &str) -> bool {
     !url.contains('?')
 }
 
-/// What the role `anonymous` has is given more, or less again.
+/// Adds or removes a scope of the role `anonymous`.
 async fn make_public(rig: &Rig, scope: &str, allowed: bool) {
     let role = rig.call("GET", ROLE, None).await;
     let mut scopes: Vec<Value> = role.body["scopes"].as_array().cloned().unwrap_or_default();
@@ -56,7 +56,7 @@ async fn make_public(rig: &Rig, scope: &str, allowed: bool) {
     ok(rig.call(method, ROLE, Some(&body)).await);
 }
 
-/// A second server of the same root URL, at another address.
+/// A second server with the same root URL, at another address.
 async fn beside(worker: &Worker) -> (Server, String) {
     let rig = &worker.rig;
     let first = rig.server.root_url().trim_end_matches('/');
@@ -71,7 +71,7 @@ async fn beside(worker: &Worker) -> (Server, String) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_public_artifact_has_one_url_for_every_caller_at_every_time_on_every_server() {
+async fn public_artifact_has_one_constant_url() {
     let worker = Worker::start().await;
     let name = "public/logs/a b:c@d(e),f%2Fg+h?i#j.log";
     worker.stores(name, 120, b"what was built").await;
@@ -94,13 +94,13 @@ async fn a_public_artifact_has_one_url_for_every_caller_at_every_time_on_every_s
         let content = format!("{}/artifact-content/{}", worker.run, segment(name));
         urls.push(worker.anonymous(&content).await.json()["url"].as_str().unwrap().to_owned());
         worker.rig.advance(40 * 60).await;
-        // The claim has ended by then, and the last run is another one.
+        // The claim has expired by then, and another run is the last one.
         paths.truncate(2);
     }
     let url = urls[0].clone();
     assert!(is_plain(&url), "{url}");
     assert!(urls.iter().all(|one| *one == url), "{urls:?}");
-    // Long after a signed URL would have ended.
+    // Long after a signed URL would have expired.
     let reply = worker.read(&url, &[]).await;
     assert_eq!((reply.status, reply.body.as_slice()), (200, b"what was built".as_slice()), "{}", reply.text());
     let raw = Raw::new("GET", target(&worker.rig, &url));
@@ -122,7 +122,7 @@ async fn any_public_name_is_read_by_its_plain_url() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn caches_may_keep_what_a_plain_url_gives_and_ask_by_its_tag() {
+async fn plain_url_is_cacheable_and_revalidated_by_tag() {
     let worker = Worker::start().await;
     let name = "public/log";
     worker.stores(name, 60, b"0123456789").await;
@@ -131,7 +131,7 @@ async fn caches_may_keep_what_a_plain_url_gives_and_ask_by_its_tag() {
     let first = worker.read(&url, &[]).await;
     let tag = first.header("etag").unwrap().to_owned();
     assert_eq!(first.header("cache-control"), Some("public, no-cache"));
-    // One answer serves every origin that a cache is asked from.
+    // One cached answer serves every origin.
     assert_eq!(first.header("access-control-allow-origin"), Some("*"));
     assert!(first.header("content-security-policy").unwrap().contains("sandbox"));
     for if_none_match in [tag.as_str(), "*", &format!("\"x\", W/{tag}")] {
@@ -152,7 +152,8 @@ async fn caches_may_keep_what_a_plain_url_gives_and_ask_by_its_tag() {
         (200, Some("10"), Some(tag.as_str()))
     );
 
-    // Replaced while its run goes on: the same URL, another tag. So it is with the same bytes in another encoding.
+    // A replacement during the run keeps the URL and changes the tag. So do equal bytes in another
+    // encoding.
     let mut tags = vec![tag];
     let created = worker.created(name, &s3(60)).await;
     let upload = target(&worker.rig, created["putUrl"].as_str().unwrap()).to_owned();
@@ -188,25 +189,25 @@ async fn a_plain_url_checks_at_each_read_what_is_public() {
         reply.json()["message"].as_str().unwrap().to_owned()
     };
     for _ in 0..2 {
-        // Reading is closed: a signed URL for who may read, and nothing by the plain one.
+        // Reading is closed: readers with the scope get a signed URL, and the plain one is refused.
         let signed = worker.url_for_root(name).await;
         assert!(!is_plain(&signed), "{signed}");
         let reply = worker.read(&signed, &[]).await;
         assert_eq!((reply.status, reply.header("cache-control")), (200, Some("private, no-cache")));
         let message = denied(worker.read(&plain, &[]).await).await;
         assert!(message.contains("queue:get-artifact:shared/log"), "{message}");
-        // A caller who has the bytes already does not learn that they are still the same.
+        // A caller that has the bytes does not learn if they are current.
         denied(worker.read(&plain, &[("If-None-Match", reply.header("etag").unwrap())]).await).await;
 
         make_public(&worker.rig, "queue:get-artifact:shared/*", true).await;
         assert_eq!(worker.url_for_root(name).await, plain);
         let reply = worker.read(&plain, &[]).await;
         assert_eq!((reply.status, reply.body.as_slice()), (200, b"shared".as_slice()));
-        // A signed one that is about is as good as before.
+        // An existing signed URL stays valid.
         assert_eq!(worker.read(&signed, &[]).await.status, 200);
         make_public(&worker.rig, "queue:get-artifact:shared/*", false).await;
     }
-    // Only to read.
+    // Only for reads.
     make_public(&worker.rig, "queue:get-artifact:shared/*", true).await;
     for method in ["PUT", "POST", "DELETE"] {
         let raw = Raw { body: Some(b"x".to_vec()), ..Raw::new(method, target(&worker.rig, &plain)) };
@@ -234,7 +235,7 @@ async fn a_plain_url_gives_only_what_get_artifact_would_lead_to() {
     for name in ["public/reference", "public/link", "public/none", "public/not yet"] {
         refused(&worker.plain(name), 404, "NotFound").await;
     }
-    // A caller that may not read it does not learn whether it exists.
+    // A caller that may not read it does not learn if it exists.
     for name in ["private/x", "private/none"] {
         refused(&worker.plain(name), 403, "AccessDenied").await;
     }

@@ -1,4 +1,5 @@
-//! `tenure queue policy|pause|resume` and `tenure task why|release|result` as people run them, with a real server.
+//! `tenure queue policy|pause|resume` and `tenure task why|release|result` as people run them, with
+//! a real server.
 
 use std::process::{Command, Output, Stdio};
 
@@ -32,7 +33,7 @@ pub async fn answer(rig: &Rig, args: &[&str]) -> Value {
     serde_json::from_str(&done(rig, &[args, &["--json"]].concat()).await).unwrap()
 }
 
-/// The command with this on its standard input.
+/// Runs the command with this standard input.
 async fn with_input(rig: &Rig, args: &[&str], input: &str) -> Output {
     let file = rig.folder.path().join("input");
     std::fs::write(&file, input).unwrap();

@@ -1,5 +1,5 @@
-//! A real `tenure-worker --plane poll` on a real server, with faults between them: no task is lost, and no message is
-//! deleted while its task is still to be had.
+//! A real `tenure-worker --plane poll` on a real server, with faults in between: no task is lost,
+//! and no message is deleted while its task is claimable.
 
 use serde_json::{Value, json};
 use tenure_api::credentials::Credentials;
@@ -10,10 +10,10 @@ use crate::faults::{Fault, FaultyWay, Passed};
 use crate::rig::{Rig, eventually, worker_program};
 
 const QUEUE: &str = "polled/linux";
-/// More than all tries of one claim.
+/// More than all attempts of one claim.
 const ALL_TRIES: usize = 8;
 
-/// A server and a worker that polls it, both by way of the faults.
+/// A server and a worker that polls it, both through the proxy of faults.
 struct Polled {
     rig: Rig,
     way: FaultyWay,
@@ -30,7 +30,7 @@ impl Polled {
         Self { rig, way }
     }
 
-    /// A worker that runs one task at a time.
+    /// Starts a worker that runs one task at a time.
     fn worker(&self, name: &str, credentials: &Credentials) -> Child {
         let mut program = worker_program(&self.way.url(), credentials, QUEUE, name, self.rig.folder.path());
         program.args(["--plane", "poll"]).spawn().expect("build it with `cargo build --workspace`")
@@ -56,14 +56,14 @@ impl Polled {
         .await
     }
 
-    /// The requests of the worker about claims and messages.
+    /// The worker's requests about claims and messages.
     fn story(&self) -> Vec<Passed> {
         let matching = |passed: &Passed| passed.call.ends_with("/claim") || passed.call.starts_with("DELETE");
         self.way.passed().into_iter().filter(matching).collect()
     }
 }
 
-/// No deletion may come before the claim was answered for good.
+/// Asserts that no deletion precedes the final answer of the claim.
 #[track_caller]
 fn deleted_only_after_the_claim(story: &[Passed]) {
     let claimed = story.iter().position(|passed| passed.call.ends_with("/claim") && passed.status == 200);
@@ -75,7 +75,7 @@ fn deleted_only_after_the_claim(story: &[Passed]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_task_whose_claim_meets_a_fault_keeps_its_message_and_completes() {
+async fn task_with_faulty_claim_keeps_its_message_and_completes() {
     let polled = Polled::start().await;
     let scopes = [
         format!("queue:poll-task-urls:{QUEUE}"),
@@ -88,9 +88,9 @@ async fn a_task_whose_claim_meets_a_fault_keeps_its_message_and_completes() {
         vec![],
         vec![Fault::Busy],
         vec![Fault::CutBefore],
-        // The claim was granted; asking again gives the same one.
+        // The claim was granted; a repeat returns the same one.
         vec![Fault::CutAfter],
-        // The worker gives up for now. The message comes back when its visibility timeout is over.
+        // The worker gives up for now. The message returns after its visibility timeout.
         vec![Fault::Busy; ALL_TRIES],
         vec![Fault::CutBefore; ALL_TRIES],
     ] {
@@ -137,7 +137,7 @@ fn fields(run: &Value) -> [&Value; 3] {
     ["workerId", "state", "reasonResolved"].map(|field| &run[field])
 }
 
-/// SIGTERM, which a worker without tasks obeys at once.
+/// Sends SIGTERM, which an idle worker obeys at once.
 async fn stop(worker: &mut Child) {
     let pid = i32::try_from(worker.id().expect("it runs")).unwrap();
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGTERM).unwrap();

@@ -1,4 +1,4 @@
-//! What a server keeps on disk is closed to the other users of the machine.
+//! A server's files are inaccessible to the machine's other users.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::rig::{
     DataFolder, Rig, call, claim, credentials_of, definition, minutes_from_now, new_task, ok, run_of, tenure,
 };
 
-/// All that is below a path, and the path.
+/// A path and everything below it.
 fn tree(path: &Path) -> Vec<PathBuf> {
     let mut found = vec![path.to_owned()];
     let mut next = 0;
@@ -28,7 +28,8 @@ fn mode(path: &Path) -> u32 {
     std::fs::symlink_metadata(path).unwrap().mode() & 0o7777
 }
 
-/// Every folder of a store of artifacts is 0700 and every file 0600, as far as the server made them.
+/// Asserts mode 0700 for every folder and 0600 for every file that the server created in the
+/// artifact store.
 #[track_caller]
 fn is_private(folder: &Path) {
     let found = tree(folder);
@@ -39,7 +40,7 @@ fn is_private(folder: &Path) {
     }
 }
 
-/// Some of a few bytes, some of several parts.
+/// Stores artifacts of a few bytes and of several parts.
 async fn store_some(worker: &Worker) {
     for (name, size) in [("private/small", 10), ("public/none", 0), ("private/large", 3 << 20)] {
         let body = json!({"storageType": "s3", "contentType": "text/plain", "expires": minutes_from_now(60)});
@@ -50,7 +51,7 @@ async fn store_some(worker: &Worker) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_new_data_directory_and_the_artifacts_in_it_are_their_servers_alone() {
+async fn new_data_directory_and_artifacts_are_private() {
     let worker = Worker::start().await;
     store_some(&worker).await;
     let data = worker.rig.folder.path().join("server");
@@ -71,18 +72,18 @@ async fn folders_that_an_earlier_release_left_open_are_closed() {
     let url = format!("file://{}", store.display());
     let rig = Rig::start_with(|launch| launch.flag("--clock", "manual").flag("--artifacts-url", &url)).await;
     store_some(&Worker::of(rig).await).await;
-    // Other users do not get through it to what is below.
+    // Other users cannot reach its contents.
     assert_eq!(mode(&store), 0o700);
-    // What is beside it is none of ours.
+    // Its siblings are not the server's.
     assert_eq!(mode(folder.path()), 0o755);
 }
 
 /// Bytes of an artifact in embedded mode, where PostgreSQL may run as another user.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_data_directory_of_an_embedded_database_is_passable_for_its_user_alone() {
+async fn embedded_data_directory_is_passable_only_for_its_user() {
     let data_folder = DataFolder::new();
     let data = data_folder.data_dir();
-    // As an earlier release made it.
+    // As an earlier release created it.
     std::fs::create_dir(&data).unwrap();
     std::fs::set_permissions(&data, std::fs::Permissions::from_mode(0o711)).unwrap();
     for _ in 0..2 {
@@ -95,7 +96,7 @@ async fn the_data_directory_of_an_embedded_database_is_passable_for_its_user_alo
         let body = json!({"storageType": "s3", "contentType": "text/plain", "expires": minutes_from_now(60)});
         let created = call(&mut client, &credentials_of(&held), "POST", &path, Some(&body)).await;
         let url = created.body["putUrl"].as_str().unwrap();
-        // Whatever test was before this one.
+        // An earlier test may have installed it.
         let _already = rustls::crypto::ring::default_provider().install_default();
         let http = reqwest::Client::builder().no_proxy().build().unwrap();
         let put = http.put(url).header("content-type", "text/plain").body("secret").send().await.unwrap();
@@ -114,16 +115,16 @@ async fn the_data_directory_of_an_embedded_database_is_passable_for_its_user_alo
                 .output();
             assert!(!listing.unwrap().status.success(), "another user reads an artifact");
         }
-        // PostgreSQL is started again after this, and commands still reach it.
+        // PostgreSQL restarts after this, and commands still reach it.
         let listed = tenure(&["client", "list", "--data-dir", data.to_str().unwrap()], &[]).await;
         assert!(listed.status.success(), "{}", crate::rig::stderr(&listed));
         server.stop().await;
     }
 }
 
-/// PostgreSQL's user gets to a data directory through the directories that had to be made for it.
+/// PostgreSQL's user reaches a data directory through the directories created for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn directories_on_the_way_to_a_new_data_directory_let_the_user_of_its_database_pass() {
+async fn parents_of_data_directory_let_database_user_pass() {
     let data_folder = DataFolder::new();
     let data = data_folder.folder.path().join("on/the/way");
     let made = tenure(&["migrate", "--data-dir", data.to_str().unwrap()], &[]).await;
@@ -133,7 +134,7 @@ async fn directories_on_the_way_to_a_new_data_directory_let_the_user_of_its_data
     assert_eq!(mode(&data), if root { 0o710 } else { 0o700 });
 }
 
-/// A directory that holds what is not ours keeps its mode: it may be a home or `/srv`.
+/// A directory with other contents keeps its mode: it may be a home or `/srv`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_directory_with_other_things_in_it_keeps_its_mode() {
     let folder = tempfile::tempdir_in("/tmp").unwrap();

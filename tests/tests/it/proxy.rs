@@ -1,4 +1,4 @@
-//! A way between a server and its database that a test can cut.
+//! A proxy between a server and its database that a test can cut.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-/// Passes connections on until it is cut; then all of them end, and new ones end at once.
+/// Forwards connections until it is cut; then all of them end, and new ones end at once.
 pub struct Proxy {
     url: String,
     way: Arc<Way>,
@@ -22,7 +22,7 @@ struct Way {
     open: AtomicBool,
     drops_options: AtomicBool,
     cut: Notify,
-    /// Each connection has a clone of what was here when it was made.
+    /// Each connection has a clone of the current value at its start.
     made: Mutex<Arc<()>>,
 }
 
@@ -38,7 +38,7 @@ impl Way {
 }
 
 impl Proxy {
-    /// In front of the database that the URL names.
+    /// A proxy of the database that the URL names.
     pub async fn before(url: &str) -> Self {
         let behind: PgConnectOptions = url.parse().expect("the URL of a test database");
         let (host, port) = (behind.get_host().to_owned(), behind.get_port());
@@ -58,28 +58,28 @@ impl Proxy {
         Self { url: url.replace(&authority, &here.to_string()), way, accepting }
     }
 
-    /// The database's URL by this way.
+    /// The database's URL through this proxy.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// From now on it drops the settings that connections are made with, as a pooler may.
+    /// From now on drops the settings of new connections, as a pooler may.
     pub fn drop_options(&self) {
         self.way.drops_options.store(true, Ordering::SeqCst);
     }
 
-    /// Ends all connections. When this returns none passes anything on any more, so that no request that is made then reaches the
-    /// database.
+    /// Ends all connections. After the return none forwards anything, so no later request reaches
+    /// the database.
     pub async fn cut(&self) {
         self.way.end_all();
-        // The proxy has it, what accepts has it, and each connection.
+        // Held by the proxy, the accepting task, and each connection.
         while Arc::strong_count(&self.way) > 2 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
 
-    /// Ends all connections, and refuses no new one meanwhile. When this returns all have ended that there were: one that was cut later
-    /// would be another outage.
+    /// Ends all connections without refusing new ones. Returns when all old connections have ended:
+    /// a later cut would be another outage.
     pub async fn interrupt(&self) {
         let before = std::mem::take(&mut *self.way.made.lock().unwrap());
         self.way.cut.notify_waiters();
@@ -88,15 +88,15 @@ impl Proxy {
         }
     }
 
-    /// Takes connections again after a cut.
+    /// Accepts connections again after a cut.
     pub fn open(&self) {
         self.way.open.store(true, Ordering::SeqCst);
     }
 
-    /// As in the beginning.
+    /// Restores the initial state.
     pub fn mend(&self) {
         if self.way.drops_options.swap(false, Ordering::SeqCst) {
-            // What came by it without its settings must not stay.
+            // Connections without their settings must not stay.
             self.way.cut.notify_waiters();
         }
         self.open();
@@ -117,7 +117,7 @@ async fn accept(listener: TcpListener, way: Arc<Way>) {
             let made = way.made();
             let ended = way.cut.notified();
             tokio::pin!(ended);
-            // From here on a cut is not missed; one of an instant before has ended this one already.
+            // From here on no cut is missed; an earlier cut has replaced the value already.
             ended.as_mut().enable();
             if !Arc::ptr_eq(&made, &way.made()) {
                 return;
@@ -141,10 +141,10 @@ async fn accept(listener: TcpListener, way: Arc<Way>) {
     }
 }
 
-/// Reads the packet that a connection begins with, and leaves out its parameter `options`. A question about TLS before
-/// it is denied.
+/// Reads the first packet of a connection and removes its parameter `options`. Denies a preceding
+/// TLS request.
 async fn without_options(client: &mut TcpStream) -> std::io::Result<Vec<u8>> {
-    /// What stands for the version in a question about TLS.
+    /// Stands for the version in a TLS request.
     const SSL_REQUEST: u32 = 80_877_103;
     loop {
         let length = client.read_u32().await?;

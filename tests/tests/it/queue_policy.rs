@@ -13,10 +13,10 @@ use crate::rig::{
 };
 
 const QUEUE: &str = "policy/linux";
-/// How long a claimWork of these tests waits.
+/// Wait of a claimWork in these tests.
 const WAIT: Duration = Duration::from_secs(2);
 
-/// A path below a queue's own, in one segment.
+/// A path below the queue's own, in one segment.
 fn path(rest: &str) -> String {
     format!("{TENURE_API}/queues/policy%2Flinux/{rest}")
 }
@@ -25,7 +25,7 @@ async fn put(rig: &Rig, policy: &Value) -> Answer {
     rig.call("PUT", &path("policy"), Some(policy)).await
 }
 
-/// The policy, once all runs of the queue follow it.
+/// Waits until all runs follow the policy, and returns it.
 async fn refiled(rig: &Rig) -> Value {
     eventually("all runs follow the policy", async || {
         let body = rig.call("GET", &path("policy"), None).await.body;
@@ -53,7 +53,7 @@ async fn resume(rig: &Rig) {
     assert_eq!((answer.status, answer.body), (200, json!({"taskQueueId": QUEUE, "paused": false})));
 }
 
-/// The notes in the event log: exchange and payload.
+/// Events about the queue: exchange and payload.
 async fn notes(rig: &Rig) -> Vec<(String, Value)> {
     let answer = rig.call("GET", &format!("{TENURE_API}/events?after=0"), None).await;
     let events = answer.body["events"].as_array().unwrap_or_else(|| panic!("{}", answer.body)).clone();
@@ -66,7 +66,7 @@ async fn notes(rig: &Rig) -> Vec<(String, Value)> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_policy_is_shown_as_it_was_sent_and_each_change_has_a_version() {
+async fn policy_is_shown_as_sent_with_a_version_per_change() {
     let rig = Rig::start().await;
     let get = async || rig.call("GET", &path("policy"), None).await;
     assert_eq!(get().await.code(), "ResourceNotFound");
@@ -116,7 +116,7 @@ async fn a_policy_is_shown_as_it_was_sent_and_each_change_has_a_version() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_queue_that_is_called_like_the_end_of_a_path_is_reached_by_one_segment() {
+async fn queue_named_like_a_path_end_needs_one_segment() {
     let rig = Rig::start().await;
     for word in ["policy", "pause", "resume", "workers"] {
         let queue = format!("acme/{word}");
@@ -142,7 +142,7 @@ async fn a_queue_that_is_called_like_the_end_of_a_path_is_reached_by_one_segment
             let workers = rig.call("GET", &of(segments, "/workers"), None).await;
             assert_eq!((workers.status, workers.body), (200, json!({"workers": []})), "{segments}");
         }
-        // In two segments the queue itself is not found, and nothing else is taken for it.
+        // In two segments the queue itself is not found, nor taken for another one.
         let taken = rig.call("GET", &of(&two, ""), None).await.status;
         assert_eq!(taken, if matches!(word, "pause" | "resume") { 405 } else { 400 }, "{word}");
         assert_eq!(rig.call("DELETE", &of(&one, "/policy"), None).await.body, json!({}));
@@ -175,7 +175,7 @@ async fn changes_need_a_scope_and_reading_another_one() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_paused_queue_gives_workers_nothing_and_lets_them_finish_what_they_have() {
+async fn paused_queue_hands_out_nothing_and_accepts_reports() {
     let wait = format!("{}s", WAIT.as_secs());
     let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", &wait)).await;
     let (running, waiting) = (new_task(), new_task());
@@ -212,7 +212,7 @@ async fn a_paused_queue_gives_workers_nothing_and_lets_them_finish_what_they_hav
     }
     assert_eq!(status(&mut rig.client(), &rig.root, running).await["state"], "completed");
 
-    // Workers that wait, at both servers, are given what is pending as soon as the queue is resumed.
+    // Workers that wait at both servers get the pending runs as soon as the queue is resumed.
     rig.create_one(QUEUE).await;
     let wait_at = |server| {
         let (mut client, root) = (client_of(server), rig.root.clone());
@@ -230,7 +230,7 @@ async fn a_paused_queue_gives_workers_nothing_and_lets_them_finish_what_they_hav
     assert_eq!(names, ["queue-paused", "queue-resumed"]);
 }
 
-/// The messages that a poller gets.
+/// Number of messages that a poller gets.
 async fn poll(rig: &Rig) -> usize {
     let urls = rig.call("GET", "/poll-task-url/policy/linux", None).await.body;
     let lowest = urls["queues"][6]["signedPollUrl"].as_str().unwrap();
@@ -239,7 +239,7 @@ async fn poll(rig: &Rig) -> usize {
     reply.text().matches("<QueueMessage>").count()
 }
 
-/// The runs that `/work` gives for one result.
+/// Number of runs that `/work` hands out for one result.
 async fn work(rig: &Rig, result: &Value) -> usize {
     let body = json!({"taskQueueId": QUEUE, "workerGroup": "group", "workerId": "worker", "claim": 1, "results": [result],
         "wait": 0});
@@ -258,7 +258,7 @@ async fn a_pause_holds_for_every_way_to_ask_for_work() {
     }
     assert_eq!(rig.claim(QUEUE, 2).await.len(), 2);
     let result = |n: usize| json!({"taskId": running[n], "runId": 0, "outcome": "completed"});
-    // A worker that waited before the pause, and a task that comes after it.
+    // A worker that waited before the pause, and a later task.
     let parked = {
         let (mut client, root) = (rig.client(), rig.root.clone());
         tokio::spawn(async move { call(&mut client, &root, "POST", &claim_path(QUEUE), Some(&worker(1))).await })
@@ -284,7 +284,7 @@ async fn a_pause_holds_for_every_way_to_ask_for_work() {
     assert_eq!(rig.claim(QUEUE, 1).await.len(), 1);
     assert_eq!(poll(&rig).await, 1, "the last one");
 
-    // A poller that has a message gets no claim for it either.
+    // A poller with a message gets no claim for it either.
     pause(&rig, &json!({})).await;
     let mut claimed = Vec::new();
     for &task in &tasks {
@@ -301,10 +301,10 @@ fn worker_body() -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_queue_whose_runs_cannot_follow_its_policy_is_logged_as_failing_once_and_as_recovered_when_they_can() {
+async fn failing_refile_is_logged_once_and_again_on_recovery() {
     let rig = Rig::start().await;
     let mut conn = rig.database.connect("test").await;
-    // So slowly that it is put off, and passes without it succeed.
+    // So slowly that the pass is postponed, and passes without it succeed.
     let fail = "CREATE FUNCTION fail_slowly() RETURNS trigger LANGUAGE plpgsql AS
                 $$ BEGIN PERFORM pg_sleep(0.25); RAISE 'not now'; END $$;
                 CREATE TRIGGER fail_slowly BEFORE UPDATE ON queue_policies FOR EACH ROW EXECUTE FUNCTION fail_slowly()";

@@ -1,4 +1,4 @@
-//! Floods of reads without credentials: no claim is lost beside them, and leases end in time.
+//! Floods of reads without credentials: no claim is lost beside them, and leases expire in time.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,17 +19,17 @@ const RENEW_EVERY: Duration = Duration::from_secs(1);
 const CLAIMS: u16 = 5;
 /// Longer than a lease.
 const FLOOD: Duration = Duration::from_secs(13);
-/// Ten times the 250 ms in which an expired lease ends.
+/// Ten times the 250 ms within which an expired lease ends.
 const EXPIRES_WITHIN: Duration = Duration::from_millis(2_500);
-/// A stream is left after this, and another one is opened.
+/// A stream is closed after this, and another one opened.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// Set to anything, every flood comes; otherwise only the two that mix reads.
+/// If set, every flood runs; otherwise only the two mixed ones.
 const ALL: &str = "TENURE_FLOODS";
 
-/// Answers of a flood, by status; 0: none came.
+/// Number of answers per status; 0 means no answer.
 type Statuses = HashMap<u16, usize>;
 
-/// What the floods read: a task among 10,000 waiting runs, a group of 1,000 tasks, 500 queues.
+/// Data that the floods read: a task among 10,000 waiting runs, a group of 1,000 tasks, 500 queues.
 struct Ground {
     task: String,
     group: String,
@@ -39,7 +39,7 @@ impl Ground {
     async fn make(rig: &Rig) -> Self {
         let (group, tasks) = (new_task().to_string(), 10_000);
         for begin in (0..tasks).step_by(1_000) {
-            // The first thousand are a group; the others are spread over queues as well.
+            // The first thousand are one group; the others are spread over queues.
             let one = |n: usize| {
                 let queue = if n % 20 == 1 { format!("flooded/queue-{n}") } else { FLOODED.to_owned() };
                 let mut task = json!({"taskQueueId": queue, "payload": {"command": [["true"]]},
@@ -57,7 +57,7 @@ impl Ground {
         Self { task: task.to_string(), group }
     }
 
-    /// The value of a parameter of a path. A new parameter needs a value here.
+    /// Value of a path parameter. A new parameter needs a value here.
     fn value(&self, name: &str, path: &str) -> String {
         let escaped = |queue: &str| queue.replace('/', "%2F");
         match name {
@@ -161,7 +161,7 @@ async fn flood(rig: &Rig, targets: &[String], connections: usize) -> Statuses {
     all
 }
 
-/// Renews a claim until the flood is over; the longest renewal.
+/// Renews a claim until the flood is over; returns the longest renewal.
 async fn renew(rig: &Rig, what: &str, claim: &Value, over: &AtomicBool) -> Duration {
     let (mut client, path, mut longest) = (rig.client(), format!("{}/reclaim", run_of(claim)), Duration::ZERO);
     while !over.load(Ordering::SeqCst) {
@@ -175,7 +175,7 @@ async fn renew(rig: &Rig, what: &str, claim: &Value, over: &AtomicBool) -> Durat
     longest
 }
 
-/// How late the lease of a claim ends that nobody renews.
+/// Delay of the expiry of an unrenewed claim.
 async fn lateness(rig: &Rig, claim: &Value) -> Duration {
     let id = claim["status"]["taskId"].as_str().unwrap().parse().unwrap();
     tokio::time::sleep(LEASE).await;
@@ -249,7 +249,7 @@ async fn refused_reads_are_counted_and_may_be_repeated() {
     let ground = Ground::make(&rig).await;
     let target = format!("{OWN_API}/tasks/{}/why", ground.task);
     let raw = Raw::new("GET", &target);
-    // A lock of the table of tasks keeps reads from their end, and their slots taken.
+    // A lock on the table of tasks keeps reads running, and their slots taken.
     let mut conn = rig.database.connect("lock").await;
     sqlx::raw_sql("BEGIN; LOCK TABLE tasks IN ACCESS EXCLUSIVE MODE").execute(&mut conn).await.unwrap();
     let refused = AtomicUsize::new(0);

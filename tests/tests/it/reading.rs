@@ -1,5 +1,5 @@
-//! What callers without credentials may read is the role `anonymous`: there from the start, changed like any role, and
-//! closed by taking its scopes away.
+//! The role `anonymous` grants reads without credentials: it exists from the start, is changed like
+//! any role, and is closed by removing its scopes.
 
 use std::time::{Duration, Instant};
 
@@ -18,10 +18,10 @@ use crate::sse::{Item, Stream};
 const QUEUE: &str = "acme/linux";
 const AUTH_API: &str = "/api/auth/v1";
 const PURGE_API: &str = "/api/purge-cache/v1/purge-cache";
-/// A stream looks every three seconds whether its reader is still allowed; ten times that is too long.
+/// Ten times the three seconds after which a stream checks its reader's scopes.
 const STREAM_ENDS_WITHIN: Duration = Duration::from_secs(30);
 
-/// The callers of an operation before any change of roles.
+/// Callers of an operation before any change of roles.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum From {
     /// Every caller.
@@ -31,14 +31,14 @@ enum From {
 }
 use self::From::{Never, TheStart};
 
-/// An operation that reads, with the scopes that it needs.
+/// An operation that reads, with its scopes.
 struct Reading {
     method: &'static str,
     path: String,
     body: Option<Value>,
     scopes: Vec<String>,
     open: From,
-    /// What it answers to a caller who has the scopes.
+    /// Status for a caller with the scopes.
     status: u16,
 }
 
@@ -67,7 +67,7 @@ impl Reading {
         .await
     }
 
-    /// As root, narrowed to these scopes.
+    /// Sends it as root, restricted to these scopes.
     async fn send_with(&self, rig: &Rig, scopes: &[String]) -> RawReply {
         let hash = self.body.as_ref().map(|body| body_hash(body.to_string().as_bytes()));
         let ext = Some(json!({"authorizedScopes": scopes}));
@@ -92,7 +92,8 @@ fn scopes<const N: usize>(of: [&str; N]) -> [String; N] {
     of.map(str::to_owned)
 }
 
-/// Every operation that reads, in the order of the Queue API's table, and those of the other services.
+/// Every operation that reads, in the order of the Queue API's table, and those of the other
+/// services.
 fn readings(task: SlugId) -> Vec<Reading> {
     let of = |action: &str| [format!("queue:{action}:{task}")];
     let queue = |action: &str| [format!("queue:{action}:{QUEUE}")];
@@ -147,7 +148,7 @@ fn readings(task: SlugId) -> Vec<Reading> {
     ]
 }
 
-/// A task of the queue that is claimed and has an artifact.
+/// A claimed task of the queue with an artifact.
 async fn a_task(rig: &Rig) -> SlugId {
     let task = rig.create_one(QUEUE).await;
     let claim = rig.claim(QUEUE, 1).await.remove(0);
@@ -163,7 +164,7 @@ async fn a_task(rig: &Rig) -> SlugId {
     task
 }
 
-/// `tenure role ...` on the rig's database.
+/// Runs `tenure role ...` on the rig's database.
 async fn role(rig: &Rig, args: &[&str]) -> String {
     let args = [&["role"], args].concat();
     let output = tenure(&args, &[("DATABASE_URL", rig.database.url()), ("TENURE_SECRET_KEY", &rig.secret_key)]).await;
@@ -176,7 +177,7 @@ async fn is_open(rig: &Rig) -> bool {
     rig.send(&Raw::new("GET", &path)).await.status == 200
 }
 
-/// Waits until the server has noticed that reading is open, or is not.
+/// Waits until the server has noticed the change.
 async fn until(rig: &Rig, open: bool) {
     eventually("a change of what everyone may read", async || (is_open(rig).await == open).then_some(())).await;
 }
@@ -208,12 +209,12 @@ async fn what_everyone_may_read_can_be_closed_and_opened_again() {
             reading.is_refused(missing, reading.send_with(&rig, &rest).await).await;
         }
     }
-    // What asks for no scopes stays: whether the server is well, and how it is spoken to.
+    // Operations without scopes stay open: health and documentation.
     for path in ["/ping", "/__heartbeat__", "/__lbheartbeat__", "/__version__", "/openapi.json", "/docs/", "/login"] {
         assert_eq!(rig.send(&Raw::new("GET", path)).await.status, 200, "{path}");
     }
 
-    // Over the API, one scope.
+    // Opened for one scope over the API.
     by(&rig, &rig.root).post("/roles/anonymous", Some(a_role(&["queue:status:*", "auth:current-scopes"]))).await;
     until(&rig, true).await;
     for reading in &readings {
@@ -225,7 +226,7 @@ async fn what_everyone_may_read_can_be_closed_and_opened_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_starts_again_leaves_the_role_as_it_was_changed_or_deleted() {
+async fn restarted_server_keeps_changed_or_deleted_role() {
     let mut rig = Rig::start().await;
     let changes: [&[&str]; 2] = [&["update", "anonymous", "--no-scopes"], &["delete", "anonymous"]];
     for (number, change) in changes.into_iter().enumerate() {
@@ -238,9 +239,9 @@ async fn a_server_that_starts_again_leaves_the_role_as_it_was_changed_or_deleted
     }
 }
 
-/// Whatever operation the description has: none that needs scopes works without credentials.
+/// Checks every described operation with scopes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_operation_that_needs_scopes_works_without_any_once_reading_is_closed() {
+async fn closed_reading_refuses_every_operation_with_scopes() {
     let rig = Rig::start().await;
     let task = a_task(&rig).await;
     role(&rig, &["delete", "anonymous"]).await;
@@ -268,7 +269,8 @@ async fn no_operation_that_needs_scopes_works_without_any_once_reading_is_closed
             let example = &operation["requestBody"]["content"]["application/json"]["example"];
             let body = (!example.is_null()).then(|| example.to_string().into_bytes());
             let reply = rig.send(&Raw::new(&method.to_uppercase(), &filled).json(body.as_deref())).await;
-            // Where scopes depend on what is looked up, it may be missing, or in another state, first.
+            // Where scopes depend on stored data, the data may be missing or in another state
+            // first.
             assert!(
                 [400, 403, 404, 409].contains(&reply.status),
                 "{method} {filled}: {} {}",
@@ -299,7 +301,7 @@ async fn the_operators_page_and_the_event_stream_close_with_it() {
     for path in &pages {
         assert_eq!(get(path).await.status, 200, "{path}");
     }
-    // A stream that was opened to every caller closes for those too who read it.
+    // A stream opened to every caller also closes for its current readers.
     root.post("/roles/anonymous", Some(a_role(&["tenure:list-events", "auth:current-scopes"]))).await;
     let mut stream = Stream::try_open(&rig.server, None, "", None).await.ok().expect("the stream is open to everyone");
     role(&rig, &["update", "anonymous", "--no-scopes"]).await;
@@ -327,7 +329,7 @@ async fn the_operators_page_and_the_event_stream_close_with_it() {
     assert!(!get("/").await.text().contains("transaction"), "the overview shows nothing at all");
 }
 
-/// Every client holds the role `anonymous` as well, so that its scopes are no floor for clients either.
+/// Every client also holds the role `anonymous`, so closing it affects clients too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn closing_is_for_callers_with_credentials_too() {
     let rig = Rig::start().await;

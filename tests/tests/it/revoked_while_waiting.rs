@@ -1,4 +1,4 @@
-//! Requests that wait: a client that is disabled meanwhile gets no answer, whatever it waited for.
+//! Waiting requests: a client that is disabled meanwhile gets no answer of any kind.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ const OWN_API: &str = "/api/tenure/v1";
 const REAUTHORIZE_AFTER: Duration = Duration::from_millis(100);
 const QUEUE: &str = "revoked/queue";
 
-/// What is waited for, and how it comes about.
+/// A waiting request.
 struct Wait {
     name: &'static str,
     method: &'static str,
@@ -91,7 +91,7 @@ async fn disabled_client_gets_no_answer_after_its_wait() {
     for (wait, answer) in waits.iter().zip(answers) {
         assert_eq!(answer.status, 401, "{}: {}", wait.name, answer.text());
     }
-    // The runs that were claimed for it are given to another worker.
+    // Its claimed runs go to another worker.
     for queue in [QUEUE, "revoked/work"] {
         let claims = rig.claim(queue, 1).await;
         assert_eq!(claims.len(), 1, "{queue}");

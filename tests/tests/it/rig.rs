@@ -1,4 +1,4 @@
-//! A server under test, and requests to it that no well-behaved client would send.
+//! A server under test, and raw requests that no well-behaved client sends.
 
 use std::path::Path;
 use std::process::Output;
@@ -21,14 +21,14 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::process::Command;
 
-/// Everything here takes far less; a machine that is busy with other tests may need more.
+/// Much longer than any step takes, for machines that are busy with other tests.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
-/// Between two looks at a condition.
+/// Interval between two checks of a condition.
 pub const LOOK_EVERY: Duration = Duration::from_millis(20);
 const HOUR_MS: i64 = 3_600_000;
 
-/// A server on a database of its own. Dropped, the server is killed and the invariants of the
-/// database are checked.
+/// A server on its own database. Dropping it kills the server and checks the invariants of the
+/// database.
 pub struct Rig {
     pub server: Server,
     pub root: Credentials,
@@ -42,7 +42,7 @@ impl Rig {
         Self::start_with(|launch| launch).await
     }
 
-    /// A server with more settings.
+    /// Starts a server with more settings.
     pub async fn start_with(settings: impl FnOnce(Launch) -> Launch) -> Self {
         let (database, secret_key, folder) = (TestDatabase::create_migrated().await, fresh_secret_key(), new_folder());
         let launch = settings(Launch::on_database(database.url(), &secret_key));
@@ -51,13 +51,13 @@ impl Rig {
         Self { server, root, secret_key, database, folder }
     }
 
-    /// A server whose clock the test moves, and whose claimWork does not wait. The clock also goes
-    /// on by itself, so that times that a test compares have to be minutes apart.
+    /// Starts a server with a manual clock, whose claimWork does not wait. The clock also runs, so
+    /// compared times must be minutes apart.
     pub async fn manual() -> Self {
         Self::start_with(|launch| launch.flag("--clock", "manual").flag("--claim-work-wait", "0s")).await
     }
 
-    /// Another server on the same database.
+    /// Starts another server on the same database.
     pub async fn another(&self, name: &str) -> Server {
         Launch::on_database(self.database.url(), &self.secret_key).start(self.folder.path(), name).await
     }
@@ -66,7 +66,7 @@ impl Rig {
         client_of(&self.server)
     }
 
-    /// A call of the Queue API by root.
+    /// Calls the Queue API as root.
     pub async fn call(&self, method: &str, path: &str, body: Option<&Value>) -> Answer {
         call(&mut self.client(), &self.root, method, path, body).await
     }
@@ -75,12 +75,12 @@ impl Rig {
         self.call("PUT", &format!("/task/{task}"), Some(definition)).await
     }
 
-    /// Creates a task of this queue. Returns its id.
+    /// Creates a task in this queue. Returns its id.
     pub async fn create_one(&self, queue: &str) -> SlugId {
         self.create_with(queue, |_| {}).await
     }
 
-    /// The same with a changed definition.
+    /// Creates a task with a changed definition. Returns its id.
     pub async fn create_with(&self, queue: &str, change: impl FnOnce(&mut Value)) -> SlugId {
         let (task, mut body) = (new_task(), definition(queue));
         change(&mut body);
@@ -93,7 +93,7 @@ impl Rig {
         report(&self.server, claim, how, body).await;
     }
 
-    /// Moves the manual clock, and waits for what falls due.
+    /// Advances the manual clock, and waits for due passes.
     pub async fn advance(&self, seconds: impl Into<Value>) {
         let seconds: Value = seconds.into();
         ok(self.call("POST", &format!("{TENURE_API}/clock/advance"), Some(&json!({ "seconds": seconds }))).await);
@@ -109,7 +109,7 @@ impl Rig {
         .await;
     }
 
-    /// Starts a session of this worker, with an hour as its `ttl` unless `more` has another. Returns
+    /// Starts a session of this worker, with a `ttl` of an hour unless `more` has another. Returns
     /// its id.
     pub async fn start_session(&self, queue: &str, worker: &str, more: Value) -> String {
         let mut body = json!({"taskQueueId": queue, "workerGroup": "group", "workerId": worker, "ttl": 3600});
@@ -124,12 +124,12 @@ impl Rig {
         status(&mut self.client(), &self.root, task).await
     }
 
-    /// Claims what the queue has, up to this many runs.
+    /// Claims up to `tasks` runs of the queue.
     pub async fn claim(&self, queue: &str, tasks: u16) -> Vec<Value> {
         claim(&mut self.client(), &self.root, queue, tasks).await
     }
 
-    /// A request as `who` would sign it, for a test to spoil.
+    /// A request signed by `who`, for a test to change.
     pub fn signed(&self, who: &Credentials, method: &str, path: &str, body: Option<&[u8]>) -> Raw {
         let target = format!("{QUEUE_API}{path}");
         let signature = Signature { who, method, target: &target, ..Signature::of(&self.server) };
@@ -140,13 +140,13 @@ impl Rig {
         raw.send(self.server.root_url()).await
     }
 
-    /// `tenure client ...` on the rig's database.
+    /// Runs `tenure client ...` on the rig's database.
     pub async fn administrate(&self, args: &[&str]) -> Output {
         let args = [&["client"], args].concat();
         tenure(&args, &[("DATABASE_URL", self.database.url()), ("TENURE_SECRET_KEY", &self.secret_key)]).await
     }
 
-    /// A client that may do no more than this.
+    /// Creates a client with these scopes.
     pub async fn make_client(&self, id: &str, scopes: &[&str]) -> Credentials {
         let mut args = vec!["create", id, "--json"];
         args.extend(scopes.iter().flat_map(|scope| ["--scope", scope]));
@@ -156,7 +156,7 @@ impl Rig {
     }
 }
 
-/// `tenure-worker` that works off a queue, with a folder for its runs and its log.
+/// Command of a `tenure-worker` for a queue, with a folder for its runs and its log.
 pub fn worker_program(root_url: &str, who: &Credentials, queue: &str, name: &str, folder: &Path) -> Command {
     let log = std::fs::File::create(folder.join(format!("{name}.log"))).expect("the folder can be written");
     let mut command = Command::new(binary().with_file_name("tenure-worker"));
@@ -174,7 +174,7 @@ pub fn worker_program(root_url: &str, who: &Credentials, queue: &str, name: &str
     command
 }
 
-/// A folder in which the embedded PostgreSQL can have its own although it runs as another user.
+/// A folder that PostgreSQL's user can traverse.
 pub fn new_folder() -> TempDir {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = tempfile::Builder::new().prefix("tenure-it-").tempdir_in("/tmp").expect("/tmp can be written");
@@ -194,7 +194,7 @@ pub async fn call(client: &mut Client, who: &Credentials, method: &str, path: &s
     answer.expect("the server answers").expect("the server keeps the connection")
 }
 
-/// A signed request on a connection of its own, answered in any way.
+/// Sends a signed request on a new connection; any answer is accepted.
 pub async fn send(server: &Server, who: &Credentials, method: &str, path: &str, body: Option<&Value>) -> RawReply {
     let target = if path.starts_with("/api") { path.to_owned() } else { format!("{QUEUE_API}{path}") };
     let header = Signature { who, method, target: &target, ..Signature::of(server) }.header();
@@ -202,7 +202,7 @@ pub async fn send(server: &Server, who: &Credentials, method: &str, path: &str, 
     Raw::new(method, &target).authorization(&header).json(body.as_deref()).send(server.root_url()).await
 }
 
-/// The body of a success.
+/// Asserts status 200 and returns the body.
 #[track_caller]
 pub fn ok(answer: Answer) -> Value {
     assert_eq!(answer.status, 200, "{}", answer.body);
@@ -228,17 +228,17 @@ pub fn claim_path(queue: &str) -> String {
     format!("/claim-work/{}", queue_segment(queue))
 }
 
-/// The body of claimWork.
+/// Body of claimWork.
 pub fn worker(tasks: u16) -> Value {
     json!({"workerGroup": "group", "workerId": "worker", "tasks": tasks})
 }
 
-/// The credentials that came with a claim.
+/// Credentials of a claim.
 pub fn credentials_of(claim: &Value) -> Credentials {
     serde_json::from_value(claim["credentials"].clone()).expect("a claim has credentials")
 }
 
-/// The path of the claimed run, below the task API.
+/// Path of the claimed run, below the task API.
 pub fn run_of(claim: &Value) -> String {
     format!("/task/{}/runs/{}", claim["status"]["taskId"].as_str().unwrap_or_default(), claim["runId"])
 }
@@ -247,7 +247,7 @@ pub fn new_task() -> SlugId {
     Random::from_seed(Random::fresh_seed()).task_id()
 }
 
-/// A task that a server accepts.
+/// A definition that a server accepts.
 pub fn definition(queue: &str) -> Value {
     let now = unix_millis();
     json!({
@@ -259,12 +259,12 @@ pub fn definition(queue: &str) -> Value {
     })
 }
 
-/// The date so many minutes from now.
+/// The date in this many minutes.
 pub fn minutes_from_now(minutes: i64) -> String {
     wire_date(unix_millis() + minutes * 60_000)
 }
 
-/// Waits until the condition gives something.
+/// Waits until the condition returns a value.
 pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + TIMEOUT;
     loop {
@@ -298,7 +298,7 @@ pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// The one line by which a start or a command is refused with this exit code.
+/// Asserts this exit code and a single line on standard error; returns the line.
 #[track_caller]
 pub fn refusal(output: &Output, code: i32) -> String {
     let text = stderr(output);
@@ -319,7 +319,7 @@ impl DataFolder {
         Self { folder: new_folder() }
     }
 
-    /// Where a server of the name `data` has its data.
+    /// Data directory of a server named `data`.
     pub fn data_dir(&self) -> std::path::PathBuf {
         self.folder.path().join("data")
     }
@@ -333,7 +333,7 @@ impl DataFolder {
 }
 
 impl Drop for DataFolder {
-    /// A test that failed half-way must not leave a PostgreSQL running.
+    /// A failed test must not leave PostgreSQL running.
     fn drop(&mut self) {
         if let Some(pid) = postmaster_of(&self.data_dir()) {
             let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGQUIT);
@@ -355,13 +355,13 @@ fn read_root(data_dir: &Path) -> Account {
     serde_json::from_str(&text).expect("root-credentials.json holds credentials")
 }
 
-/// The process of the private PostgreSQL in a data directory, while its pid file is there.
+/// Process id of the embedded PostgreSQL, while its pid file exists.
 pub fn postmaster_of(data_dir: &Path) -> Option<nix::unistd::Pid> {
     let text = std::fs::read_to_string(data_dir.join("pg/postmaster.pid")).ok()?;
     text.lines().next()?.trim().parse().ok().map(nix::unistd::Pid::from_raw)
 }
 
-/// A request, byte for byte.
+/// A raw request.
 #[derive(Clone)]
 pub struct Raw {
     pub method: String,
@@ -370,7 +370,7 @@ pub struct Raw {
     pub body: Option<Vec<u8>>,
 }
 
-/// What came back, with its headers.
+/// A raw reply.
 pub struct RawReply {
     pub status: u16,
     headers: Vec<(String, String)>,
@@ -402,7 +402,7 @@ impl Raw {
         if body.is_some() { self.header("Content-Type", "application/json") } else { self }
     }
 
-    /// Sends it on a connection of its own.
+    /// Sends the request on a new connection.
     pub async fn send(&self, root_url: &str) -> RawReply {
         tokio::time::timeout(TIMEOUT, self.exchange(root_url)).await.expect("the server answers")
     }
@@ -436,7 +436,7 @@ impl Raw {
 }
 
 impl RawReply {
-    /// The connection closes after a reply, so that its end is the end of the body.
+    /// Parses a reply that ends with its connection.
     pub fn parse(bytes: &[u8]) -> Self {
         let end = bytes.windows(4).position(|window| window == b"\r\n\r\n").expect("a reply has a head");
         let head = std::str::from_utf8(&bytes[..end]).expect("a head is text");
@@ -469,7 +469,7 @@ impl RawReply {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// Asserts an error of the API, and gives its message.
+    /// Asserts an error of the API and returns its message.
     #[track_caller]
     pub fn refused(&self, status: u16, code: &str) -> String {
         let body = self.json();
@@ -478,7 +478,7 @@ impl RawReply {
     }
 }
 
-/// The body that came in these chunks.
+/// Joins the chunks of a body.
 fn join_chunks(mut rest: &[u8]) -> Vec<u8> {
     let mut body = Vec::new();
     loop {
@@ -493,7 +493,7 @@ fn join_chunks(mut rest: &[u8]) -> Vec<u8> {
     }
 }
 
-/// A Hawk signature, worked out from the specification alone.
+/// A Hawk signature, implemented from the specification alone.
 pub struct Signature<'a> {
     pub who: &'a Credentials,
     pub method: &'a str,
@@ -502,12 +502,12 @@ pub struct Signature<'a> {
     pub port: u16,
     pub ts: i64,
     pub hash: Option<String>,
-    /// JSON that goes into `ext`.
+    /// JSON for `ext`.
     pub ext: Option<Value>,
 }
 
 impl Signature<'static> {
-    /// A signature for this server by a client that does not exist, for nothing: fill in the rest.
+    /// A signature by an unknown client for this server, with defaults to be replaced.
     pub fn of(server: &Server) -> Self {
         static NOBODY: std::sync::LazyLock<Credentials> = std::sync::LazyLock::new(|| Credentials {
             client_id: "nobody".to_owned(),
@@ -541,7 +541,7 @@ impl Signature<'_> {
     }
 }
 
-/// The hash by which a JSON body is signed.
+/// Hash of a JSON body for its signature.
 pub fn body_hash(body: &[u8]) -> String {
     let text = [b"hawk.1.payload\napplication/json\n".as_slice(), body, b"\n"].concat();
     STANDARD.encode(Sha256::digest(text))

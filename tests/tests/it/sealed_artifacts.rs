@@ -1,4 +1,4 @@
-//! What a run or an upload has left when it was reported or finished stays as it is: no URL changes it afterwards.
+//! Artifacts of a reported run and finished uploads are immutable: no URL changes them.
 
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
@@ -8,11 +8,11 @@ use crate::artifacts::{Worker, get, put, segment, target};
 use crate::objects::{end_object, object, put_url_of};
 use crate::rig::{Raw, RawReply, TIMEOUT, eventually, minutes_from_now, ok};
 
-/// The first half of the advisory lock on a name of stored bytes; the second is the name's hash.
+/// First half of the advisory lock on a name of stored bytes; the second is the name's hash.
 const BLOB_NAMES: i32 = 0x7465_6e75;
 
 impl Worker {
-    /// An artifact that is to be uploaded: its URL.
+    /// Creates an artifact; returns its upload URL.
     async fn upload_url(&self, name: &str) -> String {
         let body = json!({"storageType": "s3", "contentType": "text/plain", "expires": minutes_from_now(60)});
         self.created(name, &body).await["putUrl"].as_str().unwrap().to_owned()
@@ -22,7 +22,7 @@ impl Worker {
         ok(self.call("POST", &format!("{}/{end}", self.run), body).await);
     }
 
-    /// The bytes of an artifact of the run.
+    /// Bytes of an artifact of the run.
     async fn bytes(&self, name: &str) -> Vec<u8> {
         let reply = self.root(&format!("{}/artifacts/{}", self.run, segment(name))).await;
         assert_eq!(reply.status, 303, "{}", reply.text());
@@ -33,7 +33,7 @@ impl Worker {
         put(&self.rig, url, "text/plain", bytes).await
     }
 
-    /// Whether a session of the database waits for such a lock.
+    /// True if a session of the database waits for such a lock.
     async fn waits_for(&self, such: &str) -> bool {
         let mut conn = self.rig.database.connect("looking").await;
         let waiting = format!(
@@ -44,7 +44,7 @@ impl Worker {
         count > 0
     }
 
-    /// Rows of generations of bytes.
+    /// Number of stored generations of bytes.
     async fn generations(&self) -> i64 {
         let mut conn = self.rig.database.connect("blobs").await;
         sqlx::query_scalar("SELECT count(*) FROM blobs").fetch_one(&mut conn).await.unwrap()
@@ -114,14 +114,14 @@ async fn nothing_is_uploaded_for_a_run_that_was_reported() {
         denied(&worker.upload(&there, b"after the report").await);
         denied(&worker.upload(&late, b"after the report").await);
         assert_eq!(worker.bytes("public/there").await, b"again");
-        // Nothing is left of what was refused.
+        // Nothing is left of refused uploads.
         worker.rig.advance(6 * 60).await;
         assert_eq!(worker.generations().await, 1);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_an_exception_uploads_are_taken_exactly_as_long_as_artifacts_are() {
+async fn uploads_after_exception_end_with_artifact_creation() {
     let worker = Worker::start().await;
     let url = worker.upload_url("public/log").await;
     worker.report("exception", Some(&json!({"reason": "malformed-payload"}))).await;
@@ -135,7 +135,7 @@ async fn after_an_exception_uploads_are_taken_exactly_as_long_as_artifacts_are()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_upload_that_is_on_its_way_when_its_run_is_reported_changes_nothing() {
+async fn upload_in_flight_at_report_changes_nothing() {
     let worker = Worker::start().await;
     let (there, late) = (worker.upload_url("public/there").await, worker.upload_url("public/late").await);
     assert_eq!(worker.upload(&there, b"first").await.status, 200);
@@ -148,13 +148,14 @@ async fn an_upload_that_is_on_its_way_when_its_run_is_reported_changes_nothing()
     eventually("what was refused is gone", async || (worker.generations().await == 1).then_some(())).await;
 }
 
-/// The other order: an upload that is about to become current when the report comes is stored before the report is.
+/// The other order: an upload just becoming current when the report comes is stored before the
+/// report.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_report_is_not_answered_before_an_upload_that_it_lets_pass() {
+async fn report_waits_for_upload_that_precedes_it() {
     let worker = Worker::start().await;
     let url = worker.upload_url("public/log").await;
     assert_eq!(worker.upload(&url, b"first").await.status, 200);
-    // Keeps the upload from being committed at its last step.
+    // Blocks the last step of the upload before its commit.
     let mut holding = worker.rig.database.connect("holding").await;
     let lock = "SELECT pg_advisory_lock($1, hashtext($2))";
     let name = format!("artifact/{}/0/public/log", worker.task);
@@ -164,7 +165,7 @@ async fn a_report_is_not_answered_before_an_upload_that_it_lets_pass() {
         let waits = "l.locktype = 'advisory' ";
         eventually("the upload waits", async || worker.waits_for(waits).await.then_some(())).await;
         let release = async {
-            // Either the report waits for the upload, or it was not kept from passing it.
+            // Either the report waits for the upload, or it wrongly passed it.
             let early = eventually("the report waits, or is through", async || {
                 let through = worker.rig.status(worker.task).await["state"] != "running";
                 let waits = worker.waits_for("l.locktype IN ('transactionid', 'tuple')").await;

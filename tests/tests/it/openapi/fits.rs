@@ -1,4 +1,4 @@
-//! Whether an answer is one that the OpenAPI document describes.
+//! Compares answers with the OpenAPI document.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::Operation;
 use crate::rig::RawReply;
 
-/// The components, where an object has no field that is not described.
+/// The document's components, with undescribed fields forbidden.
 fn strict(document: &Value) -> Value {
     let mut components = document["components"].clone();
     for schema in components["schemas"].as_object_mut().unwrap().values_mut() {
@@ -21,7 +21,7 @@ fn strict(document: &Value) -> Value {
     components
 }
 
-/// That a JSON answer is one of those that the operation may give.
+/// Asserts that a JSON answer is described for the operation.
 #[track_caller]
 pub fn fits(document: &Value, name: &str, operation: &Operation, reply: &RawReply) {
     let promised = &operation.described["responses"][reply.status.to_string()];
@@ -44,8 +44,9 @@ pub fn fits(document: &Value, name: &str, operation: &Operation, reply: &RawRepl
     }
 }
 
-/// Where a body is not what a schema of the document describes. Each schema is compiled once on a thread: with all that it may refer
-/// to it takes longer than a request, and all documents of one program have the same schemas.
+/// Differences of a body from a schema of the document. Each thread compiles a schema once: with
+/// its references that takes longer than a request, and all documents of one program have the same
+/// schemas.
 fn misfits(document: &Value, schema: &Value, body: &Value) -> Vec<String> {
     thread_local! {
         static COMPILED: RefCell<HashMap<String, Rc<Validator>>> = RefCell::default();

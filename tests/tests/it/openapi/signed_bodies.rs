@@ -12,14 +12,16 @@ use sqlx::{AssertSqlSafe, PgConnection};
 use super::{Operation, basic, fetch};
 use crate::rig::{Rig, Signature};
 
-/// Operations with a body and without a Hawk signature. authenticateHawk passes on another service's request, the body of
-/// registerWorker has a proof of its own, and the others are called by URLs whose signature covers no body.
+/// Operations with a body and without a Hawk signature of it. authenticateHawk forwards another
+/// service's request, the body of registerWorker has its own proof, and the others use URLs whose
+/// signature covers no body.
 const UNSIGNED: [&str; 4] = ["authenticateHawk", "registerWorker", "updateMessage", "uploadArtifact"];
-/// Called by a client that everyone knows. The body has its scopes, so it is parsed before the signature is checked.
+/// Operations of a well-known client. The body has its scopes, so it is parsed before the signature
+/// is checked.
 const TESTER: [&str; 2] = ["testAuthenticate", "testAuthenticateGet"];
-/// Media types that a body can be sent as, beside the documented one.
+/// Media types of a body, besides the documented one.
 const MEDIA_TYPES: [&str; 4] = ["application/json", "text/plain", "application/octet-stream", ""];
-/// A stream that was opened does not end.
+/// A successful stream does not end.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// Tables that background passes of an idle server may write.
 const WRITTEN_BY_PASSES: &str =

@@ -1,4 +1,4 @@
-//! What pages keep back when the role `anonymous` has less than at the start.
+//! What pages hide when the role `anonymous` has fewer scopes than at the start.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ const NAME: &str = "known-to-few";
 const WORKER: &str = "/worker/group/worker";
 const NO_WORKER: &str = "/worker/group/missing";
 
-/// Changes what every caller may do, and waits until it no longer is to read this page or URL.
+/// Sets the scopes of every caller, and waits until this page or URL is unreadable.
 async fn close(rig: &Rig, scopes: &[&str], read: &str) {
     let body = json!({"scopes": scopes, "description": ""});
     assert_eq!(rig.call("POST", "/api/auth/v1/roles/anonymous", Some(&body)).await.status, 200);
@@ -47,7 +47,7 @@ async fn the_name_of_a_task_is_shown_to_who_may_read_its_definition() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_may_not_see_workers_does_not_learn_which_there_are() {
+async fn existence_of_worker_needs_the_scope_to_see_workers() {
     let rig = Rig::start().await;
     rig.create_one(QUEUE).await;
     assert_eq!(rig.claim(QUEUE, 1).await.len(), 1);
@@ -71,7 +71,7 @@ async fn the_login_form_waits_for_no_page_of_others() {
     let (mut holder, mut looker) = (rig.database.connect("holder").await, rig.database.connect("looker").await);
     sqlx::raw_sql("BEGIN; LOCK TABLE claims").execute(&mut holder).await.unwrap();
     let url = rig.server.root_url().to_owned();
-    // As many as visitors without a session have.
+    // As many as visitors without a session have slots.
     let pages: Vec<_> = (0..2)
         .map(|_| {
             let url = url.clone();

@@ -1,4 +1,4 @@
-//! Logs in the page: their end on the task's page, and a page that goes on while the run does.
+//! Logs in the page: their end on the task's page, and a page that streams until the run ends.
 
 use serde_json::json;
 use tenure_tests::http::TENURE_API;
@@ -22,7 +22,7 @@ async fn complete(worker: &Worker) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_page_shows_the_log_while_it_is_written_and_as_text_alone() {
+async fn page_streams_log_as_escaped_text() {
     let worker = Worker::of(Rig::start().await).await;
     let (rig, task) = (&worker.rig, worker.task.to_string());
     let page = format!("/task/{task}/log");
@@ -32,7 +32,7 @@ async fn a_page_shows_the_log_while_it_is_written_and_as_text_alone() {
     let shown = get(rig, &format!("/task/{task}"), None).await;
     shows(&shown, &["Log</h2>", "line 59.", "line 11.", "&lt;script&gt;alert(1)", &format!("href=\"{page}?run=0\"")]);
     hides(&shown, &["line 10.", "<script", "<img"]);
-    // The answer ends with the run, and has what was written after it began.
+    // The answer ends with the run, and contains later writes.
     let finish = async {
         append(&worker, next, b"the last line\n").await;
         complete(&worker).await;
@@ -75,7 +75,7 @@ async fn a_log_that_was_uploaded_is_the_one_that_is_shown() {
 
 /// The worker was killed between the two steps of its upload.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_log_whose_upload_never_came_is_shown_as_far_as_it_was_written() {
+async fn log_without_upload_is_shown_as_far_as_written() {
     let worker = Worker::of(Rig::start().await).await;
     let (rig, task) = (&worker.rig, worker.task.to_string());
     append(&worker, 0, b"as far as it came\n").await;
@@ -100,7 +100,7 @@ async fn a_page_with_a_log_ends_when_the_session_of_its_reader_does() {
         let removed = rig.administrate(&["delete", "reader"]).await;
         assert!(removed.status.success(), "{}", crate::rig::stderr(&removed));
     };
-    // The run goes on, and the answer ends nevertheless.
+    // The run continues, and the answer ends nevertheless.
     let (reply, ()) = tokio::join!(get(rig, &page, Some(&cookie)), leave);
     shows(&reply, &["a line", "This is the end"]);
     assert_eq!(rig.status(worker.task).await["state"], "running");

@@ -1,4 +1,4 @@
-//! What the pages say of outcomes: a task's verdict, its artifacts and the tasks around it; whether a worker is there.
+//! Outcomes on the pages: a task's verdict, its artifacts and related tasks; state of workers.
 
 use serde_json::{Value, json};
 use tenure_tests::http::TENURE_API;
@@ -12,7 +12,7 @@ async fn create_artifact(rig: &Rig, claim: &Value, name: &str, body: Value) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_task_is_shown_with_its_verdict_its_artifacts_and_the_tasks_around_it() {
+async fn task_page_shows_verdict_artifacts_and_related_tasks() {
     let rig = Rig::start().await;
     let named = |name: &'static str, needs: Vec<String>| {
         move |body: &mut Value| {
@@ -31,7 +31,7 @@ async fn a_task_is_shown_with_its_verdict_its_artifacts_and_the_tasks_around_it(
     rig.report(&claims[0], "completed", None).await;
     let claims = rig.claim(QUEUE, 1).await;
     assert_eq!(claims[0]["status"]["taskId"], check.to_string());
-    // Created now, so that it needs a task that has a run already.
+    // Created now, so that it depends on a task that has a run already.
     let report_task = rig.create_with(QUEUE, named(HOSTILE, vec![check.to_string()])).await;
     shows(
         &get(&rig, &page_of(check), None).await,
@@ -85,7 +85,7 @@ async fn a_task_is_shown_with_its_verdict_its_artifacts_and_the_tasks_around_it(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_task_is_shown_with_its_checkpoint_to_those_who_may_see_its_result() {
+async fn checkpoint_is_shown_to_readers_of_the_result() {
     let rig = Rig::start().await;
     let task = rig.create_one(QUEUE).await;
     let claim = rig.claim(QUEUE, 1).await.remove(0);
@@ -133,7 +133,7 @@ async fn a_worker_is_idle_working_quarantined_silent_or_removed() {
     let claims = rig.claim(QUEUE, 1).await;
     is("working").await;
     rig.report(&claims[0], "completed", None).await;
-    // It polls and gets nothing: before, nothing was known of such a worker.
+    // The worker polls and gets nothing: before, it was unknown.
     assert!(rig.claim(QUEUE, 1).await.is_empty());
     is("idle").await;
     shows(&get(&rig, worker, Some(&root)).await, &["It holds no task now", &task.to_string()]);

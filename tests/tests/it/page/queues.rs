@@ -1,4 +1,4 @@
-//! Pauses and policies of queues, and what a task's page says of why it is where it is.
+//! Pauses and policies of queues, and the reasons for a task's state on its page.
 
 use serde_json::{Value, json};
 use tenure_tests::http::TENURE_API;
@@ -7,7 +7,7 @@ use super::{HOSTILE, POLICY, QUEUE, form, form_token, get, hides, log_in, own_fo
 use crate::rig::{Raw, Rig, ok};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_queue_is_paused_and_resumed_by_who_may_and_by_a_form_of_this_page() {
+async fn pause_and_resume_need_scope_and_form_of_this_page() {
     let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "0s")).await;
     let task = rig.create_one(QUEUE).await;
     let (queue, pausing, resuming) = ("/queue/page/queue", "/queue/page/queue/pause", "/queue/page/queue/resume");
@@ -99,7 +99,7 @@ async fn policies_ends_and_results_are_shown_to_who_may_read_them() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn keys_and_limits_are_shown_to_who_may_see_the_queue_and_a_task_says_what_it_waits_for() {
+async fn keys_and_limits_need_scope_and_task_shows_its_wait() {
     let rig = Rig::start().await;
     let queue = format!("{TENURE_API}/queues/page%2Fqueue");
     let policy = json!({"concurrency": {"perKey": 1}, "fair": true});
@@ -133,7 +133,7 @@ async fn keys_and_limits_are_shown_to_who_may_see_the_queue_and_a_task_says_what
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sessions_are_shown_with_what_they_hold_to_who_may_see_the_queue() {
+async fn sessions_and_their_runs_need_scope_to_see_queue() {
     let rig = Rig::start().await;
     for _ in 0..3 {
         rig.create_one(QUEUE).await;
@@ -163,7 +163,7 @@ async fn sessions_are_shown_with_what_they_hold_to_who_may_see_the_queue() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_schedulers_of_a_queue_that_assigns_are_shown_to_who_may_list_the_servers() {
+async fn schedulers_of_queue_need_scope_to_list_servers() {
     let rig =
         Rig::start_with(|launch| launch.flag("--server-name", "<b>one</b>").flag("--scheduler-weight", "7")).await;
     let (page, root) = ("/queue/page/queue", log_in(&rig, &rig.root).await);
@@ -184,7 +184,7 @@ async fn the_schedulers_of_a_queue_that_assigns_are_shown_to_who_may_list_the_se
     shows(&denied, &["Schedulers", "tenure:list-servers"]);
     hides(&denied, &["&lt;b&gt;one"]);
     hides(&get(&rig, page, None).await, &["Schedulers"]);
-    // As it is when the server was killed that another one sees.
+    // As after the kill of a server that another one noticed.
     sql(&rig, "UPDATE admission_queues SET server = gen_random_uuid(), term = term + 1").await;
     let shown = get(&rig, page, Some(&root)).await;
     shows(&shown, &["No live server gives out the runs of this queue now", "state standby"]);

@@ -1,4 +1,5 @@
-//! What pages show where a part of them cannot be read in time, as behind an old snapshot, which keeps what has ended in the indexes.
+//! Pages whose parts cannot be read in time, as behind an old snapshot that keeps dead rows in the
+//! indexes.
 
 use super::{QUEUE, get, hides, log_in, shows};
 use crate::rig::Rig;
@@ -8,7 +9,7 @@ const OF_QUEUE: &str = "/queue/page/queue";
 const WORKER: &str = "/worker/group/worker";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_read_in_time_is_left_out_and_the_rest_is_shown() {
+async fn slow_parts_of_page_are_omitted() {
     let rig = Rig::start().await;
     rig.create_one(QUEUE).await;
     assert_eq!(rig.claim(QUEUE, 1).await.len(), 1);
@@ -18,7 +19,7 @@ async fn what_cannot_be_read_in_time_is_left_out_and_the_rest_is_shown() {
         hides(&get(&rig, path, Some(&looker)).await, &[UNREAD]);
     }
     let mut holder = rig.database.connect("holder").await;
-    // A lock takes as long as a million rows that are gone.
+    // A lock delays the read as long as a million dead rows.
     sqlx::raw_sql("BEGIN; LOCK TABLE claims").execute(&mut holder).await.unwrap();
     for (path, rest) in [("/", "Oldest transaction"), (OF_QUEUE, "Next to be claimed"), (WORKER, "Last contact")] {
         shows(&get(&rig, path, Some(&looker)).await, &[UNREAD, rest]);

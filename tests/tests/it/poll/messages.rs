@@ -1,4 +1,4 @@
-//! Messages: how they are got, hidden and deleted, in Azure's words.
+//! Messages: getting, hiding and deleting, in Azure's protocol.
 
 use super::*;
 use crate::fleet::{NOTIFIED_WITHIN, another_without_fallbacks, until_they_hear};
@@ -22,7 +22,7 @@ async fn each_priority_has_a_queue_and_the_highest_comes_first() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn workers_of_those_days_claim_and_submitters_create_with_the_scopes_of_those_days() {
+async fn legacy_scopes_allow_claims_and_creates() {
     let rig = Rig::start().await;
     let submitter = rig.make_client("submitter", &[&format!("queue:create-task:{QUEUE}")]).await;
     let (task, body) = (new_task(), definition(QUEUE));
@@ -41,7 +41,7 @@ async fn workers_of_those_days_claim_and_submitters_create_with_the_scopes_of_th
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_receipt_that_is_not_encoded_fails_every_time_and_a_raw_slash_is_understood() {
+async fn unencoded_receipt_fails_and_raw_slash_works() {
     let rig = Rig::start_with(|launch| launch.flag("--clock", "manual").flag("--message-visibility", "1s")).await;
     let urls = Urls::ask(&rig).await;
     create(&rig, "lowest").await;
@@ -53,7 +53,7 @@ async fn a_receipt_that_is_not_encoded_fails_every_time_and_a_raw_slash_is_under
         assert!(only_plus.contains('/') && only_plus.ends_with('='), "{only_plus}");
         let reply = send(&rig.server, "DELETE", &urls.delete_with(&message.id, &only_plus)).await;
         assert_eq!((reply.status, reply.body.len()), (204, 0), "{}", reply.text());
-        // The message after a deleted one is hidden for as long as the server is set to.
+        // The message after a deleted one is hidden for the server's visibility timeout.
         rig.advance(2).await;
     }
 }
@@ -146,7 +146,7 @@ async fn a_message_that_comes_again_and_again_is_logged_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_one_server_makes_another_one_shows_soon_with_a_notification_and_without() {
+async fn message_appears_at_other_server_with_or_without_notification() {
     let rig = Rig::start().await;
     let (notified, other) = (another_without_fallbacks(&rig, "notified").await, rig.another("other").await);
     let urls = Urls::ask(&rig).await;

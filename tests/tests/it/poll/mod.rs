@@ -15,10 +15,10 @@ use tenure_tests::server::{Launch, Server, fresh_secret_key, reset_root_token};
 use crate::rig::{Raw, RawReply, Rig, call, client_of, definition, eventually, new_task, ok};
 
 const QUEUE: &str = "poll/plane";
-/// What one server made visible another one that is not notified sees within this: ten times what is promised.
+/// Time until another server without notifications shows a message: ten times the promise.
 const SEEN_WITHOUT_BELL_WITHIN: Duration = Duration::from_secs(10);
 
-/// The signed URLs of a task queue, without the root URL, highest priority first.
+/// Signed URLs of a task queue, without the root URL, highest priority first.
 struct Urls(Vec<(String, String)>);
 
 impl Urls {
@@ -35,12 +35,12 @@ impl Urls {
         Self(queues.iter().map(|queue| (url(&queue["signedPollUrl"]), url(&queue["signedDeleteUrl"]))).collect())
     }
 
-    /// Of the lowest priority, which tasks have unless they say otherwise.
+    /// URL of the lowest priority, the default of tasks.
     fn poll(&self) -> &str {
         &self.0[6].0
     }
 
-    /// The same, for messages to be hidden for so many seconds.
+    /// The same with this visibility timeout.
     fn poll_for(&self, seconds: u32) -> String {
         self.poll().replace("visibilitytimeout=300", &format!("visibilitytimeout={seconds}"))
     }
@@ -53,7 +53,7 @@ impl Urls {
         self.0[6].1.replace("{{messageId}}", id).replace("{{popReceipt}}", receipt)
     }
 
-    /// The poll URL's signature at another place of its queue.
+    /// The poll URL's signature on another path of its queue.
     fn at(&self, place: &str, more: &str) -> String {
         let (path, query) = self.poll().split_once("/messages?").unwrap();
         format!("{path}{place}?{query}{more}")

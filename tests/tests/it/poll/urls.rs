@@ -1,4 +1,4 @@
-//! Signed URLs: who gets them, what they are good for, and what one that was tampered with gets.
+//! Signed URLs: who gets them, what they allow, and the answer to changed ones.
 
 use super::*;
 use crate::rig::Signature;
@@ -60,7 +60,7 @@ async fn a_url_serves_its_queue_and_its_operation_only() {
     assert_error(&get(&rig, &format!("{base}?{other}")).await, 403, "AuthenticationFailed");
     let elsewhere = urls.poll().replace("/queue-", "/queue-1");
     assert_error(&get(&rig, &elsewhere).await, 403, "AuthenticationFailed");
-    // More rights, and a longer life.
+    // More permissions, and a later expiry.
     for (from, to) in [("sp=rup", "sp=raup"), ("sp=rup", "sp=p"), ("&sp=rup", ""), ("&sv=2015-04-05", "")] {
         assert_error(&get(&rig, &urls.poll().replace(from, to)).await, 403, "AuthenticationFailed");
     }
@@ -71,7 +71,7 @@ async fn a_url_serves_its_queue_and_its_operation_only() {
         assert_error(&get(&rig, &target).await, 403, "AuthenticationFailed");
     }
     assert_error(&get(&rig, base).await, 403, "AuthenticationFailed");
-    // The order of parameters is the client's, and a proxy may have decoded what needs no encoding.
+    // Clients choose the order of parameters, and a proxy may have decoded needless escapes.
     let mut parts: Vec<&str> = urls.poll().split_once('?').unwrap().1.split('&').collect();
     parts.reverse();
     let target = format!("{base}?{}", parts.join("&").replace("%3A", ":").replace("%2F", "/").replace("%3D", "="));
@@ -108,7 +108,7 @@ async fn urls_of_the_previous_key_live_on_and_those_of_no_key_do_not() {
     let answer = call(&mut client_of(&rotated), &rig.root, "GET", &format!("/poll-task-url/{QUEUE}"), None).await;
     let renewed = Urls::read(&answer.body, rotated.root_url());
     assert_error(&get(&rig, renewed.poll()).await, 403, "AuthenticationFailed");
-    // The previous key may go when no token needs it any more.
+    // The previous key may be removed when no token needs it.
     reset_root_token(rig.database.url(), &format!("{new},{}", rig.secret_key));
     let without_old_key = start("without-old-key", new).await;
     assert_error(&send(&without_old_key, "GET", urls.poll()).await, 403, "AuthenticationFailed");
@@ -117,7 +117,7 @@ async fn urls_of_the_previous_key_live_on_and_those_of_no_key_do_not() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn behind_tls_urls_are_for_https_only() {
-    // Free just now; what the server prints is its root URL, not its address.
+    // Free at this moment; the server prints its root URL, not its address.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let public = "https://queue.example.com";
     let rig = Rig::start_with(|launch| launch.listen(free.to_string()).flag("--root-url", public)).await;
@@ -130,7 +130,7 @@ async fn behind_tls_urls_are_for_https_only() {
     assert!(messages(&Raw::new("GET", urls.poll()).send(&local).await).is_empty());
     let forwarded =
         async |proto: &str| Raw::new("GET", urls.poll()).header("x-forwarded-proto", proto).send(&local).await;
-    // Of two proxies the first one is that of the client.
+    // The first value is the client's protocol; the others come from proxies.
     for plain in ["http", "http, https"] {
         assert_error(&forwarded(plain).await, 403, "AuthorizationProtocolMismatch");
     }
