@@ -15,7 +15,7 @@ use crate::rig::{Raw, RawReply, Rig, TIMEOUT, minutes_from_now, ok};
 /// Connections that the server serves at a time.
 const CONNECTIONS: usize = 16;
 
-/// Asserts that a page made of this answer could load nothing, apart from what its policy names.
+/// Asserts that a page made of this answer could load nothing, except as its policy allows.
 #[track_caller]
 fn is_closed(what: &str, reply: &RawReply) {
     let policy = reply.header("content-security-policy").unwrap_or_default();
@@ -23,7 +23,7 @@ fn is_closed(what: &str, reply: &RawReply) {
     assert_eq!(reply.header("x-content-type-options"), Some("nosniff"), "{what}");
 }
 
-/// The bytes as a request of a connection of its own.
+/// Sends these bytes on a new connection.
 async fn send_bytes(rig: &Rig, bytes: &[u8]) -> RawReply {
     let address = rig.server.root_url().strip_prefix("http://").unwrap();
     let mut stream = TcpStream::connect(address).await.unwrap();
@@ -33,7 +33,7 @@ async fn send_bytes(rig: &Rig, bytes: &[u8]) -> RawReply {
     RawReply::parse(&received)
 }
 
-/// The head of an answer that does not end.
+/// Reads the head of an endless answer.
 async fn head_of(rig: &Rig, target: &str, authorization: Option<&str>) -> RawReply {
     let address = rig.server.root_url().strip_prefix("http://").unwrap();
     let mut stream = TcpStream::connect(address).await.unwrap();
@@ -52,8 +52,8 @@ async fn head_of(rig: &Rig, target: &str, authorization: Option<&str>) -> RawRep
     RawReply::parse(head.as_bytes())
 }
 
-/// A connection on which a request was answered, which therefore holds a place. `None` if it was refused: a connection
-/// that ended a moment ago may still hold its place.
+/// Opens a connection that has had an answer, and so occupies a slot. `None` if it was refused: a
+/// connection that ended a moment ago may still occupy its slot.
 async fn connect_served(rig: &Rig) -> Option<TcpStream> {
     let address = rig.server.root_url().strip_prefix("http://").unwrap();
     let mut stream = TcpStream::connect(address).await.unwrap();
@@ -70,7 +70,7 @@ async fn answer_of_every_operation_has_a_content_security_policy() {
     let rig = Rig::start().await;
     let root = rig.root.clone();
     let operations = Operation::all(&document(&routes(), &Sample::fixed())).into_iter();
-    // Signed URLs are not in the document; the next test has some.
+    // The document has no signed URLs; the next test has some.
     for operation in operations.filter(|operation| !operation.described["security"].to_string().contains("Url")) {
         // Without credentials most are refused, and no stream begins.
         let reply = rig.send(&operation.request()).await;
@@ -102,7 +102,7 @@ async fn answer_of_every_operation_has_a_content_security_policy() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn page_stored_bytes_and_messages_have_a_content_security_policy() {
+async fn page_bytes_and_messages_have_content_security_policy() {
     let worker = Worker::start().await;
     let rig = &worker.rig;
     for target in ["/", "/login", "/page/style.css", "/page/icon.svg", "/queue/a/b", "/task/short", "/worker/a/b"] {
@@ -156,9 +156,9 @@ async fn streams_have_a_content_security_policy() {
     }
 }
 
-/// What the HTTP library answers by itself has no body that a browser could show.
+/// The HTTP library's own answers have no body that a browser could show.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn refusals_of_connections_have_a_content_security_policy_or_no_body() {
+async fn refused_connections_have_content_security_policy_or_no_body() {
     let rig = Rig::start_with(|launch| launch.flag("--connections-max", CONNECTIONS.to_string())).await;
     let long = format!("GET / HTTP/1.1\r\nHost: x\r\nX-Long: {}\r\n\r\n", "x".repeat(256 << 10));
     for (status, bytes) in [(400, &b"nothing\r\n\r\n"[..]), (431, long.as_bytes())] {

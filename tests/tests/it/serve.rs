@@ -1,4 +1,4 @@
-//! `tenure serve` as an operator meets it: starts and refusals, and an embedded database that dies.
+//! `tenure serve` for an operator: starts and refusals, and an embedded database that dies.
 
 use std::process::Output;
 
@@ -47,7 +47,7 @@ async fn an_embedded_server_makes_its_root_client_and_keeps_its_tasks() {
     assert!(server.log_tail().contains("embedded mode"), "{}", server.log_tail());
     let task = create(&server, &root, QUEUE).await;
 
-    // A second server on the same directory is refused, and the first is none the worse for it.
+    // A second server on the same directory is refused, and the first continues.
     let second = refusal(&finish(embedded().command(&data_folder.data_dir())).await, 1);
     assert!(second.contains("in use by another tenure process"), "{second}");
     assert!(second.contains(&server.pid().to_string()), "{second}");
@@ -63,7 +63,7 @@ async fn an_embedded_server_makes_its_root_client_and_keeps_its_tasks() {
     assert!(server.stop().await.success());
 }
 
-/// `tenure client` and `tenure migrate` work beside the server that runs the cluster.
+/// Runs `tenure client` and `tenure migrate` beside the server that runs the cluster.
 async fn administrate_beside(data_folder: &DataFolder, server: &Server) {
     let data_dir = data_folder.data_dir();
     let run = async |args: &[&str]| tenure(args, &[("TENURE_DATA_DIR", data_dir.to_str().unwrap())]).await;
@@ -83,17 +83,17 @@ async fn an_embedded_server_survives_every_violent_death() {
     let (mut server, root) = data_folder.start(&embedded()).await;
     let first = create(&server, &root, QUEUE).await;
 
-    // The server: its PostgreSQL is adopted by the next one.
+    // Kills the server: the next one adopts its PostgreSQL.
     server.kill().unwrap();
     let postmaster = postmaster_of(&data_folder.data_dir()).expect("PostgreSQL outlives a killed server");
     let (mut server, _) = data_folder.start(&embedded()).await;
     assert_eq!(postmaster_of(&data_folder.data_dir()), Some(postmaster), "adopted, not started again");
     assert_eq!(state(&server, &root, first).await, "pending");
 
-    // PostgreSQL: the server starts it again by itself.
+    // Kills PostgreSQL: the server restarts it.
     let second = create(&server, &root, QUEUE).await;
     kill(postmaster, Signal::SIGKILL).unwrap();
-    // Sessions of the dead PostgreSQL may still finish what they have; what they acknowledge counts.
+    // Sessions of the dead PostgreSQL may finish their work; their acknowledgements count.
     let third = create_until_it_works(&server, &root).await;
     let restarted = eventually("PostgreSQL runs again", async || {
         postmaster_of(&data_folder.data_dir()).filter(|&restarted| restarted != postmaster)
@@ -101,7 +101,7 @@ async fn an_embedded_server_survives_every_violent_death() {
     .await;
     let fourth = create_until_it_works(&server, &root).await;
 
-    // Both.
+    // Kills both.
     server.kill().unwrap();
     kill(restarted, Signal::SIGKILL).unwrap();
     let (server, _) = data_folder.start(&embedded()).await;
@@ -114,7 +114,7 @@ async fn an_embedded_server_survives_every_violent_death() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_embedded_server_runs_as_an_ordinary_user() {
     if !nix::unistd::geteuid().is_root() {
-        // Then every other test here runs as an ordinary user.
+        // All other tests run as an ordinary user then.
         return;
     }
     let data_folder = DataFolder::new();
@@ -145,7 +145,7 @@ async fn a_start_that_cannot_be_is_refused_in_one_line() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_task_created_on_one_server_wakes_a_worker_that_waits_on_another() {
+async fn task_of_one_server_wakes_worker_at_another() {
     let rig = Rig::start().await;
     let other = another_without_fallbacks(&rig, "other").await;
     until_they_hear(&mut rig.database.connect("test").await, 2).await;
@@ -158,7 +158,7 @@ async fn a_task_created_on_one_server_wakes_a_worker_that_waits_on_another() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_manual_clock_answers_after_what_fell_due_has_happened() {
+async fn advance_of_manual_clock_waits_for_due_passes() {
     let rig = Rig::start_with(|launch| launch.flag("--clock", "manual")).await;
     let task = rig.create_one(QUEUE).await;
     let advance = async |seconds: Value| {
@@ -220,7 +220,7 @@ async fn commands_that_encrypt_need_the_secret_key() {
     for args in [&["client", "create", "x"], &["client", "reset-token", "ci/two"]] {
         assert!(refusal(&keyless(args).await, 2).contains("--secret-key"), "{args:?}");
     }
-    // When the key is lost, this is how a database gets a new one.
+    // A database whose key is lost gets a new one in this way.
     for args in [&["client", "list"][..], &["client", "delete", "ci/two"]] {
         let output = keyless(args).await;
         assert!(output.status.success(), "{args:?}: {}", stderr(&output));

@@ -1,5 +1,5 @@
-//! Sessions of workers over HTTP: the scopes of each call, and the inbox. Refusals are in `endpoints/table/sessions.rs`; what
-//! sessions do is in `server/engine/tests/it/sessions`.
+//! Sessions of workers over HTTP: the scopes of each call, and the inbox. Refusals are in
+//! `endpoints/table/sessions.rs`; the engine's tests are in `server/engine/tests/it/sessions`.
 
 mod inbox;
 
@@ -15,7 +15,7 @@ const QUEUE: &str = "sessions/linux";
 /// An id that no session has.
 const UNKNOWN: &str = "00000000-0000-4000-8000-000000000000";
 
-/// The body that starts a session of this worker, with these fields besides.
+/// Body that starts a session of this worker, with these fields.
 fn starting(worker: &str, fields: Value) -> Value {
     let mut body = json!({"taskQueueId": QUEUE, "workerGroup": "group", "workerId": worker});
     let Value::Object(fields) = fields else { panic!("{fields} is no object") };
@@ -27,14 +27,14 @@ async fn try_to_start(rig: &Rig, worker: &str, fields: Value) -> Answer {
     rig.call("POST", &format!("{TENURE_API}/sessions"), Some(&starting(worker, fields))).await
 }
 
-/// A new session of this worker: what it was answered with.
+/// Starts a session of this worker; returns the answer.
 async fn start(rig: &Rig, worker: &str, fields: Value) -> Value {
     let answer = try_to_start(rig, worker, fields).await;
     assert_eq!(answer.status, 201, "{}", answer.body);
     answer.body
 }
 
-/// The id of a session, from whatever names it.
+/// The id of a session, from any object that names it.
 fn id(session: &Value) -> &str {
     session["sessionId"].as_str().unwrap_or_else(|| panic!("{session} names no session"))
 }
@@ -48,7 +48,7 @@ async fn inbox(rig: &Rig, session: &str, query: &str) -> Answer {
     rig.call("GET", &path(session, &format!("/inbox?{query}")), None).await
 }
 
-/// The items that an inbox has now, after this one.
+/// Items of an inbox now, after this one.
 async fn items(rig: &Rig, session: &str, after: i64) -> Vec<Value> {
     let answer = inbox(rig, session, &format!("wait=0&after={after}")).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
@@ -75,7 +75,7 @@ async fn create(rig: &Rig, count: usize) -> Vec<SlugId> {
     tasks
 }
 
-/// A claimWork of this worker, for its session if it has one.
+/// Calls claimWork as this worker, with its session if any.
 async fn ask(rig: &Rig, worker: &str, session: Option<&str>, tasks: u16) -> Answer {
     let mut body = json!({"workerGroup": "group", "workerId": worker, "tasks": tasks});
     if let Some(session) = session {
@@ -90,7 +90,7 @@ async fn claim(rig: &Rig, worker: &str, session: Option<&str>, tasks: u16) -> Ve
     answer.body["tasks"].as_array().unwrap().clone()
 }
 
-/// A call of root's for a run.
+/// Calls an operation of a run as root.
 async fn report(rig: &Rig, claim: &Value, what: &str) -> Answer {
     rig.call("POST", &format!("{}/{what}", run_of(claim)), None).await
 }
@@ -99,7 +99,7 @@ fn date(value: &Value) -> DateTime<Utc> {
     value.as_str().unwrap_or_else(|| panic!("{value} is no date")).parse().unwrap()
 }
 
-/// Why a call was refused.
+/// Asserts a refusal and returns its message.
 #[track_caller]
 fn refused(answer: &Answer, status: u16, code: &str) -> String {
     assert_eq!((answer.status, answer.code()), (status, code), "{}", answer.body);
@@ -107,7 +107,7 @@ fn refused(answer: &Answer, status: u16, code: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_call_takes_the_scopes_of_the_session_s_own_queue_and_worker() {
+async fn calls_need_scopes_of_the_session_s_queue_and_worker() {
     let rig = Rig::start().await;
     let session = start(&rig, "w1", json!({})).await;
     let session = id(&session);
@@ -145,7 +145,7 @@ async fn each_call_takes_the_scopes_of_the_session_s_own_queue_and_worker() {
         rig.send(&anonymous.authorization("Basic dzE6d3Jvbmc=")).await.refused(401, "AuthenticationFailed");
         let answer = call(&mut rig.client(), who, method, &target, body).await;
         assert_eq!(answer.status, status, "{method} {target}: {}", answer.body);
-        // Whose session it would be is not known: a caller without scopes learns no more than that.
+        // The session is unknown: a caller without scopes learns only that.
         if target.contains(session) {
             let unknown = call(&mut rig.client(), &w2, method, &target.replace(session, UNKNOWN), body).await;
             refused(&unknown, 404, "ResourceNotFound");

@@ -1,4 +1,4 @@
-//! A reader of Server-Sent Events, as the specification of EventSource has it, that can also stop reading.
+//! A reader of Server-Sent Events, by the specification of EventSource, that can also stop reading.
 
 use serde_json::Value;
 use tenure_api::credentials::Credentials;
@@ -10,35 +10,35 @@ use tokio::net::TcpStream;
 
 use crate::rig::{RawReply, Signature, TIMEOUT};
 
-/// What came next.
+/// Next item of a stream.
 #[derive(Debug)]
 pub enum Item {
-    /// An event; its data as JSON.
+    /// An event with its JSON data.
     Event { kind: String, data: Value },
     /// A comment, or a block that only sets the id or the delay.
     Other,
-    /// The stream has ended in an orderly way.
+    /// The stream has ended properly.
     End,
     /// The connection broke.
     Broken,
 }
 
-/// An open stream. Dropped, it hangs up.
+/// An open stream; dropping it hangs up.
 pub struct Stream {
     socket: TcpStream,
-    /// Bytes as they came, in chunks.
+    /// Received bytes, in chunks.
     raw: Vec<u8>,
-    /// The body so far, from the next block on.
+    /// The body from the next block on.
     text: Vec<u8>,
     ended: bool,
-    /// What a reader that comes back sends.
+    /// The cursor of a reader that reconnects.
     pub last_id: String,
     pub retry: Option<String>,
     pub comments: usize,
 }
 
 impl Stream {
-    /// Opens a stream, or gives the refusal.
+    /// Opens a stream, or returns the refusal.
     pub async fn try_open(
         server: &Server,
         who: Option<&Credentials>,
@@ -88,12 +88,12 @@ impl Stream {
         Self::try_open(server, Some(who), query, None).await.unwrap_or_else(|refused| panic!("{}", refused.text()))
     }
 
-    /// The next block.
+    /// Returns the next item.
     pub async fn next(&mut self) -> Item {
         tokio::time::timeout(TIMEOUT, self.block()).await.expect("something comes in time")
     }
 
-    /// The next event, past comments and ids.
+    /// Returns the next event, skipping comments and ids.
     pub async fn event(&mut self) -> (String, Value) {
         loop {
             match self.next().await {
@@ -104,7 +104,7 @@ impl Stream {
         }
     }
 
-    /// The next events, up to one with this position.
+    /// Returns the next events, up to the one at this position.
     pub async fn up_to(&mut self, position: i64) -> Vec<Value> {
         let mut events = Vec::new();
         while position_of(&events) < position {
@@ -116,14 +116,14 @@ impl Stream {
         events
     }
 
-    /// Waits until the stream sends something for the first time.
+    /// Waits until the stream sends its first block.
     pub async fn begun(mut self) -> Self {
         assert!(matches!(self.next().await, Item::Other));
         assert_eq!(self.retry.as_deref(), Some("1000"));
         self
     }
 
-    /// Reads until the stream is over; whether that was in an orderly way.
+    /// Reads to the end of the stream; true if it ended properly.
     pub async fn is_ended_in_order(&mut self) -> bool {
         loop {
             match self.next().await {
@@ -150,7 +150,7 @@ impl Stream {
         }
     }
 
-    /// Takes one whole chunk off what came.
+    /// Takes one complete chunk off the received bytes.
     fn take_chunk(&mut self) -> bool {
         let Some(line) = self.raw.windows(2).position(|window| window == b"\r\n") else { return false };
         let size = std::str::from_utf8(&self.raw[..line]).unwrap();
@@ -187,7 +187,7 @@ impl Stream {
     }
 }
 
-/// The position of the last of these events.
+/// Position of the last of these events.
 pub fn position_of(events: &[Value]) -> i64 {
     events.last().map_or(0, |event| event["position"].as_i64().expect("an event has a position"))
 }

@@ -1,4 +1,4 @@
-//! Creating one or several tasks at once: defaults, local names, all or nothing, repeats.
+//! Creating one or several tasks at once: defaults, local names, atomicity, repeats.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ async fn count(rig: &Rig, sql: &'static str) -> i64 {
     sqlx::query(sql).fetch_one(&mut database).await.unwrap().get(0)
 }
 
-/// Everything that a submission may leave behind.
+/// Number of rows that a submission may leave behind.
 async fn left_behind(rig: &Rig) -> i64 {
     count(
         rig,
@@ -183,7 +183,7 @@ async fn one_task_that_is_refused_is_the_end_of_all() {
     assert_eq!((answer.status, answer.code()), (409, "RequestConflict"));
     assert!(answer.body["message"].as_str().unwrap().starts_with("tasks[0]: task group"), "{}", answer.body);
     assert_eq!(left_behind(&rig).await, before);
-    // The same key is free: nothing of what was refused was kept.
+    // The key is free: the refused submission left nothing.
     let reply = submit_keyed(&rig, "a key", &json!({"taskQueueId": QUEUE})).await;
     assert_eq!(reply.status, 200);
 }
@@ -218,7 +218,7 @@ async fn idempotency_key_that_is_too_long_or_not_ascii_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_repeat_with_ids_of_its_own_is_answered_and_completes_what_is_missing() {
+async fn repeat_with_ids_creates_missing_tasks() {
     let rig = Rig::start().await;
     let group = new_task();
     let entry = |id, dependencies: Value| {
@@ -235,7 +235,7 @@ async fn a_repeat_with_ids_of_its_own_is_answered_and_completes_what_is_missing(
     complete_one(&rig).await;
     let again = submit(&rig, &body).await;
     assert_eq!((again.status, states(&again.body)[0]), (200, "completed"), "{}", again.body);
-    // A new one that waits for one that is there already, and for one that has ended.
+    // A new task that depends on a pending and a resolved one.
     let more = json!({"taskGroupId": group, "tasks": [first, both[1], entry(three, json!([one, two]))]});
     let answer = submit(&rig, &more).await;
     assert_eq!((answer.status, states(&answer.body)[2]), (200, "unscheduled"), "{}", answer.body);
@@ -262,7 +262,7 @@ async fn a_key_makes_a_repeat_harmless() {
     complete_one(&rig).await;
     let later = submit_keyed(&rig, "once", &body).await.json();
     assert_eq!((ids(&later), states(&later)[0]), (ids(&first), "completed"), "the same tasks as they are now");
-    // Another key, and another client with the same key, are others.
+    // Another key, or another client with the same key, is independent.
     assert_ne!(ids(&submit_keyed(&rig, "twice", &body).await.json()), ids(&first));
     let friend = rig.make_client("friend", &["*"]).await;
     assert_ne!(ids(&rig.send(&keyed(&rig, &friend, "once", &body)).await.json()), ids(&first));
@@ -302,7 +302,7 @@ async fn two_with_the_same_key_at_once_create_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_two_graphs_that_want_the_same_task_one_is_refused_whole() {
+async fn one_of_two_graphs_with_same_task_is_refused_whole() {
     let rig = Rig::start().await;
     let second = rig.another("second").await;
     for round in 1..=5 {
@@ -359,12 +359,12 @@ async fn a_key_is_purged_after_a_day() {
     assert_eq!(ids(&submit_keyed(&rig, "day", &body).await.json()), ids(&first));
     let age = "UPDATE idempotency_keys SET created = created - interval '1 minute'";
     sqlx::query(age).execute(&mut database).await.unwrap();
-    // It is ignored before the pass has come to it.
+    // It is ignored before the pass deletes it.
     assert_eq!(submit_keyed(&rig, "day", &other).await.status, 200);
     submit_keyed(&rig, "day", &body).await.refused(409, "RequestConflict");
     let age = "UPDATE idempotency_keys SET created = created - interval '1 day'";
     sqlx::query(age).execute(&mut database).await.unwrap();
-    // Old keys are looked for once a minute, and when a server starts.
+    // Old keys are purged once a minute, and when a server starts.
     let _second = rig.another("second").await;
     eventually("it is gone", async || (count(&rig, "SELECT count(*) FROM idempotency_keys").await == 0).then_some(()))
         .await;

@@ -9,7 +9,7 @@ use crate::rig::{Rig, call, credentials_of, definition, new_task, ok, refusal, s
 const QUEUE: &str = "task/commands";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_command_is_sent_shown_replaced_and_gone_once_it_was_carried_out() {
+async fn command_is_sent_shown_replaced_and_removed_when_done() {
     let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "0s")).await;
     let task = new_task();
     let id = task.to_string();

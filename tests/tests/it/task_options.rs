@@ -1,4 +1,5 @@
-//! The scope that an option about lost workers needs. What options say is in `server/domain/src/policy/options_tests.rs`.
+//! The scope for an option about lost workers. The options themselves are tested in
+//! `server/domain/src/policy/options_tests.rs`.
 
 use serde_json::{Value, json};
 use tenure_tests::http::TENURE_API;
@@ -15,7 +16,7 @@ fn with(options: &Value) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_lost_worker_costs_is_said_only_with_a_scope_of_its_own() {
+async fn delivery_option_needs_its_own_scope() {
     let rig = Rig::start().await;
     let plain = ["queue:create-task:lowest:options/*", "queue:create-task:project:none", "queue:scheduler-id:-"];
     let more = [&plain[..], &["tenure:task-options:options/linux"]].concat();

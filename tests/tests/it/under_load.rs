@@ -1,4 +1,4 @@
-//! What is acknowledged under load stays true, whatever dies meanwhile.
+//! Acknowledgements under load stay true while servers and databases die.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -22,10 +22,10 @@ use crate::rig::{
 const QUEUE: &str = "serve/load";
 /// Promised to the operator who stops a server.
 const DRAINED_WITHIN: Duration = Duration::from_secs(10);
-/// How often the way to the database is cut.
+/// Number of cuts of the database's proxy.
 const CUTS: usize = 4;
 
-/// Two that create and two that work, until they are stopped or their server is gone.
+/// Two creators and two workers, until they are stopped or their server is gone.
 struct Load<'a> {
     server: &'a Server,
     root: &'a Credentials,
@@ -37,11 +37,11 @@ fn lease_has_ended(claim: &Value) -> bool {
     taken_until <= real_now()
 }
 
-/// What the callers were acknowledged.
+/// Acknowledged calls.
 #[derive(Default)]
 struct Acknowledged {
     created: Vec<SlugId>,
-    /// Claims that were answered but whose report was not.
+    /// Acknowledged claims without an acknowledged report.
     held: Vec<Value>,
     /// Paths of runs.
     completed: Vec<String>,
@@ -52,7 +52,7 @@ impl<'a> Load<'a> {
         Self { server, root, stop: AtomicBool::new(false) }
     }
 
-    /// Runs beside something else, which decides when it is enough.
+    /// Runs until `other` is done.
     async fn beside<T>(&self, other: impl Future<Output = T>) -> (T, Acknowledged) {
         let other = async {
             let result = other.await;
@@ -73,7 +73,7 @@ impl<'a> Load<'a> {
         !self.stop.load(Ordering::SeqCst)
     }
 
-    /// Nothing but success and a 503 may be answered.
+    /// Asserts a success or a 503.
     async fn answered(answer: &tenure_tests::http::Answer) -> bool {
         if !answer.is_success() {
             assert_eq!(answer.status, 503, "{}", answer.body);
@@ -111,7 +111,7 @@ impl<'a> Load<'a> {
                     acknowledged.held.push(claim);
                     return acknowledged;
                 };
-                // While nothing answered, its lease may have ended.
+                // Its lease may have expired while the server did not answer.
                 if answer.status == 409 && lease_has_ended(&claim) {
                     continue;
                 }
@@ -131,13 +131,13 @@ async fn counts(server: &Server, root: &Credentials) -> (Value, Value) {
     (answer.body["pendingTasks"].clone(), answer.body["claimedTasks"].clone())
 }
 
-/// Finishes what is left, and asserts that everything that was acknowledged has come true exactly once.
+/// Finishes the remaining work, and asserts that every acknowledgement came true exactly once.
 async fn all_is_true(server: &Server, root: &Credentials, acknowledged: &Acknowledged) {
     for claim in &acknowledged.held {
         // Reported a second time at most, which must be harmless.
         report(server, claim, "completed", None).await;
     }
-    // The rest is pending: nothing may be left claimed without a worker.
+    // The rest is pending: no run may stay claimed without a worker.
     eventually("everything is done", async || {
         let (pending, claimed) = counts(server, root).await;
         if pending == 0 {
@@ -167,7 +167,7 @@ async fn all_is_true(server: &Server, root: &Credentials, acknowledged: &Acknowl
     assert_eq!(runs.len(), completed, "a run was claimed twice");
 }
 
-/// Waits until so many more runs have ended.
+/// Waits until this many more runs have ended.
 async fn progress(database: &mut sqlx::PgConnection, runs: i64) {
     let count = async |database: &mut sqlx::PgConnection| {
         let row = sqlx::query("SELECT count(*) FROM runs").fetch_one(database).await;
@@ -178,7 +178,7 @@ async fn progress(database: &mut sqlx::PgConnection, runs: i64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_is_stopped_under_load_loses_and_doubles_nothing() {
+async fn server_stopped_under_load_loses_and_repeats_nothing() {
     let mut rig = Rig::start().await;
     let (stopped, acknowledged) = {
         let mut database = rig.database.connect("test").await;
@@ -187,7 +187,7 @@ async fn a_server_that_is_stopped_under_load_loses_and_doubles_nothing() {
             progress(&mut database, 100).await;
             rig.server.terminate().unwrap();
             let signalled = Instant::now();
-            // The load ends by itself when it gets no answers any more.
+            // The load ends by itself when it gets no answers.
             eventually("the server is gone", async || {
                 let path = format!("{QUEUE_API}/ping");
                 client_of(&rig.server).call(&rig.root, "GET", &path, None).await.is_err().then_some(())
@@ -205,7 +205,7 @@ async fn a_server_that_is_stopped_under_load_loses_and_doubles_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_database_that_is_cut_off_under_load_loses_and_doubles_nothing() {
+async fn database_cut_under_load_loses_and_repeats_nothing() {
     let database = tenure_tests::db::TestDatabase::create().await;
     let (proxy, key, folder) = (Proxy::before(database.url()).await, fresh_secret_key(), new_folder());
     let launch = Launch::on_database(proxy.url(), &key).flag("--claim-work-wait", "1s");
@@ -232,9 +232,9 @@ async fn a_database_that_is_cut_off_under_load_loses_and_doubles_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_an_embedded_server_acknowledged_survives_the_death_of_everything() {
+async fn embedded_acknowledgements_survive_death_of_everything() {
     let data_folder = DataFolder::new();
-    // A claim whose answer was lost with its server comes back when its lease ends.
+    // A claim whose answer was lost with its server returns when its lease expires.
     let launch = embedded().flag("--claim-timeout", "3s");
     let (mut server, root) = data_folder.start(&launch).await;
     let acknowledged = {
@@ -276,7 +276,7 @@ async fn what_an_embedded_server_acknowledged_survives_the_death_of_everything()
         let status = status(&mut client_of(&server), &root, task).await;
         assert_eq!(status["state"], "completed", "an acknowledged report is lost: {status}");
     }
-    // Enough for a check; how much there is depends on how long the deaths took.
+    // Enough for a check; the exact numbers depend on the time of the deaths.
     assert!(
         acknowledged.created.len() >= 20 && !acknowledged.completed.is_empty(),
         "{} {}",

@@ -1,5 +1,5 @@
-//! An upgrade from an earlier release whose server keeps running, as docs/operating.md allows it.
-//! The suite `upgrade`: `scripts/test-upgrade` compiles that release.
+//! An upgrade from an earlier release whose server keeps running, as docs/operating.md allows. The
+//! suite `upgrade`: `scripts/test-upgrade` compiles that release.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +25,7 @@ use crate::rig::{
     run_of, stderr,
 };
 
-/// Names the program of the earlier release.
+/// Environment variable with the program of the earlier release.
 const OLD_SERVER: &str = "TENURE_OLD_SERVER";
 const LIMITED: &str = "upgrade/limited";
 const FAIR: &str = "upgrade/fair";
@@ -49,8 +49,8 @@ const LATER_TASKS: usize = 2;
 /// Workers of each queue at the end.
 const WORKERS: usize = 3;
 const WORKED_OFF_WITHIN: Duration = Duration::from_secs(60);
-/// Counts claims of `LIMITED`, the claims of its busiest key, and ready runs of limited queues after
-/// the migration. Locks the tables in the order in which the migration does.
+/// Counts claims of `LIMITED`, the claims of its busiest key, and ready runs of limited queues
+/// after the migration. Locks the tables in the migration's order.
 const SNAPSHOT: &str = "WITH ready AS (
         SELECT count(*) AS runs FROM pending WHERE hold IS NULL AND key_id IS NOT NULL
         AND EXISTS (SELECT FROM settings WHERE name = 'needed-migration')
@@ -177,7 +177,7 @@ impl At<'_> {
         assert!(self.tasks.borrow_mut().claimed.insert(run.clone()), "{run} was claimed twice");
     }
 
-    /// A request of the worker for its claim.
+    /// Makes a worker's request for its claim.
     async fn of_run(self, claim: &Value, what: &str, body: Option<&Value>) {
         let path = format!("{}/{what}", run_of(claim));
         let answer = call(&mut client_of(self.server), &credentials_of(claim), "POST", &path, body).await;
@@ -194,7 +194,7 @@ impl At<'_> {
         assert!(self.tasks.borrow_mut().completed.insert(task.clone()), "{task} was completed twice");
     }
 
-    /// Reports a failure after which the task is tried again.
+    /// Reports a failure after which the task is retried.
     async fn retry(self, claim: &Value) {
         self.of_run(claim, "exception", Some(&json!({"reason": "intermittent-task"}))).await;
         self.tasks.borrow_mut().retried.insert(task_of(claim));
@@ -250,14 +250,14 @@ impl At<'_> {
     }
 }
 
-/// The claims and assignments of the old server when the new one starts.
+/// Claims and assignments of the old server when the new one starts.
 struct Given {
     /// Claims by queue.
     claims: BTreeMap<&'static str, Vec<Value>>,
     session: String,
     assigned: BTreeSet<String>,
     poll_url: String,
-    /// The task whose message a poller has.
+    /// The task of a polled message.
     polled: String,
 }
 
@@ -267,8 +267,8 @@ impl Given {
     }
 }
 
-/// Fills the queues through the old server. Workers claim some of the tasks, and complete one of each
-/// queue.
+/// Fills the queues through the old server. Workers claim some of the tasks, and complete one of
+/// each queue.
 async fn fill(old: At<'_>) -> Given {
     for (queue, policy) in [
         (LIMITED, json!({"concurrency": {"total": TOTAL, "perKey": PER_KEY}})),
@@ -304,7 +304,8 @@ async fn fill(old: At<'_>) -> Given {
     Given { claims, session, assigned, poll_url, polled }
 }
 
-/// Starts the new server, which migrates. Work in the plain queue goes on at the old one meanwhile.
+/// Starts the new server, which migrates. Meanwhile work in the plain queue continues at the old
+/// one.
 async fn start_beside(old: At<'_>) -> Server {
     let is_starting = Cell::new(true);
     let starting = async {
@@ -347,7 +348,7 @@ async fn assert_starts_nothing_of_limited_queues(old: At<'_>, given: &Given) {
     .await;
 }
 
-/// Claims of the old server use the limits that the new one sees, and both servers renew them.
+/// Claims of the old server count against the limits of the new one, and both servers renew them.
 async fn assert_claims_go_on(old: At<'_>, new: At<'_>, given: &mut Given) {
     let free = TOTAL - given.claims_of(LIMITED).len();
     let claimed = new.claim(LIMITED, 10).await;
@@ -372,7 +373,7 @@ async fn assert_claims_go_on(old: At<'_>, new: At<'_>, given: &mut Given) {
     }
 }
 
-/// Ends the claims, half of them at each server. Two tasks are tried again.
+/// Ends the claims, half of them at each server. Two tasks are retried.
 async fn end_claims(old: At<'_>, new: At<'_>, given: &mut Given) {
     old.complete(&given.claims_of(LIMITED).remove(0)).await;
     let next = eventually("a slot that was freed at the old server starts a run", async || {

@@ -1,4 +1,5 @@
-//! `tenure verify delivery` against real servers: one that keeps what is published, and one that is kept from it.
+//! `tenure verify delivery` against real servers: correct ones, and ones that are made to break the
+//! published table.
 
 use std::process::{Output, Stdio};
 use std::time::Duration;
@@ -13,7 +14,7 @@ use tokio::process::{Child, Command};
 use crate::policy_commands::account;
 use crate::rig::{Rig, eventually, ok, refusal, stderr, stdout, tenure};
 
-/// It takes half a minute; a machine that is busy with other tests may need more.
+/// Takes half a minute; a machine that is busy with other tests may need more.
 const TIMEOUT: Duration = Duration::from_secs(120);
 const PROVISIONER: &str = "tenure-verify/";
 
@@ -33,7 +34,7 @@ fn answer(output: &Output) -> Value {
     serde_json::from_str(&stdout(output)).unwrap_or_else(|_| panic!("{}{}", stdout(output), stderr(output)))
 }
 
-/// The queues that are played in which tasks are pending or claimed: their names, and how many are claimed.
+/// The verification's queues with pending or claimed tasks: names, and numbers of claimed tasks.
 async fn busy_queues(rig: &Rig) -> Vec<(String, u64)> {
     let queues = rig.call("GET", &format!("{TENURE_API}/queues"), None).await.body["queues"].clone();
     let ours = queues.as_array().unwrap().iter().filter_map(|queue| {
@@ -48,7 +49,7 @@ fn policy_path(queue: &str) -> String {
     format!("{TENURE_API}/queues/{queue}/policy")
 }
 
-/// Waits until a worker holds a task in each of so many queues, and names them.
+/// Waits until a worker holds a task in each of `cells` queues; returns their names.
 async fn until_played(rig: &Rig, cells: usize) -> Vec<String> {
     eventually("the cells are played", async || {
         let queues = busy_queues(rig).await;
@@ -88,12 +89,12 @@ async fn every_cell_is_as_published_and_nothing_is_left() {
     assert_eq!(busy_queues(&rig).await, []);
 }
 
-/// Without its policy, a task whose worker is lost is tried again.
+/// Without its policy, a task whose worker is lost is retried.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_promise_that_is_broken_is_found() {
     let rig = Rig::start().await;
     let verifying = start(&rig, &["--cell", "exit/at-most/0"]);
-    // Of both a worker whose lease ends and one whose session does.
+    // Of a worker whose lease ends, and one whose session ends.
     for queue in until_played(&rig, 2).await {
         ok(rig.call("DELETE", &policy_path(&queue), None).await);
     }
@@ -111,9 +112,10 @@ async fn a_promise_that_is_broken_is_found() {
     assert_eq!(busy_queues(&rig).await, [], "what is not as published is cleaned up too");
 }
 
-/// What may not be started twice is given out again, because its queue has another policy when another scheduler is lost.
+/// A run that must not start twice is assigned again, because its queue has another policy when
+/// another scheduler is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_given_out_again_and_may_not_be_is_found() {
+async fn wrong_second_assignment_is_found() {
     let rig = Rig::start().await;
     let verifying = start(&rig, &["--cell", "scheduler/at-most/0"]);
     let busy = eventually("both tasks are given out, and one is accepted", async || {
@@ -147,7 +149,7 @@ async fn what_is_given_out_again_and_may_not_be_is_found() {
     assert_eq!(busy_queues(&rig).await, []);
 }
 
-/// Where no server may be a scheduler nothing is given out, and so nothing is as published.
+/// Without a possible scheduler nothing is assigned, so every cell differs from the table.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tasks_that_are_given_to_no_worker_are_found() {
     let rig = Rig::start_with(|launch| launch.flag("--scheduler-weight", "0")).await;
@@ -163,7 +165,7 @@ async fn tasks_that_are_given_to_no_worker_are_found() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn it_cleans_up_when_it_is_interrupted_and_leaves_everything_if_it_is_to() {
+async fn interrupted_verification_cleans_up_unless_told_to_keep() {
     let rig = Rig::start().await;
     for (keep, signal, code) in
         [(false, Signal::SIGINT, 130), (false, Signal::SIGTERM, 143), (true, Signal::SIGINT, 130)]
@@ -186,7 +188,7 @@ async fn it_cleans_up_when_it_is_interrupted_and_leaves_everything_if_it_is_to()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn credentials_that_lack_a_scope_and_wrong_arguments_say_nothing_of_the_server() {
+async fn missing_scope_and_wrong_arguments_give_no_verdict() {
     let rig = Rig::start().await;
     let given = [
         "tenure:list-events",

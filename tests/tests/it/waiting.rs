@@ -11,13 +11,13 @@ use crate::fleet::{NOTIFIED_WITHIN, without_fallbacks};
 use crate::rig::{Raw, Rig, TIMEOUT, call, client_of, eventually, new_task};
 
 const QUEUE: &str = "wait/ing";
-/// The longest that a test lets a server wait: whatever ends earlier was notified of the end.
+/// The longest wait in these tests: an earlier answer proves a notification.
 const LONG: u64 = 60;
-/// Ten times the time between two looks for what other servers resolved.
+/// Ten times the interval between two checks for tasks resolved by other servers.
 const SEEN_WITHIN: Duration = Duration::from_secs(3);
-/// Ten times what deadlines and ends of claims are late at most.
+/// Ten times the longest delay of deadlines and ends of claims.
 const ENDED_WITHIN: Duration = Duration::from_millis(2_500);
-/// What a drain waits for requests; those that wait for a task are answered before.
+/// A drain's wait for requests; waits for tasks are answered before.
 const DRAIN: Duration = Duration::from_secs(6);
 
 fn path(task: SlugId, seconds: u64) -> String {
@@ -37,7 +37,7 @@ async fn metric(server: &Server, line: &str) -> bool {
     metrics.text().lines().any(|found| found == line)
 }
 
-/// Waits until the server knows of so many who wait.
+/// Waits until the server has this many waiting callers.
 async fn until_waiting(server: &Server, callers: usize) {
     let line = format!("tenure_waiting_for_tasks {callers}");
     eventually("they wait", async || metric(server, &line).await.then_some(())).await;
@@ -115,7 +115,8 @@ async fn cancels_deadlines_and_lost_claims_end_a_wait_too() {
     assert!(asked.elapsed() < Duration::from_millis(300) + ENDED_WITHIN, "{:?}", asked.elapsed());
 }
 
-/// It takes as long as other answers may take altogether, and a look at the task comes after it.
+/// The wait takes as long as other answers may take in total, and is followed by a read of the
+/// task.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_longest_wait_is_answered_too_when_its_time_is_up() {
     let rig = Rig::start().await;

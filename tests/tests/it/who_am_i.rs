@@ -1,4 +1,4 @@
-//! What scopes and credentials amount to, for those that ask: callers, other services, tests of clients, operators.
+//! Scopes and credentials as shown to callers, other services, tests of clients and operators.
 
 use serde_json::{Value, json};
 use tenure_tests::http::QUEUE_API;
@@ -6,9 +6,9 @@ use tenure_tests::http::QUEUE_API;
 use crate::accounts::{API, a_client, a_role, by, credentials, lend};
 use crate::rig::{Raw, Rig, Signature, body_hash, eventually, stderr, stdout, tenure};
 
-/// More than is worked out between other requests.
+/// More than is expanded between other requests.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_caller_to_whom_roles_give_much_has_all_of_it() {
+async fn caller_has_all_scopes_of_large_roles() {
     let rig = Rig::start().await;
     let scopes: Vec<String> = (0..1_500).map(|n| format!("{n}:{}", "x".repeat(200))).collect();
     let role = a_role(&scopes.iter().map(String::as_str).collect::<Vec<_>>());
@@ -19,7 +19,7 @@ async fn a_caller_to_whom_roles_give_much_has_all_of_it() {
     }
 }
 
-/// What another service would ask about a request that it got.
+/// Another service's question about a request that it received.
 fn as_seen_elsewhere(method: &str, target: &str, authorization: Option<&str>) -> Value {
     let mut seen = json!({"method": method, "resource": target, "host": "elsewhere.example", "port": 443});
     if let Some(authorization) = authorization {
@@ -52,11 +52,11 @@ async fn other_services_can_ask_who_sent_them_a_request() {
     assert_eq!((&success["scheme"], &success["expires"]), (&json!("hawk"), &made["expires"]));
     assert_eq!(success.get("hash"), None);
     assert!(success["scopes"].as_array().unwrap().contains(&json!("a")));
-    // The body is with the other service, and so is the check of its hash.
+    // The other service has the body, and so checks its hash.
     let hash = body_hash(b"whatever");
     let success = asked(as_seen_elsewhere("post", "/x?y=1", Some(&sign(Some(hash.clone()))))).await;
     assert_eq!((&success["status"], &success["hash"]), (&json!("auth-success"), &json!(hash)));
-    // The header may be as long as that of a claim whose task has as many scopes as a task may have.
+    // The header may be as long as for the claim of a task with as many scopes as allowed.
     let scopes: Vec<String> = (10..30).map(|n| format!("{n}{}", "x".repeat(4_090))).collect();
     let lent = lend(&rig.root, &scopes.iter().map(String::as_str).collect::<Vec<_>>());
     let (host, port) = ("elsewhere.example".to_owned(), 443);
@@ -84,13 +84,13 @@ async fn other_services_can_ask_who_sent_them_a_request() {
         seen[field] = value;
         let refused = root.call("POST", "/authenticate-hawk", Some(seen)).await;
         assert_eq!((refused.status, refused.code()), (400, "InputValidationError"), "{}", refused.body);
-        // Errors end up in logs, and who has the header can send the request again.
+        // Errors appear in logs, and the header would allow a repeat of the request.
         assert_eq!(refused.body["requestInfo"]["payload"], Value::Null);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_command_line_changes_clients_and_roles_with_the_server_running() {
+async fn command_line_edits_clients_and_roles_of_running_server() {
     let rig = Rig::start().await;
     let env = [("DATABASE_URL", rig.database.url())];
     let role = async |args: &[&str]| tenure(&[&["role"], args].concat(), &env).await;

@@ -1,4 +1,5 @@
-//! Why a task is not running, over HTTP; queues by what holds their runs; notes on the exchanges of our own.
+//! Why a task is not running, over HTTP; queues by what holds their runs; events on Tenure's own
+//! exchanges.
 
 use serde_json::{Value, json};
 use tenure_tests::http::{Answer, TENURE_API};
@@ -89,7 +90,7 @@ async fn a_frozen_worker_is_none_that_may_have_a_task() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_answer_is_open_as_a_status_is_but_names_of_others_need_a_scope() {
+async fn why_needs_the_scope_of_status_and_names_need_another() {
     let rig = Rig::start().await;
     let (task, waits) = (new_task(), new_task());
     rig.create(task, &definition(QUEUE)).await;
@@ -125,7 +126,7 @@ async fn an_answer_is_open_as_a_status_is_but_names_of_others_need_a_scope() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_queue_shows_counts_pause_and_policy_and_has_zeros_before_its_first_task() {
+async fn queue_shows_counts_pause_and_policy_from_the_start() {
     let rig = Rig::start().await;
     let zeros = json!({"taskQueueId": QUEUE, "pending": 0, "claimed": 0, "delayed": 0, "waiting": 0, "assigned": 0,
         "ready": 0, "runnable": 0});

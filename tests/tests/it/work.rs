@@ -1,4 +1,4 @@
-//! A worker that reports what it has finished and claims what is next in one request.
+//! A worker that reports finished runs and claims the next ones in one request.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tenure_tests::http::{Answer, TENURE_API};
 use crate::rig::{Raw, Rig, call, credentials_of, definition, eventually, new_task, run_of};
 
 const QUEUE: &str = "work/shop";
-/// More than one answer has room for.
+/// More than one answer can hold.
 const LARGE: usize = 9 << 20;
 
 fn path() -> String {
@@ -68,7 +68,7 @@ async fn a_worker_lives_on_one_request_for_each_round() {
     assert_eq!(claim["task"]["payload"]["command"], json!(["true"]));
     let round = work(&rig, json!({"results": [result(first, "completed")], "claim": 100, "wait": 5})).await;
     assert_eq!((verdicts(&round), ids(&round)), (vec!["completed"], vec![second.to_string().as_str()]));
-    // The credentials of a claim are those of claimWork: they are good for its reports, and not for this call.
+    // The credentials of a claim are those of claimWork: they allow its reports, but not this call.
     let credentials = credentials_of(&round["tasks"][0]);
     let refused = work_as(&rig, &credentials, json!({"results": [result(second, "completed")]})).await;
     assert_eq!((refused.status, refused.code()), (403, "InsufficientScopes"));
@@ -79,7 +79,7 @@ async fn a_worker_lives_on_one_request_for_each_round() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_reports_what_its_own_worker_holds_in_the_queue_and_nothing_else() {
+async fn client_reports_only_runs_of_its_own_worker_in_the_queue() {
     let rig = Rig::start().await;
     let scopes =
         |queue: &str, worker: &str| [format!("queue:claim-work:{queue}"), format!("queue:worker-id:group/{worker}")];
@@ -97,7 +97,7 @@ async fn a_client_reports_what_its_own_worker_holds_in_the_queue_and_nothing_els
         let answer = work_as(&rig, who, results.clone()).await;
         assert_eq!((answer.status, answer.code()), (status, "InsufficientScopes"), "{}", answer.body);
     }
-    // In their own names they may ask, but the run is not theirs.
+    // Under their own names they may ask, but the run is not theirs.
     for (who, name, value) in [(&clients[1], "workerId", "other"), (&clients[2], "taskQueueId", "work/yard")] {
         let mut asked = results.clone();
         asked[name] = value.into();
@@ -112,7 +112,7 @@ async fn a_client_reports_what_its_own_worker_holds_in_the_queue_and_nothing_els
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn results_are_stored_before_the_wait_is_over_and_a_hung_up_caller_loses_only_the_claims() {
+async fn results_are_stored_before_wait_and_survive_hang_up() {
     let rig = Rig::start().await;
     let (task, _) = claimed(&rig).await;
     let send = async |fields: Value| {
@@ -123,10 +123,11 @@ async fn results_are_stored_before_the_wait_is_over_and_a_hung_up_caller_loses_o
     let mut waiting = send(json!({"results": [result(task, "completed")], "claim": 1, "wait": 20})).await;
     eventually("the result is stored", async || (rig.status(task).await["state"] == "completed").then_some(())).await;
     waiting.hang_up();
-    // The caller that hung up may have been given it before the server noticed: then this is the run after that.
+    // The hung-up caller may have been given it before the server noticed: then this is the
+    // following run.
     let (second, claim) = claimed(&rig).await;
     let finished = json!({"taskId": second, "runId": claim["runId"], "outcome": "completed"});
-    // Larger than what the sockets take without a reader.
+    // Larger than the buffers of the sockets.
     let (large, mut content) = (new_task(), definition(QUEUE));
     content["payload"] = json!({"large": "x".repeat(LARGE)});
     assert_eq!(rig.create(large, &content).await.status, 200);
@@ -143,7 +144,7 @@ async fn results_are_stored_before_the_wait_is_over_and_a_hung_up_caller_loses_o
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_large_body_may_have_a_large_answer_and_a_result_that_is_too_large_concerns_no_other() {
+async fn oversized_result_affects_no_other_result() {
     let rig = Rig::start().await;
     let mut results = Vec::new();
     for returned in [65_000, 65_000, 65_000, 65_000, 65_535] {
@@ -164,7 +165,7 @@ async fn a_large_body_may_have_a_large_answer_and_a_result_that_is_too_large_con
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_run_that_is_released_until_a_date_in_the_past_comes_with_no_claim_signed_or_not() {
+async fn release_until_past_date_grants_no_claim() {
     let rig = Rig::start().await;
     let role = json!({"scopes": ["queue:claim-work:*", "queue:worker-id:*"], "description": ""});
     assert_eq!(rig.call("POST", "/api/auth/v1/roles/anonymous", Some(&role)).await.status, 200);
@@ -176,7 +177,7 @@ async fn a_run_that_is_released_until_a_date_in_the_past_comes_with_no_claim_sig
         let sent = asked(claim).to_string().into_bytes();
         rig.send(&Raw::new("POST", &path()).json(Some(&sent))).await
     };
-    // Its server may have remembered for a while what the role gave before.
+    // The server may have cached the role's former scopes for a while.
     let refused = eventually("every caller may ask", async || {
         let reply = unsigned(1).await;
         (reply.status != 403).then_some(reply)

@@ -1,4 +1,5 @@
-//! A real `tenure-worker` on a real server: the log, artifacts, and inputs from other tasks, byte by byte.
+//! A real `tenure-worker` on a real server: the log, artifacts, and inputs from other tasks, byte
+//! by byte.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ const LIVE_LOG: &str = "public/logs/live.log";
 /// A server with one worker.
 struct Shop {
     rig: Rig,
-    /// The only worker, unless a test makes more.
+    /// The only worker, unless a test starts more.
     worker: Option<Child>,
 }
 
@@ -37,7 +38,7 @@ impl Shop {
         shop
     }
 
-    /// A worker that does two tasks at a time.
+    /// Starts a worker with two slots.
     fn hire(&self, name: &str) -> Child {
         let rig = &self.rig;
         let mut program = worker_program(rig.server.root_url(), &rig.root, QUEUE, name, rig.folder.path());
@@ -48,7 +49,7 @@ impl Shop {
         std::fs::read_to_string(self.rig.folder.path().join(format!("{name}.log"))).unwrap_or_default()
     }
 
-    /// Where the worker keeps a file of a task's run 0.
+    /// Path of a file in the worker's folder of a task's run 0.
     fn file(&self, task: SlugId, path: &str) -> PathBuf {
         self.rig.folder.path().join(format!("work/{task}-0")).join(path)
     }
@@ -61,7 +62,7 @@ impl Shop {
         self.rig.create_with(QUEUE, change).await
     }
 
-    /// How the last run of a task ended.
+    /// Waits for the end of a task's last run; returns its reason.
     async fn end_of(&self, task: SlugId) -> String {
         let status = eventually("the task is resolved", async || {
             let status = self.rig.status(task).await;
@@ -71,7 +72,7 @@ impl Shop {
         status["runs"].as_array().unwrap().last().unwrap()["reasonResolved"].as_str().unwrap().to_owned()
     }
 
-    /// A task that must end so.
+    /// Asserts the reason of a task's end.
     #[track_caller]
     fn ends<'a>(&'a self, task: SlugId, reason: &'a str) -> impl Future<Output = ()> + 'a {
         let caller = std::panic::Location::caller();
@@ -92,7 +93,7 @@ impl Shop {
         self.anonymous().with_credentials(self.rig.root.clone())
     }
 
-    /// What an artifact of the last run contains, for this client.
+    /// Downloads an artifact of the last run as this client.
     async fn read(&self, client: &Client, task: SlugId, name: &str) -> Result<Vec<u8>, tenure_client::Error> {
         let to = self.rig.folder.path().join(new_task().to_string());
         client.download(task, None, name, &to).await?;
@@ -152,7 +153,7 @@ async fn artifacts_come_back_as_they_were() {
     for (name, content) in [("public/out/a b/x%2Fy.bin", b"\0\xff\r\n".as_slice()), ("public/out/empty", b"")] {
         assert_eq!(shop.read(&anonymous, task, name).await.unwrap(), content, "{name}");
     }
-    // What is private is for those who may read it.
+    // Private artifacts need a scope.
     assert_eq!(shop.read(&anonymous, task, "private/zeros").await.unwrap_err().status(), Some(403));
     assert!(shop.read(&shop.root(), task, "private/zeros").await.unwrap() == vec![0; 100_000]);
     let listed = shop.root().list_artifacts(task, None).await.unwrap();
@@ -209,20 +210,21 @@ async fn an_input_whose_maker_could_not_make_it_is_not_there() {
     shop.close().await;
 }
 
-/// A way to the server on which uploads get stuck after a while, until the test lets them go on.
+/// A proxy of the server on which uploads get stuck after a while, until the test releases them.
 struct NarrowWay {
     port: u16,
     stuck: Arc<Semaphore>,
     open: watch::Sender<bool>,
 }
 
-/// What of an upload comes through while the way is closed.
+/// Bytes of an upload that pass while the proxy is closed.
 const COMES_THROUGH: usize = 1 << 20;
 
 impl NarrowWay {
     async fn build() -> Self {
         let socket = TcpSocket::new_v4().unwrap();
-        // What the system keeps of an upload comes through in the end, even if its sender is gone: it must not be all of it.
+        // The system delivers its buffered part of an upload even if the sender is gone: the buffer
+        // must be smaller than the upload.
         socket.set_recv_buffer_size(1 << 16).unwrap();
         socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
         let listener = socket.listen(128).unwrap();
@@ -233,7 +235,7 @@ impl NarrowWay {
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let (opened, semaphore) = (opened.clone(), Arc::clone(&semaphore));
-                // A side that goes away ends the connection.
+                // A closed side ends the connection.
                 tokio::spawn(async move { pass(client, port, opened, &semaphore).await.unwrap_or_default() });
             }
         });
@@ -261,7 +263,7 @@ async fn pass(
         if read == 0 {
             break;
         }
-        // Requests are not sent before the last one was answered, so that each begins a piece.
+        // The client waits for each answer, so that every request begins a piece.
         if buffer.starts_with(b"PUT ") {
             uploaded = Some(0);
         } else if buffer.starts_with(b"POST ") || buffer.starts_with(b"GET ") {
@@ -271,7 +273,7 @@ async fn pass(
             *bytes += read;
             if *bytes > COMES_THROUGH && !*opened.borrow() {
                 stuck.add_permits(1);
-                // An end of the test ends the wait too.
+                // The end of the test also ends the wait.
                 let _open = opened.wait_for(|open| *open).await;
             }
         }
@@ -283,7 +285,7 @@ async fn pass(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_that_dies_during_an_upload_loses_its_task_to_the_next_one() {
+async fn next_worker_gets_task_of_one_that_dies_uploading() {
     let way = NarrowWay::build().await;
     let mut shop = Shop::open_with(|launch| way.before(launch).flag("--claim-timeout", "5s")).await;
     let script = "head -c 10000000 /dev/urandom > large";
@@ -302,7 +304,7 @@ async fn a_worker_that_dies_during_an_upload_loses_its_task_to_the_next_one() {
     assert_eq!(runs, ["claim-expired", "completed"]);
     let large = std::fs::read(shop.rig.folder.path().join(format!("work/{task}-1/large"))).unwrap();
     assert!(shop.read(&shop.anonymous(), task, "public/large").await.unwrap() == large);
-    // What came through of the first try belongs to no artifact.
+    // The partial first upload belongs to no artifact.
     let to = shop.rig.folder.path().join("half");
     let half = shop.anonymous().download(task, Some("0".parse().unwrap()), "public/large", &to).await;
     assert_eq!(half.unwrap_err().status(), Some(404));

@@ -11,7 +11,7 @@ use crate::rig::{Rig, TIMEOUT, definition, eventually, finish, new_task, stderr,
 const QUEUE: &str = "follow/linux";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_url_of_the_artifact_leads_to_the_log_while_the_task_runs_and_afterwards() {
+async fn artifact_url_leads_to_log_during_and_after_the_run() {
     let rig = Rig::start_with(|launch| launch).await;
     let mut program = worker_program(rig.server.root_url(), &rig.root, QUEUE, "follow", rig.folder.path());
     let mut worker = program.spawn().expect("it is built");

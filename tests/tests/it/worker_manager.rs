@@ -33,7 +33,7 @@ fn registering(digit: char) -> Value {
     })
 }
 
-/// registerWorker is called without credentials.
+/// Calls registerWorker, which needs no credentials.
 async fn register(rig: &Rig, body: &Value) -> (u16, Value) {
     let raw = Raw::new("POST", &format!("{API}/worker/register")).json(Some(body.to_string().as_bytes()));
     let reply = rig.send(&raw).await;
@@ -63,7 +63,7 @@ async fn should_terminate(rig: &Rig, who: &Credentials) -> Answer {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_registers_claims_and_is_removed_and_its_task_is_tried_again_at_once() {
+async fn removed_worker_loses_its_task_to_an_immediate_retry() {
     let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "1s")).await;
     let registered = let_in(&rig).await;
     assert_eq!(registered["workerConfig"], json!({"a": [1]}));
@@ -84,11 +84,11 @@ async fn a_worker_registers_claims_and_is_removed_and_its_task_is_tried_again_at
     assert_eq!(now["runs"][0]["reasonResolved"], "worker-shutdown");
     assert_eq!(now["runs"][1]["reasonCreated"], "retry");
 
-    // What the worker reports of the run comes too late, whatever it is.
+    // Any report of the run comes too late.
     let late =
         call(&mut rig.client(), &credentials_of(&held), "POST", &format!("{}/completed", run_of(&held)), None).await;
     assert_eq!(late.status, 409, "{}", late.body);
-    // Its own credentials are good for one thing only, to learn that it should stop.
+    // Its own credentials only allow the question if it should stop.
     let refused = claim(&rig, &worker).await;
     assert_eq!((refused.status, refused.code()), (403, "InsufficientScopes"));
     let asked = should_terminate(&rig, &worker).await;
@@ -100,7 +100,7 @@ async fn a_worker_registers_claims_and_is_removed_and_its_task_is_tried_again_at
     assert_eq!(shown.body["state"], "stopped");
     assert!(shown.body["created"].is_string() && shown.body["lastChecked"] == shown.body["created"], "{}", shown.body);
     assert_eq!(create(&rig, &new_worker('a')).await.code(), "RequestConflict");
-    // A repeat is fine.
+    // A repeat is harmless.
     assert_eq!(rig.call("DELETE", &format!("{API}/workers/{NAME}"), None).await.status, 200);
 }
 
@@ -134,7 +134,7 @@ async fn a_worker_without_its_secret_is_not_let_in() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_secret_is_exchanged_once_and_once_more_only_if_the_answer_was_lost() {
+async fn secret_is_exchanged_again_only_after_lost_answer() {
     let rig = Rig::start_with(|launch| launch.flag("--clock", "manual")).await;
     let registered = let_in(&rig).await;
     let worker = credentials_of(&registered);
@@ -145,7 +145,7 @@ async fn a_secret_is_exchanged_once_and_once_more_only_if_the_answer_was_lost() 
     };
     let (status, lost) = exchange(&first).await;
     assert_eq!(status, 200);
-    // That answer did not arrive: the same request again gives another one, and the lost secret is void.
+    // That answer was lost: a repeat gives another secret and voids the lost one.
     let (status, second) = exchange(&first).await;
     assert_eq!(status, 200);
     assert_eq!(exchange(&lost).await.0, 400);
@@ -155,14 +155,14 @@ async fn a_secret_is_exchanged_once_and_once_more_only_if_the_answer_was_lost() 
     rig.advance(301).await;
     assert_eq!(exchange(&second).await.0, 400, "five minutes are over");
     assert_eq!(exchange(&third).await.0, 200);
-    // The secret alone, or the credentials alone, are worth nothing.
+    // Neither the secret alone nor the credentials alone suffice.
     let stranger = rig.make_client("stranger", &[]).await;
     assert_eq!(reregister(&rig, &stranger, &third).await.status, 403);
     assert_eq!(exchange(&secret('x')).await.0, 400);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_static_secret_shuts_out_who_registered_with_the_old_one() {
+async fn new_static_secret_revokes_earlier_registrations() {
     let rig = Rig::start().await;
     let registered = let_in(&rig).await;
     let worker = credentials_of(&registered);
@@ -173,7 +173,7 @@ async fn another_static_secret_shuts_out_who_registered_with_the_old_one() {
     let update = async |body: &Value| {
         ok(rig.call("POST", &format!("{API}/workers/{NAME}"), Some(body)).await);
     };
-    // The same secret again, or none, changes nothing about it.
+    // The same secret again, or none, changes nothing.
     update(&new_worker('a')).await;
     update(&json!({"expires": minutes_from_now(60), "providerInfo": {}})).await;
     let (status, next) = exchange(&registered["secret"]).await;
@@ -195,25 +195,26 @@ async fn credentials_end_with_the_worker_and_are_not_inherited() {
     let shown = rig.call("GET", &format!("{API}/workers/{NAME}"), None).await;
     assert_eq!(shown.body["expires"], registered["expires"], "not beyond the worker's own end");
     assert_eq!(claim(&rig, &first).await.status, 200);
-    // Shut out by its provisioner, it may only ask.
+    // Expired by its provisioner, it may only ask.
     let mut past = new_worker('a');
     past["expires"] = "2020-01-01T00:00:00Z".into();
     assert_eq!(rig.call("POST", &format!("{API}/workers/{NAME}"), Some(&past)).await.status, 200);
     assert_eq!(claim(&rig, &first).await.code(), "InsufficientScopes");
     assert_eq!(should_terminate(&rig, &first).await.body["terminate"], true);
     assert_eq!(register(&rig, &registering('a')).await.0, 400);
-    // The name is not free before the last credentials have ended.
+    // The name is free only after the last credentials have expired.
     rig.advance(1800).await;
     let mut later = new_worker('b');
     later["expires"] = minutes_from_now(600).into();
     assert_eq!(create(&rig, &later).await.code(), "RequestConflict");
-    // The test's dates are the real clock's, which went on while the server's stood still: a minute to spare.
+    // The test's dates follow the real clock, which went on while the server's stood still: a
+    // margin of a minute.
     rig.advance(1860).await;
     let made = create(&rig, &later).await;
     assert_eq!(made.status, 200, "{}", made.body);
     let refused = claim(&rig, &first).await;
     assert_eq!((refused.status, refused.code()), (401, "AuthenticationFailed"));
-    // What newer workers say besides is taken.
+    // Additional fields of newer workers are accepted.
     let mut newer = registering('b');
     newer["systemBootTime"] = minutes_from_now(-5).into();
     let (status, body) = register(&rig, &newer).await;

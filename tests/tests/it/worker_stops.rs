@@ -1,4 +1,5 @@
-//! A real `tenure-worker` whose task ends without it: the task's processes are stopped, and its log is there.
+//! A real `tenure-worker` whose task is ended by others: the processes are stopped, and the log is
+//! stored.
 
 use std::time::{Duration, Instant};
 
@@ -14,19 +15,19 @@ use crate::rig::{Rig, call, client_of, definition, eventually, new_task, worker_
 const QUEUE: &str = "stops/linux";
 /// Ten times the second within which a task is stopped. Its claim would be renewed after minutes.
 const STOPPED_WITHIN: Duration = Duration::from_secs(10);
-/// Seconds until a deadline that comes before the end of a lease.
+/// Seconds until a deadline before the end of a lease.
 const SOON: i64 = 600;
-/// Seconds until one that does not come.
+/// Seconds until a deadline that the test does not reach.
 const LATE: i64 = 7_200;
 
-/// A task that says so when it is asked to end.
+/// A task that prints when it is asked to end.
 fn waiting(deadline_s: i64) -> Value {
     let script = "echo begun; trap 'echo asked; echo asked > ../$TASK_ID; exit 0' TERM; echo $$ > ../running-$TASK_ID; \
                   while :; do sleep 0.05; done";
     let mut task = definition(QUEUE);
     task["payload"] = json!({"command": [["sh", "-c", script]]});
     task["deadline"] = wire_date(unix_millis() + deadline_s * 1_000).into();
-    // It is not tried again, so that nothing is left running.
+    // No retry, so that nothing is left running.
     task["retries"] = 0.into();
     task
 }
@@ -40,7 +41,7 @@ async fn run(rig: &Rig, deadline_s: i64) -> SlugId {
     task
 }
 
-/// Waits until the task's command was asked to end, which must be soon.
+/// Asserts that the task's command is soon asked to end.
 async fn until_asked(rig: &Rig, task: SlugId, began: Instant) {
     let file = rig.folder.path().join("work").join(task.to_string());
     eventually("the task is asked to end", async || file.exists().then_some(())).await;
@@ -48,7 +49,7 @@ async fn until_asked(rig: &Rig, task: SlugId, began: Instant) {
     assert!(took < STOPPED_WITHIN, "{took:?}");
 }
 
-/// The log of run 0, as far as it was uploaded.
+/// The uploaded log of run 0.
 async fn log(rig: &Rig, task: SlugId) -> String {
     let path = format!("/task/{task}/runs/0/artifacts");
     eventually("the log is uploaded", async || {
@@ -68,7 +69,7 @@ async fn log(rig: &Rig, task: SlugId) -> String {
     crate::rig::stdout(&output)
 }
 
-/// Two servers on one database, and a worker of the first.
+/// Starts two servers on one database, and a worker of the first.
 async fn start(settings: impl Fn(Launch) -> Launch) -> (Rig, Server, tokio::process::Child) {
     let rig = Rig::start_with(&settings).await;
     let launch = settings(Launch::on_database(rig.database.url(), &rig.secret_key));
@@ -79,7 +80,7 @@ async fn start(settings: impl Fn(Launch) -> Launch) -> (Rig, Server, tokio::proc
     (rig, second, worker)
 }
 
-/// Cancels a task at this server, and waits until its processes are stopped and its log is there.
+/// Cancels a task at this server, and waits until its processes are stopped and its log is stored.
 async fn cancel(rig: &Rig, server: &Server) {
     let cancelled = run(rig, LATE).await;
     let began = Instant::now();
@@ -91,7 +92,7 @@ async fn cancel(rig: &Rig, server: &Server) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_task_that_is_cancelled_overdue_or_taken_away_is_stopped_within_seconds_and_its_log_is_kept() {
+async fn ended_task_is_stopped_within_seconds_and_keeps_its_log() {
     let (rig, second, mut worker) = start(|launch| launch.flag("--clock", "manual")).await;
     for server in [&rig.server, &second] {
         cancel(&rig, server).await;
@@ -114,7 +115,7 @@ async fn a_task_that_is_cancelled_overdue_or_taken_away_is_stopped_within_second
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_task_is_stopped_within_seconds_also_where_no_notification_arrives() {
+async fn task_is_stopped_within_seconds_without_notification() {
     let (rig, second, mut worker) = start(without_notifications).await;
     for server in [&rig.server, &second] {
         cancel(&rig, server).await;

@@ -1,4 +1,4 @@
-//! Processes of `tenure-worker` that have one name.
+//! Processes of `tenure-worker` that share a name.
 
 use std::process::Stdio;
 
@@ -14,7 +14,7 @@ async fn killed_worker_works_again_at_once_under_its_name() {
     let rig = Rig::start().await;
     let task = new_task();
     let mut body = definition(QUEUE);
-    // Its lease goes on for minutes.
+    // Its lease lasts for minutes.
     body["payload"] = json!({"command": [["sh", "-c", "test -e ../begun || { touch ../begun; exec sleep 600; }"]]});
     assert_eq!(rig.create(task, &body).await.status, 200);
     let start = || worker_program(rig.server.root_url(), &rig.root, QUEUE, "again", rig.folder.path()).spawn();

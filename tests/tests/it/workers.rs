@@ -36,7 +36,7 @@ async fn refused(rig: &Rig, method: &str, path: &str, body: Option<&Value>, stat
     answer.body["message"].as_str().unwrap().to_owned()
 }
 
-/// claimWork as a worker of the group `rack`.
+/// Calls claimWork as a worker of the group `rack`.
 async fn claim_at(client: &mut Client, who: &Credentials, queue: &str, id: &str, tasks: u16) -> Vec<Value> {
     let body = json!({"workerGroup": "rack", "workerId": id, "tasks": tasks});
     let answer = ok(call(client, who, "POST", &claim_path(queue), Some(&body)).await);
@@ -51,7 +51,7 @@ async fn create(rig: &Rig, queue: &str) -> String {
     rig.create_one(queue).await.to_string()
 }
 
-/// A task, claimed by this worker.
+/// A task claimed by this worker.
 async fn work(rig: &Rig, queue: &str, id: &str) -> String {
     let task = create(rig, queue).await;
     let claims = claim(rig, queue, id).await;
@@ -69,9 +69,9 @@ async fn quarantine(rig: &Rig, id: &str, until: &str) -> Value {
     ok(rig.call("PUT", &worker_path(QUEUE, id), Some(&body)).await)
 }
 
-/// Taskcluster takes more in these paths than a queue can be called.
+/// Taskcluster accepts more characters in these paths than a queue's name may have.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_a_worker_type_that_no_queue_can_have_there_is_nothing_and_nothing_is_declared() {
+async fn impossible_worker_type_has_no_views_or_declarations() {
     let rig = rig().await;
     let (until, expires) = (json!({"quarantineUntil": minutes_from_now(60)}), json!({"expires": minutes_from_now(60)}));
     for worker_type in ["Linux_1", "1", "-", "x-"] {
@@ -101,7 +101,7 @@ async fn of_a_worker_type_that_no_queue_can_have_there_is_nothing_and_nothing_is
     }
 }
 
-/// All entries of a list, by pages of this size; `between` runs after each page.
+/// All entries of a list, in pages of this size; `between` runs after each page.
 async fn all(rig: &Rig, path: &str, list: &str, limit: usize, mut between: impl AsyncFnMut(usize)) -> Vec<Value> {
     let (mut found, mut token, mut pages) = (Vec::new(), None::<String>, 0);
     loop {
@@ -150,7 +150,7 @@ async fn lists_are_paged_without_short_pages_while_entries_come() {
     assert!(bad.iter().all(|worker| worker["quarantineUntil"].is_string()));
     let good = all(&rig, &format!("{list}?quarantined=false"), "workers", 2, nothing).await;
     assert_eq!(texts(&good, "workerId"), ["w0", "w2", "w3", "w6"]);
-    // After the first page (w0, w1) some come before its end and some behind it.
+    // After the first page (w0, w1) some appear before its end and some after it.
     let come = async |page: usize| {
         if page == 1 {
             for id in ["w00", "w11", "w9"] {
@@ -169,7 +169,7 @@ async fn lists_are_paged_without_short_pages_while_entries_come() {
 async fn paths_that_look_alike_are_distinguished() {
     let rig = rig().await;
     let soon = minutes_from_now(60);
-    // A worker type that is called like the last word of another path.
+    // A worker type named like the last word of another path.
     declare(&rig, "views/counts", "rack", "w", &soon).await;
     assert_eq!(get(&rig, "/task-queues/views/counts").await["taskQueueId"], "views/counts");
     assert_eq!(get(&rig, "/task-queues/views%2Fcounts").await["taskQueueId"], "views/counts");
@@ -182,7 +182,7 @@ async fn paths_that_look_alike_are_distinguished() {
     let reader = rig.make_client("counter", &["queue:pending-count:*", "queue:claimed-count:*"]).await;
     let answer = call(&mut rig.client(), &reader, "GET", "/task-queues/views/counts", None).await;
     assert_eq!(answer.code(), "InsufficientScopes", "it is a queue, not a count: {}", answer.body);
-    // A worker group, and a worker, that are called like a word of the path.
+    // A worker group and a worker named like words of the path.
     for (group, id) in [("workers", "w1"), ("rack", "workers"), ("workers", "workers")] {
         assert_eq!(declare(&rig, QUEUE, group, id, &soon).await.status, 200);
         let path = format!("{}/workers/{group}/{id}", types(QUEUE));

@@ -1,4 +1,4 @@
-//! The inbox: what comes into it, when, and how it is acknowledged.
+//! The inbox: its items, their delay, and their acknowledgement.
 
 use std::time::{Duration, Instant};
 
@@ -11,16 +11,16 @@ use super::{QUEUE, claim, command, create, date, end, id, inbox, items, path, re
 use crate::fleet::{NOTIFIED_WITHIN, without_fallbacks, without_notifications};
 use crate::rig::{Raw, Rig, call, client_of, eventually, minutes_from_now, new_task, ok};
 
-/// Ten times the time between two looks for what other servers did.
+/// Ten times the interval between two checks for other servers' changes.
 const SEEN_WITHIN: Duration = Duration::from_secs(5);
-/// Inboxes that are read at once.
+/// Concurrent readers of inboxes.
 const READERS: usize = 60;
-/// Far less than the time in which an inbox does not renew again what was renewed.
+/// Far less than the time in which an inbox does not repeat a renewal.
 const RENEWED_AFTER: Duration = Duration::from_millis(200);
-/// Connections of the server that is asked by more.
+/// Connections of the server; more readers than this ask it.
 const CONNECTIONS: usize = 20;
 
-/// Waits until the inbox has an item; it must have one before the wait is over.
+/// Waits until the inbox has an item; it must come before the wait ends.
 async fn one_item(rig: &Rig, session: &str, after: i64) -> Value {
     let answer = inbox(rig, session, &format!("after={after}&wait=30")).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
@@ -34,7 +34,7 @@ fn ids(items: &[Value]) -> Vec<i64> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reader_that_waits_is_notified_of_a_cancel_of_a_command_and_of_the_end() {
+async fn waiting_reader_is_notified_of_cancel_command_and_end() {
     let rig = Rig::start_with(without_fallbacks).await;
     let task = create(&rig, 1).await[0];
     let session = start(&rig, "w1", json!({})).await;
@@ -85,7 +85,7 @@ async fn ends_of_runs_by_time_are_notified() {
         (json!({"claimTimeout": 1200}), 601.0, json!(["deadline-exceeded", null])),
     ] {
         ok(rig.call("PUT", &format!("{TENURE_API}/queues/sessions%2Flinux/policy"), Some(&policy)).await);
-        // Without retries, so that no next run is claimed instead of the next task.
+        // Without retries, so that the next task is claimed instead of a next run.
         let task = rig
             .create_with(QUEUE, |body| {
                 body["deadline"] = minutes_from_now(10).into();
@@ -106,7 +106,7 @@ async fn ends_of_runs_by_time_are_notified() {
     }
 }
 
-/// Waits until the rig's server knows of so many requests that wait for inboxes.
+/// Waits until the rig's server has this many waiting requests for inboxes.
 async fn until_waiting(rig: &Rig, requests: usize) {
     let line = format!("tenure_inbox_waiters {requests}");
     eventually(&line, async || {
@@ -117,12 +117,12 @@ async fn until_waiting(rig: &Rig, requests: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_inbox_that_does_not_renew_says_what_another_server_renewed_and_the_version_of_the_policy() {
+async fn inbox_shows_renewal_and_policy_version_of_other_server() {
     let rig = Rig::start().await;
     let second = rig.another("second").await;
     let session = start(&rig, "w1", json!({})).await;
     let session = id(&session);
-    // From here on, this server renews for an inbox only what was not renewed lately.
+    // From here on this server renews for an inbox only sessions without a recent renewal.
     let first = inbox(&rig, session, "wait=0").await;
     assert_eq!(first.body["policyVersion"], 0, "{}", first.body);
     for (another, version) in [(false, 1), (true, 2)] {
@@ -144,7 +144,7 @@ async fn an_inbox_that_does_not_renew_says_what_another_server_renewed_and_the_v
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_any_notification_items_are_found_here_and_from_another_server() {
+async fn items_are_found_without_notifications() {
     let rig = Rig::start_with(without_notifications).await;
     let launch = without_notifications(Launch::on_database(rig.database.url(), &rig.secret_key));
     let second = launch.start(rig.folder.path(), "second").await;
@@ -172,9 +172,10 @@ async fn without_any_notification_items_are_found_here_and_from_another_server()
     second.stop().await;
 }
 
-/// What the tests of notifications and of the fallback rely on: there is no third way.
+/// Proves the assumption of the tests of notifications and of the fallback: there is no third
+/// mechanism.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_neither_notifications_nor_the_fallback_an_inbox_waits_in_vain() {
+async fn inbox_finds_nothing_without_notifications_and_fallback() {
     let rig = Rig::start_with(|launch| without_notifications(without_fallbacks(launch))).await;
     let session = start(&rig, "w1", json!({})).await;
     let session = id(&session);
@@ -184,7 +185,7 @@ async fn with_neither_notifications_nor_the_fallback_an_inbox_waits_in_vain() {
     };
     let (answer, ()) = tokio::join!(inbox(&rig, session, "wait=6"), send);
     assert_eq!((answer.status, &answer.body["items"]), (200, &json!([])));
-    // A request that comes afterwards is looked at, and so nothing is lost.
+    // A later request checks the inbox, so nothing is lost.
     assert_eq!(items(&rig, session, 0).await.len(), 1);
 }
 
@@ -209,7 +210,7 @@ async fn a_response_that_is_cut_on_the_way_loses_no_item() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_inbox_waits_for_a_third_of_the_session_at_most_and_not_at_all_if_asked_so() {
+async fn inbox_waits_for_at_most_a_third_of_the_ttl() {
     let rig = Rig::start().await;
     let session = start(&rig, "w1", json!({"ttl": 15})).await;
     for (query, least) in [("wait=0", 0), ("wait=1", 1), ("wait=30", 5), ("", 5)] {
@@ -255,14 +256,14 @@ async fn a_hundred_commands_wait_for_a_worker_and_no_more() {
         assert_eq!(item["kind"], "command");
         assert_eq!((&item["command"], &item["taskId"]), (&body["command"], &body["taskId"]), "{item}");
     }
-    // One that is acknowledged makes room for one.
+    // An acknowledged command allows another.
     assert_eq!(items(&rig, session, ids(&there)[0]).await.len(), 99);
     assert_eq!(command(&rig, session, kinds[0].clone()).await.status, 202);
     refused(&command(&rig, session, kinds[0].clone()).await, 409, "RequestConflict");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_inboxes_that_wait_at_once_take_connections_and_nothing_else() {
+async fn waiting_inboxes_use_only_connections() {
     let rig = Rig::start_with(|launch| launch.flag("--connections-max", CONNECTIONS.to_string())).await;
     let mut sessions = Vec::new();
     for number in 0..READERS {
@@ -274,7 +275,7 @@ async fn many_inboxes_that_wait_at_once_take_connections_and_nothing_else() {
         answer.map_or(0, |answer| answer.status)
     };
     let mut database = rig.database.connect("test").await;
-    // While they wait, which takes a second.
+    // During the wait, which takes a second.
     let transactions = async {
         tokio::time::sleep(Duration::from_millis(500)).await;
         let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'";
@@ -286,7 +287,7 @@ async fn many_inboxes_that_wait_at_once_take_connections_and_nothing_else() {
     let refused = statuses.iter().filter(|status| **status != 200).count();
     assert!(refused >= READERS - 2 * CONNECTIONS, "they count as any other request that waits: {statuses:?}");
     assert!(statuses.iter().all(|status| [0, 200, 503].contains(status)), "{statuses:?}");
-    eventually("places are free again", async || {
+    eventually("slots are free again", async || {
         let answer =
             rig.client().call(&rig.root, "GET", &format!("{TENURE_API}/queues/sessions%2Flinux/workers"), None).await;
         answer

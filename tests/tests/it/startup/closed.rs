@@ -1,4 +1,4 @@
-//! Terminals and pipes that are closed on the other side.
+//! Terminals and pipes that the other side closes.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -29,7 +29,8 @@ async fn a_closed_terminal_drains_the_server_as_sigterm_does() {
         found.map(|_| ())
     })
     .await;
-    // A shell passes on the signal that the terminal sent already: the second one is no request to hurry.
+    // A shell passes on the signal that the terminal sent already: the second one does not hurry
+    // the drain.
     send(&rig.server, Signal::SIGHUP);
     send(&rig.server, Signal::SIGHUP);
     let reply = tokio::time::timeout(TIMEOUT, waiting.finish()).await.unwrap().unwrap();
@@ -47,7 +48,7 @@ async fn a_closed_terminal_stops_the_embedded_postgresql_too() {
     assert_eq!(postmaster_of(&data_folder.data_dir()), None, "PostgreSQL is left running");
 }
 
-/// A port that was free just now, for servers whose output is not read.
+/// A port that was free at the call, for servers whose output is not read.
 fn free_address() -> String {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }
@@ -55,7 +56,7 @@ fn free_address() -> String {
 /// Starts a server on this address, and waits until it serves.
 async fn serving(mut command: Command, address: &str) -> tokio::process::Child {
     let mut child = command.kill_on_drop(true).spawn().unwrap();
-    // Its output is not read from the beginning.
+    // Its output is not read from the start.
     drop((child.stdout.take(), child.stderr.take()));
     eventually("the server listens", async || tokio::net::TcpStream::connect(address).await.ok().map(|_| ())).await;
     let reply = Raw::new("GET", &format!("{QUEUE_API}/ping")).send(&format!("http://{address}")).await;
@@ -73,10 +74,10 @@ pub(super) async fn ended(child: &mut tokio::process::Child) -> Option<i32> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_waits_for_its_migrations_stops_when_it_is_asked_to() {
+async fn server_waiting_for_migrations_stops_on_request() {
     let (database, folder, key) = (tenure_tests::db::TestDatabase::create().await, new_folder(), fresh_secret_key());
     let _made = tenure_tests::server::create_root_client(database.url(), &key);
-    // One looks and the other holds: in a transaction all looks see the same.
+    // Two sessions: inside a transaction all reads of pg_stat_activity see the same.
     let (mut holder, mut looker) = (database.connect("test").await, database.connect("test").await);
     sqlx::raw_sql("BEGIN; LOCK TABLE _sqlx_migrations").execute(&mut holder).await.unwrap();
     let mut command = Command::from(Launch::on_database(database.url(), &key).command(folder.path()));
@@ -104,9 +105,9 @@ async fn a_server_whose_output_is_not_read_serves_and_drains() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_was_started_by_nohup_outlives_the_terminal() {
+async fn server_started_by_nohup_outlives_the_terminal() {
     if !std::path::Path::new("/proc/self/status").exists() {
-        // Only Linux shows which signals a process was started to ignore.
+        // Only Linux shows the ignored signals of a process.
         return;
     }
     let (database, folder, address) = (tenure_tests::db::TestDatabase::create().await, new_folder(), free_address());
@@ -118,7 +119,7 @@ async fn a_server_that_was_started_by_nohup_outlives_the_terminal() {
     signal(&child, Signal::SIGHUP);
     let reply = Raw::new("GET", &format!("{QUEUE_API}/ping")).send(&format!("http://{address}")).await;
     assert_eq!(reply.status, 200);
-    // Signals come in no certain order; one that drained would accept no connections any more.
+    // Signals come in no certain order; a draining server would accept no connections.
     let ends = tokio::time::timeout(Duration::from_millis(500), child.wait()).await;
     assert!(ends.is_err(), "the server ended with its terminal");
     signal(&child, Signal::SIGTERM);
@@ -156,7 +157,7 @@ async fn a_command_whose_reader_has_gone_ends_in_silence() {
         let errors = String::from_utf8_lossy(&output.stderr);
         assert_eq!((output.status.code(), errors.as_ref()), (Some(0), ""), "{args:?}");
     }
-    // What cannot be written for another reason is no success.
+    // A failed write for another reason is an error.
     if let Ok(full) = std::fs::OpenOptions::new().write(true).open("/dev/full") {
         let child = Command::new(binary()).arg("openapi").stdout(full).stderr(Stdio::piped()).spawn().unwrap();
         let output = tokio::time::timeout(TIMEOUT, child.wait_with_output()).await.unwrap().unwrap();

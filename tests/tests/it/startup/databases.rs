@@ -1,4 +1,4 @@
-//! Databases that cannot be used: one line has where, why, and what to do.
+//! Unusable databases: one line names the place, the reason and the remedy.
 
 use sqlx::AssertSqlSafe;
 use tenure_tests::db::TestDatabase;
@@ -9,12 +9,13 @@ use crate::rig::{finish, new_folder, refusal, stderr, tenure};
 
 const PASSWORD: &str = "hunter2";
 
-/// What a server and a command say about this database: both name it, and neither its password.
+/// Last lines of a server and of a command with this database; both name it, and neither its
+/// password.
 async fn lines(url: &str) -> [String; 2] {
     let (folder, key) = (new_folder(), fresh_secret_key());
     let output = finish(Launch::on_database(url, &key).command(folder.path())).await;
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
-    // Behind warnings of its settings, if it could be asked.
+    // After warnings about its settings, if it was reachable.
     let server = stderr(&output).lines().last().unwrap_or_default().to_owned();
     let command =
         tenure(&["client", "create", "x"], &[("DATABASE_URL", url), ("TENURE_SECRET_KEY", key.as_str())]).await;
@@ -43,12 +44,12 @@ fn url_of(database: &TestDatabase, user: &str, name: Option<&str>) -> (String, S
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_database_that_cannot_be_reached_is_named_with_the_cause_and_the_fix() {
+async fn unreachable_database_is_named_with_cause_and_fix() {
     let gone = lines(&format!("postgres://nobody:{PASSWORD}@127.0.0.1:1/none")).await;
     let place = "127.0.0.1:1 (database none, user nobody)";
     assert_has(&gone, &[place, "Connection refused", "start PostgreSQL", "--database-url (DATABASE_URL)"]);
 
-    // Takes connections, and never answers.
+    // Accepts connections, and never answers.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap().to_string();
     let quiet = lines(&format!("postgres://me:{PASSWORD}@{address}/d?sslmode=disable")).await;
@@ -56,7 +57,7 @@ async fn a_database_that_cannot_be_reached_is_named_with_the_cause_and_the_fix()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_role_without_rights_or_a_missing_database_is_reported_with_what_to_do() {
+async fn missing_rights_or_database_are_reported_with_fix() {
     let database = TestDatabase::create().await;
     let role = format!("tenure_role_{:016x}", Random::fresh_seed());
     let mut admin = database.connect("test").await;
@@ -75,7 +76,7 @@ async fn a_role_without_rights_or_a_missing_database_is_reported_with_what_to_do
     let (unknown, _) = url_of(&database, "tenure_unheard_of", None);
     assert_has(&lines(&unknown).await, &["tenure_unheard_of", "does not exist", "--database-url (DATABASE_URL)"]);
 
-    // Another role has made the tables.
+    // Another role has created the tables.
     let env = [("DATABASE_URL", database.url())];
     assert!(tenure(&["migrate"], &env).await.status.success());
     run(format!("GRANT ALL ON SCHEMA public TO {role}")).await;
@@ -84,7 +85,7 @@ async fn a_role_without_rights_or_a_missing_database_is_reported_with_what_to_do
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_database_that_hides_its_open_transactions_is_refused_with_the_setting_and_the_fix() {
+async fn disabled_track_activities_is_refused_with_fix() {
     let database = TestDatabase::create().await;
     let name = database.url().rsplit('/').next().expect("the URL has a database");
     let hide = format!("ALTER DATABASE {name} SET track_activities = off");

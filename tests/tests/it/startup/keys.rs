@@ -1,4 +1,4 @@
-//! Secret keys that are not those of the database.
+//! Secret keys that do not match the database.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ async fn is_let_in(server: &Server, who: &Credentials) -> bool {
     call(&mut client_of(server), who, "GET", "/api/auth/v1/scopes/current", None).await.status == 200
 }
 
-/// The one line by which a server with these keys refuses to start; keys are not repeated in it.
+/// The single line with which a server refuses these keys, without repeating them.
 async fn refused(database: &TestDatabase, folder: &Path, keys: &str) -> String {
     let line = last_line(&finish(Launch::on_database(database.url(), keys).command(folder)).await);
     assert!(line.contains("--secret-key (TENURE_SECRET_KEY)"), "{line}");
@@ -40,10 +40,10 @@ async fn a_wrong_secret_key_refuses_to_start() {
         assert!(line.contains("does not open the tokens in this database"), "{line}");
         let line = refusal(&administrate(&database, &other, &["client", "reset-token", "root"]).await, 1);
         assert!(line.contains("--secret-key (TENURE_SECRET_KEY)"), "{line}");
-        // What needs no key works with any.
+        // Commands without encryption work with any key.
         assert!(administrate(&database, &other, &["client", "list"]).await.status.success());
         if checked {
-            // As an earlier release left it: only the tokens show it.
+            // As an earlier release left it: only the tokens show the key.
             let mut conn = database.connect("test").await;
             sqlx::query("DELETE FROM settings").execute(&mut conn).await.unwrap();
             conn.close().await.unwrap();
@@ -55,13 +55,13 @@ async fn a_wrong_secret_key_refuses_to_start() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_is_changed_by_a_list_and_not_removed_while_tokens_need_it() {
+async fn key_is_changed_by_list_and_kept_while_tokens_need_it() {
     let (database, folder) = (TestDatabase::create().await, new_folder());
     let (old, new) = (fresh_secret_key(), fresh_secret_key());
     let start = async |keys: &str| Launch::on_database(database.url(), keys).start(folder.path(), "server").await;
     let root = create_root_client(database.url(), &old).credentials;
     let both = format!("{new},{old}");
-    // A command that has the new list already encrypts by the key that the servers have.
+    // A command with the new list still encrypts with the servers' key.
     let made = administrate(&database, &both, &["client", "create", "ci", "--scope", "x"]).await;
     let ci = serde_json::from_slice::<Account>(&made.stdout).unwrap().credentials;
     for keys in [&old, &format!("{old},{new}"), &both] {
@@ -103,7 +103,7 @@ async fn a_data_directory_with_another_key_or_without_it_is_refused() {
     assert!(again == root && is_let_in(&server, &root).await);
     assert!(server.stop().await.success());
 
-    // The key is lost for good: without clients the directory takes a new one.
+    // The key is lost for good: without clients the directory accepts a new one.
     std::fs::remove_file(&file).unwrap();
     let data_dir = data_folder.data_dir();
     let deleted = tenure(&["client", "delete", "root", "--data-dir", data_dir.to_str().unwrap()], &[]).await;
@@ -114,7 +114,7 @@ async fn a_data_directory_with_another_key_or_without_it_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_root_client_that_was_deleted_beside_another_one_stays_deleted() {
+async fn deleted_root_client_stays_deleted() {
     let data_folder = DataFolder::new();
     let data_dir = data_folder.data_dir();
     let administrate = async |args: &[&str]| {
@@ -129,7 +129,7 @@ async fn a_root_client_that_was_deleted_beside_another_one_stays_deleted() {
     assert!(server.stop().await.success());
 
     let server = embedded().start(data_folder.folder.path(), "data").await;
-    assert!(!is_let_in(&server, &root).await, "it is back, with the token of which its owner wanted to be rid");
+    assert!(!is_let_in(&server, &root).await, "the deleted client is back with its old token");
     assert!(is_let_in(&server, &admin).await);
     assert!(server.stop().await.success());
 }
@@ -138,7 +138,7 @@ async fn refusal_of_embedded(data_folder: &DataFolder) -> String {
     last_line(&finish(embedded().command(&data_folder.data_dir())).await)
 }
 
-/// The line by which the server refuses to start, behind the lines of its log.
+/// The line with which the server refuses to start, after its log.
 fn last_line(output: &std::process::Output) -> String {
     let text = stderr(output);
     assert_eq!(output.status.code(), Some(1), "{text}");

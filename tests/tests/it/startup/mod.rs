@@ -1,4 +1,5 @@
-//! Starts and commands that go wrong: another key, no data, no database, closed terminals and pipes, signals.
+//! Starts and commands that fail: another key, no data, no database, closed terminals and pipes,
+//! signals.
 
 mod closed;
 mod databases;

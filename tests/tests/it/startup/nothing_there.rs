@@ -1,4 +1,4 @@
-//! Commands where no Tenure is, and what they say of one that is.
+//! Commands without a Tenure, and their output with one.
 
 use sqlx::Row as _;
 use tenure_tests::db::TestDatabase;
@@ -7,7 +7,7 @@ use tenure_tests::server::{Launch, fresh_secret_key};
 
 use crate::rig::{DataFolder, embedded, new_folder, refusal, stderr, tenure};
 
-/// Everything that works on a database, except for what may make one.
+/// Every command on a database, except those that may create one.
 const COMMANDS: [&[&str]; 11] = [
     &["client", "list"],
     &["client", "show", "x"],

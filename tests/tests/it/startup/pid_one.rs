@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use super::signals::half_a_request;
 use crate::rig::{Raw, Rig, call, claim_path, client_of, embedded, eventually, new_folder, worker};
 
-/// True if a PID namespace can be made here. Otherwise prints that the test is skipped.
+/// True if a PID namespace can be created here. Otherwise prints that the test is skipped.
 fn can_unshare(test: &str) -> bool {
     let mut unshare = Command::new("unshare");
     let made = unshare.args(["--pid", "--fork", "--mount-proc", "--kill-child", "true"]).stderr(Stdio::null()).status();
@@ -68,17 +68,17 @@ fn descendants(of: Pid) -> Vec<Process> {
     found
 }
 
-/// PID 1 of the namespace that a server was started in.
+/// PID 1 of the namespace in which a server was started.
 fn pid_one(server: &Server) -> Pid {
     let [first] = &children(Pid::from_raw(i32::try_from(server.pid()).unwrap()))[..] else { panic!("one child") };
     first.pid
 }
 
-/// Processes that PostgreSQL starts for itself; each more is a session.
+/// PostgreSQL's own processes; all others are sessions.
 const OWN_PROCESSES: usize = 6;
 
-/// The main process of the PostgreSQL below this process, once its server has sessions
-/// there. Not `killed`, which may be listed for a moment.
+/// Waits until a PostgreSQL below this process has sessions of its server, and returns its
+/// postmaster. Skips `killed`, which may be listed for a moment.
 async fn used_postmaster(first: Pid, killed: Option<Pid>) -> Pid {
     eventually("PostgreSQL has sessions", async || {
         let is_used = |it: &Process| it.name == "postgres" && !it.is_zombie && children(it.pid).len() > OWN_PROCESSES;

@@ -1,4 +1,4 @@
-//! What stands between a server and its database, and drops settings or sessions: refused with one line.
+//! Poolers between a server and its database that drop settings or sessions: refused with one line.
 
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
@@ -13,7 +13,7 @@ use tenure_tests::server::{Launch, create_root_client, fresh_secret_key};
 use crate::proxy::Proxy;
 use crate::rig::{Raw, eventually, finish, new_folder, refusal, stderr, tenure};
 
-/// What a server and a command say about a database that they cannot use.
+/// Refusals of a server and a command for an unusable database.
 async fn refusals(url: &str) -> [String; 2] {
     let (folder, key) = (new_folder(), fresh_secret_key());
     let output = finish(Launch::on_database(url, &key).command(folder.path())).await;
@@ -35,20 +35,20 @@ fn assert_each_has(lines: &[String; 2], parts: &[&str]) {
 const FIX: [&str; 3] = ["connect to PostgreSQL itself", "PgBouncer", "--database-url (DATABASE_URL)"];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn settings_that_are_dropped_on_the_way_are_noticed_at_the_start() {
+async fn dropped_settings_are_noticed_at_start() {
     let database = TestDatabase::create().await;
     let proxy = Proxy::before(database.url()).await;
     proxy.drop_options();
     let lines = refusals(proxy.url()).await;
     assert_each_has(&lines, &["statement_timeout is 0, not 30s", "ignore_startup_parameters = options"]);
     assert_each_has(&lines, &FIX);
-    // The other settings of the packet are passed on: it is the same database.
+    // The other settings of the packet are forwarded: it is the same database.
     proxy.mend();
     assert!(tenure(&["migrate"], &[("DATABASE_URL", proxy.url())]).await.status.success());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_whose_settings_are_dropped_are_not_used_by_a_running_server() {
+async fn running_server_uses_no_connection_without_settings() {
     let database = TestDatabase::create().await;
     let proxy = Proxy::before(database.url()).await;
     let (key, folder) = (fresh_secret_key(), new_folder());
@@ -59,7 +59,7 @@ async fn connections_whose_settings_are_dropped_are_not_used_by_a_running_server
     proxy.drop_options();
     proxy.cut().await;
     eventually("the cut is noticed", async || (heartbeat().await == 503).then_some(())).await;
-    // The way is open again, but what comes by it is not used.
+    // The proxy is open again, but its connections are not used.
     proxy.open();
     let dropped = "statement_timeout is 0, not 30s";
     eventually("it is refused", async || (heartbeat().await == 503 && server.log().contains(dropped)).then_some(()))
@@ -94,7 +94,7 @@ impl PgBouncer {
         std::fs::write(&settings, text).unwrap();
         let process = start(folder.path(), &settings);
         let bouncer = Self { _folder: folder, process, url: format!("{before}@127.0.0.1:{listen}/{name}") };
-        // Its own database answers whatever the mode.
+        // Its own database answers in any mode.
         let own = format!("{before}@127.0.0.1:{listen}/pgbouncer");
         eventually("PgBouncer listens", async || {
             let address = own.rsplit_once('@')?.1.split_once('/')?.0.to_owned();
@@ -126,14 +126,15 @@ fn start(folder: &Path, settings: &Path) -> Child {
     command.spawn().expect("pgbouncer can be started")
 }
 
-/// Debian has it outside of the PATH of ordinary users.
+/// Debian installs it outside of the PATH of ordinary users.
 fn program() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin")]);
     folders.map(|folder| folder.join("pgbouncer")).find(|program| program.is_file())
 }
 
-/// Whether the test can run here; says so if not, also where the output of tests is captured.
+/// True if the test can run here; otherwise prints that it is skipped, even if the output of tests
+/// is captured.
 fn is_installed() -> bool {
     let installed = program().is_some();
     if !installed {
@@ -162,7 +163,7 @@ async fn pgbouncer_is_refused_in_each_of_its_modes() {
     for turns in ["0", "1"] {
         let more = format!("{DROPS_OPTIONS}\nserver_round_robin = {turns}");
         let transaction = PgBouncer::before(database.url(), "transaction", &more).await;
-        // Backends that others have used before, so that there is a choice.
+        // Backends used by other clients before, so that there is a choice.
         let mut others = Vec::new();
         for _ in 0..3 {
             let mut other = sqlx::PgConnection::connect(&transaction.url).await.unwrap();

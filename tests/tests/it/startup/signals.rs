@@ -1,4 +1,4 @@
-//! Signals, and what becomes of the embedded PostgreSQL.
+//! Signals, and their effect on the embedded PostgreSQL.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -17,19 +17,19 @@ use tokio::process::{Child, Command};
 use super::closed::{ended, signal};
 use crate::rig::{DataFolder, Raw, embedded, eventually, postmaster_of};
 
-/// A request that never ends, so that a drain waits for it.
+/// Sends an incomplete request, for which a drain waits.
 pub(super) async fn half_a_request(server: &Server, target: &Target) -> TcpStream {
     let mut half = TcpStream::connect((target.host.as_str(), target.port)).await.unwrap();
     let head = format!("POST {QUEUE_API}/claim-work/a%2Fb HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n");
     half.write_all(head.as_bytes()).await.unwrap();
-    // Accepted after it.
+    // This request is accepted after the incomplete one.
     let reply = Raw::new("GET", &format!("{QUEUE_API}/ping")).send(server.root_url()).await;
     assert_eq!(reply.status, 200, "{}", reply.text());
     half
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_second_signal_stops_a_server_at_once_and_leaves_no_postgresql_running() {
+async fn second_signal_stops_server_and_postgresql_at_once() {
     let data_folder = DataFolder::new();
     let (mut server, _) = data_folder.start(&embedded()).await;
     let target = Target::parse(server.root_url()).unwrap();
@@ -43,7 +43,7 @@ async fn a_second_signal_stops_a_server_at_once_and_leaves_no_postgresql_running
     let signalled = Instant::now();
     server.terminate().unwrap();
     assert_eq!(server.ended().await.code(), Some(143));
-    // Less than what a drain waits for requests, which is six seconds.
+    // Less than a drain's wait for requests, which is six seconds.
     assert!(signalled.elapsed() < Duration::from_secs(4), "{:?}", signalled.elapsed());
     eventually("PostgreSQL ends", async || postmaster_of(&data_folder.data_dir()).is_none().then_some(())).await;
 }
@@ -67,7 +67,8 @@ async fn the_embedded_postgresql_writes_out_while_its_server_drains() {
     assert!(server.ended().await.success());
 }
 
-/// `tenure migrate` that waits for a lock on the tables of this data directory, and the session that has the lock.
+/// Starts a `tenure migrate` that waits for a lock on the tables of this data directory; also
+/// returns the session with the lock.
 async fn waiting_command(data_dir: &Path) -> (Child, PgConnection) {
     let connect = async || connect_embedded(data_dir).await.expect("PostgreSQL runs");
     let (mut holder, mut looker) = (connect().await, connect().await);
@@ -87,11 +88,11 @@ async fn waiting_command(data_dir: &Path) -> (Child, PgConnection) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_command_that_is_interrupted_stops_the_postgresql_that_it_runs_and_no_other() {
+async fn interrupted_command_stops_only_its_own_postgresql() {
     let data_folder = DataFolder::new();
     let data_dir = data_folder.data_dir();
     let (mut server, _) = data_folder.start(&embedded()).await;
-    // Without its server, PostgreSQL is the command's.
+    // Without its server, PostgreSQL belongs to the command.
     server.kill().unwrap();
     let (mut command, _holder) = waiting_command(&data_dir).await;
     signal(&command, Signal::SIGTERM);

@@ -1,4 +1,4 @@
-//! What servers share and store about workers that one of them has seen.
+//! How servers share and store workers that one of them has seen.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ async fn another(rig: &Rig, name: &str) -> Server {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_stops_writes_down_whom_it_saw_and_another_one_shows_it() {
+async fn stopping_server_stores_seen_workers_for_others() {
     let rig = rig().await;
     let other = another(&rig, "other").await;
     for id in ["w1", "w2"] {
@@ -24,7 +24,7 @@ async fn a_server_that_stops_writes_down_whom_it_saw_and_another_one_shows_it() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_writes_down_whom_it_saw_without_being_asked() {
+async fn server_stores_seen_workers_periodically() {
     let rig = rig().await;
     work(&rig, QUEUE, "w1").await;
     let mut database = rig.database.connect("test").await;
@@ -36,7 +36,7 @@ async fn a_server_writes_down_whom_it_saw_without_being_asked() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_that_reports_its_shutdown_does_not_get_its_own_task_at_any_server() {
+async fn worker_that_reports_shutdown_never_gets_its_task_again() {
     let rig = rig().await;
     let other = another(&rig, "other").await;
     let task = create(&rig, QUEUE).await;
