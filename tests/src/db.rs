@@ -17,7 +17,6 @@ pub struct TestDatabase {
     admin_url: String,
     name: String,
     url: String,
-    /// True if its rows may violate invariants at the end.
     abandoned: bool,
 }
 
@@ -112,7 +111,6 @@ pub(crate) async fn violations(url: &str) -> Result<Vec<String>, sqlx::Error> {
     Ok(tenure_store::testing::check_invariants_on(&mut conn).await)
 }
 
-/// Replaces the database in a URL.
 fn with_database(url: &str, name: &str) -> String {
     let (base, query) = url.split_once('?').map_or((url, None), |(base, query)| (base, Some(query)));
     let authority_at = base.find("://").map_or(0, |at| at + 3);

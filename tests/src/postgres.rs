@@ -14,10 +14,6 @@ pub const INITDB: [&str; 9] = ["-U", "postgres", "--auth", "trust", "--encoding"
 
 /// Returns a command for a program of PostgreSQL, from the folder `TENURE_TEST_PG_BIN` or from
 /// Debian's newest version.
-///
-/// # Panics
-///
-/// If there is none.
 #[must_use]
 pub fn command(program: &str) -> Command {
     let folder = std::env::var_os("TENURE_TEST_PG_BIN").map_or_else(newest_bin, PathBuf::from);
@@ -60,20 +56,12 @@ pub fn new_folder() -> TempDir {
 }
 
 /// Runs `initdb` or `pg_basebackup` to create a cluster in a folder that does not exist.
-///
-/// # Panics
-///
-/// If the program fails; the panic quotes its output.
 pub fn make(maker: &mut Command, data: &Path) {
     let made = maker.arg("-D").arg(data).output().expect("PostgreSQL's programs are installed");
     assert!(made.status.success(), "{maker:?}: {}", String::from_utf8_lossy(&made.stderr));
 }
 
 /// Connects to the embedded PostgreSQL of a data directory; `None` while it does not run.
-///
-/// # Panics
-///
-/// If the password file is missing.
 pub async fn connect_embedded(data_dir: &Path) -> Option<PgConnection> {
     let password = std::fs::read_to_string(data_dir.join("pg-password")).expect("the password's file");
     let about = std::fs::read_to_string(data_dir.join("pg/postmaster.pid")).ok()?;
@@ -87,7 +75,6 @@ pub async fn connect_embedded(data_dir: &Path) -> Option<PgConnection> {
     options.disable_statement_logging().connect().await.ok()
 }
 
-/// Returns the child processes of a process.
 #[must_use]
 pub fn children(parent: Pid) -> Vec<Pid> {
     let path = format!("/proc/{parent}/task/{parent}/children");
@@ -103,7 +90,6 @@ pub fn runs(pid: Pid) -> bool {
     state.is_some_and(|state| state != 'Z' && state != 'X')
 }
 
-/// Returns a port that was free at the call.
 #[must_use]
 pub fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");

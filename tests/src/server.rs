@@ -12,14 +12,12 @@ use nix::unistd::Pid;
 
 use crate::http::Account;
 
-/// The server prints this before its root URL once it can serve.
 const READY: &str = "tenure ready: ";
 /// Includes the creation of an embedded cluster on a busy machine.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 /// The server promises 10 s; the rest is for a busy machine.
 const STOPPED_WITHIN: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(20);
-/// Lines of a log that a failure quotes.
 const QUOTED_LINES: usize = 40;
 
 /// Returns the program under test: `TENURE_BIN`, or the one that cargo built beside the running
@@ -47,7 +45,6 @@ pub fn binary() -> PathBuf {
     path
 }
 
-/// How to start a server.
 #[derive(Debug, Clone, Default)]
 pub struct Launch {
     program: Option<PathBuf>,
@@ -93,7 +90,6 @@ impl Launch {
         self
     }
 
-    /// Runs the server as this user and group, which only root can do.
     #[must_use]
     pub fn user(mut self, id: u32) -> Self {
         self.user = Some(id);
@@ -122,7 +118,6 @@ impl Launch {
         self
     }
 
-    /// Returns the command that starts the server with this data directory.
     #[must_use]
     pub fn command(&self, data_dir: &Path) -> Command {
         let program = self.program.clone().unwrap_or_else(binary);
@@ -161,10 +156,6 @@ impl Launch {
 
     /// Starts the server and waits until it can serve. `folder` is its data directory and holds its
     /// log; `name` distinguishes servers of one folder.
-    ///
-    /// # Panics
-    ///
-    /// If the server ends or does not become ready; the panic quotes its output.
     pub async fn start(&self, folder: &Path, name: &str) -> Server {
         let log = folder.join(format!("{name}.log"));
         let output = std::fs::File::create(&log).expect("the test's folder can be written");
@@ -200,13 +191,11 @@ impl Server {
         self.child.id()
     }
 
-    /// Returns the server's output.
     #[must_use]
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Returns the last lines of the server's output.
     #[must_use]
     pub fn log_tail(&self) -> String {
         let text = self.log();
@@ -214,7 +203,6 @@ impl Server {
         lines[lines.len().saturating_sub(QUOTED_LINES)..].join("\n")
     }
 
-    /// True if the process has ended by itself.
     pub fn has_ended(&mut self) -> bool {
         self.child.try_wait().is_ok_and(|status| status.is_some())
     }
@@ -226,43 +214,26 @@ impl Server {
     }
 
     /// Sends SIGTERM without waiting.
-    ///
-    /// # Errors
-    ///
-    /// If the process is gone.
     pub fn terminate(&self) -> io::Result<()> {
         let pid = i32::try_from(self.child.id()).map_err(io::Error::other)?;
         kill(Pid::from_raw(pid), Signal::SIGTERM).map_err(io::Error::from)
     }
 
     /// Sends SIGTERM and waits for the end.
-    ///
-    /// # Panics
-    ///
-    /// If the server does not stop in time.
     pub async fn stop(mut self) -> ExitStatus {
         self.terminate().expect("a child that was not waited for can be signalled");
         self.ended().await
     }
 
     /// Sends SIGTERM to a server that may have stopped already, and waits for its end.
-    ///
-    /// # Panics
-    ///
-    /// If the server does not stop in time.
     pub async fn stop_if_it_runs(mut self) {
         if !self.has_ended() {
-            // The process may end at this moment.
             let _ = self.terminate();
             self.ended().await;
         }
     }
 
     /// Waits for the end of a server that was asked to stop.
-    ///
-    /// # Panics
-    ///
-    /// If it does not stop in time.
     pub async fn ended(&mut self) -> ExitStatus {
         let deadline = Instant::now() + STOPPED_WITHIN;
         while Instant::now() < deadline {
@@ -298,20 +269,12 @@ impl Drop for Server {
 }
 
 /// Creates the client `root` with all scopes, in a database that a server has migrated.
-///
-/// # Panics
-///
-/// If the command fails; the panic quotes its output.
 #[must_use]
 pub fn create_root_client(database_url: &str, secret_key: &str) -> Account {
     client_command(&["create", "root", "--scope", "*"], database_url, secret_key)
 }
 
 /// Gives the client `root` another token, encrypted with the first of these keys.
-///
-/// # Panics
-///
-/// If the command fails; the panic quotes its output.
 pub fn reset_root_token(database_url: &str, secret_keys: &str) -> Account {
     client_command(&["reset-token", "root"], database_url, secret_keys)
 }
@@ -330,7 +293,6 @@ fn client_command(words: &[&str], database_url: &str, secret_key: &str) -> Accou
     serde_json::from_slice(&output.stdout).expect("tenure client --json prints the credentials")
 }
 
-/// Returns a random secret key for the servers of one test.
 #[must_use]
 pub fn fresh_secret_key() -> String {
     use base64::Engine;

@@ -57,7 +57,6 @@ impl Azure {
         Ok(format!("{}/{queue}?{}", self.prefix()?, self.account_sas(unix_millis())))
     }
 
-    /// Signed paths of a queue's messages.
     pub(crate) fn urls(&self, queue: &str) -> Result<QueueUrls, BenchError> {
         let base = format!("{}/{queue}/messages", self.prefix()?);
         let now = DateTime::from_timestamp_millis(unix_millis()).unwrap_or_default();

@@ -7,10 +7,8 @@ use std::str::FromStr;
 
 /// Unit of the times in `/proc/<pid>/stat`: 100 on all architectures of Linux that we use.
 const TICKS_PER_SECOND: f64 = 100.0;
-/// Process name of PostgreSQL.
 const POSTGRES: &str = "postgres";
 
-/// Processes whose time is counted.
 #[derive(Debug)]
 pub(crate) struct Processes {
     server: Option<u32>,

@@ -9,7 +9,6 @@ const AFTER_USE: &str = "BEGIN; ROLLBACK";
 /// Name of these sessions, which run background passes and cold requests.
 const POOL: &str = "pool";
 
-/// A session beside the server's own.
 #[derive(Debug)]
 pub(crate) struct Probe {
     connection: PgConnection,
@@ -20,7 +19,6 @@ impl Probe {
         Ok(Self { connection: PgConnection::connect(url).await? })
     }
 
-    /// Process id of this session's backend.
     pub(crate) async fn backend_pid(&mut self) -> Result<u32, sqlx::Error> {
         let pid: i32 = sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut self.connection).await?;
         Ok(pid.unsigned_abs())
@@ -33,7 +31,6 @@ impl Probe {
             .await
     }
 
-    /// Holds a snapshot until the session ends.
     pub(crate) async fn hold_snapshot(&mut self) -> Result<(), sqlx::Error> {
         sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class")
             .execute(&mut self.connection)

@@ -11,7 +11,6 @@ pub(crate) struct Figures {
     pub(crate) tasks: u64,
     /// Empty gets within the window. No other figure includes them.
     pub(crate) empty: u64,
-    /// Failed turns within the window, by cause.
     pub(crate) failures: BTreeMap<String, u64>,
 }
 

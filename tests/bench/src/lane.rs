@@ -31,10 +31,8 @@ const REST: Duration = Duration::from_millis(50);
 const FAILURES_IN_A_ROW: u32 = 200;
 /// Bytes of a refusal that an error quotes.
 const QUOTED: usize = 200;
-/// Message queues of a task queue.
 const PRIORITIES: usize = 7;
 
-/// A claimed run, with the fields that reporting needs.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Claim {
@@ -54,7 +52,6 @@ struct Claims {
     tasks: Vec<Claim>,
 }
 
-/// Answer of a request that reports results and claims.
 #[derive(Debug, Deserialize)]
 struct Worked {
     results: Vec<ResultOf>,
@@ -88,7 +85,6 @@ pub(crate) struct Creation {
     body: String,
 }
 
-/// One connection and its worker's identity.
 #[derive(Debug)]
 pub(crate) struct Lane {
     run: Rc<Run>,
@@ -100,7 +96,6 @@ pub(crate) struct Lane {
     group: Option<String>,
     /// Number of keys of the lane's tasks; `None` for tasks without a key.
     keys: Option<u64>,
-    /// Path of puts on Azure.
     put_url: Option<String>,
     failures_in_a_row: u32,
 }
@@ -142,37 +137,30 @@ impl Lane {
         self.number as f64 / self.run.connections() as f64
     }
 
-    /// Switches from the common queue to one that no other lane uses.
     pub(crate) fn use_queue_of_its_own(&mut self) {
         self.queue = format!("{}-{}", self.run.queue(), self.number);
     }
 
-    /// Creates tasks in the group that all lanes share.
     pub(crate) fn use_the_common_group(&mut self) {
         self.group = Some(self.run.group().to_owned());
     }
 
-    /// Gives each created task one of `keys` random keys.
     pub(crate) fn use_keys(&mut self, keys: u64) {
         self.keys = Some(keys);
     }
 
-    /// Creates further tasks in a new group.
     pub(crate) fn use_a_new_group(&mut self) {
         self.group = Some(self.random.task_id().to_string());
     }
 
-    /// Switches to one of the task queues that the settings ask for.
     pub(crate) fn share_task_queues(&mut self) {
         self.queue = format!("{}-{}", self.run.queue(), self.number % self.run.task_queues() as u64);
     }
 
-    /// Opens another connection to the same server.
     pub(crate) fn another_client(&self) -> Result<Client, BenchError> {
         Ok(Client::new(self.run.service().url())?)
     }
 
-    /// Credentials of the run's client.
     pub(crate) fn root(&self) -> Result<Credentials, BenchError> {
         self.run.service().credentials().cloned()
     }
@@ -233,7 +221,6 @@ impl Lane {
         Ok(messages::text_of(task))
     }
 
-    /// Counts a successful turn and its tasks.
     pub(crate) fn count(&mut self, tasks: u64) {
         self.failures_in_a_row = 0;
         let now = Instant::now();
@@ -242,7 +229,6 @@ impl Lane {
         }
     }
 
-    /// Counts an empty get.
     pub(crate) fn note_empty(&self) {
         let now = Instant::now();
         if self.run.counts(now, now) {
@@ -261,7 +247,6 @@ impl Lane {
         Ok(())
     }
 
-    /// Counts a failure.
     pub(crate) fn note_failed(&self, what: String) {
         let now = Instant::now();
         if self.run.counts(now, now) {
@@ -286,7 +271,6 @@ impl Lane {
         self.create_after(step, &[]).await
     }
 
-    /// Creates a task with these dependencies.
     pub(crate) async fn create_after(
         &mut self,
         step: impl Into<Option<usize>>,
@@ -297,7 +281,6 @@ impl Lane {
         Ok(creation.task)
     }
 
-    /// Sends a createTask request, measured as `step`. It may be sent again.
     pub(crate) async fn send_creation(
         &mut self,
         step: impl Into<Option<usize>>,
@@ -308,7 +291,6 @@ impl Lane {
         Ok(())
     }
 
-    /// Returns a createTask request for a new task.
     pub(crate) fn new_creation(&mut self) -> Creation {
         self.new_creation_after(&[])
     }
@@ -335,7 +317,6 @@ impl Lane {
         Creation { task, body }
     }
 
-    /// Creates `tasks` tasks in one request, measured as `step`.
     pub(crate) async fn create_many(&mut self, step: usize, tasks: usize) -> Result<(), BenchError> {
         let mut body = String::from(r#"{"tasks":["#);
         for number in 0..tasks {
@@ -409,7 +390,6 @@ impl Lane {
         Ok(())
     }
 
-    /// Sets the policy of the lane's queue.
     pub(crate) async fn put_policy(&mut self, policy: &str) -> Result<(), BenchError> {
         let path = format!("{TENURE_API}/queues/{}/policy", queue_segment(&self.queue));
         self.call(None, "putQueuePolicy", None, "PUT", &path, Some(policy.as_bytes())).await?;
@@ -447,7 +427,6 @@ impl Lane {
     }
 }
 
-/// Returns the error for an unexpected reply.
 pub(crate) fn refusal(what: &'static str, reply: &Reply) -> BenchError {
     let body = String::from_utf8_lossy(&reply.body[..reply.body.len().min(QUOTED)]).replace('\n', " ");
     BenchError::Refused { what, status: reply.status, body }

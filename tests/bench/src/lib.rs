@@ -52,11 +52,9 @@ pub use self::settings::{ModeName, Settings};
 
 /// Time for lanes to finish their current call when the window ends; a long poll may take longer.
 const FINISH_WITHIN: Duration = Duration::from_secs(2);
-/// Tasks of mode `group`.
 const GROUP_TASKS: u64 = 10_000;
 /// Connections that fill the queue before the measurement.
 const FILLERS: u64 = 64;
-/// Why a run has no figures.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// The settings lack a server or credentials.
@@ -117,10 +115,8 @@ pub enum BenchError {
     Generator(String),
 }
 
-/// Result of a mode on a server.
 #[derive(Debug)]
 pub(crate) struct Measured {
-    /// Names of the mode's steps.
     pub(crate) steps: &'static [&'static str],
     /// Unit of the mode, in the plural.
     pub(crate) counts: &'static str,
@@ -132,10 +128,6 @@ pub(crate) struct Measured {
 }
 
 /// Runs the mode of the settings and returns the lines to print.
-///
-/// # Errors
-///
-/// If the server is unreachable, refuses everything or gives invalid answers.
 pub async fn run(settings: &Settings) -> Result<String, BenchError> {
     let measured = LocalSet::new().run_until(measure_mode(settings)).await?;
     Ok(report::Row { settings, measured }.render())
@@ -191,7 +183,6 @@ async fn measure<M: Mode + 'static>(settings: &Settings) -> Result<Measured, Ben
     figures_of(&run, observer, (M::STEPS, M::COUNTS), measured).await
 }
 
-/// Measures RabbitMQ.
 async fn measure_rabbit(settings: &Settings, window: usize) -> Result<Measured, BenchError> {
     let service = settings.service()?;
     let mut observer = Observer::new(settings, &service).await?;
@@ -202,7 +193,6 @@ async fn measure_rabbit(settings: &Settings, window: usize) -> Result<Measured, 
     figures_of(&run, observer, (rabbit::STEPS, "tasks"), measured?).await
 }
 
-/// Collects the figures of a run.
 async fn figures_of(
     run: &Run,
     mut observer: Observer,
@@ -282,7 +272,6 @@ async fn prepare<M: Mode + 'static>(settings: &Settings, run: &Rc<Run>) -> Resul
     all_of(preparing).await
 }
 
-/// Collects all results, or returns the first error.
 async fn all_of<T: 'static>(mut running: JoinSet<Result<T, BenchError>>) -> Result<Vec<T>, BenchError> {
     let mut done = Vec::with_capacity(running.len());
     while let Some(ended) = running.join_next().await {
@@ -302,7 +291,6 @@ async fn remove_queues(run: &Run) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Repeats turns of one lane until the window ends.
 async fn drive<M: Mode>(mut mode: M, mut lane: Lane) -> Result<(), BenchError> {
     while lane.run().is_open() {
         match mode.turn(&mut lane).await {
@@ -321,7 +309,6 @@ mod tests {
 
     use super::*;
 
-    /// Answers every request with 503.
     async fn serve_503(listener: TcpListener) {
         loop {
             let Ok((mut stream, _)) = listener.accept().await else { return };

@@ -12,15 +12,11 @@ use super::lane::refusal;
 use tenure_driver::http::Client;
 use tenure_driver::wire::Reply;
 
-/// Content type of Azure's bodies.
 const XML: &str = "application/xml";
-/// Possible start of Azure's answers.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Signed paths of a queue's messages.
 #[derive(Debug, Clone)]
 pub(crate) struct QueueUrls {
-    /// Gets messages.
     pub(crate) poll: String,
     /// Template for a delete; lacks the message id and receipt.
     pub(crate) delete: String,
@@ -28,7 +24,6 @@ pub(crate) struct QueueUrls {
     pub(crate) put: Option<String>,
 }
 
-/// One entry of pollTaskUrls.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct SignedUrls {
@@ -74,7 +69,6 @@ pub(crate) async fn get(client: &mut Client, urls: &QueueUrls, limit: u8) -> Res
     read_messages(&reply.body)
 }
 
-/// Deletes a message with its receipt.
 pub(crate) async fn delete(client: &mut Client, urls: &QueueUrls, message: &Message) -> Result<(), BenchError> {
     let encode = |value| utf8_percent_encode(value, NON_ALPHANUMERIC).to_string();
     let resource = urls.delete.replace("{{messageId}}", &encode(&message.id));
@@ -83,7 +77,6 @@ pub(crate) async fn delete(client: &mut Client, urls: &QueueUrls, message: &Mess
     Ok(())
 }
 
-/// Puts a message at this path.
 pub(crate) async fn put(client: &mut Client, path: &str, text: &str) -> Result<(), BenchError> {
     let body = format!("<QueueMessage><MessageText>{text}</MessageText></QueueMessage>");
     checked("put a message", 201, client.exchange_unsigned("POST", path, Some((XML, body.as_bytes()))).await?)?;
@@ -96,7 +89,6 @@ pub(crate) async fn make_queue(client: &mut Client, resource: &str) -> Result<()
     if matches!(reply.status, 201 | 204) { Ok(()) } else { Err(refusal("create a queue", &reply)) }
 }
 
-/// Deletes a queue with its messages.
 pub(crate) async fn remove_queue(client: &mut Client, resource: &str) -> Result<(), BenchError> {
     checked("delete a queue", 204, client.exchange_unsigned("DELETE", resource, None).await?)?;
     Ok(())

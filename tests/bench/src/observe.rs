@@ -13,14 +13,12 @@ use super::database::Probe;
 use super::service::Service;
 use super::{BenchError, Settings};
 
-/// Samples of PostgreSQL's sessions in a window.
 const LOOKS: u32 = 5;
 /// Metric of batch sizes, in Tenure and the floor.
 const BATCH_MEMBERS: &str = "tenure_batch_members_";
 /// Time of unseen sessions, which began and ended between two samples, and of the postmaster.
 const OTHERS: &str = "others";
 
-/// Reads all figures that the generator does not measure itself.
 #[derive(Debug)]
 pub(crate) struct Observer {
     processes: Processes,
@@ -30,7 +28,6 @@ pub(crate) struct Observer {
     looks: BTreeMap<u32, BTreeMap<String, u32>>,
 }
 
-/// All readings of one time.
 #[derive(Debug)]
 pub(crate) struct Reading {
     cost: Cost,
@@ -47,19 +44,16 @@ pub(crate) struct Batches {
 }
 
 impl Batches {
-    /// Mean size; `None` without statements.
     pub(crate) fn mean(self) -> Option<f64> {
         (self.statements > 0.0).then(|| self.members / self.statements)
     }
 }
 
-/// Difference between two readings.
 #[derive(Debug, Default)]
 pub(crate) struct Used {
     pub(crate) cost: Cost,
     /// In bytes.
     pub(crate) wal: Option<i64>,
-    /// By operation.
     pub(crate) batches: BTreeMap<String, Batches>,
     /// Processor seconds by observed activity of the sessions.
     pub(crate) sessions: BTreeMap<String, f64>,
@@ -95,7 +89,6 @@ impl Observer {
         Ok(Reading { cost, sessions, wal, batches })
     }
 
-    /// Returns the use since `began`.
     pub(crate) async fn end(&mut self, began: &Reading) -> Result<Used, BenchError> {
         let (cost, sessions) = self.processes.cost();
         let cost = cost.since(&began.cost);

@@ -22,7 +22,6 @@ use super::BenchError;
 use super::run::Run;
 use tenure_driver::random::Random;
 
-/// Measured steps of a turn.
 pub(crate) const STEPS: &[&str] = &["publish", "consume"];
 /// Counterpart of a task's payload digits and the rest of its definition.
 const MESSAGE_DIGITS: usize = 1_500;
@@ -31,7 +30,6 @@ const CHANNELS_PER_CONNECTION: usize = 16;
 /// A message that survives a restart of the broker.
 const PERSISTENT: u8 = 2;
 
-/// A channel that publishes and consumes.
 pub(crate) struct Lane {
     run: Rc<Run>,
     /// Closes when its last lane is dropped.
@@ -42,7 +40,6 @@ pub(crate) struct Lane {
     message: String,
 }
 
-/// Opens the lanes of a run, each with this window.
 pub(crate) async fn prepare(run: &Rc<Run>, window: usize) -> Result<Vec<Lane>, BenchError> {
     let mut lanes = Vec::with_capacity(run.connections());
     while lanes.len() < run.connections() {
@@ -55,7 +52,6 @@ pub(crate) async fn prepare(run: &Rc<Run>, window: usize) -> Result<Vec<Lane>, B
     Ok(lanes)
 }
 
-/// Deletes the queue of a run.
 pub(crate) async fn remove_queue(run: &Run) -> Result<(), BenchError> {
     let channel = connect(run).await?.create_channel().await?;
     channel.queue_delete(run.queue().into(), QueueDeleteOptions::default()).await?;
@@ -90,7 +86,6 @@ impl Lane {
         Ok(Self { run: Rc::clone(run), _connection: Rc::clone(connection), channel, consumer, window, message })
     }
 
-    /// Repeats turns until the window ends.
     pub(crate) async fn drive(mut self) -> Result<(), BenchError> {
         while self.run.is_open() {
             self.turn().await?;

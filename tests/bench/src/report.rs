@@ -10,7 +10,6 @@ use super::{Measured, ModeName, Settings};
 /// Tolerance before a window counts as cut short.
 const TIMER: Duration = Duration::from_millis(20);
 
-/// A run and its settings.
 #[derive(Debug)]
 pub(crate) struct Row<'a> {
     pub(crate) settings: &'a Settings,

@@ -61,7 +61,6 @@ impl Run {
         }
     }
 
-    /// Sets the number of tasks to create before the measurement.
     pub(crate) fn expect_tasks(&self, tasks: u64) {
         self.to_create.set(tasks);
         self.to_claim.set(tasks);
@@ -78,7 +77,6 @@ impl Run {
         usize::try_from(self.depth.get()).unwrap_or(usize::MAX) / self.connections
     }
 
-    /// True if the caller must create one of these tasks.
     pub(crate) fn take_prefill(&self) -> bool {
         let left = self.to_create.get();
         self.to_create.set(left.saturating_sub(1));
@@ -93,7 +91,6 @@ impl Run {
         }
     }
 
-    /// Ends the run because no task is left.
     pub(crate) fn note_dry(&self) {
         let now = Instant::now();
         self.end.set(Some(self.end.get().map_or(now, |end| end.min(now))));
@@ -112,7 +109,6 @@ impl Run {
         self.task_queues
     }
 
-    /// Time between the starts of a lane's turns, for modes with a rate.
     pub(crate) fn period(&self) -> Duration {
         Duration::from_secs_f64(self.connections as f64 / self.rate as f64)
     }
@@ -121,17 +117,14 @@ impl Run {
         self.seed
     }
 
-    /// Task queue shared by lanes, unless their mode uses another.
     pub(crate) fn queue(&self) -> &str {
         &self.queue
     }
 
-    /// Group shared by lanes, if their mode uses one.
     pub(crate) fn group(&self) -> &str {
         &self.group
     }
 
-    /// Queues on Azure created by lanes.
     pub(crate) fn made(&self) -> std::cell::RefMut<'_, BTreeSet<String>> {
         self.made.borrow_mut()
     }
@@ -143,12 +136,10 @@ impl Run {
         self.end.set(Some(dry.unwrap_or(now + length)));
     }
 
-    /// True while lanes may continue. Before the window they warm up.
     pub(crate) fn is_open(&self) -> bool {
         self.end.get().is_none_or(|end| Instant::now() < end)
     }
 
-    /// Waits until the window ends, the tasks run out or a lane fails.
     pub(crate) async fn wait_for_the_end(&self, lanes: &mut JoinSet<Result<(), BenchError>>) -> Option<BenchError> {
         let end = self.end.get()?;
         loop {
@@ -164,7 +155,6 @@ impl Run {
         }
     }
 
-    /// Ends the window, if still open, and returns its length.
     pub(crate) fn close_window(&self) -> Duration {
         let now = Instant::now();
         let end = self.end.get().unwrap_or(now).min(now);
@@ -183,7 +173,6 @@ impl Run {
     }
 }
 
-/// Error of a finished lane, if any.
 pub(crate) fn failure_of(finished: Result<Result<(), BenchError>, JoinError>) -> Option<BenchError> {
     match finished {
         Ok(Ok(())) => None,

@@ -6,14 +6,10 @@ use super::BenchError;
 use super::azure::Azure;
 use tenure_driver::http::Account;
 
-/// Target and credentials of a run's calls.
 #[derive(Debug)]
 pub(crate) enum Service {
-    /// A server of the Queue API.
     Tenure(Account),
-    /// A service with message queues only.
     Azure(Azure),
-    /// A broker's URL.
     Rabbit(String),
 }
 
@@ -26,7 +22,6 @@ impl Service {
         }
     }
 
-    /// Credentials for calls of the Queue API.
     pub(crate) fn credentials(&self) -> Result<&Credentials, BenchError> {
         match self {
             Self::Tenure(account) => Ok(&account.credentials),

@@ -14,11 +14,8 @@ use tenure_driver::http::Account;
 const DEEP: u64 = 100_000;
 /// Default depth of modes that take one task at a time.
 const SHALLOW: u64 = 20_000;
-/// Default number of connections.
 const CONNECTIONS: usize = 64;
-/// Default number of idle pollers.
 const POLLERS: usize = 500;
-/// Default number of workers with sessions.
 const MEMBERS: usize = 5_000;
 
 /// Measures a task queue.
@@ -147,7 +144,6 @@ pub enum ModeName {
 }
 
 impl Settings {
-    /// Number of lanes.
     pub(crate) fn connections(&self) -> usize {
         let default = match self.mode {
             ModeName::IdlePollers => POLLERS,

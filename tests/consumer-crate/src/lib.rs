@@ -2,7 +2,6 @@
 
 use serde::Deserialize;
 
-/// A payload with a field for its type.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(tag = "t", rename_all = "lowercase")]
 pub enum Shape {
@@ -10,7 +9,6 @@ pub enum Shape {
     Square { side: f64 },
 }
 
-/// A payload with another one inside.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Named {
     pub name: String,

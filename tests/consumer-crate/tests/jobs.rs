@@ -12,7 +12,6 @@ use tokio::sync::mpsc;
 
 const STATUS: &str = r#"{"taskId": "9HrBC1jMQ3KlZw4CssPUeQ", "state": "running", "retriesLeft": 5, "runs": []}"#;
 
-/// An answer to claimWork with one task.
 fn claimed(payload: &str) -> String {
     format!(
         r#"{{"tasks": [{{"status": {STATUS}, "runId": 0, "takenUntil": "2999-01-01T00:00:00.000Z",
@@ -23,7 +22,6 @@ fn claimed(payload: &str) -> String {
     )
 }
 
-/// Reads one request with its body and returns its first line; `None` at the end of the connection.
 async fn request(stream: &mut TcpStream) -> Option<String> {
     let mut bytes = Vec::new();
     loop {
@@ -41,7 +39,6 @@ async fn request(stream: &mut TcpStream) -> Option<String> {
     }
 }
 
-/// Hands out one task with this payload, and accepts every report.
 async fn serve(listener: TcpListener, payload: &'static str) {
     let given = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     loop {

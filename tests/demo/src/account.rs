@@ -16,13 +16,11 @@ use crate::{Result, table};
 
 /// Time for the counts of the queue to reach zero after the last task.
 const COUNTS_TIMEOUT: Duration = Duration::from_secs(30);
-/// Rows of a table before the rest becomes one row.
 const ROWS_MAX: usize = 12;
 const PROBLEMS_MAX: usize = 20;
 /// With this many tasks per worker every worker gets one.
 const TASKS_PER_WORKER: usize = 15;
 
-/// A task's output about its file.
 struct Counted {
     sha256: String,
     lines: u64,
@@ -31,7 +29,6 @@ struct Counted {
     packed: u64,
 }
 
-/// Totals of one type of file.
 #[derive(Default)]
 struct Kind {
     files: u64,
@@ -49,14 +46,12 @@ pub struct Account {
     states: BTreeMap<String, usize>,
     counts: QueueCounts,
     retried: Vec<Vec<String>>,
-    /// Runs of each worker, by its name and plane.
     shares: BTreeMap<(String, &'static str), usize>,
     kinds: BTreeMap<String, Kind>,
     checked: usize,
     problems: Vec<String>,
 }
 
-/// Compares the API's answers and the results with the plan.
 pub async fn account(
     client: &Client,
     queue: &TaskQueueId,
@@ -93,7 +88,6 @@ pub async fn account(
     Ok(account)
 }
 
-/// Returns the queue's counts, once they are zero or after a timeout.
 async fn counts_at_rest(client: &Client, queue: &TaskQueueId) -> Result<QueueCounts> {
     let deadline = Instant::now() + COUNTS_TIMEOUT;
     loop {
@@ -106,7 +100,6 @@ async fn counts_at_rest(client: &Client, queue: &TaskQueueId) -> Result<QueueCou
 }
 
 impl Account {
-    /// True if no problem was found.
     pub fn is_complete(&self) -> bool {
         self.problems.is_empty()
     }
@@ -191,7 +184,6 @@ impl Account {
         kind.ratios += ratio(counted.bytes, counted.packed);
     }
 
-    /// Prints the tables and the verdict.
     pub fn print(&self) {
         let states: Vec<_> = self.states.iter().map(|(state, count)| vec![state.clone(), count.to_string()]).collect();
         table::print("Tasks by state, from the API", &["state", "tasks"], &states);
@@ -245,12 +237,10 @@ impl Account {
     }
 }
 
-/// Compression ratio.
 fn ratio(bytes: u64, packed: u64) -> f64 {
     bytes as f64 / packed.max(1) as f64
 }
 
-/// Reads a task's result and compares it with the file.
 fn check_result(file: &CountedFile) -> std::result::Result<Counted, String> {
     let text = std::fs::read_to_string(&file.result).map_err(|e| format!("its result cannot be read: {e}"))?;
     let counted = parse_result(&text).ok_or_else(|| format!("its result is not what was asked for: {text:?}"))?;

@@ -16,7 +16,6 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::Result;
 use crate::plan::{CANCELED, COMPLETED, Planned};
 
-/// Prints a line each second.
 const COUNTS: &str = r#"for second in 1 2 3 4; do echo "second $second of 4"; sleep 1; done"#;
 const LAST_COUNT: &str = "second 4 of 4\n";
 /// Works until it is asked to stop.
@@ -35,7 +34,6 @@ const POLL: Duration = Duration::from_millis(20);
 /// `--plane` of each worker.
 type Planes = BTreeMap<String, &'static str>;
 
-/// Shows both tasks; fails if something is wrong.
 pub async fn show(client: &Client, queue: &TaskQueueId, planes: &Planes, scratch: &Path) -> Result<()> {
     let counts = Planned::of_script("count seconds", COMPLETED, COUNTS)?;
     let works = Planned::of_script("work until it is cancelled", CANCELED, WORKS)?;
@@ -50,7 +48,6 @@ async fn within(task: &Planned, shown: impl Future<Output = Result<()>>) -> Resu
     }
 }
 
-/// Follows the log of a running task, and reads all of it afterwards.
 async fn follow(client: &Client, queue: &TaskQueueId, task: &Planned, scratch: &Path) -> Result<()> {
     say!("\nThe log of task {}, while it runs:", task.id);
     let mut log = begin(client, queue, task).await?;
@@ -104,7 +101,6 @@ async fn cancel(client: &Client, queue: &TaskQueueId, planes: &Planes, task: &Pl
     Ok(())
 }
 
-/// Creates the task, and waits until its log has started.
 async fn begin(client: &Client, queue: &TaskQueueId, task: &Planned) -> Result<Followed> {
     client.create_task(task.id, &task.definition(queue, task.id, client)).await?;
     loop {
@@ -116,7 +112,6 @@ async fn begin(client: &Client, queue: &TaskQueueId, task: &Planned) -> Result<F
     }
 }
 
-/// Waits until the task is resolved, as expected.
 async fn ends_as(client: &Client, task: &Planned) -> Result<()> {
     loop {
         let status = client.status(task.id).await?;
@@ -145,7 +140,6 @@ async fn whole_log(client: &Client, task: TaskId, scratch: &Path) -> Result<Stri
     }
 }
 
-/// These tasks have one run.
 fn run() -> Result<RunId> {
     Ok("0".parse()?)
 }
@@ -154,16 +148,13 @@ fn is_gone(process: Pid) -> bool {
     kill(process, None) == Err(Errno::ESRCH)
 }
 
-/// A log, as far as it was read and shown.
 struct Followed {
     stream: LogStream,
     text: String,
-    /// Length of the shown text.
     shown: usize,
 }
 
 impl Followed {
-    /// Reads until the log contains `text`.
     async fn read_until(&mut self, text: &str) -> Result<()> {
         while !self.text.contains(text) {
             if !self.read().await? {

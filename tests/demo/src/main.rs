@@ -92,7 +92,6 @@ enum Plane {
 }
 
 impl Plane {
-    /// Value of `--plane` for the worker with this number, from 1.
     fn of_worker(self, number: usize) -> &'static str {
         match self {
             Self::Claim => "claim",

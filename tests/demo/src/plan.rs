@@ -13,7 +13,6 @@ use crate::Result;
 
 /// Source of more files when the current directory has too few.
 const MORE_FILES: &str = "/usr/share/doc";
-/// Directories of generated files.
 const NOT_SOURCE: [&str; 5] = ["target", "tenure-data", "run-data", "node_modules", "__pycache__"];
 const FILE_SIZE_MAX: u64 = 4 << 20;
 /// One file task in this many sleeps first, so that a killed worker holds something.
@@ -36,7 +35,6 @@ mv "$RESULT.$RUN_ID" "$RESULT"
 echo "$SOURCE: $lines lines, $words words, $bytes bytes, $packed packed"
 "#;
 
-/// Expected end of a task.
 #[derive(Clone, Copy)]
 pub struct Expected {
     pub state: State,
@@ -52,24 +50,20 @@ pub struct Planned {
     pub id: TaskId,
     pub name: String,
     pub expected: Expected,
-    /// Only for tasks that count a file.
     pub file: Option<CountedFile>,
     payload: Value,
 }
 
-/// A file and the path of its task's result.
 pub struct CountedFile {
     pub source: PathBuf,
     pub result: PathBuf,
 }
 
 impl Planned {
-    /// Returns a task that runs this script.
     pub fn of_script(name: &str, expected: Expected, script: &str) -> Result<Self> {
         without_file(name, expected, json!({ "command": [["/bin/sh", "-c", script]] }))
     }
 
-    /// The definition to submit.
     pub fn definition(&self, queue: &TaskQueueId, group: TaskGroupId, client: &Client) -> NewTask {
         let created = client.now();
         let deadline = (created.time() + TimeDelta::hours(1)).into();
@@ -131,7 +125,6 @@ fn without_file(name: &str, expected: Expected, payload: Value) -> Result<Planne
     Ok(Planned { id: new_id()?, name: name.to_owned(), expected, file: None, payload })
 }
 
-/// The ways in which a task can fail.
 fn misfits() -> [(&'static str, Expected, Value); 10] {
     let shell = |script: &str| json!({ "command": [["/bin/sh", "-c", script]] });
     [

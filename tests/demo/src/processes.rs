@@ -40,7 +40,6 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts the server and waits until it can serve.
     pub async fn start(bin_dir: &Path, data_dir: &Path, listen: &str, scratch: &Path) -> Result<Self> {
         let log_path = scratch.join("server.log");
         let log = File::create(&log_path)?;
@@ -69,23 +68,19 @@ impl Server {
         &self.root_url
     }
 
-    /// Credentials of the client with all scopes.
     pub fn credentials(&self) -> &Credentials {
         &self.credentials
     }
 
-    /// Path of the file with these credentials.
     pub fn credentials_file(&self) -> &Path {
         &self.credentials_file
     }
 
-    /// Stops the server and waits for its end.
     pub async fn stop(mut self) {
         end(&mut self.child).await;
     }
 }
 
-/// The root URL in the server's ready line; `None` if its output ends before.
 async fn ready_line(child: &mut Child) -> Result<Option<String>> {
     let output = child.stdout.take().ok_or("the server has no standard output")?;
     let mut lines = BufReader::new(output).lines();
@@ -100,7 +95,6 @@ async fn ready_line(child: &mut Child) -> Result<Option<String>> {
     Ok(None)
 }
 
-/// The workers, by name.
 pub struct Workers {
     program: PathBuf,
     scratch: PathBuf,
@@ -121,7 +115,6 @@ impl Workers {
         Self { program, scratch, root_url: root_url.to_owned(), credentials, running: BTreeMap::new() }
     }
 
-    /// Starts a worker on this plane.
     pub fn start(&mut self, name: &str, plane: &'static str) -> Result<()> {
         let log = OpenOptions::new().create(true).append(true).open(self.log(name))?;
         let mut command = Command::new(&self.program);
@@ -147,12 +140,10 @@ impl Workers {
         Ok(worker.plane)
     }
 
-    /// Plane of each worker, by name.
     pub fn planes(&self) -> BTreeMap<String, &'static str> {
         self.running.iter().map(|(name, worker)| (name.clone(), worker.plane)).collect()
     }
 
-    /// Finds a worker that ended by itself, and describes it.
     pub fn find_ended(&mut self) -> Result<Option<String>> {
         for (name, worker) in &mut self.running {
             if let Some(status) = worker.child.try_wait()? {
@@ -163,7 +154,6 @@ impl Workers {
         Ok(None)
     }
 
-    /// Names, process ids and planes.
     pub fn describe(&self) -> String {
         let one = |(name, worker): (&String, &Running)| {
             format!("{name} (process {}, --plane {})", worker.child.id().unwrap_or_default(), worker.plane)
@@ -171,7 +161,6 @@ impl Workers {
         self.running.iter().map(one).collect::<Vec<_>>().join(", ")
     }
 
-    /// Prints the workers' warnings, which may explain a problem.
     pub fn print_warnings(&self) {
         for name in self.running.keys() {
             let log = std::fs::read_to_string(self.log(name)).unwrap_or_default();
@@ -184,7 +173,6 @@ impl Workers {
         self.scratch.join(format!("{name}.log"))
     }
 
-    /// Stops all workers and waits for their end.
     pub async fn stop(&mut self) {
         futures_util::future::join_all(self.running.values_mut().map(|worker| end(&mut worker.child))).await;
     }
@@ -206,7 +194,6 @@ fn spawn(command: &mut Command) -> Result<Child> {
 /// Sends SIGTERM, and SIGKILL after a timeout.
 async fn end(child: &mut Child) {
     let Some(pid) = child.id().and_then(|id| i32::try_from(id).ok()) else { return };
-    // The process may have ended at this moment.
     let _ended_already = kill(Pid::from_raw(pid), Signal::SIGTERM);
     if timeout(STOP_TIMEOUT, child.wait()).await.is_err() {
         eprintln!("process {pid} did not end within {STOP_TIMEOUT:?} and is killed");

@@ -18,12 +18,10 @@ const TICK: Duration = Duration::from_millis(500);
 const PLAIN_PROGRESS: Duration = Duration::from_secs(5);
 /// Percentages of resolved tasks at which workers are killed.
 const KILL_AT: [usize; 2] = [15, 50];
-/// Workers killed at once.
 const KILLED_TOGETHER: usize = 2;
 /// Time after a kill for a report that was already sent to arrive.
 const SETTLE: Duration = Duration::from_millis(500);
 
-/// A run that a worker held when it was killed.
 #[derive(PartialEq, Eq)]
 pub struct ClaimedRun {
     pub task_id: TaskId,
@@ -31,17 +29,14 @@ pub struct ClaimedRun {
     pub worker: String,
 }
 
-/// Events while the tasks ran.
 pub struct Seen {
     pub lost: Vec<ClaimedRun>,
     pub kills: usize,
     pub took: Duration,
 }
 
-/// Last known status of each task.
 type Statuses = HashMap<TaskId, TaskStatus>;
 
-/// Watches until every task is resolved, or the timeout is over.
 pub async fn watch(client: &Client, tasks: &[Planned], workers: &mut Workers, wait_timeout: Duration) -> Result<Seen> {
     let start = Instant::now();
     let mut seen = Seen { lost: Vec::new(), kills: 0, took: Duration::ZERO };
@@ -80,7 +75,6 @@ pub async fn watch(client: &Client, tasks: &[Planned], workers: &mut Workers, wa
     }
 }
 
-/// Reads the status of each task not yet known as resolved.
 async fn refresh(client: &Client, tasks: &[Planned], statuses: &mut Statuses) -> Result<()> {
     let unresolved = |task: &&Planned| !statuses.get(&task.id).is_some_and(|status| status.state.is_resolved());
     let open: Vec<TaskId> = tasks.iter().filter(unresolved).map(|task| task.id).collect();
@@ -89,13 +83,11 @@ async fn refresh(client: &Client, tasks: &[Planned], statuses: &mut Statuses) ->
     Ok(())
 }
 
-/// Reads the status of these tasks.
 pub async fn read_all(client: &Client, ids: Vec<TaskId>) -> Result<Vec<TaskStatus>> {
     let read = futures_util::stream::iter(ids).map(|id| client.status(id)).buffer_unordered(CONCURRENCY);
     Ok(read.try_collect().await?)
 }
 
-/// The current claim of this task.
 fn claim(status: &TaskStatus) -> Option<ClaimedRun> {
     let run = status.runs.last().filter(|run| run.state == State::Running)?;
     Some(ClaimedRun { task_id: status.task_id, run_id: run.run_id, worker: run.worker_id.clone()? })
@@ -131,7 +123,6 @@ async fn kill(
     Ok(held)
 }
 
-/// One line that is rewritten on a terminal, and repeated at intervals elsewhere.
 struct Progress {
     tasks: usize,
     terminal: bool,
@@ -174,7 +165,6 @@ impl Progress {
     }
 }
 
-/// The error and its causes in one line.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")

@@ -13,7 +13,6 @@ pub fn unix_millis() -> i64 {
     i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// Seconds since 1970.
 #[must_use]
 pub fn unix_seconds() -> i64 {
     unix_millis() / 1000

@@ -21,7 +21,6 @@ pub struct Definition<'a> {
     pub deadline: i64,
     /// `None` means the server's default: a separate group.
     pub group: Option<&'a str>,
-    /// Free text that is part of the definition.
     pub note: &'a str,
     pub dependencies: &'a [SlugId],
     /// True if any resolution of the dependencies suffices.

@@ -9,9 +9,7 @@ use crate::clock::unix_seconds;
 use crate::random::Random;
 use crate::wire::{Connection, JSON, Reply, Target, WireError, write_request};
 
-/// Path of the Queue API below the root URL.
 pub const QUEUE_API: &str = "/api/queue/v1";
-/// Path of Tenure's own API below the root URL.
 pub const TENURE_API: &str = "/api/tenure/v1";
 
 /// A client's credentials and server: the format of `root-credentials.json` and of `tenure client
@@ -24,7 +22,6 @@ pub struct Account {
     pub root_url: String,
 }
 
-/// An answer of the API, with any status.
 #[derive(Debug, Clone)]
 pub struct Answer {
     pub status: u16,
@@ -33,7 +30,6 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// True for a status of 2xx.
     #[must_use]
     pub fn is_success(&self) -> bool {
         (200..300).contains(&self.status)
@@ -63,11 +59,6 @@ pub struct Client {
 }
 
 impl Client {
-    /// Returns a client of the server at this root URL.
-    ///
-    /// # Errors
-    ///
-    /// If the URL is not a root URL.
     pub fn new(root_url: &str) -> Result<Self, WireError> {
         let target = Target::parse(root_url)?;
         let nonces = Random::from_seed(Random::fresh_seed());
@@ -120,10 +111,6 @@ impl Client {
 
     /// Sends a call without waiting. [`Self::finish`] waits for the answer, [`Self::hang_up`]
     /// abandons it.
-    ///
-    /// # Errors
-    ///
-    /// If it could not be sent.
     pub async fn start(
         &mut self,
         credentials: &Credentials,
@@ -183,16 +170,11 @@ impl Client {
         Ok(())
     }
 
-    /// Closes the connection in any state.
     pub fn hang_up(&mut self) {
         self.connection = None;
     }
 
     /// Closes the connection, and waits until the server has closed its side.
-    ///
-    /// # Errors
-    ///
-    /// If the connection fails, or the server keeps it for a minute.
     pub async fn hang_up_and_wait(&mut self) -> std::io::Result<()> {
         match self.connection.take() {
             Some(connection) => connection.close().await,

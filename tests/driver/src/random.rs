@@ -10,13 +10,11 @@ pub struct Random {
 }
 
 impl Random {
-    /// Returns the sequence of a seed.
     #[must_use]
     pub fn from_seed(seed: u64) -> Self {
         Self { state: seed }
     }
 
-    /// Returns a random seed.
     #[must_use]
     pub fn fresh_seed() -> u64 {
         getrandom::u64().expect("the operating system gives random bytes")
@@ -30,7 +28,6 @@ impl Random {
         Self::from_seed(parent.draw())
     }
 
-    /// Returns the next number.
     pub fn draw(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.state;
@@ -49,7 +46,6 @@ impl Random {
         self.below(100) < share
     }
 
-    /// Picks one of the choices.
     pub fn pick<'a, T>(&mut self, choices: &'a [T]) -> Option<&'a T> {
         let index = usize::try_from(self.below(choices.len() as u64)).ok()?;
         choices.get(index)

@@ -10,19 +10,14 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Content type of the API's bodies.
 pub const JSON: &str = "application/json";
 /// Maximum length of a reply, to protect the machine from a faulty server.
 const REPLY_MAX: usize = 64 << 20;
-/// Time for a server to close its side.
 const CLOSED_WITHIN: Duration = Duration::from_secs(60);
-/// Bytes read from the socket at once.
 const READ_STEP: usize = 16 << 10;
 
-/// Destination of requests: the parts of a root URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
-    /// Host as in the URL.
     pub host: String,
     /// Port, 80 by default.
     pub port: u16,
@@ -34,10 +29,6 @@ pub struct Target {
 
 impl Target {
     /// Parses `http://host[:port][/prefix]`.
-    ///
-    /// # Errors
-    ///
-    /// If the URL has another form.
     pub fn parse(root_url: &str) -> Result<Self, WireError> {
         let malformed = || WireError::RootUrl(root_url.to_owned());
         let rest = root_url.strip_prefix("http://").ok_or_else(malformed)?;
@@ -70,7 +61,6 @@ pub enum WireError {
     Malformed(&'static str),
 }
 
-/// A complete reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply {
     pub status: u16,
@@ -89,11 +79,6 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects.
-    ///
-    /// # Errors
-    ///
-    /// If no program listens there.
     pub async fn open(target: &Target) -> Result<Self, WireError> {
         let host = target.host.trim_start_matches('[').trim_end_matches(']');
         let stream = TcpStream::connect((host, target.port)).await?;
@@ -101,27 +86,17 @@ impl Connection {
         Ok(Self { stream, inbox: Vec::with_capacity(READ_STEP), reusable: true })
     }
 
-    /// True if another request may be sent.
     #[must_use]
     pub fn is_reusable(&self) -> bool {
         self.reusable
     }
 
-    /// Sends the bytes of a request.
-    ///
-    /// # Errors
-    ///
-    /// If the socket fails.
     pub async fn send(&mut self, request: &[u8]) -> Result<(), WireError> {
         self.reusable = false;
         Ok(self.stream.write_all(request).await?)
     }
 
     /// Shuts down the sending side, and waits until the server has closed its side.
-    ///
-    /// # Errors
-    ///
-    /// If the connection fails, or the server keeps it for a minute.
     pub async fn close(mut self) -> io::Result<()> {
         self.stream.shutdown().await?;
         tokio::time::timeout(CLOSED_WITHIN, async {
@@ -132,10 +107,6 @@ impl Connection {
     }
 
     /// Waits for the reply to the request that was sent.
-    ///
-    /// # Errors
-    ///
-    /// If the socket fails, closes too early or sends something other than HTTP.
     pub async fn receive(&mut self) -> Result<Reply, WireError> {
         let head_length = loop {
             if let Some(end) = find(&self.inbox, b"\r\n\r\n") {

@@ -18,7 +18,6 @@ pub enum Kind {
     Report,
 }
 
-/// Tells actors to continue or stop.
 #[derive(Debug, Default)]
 pub(super) struct Switch(AtomicBool);
 
@@ -36,7 +35,6 @@ impl Switch {
     }
 }
 
-/// Shared by all actors.
 #[derive(Debug)]
 pub struct Accounts {
     pub(super) root: Credentials,
@@ -68,7 +66,6 @@ impl Accounts {
         }
     }
 
-    /// Current time of the records.
     #[must_use]
     pub fn stamp(&self) -> Stamp {
         u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX)
@@ -92,7 +89,6 @@ impl Accounts {
         lock(&self.errors).push(what);
     }
 
-    /// Every task with an attempt to create it.
     #[must_use]
     pub fn tried(&self) -> Vec<SlugId> {
         lock(&self.tried).clone()
@@ -107,7 +103,6 @@ impl Accounts {
         lock(&self.errors).clone()
     }
 
-    /// Tasks whose creation was acknowledged in this period.
     #[must_use]
     pub fn created(&self, from: Stamp, to: Stamp) -> Vec<SlugId> {
         let records = lock(&self.records);
@@ -120,12 +115,10 @@ impl Accounts {
             .collect()
     }
 
-    /// Counts calls that began and succeeded after `since`.
     pub(super) fn successes_since(&self, kind: Kind, since: Stamp) -> usize {
         lock(&self.records).iter().rev().filter(|record| record.start >= since && is_success(record, kind)).count()
     }
 
-    /// End of the first such call.
     pub(super) fn first_success_since(&self, kind: Kind, since: Stamp) -> Option<Stamp> {
         let records = lock(&self.records);
         let done = records.iter().filter(|record| record.start >= since && is_success(record, kind));

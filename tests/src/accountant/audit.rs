@@ -19,10 +19,8 @@ use crate::http::{QUEUE_API, queue_segment};
 
 /// Tasks per request: one page of statuses.
 const TASKS_PER_CALL: usize = 1_000;
-/// Errors that a failure quotes.
 const QUOTED: usize = 20;
 
-/// Result of an audit.
 #[derive(Debug)]
 pub struct Audit {
     /// Numbers of acknowledged creates, claims and reports.
@@ -83,9 +81,6 @@ impl Audit {
         audit
     }
 
-    /// # Panics
-    ///
-    /// If there are errors.
     pub fn assert_correct(&self) {
         let quoted: Vec<&str> = self.errors.iter().take(QUOTED).map(String::as_str).collect();
         assert!(quoted.is_empty(), "{self}; {} errors:\n{}", self.errors.len(), quoted.join("\n"));
@@ -158,7 +153,6 @@ struct StatusEntry {
     status: Status,
 }
 
-/// Reads the statuses of all tasks with an attempt to create them, and the counts.
 pub(super) async fn take_snapshot(accounts: &Arc<Accounts>) -> Snapshot {
     let mut tasks = HashMap::new();
     for ids in accounts.tried().chunks(TASKS_PER_CALL) {
@@ -170,7 +164,6 @@ pub(super) async fn take_snapshot(accounts: &Arc<Accounts>) -> Snapshot {
     Snapshot { tasks, counts: read_counts(accounts).await, ..Snapshot::default() }
 }
 
-/// Reads the counts of each queue, in the order of the queues.
 pub(super) async fn read_counts(accounts: &Arc<Accounts>) -> Vec<Counts> {
     let mut all = Vec::new();
     for queue in &accounts.queues {

@@ -78,7 +78,6 @@ impl Caller {
         Answer::Unknown
     }
 
-    /// Waits before the next attempt.
     pub(super) async fn wait(&mut self) {
         tokio::time::sleep(Duration::from_millis(PAUSE_MILLIS + self.random.below(PAUSE_MILLIS))).await;
     }

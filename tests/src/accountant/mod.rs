@@ -28,12 +28,9 @@ pub use audit::Audit;
 const RECOVERED_WITHIN: Duration = Duration::from_secs(90);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Numbers of actors, and limits.
 #[derive(Debug, Clone, Copy)]
 pub struct Load {
-    /// Actors that create tasks, one after the other.
     pub submitters: u64,
-    /// Actors that claim and report.
     pub workers: u64,
     /// Submitters wait while more tasks than this are unreported.
     pub backlog: i64,
@@ -43,7 +40,6 @@ pub struct Load {
     pub stranded_after: Duration,
 }
 
-/// Runs the load and records its calls.
 #[derive(Debug)]
 pub struct Accountant {
     accounts: Arc<Accounts>,
@@ -57,7 +53,6 @@ pub struct Accountant {
 #[derive(Debug, Clone, Copy)]
 pub struct Recovery {
     pub create: Duration,
-    /// claimWork that returned at least one task.
     pub claim: Duration,
     pub report: Duration,
 }
@@ -70,7 +65,6 @@ impl std::fmt::Display for Recovery {
 }
 
 impl Accountant {
-    /// Starts submitters and workers.
     #[must_use]
     pub fn start(root: &Credentials, servers: &[Server], queues: &[&str], load: Load) -> Self {
         let root_urls = servers.iter().map(|server| server.root_url().to_owned()).collect();
@@ -87,10 +81,6 @@ impl Accountant {
     }
 
     /// Stops all actors. Workers first finish their reports.
-    ///
-    /// # Panics
-    ///
-    /// If an actor has panicked.
     pub async fn pause(&mut self) {
         self.accounts.submitting.stop();
         self.accounts.working.stop();
@@ -98,7 +88,6 @@ impl Accountant {
         join(&mut self.workers).await;
     }
 
-    /// Starts new actors after [`Self::pause`].
     pub fn resume(&mut self) {
         self.accounts.submitting.go();
         self.accounts.working.go();
@@ -113,10 +102,6 @@ impl Accountant {
     }
 
     /// Waits until `tasks` more tasks are created and completed.
-    ///
-    /// # Panics
-    ///
-    /// If that takes too long.
     pub async fn until_done(&self, tasks: usize) {
         let since = self.accounts.stamp();
         for kind in [Kind::Create, Kind::Report] {
@@ -134,10 +119,6 @@ impl Accountant {
 
     /// Waits until each kind of call has begun and succeeded since the fault, and returns the
     /// times.
-    ///
-    /// # Panics
-    ///
-    /// If that takes too long.
     pub async fn recovered(&self, fault: Stamp) -> Recovery {
         let deadline = Instant::now() + RECOVERED_WITHIN;
         let mut times = [Duration::ZERO; 3];
@@ -160,10 +141,6 @@ impl Accountant {
     }
 
     /// Stops the submitters, drains the queues and audits.
-    ///
-    /// # Panics
-    ///
-    /// If the servers do not answer.
     pub async fn finish(mut self) -> Audit {
         self.accounts.submitting.stop();
         join(&mut self.submitters).await;

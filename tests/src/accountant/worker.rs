@@ -11,7 +11,6 @@ use crate::history::{HeldClaim, read_claims, worker_id};
 use crate::http::{QUEUE_API, queue_segment};
 
 const LIMIT_MAX: u64 = 8;
-/// Pause after an empty claim. Workers also cycle through all queues.
 const WAIT: Duration = Duration::from_millis(20);
 
 pub(super) async fn work(accounts: Arc<Accounts>, number: u64) {

@@ -19,7 +19,6 @@ impl Ground {
         }
     }
 
-    /// URL for the servers.
     pub(super) fn url(&self) -> String {
         match self {
             Self::Shared(database) => database.url().to_owned(),
@@ -27,7 +26,6 @@ impl Ground {
         }
     }
 
-    /// Opens a session of the administrator.
     pub(super) async fn connect(&self) -> PgConnection {
         match self {
             Self::Shared(database) => database.connect(APPLICATION).await,
@@ -35,7 +33,6 @@ impl Ground {
         }
     }
 
-    /// The cluster with a standby, if it is one.
     pub(super) fn replicated(&mut self) -> Option<&mut Replicated> {
         match self {
             Self::Shared(_) => None,
@@ -45,10 +42,6 @@ impl Ground {
 
     /// Checks the invariants. Skipped if a server is broken on purpose: then the rows may violate
     /// them too.
-    ///
-    /// # Panics
-    ///
-    /// If an invariant is violated. A database of the test cluster checks itself when dropped.
     pub(super) async fn finish(self, broken: bool) {
         match self {
             Self::Shared(database) if broken => database.abandon(),

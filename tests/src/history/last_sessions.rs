@@ -45,7 +45,6 @@ pub(super) async fn play(world: &Arc<World>) {
     }
 }
 
-/// The last sessions of a queue.
 struct Last {
     members: [Member; 3],
     is_taken_over: bool,
@@ -88,7 +87,6 @@ pub(super) async fn read(world: &Arc<World>, limit: Duration) -> ShownSessions {
     }
 }
 
-/// Lets all sessions expire.
 pub(super) async fn let_expire(world: &Arc<World>, limit: Duration) -> ShownSessions {
     let mut clock = Actor::patient(Arc::clone(world), 541);
     for _ in 0..EXPIRES_WITHIN {

@@ -12,7 +12,6 @@ use super::record::Stamp;
 use super::world::Actor;
 use crate::http::TENURE_API;
 
-/// Events of one read.
 const PAGE: i64 = 200;
 /// Earlier pages that are read again for each new page.
 const AGAIN: u64 = 3;
@@ -56,7 +55,6 @@ impl LogReader {
         self
     }
 
-    /// Reads all events once more.
     pub(super) async fn read_all_again(&mut self) {
         let mut after = 0;
         while after < self.newest() {

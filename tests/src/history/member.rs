@@ -34,25 +34,21 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Ended sessions that a member continues to use.
 const PAST_MAX: usize = 6;
 
-/// A session that the member holds, or has held.
 #[derive(Debug)]
 pub(super) struct Membership {
     id: SessionId,
     queue: usize,
-    /// Id of the last item read.
     read: i64,
     /// Unreported claims.
     claims: Vec<HeldClaim>,
 }
 
 impl Membership {
-    /// True if the session has unreported claims.
     pub(super) fn holds_some(&self) -> bool {
         !self.claims.is_empty()
     }
 }
 
-/// A worker with one session at a time.
 #[derive(Debug)]
 pub(super) struct Member {
     worker: Worker,
@@ -65,7 +61,6 @@ impl Member {
         Self { worker: Worker::new(actor, number), current: None, past: Vec::new() }
     }
 
-    /// Works until the operations are used up.
     pub(super) async fn work(mut self) {
         while self.worker.actor.world.take_operation() {
             self.step().await;
@@ -348,10 +343,6 @@ fn path_of(mine: &Membership, rest: &str) -> String {
 }
 
 /// Parses the part of an answer that is recorded.
-///
-/// # Panics
-///
-/// If the answer has another form.
 fn read<A: DeserializeOwned, T>(answer: Answer<Value>, part: impl FnOnce(A) -> T) -> Answer<T> {
     answer.map(|body| part(serde_json::from_value(body).expect("calls about sessions answer in their form")))
 }

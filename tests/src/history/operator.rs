@@ -29,7 +29,6 @@ const LEFT_PERCENT: u64 = 50;
 /// client.
 const FIRST_WITH_POLICY: usize = 1;
 
-/// Runs until the storm is over.
 pub(super) async fn operate(mut actor: Actor) {
     while !actor.world.is_over() {
         tokio::time::sleep(Duration::from_millis(actor.random.below(IDLE_MAX))).await;

@@ -20,7 +20,6 @@ const RELEASE_LATER_PERCENT: u64 = 40;
 /// of the clock.
 const LEASES: std::ops::Range<u64> = 30..60;
 
-/// When a run may start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
     /// Seconds after it became pending.
@@ -30,7 +29,6 @@ pub enum Start {
 }
 
 impl Start {
-    /// Chooses a time.
     pub(super) fn invent(random: &mut Random, now: i64) -> Self {
         let seconds = DELAY_MIN + random.below(DELAY_MAX - DELAY_MIN);
         if random.percent(50) { Self::After(seconds) } else { Self::At(now + seconds.cast_signed() * 1000) }
@@ -45,7 +43,6 @@ impl Start {
         }
     }
 
-    /// Name and value on the wire.
     fn field(self) -> (String, Value) {
         match self {
             Self::After(seconds) => ("delay".to_owned(), seconds.into()),
@@ -59,7 +56,6 @@ pub(super) fn invent_release(random: &mut Random, now: i64) -> Option<Start> {
     random.percent(RELEASE_LATER_PERCENT).then(|| Start::invent(random, now))
 }
 
-/// Body of a release.
 pub(super) fn release_json(start: Option<Start>) -> Map<String, Value> {
     start.into_iter().map(Start::field).collect()
 }
@@ -92,10 +88,8 @@ impl RetryDelay {
     }
 }
 
-/// Options of a task.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Options {
-    /// When its first run may start.
     pub start: Option<Start>,
     /// Cost of a lost worker.
     pub delivery: Option<Delivery>,
@@ -115,7 +109,6 @@ impl Options {
         }
     }
 
-    /// JSON of the options; `None` without any.
     pub(super) fn json(&self) -> Option<Value> {
         let mut fields: Map<String, Value> = self.start.into_iter().map(Start::field).collect();
         if let Some(delivery) = self.delivery {
@@ -128,7 +121,6 @@ impl Options {
     }
 }
 
-/// Policy of a queue.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Policy {
     /// Cost of a lost worker for a task.
@@ -170,7 +162,6 @@ impl Policy {
         policy
     }
 
-    /// Delivery of a task without an own option.
     #[must_use]
     pub fn delivery(&self) -> Delivery {
         self.delivery.unwrap_or(Delivery::Retries)

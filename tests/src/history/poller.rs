@@ -39,7 +39,6 @@ struct Content {
     run_id: u16,
 }
 
-/// Polls messages of some priority; returns the runs to claim.
 pub(super) async fn poll(actor: &mut Actor) -> Vec<RunKey> {
     let Some(urls) = ask_for_urls(actor).await else { return Vec::new() };
     let count = 1 + actor.random.below(MESSAGES_MAX);

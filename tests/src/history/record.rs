@@ -22,7 +22,6 @@ pub struct Record {
     pub event: Event,
 }
 
-/// The answer that the caller got.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer<T> {
     Done(T),
@@ -41,12 +40,10 @@ impl<T> Answer<T> {
         }
     }
 
-    /// Drops the content.
     pub fn without_content(self) -> Answer<()> {
         self.map(|_| ())
     }
 
-    /// Maps the content.
     pub(crate) fn map<U>(self, content: impl FnOnce(T) -> U) -> Answer<U> {
         match self {
             Self::Done(what) => Answer::Done(content(what)),
@@ -55,7 +52,6 @@ impl<T> Answer<T> {
         }
     }
 
-    /// True if the call may have been done.
     pub fn may_be_done(&self) -> bool {
         !matches!(self, Self::Refused(_))
     }
@@ -64,7 +60,6 @@ impl<T> Answer<T> {
 /// Identifies a run; the fencing token of a claim.
 pub type RunKey = (SlugId, u16);
 
-/// A call or an action.
 #[derive(Debug, Clone)]
 pub enum Event {
     Create {
@@ -75,7 +70,6 @@ pub enum Event {
         /// Index of the queue.
         queue: usize,
         worker: usize,
-        /// Runs that were handed out.
         answer: Answer<Vec<RunKey>>,
     },
     ClaimTask {
@@ -99,10 +93,8 @@ pub enum Event {
         change: Change,
         answer: Answer<()>,
     },
-    /// A worker's release of its run.
     Release {
         run: RunKey,
-        /// When the next run may start.
         start: Option<Start>,
         answer: Answer<()>,
     },
@@ -110,42 +102,33 @@ pub enum Event {
     Returned {
         run: RunKey,
         result: u64,
-        /// Answer of the report.
         answer: Answer<()>,
     },
-    /// Replacement or removal of a policy.
     Policy {
-        /// Index of the queue.
         queue: usize,
-        /// The new policy.
         policy: Policy,
         answer: Answer<()>,
     },
     Pause {
-        /// Index of the queue.
         queue: usize,
         /// When the queue resumes by itself, in milliseconds since 1970 of the server's clock.
         until: Option<i64>,
         answer: Answer<()>,
     },
     Resume {
-        /// Index of the queue.
         queue: usize,
         answer: Answer<()>,
     },
     /// A poller got messages of these runs.
     Poll {
-        /// Index of the queue.
         queue: usize,
         runs: Vec<RunKey>,
     },
     /// A reading of the server's clock, in milliseconds since 1970.
     Clock(i64),
-    /// A worker's call for its session.
     Session(SessionCall),
     /// A foreign transaction held locks on rows of tasks in this period.
     RowsLocked,
-    /// Sessions of a server were killed.
     SessionsKilled,
     /// A server reported a database failure, or did not answer although the caller waited.
     DatabaseFault,
@@ -153,7 +136,6 @@ pub enum Event {
     TailLost,
 }
 
-/// A requested change of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     /// Schedule without waiting for dependencies.
@@ -182,20 +164,14 @@ pub struct TaskSpec {
     pub options: Options,
 }
 
-/// A worker's report of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Verdict {
     Completed,
     Failed,
-    /// reportException with this reason, which may give the task another run.
     WorkerShutdown,
-    /// reportException with this reason, which may give the task another run.
     IntermittentTask,
-    /// reportException with this reason, which is final.
     MalformedPayload,
-    /// reportException with this reason, which is final.
     ResourceUnavailable,
-    /// reportException with this reason, which is final.
     InternalError,
 }
 
@@ -224,7 +200,6 @@ impl Verdict {
         }
     }
 
-    /// True if the task gets another run while retries are left.
     #[must_use]
     pub fn retries(self) -> bool {
         matches!(self, Self::WorkerShutdown | Self::IntermittentTask)

@@ -24,7 +24,6 @@ const TAIL_MAX: u64 = 800;
 /// Position of the log's end.
 const WRITTEN: &str = "SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint";
 
-/// Runs until the storm is over.
 pub(super) async fn sabotage(world: Arc<World>, mut ground: Ground, number: u64) -> Ground {
     let mut random = Random::fork(world.seed, number);
     let mut session = ground.connect().await;
@@ -51,7 +50,6 @@ pub(super) async fn sabotage(world: Arc<World>, mut ground: Ground, number: u64)
     ground
 }
 
-/// Causes a fault that leaves the database running.
 async fn annoy(world: &World, session: &mut PgConnection, random: &mut Random) {
     let start = world.stamp();
     match random.below(10) {

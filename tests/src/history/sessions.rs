@@ -8,13 +8,10 @@ use tenure_api::states::SessionEnd;
 
 use super::record::{Answer, RunKey};
 
-/// A worker's call for its session.
 #[derive(Debug, Clone)]
 pub struct SessionCall {
-    /// Index of the session's queue.
     pub queue: usize,
     pub worker: usize,
-    /// The call and its answer.
     pub act: Act,
     /// Upper bound of the server's clock when the answer came, in milliseconds.
     pub clock: i64,
@@ -43,10 +40,8 @@ pub enum Act {
     /// [`Event::ClaimWork`](super::record::Event::ClaimWork).
     Claim {
         session: SessionId,
-        /// Runs that were handed out.
         answer: Answer<Vec<RunKey>>,
     },
-    /// A command for the worker.
     Command {
         session: SessionId,
         /// Id of the item.
@@ -67,7 +62,6 @@ pub enum Act {
     },
 }
 
-/// A new session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Begun {
     pub session: SessionId,
@@ -77,12 +71,10 @@ pub struct Begun {
     pub expires: i64,
 }
 
-/// An answer of an inbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Items {
     /// Expiry of the session, in milliseconds.
     pub expires: i64,
-    /// Items by their ids.
     pub items: Vec<(i64, Item)>,
 }
 
@@ -90,28 +82,22 @@ pub struct Items {
 pub enum Item {
     /// A resolved run with its state and reason.
     RunEnded(RunKey, String, String),
-    /// A command for the worker.
     Command,
-    /// A command for the task of this run.
     TaskCommand(RunKey),
 }
 
-/// State of a session, as the server shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shown {
     /// Expiry, in milliseconds; of an ended session, the expiry it would have had.
     pub expires: i64,
-    /// Number of runs it holds.
     pub running: i64,
     /// When it ended, in milliseconds, and why.
     pub ended: Option<(i64, SessionEnd)>,
 }
 
-/// State of all sessions.
 pub type ShownSessions = HashMap<SessionId, Shown>;
 
 impl Act {
-    /// The session, if its id is known.
     #[must_use]
     pub fn session(&self) -> Option<SessionId> {
         match self {
@@ -125,7 +111,6 @@ impl Act {
         }
     }
 
-    /// Status of a refusal.
     #[must_use]
     pub fn refused(&self) -> Option<u16> {
         fn status<T>(answer: &Answer<T>) -> Option<u16> {

@@ -8,7 +8,6 @@ use tenure_api::ids::SlugId;
 
 use super::sessions::ShownSessions;
 
-/// The whole state at one quiet time.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
     /// Status of every existing task with an attempt to create it.
@@ -38,7 +37,6 @@ impl Snapshot {
     }
 }
 
-/// The fields of a status structure that the checker reads.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
@@ -50,20 +48,17 @@ pub struct Status {
 }
 
 impl Status {
-    /// True if the task has no run yet.
     #[must_use]
     pub fn is_unscheduled(&self) -> bool {
         self.state == "unscheduled"
     }
 
-    /// True if the task is resolved.
     #[must_use]
     pub fn is_resolved(&self) -> bool {
         matches!(self.state.as_str(), "completed" | "failed" | "exception")
     }
 }
 
-/// The fields of a run that the checker reads.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Run {
@@ -74,13 +69,11 @@ pub struct Run {
     pub reason_created: String,
     #[serde(default)]
     pub reason_resolved: Option<String>,
-    /// Worker that claimed it.
     #[serde(default)]
     pub worker_id: Option<String>,
     /// When it became pending.
     #[serde(default)]
     pub scheduled: Option<Timestamp>,
-    /// When it was claimed.
     #[serde(default)]
     pub started: Option<Timestamp>,
     #[serde(default)]
@@ -96,7 +89,6 @@ pub struct Run {
 pub struct Counts {
     /// Waiting runs that are not delayed.
     pub pending_tasks: u64,
-    /// Runs held by workers.
     pub claimed_tasks: u64,
     /// Delayed runs, as counted by getQueue.
     #[serde(default)]

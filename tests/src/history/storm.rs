@@ -68,10 +68,6 @@ pub struct Plan {
 }
 
 /// Runs the storm and returns its history.
-///
-/// # Panics
-///
-/// If the servers cannot be started, do not stop, or stay unreachable.
 pub async fn run(plan: &Plan) -> History {
     let ground = Ground::create(plan.failovers).await;
     let folder = tempfile::tempdir().expect("a temporary directory can be made");
@@ -230,7 +226,6 @@ async fn take_snapshot(world: &Arc<World>, limit: Duration) -> Snapshot {
     }
 }
 
-/// Counts computed from the statuses.
 fn count(snapshot: &Snapshot) -> Vec<Counts> {
     QUEUES.iter().map(|queue| snapshot.recount(queue)).collect()
 }
@@ -249,7 +244,6 @@ async fn read_delayed(reader: &mut Actor, tasks: &HashMap<SlugId, Status>) -> Ha
     delayed
 }
 
-/// Reads the results of all runs that may have one.
 async fn read_results(world: &Arc<World>) -> HashMap<RunKey, Value> {
     let mut reader = Actor::patient(Arc::clone(world), 320);
     let mut results = HashMap::new();
@@ -278,7 +272,6 @@ async fn read_counts(reader: &mut Actor) -> Vec<Counts> {
     all
 }
 
-/// Reads the status of every task with an attempt to create it.
 async fn read_tasks(world: &Arc<World>) -> HashMap<SlugId, Status> {
     let mut reader = Actor::patient(Arc::clone(world), 310);
     let tried: Vec<SlugId> = world.all_tried().iter().map(|tried| tried.spec.task).collect();
@@ -304,7 +297,6 @@ struct StatusEntry {
     status: Status,
 }
 
-/// Resumes queues that the storm left paused.
 async fn resume_all(world: &Arc<World>) {
     let mut actor = Actor::patient(Arc::clone(world), 330);
     let deadline = Instant::now() + ANSWERED_WITHIN;
@@ -337,7 +329,6 @@ async fn drain(world: &Arc<World>, limit: Duration) -> Snapshot {
     settled
 }
 
-/// Seed of the environment, or a random one.
 #[must_use]
 pub fn seed() -> u64 {
     std::env::var("TENURE_HISTORY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(Random::fresh_seed)

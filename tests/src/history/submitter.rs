@@ -34,7 +34,6 @@ pub(super) const UNHURRIED_MILLIS: i64 = 4 * 60 * 60 * 1000;
 const RETRIES_MAX: u64 = 5;
 const PADDING: usize = 64;
 
-/// Works until the operations are used up.
 pub(super) async fn submit(mut actor: Actor) {
     loop {
         if actor.world.backlog.load(Ordering::Relaxed) > BACKLOG_MAX && !actor.world.is_over() {
@@ -81,7 +80,6 @@ async fn create(actor: &mut Actor, tried: Tried) {
     actor.world.write(start, Event::Create { task: tried.spec, answer: answer.without_content() });
 }
 
-/// Adds a field to a JSON object.
 fn with_field(body: &str, name: &str, value: &str) -> String {
     format!(r#"{{"{name}":{value},{}"#, &body[1..])
 }
@@ -105,7 +103,6 @@ async fn change(actor: &mut Actor, tried: &Tried) {
     actor.world.write(start, Event::Change { task, change, answer: answer.without_content() });
 }
 
-/// Picks some of the last tasks, each once.
 fn pick_dependencies(actor: &mut Actor) -> Vec<SlugId> {
     let mut picked = Vec::new();
     if actor.random.percent(WAITING_PERCENT) {

@@ -24,18 +24,15 @@ const POLL_PERCENT: u64 = 15;
 const AS_ROOT_PERCENT: u64 = 10;
 /// Percentage of claims whose result is sent with a claim for more.
 const WORK_PERCENT: u64 = 15;
-/// Percentage of reports with a result, where one is allowed.
 const RESULT_PERCENT: u64 = 40;
 /// Percentage of claims that are released, by a separate request or one that claims more.
 const RELEASE_PERCENT: u64 = 8;
-/// Percentage of releases that are repeated.
 const REPEAT_PERCENT: u64 = 10;
 /// The session has ended.
 const GONE: u16 = 410;
 const LIMIT_MAX: u64 = 5;
 const DRAIN_LIMIT: u64 = 32;
 
-/// A claim that the worker holds, or believes to hold.
 #[derive(Debug, Clone)]
 pub(crate) struct HeldClaim {
     pub(crate) run: RunKey,
@@ -65,7 +62,6 @@ impl From<Claim> for HeldClaim {
     }
 }
 
-/// Outcome of a request that reports and claims.
 #[derive(Debug, Default)]
 pub(super) struct Exchanged {
     pub(super) claims: Vec<HeldClaim>,
@@ -77,7 +73,6 @@ pub(super) struct Exchanged {
 pub(super) struct Worker {
     pub(super) actor: Actor,
     pub(super) number: usize,
-    /// Claims that it never reported; some are reported late.
     unreported: Vec<HeldClaim>,
 }
 
@@ -86,7 +81,6 @@ impl Worker {
         Self { actor, number, unreported: Vec::new() }
     }
 
-    /// Works until the operations are used up.
     pub(super) async fn work(mut self) {
         while self.actor.world.take_operation() {
             let roll = self.actor.random.below(100);
@@ -111,7 +105,6 @@ impl Worker {
         }
     }
 
-    /// Completes all runs of the queue; returns their number.
     pub(super) async fn drain(&mut self, queue: usize) -> usize {
         let mut completed = 0;
         loop {
@@ -126,7 +119,6 @@ impl Worker {
         }
     }
 
-    /// Chooses the result of a run, if any.
     fn draw_result(&mut self, verdict: Verdict) -> Option<u64> {
         let may = matches!(verdict, Verdict::Completed | Verdict::Failed);
         // JSON parsers agree on integers up to 2^53.
@@ -211,7 +203,6 @@ impl Worker {
         }
     }
 
-    /// Releases a run, sometimes with a delay, sometimes twice.
     pub(super) async fn release(&mut self, held: &HeldClaim) {
         let begin = invent_release(&mut self.actor.random, self.actor.world.server_millis());
         let body = serde_json::Value::Object(release_json(begin)).to_string();
@@ -312,7 +303,6 @@ impl Worker {
     }
 }
 
-/// Outcome of the only result of a request.
 fn verdict_of(result: &Value) -> Answer<()> {
     if result["status"].is_object() {
         return Answer::Done(());
@@ -328,10 +318,6 @@ fn run_path(run: RunKey, what: &str) -> String {
 }
 
 /// Parses the claims of an answer.
-///
-/// # Panics
-///
-/// If the answer has another form: a run that cannot be parsed would be lost.
 pub(crate) fn read_claims(answer: &Value) -> Vec<HeldClaim> {
     let claims: Vec<Claim> =
         serde_json::from_value(answer["tasks"].clone()).expect("claimWork answers with a list of claims");

@@ -18,7 +18,6 @@ use crate::clock::unix_millis;
 use crate::http::Client;
 use crate::random::Random;
 
-/// Percentage of calls that are cut off before their answer.
 const CUT_OFF_PERCENT: u64 = 3;
 /// A cut-off call has been in flight for less than this, in microseconds.
 const CUT_OFF_WITHIN: u64 = 4_000;
@@ -35,7 +34,6 @@ pub(super) struct Tried {
     pub(super) body: Arc<str>,
 }
 
-/// Shared by all actors.
 #[derive(Debug)]
 pub(super) struct World {
     pub(super) root: Credentials,
@@ -83,7 +81,6 @@ impl World {
         u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// Takes one of the remaining operations; false if there is none.
     pub(super) fn take_operation(&self) -> bool {
         self.operations_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
     }
@@ -110,7 +107,6 @@ impl World {
         self.server_millis() + CLOCK_UNREAD_MILLIS
     }
 
-    /// Notes a reading of the server's clock.
     pub(super) fn set_server_millis(&self, millis: i64) {
         self.clock_ahead_millis.store(millis - unix_millis(), Ordering::Relaxed);
     }
@@ -119,7 +115,6 @@ impl World {
         self.tried.lock().unwrap_or_else(PoisonError::into_inner).push(tried);
     }
 
-    /// Returns a random one of the last tasks.
     pub(super) fn pick_tried(&self, random: &mut Random, last: usize) -> Option<Tried> {
         let tried = self.tried.lock().unwrap_or_else(PoisonError::into_inner);
         random.pick(&tried[tried.len().saturating_sub(last)..]).cloned()
@@ -152,7 +147,6 @@ impl World {
         returned.collect()
     }
 
-    /// Sessions that have begun, if their ids are known.
     pub(super) fn sessions(&self) -> Vec<SessionId> {
         let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
         let begun = history.records.iter().filter_map(|record| match &record.event {
@@ -162,7 +156,6 @@ impl World {
         begun.collect()
     }
 
-    /// Periods whose end of the database's log was lost.
     pub(super) fn losses(&self) -> Vec<(Stamp, Stamp)> {
         times_of_loss(&self.history.lock().unwrap_or_else(PoisonError::into_inner).records)
     }
@@ -175,7 +168,6 @@ impl World {
     }
 }
 
-/// One caller with its connection.
 #[derive(Debug)]
 pub(super) struct Actor {
     pub(super) world: Arc<World>,
@@ -220,7 +212,6 @@ impl Actor {
         }
     }
 
-    /// Makes a call, sometimes without waiting for its answer.
     pub(super) async fn call_as(
         &mut self,
         credentials: &Credentials,

@@ -8,7 +8,6 @@ use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 
-/// A proxy that listens until this value is dropped.
 #[derive(Debug)]
 pub struct Forwarder {
     port: u16,
@@ -23,7 +22,6 @@ struct State {
 }
 
 impl Forwarder {
-    /// Listens on a free port of the loopback interface and forwards to the port `target`.
     pub async fn start(target: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let port = listener.local_addr().expect("a bound port").port();
@@ -32,7 +30,6 @@ impl Forwarder {
         Self { port, state, accepting }
     }
 
-    /// URL by which the servers reach the database.
     #[must_use]
     pub fn url(&self) -> String {
         format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)

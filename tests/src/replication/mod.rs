@@ -17,7 +17,6 @@ use node::{LOOK_EVERY, WITHIN};
 
 use crate::postgres::new_folder;
 
-/// Names of the two nodes.
 const NAMES: [&str; 2] = ["a", "b"];
 const NAMES_SETTING: &str = "synchronous_standby_names";
 
@@ -34,7 +33,6 @@ pub struct Replicated {
 }
 
 impl Replicated {
-    /// Starts a primary without a standby.
     pub async fn alone() -> Self {
         let folder = new_folder();
         let mut primary = Node::make(folder.path(), NAMES[0], "");
@@ -59,10 +57,6 @@ impl Replicated {
     }
 
     /// Copies the primary to a second node, which is not started.
-    ///
-    /// # Panics
-    ///
-    /// If there is a standby already.
     pub fn copy_primary(&mut self) {
         assert!(self.standby.is_none(), "there is a standby");
         let name = NAMES.into_iter().find(|name| *name != self.primary.name()).expect("there are two names");
@@ -70,10 +64,6 @@ impl Replicated {
     }
 
     /// Recreates the standby from the primary and waits until it streams.
-    ///
-    /// # Panics
-    ///
-    /// If it does not stream in time.
     pub async fn add_standby(&mut self) {
         self.standby = None;
         self.copy_primary();
@@ -83,10 +73,6 @@ impl Replicated {
     }
 
     /// Makes commits wait for the standby, and waits until they do.
-    ///
-    /// # Panics
-    ///
-    /// If they do not in time.
     pub async fn make_synchronous(&self) {
         self.primary.set(NAMES_SETTING, &format!("FIRST 1 ({})", NAMES.join(", "))).await;
         self.until(
@@ -103,10 +89,6 @@ impl Replicated {
     }
 
     /// Waits until the standby has flushed everything committed before the call.
-    ///
-    /// # Panics
-    ///
-    /// If it does not in time.
     pub async fn caught_up(&self) {
         let position: String = self.primary.ask("SELECT pg_current_wal_lsn()::text").await;
         let seen = format!("SELECT count(*) = 1 FROM pg_stat_replication WHERE flush_lsn >= '{position}'");
@@ -122,19 +104,11 @@ impl Replicated {
     }
 
     /// Returns the standby.
-    ///
-    /// # Panics
-    ///
-    /// If there is none.
     pub fn standby(&mut self) -> &mut Node {
         self.standby.as_mut().expect("there is a standby")
     }
 
     /// Stops the WAL senders with SIGSTOP: the standby receives nothing, and looks connected.
-    ///
-    /// # Panics
-    ///
-    /// If there are none.
     pub async fn stall(&self) -> Stall {
         let mut session = self.primary.connect().await;
         let rows = sqlx::query("SELECT pid FROM pg_stat_replication").fetch_all(&mut session).await;
@@ -145,14 +119,10 @@ impl Replicated {
         stall
     }
 
-    /// Promotes the standby of a primary that the caller has killed or frozen, and
-    /// switches the proxy, as high availability software does. Returns the old primary.
+    /// Promotes the standby of a primary that the caller has killed or frozen, and switches the
+    /// proxy, as high availability software does. Returns the old primary.
     ///
     /// Commits do not wait until a new standby exists and [`Self::make_synchronous`] is called.
-    ///
-    /// # Panics
-    ///
-    /// If the standby cannot be promoted.
     pub async fn fail_over(&mut self) -> Node {
         let old = self.promote().await;
         self.forward();
@@ -160,10 +130,6 @@ impl Replicated {
     }
 
     /// First half of [`Self::fail_over`]: afterwards the servers reach no PostgreSQL.
-    ///
-    /// # Panics
-    ///
-    /// If the standby cannot be promoted.
     pub async fn promote(&mut self) -> Node {
         self.forwarder.switch(None);
         let standby = self.standby.take().expect("there is a standby");

@@ -50,7 +50,6 @@ pub struct Node {
 }
 
 impl Node {
-    /// Creates a cluster without starting it.
     pub(super) fn make(folder: &Path, name: &str, settings: &str) -> Self {
         let node = Self::at(folder, name);
         make(command("initdb").args(INITDB), &node.data);
@@ -90,17 +89,12 @@ impl Node {
         self.port
     }
 
-    /// URL for the superuser.
     #[must_use]
     pub fn url(&self) -> String {
         format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
     }
 
     /// Starts PostgreSQL and waits until it accepts connections.
-    ///
-    /// # Panics
-    ///
-    /// If it does not; the panic quotes its log.
     pub async fn start(&mut self) {
         let file = self.log_file();
         let log = std::fs::File::options().create(true).append(true).open(file).expect("the folder can be written");
@@ -128,11 +122,6 @@ impl Node {
         }
     }
 
-    /// Opens a session of the superuser.
-    ///
-    /// # Panics
-    ///
-    /// If PostgreSQL accepts no connections.
     pub async fn connect(&self) -> PgConnection {
         let options: PgConnectOptions = self.url().parse().expect("it is a URL");
         let options = options.application_name(APPLICATION).disable_statement_logging();
@@ -140,10 +129,6 @@ impl Node {
     }
 
     /// Runs a statement in a new session and returns the first column of the first row.
-    ///
-    /// # Panics
-    ///
-    /// If it fails.
     pub async fn ask<T>(&self, statement: &str) -> T
     where
         T: for<'r> sqlx::Decode<'r, sqlx::Postgres> + sqlx::Type<sqlx::Postgres>,
@@ -154,10 +139,6 @@ impl Node {
     }
 
     /// Changes a setting for new and existing sessions, and waits until new ones have it.
-    ///
-    /// # Panics
-    ///
-    /// If PostgreSQL refuses.
     pub async fn set(&self, name: &str, value: &str) {
         let mut session = self.connect().await;
         for statement in [format!("ALTER SYSTEM SET {name} = '{value}'"), "SELECT pg_reload_conf()".to_owned()] {
@@ -173,10 +154,6 @@ impl Node {
     }
 
     /// Kills all processes without warning.
-    ///
-    /// # Panics
-    ///
-    /// If PostgreSQL does not run.
     pub fn kill(&mut self) {
         let mut child = self.postmaster.take().expect("it runs");
         let postmaster = pid_of(&child);
@@ -201,7 +178,6 @@ impl Node {
         self.signal_all(Signal::SIGSTOP);
     }
 
-    /// Continues stopped processes.
     pub fn thaw(&self) {
         self.signal_all(Signal::SIGCONT);
     }
@@ -210,7 +186,6 @@ impl Node {
         let Some(child) = &self.postmaster else { return };
         let postmaster = pid_of(child);
         for pid in std::iter::once(postmaster).chain(children(postmaster)) {
-            // A session may have ended at this moment.
             let _ = kill(pid, signal);
         }
     }
@@ -219,7 +194,6 @@ impl Node {
         self.data.with_extension("log")
     }
 
-    /// Returns PostgreSQL's log.
     #[must_use]
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.log_file()).unwrap_or_default()

@@ -12,7 +12,6 @@ use crate::rig::{Rig, call, client_of, eventually, minutes_from_now};
 pub const API: &str = "/api/auth/v1";
 pub const DENIED: &str = "InsufficientScopes";
 
-/// A caller of the Auth API.
 pub struct Caller<'a> {
     pub server: &'a Server,
     pub who: &'a Credentials,
@@ -45,7 +44,6 @@ impl Caller<'_> {
         assert_eq!(self.call("DELETE", path, None).await.status, 204);
     }
 
-    /// Asserts a refusal and returns its message.
     pub async fn refused(&self, (method, path): (&str, &str), body: Option<Value>, status: u16, code: &str) -> String {
         let answer = self.call(method, path, body).await;
         assert_eq!((answer.status, answer.code()), (status, code), "{method} {path}: {}", answer.body);

@@ -22,7 +22,6 @@ const QUEUE: &str = "limits/linux";
 /// Ten times the interval at which a server without notifications looks for a free slot.
 const FREED_SEEN_WITHIN: Duration = Duration::from_secs(10);
 
-/// Creates a task with this key.
 async fn create(rig: &Rig, key: Option<&str>) -> SlugId {
     rig.create_with(QUEUE, |task| {
         if let Some(key) = key {
@@ -46,7 +45,6 @@ async fn counts(rig: &Rig) -> (i64, i64, i64) {
     (body["waiting"].as_i64().unwrap(), body["ready"].as_i64().unwrap(), body["claimed"].as_i64().unwrap())
 }
 
-/// Number of claims per key.
 fn by_key(claims: &[Value]) -> BTreeMap<String, usize> {
     let mut keys = BTreeMap::new();
     for claim in claims {

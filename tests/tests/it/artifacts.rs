@@ -11,7 +11,6 @@ use crate::rig::{Raw, RawReply, Rig, call, credentials_of, definition, minutes_f
 
 const QUEUE: &str = "artifacts/queue";
 
-/// A run held by a worker, and the credentials of its claim.
 pub struct Worker {
     pub rig: Rig,
     pub task: SlugId,
@@ -30,7 +29,6 @@ impl Worker {
         Self { rig, task, run: run_of(&claim), credentials: credentials_of(&claim) }
     }
 
-    /// Makes a call with the credentials of the claim.
     pub async fn call(&self, method: &str, path: &str, body: Option<&Value>) -> Answer {
         call(&mut self.rig.client(), &self.credentials, method, path, body).await
     }
@@ -50,12 +48,10 @@ impl Worker {
         assert!(message.contains(say), "{message}");
     }
 
-    /// Makes a request without credentials to a path below the Queue API.
     pub async fn anonymous(&self, path: &str) -> RawReply {
         self.rig.send(&Raw::new("GET", &format!("{QUEUE_API}{path}"))).await
     }
 
-    /// Makes a request as root to a path below the Queue API.
     pub async fn root(&self, path: &str) -> RawReply {
         self.rig.send(&self.rig.signed(&self.rig.root, "GET", path, None)).await
     }
@@ -71,7 +67,6 @@ impl Worker {
     }
 }
 
-/// A name as one path segment.
 pub fn segment(name: &str) -> String {
     percent_encoding::utf8_percent_encode(name, percent_encoding::NON_ALPHANUMERIC).to_string()
 }
@@ -93,7 +88,6 @@ fn error() -> Value {
     json!({"storageType": "error", "reason": reason, "message": "no file", "expires": minutes_from_now(60)})
 }
 
-/// The request target of a URL of this server.
 pub fn target<'a>(rig: &Rig, url: &'a str) -> &'a str {
     url.strip_prefix(rig.server.root_url().trim_end_matches('/')).unwrap_or_else(|| panic!("{url} is elsewhere"))
 }
@@ -181,7 +175,6 @@ async fn a_live_log_is_a_reference_and_then_a_link() {
     assert_eq!(answer, json!({"storageType": "reference"}));
     let reply = worker.anonymous(&worker.latest(live)).await;
     assert_eq!((reply.status, reply.header("location")), (303, Some("https://worker.example/live")));
-    // The worker's address has changed.
     worker.created(live, &reference("https://worker.example/other", 60)).await;
     let backing = worker.created("public/logs/live_backing.log", &s3(60)).await;
     let put_url = backing["putUrl"].as_str().unwrap();
@@ -203,7 +196,6 @@ async fn a_live_log_is_a_reference_and_then_a_link() {
     assert_eq!(payload["artifact"]["contentType"], "text/plain");
     let info = worker.anonymous(&format!("{}/artifact-info/{}", worker.run, segment(live))).await.json();
     assert_eq!((&info["storageType"], &info["contentType"]), (&json!("link"), &json!("text/plain")));
-    // Whatever type the link has.
     let mut typed_link = link("public/logs/live_backing.log");
     typed_link["contentType"] = json!("text/html");
     worker.created(live, &typed_link).await;

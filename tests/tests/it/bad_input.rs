@@ -13,7 +13,6 @@ const ARGUMENTS: &str = "InvalidRequestArguments";
 /// 10 MB, as the contract has it.
 const BODY_MAX: usize = 10 << 20;
 
-/// A definition with one change.
 fn spoiled(pointer: &str, value: &Value) -> Value {
     let mut body = definition(QUEUE);
     let (parent, key) = pointer.rsplit_once('/').unwrap();
@@ -71,7 +70,6 @@ async fn payload_and_extra_come_back_byte_for_byte() {
     let body = body.replacen('{', &format!("{{\"extra\":{extra},"), 1);
     let task = new_task();
     let path = format!("/task/{task}");
-    // The second time it is a repeat.
     for _ in 0..2 {
         let reply = rig.send(&rig.signed(&rig.root, "PUT", &path, Some(body.as_bytes()))).await;
         assert_eq!(reply.status, 200, "{}", reply.text());

@@ -16,7 +16,6 @@ use crate::policy_commands::{account, answer, done, run};
 use crate::rig::{Rig, finish, new_task, ok, refusal, stderr, stdout, tenure};
 
 const QUEUE: &str = "command/line";
-/// Head of the list of queues.
 const QUEUES: &str = "PENDING  CLAIMED  DELAYED  RUNNABLE  PAUSED  QUEUE\n";
 
 struct Worker(Child);
@@ -51,7 +50,6 @@ fn start_worker(rig: &Rig) -> Worker {
     Worker(command.spawn().expect("tenure-worker is beside tenure: cargo build -p tenure-worker"))
 }
 
-/// Creates a task that no worker has run.
 async fn created(rig: &Rig, args: &[&str]) -> String {
     let mut words = vec!["task", "create", "-q", QUEUE, "--json"];
     words.extend(args);

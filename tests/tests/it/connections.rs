@@ -9,7 +9,6 @@ use crate::rig::{
 };
 use tenure_tests::server::Server;
 
-/// Limit of the server's open files.
 const OPEN_FILES: u32 = 256;
 /// More connections than that limit.
 const CONNECTIONS: usize = 300;
@@ -42,7 +41,6 @@ async fn idle_connections_leave_files_for_database_and_restart() {
     let place = DataFolder::new();
     let (server, root) = place.start(&embedded().open_files(64, OPEN_FILES)).await;
     assert_eq!(soft_limit(&server), OPEN_FILES.to_string(), "it takes what it may have");
-    // This client was connected before the others.
     let mut client = client_of(&server);
     let answer =
         call(&mut client, &root, "PUT", &format!("/task/{}", new_task()), Some(&definition("many/idle"))).await;

@@ -38,7 +38,6 @@ const LONG_TTL: Duration = Duration::from_secs(120);
 /// Tolerance for the library's promises of time on a busy machine.
 const NOTED_WITHIN: Duration = Duration::from_millis(2500);
 
-/// A server with a queue.
 struct Office {
     rig: Rig,
 }
@@ -55,25 +54,21 @@ impl Office {
         office
     }
 
-    /// Sets the lease of later claims.
     async fn lease(&self, seconds: u64) {
         let path = format!("{TENURE_API}/queues/{QUEUE}/policy");
         let policy = json!({"claimTimeout": seconds});
         assert_eq!(self.rig.call("PUT", &path, Some(&policy)).await.status, 200);
     }
 
-    /// Changes the queue: `pause` or `resume`.
     async fn change_queue(&self, change: &str) {
         let path = format!("{TENURE_API}/queues/{QUEUE}/{change}");
         ok(self.rig.call("POST", &path, Some(&json!({}))).await);
     }
 
-    /// A consumer without a handler.
     fn consumer(&self, name: &str) -> ConsumerBuilder {
         self.consumer_by(self.rig.server.root_url(), name)
     }
 
-    /// A consumer that reaches the server through another URL.
     fn consumer_by(&self, url: &str, name: &str) -> ConsumerBuilder {
         let client = Client::builder().root_url(url).credentials(self.rig.root.clone()).build().unwrap();
         Consumer::builder(client, QUEUE.parse().unwrap()).name("group", name).wait(Duration::from_secs(2))
@@ -83,7 +78,6 @@ impl Office {
         self.rig.create_with(QUEUE, |task| task["payload"] = payload.clone()).await
     }
 
-    /// Waits until a task has this state, and returns its status.
     async fn becomes(&self, task: SlugId, state: &str) -> Value {
         eventually(&format!("{task} is {state}"), async || {
             let status = self.rig.status(task).await;
@@ -92,7 +86,6 @@ impl Office {
         .await
     }
 
-    /// Waits until the task is completed, by its first run.
     async fn completes_in_one_run(&self, task: SlugId) {
         let status = self.becomes(task, "completed").await;
         assert_eq!(status["runs"].as_array().unwrap().len(), 1, "{status}");
@@ -112,7 +105,6 @@ impl Office {
     }
 }
 
-/// A running consumer.
 struct Running {
     handle: ConsumerHandle,
     ends: JoinHandle<Result<(), Error>>,
@@ -125,12 +117,10 @@ impl Running {
         Self { handle, ends: tokio::spawn(consumer.run()) }
     }
 
-    /// Waits until it has no job.
     async fn is_idle(&self) {
         eventually("no job is under way", async || self.handle.status().tasks.is_empty().then_some(())).await;
     }
 
-    /// Waits until it works on this run.
     async fn is_at(&self, task: SlugId, run: u16) {
         eventually("it works on the run", async || {
             let jobs = self.handle.status().tasks;
@@ -139,7 +129,6 @@ impl Running {
         .await;
     }
 
-    /// Waits until it has a session.
     async fn session(&self) -> String {
         let session = eventually("there is a session", async || self.handle.status().session_id).await;
         session.to_string()
@@ -151,7 +140,6 @@ impl Running {
     }
 }
 
-/// A note of a handler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Note {
     Began,
@@ -159,18 +147,15 @@ enum Note {
     Ended,
 }
 
-/// Receives the notes of handlers, with their times.
 struct Notes {
     noted: mpsc::UnboundedReceiver<(TaskId, Note, Instant)>,
 }
 
-/// Sends the notes of a handler.
 #[derive(Clone)]
 struct Pen(mpsc::UnboundedSender<(TaskId, Note, Instant)>);
 
 impl Pen {
     fn note(&self, task: TaskId, note: Note) {
-        // A test that has ended reads no more.
         let _unread = self.0.send((task, note, Instant::now()));
     }
 }
@@ -181,7 +166,6 @@ impl Notes {
         (Pen(sender), Self { noted })
     }
 
-    /// Asserts the next note and returns its time.
     async fn next(&mut self, task: TaskId, note: Note) -> Instant {
         let (of, noted, at) = self.any().await;
         assert_eq!((of, noted), (task, note));

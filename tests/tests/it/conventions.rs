@@ -12,7 +12,6 @@ use crate::rig::{Raw, RawReply, Rig, Signature, claim_path, definition, eventual
 const QUEUE: &str = "common/ways";
 const GZIP: &str = "gzip, deflate, br";
 
-/// Decompresses with another program.
 fn unzip(bytes: &[u8]) -> Vec<u8> {
     let mut program =
         Command::new("gzip").arg("-dc").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("gzip is there");

@@ -12,7 +12,6 @@ const QUEUE: &str = "delays/linux";
 /// Longest time until a run is ready: ten times the promise for an idle machine.
 const READY_WITHIN: TimeDelta = TimeDelta::milliseconds(2_500);
 
-/// Delays the pending run of a task, as its creation would.
 async fn delay(conn: &mut PgConnection, task: SlugId, seconds: f64) {
     sqlx::query(
         "WITH held AS (

@@ -37,7 +37,6 @@ async fn claim_as(rig: &Rig, worker: &str, tasks: u16) -> Vec<Value> {
     answer["tasks"].as_array().unwrap().clone()
 }
 
-/// Makes a call for a claimed run, with its credentials.
 async fn of_run(rig: &Rig, claim: &Value, what: &str, body: Option<&Value>) -> Answer {
     as_worker(rig, &credentials_of(claim), claim, what, body).await
 }
@@ -50,7 +49,6 @@ async fn as_worker(rig: &Rig, who: &Credentials, claim: &Value, what: &str, body
     call(&mut rig.client(), who, "POST", &path, body).await
 }
 
-/// Events that resolve a task.
 async fn resolutions(rig: &Rig, task: SlugId) -> Vec<String> {
     let answer = rig.call("GET", &format!("{TENURE_API}/events?after=0"), None).await;
     let ends = ["task-completed", "task-failed", "task-exception"];

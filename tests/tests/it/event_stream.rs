@@ -11,10 +11,8 @@ use tenure_tests::server::Server;
 use crate::rig::{LOOK_EVERY, Rig, call, claim, client_of, definition, eventually, new_task, ok, report};
 use crate::sse::{Item, Stream, position_of};
 
-/// Maximum number of streams of one server.
 const STREAMS_MAX: usize = 500;
 
-/// Reads the log after a position, page by page.
 async fn log(server: &Server, who: &Credentials, mut after: i64, filter: &str) -> Vec<Value> {
     let mut all = Vec::new();
     loop {
@@ -63,7 +61,6 @@ async fn lives(creator: &Server, worker: &Server, who: &Credentials, queue: &str
     }
 }
 
-/// Value of a metric.
 async fn metric(server: &Server, name: &str) -> f64 {
     let reply = crate::rig::Raw::new("GET", "/metrics").send(server.root_url()).await;
     let line = reply.text().lines().find_map(|line| line.strip_prefix(name).map(str::to_owned));
@@ -244,7 +241,6 @@ async fn a_reader_whose_connection_was_cut_goes_on_where_it_was() {
     assert_eq!(back.up_to(end + 4).await.len(), 2);
 }
 
-/// Resident memory of a server in bytes.
 fn memory(server: &Server) -> usize {
     let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -314,7 +310,6 @@ async fn a_stream_whose_next_event_is_purged_reports_it_and_ends() {
         .execute(&mut database)
         .await
         .unwrap();
-    // They are purged slice by slice.
     let refused = eventually("the old events are purged", async || {
         Stream::try_open(server, Some(who), "?after=397", None).await.err()
     })

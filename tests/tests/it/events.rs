@@ -31,7 +31,6 @@ async fn events_of_task_are_ordered_and_show_its_state_then() {
     let log = events(&rig, 0, 100).await;
     let positions: Vec<i64> = log.iter().map(|event| event["position"].as_i64().unwrap()).collect();
     assert_eq!(positions, (1..=8).collect::<Vec<_>>(), "positions have no gaps");
-    // The task was alone in its group.
     let (group, log) = log.split_last().unwrap();
     assert_eq!(exchange(group), "task-group-resolved");
     let emitted: Vec<(&str, &Value, &Value, usize)> = log

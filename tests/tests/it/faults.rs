@@ -11,7 +11,6 @@ use tokio::task::{JoinHandle, JoinSet};
 const HEAD_END: &[u8] = b"\r\n\r\n";
 const BUSY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
 
-/// Fault of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// The server does not see the request; the answer is 503.
@@ -22,7 +21,6 @@ pub enum Fault {
     CutAfter,
 }
 
-/// A request that passed the proxy.
 #[derive(Debug, Clone)]
 pub struct Passed {
     /// Method and path.
@@ -31,7 +29,6 @@ pub struct Passed {
     pub status: u16,
 }
 
-/// Forwards each request on its own connection.
 pub struct FaultyWay {
     address: SocketAddr,
     plan: Arc<Plan>,
@@ -46,7 +43,6 @@ struct Plan {
 }
 
 impl FaultyWay {
-    /// Opens a proxy for a server that listens at [`Self::behind`].
     pub async fn open() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("a bound port");
@@ -55,22 +51,18 @@ impl FaultyWay {
         Self { address, plan, accepting }
     }
 
-    /// Root URL of the proxy.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Address on which the server must listen.
     pub fn behind(&self) -> String {
         behind(self.address).to_string()
     }
 
-    /// Applies faults to the next requests whose path ends with `path_end`.
     pub fn spoil(&self, path_end: &str, faults: impl IntoIterator<Item = Fault>) {
         *self.plan.faults.lock().unwrap() = (path_end.to_owned(), faults.into_iter().collect());
     }
 
-    /// Requests so far, in the order of their answers.
     pub fn passed(&self) -> Vec<Passed> {
         self.plan.passed.lock().unwrap().clone()
     }
@@ -90,13 +82,11 @@ fn behind(address: SocketAddr) -> SocketAddr {
 async fn accept(listener: TcpListener, behind: SocketAddr, plan: Arc<Plan>) {
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
-        // A closed side ends the connection; nothing else is necessary.
         let plan = Arc::clone(&plan);
         connections.spawn(async move { pass(stream, behind, &plan).await.unwrap_or_default() });
     }
 }
 
-/// Forwards one request and its answer.
 async fn pass(mut client: TcpStream, behind: SocketAddr, plan: &Plan) -> std::io::Result<()> {
     let Some((head, body)) = read_request(&mut client).await? else { return Ok(()) };
     let mut line = head.split(' ');
@@ -121,7 +111,6 @@ async fn pass(mut client: TcpStream, behind: SocketAddr, plan: &Plan) -> std::io
     client.write_all(&answer).await
 }
 
-/// Reads the head of a request, and its body.
 async fn read_request(client: &mut TcpStream) -> std::io::Result<Option<(String, Vec<u8>)>> {
     let mut bytes = Vec::new();
     loop {

@@ -13,7 +13,6 @@ use crate::rig::{Rig, TIMEOUT, claim_path, client_of, eventually, worker};
 /// milliseconds. Tests of notifications disable the fallbacks, which are nearly as fast.
 pub const NOTIFIED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Disables the fallback for lost notifications.
 pub fn without_fallbacks(launch: Launch) -> Launch {
     launch.env("TENURE_FALLBACKS", "off")
 }
@@ -23,13 +22,11 @@ pub fn without_notifications(launch: Launch) -> Launch {
     launch.env("TENURE_BREAK", "lose-notifications")
 }
 
-/// Starts another server on the same database, without the fallback for lost notifications.
 pub async fn another_without_fallbacks(rig: &Rig, name: &str) -> Server {
     let launch = Launch::on_database(rig.database.url(), &rig.secret_key);
     without_fallbacks(launch).start(rig.folder.path(), name).await
 }
 
-/// Backends on which servers listen.
 pub async fn listeners(database: &mut PgConnection) -> Vec<i32> {
     let rows = sqlx::query(
         "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'tenure/% listener'
@@ -38,7 +35,6 @@ pub async fn listeners(database: &mut PgConnection) -> Vec<i32> {
     rows.fetch_all(database).await.unwrap().iter().map(|row| row.get(0)).collect()
 }
 
-/// Waits until this many servers listen; returns their backends.
 pub async fn until_they_listen(database: &mut PgConnection, servers: usize) -> Vec<i32> {
     eventually("all servers listen", async || {
         Some(listeners(database).await).filter(|listeners| listeners.len() == servers)
@@ -46,7 +42,6 @@ pub async fn until_they_listen(database: &mut PgConnection, servers: usize) -> V
     .await
 }
 
-/// Waits until this many servers listen and notify each other.
 pub async fn until_they_hear(database: &mut PgConnection, servers: usize) {
     until_they_listen(database, servers).await;
     // A server checks once a second if there are others to notify.

@@ -14,9 +14,7 @@ use crate::rig::{Raw, RawReply, Rig, Signature, call, credentials_of, definition
 const QUEUE: &str = "flood/queue";
 /// Lease of a claim, which no test may see expire.
 const TERM: Duration = Duration::from_secs(10);
-/// Interval of renewals of each claim.
 const RENEW_EVERY: Duration = Duration::from_secs(1);
-/// Claims that are renewed beside each flood.
 const CLAIMS: u16 = 20;
 /// Connections of a flood, and its length: longer than a lease.
 const CONNECTIONS: usize = 16;
@@ -24,7 +22,6 @@ const FLOOD: Duration = Duration::from_secs(12);
 /// A stalled sender is refused after 5 s; the rest is for a busy machine.
 const REFUSED_WITHIN: Duration = Duration::from_secs(10);
 const MIB: usize = 1 << 20;
-/// The largest body.
 const BODY_MAX: usize = 10 * MIB;
 /// An operation that reads bodies of callers without credentials.
 const OPEN: &str = "/api/auth/v1/test-authenticate";
@@ -41,7 +38,6 @@ async fn renew(rig: &Rig, what: &str, claim: &Value, over: &AtomicBool) {
     }
 }
 
-/// Repeats the same request on this many connections.
 async fn flood(rig: &Rig, raw: &Raw, connections: usize) -> Vec<u16> {
     let until = Instant::now() + FLOOD;
     let one = async || {
@@ -54,7 +50,6 @@ async fn flood(rig: &Rig, raw: &Raw, connections: usize) -> Vec<u16> {
     futures_util::future::join_all((0..connections).map(|_| one())).await.concat()
 }
 
-/// A task with this many bytes of payload.
 fn large_definition(bytes: usize) -> Value {
     let mut body = definition(QUEUE);
     body["payload"] = json!({"large": "x".repeat(bytes)});
@@ -127,7 +122,6 @@ async fn claims_are_renewed_beside_every_flood() {
     }
 }
 
-/// Resident memory of the server in bytes.
 fn resident(rig: &Rig) -> usize {
     let path = format!("/proc/{}/status", rig.server.pid());
     let text = std::fs::read_to_string(path).expect("the system shows what memory a process has");
@@ -141,7 +135,6 @@ async fn connect(rig: &Rig) -> TcpStream {
     TcpStream::connect(address).await.expect("the server listens")
 }
 
-/// The head of a request, with its end.
 fn head(rig: &Rig, raw: &Raw) -> String {
     let host = rig.server.root_url().strip_prefix("http://").unwrap();
     let headers: Vec<String> = raw.headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
@@ -263,7 +256,6 @@ async fn bodies_without_credentials_get_part_of_the_memory() {
     drop((first, second));
 }
 
-/// True if the server has closed an unread connection.
 fn is_ended(stream: &TcpStream) -> bool {
     match stream.try_read(&mut [0; 512]) {
         Ok(read) => read == 0,
@@ -281,7 +273,6 @@ async fn connections_with_unfinished_heads_are_bounded() {
     let mut senders = Vec::new();
     for _ in 0..SENDERS {
         let mut stream = connect(&rig).await;
-        // The connection may end before the whole text is sent.
         drop(stream.write_all(part.as_bytes()).await);
         senders.push(stream);
     }
@@ -354,7 +345,6 @@ async fn memory_of_unread_answers_is_bounded_in_size_and_time() {
     eventually("memory is given back", async || (resident(&rig) < before + 60 * MIB).then_some(())).await;
 }
 
-/// First answer to a request with `Expect: 100-continue`.
 async fn first_answer(rig: &Rig, raw: &Raw) -> RawReply {
     let raw = raw.clone().header("Content-Type", "application/json").header("Expect", "100-continue");
     let raw = raw.header("Content-Length", &(BODY_MAX - 1).to_string()).header("Connection", "close");

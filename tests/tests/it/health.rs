@@ -79,7 +79,6 @@ async fn metrics_count_starts_of_limited_queue_and_what_blocks() {
     .await;
 }
 
-/// Values of the label `pass` in the lines of one metric.
 fn passes_of<'a>(metrics: &'a str, name: &str) -> BTreeSet<&'a str> {
     let lines = metrics.lines().filter(|line| line.starts_with(name));
     lines.filter_map(|line| line.split("pass=\"").nth(1)?.split('"').next()).collect()

@@ -15,7 +15,6 @@ const OPERATIONS_WHEN_BROKEN: u64 = 1_500;
 const OPERATIONS_WHEN_OFTEN_BROKEN: u64 = 1_000;
 /// Number of histories of which one must catch a breakage.
 const HISTORIES_WHEN_BROKEN: usize = 4;
-/// Violations that a failure quotes.
 const QUOTED: usize = 20;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -80,7 +79,6 @@ async fn assert_caught(operations: u64, breakage: &'static str, rule: Rule) {
     panic!("{breakage} was not caught as {rule:?}: {}", missed.join("\n"));
 }
 
-/// Text of a failure: how to repeat it, the violations, and the file with the history.
 fn explain(plan: &Plan, history: &History, violations: &[Violation]) -> String {
     let quoted: Vec<String> = violations.iter().take(QUOTED).map(ToString::to_string).collect();
     let file = write_down(plan, history);

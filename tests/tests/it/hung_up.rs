@@ -8,7 +8,6 @@ use tenure_tests::http::{Client, QUEUE_API};
 
 use crate::rig::{Rig, claim_path, definition, eventually, new_task, worker};
 
-/// Hang-ups at random times.
 const ROUNDS: usize = 12;
 
 /// Sends a claimWork and waits until the server knows it and has had time to put it into the wait
@@ -35,7 +34,6 @@ async fn take_turns(rig: &Rig) {
     }
 }
 
-/// States and reasons of the runs, and the retries left.
 async fn history(rig: &Rig, task: SlugId) -> (Vec<[Value; 3]>, Value) {
     let status = rig.status(task).await;
     let runs = status["runs"].as_array().unwrap().iter();

@@ -40,7 +40,6 @@ impl Worker {
         answer.body["next"].as_u64().unwrap()
     }
 
-    /// Reads the log without credentials.
     async fn read_log(&self, query: &str) -> RawReply {
         Raw::new("GET", &format!("{}{query}", path(self))).send(self.rig.server.root_url()).await
     }
@@ -51,7 +50,6 @@ impl Worker {
         reply.text()
     }
 
-    /// Redirect of an artifact of the run, without credentials.
     async fn leads(&self, name: &str) -> RawReply {
         self.anonymous(&format!("{}/artifacts/{}", self.run, name.replace('/', "%2F"))).await
     }
@@ -72,7 +70,6 @@ impl Worker {
     }
 }
 
-/// A following stream, without credentials.
 struct Follower {
     socket: TcpStream,
     seen: Vec<u8>,
@@ -93,7 +90,6 @@ impl Follower {
         String::from_utf8_lossy(&self.seen[9..12]).parse().unwrap()
     }
 
-    /// Reads until this text has come.
     async fn until(&mut self, text: &str, within: Duration) {
         let reading = async {
             while !String::from_utf8_lossy(&self.seen).contains(text) {
@@ -115,7 +111,6 @@ async fn chunks_are_stored_once_and_gaps_become_a_line() {
     let worker = Worker::start().await;
     assert_eq!(worker.read_log("").await.status, 404, "nothing was written");
     assert_eq!(worker.append(0, b"one\n").await, 4);
-    // A repeat, because the answer was lost.
     assert_eq!(worker.append(0, b"one\n").await, 4);
     // Part of it is known.
     assert_eq!(worker.append(2, b"e\ntwo\n").await, 8);
@@ -264,7 +259,6 @@ async fn a_reader_who_loses_its_access_loses_the_stream() {
     assert_eq!(String::from_utf8_lossy(&reply.body), "to be seen\n");
 }
 
-/// Location of a redirect, below the root URL.
 fn target(rig: &Rig, reply: &RawReply) -> String {
     assert_eq!(reply.status, 303, "{}", reply.text());
     let root = rig.server.root_url().trim_end_matches('/').to_owned();
@@ -304,7 +298,6 @@ async fn artifact_redirects_to_signed_url_of_private_live_log() {
     assert_eq!(as_it_is, plain.replace("follow=1", "follow=\"1\""));
 }
 
-/// Text of an artifact, following redirects.
 async fn stored(worker: &Worker, name: &str) -> Option<String> {
     let reply = worker.leads(name).await;
     if reply.status != 303 {

@@ -20,7 +20,6 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// Fields of each JSON line of a log.
 fn lines_of(log: &str) -> Vec<BTreeMap<String, Value>> {
     let fields = |line: &str| serde_json::from_value(serde_json::from_str::<Value>(line).unwrap()["fields"].take());
     log.lines().filter(|line| line.starts_with('{')).map(|line| fields(line).unwrap()).collect()
@@ -90,7 +89,6 @@ fn sources() -> Vec<(PathBuf, String)> {
     found
 }
 
-/// Arguments of each logging macro, unchanged.
 fn logging(source: &str) -> Vec<&str> {
     let begins = source.match_indices("tracing::").filter_map(|(at, path)| {
         let name = &source[at + path.len()..];

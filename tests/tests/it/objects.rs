@@ -12,13 +12,11 @@ use crate::rig::{call, minutes_from_now};
 
 const OBJECT_API: &str = "/api/object/v1";
 
-/// Creates an object artifact; returns the answer of createArtifact.
 pub async fn object(worker: &Worker, name: &str) -> Value {
     let body = json!({"storageType": "object", "contentType": "text/plain", "expires": minutes_from_now(60)});
     worker.created(name, &body).await
 }
 
-/// Calls the object service with the credentials that came with an artifact.
 async fn service(worker: &Worker, who: &Value, method: &str, path: &str, body: Option<&Value>) -> Answer {
     let who: Credentials = serde_json::from_value(who.clone()).unwrap();
     call(&mut worker.rig.client(), &who, method, &format!("{OBJECT_API}{path}"), body).await
@@ -38,7 +36,6 @@ fn end_body(created: &Value, bytes: &[u8]) -> Value {
     json!({"projectId": created["projectId"], "uploadId": created["uploadId"], "hashes": {"sha256": digest}})
 }
 
-/// Upload URL of an object artifact.
 pub async fn put_url_of(worker: &Worker, created: &Value, length: usize) -> String {
     let methods = json!({"putUrl": {"contentType": "text/plain", "contentLength": length}});
     let path = format!("/upload/{}", segment(created["name"].as_str().unwrap()));
@@ -47,7 +44,6 @@ pub async fn put_url_of(worker: &Worker, created: &Value, length: usize) -> Stri
     begun.body["uploadMethod"]["putUrl"]["url"].as_str().unwrap().to_owned()
 }
 
-/// Finishes the upload of an object artifact in the object service.
 pub async fn end_object(worker: &Worker, created: &Value, bytes: &[u8]) {
     let path = format!("/finish-upload/{}", segment(created["name"].as_str().unwrap()));
     let ended = service(worker, &created["credentials"], "POST", &path, Some(&end_body(created, bytes))).await;
@@ -129,7 +125,6 @@ async fn an_object_goes_through_the_object_service_inline_or_by_a_url() {
             let refused = service(&worker, who, "PUT", &path, Some(body)).await;
             Worker::refused(&refused, 403, "InsufficientScopes", "object:");
         }
-        // The upload is finished.
         let again = service(&worker, credentials, "PUT", &format!("/upload/{path}"), Some(&upload)).await;
         Worker::refused(&again, 409, "RequestConflict", "exists already");
     }

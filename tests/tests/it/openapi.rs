@@ -181,7 +181,6 @@ const BY_UPLOAD: &[&str] = &["finishArtifact"];
 /// other tests send them.
 const BY_SCHEDULER: &[&str] = &["replaceScheduler"];
 
-/// An operation of the document.
 pub struct Operation {
     pub method: String,
     pub path: String,
@@ -189,7 +188,6 @@ pub struct Operation {
 }
 
 impl Operation {
-    /// Returns every operation, sorted by path.
     pub fn all(document: &Value) -> Vec<Self> {
         let of_path = |(path, methods): (&String, &Value)| {
             let methods = methods.as_object().unwrap().iter();
@@ -212,14 +210,12 @@ impl Operation {
         self.described["operationId"].as_str().unwrap()
     }
 
-    /// Names of its parameters in the path, in the query, or among the headers.
     pub fn parameters(&self, place: &str) -> Vec<String> {
         let parameters = self.described["parameters"].as_array().unwrap().iter();
         let names = parameters.filter(|one| one["in"] == place).map(|one| one["name"].as_str().unwrap().to_owned());
         names.collect()
     }
 
-    /// Codes of its errors.
     pub fn refusals(&self) -> Vec<String> {
         let responses = self.described["responses"].as_object().unwrap().values();
         let codes = |response: &Value| {
@@ -229,12 +225,10 @@ impl Operation {
         responses.flat_map(codes).map(|code| code.as_str().unwrap().to_owned()).collect()
     }
 
-    /// True if `code` is one of its errors.
     pub fn refuses(&self, code: &str) -> bool {
         self.refusals().iter().any(|known| known == code)
     }
 
-    /// Example of its body; null without a body.
     pub fn body(&self) -> Value {
         self.described["requestBody"]["content"]["application/json"]["example"].clone()
     }
@@ -246,7 +240,6 @@ impl Operation {
         if body["tasks"].is_array() { body["tasks"][0].clone() } else { body }
     }
 
-    /// Value of a placeholder in a scope.
     fn value(&self, name: &str) -> String {
         let body = self.fields();
         let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
@@ -267,7 +260,6 @@ impl Operation {
         }
     }
 
-    /// The sufficient scopes.
     fn scopes(&self, expression: &Value) -> Vec<String> {
         if let Some(scope) = expression.as_str() {
             return vec![self.fill(scope)];
@@ -335,7 +327,6 @@ pub fn basic(id: &str, token: &str) -> String {
     format!("Basic {}", STANDARD.encode(format!("{id}:{token}")))
 }
 
-/// Creates a client with these scopes over the API.
 async fn make_client(rig: &Rig, id: &str, scopes: &[String]) -> String {
     let body = json!({"description": "", "expires": "2999-01-01T00:00:00Z", "scopes": scopes});
     let answer = ok(rig.call("PUT", &format!("/api/auth/v1/clients/{id}"), Some(&body)).await);
@@ -348,7 +339,6 @@ async fn fetch(rig: &Rig) -> Value {
     reply.json()
 }
 
-/// Replaces the task in the document's examples.
 fn with_another_task(document: &Value) -> Value {
     with_another(document, "/paths/~1api~1queue~1v1~1task~1{taskId}/get/parameters/0", &new_task().to_string())
 }

@@ -45,7 +45,6 @@ fn form(path: &str, fields: &[(&str, &str)]) -> Raw {
     raw
 }
 
-/// A form sent by a browser from a page of this server.
 fn own_form(rig: &Rig, path: &str, fields: &[(&str, &str)]) -> Raw {
     form(path, fields).header("Origin", rig.server.root_url()).header("Sec-Fetch-Site", "same-origin")
 }
@@ -54,7 +53,6 @@ fn login(rig: &Rig, client: &str, token: &str) -> Raw {
     own_form(rig, "/login", &[("client", client), ("token", token), ("next", "/")])
 }
 
-/// Logs in, and returns the browser's cookie.
 async fn log_in(rig: &Rig, who: &Credentials) -> String {
     let reply = rig.send(&login(rig, &who.client_id, who.access_token.expose())).await;
     assert_eq!((reply.status, reply.header("location")), (303, Some("/")), "{}", reply.text());

@@ -14,14 +14,12 @@ fn s3(minutes: i64) -> Value {
 }
 
 impl Worker {
-    /// Creates an artifact with this lifetime, and uploads its bytes.
     async fn stores(&self, name: &str, minutes: i64, bytes: &[u8]) {
         let created = self.created(name, &s3(minutes)).await;
         let reply = put(&self.rig, created["putUrl"].as_str().unwrap(), "text/plain", bytes).await;
         assert_eq!(reply.status, 200, "{}", reply.text());
     }
 
-    /// URL to which root is redirected for an artifact of the run.
     async fn url_for_root(&self, name: &str) -> String {
         let reply = self.root(&format!("{}/artifacts/{}", self.run, segment(name))).await;
         assert_eq!(reply.status, 303, "{name}: {}", reply.text());
@@ -40,12 +38,10 @@ impl Worker {
     }
 }
 
-/// True if a URL needs no signature.
 fn is_plain(url: &str) -> bool {
     !url.contains('?')
 }
 
-/// Adds or removes a scope of the role `anonymous`.
 async fn make_public(rig: &Rig, scope: &str, allowed: bool) {
     let role = rig.call("GET", ROLE, None).await;
     let mut scopes: Vec<Value> = role.body["scopes"].as_array().cloned().unwrap_or_default();

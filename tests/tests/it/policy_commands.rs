@@ -33,7 +33,6 @@ pub async fn answer(rig: &Rig, args: &[&str]) -> Value {
     serde_json::from_str(&done(rig, &[args, &["--json"]].concat()).await).unwrap()
 }
 
-/// Runs the command with this standard input.
 async fn with_input(rig: &Rig, args: &[&str], input: &str) -> Output {
     let file = rig.folder.path().join("input");
     std::fs::write(&file, input).unwrap();

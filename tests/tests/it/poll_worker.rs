@@ -13,7 +13,6 @@ const QUEUE: &str = "polled/linux";
 /// More than all attempts of one claim.
 const ALL_TRIES: usize = 8;
 
-/// A server and a worker that polls it, both through the proxy of faults.
 struct Polled {
     rig: Rig,
     way: FaultyWay,
@@ -30,7 +29,6 @@ impl Polled {
         Self { rig, way }
     }
 
-    /// Starts a worker that runs one task at a time.
     fn worker(&self, name: &str, credentials: &Credentials) -> Child {
         let mut program = worker_program(&self.way.url(), credentials, QUEUE, name, self.rig.folder.path());
         program.args(["--plane", "poll"]).spawn().expect("build it with `cargo build --workspace`")
@@ -56,7 +54,6 @@ impl Polled {
         .await
     }
 
-    /// The worker's requests about claims and messages.
     fn story(&self) -> Vec<Passed> {
         let matching = |passed: &Passed| passed.call.ends_with("/claim") || passed.call.starts_with("DELETE");
         self.way.passed().into_iter().filter(matching).collect()
@@ -137,7 +134,6 @@ fn fields(run: &Value) -> [&Value; 3] {
     ["workerId", "state", "reasonResolved"].map(|field| &run[field])
 }
 
-/// Sends SIGTERM, which an idle worker obeys at once.
 async fn stop(worker: &mut Child) {
     let pid = i32::try_from(worker.id().expect("it runs")).unwrap();
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGTERM).unwrap();

@@ -11,7 +11,6 @@ use crate::rig::{
     DataFolder, Rig, call, claim, credentials_of, definition, minutes_from_now, new_task, ok, run_of, tenure,
 };
 
-/// A path and everything below it.
 fn tree(path: &Path) -> Vec<PathBuf> {
     let mut found = vec![path.to_owned()];
     let mut next = 0;
@@ -40,7 +39,6 @@ fn is_private(folder: &Path) {
     }
 }
 
-/// Stores artifacts of a few bytes and of several parts.
 async fn store_some(worker: &Worker) {
     for (name, size) in [("private/small", 10), ("public/none", 0), ("private/large", 3 << 20)] {
         let body = json!({"storageType": "s3", "contentType": "text/plain", "expires": minutes_from_now(60)});

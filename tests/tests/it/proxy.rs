@@ -38,7 +38,6 @@ impl Way {
 }
 
 impl Proxy {
-    /// A proxy of the database that the URL names.
     pub async fn before(url: &str) -> Self {
         let behind: PgConnectOptions = url.parse().expect("the URL of a test database");
         let (host, port) = (behind.get_host().to_owned(), behind.get_port());
@@ -58,7 +57,6 @@ impl Proxy {
         Self { url: url.replace(&authority, &here.to_string()), way, accepting }
     }
 
-    /// The database's URL through this proxy.
     pub fn url(&self) -> &str {
         &self.url
     }
@@ -88,12 +86,10 @@ impl Proxy {
         }
     }
 
-    /// Accepts connections again after a cut.
     pub fn open(&self) {
         self.way.open.store(true, Ordering::SeqCst);
     }
 
-    /// Restores the initial state.
     pub fn mend(&self) {
         if self.way.drops_options.swap(false, Ordering::SeqCst) {
             // Connections without their settings must not stay.

@@ -13,10 +13,8 @@ use crate::rig::{
 };
 
 const QUEUE: &str = "policy/linux";
-/// Wait of a claimWork in these tests.
 const WAIT: Duration = Duration::from_secs(2);
 
-/// A path below the queue's own, in one segment.
 fn path(rest: &str) -> String {
     format!("{TENURE_API}/queues/policy%2Flinux/{rest}")
 }
@@ -25,7 +23,6 @@ async fn put(rig: &Rig, policy: &Value) -> Answer {
     rig.call("PUT", &path("policy"), Some(policy)).await
 }
 
-/// Waits until all runs follow the policy, and returns it.
 async fn refiled(rig: &Rig) -> Value {
     eventually("all runs follow the policy", async || {
         let body = rig.call("GET", &path("policy"), None).await.body;
@@ -53,7 +50,6 @@ async fn resume(rig: &Rig) {
     assert_eq!((answer.status, answer.body), (200, json!({"taskQueueId": QUEUE, "paused": false})));
 }
 
-/// Events about the queue: exchange and payload.
 async fn notes(rig: &Rig) -> Vec<(String, Value)> {
     let answer = rig.call("GET", &format!("{TENURE_API}/events?after=0"), None).await;
     let events = answer.body["events"].as_array().unwrap_or_else(|| panic!("{}", answer.body)).clone();
@@ -84,7 +80,6 @@ async fn policy_is_shown_as_sent_with_a_version_per_change() {
     let seen = call(&mut client_of(&other), &rig.root, "GET", &path("policy"), None).await;
     assert_eq!(seen.body, expected, "at another server");
 
-    // The header of a change that must not overwrite another one.
     let second = json!({"delay": 30});
     for wrong in ["\"2\"", "\"0\""] {
         let refused = with_if_match(&rig, "PUT", wrong, Some(&second)).await;
@@ -230,7 +225,6 @@ async fn paused_queue_hands_out_nothing_and_accepts_reports() {
     assert_eq!(names, ["queue-paused", "queue-resumed"]);
 }
 
-/// Number of messages that a poller gets.
 async fn poll(rig: &Rig) -> usize {
     let urls = rig.call("GET", "/poll-task-url/policy/linux", None).await.body;
     let lowest = urls["queues"][6]["signedPollUrl"].as_str().unwrap();
@@ -239,7 +233,6 @@ async fn poll(rig: &Rig) -> usize {
     reply.text().matches("<QueueMessage>").count()
 }
 
-/// Number of runs that `/work` hands out for one result.
 async fn work(rig: &Rig, result: &Value) -> usize {
     let body = json!({"taskQueueId": QUEUE, "workerGroup": "group", "workerId": "worker", "claim": 1, "results": [result],
         "wait": 0});

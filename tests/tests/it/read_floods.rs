@@ -82,7 +82,6 @@ impl Ground {
         }
     }
 
-    /// Every GET of the route table, and the pages.
     async fn every_read(&self, rig: &Rig) -> Vec<String> {
         let document = rig.send(&Raw::new("GET", "/openapi.json")).await.json();
         let paths = document["paths"].as_object().expect("the document has paths");
@@ -161,7 +160,6 @@ async fn flood(rig: &Rig, targets: &[String], connections: usize) -> Statuses {
     all
 }
 
-/// Renews a claim until the flood is over; returns the longest renewal.
 async fn renew(rig: &Rig, what: &str, claim: &Value, over: &AtomicBool) -> Duration {
     let (mut client, path, mut longest) = (rig.client(), format!("{}/reclaim", run_of(claim)), Duration::ZERO);
     while !over.load(Ordering::SeqCst) {
@@ -175,7 +173,6 @@ async fn renew(rig: &Rig, what: &str, claim: &Value, over: &AtomicBool) -> Durat
     longest
 }
 
-/// Delay of the expiry of an unrenewed claim.
 async fn lateness(rig: &Rig, claim: &Value) -> Duration {
     let id = claim["status"]["taskId"].as_str().unwrap().parse().unwrap();
     tokio::time::sleep(LEASE).await;

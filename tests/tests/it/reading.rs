@@ -24,21 +24,17 @@ const STREAM_ENDS_WITHIN: Duration = Duration::from_secs(30);
 /// Callers of an operation before any change of roles.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum From {
-    /// Every caller.
     TheStart,
-    /// Only callers with the scopes.
     Never,
 }
 use self::From::{Never, TheStart};
 
-/// An operation that reads, with its scopes.
 struct Reading {
     method: &'static str,
     path: String,
     body: Option<Value>,
     scopes: Vec<String>,
     open: From,
-    /// Status for a caller with the scopes.
     status: u16,
 }
 
@@ -67,7 +63,6 @@ impl Reading {
         .await
     }
 
-    /// Sends it as root, restricted to these scopes.
     async fn send_with(&self, rig: &Rig, scopes: &[String]) -> RawReply {
         let hash = self.body.as_ref().map(|body| body_hash(body.to_string().as_bytes()));
         let ext = Some(json!({"authorizedScopes": scopes}));
@@ -148,7 +143,6 @@ fn readings(task: SlugId) -> Vec<Reading> {
     ]
 }
 
-/// A claimed task of the queue with an artifact.
 async fn a_task(rig: &Rig) -> SlugId {
     let task = rig.create_one(QUEUE).await;
     let claim = rig.claim(QUEUE, 1).await.remove(0);
@@ -164,7 +158,6 @@ async fn a_task(rig: &Rig) -> SlugId {
     task
 }
 
-/// Runs `tenure role ...` on the rig's database.
 async fn role(rig: &Rig, args: &[&str]) -> String {
     let args = [&["role"], args].concat();
     let output = tenure(&args, &[("DATABASE_URL", rig.database.url()), ("TENURE_SECRET_KEY", &rig.secret_key)]).await;
@@ -177,7 +170,6 @@ async fn is_open(rig: &Rig) -> bool {
     rig.send(&Raw::new("GET", &path)).await.status == 200
 }
 
-/// Waits until the server has noticed the change.
 async fn until(rig: &Rig, open: bool) {
     eventually("a change of what everyone may read", async || (is_open(rig).await == open).then_some(())).await;
 }
@@ -214,7 +206,6 @@ async fn what_everyone_may_read_can_be_closed_and_opened_again() {
         assert_eq!(rig.send(&Raw::new("GET", path)).await.status, 200, "{path}");
     }
 
-    // Opened for one scope over the API.
     by(&rig, &rig.root).post("/roles/anonymous", Some(a_role(&["queue:status:*", "auth:current-scopes"]))).await;
     until(&rig, true).await;
     for reading in &readings {

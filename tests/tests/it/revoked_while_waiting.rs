@@ -13,13 +13,11 @@ const OWN_API: &str = "/api/tenure/v1";
 const REAUTHORIZE_AFTER: Duration = Duration::from_millis(100);
 const QUEUE: &str = "revoked/queue";
 
-/// A waiting request.
 struct Wait {
     name: &'static str,
     method: &'static str,
     target: String,
     body: Option<Value>,
-    /// A request of root that ends the wait.
     end: (&'static str, String, Option<Value>),
 }
 

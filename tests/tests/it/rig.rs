@@ -23,7 +23,6 @@ use tokio::process::Command;
 
 /// Much longer than any step takes, for machines that are busy with other tests.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
-/// Interval between two checks of a condition.
 pub const LOOK_EVERY: Duration = Duration::from_millis(20);
 const HOUR_MS: i64 = 3_600_000;
 
@@ -42,7 +41,6 @@ impl Rig {
         Self::start_with(|launch| launch).await
     }
 
-    /// Starts a server with more settings.
     pub async fn start_with(settings: impl FnOnce(Launch) -> Launch) -> Self {
         let (database, secret_key, folder) = (TestDatabase::create_migrated().await, fresh_secret_key(), new_folder());
         let launch = settings(Launch::on_database(database.url(), &secret_key));
@@ -57,7 +55,6 @@ impl Rig {
         Self::start_with(|launch| launch.flag("--clock", "manual").flag("--claim-work-wait", "0s")).await
     }
 
-    /// Starts another server on the same database.
     pub async fn another(&self, name: &str) -> Server {
         Launch::on_database(self.database.url(), &self.secret_key).start(self.folder.path(), name).await
     }
@@ -66,7 +63,6 @@ impl Rig {
         client_of(&self.server)
     }
 
-    /// Calls the Queue API as root.
     pub async fn call(&self, method: &str, path: &str, body: Option<&Value>) -> Answer {
         call(&mut self.client(), &self.root, method, path, body).await
     }
@@ -75,12 +71,10 @@ impl Rig {
         self.call("PUT", &format!("/task/{task}"), Some(definition)).await
     }
 
-    /// Creates a task in this queue. Returns its id.
     pub async fn create_one(&self, queue: &str) -> SlugId {
         self.create_with(queue, |_| {}).await
     }
 
-    /// Creates a task with a changed definition. Returns its id.
     pub async fn create_with(&self, queue: &str, change: impl FnOnce(&mut Value)) -> SlugId {
         let (task, mut body) = (new_task(), definition(queue));
         change(&mut body);
@@ -124,7 +118,6 @@ impl Rig {
         status(&mut self.client(), &self.root, task).await
     }
 
-    /// Claims up to `tasks` runs of the queue.
     pub async fn claim(&self, queue: &str, tasks: u16) -> Vec<Value> {
         claim(&mut self.client(), &self.root, queue, tasks).await
     }
@@ -140,13 +133,11 @@ impl Rig {
         raw.send(self.server.root_url()).await
     }
 
-    /// Runs `tenure client ...` on the rig's database.
     pub async fn administrate(&self, args: &[&str]) -> Output {
         let args = [&["client"], args].concat();
         tenure(&args, &[("DATABASE_URL", self.database.url()), ("TENURE_SECRET_KEY", &self.secret_key)]).await
     }
 
-    /// Creates a client with these scopes.
     pub async fn make_client(&self, id: &str, scopes: &[&str]) -> Credentials {
         let mut args = vec!["create", id, "--json"];
         args.extend(scopes.iter().flat_map(|scope| ["--scope", scope]));
@@ -156,7 +147,6 @@ impl Rig {
     }
 }
 
-/// Command of a `tenure-worker` for a queue, with a folder for its runs and its log.
 pub fn worker_program(root_url: &str, who: &Credentials, queue: &str, name: &str, folder: &Path) -> Command {
     let log = std::fs::File::create(folder.join(format!("{name}.log"))).expect("the folder can be written");
     let mut command = Command::new(binary().with_file_name("tenure-worker"));
@@ -202,14 +192,12 @@ pub async fn send(server: &Server, who: &Credentials, method: &str, path: &str, 
     Raw::new(method, &target).authorization(&header).json(body.as_deref()).send(server.root_url()).await
 }
 
-/// Asserts status 200 and returns the body.
 #[track_caller]
 pub fn ok(answer: Answer) -> Value {
     assert_eq!(answer.status, 200, "{}", answer.body);
     answer.body
 }
 
-/// Reports a claimed run to this server with the credentials of its claim.
 pub async fn report(server: &Server, claim: &Value, how: &str, body: Option<&Value>) {
     let path = format!("{}/{how}", run_of(claim));
     ok(call(&mut client_of(server), &credentials_of(claim), "POST", &path, body).await);
@@ -228,17 +216,14 @@ pub fn claim_path(queue: &str) -> String {
     format!("/claim-work/{}", queue_segment(queue))
 }
 
-/// Body of claimWork.
 pub fn worker(tasks: u16) -> Value {
     json!({"workerGroup": "group", "workerId": "worker", "tasks": tasks})
 }
 
-/// Credentials of a claim.
 pub fn credentials_of(claim: &Value) -> Credentials {
     serde_json::from_value(claim["credentials"].clone()).expect("a claim has credentials")
 }
 
-/// Path of the claimed run, below the task API.
 pub fn run_of(claim: &Value) -> String {
     format!("/task/{}/runs/{}", claim["status"]["taskId"].as_str().unwrap_or_default(), claim["runId"])
 }
@@ -247,7 +232,6 @@ pub fn new_task() -> SlugId {
     Random::from_seed(Random::fresh_seed()).task_id()
 }
 
-/// A definition that a server accepts.
 pub fn definition(queue: &str) -> Value {
     let now = unix_millis();
     json!({
@@ -259,12 +243,10 @@ pub fn definition(queue: &str) -> Value {
     })
 }
 
-/// The date in this many minutes.
 pub fn minutes_from_now(minutes: i64) -> String {
     wire_date(unix_millis() + minutes * 60_000)
 }
 
-/// Waits until the condition returns a value.
 pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + TIMEOUT;
     loop {
@@ -276,14 +258,12 @@ pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>)
     }
 }
 
-/// Runs `tenure` to its end.
 pub async fn tenure(args: &[&str], env: &[(&str, &str)]) -> Output {
     let mut command = std::process::Command::new(binary());
     command.args(args).envs(env.iter().copied());
     finish(command).await
 }
 
-/// Runs a command that must end by itself.
 pub async fn finish(command: std::process::Command) -> Output {
     let mut command = Command::from(command);
     let output = tokio::time::timeout(TIMEOUT, command.kill_on_drop(true).output()).await;
@@ -309,7 +289,6 @@ pub fn refusal(output: &Output, code: i32) -> String {
     lines[0].to_owned()
 }
 
-/// A data directory for the embedded PostgreSQL.
 pub struct DataFolder {
     pub folder: TempDir,
 }
@@ -319,7 +298,6 @@ impl DataFolder {
         Self { folder: new_folder() }
     }
 
-    /// Data directory of a server named `data`.
     pub fn data_dir(&self) -> std::path::PathBuf {
         self.folder.path().join("data")
     }
@@ -341,7 +319,6 @@ impl Drop for DataFolder {
     }
 }
 
-/// An embedded server.
 pub fn embedded() -> Launch {
     let launch = Launch::default().flag("--claim-work-wait", "1s");
     match std::env::var_os("TENURE_TEST_PG_BIN") {
@@ -355,13 +332,11 @@ fn read_root(data_dir: &Path) -> Account {
     serde_json::from_str(&text).expect("root-credentials.json holds credentials")
 }
 
-/// Process id of the embedded PostgreSQL, while its pid file exists.
 pub fn postmaster_of(data_dir: &Path) -> Option<nix::unistd::Pid> {
     let text = std::fs::read_to_string(data_dir.join("pg/postmaster.pid")).ok()?;
     text.lines().next()?.trim().parse().ok().map(nix::unistd::Pid::from_raw)
 }
 
-/// A raw request.
 #[derive(Clone)]
 pub struct Raw {
     pub method: String,
@@ -370,7 +345,6 @@ pub struct Raw {
     pub body: Option<Vec<u8>>,
 }
 
-/// A raw reply.
 pub struct RawReply {
     pub status: u16,
     headers: Vec<(String, String)>,
@@ -402,7 +376,6 @@ impl Raw {
         if body.is_some() { self.header("Content-Type", "application/json") } else { self }
     }
 
-    /// Sends the request on a new connection.
     pub async fn send(&self, root_url: &str) -> RawReply {
         tokio::time::timeout(TIMEOUT, self.exchange(root_url)).await.expect("the server answers")
     }
@@ -469,7 +442,6 @@ impl RawReply {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// Asserts an error of the API and returns its message.
     #[track_caller]
     pub fn refused(&self, status: u16, code: &str) -> String {
         let body = self.json();
@@ -478,7 +450,6 @@ impl RawReply {
     }
 }
 
-/// Joins the chunks of a body.
 fn join_chunks(mut rest: &[u8]) -> Vec<u8> {
     let mut body = Vec::new();
     loop {
@@ -502,7 +473,6 @@ pub struct Signature<'a> {
     pub port: u16,
     pub ts: i64,
     pub hash: Option<String>,
-    /// JSON for `ext`.
     pub ext: Option<Value>,
 }
 
@@ -541,7 +511,6 @@ impl Signature<'_> {
     }
 }
 
-/// Hash of a JSON body for its signature.
 pub fn body_hash(body: &[u8]) -> String {
     let text = [b"hawk.1.payload\napplication/json\n".as_slice(), body, b"\n"].concat();
     STANDARD.encode(Sha256::digest(text))

@@ -12,7 +12,6 @@ use crate::rig::{Raw, RawReply, TIMEOUT, eventually, minutes_from_now, ok};
 const BLOB_NAMES: i32 = 0x7465_6e75;
 
 impl Worker {
-    /// Creates an artifact; returns its upload URL.
     async fn upload_url(&self, name: &str) -> String {
         let body = json!({"storageType": "s3", "contentType": "text/plain", "expires": minutes_from_now(60)});
         self.created(name, &body).await["putUrl"].as_str().unwrap().to_owned()
@@ -22,7 +21,6 @@ impl Worker {
         ok(self.call("POST", &format!("{}/{end}", self.run), body).await);
     }
 
-    /// Bytes of an artifact of the run.
     async fn bytes(&self, name: &str) -> Vec<u8> {
         let reply = self.root(&format!("{}/artifacts/{}", self.run, segment(name))).await;
         assert_eq!(reply.status, 303, "{}", reply.text());
@@ -44,7 +42,6 @@ impl Worker {
         count > 0
     }
 
-    /// Number of stored generations of bytes.
     async fn generations(&self) -> i64 {
         let mut conn = self.rig.database.connect("blobs").await;
         sqlx::query_scalar("SELECT count(*) FROM blobs").fetch_one(&mut conn).await.unwrap()
@@ -56,7 +53,6 @@ fn denied(reply: &RawReply) {
     assert_eq!((reply.status, reply.json()["code"].as_str()), (403, Some("AccessDenied")), "{}", reply.text());
 }
 
-/// An upload whose body the test sends piece by piece.
 struct Slow {
     pieces: mpsc::Sender<Result<Vec<u8>, std::io::Error>>,
     answer: tokio::task::JoinHandle<Result<reqwest::Response, reqwest::Error>>,
@@ -114,7 +110,6 @@ async fn nothing_is_uploaded_for_a_run_that_was_reported() {
         denied(&worker.upload(&there, b"after the report").await);
         denied(&worker.upload(&late, b"after the report").await);
         assert_eq!(worker.bytes("public/there").await, b"again");
-        // Nothing is left of refused uploads.
         worker.rig.advance(6 * 60).await;
         assert_eq!(worker.generations().await, 1);
     }

@@ -12,7 +12,6 @@ use crate::artifacts::{Worker, put, target};
 use crate::openapi::{Operation, basic};
 use crate::rig::{Raw, RawReply, Rig, TIMEOUT, minutes_from_now, ok};
 
-/// Connections that the server serves at a time.
 const CONNECTIONS: usize = 16;
 
 /// Asserts that a page made of this answer could load nothing, except as its policy allows.
@@ -23,7 +22,6 @@ fn is_closed(what: &str, reply: &RawReply) {
     assert_eq!(reply.header("x-content-type-options"), Some("nosniff"), "{what}");
 }
 
-/// Sends these bytes on a new connection.
 async fn send_bytes(rig: &Rig, bytes: &[u8]) -> RawReply {
     let address = rig.server.root_url().strip_prefix("http://").unwrap();
     let mut stream = TcpStream::connect(address).await.unwrap();
@@ -33,7 +31,6 @@ async fn send_bytes(rig: &Rig, bytes: &[u8]) -> RawReply {
     RawReply::parse(&received)
 }
 
-/// Reads the head of an endless answer.
 async fn head_of(rig: &Rig, target: &str, authorization: Option<&str>) -> RawReply {
     let address = rig.server.root_url().strip_prefix("http://").unwrap();
     let mut stream = TcpStream::connect(address).await.unwrap();

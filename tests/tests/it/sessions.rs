@@ -12,10 +12,8 @@ use tenure_tests::http::{Answer, TENURE_API};
 use crate::rig::{Raw, Rig, call, claim_path, run_of};
 
 const QUEUE: &str = "sessions/linux";
-/// An id that no session has.
 const UNKNOWN: &str = "00000000-0000-4000-8000-000000000000";
 
-/// Body that starts a session of this worker, with these fields.
 fn starting(worker: &str, fields: Value) -> Value {
     let mut body = json!({"taskQueueId": QUEUE, "workerGroup": "group", "workerId": worker});
     let Value::Object(fields) = fields else { panic!("{fields} is no object") };
@@ -27,7 +25,6 @@ async fn try_to_start(rig: &Rig, worker: &str, fields: Value) -> Answer {
     rig.call("POST", &format!("{TENURE_API}/sessions"), Some(&starting(worker, fields))).await
 }
 
-/// Starts a session of this worker; returns the answer.
 async fn start(rig: &Rig, worker: &str, fields: Value) -> Value {
     let answer = try_to_start(rig, worker, fields).await;
     assert_eq!(answer.status, 201, "{}", answer.body);
@@ -39,7 +36,6 @@ fn id(session: &Value) -> &str {
     session["sessionId"].as_str().unwrap_or_else(|| panic!("{session} names no session"))
 }
 
-/// A path below a session's own.
 fn path(session: &str, rest: &str) -> String {
     format!("{TENURE_API}/sessions/{session}{rest}")
 }
@@ -48,7 +44,6 @@ async fn inbox(rig: &Rig, session: &str, query: &str) -> Answer {
     rig.call("GET", &path(session, &format!("/inbox?{query}")), None).await
 }
 
-/// Items of an inbox now, after this one.
 async fn items(rig: &Rig, session: &str, after: i64) -> Vec<Value> {
     let answer = inbox(rig, session, &format!("wait=0&after={after}")).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
@@ -75,7 +70,6 @@ async fn create(rig: &Rig, count: usize) -> Vec<SlugId> {
     tasks
 }
 
-/// Calls claimWork as this worker, with its session if any.
 async fn ask(rig: &Rig, worker: &str, session: Option<&str>, tasks: u16) -> Answer {
     let mut body = json!({"workerGroup": "group", "workerId": worker, "tasks": tasks});
     if let Some(session) = session {
@@ -90,7 +84,6 @@ async fn claim(rig: &Rig, worker: &str, session: Option<&str>, tasks: u16) -> Ve
     answer.body["tasks"].as_array().unwrap().clone()
 }
 
-/// Calls an operation of a run as root.
 async fn report(rig: &Rig, claim: &Value, what: &str) -> Answer {
     rig.call("POST", &format!("{}/{what}", run_of(claim)), None).await
 }
@@ -99,7 +92,6 @@ fn date(value: &Value) -> DateTime<Utc> {
     value.as_str().unwrap_or_else(|| panic!("{value} is no date")).parse().unwrap()
 }
 
-/// Asserts a refusal and returns its message.
 #[track_caller]
 fn refused(answer: &Answer, status: u16, code: &str) -> String {
     assert_eq!((answer.status, answer.code()), (status, code), "{}", answer.body);

@@ -10,20 +10,15 @@ use tokio::net::TcpStream;
 
 use crate::rig::{RawReply, Signature, TIMEOUT};
 
-/// Next item of a stream.
 #[derive(Debug)]
 pub enum Item {
-    /// An event with its JSON data.
     Event { kind: String, data: Value },
     /// A comment, or a block that only sets the id or the delay.
     Other,
-    /// The stream has ended properly.
     End,
-    /// The connection broke.
     Broken,
 }
 
-/// An open stream; dropping it hangs up.
 pub struct Stream {
     socket: TcpStream,
     /// Received bytes, in chunks.
@@ -31,14 +26,12 @@ pub struct Stream {
     /// The body from the next block on.
     text: Vec<u8>,
     ended: bool,
-    /// The cursor of a reader that reconnects.
     pub last_id: String,
     pub retry: Option<String>,
     pub comments: usize,
 }
 
 impl Stream {
-    /// Opens a stream, or returns the refusal.
     pub async fn try_open(
         server: &Server,
         who: Option<&Credentials>,
@@ -88,7 +81,6 @@ impl Stream {
         Self::try_open(server, Some(who), query, None).await.unwrap_or_else(|refused| panic!("{}", refused.text()))
     }
 
-    /// Returns the next item.
     pub async fn next(&mut self) -> Item {
         tokio::time::timeout(TIMEOUT, self.block()).await.expect("something comes in time")
     }
@@ -104,7 +96,6 @@ impl Stream {
         }
     }
 
-    /// Returns the next events, up to the one at this position.
     pub async fn up_to(&mut self, position: i64) -> Vec<Value> {
         let mut events = Vec::new();
         while position_of(&events) < position {
@@ -116,7 +107,6 @@ impl Stream {
         events
     }
 
-    /// Waits until the stream sends its first block.
     pub async fn begun(mut self) -> Self {
         assert!(matches!(self.next().await, Item::Other));
         assert_eq!(self.retry.as_deref(), Some("1000"));
@@ -150,7 +140,6 @@ impl Stream {
         }
     }
 
-    /// Takes one complete chunk off the received bytes.
     fn take_chunk(&mut self) -> bool {
         let Some(line) = self.raw.windows(2).position(|window| window == b"\r\n") else { return false };
         let size = std::str::from_utf8(&self.raw[..line]).unwrap();
@@ -187,7 +176,6 @@ impl Stream {
     }
 }
 
-/// Position of the last of these events.
 pub fn position_of(events: &[Value]) -> i64 {
     events.last().map_or(0, |event| event["position"].as_i64().expect("an event has a position"))
 }

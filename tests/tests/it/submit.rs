@@ -36,7 +36,6 @@ async fn count(rig: &Rig, sql: &'static str) -> i64 {
     sqlx::query(sql).fetch_one(&mut database).await.unwrap().get(0)
 }
 
-/// Number of rows that a submission may leave behind.
 async fn left_behind(rig: &Rig) -> i64 {
     count(
         rig,
@@ -328,7 +327,6 @@ async fn a_repeat_after_a_lost_answer_finds_what_was_created() {
     let tasks: Vec<Value> = (0..300).map(|_| json!({"taskQueueId": QUEUE})).collect();
     let body = json!({ "tasks": tasks });
     let (raw, url) = (keyed(&rig, &rig.root, "lost", &body), rig.server.root_url().to_owned());
-    // Its answer is not read.
     let sent = tokio::spawn(async move { raw.send(&url).await.status });
     eventually("it is committed", async || (count(&rig, "SELECT count(*) FROM tasks").await == 300).then_some(()))
         .await;

@@ -8,7 +8,6 @@ use crate::rig::{Rig, call, definition, new_task};
 
 const QUEUE: &str = "options/linux";
 
-/// A definition with these options in its `extra`.
 fn with(options: &Value) -> Value {
     let mut task = definition(QUEUE);
     task["extra"] = json!({"other": 1, "tenure": options});

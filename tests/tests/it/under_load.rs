@@ -22,7 +22,6 @@ use crate::rig::{
 const QUEUE: &str = "serve/load";
 /// Promised to the operator who stops a server.
 const DRAINED_WITHIN: Duration = Duration::from_secs(10);
-/// Number of cuts of the database's proxy.
 const CUTS: usize = 4;
 
 /// Two creators and two workers, until they are stopped or their server is gone.
@@ -37,7 +36,6 @@ fn lease_has_ended(claim: &Value) -> bool {
     taken_until <= real_now()
 }
 
-/// Acknowledged calls.
 #[derive(Default)]
 struct Acknowledged {
     created: Vec<SlugId>,
@@ -52,7 +50,6 @@ impl<'a> Load<'a> {
         Self { server, root, stop: AtomicBool::new(false) }
     }
 
-    /// Runs until `other` is done.
     async fn beside<T>(&self, other: impl Future<Output = T>) -> (T, Acknowledged) {
         let other = async {
             let result = other.await;
@@ -73,7 +70,6 @@ impl<'a> Load<'a> {
         !self.stop.load(Ordering::SeqCst)
     }
 
-    /// Asserts a success or a 503.
     async fn answered(answer: &tenure_tests::http::Answer) -> bool {
         if !answer.is_success() {
             assert_eq!(answer.status, 503, "{}", answer.body);
@@ -167,7 +163,6 @@ async fn all_is_true(server: &Server, root: &Credentials, acknowledged: &Acknowl
     assert_eq!(runs.len(), completed, "a run was claimed twice");
 }
 
-/// Waits until this many more runs have ended.
 async fn progress(database: &mut sqlx::PgConnection, runs: i64) {
     let count = async |database: &mut sqlx::PgConnection| {
         let row = sqlx::query("SELECT count(*) FROM runs").fetch_one(database).await;
@@ -187,7 +182,6 @@ async fn server_stopped_under_load_loses_and_repeats_nothing() {
             progress(&mut database, 100).await;
             rig.server.terminate().unwrap();
             let signalled = Instant::now();
-            // The load ends by itself when it gets no answers.
             eventually("the server is gone", async || {
                 let path = format!("{QUEUE_API}/ping");
                 client_of(&rig.server).call(&rig.root, "GET", &path, None).await.is_err().then_some(())

@@ -46,7 +46,6 @@ const KEYS: [&str; 3] = ["a", "b", "c"];
 /// Tasks of each key and queue that are created before the upgrade, and after it.
 const TASKS: usize = 8;
 const LATER_TASKS: usize = 2;
-/// Workers of each queue at the end.
 const WORKERS: usize = 3;
 const WORKED_OFF_WITHIN: Duration = Duration::from_secs(60);
 /// Counts claims of `LIMITED`, the claims of its busiest key, and ready runs of limited queues
@@ -71,7 +70,6 @@ struct Site {
 }
 
 impl Site {
-    /// Starts a server of the earlier release on an empty database.
     async fn start() -> (Self, Server) {
         let old_program = std::env::var_os(OLD_SERVER).map(PathBuf::from);
         let old_program = old_program.unwrap_or_else(|| panic!("{OLD_SERVER} is not set: run scripts/test-upgrade"));
@@ -117,7 +115,6 @@ fn task_of(claim: &Value) -> String {
     claim["status"]["taskId"].as_str().unwrap().to_owned()
 }
 
-/// Requests to one of the servers.
 #[derive(Clone, Copy)]
 struct At<'a> {
     server: &'a Server,
@@ -156,7 +153,6 @@ impl At<'_> {
         .await;
     }
 
-    /// Creates this number of tasks of each key.
     async fn create(self, queue: &str, tasks: usize) {
         for key in KEYS.iter().flat_map(|key| std::iter::repeat_n(key, tasks)) {
             let (task, mut body) = (new_task(), definition(queue));
@@ -177,7 +173,6 @@ impl At<'_> {
         assert!(self.tasks.borrow_mut().claimed.insert(run.clone()), "{run} was claimed twice");
     }
 
-    /// Makes a worker's request for its claim.
     async fn of_run(self, claim: &Value, what: &str, body: Option<&Value>) {
         let path = format!("{}/{what}", run_of(claim));
         let answer = call(&mut client_of(self.server), &credentials_of(claim), "POST", &path, body).await;
@@ -209,7 +204,6 @@ impl At<'_> {
         answer.body["sessionId"].as_str().unwrap().to_owned()
     }
 
-    /// Tasks that are assigned to the session and not accepted yet.
     async fn assigned(self, session: &str) -> BTreeSet<String> {
         let path = format!("{TENURE_API}/sessions/{session}/inbox?wait=0&after=0");
         let inbox = self.ok("GET", &path, None).await;
@@ -239,7 +233,6 @@ impl At<'_> {
         url.strip_prefix(self.server.root_url()).unwrap().to_owned()
     }
 
-    /// Polls, and returns the task of the message, if there is one.
     async fn poll(self, url: &str) -> Option<String> {
         let reply = Raw::new("GET", url).send(self.server.root_url()).await;
         let text = reply.text();
@@ -252,12 +245,10 @@ impl At<'_> {
 
 /// Claims and assignments of the old server when the new one starts.
 struct Given {
-    /// Claims by queue.
     claims: BTreeMap<&'static str, Vec<Value>>,
     session: String,
     assigned: BTreeSet<String>,
     poll_url: String,
-    /// The task of a polled message.
     polled: String,
 }
 

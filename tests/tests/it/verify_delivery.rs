@@ -49,7 +49,6 @@ fn policy_path(queue: &str) -> String {
     format!("{TENURE_API}/queues/{queue}/policy")
 }
 
-/// Waits until a worker holds a task in each of `cells` queues; returns their names.
 async fn until_played(rig: &Rig, cells: usize) -> Vec<String> {
     eventually("the cells are played", async || {
         let queues = busy_queues(rig).await;

@@ -37,7 +37,6 @@ async fn metric(server: &Server, line: &str) -> bool {
     metrics.text().lines().any(|found| found == line)
 }
 
-/// Waits until the server has this many waiting callers.
 async fn until_waiting(server: &Server, callers: usize) {
     let line = format!("tenure_waiting_for_tasks {callers}");
     eventually("they wait", async || metric(server, &line).await.then_some(())).await;

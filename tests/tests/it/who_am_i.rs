@@ -19,7 +19,6 @@ async fn caller_has_all_scopes_of_large_roles() {
     }
 }
 
-/// Another service's question about a request that it received.
 fn as_seen_elsewhere(method: &str, target: &str, authorization: Option<&str>) -> Value {
     let mut seen = json!({"method": method, "resource": target, "host": "elsewhere.example", "port": 443});
     if let Some(authorization) = authorization {

@@ -42,7 +42,6 @@ async fn claimed(rig: &Rig) -> (SlugId, Value) {
     (task, rig.claim(QUEUE, 1).await.remove(0))
 }
 
-/// State or error code of each result.
 fn verdicts(answer: &Value) -> Vec<&str> {
     let of = |result: &Value| -> Option<String> { result["taskId"].as_str().map(str::to_owned) };
     let results = answer["results"].as_array().unwrap();

@@ -20,7 +20,6 @@ const QUEUE: &str = "made/linux";
 const BACKING_LOG: &str = "public/logs/live_backing.log";
 const LIVE_LOG: &str = "public/logs/live.log";
 
-/// A server with one worker.
 struct Shop {
     rig: Rig,
     /// The only worker, unless a test starts more.
@@ -38,7 +37,6 @@ impl Shop {
         shop
     }
 
-    /// Starts a worker with two slots.
     fn hire(&self, name: &str) -> Child {
         let rig = &self.rig;
         let mut program = worker_program(rig.server.root_url(), &rig.root, QUEUE, name, rig.folder.path());
@@ -49,7 +47,6 @@ impl Shop {
         std::fs::read_to_string(self.rig.folder.path().join(format!("{name}.log"))).unwrap_or_default()
     }
 
-    /// Path of a file in the worker's folder of a task's run 0.
     fn file(&self, task: SlugId, path: &str) -> PathBuf {
         self.rig.folder.path().join(format!("work/{task}-0")).join(path)
     }
@@ -72,7 +69,6 @@ impl Shop {
         status["runs"].as_array().unwrap().last().unwrap()["reasonResolved"].as_str().unwrap().to_owned()
     }
 
-    /// Asserts the reason of a task's end.
     #[track_caller]
     fn ends<'a>(&'a self, task: SlugId, reason: &'a str) -> impl Future<Output = ()> + 'a {
         let caller = std::panic::Location::caller();
@@ -83,7 +79,6 @@ impl Shop {
         }
     }
 
-    /// A client without credentials.
     fn anonymous(&self) -> Client {
         let retry = RetryPolicy::never();
         Client::builder().root_url(self.rig.server.root_url()).retry_policy(retry).build().unwrap()
@@ -93,7 +88,6 @@ impl Shop {
         self.anonymous().with_credentials(self.rig.root.clone())
     }
 
-    /// Downloads an artifact of the last run as this client.
     async fn read(&self, client: &Client, task: SlugId, name: &str) -> Result<Vec<u8>, tenure_client::Error> {
         let to = self.rig.folder.path().join(new_task().to_string());
         client.download(task, None, name, &to).await?;
@@ -235,7 +229,6 @@ impl NarrowWay {
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let (opened, semaphore) = (opened.clone(), Arc::clone(&semaphore));
-                // A closed side ends the connection.
                 tokio::spawn(async move { pass(client, port, opened, &semaphore).await.unwrap_or_default() });
             }
         });
@@ -273,7 +266,6 @@ async fn pass(
             *bytes += read;
             if *bytes > COMES_THROUGH && !*opened.borrow() {
                 stuck.add_permits(1);
-                // The end of the test also ends the wait.
                 let _open = opened.wait_for(|open| *open).await;
             }
         }

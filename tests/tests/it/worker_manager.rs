@@ -40,7 +40,6 @@ async fn register(rig: &Rig, body: &Value) -> (u16, Value) {
     (reply.status, reply.json())
 }
 
-/// Creates the worker and registers it.
 async fn let_in(rig: &Rig) -> Value {
     assert_eq!(create(rig, &new_worker('a')).await.status, 200);
     let (status, body) = register(rig, &registering('a')).await;
@@ -100,7 +99,6 @@ async fn removed_worker_loses_its_task_to_an_immediate_retry() {
     assert_eq!(shown.body["state"], "stopped");
     assert!(shown.body["created"].is_string() && shown.body["lastChecked"] == shown.body["created"], "{}", shown.body);
     assert_eq!(create(&rig, &new_worker('a')).await.code(), "RequestConflict");
-    // A repeat is harmless.
     assert_eq!(rig.call("DELETE", &format!("{API}/workers/{NAME}"), None).await.status, 200);
 }
 

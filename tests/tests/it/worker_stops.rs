@@ -49,7 +49,6 @@ async fn until_asked(rig: &Rig, task: SlugId, began: Instant) {
     assert!(took < STOPPED_WITHIN, "{took:?}");
 }
 
-/// The uploaded log of run 0.
 async fn log(rig: &Rig, task: SlugId) -> String {
     let path = format!("/task/{task}/runs/0/artifacts");
     eventually("the log is uploaded", async || {
@@ -69,7 +68,6 @@ async fn log(rig: &Rig, task: SlugId) -> String {
     crate::rig::stdout(&output)
 }
 
-/// Starts two servers on one database, and a worker of the first.
 async fn start(settings: impl Fn(Launch) -> Launch) -> (Rig, Server, tokio::process::Child) {
     let rig = Rig::start_with(&settings).await;
     let launch = settings(Launch::on_database(rig.database.url(), &rig.secret_key));

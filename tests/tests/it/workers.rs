@@ -51,7 +51,6 @@ async fn create(rig: &Rig, queue: &str) -> String {
     rig.create_one(queue).await.to_string()
 }
 
-/// A task claimed by this worker.
 async fn work(rig: &Rig, queue: &str, id: &str) -> String {
     let task = create(rig, queue).await;
     let claims = claim(rig, queue, id).await;

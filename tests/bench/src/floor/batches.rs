@@ -13,7 +13,6 @@ use uuid::Uuid;
 
 use super::{FloorError, connect};
 
-/// Most requests that share a statement.
 const MEMBERS_MAX: usize = 200;
 
 /// Recreated at every start. Definitions are separate from changing rows, and one index has random
@@ -113,7 +112,6 @@ pub(super) struct Session {
 
 pub(super) struct Create;
 
-/// A task to create.
 pub(super) struct Creation {
     pub(super) task: Uuid,
     pub(super) priority: i16,
@@ -134,7 +132,6 @@ impl Kind for Create {
     }
 }
 
-/// claimWork for one task.
 pub(super) struct Claim;
 
 pub(super) struct Claimed {
@@ -195,7 +192,6 @@ impl<K: Kind + 'static> Batcher<K> {
         Ok(Self { members, sizes })
     }
 
-    /// Returns `None` if the session is lost.
     pub(super) async fn submit(&self, asked: K::Asked) -> Option<K::Answer> {
         let (answer, answered) = oneshot::channel();
         self.members.send((asked, answer)).ok()?;
@@ -229,7 +225,6 @@ async fn run_batches<K: Kind>(session: Session, mut waiting: UnboundedReceiver<M
     }
 }
 
-/// All batchers.
 pub(super) struct Batches {
     pub(super) create: Batcher<Create>,
     pub(super) claim: Batcher<Claim>,
@@ -237,7 +232,6 @@ pub(super) struct Batches {
 }
 
 impl Batches {
-    /// Creates the tables and opens the sessions.
     pub(super) async fn start(database: &Config) -> Result<Self, FloorError> {
         connect(database).await?.batch_execute(TABLES).await?;
         Ok(Self {
@@ -247,7 +241,6 @@ impl Batches {
         })
     }
 
-    /// Batch sizes in Prometheus' text format.
     pub(super) fn metrics(&self) -> String {
         let mut text = String::new();
         self.create.write_metrics("create", &mut text);

@@ -18,7 +18,6 @@ use tenure_api::ids::SlugId;
 
 use super::batches::{Batches, Creation};
 
-/// State shared by all requests.
 struct Server {
     batches: Batches,
     key: SigningKey,
@@ -55,7 +54,6 @@ struct Definition {
 /// A body, or a status without one.
 type Answer = Result<String, StatusCode>;
 
-/// Routes of the three requests and the batch sizes.
 pub(super) fn routes(batches: Batches, credentials: &Credentials, address: SocketAddr) -> std::io::Result<Router> {
     let server = Server {
         batches,
@@ -73,7 +71,6 @@ pub(super) fn routes(batches: Batches, credentials: &Credentials, address: Socke
 }
 
 impl Server {
-    /// Checks that header and body are signed with the key.
     fn check(&self, method: &Method, uri: &Uri, headers: &HeaderMap, body: &[u8]) -> Result<(), StatusCode> {
         let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
         let header = text(AUTHORIZATION).and_then(|value| Header::parse(value).ok()).ok_or(StatusCode::UNAUTHORIZED)?;

@@ -22,9 +22,7 @@ use tokio_postgres::{Client, Config, NoTls};
 
 use self::batches::Batches;
 
-/// Database of its tables.
 const DATABASE: &str = "floor";
-/// Client that the generator calls as.
 const CLIENT_ID: &str = "floor";
 /// Credentials file for the generator, with the name and format of Tenure's.
 const CREDENTIALS_FILE: &str = "root-credentials.json";
@@ -45,7 +43,6 @@ pub struct Settings {
     pub listen: SocketAddr,
 }
 
-/// Why the floor does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum FloorError {
     /// PostgreSQL refused or is unreachable.
@@ -58,10 +55,6 @@ pub enum FloorError {
 
 /// Recreates the tables and serves until the process ends. Prints `floor ready: URL` when it
 /// accepts requests.
-///
-/// # Errors
-///
-/// If the database or the address is unavailable.
 pub async fn serve(settings: &Settings) -> Result<(), FloorError> {
     let mut database: Config = settings.database.parse()?;
     database.application_name(DATABASE);

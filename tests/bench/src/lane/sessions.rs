@@ -11,7 +11,6 @@ use crate::BenchError;
 /// Seconds of a wait in an inbox.
 const INBOX_WAIT: u64 = 20;
 
-/// A run assigned to a session.
 #[derive(Debug)]
 pub(crate) struct Assigned {
     task: TaskId,
@@ -37,13 +36,11 @@ impl Lane {
         Ok(format!("{path}/{}", started.session_id))
     }
 
-    /// Renews the session at this path.
     pub(crate) async fn renew_session(&mut self, step: usize, session: &str) -> Result<(), BenchError> {
         self.call(Some(step), "renewSession", None, "POST", &format!("{session}/renew"), None).await?;
         Ok(())
     }
 
-    /// Waits in the inbox of the session at this path, for `wait` seconds.
     pub(crate) async fn read_inbox(&mut self, step: usize, session: &str, wait: u64) -> Result<(), BenchError> {
         self.call(Some(step), "sessionInbox", None, "GET", &format!("{session}/inbox?wait={wait}"), None).await?;
         Ok(())
@@ -69,7 +66,6 @@ impl Lane {
         Ok((last, assigned.collect()))
     }
 
-    /// Accepts a run assigned to the session at this path.
     pub(crate) async fn accept(&mut self, step: usize, session: &str, run: &Assigned) -> Result<Claim, BenchError> {
         let id = session.rsplit('/').next().unwrap_or_default();
         let body = format!(r#"{{"workerGroup":"bench","workerId":"{}","sessionId":"{id}"}}"#, self.worker);

@@ -5,7 +5,6 @@ use super::{Lifecycle, Mode};
 use crate::BenchError;
 use crate::lane::Lane;
 
-/// Keys of the tasks.
 const KEYS: u64 = 1_000;
 /// Limits that are checked for each run and rarely delay one.
 const POLICY: &str = r#"{"concurrency":{"total":10000,"perKey":100},"fair":true}"#;

@@ -20,7 +20,6 @@ const TTL: u64 = 3_600;
 /// Time by which the worker's request precedes the create. A client cannot see that it waits.
 const HEAD_START: Duration = Duration::from_millis(10);
 
-/// The waiting worker's connection and inbox position.
 pub(crate) struct Assign {
     worker: Client,
     credentials: Credentials,

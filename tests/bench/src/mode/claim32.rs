@@ -31,7 +31,6 @@ impl Mode for Claim32 {
 
 /// The variant whose lanes create tasks by 100.
 pub(crate) struct Single32 {
-    /// Tasks created and not yet claimed.
     ahead: usize,
 }
 

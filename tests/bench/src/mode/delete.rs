@@ -16,7 +16,6 @@ const LIMIT: u8 = 32;
 /// Pause of a lane after an empty get while it waits for its share.
 const REST: Duration = Duration::from_millis(1);
 
-/// Messages that the lane has got and not yet deleted.
 pub(crate) struct Delete {
     urls: QueueUrls,
     messages: Vec<Message>,

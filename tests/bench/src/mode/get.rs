@@ -13,7 +13,6 @@ use crate::messages::{QueueUrls, get};
 /// Pause after an empty get: the last messages are on their way to other lanes.
 const REST: Duration = Duration::from_millis(1);
 
-/// A lane that gets up to `LIMIT` messages at once.
 pub(crate) struct Get<const LIMIT: u8> {
     urls: QueueUrls,
 }

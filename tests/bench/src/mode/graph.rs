@@ -8,12 +8,10 @@ use super::Mode;
 use crate::BenchError;
 use crate::lane::Lane;
 
-/// Tasks of a group.
 const GROUP_TASKS: u64 = 100;
 /// Open tasks of a lane.
 const AHEAD: usize = 10;
 
-/// Progress of the lane's group.
 pub(crate) struct Graph {
     created: u64,
     last: Option<SlugId>,

@@ -41,16 +41,12 @@ pub(crate) use work::Work;
 use super::BenchError;
 use super::lane::Lane;
 
-/// The repeated work of a lane.
 pub(crate) trait Mode: Sized {
     /// Measured steps, in the order of their columns.
     const STEPS: &'static [&'static str];
-    /// Unit of the number that a turn returns.
     const COUNTS: &'static str = "tasks";
-    /// True if Azure's queue service supports the mode.
     const ON_AZURE: bool = false;
 
-    /// Prepares the turns, unmeasured.
     async fn prepare(lane: &mut Lane) -> Result<Self, BenchError>;
 
     /// Runs one turn; returns its number of tasks.

@@ -10,10 +10,8 @@ use super::Mode;
 use crate::BenchError;
 use crate::lane::Lane;
 
-/// Status of shed requests.
 const SHED: u16 = 503;
 
-/// Start of the lane's next turn.
 pub(crate) struct Overload {
     period: Duration,
     next: Option<Instant>,

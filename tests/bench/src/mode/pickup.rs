@@ -24,7 +24,6 @@ const SPREAD_MS: u64 = 40;
 /// Tasks cleared away at once: the maximum of a claimWork.
 const LEFT: u8 = 32;
 
-/// The waiting worker's connection.
 pub(crate) struct Pickup {
     worker: Client,
     credentials: Credentials,

@@ -12,10 +12,8 @@ use crate::BenchError;
 use crate::lane::Lane;
 use crate::messages::{Message, QueueUrls, delete, get};
 
-/// A message and the time of its arrival.
 type Seen = Result<(Message, Instant), BenchError>;
 
-/// The lane's poller.
 pub(crate) struct PutToVisible {
     urls: QueueUrls,
     seen: UnboundedReceiver<Seen>,

@@ -4,7 +4,6 @@ use super::Mode;
 use crate::BenchError;
 use crate::lane::{Claim, Lane};
 
-/// The only step.
 const RECLAIM: usize = 0;
 
 pub(crate) struct Reclaim {

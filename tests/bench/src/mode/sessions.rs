@@ -12,14 +12,12 @@ use crate::lane::Lane;
 /// Default session TTL, in seconds.
 const TTL: u64 = 120;
 const PERIOD: Duration = Duration::from_secs(TTL / 3);
-/// Longest wait in an inbox.
 const WAIT: Duration = Duration::from_secs(30);
 
 /// Attempts to start a refused session, and the pause between them.
 const TRIES: u32 = 30;
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// One worker.
 pub(crate) struct Sessions<const INBOX: bool> {
     session: String,
     next: Option<Instant>,

@@ -6,10 +6,8 @@ use super::Mode;
 use crate::BenchError;
 use crate::lane::Lane;
 
-/// Tasks that each lane reads.
 const TASKS: usize = 50;
 
-/// Tasks created by the lane.
 pub(crate) struct Status {
     tasks: Vec<SlugId>,
 }

@@ -5,13 +5,11 @@ use super::Mode;
 use crate::BenchError;
 use crate::lane::{Claim, Lane};
 
-/// Tasks created by one request, for lanes that take many.
 pub(super) const CREATED_AT_ONCE: usize = 100;
 
 /// Takes up to `LIMIT` tasks at once. With a limit of 1 createTask creates single tasks, otherwise
 /// tasks are created by 100.
 pub(crate) struct Work<const LIMIT: usize> {
-    /// Claimed tasks, reported in the next turn.
     held: Vec<Claim>,
     /// Tasks created and not yet claimed.
     ahead: usize,
@@ -52,7 +50,6 @@ mod tests {
 
     use crate::{BenchError, Settings, run};
 
-    /// Hands out a run each time and refuses every report.
     async fn refuse_results(uri: Uri, _: Bytes) -> String {
         let worked = r#"{"results":[{"error":{"code":"RequestConflict"}}],"tasks":[{"runId":0,
             "status":{"taskId":"f47ac10bTcKlZw4CssPUeQ"},"credentials":{"clientId":"c","accessToken":"t"}}]}"#;

@@ -9,7 +9,6 @@ use tenure_driver::http::Account;
 
 use crate::{BenchError, Settings};
 
-/// A server, as described by its file.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Contestant {
@@ -30,7 +29,6 @@ impl Contestant {
         read(path)
     }
 
-    /// URL and credentials of the server.
     pub(super) fn account(&self) -> Result<Account, BenchError> {
         read(&self.credentials)
     }
@@ -59,7 +57,6 @@ fn read<T: DeserializeOwned>(path: &Path) -> Result<T, BenchError> {
 
 #[cfg(test)]
 impl Contestant {
-    /// A contestant that does not run.
     pub(super) fn named(name: &str) -> Self {
         Self {
             name: name.to_owned(),

@@ -67,10 +67,6 @@ pub struct Settings {
 }
 
 /// Measures and prints each row when it is done.
-///
-/// # Errors
-///
-/// If a server cannot be measured.
 pub async fn run(settings: &Settings) -> Result<(), BenchError> {
     let mut contestants = Vec::with_capacity(settings.contestants.len());
     for path in &settings.contestants {
@@ -88,7 +84,6 @@ pub async fn run(settings: &Settings) -> Result<(), BenchError> {
         .await
 }
 
-/// Measures all rounds of a row and returns its text.
 async fn measure_row(settings: &Settings, row: &Row<'_>) -> Result<String, BenchError> {
     let rounds = settings.rounds.max(1);
     let mut summary = Summary::new(row.columns.iter().map(|column| column.name.clone()).collect());
@@ -157,7 +152,6 @@ async fn measure_column(column: &Column<'_>, reached: Option<f64>) -> Result<Rou
     Ok(round)
 }
 
-/// Milliseconds of commits.
 #[derive(Debug, Default)]
 struct Commits {
     /// Consecutive commits, with session and processor awake.
@@ -166,7 +160,6 @@ struct Commits {
     after_pause: Vec<f64>,
 }
 
-/// Times some commits of both kinds.
 async fn time_commits(contestant: &Contestant, commits: &mut Commits) -> Result<(), BenchError> {
     let mut probe = Probe::connect(&contestant.database_url).await?;
     for _ in 0..COMMITS {

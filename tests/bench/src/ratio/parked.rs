@@ -10,11 +10,8 @@ use tokio::time::sleep;
 use super::contestant::Contestant;
 use crate::BenchError;
 
-/// Task queues of the workers.
 const QUEUES: usize = 50;
-/// Pause of a refused worker.
 const REST: Duration = Duration::from_secs(1);
-/// Status of an answer with or without work.
 const OK: u16 = 200;
 
 /// Makes `workers` workers wait until the set is dropped. All have sent their request when this

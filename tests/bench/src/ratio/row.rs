@@ -5,7 +5,6 @@ use clap::ValueEnum;
 use super::Settings;
 use super::contestant::Contestant;
 
-/// The server that all others are compared with.
 const SUBJECT: &str = "tenure";
 /// The broker, which accepts messages but no tasks.
 pub(super) const RABBITMQ: &str = "rabbitmq";
@@ -15,9 +14,7 @@ const FLOOR: &str = "floor";
 const CONNECTIONS: usize = 64;
 /// Waiting workers of `pickup`: few, so that they do not wait for each other's tasks.
 const WORKERS: usize = 8;
-/// Task queues of the row `queues`.
 const QUEUES: usize = 50;
-/// Pending tasks of the variant with few.
 const FEW: u64 = 1_000;
 /// Tasks per second at the start of `claim32`: more than one second claims.
 const CLAIMED_A_SECOND: u64 = 8_000;
@@ -66,7 +63,6 @@ pub enum RowName {
     All,
 }
 
-/// One table, whose columns are measured in turn.
 #[derive(Debug)]
 pub(super) struct Row<'a> {
     pub(super) title: String,
@@ -75,7 +71,6 @@ pub(super) struct Row<'a> {
     pub(super) ratios: Vec<(usize, usize)>,
 }
 
-/// A mode on a server.
 #[derive(Debug)]
 pub(super) struct Column<'a> {
     pub(super) name: String,
@@ -83,19 +78,15 @@ pub(super) struct Column<'a> {
     pub(super) variant: Variant,
 }
 
-/// A measurement on each server, and its condition.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Variant {
     name: String,
-    /// The mode and its flags.
     pub(super) arguments: Vec<String>,
     pub(super) condition: Condition,
 }
 
-/// Condition of a column during its measurement.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Condition {
-    /// Nothing else happens.
     Quiet,
     /// The queue was filled before the first round.
     Filled {
@@ -108,7 +99,6 @@ pub(super) enum Condition {
     SnapshotHeld,
     /// The rate is twice the rate that the variant before has reached. Runs after it.
     TwiceTheRate,
-    /// Commits are timed before and after.
     BesideCommits,
 }
 
@@ -119,7 +109,6 @@ impl Condition {
     }
 }
 
-/// Tables of a name.
 pub(super) fn rows<'a>(name: RowName, settings: &Settings, contestants: &'a [Contestant]) -> Vec<Row<'a>> {
     let lifecycle = |name: &str| Variant::new(settings, name, "lifecycle", CONNECTIONS);
     let mode = |name: &str, mode: &str| Variant::new(settings, name, mode, CONNECTIONS);
@@ -180,7 +169,6 @@ fn warmup_min(mode: &str) -> u64 {
     }
 }
 
-/// The variant in a queue with this many tasks.
 fn filled(variant: Variant, tasks: u64) -> Variant {
     let queue = format!("bench/pending-{tasks}");
     variant.with([("--task-queue", &queue)]).under(Condition::Filled { queue, tasks })

@@ -10,7 +10,6 @@ use crate::Measured;
 const LISTED: f64 = 0.01;
 const MICROS: f64 = 1e6;
 
-/// Figures of one measurement, in print order.
 #[derive(Debug)]
 pub(super) struct Round {
     figures: Vec<(String, f64)>,
@@ -63,7 +62,6 @@ impl Round {
     }
 }
 
-/// All rounds of all columns.
 #[derive(Debug)]
 pub(super) struct Summary {
     columns: Vec<String>,
@@ -126,7 +124,6 @@ impl Summary {
         names
     }
 
-    /// A figure of each round of a column; `None` for rounds without it.
     fn values(&self, column: usize, figure: &str) -> Vec<Option<f64>> {
         let value = |round: &Round| round.figures.iter().find(|(name, _)| name == figure).map(|(_, value)| *value);
         self.rounds[column].iter().map(value).collect()
@@ -166,7 +163,6 @@ impl Summary {
     }
 }
 
-/// The middle value, or the mean of the two middle values.
 pub(super) fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -6,7 +6,6 @@ use anyhow::{Error, Result, bail};
 use serde_json::Value;
 use taskcluster::{Auth, ClientBuilder, Credentials, Object, Queue, Retry};
 
-/// Arguments of a method.
 pub struct Arguments<'a> {
     args: Vec<&'a str>,
     payload: &'a Value,
@@ -43,7 +42,6 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// A client object for one step.
 pub enum Service {
     Queue(Queue),
     Auth(Auth),
@@ -51,7 +49,6 @@ pub enum Service {
 }
 
 impl Service {
-    /// With the defaults of the library.
     pub fn new(
         name: &str,
         root_url: &str,
@@ -73,7 +70,6 @@ impl Service {
         })
     }
 
-    /// Returns `None` for a method that returns nothing.
     pub async fn call(&self, method: &str, with: &Arguments<'_>) -> Result<Option<Value>> {
         match self {
             Self::Auth(auth) => call_auth(auth, method, with).await,

@@ -80,7 +80,6 @@ impl<'a> Case<'a> {
         Ok(())
     }
 
-    /// Performs the step and checks its result.
     async fn answer(&self, step: &Value) -> anyhow::Result<Value> {
         let answer = match kind(step) {
             "call" => self.call(step).await,
@@ -322,12 +321,10 @@ fn kind(step: &Value) -> &'static str {
         .unwrap_or_else(|| panic!("a step that does nothing: {step}"))
 }
 
-/// True if this client cannot perform it.
 pub fn lacks(what: &Value) -> bool {
     what["lacking"].as_array().into_iter().flatten().any(|client| client == NAME)
 }
 
-/// 12 random hexadecimal digits.
 fn unique_digits() -> String {
     slugid::nice().bytes().take(6).map(|byte| format!("{byte:02x}")).collect()
 }

@@ -12,7 +12,6 @@ use serde_json::{Value, json};
 
 use crate::case::{Case, lacks};
 
-/// Name of this client in the table.
 const NAME: &str = "rust";
 
 #[tokio::main(flavor = "current_thread")]

@@ -20,7 +20,6 @@ pub(super) struct Span {
     pub(super) end: Stamp,
 }
 
-/// An attempt to create a task.
 #[derive(Debug)]
 pub(super) struct Creation<'a> {
     pub(super) span: Span,
@@ -28,7 +27,6 @@ pub(super) struct Creation<'a> {
     pub(super) answer: &'a Answer<()>,
 }
 
-/// A run handed out to a worker.
 #[derive(Debug)]
 pub(super) struct Handout {
     pub(super) span: Span,
@@ -36,7 +34,6 @@ pub(super) struct Handout {
     pub(super) by_claim_work: bool,
 }
 
-/// An attempt to report a run.
 #[derive(Debug)]
 pub(super) struct Report<'a> {
     pub(super) span: Span,
@@ -76,7 +73,6 @@ pub(super) struct Ledger<'a> {
     /// were locked until the commit. This includes runs selected for other requests of the same
     /// batch.
     pub(super) fruitless: HashMap<usize, Vec<Span>>,
-    /// Requests about queues, delays and results.
     pub(super) queues: Queues<'a>,
 }
 
@@ -150,7 +146,6 @@ impl<'a> Ledger<'a> {
         }
     }
 
-    /// Changes of a task that may have been done.
     pub(super) fn changes(&self, task: SlugId) -> &[(Span, Change, bool)] {
         self.changes.get(&task).map_or(&[], Vec::as_slice)
     }
@@ -163,12 +158,10 @@ impl<'a> Ledger<'a> {
         status.runs.iter().filter(of_member).filter(gone).count()
     }
 
-    /// Number of possible reruns of a task.
     pub(super) fn reruns(&self, task: SlugId) -> usize {
         self.changes(task).iter().filter(|(_, change, _)| *change == Change::Rerun).count()
     }
 
-    /// True if a request may have changed the task's priority.
     pub(super) fn was_reprioritised(&self, task: SlugId) -> bool {
         self.changes(task).iter().any(|(_, change, _)| matches!(change, Change::Priority(_)))
     }

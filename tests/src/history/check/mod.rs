@@ -29,7 +29,6 @@ use super::record::{Record, RunKey};
 use super::snapshot::Snapshot;
 use ledger::Ledger;
 
-/// Everything recorded in one run of the test.
 #[derive(Debug, Clone, Default)]
 pub struct History {
     /// Ids of the queues; records name them by index.
@@ -38,7 +37,6 @@ pub struct History {
     pub records: Vec<Record>,
     /// Answers that reveal a bug: cut connections and locked rows do not excuse them.
     pub internal_errors: Vec<String>,
-    /// Events that changed between two reads.
     pub changed_events: Vec<String>,
     /// State after the actors have stopped.
     pub quiet: Snapshot,
@@ -46,7 +44,6 @@ pub struct History {
     pub settled: Snapshot,
     /// State after the remaining tasks were worked off or passed their deadlines.
     pub drained: Snapshot,
-    /// Results of all runs that may have one, read at the end.
     pub results: HashMap<RunKey, Value>,
 }
 
@@ -66,7 +63,6 @@ pub enum Rule {
     Priority,
     /// A task runs only after its dependencies are resolved, and then it does.
     Dependencies,
-    /// A cancelled task is not handed out.
     Cancelled,
     /// A run delayed by its task, its queue or a release is not given to a worker or poller before
     /// its time.
@@ -87,7 +83,6 @@ pub enum Rule {
     SessionLeak,
     /// An inbox returns each item until it is acknowledged, and not longer.
     SessionInbox,
-    /// The counts of a queue equal a recount.
     Counts,
     /// An event never changes while it can be read.
     EventsSteady,
@@ -98,7 +93,6 @@ pub enum Rule {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
     pub rule: Rule,
-    /// The tasks, runs and answers that contradict each other.
     pub detail: String,
 }
 
@@ -108,7 +102,6 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Collects violations.
 #[derive(Debug, Default)]
 struct Findings(Vec<Violation>);
 
@@ -118,7 +111,6 @@ impl Findings {
     }
 }
 
-/// Returns the violations of all rules.
 #[must_use]
 pub fn check(history: &History) -> Vec<Violation> {
     let ledger = Ledger::of(history);

@@ -44,7 +44,6 @@ fn ends(claims: &[Span]) -> Vec<Span> {
     claims.iter().map(|claim| Span { start: claim.start.max(claim.end.saturating_sub(AFTERMATH)), ..*claim }).collect()
 }
 
-/// A run's wait.
 #[derive(Debug, Clone, Copy)]
 struct Wait {
     run: RunKey,

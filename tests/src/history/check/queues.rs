@@ -12,7 +12,6 @@ use crate::history::snapshot::Status;
 /// Time after its end in which an unanswered request may still act.
 const ACTS_WITHIN: Stamp = 10 * 1_000_000;
 
-/// A reading of the server's clock.
 #[derive(Debug, Clone, Copy)]
 struct Reading {
     span: Span,
@@ -25,7 +24,6 @@ pub(super) struct Request<T> {
     /// From its start to the last time at which it may have acted.
     pub(super) acts: Span,
     pub(super) what: T,
-    /// True if it was certainly done.
     pub(super) certain: bool,
 }
 
@@ -36,25 +34,21 @@ impl<T> Request<T> {
         answer.may_be_done().then_some(Self { acts: Span { start: span.start, end }, what, certain })
     }
 
-    /// True if it was certainly done before `time`.
     fn is_done_before(&self, time: Stamp) -> bool {
         self.certain && self.acts.end < time
     }
 }
 
-/// Records about queues, in order, indexed by their subjects.
 #[derive(Debug, Default)]
 pub(super) struct Queues<'a> {
     clock: Vec<Reading>,
     policies: HashMap<usize, Vec<Request<&'a Policy>>>,
-    /// Pauses with their ends.
     pauses: HashMap<usize, Vec<Request<Option<i64>>>>,
     resumes: HashMap<usize, Vec<Request<()>>>,
     pub(super) releases: HashMap<RunKey, Vec<Request<Option<Start>>>>,
     pub(super) results: HashMap<RunKey, Vec<Request<u64>>>,
     /// Answers to pollers: time, queue, and at least one run.
     pub(super) polls: Vec<(Span, usize, &'a [RunKey])>,
-    /// The same answers by run.
     pub(super) polled: HashMap<RunKey, Vec<Span>>,
 }
 

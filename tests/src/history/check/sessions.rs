@@ -38,7 +38,6 @@ pub(super) fn check(history: &History, ledger: &Ledger<'_>, findings: &mut Findi
     }
 }
 
-/// Accepted renewals of claims.
 type Reclaims = HashMap<RunKey, Vec<Span>>;
 
 fn reclaims(history: &History) -> Reclaims {
@@ -55,7 +54,6 @@ fn span(record: &Record) -> Span {
     Span { start: record.start, end: record.end }
 }
 
-/// A call for a session and its time.
 #[derive(Debug, Clone, Copy)]
 struct Call<'a> {
     span: Span,
@@ -98,7 +96,6 @@ impl Call<'_> {
     }
 }
 
-/// All calls for sessions, by session, and the starts by queue and worker.
 #[derive(Debug, Default)]
 struct Calls<'a> {
     of_session: HashMap<SessionId, Vec<Call<'a>>>,
@@ -140,10 +137,8 @@ impl<'a> Calls<'a> {
 #[derive(Debug)]
 struct Life<'a> {
     session: SessionId,
-    /// Sorted by start.
     calls: Vec<Call<'a>>,
     shown: Option<&'a Shown>,
-    /// The session did not end before this time.
     lived_until: Stamp,
     /// True if a call ended it: then the shown time of its end proves nothing, because the clock
     /// may have been set since.
@@ -185,7 +180,6 @@ impl<'a> Life<'a> {
         Self { session, calls, shown, lived_until, is_ended_by_call, ended_by: ended_by.into_iter().min() }
     }
 
-    /// True if the session may have ended before this call was answered.
     fn may_have_ended_by(&self, call: &Call<'_>) -> bool {
         let Some((at, _)) = self.shown.and_then(|shown| shown.ended) else { return false };
         call.span.end > self.lived_until && (self.is_ended_by_call || call.call.clock >= at)
@@ -232,7 +226,6 @@ impl<'a> Life<'a> {
         self.claims().filter(|(span, _)| span.end < self.lived_until).flat_map(|(_, runs)| runs.iter().copied())
     }
 
-    /// Its answered claims.
     fn claims(&self) -> impl Iterator<Item = (Span, &'a [RunKey])> {
         self.calls.iter().filter_map(|call| match &call.call.act {
             Act::Claim { answer: Answer::Done(runs), .. } => Some((call.span, runs.as_slice())),

@@ -31,7 +31,6 @@ pub(super) fn check(history: &History, ledger: &Ledger<'_>, findings: &mut Findi
     }
 }
 
-/// Bounds of a run's earliest start.
 struct Wait {
     start: Start,
     /// The server's date from which a delay counts.

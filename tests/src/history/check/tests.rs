@@ -82,7 +82,6 @@ impl Story {
         self.ends(high, HIGH, &[(1, Verdict::Completed)]);
     }
 
-    /// Sets the final runs of a task: the worker and the verdict of each.
     fn ends(&mut self, task: SlugId, priority: usize, runs: &[(usize, Verdict)]) {
         let runs: Vec<Run> =
             runs.iter().enumerate().map(|(place, (worker, verdict))| run(place, *worker, *verdict)).collect();
@@ -99,7 +98,6 @@ impl Story {
         self.history.drained.tasks.insert(task, status);
     }
 
-    /// Returns the broken rules, each once.
     fn broken(&mut self) -> Vec<Rule> {
         for snapshot in [&mut self.history.quiet, &mut self.history.drained] {
             snapshot.counts.resize(1, Counts::default());

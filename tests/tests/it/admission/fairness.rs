@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// Maximum number of tasks that a request creates.
 const TASKS_MAX: usize = 1_000;
 
 async fn create_many(rig: &Rig, queue: &str, key: &str, count: usize) {

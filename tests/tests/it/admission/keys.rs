@@ -23,7 +23,6 @@ async fn remove(rig: &Rig, key: &str) {
     assert_eq!((answer.status, &answer.body), (200, &json!({})));
 }
 
-/// Lists all keys in pages of `limit`.
 async fn list(rig: &Rig, limit: usize) -> (Vec<Value>, usize) {
     let (mut found, mut pages, mut query) = (Vec::new(), 0, format!("?limit={limit}"));
     loop {

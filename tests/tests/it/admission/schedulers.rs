@@ -14,13 +14,11 @@ use crate::rig::{finish, refusal, stderr, stdout, tenure};
 /// Runs of each kind: assigned, accepted, completed.
 const EACH: usize = 10;
 
-/// The servers as listed.
 async fn servers(rig: &Rig) -> Vec<Value> {
     let answer = ok(rig.call("GET", &format!("{TENURE_API}/servers"), None).await);
     answer["servers"].as_array().unwrap().clone()
 }
 
-/// The only scheduler of the queue, and its term.
 async fn scheduler(rig: &Rig) -> Option<(String, i64)> {
     let all = servers(rig).await;
     let of = |server: &Value| {
@@ -81,7 +79,6 @@ async fn assert_terms_grow(rig: &Rig, ends: &[&str]) {
     assert_eq!(found.len(), ends.len() * 2 + 1, "two for each change: {found:?}");
 }
 
-/// Runs that a scheduler has assigned to worker `w1`.
 struct Given {
     session: String,
     assigned: BTreeSet<String>,
@@ -128,7 +125,6 @@ async fn give_out(rig: &Rig) -> (Given, String) {
     (Given { completed, ..given }, next)
 }
 
-/// Waits until this many tasks are assigned to a session, and returns them.
 async fn given_to(rig: &Rig, session: &str, count: usize) -> BTreeSet<String> {
     eventually("so many are assigned", async || {
         let now = assigned(rig, session).await;
@@ -137,7 +133,6 @@ async fn given_to(rig: &Rig, session: &str, count: usize) -> BTreeSet<String> {
     .await
 }
 
-/// Number of runs and states of these tasks.
 async fn runs_of(rig: &Rig, tasks: &BTreeSet<String>) -> BTreeSet<(usize, String)> {
     let mut found = BTreeSet::new();
     for task in tasks {

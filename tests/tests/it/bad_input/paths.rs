@@ -5,7 +5,6 @@ use tenure_tests::http::QUEUE_API;
 
 use crate::rig::{Raw, RawReply, Rig, new_task};
 
-/// Asserts an error in the common form and returns its message.
 #[track_caller]
 fn has_the_shape_of_errors(reply: &RawReply, status: u16, code: &str) -> String {
     let message = reply.refused(status, code);

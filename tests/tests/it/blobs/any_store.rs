@@ -13,7 +13,6 @@ use super::*;
 /// More than an object store takes in one request, so that the upload has several parts.
 const LARGE: usize = 50 << 20;
 
-/// Compresses with `gzip`.
 fn gzipped(bytes: &[u8]) -> Vec<u8> {
     let mut gzip = Command::new("gzip").arg("-c").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut input = gzip.stdin.take().unwrap();

@@ -46,7 +46,6 @@ async fn full_disk_refuses_uploads_and_keeps_stored_bytes() {
     let answer = stored.put(NAME, OCTETS).body(some_bytes(4 << 20, 2)).send().await.unwrap();
     refused(answer, 503, "Unavailable").await;
     stored.holds(NAME, &bytes).await;
-    // The partial file is gone, so that the next upload fits.
     assert_eq!(stored.rows().await, 1);
     stored.upload("artifact/t/0/other", bytes.clone()).await;
     stored.holds("artifact/t/0/other", &bytes).await;

@@ -28,7 +28,6 @@ impl Slow {
         self.pieces.send(Ok(bytes.to_vec())).await.unwrap();
     }
 
-    /// Breaks the connection.
     async fn cut(self) {
         self.pieces.send(Err(std::io::Error::other("cut by the test"))).await.unwrap();
         assert!(self.answer.await.unwrap().is_err());
@@ -107,7 +106,6 @@ async fn upload_of_killed_server_is_cleaned_up() {
     drop(slow);
     assert_eq!((stored.rows().await, stored.files().len()), (2, 2));
     let launch = Launch::on_database(stored.rig.database.url(), &stored.rig.secret_key).flag("--clock", "manual");
-    // The same data directory.
     stored.rig.server = launch.start(stored.rig.folder.path(), "server").await;
     stored.holds(NAME, b"earlier").await;
     stored.rig.advance(16 * 60).await;

@@ -94,7 +94,6 @@ async fn a_url_ends_by_the_servers_clock() {
         async || stored.request(Method::PUT, &put).header("content-type", OCTETS).body("b").send().await.unwrap();
     assert_eq!(upload().await.status().as_u16(), 200);
     stored.rig.advance(3590).await;
-    // Reusable until then.
     assert_eq!(upload().await.status().as_u16(), 200);
     stored.rig.advance(20).await;
     assert!(refused(upload().await, 403, "AccessDenied").await.contains("expired"));
@@ -138,7 +137,6 @@ async fn pages_of_tasks_are_saved_and_scripts_of_other_sites_may_read() {
     assert_eq!((options.status().as_u16(), header(&options, "access-control-allow-origin")), (200, "*"));
 }
 
-/// Sends the head of an upload with `Expect: 100-continue`, and reads the answer.
 async fn expect_continue(stored: &Stored, target: &str, length: &str) -> (TcpStream, String) {
     let address = stored.rig.server.root_url().trim_start_matches("http://").to_owned();
     let mut stream = TcpStream::connect(&address).await.unwrap();

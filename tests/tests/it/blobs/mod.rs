@@ -23,7 +23,6 @@ use crate::rig::{Rig, TIMEOUT};
 const HOUR_MS: i64 = 3_600_000;
 const OCTETS: &str = "application/octet-stream";
 
-/// A server and its signing key.
 struct Stored {
     rig: Rig,
     key: SigningKey,
@@ -43,12 +42,10 @@ impl Stored {
         Self { rig, key: keys[0].clone(), http }
     }
 
-    /// Path and query for an upload.
     fn put_target(&self, name: &str, content_type: &str) -> String {
         blob_url::sign(&self.key, Access::Put { content_type }, name, unix_millis() + HOUR_MS)
     }
 
-    /// Path and query for a download.
     fn get_target(&self, name: &str) -> String {
         blob_url::sign(&self.key, Access::Get, name, unix_millis() + HOUR_MS)
     }
@@ -65,7 +62,6 @@ impl Stored {
         self.request(Method::GET, &self.get_target(name))
     }
 
-    /// Uploads, and asserts success.
     async fn upload(&self, name: &str, bytes: impl Into<Bytes>) {
         let bytes = bytes.into();
         let tag = format!("\"{}\"", hex(&bytes));
@@ -74,7 +70,6 @@ impl Stored {
         assert_eq!(answer.bytes().await.unwrap().len(), 0);
     }
 
-    /// Downloads, and asserts exactly these bytes.
     #[track_caller]
     fn holds(&self, name: &str, expected: &[u8]) -> impl Future<Output = ()> {
         let (asked, expected, name) = (self.get(name).send(), expected.to_vec(), name.to_owned());
@@ -90,7 +85,6 @@ impl Stored {
         self.get(name).send().await.unwrap().status().as_u16()
     }
 
-    /// Files of the store, complete or not.
     fn files(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();
         let mut folders = vec![self.rig.folder.path().join("server/artifacts")];
@@ -112,7 +106,6 @@ impl Stored {
         sqlx::query_scalar(sql).fetch_one(&mut conn).await.unwrap()
     }
 
-    /// Value of a metric.
     async fn metric(&self, line: &str) -> u64 {
         let text = self.request(Method::GET, "/metrics").send().await.unwrap().text().await.unwrap();
         let value = text.lines().find_map(|one| one.strip_prefix(line)).unwrap_or_else(|| panic!("no {line}"));
@@ -142,7 +135,6 @@ fn some_bytes(count: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// Asserts a refusal and returns its message.
 async fn refused(answer: Response, status: u16, code: &str) -> String {
     assert_eq!(answer.status().as_u16(), status);
     let body: serde_json::Value = serde_json::from_slice(&answer.bytes().await.unwrap()).unwrap();

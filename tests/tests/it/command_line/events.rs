@@ -9,7 +9,6 @@ use tokio::process::{Child, ChildStdout, Command};
 use super::{QUEUE, account};
 use crate::rig::{Rig, TIMEOUT, definition, new_task, refusal, tenure};
 
-/// A running command, killed when dropped.
 struct Printing {
     _command: Child,
     lines: Lines<BufReader<ChildStdout>>,

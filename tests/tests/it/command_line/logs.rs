@@ -18,7 +18,6 @@ use crate::rig::{
     stderr, stdout, tenure,
 };
 
-/// Waits for a task and claims it.
 async fn claim(rig: &Rig) -> Value {
     eventually("there is a task to claim", async || rig.claim(QUEUE, 1).await.pop()).await
 }
@@ -32,7 +31,6 @@ async fn append(rig: &Rig, claim: &Value, offset: u64, text: &str) -> u64 {
     answer.body["next"].as_u64().unwrap()
 }
 
-/// Stores the whole log as an artifact.
 async fn store_log(rig: &Rig, claim: &Value, text: &'static str) {
     let path = format!("{}/artifacts/public/logs/live_backing.log", run_of(claim));
     let body = json!({"storageType": "s3", "contentType": "text/plain", "expires": minutes_from_now(60)});
@@ -54,7 +52,6 @@ async fn a_log_is_followed_to_its_end_or_read_as_far_as_it_is() {
         let claim = claim(&rig).await;
         let next = append(&rig, &claim, 0, "one\n").await;
         assert_eq!(done(&rig, &["task", "logs", &task]).await, "one\n", "as far as it is");
-        // The bytes in between are missing.
         append(&rig, &claim, next + 100, "two\n").await;
         report(&rig, &claim, "completed", None).await;
     };

@@ -19,7 +19,6 @@ const BROKEN: &str = r#"{"tasks": [
     {"name": "mail", "taskQueueId": "command/line", "dependencies": ["report"], "payload": {"command": [["true"]]}}
 ]}"#;
 
-/// Creates [`BROKEN`]; returns the command's output and the ids of the tasks.
 async fn create_broken(rig: &Rig, more: &[&str]) -> (Output, Value) {
     let path = rig.folder.path().join("broken.json");
     std::fs::write(&path, BROKEN).unwrap();

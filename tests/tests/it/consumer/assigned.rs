@@ -15,7 +15,6 @@ use super::way::{Fault, Way};
 use super::{LEASE, LONG_TTL, Office, QUEUE, Running};
 use crate::rig::eventually;
 
-/// The request that claims the first run of a task.
 const CLAIM: &str = "/runs/0/claim ";
 
 async fn assigning() -> Office {

@@ -17,11 +17,9 @@ use super::way::{Fault, Way};
 use super::{LEASE, LONG_TTL, Note, Notes, Office, Pen, QUEUE, Running};
 use crate::rig::{definition, eventually, new_task, ok};
 
-/// The request that claims the first run of a task, and the request that lists a queue.
 const CLAIM: &str = "/runs/0/claim ";
 const LIST: &str = "/pending ";
 
-/// Works until asked to stop, and releases the task.
 pub(super) fn holding(builder: ConsumerBuilder, pen: Pen) -> ConsumerBuilder {
     builder.handler(move |job: Job, stop: Stop| {
         let pen = pen.clone();
@@ -68,7 +66,6 @@ async fn m8_two_idle_workers_share_what_comes() {
     }
 }
 
-/// Counts its calls.
 #[derive(Clone, Default)]
 struct Counting(Arc<AtomicUsize>);
 

@@ -29,7 +29,6 @@ impl<B: Balancer> Balancer for Counted<B> {
 
     fn balance(&self, cluster: &Cluster) -> Vec<TaskId> {
         let released = self.balancer.balance(cluster);
-        // A test that has ended reads no more.
         let _unread = self.released.send(released.len());
         released
     }
@@ -39,7 +38,6 @@ impl<B: Balancer> Balancer for Counted<B> {
     }
 }
 
-/// A worker whose balances are counted.
 struct Balanced {
     running: Running,
     released: mpsc::UnboundedReceiver<usize>,
@@ -64,12 +62,10 @@ impl Balanced {
     }
 }
 
-/// Number of tasks of each worker.
 fn held(workers: &[Balanced]) -> Vec<usize> {
     workers.iter().map(|worker| worker.running.handle.status().tasks.len()).collect()
 }
 
-/// Waits until every one of the tasks is worked on.
 async fn at_rest(workers: &[Balanced], tasks: usize) {
     eventually("all tasks are at work", async || {
         let status: Vec<_> = workers.iter().flat_map(|worker| worker.running.handle.status().tasks).collect();

@@ -24,7 +24,6 @@ const LEASE: Duration = Duration::from_secs(20);
 /// Three quarters, minus the rounding of dates.
 const RENEWED_AFTER: Duration = Duration::from_millis(14_900);
 
-/// Path of libfaketime on Debian.
 fn faketime() -> Option<String> {
     let folders = ["/usr/lib/x86_64-linux-gnu/faketime", "/usr/lib/aarch64-linux-gnu/faketime", "/usr/lib/faketime"];
     folders.map(|folder| format!("{folder}/libfaketimeMT.so.1")).into_iter().find(|file| Path::new(file).is_file())

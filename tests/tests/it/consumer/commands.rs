@@ -14,7 +14,6 @@ use super::{LONG_TTL, Note, Notes, Office, Pen, Running};
 use crate::fleet::without_notifications;
 use crate::rig::{Raw, TIMEOUT, call, client_of, eventually, ok};
 
-/// Notes a request to stop, and ends when the test permits.
 async fn held(pen: Pen, leave: Arc<Semaphore>, job: Job, stop: Stop) -> Outcome {
     let task = job.task_id();
     pen.note(task, Note::Began);
@@ -47,7 +46,6 @@ async fn m7_shutdown_waits_for_handler_that_ignores_stops() {
         assert!(worker.handle.stop_task(task));
     }
     notes.next(task, Note::Stopped(StopReason::Command)).await;
-    // The main loop is not blocked.
     let second = office.create(&json!({})).await;
     notes.next(second, Note::Began).await;
 

@@ -28,7 +28,6 @@ async fn write(leave: Arc<Semaphore>, job: Job) -> Outcome {
     Outcome::Completed(None)
 }
 
-/// Reads a path without credentials.
 async fn read(office: &Office, path: &str) -> Option<String> {
     let url = format!("{}{path}", office.rig.server.root_url());
     let mut curl = std::process::Command::new("curl");
@@ -37,7 +36,6 @@ async fn read(office: &Office, path: &str) -> Option<String> {
     output.status.success().then(|| crate::rig::stdout(&output))
 }
 
-/// Names and locations of a task's artifacts.
 pub(super) async fn artifacts(office: &Office, task: SlugId) -> Vec<(String, String)> {
     let listed = office.rig.call("GET", &format!("/task/{task}/runs/0/artifacts"), None).await;
     let listed = listed.body["artifacts"].as_array().unwrap().clone();

@@ -14,7 +14,6 @@ use super::way::{Fault, Way};
 use super::{NOTED_WITHIN, Note, Notes, Office, Pen, Running, TTL};
 use crate::rig::{TIMEOUT, eventually, ok};
 
-/// Works until asked to stop, and returns `outcome`.
 async fn until_stopped(pen: Pen, job: Job, stop: Stop, outcome: Outcome) -> Outcome {
     let task = job.task_id();
     pen.note(task, Note::Began);

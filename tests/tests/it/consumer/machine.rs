@@ -40,7 +40,6 @@ impl Office {
         .await
     }
 
-    /// Waits until run `run` is the last one, and pending.
     async fn waits(&self, task: SlugId, run: usize) {
         eventually(&format!("run {run} of {task} is pending"), async || {
             let status = self.rig.status(task).await;
@@ -59,7 +58,6 @@ fn date(value: &Value) -> DateTime<Utc> {
     value.as_str().unwrap_or_else(|| panic!("{value} is no date")).parse().unwrap()
 }
 
-/// Works until stopped, and releases the run.
 async fn until_stopped(pen: Pen, job: Job, stop: Stop) -> Outcome {
     pen.note(job.task_id(), Note::Began);
     stop.requested().await;
@@ -197,7 +195,6 @@ async fn m17_worker_without_session_reads_earlier_command() {
     office.is(paused, "paused").await;
     office.waits(paused, 1).await;
     office.command(paused, json!({"command": "run"})).await;
-    // Neither task's handler has worked before.
     notes.next(paused, Note::Began).await;
     worker.shut_down().await;
 }

@@ -9,12 +9,10 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-/// Treatment of requests that do not get through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// Answered with 503.
     Unavailable,
-    /// The connection ends.
     Cut,
     /// The request gets through, but the connection ends before the answer.
     Unanswered,
@@ -40,7 +38,6 @@ struct Shared {
 }
 
 impl Way {
-    /// A proxy of the server at this root URL.
     pub async fn to(root_url: &str) -> Self {
         let behind = root_url.strip_prefix("http://").expect("a test's server has no TLS").to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -69,24 +66,20 @@ impl Way {
         self.shared.cuts.send_modify(|cuts| *cuts += 1);
     }
 
-    /// From now on requests with this text meet the fault.
     pub fn fault(&self, text: &'static str, fault: Fault) {
         *self.shared.fault.lock().unwrap() = Some((text, fault));
     }
 
-    /// From now on everything gets through.
     pub fn mend(&self) {
         *self.shared.fault.lock().unwrap() = None;
         self.shared.silent.send_replace(false);
     }
 
-    /// Sent pieces that contain this text.
     pub fn texts(&self, text: &str) -> Vec<String> {
         let sent = self.shared.sent.lock().unwrap();
         sent.iter().filter(|(_, bytes)| bytes.contains(text)).map(|(_, bytes)| bytes.clone()).collect()
     }
 
-    /// Times of sent pieces that contain this text.
     pub fn sent(&self, text: &str) -> Vec<Instant> {
         let sent = self.shared.sent.lock().unwrap();
         sent.iter().filter(|(_, bytes)| bytes.contains(text)).map(|(at, _)| *at).collect()
@@ -170,7 +163,6 @@ async fn copy(here: &mut TcpStream, there: &mut TcpStream, shared: &Shared) -> s
             let mut answer = [0];
             tokio::select! {
                 read = from_server.read(&mut answer) => read.map(|_| ())?,
-                // The rest of the request.
                 sent = tokio::io::copy(&mut from_worker, &mut to_server) => sent.map(|_| ())?,
             }
         }

@@ -34,7 +34,6 @@ async fn z8_run_and_result_are_stored_together() {
                 })
             })
             .collect();
-        // During the reports, a little later in each round.
         let part = i64::try_from(round).unwrap();
         let stored = "SELECT count(*) FROM results";
         let until = Instant::now() + Duration::from_secs(10);

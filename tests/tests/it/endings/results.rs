@@ -47,7 +47,6 @@ async fn result_is_stored_with_report_and_needs_read_scope() {
     assert_eq!(read(&rig, new_task()).await.code(), "ResourceNotFound");
 }
 
-/// Reports with these bytes; returns status and state.
 async fn send(rig: &Rig, claim: &Value, what: &str, body: Option<&str>) -> (u16, Value) {
     let target = format!("/api/queue/v1{}/{what}", run_of(claim));
     let who = credentials_of(claim);

@@ -21,7 +21,6 @@ pub fn rows(operation: &Operation, entry: &Entry) -> Vec<Row> {
     unchanging.chain(places(operation, entry)).chain(entry.rows.clone()).collect()
 }
 
-/// True if the operation is public.
 pub fn is_open(operation: &Operation) -> bool {
     operation.described["security"].as_array().is_some_and(|ways| ways.contains(&json!({})) || ways.is_empty())
 }
@@ -112,7 +111,6 @@ fn bodies(operation: &Operation) -> Vec<Row> {
     rows
 }
 
-/// Cases of paged lists.
 fn queries(operation: &Operation) -> Vec<Row> {
     let parameters = operation.parameters("query");
     let has = |name: &str| parameters.iter().any(|parameter| parameter == name);

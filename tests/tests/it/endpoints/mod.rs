@@ -25,17 +25,14 @@ use crate::openapi::Operation;
 const COVERED: [&str; 4] = ["queue", "auth", "object", "worker-manager"];
 /// Errors that no request causes, of the API and of stored bytes; tests of faults have them.
 const NOBODYS: [&str; 4] = ["InternalServerError", "ServiceUnavailable", "InternalError", "Unavailable"];
-/// Operations tested concurrently.
 const LANES: usize = 4;
 
-/// An operation, its entry, and all of its cases.
 pub struct Tested {
     pub operation: Operation,
     pub entry: Entry,
     pub rows: Vec<Row>,
 }
 
-/// The whole table.
 fn tested(document: &Value) -> Vec<Tested> {
     let with_rows = |entry: Entry| {
         let operation = Operation::find(document, entry.name);

@@ -18,26 +18,20 @@ pub enum State {
     Required,
     /// A task whose run 0 is claimed by `group` and `worker`.
     Claimed,
-    /// A task completed by `group` and `worker`.
     Completed,
     /// A task that was cancelled while it was pending.
     Cancelled,
     /// A claimed task whose deadline has passed.
     Overdue,
-    /// A pending task in a sealed group.
     Sealed,
-    /// A client without scopes.
     Client,
-    /// A role without scopes.
     Role,
-    /// A queue with limits.
     Limited,
     /// A claimed run with artifacts: the references `<name>` and `public/log`, the links `link`,
     /// `public/link` and `circle`, `error`, `expired`, and `object` without uploaded bytes.
     Artifacts,
     /// A claimed run with an artifact whose object is uploaded.
     Uploaded,
-    /// The same, finished.
     Finished,
     /// A claimed run with an artifact whose bytes are stored.
     Stored,
@@ -45,7 +39,6 @@ pub enum State {
     Upload,
     /// An object of five bytes.
     Object,
-    /// An expired object.
     OldObject,
     /// A live session of `group` and `worker`, and a pending task of its queue.
     Session,
@@ -53,13 +46,10 @@ pub enum State {
     SessionEnded,
     /// A worker that was created and has not registered.
     WorkerCreated,
-    /// A registered worker.
     Registered,
-    /// A worker that was created and removed.
     Removed,
 }
 
-/// Sender of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
     /// A client with all scopes.
@@ -68,16 +58,13 @@ pub enum Who {
     WithoutScopes,
     /// That client, with a wrong token.
     Impostor,
-    /// A caller without credentials.
     Anonymous,
     /// The client of testAuthenticate, by a Hawk signature.
     Tester,
 }
 
-/// Body of the request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Body {
-    /// The entry's body.
     Usual,
     Json(Value),
     /// Bytes with this media type.
@@ -86,7 +73,6 @@ pub enum Body {
     TooLarge,
 }
 
-/// Expected outcome.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
     /// An answer as described by the document, with these values at these JSON pointers.
@@ -94,10 +80,8 @@ pub enum Outcome {
     Refusal(ErrorCode),
 }
 
-/// A case.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// Description.
     pub case: String,
     pub state: State,
     pub who: Who,
@@ -105,7 +89,6 @@ pub struct Row {
     pub method: Option<&'static str>,
     /// Replaces the operation's first path.
     pub path: Option<String>,
-    /// Replaces a path parameter's value.
     pub parameter: Option<(String, &'static str)>,
     pub query: String,
     pub body: Body,
@@ -114,12 +97,10 @@ pub struct Row {
     pub outcome: Outcome,
 }
 
-/// A case that the operation refuses.
 pub fn refused(code: ErrorCode, case: impl Into<String>) -> Row {
     Row { outcome: Outcome::Refusal(code), ..succeeds(case) }
 }
 
-/// A case in which the operation succeeds.
 pub fn succeeds(case: impl Into<String>) -> Row {
     Row {
         case: case.into(),
@@ -144,7 +125,6 @@ impl Row {
         Self { who, ..self }
     }
 
-    /// Replaces the value of a path parameter.
     pub fn with(self, parameter: &str, value: &'static str) -> Self {
         Self { parameter: Some((parameter.to_owned(), value)), ..self }
     }
@@ -198,17 +178,14 @@ impl Entry {
         Self { body: Some(body), ..self }
     }
 
-    /// Sets the default sender.
     pub fn by(self, who: Who) -> Self {
         Self { usual: self.usual.by(who), ..self }
     }
 
-    /// Expects this value at this JSON pointer of the answer.
     pub fn gives(self, pointer: &'static str, value: impl Into<Value>) -> Self {
         Self { usual: self.usual.gives(pointer, value), ..self }
     }
 
-    /// Adds a case.
     pub fn row(mut self, row: Row) -> Self {
         self.rows.push(row);
         self
@@ -226,18 +203,15 @@ impl Entry {
         self
     }
 
-    /// Sets the default query string.
     pub fn query(self, query: &str) -> Self {
         Self { usual: self.usual.query(query), ..self }
     }
 
-    /// Sets the default bytes of the body.
     pub fn takes_bytes(self, media_type: &'static str, bytes: &'static [u8]) -> Self {
         Self { usual: self.usual.bytes(media_type, bytes), ..self }
     }
 }
 
-/// Template of a createTask body.
 pub fn a_task() -> Value {
     json!({
         "taskQueueId": "<taskQueueId>",
@@ -248,12 +222,10 @@ pub fn a_task() -> Value {
     })
 }
 
-/// The template with other fields.
 pub fn a_task_with(fields: Value) -> Value {
     with(a_task(), fields)
 }
 
-/// Template of a createUpload body.
 pub fn an_upload() -> Value {
     json!({
         "projectId": "<projectId>",
@@ -263,7 +235,6 @@ pub fn an_upload() -> Value {
     })
 }
 
-/// The template with other fields.
 pub fn an_upload_with(fields: Value) -> Value {
     with(an_upload(), fields)
 }
@@ -273,7 +244,6 @@ pub fn an_end() -> Value {
     json!({"projectId": "<projectId>", "uploadId": "<uploadId>", "hashes": {"sha256": SHA256}})
 }
 
-/// Replaces fields of the body.
 pub fn with(mut body: Value, fields: Value) -> Value {
     if let (Value::Object(body), Value::Object(fields)) = (&mut body, fields) {
         body.extend(fields);

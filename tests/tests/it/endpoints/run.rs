@@ -10,7 +10,6 @@ use super::state::{Bench, Facts, fill, fill_text, target};
 use crate::openapi::{Operation, fits};
 use crate::rig::{Raw, RawReply};
 
-/// The largest body, as the contract has it.
 const BODY_MAX: usize = 10 << 20;
 
 /// Sends every case; returns descriptions of failures. Refusals change nothing, so consecutive

@@ -31,7 +31,6 @@ pub struct Bench {
     pub rig: Rig,
     root: String,
     without_scopes: String,
-    /// Advance of the server's clock.
     ahead_ms: Cell<i64>,
     states: Cell<u32>,
     moving: tokio::sync::Mutex<()>,
@@ -55,7 +54,6 @@ impl Bench {
         }
     }
 
-    /// Signs the request as this sender.
     pub fn sign(&self, who: Who, request: Raw) -> Raw {
         match who {
             Who::Root => request.authorization(&self.root),
@@ -85,7 +83,6 @@ impl Bench {
         reply.json()
     }
 
-    /// New names for things that do not exist.
     fn new_facts(&self) -> Facts {
         let number = self.states.replace(self.states.get() + 1);
         let now = unix_millis() + self.ahead_ms.get();
@@ -118,7 +115,6 @@ impl Bench {
         ])
     }
 
-    /// Creates the state; the facts have the names of everything in it.
     pub async fn make(&self, state: State) -> Facts {
         let mut facts = self.new_facts();
         match state {
@@ -214,7 +210,6 @@ impl Bench {
         facts.insert("sessionId", started["sessionId"].as_str().unwrap().to_owned());
     }
 
-    /// Creates a worker in this state.
     async fn make_worker(&self, facts: &mut Facts, state: State) {
         let path = target(&format!("{WORKERS_API}/workers/{{workerPoolId}}/{{workerGroup}}/{{workerId}}"), facts);
         let proof = json!({"staticSecret": facts["secret"]});
@@ -259,12 +254,10 @@ pub fn target(path: &str, facts: &Facts) -> String {
     filled
 }
 
-/// Fills the placeholders of a text with facts.
 pub fn fill_text(text: &str, facts: &Facts) -> String {
     facts.iter().fold(text.to_owned(), |text, (name, value)| text.replace(&format!("<{name}>"), value))
 }
 
-/// Fills the placeholders of a body with facts.
 pub fn fill(body: &Value, facts: &Facts) -> Value {
     match body {
         Value::String(text) => fill_text(text, facts).into(),

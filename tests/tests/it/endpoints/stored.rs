@@ -10,7 +10,6 @@ const OBJECT_API: &str = "/api/object/v1";
 const RUN: &str = "/task/{taskId}/runs/{runId}";
 
 impl Bench {
-    /// Creates the artifacts of the state for a claimed run.
     pub async fn make_artifacts(&self, state: State, facts: &mut Facts) {
         match state {
             State::Artifacts => self.make_each_kind(facts).await,
@@ -71,7 +70,6 @@ impl Bench {
         }
     }
 
-    /// Creates an object of the object service.
     pub async fn make_object(&self, facts: &Facts, upload: &Value, finished: bool) {
         let path = target(&format!("{OBJECT_API}/upload/{{name}}"), facts);
         self.must("PUT", &path, Some(&fill(upload, facts))).await;

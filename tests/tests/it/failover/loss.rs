@@ -22,7 +22,6 @@ const LOSING_FOR: Duration = Duration::from_secs(4);
 /// A server notices the loss with its next connection; ten times the interval of its own check.
 const ENDED_WITHIN: Duration = Duration::from_secs(60);
 
-/// Repeats a call at one server while the answer is "try again".
 async fn ask(stage: &Stage, server: usize, method: &str, path: &str, body: Option<&Value>) -> Answer {
     eventually(&format!("{method} {path} is answered"), async || {
         let answer = call(&mut client_of(&stage.servers[server]), &stage.root, method, path, body).await;
@@ -31,7 +30,6 @@ async fn ask(stage: &Stage, server: usize, method: &str, path: &str, body: Optio
     .await
 }
 
-/// Creates tasks in the new queue at both servers.
 async fn create_in_new_queue(stage: &Stage) -> Vec<SlugId> {
     let mut tasks = Vec::new();
     for n in 0..NEW_TASKS {
@@ -43,7 +41,6 @@ async fn create_in_new_queue(stage: &Stage) -> Vec<SlugId> {
     tasks
 }
 
-/// Claims and completes exactly these tasks in the new queue, at both servers.
 async fn work_off_new_queue(stage: &Stage, tasks: &[SlugId]) {
     let mut left: HashSet<String> = tasks.iter().map(ToString::to_string).collect();
     let mut server = 0;

@@ -32,7 +32,6 @@ const LOAD: Load =
 /// Number of tasks that proves recovery between two faults.
 const SOME: usize = 60;
 
-/// Two servers that reach a replicated database through its forwarder.
 struct Stage {
     servers: Vec<Server>,
     root: Credentials,
@@ -57,19 +56,15 @@ impl Stage {
         Accountant::start(&self.root, &self.servers, &QUEUES, load)
     }
 
-    /// Kills the primary without warning; returns the time.
     fn kill_primary(&mut self, accountant: &Accountant) -> Stamp {
         self.database.primary.kill();
         accountant.accounts().stamp()
     }
 
-    /// The newest position given to a run.
     async fn position(&self) -> i64 {
         self.database.primary.ask("SELECT last_value FROM pending_ord").await
     }
 
-    /// Finishes all work and audits it, checks the invariants, and asserts that both servers still
-    /// run.
     async fn finish(mut self, name: &str, accountant: Accountant) -> Audit {
         let audit = accountant.finish().await;
         println!("failover: {name}: {audit}");

@@ -17,7 +17,6 @@ async fn heartbeat(stage: &Stage, server: usize) -> u16 {
     Raw::new("GET", "/__heartbeat__").send(stage.servers[server].root_url()).await.status
 }
 
-/// Waits until both heartbeats fail; returns the time.
 async fn noticed(stage: &Stage) -> Duration {
     let stalled = Instant::now();
     for server in 0..stage.servers.len() {

@@ -11,7 +11,6 @@ use tenure_tests::server::Server;
 use super::{LOAD, QUEUES, SOME, Stage};
 use crate::rig::client_of;
 
-/// Kills of the primary.
 const KILLS: usize = 10;
 /// Tasks being created while the standby receives nothing.
 const IN_FLIGHT: usize = 300;
@@ -68,7 +67,6 @@ async fn positions_that_the_standby_never_got_strand_nothing() {
     assert!(audit.lost.is_empty());
 }
 
-/// Creates half of the tasks in flight, in one request.
 fn submit_many(server: &Server, who: &Credentials) -> impl Future<Output = Answer> + use<> {
     let (mut client, who) = (client_of(server), who.clone());
     let tasks: Vec<Value> = (0..IN_FLIGHT / 2).map(|_| json!({"taskQueueId": QUEUES[0]})).collect();

@@ -14,7 +14,6 @@ use crate::rig::{Raw, RawReply, Rig, Signature, claim_path, credentials_of, defi
 const HOUR: i64 = 3_600;
 const DAY: i64 = 24 * HOUR;
 
-/// A task created `ahead` seconds from now.
 fn dated(ahead: i64) -> Value {
     let mut task = definition(QUEUE);
     task["created"] = json!(wire_date(unix_millis() + ahead * 1000));
@@ -37,7 +36,6 @@ async fn clock_jump_by_days_ends_due_tasks_and_blocks_nothing() {
             let last = &status["runs"].as_array().unwrap().last().unwrap()["reasonResolved"];
             assert_eq!((&status["state"], last), (&json!("exception"), &json!("deadline-exceeded")), "{status}");
         }
-        // A whole life after the jump, with the credentials of the claim.
         let task = new_task();
         assert_eq!(rig.create(task, &dated(ahead + 3 * DAY)).await.status, 200);
         let claims = rig.claim(QUEUE, 1).await;
@@ -74,7 +72,6 @@ async fn send_at(ahead: i64, server: &Server, who: &Credentials, method: &str, p
     Raw::new(method, &target).authorization(&header).json(body.as_deref()).send(server.root_url()).await
 }
 
-/// Path of libfaketime on Debian.
 fn faketime() -> Option<String> {
     let folders = ["/usr/lib/x86_64-linux-gnu/faketime", "/usr/lib/aarch64-linux-gnu/faketime", "/usr/lib/faketime"];
     folders.map(|folder| format!("{folder}/libfaketimeMT.so.1")).into_iter().find(|file| Path::new(file).is_file())

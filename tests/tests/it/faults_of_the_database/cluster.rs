@@ -21,12 +21,10 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Creates a cluster with these settings and starts it.
     pub async fn start(settings: &[&str]) -> Self {
         Self::make(command("initdb").args(INITDB), settings).await
     }
 
-    /// Creates and starts a streaming standby of this cluster.
     pub async fn standby_of(primary: &Self) -> Self {
         let mut backup = command("pg_basebackup");
         backup.args(["-d", &primary.url("postgres")]).args(["-c", "fast", "-X", "stream", "-R", "--no-sync"]);
@@ -42,7 +40,6 @@ impl Cluster {
         cluster
     }
 
-    /// Starts the killed or stopped PostgreSQL.
     pub async fn start_again(&mut self) {
         let deadline = Instant::now() + RECOVERED_WITHIN;
         // Sessions of a killed PostgreSQL survive for a moment; until then a new one refuses to
@@ -80,17 +77,14 @@ impl Cluster {
         format!("postgres://{user}@{}/postgres", self.authority())
     }
 
-    /// Host and port.
     pub fn authority(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// Opens a session of the superuser.
     pub async fn connect(&self) -> PgConnection {
         PgConnection::connect(&self.url("postgres")).await.expect("the cluster takes connections")
     }
 
-    /// Kills the postmaster without warning.
     pub fn kill(&self) {
         kill(self.postmaster, Signal::SIGKILL).expect("the postmaster runs");
     }
@@ -130,7 +124,6 @@ impl Cluster {
 
     fn signal_all(&self, signal: Signal) {
         for pid in std::iter::once(self.postmaster).chain(children(self.postmaster)) {
-            // A session may have ended at this moment.
             let _ = kill(pid, signal);
         }
     }

@@ -17,14 +17,12 @@ use tenure_tests::server::Server;
 use super::{QUEUE, RECOVERED_WITHIN, assert_unavailable, create_until_it_works, finish_all, heartbeat, send, skipped};
 use crate::rig::{DataFolder, TIMEOUT, call, client_of, definition, embedded, eventually, new_task, postmaster_of};
 
-/// Space for a new cluster and little more.
 const DISK: &str = "160m";
 /// An incompressible body that fills pages.
 const PAYLOAD_BYTES: usize = 60_000;
 /// More creates than fit into the space that PostgreSQL has allocated.
 const CREATES_MAX: usize = 2_000;
 
-/// A separate file system below the data directory.
 struct Disk {
     at: PathBuf,
 }
@@ -68,7 +66,6 @@ impl Drop for Disk {
     }
 }
 
-/// Creates large tasks until one is refused for lack of space; returns the acknowledged ones.
 async fn create_until_it_is_full(server: &Server, root: &Credentials, disk: &Disk) -> Vec<SlugId> {
     let mut random = Random::from_seed(Random::fresh_seed());
     let mut acknowledged = Vec::new();
@@ -98,7 +95,6 @@ async fn with_a_new_segment(server: &Server, root: &Credentials, data_dir: &Path
     create_until_it_works(server, root).await
 }
 
-/// Reads the status of a task, with retries.
 async fn read_soon(server: &Server, root: &Credentials, task: SlugId) -> Answer {
     let began = Instant::now();
     loop {

@@ -39,7 +39,6 @@ async fn create(server: &Server, who: &Credentials, task: SlugId) -> RawReply {
     send(server, who, "PUT", &format!("/task/{task}"), Some(&definition(QUEUE))).await
 }
 
-/// Asserts the only allowed answer during a fault of the database.
 #[track_caller]
 fn assert_unavailable(reply: &RawReply) {
     reply.refused(503, "ServiceUnavailable");
@@ -102,7 +101,6 @@ async fn finish_all(server: &Server, who: &Credentials, mut tasks: Vec<SlugId>) 
     }
 }
 
-/// Checks the invariants of a database outside the test cluster.
 async fn assert_invariants(url: &str) {
     let mut conn = PgConnection::connect(url).await.expect("the database can be reached again");
     sqlx::query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").execute(&mut conn).await.unwrap();
@@ -110,7 +108,6 @@ async fn assert_invariants(url: &str) {
     assert!(violations.is_empty(), "violated invariants: {violations:#?}");
 }
 
-/// Value of a metric without labels.
 async fn metric(server: &Server, name: &str) -> Option<f64> {
     let text = Raw::new("GET", "/metrics").send(server.root_url()).await.text();
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())

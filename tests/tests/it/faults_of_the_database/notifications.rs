@@ -9,7 +9,6 @@ use crate::rig::Rig;
 const UNHEARD_WITHIN: Duration = Duration::from_secs(10);
 const ROUNDS: usize = 5;
 
-/// Cuts the connections by which these servers notify each other.
 async fn cut(database: &mut sqlx::PgConnection, servers: usize) {
     for pid in until_they_listen(database, servers).await {
         sqlx::query("SELECT pg_terminate_backend($1)").bind(pid).execute(&mut *database).await.unwrap();

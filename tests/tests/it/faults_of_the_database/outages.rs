@@ -9,7 +9,6 @@ use super::{QUEUE, create, create_until_it_works, finish_all, heartbeat, send};
 use crate::proxy::Proxy;
 use crate::rig::{Rig, claim_path, eventually, new_folder, new_task, worker};
 
-/// Length of the outage.
 const AWAY: Duration = Duration::from_secs(4);
 /// Log lines of an outage: its start, one for each connection in use, its end.
 const LINES_MAX: usize = 40;

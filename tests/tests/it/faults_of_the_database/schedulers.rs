@@ -19,7 +19,6 @@ const AWAY: Duration = Duration::from_secs(10);
 /// Longer than a server needs to replace a scheduler that it believes lost.
 const AFTERWARDS: Duration = Duration::from_secs(8);
 
-/// Server and term of each scheduler.
 fn schedulers(servers: &Value) -> Vec<(String, i64)> {
     let servers = servers["servers"].as_array().unwrap_or_else(|| panic!("{servers}")).iter();
     let of = |server: &Value| -> Vec<(String, i64)> {

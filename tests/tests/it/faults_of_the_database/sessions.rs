@@ -12,7 +12,6 @@ use super::cluster::Cluster;
 use super::{QUEUE, assert_invariants, create_until_it_works, settled};
 use crate::rig::{call, claim_path, client_of, credentials_of, eventually, new_folder, run_of};
 
-/// The shortest session TTL.
 const TTL: u64 = 15;
 /// Length of the freeze. The session's time is over afterwards, because it was not renewed shortly
 /// before.
@@ -21,7 +20,6 @@ const SILENT_BEFORE: Duration = Duration::from_secs(TTL - 8);
 /// Length of the stop: longer than an unrenewed session's TTL.
 const STOPPED: Duration = Duration::from_secs(TTL + 5);
 
-/// A worker with a session that holds a run.
 struct Worker {
     session: String,
     claim: Value,
@@ -60,7 +58,6 @@ impl Worker {
     }
 }
 
-/// Claims exactly one run.
 async fn claim(server: &Server, root: &Credentials, session: &str) -> Value {
     let answer = settled(server, root, "POST", &claim_path(QUEUE), Some(&says(session))).await;
     let claims = answer.body["tasks"].as_array().unwrap_or_else(|| panic!("{}", answer.body)).clone();

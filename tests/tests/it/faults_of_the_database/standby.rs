@@ -111,7 +111,6 @@ async fn lost_claim_is_not_published_before_replication() {
     tenure_store::schema::migrate(&pool).await.unwrap();
     let proxy = Proxy::before(&cluster.url("postgres")).await;
     let queue = Queue::start_apart(&options, &proxy.url().parse().unwrap(), LEASE);
-    // Its session connects here.
     assert!(queue.claim_work(QUEUE, "worker", 1, Duration::ZERO).await.unwrap().claims.is_empty());
     let (task, other) = (queue.create_one(QUEUE).await, queue.create_one(QUEUE).await);
     let mut admin = cluster.connect().await;

@@ -12,13 +12,11 @@ use super::create_until_it_works;
 use crate::rig::{Rig, eventually, new_folder};
 use crate::sse::Stream;
 
-/// Lengths of the stops.
 const POSTGRES_STOPPED: Duration = Duration::from_secs(4);
 const SERVER_STOPPED: Duration = Duration::from_secs(8);
 /// A second is promised: the longest pause after a slow read.
 const EVENT_WITHIN: Duration = Duration::from_secs(10);
 
-/// Asserts that an event of a new task reaches the stream in time.
 async fn assert_event_soon(server: &Server, who: &Credentials, stream: &mut Stream) {
     let resumed = Instant::now();
     let task = create_until_it_works(server, who).await.to_string();

@@ -21,7 +21,6 @@ fn strict(document: &Value) -> Value {
     components
 }
 
-/// Asserts that a JSON answer is described for the operation.
 #[track_caller]
 pub fn fits(document: &Value, name: &str, operation: &Operation, reply: &RawReply) {
     let promised = &operation.described["responses"][reply.status.to_string()];

@@ -31,7 +31,6 @@ fn hash_of_empty_body(media_type: &str) -> String {
     STANDARD.encode(Sha256::digest(format!("hawk.1.payload\n{media_type}\n\n")))
 }
 
-/// A digest of the rows of each table.
 async fn tables(database: &mut PgConnection) -> BTreeMap<String, String> {
     let names = format!(
         "SELECT tablename::text FROM pg_tables WHERE schemaname = 'public' AND tablename !~ '^({WRITTEN_BY_PASSES})$'"
@@ -46,7 +45,6 @@ async fn tables(database: &mut PgConnection) -> BTreeMap<String, String> {
     digests
 }
 
-/// A server on which the task of the document's examples is claimed.
 async fn rig_with_claimed_example() -> (Rig, Value) {
     let rig = Rig::start_with(|launch| launch.flag("--clock", "manual")).await;
     let document = fetch(&rig).await;

@@ -40,7 +40,6 @@ impl Urls {
         &self.0[6].0
     }
 
-    /// The same with this visibility timeout.
     fn poll_for(&self, seconds: u32) -> String {
         self.poll().replace("visibilitytimeout=300", &format!("visibilitytimeout={seconds}"))
     }

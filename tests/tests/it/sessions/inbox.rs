@@ -13,7 +13,6 @@ use crate::rig::{Raw, Rig, call, client_of, eventually, minutes_from_now, new_ta
 
 /// Ten times the interval between two checks for other servers' changes.
 const SEEN_WITHIN: Duration = Duration::from_secs(5);
-/// Concurrent readers of inboxes.
 const READERS: usize = 60;
 /// Far less than the time in which an inbox does not repeat a renewal.
 const RENEWED_AFTER: Duration = Duration::from_millis(200);
@@ -106,7 +105,6 @@ async fn ends_of_runs_by_time_are_notified() {
     }
 }
 
-/// Waits until the rig's server has this many waiting requests for inboxes.
 async fn until_waiting(rig: &Rig, requests: usize) {
     let line = format!("tenure_inbox_waiters {requests}");
     eventually(&line, async || {

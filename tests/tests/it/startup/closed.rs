@@ -53,10 +53,8 @@ fn free_address() -> String {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }
 
-/// Starts a server on this address, and waits until it serves.
 async fn serving(mut command: Command, address: &str) -> tokio::process::Child {
     let mut child = command.kill_on_drop(true).spawn().unwrap();
-    // Its output is not read from the start.
     drop((child.stdout.take(), child.stderr.take()));
     eventually("the server listens", async || tokio::net::TcpStream::connect(address).await.ok().map(|_| ())).await;
     let reply = Raw::new("GET", &format!("{QUEUE_API}/ping")).send(&format!("http://{address}")).await;

@@ -35,7 +35,6 @@ fn assert_has(lines: &[String; 2], parts: &[&str]) {
     }
 }
 
-/// The URL of the test's database with other credentials or another name.
 fn url_of(database: &TestDatabase, user: &str, name: Option<&str>) -> (String, String) {
     let url = database.url();
     let after = url.split_once('@').expect("the test cluster's URL has a user").1;

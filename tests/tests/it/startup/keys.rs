@@ -138,7 +138,6 @@ async fn refusal_of_embedded(data_folder: &DataFolder) -> String {
     last_line(&finish(embedded().command(&data_folder.data_dir())).await)
 }
 
-/// The line with which the server refuses to start, after its log.
 fn last_line(output: &std::process::Output) -> String {
     let text = stderr(output);
     assert_eq!(output.status.code(), Some(1), "{text}");

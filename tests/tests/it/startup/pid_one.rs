@@ -26,7 +26,6 @@ fn can_unshare(test: &str) -> bool {
     can
 }
 
-/// A process as `/proc` shows it.
 #[derive(Debug)]
 struct Process {
     pid: Pid,
@@ -56,7 +55,6 @@ fn zombies(parent: Pid) -> usize {
     children(parent).iter().filter(|process| process.is_zombie).count()
 }
 
-/// Every process below this one.
 fn descendants(of: Pid) -> Vec<Process> {
     let mut found = children(of);
     let mut at = 0;
@@ -105,7 +103,6 @@ async fn pid_one_reaps_orphans_of_crashed_postgresql() {
         let sessions = children(postmaster);
         kill(postmaster, Signal::SIGKILL).unwrap();
         for session in sessions {
-            // The session may have ended by itself.
             let _ = kill(session.pid, Signal::SIGKILL);
         }
         postmaster = used_postmaster(first, Some(postmaster)).await;

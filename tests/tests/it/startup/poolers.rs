@@ -13,7 +13,6 @@ use tenure_tests::server::{Launch, create_root_client, fresh_secret_key};
 use crate::proxy::Proxy;
 use crate::rig::{Raw, eventually, finish, new_folder, refusal, stderr, tenure};
 
-/// Refusals of a server and a command for an unusable database.
 async fn refusals(url: &str) -> [String; 2] {
     let (folder, key) = (new_folder(), fresh_secret_key());
     let output = finish(Launch::on_database(url, &key).command(folder.path())).await;
@@ -69,7 +68,6 @@ async fn running_server_uses_no_connection_without_settings() {
     assert!(server.stop().await.success());
 }
 
-/// A real PgBouncer before a database.
 struct PgBouncer {
     _folder: TempDir,
     process: Child,

@@ -45,7 +45,6 @@ async fn worker_that_reports_shutdown_never_gets_its_task_again() {
         let root = rig.root.clone();
         tokio::spawn(async move { claim_at(&mut client, &root, QUEUE, "stops", 1).await })
     });
-    // Both wait now.
     tokio::time::sleep(Duration::from_millis(300)).await;
     let (path, body) = (format!("{}/exception", run_of(&claims[0])), json!({"reason": "worker-shutdown"}));
     ok(call(&mut rig.client(), &credentials_of(&claims[0]), "POST", &path, Some(&body)).await);

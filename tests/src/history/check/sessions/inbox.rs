@@ -9,7 +9,6 @@ use crate::history::check::ledger::Span;
 use crate::history::record::{Change, Stamp};
 use crate::history::sessions::Item;
 
-/// Items of one answer.
 const SHOWN_MAX: usize = 1_000;
 /// Reasons that do not come from the run's worker.
 const BY_OTHERS: [&str; 3] = ["canceled", "deadline-exceeded", "claim-expired"];
@@ -30,7 +29,6 @@ pub(super) fn check(history: &History, ledger: &Ledger<'_>, life: &Life<'_>, fin
     }
 }
 
-/// An answer.
 #[derive(Debug)]
 struct Read<'a> {
     span: Span,
@@ -46,7 +44,6 @@ struct Inbox<'a> {
     reads: Vec<Read<'a>>,
     /// Possible acknowledgements: time, last item, and true if certain.
     acknowledged: Vec<(Span, i64, bool)>,
-    /// Commands for the worker.
     commands: Vec<(Span, i64)>,
 }
 

@@ -162,7 +162,6 @@ fn tried_again(options: Options, verdict: Verdict, act: impl Fn(&mut Story, RunK
     (story, task)
 }
 
-/// The same, without using up a retry.
 fn tried_again_for_nothing(act: impl Fn(&mut Story, RunKey)) -> Story {
     let (mut story, task) = tried_again(Options::default(), Verdict::WorkerShutdown, act);
     story.keeps_retries(task);

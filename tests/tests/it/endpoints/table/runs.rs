@@ -11,7 +11,6 @@ pub fn entries() -> Vec<Entry> {
     [claiming(), reporting(), vec![progressing(), commanding()]].concat()
 }
 
-/// The same with the session of the state.
 fn in_session(body: Value) -> Value {
     with(body, json!({"sessionId": "<sessionId>"}))
 }

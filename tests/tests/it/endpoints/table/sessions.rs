@@ -24,7 +24,6 @@ fn of_a_session(entry: Entry) -> Entry {
     )
 }
 
-/// Adds bodies that an operation refuses.
 fn refusing(entry: Entry, state: State, schema: &[(&str, Value)], rules: &[(&str, Value)]) -> Entry {
     let row = |code, (case, body): &(&str, Value)| -> Row { refused(code, *case).on(state).body(body.clone()) };
     let schema = schema.iter().map(|one| row(InputValidationError, one));

@@ -64,7 +64,6 @@ fn creating() -> Entry {
         )
 }
 
-/// Adds refusals of createTask.
 fn not_creating(entry: Entry) -> Entry {
     let with = a_task_with;
     let mut nowhere = a_task();

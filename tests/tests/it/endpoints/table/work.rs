@@ -9,7 +9,6 @@ pub fn entries() -> Vec<Entry> {
     vec![not_working(working())]
 }
 
-/// A request of the usual worker with these fields.
 fn asking(mut fields: Value) -> Value {
     let mut body = json!({"taskQueueId": "<taskQueueId>", "workerGroup": "group", "workerId": "worker"});
     body.as_object_mut().unwrap().append(fields.as_object_mut().unwrap());
@@ -112,7 +111,6 @@ fn working() -> Entry {
         )
 }
 
-/// Adds refusals of the whole request.
 fn not_working(entry: Entry) -> Entry {
     let many: Vec<Value> = (0..101).map(|run| result(json!({"runId": run}))).collect();
     let of_schema = [
