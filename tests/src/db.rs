@@ -11,7 +11,6 @@ use crate::random::Random;
 /// sessions.
 pub const ADMIN_URL: &str = "TENURE_TEST_DATABASE_URL";
 
-/// A database that is dropped with this value.
 #[derive(Debug)]
 pub struct TestDatabase {
     admin_url: String,

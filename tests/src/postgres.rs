@@ -41,7 +41,6 @@ fn user() -> Option<(u32, u32)> {
     Some((user.uid.as_raw(), user.gid.as_raw()))
 }
 
-/// Creates a temporary folder that belongs to PostgreSQL's user.
 #[must_use]
 pub fn new_folder() -> TempDir {
     use std::os::unix::fs::PermissionsExt as _;

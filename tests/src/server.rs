@@ -64,7 +64,6 @@ impl Launch {
         Self::default().flag("--database-url", database_url).flag("--secret-key", secret_key)
     }
 
-    /// Runs another program than [`binary`], for example an earlier release.
     #[must_use]
     pub fn program(mut self, path: &Path) -> Self {
         self.program = Some(path.to_owned());
@@ -96,7 +95,6 @@ impl Launch {
         self
     }
 
-    /// Sets the soft and hard limit of open files, which include sockets.
     #[must_use]
     pub fn open_files(mut self, soft: u32, hard: u32) -> Self {
         self.open_files = Some((soft, hard));
@@ -219,7 +217,6 @@ impl Server {
         kill(Pid::from_raw(pid), Signal::SIGTERM).map_err(io::Error::from)
     }
 
-    /// Sends SIGTERM and waits for the end.
     pub async fn stop(mut self) -> ExitStatus {
         self.terminate().expect("a child that was not waited for can be signalled");
         self.ended().await
@@ -233,7 +230,6 @@ impl Server {
         }
     }
 
-    /// Waits for the end of a server that was asked to stop.
     pub async fn ended(&mut self) -> ExitStatus {
         let deadline = Instant::now() + STOPPED_WITHIN;
         while Instant::now() < deadline {

@@ -50,7 +50,6 @@ impl Processes {
         Self { server, postmaster: postmaster.or_else(by_session).or_else(by_server) }
     }
 
-    /// Returns the time used so far, in total and for each PostgreSQL process.
     pub(crate) fn cost(&self) -> (Cost, SessionSeconds) {
         let postmaster = self.postmaster.and_then(Stat::read);
         let sessions: SessionSeconds = postmaster.iter().flat_map(|stat| seconds_of_children(stat.pid)).collect();
@@ -75,7 +74,6 @@ fn children(parent: u32) -> Vec<Stat> {
     pids.filter_map(Stat::read).filter(|stat| stat.parent == parent).collect()
 }
 
-/// The fields of `/proc/<pid>/stat` that matter here.
 #[derive(Debug, PartialEq)]
 struct Stat {
     pid: u32,

@@ -6,7 +6,6 @@ use sqlx::{Connection, PgConnection, Row};
 
 /// Tenure's connection pool runs this after each use, which identifies its idle sessions.
 const AFTER_USE: &str = "BEGIN; ROLLBACK";
-/// Name of these sessions, which run background passes and cold requests.
 const POOL: &str = "pool";
 
 #[derive(Debug)]
@@ -24,7 +23,6 @@ impl Probe {
         Ok(pid.unsigned_abs())
     }
 
-    /// Bytes of WAL written since the cluster was created. Includes other databases.
     pub(crate) async fn wal_position(&mut self) -> Result<i64, sqlx::Error> {
         sqlx::query_scalar("SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::bigint")
             .fetch_one(&mut self.connection)

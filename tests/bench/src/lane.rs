@@ -29,7 +29,6 @@ const RETRIES: u32 = 5;
 const REST: Duration = Duration::from_millis(50);
 /// A lane gives up after this many consecutive failures.
 const FAILURES_IN_A_ROW: u32 = 200;
-/// Bytes of a refusal that an error quotes.
 const QUOTED: usize = 200;
 const PRIORITIES: usize = 7;
 
@@ -197,7 +196,6 @@ impl Lane {
         queues.ok_or(BenchError::Answer { what: "pollTaskUrls", reason })
     }
 
-    /// URLs of the queue that [`Self::put`] uses.
     pub(crate) async fn lowest_queue(&mut self) -> Result<QueueUrls, BenchError> {
         let reason = "no queue".to_owned();
         let lowest = self.queues().await?.pop().ok_or(BenchError::Answer { what: "pollTaskUrls", reason })?;
@@ -361,7 +359,6 @@ impl Lane {
         Ok((taken, tasks))
     }
 
-    /// Path and body of a claim of up to `limit` tasks.
     pub(crate) fn claim_request(&self, limit: u8) -> (String, String) {
         let path = format!("{QUEUE_API}/claim-work/{}", queue_segment(&self.queue));
         (path, format!(r#"{{"workerGroup":"bench","workerId":"{}","tasks":{limit}}}"#, self.worker))

@@ -53,7 +53,6 @@ pub use self::settings::{ModeName, Settings};
 /// Time for lanes to finish their current call when the window ends; a long poll may take longer.
 const FINISH_WITHIN: Duration = Duration::from_secs(2);
 const GROUP_TASKS: u64 = 10_000;
-/// Connections that fill the queue before the measurement.
 const FILLERS: u64 = 64;
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
@@ -73,32 +72,18 @@ pub enum BenchError {
     #[error("--azure-key is not base64: {0}")]
     AzureKey(String),
     #[error("{path}: {reason}")]
-    CredentialsFile {
-        path: String,
-        reason: String,
-    },
+    CredentialsFile { path: String, reason: String },
     /// The file that describes a server for comparison cannot be used.
     #[error("{path}: {reason}")]
-    ContestantFile {
-        path: String,
-        reason: String,
-    },
+    ContestantFile { path: String, reason: String },
     /// The connection to the server failed.
     #[error("{0}: {cause}", cause = std::error::Error::source(.0).map(ToString::to_string).unwrap_or_default())]
     Wire(#[from] WireError),
     #[error("{what} was answered with {status}: {body}")]
-    Refused {
-        what: &'static str,
-        status: u16,
-        /// Start of the body.
-        body: String,
-    },
+    Refused { what: &'static str, status: u16, body: String },
     /// The server's answer cannot be parsed.
     #[error("the answer to {what} is not what the API describes: {reason}")]
-    Answer {
-        what: &'static str,
-        reason: String,
-    },
+    Answer { what: &'static str, reason: String },
     /// The database cannot be queried.
     #[error("the database given by --database-url cannot be asked")]
     Database(#[from] sqlx::Error),
@@ -127,13 +112,11 @@ pub(crate) struct Measured {
     pub(crate) durability: Option<String>,
 }
 
-/// Runs the mode of the settings and returns the lines to print.
 pub async fn run(settings: &Settings) -> Result<String, BenchError> {
     let measured = LocalSet::new().run_until(measure_mode(settings)).await?;
     Ok(report::Row { settings, measured }.render())
 }
 
-/// Runs the mode of the settings, within a [`LocalSet`].
 pub(crate) async fn measure_mode(settings: &Settings) -> Result<Measured, BenchError> {
     match settings.mode {
         ModeName::Lifecycle => measure::<mode::Lifecycle>(settings).await,
@@ -208,7 +191,6 @@ async fn figures_of(
     Ok(Measured { steps, counts, elapsed, figures, used, durability })
 }
 
-/// Runs the lanes; returns the length of the window and its costs.
 async fn watch<F: Future<Output = Result<(), BenchError>> + 'static>(
     settings: &Settings,
     run: &Run,
@@ -238,7 +220,6 @@ async fn watch<F: Future<Output = Result<(), BenchError>> + 'static>(
     failure.map_or(Ok((elapsed, used)), Err)
 }
 
-/// Fills the queue, opens the connections and prepares every lane, unmeasured.
 async fn prepare<M: Mode + 'static>(settings: &Settings, run: &Rc<Run>) -> Result<Vec<(M, Lane)>, BenchError> {
     run.expect_tasks(settings.depth());
     if settings.mode == ModeName::Group {
@@ -280,7 +261,6 @@ async fn all_of<T: 'static>(mut running: JoinSet<Result<T, BenchError>>) -> Resu
     Ok(done)
 }
 
-/// Deletes all queues on Azure, where each queue slows down all others.
 async fn remove_queues(run: &Run) -> Result<(), BenchError> {
     let Service::Azure(azure) = run.service() else { return Ok(()) };
     let mut client = Client::new(azure.url())?;

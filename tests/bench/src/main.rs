@@ -5,7 +5,6 @@ use std::process::ExitCode;
 use clap::Parser;
 use tenure_bench::{BenchError, Settings, ratio, run};
 
-/// Replaces the mode to compare several servers.
 const RATIO: &str = "ratio";
 
 #[tokio::main(flavor = "current_thread")]

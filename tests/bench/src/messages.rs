@@ -32,7 +32,6 @@ pub(crate) struct SignedUrls {
 }
 
 impl SignedUrls {
-    /// Returns the path and query of each URL.
     pub(crate) fn into_paths(self) -> Option<QueueUrls> {
         let path = |url: String| {
             let rest = url.strip_prefix("http://")?;

@@ -14,7 +14,6 @@ use super::service::Service;
 use super::{BenchError, Settings};
 
 const LOOKS: u32 = 5;
-/// Metric of batch sizes, in Tenure and the floor.
 const BATCH_MEMBERS: &str = "tenure_batch_members_";
 /// Time of unseen sessions, which began and ended between two samples, and of the postmaster.
 const OTHERS: &str = "others";
@@ -36,7 +35,6 @@ pub(crate) struct Reading {
     batches: BTreeMap<String, Batches>,
 }
 
-/// Numbers of requests and of their statements.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Batches {
     members: f64,
@@ -145,7 +143,6 @@ impl Observer {
     }
 }
 
-/// Parses lines such as `tenure_batch_members_sum{operation="create"} 12` of a page of metrics.
 fn parse_batches(page: &str) -> BTreeMap<String, Batches> {
     let mut batches: BTreeMap<String, Batches> = BTreeMap::new();
     let figures = page.lines().filter_map(|line| line.strip_prefix(BATCH_MEMBERS)?.split_once("{operation=\""));

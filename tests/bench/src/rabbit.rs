@@ -27,7 +27,6 @@ pub(crate) const STEPS: &[&str] = &["publish", "consume"];
 const MESSAGE_DIGITS: usize = 1_500;
 /// Lanes that share a connection, as RabbitMQ recommends.
 const CHANNELS_PER_CONNECTION: usize = 16;
-/// A message that survives a restart of the broker.
 const PERSISTENT: u8 = 2;
 
 pub(crate) struct Lane {

@@ -13,7 +13,6 @@ use super::service::Service;
 use super::{BenchError, Settings};
 use tenure_driver::random::Random;
 
-/// State shared by all lanes, which live on one thread.
 #[derive(Debug)]
 pub(crate) struct Run {
     service: Service,
@@ -23,7 +22,6 @@ pub(crate) struct Run {
     seed: u64,
     queue: String,
     group: String,
-    /// Created queues on Azure, to be deleted at the end.
     made: RefCell<BTreeSet<String>>,
     figures: RefCell<Figures>,
     start: Cell<Option<Instant>>,
@@ -72,7 +70,7 @@ impl Run {
         self.to_claim.set(tasks);
     }
 
-    /// Each lane's share of these tasks.
+    /// Each lane's share of the tasks to create.
     pub(crate) fn share(&self) -> usize {
         usize::try_from(self.depth.get()).unwrap_or(usize::MAX) / self.connections
     }

@@ -14,11 +14,9 @@ use crate::plan::{CountedFile, Planned};
 use crate::watch::{Seen, read_all};
 use crate::{Result, table};
 
-/// Time for the counts of the queue to reach zero after the last task.
 const COUNTS_TIMEOUT: Duration = Duration::from_secs(30);
 const ROWS_MAX: usize = 12;
 const PROBLEMS_MAX: usize = 20;
-/// With this many tasks per worker every worker gets one.
 const TASKS_PER_WORKER: usize = 15;
 
 struct Counted {

@@ -18,7 +18,6 @@ use crate::plan::{CANCELED, COMPLETED, Planned};
 
 const COUNTS: &str = r#"for second in 1 2 3 4; do echo "second $second of 4"; sleep 1; done"#;
 const LAST_COUNT: &str = "second 4 of 4\n";
-/// Works until it is asked to stop.
 const WORKS: &str = r#"trap 'echo "asked to stop"; exit' TERM; echo "process $$ at work"; while :; do sleep 0.1; done"#;
 /// Output of the second task around its process id.
 const AT_WORK: (&str, &str) = ("process ", " at work\n");
@@ -169,7 +168,6 @@ impl Followed {
         Ok(())
     }
 
-    /// Reads the next part and shows complete lines; false at the end.
     async fn read(&mut self) -> Result<bool> {
         let Some(bytes) = self.stream.read().await? else { return Ok(false) };
         self.text.push_str(&String::from_utf8(bytes)?);

@@ -41,10 +41,8 @@ use processes::{Server, Workers};
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 const QUEUE: &str = "demo/files";
-/// The file that marks and locks the scratch directory.
 const MARK: &str = ".tenure-demo";
 const INTERRUPTED: u8 = 130;
-/// Concurrent requests that create or read tasks.
 const CONCURRENCY: usize = 16;
 
 /// Starts a server with workers, gives them real work, kills some of them, and checks every result.
@@ -114,7 +112,6 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Runs everything and stops everything, also after a failure.
 async fn demonstrate(cli: &Cli) -> Result<ExitCode> {
     let bin_dir = match &cli.bin_dir {
         Some(dir) => dir.clone(),

@@ -11,7 +11,6 @@ use tenure_client::{Client, Metadata, NewTask, State};
 
 use crate::Result;
 
-/// Source of more files when the current directory has too few.
 const MORE_FILES: &str = "/usr/share/doc";
 const NOT_SOURCE: [&str; 5] = ["target", "tenure-data", "run-data", "node_modules", "__pycache__"];
 const FILE_SIZE_MAX: u64 = 4 << 20;
@@ -80,7 +79,6 @@ impl Planned {
     }
 }
 
-/// Plans one task for each file, and in between tasks that cannot succeed.
 pub fn plan(trees: &[PathBuf], max: usize, scratch: &Path) -> Result<Vec<Planned>> {
     let mut files = Vec::new();
     if trees.is_empty() {

@@ -16,7 +16,6 @@ use tokio::time::timeout;
 
 use crate::{QUEUE, Result};
 
-/// The server prints this line when it can serve.
 const READY: &str = "tenure ready: ";
 /// The first start compiles PostgreSQL and creates a cluster.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
@@ -29,7 +28,6 @@ const WORKER_GROUP: &str = "demo";
 const WORKER_CAPACITY: &str = "4";
 /// Settings passed on from the environment: the PostgreSQL to use, and the log level.
 const KEPT_SETTINGS: [&str; 2] = ["TENURE_PG_BIN", "TENURE_LOG"];
-/// Lines of a log shown when its process failed.
 const LOG_TAIL: usize = 15;
 
 pub struct Server {

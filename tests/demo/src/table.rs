@@ -1,6 +1,5 @@
 //! Tables for the terminal.
 
-/// Prints rows under a title, the first column left-aligned and the others right-aligned.
 pub fn print(title: &str, head: &[&str], rows: &[Vec<String>]) {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());

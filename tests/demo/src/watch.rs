@@ -104,7 +104,6 @@ fn busiest(statuses: &Statuses, lost: &[ClaimedRun]) -> Vec<String> {
     by_count.into_iter().take(KILLED_TOGETHER).map(|(worker, _)| worker).collect()
 }
 
-/// Kills the workers, records their runs, and starts them again.
 async fn kill(
     client: &Client,
     tasks: &[Planned],

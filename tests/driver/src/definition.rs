@@ -11,7 +11,6 @@ use crate::random::Random;
 /// The parts of a task that tests vary. Everything else is constant.
 #[derive(Debug, Clone)]
 pub struct Definition<'a> {
-    /// `<provisionerId>/<workerType>`.
     pub queue: &'a str,
     pub priority: &'a str,
     pub retries: u32,
@@ -28,7 +27,6 @@ pub struct Definition<'a> {
 }
 
 impl Definition<'_> {
-    /// Returns the body of createTask, with `padding` random digits in the payload.
     #[must_use]
     pub fn body(&self, padding: usize, random: &mut Random) -> String {
         let Self { queue, priority, retries, note, .. } = self;

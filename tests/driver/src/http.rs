@@ -35,7 +35,6 @@ impl Answer {
         (200..300).contains(&self.status)
     }
 
-    /// The error code of the body, or an empty string.
     #[must_use]
     pub fn code(&self) -> &str {
         self.body["code"].as_str().unwrap_or_default()

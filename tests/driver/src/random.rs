@@ -41,7 +41,6 @@ impl Random {
         if limit == 0 { 0 } else { self.draw() % limit }
     }
 
-    /// Returns true in `share` of 100 cases.
     pub fn percent(&mut self, share: u64) -> bool {
         self.below(100) < share
     }

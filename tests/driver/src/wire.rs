@@ -21,7 +21,6 @@ pub struct Target {
     pub host: String,
     /// Port, 80 by default.
     pub port: u16,
-    /// Prefix before `/api` in every path; usually empty.
     pub prefix: String,
     /// Value of the Host header.
     pub authority: String,
@@ -70,7 +69,6 @@ pub struct Reply {
     pub retry_after: Option<u64>,
 }
 
-/// A connection, unusable after any error.
 #[derive(Debug)]
 pub struct Connection {
     stream: TcpStream,

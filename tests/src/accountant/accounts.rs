@@ -9,11 +9,9 @@ use tenure_api::ids::SlugId;
 
 use crate::history::record::{Event, Record, Stamp};
 
-/// A kind of call whose first success after a fault is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Create,
-    /// claimWork that returned at least one task.
     Claim,
     Report,
 }

@@ -17,7 +17,6 @@ use crate::history::record::{Answer, Event, Record, RunKey, Stamp};
 use crate::history::snapshot::{Counts, Snapshot, Status};
 use crate::http::{QUEUE_API, queue_segment};
 
-/// Tasks per request: one page of statuses.
 const TASKS_PER_CALL: usize = 1_000;
 const QUOTED: usize = 20;
 

@@ -101,7 +101,6 @@ impl Accountant {
         }
     }
 
-    /// Waits until `tasks` more tasks are created and completed.
     pub async fn until_done(&self, tasks: usize) {
         let since = self.accounts.stamp();
         for kind in [Kind::Create, Kind::Report] {
@@ -140,7 +139,6 @@ impl Accountant {
         self.accounts.write(since, Event::TailLost);
     }
 
-    /// Stops the submitters, drains the queues and audits.
     pub async fn finish(mut self) -> Audit {
         self.accounts.submitting.stop();
         join(&mut self.submitters).await;

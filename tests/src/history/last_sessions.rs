@@ -18,7 +18,6 @@ use crate::http::TENURE_API;
 const LAST: [usize; 3] = [30, 31, 32];
 /// Shortest session TTL, in seconds: far less than a claim's term.
 const TTL: i64 = 15;
-/// TTL in seconds of a session that must not expire meanwhile.
 const LONGER: i64 = 300;
 /// How often a silent session may be extended because no server was checking.
 const EXPIRES_WITHIN: usize = 8;
@@ -26,7 +25,6 @@ const EXPIRES_WITHIN: usize = 8;
 /// fraction of the quiet time, that is ten seconds: far less than a claim's term.
 const STRAYS_SHARE: u32 = 30;
 const LOOK: Duration = Duration::from_millis(100);
-/// Seconds, longer than any session's TTL.
 const LONG: u64 = 3_601;
 
 /// Runs the last sessions, in all queues at once: an answer from an empty queue takes a second.
@@ -67,7 +65,6 @@ impl Last {
     }
 }
 
-/// Begins a session that claims runs; `None` if the queue has none.
 async fn claimed(member: &mut Member, queue: usize, ttl: i64) -> Option<Membership> {
     let mut mine = member.begin_for(queue, true, ttl).await?;
     member.claim(&mut mine, 2).await;

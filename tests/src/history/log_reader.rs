@@ -78,7 +78,6 @@ impl LogReader {
         any
     }
 
-    /// Reads a page and returns the position of its last event.
     async fn read_after(&mut self, after: i64) -> Option<i64> {
         let path = format!("{TENURE_API}/events?after={after}&limit={PAGE}");
         let fetched = self.actor.fetch("GET", &path).await;

@@ -23,15 +23,10 @@ const QUEUES: u64 = 2;
 const TTL: [i64; 4] = [15, 20, 60, 300];
 const LIMIT_MAX: u64 = 5;
 const TAKEOVER_PERCENT: u64 = 60;
-/// Percentage of inbox reads that wait for a second.
 const WAIT_PERCENT: u64 = 5;
-/// Percentage of inbox reads that leave their items unacknowledged.
 const READ_AGAIN_PERCENT: u64 = 20;
-/// Percentage of ends that are repeated.
 const CLOSE_AGAIN_PERCENT: u64 = 40;
-/// Pause after a refused start.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Ended sessions that a member continues to use.
 const PAST_MAX: usize = 6;
 
 #[derive(Debug)]
@@ -39,7 +34,6 @@ pub(super) struct Membership {
     id: SessionId,
     queue: usize,
     read: i64,
-    /// Unreported claims.
     claims: Vec<HeldClaim>,
 }
 
@@ -195,7 +189,6 @@ impl Member {
         goes_on
     }
 
-    /// Returns true if the session continues.
     pub(super) async fn claim(&mut self, mine: &mut Membership, limit: u64) -> bool {
         let path = format!("{QUEUE_API}/claim-work/{}", queue_segment(&self.worker.actor.world.queues[mine.queue]));
         let worker = worker_id(self.worker.number);
@@ -342,7 +335,6 @@ fn path_of(mine: &Membership, rest: &str) -> String {
     format!("{TENURE_API}/sessions/{}{rest}", mine.id)
 }
 
-/// Parses the part of an answer that is recorded.
 fn read<A: DeserializeOwned, T>(answer: Answer<Value>, part: impl FnOnce(A) -> T) -> Answer<T> {
     answer.map(|body| part(serde_json::from_value(body).expect("calls about sessions answer in their form")))
 }

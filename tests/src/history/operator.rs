@@ -78,7 +78,6 @@ async fn pause_for_a_while(actor: &mut Actor, queue: usize) {
     }
 }
 
-/// Resumes a queue; returns true if that was acknowledged.
 pub(super) async fn resume(actor: &mut Actor, queue: usize) -> bool {
     let path = path(&actor.world, queue, "resume");
     let start = actor.world.stamp();

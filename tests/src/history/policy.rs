@@ -6,7 +6,6 @@ use tenure_api::states::Delivery;
 use crate::clock::wire_date;
 use crate::random::Random;
 
-/// Longest delay, in seconds.
 pub const DELAY_MAX: u64 = 180;
 /// Long compared with the moves of the clock: only then can a client see that a delay was too
 /// short.
@@ -34,7 +33,6 @@ impl Start {
         if random.percent(50) { Self::After(seconds) } else { Self::At(now + seconds.cast_signed() * 1000) }
     }
 
-    /// Earliest start of a run that became pending at `pending_since`.
     #[must_use]
     pub fn earliest(self, pending_since: i64) -> i64 {
         match self {
@@ -77,7 +75,6 @@ impl RetryDelay {
         Self { first, factor: 1 + random.below(3), most: DELAY_MIN + random.below(RETRY_DELAY_MAX - DELAY_MIN) }
     }
 
-    /// Seconds that every retry waits at least.
     #[must_use]
     pub fn least(self) -> u64 {
         self.first.min(self.most)
@@ -97,7 +94,6 @@ pub struct Options {
 }
 
 impl Options {
-    /// Chooses options, none for most tasks.
     pub(super) fn invent(random: &mut Random, now: i64) -> Self {
         if !random.percent(OPTIONS_PERCENT) {
             return Self::default();

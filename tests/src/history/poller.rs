@@ -12,15 +12,12 @@ use super::record::{Event, RunKey};
 use super::world::Actor;
 use crate::http::QUEUE_API;
 
-/// Percentage of messages deleted before their run is claimed.
 const EARLY_PERCENT: u64 = 15;
-/// Percentage of messages updated first.
 const UPDATE_PERCENT: u64 = 15;
 /// Visibility timeout, in seconds of the server's clock.
 const HIDDEN_SECONDS: u64 = 20;
 const MESSAGES_MAX: u64 = 4;
 
-/// URLs of one queue, without the server's root URL.
 struct Urls {
     poll: String,
     delete: String,

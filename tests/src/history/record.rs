@@ -25,7 +25,6 @@ pub struct Record {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer<T> {
     Done(T),
-    /// Refused with this status, so nothing was done.
     Refused(u16),
     /// No answer, or an answer that leaves open if the call was done.
     Unknown,
@@ -67,7 +66,6 @@ pub enum Event {
         answer: Answer<()>,
     },
     ClaimWork {
-        /// Index of the queue.
         queue: usize,
         worker: usize,
         answer: Answer<Vec<RunKey>>,
@@ -81,13 +79,11 @@ pub enum Event {
         run: RunKey,
         answer: Answer<()>,
     },
-    /// reportCompleted, reportFailed or reportException.
     Report {
         run: RunKey,
         verdict: Verdict,
         answer: Answer<()>,
     },
-    /// scheduleTask, rerunTask, cancelTask or changeTaskPriority.
     Change {
         task: SlugId,
         change: Change,
@@ -119,7 +115,6 @@ pub enum Event {
         queue: usize,
         answer: Answer<()>,
     },
-    /// A poller got messages of these runs.
     Poll {
         queue: usize,
         runs: Vec<RunKey>,
@@ -142,7 +137,6 @@ pub enum Change {
     Schedule,
     Rerun,
     Cancel,
-    /// Set the priority, an index into [`PRIORITIES`].
     Priority(usize),
 }
 
@@ -150,7 +144,6 @@ pub enum Change {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskSpec {
     pub task: SlugId,
-    /// Index of its queue.
     pub queue: usize,
     /// Index into [`PRIORITIES`].
     pub priority: usize,
@@ -160,7 +153,6 @@ pub struct TaskSpec {
     pub dependencies: Vec<SlugId>,
     /// True if any resolution of the dependencies suffices, false if they must be completed.
     pub any_end: bool,
-    /// Options that override its queue's policy.
     pub options: Options,
 }
 

@@ -21,7 +21,6 @@ const LOCK_MAX: u64 = 250;
 const FAULT_EVERY: Duration = Duration::from_secs(8);
 /// Longest period whose commits may be lost, in milliseconds.
 const TAIL_MAX: u64 = 800;
-/// Position of the log's end.
 const WRITTEN: &str = "SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint";
 
 pub(super) async fn sabotage(world: Arc<World>, mut ground: Ground, number: u64) -> Ground {
@@ -102,7 +101,6 @@ async fn lose_tail(world: &World, database: &mut Replicated, tail: Duration) {
     database.make_synchronous().await;
 }
 
-/// Terminates up to `most` random sessions of the servers.
 async fn kill_sessions(session: &mut PgConnection, most: u64) -> Result<(), sqlx::Error> {
     sqlx::query(
         "SELECT pg_terminate_backend(pid) FROM (SELECT pid FROM pg_stat_activity \

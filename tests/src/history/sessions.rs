@@ -20,7 +20,6 @@ pub struct SessionCall {
 #[derive(Debug, Clone)]
 pub enum Act {
     Start {
-        /// True if the call ends the worker's live session.
         takeover: bool,
         answer: Answer<Begun>,
     },
@@ -44,14 +43,12 @@ pub enum Act {
     },
     Command {
         session: SessionId,
-        /// Id of the item.
         answer: Answer<i64>,
     },
     /// A command for a task of which the session has claimed a run.
     TaskCommand {
         session: SessionId,
         run: RunKey,
-        /// Id of the command.
         answer: Answer<i64>,
     },
     /// The end of a session by `DELETE`.
@@ -73,14 +70,12 @@ pub struct Begun {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Items {
-    /// Expiry of the session, in milliseconds.
     pub expires: i64,
     pub items: Vec<(i64, Item)>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Item {
-    /// A resolved run with its state and reason.
     RunEnded(RunKey, String, String),
     Command,
     TaskCommand(RunKey),
@@ -130,7 +125,6 @@ impl Act {
         }
     }
 
-    /// Expiry of the session by this answer, in milliseconds.
     #[must_use]
     pub fn expires(&self) -> Option<i64> {
         match self {

@@ -10,9 +10,7 @@ use super::sessions::ShownSessions;
 
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
-    /// Status of every existing task with an attempt to create it.
     pub tasks: HashMap<SlugId, Status>,
-    /// Pending tasks whose run is delayed.
     pub delayed: HashSet<SlugId>,
     /// Counts of each queue, by index.
     pub counts: Vec<Counts>,
@@ -21,7 +19,6 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Counts of a queue, computed from its tasks.
     #[must_use]
     pub fn recount(&self, queue: &str) -> Counts {
         let mut counts = Counts::default();
@@ -62,7 +59,6 @@ impl Status {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Run {
-    /// Number of the run, equal to its index.
     pub run_id: u16,
     pub state: String,
     #[serde(default)]
@@ -78,7 +74,6 @@ pub struct Run {
     pub started: Option<Timestamp>,
     #[serde(default)]
     pub resolved: Option<Timestamp>,
-    /// End of its last lease.
     #[serde(default)]
     pub taken_until: Option<Timestamp>,
 }
@@ -90,7 +85,6 @@ pub struct Counts {
     /// Waiting runs that are not delayed.
     pub pending_tasks: u64,
     pub claimed_tasks: u64,
-    /// Delayed runs, as counted by getQueue.
     #[serde(default)]
     pub delayed: u64,
 }

@@ -67,7 +67,6 @@ pub struct Plan {
     pub failovers: bool,
 }
 
-/// Runs the storm and returns its history.
 pub async fn run(plan: &Plan) -> History {
     let ground = Ground::create(plan.failovers).await;
     let folder = tempfile::tempdir().expect("a temporary directory can be made");
@@ -230,7 +229,6 @@ fn count(snapshot: &Snapshot) -> Vec<Counts> {
     QUEUES.iter().map(|queue| snapshot.recount(queue)).collect()
 }
 
-/// Returns the pending tasks that are delayed, according to `why`.
 async fn read_delayed(reader: &mut Actor, tasks: &HashMap<SlugId, Status>) -> HashSet<SlugId> {
     let mut delayed = HashSet::new();
     for (task, _) in tasks.iter().filter(|(_, status)| status.state == "pending") {

@@ -18,16 +18,13 @@ const WAIT: Duration = Duration::from_millis(5);
 const RECENT: usize = 40;
 const REPEAT_PERCENT: u64 = 8;
 const CONFLICT_PERCENT: u64 = 5;
-/// Percentage of creates and repeats sent as `POST /tasks`.
 const SUBMIT_PERCENT: u64 = 15;
-/// Percentage of operations that change an existing task.
 const CHANGE_PERCENT: u64 = 12;
 /// Percentage of tasks with dependencies, and their largest number.
 const WAITING_PERCENT: u64 = 15;
 const DEPENDENCIES_MAX: u64 = 3;
-/// Percentage of these for which any resolution suffices.
+/// Percentage of dependent tasks for which any resolution suffices.
 const ANY_END_PERCENT: u64 = 60;
-/// Percentage of tasks with a short deadline.
 const HURRIED_PERCENT: u64 = 4;
 const HURRIED_MILLIS: i64 = 120 * 1000;
 pub(super) const UNHURRIED_MILLIS: i64 = 4 * 60 * 60 * 1000;

@@ -20,9 +20,7 @@ const RECENT: usize = 30;
 const CLAIM_TASK_PERCENT: u64 = 8;
 const LATE_PERCENT: u64 = 5;
 const POLL_PERCENT: u64 = 15;
-/// Percentage of reports with the root client's credentials instead of the claim's.
 const AS_ROOT_PERCENT: u64 = 10;
-/// Percentage of claims whose result is sent with a claim for more.
 const WORK_PERCENT: u64 = 15;
 const RESULT_PERCENT: u64 = 40;
 /// Percentage of claims that are released, by a separate request or one that claims more.
@@ -140,7 +138,6 @@ impl Worker {
         claims
     }
 
-    /// Calls claimTask for a task of any client, sometimes twice.
     async fn ask_for_one(&mut self) {
         let Some(tried) = self.actor.world.pick_tried(&mut self.actor.random, RECENT) else { return };
         let run = (tried.spec.task, 0);
@@ -162,7 +159,6 @@ impl Worker {
         held
     }
 
-    /// Ends, renews or abandons claims, and the claims that replace them.
     async fn live(&mut self, claims: impl IntoIterator<Item = HeldClaim>) {
         let mut claims: Vec<HeldClaim> = claims.into_iter().collect();
         while let Some(held) = claims.pop() {
@@ -317,7 +313,6 @@ fn run_path(run: RunKey, what: &str) -> String {
     format!("{QUEUE_API}/task/{}/runs/{}/{what}", run.0, run.1)
 }
 
-/// Parses the claims of an answer.
 pub(crate) fn read_claims(answer: &Value) -> Vec<HeldClaim> {
     let claims: Vec<Claim> =
         serde_json::from_value(answer["tasks"].clone()).expect("claimWork answers with a list of claims");

@@ -97,7 +97,6 @@ impl World {
         self.over.load(Ordering::Relaxed)
     }
 
-    /// The server's clock, which the test moves.
     pub(super) fn server_millis(&self) -> i64 {
         unix_millis() + self.clock_ahead_millis.load(Ordering::Relaxed)
     }
@@ -137,7 +136,6 @@ impl World {
         self.history.lock().unwrap_or_else(PoisonError::into_inner).changed_events.push(what);
     }
 
-    /// Runs whose result may have been reported, each once.
     pub(super) fn returned(&self) -> BTreeSet<RunKey> {
         let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
         let returned = history.records.iter().filter_map(|record| match &record.event {
@@ -177,7 +175,6 @@ pub(super) struct Actor {
 }
 
 impl Actor {
-    /// Creates actor `number`; the number decides all its choices.
     pub(super) fn new(world: Arc<World>, number: u64) -> Self {
         let mut random = Random::fork(world.seed, number);
         let client = client_of_any_server(&world, &mut random);

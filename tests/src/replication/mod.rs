@@ -26,7 +26,6 @@ const NAMES_SETTING: &str = "synchronous_standby_names";
 pub struct Replicated {
     pub primary: Node,
     pub standby: Option<Node>,
-    /// The servers connect through it.
     pub forwarder: Forwarder,
     // Last: fields drop in order, and the data must outlive the processes.
     folder: TempDir,
@@ -56,14 +55,12 @@ impl Replicated {
         replicated
     }
 
-    /// Copies the primary to a second node, which is not started.
     pub fn copy_primary(&mut self) {
         assert!(self.standby.is_none(), "there is a standby");
         let name = NAMES.into_iter().find(|name| *name != self.primary.name()).expect("there are two names");
         self.standby = Some(self.primary.copy(self.folder.path(), name));
     }
 
-    /// Recreates the standby from the primary and waits until it streams.
     pub async fn add_standby(&mut self) {
         self.standby = None;
         self.copy_primary();
@@ -72,7 +69,6 @@ impl Replicated {
             .await;
     }
 
-    /// Makes commits wait for the standby, and waits until they do.
     pub async fn make_synchronous(&self) {
         self.primary.set(NAMES_SETTING, &format!("FIRST 1 ({})", NAMES.join(", "))).await;
         self.until(
@@ -103,7 +99,6 @@ impl Replicated {
         }
     }
 
-    /// Returns the standby.
     pub fn standby(&mut self) -> &mut Node {
         self.standby.as_mut().expect("there is a standby")
     }

@@ -11,13 +11,11 @@ use sqlx::{AssertSqlSafe, ConnectOptions as _, PgConnection, Row as _};
 
 use crate::postgres::{INITDB, children, command, free_port, make, runs};
 
-/// Application name of the test's own sessions.
 pub const APPLICATION: &str = "test";
 /// Limit for a start with recovery, a promotion or the end of processes. Each takes about a second
 /// on an idle machine.
 pub(super) const WITHIN: Duration = Duration::from_secs(60);
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Limit for an immediate shutdown, before SIGKILL.
 const ENDED_WITHIN: Duration = Duration::from_secs(5);
 
 /// Settings of every cluster. Nothing is fsynced: only processes die here, and the system keeps
@@ -94,7 +92,6 @@ impl Node {
         format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
     }
 
-    /// Starts PostgreSQL and waits until it accepts connections.
     pub async fn start(&mut self) {
         let file = self.log_file();
         let log = std::fs::File::options().create(true).append(true).open(file).expect("the folder can be written");
@@ -153,7 +150,6 @@ impl Node {
         }
     }
 
-    /// Kills all processes without warning.
     pub fn kill(&mut self) {
         let mut child = self.postmaster.take().expect("it runs");
         let postmaster = pid_of(&child);

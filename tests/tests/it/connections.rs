@@ -10,7 +10,7 @@ use crate::rig::{
 use tenure_tests::server::Server;
 
 const OPEN_FILES: u32 = 256;
-/// More connections than that limit.
+/// More connections than the server may have files.
 const CONNECTIONS: usize = 300;
 /// Longest wait for a connection; accepting never waits.
 const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(30);

@@ -91,7 +91,6 @@ impl Office {
         assert_eq!(status["runs"].as_array().unwrap().len(), 1, "{status}");
     }
 
-    /// End of each of the task's runs in the event log.
     async fn ends(&self, task: SlugId) -> Vec<String> {
         let path = format!("{TENURE_API}/events?after=0&limit=1000&exchange=task-completed,task-failed,task-exception");
         let events = self.rig.call("GET", &path, None).await.body["events"].clone();

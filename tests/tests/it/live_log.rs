@@ -100,7 +100,6 @@ impl Follower {
         tokio::time::timeout(within, reading).await.unwrap_or_else(|_| panic!("{text:?} did not come in time"));
     }
 
-    /// Waits for the last chunk of a properly ended answer.
     async fn until_ended(&mut self) {
         self.until("\r\n0\r\n\r\n", TIMEOUT).await;
     }

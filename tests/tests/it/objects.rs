@@ -50,7 +50,6 @@ pub async fn end_object(worker: &Worker, created: &Value, bytes: &[u8]) {
     assert_eq!(ended.status, 200, "{}", ended.body);
 }
 
-/// Creates and uploads an object artifact, without finishing it.
 pub async fn upload_object(worker: &Worker, name: &str, bytes: &[u8]) -> Value {
     let created = object(worker, name).await;
     let url = put_url_of(worker, &created, bytes.len()).await;

@@ -343,7 +343,6 @@ fn with_another_task(document: &Value) -> Value {
     with_another(document, "/paths/~1api~1queue~1v1~1task~1{taskId}/get/parameters/0", &new_task().to_string())
 }
 
-/// Replaces the example of this parameter wherever it occurs in the document.
 fn with_another(document: &Value, parameter: &str, value: &str) -> Value {
     let example = document.pointer(parameter).expect("the document has the parameter")["example"].clone();
     let text = document.to_string().replace(example.as_str().expect("the parameter has an example"), value);

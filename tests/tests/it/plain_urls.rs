@@ -26,7 +26,6 @@ impl Worker {
         reply.header("location").unwrap().to_owned()
     }
 
-    /// Expected plain URL of an artifact of the run.
     fn plain(&self, name: &str) -> String {
         let escaped = segment(name).replace("%2F", "/").replace("%2E", ".");
         format!("{}/artifacts/artifact/{}/0/{escaped}", self.rig.server.root_url(), self.task)
@@ -52,7 +51,6 @@ async fn make_public(rig: &Rig, scope: &str, allowed: bool) {
     ok(rig.call(method, ROLE, Some(&body)).await);
 }
 
-/// A second server with the same root URL, at another address.
 async fn beside(worker: &Worker) -> (Server, String) {
     let rig = &worker.rig;
     let first = rig.server.root_url().trim_end_matches('/');

@@ -60,7 +60,6 @@ impl Polled {
     }
 }
 
-/// Asserts that no deletion precedes the final answer of the claim.
 #[track_caller]
 fn deleted_only_after_the_claim(story: &[Passed]) {
     let claimed = story.iter().position(|passed| passed.call.ends_with("/claim") && passed.status == 200);

@@ -113,7 +113,6 @@ impl Ground {
     }
 }
 
-/// Sends these requests in turn on one connection, until the flood is over.
 async fn send_on_one_connection(server: &Target, targets: &[String], first: usize, until: Instant) -> Statuses {
     let (mut statuses, mut connection, mut request) = (Statuses::new(), None, Vec::new());
     for n in first.. {

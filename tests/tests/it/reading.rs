@@ -21,7 +21,6 @@ const PURGE_API: &str = "/api/purge-cache/v1/purge-cache";
 /// Ten times the three seconds after which a stream checks its reader's scopes.
 const STREAM_ENDS_WITHIN: Duration = Duration::from_secs(30);
 
-/// Callers of an operation before any change of roles.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum From {
     TheStart,
@@ -230,7 +229,6 @@ async fn restarted_server_keeps_changed_or_deleted_role() {
     }
 }
 
-/// Checks every described operation with scopes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn closed_reading_refuses_every_operation_with_scopes() {
     let rig = Rig::start().await;

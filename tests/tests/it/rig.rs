@@ -82,18 +82,15 @@ impl Rig {
         task
     }
 
-    /// Reports a claimed run with the credentials of its claim.
     pub async fn report(&self, claim: &Value, how: &str, body: Option<&Value>) {
         report(&self.server, claim, how, body).await;
     }
 
-    /// Advances the manual clock, and waits for due passes.
     pub async fn advance(&self, seconds: impl Into<Value>) {
         let seconds: Value = seconds.into();
         ok(self.call("POST", &format!("{TENURE_API}/clock/advance"), Some(&json!({ "seconds": seconds }))).await);
     }
 
-    /// Sets the policy of a queue, and waits until all runs follow it.
     pub async fn put_policy(&self, queue: &str, policy: &Value) {
         let path = format!("{TENURE_API}/queues/{}/policy", queue_segment(queue));
         ok(self.call("PUT", &path, Some(policy)).await);
@@ -122,7 +119,6 @@ impl Rig {
         claim(&mut self.client(), &self.root, queue, tasks).await
     }
 
-    /// A request signed by `who`, for a test to change.
     pub fn signed(&self, who: &Credentials, method: &str, path: &str, body: Option<&[u8]>) -> Raw {
         let target = format!("{QUEUE_API}{path}");
         let signature = Signature { who, method, target: &target, ..Signature::of(&self.server) };
@@ -164,7 +160,6 @@ pub fn worker_program(root_url: &str, who: &Credentials, queue: &str, name: &str
     command
 }
 
-/// A folder that PostgreSQL's user can traverse.
 pub fn new_folder() -> TempDir {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = tempfile::Builder::new().prefix("tenure-it-").tempdir_in("/tmp").expect("/tmp can be written");
@@ -278,7 +273,6 @@ pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Asserts this exit code and a single line on standard error; returns the line.
 #[track_caller]
 pub fn refusal(output: &Output, code: i32) -> String {
     let text = stderr(output);
@@ -311,7 +305,6 @@ impl DataFolder {
 }
 
 impl Drop for DataFolder {
-    /// A failed test must not leave PostgreSQL running.
     fn drop(&mut self) {
         if let Some(pid) = postmaster_of(&self.data_dir()) {
             let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGQUIT);
@@ -409,7 +402,6 @@ impl Raw {
 }
 
 impl RawReply {
-    /// Parses a reply that ends with its connection.
     pub fn parse(bytes: &[u8]) -> Self {
         let end = bytes.windows(4).position(|window| window == b"\r\n\r\n").expect("a reply has a head");
         let head = std::str::from_utf8(&bytes[..end]).expect("a head is text");

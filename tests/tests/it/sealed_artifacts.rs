@@ -31,7 +31,6 @@ impl Worker {
         put(&self.rig, url, "text/plain", bytes).await
     }
 
-    /// True if a session of the database waits for such a lock.
     async fn waits_for(&self, such: &str) -> bool {
         let mut conn = self.rig.database.connect("looking").await;
         let waiting = format!(
@@ -59,7 +58,6 @@ struct Slow {
 }
 
 impl Slow {
-    /// Returns when the server has begun to store it.
     async fn begin(worker: &Worker, url: &str, first: &[u8]) -> Self {
         let before = worker.generations().await;
         let (pieces, received) = mpsc::channel(1);

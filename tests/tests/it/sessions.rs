@@ -31,7 +31,6 @@ async fn start(rig: &Rig, worker: &str, fields: Value) -> Value {
     answer.body
 }
 
-/// The id of a session, from any object that names it.
 fn id(session: &Value) -> &str {
     session["sessionId"].as_str().unwrap_or_else(|| panic!("{session} names no session"))
 }

@@ -12,7 +12,10 @@ use crate::rig::{RawReply, Signature, TIMEOUT};
 
 #[derive(Debug)]
 pub enum Item {
-    Event { kind: String, data: Value },
+    Event {
+        kind: String,
+        data: Value,
+    },
     /// A comment, or a block that only sets the id or the delay.
     Other,
     End,
@@ -21,9 +24,7 @@ pub enum Item {
 
 pub struct Stream {
     socket: TcpStream,
-    /// Received bytes, in chunks.
     raw: Vec<u8>,
-    /// The body from the next block on.
     text: Vec<u8>,
     ended: bool,
     pub last_id: String,
@@ -113,7 +114,6 @@ impl Stream {
         self
     }
 
-    /// Reads to the end of the stream; true if it ended properly.
     pub async fn is_ended_in_order(&mut self) -> bool {
         loop {
             match self.next().await {

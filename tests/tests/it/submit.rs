@@ -17,7 +17,6 @@ async fn submit(rig: &Rig, body: &Value) -> Answer {
     rig.call("POST", &format!("{TENURE_API}/tasks"), Some(body)).await
 }
 
-/// The same with an Idempotency-Key.
 fn keyed(rig: &Rig, who: &Credentials, key: &str, body: &Value) -> Raw {
     let target = format!("{TENURE_API}/tasks");
     let signature = Signature { who, method: "POST", target: &target, ..Signature::of(&rig.server) };

@@ -20,7 +20,6 @@ use crate::rig::{
 };
 
 const QUEUE: &str = "serve/load";
-/// Promised to the operator who stops a server.
 const DRAINED_WITHIN: Duration = Duration::from_secs(10);
 const CUTS: usize = 4;
 

@@ -60,7 +60,6 @@ const SNAPSHOT: &str = "WITH ready AS (
     SELECT COALESCE(sum(of_keys.runs), 0)::bigint, COALESCE(max(of_keys.runs), 0), (SELECT runs FROM ready) FROM of_keys";
 const SNAPSHOT_EVERY: Duration = Duration::from_millis(5);
 
-/// The database, and the settings of its servers.
 struct Site {
     old_program: PathBuf,
     launch: Launch,
@@ -97,9 +96,7 @@ impl Site {
 
 #[derive(Clone, Default)]
 struct Tasks {
-    /// Tasks, and their queues.
     created: BTreeMap<String, String>,
-    /// Paths of runs.
     claimed: BTreeSet<String>,
     completed: BTreeSet<String>,
     retried: BTreeSet<String>,
@@ -189,7 +186,6 @@ impl At<'_> {
         assert!(self.tasks.borrow_mut().completed.insert(task.clone()), "{task} was completed twice");
     }
 
-    /// Reports a failure after which the task is retried.
     async fn retry(self, claim: &Value) {
         self.of_run(claim, "exception", Some(&json!({"reason": "intermittent-task"}))).await;
         self.tasks.borrow_mut().retried.insert(task_of(claim));
@@ -226,7 +222,6 @@ impl At<'_> {
         claim
     }
 
-    /// Path and query of the signed URL that polls `LIMITED`.
     async fn poll_url(self) -> String {
         let urls = self.ok("GET", &format!("/poll-task-url/{LIMITED}"), None).await;
         let url = urls["queues"][6]["signedPollUrl"].as_str().unwrap();
@@ -243,7 +238,6 @@ impl At<'_> {
     }
 }
 
-/// Claims and assignments of the old server when the new one starts.
 struct Given {
     claims: BTreeMap<&'static str, Vec<Value>>,
     session: String,
@@ -381,7 +375,6 @@ async fn end_claims(old: At<'_>, new: At<'_>, given: &mut Given) {
     }
 }
 
-/// Claims at the new server until all tasks of the queue are completed. Reports go to both servers.
 async fn work_off(old: At<'_>, new: At<'_>, queue: &str) {
     let deadline = Instant::now() + WORKED_OFF_WITHIN;
     while new.tasks.borrow().are_left(queue) {

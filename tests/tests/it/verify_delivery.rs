@@ -34,7 +34,6 @@ fn answer(output: &Output) -> Value {
     serde_json::from_str(&stdout(output)).unwrap_or_else(|_| panic!("{}{}", stdout(output), stderr(output)))
 }
 
-/// The verification's queues with pending or claimed tasks: names, and numbers of claimed tasks.
 async fn busy_queues(rig: &Rig) -> Vec<(String, u64)> {
     let queues = rig.call("GET", &format!("{TENURE_API}/queues"), None).await.body["queues"].clone();
     let ours = queues.as_array().unwrap().iter().filter_map(|queue| {

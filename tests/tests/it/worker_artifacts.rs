@@ -59,7 +59,6 @@ impl Shop {
         self.rig.create_with(QUEUE, change).await
     }
 
-    /// Waits for the end of a task's last run; returns its reason.
     async fn end_of(&self, task: SlugId) -> String {
         let status = eventually("the task is resolved", async || {
             let status = self.rig.status(task).await;

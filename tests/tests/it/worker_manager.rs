@@ -33,7 +33,6 @@ fn registering(digit: char) -> Value {
     })
 }
 
-/// Calls registerWorker, which needs no credentials.
 async fn register(rig: &Rig, body: &Value) -> (u16, Value) {
     let raw = Raw::new("POST", &format!("{API}/worker/register")).json(Some(body.to_string().as_bytes()));
     let reply = rig.send(&raw).await;

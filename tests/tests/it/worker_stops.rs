@@ -20,7 +20,6 @@ const SOON: i64 = 600;
 /// Seconds until a deadline that the test does not reach.
 const LATE: i64 = 7_200;
 
-/// A task that prints when it is asked to end.
 fn waiting(deadline_s: i64) -> Value {
     let script = "echo begun; trap 'echo asked; echo asked > ../$TASK_ID; exit 0' TERM; echo $$ > ../running-$TASK_ID; \
                   while :; do sleep 0.05; done";
@@ -32,7 +31,6 @@ fn waiting(deadline_s: i64) -> Value {
     task
 }
 
-/// Creates such a task, and waits until it runs.
 async fn run(rig: &Rig, deadline_s: i64) -> SlugId {
     let task = new_task();
     assert_eq!(rig.create(task, &waiting(deadline_s)).await.status, 200);
@@ -41,7 +39,6 @@ async fn run(rig: &Rig, deadline_s: i64) -> SlugId {
     task
 }
 
-/// Asserts that the task's command is soon asked to end.
 async fn until_asked(rig: &Rig, task: SlugId, began: Instant) {
     let file = rig.folder.path().join("work").join(task.to_string());
     eventually("the task is asked to end", async || file.exists().then_some(())).await;
@@ -78,7 +75,6 @@ async fn start(settings: impl Fn(Launch) -> Launch) -> (Rig, Server, tokio::proc
     (rig, second, worker)
 }
 
-/// Cancels a task at this server, and waits until its processes are stopped and its log is stored.
 async fn cancel(rig: &Rig, server: &Server) {
     let cancelled = run(rig, LATE).await;
     let began = Instant::now();

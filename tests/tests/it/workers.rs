@@ -36,7 +36,6 @@ async fn refused(rig: &Rig, method: &str, path: &str, body: Option<&Value>, stat
     answer.body["message"].as_str().unwrap().to_owned()
 }
 
-/// Calls claimWork as a worker of the group `rack`.
 async fn claim_at(client: &mut Client, who: &Credentials, queue: &str, id: &str, tasks: u16) -> Vec<Value> {
     let body = json!({"workerGroup": "rack", "workerId": id, "tasks": tasks});
     let answer = ok(call(client, who, "POST", &claim_path(queue), Some(&body)).await);

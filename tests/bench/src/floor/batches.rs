@@ -104,7 +104,6 @@ pub(super) trait Kind {
     ) -> impl Future<Output = Result<Vec<Self::Answer>, tokio_postgres::Error>> + Send;
 }
 
-/// A connection to PostgreSQL with its one statement.
 pub(super) struct Session {
     client: Client,
     statement: Statement,
@@ -169,13 +168,11 @@ impl Kind for Report {
 /// A request that waits for its batch, and the channel for its answer.
 type Member<K> = (<K as Kind>::Asked, oneshot::Sender<<K as Kind>::Answer>);
 
-/// Sends requests into the batches of one kind.
 pub(super) struct Batcher<K: Kind> {
     members: UnboundedSender<Member<K>>,
     sizes: Arc<Sizes>,
 }
 
-/// Numbers of statements and of their requests.
 #[derive(Default)]
 struct Sizes {
     statements: AtomicU64,

@@ -24,7 +24,6 @@ use self::batches::Batches;
 
 const DATABASE: &str = "floor";
 const CLIENT_ID: &str = "floor";
-/// Credentials file for the generator, with the name and format of Tenure's.
 const CREDENTIALS_FILE: &str = "root-credentials.json";
 
 /// Runs the minimal prototype that Tenure is compared with.

@@ -29,7 +29,6 @@ impl Mode for Claim32 {
     }
 }
 
-/// The variant whose lanes create tasks by 100.
 pub(crate) struct Single32 {
     ahead: usize,
 }

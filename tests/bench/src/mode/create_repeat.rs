@@ -4,10 +4,8 @@ use super::Mode;
 use crate::BenchError;
 use crate::lane::{Creation, Lane};
 
-/// Tasks that each lane repeats.
 const TASKS: usize = 50;
 
-/// The requests, each answered once.
 pub(crate) struct CreateRepeat {
     creations: Vec<Creation>,
     next: usize,

@@ -9,7 +9,6 @@ use crate::BenchError;
 use crate::lane::Lane;
 
 const GROUP_TASKS: u64 = 100;
-/// Open tasks of a lane.
 const AHEAD: usize = 10;
 
 pub(crate) struct Graph {

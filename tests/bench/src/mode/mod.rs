@@ -49,6 +49,5 @@ pub(crate) trait Mode: Sized {
 
     async fn prepare(lane: &mut Lane) -> Result<Self, BenchError>;
 
-    /// Runs one turn; returns its number of tasks.
     async fn turn(&mut self, lane: &mut Lane) -> Result<u64, BenchError>;
 }

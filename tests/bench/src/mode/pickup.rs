@@ -21,7 +21,6 @@ const HEAD_START: Duration = Duration::from_millis(10);
 /// together.
 const SPREAD_MS: u64 = 40;
 
-/// Tasks cleared away at once: the maximum of a claimWork.
 const LEFT: u8 = 32;
 
 pub(crate) struct Pickup {

@@ -17,7 +17,6 @@ type Seen = Result<(Message, Instant), BenchError>;
 pub(crate) struct PutToVisible {
     urls: QueueUrls,
     seen: UnboundedReceiver<Seen>,
-    /// Ends the poller with the lane.
     _poller: JoinSet<()>,
 }
 

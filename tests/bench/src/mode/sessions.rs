@@ -9,7 +9,6 @@ use super::Mode;
 use crate::BenchError;
 use crate::lane::Lane;
 
-/// Default session TTL, in seconds.
 const TTL: u64 = 120;
 const PERIOD: Duration = Duration::from_secs(TTL / 3);
 const WAIT: Duration = Duration::from_secs(30);

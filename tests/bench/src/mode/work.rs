@@ -11,7 +11,6 @@ pub(super) const CREATED_AT_ONCE: usize = 100;
 /// tasks are created by 100.
 pub(crate) struct Work<const LIMIT: usize> {
     held: Vec<Claim>,
-    /// Tasks created and not yet claimed.
     ahead: usize,
 }
 

@@ -26,7 +26,6 @@ use super::{BenchError, measure_mode};
 const PAUSED_COMMITS: usize = 50;
 /// Length of such a pause: the least head start of a worker in mode pickup.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Commits measured before and after a round.
 const COMMITS: usize = 100;
 
 /// Runs modes on several servers in turn and prints medians and ratios.
@@ -66,7 +65,6 @@ pub struct Settings {
     pub overload_connections: usize,
 }
 
-/// Measures and prints each row when it is done.
 pub async fn run(settings: &Settings) -> Result<(), BenchError> {
     let mut contestants = Vec::with_capacity(settings.contestants.len());
     for path in &settings.contestants {

@@ -8,7 +8,6 @@ use super::contestant::Contestant;
 const SUBJECT: &str = "tenure";
 /// The broker, which accepts messages but no tasks.
 pub(super) const RABBITMQ: &str = "rabbitmq";
-/// The server that supports little beyond the life cycle.
 const FLOOR: &str = "floor";
 /// Connections of all rows but the life cycle.
 const CONNECTIONS: usize = 64;
@@ -67,7 +66,6 @@ pub enum RowName {
 pub(super) struct Row<'a> {
     pub(super) title: String,
     pub(super) columns: Vec<Column<'a>>,
-    /// Pairs of columns: dividend and divisor.
     pub(super) ratios: Vec<(usize, usize)>,
 }
 
@@ -88,12 +86,10 @@ pub(super) struct Variant {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Condition {
     Quiet,
-    /// The queue was filled before the first round.
     Filled {
         queue: String,
         tasks: u64,
     },
-    /// This many workers wait for work in other queues.
     Parked(usize),
     /// A snapshot is held from the first round on. Runs after all rounds of other columns.
     SnapshotHeld,
@@ -103,7 +99,6 @@ pub(super) enum Condition {
 }
 
 impl Condition {
-    /// True if the rounds of other columns must be over.
     pub(super) fn comes_last(&self) -> bool {
         matches!(self, Self::SnapshotHeld | Self::TwiceTheRate)
     }
@@ -160,7 +155,6 @@ pub(super) fn rows<'a>(name: RowName, settings: &Settings, contestants: &'a [Con
     vec![table(title, contestants.iter().filter(|contestant| contestant.name != FLOOR), &variants)]
 }
 
-/// Least warmup of a mode, in seconds.
 fn warmup_min(mode: &str) -> u64 {
     match mode {
         "overload" => OVERLOAD_WARMUP,

@@ -113,7 +113,6 @@ impl Summary {
         text
     }
 
-    /// Figures of all columns; those of only some columns come last.
     fn names(&self) -> Vec<&str> {
         let mut names: Vec<&str> = Vec::new();
         for (name, _) in self.rounds.iter().flatten().flat_map(|round| &round.figures) {
@@ -180,7 +179,6 @@ fn median_ratio(over: &[Option<f64>], under: &[Option<f64>]) -> Option<String> {
     Some(if ratios.len() == 1 { format!("{middle:.2}") } else { format!("{middle:.2} ({least:.2}–{most:.2})") })
 }
 
-/// Formats three digits, or all digits of a large number.
 fn significant(value: f64) -> String {
     match value.abs() {
         large if large >= 100.0 => format!("{value:.0}"),

@@ -306,7 +306,6 @@ fn placeholder(text: &str) -> Option<(&str, &str, &str)> {
     Some((before, name, after))
 }
 
-/// Finds a value under a path like `tasks.0.credentials`.
 fn inside<'a>(value: &'a Value, path: &str) -> anyhow::Result<&'a Value> {
     path.split('.').filter(|key| !key.is_empty()).try_fold(value, |outer, key| {
         let found = key.parse::<usize>().ok().and_then(|index| outer.get(index)).or_else(|| outer.get(key));

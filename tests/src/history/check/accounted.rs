@@ -10,7 +10,6 @@ use crate::history::snapshot::{Snapshot, Status};
 const CONFLICT: u16 = 409;
 /// A claim that could not be delivered is requeued without costing a retry, at most this often.
 const HANDED_BACK_MAX: u32 = 5;
-/// Reasons after which a task gets another run.
 const RETRIED: [&str; 3] = ["worker-shutdown", "intermittent-task", "claim-expired"];
 
 pub(super) fn check(history: &History, ledger: &Ledger<'_>, findings: &mut Findings) {

@@ -41,7 +41,6 @@ pub(super) struct Report<'a> {
     pub(super) answer: &'a Answer<()>,
 }
 
-/// A non-empty answer of claimWork.
 #[derive(Debug)]
 pub(super) struct Claim<'a> {
     pub(super) span: Span,
@@ -63,7 +62,6 @@ pub(super) struct Ledger<'a> {
     pub(super) changes: HashMap<SlugId, Vec<(Span, Change, bool)>>,
     /// Tasks that may have a stored command: a command ends the delay after a release.
     pub(super) commanded: HashSet<SlugId>,
-    /// Workers that have begun sessions.
     pub(super) members: HashSet<String>,
     /// Times in which rows may have been locked by a claim that was rolled back: foreign locks,
     /// killed sessions and failing servers. A claimWork whose caller hung up is none of these: its

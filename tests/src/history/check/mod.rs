@@ -31,9 +31,7 @@ use ledger::Ledger;
 
 #[derive(Debug, Clone, Default)]
 pub struct History {
-    /// Ids of the queues; records name them by index.
     pub queues: Vec<String>,
-    /// In no particular order.
     pub records: Vec<Record>,
     /// Answers that reveal a bug: cut connections and locked rows do not excuse them.
     pub internal_errors: Vec<String>,

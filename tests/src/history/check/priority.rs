@@ -118,7 +118,6 @@ fn waiting_until(handouts: &[Handout]) -> Option<Stamp> {
     first.by_claim_work.then_some(first.span.start)
 }
 
-/// Times that prove nothing, merged and in order.
 struct Disturbed(Vec<Span>);
 
 impl Disturbed {

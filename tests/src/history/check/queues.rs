@@ -18,7 +18,6 @@ struct Reading {
     millis: i64,
 }
 
-/// A request about a queue that may have been done.
 #[derive(Debug)]
 pub(super) struct Request<T> {
     /// From its start to the last time at which it may have acted.

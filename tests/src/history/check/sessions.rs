@@ -73,7 +73,6 @@ impl Call<'_> {
         }
     }
 
-    /// True if the session has ended by the end of the call.
     fn proves_ended(&self) -> bool {
         match &self.call.act {
             Act::Close { answer, .. } => answer.done().is_some(),
@@ -133,7 +132,6 @@ impl<'a> Calls<'a> {
     }
 }
 
-/// The calls of one session, and the bounds of its end.
 #[derive(Debug)]
 struct Life<'a> {
     session: SessionId,

@@ -14,7 +14,6 @@ use crate::history::policy::{RetryDelay, Start};
 use crate::history::record::{RunKey, Stamp, TaskSpec};
 use crate::history::snapshot::{Run, Status};
 
-/// Reasons for a run that follows another run's end.
 const NEXT: [&str; 2] = ["retry", "task-retry"];
 
 pub(super) fn check(history: &History, ledger: &Ledger<'_>, findings: &mut Findings) {
@@ -33,7 +32,6 @@ pub(super) fn check(history: &History, ledger: &Ledger<'_>, findings: &mut Findi
 
 struct Wait {
     start: Start,
-    /// The server's date from which a delay counts.
     since: Option<Timestamp>,
     /// Earliest start of the request that caused the delay.
     asked: Stamp,

@@ -71,7 +71,6 @@ impl Story {
         self.next(Event::Report { run, verdict, answer });
     }
 
-    /// Hands out and completes the first runs of both tasks, `low` first.
     fn hands_out_first(&mut self, low: SlugId, high: SlugId) {
         self.claimed(0, &[(low, 0)]);
         self.claimed(1, &[(high, 0)]);

@@ -4,7 +4,6 @@ use super::*;
 use tenure_api::dates::Timestamp;
 use tenure_tests::http::Answer;
 
-/// Tasks assigned to a session and not accepted.
 pub(super) async fn assigned(rig: &Rig, session: &str) -> Vec<Value> {
     let answer = ok(rig.call("GET", &format!("{TENURE_API}/sessions/{session}/inbox?wait=0&after=0"), None).await);
     let items = answer["items"].as_array().unwrap();

@@ -4,7 +4,6 @@ use super::assign::{accept, assigned};
 use super::schedulers::another;
 use super::*;
 
-/// The servers are away for longer than a session's TTL.
 const AWAY: Duration = Duration::from_secs(17);
 const TTL: u64 = 15;
 

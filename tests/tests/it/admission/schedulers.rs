@@ -147,7 +147,6 @@ fn all_are(runs: usize, state: &str) -> BTreeSet<(usize, String)> {
     BTreeSet::from([(runs, state.to_owned())])
 }
 
-/// Assigned and accepted runs are assigned again; completed ones stay.
 async fn everything_is_given_out_again(rig: &Rig, given: &Given, next: &str) {
     let again = given_to(rig, next, 2 * EACH).await;
     assert_eq!(again, given.assigned.union(&given.accepted()).cloned().collect());

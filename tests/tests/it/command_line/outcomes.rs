@@ -60,7 +60,6 @@ async fn a_wait_ends_when_the_outcome_is_certain() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn wait_and_watch_retry_why_until_answered() {
     const WHY: &str = "/why ";
-    /// Attempts of an ordinary command.
     const TRIES: usize = 6;
     let rig = Rig::start().await;
     for words in [["task", "wait"].as_slice(), &["group", "show", "--watch"]] {

@@ -55,7 +55,6 @@ impl Balanced {
         self.running.handle.status().tasks.len()
     }
 
-    /// Balances once; returns the number of released tasks.
     async fn balance(&mut self) -> usize {
         self.running.handle.balance();
         tokio::time::timeout(TIMEOUT, self.released.recv()).await.expect("it balances").unwrap()
@@ -75,7 +74,6 @@ async fn at_rest(workers: &[Balanced], tasks: usize) {
     .await;
 }
 
-/// Balances each worker once, one after another; returns the number of released tasks.
 async fn balance_all(workers: &mut [Balanced], tasks: usize) -> usize {
     let mut moved = 0;
     for number in 0..workers.len() {

@@ -11,7 +11,6 @@ use tokio::time::Instant;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// Answered with 503.
     Unavailable,
     Cut,
     /// The request gets through, but the connection ends before the answer.
@@ -33,7 +32,6 @@ struct Shared {
     silent: watch::Sender<bool>,
     cuts: watch::Sender<u32>,
     sent: Mutex<Vec<(Instant, String)>>,
-    /// Requests with this text meet the fault.
     fault: Mutex<Option<(&'static str, Fault)>>,
 }
 

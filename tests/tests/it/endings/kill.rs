@@ -6,10 +6,8 @@ use super::*;
 use crate::rig::client_of;
 
 const ROUNDS: usize = 6;
-/// Maximum of a claimWork.
 const TASKS: u16 = 32;
 
-/// Counts reports without a result, and results without a report.
 const TORN: &str =
     "SELECT (SELECT count(*) FROM runs r LEFT JOIN results x ON x.seq = r.seq AND x.run = r.run WHERE x.seq IS NULL)
                          + (SELECT count(*) FROM results x LEFT JOIN runs r ON r.seq = x.seq AND r.run = x.run

@@ -11,7 +11,6 @@ use super::row::{Body, Entry, Row, Who, refused, succeeds};
 use crate::openapi::Operation;
 
 const JSON: &str = "application/json";
-/// A body whose field `unheard` is not valid Unicode.
 pub const HALF_A_PAIR: &[u8] = br#"{"unheard":"\ud800"}"#;
 
 /// Returns all cases of an operation, first those that change nothing.

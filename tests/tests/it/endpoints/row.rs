@@ -19,9 +19,7 @@ pub enum State {
     /// A task whose run 0 is claimed by `group` and `worker`.
     Claimed,
     Completed,
-    /// A task that was cancelled while it was pending.
     Cancelled,
-    /// A claimed task whose deadline has passed.
     Overdue,
     Sealed,
     Client,
@@ -30,21 +28,17 @@ pub enum State {
     /// A claimed run with artifacts: the references `<name>` and `public/log`, the links `link`,
     /// `public/link` and `circle`, `error`, `expired`, and `object` without uploaded bytes.
     Artifacts,
-    /// A claimed run with an artifact whose object is uploaded.
     Uploaded,
     Finished,
-    /// A claimed run with an artifact whose bytes are stored.
     Stored,
     /// An object whose upload is not finished; its bytes are stored.
     Upload,
-    /// An object of five bytes.
     Object,
     OldObject,
     /// A live session of `group` and `worker`, and a pending task of its queue.
     Session,
     /// The same, with a session ended by its worker.
     SessionEnded,
-    /// A worker that was created and has not registered.
     WorkerCreated,
     Registered,
     Removed,
@@ -52,7 +46,6 @@ pub enum State {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
-    /// A client with all scopes.
     Root,
     /// A client with the public scopes only.
     WithoutScopes,
@@ -67,9 +60,7 @@ pub enum Who {
 pub enum Body {
     Usual,
     Json(Value),
-    /// Bytes with this media type.
     Bytes(&'static str, &'static [u8]),
-    /// One byte over the limit.
     TooLarge,
 }
 
@@ -141,7 +132,6 @@ impl Row {
         Self { body: Body::Bytes(media_type, bytes), ..self }
     }
 
-    /// Expects this status of the success.
     pub fn answers(self, status: u16) -> Self {
         Self { status: Some(status), ..self }
     }
@@ -159,7 +149,6 @@ impl Row {
 #[derive(Clone, Debug)]
 pub struct Entry {
     pub name: &'static str,
-    /// State, sender and other defaults of the cases.
     pub usual: Row,
     pub body: Option<Value>,
     pub rows: Vec<Row>,
@@ -173,7 +162,6 @@ pub fn operation(name: &'static str, state: State) -> Entry {
 }
 
 impl Entry {
-    /// Sets the default body.
     pub fn takes(self, body: Value) -> Self {
         Self { body: Some(body), ..self }
     }
@@ -191,7 +179,6 @@ impl Entry {
         self
     }
 
-    /// Adds a refusal that another test has.
     pub fn elsewhere(mut self, code: ErrorCode, test: &'static str) -> Self {
         self.elsewhere.push((code.status(), code.as_str(), test));
         self
@@ -239,7 +226,6 @@ pub fn an_upload_with(fields: Value) -> Value {
     with(an_upload(), fields)
 }
 
-/// Template of a finishUpload body.
 pub fn an_end() -> Value {
     json!({"projectId": "<projectId>", "uploadId": "<uploadId>", "hashes": {"sha256": SHA256}})
 }

@@ -26,7 +26,6 @@ const MINUTE_MS: i64 = 60_000;
 /// Values of the placeholders of a case.
 pub type Facts = BTreeMap<&'static str, String>;
 
-/// A server with a manual clock and several clients.
 pub struct Bench {
     pub rig: Rig,
     root: String,
@@ -74,7 +73,6 @@ impl Bench {
         }
     }
 
-    /// Sends a request as root and asserts success.
     pub async fn must(&self, method: &str, target: &str, body: Option<&Value>) -> Value {
         let body = body.map(|body| body.to_string().into_bytes());
         let reply: RawReply =
@@ -203,7 +201,6 @@ impl Bench {
         self.must("PUT", &target(&format!("{QUEUES}/{{taskQueueId}}/policy"), facts), Some(&policy)).await;
     }
 
-    /// A session that outlives all moves of the clock.
     async fn start_session(&self, facts: &mut Facts) {
         let body = json!({"taskQueueId": "<taskQueueId>", "workerGroup": "group", "workerId": "worker", "ttl": 3600});
         let started = self.must("POST", SESSIONS, Some(&fill(&body, facts))).await;

@@ -18,7 +18,6 @@ use super::{QUEUE, RECOVERED_WITHIN, assert_unavailable, create_until_it_works, 
 use crate::rig::{DataFolder, TIMEOUT, call, client_of, definition, embedded, eventually, new_task, postmaster_of};
 
 const DISK: &str = "160m";
-/// An incompressible body that fills pages.
 const PAYLOAD_BYTES: usize = 60_000;
 /// More creates than fit into the space that PostgreSQL has allocated.
 const CREATES_MAX: usize = 2_000;
@@ -46,7 +45,6 @@ impl Disk {
         self.at.join("ballast")
     }
 
-    /// Takes all free space; may be repeated.
     fn fill(&self) {
         let mut ballast = fs::File::options().create(true).append(true).open(self.ballast()).unwrap();
         for size in [1 << 20, 4 << 10] {

@@ -32,7 +32,6 @@ async fn set_standbys(admin: &mut PgConnection, names: &str) {
     sqlx::query("SELECT pg_reload_conf()").execute(admin).await.unwrap();
 }
 
-/// Backends with a statement of this name that wait for a standby.
 async fn stalled(admin: &mut PgConnection, statement: &str) -> i64 {
     let count = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND starts_with(query, $1)";
     sqlx::query_scalar(count).bind(format!("-- {statement}")).fetch_one(admin).await.unwrap()

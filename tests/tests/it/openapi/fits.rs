@@ -10,7 +10,6 @@ use serde_json::Value;
 use super::Operation;
 use crate::rig::RawReply;
 
-/// The document's components, with undescribed fields forbidden.
 fn strict(document: &Value) -> Value {
     let mut components = document["components"].clone();
     for schema in components["schemas"].as_object_mut().unwrap().values_mut() {

@@ -19,11 +19,9 @@ const UNSIGNED: [&str; 4] = ["authenticateHawk", "registerWorker", "updateMessag
 /// Operations of a well-known client. The body has its scopes, so it is parsed before the signature
 /// is checked.
 const TESTER: [&str; 2] = ["testAuthenticate", "testAuthenticateGet"];
-/// Media types of a body, besides the documented one.
 const MEDIA_TYPES: [&str; 4] = ["application/json", "text/plain", "application/octet-stream", ""];
 /// A successful stream does not end.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// Tables that background passes of an idle server may write.
 const WRITTEN_BY_PASSES: &str =
     "servers|counters|counter_deltas|outbox|outbox_new|outbox_order|log_readers|workers|queue_views|clock";
 

@@ -9,7 +9,6 @@ const NAME: &str = "known-to-few";
 const WORKER: &str = "/worker/group/worker";
 const NO_WORKER: &str = "/worker/group/missing";
 
-/// Sets the scopes of every caller, and waits until this page or URL is unreadable.
 async fn close(rig: &Rig, scopes: &[&str], read: &str) {
     let body = json!({"scopes": scopes, "description": ""});
     assert_eq!(rig.call("POST", "/api/auth/v1/roles/anonymous", Some(&body)).await.status, 200);

@@ -52,7 +52,6 @@ impl Urls {
         self.0[6].1.replace("{{messageId}}", id).replace("{{popReceipt}}", receipt)
     }
 
-    /// The poll URL's signature on another path of its queue.
     fn at(&self, place: &str, more: &str) -> String {
         let (path, query) = self.poll().split_once("/messages?").unwrap();
         format!("{path}{place}?{query}{more}")

@@ -66,7 +66,6 @@ fn descendants(of: Pid) -> Vec<Process> {
     found
 }
 
-/// PID 1 of the namespace in which a server was started.
 fn pid_one(server: &Server) -> Pid {
     let [first] = &children(Pid::from_raw(i32::try_from(server.pid()).unwrap()))[..] else { panic!("one child") };
     first.pid

@@ -17,7 +17,6 @@ use tokio::process::{Child, Command};
 use super::closed::{ended, signal};
 use crate::rig::{DataFolder, Raw, embedded, eventually, postmaster_of};
 
-/// Sends an incomplete request, for which a drain waits.
 pub(super) async fn half_a_request(server: &Server, target: &Target) -> TcpStream {
     let mut half = TcpStream::connect((target.host.as_str(), target.port)).await.unwrap();
     let head = format!("POST {QUEUE_API}/claim-work/a%2Fb HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n");

@@ -145,7 +145,6 @@ fn check_returned(history: &History, ledger: &Ledger<'_>, life: &Life<'_>, findi
     }
 }
 
-/// Runs that were certainly released with the session.
 pub(super) fn released(history: &History, ledger: &Ledger<'_>, life: &Life<'_>) -> Vec<RunKey> {
     match life.shown.and_then(|shown| shown.ended) {
         Some((_, SessionEnd::Closed)) => life.held().filter(|run| left(*run, history, ledger) == Some(true)).collect(),

@@ -105,7 +105,6 @@ impl<'a> Inbox<'a> {
         broken
     }
 
-    /// Ids used for two items.
     fn changed(&self) -> Vec<String> {
         let mut first: BTreeMap<i64, &Item> = BTreeMap::new();
         let mut broken = Vec::new();

@@ -7,7 +7,6 @@ use tenure_api::states::Delivery;
 use super::*;
 use crate::history::policy::{Policy, RetryDelay, Start};
 
-/// The server's clock when a story begins, in milliseconds since 1970.
 const EPOCH: i64 = 1_700_000_000_000;
 
 fn date(millis: i64) -> Option<Timestamp> {

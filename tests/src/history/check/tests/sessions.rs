@@ -61,7 +61,6 @@ impl Story {
         self.history.drained.sessions.insert(session, shown);
     }
 
-    /// Completes one task and holds another one.
     fn works(&mut self, session: SessionId) -> SlugId {
         let (one, other) = (self.created(LOW), self.created(LOW));
         self.claims(session, &[(one, 0), (other, 0)]);
@@ -360,7 +359,6 @@ fn a_session_that_never_expires_is_found() {
     assert_eq!(story.broken(), [Rule::SessionLeak]);
 }
 
-/// A session whose run was cancelled, before the inbox is read.
 fn cancelled() -> (Story, SessionId, Item) {
     let mut story = Story::new();
     let mine = story.begins(1, false);

@@ -184,7 +184,6 @@ fn telling() -> Vec<Entry> {
     ]
 }
 
-/// Operations by signed URL.
 fn bytes() -> Vec<Entry> {
     let signed = |name, query| {
         operation(name, State::Stored).by(Who::Anonymous).query(query).bytes_elsewhere(

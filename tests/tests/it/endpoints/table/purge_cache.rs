@@ -15,10 +15,7 @@ pub fn entries() -> Vec<Entry> {
             .row(refused(InputValidationError, "a cache without a name").body(json!({"cacheName": ""})))
             .row(refused(InputValidationError, "a name that no scope can have").body(json!({"cacheName": "\u{e9}"})))
             .row(refused(InputValidationError, "a name over 1,000 characters").body(long))
-            .elsewhere(
-                RequestConflict,
-                "purge_requests_of_worker_pool_are_bounded_for_a_day",
-            ),
+            .elsewhere(RequestConflict, "purge_requests_of_worker_pool_are_bounded_for_a_day"),
         operation("allPurgeRequests", State::Nothing)
             .row(refused(InputError, "a token without a place in it").query("continuationToken=YQ")),
         operation("purgeRequests", State::Nothing)

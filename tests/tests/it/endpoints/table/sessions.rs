@@ -16,7 +16,6 @@ fn worker() -> Value {
     json!({"taskQueueId": "<taskQueueId>", "workerGroup": "group", "workerId": "worker"})
 }
 
-/// Refusals common to operations of a session.
 fn of_a_session(entry: Entry) -> Entry {
     entry.row(refused(ResourceNotFound, "a session that does not exist")).row(
         refused(InvalidRequestArguments, "an id without its hyphens")
