@@ -13,10 +13,10 @@ python=$(scripts/python-venv)
 case $python in /*) ;; *) python=$PWD/$python ;; esac
 
 folder=$(mktemp -d "${TMPDIR:-/tmp}/tenure-$name.XXXXXX")
-# As root the server runs PostgreSQL as another user, who must be able to enter.
+# As root the server runs PostgreSQL as another user, who needs access.
 chmod 755 "$folder"
 processes=()
-# Whether a process ends within a minute.
+# True if a process ends within a minute.
 has_ended() { # PROCESS
   local tries=0
   while kill -0 "$1" 2>/dev/null; do
@@ -95,19 +95,19 @@ stop() {
   wait "$server"
 }
 
-# Ends the server by a signal, whatever its exit code.
+# Ends the server by a signal; ignores the exit code.
 end_server() { # SIGNAL
   kill "-$1" "$server"
   { has_ended "$server" && wait "$server"; } 2>/dev/null || true
 }
 
-# The access token of root in the data directory.
+# Prints the access token of root in the data directory.
 token_of() { # DATA-DIRECTORY
   "$python" -c 'import json, sys; print(json.load(open(sys.argv[1] + "/root-credentials.json"))["accessToken"])' "$1"
 }
 
-# The blocks of code after marks with this name, one after another, in a file of that name, for the server at $address
-# and these programs. Without a document it is the README.
+# Writes the blocks of code after marks with this name into a file of that name, for the server at
+# $address and these programs. Without a document it reads the README.
 block() { # NAME [DOCUMENT]
   local document=${2:-README.md}
   awk -v mark="<!-- tour: $1 -->" '
@@ -117,7 +117,7 @@ block() { # NAME [DOCUMENT]
   [ -s "$1" ] || { echo "$name: $document has no block \"$1\"" >&2; exit 1; }
 }
 
-# Commands that are never run are wrong sooner or later.
+# Commands that are never run become wrong sooner or later.
 all_marked() { # DOCUMENT
   awk '/^```(sh|sql|python|yaml|nginx|caddyfile)$/ && previous !~ /^<!-- tour: / {
       print FILENAME ":" NR ": this block has no mark"; bad = 1 }

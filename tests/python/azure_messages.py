@@ -10,12 +10,13 @@ from azure.storage.queue import QueueClient
 from tasks import create
 
 PRIORITIES = ["highest", "very-high", "high", "medium", "low", "very-low", "lowest"]
-# What a poll URL asks for unless its caller says otherwise, and after how long a message deleted too early is replaced.
+# Default visibility of a poll URL, and the delay after which a message deleted too early is
+# replaced.
 VISIBILITY_SECONDS = 300
-# claimWork leaves a run alone for two seconds after its message was got.
+# claimWork skips a run for two seconds after a get of its message.
 PAST_THE_RESERVATION = 3
 URL_VALID_SECONDS = 30 * 60
-# Room for a busy machine.
+# Margin for a busy machine.
 AT_MOST_SECONDS = 15
 
 

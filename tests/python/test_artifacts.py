@@ -1,4 +1,4 @@
-"""Artifacts through the official client as it is, with its helpers for uploads and downloads."""
+"""Artifacts through the unmodified official client, with its helpers for uploads and downloads."""
 
 import gzip
 import io
@@ -50,7 +50,7 @@ def test_bytes_are_uploaded_and_read_by_any_client(server, run):
     assert found["storageType"] == "s3"
     assert requests.get(found["url"], timeout=60).content == data
     assert anonymous.getArtifact(task_id, run_id, "public/build/app.bin")["storageType"] == "s3"
-    # As browsers and scripts come: with literal slashes, following the redirection.
+    # As browsers and scripts request it: with literal slashes, following the redirection.
     url = f"{server.root_url}/api/queue/v1/task/{task_id}/artifacts/public/build/app.bin"
     response = requests.get(url, timeout=60)
     assert (response.content, response.headers["Content-Type"]) == (data, "application/octet-stream")
@@ -127,7 +127,7 @@ def test_a_private_artifact_is_read_by_a_signed_url_only(server, run):
     assert requests.get(anonymous.buildUrl("getLatestArtifact", task_id, name), timeout=60).status_code == 403
     signed = server.queue().buildSignedUrl("getLatestArtifact", task_id, name)
     assert requests.get(signed, timeout=60).content == b"secret"
-    # What another library makes of the URL.
+    # Another library's handling of the URL.
     path, query = signed.split("?")
     for escaped, plain in (("%3A", ":"), ("%40", "@"), ("%2C", ","), ("%28", "("), ("%29", ")")):
         assert escaped in path

@@ -32,7 +32,7 @@ def auth(server):
 
 @pytest.fixture
 def name():
-    """The beginning of ids that no other test uses."""
+    """A prefix of ids that no other test uses."""
     return "python/" + secrets.token_hex(6)
 
 
@@ -68,7 +68,7 @@ def test_a_client_from_its_creation_to_its_deletion(server, auth, name):
     made = auth.createClient(name, definition)
     assert made["clientId"] == name
     assert sorted(made["expandedScopes"]) == [f"assume:client-id:{name}", "queue:claimed-count:*"]
-    # The client sends a request again when it has lost the answer.
+    # The client retries a request whose answer it lost.
     assert auth.createClient(name, definition)["accessToken"] == made["accessToken"]
     assert_refused(409, "RequestConflict", auth.createClient, name, a_client("other"))
 
@@ -131,7 +131,7 @@ def test_roles_in_a_circle_are_refused(auth, name):
 
 
 def pages(method, **query):
-    """All pages of a list, the way that the client reads them."""
+    """All pages of a list, as the client reads them."""
     found = []
     method(query={"limit": "2", **query}, paginationHandler=found.append)
     return found
@@ -217,7 +217,7 @@ def test_signed_urls_of_the_tester(server):
         lent = taskcluster.createTemporaryCredentials("tester", "no-secret", now, now + HOUR, scopes, name=name)
         lent = auth_as(server, {key: taskcluster.utils.toStr(value) for key, value in lent.items()})
         status, answer = get(lent.buildSignedUrl("testAuthenticateGet"))
-        # A name needs a scope that the tester does not have for this one.
+        # This name needs a scope that the tester lacks.
         assert status == (200 if name is None else 401), answer
 
 

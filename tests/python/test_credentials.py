@@ -96,7 +96,7 @@ def test_a_wrong_token_or_an_unknown_client_is_refused(server, queue_id):
 def test_without_credentials_one_may_look_and_not_touch(server, queue_id):
     anonymous = server.anonymous_queue()
     assert anonymous.ping()["alive"] is True
-    # Counts of pending runs are public, those of claimed runs are not.
+    # Counts of pending runs are public, counts of claimed runs are not.
     assert anonymous.pendingTasks(queue_id)["pendingTasks"] == 0
     assert_forbidden(anonymous.taskQueueCounts, queue_id)
     assert_forbidden(anonymous.createTask, taskcluster.slugId(), definition(queue_id))
@@ -107,7 +107,7 @@ def test_a_request_can_give_up_scopes(server, queue_id):
     narrowed = server.queue(authorizedScopes=[f"queue:status:{task_id}"])
     assert narrowed.status(task_id)["status"]["taskId"] == task_id
     assert_forbidden(narrowed.taskQueueCounts, queue_id)
-    # What the caller does not have it cannot keep.
+    # A caller cannot keep scopes that it does not have.
     credentials = temporary(server, ["queue:status:*"])
     grasping = server.queue(credentials, authorizedScopes=["queue:claimed-count:*"])
     assert_unknown(grasping.status, task_id)

@@ -1,4 +1,4 @@
-"""Dependencies, changes of tasks, priorities and groups, through the official client as it is."""
+"""Dependencies, changes of tasks, priorities and groups, through the unmodified official client."""
 
 import time
 
@@ -53,7 +53,7 @@ def test_a_dependent_runs_after_its_dependencies(queue, queue_id, waits_id):
     complete(queue, queue_id)
     assert queue.status(task_id)["status"]["state"] == "unscheduled"
     complete(queue, queue_id)
-    # A worker that waits for work is woken.
+    # A waiting worker is woken.
     assert claim_one(queue, waits_id)["status"]["taskId"] == task_id
     [run] = runs(queue, task_id)
     assert run["reasonCreated"] == "scheduled"
@@ -66,7 +66,7 @@ def test_a_failure_lets_only_all_resolved_go_on(queue, queue_id, waits_id):
     resolve_all(queue, queue_id, "reportFailed")
     until(queue, easy, "pending")
     assert queue.status(picky)["status"]["state"] == "unscheduled"
-    # What is satisfied already needs no wait.
+    # Satisfied dependencies need no wait.
     late = taskcluster.slugId()
     task = definition(waits_id, dependencies=[required], requires="all-resolved")
     assert queue.createTask(late, task)["status"]["state"] == "pending"
@@ -163,7 +163,7 @@ def test_a_priority_is_changed_before_the_task_is_resolved(queue, queue_id):
 
 
 def queue_task(queue, task_id):
-    """The definition as it was sent, from what the server gives back."""
+    """The definition as it was sent, from the server's answer."""
     return queue.task(task_id)
 
 
@@ -289,7 +289,7 @@ def test_priorities_and_groups_need_their_scopes(server, queue, queue_id):
     scope = f"queue:change-task-group-priority:sched/{task_id}"
     scoped(server, scope).changeTaskGroupPriority(task_id, priority)
     refused(403, "InsufficientScopes", without_scopes.sealTaskGroup, task_id)
-    # That a group is not sealed is reported before scopes are checked.
+    # An unsealed group is reported before scopes are checked.
     refused(409, "RequestConflict", without_scopes.cancelTaskGroup, task_id)
     scoped(server, f"queue:seal-task-group:sched/{task_id}").sealTaskGroup(task_id)
     refused(403, "InsufficientScopes", without_scopes.cancelTaskGroup, task_id)

@@ -1,4 +1,4 @@
-"""The whole life of a task, through the official client as it is."""
+"""The whole life of a task, through the unmodified official client."""
 
 import datetime
 
@@ -75,7 +75,7 @@ def test_an_exact_repeat_of_a_create_is_harmless(queue, queue_id):
     task = definition(queue_id)
     first = queue.createTask(task_id, task)
     assert queue.createTask(task_id, task) == first
-    # The same time, written as another client writes it, and a default, spelt out.
+    # The same time in another client's format, and an explicit default.
     respelt = {**task, "deadline": instant(task["deadline"]).isoformat(), "priority": "lowest"}
     assert queue.createTask(task_id, respelt) == first
     claim_one(queue, queue_id)

@@ -1,4 +1,4 @@
-"""The poll API as Azure's own client of storage queues sees it: getting, looking, updating, deleting."""
+"""The poll API with Azure's own client of storage queues: getting, peeking, updating, deleting."""
 
 import base64
 import concurrent.futures
@@ -80,7 +80,7 @@ def test_a_page_of_33_is_refused(server, queue, queue_id):
         "minimumallowed": "1",
         "maximumallowed": "32",
     }
-    # Nothing was hidden by that.
+    # That hid nothing.
     assert messages.receive_message().dequeue_count == 1
 
 
@@ -103,7 +103,8 @@ def test_pollers_at_the_same_time_never_get_the_same_message(server, queue, queu
 
     with concurrent.futures.ThreadPoolExecutor(4) as pollers:
         got = [task for found in pollers.map(poll, range(4)) for task in found]
-    # An answer may be empty while the answer of another poller is being made, so that all four may stop early.
+    # An answer may be empty while another poller's answer is in preparation, so all four may stop
+    # early.
     got += poll(None)
     assert len(got) == len(set(got))
     assert set(got) == tasks
@@ -213,14 +214,14 @@ def test_an_update_may_repeat_the_content_but_not_change_it(server, queue, queue
     create(queue, queue_id)
     messages = messages_of(server, queue_id)
     first = messages.receive_message(visibility_timeout=VISIBILITY_SECONDS)
-    # The SDK sends the content of a message that it is given whole.
+    # The SDK sends the whole content of a message.
     second = messages.update_message(first, visibility_timeout=VISIBILITY_SECONDS)
     assert second.content == first.content
     other = base64.b64encode(b'{"taskId":"AAAAAAAAQAiAAAAAAAAAAA","runId":0}').decode()
     for text in [other, "", "something else", "<&>"]:
         error = refusal_of(messages.update_message, second.id, second.pop_receipt, text, visibility_timeout=0)
         assert_refused(error, 400, "InvalidXmlNodeValue")
-    # The receipt is still good, and the message still hidden.
+    # The receipt is still valid, and the message still hidden.
     assert messages.receive_message() is None
     messages.delete_message(second)
 

@@ -1,4 +1,4 @@
-"""The poll API as a worker of its days sees it: legacy_worker.py, with the scopes that workers had then."""
+"""The poll API with a worker of its time: legacy_worker.py, with the scopes of workers then."""
 
 import json
 import random
@@ -15,7 +15,7 @@ from tasks import WORKER, claim_one, create, definition, instant
 
 PROVISIONER = "python-tests"
 LEGACY_WORKER = {"worker_group": "old-group", "worker_id": "old-worker"}
-# scriptworker waits for at least ten seconds before it tries anything again.
+# scriptworker waits at least ten seconds before a retry.
 WITHOUT_A_RETRY_SECONDS = 8
 STOPPED_WITHIN_SECONDS = 20
 
@@ -89,7 +89,7 @@ def worker_scopes(queue_id):
 
 @pytest.fixture
 def start(queue_id):
-    """Starts workers of this test's queue, with exactly these scopes; ends them after the test."""
+    """Starts workers of this test's queue, with exactly these scopes, and ends them after the test."""
     started = []
 
     def start(server, scopes, **changes):
@@ -129,7 +129,7 @@ def test_the_old_worker_finds_a_task_of_each_priority_highest_first(queue, queue
         assert (claimed["status"]["taskId"], claimed["runId"]) == (tasks[priority], 0)
         assert claimed["task"]["priority"] == priority
         assert [claimed["workerGroup"], claimed["workerId"]] == list(LEGACY_WORKER.values())
-        # It looked into the queues of all higher priorities first.
+        # It checked the queues of all higher priorities first.
         assert statuses(found, "GET") == [200] * (place + 1)
         assert len(statuses(found, "DELETE")) == 1
     found = worker.find()
@@ -142,7 +142,7 @@ def test_the_old_worker_takes_a_404_for_a_failed_deletion_logs_it_and_goes_on(qu
     task_id = create(queue, queue_id)
     found = worker.find()
     assert found["claimed"]["status"]["taskId"] == task_id
-    # The claim took the message away, so that there was nothing left to delete.
+    # The claim removed the message, so nothing was left to delete.
     assert found["log"] == ["ERROR scriptworker.poll: Unable to delete from Azure: Bad status 404"]
     [deletion] = [sent for sent in found["sent"] if sent["method"] == "DELETE"]
     assert deletion["status"] == 404
@@ -154,7 +154,7 @@ def test_the_old_worker_sends_urls_in_a_form_of_its_own_and_they_are_accepted(qu
     found = worker.find()
     [got] = [sent for sent in found["sent"] if "<QueueMessage>" in sent["body"]]
     [deletion] = [sent for sent in found["sent"] if sent["method"] == "DELETE"]
-    # scriptworker leaves the slashes of a receipt alone, and aiohttp writes the colons of dates as they are.
+    # scriptworker leaves the slashes of a receipt unescaped, and aiohttp the colons of dates.
     assert "popreceipt=%2B/%2B/" in deletion["asked"]
     assert got["sent"] != got["asked"]
     assert ":" in urllib.parse.urlsplit(got["sent"]).query

@@ -1,4 +1,4 @@
-"""What the poll API's URLs allow and what they do not, through Azure's own client of storage queues."""
+"""Permissions of the poll API's URLs, through Azure's own client of storage queues."""
 
 import asyncio
 import re
@@ -60,7 +60,7 @@ def test_a_url_ends(timed_server, queue_id):
     server.advance(61)
     for call in [messages.receive_message, lambda: messages.delete_message(message)]:
         assert_refused(refusal_of(call), 403, "AuthenticationFailed", ClientAuthenticationError)
-    # The message itself knows nothing of URLs.
+    # The message itself has no URLs.
     messages_of(server, queue_id).delete_message(message)
 
 

@@ -1,4 +1,4 @@
-"""Caches that workers are to purge, with the official client's PurgeCache, as an operator and as a worker call it."""
+"""Requests to purge workers' caches, with the official client's PurgeCache, as an operator and as a worker call it."""
 
 import datetime
 
@@ -45,7 +45,7 @@ def test_a_worker_hears_which_caches_to_purge_for_a_day(timed_server, operator, 
     assert request == {"provisionerId": provisioner_id, "workerType": worker_type, "cacheName": "b"}
     assert abs(instant(before) - asked) < datetime.timedelta(minutes=1)
 
-    # The time of a request is a part of what is asked since it; asked for again, it is later.
+    # A request for purges since a time includes that time; a repeated request has a later one.
     timed_server.advance(60)
     operator.purgeCache(queue_id, {"cacheName": "a"})
     assert names(worker.purgeRequests(queue_id)) == ["a", "b"]

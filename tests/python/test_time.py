@@ -1,4 +1,4 @@
-"""What time does to tasks: claims that run out and deadlines that pass."""
+"""Effects of time on tasks: expired claims and passed deadlines."""
 
 import time
 
@@ -109,7 +109,8 @@ def test_in_real_time_a_lost_claim_reaches_a_worker_that_is_waiting(hasty_server
     began = time.monotonic()
     second = claim_one(queue, queue_id)
     assert (second["status"]["taskId"], second["runId"]) == (task_id, 1)
-    # Two seconds of claim, a quarter of a second until it is noticed, and room for a busy machine.
+    # Two seconds of claim, a quarter of a second until the expiry is noticed, and a margin for a
+    # busy machine.
     assert time.monotonic() - began < 6
     assert second["status"]["runs"][0]["reasonResolved"] == "claim-expired"
     assert_conflict(hasty_server.queue(first["credentials"]).reportCompleted, task_id, 0)
@@ -117,7 +118,7 @@ def test_in_real_time_a_lost_claim_reaches_a_worker_that_is_waiting(hasty_server
 
 
 def test_options_in_extra_delay_a_task(timed_server, queue_id):
-    """What Tenure can do beyond Taskcluster is asked for in a task's `extra`, with the client as it is."""
+    """Options beyond Taskcluster are in a task's `extra`, with the unmodified client."""
     server, queue = timed_server, timed_server.queue()
     task_id = create_now(server, queue, queue_id, extra={"tenure": {"delay": 300}})
     assert queue.status(task_id)["status"]["state"] == "pending"

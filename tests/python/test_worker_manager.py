@@ -20,7 +20,7 @@ def static_secret():
 
 
 class Fleet:
-    """A worker pool and what its provisioner and its worker need."""
+    """A worker pool with the clients of its provisioner and worker."""
 
     def __init__(self, server, pool):
         self.server, self.pool = server, pool
@@ -129,7 +129,7 @@ def test_what_a_role_gives_to_a_pool_its_workers_have(fleet):
         mine = taskcluster.Auth({"rootUrl": fleet.server.root_url, "credentials": dict(credentials)})
         return scope in mine.currentScopes()["scopes"]
 
-    # Roles are remembered for a second.
+    # Roles are cached for a second.
     deadline = time.monotonic() + 10
     while not has_it():
         assert time.monotonic() < deadline
@@ -143,7 +143,7 @@ def test_a_worker_registers_again_with_the_secret_it_got(fleet):
     assert set(again) == {"expires", "credentials", "secret"}
     assert again["secret"] != let_in["secret"]
     third = fleet.reregister(again["credentials"], again["secret"])
-    # Its successor was used, so that it cannot have been lost.
+    # Its successor was used, so it cannot have been lost.
     assert refused(fleet.reregister, third["credentials"], let_in["secret"]) == (400, "InputError")
     assert fleet.server.queue(third["credentials"]).claimWork(fleet.pool, {**WORKER, "tasks": 1}) == {"tasks": []}
 
@@ -155,7 +155,7 @@ def test_no_other_client_is_accepted(fleet):
     assert refused(fleet.register, "too-short") == (400, "InputValidationError")
     let_in = fleet.register()
     assert refused(fleet.reregister, let_in["credentials"], static_secret()) == (400, "InputError")
-    # Its credentials are for itself: for no other worker, and no other pool.
+    # Its credentials are for itself only: for no other worker, and no other pool.
     worker = fleet.server.queue(let_in["credentials"])
     for pool, who in [(fleet.pool, {**WORKER, "workerId": "other"}), (fleet.pool + "x", WORKER)]:
         assert refused(worker.claimWork, pool, {**who, "tasks": 1}) == LACKS_SCOPES

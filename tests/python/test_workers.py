@@ -1,4 +1,4 @@
-"""Task queues and workers as they are shown, and quarantine, through the official client as it is."""
+"""Views of task queues and workers, and quarantine, through the unmodified official client."""
 
 import secrets
 import time
@@ -30,7 +30,7 @@ def refused(status, code, call, *arguments, **options):
 
 
 def pages(method, *arguments, limit):
-    """Every page of a list, taken as scripts take them."""
+    """Every page of a list, as scripts read them."""
     found, query = [], {"limit": str(limit)}
     while True:
         page = method(*arguments, query=query)

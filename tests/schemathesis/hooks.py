@@ -31,34 +31,35 @@ from schemathesis.openapi.checks import RejectedPositiveData, UndefinedStatusCod
 ROOT_URL = os.environ["FUZZ_ROOT_URL"]
 ACCOUNT = (os.environ["FUZZ_CLIENT_ID"], os.environ["FUZZ_ACCESS_TOKEN"])
 TALLY = os.environ["FUZZ_TALLY"]
-# These must not change while the run needs them.
+# The run needs these unchanged.
 ACCOUNTS = {"root", ACCOUNT[0]}
-# Every so many requests that could be completed goes out as it was made.
+# One in this many completable requests is sent unchanged.
 RAW_EVERY = 5
 MINUTE = 60
-# Entries from which on a list is not tried at its limit.
+# Lists with at least this many entries are not tried at their limit.
 LONG_LIST = 10_000
-# What the document says of a runId.
+# The document's description of a runId.
 RUN_ID = re.compile("[1-9]*[0-9]+")
-# Tasks that are remembered, for others to depend on.
+# Tasks remembered as dependencies for others.
 REMEMBERED = 20
 QUEUE = {"provisionerId": "acme", "workerType": "linux", "taskQueueId": "acme/linux"}
-# The Content-Type of all uploads, which their signature covers.
+# Content-Type of all uploads, covered by their signature.
 BYTES = "application/octet-stream"
-# How long is waited at most, and by which parameter.
+# Longest wait, and its parameter.
 WAITS = {"waitForTask": ("seconds", 60), "sessionInbox": ("wait", 30)}
-# These do not make what their path names: it must be there.
+# Operations that do not create the object in their path: it must exist.
 NEED_WHAT_THEY_PUT = {"finishArtifact", "startDownload", "appendLiveLog", "putCheckpoint"}
-# These answer with a queue that is there, which one is not when the clock has moved far since it was used.
+# Operations that return an existing queue; a queue expires when the clock has moved far since its
+# use.
 READ_A_QUEUE = {"getProvisioner", "getTaskQueue", "getWorkerType"}
 
 session = requests.Session()
 session.trust_env = False
 turns = itertools.count(1)
 tasks = collections.deque(maxlen=REMEMBERED)
-# Whether the queue may be paused, or have a policy by which tasks wait.
+# True if the queue may be paused, or have a policy with delays.
 is_queue_changed = False
-# How far the manual clock is ahead of ours.
+# Advance of the manual clock.
 ahead = datetime.timedelta()
 tally = collections.defaultdict(collections.Counter)
 
@@ -88,13 +89,13 @@ def new_task_id():
 
 
 def call(method, path, body=None):
-    """A request of our own; what it answers must be a success."""
+    """Makes our own request, which must succeed."""
     answer = session.request(method, ROOT_URL + path, json=body, auth=ACCOUNT, timeout=30)
     answer.raise_for_status()
     return answer
 
 
-# What would take too long -----------------------------------------------------------------------------------------------
+# Slow requests -----------------------------------------------------------------------------------------------
 
 
 def without_long_lists(schema):
@@ -115,7 +116,7 @@ def before_load_schema(context, raw_schema):
     without_long_lists(raw_schema)
 
 
-# What would end the run --------------------------------------------------------------------------------------------------
+# Requests that would end the run --------------------------------------------------------------------------------------------------
 
 
 def is_for_everybody(role_id):
@@ -138,7 +139,7 @@ def shorten(case, name):
     what it is. And the clock mostly moves so little that tasks are still there afterwards."""
     query = case.query or {}
     if name == "getLiveLog" and str(query.get("follow")) == "1":
-        # The run that is made for it does not end.
+        # The run created for it does not end.
         query["follow"] = type(query["follow"])(0)
     if name in WAITS:
         parameter, most = WAITS[name]
@@ -152,11 +153,11 @@ def shorten(case, name):
             case.body = {"seconds": case.body["seconds"] % MINUTE}
 
 
-# What the schema cannot say --------------------------------------------------------------------------------------------
+# Facts beyond the schema --------------------------------------------------------------------------------------------
 
 
 def complete_task(task, submitted):
-    """Dates that are not too far from now, one queue, dependencies that exist."""
+    """Dates close to now, one queue, existing dependencies."""
     if not isinstance(task, dict):
         return
     for field, value in (("created", date_in()), ("deadline", date_in(hours=1)), ("expires", date_in(days=1))):
@@ -171,7 +172,7 @@ def complete_task(task, submitted):
         count = min(len(task["dependencies"]), len(tasks))
         task["dependencies"] = [] if next(turns) % 2 else list(tasks)[:count]
     if submitted:
-        # Groups belong to schedulers; a name that is a task's id is none.
+        # Groups belong to schedulers; a task's id would belong to another one.
         task.pop("taskGroupId", None)
 
 
@@ -183,7 +184,7 @@ def complete(case, name):
     body = json.loads(json.dumps(case.body))
     if name == "createTask" and is_made_freely(case) and not is_negative(case, ParameterLocation.PATH):
         if next(turns) % RAW_EVERY:
-            # Most ids would be those of tasks that are there.
+            # Most ids would be those of existing tasks.
             case.path_parameters["taskId"] = new_task_id()
     several = body.get("tasks") if name == "createTasks" else None
     if isinstance(several, list):
@@ -205,7 +206,7 @@ def complete(case, name):
 
 
 def let_queue_run():
-    """Ends a pause, and a policy by which tasks wait: what is made for a request could not be claimed, and not be polled."""
+    """Ends a pause, and a policy with delays: otherwise new tasks could be neither claimed nor polled."""
     global is_queue_changed
     if is_queue_changed:
         path = "/api/tenure/v1/queues/" + quoted(QUEUE["taskQueueId"])
@@ -228,27 +229,27 @@ def quoted(text):
 
 
 def claim(task):
-    """By a worker of its own: others may be quarantined, or gone."""
+    """By a separate worker: others may be quarantined, or gone."""
     worker = {"workerGroup": "rack-1", "workerId": "made-" + new_task_id()}
     call("POST", f"/api/queue/v1/task/{task}/runs/0/claim", worker)
 
 
 def new_artifact(task, storage, **fields):
-    """An artifact of a run that is claimed: its name, and what createArtifact answered."""
+    """An artifact of a claimed run: its name, and the answer of createArtifact."""
     name = "logs/" + new_task_id()
     body = {"storageType": storage, "contentType": BYTES, "expires": date_in(minutes=50), **fields}
     return name, call("POST", f"/api/queue/v1/task/{task}/runs/0/artifacts/{quoted(name)}", body).json()
 
 
 def new_stored_artifact(task):
-    """Its name, and the URL that its bytes were uploaded to."""
+    """Its name, and its upload URL."""
     name, answer = new_artifact(task, "s3")
     session.put(answer["putUrl"], data=b"hello", headers={"Content-Type": BYTES}, timeout=30).raise_for_status()
     return name, answer["putUrl"]
 
 
 def new_object(name, upload, project="none"):
-    """An object that can be read."""
+    """A readable object."""
     inline = {"dataInline": {"contentType": "text/plain", "objectData": "aGVsbG8="}}
     begin = {"projectId": project, "uploadId": upload, "expires": date_in(minutes=50), "proposedUploadMethods": inline}
     call("PUT", f"/api/object/v1/upload/{quoted(name)}", begin)
@@ -256,7 +257,7 @@ def new_object(name, upload, project="none"):
 
 
 def new_worker():
-    """A worker that may register: its names, and the secret that it does so with."""
+    """A worker that may register: its names, and its secret."""
     secret = new_task_id() * 2
     worker = {"workerPoolId": QUEUE["taskQueueId"], "workerGroup": "rack-1", "workerId": "made-" + new_task_id()}
     path = "/".join(quoted(part) for part in worker.values())
@@ -266,7 +267,7 @@ def new_worker():
 
 
 def new_session():
-    """A session of a worker of its own: no other request ends it, or is in its way."""
+    """A session of a separate worker: no other request ends or blocks it."""
     worker = {"taskQueueId": QUEUE["taskQueueId"], "workerGroup": "rack-1", "workerId": "made-" + new_task_id()}
     return call("POST", "/api/tenure/v1/sessions", {**worker, "ttl": 3600}).json()["sessionId"]
 
@@ -286,7 +287,7 @@ def situate_artifact(case, name, task):
 
 
 def situate_position(case, name):
-    """The newest event: those before it may have expired, when the clock has moved far."""
+    """The newest event: earlier ones may have expired when the clock has moved far."""
     if name == "listEvents" and not is_negative(case, ParameterLocation.QUERY):
         case.query = {**(case.query or {}), "after": "latest"}
 
@@ -336,7 +337,7 @@ def situate(case, name):
             claim(task)
             call("PUT", f"/api/tenure/v1/tasks/{task}/runs/0/checkpoint", {"checkpoint": 1})
         if name == "putCheckpoint" and not is_negative(case, ParameterLocation.BODY):
-            # One that another request has given cannot be named.
+            # A name given by another request is unusable.
             case.body = {"checkpoint": 1}
         if name == "getTaskCommand":
             call("PUT", f"/api/tenure/v1/tasks/{task}/command", {"command": "run"})
@@ -398,7 +399,7 @@ def after_call(context, case, response):
 
 
 def learn(name, response):
-    """What other requests need of an answer."""
+    """Parts of an answer that other requests need."""
     global ahead, is_queue_changed
     if name in ("createTask", "createTasks"):
         remember(response.json())
@@ -436,7 +437,7 @@ class Credentials:
         return self.signed_url(case) if "signedUrl" in schemes else None
 
     def artifact_url(self, case):
-        """Of an artifact whose bytes are there, to upload them again or to download them."""
+        """Of an artifact with stored bytes, to upload or download them."""
         task = new_task()
         claim(task)
         name, url = new_stored_artifact(task)
@@ -461,7 +462,7 @@ class Credentials:
         return found
 
     def new_message(self, url):
-        """Of a task that is made for it; whatever waits before it is got out of the way."""
+        """Of a task created for it; earlier tasks are removed first."""
         new_task()
         answer = session.get(url + "&numofmessages=1", timeout=30)
         answer.raise_for_status()
@@ -485,15 +486,15 @@ class Credentials:
                 case.body = {"MessageText": found["text"]}
 
 
-# Answers that the document cannot promise --------------------------------------------------------------------------------
+# Answers beyond the document --------------------------------------------------------------------------------
 
-# A message's text cannot be changed, and a receipt is good until the next one (contract, section 2.3: both are 400).
+# A message's text cannot change, and a new receipt voids the old one (contract, section 2.3: both are 400).
 MESSAGE_RULES = ("InvalidXmlNodeValue", "PopReceiptMismatch")
-# What Schemathesis adds to an object that may have no more properties, in lower case.
+# Property that Schemathesis adds to a closed object, in lower case.
 UNKNOWN_PROPERTY = "x-schemathesis-unknown-property"
 NOT_HEADERS = (ParameterLocation.BODY, ParameterLocation.COOKIE, ParameterLocation.PATH, ParameterLocation.QUERY)
 NOT_BODY = (ParameterLocation.HEADER, ParameterLocation.COOKIE, ParameterLocation.PATH, ParameterLocation.QUERY)
-# The field of a report that is read.
+# The only field of a report that is read.
 RESULT = b'"result"'
 
 
@@ -505,7 +506,7 @@ def sent(response):
 
 
 def excuse(failure, case, response):
-    """Why a failure is none; None if it is one."""
+    """Reason to ignore a failure; None if it is real."""
     if isinstance(failure, UndefinedStatusCode) and response.status_code == 404:
         queue = str((case.path_parameters or {}).get("taskQueueId", "/"))
         if name_of(case.operation) == "taskQueueCounts" and "/" not in urllib.parse.unquote(queue):

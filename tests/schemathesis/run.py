@@ -24,17 +24,17 @@ HERE = Path(__file__).resolve().parent
 READY = "tenure ready: "
 READY_WITHIN_SECONDS = 60
 STOPPED_WITHIN_SECONDS = 20
-# The server's flags. Its clock is moved by advanceClock; nothing that waits may make the run long.
+# The server's flags. advanceClock moves its clock; no wait may make the run long.
 FLAGS = ["--clock", "manual", "--claim-work-wait", "50ms"]
-# What the server's log must not have: whatever a caller sends is no reason for it.
+# Forbidden in the server's log for any request.
 FAULTS = re.compile(r"\b(ERROR|panicked)\b")
-# These want a Hawk signature, which Schemathesis cannot make; tests/python has the client that does.
+# These need a Hawk signature, which Schemathesis cannot make; tests/python has a client that can.
 NEED_HAWK = {"testAuthenticate", "testAuthenticateGet"}
 DEFAULT_SEED = 20250131
 
 
 class Server:
-    """A running server with a database of its own."""
+    """A running server with its own database."""
 
     def __init__(self, folder):
         self.log = folder / "server.log"
@@ -72,7 +72,7 @@ class Server:
         raise SystemExit("test-schemathesis: the server did not start:\n" + self.log.read_text())
 
     def create_client(self, client_id, *scopes):
-        """Makes a client with these scopes; gives back its access token."""
+        """Creates a client with these scopes; returns its access token."""
         flags = [flag for scope in scopes for flag in ("--scope", scope)]
         command = [os.environ["TENURE_BIN"], "client", "create", client_id, *flags, "--json"]
         printed = subprocess.run(command, env=self.env, check=True, stdout=subprocess.PIPE).stdout
@@ -85,7 +85,7 @@ class Server:
         return {one["operationId"] for methods in paths.values() for one in methods.values()}
 
     def faults(self):
-        """Lines of the log that say that the server met what it should not."""
+        """Lines of the log that report an internal error."""
         return [line for line in self.log.read_text(errors="replace").split("\n") if FAULTS.search(line)]
 
     def stop(self):
@@ -101,14 +101,14 @@ class Server:
 
 
 def not_reached(operations, tally):
-    """Operations that were never seen to succeed, with what they answered: nothing of them was really tested."""
+    """Operations that never succeeded, with their answers: they were not really tested."""
     answers = json.loads(tally.read_text()) if tally.exists() else {}
     met = {name for name, counts in answers.items() if any(status.startswith(("2", "3")) for status in counts)}
     return [f"{name} {answers.get(name, {})}" for name in sorted(operations - met - NEED_HAWK)]
 
 
 def run(server, options, tally):
-    """Schemathesis with its standard output as it is; gives back its exit code."""
+    """Runs Schemathesis with unchanged standard output; returns its exit code."""
     client_id = "fuzzer"
     environment = {
         **os.environ,
@@ -140,7 +140,7 @@ def main():
     parser.add_argument("more", nargs="*", help="further arguments of `schemathesis run`, after --")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="tenure-schemathesis."))
-    # As root the server runs PostgreSQL as another user, who must be able to enter.
+    # As root the server runs PostgreSQL as another user, who needs access.
     folder.chmod(0o755)
     server = Server(folder)
     try:

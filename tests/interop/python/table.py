@@ -203,7 +203,7 @@ def http(_client, step, _credentials):
     wanted = step["http"]
     body = wanted.get("body", "").encode()
     request = requests.Request(wanted["method"], wanted["url"], headers=wanted.get("headers", {}), data=body).prepare()
-    # Prepared, it may be escaped anew; it goes out as it was given.
+    # A prepared URL may be escaped again; this one is sent unchanged.
     request.url = wanted["url"]
     with requests.Session() as session:
         response = session.send(request, allow_redirects=False, timeout=HTTP_TIMEOUT_SECONDS)

@@ -12,7 +12,7 @@ from scriptworker.utils import scriptworker_session
 async def main(config_path, folder, task_id, names):
     context = Context()
     config, credentials = create_config(config_path)
-    # Downloads are allowed from the deployments that are listed; this one is not.
+    # Downloads are allowed only from listed deployments; this one is not listed.
     rule = {
         "schemes": ("http",),
         "netlocs": (config["taskcluster_root_url"].partition("://")[2],),

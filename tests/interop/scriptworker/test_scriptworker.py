@@ -11,7 +11,7 @@ import taskcluster
 
 from conftest import HERE, ROOT, ROOT_URL, anonymous_queue, queue, wait_for
 
-# How scriptworker reports the end of a task by the exit code of its script.
+# scriptworker's report for each exit code of the script.
 EXIT_CODES = [
     (1, "failed", "failed"),
     (3, "exception", "malformed-payload"),
@@ -103,14 +103,14 @@ def test_the_exit_code_decides_how_the_task_ends(worker, code, state, reason):
 
 @pytest.mark.parametrize(("code", "reason", "created"), RETRIED)
 def test_some_exit_codes_ask_for_another_try(worker, code, reason, created):
-    # The next run sees the number of its own.
+    # The next run sees its own number.
     task_id = worker.submit(f'[ "$RUN_ID" -gt 0 ] || exit {code}')
     status = wait_for(lambda: (answer := queue().status(task_id)["status"])["state"] == "completed" and answer)
     first, second = status["runs"]
     assert (first["state"], first["reasonResolved"]) == ("exception", reason)
     assert (second["state"], second["reasonCreated"]) == ("completed", created)
     assert status["retriesLeft"] == 4
-    # The first run's log is still there, and is another one.
+    # The first run's log still exists, and differs.
     first_log = queue().getArtifact(task_id, "0", LOG)
     assert f"exit code: {code}" in requests.get(first_log["url"], timeout=60).text
     assert "exit code: 0" in download(task_id, LOG).text
@@ -139,7 +139,7 @@ def test_a_task_that_is_cancelled_is_killed(worker):
     wait_for(lambda: not process.exists())
     status = queue().status(task_id)["status"]
     assert (status["state"], status["runs"][0]["reasonResolved"]) == ("exception", "canceled")
-    # The worker goes on.
+    # The worker continues.
     assert worker.wait_for_end(worker.submit("true"))["state"] == "completed"
 
 
@@ -191,7 +191,7 @@ def reader_credentials():
 def test_no_signature_is_written_to_logs(worker):
     task_id = worker.submit("true")
     worker.wait_for_end(task_id)
-    # Where it uploads to, without what makes the URL worth anything.
+    # The upload target, without the secret part of the URL.
     uploads = [line for line in worker.output().splitlines() if "uploading" in line and task_id in line]
     assert uploads
     for line in uploads:

@@ -10,7 +10,7 @@ PROJECT = Path(__file__).parent / "taskcluster"
 LEVEL = "3"
 SCHEDULER_ID = f"interop-level-{LEVEL}"
 QUEUE_ID = f"interop-{LEVEL}/graph"
-# What the tasks' definitions are about: the commit is never looked up.
+# Repository of the tasks' definitions: the commit is never looked up.
 PUSH = {
     "level": LEVEL,
     "project": "interop",

@@ -22,7 +22,7 @@ TESTS_OF_EACH = 8
 CLAIMED_AT_ONCE = 32
 VISIBLE_WITHIN_SECONDS = 20
 WORKED_OFF_WITHIN_SECONDS = 120
-# What a decision task is allowed: its own tasks, and nothing of other projects.
+# Scopes of a decision task: its own tasks, and nothing of other projects.
 SCOPES = [
     f"queue:create-task:low:{QUEUE_ID}",
     "queue:create-task:project:none",
@@ -49,7 +49,7 @@ class Decision:
         self.credentials = claim["credentials"]
         values = (self.credentials["clientId"], self.credentials["accessToken"], self.credentials["certificate"])
         os.environ.update(zip(SETTINGS, values))
-        # taskgraph makes one client for the life of the process.
+        # taskgraph creates one client for the life of the process.
         tools.get_taskcluster_client.cache_clear()
 
     def _definition(self, scopes):
@@ -59,7 +59,7 @@ class Decision:
             "schedulerId": SCHEDULER_ID,
             "created": taskcluster.fromNowJSON("0 seconds"),
             "deadline": taskcluster.fromNowJSON("1 day"),
-            # Not before the deadline of any task that depends on it.
+            # Not before the deadline of any dependent task.
             "expires": taskcluster.fromNowJSON("1 year"),
             "scopes": scopes,
             "payload": {},
@@ -195,7 +195,7 @@ def test_a_graph_that_may_not_be_created_is_refused_for_each_task():
     graph = Graph(decision.task_id)
     with pytest.raises(CreateTasksException) as refusal:
         graph.submit()
-    # Only what waits for nothing else is tried.
+    # Only tasks without dependencies are attempted.
     assert str(refusal.value).count("Could not create 'compile-") == COMPILATIONS
     assert f"queue:scheduler-id:{SCHEDULER_ID}" in str(refusal.value)
     assert set(group(decision.task_id)) == {decision.task_id}
