@@ -94,7 +94,7 @@ impl Replicated {
     async fn until(&self, what: &str, condition: &str) {
         let deadline = Instant::now() + WITHIN;
         while !self.primary.ask::<bool>(condition).await {
-            assert!(Instant::now() < deadline, "waited in vain: {what}\n{}", self.primary.log());
+            assert!(Instant::now() < deadline, "timed out: {what}\n{}", self.primary.log());
             tokio::time::sleep(LOOK_EVERY).await;
         }
     }

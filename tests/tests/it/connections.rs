@@ -71,7 +71,7 @@ async fn idle_connections_leave_files_for_database_and_restart() {
         postmaster_of(&place.data_dir()).filter(|&restarted| restarted != postmaster)
     })
     .await;
-    eventually("what is connected is served", async || {
+    eventually("kept connections are served", async || {
         let path = format!("/task/{}", new_task());
         let answer = call(&mut client, &root, "PUT", &path, Some(&definition("many/idle"))).await;
         assert!([200, 503].contains(&answer.status), "{}", answer.body);

@@ -236,7 +236,7 @@ async fn only_holder_of_run_writes_its_log() {
     // The credentials are still valid, but the run is no longer claimed.
     assert_eq!((answer.status, answer.code()), (409, "RequestConflict"), "{}", answer.body);
     assert!(answer.body["message"].as_str().unwrap().contains("is not claimed"), "{}", answer.body);
-    assert_eq!(worker.text("?follow=1").await, "mine\n", "what was written is read, and the run has ended");
+    assert_eq!(worker.text("?follow=1").await, "mine\n", "the log is readable after the run");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -424,7 +424,8 @@ async fn anonymous_streams_are_bounded() {
     let answer: Result<Value, _> = tokio::time::timeout(TIMEOUT, read_as_root(&worker)).await;
     assert_eq!(answer.expect("it is answered"), json!("x\n"));
     open.truncate(ANONYMOUS_STREAMS / 2);
-    eventually("what was closed is free again", async || (worker.read_log("").await.status == 200).then_some(())).await;
+    eventually("closed streams free their slots", async || (worker.read_log("").await.status == 200).then_some(()))
+        .await;
 }
 
 async fn read_as_root(worker: &Worker) -> Value {

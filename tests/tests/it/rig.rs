@@ -248,7 +248,7 @@ pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>)
         if let Some(found) = look().await {
             return found;
         }
-        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        assert!(Instant::now() < deadline, "timed out: {what}");
         tokio::time::sleep(LOOK_EVERY).await;
     }
 }

@@ -138,7 +138,7 @@ async fn upload_in_flight_at_report_changes_nothing() {
     assert_eq!(replacing.end(&[2; 700_000]).await, 403);
     assert_eq!(adding.end(b"whole").await, 403);
     assert_eq!(worker.bytes("public/there").await, b"first");
-    eventually("what was refused is gone", async || (worker.generations().await == 1).then_some(())).await;
+    eventually("refused bytes are deleted", async || (worker.generations().await == 1).then_some(())).await;
 }
 
 /// The other order: an upload just becoming current when the report comes is stored before the

@@ -107,7 +107,7 @@ async fn a_promise_that_is_broken_is_found() {
             assert!(differences.contains(expected), "{differences}");
         }
     }
-    assert_eq!(busy_queues(&rig).await, [], "what is not as published is cleaned up too");
+    assert_eq!(busy_queues(&rig).await, [], "a failed verification cleans up too");
 }
 
 /// A run that must not start twice is assigned again, because its queue has another policy when

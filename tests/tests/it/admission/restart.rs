@@ -43,7 +43,7 @@ async fn z10_restarted_server_assigns_only_to_sessions_heard_from() {
                            WHERE i.kind = 4 AND s.worker_id IN ('w3', 'w4', 'w5') AND t.id <> ALL($1)";
     let old: Vec<sqlx::types::Uuid> =
         of_each.iter().map(|task| task.as_str().unwrap().parse::<SlugId>().unwrap().uuid()).collect();
-    let live = eventually("the two have what they can take", async || {
+    let live = eventually("the two sessions are full", async || {
         for session in &sessions[..2] {
             rig.call("POST", &format!("{TENURE_API}/sessions/{session}/renew"), Some(&json!({}))).await;
         }

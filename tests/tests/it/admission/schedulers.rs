@@ -126,7 +126,7 @@ async fn give_out(rig: &Rig) -> (Given, String) {
 }
 
 async fn given_to(rig: &Rig, session: &str, count: usize) -> BTreeSet<String> {
-    eventually("so many are assigned", async || {
+    eventually("this many tasks are assigned", async || {
         let now = assigned(rig, session).await;
         (now.len() == count).then(|| names(&now))
     })

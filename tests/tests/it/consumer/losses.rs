@@ -79,11 +79,7 @@ async fn m3_cut_off_worker_stops_handler_before_lease_ends() {
     worker.is_idle().await;
     worker.shut_down().await;
     other.shut_down().await;
-    assert_eq!(
-        office.ends(task).await,
-        ["0 task-exception", "1 task-completed"],
-        "what was reported late changed nothing"
-    );
+    assert_eq!(office.ends(task).await, ["0 task-exception", "1 task-completed"], "the late report changed nothing");
 }
 
 /// The session ends long before the lease would, and another worker may start the task then.

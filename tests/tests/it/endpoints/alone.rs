@@ -101,7 +101,7 @@ async fn purge_requests_of_worker_pool_are_bounded_for_a_day() {
         answer.body["requests"].as_array().unwrap().len()
     };
     assert_eq!(asked().await, 1000);
-    assert_eq!(ask("acme/linux", "cache-7").await.status, 204, "what is there may be asked for again");
+    assert_eq!(ask("acme/linux", "cache-7").await.status, 204, "an existing request may be repeated");
     assert_eq!(ask("acme/other", "more").await.status, 204);
     rig.advance(24 * 3600 - 60).await;
     assert_eq!(ask("acme/linux", "cache-7").await.status, 204);

@@ -44,7 +44,7 @@ async fn create_in_new_queue(stage: &Stage) -> Vec<SlugId> {
 async fn work_off_new_queue(stage: &Stage, tasks: &[SlugId]) {
     let mut left: HashSet<String> = tasks.iter().map(ToString::to_string).collect();
     let mut server = 0;
-    eventually("what was acknowledged in the new queue is claimable", async || {
+    eventually("acknowledged tasks of the new queue are claimable", async || {
         server = 1 - server;
         let answer = ask(stage, server, "POST", &claim_path(NEW_QUEUE), Some(&worker(3))).await;
         for claim in answer.body["tasks"].as_array().expect("claims are a list") {
@@ -100,7 +100,7 @@ async fn loss_of_asynchronous_standby_harms_nothing_else() {
     }
     for task in &lost_new {
         let answer = ask(&stage, 1, "GET", &format!("/task/{task}/status"), None).await;
-        assert_eq!(answer.status, 404, "what was lost is gone: {}", answer.body);
+        assert_eq!(answer.status, 404, "lost tasks do not exist: {}", answer.body);
     }
     let again = create_in_new_queue(&stage).await;
     work_off_new_queue(&stage, &again).await;

@@ -100,7 +100,7 @@ async fn read_soon(server: &Server, root: &Credentials, task: SlugId) -> Answer 
         if answer.status == 200 {
             return answer;
         }
-        assert!(began.elapsed() < TIMEOUT, "what is there cannot be read: {answer:?}\n{}", server.log_tail());
+        assert!(began.elapsed() < TIMEOUT, "existing tasks cannot be read: {answer:?}\n{}", server.log_tail());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
