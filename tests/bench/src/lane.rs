@@ -318,7 +318,6 @@ impl Lane {
     pub(crate) async fn create_many(&mut self, step: usize, tasks: usize) -> Result<(), BenchError> {
         let mut body = String::from(r#"{"tasks":["#);
         for number in 0..tasks {
-            // A definition without an id: the server generates one.
             let creation = self.new_creation();
             body.push_str(if number > 0 { "," } else { "" });
             body.push_str(&creation.body);

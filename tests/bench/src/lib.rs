@@ -1,20 +1,19 @@
 //! The load generator. It drives any server of the Queue API through its root URL and prints one
 //! row of figures.
 //!
-//! The generator has one thread, because it shares the machine with the server: a second thread
-//! would take as much from the server as it adds in load. It signs every request with its body, and
-//! reports with the credentials of the claim. So the server does all the work that a real client
-//! causes.
+//! It has one thread: a second one would take as much from the server, on the same machine, as it
+//! adds in load. It signs every request with its body, and reports with the credentials of the
+//! claim, so the server does all the work that a real client causes.
 //!
 //! The modes of the poll API also run against an Azure queue service, with the same requests in the
 //! same order.
 //!
-//! Each mode has one file in `mode/`. Common parts are `run` (the window and the remaining tasks),
-//! `lane` (one connection and its calls), `messages` and `azure` (signed URLs), `figures`
-//! (percentiles), `observe` (costs, from `cost` and `database`), `settings` and `report` (the row).
+//! Each mode has one file in `mode/`. `run` has the window and the remaining tasks, `lane` one
+//! connection and its calls, `messages` and `azure` signed URLs, `figures` percentiles, `observe`
+//! the costs, `report` the row.
 //!
-//! [`ratio`] compares servers by running modes on each in turn. [`floor`] is a minimal prototype
-//! used as their baseline.
+//! [`ratio`] compares servers by running modes on each in turn. [`floor`] is a minimal prototype,
+//! their baseline.
 
 mod azure;
 mod cost;

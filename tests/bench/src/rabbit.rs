@@ -1,9 +1,9 @@
 //! RabbitMQ for comparison: a durable quorum queue with persistent messages of the size of a
-//! definition. Messages are published with confirmation, consumed and acknowledged.
+//! definition, which are confirmed, consumed and acknowledged.
 //!
 //! A lane is a channel. It publishes as many messages as it then consumes: one, or a window that is
-//! confirmed and acknowledged together. Its prefetch equals its window, so that no lane holds
-//! messages that another lane waits for.
+//! confirmed and acknowledged together. Its prefetch equals its window, so that lanes hold no
+//! messages of others.
 
 use std::rc::Rc;
 

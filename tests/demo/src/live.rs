@@ -24,7 +24,6 @@ const AT_WORK: (&str, &str) = ("process ", " at work\n");
 const ASKED: &str = "\nasked to stop\n";
 /// Limit for each step of an idle server and worker.
 const WITHIN: Duration = Duration::from_secs(60);
-/// Ten times the promised time, for busy machines.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
 /// The same for a worker without a session, which learns of a cancel at its next renewal.
 const GONE_AT_RENEWAL: Duration = Duration::from_secs(30);

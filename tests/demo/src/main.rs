@@ -1,7 +1,7 @@
 //! The demonstration behind `scripts/run`: a server, workers, real work, killed workers, and a
-//! check. Every second worker takes its tasks over the poll API.
+//! check. Every second worker uses the poll API.
 //!
-//! It starts with two single tasks: it follows the log of one, and cancels the other. Then every
+//! Two single tasks come first: the log of one is followed, the other is cancelled. Then every
 //! source file becomes a task that computes its checksum and counts with ordinary commands; some
 //! tasks fail on purpose. Twice, two workers that hold tasks are killed with SIGKILL. At the end
 //! everything is accounted for: the state of each task by the API, each result against a checksum

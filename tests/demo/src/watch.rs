@@ -14,7 +14,6 @@ use crate::processes::{CLAIM_TIMEOUT, Workers};
 use crate::{CONCURRENCY, Result};
 
 const TICK: Duration = Duration::from_millis(500);
-/// Interval of progress where a line cannot be rewritten.
 const PLAIN_PROGRESS: Duration = Duration::from_secs(5);
 /// Percentages of resolved tasks at which workers are killed.
 const KILL_AT: [usize; 2] = [15, 50];

@@ -5,7 +5,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use chrono::{DateTime, SecondsFormat};
 
-/// Milliseconds since 1970, by the client's clock.
 #[must_use]
 pub fn unix_millis() -> i64 {
     #[expect(clippy::disallowed_methods, reason = "a client dates its requests by its own clock")]

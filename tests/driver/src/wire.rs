@@ -1,8 +1,8 @@
 //! One HTTP/1.1 connection, kept alive, with one request at a time.
 //!
 //! It replaces an HTTP library for two reasons. The load generator shares its cores with the
-//! measured server, so a request must be cheap. And fault tests must stop in the middle of an
-//! exchange and close the socket there. It is no general client: no TLS, no redirects, no trailers.
+//! measured server, so a request must be cheap. And fault tests must close the socket in the middle
+//! of an exchange. No TLS, no redirects, no trailers.
 
 use std::io;
 use std::time::Duration;

@@ -124,7 +124,6 @@ fn wrong_refusals(records: &[Record], claim_term: Duration) -> Vec<String> {
             _ => {}
         }
     }
-    // A claim may expire a little earlier than the caller thinks.
     let term = Stamp::try_from(claim_term.as_micros()).unwrap_or(Stamp::MAX) / 10 * 9;
     let refused = records.iter().filter_map(|record| match &record.event {
         Event::Report { run, answer: Answer::Refused(status), .. } => Some((record, *run, *status)),

@@ -11,7 +11,6 @@ use crate::history::record::{Answer, Event};
 use crate::http::{Answer as Reply, Client};
 use crate::random::Random;
 
-/// Percentage of calls before which a caller switches to another server.
 const MOVE_PERCENT: u64 = 10;
 /// Least pause between a failure and the next attempt, plus up to as much at random. Shorter than
 /// the servers ask for, to see the first success after a fault soon.

@@ -2,9 +2,8 @@
 //! without pause. Acknowledged calls are recorded and compared with the final state, by the rules
 //! of the history test (`crate::history::check`).
 //!
-//! Unlike the actors of that test, these are well-behaved: they repeat a call answered with "try
-//! again" until it succeeds, and make no call that should be refused. So every other answer is an
-//! error.
+//! Unlike the actors of that test, these repeat a call answered with "try again" until it succeeds,
+//! and make no call that should be refused. So every other answer is an error.
 
 mod accounts;
 mod audit;
@@ -32,7 +31,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 pub struct Load {
     pub submitters: u64,
     pub workers: u64,
-    /// Submitters wait while more tasks than this are unreported.
     pub backlog: i64,
     /// The servers' `--claim-timeout`: after it, a claim whose answer was lost is claimable again.
     pub claim_term: Duration,

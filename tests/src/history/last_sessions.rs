@@ -1,6 +1,6 @@
-//! The last sessions of a storm, after its actors have stopped. Only this module moves the clock
-//! then. In each queue some sessions end while they hold runs whose claims would last longer.
-//! Afterwards the module reads all sessions.
+//! The last sessions of a storm, after its actors have stopped, when only this module moves the
+//! clock. In each queue some sessions end while they hold runs whose claims would last longer. Then
+//! it reads all sessions.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

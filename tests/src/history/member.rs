@@ -73,7 +73,6 @@ impl Member {
             78..80 => self.command(&mine).await,
             80..82 => self.command_task(&mut mine).await,
             82..86 => self.leave(&mut mine).await,
-            // The session falls silent.
             86..90 => false,
             90..94 => {
                 // A second process of its name.

@@ -2,11 +2,10 @@
 //! rows are locked. Every request and answer is recorded, and a checker looks for answers that
 //! cannot all be true.
 //!
-//! `record` defines the records. `check` has the rules: pure, and tested on hand-made histories.
-//! `snapshot` is the state that the server shows when all is quiet. The other modules produce the
-//! history: `world` is shared by the actors; `submitter`, `worker` (with `poller`), `member` (a
-//! worker with a session), `operator` and `saboteur` are the actors; `storm` runs them and drains
-//! the queues.
+//! `check` has the rules: pure, and tested on hand-made histories. `snapshot` is the state that the
+//! server shows when all is quiet. The actors share `world`: `submitter`, `worker` (with `poller`),
+//! `member` (a worker with a session), `operator` and `saboteur`. `storm` runs them and drains the
+//! queues.
 
 pub mod check;
 pub mod lost;

@@ -11,7 +11,6 @@ use super::world::{Actor, World};
 use crate::clock::wire_date;
 use crate::http::{TENURE_API, queue_segment};
 
-/// Longest time between two actions, in milliseconds.
 const IDLE_MAX: u64 = 200;
 /// Longest pause, in operations of other actors: so some of them use the paused queue on a slow
 /// machine too.

@@ -21,7 +21,6 @@ const LEASES: std::ops::Range<u64> = 30..60;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
-    /// Seconds after it became pending.
     After(u64),
     /// Milliseconds since 1970 of the server's clock.
     At(i64),

@@ -25,7 +25,6 @@ pub enum Act {
     },
     Renew {
         session: SessionId,
-        /// Expiry of the session, in milliseconds.
         answer: Answer<i64>,
     },
     /// A read of the inbox, which also renews.

@@ -11,7 +11,6 @@ use crate::definition::Definition;
 use crate::http::{QUEUE_API, TENURE_API};
 use tenure_api::ids::SlugId;
 
-/// Submitters wait while more tasks than this are unresolved.
 const BACKLOG_MAX: i64 = 300;
 const WAIT: Duration = Duration::from_millis(5);
 /// Repeats and conflicts concern one of this many last tasks.

@@ -26,7 +26,6 @@ const RESULT_PERCENT: u64 = 40;
 /// Percentage of claims that are released, by a separate request or one that claims more.
 const RELEASE_PERCENT: u64 = 8;
 const REPEAT_PERCENT: u64 = 10;
-/// The session has ended.
 const GONE: u16 = 410;
 const LIMIT_MAX: u64 = 5;
 const DRAIN_LIMIT: u64 = 32;

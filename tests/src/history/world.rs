@@ -21,7 +21,6 @@ use crate::random::Random;
 const CUT_OFF_PERCENT: u64 = 3;
 /// A cut-off call has been in flight for less than this, in microseconds.
 const CUT_OFF_WITHIN: u64 = 4_000;
-/// Percentage of calls before which an actor switches to the other server.
 const MOVE_PERCENT: u64 = 3;
 const INTERNAL_ERROR: u16 = 500;
 /// Bound of the server's clock beyond its last reading, plus a margin.

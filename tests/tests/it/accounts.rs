@@ -108,7 +108,6 @@ async fn a_client_lives_from_its_creation_to_its_deletion() {
         root.refused(("PUT", path), Some(other), 409, "RequestConflict").await;
     }
 
-    // Only the answer to its creator has the token.
     let mut shown = root.get(path).await;
     assert_eq!(shown.get("accessToken"), None);
     assert_eq!((&shown["disabled"], &shown["deleteOnExpiration"]), (&json!(false), &json!(false)));
@@ -190,7 +189,6 @@ async fn no_client_gains_scopes_by_editing_clients_or_roles() {
         let message = climber.refused(("PUT", "/roles/mine-starred-b*"), Some(a_role(&[granted])), 403, DENIED).await;
         assert!(message.contains(&granted.replace("<..>", "*")), "{message}");
     }
-    // Names of other clients.
     for path in ["/clients/climber", "/clients/other"] {
         climber.refused(("PUT", path), Some(a_client(&[])), 403, DENIED).await;
         climber.refused(("POST", path), Some(a_client(&["*"])), 403, DENIED).await;
@@ -204,7 +202,6 @@ async fn no_client_gains_scopes_by_editing_clients_or_roles() {
         climber.post(path, Some(body(&["a:b"]))).await;
         climber.refused(("POST", path), Some(body(&["big", "a:b"])), 403, DENIED).await;
     }
-    // The token of a client with more scopes.
     climber.refused(("POST", "/clients/mine%2Fbig/reset"), None, 403, DENIED).await;
     // Temporary credentials cannot lend a role that their issuer lacks.
     let lent = lend(climber.who, &["assume:other"]);

@@ -297,7 +297,6 @@ async fn private_links_need_a_scope_for_each_name() {
             }
         }
     }
-    // Without the scope no caller learns what exists.
     worker.anonymous(&worker.latest("private/c")).await.refused(403, "InsufficientScopes");
     worker.created("private/c", &reference("https://c/", 60)).await;
     worker.anonymous(&worker.latest("public/a")).await.refused(403, "InsufficientScopes");
@@ -313,7 +312,6 @@ async fn private_links_need_a_scope_for_each_name() {
     worker.anonymous(&other_run).await.refused(404, "ResourceNotFound");
     worker.anonymous(&format!("/task/{}/artifacts/public/a", new_task())).await.refused(404, "ResourceNotFound");
     worker.anonymous(&format!("{}?x=1", worker.latest("public/a"))).await.refused(400, "InvalidRequestArguments");
-    // Lists do not follow links.
     let info = worker.anonymous(&format!("{}/artifact-info/public/a", worker.run)).await;
     assert_eq!((info.status, &info.json()["storageType"]), (200, &json!("link")));
     worker.anonymous(&format!("{}/artifact-info/public/none", worker.run)).await.refused(404, "ResourceNotFound");
@@ -393,7 +391,6 @@ async fn pages_have_each_artifact_once_while_others_are_created() {
         assert_eq!(page.status, 200, "{}", page.text());
         let page = page.json();
         names.extend(page["artifacts"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap().to_owned()));
-        // Before and after the start of the next page.
         worker.created(&format!("A{pages}"), &error()).await;
         worker.created(&format!("z{pages}"), &error()).await;
         pages += 1;

@@ -105,13 +105,11 @@ async fn escaped_and_plain_queue_paths_are_signed_as_sent() {
             assert_eq!((&body["taskQueueId"], &body["pendingTasks"]), (&json!(QUEUE), &json!(1)), "{path}");
         }
         let body = worker(1).to_string();
-        // Each spelling claims; the first gets the task.
         let claim = rig.signed(&rig.root, "POST", &format!("/claim-work/{spelling}"), Some(body.as_bytes()));
         let reply = rig.send(&claim).await;
         assert_eq!((reply.status, reply.json()["tasks"].as_array().unwrap().len()), (200, 1), "{spelling}");
         rig.create_one(QUEUE).await;
     }
-    // The signature of one spelling is invalid for the other.
     let target = format!("{QUEUE_API}/pending/auth%2Fqueue");
     let header = Signature { who: &rig.root, target: &target, ..Signature::of(&rig.server) }.header();
     unauthenticated(

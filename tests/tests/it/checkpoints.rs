@@ -172,7 +172,6 @@ async fn checkpoint_and_command_expire_with_task_or_after_week() {
 
     let task = new_task();
     let mut long = definition(QUEUE);
-    // The clock was advanced by 23 minutes.
     long["created"] = minutes_from_now(23).into();
     long["deadline"] = minutes_from_now(60).into();
     long["expires"] = minutes_from_now(60 * 24 * 30).into();

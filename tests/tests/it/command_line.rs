@@ -204,7 +204,6 @@ async fn tasks_groups_and_queues_are_shown_and_changed() {
     assert_eq!(run(&rig, &["task", "wait", &task]).await.status.code(), Some(1));
     let rerun = done(&rig, &["task", "rerun", &task]).await;
     assert!(rerun.contains(&format!("{task}  pending")), "{rerun}");
-    // The task is its own group.
     let open = run(&rig, &["group", "cancel", &task]).await;
     assert!(refusal(&open, 1).contains("seal"), "a group that is cancelled must be sealed first");
     assert!(done(&rig, &["group", "seal", &task]).await.starts_with(&format!("Group {task} is sealed since ")));
@@ -301,7 +300,6 @@ async fn an_id_that_begins_with_a_dash_is_taken_in_every_position() {
     assert_eq!(made["task"]["payload"]["command"], serde_json::json!([["--after", "-x"]]));
     let cancelled = answer(&rig, &[&["task", "cancel"], &words[..]].concat()).await;
     assert_eq!(cancelled["tasks"].as_array().unwrap().len(), ids.len());
-    // Options may stand before, between and after them.
     let (first, rest) = words.split_at(2);
     let waited = run(&rig, &[&["task", "wait"], first, &["--client-id", "root"], rest, &["--json"]].concat()).await;
     let waited: Value = serde_json::from_str(&stdout(&waited)).unwrap();

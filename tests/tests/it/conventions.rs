@@ -142,7 +142,6 @@ async fn browsers_may_ask_every_path_from_everywhere() {
             assert!(header("access-control-allow-headers").contains(name), "{name}");
         }
     }
-    // A browser may read refusals of every kind.
     for (target, status) in [("/nowhere", 404), ("/api/queue/v1/task/short", 400), ("/api/tenure/v1/queues", 403)] {
         let reply = rig.send(&Raw::new("GET", target).header("Origin", "https://ui.example")).await;
         assert_eq!((reply.status, reply.header("access-control-allow-origin")), (status, Some("*")), "{target}");

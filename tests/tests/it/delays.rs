@@ -31,7 +31,6 @@ async fn delay(conn: &mut PgConnection, task: SlugId, seconds: f64) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiting_worker_gets_delayed_run_soon_after_its_time() {
-    // Without the fallback for lost notifications.
     let rig = Rig::start_with(|launch| launch.env("TENURE_FALLBACKS", "off").flag("--claim-work-wait", "20s")).await;
     let mut conn = rig.database.connect("test").await;
     let task = rig.create_one(QUEUE).await;

@@ -164,7 +164,6 @@ async fn filters_hold_on_the_stream_and_on_the_log() {
     let cut = rig.call("GET", &path, None).await;
     let page = cut.body["events"].as_array().unwrap();
     assert_eq!((page.len(), &cut.body["after"]), (2, &json!(position_of(page))));
-    // Exchanges without publications are allowed.
     assert!(log(server, who, 0, "&exchange=artifact-created,task-group-priority-changed").await.is_empty());
     assert_eq!(newest(server, who).await, end);
 }
@@ -378,7 +377,6 @@ async fn a_reader_who_is_stuck_is_shut_out_as_well() {
     let (server, who) = (&rig.server, &rig.root);
     let reader = rig.make_client("reader", &["tenure:list-events"]).await;
     let mut stuck = Stream::open(server, &reader, "").await.begun().await;
-    // More than sockets hold.
     for _ in 0..160 {
         create(server, who, &large("stream/large")).await;
     }
@@ -480,6 +478,5 @@ async fn what_another_server_does_is_sent_soon() {
     }
     taken.sort();
     println!("sent after {taken:?}");
-    // Ten times the promise.
     assert!(taken[9] < Duration::from_millis(2_500), "{taken:?}");
 }

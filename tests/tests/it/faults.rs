@@ -23,7 +23,6 @@ pub enum Fault {
 
 #[derive(Debug, Clone)]
 pub struct Passed {
-    /// Method and path.
     pub call: String,
     /// Status of the client's answer; 0 without one.
     pub status: u16,

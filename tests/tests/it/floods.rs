@@ -183,7 +183,6 @@ async fn memory_of_incoming_bodies_is_bounded() {
     let refused = sent.iter().filter(|(_, status)| *status == Some(503)).count();
     let waiting = sent.iter().filter(|(_, status)| status.is_none()).count();
     assert!(refused > 0 && waiting > 0 && refused + waiting == SENDERS, "{refused} refused, {waiting} wait");
-    // Requests of workers are never refused for it.
     let claims = rig.claim(QUEUE, 1).await;
     ok(rig.call("POST", &format!("{}/reclaim", run_of(&claims[0])), Some(&json!({}))).await);
     drop(sent);
@@ -251,7 +250,6 @@ async fn bodies_without_credentials_get_part_of_the_memory() {
     let (first, none) = send_nearly_all(&rig, &raw, &list).await;
     let (second, refused) = send_nearly_all(&rig, &raw, &list).await;
     assert_eq!((none, refused), (None, Some(503)));
-    // Callers with credentials have the rest.
     ok(rig.create(new_task(), &large_definition(9 * MIB)).await);
     drop((first, second));
 }
@@ -282,7 +280,6 @@ async fn connections_with_unfinished_heads_are_bounded() {
     })
     .await;
     assert_eq!(senders.len(), LARGE);
-    // Other clients are served, even with large bodies.
     rig.create_one(QUEUE).await;
     assert_eq!(rig.create(new_task(), &large_definition(MIB)).await.status, 200);
     // These were not refused: the requests end, and some connections with them.

@@ -111,12 +111,10 @@ async fn chunks_are_stored_once_and_gaps_become_a_line() {
     assert_eq!(worker.read_log("").await.status, 404, "nothing was written");
     assert_eq!(worker.append(0, b"one\n").await, 4);
     assert_eq!(worker.append(0, b"one\n").await, 4);
-    // Part of it is known.
     assert_eq!(worker.append(2, b"e\ntwo\n").await, 8);
     assert_eq!(worker.append(1, b"ne").await, 8);
     assert_eq!(worker.append(8, b"").await, 8);
     assert_eq!(worker.text("").await, "one\ntwo\n");
-    // A gap.
     assert_eq!(worker.append(100, b"far\n").await, 104);
     let line = "\n[tenure] 92 bytes of the log are missing here\n";
     assert_eq!(worker.text("").await, format!("one\ntwo\n{line}far\n"));
@@ -151,7 +149,6 @@ async fn follower_gets_lines_soon_and_ends_with_run() {
     let worker = Worker::start().await;
     let second = worker.rig.another("second").await;
     let target = format!("{}?follow=1", path(&worker));
-    // Before the first byte, at both servers.
     let mut here = Follower::open(&worker.rig.server, &target).await;
     let mut elsewhere = Follower::open(&second, &target).await;
     let mut next = 0;
@@ -286,7 +283,6 @@ async fn artifact_redirects_to_signed_url_of_private_live_log() {
     let mut follower = Follower::open(&worker.rig.server, &signed).await;
     assert_eq!(follower.status(), 200);
     follower.until("to be seen\n", READABLE_WITHIN).await;
-    // The URL is valid only for this log.
     let other = Raw::new("GET", &signed.replace("live-log", "release")).send(worker.rig.server.root_url()).await;
     assert!(matches!(other.status, 401 | 404 | 405), "{}", other.status);
     let moved = Raw::new("GET", &signed.replace("follow=1", "follow=0")).send(worker.rig.server.root_url()).await;
@@ -312,7 +308,6 @@ async fn log_of_vanished_worker_becomes_an_artifact() {
     worker.append(0, b"the last words\n").await;
     worker.refer().await;
     worker.append(20, b"of this one\n").await;
-    // The lease expires, and nothing was uploaded.
     worker.rig.advance(1_201).await;
     worker.rig.advance(100).await;
     assert_eq!(stored(&worker, BACKING_LOG).await, None, "a worker may still upload it");

@@ -1,6 +1,5 @@
-//! The system tests, in one program: real servers, real databases, real faults.
-//!
-//! They need the built programs: `cargo build`.
+//! The system tests, in one program: real servers, real databases, real faults. They need the built
+//! programs: `cargo build`.
 //!
 //! Not tested here, because each takes minutes, a separate machine, or unfinished features: power
 //! cuts below the file system, silent open sockets (the limits are 120 and 95 s), ten thousand

@@ -174,7 +174,7 @@ const BY_SIGNATURE: &[&str] = &[
     "downloadArtifact",
 ];
 
-/// Operations with the uploadId of an answer, which no document can contain; other tests send them.
+/// Operations with the uploadId of an answer; other tests send them.
 const BY_UPLOAD: &[&str] = &["finishArtifact"];
 
 /// Operations with a queue that assigns its runs, where workers of the walk would get nothing;

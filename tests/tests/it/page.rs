@@ -18,7 +18,6 @@ const QUEUE: &str = "page/queue";
 const POLICY: &str =
     "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 const COOKIE: &str = "tenure-session";
-/// Ten times the promise.
 const OUT_WITHIN: Duration = Duration::from_secs(10);
 /// Ends an attribute, a text, a comment and a script, and starts new elements.
 const HOSTILE: &str = "\"'`><script>alert(1)</script><img src=x onerror=alert(2)>--></pre></textarea>&lt;";

@@ -197,11 +197,9 @@ async fn a_plain_url_checks_at_each_read_what_is_public() {
         assert_eq!(worker.url_for_root(name).await, plain);
         let reply = worker.read(&plain, &[]).await;
         assert_eq!((reply.status, reply.body.as_slice()), (200, b"shared".as_slice()));
-        // An existing signed URL stays valid.
         assert_eq!(worker.read(&signed, &[]).await.status, 200);
         make_public(&worker.rig, "queue:get-artifact:shared/*", false).await;
     }
-    // Only for reads.
     make_public(&worker.rig, "queue:get-artifact:shared/*", true).await;
     for method in ["PUT", "POST", "DELETE"] {
         let raw = Raw { body: Some(b"x".to_vec()), ..Raw::new(method, target(&worker.rig, &plain)) };

@@ -84,7 +84,6 @@ async fn task_with_faulty_claim_keeps_its_message_and_completes() {
         vec![],
         vec![Fault::Busy],
         vec![Fault::CutBefore],
-        // The claim was granted; a repeat returns the same one.
         vec![Fault::CutAfter],
         // The worker gives up for now. The message returns after its visibility timeout.
         vec![Fault::Busy; ALL_TRIES],

@@ -70,7 +70,6 @@ async fn folders_that_an_earlier_release_left_open_are_closed() {
     let url = format!("file://{}", store.display());
     let rig = Rig::start_with(|launch| launch.flag("--clock", "manual").flag("--artifacts-url", &url)).await;
     store_some(&Worker::of(rig).await).await;
-    // Other users cannot reach its contents.
     assert_eq!(mode(&store), 0o700);
     // Its siblings are not the server's.
     assert_eq!(mode(folder.path()), 0o755);

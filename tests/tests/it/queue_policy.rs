@@ -251,7 +251,6 @@ async fn a_pause_holds_for_every_way_to_ask_for_work() {
     }
     assert_eq!(rig.claim(QUEUE, 2).await.len(), 2);
     let result = |n: usize| json!({"taskId": running[n], "runId": 0, "outcome": "completed"});
-    // A worker that waited before the pause, and a later task.
     let parked = {
         let (mut client, root) = (rig.client(), rig.root.clone());
         tokio::spawn(async move { call(&mut client, &root, "POST", &claim_path(QUEUE), Some(&worker(1))).await })
@@ -277,7 +276,6 @@ async fn a_pause_holds_for_every_way_to_ask_for_work() {
     assert_eq!(rig.claim(QUEUE, 1).await.len(), 1);
     assert_eq!(poll(&rig).await, 1, "the last one");
 
-    // A poller with a message gets no claim for it either.
     pause(&rig, &json!({})).await;
     let mut claimed = Vec::new();
     for &task in &tasks {

@@ -89,7 +89,6 @@ async fn disabled_client_gets_no_answer_after_its_wait() {
     for (wait, answer) in waits.iter().zip(answers) {
         assert_eq!(answer.status, 401, "{}: {}", wait.name, answer.text());
     }
-    // Its claimed runs go to another worker.
     for queue in [QUEUE, "revoked/work"] {
         let claims = rig.claim(queue, 1).await;
         assert_eq!(claims.len(), 1, "{queue}");

@@ -47,7 +47,6 @@ async fn an_embedded_server_makes_its_root_client_and_keeps_its_tasks() {
     assert!(server.log_tail().contains("embedded mode"), "{}", server.log_tail());
     let task = create(&server, &root, QUEUE).await;
 
-    // A second server on the same directory is refused, and the first continues.
     let second = refusal(&finish(embedded().command(&data_folder.data_dir())).await, 1);
     assert!(second.contains("in use by another tenure process"), "{second}");
     assert!(second.contains(&server.pid().to_string()), "{second}");
@@ -101,7 +100,6 @@ async fn an_embedded_server_survives_every_violent_death() {
     .await;
     let fourth = create_until_it_works(&server, &root).await;
 
-    // Kills both.
     server.kill().unwrap();
     kill(restarted, Signal::SIGKILL).unwrap();
     let (server, _) = data_folder.start(&embedded()).await;

@@ -181,7 +181,6 @@ async fn one_task_that_is_refused_is_the_end_of_all() {
     assert_eq!((answer.status, answer.code()), (409, "RequestConflict"));
     assert!(answer.body["message"].as_str().unwrap().starts_with("tasks[0]: task group"), "{}", answer.body);
     assert_eq!(left_behind(&rig).await, before);
-    // The key is free: the refused submission left nothing.
     let reply = submit_keyed(&rig, "a key", &json!({"taskQueueId": QUEUE})).await;
     assert_eq!(reply.status, 200);
 }
@@ -249,7 +248,6 @@ async fn a_key_makes_a_repeat_harmless() {
     let first = submit_keyed(&rig, "once", &body).await.json();
     let again = submit_keyed(&rig, "once", &body).await.json();
     assert_eq!(again, first);
-    // The same with other spacing and another order.
     let text = r#"{ "tasks": [ {"name":"a", "taskQueueId":"submit/graph"}, {"dependencies":["a"],"taskQueueId":"submit/graph"} ] }"#;
     let raw = keyed(&rig, &rig.root, "once", &body).json(Some(text.as_bytes()));
     assert_eq!(rig.send(&raw).await.json(), first);

@@ -339,7 +339,6 @@ async fn assert_claims_go_on(old: At<'_>, new: At<'_>, given: &mut Given) {
     let claimed = new.claim(LIMITED, 10).await;
     assert_eq!((claimed.len(), new.claim(LIMITED, 10).await.len()), (free, 0));
     given.claims_of(LIMITED).extend(claimed);
-    // One was completed.
     let left = BURST - given.claims_of(RATED).len() - 1;
     let claimed = new.claim(RATED, 10).await;
     assert!(claimed.len() <= left, "{}", claimed.len());

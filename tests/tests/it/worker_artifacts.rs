@@ -146,7 +146,6 @@ async fn artifacts_come_back_as_they_were() {
     for (name, content) in [("public/out/a b/x%2Fy.bin", b"\0\xff\r\n".as_slice()), ("public/out/empty", b"")] {
         assert_eq!(shop.read(&anonymous, task, name).await.unwrap(), content, "{name}");
     }
-    // Private artifacts need a scope.
     assert_eq!(shop.read(&anonymous, task, "private/zeros").await.unwrap_err().status(), Some(403));
     assert!(shop.read(&shop.root(), task, "private/zeros").await.unwrap() == vec![0; 100_000]);
     let listed = shop.root().list_artifacts(task, None).await.unwrap();
@@ -295,7 +294,6 @@ async fn next_worker_gets_task_of_one_that_dies_uploading() {
     assert_eq!(runs, ["claim-expired", "completed"]);
     let large = std::fs::read(shop.rig.folder.path().join(format!("work/{task}-1/large"))).unwrap();
     assert!(shop.read(&shop.anonymous(), task, "public/large").await.unwrap() == large);
-    // The partial first upload belongs to no artifact.
     let to = shop.rig.folder.path().join("half");
     let half = shop.anonymous().download(task, Some("0".parse().unwrap()), "public/large", &to).await;
     assert_eq!(half.unwrap_err().status(), Some(404));

@@ -82,7 +82,6 @@ async fn removed_worker_loses_its_task_to_an_immediate_retry() {
     assert_eq!(now["runs"][0]["reasonResolved"], "worker-shutdown");
     assert_eq!(now["runs"][1]["reasonCreated"], "retry");
 
-    // Any report of the run comes too late.
     let late =
         call(&mut rig.client(), &credentials_of(&held), "POST", &format!("{}/completed", run_of(&held)), None).await;
     assert_eq!(late.status, 409, "{}", late.body);
@@ -152,7 +151,6 @@ async fn secret_is_exchanged_again_only_after_lost_answer() {
     rig.advance(301).await;
     assert_eq!(exchange(&second).await.0, 400, "five minutes are over");
     assert_eq!(exchange(&third).await.0, 200);
-    // Neither the secret alone nor the credentials alone suffice.
     let stranger = rig.make_client("stranger", &[]).await;
     assert_eq!(reregister(&rig, &stranger, &third).await.status, 403);
     assert_eq!(exchange(&secret('x')).await.0, 400);
@@ -170,7 +168,6 @@ async fn new_static_secret_revokes_earlier_registrations() {
     let update = async |body: &Value| {
         ok(rig.call("POST", &format!("{API}/workers/{NAME}"), Some(body)).await);
     };
-    // The same secret again, or none, changes nothing.
     update(&new_worker('a')).await;
     update(&json!({"expires": minutes_from_now(60), "providerInfo": {}})).await;
     let (status, next) = exchange(&registered["secret"]).await;
@@ -192,14 +189,12 @@ async fn credentials_end_with_the_worker_and_are_not_inherited() {
     let shown = rig.call("GET", &format!("{API}/workers/{NAME}"), None).await;
     assert_eq!(shown.body["expires"], registered["expires"], "not beyond the worker's own end");
     assert_eq!(claim(&rig, &first).await.status, 200);
-    // Expired by its provisioner, it may only ask.
     let mut past = new_worker('a');
     past["expires"] = "2020-01-01T00:00:00Z".into();
     assert_eq!(rig.call("POST", &format!("{API}/workers/{NAME}"), Some(&past)).await.status, 200);
     assert_eq!(claim(&rig, &first).await.code(), "InsufficientScopes");
     assert_eq!(should_terminate(&rig, &first).await.body["terminate"], true);
     assert_eq!(register(&rig, &registering('a')).await.0, 400);
-    // The name is free only after the last credentials have expired.
     rig.advance(1800).await;
     let mut later = new_worker('b');
     later["expires"] = minutes_from_now(600).into();
@@ -211,7 +206,6 @@ async fn credentials_end_with_the_worker_and_are_not_inherited() {
     assert_eq!(made.status, 200, "{}", made.body);
     let refused = claim(&rig, &first).await;
     assert_eq!((refused.status, refused.code()), (401, "AuthenticationFailed"));
-    // Additional fields of newer workers are accepted.
     let mut newer = registering('b');
     newer["systemBootTime"] = minutes_from_now(-5).into();
     let (status, body) = register(&rig, &newer).await;

@@ -167,7 +167,6 @@ async fn lists_are_paged_without_short_pages_while_entries_come() {
 async fn paths_that_look_alike_are_distinguished() {
     let rig = rig().await;
     let soon = minutes_from_now(60);
-    // A worker type named like the last word of another path.
     declare(&rig, "views/counts", "rack", "w", &soon).await;
     assert_eq!(get(&rig, "/task-queues/views/counts").await["taskQueueId"], "views/counts");
     assert_eq!(get(&rig, "/task-queues/views%2Fcounts").await["taskQueueId"], "views/counts");
@@ -180,7 +179,6 @@ async fn paths_that_look_alike_are_distinguished() {
     let reader = rig.make_client("counter", &["queue:pending-count:*", "queue:claimed-count:*"]).await;
     let answer = call(&mut rig.client(), &reader, "GET", "/task-queues/views/counts", None).await;
     assert_eq!(answer.code(), "InsufficientScopes", "it is a queue, not a count: {}", answer.body);
-    // A worker group and a worker named like words of the path.
     for (group, id) in [("workers", "w1"), ("rack", "workers"), ("workers", "workers")] {
         assert_eq!(declare(&rig, QUEUE, group, id, &soon).await.status, 200);
         let path = format!("{}/workers/{group}/{id}", types(QUEUE));

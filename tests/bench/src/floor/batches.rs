@@ -140,7 +140,6 @@ pub(super) struct Claimed {
 
 impl Kind for Claim {
     type Asked = ();
-    /// `None` if no task is pending.
     type Answer = Option<Claimed>;
     const STATEMENT: &'static str = CLAIM;
 

@@ -76,7 +76,6 @@ impl Server {
         let header = text(AUTHORIZATION).and_then(|value| Header::parse(value).ok()).ok_or(StatusCode::UNAUTHORIZED)?;
         let target = Target { method: method.as_str(), resource: uri.path(), host: &self.host, port: self.port };
         let hash = payload_hash(text(CONTENT_TYPE).unwrap_or_default(), body);
-        // The generator signs no body if it sends none.
         let whole = header.hash.map_or(body.is_empty(), |signed| hash.matches(signed));
         if whole && header.signed_by(&self.key, &target) { Ok(()) } else { Err(StatusCode::UNAUTHORIZED) }
     }

@@ -3,9 +3,9 @@
 //! need, with every commit flushed.
 //!
 //! It lacks scopes, events, counts, runs, deadlines, groups, dependencies and strict JSON. It has
-//! one task queue: any claim gets the oldest task. It answers createTask, claimWork and
-//! reportCompleted as far as the generator reads the answers, so the same requests drive both
-//! servers. It is not optimized further: figures of different dates are compared through it.
+//! one task queue, whose oldest task any claim gets. It answers createTask, claimWork and
+//! reportCompleted as far as the generator reads the answers. It is not optimized further: figures
+//! of different dates are compared through it.
 
 mod batches;
 mod http;

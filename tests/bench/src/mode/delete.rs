@@ -11,7 +11,6 @@ use crate::BenchError;
 use crate::lane::Lane;
 use crate::messages::{Message, QueueUrls, delete, get};
 
-/// Maximum of a get.
 const LIMIT: u8 = 32;
 /// Pause of a lane after an empty get while it waits for its share.
 const REST: Duration = Duration::from_millis(1);

@@ -1,5 +1,5 @@
 //! Measures the time from the start of a create until a waiting worker has the task. Each lane has
-//! a queue and a worker of its own, so that the measured worker gets the task.
+//! its own queue and worker, so that the measured worker gets the task.
 
 use std::time::Duration;
 

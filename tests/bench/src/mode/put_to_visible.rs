@@ -1,7 +1,7 @@
-//! Measures the time from the start of a create (on Azure: of a put) until a poller has the
-//! message. The poller polls in a tight loop on another connection. Each lane has a queue and a
-//! poller of its own. The message is deleted before the next turn; the loop never pauses, so a
-//! create begins at any time of a poll.
+//! Measures the time from the start of a create (on Azure: of a put) until a poller on another
+//! connection has the message. The poller polls in a tight loop and never pauses, so a create
+//! begins at any time of a poll. Each lane has its own queue and poller. The message is deleted
+//! before the next turn.
 
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinSet;

@@ -214,7 +214,6 @@ mod tests {
 
     #[test]
     fn ratio_is_median_of_round_ratios() {
-        // The medians are 2 and 9.
         let ratio = median_ratio(&[1.0, 2.0, 9.0].map(Some), &[10.0, 1.0, 9.0].map(Some));
         assert_eq!(ratio.as_deref(), Some("1.00 (0.10–2.00)"));
         assert_eq!(median_ratio(&[Some(1.0)], &[Some(2.0)]).as_deref(), Some("0.50"));

@@ -11,7 +11,6 @@ use crate::history::sessions::Act;
 use crate::history::snapshot::{Run, Status};
 use crate::history::worker_id;
 
-/// The session has ended.
 pub(super) const GONE: u16 = 410;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

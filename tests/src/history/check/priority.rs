@@ -2,9 +2,9 @@
 //! the time.
 //!
 //! A run counts as waiting from its acknowledgement until the request of the worker that got it.
-//! Three cases are left out. Runs without a worker may have been past their deadline. Claims at a
-//! time when another transaction may have locked rows skip locked rows. Waiting runs of a queue
-//! whose policy changed may be locked some time later, while they are stamped again.
+//! Three cases are left out: runs without a worker, which may have been past their deadline; claims
+//! while another transaction may have locked rows, which claims skip; and waiting runs of a queue
+//! whose policy changed, which are locked while they are stamped again.
 
 use std::collections::HashMap;
 

@@ -1,10 +1,10 @@
 //! Sessions: an ended session is never live again, its runs have left it, and its inbox keeps each
 //! item until acknowledged.
 //!
-//! The time of an end is only known within bounds. The session was live at some time of a call that
-//! only a live session answers. It had ended by the end of a call that only an ended session
-//! explains. Calls that overlap the end may be answered either way. A claim that overlaps it may be
-//! committed after it: its runs are returned, but in a later transaction.
+//! The time of an end is known within bounds: after the start of the last call that only a live
+//! session answers, and before the end of the first call that only an ended session explains. Calls
+//! that overlap the end may be answered either way. A claim that overlaps it may be committed after
+//! it: its runs are returned, but in a later transaction.
 
 mod ends;
 mod inbox;

@@ -1,9 +1,9 @@
 //! A delayed run starts no earlier than it may, and it does start.
 //!
-//! Two clocks prove it. By the server's own dates a delay is exact to the millisecond. By a
-//! client's readings of the server's clock it is only as exact as the readings are close, but
-//! independent of the dates that the server wrote. One reading precedes the request that begins a
-//! delay, the other follows the answer that hands the run out.
+//! Two clocks prove it. By the server's own dates a delay is exact to the millisecond. A client's
+//! readings of the server's clock are independent of these dates, but only as exact as they are
+//! close. One reading precedes the request that begins a delay, the other follows the answer that
+//! hands the run out.
 
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::SlugId;
@@ -33,7 +33,6 @@ pub(super) fn check(history: &History, ledger: &Ledger<'_>, findings: &mut Findi
 struct Wait {
     start: Start,
     since: Option<Timestamp>,
-    /// Earliest start of the request that caused the delay.
     asked: Stamp,
 }
 

@@ -362,7 +362,6 @@ fn claim_of_ended_session_may_lock_unclaimed_runs() {
         story.at(start, end, Event::ClaimWork { queue, worker: 9, answer: Answer::Refused(410) });
         story.broken()
     };
-    // It may have waited for long before.
     assert_eq!(with(QUEUE, |low| (low - 5_000_000, low + 1)), []);
     assert_eq!(with(QUEUE, |low| (low - 5_000_000, low - 1)), [Rule::Priority], "it is over");
     assert_eq!(with(QUEUE, |low| (low - 5_000_000, low + 1_000_000)), [Rule::Priority], "it was not made yet");

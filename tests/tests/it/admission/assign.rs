@@ -54,7 +54,6 @@ async fn t12_runs_go_to_the_free_session_of_the_greatest_weight() {
         assert_eq!(accepted.status, 200, "{}", accepted.body);
     }
     assert!(assigned(&rig, &heavy).await.is_empty(), "accepted runs have no item");
-    // The fifth goes to new capacity.
     ok(rig.call("POST", &format!("{TENURE_API}/sessions/{none}/renew"), Some(&json!({"capacity": 1}))).await);
     rig.advance(0.0).await;
     assert_eq!(assigned(&rig, &none).await, tasks[4..]);

@@ -37,7 +37,6 @@ async fn list(rig: &Rig, limit: usize) -> (Vec<Value>, usize) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn own_concurrency_of_key_applies_at_once_to_waiting_runs() {
     let rig = Rig::manual().await;
-    // Set before there is a policy or a run.
     set(&rig, "big", json!({"concurrency": 3})).await;
     rig.put_policy(QUEUE, &json!({"concurrency": {"perKey": 1}})).await;
     for key in ["big", "small"] {
@@ -129,7 +128,6 @@ async fn key_is_any_text_up_to_255_characters_listed_in_pages() {
     once.dedup();
     assert_eq!(once.len(), 5, "each once: {names:?}");
     assert_eq!(listed[0].get("limit"), None, "runs without a key share no limit");
-    // An invalid token starts at the beginning.
     for token in ["x", "IlwwIg"] {
         let answer = rig.call("GET", &format!("{TENURE_API}{KEYS}?continuationToken={token}"), None).await;
         assert_eq!((answer.status, answer.body["keys"].as_array().unwrap().len()), (200, 5));

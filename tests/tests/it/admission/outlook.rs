@@ -40,7 +40,6 @@ async fn run_of_full_key_shows_limit_holders_and_position() {
         json!({"code": "waiting", "key": "acme", "limit": 1, "used": 1, "position": 2, "keysBefore": 0,
             "holders": [{"taskId": holder, "runId": 0, "worker": {"workerGroup": "group", "workerId": "worker"}}]})
     );
-    // The refusal names no other keys or workers.
     let refusal = claim_by_name(&rig, last).await;
     assert!(
         refusal.contains("It waits for a slot of its key, which has 1. 1 run of its key is before it."),
@@ -57,7 +56,6 @@ async fn run_of_full_key_shows_limit_holders_and_position() {
     assert!(!codes.contains(&"waiting".to_owned()), "{answer}");
     let (codes, answer) = why(&rig, last).await;
     assert_eq!((codes[0].as_str(), &answer["reasons"][0]["position"]), ("waiting", &json!(2)));
-    // A claim by name skips the order.
     let body = json!({"workerGroup": "group", "workerId": "by-name"});
     ok(rig.call("POST", &format!("/task/{last}/runs/0/claim"), Some(&body)).await);
     assert!(claim_by_name(&rig, next).await.contains("It waits for a slot of its key, which has 1."));
@@ -164,7 +162,6 @@ async fn runnable_count_equals_later_claims() {
         assert_eq!(claims.len(), expected, "{policy}");
         let all = rig.call("GET", &format!("{TENURE_API}/queues"), None).await.body;
         assert_eq!(all["queues"][0]["runnableTasks"], queue_now(&rig).await["runnable"]);
-        // Ends all runs, for the next policy.
         rig.put_policy(QUEUE, &json!({})).await;
         rig.advance(0.0).await;
         for claim in claims.iter().chain(&rig.claim(QUEUE, 20).await) {

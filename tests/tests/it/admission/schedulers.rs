@@ -203,7 +203,6 @@ async fn t11_heaviest_server_is_active_and_stopped_one_is_replaced() {
     let listed = servers(&rig).await;
     let live = |name: &str| listed.iter().find(|server| server["name"] == name).unwrap()["live"].clone();
     assert_eq!((live("light"), live(active), live(other)), (json!(true), json!(false), json!(true)));
-    // The next scheduler assigns new runs.
     let mine = rig.start_session(QUEUE, "w1", json!({"capacity": 5})).await;
     let task = json!(create(&rig, None).await);
     assert_eq!(given_to(&rig, &mine, 1).await, names(std::slice::from_ref(&task)));
@@ -266,7 +265,6 @@ async fn scheduler_is_replaced_by_hand_by_managers_of_queue() {
         let answer = call(&mut rig.client(), &reader, method, path, None).await;
         assert_eq!((answer.status, answer.code()), (403, "InsufficientScopes"), "{path}");
     }
-    // Another server may be a scheduler, and takes the queue by itself.
     let server = another(&rig, "able", 1).await;
     let (_, term) = until_scheduler(&rig, |name| name == "able").await;
     let account = crate::policy_commands::account(&rig);

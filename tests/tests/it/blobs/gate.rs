@@ -62,7 +62,6 @@ async fn a_url_is_for_one_method_one_content_type_and_one_name() {
     let bare = put.split_once('?').unwrap().0;
     refused(send(Method::PUT, bare, Some("text/plain")).await, 403, "AccessDenied").await;
     stored.holds(NAME, b"bytes").await;
-    // Another spelling of the same type.
     assert_eq!(send(Method::PUT, &put, Some("TEXT/Plain ")).await.status().as_u16(), 200);
     stored.holds(NAME, b"other").await;
 }

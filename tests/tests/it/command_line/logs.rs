@@ -133,7 +133,6 @@ async fn a_stored_log_has_no_file_while_it_is_downloaded() {
     command.args(["task", "logs", &task]).envs(account(&rig)).env("TMPDIR", &temporary);
     let command = command.stdout(Stdio::null()).kill_on_drop(true).spawn().unwrap();
     let (mut stream, _) = tokio::time::timeout(TIMEOUT, store.accept()).await.unwrap().unwrap();
-    // An answer before its request is ignored.
     let (mut request, mut piece) = (Vec::new(), [0; 4_096]);
     while !request.ends_with(b"\r\n\r\n") {
         let length = tokio::time::timeout(TIMEOUT, stream.read(&mut piece)).await.unwrap().unwrap();
@@ -156,7 +155,6 @@ async fn a_stored_log_has_no_file_left_while_it_is_printed() {
     let rig = Rig::start().await;
     let task = created(&rig, &["--", "make"]).await;
     let claim = claim(&rig).await;
-    // More than a pipe holds.
     store_log(&rig, &claim, "a line\n".repeat(100_000).leak()).await;
     report(&rig, &claim, "completed", None).await;
     let temporary = rig.folder.path().join("temporary");
@@ -188,7 +186,6 @@ async fn run_prints_log_and_exits_with_code_of_task() {
     let lines: Vec<&str> = progress.lines().collect();
     assert_eq!(lines[..2], [&*format!("task {task}  {}/task/{task}", rig.server.root_url()), "run 1 follows"]);
     assert!(lines[2].starts_with("Failed: exit code 3, after ") && lines.len() == 3, "{progress}");
-    // Its dependency has failed: it never runs.
     let output = run(&rig, &["task", "run", "-q", QUEUE, "--after", &task, "--", "true"]).await;
     assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(1), ""), "{}", stderr(&output));
     assert!(stderr(&output).lines().last().unwrap().contains(": cannot run, make all "), "{}", stderr(&output));
@@ -240,7 +237,6 @@ async fn run_prints_the_output_of_its_command_alone() {
     for (script, expected) in [
         ("echo 42", "42\n"),
         ("printf 42", "42\n"),
-        // Long enough for the live log.
         ("echo begun; sleep 3; echo done", "begun\ndone\n"),
         ("echo '[tenure'; echo ' [tenure-worker] x'", "[tenure\n [tenure-worker] x\n"),
         ("true", ""),

@@ -96,7 +96,6 @@ async fn consumer_without_claims_by_name_gets_common_runs() {
     let task = office.create(&json!({})).await;
     eventually("it has asked for the claim", async || (!way.sent(CLAIM).is_empty()).then_some(())).await;
     assert_eq!(office.rig.status(task).await["state"], "pending");
-    // From now on the queue assigns no runs.
     office.lease(LEASE).await;
     office.becomes(task, "completed").await;
     assert_eq!(way.sent(CLAIM).len(), 1, "the same claim would be refused again");

@@ -166,7 +166,6 @@ async fn m15_no_run_is_missed_during_cuts_and_ends_of_delays() {
             end_listeners(&office).await;
         }
     }
-    // The next list is minutes away.
     for task in tasks {
         office.becomes(task, "completed").await;
     }
@@ -182,7 +181,6 @@ async fn run_of_unanswered_claim_is_worked_on_without_a_list() {
     let worker = Running::start(builder.handler(|_job: Job, _stop: Stop| async {}));
     let task = office.create(&json!({})).await;
     office.becomes(task, "running").await;
-    // The end of a pause triggers a list.
     let listed = way.sent(LIST).len();
     office.change_queue("pause").await;
     office.change_queue("resume").await;

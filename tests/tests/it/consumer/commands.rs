@@ -93,7 +93,6 @@ async fn m13_commands_work_while_frozen_and_end_with_session() {
     eventually("the server shows it", async || (shown().await == true).then_some(())).await;
     let second = office.create(&json!({})).await;
     assert_eq!(command(&office, &session, &json!({"command": "stop-task", "taskId": first})).await, 202);
-    // An unknown task and a command without effect are dropped.
     assert_eq!(command(&office, &session, &json!({"command": "stop-task", "taskId": second})).await, 202);
     assert_eq!(command(&office, &session, &json!({"command": "balance"})).await, 202);
     notes.next(first, Note::Stopped(StopReason::Command)).await;
@@ -151,7 +150,6 @@ async fn cancelled_task_stops_handler_without_notification() {
     let office = Office::open_with(without_notifications).await;
     let launch = without_notifications(Launch::on_database(office.rig.database.url(), &office.rig.secret_key));
     let second = launch.start(office.rig.folder.path(), "second").await;
-    // The inbox of a session of 120 s waits for 25 s.
     let (pen, mut notes) = Notes::new();
     let leave = Arc::new(Semaphore::new(0));
     let waiting = Arc::clone(&leave);
@@ -236,7 +234,6 @@ async fn m16_get_debug_returns_status_while_consumer_runs() {
     assert_eq!(shown.json(), serde_json::to_value(worker.handle.status()).unwrap());
     assert_eq!(shown.json()["tasks"][0]["taskId"], json!(task));
     assert_eq!((ask("GET", "/").await.status, ask("POST", "/debug").await.status), (404, 405));
-    // A second consumer on the same port reports that and does not start.
     let second = office.consumer("second").debug_port(address.port()).handler(|_job: Job, _stop: Stop| async {});
     let refusal = second.build().unwrap().run().await.unwrap_err().to_string();
     assert!(refusal.contains(&format!("debug port {}", address.port())), "{refusal}");

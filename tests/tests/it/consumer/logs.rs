@@ -63,7 +63,6 @@ async fn log_of_handler_is_readable_live_and_then_an_artifact() {
         eventually("it is an artifact", async || (artifacts(&office, task).await == reference).then_some(())).await;
         leave.add_permits(1);
         office.becomes(task, state).await;
-        // The artifacts exist before the report.
         assert_eq!(artifacts(&office, task).await, link_and_log());
         let path = format!("/api/queue/v1/task/{task}/runs/0/artifacts/{LIVE_LOG}");
         assert_eq!(read(&office, &path).await.unwrap(), "half of it\nall of it\n");

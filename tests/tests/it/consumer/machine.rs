@@ -111,7 +111,6 @@ async fn m17_commands_stop_pause_resume_and_kill_task() {
     office.is(task, "paused").await;
     office.waits(task, 1).await;
     worker.is_idle().await;
-    // An invalid message for a paused task is an error, and leaves it paused.
     office.command(task, json!({"command": "complete"})).await;
     let stored = eventually("the error is noted", async || {
         let stored = office.is(task, "paused").await;
@@ -137,7 +136,6 @@ async fn m17_commands_stop_pause_resume_and_kill_task() {
     let status = office.becomes(task, "failed").await;
     assert_eq!(status["retriesLeft"], 5);
     assert_eq!(office.result(task).await["error"], "killed by a command");
-    // A rerun makes the task work again.
     office.is(task, "killed").await;
     assert_eq!(office.rig.call("POST", &format!("/task/{task}/rerun"), None).await.status, 200);
     notes.next(task, Note::Began).await;
@@ -175,7 +173,6 @@ async fn m17_staying_machine_sleeps_and_pauses_within_run() {
     notes.next(task, Note::Stopped(StopReason::Command)).await;
     office.is(task, "paused").await;
     office.command(task, json!({"command": "release"})).await;
-    // Released until the deadline, and still paused.
     office.waits(task, 1).await;
     office.is(task, "paused").await;
     worker.shut_down().await;

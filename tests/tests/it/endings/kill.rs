@@ -43,7 +43,6 @@ async fn z8_run_and_result_are_stored_together() {
         rig.server = rig.another(&format!("round {round}")).await;
         assert_eq!(number(&rig, TORN).await, 0, "after round {round}");
         assert!(number(&rig, stored).await >= acknowledged, "acknowledged results are stored");
-        // Repeats the reports and checks their outcome.
         for claim in &claims {
             let path = format!("{}/completed", run_of(claim));
             let body = json!({"result": {"of": format!("/api/queue/v1{path}")}});

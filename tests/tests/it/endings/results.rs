@@ -37,7 +37,6 @@ async fn result_is_stored_with_report_and_needs_read_scope() {
         for (query, status) in [("?runId=1", 404), ("?runId=x", 400), ("?other=1", 400)] {
             assert_eq!(rig.call("GET", &result_path(task, query), None).await.status, status, "{query}");
         }
-        // Waiting callers see it under the same scope.
         let wait = format!("{TENURE_API}/tasks/{task}/wait?seconds=0");
         let seen = call(&mut rig.client(), &reader, "GET", &wait, None).await;
         assert_eq!((seen.status, &seen.body["result"]), (200, &returned));

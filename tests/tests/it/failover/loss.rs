@@ -86,7 +86,6 @@ async fn loss_of_asynchronous_standby_harms_nothing_else() {
     drop(stage.database.promote().await);
     drop(stall);
     let back = stage.position().await;
-    // Nothing is acknowledged between the kill and this.
     let until = accountant.accounts().stamp();
     stage.database.forward();
     accountant.note_loss(loss);

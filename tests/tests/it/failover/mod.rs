@@ -1,5 +1,5 @@
 //! PostgreSQL fails over to its standby while two servers continue. With a synchronous standby
-//! nothing acknowledged is lost, stranded or done twice. With an asynchronous one only the
+//! nothing acknowledged is lost, stranded or done twice; with an asynchronous one only the
 //! unreplicated part is lost.
 //!
 //! The suite `failover`; each test prints the recovery time, and the numbers of acknowledged and

@@ -45,7 +45,6 @@ async fn clock_jump_by_days_ends_due_tasks_and_blocks_nothing() {
         }
         assert_eq!(rig.status(task).await["state"], "completed");
     }
-    // A task dated by yesterday's clock is refused with the reason.
     let refused = rig.create(new_task(), &dated(0)).await;
     assert_eq!(refused.status, 400, "{}", refused.body);
     assert!(refused.body["message"].as_str().unwrap_or_default().contains("`created`"), "{}", refused.body);
@@ -99,7 +98,6 @@ async fn wrong_server_clock_warns_and_honours_database_dates() {
         let skew = metric(&server, "tenure_clock_skew_seconds").await.unwrap();
         assert!((skew + ahead as f64).abs() < 30.0, "{skew}");
 
-        // A client with the right time gets the reason.
         let refused = send_at(0, &server, &rig.root, "GET", "/task/x/status", &Value::Null).await;
         let message = refused.refused(401, "AuthenticationFailed");
         assert!(message.contains("stale timestamp") && message.contains("by the server's clock"), "{message}");

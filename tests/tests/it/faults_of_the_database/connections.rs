@@ -30,10 +30,8 @@ async fn server_without_connections_logs_and_recovers() {
     while let Ok(taken) = PgConnection::connect(&url).await {
         greedy.push(taken);
     }
-    // The session of createTask still works.
     let task = new_task();
     assert_eq!(create(&server, &root, task).await.status, 200);
-    // An operation without a session gets none.
     let report = format!("/task/{task}/runs/0/completed");
     for _ in 0..2 {
         let asked = Instant::now();

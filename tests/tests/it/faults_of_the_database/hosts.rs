@@ -13,7 +13,6 @@ async fn server_with_two_hosts_switches_to_promoted_one() {
     let one = Cluster::start(&[]).await;
     let two = Cluster::standby_of(&one).await;
     let (key, folder) = (fresh_secret_key(), new_folder());
-    // The standby alone is refused.
     let output = finish(Launch::on_database(&two.url("postgres"), &key).command(folder.path())).await;
     let line = stderr(&output).lines().last().unwrap_or_default().to_owned();
     assert_eq!(output.status.code(), Some(1), "{line}");
@@ -21,7 +20,6 @@ async fn server_with_two_hosts_switches_to_promoted_one() {
         assert!(line.contains(part), "{part:?} is not in: {line}");
     }
 
-    // A standby listed first is skipped.
     let both =
         format!("postgres://postgres@{},{}/postgres?target_session_attrs=read-write", two.authority(), one.authority());
     let launch = Launch::on_database(&both, &key).flag("--claim-work-wait", "1s");

@@ -100,7 +100,6 @@ async fn a_page_with_a_log_ends_when_the_session_of_its_reader_does() {
         let removed = rig.administrate(&["delete", "reader"]).await;
         assert!(removed.status.success(), "{}", crate::rig::stderr(&removed));
     };
-    // The run continues, and the answer ends nevertheless.
     let (reply, ()) = tokio::join!(get(rig, &page, Some(&cookie)), leave);
     shows(&reply, &["a line", "This is the end"]);
     assert_eq!(rig.status(worker.task).await["state"], "running");

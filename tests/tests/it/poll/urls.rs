@@ -51,16 +51,13 @@ async fn a_url_serves_its_queue_and_its_operation_only() {
         assert_eq!((reply.status, reply.header("x-ms-error-code")), (403, Some(mismatch)), "{method}");
     }
     assert_error(&send(&rig.server, "PATCH", urls.poll()).await, 405, "UnsupportedHttpVerb");
-    // The delete URL's signature neither shows nor changes anything.
     let delete_query = urls.0[6].1.split_once("&sv=").unwrap().1;
     let base = urls.poll().split_once('?').unwrap().0;
     assert_error(&get(&rig, &format!("{base}?peekonly=true&sv={delete_query}")).await, 403, mismatch);
-    // Another queue's signature.
     let other = &urls.0[5].0.split_once('?').unwrap().1;
     assert_error(&get(&rig, &format!("{base}?{other}")).await, 403, "AuthenticationFailed");
     let elsewhere = urls.poll().replace("/queue-", "/queue-1");
     assert_error(&get(&rig, &elsewhere).await, 403, "AuthenticationFailed");
-    // More permissions, and a later expiry.
     for (from, to) in [("sp=rup", "sp=raup"), ("sp=rup", "sp=p"), ("&sp=rup", ""), ("&sv=2015-04-05", "")] {
         assert_error(&get(&rig, &urls.poll().replace(from, to)).await, 403, "AuthenticationFailed");
     }

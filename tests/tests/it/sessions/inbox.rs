@@ -254,7 +254,6 @@ async fn a_hundred_commands_wait_for_a_worker_and_no_more() {
         assert_eq!(item["kind"], "command");
         assert_eq!((&item["command"], &item["taskId"]), (&body["command"], &body["taskId"]), "{item}");
     }
-    // An acknowledged command allows another.
     assert_eq!(items(&rig, session, ids(&there)[0]).await.len(), 99);
     assert_eq!(command(&rig, session, kinds[0].clone()).await.status, 202);
     refused(&command(&rig, session, kinds[0].clone()).await, 409, "RequestConflict");
@@ -273,7 +272,6 @@ async fn waiting_inboxes_use_only_connections() {
         answer.map_or(0, |answer| answer.status)
     };
     let mut database = rig.database.connect("test").await;
-    // During the wait, which takes a second.
     let transactions = async {
         tokio::time::sleep(Duration::from_millis(500)).await;
         let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'";

@@ -75,7 +75,6 @@ async fn missing_rights_or_database_are_reported_with_fix() {
     let (unknown, _) = url_of(&database, "tenure_unheard_of", None);
     assert_has(&lines(&unknown).await, &["tenure_unheard_of", "does not exist", "--database-url (DATABASE_URL)"]);
 
-    // Another role has created the tables.
     let env = [("DATABASE_URL", database.url())];
     assert!(tenure(&["migrate"], &env).await.status.success());
     run(format!("GRANT ALL ON SCHEMA public TO {role}")).await;

@@ -40,7 +40,6 @@ async fn a_wrong_secret_key_refuses_to_start() {
         assert!(line.contains("does not open the tokens in this database"), "{line}");
         let line = refusal(&administrate(&database, &other, &["client", "reset-token", "root"]).await, 1);
         assert!(line.contains("--secret-key (TENURE_SECRET_KEY)"), "{line}");
-        // Commands without encryption work with any key.
         assert!(administrate(&database, &other, &["client", "list"]).await.status.success());
         if checked {
             // As an earlier release left it: only the tokens show the key.

@@ -141,12 +141,10 @@ async fn pid_one_ends_with_exit_code_of_server() {
     }
     let rig = Rig::start().await;
     let launch = || Launch::on_database(rig.database.url(), &rig.secret_key);
-    // A refused start.
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let folder = new_folder();
     let refused = launch().listen(taken.local_addr().unwrap().to_string()).as_pid_one().command(folder.path()).output();
     assert_eq!(refused.unwrap().status.code(), Some(2));
-    // A second SIGTERM.
     let (_folder, mut server, first) = start(launch()).await;
     let target = Target::parse(server.root_url()).unwrap();
     let _half = half_a_request(&server, &target).await;
@@ -158,7 +156,6 @@ async fn pid_one_ends_with_exit_code_of_server() {
     assert!(!server.has_ended());
     kill(first, Signal::SIGTERM).unwrap();
     assert_eq!(server.ended().await.code(), Some(143));
-    // SIGKILL.
     let (_folder, mut server, first) = start(launch()).await;
     let [inner] = &children(first)[..] else { panic!("PID 1 has one child, the server") };
     kill(inner.pid, Signal::SIGKILL).unwrap();

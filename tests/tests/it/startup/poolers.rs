@@ -41,7 +41,6 @@ async fn dropped_settings_are_noticed_at_start() {
     let lines = refusals(proxy.url()).await;
     assert_each_has(&lines, &["statement_timeout is 0, not 30s", "ignore_startup_parameters = options"]);
     assert_each_has(&lines, &FIX);
-    // The other settings of the packet are forwarded: it is the same database.
     proxy.mend();
     assert!(tenure(&["migrate"], &[("DATABASE_URL", proxy.url())]).await.status.success());
 }

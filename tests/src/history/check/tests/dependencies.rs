@@ -59,7 +59,6 @@ fn completion_before_rerun_satisfies_only_earlier_waits() {
         story.next(Event::Change { task: required, change: Change::Rerun, answer: Answer::Done(()) });
         if !waits_before {
             story.create(&spec, Answer::Done(()));
-            // A repeat proves nothing new.
             story.reported((required, 0), Verdict::Completed, Answer::Done(()));
         }
         story.claimed(0, &[(required, 1)]);

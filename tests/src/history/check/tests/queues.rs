@@ -184,7 +184,6 @@ fn a_run_that_starts_before_the_delay_of_a_release_is_found() {
         let mut story = tried_again_for_nothing(|story, run| story.released(run, start, Answer::Done(())));
         assert_eq!(story.broken(), broken, "{start:?}");
     }
-    // Another release of it may have come first.
     let mut story = tried_again_for_nothing(|story, run| {
         story.released(run, Some(Start::After(5)), Answer::Unknown);
         story.released(run, Some(Start::After(31)), Answer::Done(()));

@@ -112,7 +112,6 @@ fn a_true_history_of_sessions_has_no_violation() {
     let third = story.begins(3, true);
     story.shows(second, 0, Some((story.time(), SessionEnd::Takeover)));
     story.act(Act::Claim { session: second, answer: Answer::Refused(GONE) });
-    // An empty queue proves nothing.
     story.act(Act::Claim { session: second, answer: Answer::Done(Vec::new()) });
     story.goes_on(task, 1);
     story.renews(third, None);
@@ -322,7 +321,6 @@ fn a_wrong_number_of_returned_runs_is_found() {
         story.closes(mine, returned);
         story.goes_on(task, 0);
         assert_eq!(story.broken(), [Rule::SessionLeak], "{returned}");
-        // There may have been another run.
         story.act(Act::Claim { session: mine, answer: Answer::Unknown });
         assert_eq!(story.broken().is_empty(), returned == 2);
     }

@@ -43,7 +43,6 @@ fn missing_task_command_is_found() {
 #[test]
 fn task_command_for_ended_run_may_be_missing() {
     let (mut story, _, run) = commanded(Answer::Done(7), &[]);
-    // Its report may have come first.
     story.at(1, story.now, Event::Report { run, verdict: Verdict::Completed, answer: Answer::Unknown });
     assert_eq!(story.broken(), []);
     let (mut story, _, run) = commanded(Answer::Done(7), &[]);
