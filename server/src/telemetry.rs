@@ -197,7 +197,7 @@ mod tests {
     /// Prometheus cannot see an increment in a counter's first sample.
     #[test]
     fn documented_operations_have_counters_from_start() {
-        let document = include_str!("../../docs/operating.md");
+        let document = include_str!("../../docs/metrics.md");
         let line = document.lines().find_map(|line| line.strip_prefix("Operations are ")).expect("the line");
         let documented: Vec<&str> = line.split('`').skip(1).step_by(2).collect();
         assert_eq!(documented, OPERATIONS);

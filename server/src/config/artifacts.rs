@@ -40,14 +40,14 @@ pub(super) fn read_place(given: Option<&str>, data_dir: &Path) -> Result<Artifac
     };
     if rest.contains('@') {
         // The value is not repeated: it may contain a secret.
-        let fix = "leave out the part before the @: credentials come from the environment, see docs/operating.md";
+        let fix = "leave out the part before the @: credentials come from the environment, see docs/artifact-store.md";
         return Err(SettingError::secret(NAME, fix));
     }
     let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if bucket.is_empty() || bucket.len() > BUCKET_CHARS_MAX || !bucket.chars().all(allowed) {
         let fix = "write the name of the bucket after the ://, such as s3://bucket/prefix; the server's address goes \
-                   into the environment, see docs/operating.md";
+                   into the environment, see docs/artifact-store.md";
         return Err(SettingError::new(NAME, url, fix));
     }
     let prefix = prefix.trim_end_matches('/');

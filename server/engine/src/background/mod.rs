@@ -1,6 +1,6 @@
 //! Background passes: work that no request starts. Each pass has its own file and transactions; any
 //! number of servers may run it. The driver, the manual clock, the metrics and the table in
-//! docs/operating.md follow [`registry::PASSES`].
+//! docs/metrics.md follow [`registry::PASSES`].
 
 pub mod accept;
 pub mod admission;

@@ -225,7 +225,7 @@ mod tests {
     /// The table in the document must list the same passes and paces.
     #[test]
     fn documented_table_lists_every_pass_and_pace() {
-        let document = include_str!("../../../../docs/operating.md");
+        let document = include_str!("../../../../docs/metrics.md");
         let (_, section) = document.split_once("## Background passes").expect("the section");
         let rows = section.lines().skip_while(|line| !line.starts_with("| `")).take_while(|line| line.starts_with('|'));
         let cell = |row: &str, n: usize| row.split('|').nth(n).unwrap_or_default().trim().to_owned();

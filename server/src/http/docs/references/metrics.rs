@@ -1,4 +1,4 @@
-//! The metrics that Taskcluster's queue has, too. docs/operating.md lists Tenure's own.
+//! The metrics that Taskcluster's queue has, too. docs/metrics.md lists Tenure's own.
 
 use serde_json::{Map, Value, json};
 
