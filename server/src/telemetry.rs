@@ -156,7 +156,7 @@ fn describe_admission() {
 fn begin_at_zero() {
     metrics::counter!("tenure_claims_undelivered_total").absolute(0);
     tenure_engine::decision::metrics::begin_at_zero();
-    tenure_engine::endings::begin_at_zero();
+    tenure_engine::end_counters::begin_at_zero();
     metrics::gauge!("tenure_waiting_for_tasks").set(0.0);
     for what in ["got", "updated", "returned", "deleted_unclaimed", "alarming"] {
         metrics::counter!("tenure_messages_total", "what" => what).absolute(0);

@@ -39,7 +39,7 @@ const PATH_PARAMETER: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').re
 /// only.
 #[derive(Clone)]
 pub struct Client {
-    shared: Arc<Shared>,
+    shared: Arc<ClientInner>,
     /// Shared by clones, so that clones of a claim's client sign with renewed credentials.
     credentials: Option<Arc<RwLock<Arc<Credentials>>>>,
     retry: RetryPolicy,
@@ -47,7 +47,7 @@ pub struct Client {
     session: Option<SessionId>,
 }
 
-struct Shared {
+struct ClientInner {
     http: reqwest::Client,
     store: reqwest::Client,
     api: Url,
@@ -107,7 +107,7 @@ impl ClientBuilder {
         let http = http_client(reqwest::redirect::Policy::none())?;
         let store = http_client(reqwest::redirect::Policy::limited(STORE_REDIRECTS))?;
         let clock = ServerClock::default();
-        let shared = Arc::new(Shared { http, store, api, root_url: self.root_url, clock });
+        let shared = Arc::new(ClientInner { http, store, api, root_url: self.root_url, clock });
         Ok(Client { shared, credentials: self.credentials.map(place_of), retry: self.retry, session: None })
     }
 }

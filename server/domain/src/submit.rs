@@ -41,12 +41,12 @@ pub struct Origin<'a> {
 pub struct Graph {
     pub group: TaskGroupId,
     /// The tasks, in the order of the request.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<GraphTask>,
     several: bool,
 }
 
 #[derive(Debug, Clone)]
-pub struct Entry {
+pub struct GraphTask {
     pub name: Option<String>,
     pub task: NewTask,
 }
@@ -105,7 +105,7 @@ impl Graph {
         for (n, (task, dependencies)) in tasks.into_iter().zip(wiring.dependencies).enumerate() {
             let name = task.name.clone();
             let task = entry(task, ids[n], group, dependencies, origin).map_err(|error| at(several, n, error))?;
-            entries.push(Entry { name, task });
+            entries.push(GraphTask { name, task });
         }
         Ok(Self { group, entries, several })
     }

@@ -43,7 +43,7 @@ use crate::remembered::registry::Registry;
 use crate::route::HotSessions;
 use crate::schedulers::Schedulers;
 use crate::sessions::{Identities, Outlook, Renewals, Sessions};
-use crate::task_ends::TaskEnds;
+use crate::task_waits::TaskWaits;
 use crate::workers::Workers;
 use tenure_domain::create::NewTask;
 use tenure_domain::task::Task;
@@ -118,7 +118,7 @@ pub struct Engine {
     pub status: Batcher<ReadStatus>,
     pub renew_session: Batcher<RenewSession>,
     pub sessions: Sessions,
-    pub task_ends: TaskEnds,
+    pub task_waits: TaskWaits,
     pub live_logs: LiveLogs,
     pub wait_list: WaitList,
     pub messages: MessageQueue,
@@ -150,7 +150,7 @@ impl Engine {
             requeue: requeue.clone(),
             lease,
             workers: workers.clone(),
-            endings: sessions.endings.clone(),
+            end_signals: sessions.end_signals.clone(),
             ticks: &ticks,
             sequenced: sequencer.reader(),
             admission_marks: AdmissionMarks::default(),
@@ -168,7 +168,7 @@ impl Engine {
             renew_session: Batcher::start(RenewSession, &connector, &notifiers, &ticks, tasks),
             sessions,
             live_logs: LiveLogs::start(append, &pool, settings.live_log_max, lifetime),
-            task_ends: TaskEnds::start(pool.clone(), &notifiers, tasks, drain.clone()),
+            task_waits: TaskWaits::start(pool.clone(), &notifiers, tasks, drain.clone()),
             wait_list: WaitList::start(&parts, tasks, drain),
             messages: MessageQueue::new(Batcher::start(get, &connector, &notifiers, &ticks, tasks), notifiers.clone()),
             polled,

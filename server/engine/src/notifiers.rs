@@ -49,11 +49,11 @@ pub const WAIT_LIST_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Default)]
 pub struct Notifiers {
-    shared: Arc<Shared>,
+    shared: Arc<NotifiersInner>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct NotifiersInner {
     wait_lists: WaitLists,
     limited_list: WaitListNotifier,
     others: Signal<i32>,
@@ -92,7 +92,7 @@ pub struct SendAway {
 
 impl Notifiers {
     pub fn new(sessions: HotSessions) -> Self {
-        Self { shared: Arc::new(Shared { wait_lists: WaitLists::new(sessions), ..Shared::default() }) }
+        Self { shared: Arc::new(NotifiersInner { wait_lists: WaitLists::new(sessions), ..NotifiersInner::default() }) }
     }
 
     /// Notifies after a commit of this server that made runs claimable or messages visible.

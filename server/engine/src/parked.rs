@@ -103,7 +103,7 @@ impl Default for Timing {
 }
 
 pub(crate) struct Parking<S: Source> {
-    arrivals: mpsc::UnboundedSender<(S::Key, Entry<S::Waiter>)>,
+    arrivals: mpsc::UnboundedSender<(S::Key, ParkedRequest<S::Waiter>)>,
     signal: Arc<Signal<S::Key>>,
 }
 
@@ -137,7 +137,7 @@ impl<S: Source> Parking<S> {
     /// Parks a request until it is answered or its deadline has passed. Later notifications are not
     /// lost.
     pub(crate) fn park(&self, key: S::Key, deadline: Option<Instant>, waiter: S::Waiter) {
-        let entry = Entry { waiter, deadline, polled: Polled::Not, _waiting: self.signal.enter() };
+        let entry = ParkedRequest { waiter, deadline, polled: Polled::Not, _waiting: self.signal.enter() };
         // The task ends only after this sender.
         drop(self.arrivals.send((key, entry)));
     }
@@ -149,7 +149,7 @@ impl<S: Source> Clone for Parking<S> {
     }
 }
 
-struct Entry<W> {
+struct ParkedRequest<W> {
     waiter: W,
     deadline: Option<Instant>,
     polled: Polled,
@@ -164,7 +164,7 @@ enum Polled {
 }
 
 pub(crate) struct Parked<S: Source> {
-    by_key: HashMap<S::Key, Vec<Entry<S::Waiter>>>,
+    by_key: HashMap<S::Key, Vec<ParkedRequest<S::Waiter>>>,
     /// Lower bound of the deadlines of polled requests.
     next_deadline: Option<Instant>,
     /// Earliest time of the next scan for passed deadlines, which reads all requests.
@@ -206,7 +206,7 @@ impl<S: Source> Parked<S> {
         });
     }
 
-    fn insert(&mut self, key: S::Key, entry: Entry<S::Waiter>) {
+    fn insert(&mut self, key: S::Key, entry: ParkedRequest<S::Waiter>) {
         self.by_key.entry(key).or_default().push(entry);
     }
 
@@ -238,7 +238,7 @@ impl<S: Source> Parked<S> {
             return;
         }
         self.scan_from = now + POLL_AT_MOST_EVERY;
-        let is_over = |entry: &mut Entry<S::Waiter>| {
+        let is_over = |entry: &mut ParkedRequest<S::Waiter>| {
             entry.polled != Polled::Not && entry.deadline.is_some_and(|deadline| deadline <= now)
         };
         for entry in self.by_key.values_mut().flat_map(|entries| entries.extract_if(.., is_over)) {
@@ -254,7 +254,7 @@ impl<S: Source> Parked<S> {
 struct Task<S: Source> {
     source: S,
     timing: Timing,
-    arriving: mpsc::UnboundedReceiver<(S::Key, Entry<S::Waiter>)>,
+    arriving: mpsc::UnboundedReceiver<(S::Key, ParkedRequest<S::Waiter>)>,
     stop: CancellationToken,
     signal: Arc<Signal<S::Key>>,
     parked: Parked<S>,
@@ -307,7 +307,7 @@ impl<S: Source> Task<S> {
         poll_at.into_iter().chain(self.parked.next_scan()).fold(self.all_from, Instant::min)
     }
 
-    fn enter(&mut self, key: S::Key, entry: Entry<S::Waiter>) {
+    fn enter(&mut self, key: S::Key, entry: ParkedRequest<S::Waiter>) {
         self.due.arrived.insert(key);
         self.parked.insert(key, entry);
     }

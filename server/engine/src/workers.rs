@@ -17,12 +17,12 @@ const SEEN_MAX: usize = 200_000;
 
 #[derive(Clone, Default)]
 pub struct Workers {
-    shared: Arc<Shared>,
+    shared: Arc<WorkersInner>,
     quarantines: Quarantines,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct WorkersInner {
     seen: Mutex<Seen>,
     writing: tokio::sync::Mutex<()>,
 }

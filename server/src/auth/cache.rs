@@ -18,14 +18,14 @@ const ENTRIES_MAX: usize = 10_000;
 
 type Reading<T, E> = Shared<BoxFuture<'static, Result<Option<Arc<T>>, Arc<E>>>>;
 
-struct Entry<T, E> {
+struct CachedRead<T, E> {
     begun: Instant,
     reading: Reading<T, E>,
 }
 
 /// Values by name, each read again once older than a second. Clones share the cache.
 pub(super) struct Cache<T, E> {
-    entries: Arc<Mutex<HashMap<String, Entry<T, E>>>>,
+    entries: Arc<Mutex<HashMap<String, CachedRead<T, E>>>>,
 }
 
 impl<T, E> Clone for Cache<T, E> {
@@ -76,7 +76,7 @@ impl<T: Send + Sync + 'static, E: Send + Sync + 'static> Cache<T, E> {
         if entries.len() >= ENTRIES_MAX {
             entries.clear();
         }
-        entries.insert(name.to_owned(), Entry { begun: now, reading: reading.clone() });
+        entries.insert(name.to_owned(), CachedRead { begun: now, reading: reading.clone() });
         reading
     }
 

@@ -34,7 +34,7 @@ use super::scopes::{Template, Values};
 use crate::auth::{Now, Principal, RequestParts, SignedPayload};
 use tenure_domain::json;
 use tenure_engine::ops::list_tasks::{Cursor, PAGE_MAX};
-use tenure_engine::rooms::Caller;
+use tenure_engine::wait_limit::Caller;
 use tokio::time::{Instant, sleep};
 
 /// A request that waited this long is authenticated again before its response.

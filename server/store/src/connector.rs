@@ -32,11 +32,11 @@ const PING_MAX: Duration = Duration::from_secs(2);
 /// Clones share their state.
 #[derive(Debug, Clone)]
 pub struct Connector {
-    shared: Arc<Shared>,
+    shared: Arc<ConnectorInner>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ConnectorInner {
     hosts: Hosts,
     /// The last usable host.
     current: AtomicUsize,
@@ -82,7 +82,7 @@ type Failed = (usize, sqlx::Error);
 
 impl Connector {
     pub fn new(hosts: impl Into<Hosts>) -> Self {
-        let shared = Shared {
+        let shared = ConnectorInner {
             hosts: hosts.into(),
             current: AtomicUsize::new(0),
             switches: AtomicU64::new(0),
@@ -389,7 +389,7 @@ impl Connector {
     }
 }
 
-async fn look(shared: Weak<Shared>, mut pause: Duration) {
+async fn look(shared: Weak<ConnectorInner>, mut pause: Duration) {
     for failures in 1.. {
         sleep(pause).await;
         let Some(shared) = shared.upgrade() else { return };

@@ -11,11 +11,11 @@ pub const TURNS: u64 = 10;
 #[derive(Debug)]
 pub struct InUse<K, V> {
     turn: u64,
-    entries: HashMap<K, Entry<V>>,
+    entries: HashMap<K, InUseValue<V>>,
 }
 
 #[derive(Debug)]
-struct Entry<V> {
+struct InUseValue<V> {
     value: V,
     /// Turn of the last use, set by readers.
     used: AtomicU64,
@@ -50,7 +50,7 @@ impl<K: Eq + Hash, V> InUse<K, V> {
 
     /// Inserts or replaces a value, and marks it as used.
     pub fn insert(&mut self, key: K, value: V) {
-        self.entries.insert(key, Entry { value, used: AtomicU64::new(self.turn) });
+        self.entries.insert(key, InUseValue { value, used: AtomicU64::new(self.turn) });
     }
 
     /// Replaces an existing value without marking it.

@@ -16,7 +16,7 @@ use tenure_api::states::SessionEnd;
 use tenure_domain::session::{ENDED_KEPT, Identity, Start, Stated};
 use uuid::Uuid;
 
-pub use self::end::{Held, Shared, close, end, lock, lock_held, lock_tasks, share};
+pub use self::end::{Held, Liveness, close, end, lock, lock_against_end, lock_held, lock_tasks};
 pub(crate) use self::inbox::lock_ids;
 pub use self::inbox::{Sent, command, read_inboxes};
 pub use self::pass::{

@@ -7,12 +7,12 @@ mod balance;
 mod balancers;
 mod clocks;
 mod commands;
+pub mod fault_proxy;
 mod logs;
 mod losses;
 mod machine;
 mod outcomes;
 mod sources;
-pub mod way;
 
 use std::time::Duration;
 

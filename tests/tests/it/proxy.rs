@@ -13,11 +13,11 @@ use tokio::task::JoinHandle;
 /// Forwards connections until it is cut; then all of them end, and new ones end at once.
 pub struct Proxy {
     url: String,
-    way: Arc<Way>,
+    state: Arc<ProxyState>,
     accepting: JoinHandle<()>,
 }
 
-struct Way {
+struct ProxyState {
     behind: String,
     open: AtomicBool,
     drops_options: AtomicBool,
@@ -26,7 +26,7 @@ struct Way {
     made: Mutex<Arc<()>>,
 }
 
-impl Way {
+impl ProxyState {
     fn made(&self) -> Arc<()> {
         Arc::clone(&self.made.lock().unwrap())
     }
@@ -46,15 +46,15 @@ impl Proxy {
         let authority = format!("{host}:{port}");
         assert!(url.contains(&authority), "the test cluster must be named as host:port");
         let (open, drops_options) = (AtomicBool::new(true), AtomicBool::new(false));
-        let way = Arc::new(Way {
+        let state = Arc::new(ProxyState {
             behind: authority.clone(),
             open,
             drops_options,
             cut: Notify::new(),
             made: Mutex::default(),
         });
-        let accepting = tokio::spawn(accept(listener, Arc::clone(&way)));
-        Self { url: url.replace(&authority, &here.to_string()), way, accepting }
+        let accepting = tokio::spawn(accept(listener, Arc::clone(&state)));
+        Self { url: url.replace(&authority, &here.to_string()), state, accepting }
     }
 
     pub fn url(&self) -> &str {
@@ -63,15 +63,15 @@ impl Proxy {
 
     /// From now on drops the settings of new connections, as a pooler may.
     pub fn drop_options(&self) {
-        self.way.drops_options.store(true, Ordering::SeqCst);
+        self.state.drops_options.store(true, Ordering::SeqCst);
     }
 
     /// Ends all connections. After the return none forwards anything, so no later request reaches
     /// the database.
     pub async fn cut(&self) {
-        self.way.end_all();
+        self.state.end_all();
         // Held by the proxy, the accepting task, and each connection.
-        while Arc::strong_count(&self.way) > 2 {
+        while Arc::strong_count(&self.state) > 2 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
@@ -79,21 +79,21 @@ impl Proxy {
     /// Ends all connections without refusing new ones. Returns when all old connections have ended:
     /// a later cut would be another outage.
     pub async fn interrupt(&self) {
-        let before = std::mem::take(&mut *self.way.made.lock().unwrap());
-        self.way.cut.notify_waiters();
+        let before = std::mem::take(&mut *self.state.made.lock().unwrap());
+        self.state.cut.notify_waiters();
         while Arc::strong_count(&before) > 1 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
 
     pub fn open(&self) {
-        self.way.open.store(true, Ordering::SeqCst);
+        self.state.open.store(true, Ordering::SeqCst);
     }
 
     pub fn mend(&self) {
-        if self.way.drops_options.swap(false, Ordering::SeqCst) {
+        if self.state.drops_options.swap(false, Ordering::SeqCst) {
             // Connections without their settings must not stay.
-            self.way.cut.notify_waiters();
+            self.state.cut.notify_waiters();
         }
         self.open();
     }
@@ -102,28 +102,28 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.accepting.abort();
-        self.way.end_all();
+        self.state.end_all();
     }
 }
 
-async fn accept(listener: TcpListener, way: Arc<Way>) {
+async fn accept(listener: TcpListener, state: Arc<ProxyState>) {
     while let Ok((mut here, _)) = listener.accept().await {
-        let way = Arc::clone(&way);
+        let state = Arc::clone(&state);
         tokio::spawn(async move {
-            let made = way.made();
-            let ended = way.cut.notified();
+            let made = state.made();
+            let ended = state.cut.notified();
             tokio::pin!(ended);
             // From here on no cut is missed; an earlier cut has replaced the value already.
             ended.as_mut().enable();
-            if !Arc::ptr_eq(&made, &way.made()) {
+            if !Arc::ptr_eq(&made, &state.made()) {
                 return;
             }
-            if !way.open.load(Ordering::SeqCst) {
+            if !state.open.load(Ordering::SeqCst) {
                 return;
             }
-            let Ok(mut there) = TcpStream::connect(&way.behind).await else { return };
+            let Ok(mut there) = TcpStream::connect(&state.behind).await else { return };
             let passing = async {
-                if way.drops_options.load(Ordering::SeqCst) {
+                if state.drops_options.load(Ordering::SeqCst) {
                     let startup = without_options(&mut here).await?;
                     there.write_all(&startup).await?;
                 }

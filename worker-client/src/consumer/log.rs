@@ -36,10 +36,10 @@ const UPLOADED_WITHIN: Duration = Duration::from_secs(30);
 /// }
 /// ```
 #[derive(Clone, Default)]
-pub struct JobLog(Arc<Shared>);
+pub struct JobLog(Arc<JobLogInner>);
 
 #[derive(Default)]
-struct Shared {
+struct JobLogInner {
     written: Mutex<Written>,
     begun: Notify,
 }

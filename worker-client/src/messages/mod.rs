@@ -112,7 +112,7 @@ impl Client {
     /// ```
     pub async fn messages(&self, queue: &MessageQueue, most: usize) -> Result<Vec<Message>, Error> {
         let text = self.use_signed(Method::GET, &queue.poll_url(most)).await?;
-        let message = |entry: xml::Entry| Message {
+        let message = |entry: xml::MessageXml| Message {
             id: entry.message_id,
             pop_receipt: entry.pop_receipt,
             dequeue_count: entry.dequeue_count,

@@ -16,12 +16,12 @@ enum Document {
 #[derive(Deserialize)]
 struct List {
     #[serde(rename = "QueueMessage", default)]
-    messages: Vec<Entry>,
+    messages: Vec<MessageXml>,
 }
 
 #[derive(Deserialize, Debug, PartialEq, Eq)]
 #[serde(rename_all = "PascalCase")]
-pub(super) struct Entry {
+pub(super) struct MessageXml {
     pub message_id: String,
     pub pop_receipt: String,
     pub dequeue_count: u32,
@@ -37,7 +37,7 @@ struct Explanation {
     message: String,
 }
 
-pub(super) fn messages(text: &str) -> Result<Vec<Entry>, DeError> {
+pub(super) fn messages(text: &str) -> Result<Vec<MessageXml>, DeError> {
     match document(text)? {
         Document::QueueMessagesList(list) => Ok(list.messages),
         Document::Error(_) => Err(DeError::Custom("an error where a list of messages should be".into())),
@@ -71,8 +71,8 @@ mod tests {
         )
     }
 
-    fn entry(id: &str, text: &str) -> Entry {
-        Entry { message_id: id.into(), pop_receipt: "A+/b=".into(), dequeue_count: 3, message_text: text.into() }
+    fn entry(id: &str, text: &str) -> MessageXml {
+        MessageXml { message_id: id.into(), pop_receipt: "A+/b=".into(), dequeue_count: 3, message_text: text.into() }
     }
 
     #[test]

@@ -32,13 +32,13 @@ const LOOK: Duration = Duration::from_millis(10);
 
 pub(super) struct Record {
     path: PathBuf,
-    entry: Mutex<Entry>,
+    entry: Mutex<RunRecord>,
     /// The system releases the lock however this process ends.
     _held: Option<File>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Entry {
+struct RunRecord {
     /// None where the system does not identify processes.
     worker: Option<Identity>,
     dir: OsString,
@@ -61,7 +61,7 @@ impl Record {
         let me = i32::try_from(std::process::id()).map_err(io::Error::other)?;
         let held = hold(&path.with_extension(LOCK))?;
         let cgroup = cgroup::make(name);
-        let entry = Entry {
+        let entry = RunRecord {
             worker: Identity::of(me),
             dir: dir.into(),
             processes: Vec::new(),
@@ -108,7 +108,7 @@ impl Record {
     }
 
     /// Atomic: no partial record is ever read, and none stays after a full disk.
-    fn write(&self, entry: &Entry) -> io::Result<()> {
+    fn write(&self, entry: &RunRecord) -> io::Result<()> {
         let unfinished = self.path.with_extension(UNFINISHED);
         let written = std::fs::write(&unfinished, serde_json::to_vec(entry)?);
         written.and_then(|()| std::fs::rename(&unfinished, &self.path)).inspect_err(|_| {
@@ -116,12 +116,12 @@ impl Record {
         })
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Entry> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, RunRecord> {
         self.entry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Entry {
+impl RunRecord {
     /// Takes the lock if it is free.
     fn worker_runs(&self, lock: Option<&File>) -> bool {
         // Without identities leftovers are unknown too.
@@ -189,7 +189,7 @@ pub(super) fn clear(work_dir: &Path, keep: bool) -> io::Result<()> {
             continue;
         }
         // Not a record, or one being written when its worker was killed.
-        let Some(entry) = std::fs::read(&path).ok().and_then(|text| serde_json::from_slice::<Entry>(&text).ok()) else {
+        let Some(entry) = std::fs::read(&path).ok().and_then(|text| serde_json::from_slice::<RunRecord>(&text).ok()) else {
             continue;
         };
         let lock_path = path.with_extension(LOCK);

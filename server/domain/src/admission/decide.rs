@@ -15,21 +15,21 @@ pub fn decide(queue: &Queue, keys: &[Key], heads: &[Head]) -> Decided {
     let mut keys: Vec<KeyNow> = keys.iter().map(|key| KeyNow::new(key, queue.now)).collect();
     let mut heads: Vec<HeadNow<'_>> =
         heads.iter().map(|head| HeadNow::new(queue, head, by_id.get(&head.key).copied())).collect();
-    let mut room = Room::new(queue);
+    let mut capacity = Capacity::new(queue);
     let mut turns = first_turns(queue, &heads);
     let (mut starts, mut passed_over) = (Vec::new(), false);
     let stop = loop {
         let Some(Reverse(turn)) = turns.pop() else {
             break if passed_over { Stop::PassedOver } else { Stop::Keys };
         };
-        if let Some(stop) = room.stop() {
+        if let Some(stop) = capacity.stop() {
             break stop;
         }
         let Some(index) = turn.head else { break Stop::Unread };
         let head = &mut heads[index];
         let Some(key) = head.key.map(|key| &mut keys[key]).filter(|key| key.is_open()) else { continue };
         let Some(run) = head.given.runs.get(head.next) else { break Stop::Unread };
-        let choice = if run.open { room.takers.choose(run) } else { Choice::Waits(queue.now + LOCKED_AGAIN) };
+        let choice = if run.open { capacity.takers.choose(run) } else { Choice::Waits(queue.now + LOCKED_AGAIN) };
         let taker = match choice {
             Choice::Nobody => {
                 // At the maximum of bytes: the next decision continues.
@@ -44,19 +44,19 @@ pub fn decide(queue: &Queue, keys: &[Key], heads: &[Head]) -> Decided {
             }
             Choice::Taken(taker) => taker,
         };
-        room.start(&turn, taker, run.bytes);
+        capacity.start(&turn, taker, run.bytes);
         key.start(taker);
         let Head { key: id, priority, .. } = *head.given;
         starts.push(Start { seq: run.seq, run: run.run, key: id, priority, taker });
         head.start(turn.vtime + 1.0 / key.weight);
         turns.extend(head.has_turn().then(|| Reverse(head.turn(index))));
     };
-    let after = |head: &HeadNow<'_>| head.after(queue, head.key.map(|key| &keys[key]), room.least[head.priority]);
+    let after = |head: &HeadNow<'_>| head.after(queue, head.key.map(|key| &keys[key]), capacity.least[head.priority]);
     Decided {
         heads: heads.iter().map(after).collect(),
         keys: keys.iter().filter_map(|key| key.bucket.changed().map(|tat| (key.id, tat))).collect(),
-        tat: room.bucket.tat(),
-        least: room.least,
+        tat: capacity.bucket.tat(),
+        least: capacity.least,
         starts,
         unread: stop == Stop::Unread,
         stop,
@@ -111,14 +111,14 @@ impl PartialEq for Turn {
 
 impl Eq for Turn {}
 
-struct Room {
+struct Capacity {
     total_free: Option<u64>,
     bucket: Bucket,
     takers: Takers,
     least: [f64; PRIORITIES],
 }
 
-impl Room {
+impl Capacity {
     fn new(queue: &Queue) -> Self {
         Self {
             total_free: queue.total_free,

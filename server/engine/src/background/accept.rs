@@ -8,7 +8,7 @@
 use sqlx::Connection;
 
 use super::{PassReport, SLICE};
-use crate::endings;
+use crate::end_counters;
 use crate::engine::Engine;
 use crate::notifiers::Effects;
 use tenure_api::states::{EndedBy, ReasonResolved};
@@ -37,7 +37,7 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     effects.admission.extend(taken.queues);
     let exhausted = effects.resolved.len();
     engine.notifiers.commit(transaction, effects).await?;
-    endings::count(Ending::NotAccepted, exhausted + taken.runs);
+    end_counters::count(Ending::NotAccepted, exhausted + taken.runs);
     let done = taken.runs + exhausted;
     Ok(PassReport {
         found: due.len(),

@@ -1,7 +1,7 @@
 //! Advances the low-water marks of this server's queues, and finds runs hidden by them.
 
 use super::{PassReport, clocks};
-use crate::batch::watch::DatabaseWatch;
+use crate::batch::continuity_check::ContinuityCheck;
 use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::notifiers::Effects;
@@ -10,12 +10,12 @@ use tenure_store::queues::{self, Remembered};
 
 pub struct LowWaterMarksPass {
     /// Database session for both.
-    pub watch: DatabaseWatch,
+    pub continuity_check: ContinuityCheck,
 }
 
 impl LowWaterMarksPass {
     pub(super) fn new(connector: &Connector) -> Self {
-        Self { watch: DatabaseWatch::new(connector) }
+        Self { continuity_check: ContinuityCheck::new(connector) }
     }
 
     /// Advances the marks as far as is safe. If the database was replaced, refreshes urgent facts.
@@ -34,9 +34,9 @@ impl LowWaterMarksPass {
 
     async fn advance(&self, engine: &Engine) -> Result<usize, Failure> {
         let since = engine.sequencer.epoch();
-        let queues = engine.low_water_marks.advance(&self.watch).await?;
+        let queues = engine.low_water_marks.advance(&self.continuity_check).await?;
         engine.sequencer.note_safe(since, engine.low_water_marks.safe_position());
-        engine.due_marks.advance(&self.watch).await?;
+        engine.due_marks.advance(&self.continuity_check).await?;
         Ok(queues)
     }
 
@@ -45,7 +45,7 @@ impl LowWaterMarksPass {
     pub async fn repair(&self, engine: &Engine) -> Result<PassReport, sqlx::Error> {
         drop_stale_keys(engine).await?;
         let sequenced = engine.sequencer.reached();
-        let found = engine.low_water_marks.repair(&self.watch, sequenced).await.map_err(Failure::into_error)?;
+        let found = engine.low_water_marks.repair(&self.continuity_check, sequenced).await.map_err(Failure::into_error)?;
         if found.events {
             tracing::error!("events were below the mark of those in the log; they are moved into it now");
             engine.sequencer.drop_all();

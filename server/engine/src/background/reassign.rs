@@ -8,7 +8,7 @@ use tenure_store::transitions::end::{self, Member};
 use tenure_store::transitions::limit;
 
 use super::PassReport;
-use crate::endings;
+use crate::end_counters;
 use crate::engine::Engine;
 use crate::notifiers::Effects;
 
@@ -43,7 +43,7 @@ pub(super) async fn reassign(
     let exhausted = effects.resolved.len();
     effects.admission.push(queue);
     engine.notifiers.commit(transaction, effects).await?;
-    endings::count(Ending::SchedulerReplaced, ended);
+    end_counters::count(Ending::SchedulerReplaced, ended);
     let done = back + ended + limited;
     Ok(PassReport {
         found: given_out.len(),

@@ -12,7 +12,7 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use super::{BATCH_MEMBERS_MAX, Failure, Session};
-use crate::endings;
+use crate::end_counters;
 use crate::essential;
 use crate::notifiers::{Effects, Notifiers};
 use tenure_domain::policy::ending::Ending;
@@ -197,7 +197,7 @@ impl Requeuer {
                     effects.run_ended(row);
                 }
                 notifiers.apply(effects);
-                endings::count(Ending::Undelivered, resolved.len());
+                end_counters::count(Ending::Undelivered, resolved.len());
                 let ids: Vec<Uuid> = members.iter().map(|member| member.id).collect();
                 claims::list_returnable(conn, &ids).await
             })

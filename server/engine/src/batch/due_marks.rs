@@ -11,7 +11,7 @@
 use std::time::{Duration, Instant};
 
 use super::safe_position::SafePosition;
-use super::watch::DatabaseWatch;
+use super::continuity_check::ContinuityCheck;
 use crate::failure::Failure;
 use tenure_store::admission;
 use tenure_store::due_marks::{self, DueMarks, Reached};
@@ -65,20 +65,20 @@ impl DueMarkMemory {
         self.state.read(|state| state.marks)
     }
 
-    pub async fn advance(&self, watch: &DatabaseWatch) -> Result<(), Failure> {
+    pub async fn advance(&self, continuity_check: &ContinuityCheck) -> Result<(), Failure> {
         // First: this drops cached state if the database was replaced.
-        let mut look = watch.look().await?;
+        let mut checked = continuity_check.run_check().await?;
         let (since, asked) = (self.state.epoch(), Instant::now());
-        let last = look.run(due_marks::get_reached).await?;
-        let open = look.run(due_marks::list_transactions).await?;
+        let last = checked.run(due_marks::get_reached).await?;
+        let open = checked.run(due_marks::list_transactions).await?;
         let taken_in = self.state.note(since, |state| (state.take_in(last, asked, &open), state.put_off_announced));
         let Some((moving, put_off_announced)) = taken_in else { return Ok(()) };
         if let Some((old, safe)) = moving {
-            let marks = look.run(async |conn| due_marks::advance(conn, old, safe).await).await?;
+            let marks = checked.run(async |conn| due_marks::advance(conn, old, safe).await).await?;
             self.state.note(since, |state| state.marks = marks);
         }
         if !put_off_announced {
-            look.run(admission::announce_put_off).await?;
+            checked.run(admission::announce_put_off).await?;
             self.state.note(since, |state| state.put_off_announced = true);
         }
         Ok(())

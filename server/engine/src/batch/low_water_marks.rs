@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::safe_position::SafePosition;
-use super::watch::DatabaseWatch;
+use super::continuity_check::ContinuityCheck;
 use crate::failure::Failure;
 use tenure_domain::duty_cycle::DutyCycle;
 use tenure_store::events::Sequenced;
@@ -70,15 +70,15 @@ impl LowWaterMarks {
     }
 
     /// Advances the marks where safe. Returns the number of queues.
-    pub async fn advance(&self, watch: &DatabaseWatch) -> Result<usize, Failure> {
+    pub async fn advance(&self, continuity_check: &ContinuityCheck) -> Result<usize, Failure> {
         // First: this drops cached state if the database was replaced.
-        let mut look = watch.look().await?;
+        let mut checked = continuity_check.run_check().await?;
         let since = self.state.epoch();
         let old = self.state.read(State::all);
-        let (last, writers) = look.keep_position().await?;
+        let (last, writers) = checked.keep_position().await?;
         let reached = self.state.note(since, |state| state.safe_position.advance(last, &writers));
         let Some(reached) = reached.filter(|_| !old.is_empty()) else { return Ok(0) };
-        let moved = look.run(async |conn| low_water_marks::advance_marks(conn, &old, reached).await).await?;
+        let moved = checked.run(async |conn| low_water_marks::advance_marks(conn, &old, reached).await).await?;
         let queues = moved.len();
         self.state.note(since, |state| state.take_in(moved));
         Ok(queues)
@@ -91,14 +91,14 @@ impl LowWaterMarks {
 
     /// Searches for runs hidden by marks and makes all servers drop these marks. Also finds events
     /// wrongly taken to be in the log. Both exist only after an unnoticed loss of data.
-    pub async fn repair(&self, watch: &DatabaseWatch, sequenced: Sequenced) -> Result<Stranded, Failure> {
+    pub async fn repair(&self, continuity_check: &ContinuityCheck, sequenced: Sequenced) -> Result<Stranded, Failure> {
         let started = Instant::now();
         if self.repair_after().is_some_and(|after| started < after) {
             return Ok(Stranded::default());
         }
         let all = self.state.read(State::all);
-        let mut look = watch.look().await?;
-        let found = look.run(async |conn| low_water_marks::find_stranded(conn, &all, sequenced).await).await;
+        let mut checked = continuity_check.run_check().await?;
+        let found = checked.run(async |conn| low_water_marks::find_stranded(conn, &all, sequenced).await).await;
         // Unlike a failed search, a cancelled one has kept the database busy.
         let took = match &found {
             Err(failure) if !is_cancelled(failure.error()) => None,
@@ -111,7 +111,7 @@ impl LowWaterMarks {
             found => found?,
         };
         if !stranded.queues.is_empty() {
-            look.run(async |conn| low_water_marks::raise_epochs(conn, &stranded.queues).await).await?;
+            checked.run(async |conn| low_water_marks::raise_epochs(conn, &stranded.queues).await).await?;
         }
         Ok(stranded)
     }

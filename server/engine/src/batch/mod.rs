@@ -25,7 +25,7 @@ pub mod session;
 pub mod tick;
 pub mod wait_list;
 mod waiting;
-pub mod watch;
+pub mod continuity_check;
 
 pub use session::Session;
 

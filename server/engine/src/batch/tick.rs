@@ -82,13 +82,13 @@ pub struct Ticks {
 }
 
 pub(super) struct TickLoop {
-    shared: Arc<Shared>,
+    shared: Arc<TickState>,
     wake: mpsc::Sender<()>,
     permit: Permit,
 }
 
 #[derive(Default)]
-struct Shared {
+struct TickState {
     /// Per kind, the operation waiting for an invitation.
     seats: Mutex<[Option<Waiting>; Kind::ALL.len()]>,
     arrivals: Arrivals,
@@ -107,7 +107,7 @@ impl Arrivals {
     }
 }
 
-impl Shared {
+impl TickState {
     fn seats(&self) -> MutexGuard<'_, [Option<Waiting>; Kind::ALL.len()]> {
         self.seats.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -115,11 +115,11 @@ impl Shared {
 
 struct Waiting {
     invite: oneshot::Sender<Turn>,
-    entry: Entry,
+    readiness: Readiness,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Entry {
+enum Readiness {
     HasMembers,
     /// The operation has members only if tasks are created.
     IfTasksAreCreated,
@@ -161,7 +161,7 @@ impl Ticks {
 
 impl TickLoop {
     fn start(connector: &Connector, tasks: &TaskTracker) -> Self {
-        let shared = Arc::<Shared>::default();
+        let shared = Arc::<TickState>::default();
         // Capacity 1: wake-ups coalesce.
         let (wake, woken) = mpsc::channel(1);
         let permit = Permit::default();
@@ -190,7 +190,7 @@ impl TickLoop {
 
 pub(super) struct Seat {
     kind: Kind,
-    shared: Arc<Shared>,
+    shared: Arc<TickState>,
     wake: mpsc::Sender<()>,
     invitation: Option<oneshot::Receiver<Turn>>,
 }
@@ -198,20 +198,20 @@ pub(super) struct Seat {
 impl Seat {
     /// Waits for the next tick. `None` if the ticks have ended.
     pub(super) async fn enter(&mut self) -> Option<Turn> {
-        self.open(Entry::HasMembers);
+        self.open(Readiness::HasMembers);
         self.invited().await
     }
 
     /// Lets ticks that create tasks invite this operation until the seat is closed.
     pub(super) fn open_for_creates(&mut self) {
-        self.open(Entry::IfTasksAreCreated);
+        self.open(Readiness::IfTasksAreCreated);
     }
 
-    fn open(&mut self, entry: Entry) {
+    fn open(&mut self, readiness: Readiness) {
         let (invite, invitation) = oneshot::channel();
         self.invitation = Some(invitation);
-        self.shared.seats()[self.kind as usize] = Some(Waiting { invite, entry });
-        if entry == Entry::HasMembers {
+        self.shared.seats()[self.kind as usize] = Some(Waiting { invite, readiness });
+        if readiness == Readiness::HasMembers {
             // Full: a wake-up is pending.
             let _ = self.wake.try_send(());
         }
@@ -278,7 +278,7 @@ struct Common {
 /// An operation's part of a tick. The tick waits for it, so use or drop it at once.
 pub(super) struct Turn {
     common: Arc<Mutex<Common>>,
-    entry: Entry,
+    readiness: Readiness,
     hand_over: oneshot::Sender<Part>,
 }
 
@@ -310,7 +310,7 @@ impl Turn {
 
     /// True if the tick was joined only for its created tasks.
     pub(super) fn is_for_creates(&self) -> bool {
-        self.entry == Entry::IfTasksAreCreated
+        self.readiness == Readiness::IfTasksAreCreated
     }
 
     /// Reserves a task for one member. False if another member of this tick has it.
@@ -344,7 +344,7 @@ impl Turn {
 }
 
 struct Ticker {
-    shared: Arc<Shared>,
+    shared: Arc<TickState>,
     woken: mpsc::Receiver<()>,
     permit: Permit,
     session: Session<Pipeline>,
@@ -405,7 +405,7 @@ impl Ticker {
         let mut parts = Vec::new();
         for kind in Kind::ALL {
             let (hand_over, part) = oneshot::channel();
-            let turn = Turn { common: Arc::clone(&common), entry: Entry::HasMembers, hand_over };
+            let turn = Turn { common: Arc::clone(&common), readiness: Readiness::HasMembers, hand_over };
             if self.invite(kind, turn)
                 // The operation answers at once, or drops its turn.
                 && let Ok(part) = part.await
@@ -420,10 +420,10 @@ impl Ticker {
         let creates = !turn.common().claimable.is_empty();
         let mut seats = self.shared.seats();
         let seat = &mut seats[kind as usize];
-        match seat.take_if(|waiting| creates || waiting.entry == Entry::HasMembers) {
+        match seat.take_if(|waiting| creates || waiting.readiness == Readiness::HasMembers) {
             // Sent under the lock: a closing seat finds its turn or is not invited.
             Some(waiting) => {
-                turn.entry = waiting.entry;
+                turn.readiness = waiting.readiness;
                 waiting.invite.send(turn).is_ok()
             }
             None => false,

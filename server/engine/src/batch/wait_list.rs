@@ -30,7 +30,7 @@ use crate::essential;
 use crate::failure::{Failure, OpError};
 use crate::notifiers::{Notifiers, SendAway, fallbacks_are_on};
 use crate::route::Route;
-use crate::sessions::Endings;
+use crate::sessions::EndSignals;
 use crate::workers::Workers;
 use tenure_api::ids::TaskQueueId;
 use tenure_domain::task::Granted;
@@ -112,7 +112,7 @@ pub struct WaitList {
     /// Bounds the waiting requests: the inboxes are emptied at once.
     places: Arc<Semaphore>,
     workers: Workers,
-    endings: Endings,
+    end_signals: EndSignals,
 }
 
 /// Returns the position up to which events are in the log.
@@ -129,7 +129,7 @@ pub struct WaitListParts<'a> {
     pub lease: Duration,
     /// Records when workers were seen and which are quarantined.
     pub workers: Workers,
-    pub endings: Endings,
+    pub end_signals: EndSignals,
     pub ticks: &'a Ticks,
     pub sequenced: ReadSequenced,
     pub admission_marks: AdmissionMarks,
@@ -174,7 +174,7 @@ impl WaitList {
             notifiers: parts.notifiers.clone(),
             places: Arc::new(Semaphore::new(WAITING_MAX)),
             workers: parts.workers.clone(),
-            endings: parts.endings.clone(),
+            end_signals: parts.end_signals.clone(),
         }
     }
 
@@ -205,11 +205,11 @@ impl WaitList {
     /// Waits for the answer or the end of the session. After the latter the wait list finds its
     /// caller gone, and requeues any claims just made.
     async fn while_live(&self, epoch: i64, answer: Reply) -> Result<Result<Answer, OpError>, RecvError> {
-        let mut watcher = self.endings.watch(epoch);
+        let mut ended = self.end_signals.subscribe(epoch);
         tokio::select! {
             biased;
             answer = answer => answer,
-            by = watcher.ended() => Ok(Err(OpError::SessionEnded(by))),
+            by = ended.ended() => Ok(Err(OpError::SessionEnded(by))),
         }
     }
 }

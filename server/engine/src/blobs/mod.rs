@@ -156,10 +156,10 @@ pub enum BlobError {
 /// The store. Clones share it.
 #[derive(Clone)]
 pub struct Blobs {
-    shared: Arc<Shared>,
+    shared: Arc<BlobsInner>,
 }
 
-struct Shared {
+struct BlobsInner {
     keys: Vec<SigningKey>,
     root_url: String,
     size_max: u64,
@@ -183,7 +183,7 @@ impl Blobs {
         let backing = Backing::new(settings.place.clone());
         let slots = Slots::new(backing.uploads_max, backing.uploads_of_one_max);
         let (root_url, size_max) = (root_url.trim_end_matches('/').to_owned(), settings.size_max);
-        Self { shared: Arc::new(Shared { keys, root_url, size_max, backing, slots, limits }) }
+        Self { shared: Arc::new(BlobsInner { keys, root_url, size_max, backing, slots, limits }) }
     }
 
     pub fn size_max(&self) -> u64 {

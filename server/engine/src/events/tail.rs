@@ -111,10 +111,10 @@ pub enum Next {
 
 #[derive(Clone)]
 pub struct Tail {
-    shared: Arc<Shared>,
+    shared: Arc<TailInner>,
 }
 
-struct Shared {
+struct TailInner {
     pool: PgPool,
     sequencer: Sequencer,
     notifiers: Notifiers,
@@ -161,7 +161,7 @@ impl Tail {
         stop: CancellationToken,
         look_max: Duration,
     ) -> Self {
-        let shared = Shared {
+        let shared = TailInner {
             pool,
             sequencer,
             notifiers,

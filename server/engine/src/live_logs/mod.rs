@@ -18,7 +18,7 @@ use crate::ops::OpError;
 use crate::ops::create_artifact::RunRef;
 use crate::ops::live_log::AppendLog;
 use crate::parked::{Parking, Signal, Timing};
-use crate::rooms::{Caller, Room, Rooms};
+use crate::wait_limit::{Caller, WaitPermit, WaitLimit};
 use reader::{PIECES_WAITING, Reader, RunKey, Stream};
 use tenure_domain::live_log::{Cursor, From};
 use tenure_store::live_logs::{self, Appended, Chunk, Position};
@@ -30,9 +30,9 @@ pub const STREAMS_MAX: usize = 200;
 
 /// The live logs of this server. Clones share them.
 #[derive(Clone)]
-pub struct LiveLogs(Arc<Shared>);
+pub struct LiveLogs(Arc<LiveLogsInner>);
 
-struct Shared {
+struct LiveLogsInner {
     append: Batcher<AppendLog>,
     pool: PgPool,
     /// Maximum bytes of all logs together.
@@ -43,7 +43,7 @@ struct Shared {
     /// Runs whose logs this server has written.
     stored: Arc<Signal<RunKey>>,
     streams: Parking<Reader>,
-    rooms: Rooms,
+    wait_limit: WaitLimit,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -59,7 +59,7 @@ pub struct LiveStream {
     /// Chunks for the reader, until the channel closes.
     pub pieces: mpsc::Receiver<Bytes>,
     /// Hold it until the reader has received everything: a stalled reader counts as an open stream.
-    pub room: Room,
+    pub permit: WaitPermit,
 }
 
 impl LiveLogs {
@@ -70,8 +70,8 @@ impl LiveLogs {
         let reader = Reader::new(pool.clone());
         let streams = Parking::start(reader, Arc::clone(&stored), Timing::default(), tasks, drain.clone());
         let max = i64::try_from(max).unwrap_or(i64::MAX);
-        let rooms = Rooms::new(STREAMS_MAX);
-        Self(Arc::new(Shared {
+        let wait_limit = WaitLimit::new(STREAMS_MAX);
+        Self(Arc::new(LiveLogsInner {
             append,
             pool: pool.clone(),
             max,
@@ -79,12 +79,12 @@ impl LiveLogs {
             counted: Mutex::default(),
             stored,
             streams,
-            rooms,
+            wait_limit,
         }))
     }
 
     pub async fn append(&self, of: RunRef, offset: u64, bytes: Vec<u8>) -> Result<LiveLogAppended, OpError> {
-        let Shared { append, max, total, stored, .. } = &*self.0;
+        let LiveLogsInner { append, max, total, stored, .. } = &*self.0;
         let full = total.load(Ordering::Relaxed) >= *max;
         let (task, run) = (of.task.uuid(), of.run.number().cast_signed());
         // An empty chunk stores nothing, but still checks that the run is claimed.
@@ -101,13 +101,13 @@ impl LiveLogs {
 
     /// Opens a stream of the log of a run. Fails without such a log unless it may still be written.
     pub async fn open(&self, of: RunRef, reading: Reading) -> Result<LiveStream, OpError> {
-        let Shared { pool, streams, rooms, .. } = &*self.0;
+        let LiveLogsInner { pool, streams, wait_limit, .. } = &*self.0;
         let found = live_logs::find(&mut *pool.acquire().await?, of.task, of.run).await?;
         let found = found.ok_or_else(|| OpError::NotFound(format!("task {} does not exist", of.task)))?;
         if found.next.is_none() && !(found.held && reading.follow) {
             return Err(OpError::NotFound(format!("run {} of task {} has no live log", of.run, of.task)));
         }
-        let room = rooms.enter(reading.caller).ok_or(OpError::Overloaded("getLiveLog"))?;
+        let permit = wait_limit.acquire(reading.caller).ok_or(OpError::Overloaded("getLiveLog"))?;
         let next = reading.from.offset(found.next.unwrap_or_default().unsigned_abs());
         let (frames, pieces) = mpsc::channel(PIECES_WAITING);
         let run = of.run.number().cast_signed();
@@ -116,7 +116,7 @@ impl LiveLogs {
         let stream =
             Stream { position, cursor, has_log: found.next.is_some(), follow, frames, due: true, ended: false };
         streams.park((of.task.uuid(), run), None, stream);
-        Ok(LiveStream { pieces, room })
+        Ok(LiveStream { pieces, permit })
     }
 
     pub(crate) async fn count(&self) -> Result<(), sqlx::Error> {

@@ -19,7 +19,7 @@ use tenure_domain::task::{Granted, Last, Tenancy};
 use tenure_domain::worker::{Recent, Sight, WorkerKey};
 use tenure_store::transitions::claim::Worker;
 use tenure_store::transitions::claim_one;
-use tenure_store::worker_sessions::{self, Shared};
+use tenure_store::worker_sessions::{self, Liveness};
 use tenure_store::{claims, holds, policies, tasks};
 
 #[derive(Debug)]
@@ -46,7 +46,7 @@ pub async fn claim_task(
     // Lock order: the session before the task, as when a session ends. The session cannot end
     // meanwhile.
     if let Some(epoch) = request.session
-        && let Some(refused) = share(&mut transaction, epoch).await?
+        && let Some(refused) = lock_session(&mut transaction, epoch).await?
     {
         return Ok(Err(refused));
     }
@@ -160,11 +160,11 @@ async fn refuse_held(parts: Parts<'_>, request: &ClaimTask) -> OpError {
 }
 
 /// Keeps a session live until the transaction ends. Returns the error if that is impossible.
-async fn share(transaction: &mut PgConnection, epoch: i64) -> Result<Option<OpError>, sqlx::Error> {
-    Ok(match worker_sessions::share(transaction, epoch).await? {
-        Shared::Live => None,
-        Shared::Locked => Some(OpError::Unavailable),
-        Shared::Ended => {
+async fn lock_session(transaction: &mut PgConnection, epoch: i64) -> Result<Option<OpError>, sqlx::Error> {
+    Ok(match worker_sessions::lock_against_end(transaction, epoch).await? {
+        Liveness::Live => None,
+        Liveness::Locked => Some(OpError::Unavailable),
+        Liveness::Ended => {
             let ended = worker_sessions::list_ended(transaction, &[epoch]).await?;
             Some(OpError::SessionEnded(ended.first().map_or(SessionEnd::Expired, |(_, by)| *by)))
         }

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::{OpError, refused};
 use crate::batch::tick::Kind;
 use crate::batch::{Operation, SMALL, Verdict};
-use crate::endings;
+use crate::end_counters;
 use crate::notifiers::{Effects, Notifiers};
 use tenure_domain::lifecycle::Report;
 use tenure_domain::policy::ending::{Ending, FREE_RUNS_MAX};
@@ -92,7 +92,7 @@ impl Operation for ReportRun {
         for row in resolved {
             let (member, ended) = (row.member(), history.remove(&row.seq).unwrap_or_default());
             let queue = self.queues.get_name(&self.pool, row.queue).await?;
-            endings::count(members[member].ending, 1);
+            end_counters::count(members[member].ending, 1);
             verdicts[member] = Some(Verdict::Done(row.task(queue, ended)?));
         }
         let missing: Vec<&RunReport> =

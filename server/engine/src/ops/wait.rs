@@ -10,8 +10,8 @@ use tokio_util::sync::CancellationToken;
 use super::OpError;
 use super::status::ReadStatus;
 use crate::batch::{Batcher, Operation};
-use crate::rooms::Caller;
-use crate::task_ends::{READERS_MAX, TaskEnds};
+use crate::wait_limit::Caller;
+use crate::task_waits::{READERS_MAX, TaskWaits};
 use tenure_domain::task::Task;
 
 pub const WAIT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(20);
@@ -32,7 +32,7 @@ pub struct Waited {
 
 pub async fn wait(
     status: &Batcher<ReadStatus>,
-    ends: &TaskEnds,
+    waits: &TaskWaits,
     drain: &CancellationToken,
     id: TaskId,
     caller: Caller,
@@ -41,16 +41,16 @@ pub async fn wait(
     let until = Instant::now() + wait_timeout;
     loop {
         // Before the read, so that an end in between is notified.
-        let watch = ends.watch(id.uuid(), caller, until)?;
+        let waiter = waits.wait_for(id.uuid(), caller, until)?;
         let last_read = drain.is_cancelled() || Instant::now() >= until;
-        let permit = ends.permit().await;
+        let permit = waits.permit().await;
         let task = status.submit(id).await?;
         let resolved = task.is_resolved();
         if resolved || last_read {
             return Ok(Waited { task, resolved, _permit: permit });
         }
         drop(permit);
-        watch.resolved().await;
+        waiter.resolved().await;
     }
 }
 
@@ -66,7 +66,7 @@ mod tests {
 
     async fn after_wait(queue: &Queue, task: TaskId) -> Waited {
         let (engine, drain) = (&queue.engine, CancellationToken::new());
-        let waited = wait(&engine.status, &engine.task_ends, &drain, task, Caller::Authenticated, WAIT_TIMEOUT_MAX);
+        let waited = wait(&engine.status, &engine.task_waits, &drain, task, Caller::Authenticated, WAIT_TIMEOUT_MAX);
         waited.await.unwrap()
     }
 
@@ -81,17 +81,17 @@ mod tests {
         let queue = Queue::start(database.options());
         let task = queue.create_one(QUEUE).await;
         let run = queue.claim_one(QUEUE).await.run;
-        let ends = &queue.engine.task_ends;
+        let waits = &queue.engine.task_waits;
         let count = ReadStatus::WAITING_MAX + 1_000;
         // All callers enter before any other work.
         let all = join_all((0..count).map(|_| tokio::task::unconstrained(is_resolved_after_wait(&queue, task))));
         let reported = async {
-            eventually("all callers wait", async || ends.waiting() == count).await;
+            eventually("all callers wait", async || waits.waiting() == count).await;
             queue.report(task, run, Report::Completed).await.unwrap();
         };
         let (answers, ()) = tokio::join!(all, reported);
         assert!(answers.iter().all(|resolved| *resolved));
-        eventually("no request waits", async || ends.waiting() == 0).await;
+        eventually("no request waits", async || waits.waiting() == 0).await;
         queue.stop().await;
         database.finish().await;
     }
@@ -103,7 +103,7 @@ mod tests {
         let task = queue.create_one(QUEUE).await;
         let run = queue.claim_one(QUEUE).await.run;
         queue.report(task, run, Report::Completed).await.unwrap();
-        let turn = || tokio::task::unconstrained(queue.engine.task_ends.permit()).now_or_never().flatten();
+        let turn = || tokio::task::unconstrained(queue.engine.task_waits.permit()).now_or_never().flatten();
         let others: Vec<_> = (1..READERS_MAX).map_while(|_| turn()).collect();
         assert_eq!(others.len(), READERS_MAX - 1);
         let waited = after_wait(&queue, task).await;

@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::OpError;
 use super::sessions::{self, Attempt};
-use crate::endings;
+use crate::end_counters;
 use crate::notifiers::{Effects, Notifiers};
 use tenure_domain::policy::ending::Ending;
 use tenure_domain::registration::WorkerName;
@@ -123,6 +123,6 @@ pub async fn end(
     }
     let ended = Ended { runs: resolved.len(), retried: effects.claimable.len() };
     notifiers.apply(effects);
-    endings::count(ending, ended.runs);
+    end_counters::count(ending, ended.runs);
     Ok(ended)
 }

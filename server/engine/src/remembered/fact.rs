@@ -30,7 +30,7 @@ pub(super) struct Look {
 
 /// The cache of a fact. Clones share it.
 pub struct Remembered<F: Fact> {
-    shared: Arc<Shared<F::Value>>,
+    shared: Arc<RememberedInner<F::Value>>,
 }
 
 impl<F: Fact> Clone for Remembered<F> {
@@ -47,12 +47,12 @@ impl<F: Fact> Default for Remembered<F> {
 
 type Listener<T> = Box<dyn Fn(&T, &T) + Send + Sync>;
 
-struct Shared<T> {
+struct RememberedInner<T> {
     state: RwLock<State<T>>,
     listeners: RwLock<Vec<Listener<T>>>,
 }
 
-impl<T: Default> Default for Shared<T> {
+impl<T: Default> Default for RememberedInner<T> {
     fn default() -> Self {
         Self { state: RwLock::default(), listeners: RwLock::default() }
     }

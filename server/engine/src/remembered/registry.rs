@@ -9,10 +9,10 @@ use tenure_store::continuity::Continuity;
 /// Clones share the registry.
 #[derive(Clone, Default)]
 pub struct Registry {
-    entries: Arc<Mutex<Vec<Entry>>>,
+    entries: Arc<Mutex<Vec<RegisteredCache>>>,
 }
 
-struct Entry {
+struct RegisteredCache {
     name: &'static str,
     drop: Box<dyn Fn() + Send + Sync>,
 }
@@ -22,7 +22,7 @@ impl Registry {
     /// before may be used. The function must not hold the sender of a batcher, which would then
     /// never end.
     pub fn add(&self, name: &'static str, drop: impl Fn() + Send + Sync + 'static) {
-        self.entries().push(Entry { name, drop: Box::new(drop) });
+        self.entries().push(RegisteredCache { name, drop: Box::new(drop) });
     }
 
     pub fn drop_all(&self) {
@@ -50,7 +50,7 @@ impl Registry {
         self.entries().iter().map(|entry| entry.name).collect()
     }
 
-    fn entries(&self) -> MutexGuard<'_, Vec<Entry>> {
+    fn entries(&self) -> MutexGuard<'_, Vec<RegisteredCache>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -8,11 +8,11 @@ use tokio::sync::{Notify, futures::Notified};
 /// Clones share the state.
 #[derive(Debug, Clone, Default)]
 pub struct Activity {
-    shared: Arc<Shared>,
+    shared: Arc<ActivityInner>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct ActivityInner {
     any: AtomicBool,
     begun: Notify,
 }

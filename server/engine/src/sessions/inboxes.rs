@@ -12,11 +12,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::endings::Endings;
+use super::end_signals::EndSignals;
 use crate::notifiers::Notifiers;
 use crate::ops::OpError;
 use crate::parked::{self, Due, GiveUp, Parked, Parking, Timing};
-use crate::rooms::{Caller, Rooms};
+use crate::wait_limit::{Caller, WaitLimit};
 use tenure_store::worker_sessions::{self, StillLive};
 
 /// Waiting requests per server.
@@ -44,7 +44,7 @@ type Answer = Result<Found, OpError>;
 #[derive(Clone)]
 pub struct Inboxes {
     parking: Parking<Reader>,
-    rooms: Rooms,
+    wait_limit: WaitLimit,
 }
 
 /// [`WAITERS_MAX`], unless a test sets fewer.
@@ -60,23 +60,23 @@ impl Inboxes {
     pub fn start(
         pool: PgPool,
         notifiers: &Notifiers,
-        endings: Endings,
+        end_signals: EndSignals,
         tasks: &TaskTracker,
         stop: CancellationToken,
     ) -> Self {
-        let reader = Reader { pool, endings, ended_from: Instant::now() };
+        let reader = Reader { pool, end_signals, ended_from: Instant::now() };
         let parking = Parking::start(reader, notifiers.inboxes(), Timing::default(), tasks, stop);
-        Self { parking, rooms: Rooms::new(waiters_max()) }
+        Self { parking, wait_limit: WaitLimit::new(waiters_max()) }
     }
 
     pub fn waiting(&self) -> usize {
-        self.rooms.taken()
+        self.wait_limit.in_use()
     }
 
     /// Waits for inbox items after the item `after`; the result is empty after `wait`. Fails if the
     /// session has ended, too many requests wait, or the database does not respond.
     pub async fn read(&self, epoch: i64, after: i64, wait: Duration, certainty: Certainty) -> Answer {
-        let _room = self.rooms.enter(Caller::Authenticated).ok_or(OpError::Overloaded("inbox"))?;
+        let _permit = self.wait_limit.acquire(Caller::Authenticated).ok_or(OpError::Overloaded("inbox"))?;
         let (reply, answer) = oneshot::channel();
         let waiter = Waiter { after, reply, certainty, live: None };
         self.parking.park(epoch, Some(Instant::now() + wait), waiter);
@@ -117,7 +117,7 @@ impl parked::Waiter for Waiter {
 
 struct Reader {
     pool: PgPool,
-    endings: Endings,
+    end_signals: EndSignals,
     /// Time from which all sessions are polled for their end.
     ended_from: Instant,
 }
@@ -149,7 +149,7 @@ impl parked::Source for Reader {
             return Ok(false);
         }
         let Read { items, ended, live } = self.read(&plan).await?;
-        self.endings.note(&ended);
+        self.end_signals.note(&ended);
         for (epoch, by) in ended {
             parked.take(epoch).for_each(|waiter| drop(waiter.reply.send(Err(OpError::SessionEnded(by)))));
         }
@@ -181,9 +181,9 @@ impl Reader {
         let now = Instant::now();
         let sessions: HashSet<i64> = if due.all && now >= self.ended_from {
             self.ended_from = now + ENDED_EVERY;
-            epochs.into_iter().chain(self.endings.epochs()).collect()
+            epochs.into_iter().chain(self.end_signals.epochs()).collect()
         } else {
-            let needed = |epoch: &i64| parked.get(*epoch).next().is_some() || self.endings.is_watched(*epoch);
+            let needed = |epoch: &i64| parked.get(*epoch).next().is_some() || self.end_signals.has_subscriber(*epoch);
             due.notified.iter().chain(&plan.uncertain).copied().filter(needed).collect()
         };
         plan.sessions = sessions.into_iter().collect();

@@ -2,7 +2,7 @@
 //! sessions and how they end.
 
 mod activity;
-mod endings;
+mod end_signals;
 mod identities;
 mod inboxes;
 mod outlook;
@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::notifiers::Notifiers;
 pub use activity::Activity;
-pub use endings::{Endings, Watcher};
+pub use end_signals::{EndSignals, EndSubscription};
 pub use identities::Identities;
 pub use inboxes::{Certainty, Found, Inboxes, WAITERS_MAX};
 pub use outlook::Outlook;
@@ -23,7 +23,7 @@ pub use renewals::Renewals;
 pub struct Sessions {
     pub identities: Identities,
     pub inboxes: Inboxes,
-    pub endings: Endings,
+    pub end_signals: EndSignals,
     pub activity: Activity,
     pub renewals: Renewals,
     /// When a session may expire next.
@@ -34,14 +34,14 @@ impl Sessions {
     /// Starts the task that reads inboxes. After `stop`, waiting requests are answered.
     #[must_use]
     pub fn start(pool: &PgPool, notifiers: &Notifiers, tasks: &TaskTracker, stop: &CancellationToken) -> Self {
-        let endings = Endings::default();
+        let end_signals = EndSignals::default();
         Self {
-            inboxes: Inboxes::start(pool.clone(), notifiers, endings.clone(), tasks, stop.clone()),
+            inboxes: Inboxes::start(pool.clone(), notifiers, end_signals.clone(), tasks, stop.clone()),
             identities: Identities::default(),
             activity: Activity::default(),
             outlook: Outlook::default(),
             renewals: Renewals::default(),
-            endings,
+            end_signals,
         }
     }
 }

@@ -12,7 +12,7 @@ use tenure_engine::blobs::settings::{ArtifactSettings, ArtifactsPlace};
 use tenure_engine::blobs::{BlobName, Blobs};
 use tenure_engine::live_logs::{Reading, STREAMS_MAX};
 use tenure_engine::ops::create_artifact::{self, RunRef};
-use tenure_engine::rooms::Caller;
+use tenure_engine::wait_limit::Caller;
 use tenure_store::blobs::{self, NewBlob};
 use tenure_store::live_logs::{Chunk, append, purge};
 use tenure_store::tasks;

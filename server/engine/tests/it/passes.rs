@@ -47,9 +47,9 @@ async fn publish(queue: &Queue) {
     for conn in &mut all {
         sqlx::raw_sql(FLUSH).execute(&mut **conn).await.unwrap();
     }
-    let mut look = queue.passes.low_water_marks.watch.look().await.unwrap();
-    look.run(async |conn| sqlx::raw_sql(FLUSH).execute(conn).await).await.unwrap();
-    let mut known = vec![look.run(async |conn| session::get_backend(conn).await).await.unwrap().pid];
+    let mut checked = queue.passes.low_water_marks.continuity_check.run_check().await.unwrap();
+    checked.run(async |conn| sqlx::raw_sql(FLUSH).execute(conn).await).await.unwrap();
+    let mut known = vec![checked.run(async |conn| session::get_backend(conn).await).await.unwrap().pid];
     for conn in &mut all {
         known.push(session::get_backend(&mut **conn).await.unwrap().pid);
     }

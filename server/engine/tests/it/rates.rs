@@ -196,14 +196,14 @@ async fn key_is_retried_for_token_after_clock_reset() {
     // A server announces waiting keys once, at its start.
     let other = ground.server();
     for starting in [&server, &other] {
-        starting.engine.due_marks.advance(&starting.passes.low_water_marks.watch).await.unwrap();
+        starting.engine.due_marks.advance(&starting.passes.low_water_marks.continuity_check).await.unwrap();
         assert_eq!(ground.count("admission_work").await, 1);
     }
     assert!(nothing_starts(&server).await);
     let set = "UPDATE clock SET clock_offset = $1::text::interval";
     sqlx::query(set).bind("-1 h").execute(&mut ground.conn).await.unwrap();
     assert_eq!(ground.count(for_long).await, 1);
-    server.engine.due_marks.advance(&server.passes.low_water_marks.watch).await.unwrap();
+    server.engine.due_marks.advance(&server.passes.low_water_marks.continuity_check).await.unwrap();
     assert!(nothing_starts(&server).await);
     assert_eq!((ground.count(put_off).await, ground.count(for_long).await), (1, 0));
     sqlx::query(set).bind("0 h").execute(&mut ground.conn).await.unwrap();

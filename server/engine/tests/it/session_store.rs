@@ -6,7 +6,7 @@ use tenure_domain::session::{COMMANDS_MAX, INBOX_SHOWN_MAX, STRAYS_LOOKED_FOR, S
 use tenure_store::testing::check_invariants_on;
 use tenure_store::transitions::end::{self, Member};
 use tenure_store::transitions::{claim, claim_one};
-use tenure_store::worker_sessions::{self as store, Renewal, Sent, Shared};
+use tenure_store::worker_sessions::{self as store, Renewal, Sent, Liveness};
 
 use crate::support::*;
 
@@ -241,9 +241,9 @@ async fn end_and_renewal_are_serialized() {
     let mut ending = other.begin().await.unwrap();
     store::end(&mut ending, session, SessionEnd::Closed, false).await.unwrap().unwrap();
     assert!(renew(&mut ground.conn, session, 0).await.is_none());
-    assert_eq!(store::share(&mut ground.conn, session).await.unwrap(), Shared::Locked);
+    assert_eq!(store::lock_against_end(&mut ground.conn, session).await.unwrap(), Liveness::Locked);
     ending.rollback().await.unwrap();
-    assert_eq!(store::share(&mut ground.conn, session).await.unwrap(), Shared::Live);
+    assert_eq!(store::lock_against_end(&mut ground.conn, session).await.unwrap(), Liveness::Live);
     sqlx::query("UPDATE worker_sessions SET until = now() - interval '1 s'").execute(&mut ground.conn).await.unwrap();
     assert_eq!(overdue(&mut ground.conn).await, [session]);
     assert!(
@@ -261,7 +261,7 @@ async fn end_and_renewal_are_serialized() {
     sqlx::query("UPDATE worker_sessions SET until = now() - interval '1 s'").execute(&mut ground.conn).await.unwrap();
     let identity = store::end(&mut ground.conn, session, SessionEnd::Expired, true).await.unwrap().unwrap();
     assert!(identity.epoch == session && identity.is_of(&QUEUE.parse().unwrap(), "g", "w"));
-    assert_eq!(store::share(&mut ground.conn, session).await.unwrap(), Shared::Ended);
+    assert_eq!(store::lock_against_end(&mut ground.conn, session).await.unwrap(), Liveness::Ended);
     assert!(store::end(&mut ground.conn, session, SessionEnd::Closed, false).await.unwrap().is_none());
     ground.finish().await;
 }

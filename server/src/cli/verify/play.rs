@@ -1,7 +1,7 @@
 //! Plays a case: the first worker exits, accepts nothing or is slow, or its scheduler is replaced;
 //! a second worker requests work all the time.
 
-use std::cell::Cell as Shared;
+use std::cell::Cell;
 use std::time::Duration;
 
 use tenure_api::dates::Timestamp;
@@ -80,8 +80,8 @@ struct Scene<'a> {
 
 /// When the server last heard of the first worker.
 struct Renewals {
-    last_sent: Shared<Instant>,
-    silence: Shared<Duration>,
+    last_sent: Cell<Instant>,
+    silence: Cell<Duration>,
 }
 
 impl Renewals {
@@ -232,7 +232,7 @@ impl Scene<'_> {
     async fn watch(&self, opening: &Opening) -> Result<Watched, CommandError> {
         let began = Instant::now();
         let sent = opening.first.map_or(began, |first| self.stage.start + first.sent);
-        let renewals = Renewals { last_sent: Shared::new(sent), silence: Shared::default() };
+        let renewals = Renewals { last_sent: Cell::new(sent), silence: Cell::default() };
         let second = self.second_claim();
         tokio::pin!(second);
         let mut watched = Watched::default();

@@ -1,6 +1,6 @@
 //! A case's queue and task, removed afterwards.
 
-use std::cell::Cell as Shared;
+use std::cell::Cell;
 
 use chrono::TimeDelta;
 use serde_json::json;
@@ -23,11 +23,11 @@ pub struct Stage {
     pub queue: TaskQueueId,
     pub task: TaskId,
     /// Retries at the task's creation.
-    pub retries: Shared<u16>,
-    pub first_session: Shared<Option<SessionId>>,
-    pub second_session: Shared<Option<SessionId>>,
+    pub retries: Cell<u16>,
+    pub first_session: Cell<Option<SessionId>>,
+    pub second_session: Cell<Option<SessionId>>,
     pub start: Instant,
-    is_set_up: Shared<bool>,
+    is_set_up: Cell<bool>,
 }
 
 impl Stage {
@@ -41,11 +41,11 @@ impl Stage {
             part,
             queue,
             task,
-            retries: Shared::default(),
-            first_session: Shared::default(),
-            second_session: Shared::default(),
+            retries: Cell::default(),
+            first_session: Cell::default(),
+            second_session: Cell::default(),
             start: Instant::now(),
-            is_set_up: Shared::default(),
+            is_set_up: Cell::default(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! listDependentTasks.
 
-use super::listed_task::{Entry, entries};
+use super::listed_task::{ListedTask, listed_tasks};
 use crate::http::api::prelude::*;
 use tenure_engine::ops::list_tasks;
 
@@ -12,7 +12,7 @@ struct DependentsBody {
     /// The task that they depend on.
     task_id: TaskId,
     /// Dependent tasks, ordered by id.
-    tasks: Vec<Entry>,
+    tasks: Vec<ListedTask>,
     /// Token for the next page; absent on the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
     continuation_token: Option<TaskId>,
@@ -41,5 +41,5 @@ async fn list_dependent_tasks(app: Api, call: Arc<Call>) -> Result<Response, Api
     let id = call.task_id()?;
     let cursor = call.page()?;
     let page = list_tasks::list_dependents(&app.engine.pool, id, cursor).await?;
-    ok(&DependentsBody { task_id: id, tasks: entries(page.tasks)?, continuation_token: page.next })
+    ok(&DependentsBody { task_id: id, tasks: listed_tasks(page.tasks)?, continuation_token: page.next })
 }

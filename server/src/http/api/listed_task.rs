@@ -10,7 +10,7 @@ use crate::http::api::prelude::*;
 /// A task with its definition.
 #[derive(Serialize, ToSchema)]
 #[schema(as = ListedTask)]
-pub(super) struct Entry {
+pub(super) struct ListedTask {
     /// Current status.
     status: Status,
     /// The definition, with the task's current priority.
@@ -18,10 +18,10 @@ pub(super) struct Entry {
     task: Box<RawValue>,
 }
 
-pub(super) fn entries(tasks: Vec<(Task, String)>) -> Result<Vec<Entry>, ApiError> {
+pub(super) fn listed_tasks(tasks: Vec<(Task, String)>) -> Result<Vec<ListedTask>, ApiError> {
     let invalid = |_| ApiError::internal("a stored definition is not JSON");
     let entry = |(task, definition): (Task, String)| {
-        Ok(Entry { status: task.status(), task: RawValue::from_string(definition).map_err(invalid)? })
+        Ok(ListedTask { status: task.status(), task: RawValue::from_string(definition).map_err(invalid)? })
     };
     tasks.into_iter().map(entry).collect()
 }

@@ -18,7 +18,7 @@ const ENTRY_SIZE: usize = 100;
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = PurgeRequest)]
-struct Entry {
+struct PurgeRequest {
     /// First half of the worker pool's id.
     provisioner_id: String,
     /// Second half of the worker pool's id.
@@ -29,7 +29,7 @@ struct Entry {
     before: Timestamp,
 }
 
-impl From<PurgeRow> for Entry {
+impl From<PurgeRow> for PurgeRequest {
     fn from(row: PurgeRow) -> Self {
         let (provisioner, worker_type) = row.worker_pool.split_once('/').unwrap_or((&row.worker_pool, ""));
         Self {
@@ -61,7 +61,7 @@ fn example(sample: &Sample) -> Value {
 #[schema(as = AllPurgeRequests)]
 struct AllBody {
     /// Ordered by worker pool and cache name.
-    requests: Vec<Entry>,
+    requests: Vec<PurgeRequest>,
     /// Token for the next page; absent on the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
     continuation_token: Option<String>,
@@ -104,7 +104,7 @@ fn split(place: &str) -> Result<(&str, &str), ApiError> {
 #[schema(as = PurgeRequests)]
 struct PoolBody {
     /// Ordered by cache name.
-    requests: Vec<Entry>,
+    requests: Vec<PurgeRequest>,
 }
 
 /// `GET /purge-cache/:workerPoolId`
@@ -140,7 +140,7 @@ async fn handle_purge_requests(app: Api, call: Arc<Call>) -> Result<Response, Ap
     let rows = store::list_of_pool(&mut conn, pool.as_str(), since.map(Timestamp::time)).await?;
     drop(conn);
     let size = size_of(&rows);
-    let answer = move || ok(&PoolBody { requests: rows.into_iter().map(Entry::from).collect() });
+    let answer = move || ok(&PoolBody { requests: rows.into_iter().map(PurgeRequest::from).collect() });
     // Most pools have few requests, which need no permit.
     app.intake.heavy.run_for(call.share(), size, answer).await
 }
@@ -196,7 +196,7 @@ mod tests {
             let rows = vec![row; PURGES_MAX];
             let size = size_of(&rows);
             assert_eq!(size >= LARGE_MIN, is_large, "{length}");
-            let entries: Vec<Entry> = rows.into_iter().map(Entry::from).collect();
+            let entries: Vec<PurgeRequest> = rows.into_iter().map(PurgeRequest::from).collect();
             let written = serde_json::to_string(&entries).unwrap().len();
             assert!((written..written * 2).contains(&size), "{size} for {written}");
         }

@@ -2,7 +2,7 @@
 
 use tenure_api::ids::TaskGroupId;
 
-use crate::http::api::listed_task::{Entry, entries};
+use crate::http::api::listed_task::{ListedTask, listed_tasks};
 use crate::http::api::prelude::*;
 use tenure_domain::task::Group;
 use tenure_engine::ops::{list_tasks, task_group};
@@ -135,7 +135,7 @@ struct TaskGroupBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     sealed: Option<Timestamp>,
     /// The tasks, ordered by id.
-    tasks: Vec<Entry>,
+    tasks: Vec<ListedTask>,
     /// Token for the next page; absent on the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
     continuation_token: Option<TaskId>,
@@ -168,7 +168,7 @@ async fn handle_list_task_group(app: Api, call: Arc<Call>) -> Result<Response, A
         scheduler_id,
         expires,
         sealed,
-        tasks: entries(page.tasks)?,
+        tasks: listed_tasks(page.tasks)?,
         continuation_token: page.next,
     })
 }

@@ -64,7 +64,7 @@ async fn wait_for_task(app: Api, call: Arc<Call>) -> Result<Response, ApiError> 
     let id = call.task_id()?;
     let wait_timeout = wait_timeout(&call)?;
     let (engine, caller) = (&app.engine, call.caller());
-    let waiting = wait(&engine.status, &engine.task_ends, &app.drain, id, caller, wait_timeout);
+    let waiting = wait(&engine.status, &engine.task_waits, &app.drain, id, caller, wait_timeout);
     let waited = call.wait_for(&app.intake, &Values::of_path(), waiting).await?;
     // `waited` holds a permit, so waiting callers read one after the other.
     let result = if waited.resolved { task_result::for_caller(&app, &call, &waited.task).await? } else { None };

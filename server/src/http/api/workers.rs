@@ -196,7 +196,7 @@ async fn handle_get_worker(app: Api, call: Arc<Call>) -> Result<Response, ApiErr
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = ListedWorker)]
-struct Entry {
+struct ListedWorker {
     worker_group: String,
     worker_id: String,
     /// First contact with the worker.
@@ -217,7 +217,7 @@ struct Entry {
 #[schema(as = Workers)]
 struct ListBody {
     /// Ordered by worker group and worker id.
-    workers: Vec<Entry>,
+    workers: Vec<ListedWorker>,
     /// Token for the next page; absent on the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
     continuation_token: Option<String>,
@@ -282,10 +282,10 @@ async fn handle_list_workers(app: Api, call: Arc<Call>) -> Result<Response, ApiE
     ok(&ListBody { workers, continuation_token })
 }
 
-fn entry(row: WorkerRow) -> Result<Entry, ApiError> {
+fn entry(row: WorkerRow) -> Result<ListedWorker, ApiError> {
     let latest_task = ops::recent(&row)?.pop().map(RunBody::from);
     let on = row.visibility().is_quarantined(row.now);
-    Ok(Entry {
+    Ok(ListedWorker {
         worker_group: row.worker_group,
         worker_id: row.worker_id,
         first_claim: row.first_claim.into(),

@@ -33,7 +33,7 @@ use tenure_domain::live_log::From;
 use tenure_engine::blobs::BlobName;
 use tenure_engine::live_logs::{LiveStream, Reading};
 use tenure_engine::ops::create_artifact::RunRef;
-use tenure_engine::rooms::{Caller, Room};
+use tenure_engine::wait_limit::{Caller, WaitPermit};
 use tenure_store::{artifacts, clock};
 
 pub(super) use self::tail::{log_section, tail};
@@ -90,8 +90,8 @@ pub(super) async fn log(State(app): State<Site>, request: Request) -> Response {
     };
     match open(&app, &visit).await {
         Ok(Opened::Whole(url)) => see_other(&url),
-        Ok(Opened::Pieces(of, LiveStream { pieces, room })) => {
-            page(&visit, of, while_allowed(app, headers, visit.session.is_some(), pieces), room)
+        Ok(Opened::Pieces(of, LiveStream { pieces, permit })) => {
+            page(&visit, of, while_allowed(app, headers, visit.session.is_some(), pieces), permit)
         }
         Err(error) => refuse(&visit, &error),
     }
@@ -175,8 +175,8 @@ async fn find_whole(app: &Site, visit: &Visit, of: RunRef) -> Result<Option<Stri
     Ok(Some(app.engine.blobs.get_url(&blob, end.timestamp_millis())))
 }
 
-/// Holds `room` until the reader has everything.
-fn page(visit: &Visit, of: RunRef, pieces: mpsc::Receiver<Bytes>, room: Room) -> Response {
+/// Holds `permit` until the reader has everything.
+fn page(visit: &Visit, of: RunRef, pieces: mpsc::Receiver<Bytes>, permit: WaitPermit) -> Response {
     let task = of.task.to_string();
     let body = html! {
         h1 { span.kind { "Log of run " (of.run) " of the task" } a href=(visit.link_to("task", &[&task])) { code { (task) } } }
@@ -185,10 +185,10 @@ fn page(visit: &Visit, of: RunRef, pieces: mpsc::Receiver<Bytes>, room: Room) ->
     };
     let page = layout::frame(visit, &Page { title: format!("Log of {task}"), refresh: None, body }).into_string();
     let (head, end) = page.split_once(PLACE).unwrap_or((&page, ""));
-    let log = stream::unfold((pieces, Text::default(), room), |(mut pieces, mut text, room)| async move {
+    let log = stream::unfold((pieces, Text::default(), permit), |(mut pieces, mut text, permit)| async move {
         let bytes = pieces.recv().await?;
         let shown = text.take(&bytes);
-        Some((html! { (shown) }.into_string(), (pieces, text, room)))
+        Some((html! { (shown) }.into_string(), (pieces, text, permit)))
     });
     let whole = stream::once(ready(head.to_owned())).chain(log).chain(stream::once(ready(end.to_owned())));
     // An empty chunk would end the response.

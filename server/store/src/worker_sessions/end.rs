@@ -139,7 +139,7 @@ pub async fn lock(conn: &mut PgConnection, epoch: i64) -> Result<(), sqlx::Error
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shared {
+pub enum Liveness {
     /// Live until the end of the transaction.
     Live,
     /// Ended or missing.
@@ -150,7 +150,7 @@ pub enum Shared {
 
 /// Locks a live session against its end while it is given a run. Does not wait, and does not block
 /// renewals.
-pub async fn share(transaction: &mut PgConnection, epoch: i64) -> Result<Shared, sqlx::Error> {
+pub async fn lock_against_end(transaction: &mut PgConnection, epoch: i64) -> Result<Liveness, sqlx::Error> {
     let locked = sqlx::query!(
         "-- share_session\nSELECT FROM worker_sessions WHERE epoch = $1 AND ended IS NULL FOR KEY SHARE SKIP LOCKED",
         epoch
@@ -158,11 +158,11 @@ pub async fn share(transaction: &mut PgConnection, epoch: i64) -> Result<Shared,
     .fetch_optional(&mut *transaction)
     .await?;
     if locked.is_some() {
-        return Ok(Shared::Live);
+        return Ok(Liveness::Live);
     }
     let live =
         sqlx::query!("-- is_session_live\nSELECT FROM worker_sessions WHERE epoch = $1 AND ended IS NULL", epoch)
             .fetch_optional(transaction)
             .await?;
-    Ok(if live.is_some() { Shared::Locked } else { Shared::Ended })
+    Ok(if live.is_some() { Liveness::Locked } else { Liveness::Ended })
 }

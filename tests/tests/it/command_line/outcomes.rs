@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tenure_tests::server::binary;
 
 use super::{QUEUE, account, answer, created, done, run, start_worker};
-use crate::consumer::way::{Fault, Way};
+use crate::consumer::fault_proxy::{Fault, FaultProxy};
 use crate::rig::{Rig, call, credentials_of, eventually, finish, minutes_from_now, ok, run_of, stderr, stdout};
 
 /// A graph whose second task fails: the third and fourth can never run.
@@ -65,13 +65,13 @@ async fn wait_and_watch_retry_why_until_answered() {
     for words in [["task", "wait"].as_slice(), &["group", "show", "--watch"]] {
         let first = created(&rig, &["--", "true"]).await;
         let second = created(&rig, &["--after", &first, "--", "true"]).await;
-        let way = Way::to(rig.server.root_url()).await;
-        way.fault(WHY, Fault::Unavailable);
+        let proxy = FaultProxy::to(rig.server.root_url()).await;
+        proxy.fault(WHY, Fault::Unavailable);
         let mut command = Command::new(binary());
-        command.args(words).arg(&second).envs(account(&rig)).env("TASKCLUSTER_ROOT_URL", way.url());
+        command.args(words).arg(&second).envs(account(&rig)).env("TASKCLUSTER_ROOT_URL", proxy.url());
         let command = tokio::spawn(finish(command));
-        eventually("it asks again and again", async || (way.sent(WHY).len() > TRIES).then_some(())).await;
-        way.mend();
+        eventually("it asks again and again", async || (proxy.sent(WHY).len() > TRIES).then_some(())).await;
+        proxy.mend();
         ok(rig.call("POST", &format!("/task/{first}/cancel"), None).await);
         let output = command.await.unwrap();
         let last = stderr(&output);
@@ -106,18 +106,18 @@ async fn watched_group_is_looked_at_soon_after_outage() {
     const AWAY: Duration = Duration::from_secs(5);
     let rig = Rig::start().await;
     let task = created(&rig, &["--", "true"]).await;
-    let way = Way::to(rig.server.root_url()).await;
+    let proxy = FaultProxy::to(rig.server.root_url()).await;
     let mut command = Command::new(binary());
-    command.args(["group", "show", "--watch", &task]).envs(account(&rig)).env("TASKCLUSTER_ROOT_URL", way.url());
+    command.args(["group", "show", "--watch", &task]).envs(account(&rig)).env("TASKCLUSTER_ROOT_URL", proxy.url());
     let mut command = tokio::process::Command::from(command);
     let mut watching = command.stderr(Stdio::null()).kill_on_drop(true).spawn().unwrap();
-    eventually("it has looked", async || (!way.sent(LIST).is_empty()).then_some(())).await;
-    way.fault(LIST, Fault::Unavailable);
-    eventually("it asks again", async || (way.sent(LIST).len() > 3).then_some(())).await;
+    eventually("it has looked", async || (!proxy.sent(LIST).is_empty()).then_some(())).await;
+    proxy.fault(LIST, Fault::Unavailable);
+    eventually("it asks again", async || (proxy.sent(LIST).len() > 3).then_some(())).await;
     tokio::time::sleep(AWAY).await;
-    way.mend();
-    let looks = way.sent(LIST).len();
-    eventually("it is answered", async || (way.sent(LIST).len() > looks).then_some(())).await;
+    proxy.mend();
+    let looks = proxy.sent(LIST).len();
+    eventually("it is answered", async || (proxy.sent(LIST).len() > looks).then_some(())).await;
     let claims = rig.claim(QUEUE, 1).await;
     rig.report(&claims[0], "completed", None).await;
     // Three seconds are promised.

@@ -11,7 +11,7 @@ use tenure_tests::http::TENURE_API;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use super::way::{Fault, Way};
+use super::fault_proxy::{Fault, FaultProxy};
 use super::{LEASE, LONG_TTL, Office, QUEUE, Running};
 use crate::rig::eventually;
 
@@ -28,13 +28,13 @@ async fn assigning() -> Office {
 async fn a_run_whose_claim_was_not_answered_is_claimed_again() {
     for fault in [Fault::Unavailable, Fault::Cut] {
         let office = assigning().await;
-        let way = Way::to(office.rig.server.root_url()).await;
-        way.fault(CLAIM, fault);
-        let builder = office.consumer_by(way.url(), "worker").session(LONG_TTL);
+        let proxy = FaultProxy::to(office.rig.server.root_url()).await;
+        proxy.fault(CLAIM, fault);
+        let builder = office.consumer_by(proxy.url(), "worker").session(LONG_TTL);
         let worker = Running::start(builder.handler(|_job: Job, _stop: Stop| async {}));
         let task = office.create(&json!({})).await;
-        eventually("it has asked for the claim", async || (!way.sent(CLAIM).is_empty()).then_some(())).await;
-        way.mend();
+        eventually("it has asked for the claim", async || (!proxy.sent(CLAIM).is_empty()).then_some(())).await;
+        proxy.mend();
         office.completes_in_one_run(task).await;
         worker.shut_down().await;
     }
@@ -43,16 +43,16 @@ async fn a_run_whose_claim_was_not_answered_is_claimed_again() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn run_refused_during_pause_is_claimed_afterwards() {
     let office = assigning().await;
-    let way = Way::to(office.rig.server.root_url()).await;
-    way.fault(CLAIM, Fault::Unavailable);
-    let builder = office.consumer_by(way.url(), "worker").session(LONG_TTL);
+    let proxy = FaultProxy::to(office.rig.server.root_url()).await;
+    proxy.fault(CLAIM, Fault::Unavailable);
+    let builder = office.consumer_by(proxy.url(), "worker").session(LONG_TTL);
     let worker = Running::start(builder.handler(|_job: Job, _stop: Stop| async {}));
     let task = office.create(&json!({})).await;
-    eventually("it has asked for the claim", async || (!way.sent(CLAIM).is_empty()).then_some(())).await;
+    eventually("it has asked for the claim", async || (!proxy.sent(CLAIM).is_empty()).then_some(())).await;
     office.change_queue("pause").await;
-    let before = way.sent(CLAIM).len();
-    way.mend();
-    eventually("it is refused the claim", async || (way.sent(CLAIM).len() > before).then_some(())).await;
+    let before = proxy.sent(CLAIM).len();
+    proxy.mend();
+    eventually("it is refused the claim", async || (proxy.sent(CLAIM).len() > before).then_some(())).await;
     office.change_queue("resume").await;
     office.completes_in_one_run(task).await;
     worker.shut_down().await;
@@ -86,19 +86,19 @@ async fn balancer_is_asked_again_about_declined_assigned_run() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn consumer_without_claims_by_name_gets_common_runs() {
     let office = assigning().await;
-    let way = Way::to(office.rig.server.root_url()).await;
+    let proxy = FaultProxy::to(office.rig.server.root_url()).await;
     let may_claim_work = format!("queue:claim-work:{QUEUE}");
     let limited = office.rig.make_client("limited", &[may_claim_work.as_str(), "queue:worker-id:group/limited"]).await;
-    let client = Client::builder().root_url(way.url()).credentials(limited).build().unwrap();
+    let client = Client::builder().root_url(proxy.url()).credentials(limited).build().unwrap();
     let builder = Consumer::builder(client, QUEUE.parse().unwrap()).name("group", "limited");
     let builder = builder.wait(Duration::from_secs(2)).session(LONG_TTL);
     let worker = Running::start(builder.handler(|_job: Job, _stop: Stop| async {}));
     let task = office.create(&json!({})).await;
-    eventually("it has asked for the claim", async || (!way.sent(CLAIM).is_empty()).then_some(())).await;
+    eventually("it has asked for the claim", async || (!proxy.sent(CLAIM).is_empty()).then_some(())).await;
     assert_eq!(office.rig.status(task).await["state"], "pending");
     office.lease(LEASE).await;
     office.becomes(task, "completed").await;
-    assert_eq!(way.sent(CLAIM).len(), 1, "the same claim would be refused again");
+    assert_eq!(proxy.sent(CLAIM).len(), 1, "the same claim would be refused again");
     worker.shut_down().await;
 }
 
@@ -139,20 +139,20 @@ async fn draining_consumer_is_assigned_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn frozen_consumer_gets_no_run_in_its_new_session() {
     let office = assigning().await;
-    let way = Way::to(office.rig.server.root_url()).await;
-    way.fault("/renew ", Fault::Unavailable);
+    let proxy = FaultProxy::to(office.rig.server.root_url()).await;
+    proxy.fault("/renew ", Fault::Unavailable);
     let task = office.create(&json!({})).await;
-    let builder = office.consumer_by(way.url(), "frozen").session(LONG_TTL);
+    let builder = office.consumer_by(proxy.url(), "frozen").session(LONG_TTL);
     let consumer = builder.handler(|_job: Job, _stop: Stop| async {}).build().unwrap();
     let handle = consumer.handle();
     handle.freeze();
     let frozen = Running { handle, ends: tokio::spawn(consumer.run()) };
-    eventually("it says that it is frozen", async || (!way.sent("/renew ").is_empty()).then_some(())).await;
+    eventually("it says that it is frozen", async || (!proxy.sent("/renew ").is_empty()).then_some(())).await;
     // A session that has been free for longer.
     let worker = Running::start(office.consumer("worker").session(LONG_TTL).handler(|_job: Job, _stop: Stop| async {}));
     office.completes_in_one_run(task).await;
     worker.shut_down().await;
-    way.mend();
+    proxy.mend();
     frozen.handle.unfreeze();
     let task = office.create(&json!({})).await;
     office.completes_in_one_run(task).await;

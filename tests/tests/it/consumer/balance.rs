@@ -13,7 +13,7 @@ use tenure_client::consumer::{ConsumerBuilder, Job, Outcome, Stop};
 use tenure_tests::http::TENURE_API;
 use tokio::time::Instant;
 
-use super::way::{Fault, Way};
+use super::fault_proxy::{Fault, FaultProxy};
 use super::{LEASE, LONG_TTL, Note, Notes, Office, Pen, QUEUE, Running};
 use crate::rig::{definition, eventually, new_task, ok};
 
@@ -148,10 +148,10 @@ async fn end_listeners(office: &Office) {
 async fn m15_no_run_is_missed_during_cuts_and_ends_of_delays() {
     const TASKS: usize = 200;
     let office = Office::open().await;
-    let way = Way::to(office.rig.server.root_url()).await;
-    let builder = office.consumer_by(way.url(), "attentive").capacity(16).balancer(Later::by(Duration::ZERO));
+    let proxy = FaultProxy::to(office.rig.server.root_url()).await;
+    let builder = office.consumer_by(proxy.url(), "attentive").capacity(16).balancer(Later::by(Duration::ZERO));
     let worker = Running::start(builder.handler(|_job: Job, _stop: Stop| async {}));
-    eventually("it follows the queue", async || way.sent("/events/stream").first().copied()).await;
+    eventually("it follows the queue", async || proxy.sent("/events/stream").first().copied()).await;
     let mut tasks = Vec::new();
     for number in 0..TASKS {
         let task = new_task();
@@ -162,7 +162,7 @@ async fn m15_no_run_is_missed_during_cuts_and_ends_of_delays() {
         ok(office.rig.create(task, &body).await);
         tasks.push(task);
         if number % 40 == 20 {
-            way.cut();
+            proxy.cut();
             end_listeners(&office).await;
         }
     }
@@ -175,21 +175,21 @@ async fn m15_no_run_is_missed_during_cuts_and_ends_of_delays() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn run_of_unanswered_claim_is_worked_on_without_a_list() {
     let office = Office::open().await;
-    let way = Way::to(office.rig.server.root_url()).await;
-    way.fault(CLAIM, Fault::Unanswered);
-    let builder = office.consumer_by(way.url(), "unheard").balancer(Later::by(Duration::ZERO));
+    let proxy = FaultProxy::to(office.rig.server.root_url()).await;
+    proxy.fault(CLAIM, Fault::Unanswered);
+    let builder = office.consumer_by(proxy.url(), "unheard").balancer(Later::by(Duration::ZERO));
     let worker = Running::start(builder.handler(|_job: Job, _stop: Stop| async {}));
     let task = office.create(&json!({})).await;
     office.becomes(task, "running").await;
-    let listed = way.sent(LIST).len();
+    let listed = proxy.sent(LIST).len();
     office.change_queue("pause").await;
     office.change_queue("resume").await;
-    eventually("it lists the queue", async || (way.sent(LIST).len() > listed).then_some(())).await;
+    eventually("it lists the queue", async || (proxy.sent(LIST).len() > listed).then_some(())).await;
     for _ in 0..2 {
-        let before = way.sent(CLAIM).len();
-        eventually("it asks for the claim again", async || (way.sent(CLAIM).len() > before).then_some(())).await;
+        let before = proxy.sent(CLAIM).len();
+        eventually("it asks for the claim again", async || (proxy.sent(CLAIM).len() > before).then_some(())).await;
     }
-    way.mend();
+    proxy.mend();
     office.completes_in_one_run(task).await;
     worker.shut_down().await;
 }
@@ -204,12 +204,12 @@ async fn after_a_refused_claim_there_is_a_pause() {
     for _ in 0..=HELD {
         office.create(&json!({})).await;
     }
-    let way = Way::to(office.rig.server.root_url()).await;
+    let proxy = FaultProxy::to(office.rig.server.root_url()).await;
     let (pen, _unread) = Notes::new();
-    let builder = office.consumer_by(way.url(), "eager").capacity(2).balancer(Later::by(Duration::ZERO));
+    let builder = office.consumer_by(proxy.url(), "eager").capacity(2).balancer(Later::by(Duration::ZERO));
     let worker = Running::start(holding(builder, pen));
     let sent = eventually("it asks for each of them", async || {
-        let sent = way.sent(CLAIM);
+        let sent = proxy.sent(CLAIM);
         (sent.len() > HELD as usize).then_some(sent)
     })
     .await;

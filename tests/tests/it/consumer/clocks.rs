@@ -13,7 +13,7 @@ use tokio::process::Command;
 use tokio::time::Instant;
 
 use super::Office;
-use super::way::Way;
+use super::fault_proxy::FaultProxy;
 use crate::rig::eventually;
 
 /// Environment variable of the other process: its queue.
@@ -45,15 +45,15 @@ async fn renews_in_time(office: &Office, library: &str, queue: &str, skew: &str)
     let policy = json!({"claimTimeout": LEASE.as_secs()});
     let path = format!("{TENURE_API}/queues/{queue}/policy");
     assert_eq!(office.rig.call("PUT", &path, Some(&policy)).await.status, 200);
-    let way = Way::to(office.rig.server.root_url()).await;
+    let proxy = FaultProxy::to(office.rig.server.root_url()).await;
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([WORKER, "--exact"]).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
-    command.env(QUEUE_OF_WORKER, queue).env("TASKCLUSTER_ROOT_URL", way.url()).env("FAKETIME", skew);
+    command.env(QUEUE_OF_WORKER, queue).env("TASKCLUSTER_ROOT_URL", proxy.url()).env("FAKETIME", skew);
     command.env("TASKCLUSTER_CLIENT_ID", &office.rig.root.client_id);
     command.env("TASKCLUSTER_ACCESS_TOKEN", office.rig.root.access_token.expose());
     command.env("LD_PRELOAD", library).env("DONT_FAKE_MONOTONIC", "1").env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
     let _worker = command.env_remove("TASKCLUSTER_CERTIFICATE").spawn().unwrap();
-    eventually("it asks for work", async || way.sent("/work").first().copied()).await;
+    eventually("it asks for work", async || proxy.sent("/work").first().copied()).await;
 
     let task = crate::rig::new_task();
     let mut body = crate::rig::definition(queue);
@@ -66,7 +66,7 @@ async fn renews_in_time(office: &Office, library: &str, queue: &str, skew: &str)
         let status = office.rig.status(task).await;
         let runs = status["runs"].as_array().unwrap().clone();
         assert_eq!((&status["state"], runs.len()), (&json!("running"), 1), "{skew}: it renews too late: {status}");
-        (runs[0]["takenUntil"] != claimed).then(|| way.sent(&reclaim)[0])
+        (runs[0]["takenUntil"] != claimed).then(|| proxy.sent(&reclaim)[0])
     });
     let renewed = renewed.await - created;
     assert!(renewed >= RENEWED_AFTER, "{skew}: renewed after {renewed:?}");

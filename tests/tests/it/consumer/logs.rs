@@ -9,7 +9,7 @@ use tenure_client::consumer::{Job, Outcome, Stop};
 use tenure_tests::http::TENURE_API;
 use tokio::sync::Semaphore;
 
-use super::way::{Fault, Way};
+use super::fault_proxy::{Fault, FaultProxy};
 use super::{Office, Running};
 use crate::rig::eventually;
 
@@ -77,14 +77,14 @@ async fn log_of_handler_is_readable_live_and_then_an_artifact() {
 async fn a_live_log_that_does_not_get_through_changes_nothing() {
     let office = Office::open().await;
     for fault in [Fault::Unavailable, Fault::Cut] {
-        let way = Way::to(office.rig.server.root_url()).await;
-        way.fault("/live-log?", fault);
+        let proxy = FaultProxy::to(office.rig.server.root_url()).await;
+        proxy.fault("/live-log?", fault);
         let leave = Arc::new(Semaphore::new(0));
         let waiting = Arc::clone(&leave);
         let handler = move |job: Job, _stop: Stop| write(Arc::clone(&waiting), job);
-        let worker = Running::start(office.consumer_by(way.url(), "unlucky").handler(handler));
+        let worker = Running::start(office.consumer_by(proxy.url(), "unlucky").handler(handler));
         let task = office.create(&json!({"ends": "well"})).await;
-        eventually("it tries again", async || (way.sent("/live-log?").len() > 1).then_some(())).await;
+        eventually("it tries again", async || (proxy.sent("/live-log?").len() > 1).then_some(())).await;
         leave.add_permits(1);
         office.becomes(task, "completed").await;
         assert_eq!(artifacts(&office, task).await, link_and_log(), "{fault:?}");
@@ -99,8 +99,8 @@ async fn handler_with_excessive_log_sends_little_and_is_reported() {
     /// Bytes of a log that its worker keeps, without the line that replaces the middle.
     const KEPT: usize = 4 << 20;
     let office = Office::open().await;
-    let way = Way::to(office.rig.server.root_url()).await;
-    let worker = Running::start(office.consumer_by(way.url(), "chatty").handler(|job: Job, _stop: Stop| async move {
+    let proxy = FaultProxy::to(office.rig.server.root_url()).await;
+    let worker = Running::start(office.consumer_by(proxy.url(), "chatty").handler(|job: Job, _stop: Stop| async move {
         let piece = "seven b\n".repeat(1 << 17);
         for _ in 0..PIECES {
             job.log().write(&piece);
@@ -110,7 +110,7 @@ async fn handler_with_excessive_log_sends_little_and_is_reported() {
     let began = Instant::now();
     let task = office.create(&json!({})).await;
     office.becomes(task, "completed").await;
-    let appends: Vec<String> = way.texts("/live-log?");
+    let appends: Vec<String> = proxy.texts("/live-log?");
     let appends: Vec<&String> = appends.iter().filter(|text| text.starts_with("PUT ")).collect();
     let a_second = usize::try_from(began.elapsed().as_secs()).unwrap();
     assert!((2..=a_second + 2).contains(&appends.len()), "{} in {a_second} s", appends.len());

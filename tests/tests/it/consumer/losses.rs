@@ -10,7 +10,7 @@ use tenure_tests::http::TENURE_API;
 use tokio::sync::Semaphore;
 
 use super::logs::{artifacts, link_and_log};
-use super::way::{Fault, Way};
+use super::fault_proxy::{Fault, FaultProxy};
 use super::{NOTED_WITHIN, Note, Notes, Office, Pen, Running, TTL};
 use crate::rig::{TIMEOUT, eventually, ok};
 
@@ -28,10 +28,10 @@ async fn m2_refused_renewal_stops_handler_and_further_requests() {
     let office = Office::open().await;
     // A long lease, so that no renewal is repeated after a timeout, renewed early.
     office.lease(60).await;
-    let way = Way::to(office.rig.server.root_url()).await;
+    let proxy = FaultProxy::to(office.rig.server.root_url()).await;
     let (pen, mut notes) = Notes::new();
     // With a session it would learn of the end before its renewal.
-    let builder = office.consumer_by(way.url(), "robbed").without_session().heartbeat(0.1);
+    let builder = office.consumer_by(proxy.url(), "robbed").without_session().heartbeat(0.1);
     let worker = Running::start(builder.handler(move |job: Job, stop: Stop| {
         until_stopped(pen.clone(), job, stop, Outcome::Completed(Some(json!("late"))))
     }));
@@ -40,12 +40,12 @@ async fn m2_refused_renewal_stops_handler_and_further_requests() {
     ok(office.rig.call("POST", &format!("/task/{task}/cancel"), None).await);
     notes.next(task, Note::Stopped(StopReason::Lost)).await;
     let path = format!("/task/{task}/");
-    let sent = way.sent(&path);
-    assert_eq!((way.sent("/reclaim").len(), sent.len()), (1, 1), "only the refused renewal");
+    let sent = proxy.sent(&path);
+    assert_eq!((proxy.sent("/reclaim").len(), sent.len()), (1, 1), "only the refused renewal");
     worker.is_idle().await;
     worker.shut_down().await;
-    assert_eq!(way.sent(&path), sent, "nothing is reported");
-    assert!(way.sent("\"results\":[{").is_empty());
+    assert_eq!(proxy.sent(&path), sent, "nothing is reported");
+    assert!(proxy.sent("\"results\":[{").is_empty());
     assert_eq!(office.ends(task).await, ["0 task-exception"]);
 }
 
@@ -54,15 +54,15 @@ async fn m3_cut_off_worker_stops_handler_before_lease_ends() {
     const GRACE: Duration = Duration::from_secs(5);
     let office = Office::open().await;
     office.lease(15).await;
-    let way = Way::to(office.rig.server.root_url()).await;
+    let proxy = FaultProxy::to(office.rig.server.root_url()).await;
     let (pen, mut notes) = Notes::new();
-    let builder = office.consumer_by(way.url(), "silent").without_session().grace(GRACE);
+    let builder = office.consumer_by(proxy.url(), "silent").without_session().grace(GRACE);
     let worker = Running::start(
         builder.handler(move |job: Job, stop: Stop| until_stopped(pen.clone(), job, stop, Outcome::Completed(None))),
     );
     let task = office.create(&json!({})).await;
     notes.next(task, Note::Began).await;
-    way.silence();
+    proxy.silence();
     let (pen, mut elsewhere) = Notes::new();
     let other = Running::start(office.consumer("other").handler(move |job: Job, _stop: Stop| {
         pen.note(job.task_id(), Note::Began);
@@ -75,7 +75,7 @@ async fn m3_cut_off_worker_stops_handler_before_lease_ends() {
     assert!(between + NOTED_WITHIN >= GRACE, "only {between:?} before");
     office.becomes(task, "completed").await;
     assert_eq!(worker.handle.status().claims_overrun, 0);
-    way.mend();
+    proxy.mend();
     worker.is_idle().await;
     worker.shut_down().await;
     other.shut_down().await;
@@ -86,11 +86,11 @@ async fn m3_cut_off_worker_stops_handler_before_lease_ends() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn m4_handler_beyond_session_is_counted_within_lease() {
     let office = Office::open().await;
-    let way = Way::to(office.rig.server.root_url()).await;
+    let proxy = FaultProxy::to(office.rig.server.root_url()).await;
     let (pen, mut notes) = Notes::new();
     let leave = Arc::new(Semaphore::new(0));
     let waiting = Arc::clone(&leave);
-    let builder = office.consumer_by(way.url(), "deaf").session(TTL).grace(Duration::from_secs(1));
+    let builder = office.consumer_by(proxy.url(), "deaf").session(TTL).grace(Duration::from_secs(1));
     let worker = Running::start(builder.handler(move |job: Job, _stop: Stop| {
         let (pen, waiting) = (pen.clone(), Arc::clone(&waiting));
         async move {
@@ -101,11 +101,11 @@ async fn m4_handler_beyond_session_is_counted_within_lease() {
     }));
     let task = office.create(&json!({})).await;
     notes.next(task, Note::Began).await;
-    way.silence();
+    proxy.silence();
     eventually("it is counted", async || (worker.handle.status().claims_overrun == 1).then_some(())).await;
     // Its report may come too late; then the worker gets the next run.
     leave.add_permits(2);
-    way.mend();
+    proxy.mend();
     worker.is_idle().await;
     worker.shut_down().await;
 }
@@ -114,10 +114,10 @@ async fn m4_handler_beyond_session_is_counted_within_lease() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn outcome_after_survived_absence_is_reported_with_log() {
     let office = Office::open().await;
-    let way = Way::to(office.rig.server.root_url()).await;
+    let proxy = FaultProxy::to(office.rig.server.root_url()).await;
     let leave = Arc::new(Semaphore::new(0));
     let waiting = Arc::clone(&leave);
-    let builder = office.consumer_by(way.url(), "survivor").session(TTL).grace(Duration::from_secs(1));
+    let builder = office.consumer_by(proxy.url(), "survivor").session(TTL).grace(Duration::from_secs(1));
     let worker = Running::start(builder.handler(move |job: Job, _stop: Stop| {
         let waiting = Arc::clone(&waiting);
         async move {
@@ -130,13 +130,13 @@ async fn outcome_after_survived_absence_is_reported_with_log() {
     worker.is_at(task, 0).await;
     let session = worker.session().await;
     let renew = format!("{TENURE_API}/sessions/{session}/renew");
-    way.silence();
+    proxy.silence();
     eventually("its time without a renewal is over", async || {
         assert_eq!(office.rig.call("POST", &renew, Some(&json!({}))).await.status, 200);
         (worker.handle.status().claims_overrun == 1).then_some(())
     })
     .await;
-    way.mend();
+    proxy.mend();
     assert_eq!(worker.session().await, session, "it goes on");
     leave.add_permits(1);
     office.completes_in_one_run(task).await;
@@ -148,11 +148,11 @@ async fn outcome_after_survived_absence_is_reported_with_log() {
 async fn m4_overrunning_handler_is_counted_and_its_report_ignored() {
     let office = Office::open().await;
     office.lease(10).await;
-    let way = Way::to(office.rig.server.root_url()).await;
+    let proxy = FaultProxy::to(office.rig.server.root_url()).await;
     let (pen, mut notes) = Notes::new();
     let leave = Arc::new(Semaphore::new(0));
     let (noting, waiting) = (pen.clone(), Arc::clone(&leave));
-    let builder = office.consumer_by(way.url(), "deaf").without_session().grace(Duration::from_secs(1));
+    let builder = office.consumer_by(proxy.url(), "deaf").without_session().grace(Duration::from_secs(1));
     let worker = Running::start(builder.handler(move |job: Job, _stop: Stop| {
         let (pen, waiting) = (noting.clone(), Arc::clone(&waiting));
         async move {
@@ -164,14 +164,14 @@ async fn m4_overrunning_handler_is_counted_and_its_report_ignored() {
     }));
     let task = office.create(&json!({})).await;
     notes.next(task, Note::Began).await;
-    way.silence();
+    proxy.silence();
     let other = Running::start(office.consumer("other").handler(move |job: Job, _stop: Stop| {
         pen.note(job.task_id(), Note::Began);
         async {}
     }));
     notes.next(task, Note::Began).await;
     office.becomes(task, "completed").await;
-    way.mend();
+    proxy.mend();
     eventually("it is counted", async || (worker.handle.status().claims_overrun == 1).then_some(())).await;
     let status = worker.handle.status();
     assert_eq!(status.tasks[0].state, tenure_client::consumer::JobState::Lost);
@@ -222,19 +222,19 @@ const REPORT: &str = "\"results\":[{";
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unanswered_report_is_repeated_until_lease_ends() {
     let office = Office::open().await;
-    let way = Way::to(office.rig.server.root_url()).await;
-    let worker = Running::start(office.consumer_by(way.url(), "unheard").handler(|_job: Job, _stop: Stop| async {}));
+    let proxy = FaultProxy::to(office.rig.server.root_url()).await;
+    let worker = Running::start(office.consumer_by(proxy.url(), "unheard").handler(|_job: Job, _stop: Stop| async {}));
     for fault in [Fault::Unavailable, Fault::Cut] {
-        way.fault(REPORT, fault);
-        let (task, before) = (office.create(&json!({})).await, way.sent(REPORT).len());
-        eventually("it is repeated", async || (way.sent(REPORT).len() > before + 2).then_some(())).await;
+        proxy.fault(REPORT, fault);
+        let (task, before) = (office.create(&json!({})).await, proxy.sent(REPORT).len());
+        eventually("it is repeated", async || (proxy.sent(REPORT).len() > before + 2).then_some(())).await;
         assert_eq!(office.rig.status(task).await["state"], "running", "{fault:?}");
-        way.mend();
+        proxy.mend();
         office.becomes(task, "completed").await;
         assert_eq!(office.ends(task).await, ["0 task-completed"], "{fault:?}");
     }
     office.lease(10).await;
-    way.fault(REPORT, Fault::Cut);
+    proxy.fault(REPORT, Fault::Cut);
     let task = office.create(&json!({})).await;
     eventually("the lease ends", async || {
         let status = office.rig.status(task).await;
@@ -242,10 +242,10 @@ async fn unanswered_report_is_repeated_until_lease_ends() {
     })
     .await;
     worker.is_at(task, 1).await;
-    let before = way.texts(REPORT).len();
-    way.mend();
+    let before = proxy.texts(REPORT).len();
+    proxy.mend();
     office.becomes(task, "completed").await;
-    let later = &way.texts(REPORT)[before..];
+    let later = &proxy.texts(REPORT)[before..];
     assert!(later.iter().all(|report| !report.contains("\"runId\":0")), "{later:?}");
     assert_eq!(office.ends(task).await, ["0 task-exception", "1 task-completed"]);
     worker.shut_down().await;
@@ -255,9 +255,9 @@ async fn unanswered_report_is_repeated_until_lease_ends() {
 async fn m5_worker_cut_off_for_ttl_stops_all_and_starts_new_session() {
     const TASKS: usize = 4;
     let office = Office::open().await;
-    let way = Way::to(office.rig.server.root_url()).await;
+    let proxy = FaultProxy::to(office.rig.server.root_url()).await;
     let (pen, mut notes) = Notes::new();
-    let builder = office.consumer_by(way.url(), "cut-off").capacity(TASKS).session(TTL);
+    let builder = office.consumer_by(proxy.url(), "cut-off").capacity(TASKS).session(TTL);
     let worker = Running::start(builder.handler(move |job: Job, stop: Stop| {
         let pen = pen.clone();
         async move {
@@ -275,7 +275,7 @@ async fn m5_worker_cut_off_for_ttl_stops_all_and_starts_new_session() {
         assert_eq!(notes.any().await.1, Note::Began);
     }
     let first_session = worker.session().await;
-    way.silence();
+    proxy.silence();
     let (pen, mut elsewhere) = Notes::new();
     let builder = office.consumer("other").capacity(TASKS).session(TTL);
     let other = Running::start(builder.handler(move |job: Job, _stop: Stop| {
@@ -303,7 +303,7 @@ async fn m5_worker_cut_off_for_ttl_stops_all_and_starts_new_session() {
         office.becomes(task, "completed").await;
     }
     other.shut_down().await;
-    way.mend();
+    proxy.mend();
     let again = office.create(&json!({"short": true})).await;
     office.becomes(again, "completed").await;
     assert_ne!(worker.session().await, first_session);

@@ -7,14 +7,14 @@ use tenure_api::errors::ErrorCode::{
     MalformedPayload,
 };
 
-use super::row::{Body, Entry, Row, Who, refused, succeeds};
+use super::row::{Body, OperationRows, Row, Who, refused, succeeds};
 use crate::openapi::Operation;
 
 const JSON: &str = "application/json";
 pub const HALF_A_PAIR: &[u8] = br#"{"unheard":"\ud800"}"#;
 
 /// Returns all cases of an operation, first those that change nothing.
-pub fn rows(operation: &Operation, entry: &Entry) -> Vec<Row> {
+pub fn rows(operation: &Operation, entry: &OperationRows) -> Vec<Row> {
     let derived = [callers(operation, entry), arguments(operation), bodies(operation), queries(operation)].concat();
     let unchanging = derived.into_iter().map(|row| Row { state: entry.usual.state, ..row });
     unchanging.chain(places(operation, entry)).chain(entry.rows.clone()).collect()
@@ -24,7 +24,7 @@ pub fn is_open(operation: &Operation) -> bool {
     operation.described["security"].as_array().is_some_and(|ways| ways.contains(&json!({})) || ways.is_empty())
 }
 
-fn callers(operation: &Operation, entry: &Entry) -> Vec<Row> {
+fn callers(operation: &Operation, entry: &OperationRows) -> Vec<Row> {
     if operation.described["x-taskcluster-scopes"].is_null() {
         return Vec::new();
     }
@@ -127,7 +127,7 @@ fn queries(operation: &Operation) -> Vec<Row> {
 }
 
 /// The success at each path of the operation, for a GET also by HEAD.
-fn places(operation: &Operation, entry: &Entry) -> Vec<Row> {
+fn places(operation: &Operation, entry: &OperationRows) -> Vec<Row> {
     let mut rows = vec![Row { case: "as described".to_owned(), ..entry.usual.clone() }];
     if operation.method == "GET" {
         let head = Row { method: Some("HEAD"), who: entry.usual.who, ..succeeds("by HEAD") };

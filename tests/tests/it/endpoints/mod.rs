@@ -18,7 +18,7 @@ use tenure_server::http::docs::sample::Sample;
 use tenure_server::http::routes;
 
 use self::derived::is_open;
-use self::row::{Entry, Outcome, Row};
+use self::row::{OperationRows, Outcome, Row};
 use crate::openapi::Operation;
 
 /// Parts of the API whose operations must all be in the table.
@@ -29,12 +29,12 @@ const LANES: usize = 4;
 
 pub struct Tested {
     pub operation: Operation,
-    pub entry: Entry,
+    pub entry: OperationRows,
     pub rows: Vec<Row>,
 }
 
 fn tested(document: &Value) -> Vec<Tested> {
-    let with_rows = |entry: Entry| {
+    let with_rows = |entry: OperationRows| {
         let operation = Operation::find(document, entry.name);
         let rows = derived::rows(&operation, &entry);
         Tested { operation, entry, rows }

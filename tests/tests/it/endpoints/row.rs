@@ -147,7 +147,7 @@ impl Row {
 
 /// An operation with its own cases; common cases are derived from the document.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct OperationRows {
     pub name: &'static str,
     pub usual: Row,
     pub body: Option<Value>,
@@ -157,11 +157,11 @@ pub struct Entry {
 }
 
 /// An operation, and the state in which it succeeds.
-pub fn operation(name: &'static str, state: State) -> Entry {
-    Entry { name, usual: succeeds("as described").on(state), body: None, rows: Vec::new(), elsewhere: Vec::new() }
+pub fn operation(name: &'static str, state: State) -> OperationRows {
+    OperationRows { name, usual: succeeds("as described").on(state), body: None, rows: Vec::new(), elsewhere: Vec::new() }
 }
 
-impl Entry {
+impl OperationRows {
     pub fn takes(self, body: Value) -> Self {
         Self { body: Some(body), ..self }
     }

@@ -9,7 +9,7 @@ use sqlx::{Connection, PgConnection};
 use tenure_api::states::{EndedBy, ReasonResolved, SessionEnd};
 use uuid::Uuid;
 
-use crate::endings;
+use crate::end_counters;
 use crate::notifiers::{Effects, Notifiers};
 use tenure_domain::events::note::Note;
 use tenure_domain::policy::ending::{Ending, TakenBack};
@@ -80,7 +80,7 @@ async fn end_now(
     // One event covers all slices.
     policies::emit(&mut transaction, &Note::session_ended(&identity, by, count(left.runs) + held)).await?;
     notifiers.commit(transaction, effects).await?;
-    endings::count_session(by);
+    end_counters::count_session(by);
     count_endings(&endings);
     tracing::info!(
         session.id = %identity.id,
@@ -208,6 +208,6 @@ fn count(runs: usize) -> i64 {
 
 fn count_endings(endings: &[Ending]) {
     for &ending in endings {
-        endings::count(ending, 1);
+        end_counters::count(ending, 1);
     }
 }

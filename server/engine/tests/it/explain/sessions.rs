@@ -4,7 +4,7 @@ use tenure_api::states::WorkerCommand;
 use tenure_domain::session::{STRAYS_LOOKED_FOR, Stated, WORKERS_SHOWN_MAX};
 use tenure_store::transitions::claim;
 use tenure_store::worker_removals::{self, Gone};
-use tenure_store::worker_sessions::{self as store, Renewal, Sent, Shared};
+use tenure_store::worker_sessions::{self as store, Renewal, Sent, Liveness};
 
 use super::{LEASE, fill, plan};
 use crate::support::*;
@@ -122,7 +122,7 @@ async fn run(conn: &mut PgConnection, statement: &str, queue: i32, epochs: &[i64
             assert_eq!(store::tick_clock(conn).await.unwrap(), 0);
         }
         "purge" => drop(store::purge(conn, 200).await.unwrap()),
-        "share" => assert_eq!(store::share(conn, one).await.unwrap(), Shared::Live),
+        "share" => assert_eq!(store::lock_against_end(conn, one).await.unwrap(), Liveness::Live),
         "count_live" => assert_eq!(store::count_live(conn).await.unwrap(), LIVE),
         "list_sessions_of_removed" => list_of_removed(conn, queue).await,
         other => unreachable!("{other}"),

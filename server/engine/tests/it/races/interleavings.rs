@@ -19,7 +19,7 @@ use tenure_engine::ops::report::RunReport;
 use tenure_engine::ops::sessions::{self, Attempt};
 use tenure_store::transitions::end::{self, Member};
 use tenure_store::transitions::{claim_one, end_open, renew};
-use tenure_store::worker_sessions::Shared;
+use tenure_store::worker_sessions::Liveness;
 use tenure_store::{tasks, worker_sessions};
 
 use crate::support::*;
@@ -71,7 +71,7 @@ async fn by_hand(conn: &mut PgConnection, subject: &Subject, event: Event) {
     match event {
         Event::Claim(_) => {
             let worker = subject.session.worker_id.as_str();
-            assert_eq!(worker_sessions::share(conn, epoch).await.unwrap(), Shared::Live);
+            assert_eq!(worker_sessions::lock_against_end(conn, epoch).await.unwrap(), Liveness::Live);
             claim_one::claim_one(conn, id, 0, "group", worker, LEASE, Some(epoch)).await.unwrap();
         }
         Event::End(_, Ending::SessionEnded, _) => {

@@ -21,7 +21,7 @@ async fn waiting_claim_is_refused_when_its_session_ends() {
         let refused = queue.engine.claim_work(&claim);
         let other = queue.claim_work(QUEUE, "other", 1, LONG);
         let end = async {
-            eventually("it waits", async || queue.engine.sessions.endings.any()).await;
+            eventually("it waits", async || queue.engine.sessions.end_signals.any()).await;
             if elsewhere {
                 close_elsewhere(&ground, &session).await;
             } else {
@@ -31,7 +31,7 @@ async fn waiting_claim_is_refused_when_its_session_ends() {
         let waiting = async {
             let ((), refused) = tokio::join!(end, refused);
             assert_eq!(end_of(refused), Some(SessionEnd::Closed), "elsewhere: {elsewhere}");
-            assert!(!queue.engine.sessions.endings.any());
+            assert!(!queue.engine.sessions.end_signals.any());
             queue.create_one(QUEUE).await
         };
         let (task, other) = tokio::join!(waiting, other);
@@ -49,7 +49,7 @@ async fn waiting_claim_of_frozen_worker_returns_empty() {
     let session = begin(queue, "one").await;
     let claim = claim_of(&session, 1, LONG);
     let freeze = async {
-        eventually("it waits", async || queue.engine.sessions.endings.any()).await;
+        eventually("it waits", async || queue.engine.sessions.end_signals.any()).await;
         let said = Stated { weight: None, capacity: None, frozen: Some(true) };
         sessions::renew(queue.engine.session_parts(), &session, said).await.unwrap();
     };

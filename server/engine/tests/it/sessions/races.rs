@@ -7,7 +7,7 @@ use sqlx::PgPool;
 use tenure_engine::ops::claim_task::claim_task;
 use tenure_engine::ops::sessions::{Attempt, Left};
 use tenure_store::transitions::claim::{Want, Worker, claim as claim_statement};
-use tenure_store::worker_sessions::{self, Renewal, Shared};
+use tenure_store::worker_sessions::{self, Renewal, Liveness};
 
 use super::*;
 
@@ -89,7 +89,7 @@ async fn end_waits_for_claim_by_name() {
     let race = Race::new().await;
     let mut conn = race.ground.database.connect().await;
     let mut held = conn.begin().await.unwrap();
-    assert_eq!(worker_sessions::share(&mut held, race.session.epoch).await.unwrap(), Shared::Live);
+    assert_eq!(worker_sessions::lock_against_end(&mut held, race.session.epoch).await.unwrap(), Liveness::Live);
     renew(&race.ground.queue, &race.session).await.expect("renewals do not wait for it");
     let attempt = race.end_by(SessionEnd::Takeover, held).await;
     race.given_back(attempt, RUNS).await;

@@ -60,7 +60,7 @@ async fn get_live_log(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let of = RunRef { task: call.task_id()?, run: call.run_id()? };
     let reading = reading(&call)?;
     let from_browser = call.header("origin").is_some();
-    let LiveStream { pieces, room } = app.engine.live_logs.open(of, reading).await?;
+    let LiveStream { pieces, permit } = app.engine.live_logs.open(of, reading).await?;
     let (frames, sent) = mpsc::channel(1);
     app.tasks.clone().spawn(async move {
         tokio::select! {
@@ -69,8 +69,8 @@ async fn get_live_log(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
             () = forward(pieces, frames) => {}
         }
     });
-    let body = unfold((sent, room), |(mut sent, room)| async move {
-        sent.recv().await.map(|frame| (Ok::<_, Infallible>(frame), (sent, room)))
+    let body = unfold((sent, permit), |(mut sent, permit)| async move {
+        sent.recv().await.map(|frame| (Ok::<_, Infallible>(frame), (sent, permit)))
     });
     // Proxies must not buffer it.
     let headers = [

@@ -5,13 +5,13 @@ use tenure_api::errors::ErrorCode::{
     InputError, InputValidationError, InsufficientScopes, RequestConflict, ResourceExpired, ResourceNotFound,
 };
 
-use crate::endpoints::row::{Entry, SHA256, State, Who, operation, refused, succeeds, with};
+use crate::endpoints::row::{OperationRows, SHA256, State, Who, operation, refused, succeeds, with};
 
-pub fn entries() -> Vec<Entry> {
+pub fn entries() -> Vec<OperationRows> {
     [vec![creating(), finishing()], reading(), telling(), bytes()].concat()
 }
 
-fn creating() -> Entry {
+fn creating() -> OperationRows {
     let s3 = json!({"storageType": "s3", "contentType": "text/plain", "expires": "<expires>"});
     let object = with(s3.clone(), json!({"storageType": "object"}));
     let reference = with(s3.clone(), json!({"storageType": "reference", "url": "https://example.com/other"}));
@@ -62,7 +62,7 @@ fn creating() -> Entry {
         .row(refused(RequestConflict, "the run has ended otherwise").on(State::Completed))
 }
 
-fn finishing() -> Entry {
+fn finishing() -> OperationRows {
     operation("finishArtifact", State::Uploaded)
         .takes(json!({"uploadId": "<uploadId>"}))
         .row(succeeds("the same again").on(State::Finished))
@@ -74,7 +74,7 @@ fn finishing() -> Entry {
         .row(refused(InputError, "nothing was uploaded").on(State::Artifacts).with("name", "object"))
 }
 
-fn reading() -> Vec<Entry> {
+fn reading() -> Vec<OperationRows> {
     let reads = |name| {
         operation(name, State::Artifacts)
             .gives("/storageType", "reference")
@@ -112,7 +112,7 @@ fn reading() -> Vec<Entry> {
             .row(refused(ResourceExpired, "the artifact has expired").on(State::Artifacts).with("name", "expired"))
             .row(refused(InputError, "the link leads to itself").on(State::Artifacts).with("name", "circle"))
     };
-    let of_run = |entry: Entry| {
+    let of_run = |entry: OperationRows| {
         entry.row(refused(ResourceNotFound, "the run does not exist").on(State::Artifacts).with("runId", "1"))
     };
     let error = || {
@@ -132,7 +132,7 @@ fn reading() -> Vec<Entry> {
     ]
 }
 
-fn telling() -> Vec<Entry> {
+fn telling() -> Vec<OperationRows> {
     let lists = |name| {
         operation(name, State::Artifacts)
             .gives("/artifacts/0/name", "circle")
@@ -173,7 +173,7 @@ fn telling() -> Vec<Entry> {
             .row(refused(ResourceNotFound, "the artifact does not exist").on(State::Artifacts).with("name", "none"))
             .row(refused(ResourceNotFound, "an unfinished object").on(State::Artifacts).with("name", "object"))
     };
-    let of_run = |entry: Entry| {
+    let of_run = |entry: OperationRows| {
         entry.row(refused(ResourceNotFound, "the run does not exist").on(State::Artifacts).with("runId", "1"))
     };
     vec![
@@ -184,7 +184,7 @@ fn telling() -> Vec<Entry> {
     ]
 }
 
-fn bytes() -> Vec<Entry> {
+fn bytes() -> Vec<OperationRows> {
     let signed = |name, query| {
         operation(name, State::Stored).by(Who::Anonymous).query(query).bytes_elsewhere(
             403,

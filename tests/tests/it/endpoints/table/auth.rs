@@ -5,13 +5,13 @@ use tenure_api::errors::ErrorCode::{
     AuthenticationFailed, InputError, InputValidationError, InsufficientScopes, RequestConflict, ResourceNotFound,
 };
 
-use crate::endpoints::row::{Entry, State, Who, operation, refused, succeeds};
+use crate::endpoints::row::{OperationRows, State, Who, operation, refused, succeeds};
 
-pub fn entries() -> Vec<Entry> {
+pub fn entries() -> Vec<OperationRows> {
     [clients(), roles(), scopes()].concat()
 }
 
-fn clients() -> Vec<Entry> {
+fn clients() -> Vec<OperationRows> {
     let client = json!({"description": "d", "expires": "<expires>", "scopes": ["a:b"]});
     let bad_scope = json!({"description": "d", "expires": "<expires>", "scopes": ["a**"]});
     let of_one = |name| operation(name, State::Client).row(refused(ResourceNotFound, "there is no such client"));
@@ -42,7 +42,7 @@ fn clients() -> Vec<Entry> {
     ]
 }
 
-fn roles() -> Vec<Entry> {
+fn roles() -> Vec<OperationRows> {
     let role = json!({"description": "d", "scopes": ["a:b"]});
     let circle = json!({"description": "d", "scopes": ["assume:<roleId>"]});
     vec![
@@ -69,7 +69,7 @@ fn roles() -> Vec<Entry> {
     ]
 }
 
-fn scopes() -> Vec<Entry> {
+fn scopes() -> Vec<OperationRows> {
     let request = json!({"method": "GET", "resource": "/x", "host": "example.com", "port": 443});
     let mut signed = request.clone();
     signed["authorization"] = "Hawk id=\"nobody\", ts=\"1\", nonce=\"a\", mac=\"b\"".into();

@@ -3,9 +3,9 @@
 use serde_json::json;
 use tenure_api::errors::ErrorCode::{InputValidationError, RequestConflict, ResourceNotFound};
 
-use crate::endpoints::row::{Entry, State, operation, refused, succeeds};
+use crate::endpoints::row::{OperationRows, State, operation, refused, succeeds};
 
-pub fn entries() -> Vec<Entry> {
+pub fn entries() -> Vec<OperationRows> {
     let on_group = |name, state| operation(name, state).row(refused(ResourceNotFound, "the group does not exist"));
     vec![
         on_group("getTaskGroup", State::Pending)

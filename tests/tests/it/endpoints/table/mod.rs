@@ -15,9 +15,9 @@ mod work;
 mod worker_manager;
 mod workers;
 
-use super::row::Entry;
+use super::row::OperationRows;
 
-pub fn entries() -> Vec<Entry> {
+pub fn entries() -> Vec<OperationRows> {
     [
         service::entries(),
         tasks::entries(),

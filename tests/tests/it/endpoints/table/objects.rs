@@ -6,14 +6,14 @@ use tenure_api::errors::ErrorCode::{
 };
 
 use crate::endpoints::row::{
-    Entry, SHA256, State, an_end, an_upload, an_upload_with, operation, refused, succeeds, with,
+    OperationRows, SHA256, State, an_end, an_upload, an_upload_with, operation, refused, succeeds, with,
 };
 
-pub fn entries() -> Vec<Entry> {
+pub fn entries() -> Vec<OperationRows> {
     [uploads(), downloads()].concat()
 }
 
-fn uploads() -> Vec<Entry> {
+fn uploads() -> Vec<OperationRows> {
     let proposing = |methods| an_upload_with(json!({"proposedUploadMethods": methods}));
     let other = json!({"uploadId": "<missing>"});
     let foreign = json!({"projectId": "other"});
@@ -64,7 +64,7 @@ fn uploads() -> Vec<Entry> {
     ]
 }
 
-fn downloads() -> Vec<Entry> {
+fn downloads() -> Vec<OperationRows> {
     let reading = |name| {
         operation(name, State::Object)
             .row(refused(ResourceNotFound, "the object does not exist"))

@@ -3,9 +3,9 @@
 use serde_json::json;
 use tenure_api::errors::ErrorCode::{InputError, InputValidationError, InvalidRequestArguments, RequestConflict};
 
-use crate::endpoints::row::{Entry, State, operation, refused, succeeds};
+use crate::endpoints::row::{OperationRows, State, operation, refused, succeeds};
 
-pub fn entries() -> Vec<Entry> {
+pub fn entries() -> Vec<OperationRows> {
     let long = json!({"cacheName": "x".repeat(1_001)});
     vec![
         operation("purgeCache", State::Nothing)

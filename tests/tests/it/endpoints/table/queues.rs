@@ -3,16 +3,16 @@
 use serde_json::{Value, json};
 use tenure_api::errors::ErrorCode::{InputValidationError, RequestConflict};
 
-use crate::endpoints::row::{Entry, State, operation, refused, succeeds};
+use crate::endpoints::row::{OperationRows, State, operation, refused, succeeds};
 
-pub fn entries() -> Vec<Entry> {
+pub fn entries() -> Vec<OperationRows> {
     let empty = |name| {
         let nothing = succeeds("a queue that was never used").gives("/tasks", json!([]));
         let token = succeeds("a token that is none begins at the start").query("continuationToken=*");
         operation(name, State::Nothing).row(nothing).row(token)
     };
-    let claimed = Entry { usual: operation("", State::Claimed).usual, ..empty("listClaimedTasks") };
-    let pending = Entry { usual: operation("", State::Pending).usual, ..empty("listPendingTasks") };
+    let claimed = OperationRows { usual: operation("", State::Claimed).usual, ..empty("listClaimedTasks") };
+    let pending = OperationRows { usual: operation("", State::Pending).usual, ..empty("listPendingTasks") };
     let many = json!({"taskQueueIds": vec!["endpoints/x"; 1_001]});
     vec![
         operation("pendingTasks", State::Pending)

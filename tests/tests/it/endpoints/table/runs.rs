@@ -5,9 +5,9 @@ use tenure_api::errors::ErrorCode::{
     InputError, InputValidationError, RequestConflict, ResourceNotFound, SessionEnded,
 };
 
-use crate::endpoints::row::{Entry, State, operation, refused, succeeds, with};
+use crate::endpoints::row::{OperationRows, State, operation, refused, succeeds, with};
 
-pub fn entries() -> Vec<Entry> {
+pub fn entries() -> Vec<OperationRows> {
     [claiming(), reporting(), vec![progressing(), commanding()]].concat()
 }
 
@@ -15,7 +15,7 @@ fn in_session(body: Value) -> Value {
     with(body, json!({"sessionId": "<sessionId>"}))
 }
 
-fn claiming() -> Vec<Entry> {
+fn claiming() -> Vec<OperationRows> {
     let worker = json!({"workerGroup": "group", "workerId": "worker"});
     let other = json!({"workerGroup": "group", "workerId": "other"});
     let asking = |tasks: u32| json!({"workerGroup": "group", "workerId": "worker", "tasks": tasks});
@@ -87,7 +87,7 @@ fn claiming() -> Vec<Entry> {
     ]
 }
 
-fn progressing() -> Entry {
+fn progressing() -> OperationRows {
     let entry = operation("putCheckpoint", State::Claimed)
         .takes(json!({"checkpoint": {"done": 3, "of": 12}}))
         .row(succeeds("a null").on(State::Claimed).body(json!({"checkpoint": null})))
@@ -111,10 +111,10 @@ fn progressing() -> Entry {
     ];
     let of_schema = schema.map(|(case, body)| refused(InputValidationError, case).on(State::Claimed).body(body));
     let of_rules = rules.map(|(case, body)| refused(InputError, case).on(State::Claimed).body(body));
-    of_schema.into_iter().chain(of_rules).fold(entry, Entry::row)
+    of_schema.into_iter().chain(of_rules).fold(entry, OperationRows::row)
 }
 
-fn commanding() -> Entry {
+fn commanding() -> OperationRows {
     let entry = operation("putTaskCommand", State::Claimed)
         .takes(json!({"command": "pause"}))
         .gives("/taskId", "<taskId>")
@@ -132,7 +132,7 @@ fn commanding() -> Entry {
     let entry = ["run", "kill", "error", "complete", "checkpoint", "release"]
         .map(|word| succeeds(format!("`{word}`")).on(State::Claimed).body(json!({"command": word})))
         .into_iter()
-        .fold(entry, Entry::row);
+        .fold(entry, OperationRows::row);
     let schema = [
         ("no command", json!({})),
         ("an unknown command", json!({"command": "freeze"})),
@@ -146,10 +146,10 @@ fn commanding() -> Entry {
     ];
     let of_schema = schema.map(|(case, body)| refused(InputValidationError, case).on(State::Claimed).body(body));
     let of_rules = rules.map(|(case, body)| refused(InputError, case).on(State::Claimed).body(body));
-    of_schema.into_iter().chain(of_rules).fold(entry, Entry::row)
+    of_schema.into_iter().chain(of_rules).fold(entry, OperationRows::row)
 }
 
-fn reporting() -> Vec<Entry> {
+fn reporting() -> Vec<OperationRows> {
     let report = |name| {
         operation(name, State::Claimed)
             .row(refused(ResourceNotFound, "the task does not exist"))

@@ -2,9 +2,9 @@
 
 use serde_json::json;
 
-use crate::endpoints::row::{Entry, State, operation};
+use crate::endpoints::row::{OperationRows, State, operation};
 
-pub fn entries() -> Vec<Entry> {
+pub fn entries() -> Vec<OperationRows> {
     vec![
         operation("ping", State::Nothing).gives("/alive", true),
         operation("heartbeat", State::Nothing).gives("", json!({})),

@@ -6,9 +6,9 @@ use tenure_api::errors::ErrorCode::{
     SessionEnded, SessionExists,
 };
 
-use crate::endpoints::row::{Entry, Row, State, operation, refused, succeeds, with};
+use crate::endpoints::row::{OperationRows, Row, State, operation, refused, succeeds, with};
 
-pub fn entries() -> Vec<Entry> {
+pub fn entries() -> Vec<OperationRows> {
     vec![starting(), reading_the_inbox(), renewing(), ending(), reading(), commanding(), listing()]
 }
 
@@ -16,20 +16,20 @@ fn worker() -> Value {
     json!({"taskQueueId": "<taskQueueId>", "workerGroup": "group", "workerId": "worker"})
 }
 
-fn of_a_session(entry: Entry) -> Entry {
+fn of_a_session(entry: OperationRows) -> OperationRows {
     entry.row(refused(ResourceNotFound, "a session that does not exist")).row(
         refused(InvalidRequestArguments, "an id without its hyphens")
             .with("sessionId", "b4cf1f7d1b1c4a8b9d3f5f0f4d6f2a10"),
     )
 }
 
-fn refusing(entry: Entry, state: State, schema: &[(&str, Value)], rules: &[(&str, Value)]) -> Entry {
+fn refusing(entry: OperationRows, state: State, schema: &[(&str, Value)], rules: &[(&str, Value)]) -> OperationRows {
     let row = |code, (case, body): &(&str, Value)| -> Row { refused(code, *case).on(state).body(body.clone()) };
     let schema = schema.iter().map(|one| row(InputValidationError, one));
-    schema.chain(rules.iter().map(|one| row(InputError, one))).fold(entry, Entry::row)
+    schema.chain(rules.iter().map(|one| row(InputError, one))).fold(entry, OperationRows::row)
 }
 
-fn starting() -> Entry {
+fn starting() -> OperationRows {
     let but = |field: &str, value: Value| with(worker(), json!({field: value}));
     let entry =
         operation("startSession", State::Nothing)
@@ -78,7 +78,7 @@ fn starting() -> Entry {
     refusing(entry, State::Nothing, &schema, &rules)
 }
 
-fn reading_the_inbox() -> Entry {
+fn reading_the_inbox() -> OperationRows {
     let wrong = [
         "wait=31",
         "wait=-1",
@@ -97,10 +97,10 @@ fn reading_the_inbox() -> Entry {
         .row(refused(SessionEnded, "the session has ended").on(State::SessionEnded));
     let rows =
         wrong.map(|query| refused(InvalidRequestArguments, format!("`{query}`")).on(State::Session).query(query));
-    rows.into_iter().fold(entry, Entry::row)
+    rows.into_iter().fold(entry, OperationRows::row)
 }
 
-fn renewing() -> Entry {
+fn renewing() -> OperationRows {
     let entry = of_a_session(operation("renewSession", State::Session))
         .takes(json!({"weight": 65_535, "capacity": 1000, "frozen": true}))
         .row(succeeds("nothing has changed").on(State::Session).body(json!({})))
@@ -120,13 +120,13 @@ fn renewing() -> Entry {
     refusing(entry, State::Session, &schema, &rules)
 }
 
-fn ending() -> Entry {
+fn ending() -> OperationRows {
     of_a_session(operation("endSession", State::Session))
         .gives("/returned", 0)
         .row(succeeds("again").on(State::SessionEnded).gives("/returned", 0))
 }
 
-fn reading() -> Entry {
+fn reading() -> OperationRows {
     of_a_session(operation("getSession", State::Session))
         .gives("/sessionId", "<sessionId>")
         .gives("/taskQueueId", "<taskQueueId>")
@@ -141,7 +141,7 @@ fn reading() -> Entry {
         .row(succeeds("it has ended").on(State::SessionEnded).gives("/endedBy", "closed"))
 }
 
-fn commanding() -> Entry {
+fn commanding() -> OperationRows {
     let entry = of_a_session(operation("commandSession", State::Session))
         .takes(json!({"command": "freeze"}))
         .row(succeeds("a task to stop").on(State::Session).body(json!({"command": "stop-task", "taskId": "<taskId>"})))
@@ -150,7 +150,7 @@ fn commanding() -> Entry {
     let entry = ["unfreeze", "balance", "shutdown"]
         .map(|command| succeeds(format!("`{command}`")).on(State::Session).body(json!({"command": command})))
         .into_iter()
-        .fold(entry, Entry::row);
+        .fold(entry, OperationRows::row);
     let schema = [
         ("no command", json!({})),
         ("an unknown command", json!({"command": "reboot"})),
@@ -165,7 +165,7 @@ fn commanding() -> Entry {
     refusing(entry, State::Session, &schema, &rules)
 }
 
-fn listing() -> Entry {
+fn listing() -> OperationRows {
     operation("listQueueWorkers", State::Session)
         .gives("/workers/0/sessionId", "<sessionId>")
         .gives("/workers/0/workerId", "worker")

@@ -5,13 +5,13 @@ use tenure_api::errors::ErrorCode::{
     InputError, InputValidationError, InsufficientScopes, MalformedPayload, RequestConflict, ResourceNotFound,
 };
 
-use crate::endpoints::row::{Entry, State, Who, a_task, a_task_with, operation, refused, succeeds};
+use crate::endpoints::row::{OperationRows, State, Who, a_task, a_task_with, operation, refused, succeeds};
 
-pub fn entries() -> Vec<Entry> {
+pub fn entries() -> Vec<OperationRows> {
     [vec![not_creating(creating())], reading(), in_batches(), changing()].concat()
 }
 
-fn creating() -> Entry {
+fn creating() -> OperationRows {
     let with = a_task_with;
     let mut nowhere = a_task();
     nowhere.as_object_mut().unwrap().remove("taskQueueId");
@@ -64,7 +64,7 @@ fn creating() -> Entry {
         )
 }
 
-fn not_creating(entry: Entry) -> Entry {
+fn not_creating(entry: OperationRows) -> OperationRows {
     let with = a_task_with;
     let mut nowhere = a_task();
     nowhere.as_object_mut().unwrap().remove("taskQueueId");
@@ -119,7 +119,7 @@ fn not_creating(entry: Entry) -> Entry {
         )
 }
 
-fn reading() -> Vec<Entry> {
+fn reading() -> Vec<OperationRows> {
     vec![
         operation("task", State::Pending)
             .gives("/taskQueueId", "<taskQueueId>")
@@ -149,7 +149,7 @@ fn reading() -> Vec<Entry> {
     ]
 }
 
-fn in_batches() -> Vec<Entry> {
+fn in_batches() -> Vec<OperationRows> {
     let many = json!({"taskIds": vec!["x"; 20_001]});
     let mixed = json!({"taskIds": ["<missing>", "<taskId>", "no slug", "", "<taskId>"]});
     let both = json!({"taskIds": ["<taskId>", "<required>"]});
@@ -182,7 +182,7 @@ fn in_batches() -> Vec<Entry> {
     vec![batch("tasks", "/tasks", "/tasks/0/taskId"), batch("statuses", "/statuses", "/statuses/0/taskId")]
 }
 
-fn changing() -> Vec<Entry> {
+fn changing() -> Vec<OperationRows> {
     let change = |name| {
         operation(name, State::Unscheduled)
             .row(refused(ResourceNotFound, "the task does not exist"))

@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 use tenure_api::errors::ErrorCode::{InputError, InputValidationError, ResourceNotFound, SessionEnded};
 
-use crate::endpoints::row::{Entry, Row, State, operation, refused, succeeds, with};
+use crate::endpoints::row::{OperationRows, Row, State, operation, refused, succeeds, with};
 
-pub fn entries() -> Vec<Entry> {
+pub fn entries() -> Vec<OperationRows> {
     vec![not_working(working())]
 }
 
@@ -26,7 +26,7 @@ fn reporting(fields: Value) -> Value {
 }
 
 #[expect(clippy::too_many_lines, reason = "one entry, one row a line")]
-fn working() -> Entry {
+fn working() -> OperationRows {
     let done = || reporting(json!({}));
     let item_refused = |code: &'static str, case: &str| -> Row {
         succeeds(case).gives("/results/0/error/code", code).gives("/results/0/status", Value::Null)
@@ -111,7 +111,7 @@ fn working() -> Entry {
         )
 }
 
-fn not_working(entry: Entry) -> Entry {
+fn not_working(entry: OperationRows) -> OperationRows {
     let many: Vec<Value> = (0..101).map(|run| result(json!({"runId": run}))).collect();
     let of_schema = [
         ("101 results", asking(json!({"results": many}))),
@@ -160,5 +160,5 @@ fn not_working(entry: Entry) -> Entry {
         refused(SessionEnded, "the session has ended").on(State::SessionEnded).body(session()),
         succeeds("with its session").on(State::Session).body(session()).gives("/tasks/0/status/taskId", "<taskId>"),
     ];
-    rows.into_iter().chain(rules).chain(of_sessions).fold(entry, Entry::row)
+    rows.into_iter().chain(rules).chain(of_sessions).fold(entry, OperationRows::row)
 }

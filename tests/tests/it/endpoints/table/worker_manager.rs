@@ -3,9 +3,9 @@
 use serde_json::json;
 use tenure_api::errors::ErrorCode::{InputError, InputValidationError, RequestConflict, ResourceNotFound};
 
-use crate::endpoints::row::{Entry, State, Who, operation, refused, succeeds, with};
+use crate::endpoints::row::{OperationRows, State, Who, operation, refused, succeeds, with};
 
-pub fn entries() -> Vec<Entry> {
+pub fn entries() -> Vec<OperationRows> {
     [workers(), interface()].concat()
 }
 
@@ -13,7 +13,7 @@ fn wrong_secret() -> String {
     "0".repeat(44)
 }
 
-fn workers() -> Vec<Entry> {
+fn workers() -> Vec<OperationRows> {
     let worker = json!({"expires": "<expires>", "providerInfo": {"staticSecret": "<secret>"}});
     let with = |fields| with(worker.clone(), fields);
     let other = with(json!({"providerInfo": {"staticSecret": wrong_secret()}}));
@@ -58,7 +58,7 @@ fn workers() -> Vec<Entry> {
     ]
 }
 
-fn interface() -> Vec<Entry> {
+fn interface() -> Vec<OperationRows> {
     let name = json!({"workerPoolId": "<workerPoolId>", "workerGroup": "group", "workerId": "worker"});
     let with = |fields| with(name.clone(), fields);
     let by = |provider: &str, secret: &str| {

@@ -3,13 +3,13 @@
 use serde_json::{Value, json};
 use tenure_api::errors::ErrorCode::{InputValidationError, InvalidRequestArguments, ResourceNotFound};
 
-use crate::endpoints::row::{Entry, State, operation, refused, succeeds};
+use crate::endpoints::row::{OperationRows, State, operation, refused, succeeds};
 
-pub fn entries() -> Vec<Entry> {
+pub fn entries() -> Vec<OperationRows> {
     [queues(), workers()].concat()
 }
 
-fn queues() -> Vec<Entry> {
+fn queues() -> Vec<OperationRows> {
     let unseen = || refused(ResourceNotFound, "a queue that no worker has asked").on(State::Pending);
     let unseen_provisioner = "a provisioner whose queues no worker has asked";
     let page = || succeeds("a page").on(State::Claimed).query("limit=1");
@@ -41,7 +41,7 @@ fn queues() -> Vec<Entry> {
     ]
 }
 
-fn workers() -> Vec<Entry> {
+fn workers() -> Vec<OperationRows> {
     let run = json!({"taskId": "<taskId>", "runId": 0});
     let listed = |case, query| succeeds(case).on(State::Claimed).query(query);
     let of_one = |name| {

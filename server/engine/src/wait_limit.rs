@@ -15,7 +15,7 @@ pub enum Caller {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Rooms {
+pub(crate) struct WaitLimit {
     max: usize,
     all: Arc<Semaphore>,
     anonymous: Arc<Semaphore>,
@@ -23,27 +23,27 @@ pub(crate) struct Rooms {
 
 /// Counts a request until it is dropped.
 #[derive(Debug)]
-pub struct Room {
+pub struct WaitPermit {
     _all: OwnedSemaphorePermit,
     _anonymous: Option<OwnedSemaphorePermit>,
 }
 
-impl Rooms {
+impl WaitLimit {
     pub(crate) fn new(max: usize) -> Self {
         let semaphore = |permits| Arc::new(Semaphore::new(permits));
         Self { max, all: semaphore(max), anonymous: semaphore(max / ANONYMOUS_PART) }
     }
 
-    pub(crate) fn enter(&self, caller: Caller) -> Option<Room> {
+    pub(crate) fn acquire(&self, caller: Caller) -> Option<WaitPermit> {
         let all = Arc::clone(&self.all).try_acquire_owned().ok()?;
         let anonymous = match caller {
             Caller::Anonymous => Some(Arc::clone(&self.anonymous).try_acquire_owned().ok()?),
             Caller::Authenticated => None,
         };
-        Some(Room { _all: all, _anonymous: anonymous })
+        Some(WaitPermit { _all: all, _anonymous: anonymous })
     }
 
-    pub(crate) fn taken(&self) -> usize {
+    pub(crate) fn in_use(&self) -> usize {
         self.max - self.all.available_permits()
     }
 }
@@ -54,14 +54,14 @@ mod tests {
 
     #[test]
     fn anonymous_callers_get_a_quarter() {
-        let rooms = Rooms::new(8);
-        let anonymous = [(); 2].map(|()| rooms.enter(Caller::Anonymous).unwrap());
-        assert!(rooms.enter(Caller::Anonymous).is_none());
+        let limit = WaitLimit::new(8);
+        let anonymous = [(); 2].map(|()| limit.acquire(Caller::Anonymous).unwrap());
+        assert!(limit.acquire(Caller::Anonymous).is_none());
         // The refused request has taken nothing.
-        let others = [(); 6].map(|()| rooms.enter(Caller::Authenticated).unwrap());
-        assert!(rooms.enter(Caller::Authenticated).is_none());
-        assert_eq!(rooms.taken(), 8);
+        let others = [(); 6].map(|()| limit.acquire(Caller::Authenticated).unwrap());
+        assert!(limit.acquire(Caller::Authenticated).is_none());
+        assert_eq!(limit.in_use(), 8);
         drop((anonymous, others));
-        assert!(rooms.enter(Caller::Anonymous).is_some());
+        assert!(limit.acquire(Caller::Anonymous).is_some());
     }
 }

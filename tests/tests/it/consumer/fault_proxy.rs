@@ -21,13 +21,13 @@ const UNAVAILABLE: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length:
 
 /// Forwards connections. While silent, it forwards and refuses nothing, as if all packets were
 /// dropped. Connections of that time end when the silence does.
-pub struct Way {
+pub struct FaultProxy {
     url: String,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyState>,
     accepting: JoinHandle<()>,
 }
 
-struct Shared {
+struct ProxyState {
     behind: String,
     silent: watch::Sender<bool>,
     cuts: watch::Sender<u32>,
@@ -35,12 +35,12 @@ struct Shared {
     fault: Mutex<Option<(&'static str, Fault)>>,
 }
 
-impl Way {
+impl FaultProxy {
     pub async fn to(root_url: &str) -> Self {
         let behind = root_url.strip_prefix("http://").expect("a test's server has no TLS").to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let url = format!("http://{}", listener.local_addr().expect("a bound port"));
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ProxyState {
             behind,
             silent: watch::Sender::new(false),
             cuts: watch::Sender::new(0),
@@ -84,19 +84,19 @@ impl Way {
     }
 }
 
-impl Drop for Way {
+impl Drop for FaultProxy {
     fn drop(&mut self) {
         self.accepting.abort();
     }
 }
 
-async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+async fn accept(listener: TcpListener, shared: Arc<ProxyState>) {
     while let Ok((here, _)) = listener.accept().await {
         tokio::spawn(pass(here, Arc::clone(&shared)));
     }
 }
 
-async fn pass(mut here: TcpStream, shared: Arc<Shared>) {
+async fn pass(mut here: TcpStream, shared: Arc<ProxyState>) {
     let (mut silent, mut cuts) = (shared.silent.subscribe(), shared.cuts.subscribe());
     let mut behind = None;
     if !*silent.borrow() {
@@ -111,7 +111,7 @@ async fn pass(mut here: TcpStream, shared: Arc<Shared>) {
     drop(silent.wait_for(|silent| !*silent).await);
 }
 
-async fn copy(here: &mut TcpStream, there: &mut TcpStream, shared: &Shared) -> std::io::Result<()> {
+async fn copy(here: &mut TcpStream, there: &mut TcpStream, shared: &ProxyState) -> std::io::Result<()> {
     let (mut from_worker, mut to_worker) = here.split();
     let (mut from_server, mut to_server) = there.split();
     let requests = async {

@@ -12,7 +12,7 @@ use uuid::Uuid;
 use crate::notifiers::Notifiers;
 use crate::ops::OpError;
 use crate::parked::{self, Due, GiveUp, Parked, Parking, Timing};
-use crate::rooms::{Caller, Room, Rooms};
+use crate::wait_limit::{Caller, WaitPermit, WaitLimit};
 use tenure_store::tasks;
 
 /// Waiting requests per server.
@@ -21,13 +21,13 @@ pub const WAITERS_MAX: usize = 50_000;
 pub const READERS_MAX: usize = 4_000;
 const IDS_MAX: usize = 10_000;
 
-pub struct TaskEnds {
+pub struct TaskWaits {
     parking: Parking<Lookup>,
-    rooms: Rooms,
+    wait_limit: WaitLimit,
     readers: Arc<Semaphore>,
 }
 
-impl TaskEnds {
+impl TaskWaits {
     #[must_use]
     pub fn start(pool: PgPool, notifiers: &Notifiers, tasks: &TaskTracker, stop: CancellationToken) -> Self {
         Self::start_with(pool, notifiers, Timing::default(), tasks, stop)
@@ -41,15 +41,15 @@ impl TaskEnds {
         stop: CancellationToken,
     ) -> Self {
         let parking = Parking::start(Lookup { pool }, notifiers.resolved(), timing, tasks, stop);
-        Self { parking, rooms: Rooms::new(WAITERS_MAX), readers: Arc::new(Semaphore::new(READERS_MAX)) }
+        Self { parking, wait_limit: WaitLimit::new(WAITERS_MAX), readers: Arc::new(Semaphore::new(READERS_MAX)) }
     }
 
     /// Waits for a task from now on. Fails at the limit of waiting requests, or of anonymous ones.
-    pub fn watch(&self, id: Uuid, caller: Caller, deadline: Instant) -> Result<Watch, OpError> {
-        let room = self.rooms.enter(caller).ok_or(OpError::Overloaded("wait"))?;
+    pub fn wait_for(&self, id: Uuid, caller: Caller, deadline: Instant) -> Result<TaskWait, OpError> {
+        let permit = self.wait_limit.acquire(caller).ok_or(OpError::Overloaded("wait"))?;
         let (reply, resolved) = oneshot::channel();
         self.parking.park(id, Some(deadline), Waiter(reply));
-        Ok(Watch { resolved, _room: room })
+        Ok(TaskWait { resolved, _permit: permit })
     }
 
     /// Waits for a permit to read the task. Never none: the semaphore is never closed.
@@ -58,16 +58,16 @@ impl TaskEnds {
     }
 
     pub fn waiting(&self) -> usize {
-        self.rooms.taken()
+        self.wait_limit.in_use()
     }
 }
 
-pub struct Watch {
+pub struct TaskWait {
     resolved: oneshot::Receiver<()>,
-    _room: Room,
+    _permit: WaitPermit,
 }
 
-impl Watch {
+impl TaskWait {
     /// Returns true when the task is resolved; false after the deadline or when the server drains.
     pub async fn resolved(self) -> bool {
         self.resolved.await.is_ok()
@@ -142,14 +142,14 @@ mod tests {
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let timing = Timing { timeout: SHORT, ..Timing::default() };
         // Another server, which gets no notifications.
-        let ends = TaskEnds::start_with(pool, &Notifiers::default(), timing, &tasks, stop.clone());
-        let watch = ends.watch(task.uuid(), Caller::Authenticated, Instant::now() + SHORT * 60).unwrap();
+        let waits = TaskWaits::start_with(pool, &Notifiers::default(), timing, &tasks, stop.clone());
+        let wait = waits.wait_for(task.uuid(), Caller::Authenticated, Instant::now() + SHORT * 60).unwrap();
         until_a_session_waits(database.pool()).await;
         proxy.fall_silent();
         lock.rollback().await.unwrap();
-        assert!(timeout(SHORT * 10, watch.resolved()).await.expect("it is polled again"));
+        assert!(timeout(SHORT * 10, wait.resolved()).await.expect("it is polled again"));
         stop.cancel();
-        drop((ends, holder));
+        drop((waits, holder));
         queue.stop().await;
         database.finish().await;
     }
