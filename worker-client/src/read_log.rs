@@ -21,11 +21,11 @@ const MISSING_MAX: u64 = 1 << 50;
 /// The log of a run as it grows.
 pub struct LogStream {
     response: Response,
-    place: Place,
+    position: LogPosition,
 }
 
 #[derive(Debug, Default, Clone)]
-struct Place {
+struct LogPosition {
     /// Offset in the whole log after the bytes read.
     next: u64,
     /// Incomplete line.
@@ -57,7 +57,7 @@ impl Client {
             own: Own { api: Some(TENURE_API), query: Some(query), ..Own::default() },
         };
         let response = self.open(&call).await?;
-        Ok(LogStream { response, place: Place { next: offset, line: Vec::new() } })
+        Ok(LogStream { response, position: LogPosition { next: offset, line: Vec::new() } })
     }
 }
 
@@ -70,8 +70,8 @@ impl LogStream {
         loop {
             let chunk = self.response.chunk().await.map_err(|error| Error::Network(error.without_url()))?;
             let read = match &chunk {
-                Some(bytes) => self.place.pass(bytes),
-                None => self.place.end(),
+                Some(bytes) => self.position.pass(bytes),
+                None => self.position.end(),
             };
             if !read.is_empty() {
                 return Ok(Some(read));
@@ -85,11 +85,11 @@ impl LogStream {
     /// Returns the offset of the next byte in the whole log.
     #[must_use]
     pub fn next_offset(&self) -> u64 {
-        self.place.next
+        self.position.next
     }
 }
 
-impl Place {
+impl LogPosition {
     /// Returns the bytes to deliver. A line about missing bytes advances the offset by their
     /// number.
     ///
@@ -154,17 +154,17 @@ mod tests {
         let stream = b"one\n\n[tenure] 1000 bytes of the log are missing here\ntwo\n[tenure] x\n".as_slice();
         let expected = 4 + 1_000 + 4 + 11;
         for piece in [1, 3, 7, stream.len()] {
-            let mut place = Place::default();
-            let read: Vec<u8> = stream.chunks(piece).flat_map(|bytes| place.pass(bytes)).collect();
-            assert_eq!((place.next, read.as_slice()), (expected, stream), "in pieces of {piece}");
+            let mut position = LogPosition::default();
+            let read: Vec<u8> = stream.chunks(piece).flat_map(|bytes| position.pass(bytes)).collect();
+            assert_eq!((position.next, read.as_slice()), (expected, stream), "in pieces of {piece}");
         }
         let printed = b"\n[tenure] 18446744073709551615 bytes of the log are missing here\n";
-        let mut place = Place { next: 5, line: Vec::new() };
-        place.pass(printed);
-        assert_eq!(place.next, 5 + printed.len() as u64, "the task has printed it");
-        let mut place = Place { next: 5, line: Vec::new() };
-        place.pass(&[b'x'; 1_000]);
-        assert_eq!((place.next, place.line.len()), (1_005, LINE_MAX + 1));
+        let mut position = LogPosition { next: 5, line: Vec::new() };
+        position.pass(printed);
+        assert_eq!(position.next, 5 + printed.len() as u64, "the task has printed it");
+        let mut position = LogPosition { next: 5, line: Vec::new() };
+        position.pass(&[b'x'; 1_000]);
+        assert_eq!((position.next, position.line.len()), (1_005, LINE_MAX + 1));
     }
 
     #[test]
@@ -172,17 +172,17 @@ mod tests {
         let (before, behind) = (b"one\n".as_slice(), b"two\n".as_slice());
         let stream = [before, b"\n[tenure] 10 bytes of the log are missing here\n", behind].concat();
         for cut in before.len()..=stream.len() - behind.len() {
-            let mut place = Place::default();
-            place.pass(&stream[..cut]);
-            assert!((4..=14).contains(&place.next), "cut behind {cut} bytes: {}", place.next);
+            let mut position = LogPosition::default();
+            position.pass(&stream[..cut]);
+            assert!((4..=14).contains(&position.next), "cut behind {cut} bytes: {}", position.next);
         }
     }
 
     #[test]
     fn log_may_end_like_missing_line_begins() {
-        let mut place = Place::default();
-        assert_eq!(place.pass(b"one\n[tenure] 10 by"), b"one\n");
-        assert_eq!((place.next, place.end()), (4, b"[tenure] 10 by".to_vec()));
-        assert_eq!((place.next, place.end()), (18, Vec::new()));
+        let mut position = LogPosition::default();
+        assert_eq!(position.pass(b"one\n[tenure] 10 by"), b"one\n");
+        assert_eq!((position.next, position.end()), (4, b"[tenure] 10 by".to_vec()));
+        assert_eq!((position.next, position.end()), (18, Vec::new()));
     }
 }

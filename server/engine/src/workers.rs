@@ -23,12 +23,12 @@ pub struct Workers {
 
 #[derive(Debug, Default)]
 struct WorkersInner {
-    seen: Mutex<Seen>,
+    sightings: Mutex<Sightings>,
     writing: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct Sightings {
     pub workers: HashMap<WorkerKey, Sighting>,
     /// By `task_queues.id`.
     pub queues: HashMap<i32, QueueSighting>,
@@ -48,7 +48,7 @@ pub struct QueueSighting {
     pub retained_until: Instant,
 }
 
-impl Seen {
+impl Sightings {
     fn note(&mut self, key: WorkerKey, sight: Sight, now: Instant, claims: impl IntoIterator<Item = Recent>) {
         let retained_until = now + sight.queue_kept();
         let queue = self.queues.entry(key.queue).or_insert(QueueSighting { last: now, retained_until });
@@ -82,23 +82,23 @@ impl Seen {
 
 /// Sightings being written. Without [`Taken::written`], a drop merges them back.
 pub struct Taken<'a> {
-    seen: Seen,
+    sightings: Sightings,
     workers: &'a Workers,
 }
 
 impl Taken<'_> {
-    pub fn seen(&self) -> &Seen {
-        &self.seen
+    pub fn sightings(&self) -> &Sightings {
+        &self.sightings
     }
 
     pub fn written(mut self) {
-        self.seen = Seen::default();
+        self.sightings = Sightings::default();
     }
 }
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
-        self.workers.lock().merge(std::mem::take(&mut self.seen));
+        self.workers.lock().merge(std::mem::take(&mut self.sightings));
     }
 }
 
@@ -107,8 +107,8 @@ impl Workers {
         Self { shared: Arc::default(), quarantines }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Seen> {
-        self.shared.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Sightings> {
+        self.shared.sightings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn saw(&self, worker: WorkerKey, sight: Sight) {
@@ -125,8 +125,8 @@ impl Workers {
 
     #[must_use]
     pub fn take(&self) -> Taken<'_> {
-        let seen = std::mem::take(&mut *self.lock());
-        Taken { seen, workers: self }
+        let sightings = std::mem::take(&mut *self.lock());
+        Taken { sightings, workers: self }
     }
 
     pub fn any_quarantined(&self, queue: i32) -> bool {
@@ -163,19 +163,19 @@ mod tests {
         let workers = Workers::default();
         workers.claimed(worker("a"), Sight::ClaimTask, [claim(1)]);
         let taken = workers.take();
-        assert!(workers.take().seen().workers.is_empty());
+        assert!(workers.take().sightings().workers.is_empty());
         workers.claimed(worker("a"), Sight::ClaimWork, [claim(2)]);
         workers.saw(worker("b"), Sight::Reclaim);
-        let first = taken.seen().workers[&worker("a")].first;
+        let first = taken.sightings().workers[&worker("a")].first;
         drop(taken);
         let again = workers.take();
-        assert_eq!(again.seen().workers.len(), 2);
-        let merged = &again.seen().workers[&worker("a")];
+        assert_eq!(again.sightings().workers.len(), 2);
+        let merged = &again.sightings().workers[&worker("a")];
         assert_eq!((merged.first, &merged.recent), (first, &vec![claim(1), claim(2)]));
         assert!(merged.last >= merged.first);
-        let queue = again.seen().queues[&1];
+        let queue = again.sightings().queues[&1];
         assert!(queue.retained_until > queue.last + Sight::ClaimWork.queue_kept(), "the longer retention counts");
         again.written();
-        assert!(workers.take().seen().workers.is_empty() && workers.take().seen().queues.is_empty());
+        assert!(workers.take().sightings().workers.is_empty() && workers.take().sightings().queues.is_empty());
     }
 }

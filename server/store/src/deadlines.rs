@@ -5,7 +5,7 @@ use sqlx::{Connection, PgConnection};
 use tenure_api::states::ReasonResolved;
 use uuid::Uuid;
 
-use super::due::{self, Place};
+use super::due::{self, Ctid};
 use super::failure::{Class, classify};
 use super::session::avoid_scans;
 use super::transitions::end_open;
@@ -96,7 +96,7 @@ async fn lock_free_runs(transaction: &mut PgConnection, tasks: &[Uuid]) -> Resul
 /// Overdue tasks, and their rows of `due`, which are locked.
 struct Overdue {
     ids: Vec<Uuid>,
-    places: Vec<Place>,
+    places: Vec<Ctid>,
 }
 
 async fn list_overdue(transaction: &mut PgConnection, from: DateTime<Utc>, limit: i64) -> Result<Overdue, sqlx::Error> {
@@ -120,7 +120,7 @@ async fn list_overdue(transaction: &mut PgConnection, from: DateTime<Utc>, limit
     )
     .fetch_all(transaction)
     .await?;
-    let mut places: Vec<Place> = rows.iter().map(|row| Place(row.place.clone())).collect();
+    let mut places: Vec<Ctid> = rows.iter().map(|row| Ctid(row.place.clone())).collect();
     places.dedup();
     Ok(Overdue { ids: rows.into_iter().filter_map(|row| row.id).collect(), places })
 }

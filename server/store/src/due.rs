@@ -14,9 +14,9 @@ pub(crate) const DUE_TASKS_MAX: i64 = 100;
 
 /// `ctid` of a row locked by this transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place(pub(crate) String);
+pub(crate) struct Ctid(pub(crate) String);
 
-fn texts(places: &[Place]) -> Vec<&str> {
+fn texts(places: &[Ctid]) -> Vec<&str> {
     places.iter().map(|place| place.0.as_str()).collect()
 }
 
@@ -24,7 +24,7 @@ fn texts(places: &[Place]) -> Vec<&str> {
 /// expiry; the others keep their deadlines. Returns the number moved.
 pub(crate) async fn refile_deadlines(
     transaction: &mut PgConnection,
-    places: &[Place],
+    places: &[Ctid],
     locked: &[Uuid],
 ) -> Result<usize, sqlx::Error> {
     let dealt_with = sqlx::query_scalar!(
@@ -66,7 +66,7 @@ pub(crate) async fn refile_deadlines(
 }
 
 /// Refiles those rows from which tasks were purged.
-pub(crate) async fn refile_expiries(transaction: &mut PgConnection, places: &[Place]) -> Result<(), sqlx::Error> {
+pub(crate) async fn refile_expiries(transaction: &mut PgConnection, places: &[Ctid]) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- refile_expiries
         WITH members AS MATERIALIZED (

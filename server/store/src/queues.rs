@@ -18,11 +18,11 @@ const TRIES: u32 = 3;
 /// Cached keys and names of recently used queues.
 #[derive(Debug, Default, Clone)]
 pub struct Queues {
-    seen: Memory<Seen>,
+    cache: Memory<CachedKeys>,
 }
 
 #[derive(Debug, Default)]
-struct Seen {
+struct CachedKeys {
     keys: InUse<TaskQueueId, i32>,
     names: InUse<i32, TaskQueueId>,
     ruled: HashSet<i32>,
@@ -30,20 +30,20 @@ struct Seen {
 
 impl Queues {
     fn remember(&self, since: Epoch, key: i32, name: &TaskQueueId) {
-        self.seen.note(since, |seen| {
-            seen.keys.insert(name.clone(), key);
-            seen.names.insert(key, name.clone());
+        self.cache.note(since, |cache| {
+            cache.keys.insert(name.clone(), key);
+            cache.names.insert(key, name.clone());
         });
     }
 
     pub fn list(&self) -> Vec<(i32, TaskQueueId)> {
-        self.seen.read(|seen| seen.keys.iter().map(|(name, &key)| (key, name.clone())).collect())
+        self.cache.read(|cache| cache.keys.iter().map(|(name, &key)| (key, name.clone())).collect())
     }
 
     /// Begins a turn of [`InUse`], and returns the number of evicted queues.
     pub fn drop_idle(&self) -> usize {
-        let dropped = self.seen.note(self.seen.epoch(), |seen| {
-            let Seen { keys, names, ruled } = seen;
+        let dropped = self.cache.note(self.cache.epoch(), |cache| {
+            let CachedKeys { keys, names, ruled } = cache;
             let dropped = keys.begin_turn().max(names.begin_turn());
             // Queues that receive tasks are looked up by name.
             if dropped > 0 {
@@ -56,10 +56,10 @@ impl Queues {
     }
 
     pub fn drop_key(&self, name: &TaskQueueId) {
-        self.seen.note(self.seen.epoch(), |seen| {
-            if let Some(key) = seen.keys.remove(name) {
-                seen.names.remove(&key);
-                seen.ruled.remove(&key);
+        self.cache.note(self.cache.epoch(), |cache| {
+            if let Some(key) = cache.keys.remove(name) {
+                cache.names.remove(&key);
+                cache.ruled.remove(&key);
             }
         });
     }
@@ -67,22 +67,22 @@ impl Queues {
     /// True if, at the last creation, the queue had a policy to stamp on new runs. A hint for the
     /// first statement, which reads the policy itself.
     pub fn is_ruled(&self, key: i32) -> bool {
-        self.seen.read(|seen| seen.ruled.contains(&key))
+        self.cache.read(|cache| cache.ruled.contains(&key))
     }
 
     pub fn note_ruled(&self, key: i32, ruled: bool) {
         if self.is_ruled(key) != ruled {
-            self.seen
-                .note(self.seen.epoch(), |seen| if ruled { seen.ruled.insert(key) } else { seen.ruled.remove(&key) });
+            self.cache
+                .note(self.cache.epoch(), |cache| if ruled { cache.ruled.insert(key) } else { cache.ruled.remove(&key) });
         }
     }
 
     pub fn drop_all(&self) {
-        self.seen.drop_all();
+        self.cache.drop_all();
     }
 
     fn remembered_key(&self, name: &TaskQueueId) -> Option<i32> {
-        self.seen.read(|seen| seen.keys.get(name).copied())
+        self.cache.read(|cache| cache.keys.get(name).copied())
     }
 
     pub async fn find_key(&self, pool: &PgPool, name: &TaskQueueId) -> Result<Option<i32>, sqlx::Error> {
@@ -101,7 +101,7 @@ impl Queues {
         if let Some(key) = self.remembered_key(name) {
             return Ok(Some(key));
         }
-        let since = self.seen.epoch();
+        let since = self.cache.epoch();
         let key = sqlx::query_scalar!("-- find_queue\nSELECT id FROM task_queues WHERE name = $1", name.as_str())
             .fetch_optional(&mut *conn)
             .await?;
@@ -139,14 +139,14 @@ impl Queues {
     }
 
     pub async fn get_name(&self, pool: &PgPool, key: i32) -> Result<TaskQueueId, sqlx::Error> {
-        match self.seen.read(|seen| seen.names.get(&key).cloned()) {
+        match self.cache.read(|cache| cache.names.get(&key).cloned()) {
             Some(name) => Ok(name),
             None => Box::pin(self.look_up_name(pool, key)).await,
         }
     }
 
     async fn look_up_name(&self, pool: &PgPool, key: i32) -> Result<TaskQueueId, sqlx::Error> {
-        let since = self.seen.epoch();
+        let since = self.cache.epoch();
         let name = sqlx::query_scalar!("-- get_queue\nSELECT name FROM task_queues WHERE id = $1", key)
             .fetch_one(pool)
             .await?;
@@ -271,7 +271,7 @@ mod tests {
         let queues = Queues::default();
         let names = ["acme/used", "acme/idle"].map(|name| name.parse::<TaskQueueId>().unwrap());
         for (key, name) in (1..).zip(&names) {
-            queues.remember(queues.seen.epoch(), key, name);
+            queues.remember(queues.cache.epoch(), key, name);
             queues.note_ruled(key, true);
         }
         for _ in 0..=TURNS {
@@ -282,6 +282,6 @@ mod tests {
         assert_eq!(queues.list(), [(1, names[0].clone())]);
         assert!(queues.is_ruled(1) && !queues.is_ruled(2));
         assert_eq!(queues.remembered_key(&names[1]), None);
-        queues.seen.read(|seen| assert_eq!((seen.names.iter().count(), seen.keys.iter().count()), (0, 1)));
+        queues.cache.read(|cache| assert_eq!((cache.names.iter().count(), cache.keys.iter().count()), (0, 1)));
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
-use tenure_domain::policy::refile::{Place, SLICE, Stage};
+use tenure_domain::policy::refile::{RefilePosition, SLICE, Stage};
 
 use super::session::{avoid_scans, plan_as_hot};
 use super::transitions::restamp::{self, Rekeyed};
@@ -32,7 +32,7 @@ pub async fn list(conn: &mut PgConnection, after: Option<i32>, limit: i64) -> Re
 pub struct Refiling {
     pub queue: i32,
     /// Where it continues.
-    pub place: Place,
+    pub position: RefilePosition,
     /// Start of the wait for older transactions.
     pub since: Option<DateTime<Utc>>,
 }
@@ -50,8 +50,8 @@ pub async fn lock(transaction: &mut PgConnection, queues: &[i32]) -> Result<Vec<
     .fetch_all(transaction)
     .await?;
     let read = rows.into_iter().map(|row| {
-        let place = Place { stage: read_stage(row.refile_stage)?, cursor: row.refile_cursor };
-        Ok(Refiling { queue: row.queue, place, since: row.refile_since })
+        let position = RefilePosition { stage: read_stage(row.refile_stage)?, cursor: row.refile_cursor };
+        Ok(Refiling { queue: row.queue, position, since: row.refile_since })
     });
     read.collect()
 }
@@ -125,16 +125,16 @@ pub async fn list_without_runs(transaction: &mut PgConnection, queues: &[i32]) -
 }
 
 /// Stores the progress of queues. Deletes removed policies of queues that are done.
-pub async fn go_on(transaction: &mut PgConnection, places: &[(i32, Place)]) -> Result<(), sqlx::Error> {
-    let done: Vec<i32> = places.iter().filter(|(_, place)| *place == Place::DONE).map(|(queue, _)| *queue).collect();
+pub async fn go_on(transaction: &mut PgConnection, positions: &[(i32, RefilePosition)]) -> Result<(), sqlx::Error> {
+    let done: Vec<i32> = positions.iter().filter(|(_, position)| *position == RefilePosition::DONE).map(|(queue, _)| *queue).collect();
     if !done.is_empty() {
         sqlx::query!("-- forget_policies\nDELETE FROM queue_policies WHERE queue = ANY($1) AND policy IS NULL", &done)
             .execute(&mut *transaction)
             .await?;
     }
-    let queues: Vec<i32> = places.iter().map(|(queue, _)| *queue).collect();
-    let stages: Vec<i16> = places.iter().map(|(_, place)| place.stage.code()).collect();
-    let cursors: Vec<Option<i64>> = places.iter().map(|(_, place)| place.cursor).collect();
+    let queues: Vec<i32> = positions.iter().map(|(queue, _)| *queue).collect();
+    let stages: Vec<i16> = positions.iter().map(|(_, position)| position.stage.code()).collect();
+    let cursors: Vec<Option<i64>> = positions.iter().map(|(_, position)| position.cursor).collect();
     sqlx::query!(
         "-- go_on_refiling
         UPDATE queue_policies p SET refile_stage = n.stage, refile_cursor = n.cursor,
@@ -160,11 +160,11 @@ pub struct Slice {
     pub ready: usize,
 }
 
-pub async fn stamp_slice(transaction: &mut PgConnection, queue: i32, place: Place) -> Result<Slice, sqlx::Error> {
+pub async fn stamp_slice(transaction: &mut PgConnection, queue: i32, position: RefilePosition) -> Result<Slice, sqlx::Error> {
     avoid_scans(transaction).await?;
-    let after = place.cursor.unwrap_or(i64::MIN);
+    let after = position.cursor.unwrap_or(i64::MIN);
     let limit = i64::try_from(SLICE).unwrap_or(i64::MAX);
-    let runs = match place.stage {
+    let runs = match position.stage {
         Stage::Done | Stage::Older => Vec::new(),
         Stage::Ready => list_ready(transaction, queue, after, limit).await?,
         Stage::Delayed => list_delayed(transaction, queue, after, limit).await?,

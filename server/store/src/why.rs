@@ -21,7 +21,7 @@ use tenure_domain::policy::hold::{Delayed, Hold};
 use tenure_domain::policy::pause::Paused;
 use tenure_domain::policy::terms::Traits;
 use tenure_domain::policy::why::{
-    ASKED_WITHIN, AWAITED_SHOWN_MAX, Assigned, BEFORE_COUNTED_MAX, Facts, Held, Place, WORKERS_SHOWN_MAX, Workers,
+    ASKED_WITHIN, AWAITED_SHOWN_MAX, Assigned, BEFORE_COUNTED_MAX, Facts, Held, StateFacts, WORKERS_SHOWN_MAX, Workers,
 };
 
 /// Maximum number of workers read. No index has them by last request, because each request would
@@ -95,13 +95,13 @@ pub async fn find(
         reason: row.pause_reason.clone(),
         until: row.paused_until,
     });
-    let place = match row.run {
+    let state = match row.run {
         None => list_awaited(conn, id.uuid()).await?,
         Some(_) if row.state > State::Unresolved.code() => resolved(columns, &row)?,
         Some(run) => {
             let run = columns.run(run)?;
             match running(&row) {
-                Some((worker, since, taken_until)) => Place::Running {
+                Some((worker, since, taken_until)) => StateFacts::Running {
                     run,
                     worker,
                     since,
@@ -113,7 +113,7 @@ pub async fn find(
                 None => {
                     let marks = marks(row.queue);
                     let workers = find_workers(conn, row.queue, row.now).await?;
-                    Place::Pending {
+                    StateFacts::Pending {
                         run,
                         held: find_held(conn, columns, &row, sequenced, &workers).await?,
                         reserved_until: row.reserved_until,
@@ -125,7 +125,7 @@ pub async fn find(
         }
     };
     let queue = row.name.parse().map_err(|_| Undecodable::queue(id.uuid()))?;
-    Ok(Some(Known { queue, facts: Facts { task: id, place, paused, now: row.now } }))
+    Ok(Some(Known { queue, facts: Facts { task: id, state, paused, now: row.now } }))
 }
 
 async fn find_row(conn: &mut PgConnection, id: Uuid) -> Result<Option<TaskRow>, sqlx::Error> {
@@ -207,7 +207,7 @@ pub(super) fn named(
     Some((WorkerName { worker_group: group?, worker_id: id? }, SessionId::new(session?)))
 }
 
-fn resolved(columns: Row, row: &TaskRow) -> Result<Place, Undecodable> {
+fn resolved(columns: Row, row: &TaskRow) -> Result<StateFacts, Undecodable> {
     let number = |column: &'static str, number: i16| u16::try_from(number).map_err(|_| columns.invalid(column, number));
     let reason = columns.reason_resolved(row.reason_resolved.unwrap_or_default())?;
     let outcome = match columns.state(row.run_state.unwrap_or_default())? {
@@ -216,7 +216,7 @@ fn resolved(columns: Row, row: &TaskRow) -> Result<Place, Undecodable> {
         RunState::Pending | RunState::Running | RunState::Exception => Outcome::Exception(reason),
     };
     let ended_by = |code| EndedBy::from_code(code).ok_or_else(|| columns.invalid("ended_by", code));
-    Ok(Place::Resolved {
+    Ok(StateFacts::Resolved {
         run: columns.run(row.run.unwrap_or_default())?,
         outcome,
         ended_by: row.ended_by.map(ended_by).transpose()?,
@@ -231,7 +231,7 @@ fn resolved(columns: Row, row: &TaskRow) -> Result<Place, Undecodable> {
 
 /// Returns the dependencies that a task without a run waits for. The edges of a definition are
 /// bounded.
-async fn list_awaited(conn: &mut PgConnection, task: Uuid) -> Result<Place, sqlx::Error> {
+async fn list_awaited(conn: &mut PgConnection, task: Uuid) -> Result<StateFacts, sqlx::Error> {
     let rows = sqlx::query!(
         r#"-- why_dependencies
         WITH edges AS MATERIALIZED (
@@ -261,7 +261,7 @@ async fn list_awaited(conn: &mut PgConnection, task: Uuid) -> Result<Place, sqlx
         let state = TaskState::from_code(row.state).ok_or_else(|| columns.invalid("state", row.state))?;
         Ok(AwaitedTask { task_id: columns.slug("id", row.id)?, state: Some(state) })
     });
-    Ok(Place::Unscheduled {
+    Ok(StateFacts::Unscheduled {
         unsatisfied,
         awaited: awaited.collect::<Result<_, Undecodable>>()?,
         requires: if any_end { Requires::AllResolved } else { Requires::AllCompleted },

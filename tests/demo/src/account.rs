@@ -11,7 +11,7 @@ use tenure_client::{Client, QueueCounts, State, TaskStatus};
 use tokio::time::Instant;
 
 use crate::plan::{CountedFile, Planned};
-use crate::watch::{Seen, read_all};
+use crate::watch::{Observations, read_all};
 use crate::{Result, table};
 
 const COUNTS_TIMEOUT: Duration = Duration::from_secs(30);
@@ -55,7 +55,7 @@ pub async fn account(
     queue: &TaskQueueId,
     tasks: &[Planned],
     planes: BTreeMap<String, &'static str>,
-    seen: &Seen,
+    seen: &Observations,
 ) -> Result<Account> {
     let read = read_all(client, tasks.iter().map(|task| task.id).collect()).await?;
     let statuses: HashMap<TaskId, TaskStatus> = read.into_iter().map(|status| (status.task_id, status)).collect();
@@ -143,7 +143,7 @@ impl Account {
 
     /// A killed worker's runs must have ended with its session or lease: no process was left to
     /// report them.
-    fn check_held(&mut self, statuses: &HashMap<TaskId, TaskStatus>, seen: &Seen) {
+    fn check_held(&mut self, statuses: &HashMap<TaskId, TaskStatus>, seen: &Observations) {
         for held in &seen.lost {
             let runs = statuses.get(&held.task_id).map(|status| status.runs.as_slice()).unwrap_or_default();
             let run = runs.iter().find(|run| run.run_id == held.run_id);

@@ -28,7 +28,7 @@ pub struct ClaimedRun {
     pub worker: String,
 }
 
-pub struct Seen {
+pub struct Observations {
     pub lost: Vec<ClaimedRun>,
     pub kills: usize,
     pub took: Duration,
@@ -36,9 +36,9 @@ pub struct Seen {
 
 type Statuses = HashMap<TaskId, TaskStatus>;
 
-pub async fn watch(client: &Client, tasks: &[Planned], workers: &mut Workers, wait_timeout: Duration) -> Result<Seen> {
+pub async fn watch(client: &Client, tasks: &[Planned], workers: &mut Workers, wait_timeout: Duration) -> Result<Observations> {
     let start = Instant::now();
-    let mut seen = Seen { lost: Vec::new(), kills: 0, took: Duration::ZERO };
+    let mut seen = Observations { lost: Vec::new(), kills: 0, took: Duration::ZERO };
     let mut statuses = Statuses::new();
     let mut progress = Progress::new(tasks.len());
     let mut rounds = KILL_AT.iter().peekable();

@@ -106,13 +106,13 @@ impl Requests {
 pub(super) struct Sessions {
     now: f64,
     all: HashMap<i64, Session>,
-    free: BTreeSet<Place>,
+    free: BTreeSet<ServiceOrder>,
 }
 
 impl Sessions {
     fn new(given: &[Session], now: f64) -> Self {
         let all: HashMap<i64, Session> = given.iter().map(|session| (session.epoch, *session)).collect();
-        let free = all.values().filter(|session| session.free > 0).map(Place::of).collect();
+        let free = all.values().filter(|session| session.free > 0).map(ServiceOrder::of).collect();
         Self { now, all, free }
     }
 
@@ -138,12 +138,12 @@ impl Sessions {
 
     fn assign(&mut self, epoch: i64) {
         let Some(session) = self.all.get_mut(&epoch) else { return };
-        self.free.remove(&Place::of(session));
+        self.free.remove(&ServiceOrder::of(session));
         session.free = session.free.saturating_sub(1);
         session.held = session.held.saturating_add(1);
         session.idle_since = self.now;
         if session.free > 0 {
-            self.free.insert(Place::of(session));
+            self.free.insert(ServiceOrder::of(session));
         }
     }
 
@@ -153,37 +153,37 @@ impl Sessions {
 }
 
 /// Orders free sessions; the least is served next.
-struct Place {
+struct ServiceOrder {
     weight: u32,
     held: u32,
     idle_since: f64,
     epoch: i64,
 }
 
-impl Place {
+impl ServiceOrder {
     fn of(session: &Session) -> Self {
         let Session { epoch, weight, free: _, held, idle_since } = *session;
         Self { weight, held, idle_since, epoch }
     }
 }
 
-impl Ord for Place {
+impl Ord for ServiceOrder {
     fn cmp(&self, other: &Self) -> Ordering {
         let first = (Reverse(self.weight), self.held).cmp(&(Reverse(other.weight), other.held));
         first.then(self.idle_since.total_cmp(&other.idle_since)).then(self.epoch.cmp(&other.epoch))
     }
 }
 
-impl PartialOrd for Place {
+impl PartialOrd for ServiceOrder {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Place {
+impl PartialEq for ServiceOrder {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Place {}
+impl Eq for ServiceOrder {}

@@ -66,13 +66,13 @@ impl Stage {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct RefilePosition {
     pub stage: Stage,
     /// The last row of the previous slice; none when a stage begins.
     pub cursor: Option<i64>,
 }
 
-impl Place {
+impl RefilePosition {
     pub const DONE: Self = Self { stage: Stage::Done, cursor: None };
 
     /// Starts over; a refiling in progress restarts.
@@ -82,7 +82,7 @@ impl Place {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Found {
+pub enum StageResult {
     /// Result of [`Stage::Older`].
     Older {
         /// True if a transaction older than the change is open.
@@ -100,22 +100,22 @@ pub enum Found {
 
 /// A step whose result does not fit its stage is repeated.
 #[must_use]
-pub fn step(place: Place, found: Found) -> Place {
-    let next = |stage| Place { stage, cursor: None };
-    match (place.stage, found) {
-        (Stage::Done, _) => Place::DONE,
-        (Stage::Older, Found::Older { open: false }) => next(Stage::Older.following()),
-        (Stage::Older, Found::Older { open: true } | Found::Slice { .. } | Found::NoRuns) => place,
-        (Stage::ClaimsFirst | Stage::Ready | Stage::Delayed | Stage::Claims | Stage::Check, Found::Older { .. }) => {
-            place
+pub fn step(position: RefilePosition, found: StageResult) -> RefilePosition {
+    let next = |stage| RefilePosition { stage, cursor: None };
+    match (position.stage, found) {
+        (Stage::Done, _) => RefilePosition::DONE,
+        (Stage::Older, StageResult::Older { open: false }) => next(Stage::Older.following()),
+        (Stage::Older, StageResult::Older { open: true } | StageResult::Slice { .. } | StageResult::NoRuns) => position,
+        (Stage::ClaimsFirst | Stage::Ready | Stage::Delayed | Stage::Claims | Stage::Check, StageResult::Older { .. }) => {
+            position
         }
-        (Stage::ClaimsFirst | Stage::Ready | Stage::Delayed | Stage::Claims | Stage::Check, Found::NoRuns)
-        | (Stage::Check, Found::Slice { runs: 0, .. }) => Place::DONE,
+        (Stage::ClaimsFirst | Stage::Ready | Stage::Delayed | Stage::Claims | Stage::Check, StageResult::NoRuns)
+        | (Stage::Check, StageResult::Slice { runs: 0, .. }) => RefilePosition::DONE,
         // The runs were stamped; the check starts over.
-        (Stage::Check, Found::Slice { .. }) => next(Stage::Check),
-        (stage @ (Stage::ClaimsFirst | Stage::Ready | Stage::Delayed | Stage::Claims), Found::Slice { runs, last }) => {
+        (Stage::Check, StageResult::Slice { .. }) => next(Stage::Check),
+        (stage @ (Stage::ClaimsFirst | Stage::Ready | Stage::Delayed | Stage::Claims), StageResult::Slice { runs, last }) => {
             if runs >= SLICE && last.is_some() {
-                return Place { stage, cursor: last };
+                return RefilePosition { stage, cursor: last };
             }
             next(stage.following())
         }
@@ -140,8 +140,8 @@ pub fn runs_left(stage: Stage, pending: i64, delayed: i64, claimed: i64) -> i64 
 mod tests {
     use super::*;
 
-    fn place(stage: Stage, cursor: Option<i64>) -> Place {
-        Place { stage, cursor }
+    fn position(stage: Stage, cursor: Option<i64>) -> RefilePosition {
+        RefilePosition { stage, cursor }
     }
 
     #[test]
@@ -155,19 +155,19 @@ mod tests {
     #[test]
     fn every_step_follows_table() {
         use Stage::*;
-        let slice = |runs, last| Found::Slice { runs, last };
+        let slice = |runs, last| StageResult::Slice { runs, last };
         let found = [
-            Found::Older { open: true },
-            Found::Older { open: false },
+            StageResult::Older { open: true },
+            StageResult::Older { open: false },
             slice(0, None),
             slice(1, Some(7)),
             slice(SLICE, Some(9)),
             slice(SLICE, None),
-            Found::NoRuns,
+            StageResult::NoRuns,
         ];
-        let at = |stage| place(stage, None);
-        let same = |stage| place(stage, Some(5));
-        let full = |stage| place(stage, Some(9));
+        let at = |stage| position(stage, None);
+        let same = |stage| position(stage, Some(5));
+        let full = |stage| position(stage, Some(9));
         let done = at(Done);
         for (stage, expected) in [
             (Done, [done; 7]),
@@ -194,23 +194,23 @@ mod tests {
         // The run is claimed before the ready runs are read, and pending again before the claims
         // are.
         let (mut is_ready, mut is_new) = (false, false);
-        let mut at = Place::after_a_change();
+        let mut at = RefilePosition::after_a_change();
         let mut stages = Vec::new();
-        while at != Place::DONE {
+        while at != RefilePosition::DONE {
             stages.push(at.stage);
             let found = match at.stage {
-                Older => Found::Older { open: false },
-                Ready => Found::Slice { runs: usize::from(is_ready), last: None },
+                Older => StageResult::Older { open: false },
+                Ready => StageResult::Slice { runs: usize::from(is_ready), last: None },
                 Delayed => {
                     is_ready = true;
-                    Found::Slice { runs: 0, last: None }
+                    StageResult::Slice { runs: 0, last: None }
                 }
-                ClaimsFirst => Found::Slice { runs: 0, last: None },
-                Claims => Found::Slice { runs: usize::from(!is_ready), last: None },
+                ClaimsFirst => StageResult::Slice { runs: 0, last: None },
+                Claims => StageResult::Slice { runs: usize::from(!is_ready), last: None },
                 Check => {
                     let runs = usize::from(!is_new);
                     is_new = true;
-                    Found::Slice { runs, last: None }
+                    StageResult::Slice { runs, last: None }
                 }
                 Done => unreachable!(),
             };

@@ -23,14 +23,14 @@ pub const ASKED_WITHIN: TimeDelta = TimeDelta::seconds(60);
 #[derive(Debug, Clone)]
 pub struct Facts {
     pub task: TaskId,
-    pub place: Place,
+    pub state: StateFacts,
     pub paused: Option<Paused>,
     pub now: DateTime<Utc>,
 }
 
 /// A task's state, with the facts that explain it.
 #[derive(Debug, Clone)]
-pub enum Place {
+pub enum StateFacts {
     Unscheduled {
         unsatisfied: u32,
         /// Those to show; dependencies that can never be satisfied come first.
@@ -170,7 +170,7 @@ pub struct Workers {
 impl Facts {
     /// True if no known worker has requested the run, so a new request makes a difference.
     pub fn lacks_workers(&self) -> bool {
-        matches!(&self.place, Place::Pending { workers, .. } if workers.none().is_some())
+        matches!(&self.state, StateFacts::Pending { workers, .. } if workers.none().is_some())
     }
 }
 
@@ -208,12 +208,12 @@ pub fn why(facts: &Facts, names: Names) -> WhyAnswer {
         position: None,
         claimable_by: None,
     };
-    match &facts.place {
-        Place::Unscheduled { unsatisfied, awaited, requires } => {
+    match &facts.state {
+        StateFacts::Unscheduled { unsatisfied, awaited, requires } => {
             let waits = dependencies(facts.task, *unsatisfied, awaited, *requires, names);
             answer(TaskState::Unscheduled, None, [Some(waits), paused].into_iter().flatten().collect())
         }
-        Place::Pending { run, held, reserved_until, before, workers } => {
+        StateFacts::Pending { run, held, reserved_until, before, workers } => {
             let ready = held.may_start();
             let is_paused = paused.is_some();
             let (hold, sessions) = holding(held, is_paused, names);
@@ -239,7 +239,7 @@ pub fn why(facts: &Facts, names: Names) -> WhyAnswer {
                 ..answer(TaskState::Pending, Some(*run), reasons)
             }
         }
-        Place::Running { run, worker, since, taken_until, complete_by, session, live_log } => {
+        StateFacts::Running { run, worker, since, taken_until, complete_by, session, live_log } => {
             let worker = (names == Names::Shown).then_some(worker);
             let running = Reason::Running {
                 worker_group: worker.map(|worker| worker.worker_group.clone()),
@@ -252,7 +252,7 @@ pub fn why(facts: &Facts, names: Names) -> WhyAnswer {
             };
             answer(TaskState::Running, Some(*run), vec![running])
         }
-        Place::Resolved { run, outcome, ended_by, left } => {
+        StateFacts::Resolved { run, outcome, ended_by, left } => {
             let resolved = Reason::Resolved {
                 outcome: outcome.state(),
                 reason_resolved: outcome.reason(),

@@ -15,7 +15,7 @@ use sqlx::{Connection, PgConnection};
 use super::{PASS_MAX, PassReport, SLICE};
 use crate::engine::Engine;
 use crate::notifiers::{Effects, Notifiers};
-use tenure_domain::policy::refile::{Found, Place, SLICE as RUNS_MAX, Stage, step};
+use tenure_domain::policy::refile::{StageResult, RefilePosition, SLICE as RUNS_MAX, Stage, step};
 use tenure_store::refile;
 
 /// A step that fails after this time is retried after a pause, to save the time of other queues.
@@ -169,7 +169,7 @@ async fn take_common_steps(conn: &mut PgConnection, queues: &[i32]) -> Result<Co
         waited => refile::list_without_runs(&mut transaction, waited).await?,
     };
     for it in moves.iter_mut().filter(|it| without_runs.contains(&it.queue)) {
-        it.to = step(it.to, Found::NoRuns);
+        it.to = step(it.to, StageResult::NoRuns);
     }
     let moved = store(&mut transaction, &moves).await?;
     transaction.commit().await?;
@@ -184,15 +184,15 @@ async fn take_common_steps(conn: &mut PgConnection, queues: &[i32]) -> Result<Co
 
 struct Move {
     queue: i32,
-    from: Place,
-    to: Place,
+    from: RefilePosition,
+    to: RefilePosition,
 }
 
 /// Locks these policies, except done or locked ones, and begins or ends the wait for older
 /// transactions. Returns true if a wait began.
 async fn lock_and_wait(transaction: &mut PgConnection, queues: &[i32]) -> Result<(bool, Vec<Move>), sqlx::Error> {
     let locked = refile::lock(transaction, queues).await?;
-    let waiting: Vec<i32> = locked.iter().filter(|now| now.place.stage == Stage::Older).map(|now| now.queue).collect();
+    let waiting: Vec<i32> = locked.iter().filter(|now| now.position.stage == Stage::Older).map(|now| now.queue).collect();
     let (mut begun, mut oldest) = (HashMap::new(), None);
     if !waiting.is_empty() {
         begun.extend(refile::begin_to_wait(transaction, &waiting).await?);
@@ -200,18 +200,18 @@ async fn lock_and_wait(transaction: &mut PgConnection, queues: &[i32]) -> Result
     }
     let moves = locked.into_iter().map(|now| {
         let since = begun.get(&now.queue).copied().or(now.since);
-        let to = match since.filter(|_| now.place.stage == Stage::Older) {
-            Some(since) => step(now.place, Found::Older { open: oldest.is_some_and(|oldest| oldest <= since) }),
-            None => now.place,
+        let to = match since.filter(|_| now.position.stage == Stage::Older) {
+            Some(since) => step(now.position, StageResult::Older { open: oldest.is_some_and(|oldest| oldest <= since) }),
+            None => now.position,
         };
-        Move { queue: now.queue, from: now.place, to }
+        Move { queue: now.queue, from: now.position, to }
     });
     Ok((!begun.is_empty(), moves.collect()))
 }
 
 /// Returns true if any progress changed.
 async fn store(transaction: &mut PgConnection, moves: &[Move]) -> Result<bool, sqlx::Error> {
-    let moved: Vec<(i32, Place)> = moves.iter().filter(|it| it.to != it.from).map(|it| (it.queue, it.to)).collect();
+    let moved: Vec<(i32, RefilePosition)> = moves.iter().filter(|it| it.to != it.from).map(|it| (it.queue, it.to)).collect();
     if !moved.is_empty() {
         refile::go_on(transaction, &moved).await?;
     }
@@ -235,14 +235,14 @@ async fn take_steps(conn: &mut PgConnection, notifiers: &Notifiers, queue: i32) 
     while !matches!(now.to.stage, Stage::Older | Stage::Done) && stamped == 0 && runs < RUNS_MAX {
         let at = now.to;
         let slice = refile::stamp_slice(&mut transaction, queue, at).await?;
-        now.to = step(at, Found::Slice { runs: slice.runs, last: slice.last });
+        now.to = step(at, StageResult::Slice { runs: slice.runs, last: slice.last });
         (runs, stamped, ready) = (runs + slice.runs, slice.stamped, slice.ready);
         // Only locked runs are left, for a later pass.
         if now.to == at {
             break;
         }
     }
-    let (moved, last) = (now.to != now.from || stamped > 0, now.to == Place::DONE);
+    let (moved, last) = (now.to != now.from || stamped > 0, now.to == RefilePosition::DONE);
     store(&mut transaction, &moves).await?;
     if ready > 0 {
         notifiers.commit(transaction, Effects::claimable([queue])).await?;

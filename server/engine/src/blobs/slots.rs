@@ -28,10 +28,10 @@ struct Owner {
 pub(super) struct Slot<'a> {
     /// A slot of the owner's share, unless that was used up, and one of all slots.
     _permits: (Option<OwnedSemaphorePermit>, OwnedSemaphorePermit),
-    _place: Place<'a>,
+    _owner: OwnerUse<'a>,
 }
 
-struct Place<'a> {
+struct OwnerUse<'a> {
     slots: &'a Slots,
     owner: String,
 }
@@ -42,11 +42,11 @@ impl Slots {
     }
 
     pub(super) async fn take(&self, name: &BlobName, wait: Duration) -> Result<Slot<'_>, BlobError> {
-        let (place, own) = self.enter(owner(name));
+        let (owner_use, own) = self.enter(owner(name));
         if self.all.available_permits() * 2 > self.size
             && let Ok(slot) = Arc::clone(&self.all).try_acquire_owned()
         {
-            return Ok(Slot { _permits: (own.try_acquire_owned().ok(), slot), _place: place });
+            return Ok(Slot { _permits: (own.try_acquire_owned().ok(), slot), _owner: owner_use });
         }
         let mut has_own = false;
         let taking = async {
@@ -56,25 +56,25 @@ impl Slots {
         };
         let taken = tokio::time::timeout(wait, taking).await;
         match taken {
-            Ok(Some((own, slot))) => Ok(Slot { _permits: (Some(own), slot), _place: place }),
+            Ok(Some((own, slot))) => Ok(Slot { _permits: (Some(own), slot), _owner: owner_use }),
             Ok(None) => Err(BlobError::Busy),
             Err(_) if has_own => Err(BlobError::Busy),
             Err(_) => Err(BlobError::OwnerBusy(self.of_one)),
         }
     }
 
-    fn enter(&self, owner: String) -> (Place<'_>, Arc<Semaphore>) {
+    fn enter(&self, owner: String) -> (OwnerUse<'_>, Arc<Semaphore>) {
         let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = owners
             .entry(owner.clone())
             .or_insert_with(|| Owner { users: 0, slots: Arc::new(Semaphore::new(self.of_one)) });
         entry.users += 1;
         let slots = Arc::clone(&entry.slots);
-        (Place { slots: self, owner }, slots)
+        (OwnerUse { slots: self, owner }, slots)
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for OwnerUse<'_> {
     fn drop(&mut self) {
         let mut owners = self.slots.owners.lock().unwrap_or_else(PoisonError::into_inner);
         if let Entry::Occupied(mut entry) = owners.entry(std::mem::take(&mut self.owner)) {

@@ -14,17 +14,17 @@ const GENERATION_MAX: usize = 10_000;
 /// Sessions named by requests. Clones share the cache.
 #[derive(Debug, Clone, Default)]
 pub struct Identities {
-    seen: Memory<Seen>,
+    generations: Memory<Generations>,
 }
 
 /// Entries go to the newer generation. When it is full, the older one is dropped.
 #[derive(Debug, Default)]
-struct Seen {
+struct Generations {
     newer: HashMap<SessionId, Identity>,
     older: HashMap<SessionId, Identity>,
 }
 
-impl Seen {
+impl Generations {
     fn insert(&mut self, identity: Identity) {
         if self.newer.len() >= GENERATION_MAX {
             self.older = mem::take(&mut self.newer);
@@ -36,16 +36,16 @@ impl Seen {
 impl Identities {
     /// Call it before the query whose result goes to [`Identities::note`].
     pub fn epoch(&self) -> Epoch {
-        self.seen.epoch()
+        self.generations.epoch()
     }
 
     pub fn find(&self, id: SessionId) -> Option<Identity> {
         // Before the read, as for a query.
         let since = self.epoch();
-        let (found, is_old) = self.seen.read(|seen| {
-            let newer = seen.newer.get(&id).cloned();
+        let (found, is_old) = self.generations.read(|all| {
+            let newer = all.newer.get(&id).cloned();
             let is_old = newer.is_none();
-            (newer.or_else(|| seen.older.get(&id).cloned()), is_old)
+            (newer.or_else(|| all.older.get(&id).cloned()), is_old)
         });
         if let (Some(identity), true) = (&found, is_old) {
             self.note(since, identity.clone());
@@ -54,15 +54,15 @@ impl Identities {
     }
 
     pub fn note(&self, since: Epoch, identity: Identity) {
-        self.seen.note(since, |seen| seen.insert(identity));
+        self.generations.note(since, |all| all.insert(identity));
     }
 
     pub fn remove(&self, id: SessionId) {
-        self.seen.note(self.seen.epoch(), |seen| (seen.newer.remove(&id), seen.older.remove(&id)));
+        self.generations.note(self.generations.epoch(), |all| (all.newer.remove(&id), all.older.remove(&id)));
     }
 
     pub fn drop_all(&self) {
-        self.seen.drop_all();
+        self.generations.drop_all();
     }
 }
 
@@ -96,7 +96,7 @@ mod tests {
             assert_eq!(identities.find(id(0)), Some(identity(0)), "it is named again and again");
         }
         assert_eq!(identities.find(id(1)), None);
-        let remembered = identities.seen.read(|seen| seen.newer.len() + seen.older.len());
+        let remembered = identities.generations.read(|all| all.newer.len() + all.older.len());
         assert!(remembered <= 2 * GENERATION_MAX, "{remembered}");
     }
 }

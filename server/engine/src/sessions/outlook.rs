@@ -10,11 +10,11 @@ use tenure_store::memory::{Epoch, Memory};
 
 #[derive(Debug, Clone, Default)]
 pub struct Outlook {
-    seen: Memory<Seen>,
+    times: Memory<CheckTimes>,
 }
 
 #[derive(Debug, Default)]
-struct Seen {
+struct CheckTimes {
     next: Option<Next>,
     ticked: Option<Instant>,
 }
@@ -35,12 +35,12 @@ fn ttl_least() -> Duration {
 impl Outlook {
     /// Call it before the query whose result is noted.
     pub fn epoch(&self) -> Epoch {
-        self.seen.epoch()
+        self.times.epoch()
     }
 
     /// True if a session may have expired at `now`, the database's time read at `at`.
     pub fn is_due(&self, now: DateTime<Utc>, at: Instant) -> bool {
-        let next = self.seen.read(|seen| seen.next);
+        let next = self.times.read(|times| times.next);
         next.is_none_or(|next| now >= next.until || at.saturating_duration_since(next.read) >= ttl_least())
     }
 
@@ -49,26 +49,26 @@ impl Outlook {
     pub fn note(&self, since: Epoch, (now, at): (DateTime<Utc>, Instant), first: Option<DateTime<Utc>>) {
         let horizon = now + TTL_LEAST;
         let next = Next { read: at, until: first.map_or(horizon, |first| first.min(horizon)) };
-        self.seen.note(since, |seen| seen.next = Some(next));
+        self.times.note(since, |times| times.next = Some(next));
     }
 
     /// Makes the pass due now.
     pub fn expect(&self, since: Epoch) {
-        self.seen.note(since, |seen| seen.next = None);
+        self.times.note(since, |times| times.next = None);
     }
 
     /// True if the time of the check must be written.
     pub fn is_tick_due(&self, at: Instant) -> bool {
-        let ticked = self.seen.read(|seen| seen.ticked);
+        let ticked = self.times.read(|times| times.ticked);
         ticked.is_none_or(|ticked| at.saturating_duration_since(ticked) >= CLOCK_EVERY.to_std().unwrap_or_default())
     }
 
     pub fn note_tick(&self, since: Epoch, at: Instant) {
-        self.seen.note(since, |seen| seen.ticked = Some(at));
+        self.times.note(since, |times| times.ticked = Some(at));
     }
 
     pub fn drop_all(&self) {
-        self.seen.drop_all();
+        self.times.drop_all();
     }
 }
 

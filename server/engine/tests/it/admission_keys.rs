@@ -1,7 +1,7 @@
 //! Admission keys: rows that passes leave, and conflicts between passes.
 
 use futures_util::FutureExt as _;
-use tenure_domain::policy::why::{Held, Place};
+use tenure_domain::policy::why::{Held, StateFacts};
 use tenure_engine::background::{admission, election};
 use tenure_engine::ops::queue_keys;
 use tenure_engine::ops::why::find;
@@ -214,7 +214,7 @@ async fn run_waiting_for_lowered_limit_reports_used_slots() {
     queue.create(&last).await.unwrap();
     admit(&queue).await;
     let known = find(queue.engine.why_parts(), last.id).await.unwrap();
-    let Place::Pending { held: Held::Waiting(waiting), .. } = known.facts.place else { panic!("it waits") };
+    let StateFacts::Pending { held: Held::Waiting(waiting), .. } = known.facts.state else { panic!("it waits") };
     assert_eq!(waiting.slots, Some((1, 3)));
     finish(database, queue).await;
 }

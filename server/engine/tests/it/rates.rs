@@ -5,7 +5,7 @@ mod tokens;
 
 use tenure_domain::admission::Rate;
 use tenure_domain::policy::keys::KeyRules;
-use tenure_domain::policy::why::{Held, Place};
+use tenure_domain::policy::why::{Held, StateFacts};
 use tenure_engine::ops::why::find;
 use tenure_store::admission::key_rules;
 use tenure_store::transitions::end::{self, Member};
@@ -63,7 +63,7 @@ async fn next_start_is_known_while_unaccepted_run_holds_token() {
     admit(&server).await;
     assert_eq!(ground.count("pending WHERE hold = 3").await, 1);
     let known = find(server.engine.why_parts(), last).await.unwrap();
-    let Place::Pending { held: Held::Waiting(waiting), .. } = known.facts.place else { panic!("it waits") };
+    let StateFacts::Pending { held: Held::Waiting(waiting), .. } = known.facts.state else { panic!("it waits") };
     assert!(waiting.next_start.is_some());
     ground.finish([server]).await;
 }

@@ -5,7 +5,7 @@ use tenure_api::policy::{QueuePolicy, TaskOptions};
 use tenure_api::states::{DelayedBy, TaskState};
 use tenure_domain::policy::hold::Start;
 use tenure_domain::policy::options::Options;
-use tenure_domain::policy::refile::{Found, Place, Stage, step};
+use tenure_domain::policy::refile::{StageResult, RefilePosition, Stage, step};
 use tenure_domain::policy::terms::Terms;
 use tenure_engine::background::PassReport;
 use tenure_engine::ops::queue_policy;
@@ -193,10 +193,10 @@ async fn claims_get_keys_before_ready_runs() {
     put(&queue, json!({"concurrency": {"perKey": 1}, "keyBy": "projectId"})).await;
     let (key, mut conn) = (queue.key(QUEUE).await, database.connect().await);
     let mut transaction = conn.begin().await.unwrap();
-    let mut at = step(Place::after_a_change(), Found::Older { open: false });
+    let mut at = step(RefilePosition::after_a_change(), StageResult::Older { open: false });
     while at.stage != Stage::Ready {
         let slice = tenure_store::refile::stamp_slice(&mut transaction, key, at).await.unwrap();
-        at = step(at, Found::Slice { runs: slice.runs, last: slice.last });
+        at = step(at, StageResult::Slice { runs: slice.runs, last: slice.last });
     }
     transaction.commit().await.unwrap();
     let keyed = "SELECT (SELECT count(key_id) FROM claims) * 10 + (SELECT count(key_id) FROM pending)";

@@ -13,7 +13,7 @@ use tenure_client::{
     Error, InboxEvent, Method, RenewSessionRequest, SessionStarted, StartSessionRequest, TaskChange, WorkerName,
 };
 
-use super::seen::Resolution;
+use super::observations::Resolution;
 use crate::cli::http::{CommandError, Server, entries};
 
 const QUEUE_API: &str = "/api/queue/v1";

@@ -12,7 +12,7 @@ use tenure_domain::policy::ending::Ending;
 
 use super::calls::CONFLICT;
 use super::part::Part;
-use super::seen::Seen;
+use super::observations::Observations;
 
 /// Documented limit of lateness. Exceeding it is reported.
 pub const LATE_PROMISED: TimeDelta = TimeDelta::seconds(1);
@@ -126,29 +126,29 @@ impl fmt::Display for Difference {
 }
 
 #[must_use]
-pub fn judge(part: &Part, seen: &Seen) -> Vec<Difference> {
-    let has_begun = if part.is_claimed() { seen.first.is_some() } else { seen.assigned.is_some() };
-    let Some(run) = seen.first_run().filter(|_| has_begun) else { return vec![Difference::NoClaim] };
-    if let Some(not_judged) = not_judged(part, seen) {
+pub fn judge(part: &Part, observed: &Observations) -> Vec<Difference> {
+    let has_begun = if part.is_claimed() { observed.first.is_some() } else { observed.assigned.is_some() };
+    let Some(run) = observed.first_run().filter(|_| has_begun) else { return vec![Difference::NoClaim] };
+    if let Some(not_judged) = not_judged(part, observed) {
         return vec![not_judged];
     }
     let (mut found, expected) = (Vec::new(), part.lease());
-    let lease = seen.first.zip(run.started).map(|(first, started)| first.taken_until.time() - started.time());
+    let lease = observed.first.zip(run.started).map(|(first, started)| first.taken_until.time() - started.time());
     let other = lease.filter(|lease| (*lease - expected).abs() > LEASE_TOLERANCE);
     found.extend(other.map(|lease| Difference::Lease(expected, lease)));
-    who(part, seen, &mut found);
-    when(part, seen, run, &mut found);
-    what(part, seen, &mut found);
+    who(part, observed, &mut found);
+    when(part, observed, run, &mut found);
+    what(part, observed, &mut found);
     found
 }
 
 /// Returns why a difference would not prove a fault of the server.
-fn not_judged(part: &Part, seen: &Seen) -> Option<Difference> {
+fn not_judged(part: &Part, observed: &Observations) -> Option<Difference> {
     match part.cell.situation {
-        Situation::Slow => (time(seen.silence) >= part.lease()).then_some(Difference::NotJudged(seen.silence)),
+        Situation::Slow => (time(observed.silence) >= part.lease()).then_some(Difference::NotJudged(observed.silence)),
         Situation::SchedulerReplaced => {
             let (_, ending) = part.end()?;
-            let passed = seen.replaced?.received.saturating_sub(seen.first?.sent);
+            let passed = observed.replaced?.received.saturating_sub(observed.first?.sent);
             let may_be_over = ending == Ending::TooSlow && time(passed) >= part.complete_time();
             may_be_over.then_some(Difference::ReplacedLate(passed))
         }
@@ -159,26 +159,26 @@ fn not_judged(part: &Part, seen: &Seen) -> Option<Difference> {
 /// Lateness of the successor: the next run, the same run with another worker, or else the end. None
 /// if none was expected or came.
 #[must_use]
-pub fn lateness(part: &Part, seen: &Seen) -> Option<TimeDelta> {
+pub fn lateness(part: &Part, observed: &Observations) -> Option<TimeDelta> {
     let followed = match part.follows() {
         Follows::Waits => None,
-        Follows::AnotherRun(_) => seen.status.runs.get(1)?.started,
-        Follows::AnotherWorker(_) => seen.first_run()?.started.filter(|_| seen.second.is_some()),
-        Follows::Ends(_) => seen.first_run()?.resolved,
+        Follows::AnotherRun(_) => observed.status.runs.get(1)?.started,
+        Follows::AnotherWorker(_) => observed.first_run()?.started.filter(|_| observed.second.is_some()),
+        Follows::Ends(_) => observed.first_run()?.resolved,
     };
-    Some(followed?.time() - expected_end(part, seen)?.time())
+    Some(followed?.time() - expected_end(part, observed)?.time())
 }
 
 /// When the first worker should lose the run, by the server's dates.
-fn expected_end(part: &Part, seen: &Seen) -> Option<Timestamp> {
+fn expected_end(part: &Part, observed: &Observations) -> Option<Timestamp> {
     let (after, ending) = part.end()?;
     match ending {
-        Ending::LeaseExpired => Some(seen.first?.taken_until),
-        Ending::SessionEnded => Some(seen.session?.expires),
-        Ending::NotAccepted => seen.assigned?.accept_by,
-        Ending::SchedulerReplaced => seen.replaced?.since,
+        Ending::LeaseExpired => Some(observed.first?.taken_until),
+        Ending::SessionEnded => Some(observed.session?.expires),
+        Ending::NotAccepted => observed.assigned?.accept_by,
+        Ending::SchedulerReplaced => observed.replaced?.since,
         Ending::TooSlow => {
-            let from = if part.is_replaced() { seen.replaced?.since? } else { seen.first_run()?.started? };
+            let from = if part.is_replaced() { observed.replaced?.since? } else { observed.first_run()?.started? };
             Some(Timestamp::new(from.time() + after))
         }
         Ending::Reported(_) | Ending::Undelivered | Ending::Released | Ending::WorkerRemoved => None,
@@ -186,13 +186,13 @@ fn expected_end(part: &Part, seen: &Seen) -> Option<Timestamp> {
 }
 
 /// Lower bound of the start of the first run's time limit, by this machine's clock.
-fn counts_from(part: &Part, ending: Ending, seen: &Seen) -> Option<Duration> {
+fn counts_from(part: &Part, ending: Ending, observed: &Observations) -> Option<Duration> {
     match ending {
-        Ending::SessionEnded => Some(seen.session?.sent),
-        Ending::NotAccepted => Some(seen.assigned?.sent),
-        Ending::SchedulerReplaced => Some(seen.replaced?.sent),
-        Ending::TooSlow if part.is_replaced() => Some(seen.replaced?.sent),
-        Ending::TooSlow | Ending::LeaseExpired => Some(seen.first?.sent),
+        Ending::SessionEnded => Some(observed.session?.sent),
+        Ending::NotAccepted => Some(observed.assigned?.sent),
+        Ending::SchedulerReplaced => Some(observed.replaced?.sent),
+        Ending::TooSlow if part.is_replaced() => Some(observed.replaced?.sent),
+        Ending::TooSlow | Ending::LeaseExpired => Some(observed.first?.sent),
         Ending::Reported(_) | Ending::Undelivered | Ending::Released | Ending::WorkerRemoved => None,
     }
 }
@@ -206,83 +206,83 @@ fn workers(part: &Part) -> Vec<Option<&'static str>> {
     }
 }
 
-fn who(part: &Part, seen: &Seen, found: &mut Vec<Difference>) {
-    for ((run, expected), is) in workers(part).into_iter().enumerate().zip(&seen.status.runs) {
+fn who(part: &Part, observed: &Observations, found: &mut Vec<Difference>) {
+    for ((run, expected), is) in workers(part).into_iter().enumerate().zip(&observed.status.runs) {
         // A missing second claim is reported below.
-        let is_known = expected != Some(SECOND) || seen.second.is_some();
+        let is_known = expected != Some(SECOND) || observed.second.is_some();
         if is_known && is.worker_id.as_deref() != expected {
             found.push(Difference::Worker(run, expected, is.worker_id.clone()));
         }
     }
-    match (part.follows(), &seen.second) {
-        (Follows::AnotherRun(_) | Follows::AnotherWorker(_), None) => found.push(Difference::NoOtherRun(seen.watched)),
+    match (part.follows(), &observed.second) {
+        (Follows::AnotherRun(_) | Follows::AnotherWorker(_), None) => found.push(Difference::NoOtherRun(observed.watched)),
         (Follows::Waits | Follows::Ends(_), Some(_)) => found.push(Difference::OtherRun),
         (Follows::AnotherRun(_) | Follows::AnotherWorker(_), Some(_)) | (Follows::Waits | Follows::Ends(_), None) => {}
     }
 }
 
 /// When the first worker lost the run, by the server's dates.
-fn taken_away(part: &Part, seen: &Seen, run: &Run) -> Option<Timestamp> {
+fn taken_away(part: &Part, observed: &Observations, run: &Run) -> Option<Timestamp> {
     match part.follows() {
         Follows::Waits => None,
-        Follows::AnotherWorker(_) => run.started.filter(|_| seen.second.is_some()),
+        Follows::AnotherWorker(_) => run.started.filter(|_| observed.second.is_some()),
         Follows::AnotherRun(_) | Follows::Ends(_) => run.resolved.filter(|_| run.state == RunState::Exception),
     }
 }
 
-fn when(part: &Part, seen: &Seen, run: &Run, found: &mut Vec<Difference>) {
-    if part.is_replaced() && seen.replaced.is_none_or(|replaced| replaced.since.is_none()) {
+fn when(part: &Part, observed: &Observations, run: &Run, found: &mut Vec<Difference>) {
+    if part.is_replaced() && observed.replaced.is_none_or(|replaced| replaced.since.is_none()) {
         found.push(Difference::NotReplaced);
     }
     let Some((after, ending)) = part.end() else { return };
-    if ending == Ending::NotAccepted && seen.assigned.is_none_or(|assigned| assigned.accept_by.is_none()) {
+    if ending == Ending::NotAccepted && observed.assigned.is_none_or(|assigned| assigned.accept_by.is_none()) {
         found.push(Difference::NoAcceptTime);
     }
-    let Some(expected) = expected_end(part, seen) else { return };
-    let Some(ended) = taken_away(part, seen, run) else {
+    let Some(expected) = expected_end(part, observed) else { return };
+    let Some(ended) = taken_away(part, observed, run) else {
         // Where the run should move, the missing second claim was reported already.
         if !matches!(part.follows(), Follows::AnotherWorker(_)) {
-            found.push(Difference::NotEnded(seen.watched));
+            found.push(Difference::NotEnded(observed.watched));
         }
         return;
     };
     if ended < expected {
         found.push(Difference::Early(expected.time() - ended.time()));
     }
-    let noticed = seen.second.map(|claim| claim.received).or(seen.ended);
-    let passed = noticed.zip(counts_from(part, ending, seen)).map(|(noticed, sent)| time(noticed.saturating_sub(sent)));
+    let noticed = observed.second.map(|claim| claim.received).or(observed.ended);
+    let passed = noticed.zip(counts_from(part, ending, observed)).map(|(noticed, sent)| time(noticed.saturating_sub(sent)));
     found.extend(passed.filter(|passed| *passed < after).map(|passed| Difference::EarlyHere(after - passed)));
-    found.extend(lateness(part, seen).filter(|late| *late > LATE_MAX).map(Difference::Late));
+    found.extend(lateness(part, observed).filter(|late| *late > LATE_MAX).map(Difference::Late));
 }
 
-fn what(part: &Part, seen: &Seen, found: &mut Vec<Difference>) {
+fn what(part: &Part, observed: &Observations, found: &mut Vec<Difference>) {
     let (follows, states) = (part.follows(), expected_states(part));
-    let (expected, runs) = (Ends(states.iter().map(run_in_words).collect()), runs_in_words(&seen.status.runs));
+    let (expected, runs) = (Ends(states.iter().map(run_in_words).collect()), runs_in_words(&observed.status.runs));
     if expected != runs {
         found.push(Difference::Runs(expected, runs));
     }
-    if seen.status.state != follows.task_ends() {
-        found.push(Difference::State(follows.task_ends(), seen.status.state));
+    if observed.status.state != follows.task_ends() {
+        found.push(Difference::State(follows.task_ends(), observed.status.state));
     }
-    if seen.status.retries_left != seen.retries {
-        found.push(Difference::Retries(seen.retries, seen.status.retries_left));
+    if observed.status.retries_left != observed.retries {
+        found.push(Difference::Retries(observed.retries, observed.status.retries_left));
     }
     let first = if follows.takes_late_report() { TAKEN } else { CONFLICT };
-    if seen.first_report != Some(first) {
-        found.push(Difference::FirstReport(first, seen.first_report));
+    if observed.first_report != Some(first) {
+        found.push(Difference::FirstReport(first, observed.first_report));
     }
-    if matches!(follows, Follows::AnotherRun(_) | Follows::AnotherWorker(_)) && seen.second_report != Some(TAKEN) {
-        found.push(Difference::SecondReport(TAKEN, seen.second_report));
+    if matches!(follows, Follows::AnotherRun(_) | Follows::AnotherWorker(_)) && observed.second_report != Some(TAKEN) {
+        found.push(Difference::SecondReport(TAKEN, observed.second_report));
     }
     let by = part.end().and_then(|(_, ending)| ending.ended_by());
     if let (Follows::Ends(_), Some(by)) = (follows, by)
-        && seen.ended_by != Some(by)
+        && observed.ended_by != Some(by)
     {
-        found.push(Difference::EndedBy(by, seen.ended_by));
+        found.push(Difference::EndedBy(by, observed.ended_by));
     }
     let expected: Vec<String> =
         states.iter().enumerate().map(|(run, (state, _))| format!("task-{state} of run {run}")).collect();
-    let log: Vec<String> = seen.resolutions.iter().map(|end| format!("{} of run {}", end.exchange, end.run)).collect();
+    let log: Vec<String> = observed.resolutions.iter().map(|end| format!("{} of run {}", end.exchange, end.run)).collect();
     if expected != log {
         found.push(Difference::Log(Ends(expected), Ends(log)));
     }

@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 use tenure_domain::policy::cells::By;
 
 use super::super::part::{ACCEPT_TIME, TTL};
-use super::super::seen::{Assigned, Began, Claimed, Replaced, Resolution};
+use super::super::observations::{Assigned, Began, Claimed, Replaced, Resolution};
 use super::*;
 
 const TASK: &str = "9HrBC1jMQ3KlZw4CssPUeQ";
@@ -75,7 +75,7 @@ fn part(name: &str) -> Part {
 }
 
 /// Returns a case as documented, with its successor late by `late_ms`.
-pub fn published(part: &Part, late_ms: i64) -> Seen {
+pub fn published(part: &Part, late_ms: i64) -> Observations {
     let first = Claimed { taken_until: at(part.lease().num_milliseconds()), ..claimed("0", 1_000, 1_005) };
     let expires = at(TTL.num_milliseconds() - SESSION_AGE_MS);
     let has_session = part.by == By::Session || part.assigns();
@@ -86,7 +86,7 @@ pub fn published(part: &Part, late_ms: i64) -> Seen {
     let replaced = part.is_replaced().then_some(Replaced { since: Some(at(REPLACED_MS)), sent, received });
     let ended_ms = end_ms(part).map(|ended| ended + late_ms);
     let noticed_ms = ended_ms.map_or(0, |ended| u64::try_from(ended).unwrap() + 1_010);
-    let seen = Seen {
+    let observed = Observations {
         session,
         assigned,
         first: part.is_claimed().then_some(first),
@@ -103,7 +103,7 @@ pub fn published(part: &Part, late_ms: i64) -> Seen {
         resolutions: Vec::new(),
     };
     match (part.follows(), ended_ms) {
-        (Follows::AnotherRun(_), Some(ended)) => Seen {
+        (Follows::AnotherRun(_), Some(ended)) => Observations {
             second: Some(claimed("1", 1_020, noticed_ms)),
             second_report: Some(200),
             status: status(
@@ -111,27 +111,27 @@ pub fn published(part: &Part, late_ms: i64) -> Seen {
                 "completed",
             ),
             resolutions: vec![end(0, "task-exception"), end(1, "task-completed")],
-            ..seen
+            ..observed
         },
-        (Follows::AnotherWorker(_), Some(taken)) => Seen {
+        (Follows::AnotherWorker(_), Some(taken)) => Observations {
             second: Some(claimed("0", 1_020, noticed_ms)),
             second_report: Some(200),
             status: status(&[run(0, SECOND, taken, taken + 50, "completed", "completed")], "completed"),
             resolutions: vec![end(0, "task-completed")],
-            ..seen
+            ..observed
         },
-        (Follows::Ends(_), Some(ended)) => Seen {
+        (Follows::Ends(_), Some(ended)) => Observations {
             ended: Some(Duration::from_millis(noticed_ms)),
             status: status(&[lost(part, ended)], "exception"),
             ended_by: part.end().unwrap().1.ended_by(),
             resolutions: vec![end(0, "task-exception")],
-            ..seen
+            ..observed
         },
-        (Follows::Waits, None) => Seen {
+        (Follows::Waits, None) => Observations {
             first_report: Some(200),
             status: status(&[run(0, FIRST, 0, 15_000, "completed", "completed")], "completed"),
             resolutions: vec![end(0, "task-completed")],
-            ..seen
+            ..observed
         },
         (follows, ended) => panic!("{follows:?} {ended:?}"),
     }
@@ -141,21 +141,21 @@ pub fn published(part: &Part, late_ms: i64) -> Seen {
 fn documented_case_up_to_ten_seconds_late_is_accepted() {
     for part in Part::all() {
         for late_ms in [0, 1, 999, 1_500, 10_000] {
-            let seen = published(&part, late_ms);
-            assert_eq!(judge(&part, &seen), [], "{} {late_ms}", part.name());
+            let observed = published(&part, late_ms);
+            assert_eq!(judge(&part, &observed), [], "{} {late_ms}", part.name());
             let expected = part.end().map(|_| TimeDelta::milliseconds(late_ms));
-            assert_eq!(lateness(&part, &seen), expected, "{}", part.name());
+            assert_eq!(lateness(&part, &observed), expected, "{}", part.name());
         }
     }
 }
 
 /// Changes a case and expects exactly these differences.
 #[track_caller]
-fn found(name: &str, spoil: impl FnOnce(&mut Seen), expected: &[Difference]) {
+fn found(name: &str, spoil: impl FnOnce(&mut Observations), expected: &[Difference]) {
     let part = part(name);
-    let mut seen = published(&part, 20);
-    spoil(&mut seen);
-    assert_eq!(judge(&part, &seen), expected, "{name}");
+    let mut observed = published(&part, 20);
+    spoil(&mut observed);
+    assert_eq!(judge(&part, &observed), expected, "{name}");
     for difference in expected {
         assert!(!difference.to_string().contains('\n'), "{difference}");
     }
@@ -182,15 +182,15 @@ const KEPT_UNACCEPTED: &str = "scheduler/at-most/n unaccepted";
 
 #[test]
 fn missing_claim_or_long_silence_is_only_difference() {
-    found(AGAIN, |seen| seen.first = None, &[Difference::NoClaim]);
-    found(AGAIN, |seen| seen.status.runs.clear(), &[Difference::NoClaim]);
+    found(AGAIN, |observed| observed.first = None, &[Difference::NoClaim]);
+    found(AGAIN, |observed| observed.status.runs.clear(), &[Difference::NoClaim]);
     for name in [NOT_ACCEPTED, REPLACED_UNACCEPTED, KEPT_UNACCEPTED] {
-        found(name, |seen| seen.assigned = None, &[Difference::NoClaim]);
+        found(name, |observed| observed.assigned = None, &[Difference::NoClaim]);
     }
-    found(KEPT, |seen| seen.first = None, &[Difference::NoClaim]);
+    found(KEPT, |observed| observed.first = None, &[Difference::NoClaim]);
     let silence = Duration::from_secs(10);
-    found(WAITS, |seen| seen.silence = silence, &[Difference::NotJudged(silence)]);
-    found(AGAIN, |seen| seen.silence = silence, &[]);
+    found(WAITS, |observed| observed.silence = silence, &[Difference::NotJudged(silence)]);
+    found(AGAIN, |observed| observed.silence = silence, &[]);
 }
 
 #[test]
@@ -199,44 +199,44 @@ fn unexpected_worker_or_run_is_found() {
     let worker = |run, expected, found: &Option<String>| Difference::Worker(run, expected, found.clone());
     let first = Some(FIRST.to_owned());
     for name in [AGAIN, WAITS, REPLACED, KEPT_UNACCEPTED] {
-        found(name, |seen| seen.status.runs[0].worker_id = other.clone(), &[worker(0, Some(FIRST), &other)]);
+        found(name, |observed| observed.status.runs[0].worker_id = other.clone(), &[worker(0, Some(FIRST), &other)]);
     }
-    found(AGAIN, |seen| seen.status.runs[1].worker_id = other.clone(), &[worker(1, Some(SECOND), &other)]);
+    found(AGAIN, |observed| observed.status.runs[1].worker_id = other.clone(), &[worker(1, Some(SECOND), &other)]);
     for name in [NOT_ACCEPTED, REPLACED_UNACCEPTED] {
-        found(name, |seen| seen.status.runs[0].worker_id = first.clone(), &[worker(0, Some(SECOND), &first)]);
+        found(name, |observed| observed.status.runs[0].worker_id = first.clone(), &[worker(0, Some(SECOND), &first)]);
     }
-    found(NEVER_ACCEPTED, |seen| seen.status.runs[0].worker_id = first.clone(), &[worker(0, None, &first)]);
+    found(NEVER_ACCEPTED, |observed| observed.status.runs[0].worker_id = first.clone(), &[worker(0, None, &first)]);
     let watched = Duration::from_secs(15);
-    found(AGAIN, |seen| seen.second = None, &[Difference::NoOtherRun(watched)]);
-    found(NOT_ACCEPTED, |seen| seen.second = None, &[Difference::NoOtherRun(watched)]);
+    found(AGAIN, |observed| observed.second = None, &[Difference::NoOtherRun(watched)]);
+    found(NOT_ACCEPTED, |observed| observed.second = None, &[Difference::NoOtherRun(watched)]);
     for name in [ONCE, WAITS, NEVER_ACCEPTED, KEPT, KEPT_UNACCEPTED] {
-        found(name, |seen| seen.second = Some(claimed("1", 0, 20_000)), &[Difference::OtherRun]);
+        found(name, |observed| observed.second = Some(claimed("1", 0, 20_000)), &[Difference::OtherRun]);
     }
 }
 
 #[test]
 fn early_end_is_found_by_either_clock() {
     let early = |ms| Difference::Early(TimeDelta::milliseconds(ms));
-    found(AGAIN, |seen| seen.status.runs[0].resolved = Some(at(9_999)), &[early(1)]);
-    found(ONCE, |seen| seen.status.runs[0].resolved = Some(at(3_020)), &[early(6_980)]);
-    found(SLOW, |seen| seen.status.runs[0].resolved = Some(at(2_500)), &[early(500)]);
-    found(AGAIN, |seen| seen.status.runs[0].resolved = Some(at(10_000)), &[]);
+    found(AGAIN, |observed| observed.status.runs[0].resolved = Some(at(9_999)), &[early(1)]);
+    found(ONCE, |observed| observed.status.runs[0].resolved = Some(at(3_020)), &[early(6_980)]);
+    found(SLOW, |observed| observed.status.runs[0].resolved = Some(at(2_500)), &[early(500)]);
+    found(AGAIN, |observed| observed.status.runs[0].resolved = Some(at(10_000)), &[]);
     let here = |ms| Difference::EarlyHere(TimeDelta::milliseconds(ms));
-    found(AGAIN, |seen| seen.second = Some(claimed("1", 0, 10_999)), &[here(1)]);
-    found(SLOW, |seen| seen.second = Some(claimed("1", 0, 3_500)), &[here(500)]);
-    found(ONCE, |seen| seen.ended = Some(Duration::from_secs(4)), &[here(7_000)]);
+    found(AGAIN, |observed| observed.second = Some(claimed("1", 0, 10_999)), &[here(1)]);
+    found(SLOW, |observed| observed.second = Some(claimed("1", 0, 3_500)), &[here(500)]);
+    found(ONCE, |observed| observed.ended = Some(Duration::from_secs(4)), &[here(7_000)]);
 }
 
 #[test]
 fn late_or_missing_end_is_found() {
     let late = Difference::Late(TimeDelta::milliseconds(10_001));
-    found(AGAIN, |seen| seen.status.runs[1].started = Some(at(20_001)), std::slice::from_ref(&late));
-    found(ONCE, |seen| seen.status.runs[0].resolved = Some(at(20_001)), &[late]);
+    found(AGAIN, |observed| observed.status.runs[1].started = Some(at(20_001)), std::slice::from_ref(&late));
+    found(ONCE, |observed| observed.status.runs[0].resolved = Some(at(20_001)), &[late]);
     // The report of its worker is accepted in the end, so the run ends after all.
     let watched = Duration::from_secs(15);
     found(
         SLOW,
-        |seen| *seen = Seen { ended_by: None, ..published(&part(WAITS), 0) },
+        |observed| *observed = Observations { ended_by: None, ..published(&part(WAITS), 0) },
         &[
             Difference::NoOtherRun(watched),
             Difference::NotEnded(watched),
@@ -256,26 +256,26 @@ fn late_or_missing_end_is_found() {
 
 #[test]
 fn unexpected_lease_is_found() {
-    let long = |seen: &mut Seen| seen.first.as_mut().unwrap().taken_until = at(1_200_000);
+    let long = |observed: &mut Observations| observed.first.as_mut().unwrap().taken_until = at(1_200_000);
     found(WAITS, long, &[Difference::Lease(TimeDelta::seconds(10), TimeDelta::minutes(20))]);
     found(AGAIN_BY_SESSION, long, &[Difference::Lease(TimeDelta::minutes(2), TimeDelta::minutes(20))]);
-    found(WAITS, |seen| seen.first.as_mut().unwrap().taken_until = at(10_999), &[]);
+    found(WAITS, |observed| observed.first.as_mut().unwrap().taken_until = at(10_999), &[]);
 }
 
 #[test]
 fn session_expires_from_its_start() {
     let early = |ms| Difference::Early(TimeDelta::milliseconds(ms));
-    found(AGAIN_BY_SESSION, |seen| seen.status.runs[0].resolved = Some(at(14_499)), &[early(1)]);
-    found(ONCE_BY_SESSION, |seen| seen.status.runs[0].resolved = Some(at(10_000)), &[early(4_500)]);
+    found(AGAIN_BY_SESSION, |observed| observed.status.runs[0].resolved = Some(at(14_499)), &[early(1)]);
+    found(ONCE_BY_SESSION, |observed| observed.status.runs[0].resolved = Some(at(10_000)), &[early(4_500)]);
     let here = |ms| Difference::EarlyHere(TimeDelta::milliseconds(ms));
-    found(AGAIN_BY_SESSION, |seen| seen.second = Some(claimed("1", 0, 15_499)), &[here(1)]);
-    found(AGAIN_BY_SESSION, |seen| seen.second = Some(claimed("1", 0, 15_500)), &[]);
-    found(SLOW_BY_SESSION, |seen| seen.second = Some(claimed("1", 0, 3_999)), &[here(1)]);
+    found(AGAIN_BY_SESSION, |observed| observed.second = Some(claimed("1", 0, 15_499)), &[here(1)]);
+    found(AGAIN_BY_SESSION, |observed| observed.second = Some(claimed("1", 0, 15_500)), &[]);
+    found(SLOW_BY_SESSION, |observed| observed.second = Some(claimed("1", 0, 3_999)), &[here(1)]);
     let late = Difference::Late(TimeDelta::milliseconds(10_001));
-    found(AGAIN_BY_SESSION, |seen| seen.status.runs[1].started = Some(at(24_501)), &[late]);
-    let by_lease = |seen: &mut Seen| {
-        seen.status.runs[0].reason_resolved = Some(ReasonResolved::ClaimExpired);
-        seen.ended_by = Some(EndedBy::Lease);
+    found(AGAIN_BY_SESSION, |observed| observed.status.runs[1].started = Some(at(24_501)), &[late]);
+    let by_lease = |observed: &mut Observations| {
+        observed.status.runs[0].reason_resolved = Some(ReasonResolved::ClaimExpired);
+        observed.ended_by = Some(EndedBy::Lease);
     };
     let runs = Difference::Runs(ends(&["exception (worker-shutdown)"]), ends(&["exception (claim-expired)"]));
     let by = Difference::EndedBy(EndedBy::SessionEnded, Some(EndedBy::Lease));
@@ -287,14 +287,14 @@ fn accept_time_starts_at_assignment() {
     let early = |ms| Difference::Early(TimeDelta::milliseconds(ms));
     let here = |ms| Difference::EarlyHere(TimeDelta::milliseconds(ms));
     let late = Difference::Late(TimeDelta::milliseconds(10_001));
-    found(NOT_ACCEPTED, |seen| seen.status.runs[0].started = Some(at(999)), &[early(1)]);
-    found(NOT_ACCEPTED, |seen| seen.second = Some(claimed("0", 0, 1_999)), &[here(1)]);
-    found(NOT_ACCEPTED, |seen| seen.status.runs[0].started = Some(at(11_001)), std::slice::from_ref(&late));
-    found(NEVER_ACCEPTED, |seen| seen.status.runs[0].resolved = Some(at(900)), &[early(100)]);
-    found(NEVER_ACCEPTED, |seen| seen.ended = Some(Duration::from_millis(1_900)), &[here(100)]);
-    found(NEVER_ACCEPTED, |seen| seen.status.runs[0].resolved = Some(at(11_001)), &[late]);
+    found(NOT_ACCEPTED, |observed| observed.status.runs[0].started = Some(at(999)), &[early(1)]);
+    found(NOT_ACCEPTED, |observed| observed.second = Some(claimed("0", 0, 1_999)), &[here(1)]);
+    found(NOT_ACCEPTED, |observed| observed.status.runs[0].started = Some(at(11_001)), std::slice::from_ref(&late));
+    found(NEVER_ACCEPTED, |observed| observed.status.runs[0].resolved = Some(at(900)), &[early(100)]);
+    found(NEVER_ACCEPTED, |observed| observed.ended = Some(Duration::from_millis(1_900)), &[here(100)]);
+    found(NEVER_ACCEPTED, |observed| observed.status.runs[0].resolved = Some(at(11_001)), &[late]);
     for name in [NOT_ACCEPTED, NEVER_ACCEPTED] {
-        found(name, |seen| seen.assigned.as_mut().unwrap().accept_by = None, &[Difference::NoAcceptTime]);
+        found(name, |observed| observed.assigned.as_mut().unwrap().accept_by = None, &[Difference::NoAcceptTime]);
     }
 }
 
@@ -303,23 +303,23 @@ fn run_of_replaced_scheduler_ends_after_replacement() {
     let early = |ms| Difference::Early(TimeDelta::milliseconds(ms));
     let here = |ms| Difference::EarlyHere(TimeDelta::milliseconds(ms));
     let late = Difference::Late(TimeDelta::milliseconds(10_001));
-    found(REPLACED, |seen| seen.status.runs[0].resolved = Some(at(999)), &[early(1)]);
-    found(REPLACED, |seen| seen.status.runs[1].started = Some(at(11_001)), std::slice::from_ref(&late));
-    found(REPLACED_UNACCEPTED, |seen| seen.status.runs[0].started = Some(at(400)), &[early(600)]);
-    found(REPLACED_UNACCEPTED, |seen| seen.status.runs[0].started = Some(at(11_001)), std::slice::from_ref(&late));
+    found(REPLACED, |observed| observed.status.runs[0].resolved = Some(at(999)), &[early(1)]);
+    found(REPLACED, |observed| observed.status.runs[1].started = Some(at(11_001)), std::slice::from_ref(&late));
+    found(REPLACED_UNACCEPTED, |observed| observed.status.runs[0].started = Some(at(400)), &[early(600)]);
+    found(REPLACED_UNACCEPTED, |observed| observed.status.runs[0].started = Some(at(11_001)), std::slice::from_ref(&late));
     // By its claim it would have ended by then; an immediate end is too early as well.
-    found(REPLACED_LATER, |seen| seen.status.runs[0].resolved = Some(at(6_000)), &[early(1_000)]);
-    found(REPLACED_LATER, |seen| seen.status.runs[0].resolved = Some(at(1_050)), &[early(5_950)]);
-    found(REPLACED_LATER, |seen| seen.second = Some(claimed("1", 0, 7_999)), &[here(1)]);
-    found(REPLACED_LATER, |seen| seen.status.runs[1].started = Some(at(17_001)), &[late]);
+    found(REPLACED_LATER, |observed| observed.status.runs[0].resolved = Some(at(6_000)), &[early(1_000)]);
+    found(REPLACED_LATER, |observed| observed.status.runs[0].resolved = Some(at(1_050)), &[early(5_950)]);
+    found(REPLACED_LATER, |observed| observed.second = Some(claimed("1", 0, 7_999)), &[here(1)]);
+    found(REPLACED_LATER, |observed| observed.status.runs[1].started = Some(at(17_001)), &[late]);
 }
 
 #[test]
 fn missing_replacement_is_found_late_one_not_judged() {
     for name in [REPLACED, REPLACED_LATER, REPLACED_UNACCEPTED, KEPT, KEPT_UNACCEPTED] {
-        found(name, |seen| seen.replaced.as_mut().unwrap().since = None, &[Difference::NotReplaced]);
+        found(name, |observed| observed.replaced.as_mut().unwrap().since = None, &[Difference::NotReplaced]);
     }
-    let late = |seen: &mut Seen| seen.replaced.as_mut().unwrap().received = Duration::from_secs(7);
+    let late = |observed: &mut Observations| observed.replaced.as_mut().unwrap().received = Duration::from_secs(7);
     found(REPLACED_LATER, late, &[Difference::ReplacedLate(Duration::from_secs(6))]);
     for name in [REPLACED, REPLACED_UNACCEPTED, KEPT, KEPT_UNACCEPTED] {
         found(name, late, &[]);
@@ -331,57 +331,57 @@ fn unexpected_runs_states_and_retries_are_found() {
     let runs = |expected, found| Difference::Runs(ends(expected), ends(found));
     found(
         ONCE,
-        |seen| seen.status.runs[0].reason_resolved = Some(ReasonResolved::WorkerShutdown),
+        |observed| observed.status.runs[0].reason_resolved = Some(ReasonResolved::WorkerShutdown),
         &[runs(&["exception (claim-expired)"], &["exception (worker-shutdown)"])],
     );
     found(
         WAITS,
-        |seen| seen.status.runs.push(seen.status.runs[0].clone()),
+        |observed| observed.status.runs.push(observed.status.runs[0].clone()),
         &[runs(&["completed (completed)"], &["completed (completed)", "completed (completed)"])],
     );
     found(
         ONCE,
-        |seen| seen.status.state = TaskState::Pending,
+        |observed| observed.status.state = TaskState::Pending,
         &[Difference::State(TaskState::Exception, TaskState::Pending)],
     );
-    found(AGAIN, |seen| seen.status.retries_left = 4, &[Difference::Retries(5, 4)]);
+    found(AGAIN, |observed| observed.status.retries_left = 4, &[Difference::Retries(5, 4)]);
     found(
         ONCE,
-        |seen| seen.ended_by = Some(EndedBy::CompleteTime),
+        |observed| observed.ended_by = Some(EndedBy::CompleteTime),
         &[Difference::EndedBy(EndedBy::Lease, Some(EndedBy::CompleteTime))],
     );
-    found(ONCE, |seen| seen.ended_by = None, &[Difference::EndedBy(EndedBy::Lease, None)]);
+    found(ONCE, |observed| observed.ended_by = None, &[Difference::EndedBy(EndedBy::Lease, None)]);
     found(
         NEVER_ACCEPTED,
-        |seen| seen.ended_by = Some(EndedBy::Lease),
+        |observed| observed.ended_by = Some(EndedBy::Lease),
         &[Difference::EndedBy(EndedBy::NotAccepted, Some(EndedBy::Lease))],
     );
-    found(NOT_ACCEPTED, |seen| seen.status.retries_left = 4, &[Difference::Retries(5, 4)]);
+    found(NOT_ACCEPTED, |observed| observed.status.retries_left = 4, &[Difference::Retries(5, 4)]);
     // A second run, although the first never started.
     found(
         NOT_ACCEPTED,
-        |seen| seen.status.runs.push(seen.status.runs[0].clone()),
+        |observed| observed.status.runs.push(observed.status.runs[0].clone()),
         &[runs(&["completed (completed)"], &["completed (completed)", "completed (completed)"])],
     );
 }
 
 #[test]
 fn unexpected_report_status_is_found() {
-    found(ONCE, |seen| seen.first_report = Some(200), &[Difference::FirstReport(409, Some(200))]);
-    found(NOT_ACCEPTED, |seen| seen.first_report = Some(200), &[Difference::FirstReport(409, Some(200))]);
+    found(ONCE, |observed| observed.first_report = Some(200), &[Difference::FirstReport(409, Some(200))]);
+    found(NOT_ACCEPTED, |observed| observed.first_report = Some(200), &[Difference::FirstReport(409, Some(200))]);
     for name in [WAITS, KEPT, KEPT_UNACCEPTED] {
-        found(name, |seen| seen.first_report = Some(409), &[Difference::FirstReport(200, Some(409))]);
+        found(name, |observed| observed.first_report = Some(409), &[Difference::FirstReport(200, Some(409))]);
     }
-    found(NOT_ACCEPTED, |seen| seen.second_report = Some(409), &[Difference::SecondReport(200, Some(409))]);
-    found(AGAIN, |seen| seen.second_report = Some(409), &[Difference::SecondReport(200, Some(409))]);
+    found(NOT_ACCEPTED, |observed| observed.second_report = Some(409), &[Difference::SecondReport(200, Some(409))]);
+    found(AGAIN, |observed| observed.second_report = Some(409), &[Difference::SecondReport(200, Some(409))]);
 }
 
 #[test]
 fn extra_or_missing_resolution_is_found() {
     let log = |found: &[&str]| Difference::Log(ends(&["task-completed of run 0"]), ends(found));
-    found(WAITS, |seen| seen.resolutions.clear(), &[log(&[])]);
+    found(WAITS, |observed| observed.resolutions.clear(), &[log(&[])]);
     let twice = ["task-completed of run 0", "task-completed of run 0"];
-    found(WAITS, |seen| seen.resolutions.push(seen.resolutions[0].clone()), &[log(&twice)]);
-    found(WAITS, |seen| seen.resolutions = vec![end(0, "task-exception")], &[log(&["task-exception of run 0"])]);
-    found(WAITS, |seen| seen.resolutions = vec![end(1, "task-completed")], &[log(&["task-completed of run 1"])]);
+    found(WAITS, |observed| observed.resolutions.push(observed.resolutions[0].clone()), &[log(&twice)]);
+    found(WAITS, |observed| observed.resolutions = vec![end(0, "task-exception")], &[log(&["task-exception of run 0"])]);
+    found(WAITS, |observed| observed.resolutions = vec![end(1, "task-completed")], &[log(&["task-completed of run 1"])]);
 }

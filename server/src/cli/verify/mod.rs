@@ -10,7 +10,7 @@
 //! | `part` | a case: a cell, and the cause that takes the run from its worker |
 //! | `stage` | a case's queue and task |
 //! | `play` | a case's workers, which exit, accept nothing or are slow |
-//! | `seen` | the observations |
+//! | `observations` | the observations |
 //! | `judge` | differences from the documentation |
 //! | `report` | output |
 
@@ -19,7 +19,7 @@ mod judge;
 mod part;
 mod play;
 mod report;
-mod seen;
+mod observations;
 mod stage;
 
 use std::process::ExitCode;
@@ -36,7 +36,7 @@ use judge::judge;
 use part::Part;
 use play::play;
 use report::Judged;
-use seen::{Resolution, Seen};
+use observations::{Resolution, Observations};
 use stage::{PROVISIONER, Stage};
 
 #[derive(Debug, Subcommand)]
@@ -68,8 +68,8 @@ pub async fn run(server: &Server, command: VerifyCommand) -> Result<ExitCode, Co
     let played = Part::all().filter(|part| cells.is_empty() || cells.contains(&part.cell));
     let stages: Vec<Stage> = played.map(Stage::new).collect();
     let calls = Calls::new(server);
-    let seen = tokio::select! {
-        seen = play_all(&calls, &stages) => seen,
+    let observed = tokio::select! {
+        observed = play_all(&calls, &stages) => observed,
         () = asked.stop.cancelled() => {
             Err(CommandError::Interrupted("interrupted: nothing is known".to_owned(), asked.exit_code()))
         },
@@ -77,23 +77,23 @@ pub async fn run(server: &Server, command: VerifyCommand) -> Result<ExitCode, Co
     let cleaning = clean_up(&calls, &stages);
     let cleaned = if keep { Some(Ok(())) } else { asked.stop_at_once.run_until_cancelled(cleaning).await };
     let Some(cleaned) = cleaned else { return Ok(asked.exit_code()) };
-    let (seen, cleaned) = match (seen, cleaned) {
+    let (observed, cleaned) = match (observed, cleaned) {
         (Err(error), Err(left)) => return Err(with(error, &left)),
-        (seen, cleaned) => (seen?, cleaned),
+        (observed, cleaned) => (observed?, cleaned),
     };
-    let judged: Vec<Judged<'_>> = stages.iter().zip(seen).map(|(stage, seen)| judged(stage, seen)).collect();
+    let judged: Vec<Judged<'_>> = stages.iter().zip(observed).map(|(stage, observed)| judged(stage, observed)).collect();
     server.print(&report::answer(server.client.root_url(), &judged), |_| report::text(&judged))?;
     cleaned?;
     let as_published = judged.iter().all(Judged::is_as_published);
     Ok(if as_published { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn judged(stage: &Stage, seen: Seen) -> Judged<'_> {
-    let differences = judge(&stage.part, &seen);
-    Judged { part: &stage.part, queue: &stage.queue, task: stage.task, seen, differences }
+fn judged(stage: &Stage, observed: Observations) -> Judged<'_> {
+    let differences = judge(&stage.part, &observed);
+    Judged { part: &stage.part, queue: &stage.queue, task: stage.task, observed, differences }
 }
 
-async fn play_all(calls: &Calls<'_>, stages: &[Stage]) -> Result<Vec<Seen>, CommandError> {
+async fn play_all(calls: &Calls<'_>, stages: &[Stage]) -> Result<Vec<Observations>, CommandError> {
     let start = calls.log_end().await?;
     for stage in stages {
         stage.set_up(calls).await?;
@@ -104,9 +104,9 @@ async fn play_all(calls: &Calls<'_>, stages: &[Stage]) -> Result<Vec<Seen>, Comm
     ));
     let mut all = try_join_all(stages.iter().map(|stage| play(stage, calls))).await?;
     let log = calls.resolutions(PROVISIONER, start, calls.log_end().await?).await?;
-    for (stage, seen) in stages.iter().zip(&mut all) {
+    for (stage, observed) in stages.iter().zip(&mut all) {
         let of_task = log.iter().filter(|(task, _)| *task == stage.task);
-        seen.resolutions = of_task.map(|(_, end)| end.clone()).collect::<Vec<Resolution>>();
+        observed.resolutions = of_task.map(|(_, end)| end.clone()).collect::<Vec<Resolution>>();
     }
     Ok(all)
 }

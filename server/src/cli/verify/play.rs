@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::calls::{Calls, OK};
 use super::judge::{FIRST, LATE_MAX, SECOND};
 use super::part::Part;
-use super::seen::{Assigned, Began, Claimed, Replaced, Seen};
+use super::observations::{Assigned, Began, Claimed, Replaced, Observations};
 use super::stage::Stage;
 use crate::cli::http::CommandError;
 
@@ -37,7 +37,7 @@ const WEIGHT_FIRST: i64 = 2;
 const WEIGHT_SECOND: i64 = 1;
 
 /// The caller adds the observations from the event log.
-pub async fn play(stage: &Stage, calls: &Calls<'_>) -> Result<Seen, CommandError> {
+pub async fn play(stage: &Stage, calls: &Calls<'_>) -> Result<Observations, CommandError> {
     let scene = Scene { stage, calls };
     let opening = if stage.part.assigns() { scene.open_by_assigning().await? } else { scene.open_by_claim().await? };
     let watched = if opening.has_begun() { scene.watch(&opening).await? } else { Watched::default() };
@@ -265,7 +265,7 @@ impl Scene<'_> {
         calls.complete(task, opening.first.map_or(RunId::FIRST, |first| first.run)).await.map(Some)
     }
 
-    async fn end(&self, opening: Opening, watched: Watched) -> Result<Seen, CommandError> {
+    async fn end(&self, opening: Opening, watched: Watched) -> Result<Observations, CommandError> {
         let Watched { second, ended, lasted, mut silence, last_word } = watched;
         let (calls, task) = (self.calls, self.stage.task);
         let first_report = self.late_word(&opening).await?;
@@ -279,7 +279,7 @@ impl Scene<'_> {
         let status = calls.status(task).await?;
         let ended_by = if status.state == TaskState::Exception { calls.ended_by(task).await? } else { None };
         let Opening { session, assigned, first, replaced } = opening;
-        Ok(Seen {
+        Ok(Observations {
             session,
             assigned,
             first,

@@ -6,14 +6,14 @@ use tenure_api::ids::{TaskId, TaskQueueId};
 
 use super::judge::{Difference, LATE_MAX, LATE_PROMISED, lateness, seconds};
 use super::part::Part;
-use super::seen::Seen;
+use super::observations::Observations;
 use crate::cli::print::table;
 
 pub struct Judged<'a> {
     pub part: &'a Part,
     pub queue: &'a TaskQueueId,
     pub task: TaskId,
-    pub seen: Seen,
+    pub observed: Observations,
     pub differences: Vec<Difference>,
 }
 
@@ -29,47 +29,47 @@ pub fn answer(root_url: &str, cells: &[Judged<'_>]) -> Value {
 }
 
 fn entry(judged: &Judged<'_>) -> Value {
-    let Judged { part, queue, task, seen, differences } = judged;
+    let Judged { part, queue, task, observed, differences } = judged;
     let log: Vec<Value> =
-        seen.resolutions.iter().map(|end| json!({"runId": end.run, "exchange": end.exchange})).collect();
+        observed.resolutions.iter().map(|end| json!({"runId": end.run, "exchange": end.exchange})).collect();
     json!({
         "cell": part.cell.name(),
         "by": part.by.as_str(),
         "published": part.cell.words(),
         "asPublished": judged.is_as_published(),
         "differences": differences.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        "lateSeconds": lateness(part, seen).map(TimeDelta::as_seconds_f64),
+        "lateSeconds": lateness(part, observed).map(TimeDelta::as_seconds_f64),
         "taskQueueId": queue,
         "taskId": task,
-        "firstReport": seen.first_report,
-        "secondReport": seen.second_report,
-        "endedBy": seen.ended_by,
+        "firstReport": observed.first_report,
+        "secondReport": observed.second_report,
+        "endedBy": observed.ended_by,
         "log": log,
-        "status": seen.status,
+        "status": observed.status,
     })
 }
 
 pub fn text(cells: &[Judged<'_>]) -> String {
     let row = |judged: &Judged<'_>| {
-        let Judged { part, queue, seen, .. } = judged;
+        let Judged { part, queue, observed, .. } = judged;
         [
             part.cell.name(),
             part.by.as_str().to_owned(),
             if judged.is_as_published() { "yes" } else { "NO" }.to_owned(),
-            lateness(part, seen).map_or_else(|| "-".to_owned(), seconds),
-            seen.status.runs.len().to_string(),
-            seen.status.state.to_string(),
-            seen.first_report.map_or_else(|| "-".to_owned(), |status| status.to_string()),
+            lateness(part, observed).map_or_else(|| "-".to_owned(), seconds),
+            observed.status.runs.len().to_string(),
+            observed.status.state.to_string(),
+            observed.first_report.map_or_else(|| "-".to_owned(), |status| status.to_string()),
             queue.to_string(),
         ]
     };
     let head = ["CELL", "BY", "AS PUBLISHED", "LATE BY", "RUNS", "STATE", "FIRST REPORT", "QUEUE"];
     let mut text = table(head, cells.iter().map(row));
-    for Judged { part, seen, differences, .. } in cells {
+    for Judged { part, observed, differences, .. } in cells {
         for difference in differences {
             text.push_str(&format!("{}: {difference}\n", part.name()));
         }
-        let late = lateness(part, seen).filter(|late| *late > LATE_PROMISED && *late <= LATE_MAX);
+        let late = lateness(part, observed).filter(|late| *late > LATE_PROMISED && *late <= LATE_MAX);
         if let Some(late) = late {
             text.push_str(&format!(
                 "{}: {} late; promised is {}, and a difference is more than {}\n",

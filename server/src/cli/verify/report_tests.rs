@@ -8,11 +8,11 @@ fn report_shows_differences_and_lateness() {
     let queues: Vec<TaskQueueId> =
         ["tenure-verify/v0", "tenure-verify/v1"].iter().map(|queue| queue.parse().unwrap()).collect();
     let parts: Vec<Part> = Part::all().skip(1).collect();
-    let judged = |n: usize, late_ms, spoil: fn(&mut Seen)| {
-        let mut seen = published(&parts[n], late_ms);
-        spoil(&mut seen);
-        let (task, differences) = (seen.status.task_id, judge(&parts[n], &seen));
-        Judged { part: &parts[n], queue: &queues[n], task, seen, differences }
+    let judged = |n: usize, late_ms, spoil: fn(&mut Observations)| {
+        let mut observed = published(&parts[n], late_ms);
+        spoil(&mut observed);
+        let (task, differences) = (observed.status.task_id, judge(&parts[n], &observed));
+        Judged { part: &parts[n], queue: &queues[n], task, observed, differences }
     };
     let good = [judged(0, 20, |_| {}), judged(1, 1_250, |_| {})];
     let shown = text(&good);
@@ -26,7 +26,7 @@ fn report_shows_differences_and_lateness() {
     assert_eq!(lines[4..], ["All 2 are as published."]);
     assert_eq!(answer("http://x", &good)["asPublished"], true);
 
-    let bad = [judged(0, 20, |seen| seen.status.retries_left = 4), judged(1, 20, |_| {})];
+    let bad = [judged(0, 20, |observed| observed.status.retries_left = 4), judged(1, 20, |_| {})];
     let shown = text(&bad);
     let lines: Vec<&str> = shown.lines().collect();
     assert!(lines[1].starts_with("exit/at-least/0  session  NO "), "{shown}");
@@ -46,8 +46,8 @@ fn report_shows_differences_and_lateness() {
     let of = |name: &str| Part::all().position(|part| part.name() == name).unwrap() - 1;
     let [accept, unaccepted] = ["accept/at-most/n", "scheduler/at-least/0 unaccepted"].map(of);
     let assigned = [accept, unaccepted].map(|n| {
-        let seen = published(&parts[n], 20);
-        Judged { part: &parts[n], queue: &queues[0], task: seen.status.task_id, seen, differences: Vec::new() }
+        let observed = published(&parts[n], 20);
+        Judged { part: &parts[n], queue: &queues[0], task: observed.status.task_id, observed, differences: Vec::new() }
     });
     let shown = text(&assigned);
     let lines: Vec<&str> = shown.lines().collect();

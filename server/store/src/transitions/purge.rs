@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
-use crate::due::{self, Place};
+use crate::due::{self, Ctid};
 use crate::events::Sequenced;
 
 /// Tasks, and rows of `due`, per transaction.
@@ -23,7 +23,7 @@ const NO_PLACE: &str = "(0,0)";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cursor {
     expires: DateTime<Utc>,
-    place: Place,
+    place: Ctid,
 }
 
 /// A position among expired groups: a date, and the number of its groups to skip. Many groups share
@@ -104,7 +104,7 @@ async fn follow_indexes(transaction: &mut PgConnection) -> Result<(), sqlx::Erro
 struct Expired {
     ids: Vec<Uuid>,
     seqs: Vec<i64>,
-    places: Vec<Place>,
+    places: Vec<Ctid>,
     /// Last row that was read completely, if more may have expired.
     next: Option<Cursor>,
 }
@@ -150,7 +150,7 @@ async fn list_expired(
     let full = rows.len() as i64 == TASKS_MAX;
     let (mut cursors, mut ids, mut seqs) = (Vec::new(), Vec::new(), Vec::new());
     for row in rows {
-        cursors.push(Cursor { expires: row.expires, place: Place(row.place) });
+        cursors.push(Cursor { expires: row.expires, place: Ctid(row.place) });
         if row.has_artifacts.is_none() {
             ids.extend(row.id);
             seqs.extend(row.seq);

@@ -12,11 +12,11 @@ use crate::BenchError;
 use crate::lane::Lane;
 use crate::messages::{Message, QueueUrls, delete, get};
 
-type Seen = Result<(Message, Instant), BenchError>;
+type Delivery = Result<(Message, Instant), BenchError>;
 
 pub(crate) struct PutToVisible {
     urls: QueueUrls,
-    seen: UnboundedReceiver<Seen>,
+    deliveries: UnboundedReceiver<Delivery>,
     _poller: JoinSet<()>,
 }
 
@@ -29,14 +29,14 @@ impl Mode for PutToVisible {
         lane.use_queue_of_its_own();
         let urls = lane.lowest_queue().await?;
         let mut client = lane.another_client()?;
-        let (sender, seen) = unbounded_channel();
+        let (sender, deliveries) = unbounded_channel();
         let mut poller = JoinSet::new();
         let polled = urls.clone();
         poller.spawn_local(async move {
             loop {
                 let got = get(&mut client, &polled, 1).await;
                 let now = Instant::now();
-                let news: Vec<Seen> = match got {
+                let news: Vec<Delivery> = match got {
                     Ok(messages) => messages.into_iter().map(|message| Ok((message, now))).collect(),
                     Err(error) => vec![Err(error)],
                 };
@@ -45,7 +45,7 @@ impl Mode for PutToVisible {
                 }
             }
         });
-        Ok(Self { urls, seen, _poller: poller })
+        Ok(Self { urls, deliveries, _poller: poller })
     }
 
     async fn turn(&mut self, lane: &mut Lane) -> Result<u64, BenchError> {
@@ -53,7 +53,7 @@ impl Mode for PutToVisible {
         let text = lane.put().await?;
         loop {
             let ended = || BenchError::Generator("the poller has ended".to_owned());
-            let (message, seen) = self.seen.recv().await.ok_or_else(ended)??;
+            let (message, seen) = self.deliveries.recv().await.ok_or_else(ended)??;
             delete(lane.client(), &self.urls, &message).await?;
             // The message of a failed turn is only deleted.
             if message.text == text {

@@ -19,7 +19,7 @@ pub(crate) struct Identity {
 
 /// Fields of `/proc/<pid>/stat`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Seen {
+struct ProcessStat {
     pid: i32,
     parent: i32,
     start: u64,
@@ -30,9 +30,9 @@ struct Seen {
 impl Identity {
     /// Returns none if the process does not exist or is not visible.
     pub(crate) fn of(pid: i32) -> Option<Self> {
-        let seen = look(pid).filter(|seen| !seen.ended)?;
+        let stat = read_stat(pid).filter(|stat| !stat.ended)?;
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-        Some(Self { pid, start: seen.start, boot: boot.trim().to_owned() })
+        Some(Self { pid, start: stat.start, boot: boot.trim().to_owned() })
     }
 
     pub(crate) fn runs(&self) -> bool {
@@ -52,7 +52,7 @@ impl Identity {
 }
 
 pub(super) fn runs(pid: Pid) -> bool {
-    if cfg!(target_os = "linux") { look(pid.as_raw()).is_some_and(|seen| !seen.ended) } else { kill(pid, None).is_ok() }
+    if cfg!(target_os = "linux") { read_stat(pid.as_raw()).is_some_and(|stat| !stat.ended) } else { kill(pid, None).is_ok() }
 }
 
 /// Signals every process below `top`, or the process group of `command` if they are unknown.
@@ -69,7 +69,7 @@ pub(super) fn signal_below(top: Pid, command: Pid, signal: Signal) {
 /// any is left.
 pub(crate) fn end_orphans(top: Pid, guards: &[i32]) -> bool {
     let all = all();
-    let children = all.iter().filter(|seen| seen.parent == top.as_raw() && !guards.contains(&seen.pid));
+    let children = all.iter().filter(|stat| stat.parent == top.as_raw() && !guards.contains(&stat.pid));
     let mut left = false;
     for child in children {
         let pid = Pid::from_raw(child.pid);
@@ -101,11 +101,11 @@ fn below(top: Pid) -> Vec<Pid> {
     below_in(&all(), top.as_raw())
 }
 
-fn below_in(all: &[Seen], top: i32) -> Vec<Pid> {
+fn below_in(all: &[ProcessStat], top: i32) -> Vec<Pid> {
     let mut found = Vec::new();
     let mut to_do = vec![top];
     while let Some(parent) = to_do.pop() {
-        for child in all.iter().filter(|seen| seen.parent == parent) {
+        for child in all.iter().filter(|stat| stat.parent == parent) {
             to_do.push(child.pid);
             if !child.ended {
                 found.push(Pid::from_raw(child.pid));
@@ -115,24 +115,24 @@ fn below_in(all: &[Seen], top: i32) -> Vec<Pid> {
     found
 }
 
-fn all() -> Vec<Seen> {
+fn all() -> Vec<ProcessStat> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    pids.filter_map(look).collect()
+    pids.filter_map(read_stat).collect()
 }
 
-fn look(pid: i32) -> Option<Seen> {
+fn read_stat(pid: i32) -> Option<ProcessStat> {
     parse(pid, &std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-fn parse(pid: i32, stat: &str) -> Option<Seen> {
+fn parse(pid: i32, stat: &str) -> Option<ProcessStat> {
     // The name may contain anything, so fields are counted from its end.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let ended = matches!(fields.next()?, "Z" | "X");
     let parent = fields.next()?.parse().ok()?;
     // Field 22; three and four were read above.
     let start = fields.nth(17)?.parse().ok()?;
-    Some(Seen { pid, parent, start, ended })
+    Some(ProcessStat { pid, parent, start, ended })
 }
 
 #[cfg(test)]
@@ -143,17 +143,17 @@ mod tests {
     fn process_with_any_name_is_read() {
         let rest = "S 7 9 9 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 4711 1 1 1";
         for name in ["sh", "a b", "x) S 1 (", ""] {
-            let seen = parse(5, &format!("5 ({name}) {rest}"));
-            assert_eq!(seen, Some(Seen { pid: 5, parent: 7, start: 4711, ended: false }), "{name}");
+            let stat = parse(5, &format!("5 ({name}) {rest}"));
+            assert_eq!(stat, Some(ProcessStat { pid: 5, parent: 7, start: 4711, ended: false }), "{name}");
         }
-        assert_eq!(parse(5, &format!("5 (x) {}", rest.replace('S', "Z"))).map(|seen| seen.ended), Some(true));
+        assert_eq!(parse(5, &format!("5 (x) {}", rest.replace('S', "Z"))).map(|stat| stat.ended), Some(true));
         assert_eq!(parse(5, ""), None);
     }
 
     #[test]
     fn descendants_are_found_at_any_depth() {
-        let seen = |pid, parent, ended| Seen { pid, parent, start: 0, ended };
-        let all = [seen(2, 1, false), seen(3, 2, true), seen(4, 3, false), seen(5, 9, false), seen(6, 4, false)];
+        let stat = |pid, parent, ended| ProcessStat { pid, parent, start: 0, ended };
+        let all = [stat(2, 1, false), stat(3, 2, true), stat(4, 3, false), stat(5, 9, false), stat(6, 4, false)];
         let mut found: Vec<i32> = below_in(&all, 2).into_iter().map(Pid::as_raw).collect();
         found.sort_unstable();
         assert_eq!(found, [4, 6]);

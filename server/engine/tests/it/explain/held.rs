@@ -1,6 +1,6 @@
 //! The cost of many delayed runs for all other statements.
 
-use tenure_domain::policy::refile::{Place, Stage};
+use tenure_domain::policy::refile::{RefilePosition, Stage};
 use tenure_store::transitions::{claim, end_hold, restamp};
 use tenure_store::{holds, messages, queue_lists, refile, session};
 
@@ -90,9 +90,9 @@ pub(super) async fn run(conn: &mut PgConnection, statement: &str) {
         }
         "refile_slices" => {
             for stage in [Stage::Ready, Stage::Delayed] {
-                refile::stamp_slice(conn, other, Place { stage, cursor: None }).await.unwrap();
+                refile::stamp_slice(conn, other, RefilePosition { stage, cursor: None }).await.unwrap();
             }
-            let slice = refile::stamp_slice(conn, full, Place { stage: Stage::Delayed, cursor: None }).await.unwrap();
+            let slice = refile::stamp_slice(conn, full, RefilePosition { stage: Stage::Delayed, cursor: None }).await.unwrap();
             assert_eq!(slice.runs, 200);
         }
         "refile_without_runs" => {

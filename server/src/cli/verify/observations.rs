@@ -54,7 +54,7 @@ pub struct Resolution {
 
 /// The observations of a played case.
 #[derive(Debug, Clone)]
-pub struct Seen {
+pub struct Observations {
     pub session: Option<Began>,
     /// The assignment that the first worker did not accept.
     pub assigned: Option<Assigned>,
@@ -80,7 +80,7 @@ pub struct Seen {
     pub resolutions: Vec<Resolution>,
 }
 
-impl Seen {
+impl Observations {
     #[must_use]
     pub fn first_run(&self) -> Option<&Run> {
         self.status.runs.first()
