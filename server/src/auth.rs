@@ -339,7 +339,7 @@ impl Authenticator {
         }
         let look = |_, _| {
             let facts = self.facts.clone();
-            async move { Ok(Some(facts.look().await.map(drop)?)) }
+            async move { Ok(Some(facts.refresh().await.map(drop)?)) }
         };
         if let Err(error) = self.looks.get(ALL_FACTS, look).await {
             // Another fact than the roles may be unreadable.

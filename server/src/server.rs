@@ -179,7 +179,7 @@ async fn serve(
     if let Err(error) = passes.replication.run(&engine).await {
         tracing::warn!(error = %error, "whether replication is synchronous could not be looked up; tried again");
     }
-    engine.facts.look().await?;
+    engine.facts.refresh().await?;
     workers::note_held(&engine.pool).await?;
     let seen = engine.workers.clone();
     facts::put(&database.pools.requests, facts::ROOT_URL, root_url).await?;

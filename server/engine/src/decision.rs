@@ -10,7 +10,7 @@ use sqlx::{Connection, PgConnection};
 use tenure_domain::admission::{Decided, Demand, HeadState, Key, Queue, decide, look_again_in, stamp};
 use tenure_domain::policy::document::Admission;
 use tenure_store::admission::{
-    self, Counted, FoundHeads, Heads, IfLocked, Leader, Learned, Locked, Look, Reading, Take,
+    self, Counted, FoundHeads, Heads, IfLocked, Leader, Learned, Locked, HeadInputs, Reading, Take,
 };
 use tenure_store::events::Sequenced;
 use tenure_store::session::plan_as_hot;
@@ -64,8 +64,8 @@ pub(crate) async fn take_in(
     if !announced.is_empty() {
         admission::name_keys(transaction, locked.queue, &announced).await?;
         let marks = reads.marks.of_keys(&announced.iter().map(|one| one.key).collect::<Vec<_>>());
-        let look = Look { queue: locked.queue, admission: limits, least: locked.least, marks: &marks };
-        let least = admission::look(transaction, &look, &announced).await?;
+        let inputs = HeadInputs { queue: locked.queue, admission: limits, least: locked.least, marks: &marks };
+        let least = admission::update_heads(transaction, &inputs, &announced).await?;
         admission::store_state(transaction, locked, locked.tat, least).await?;
     }
     reads.learned.queues.push((locked.queue, locked.mark));

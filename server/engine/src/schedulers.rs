@@ -33,7 +33,7 @@ struct Known {
     silences: HashMap<i32, Silence>,
     any: bool,
     no_candidate: bool,
-    looked: bool,
+    has_elected: bool,
 }
 
 impl Known {
@@ -53,7 +53,7 @@ pub struct Schedulers {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Look {
+pub enum ElectionTrigger {
     /// After a heartbeat: the silence of others counts.
     AfterBeat,
     /// After a change between two heartbeats.
@@ -74,10 +74,10 @@ impl Schedulers {
         Leader { server: self.member.id, term: self.known.read(|known| known.terms.get(&queue).copied()) }
     }
 
-    /// True if the last look found assign queues. A server of weight 0 also looks once without
+    /// True if the last election found assign queues. A server of weight 0 also looks once without
     /// them, to warn if there is no candidate.
     pub fn expects_any(&self) -> bool {
-        self.known.read(|known| known.any || (self.is_never_scheduler() && !known.looked))
+        self.known.read(|known| known.any || (self.is_never_scheduler() && !known.has_elected))
     }
 
     fn is_never_scheduler(&self) -> bool {
@@ -99,27 +99,27 @@ impl Schedulers {
     }
 
     /// Applies the rule to every assign queue.
-    pub async fn look(&self, conn: &mut PgConnection, notifiers: &Notifiers, look: Look) -> Result<(), sqlx::Error> {
+    pub async fn elect(&self, conn: &mut PgConnection, notifiers: &Notifiers, trigger: ElectionTrigger) -> Result<(), sqlx::Error> {
         let since = self.known.epoch();
         let servers = servers::list(conn).await?;
         let scheduled = schedulers::list(conn).await?;
         let candidates = candidates(&servers);
         let view = self.view(&candidates, &servers);
         let before = self.known.read(|known| known.silences.clone());
-        let mut known = Known { any: !scheduled.is_empty(), looked: true, ..Known::default() };
+        let mut known = Known { any: !scheduled.is_empty(), has_elected: true, ..Known::default() };
         let mut terms = HashMap::new();
         let mut locks = Locks::Waits;
         for one in &scheduled {
             let (active, seen) = (one.active, before.get(&one.active.queue).copied());
-            let silence = match look {
-                Look::AfterBeat => Silence::after_beat(seen, active, &view),
-                Look::Early => seen,
+            let silence = match trigger {
+                ElectionTrigger::AfterBeat => Silence::after_beat(seen, active, &view),
+                ElectionTrigger::Early => seen,
             };
             known.silences.extend(silence.map(|silence| (active.queue, silence)));
             // Between two heartbeats nothing new is known about other servers.
-            let judged = silence.filter(|_| look == Look::AfterBeat);
+            let judged = silence.filter(|_| trigger == ElectionTrigger::AfterBeat);
             let term = match self.follow(conn, notifiers, one, step(active, &view, judged), locks).await {
-                // The row is locked for long. The next look retries. Further locked queues wait
+                // The row is locked for long. The next election retries. Further locked queues wait
                 // only briefly, or the heartbeat's time would be used up.
                 Err(error) if classify(&error) == Class::Contention => {
                     locks = Locks::WaitsBriefly;

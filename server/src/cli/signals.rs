@@ -17,7 +17,7 @@ const DROP_MAX: Duration = Duration::from_secs(1);
 
 /// Requests by signals.
 #[derive(Clone, Default)]
-pub(super) struct Asked {
+pub(super) struct StopRequests {
     /// Orderly end: the first SIGTERM, SIGINT or SIGHUP.
     pub(super) stop: CancellationToken,
     /// Immediate end: the second SIGTERM or SIGINT. Running work is dropped, because dropping an
@@ -26,7 +26,7 @@ pub(super) struct Asked {
     last: Arc<AtomicI32>,
 }
 
-impl Asked {
+impl StopRequests {
     /// Exit code of a process stopped before it was done.
     pub(super) fn exit_code(&self) -> ExitCode {
         let last = STOPPED_BY + self.last.load(Ordering::Relaxed);
@@ -60,9 +60,9 @@ async fn received(signal: &mut Option<tokio::signal::unix::Signal>) {
 
 /// Turns signals into requests to end. SIGHUP never hurries the end: a closing terminal may send
 /// several, even to a draining server.
-pub(super) fn listen() -> io::Result<Asked> {
-    let asked = Asked::default();
-    let Asked { stop, stop_at_once, last } = asked.clone();
+pub(super) fn listen() -> io::Result<StopRequests> {
+    let requests = StopRequests::default();
+    let StopRequests { stop, stop_at_once, last } = requests.clone();
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     // A server started with nohup must outlive the terminal.
@@ -84,7 +84,7 @@ pub(super) fn listen() -> io::Result<Asked> {
             stop.cancel();
         }
     });
-    Ok(asked)
+    Ok(requests)
 }
 
 /// True if the process was started to ignore this signal. Always false outside Linux, where only

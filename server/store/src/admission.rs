@@ -21,7 +21,7 @@ use uuid::Uuid;
 
 use super::events::Sequenced;
 
-pub use keys::{Announced, Look, announce_put_off, forget_idle_keys, list_unseen_keys, look, name_keys};
+pub use keys::{Announced, HeadInputs, announce_put_off, forget_idle_keys, list_unseen_keys, name_keys, update_heads};
 pub use load::{Counted, FoundHeads, Heads, find_waiting, load_heads, load_keys};
 pub use marks::{Learned, Mark, Marks};
 pub use reassign::{GivenOut, Reassigning, end_reassigning, list_given_out, lock_reassigning, lock_still_assigned};

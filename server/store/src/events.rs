@@ -125,9 +125,9 @@ pub async fn read(conn: &mut PgConnection, after: i64, limit: usize) -> Result<P
         .into_iter()
         // Events of expired tasks are omitted.
         .flat_map(|(position, found)| match found {
-            Found::Transition(seq, transition) => events::render(&transition, subjects.get(&seq), position),
-            Found::Note(at, details) => note::render(at, &details, position).into_iter().collect(),
-            Found::Unknown(_) => Vec::new(),
+            OutboxEntry::Transition(seq, transition) => events::render(&transition, subjects.get(&seq), position),
+            OutboxEntry::Note(at, details) => note::render(at, &details, position).into_iter().collect(),
+            OutboxEntry::Unknown(_) => Vec::new(),
         })
         .filter(|event| event.position > after)
         .take(limit)
@@ -135,7 +135,7 @@ pub async fn read(conn: &mut PgConnection, after: i64, limit: usize) -> Result<P
     Ok(Page::Events(events, end))
 }
 
-enum Found {
+enum OutboxEntry {
     /// A transition of the task with this `seq`.
     Transition(i64, Transition),
     /// Time and details.
@@ -144,7 +144,7 @@ enum Found {
     Unknown(i64),
 }
 
-impl Found {
+impl OutboxEntry {
     fn events(&self) -> i64 {
         match self {
             Self::Transition(_, transition) => i64::try_from(transition.kind.exchanges().len()).unwrap_or_default(),
@@ -162,7 +162,7 @@ impl Found {
 }
 
 /// Returns the entries of a page, each with its first position.
-fn cut(rows: Vec<OutboxRow>, after: i64, limit: usize) -> Result<Vec<(i64, Found)>, sqlx::Error> {
+fn cut(rows: Vec<OutboxRow>, after: i64, limit: usize) -> Result<Vec<(i64, OutboxEntry)>, sqlx::Error> {
     let columns = Row { table: "outbox", task: Uuid::nil() };
     let mut wanted = Vec::new();
     let end = after.saturating_add(i64::try_from(limit).unwrap_or(i64::MAX));
@@ -178,7 +178,7 @@ fn cut(rows: Vec<OutboxRow>, after: i64, limit: usize) -> Result<Vec<(i64, Found
             }
             let details = row.details.as_ref().and_then(|details| details.get(place)).cloned();
             let found = if code == note::KIND {
-                Found::Note(row.at, details.unwrap_or_default())
+                OutboxEntry::Note(row.at, details.unwrap_or_default())
             } else if let Some(kind) = Kind::from_code(code) {
                 let run = columns.run(run)?;
                 let retries_left = columns.retries(retries_left)?;
@@ -187,9 +187,9 @@ fn cut(rows: Vec<OutboxRow>, after: i64, limit: usize) -> Result<Vec<(i64, Found
                 let priority = priority.map(|&code| columns.priority(code)).transpose()?;
                 #[cfg(feature = "test-util")]
                 let priority = priority.filter(|_| !crate::breakage::is_on(crate::breakage::Breakage::EventDrift));
-                Found::Transition(seq, Transition { kind, run, retries_left, priority, at, taken_until, details })
+                OutboxEntry::Transition(seq, Transition { kind, run, retries_left, priority, at, taken_until, details })
             } else {
-                Found::Unknown(width)
+                OutboxEntry::Unknown(width)
             };
             wanted.push((position, found));
         }

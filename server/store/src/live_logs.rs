@@ -115,7 +115,7 @@ impl Appended {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Found {
+pub struct LiveLogState {
     pub seq: i64,
     /// True if a worker holds the run.
     pub held: bool,
@@ -124,9 +124,9 @@ pub struct Found {
 }
 
 /// None if the task does not exist.
-pub async fn find(conn: &mut PgConnection, task: TaskId, run: RunId) -> Result<Option<Found>, sqlx::Error> {
+pub async fn find(conn: &mut PgConnection, task: TaskId, run: RunId) -> Result<Option<LiveLogState>, sqlx::Error> {
     sqlx::query_as!(
-        Found,
+        LiveLogState,
         r#"-- find_live_log
         SELECT t.seq, EXISTS (SELECT FROM claims c WHERE c.seq = t.seq AND c.run = $2) AS "held!", l.next AS "next?"
         FROM tasks t LEFT JOIN live_logs l ON l.seq = t.seq AND l.run = $2 WHERE t.id = $1"#,

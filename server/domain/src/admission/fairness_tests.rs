@@ -14,15 +14,15 @@ const WEIGHTS: [f64; 5] = [0.25, 0.5, 1.0, 2.0, 3.0];
 enum Step {
     /// New runs of a key.
     Come { key: usize, priority: usize, runs: usize },
-    /// A decision for `room` requests.
-    Look { room: usize },
+    /// A decision for `requests` requests.
+    Decide { requests: usize },
 }
 
 fn a_step() -> impl Strategy<Value = Step> {
     let priority = prop::sample::select(vec![0, 4]);
     prop_oneof![
         (0..WEIGHTS.len(), priority, 1_usize..12).prop_map(|(key, priority, runs)| Step::Come { key, priority, runs }),
-        (1_usize..9).prop_map(|room| Step::Look { room }),
+        (1_usize..9).prop_map(|room| Step::Decide { requests }),
     ]
 }
 
@@ -114,7 +114,7 @@ proptest! {
                     rows.come(key, priority, runs);
                     continue;
                 }
-                Step::Look { room } => room,
+                Step::Decide { requests } => room,
             };
             for (priority, key) in rows.look(room) {
                 for other in (0..WEIGHTS.len()).filter(|other| *other != key) {

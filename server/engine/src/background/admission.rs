@@ -38,10 +38,10 @@ const LISTED_FOR: Duration = Duration::from_secs(20);
 /// A slower queue is left to the next pass, so that it does not prolong this one.
 const LASTS_LONG: Duration = Duration::from_secs(1);
 
-type Looked = (i32, Result<PassReport, sqlx::Error>);
+type Processed = (i32, Result<PassReport, sqlx::Error>);
 
 enum Step {
-    Looked(Looked),
+    Processed(Processed),
     Listed(Result<Vec<Listed>, sqlx::Error>),
 }
 
@@ -60,14 +60,14 @@ impl AdmissionPass {
     /// for example with a policy of a newer release, are left to a later pass.
     pub async fn run(&self, engine: &Engine) -> Result<PassReport, sqlx::Error> {
         let (queues, next_in) = self.list_due(engine).await?;
-        let looks = self.look_at_all(engine, queues).await;
+        let results = self.process_all(engine, queues).await;
         let mut all = PassReport {
             next_in: next_in.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
             ..PassReport::default()
         };
         let mut failed = None;
-        for (queue, look) in looks {
-            match look {
+        for (queue, result) in results {
+            match result {
                 Ok(report) => {
                     all.join(report);
                     // A locked queue was skipped and has not recovered.
@@ -110,19 +110,19 @@ impl AdmissionPass {
 
     /// Processes these queues, and others that become due meanwhile. An error does not stop the
     /// rest.
-    async fn look_at_all(&self, engine: &Engine, mut queues: Vec<Listed>) -> Vec<Looked> {
+    async fn process_all(&self, engine: &Engine, mut queues: Vec<Listed>) -> Vec<Processed> {
         let began = Instant::now();
         let mut first: HashSet<i32> = queues.iter().map(|listed| listed.queue).collect();
-        let mut looks: HashMap<i32, Instant> = HashMap::new();
+        let mut running: HashMap<i32, Instant> = HashMap::new();
         let mut steps: FuturesUnordered<BoxFuture<'_, Step>> = FuturesUnordered::new();
         let (mut left, mut all, mut is_listing) = (HashSet::new(), Vec::new(), false);
         loop {
-            let places = QUEUES_AT_ONCE.saturating_sub(looks.len()).min(queues.len());
+            let places = QUEUES_AT_ONCE.saturating_sub(running.len()).min(queues.len());
             for listed in queues.drain(..places) {
-                looks.insert(listed.queue, Instant::now());
-                steps.push(look(engine, listed).boxed());
+                running.insert(listed.queue, Instant::now());
+                steps.push(process(engine, listed).boxed());
             }
-            if looks.is_empty() {
+            if running.is_empty() {
                 return all;
             }
             if !is_listing && queues.is_empty() && !first.is_empty() && began.elapsed() < LISTED_FOR {
@@ -130,18 +130,18 @@ impl AdmissionPass {
                 is_listing = true;
             }
             match steps.next().await {
-                Some(Step::Looked((queue, looked))) => {
+                Some(Step::Processed((queue, result))) => {
                     first.remove(&queue);
-                    let lasted = looks.remove(&queue).is_some_and(|begun| begun.elapsed() > LASTS_LONG);
-                    if lasted || looked.is_err() {
+                    let lasted = running.remove(&queue).is_some_and(|begun| begun.elapsed() > LASTS_LONG);
+                    if lasted || result.is_err() {
                         left.insert(queue);
                     }
-                    all.push((queue, looked));
+                    all.push((queue, result));
                 }
                 Some(Step::Listed(Ok(listed))) => {
                     is_listing = false;
                     queues = listed;
-                    queues.retain(|one| !looks.contains_key(&one.queue) && !left.contains(&one.queue));
+                    queues.retain(|one| !running.contains_key(&one.queue) && !left.contains(&one.queue));
                 }
                 // The next pass reports the error.
                 Some(Step::Listed(Err(_))) | None => {}
@@ -182,11 +182,11 @@ fn is_ours(engine: &Engine, listed: &Listed) -> bool {
     admitted_by(engine, listed) != AdmittedBy::Other
 }
 
-async fn look(engine: &Engine, listed: Listed) -> Step {
-    Step::Looked((listed.queue, look_at_queue(engine, listed).await))
+async fn process(engine: &Engine, listed: Listed) -> Step {
+    Step::Processed((listed.queue, process_queue(engine, listed).await))
 }
 
-async fn look_at_queue(engine: &Engine, listed: Listed) -> Result<PassReport, sqlx::Error> {
+async fn process_queue(engine: &Engine, listed: Listed) -> Result<PassReport, sqlx::Error> {
     let leader = engine.schedulers.leader(listed.queue);
     let mut report = PassReport::default();
     if !is_ours(engine, &listed) {

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::batch::Session;
 use crate::engine::Engine;
-use crate::schedulers::{BEAT, Look};
+use crate::schedulers::{BEAT, ElectionTrigger};
 use tenure_store::connector::Connector;
 use tenure_store::{outage, servers};
 
@@ -29,14 +29,14 @@ pub async fn run(engine: Arc<Engine>, connector: Connector, stop: CancellationTo
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut failing = false;
     loop {
-        let look = tokio::select! {
+        let trigger = tokio::select! {
             () = stop.cancelled() => break,
-            _ = ticks.tick() => Look::AfterBeat,
-            () = engine.notifiers.schedulers() => Look::Early,
+            _ = ticks.tick() => ElectionTrigger::AfterBeat,
+            () = engine.notifiers.schedulers() => ElectionTrigger::Early,
         };
-        let beating = session.run(async |conn| match look {
-            Look::AfterBeat => beat(&engine, conn, started.elapsed()).await,
-            Look::Early => engine.schedulers.look(conn, &engine.notifiers, look).await,
+        let beating = session.run(async |conn| match trigger {
+            ElectionTrigger::AfterBeat => beat(&engine, conn, started.elapsed()).await,
+            ElectionTrigger::Early => engine.schedulers.elect(conn, &engine.notifiers, trigger).await,
         });
         let error = match tokio::time::timeout(BEAT_MAX, beating).await {
             Ok(Ok(())) => None,
@@ -73,7 +73,7 @@ pub async fn beat(engine: &Engine, conn: &mut PgConnection, up: Duration) -> Res
         }
     };
     if any || engine.schedulers.expects_any() {
-        engine.schedulers.look(conn, &engine.notifiers, Look::AfterBeat).await?;
+        engine.schedulers.elect(conn, &engine.notifiers, ElectionTrigger::AfterBeat).await?;
     }
     Ok(())
 }

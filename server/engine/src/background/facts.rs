@@ -4,6 +4,6 @@ use super::PassReport;
 use crate::engine::Engine;
 
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
-    let changed = engine.facts.look().await?;
+    let changed = engine.facts.refresh().await?;
     Ok(PassReport { found: changed, done: changed, ..PassReport::default() })
 }

@@ -28,7 +28,7 @@ const SESSIONS_MAX: Duration = Duration::from_secs(10);
 
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     // Refreshes the facts more often than their pass, while anything may be claimed.
-    if let Err(error) = engine.facts.look().await
+    if let Err(error) = engine.facts.refresh().await
         && engine.facts.removals.find_confirmed(CONFIRMED_WITHIN).is_none()
     {
         // Errors of other facts do not matter here.

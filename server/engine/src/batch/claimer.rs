@@ -243,13 +243,13 @@ impl Claimer {
             while Instant::now() < until {
                 // A silent database must not block this attempt forever.
                 match tokio::time::timeout(RECOVERY_TRY_MAX, find_lost(&pool, batch, backend)).await {
-                    Ok(Ok(Found::Claims(lost))) => {
+                    Ok(Ok(LostBatch::Claims(lost))) => {
                         tracing::warn!(batch = %batch, claims = lost.len(), "recovered a batch whose answer was lost");
                         requeue.take(lost);
                         return;
                     }
-                    Ok(Ok(Found::AwaitsStandby)) => tokio::time::sleep(STANDBY_EVERY).await,
-                    Ok(Ok(Found::MayCommit) | Err(_)) | Err(_) => tokio::time::sleep(RECOVERY_EVERY).await,
+                    Ok(Ok(LostBatch::AwaitsStandby)) => tokio::time::sleep(STANDBY_EVERY).await,
+                    Ok(Ok(LostBatch::MayCommit) | Err(_)) | Err(_) => tokio::time::sleep(RECOVERY_EVERY).await,
                 }
             }
             tracing::error!(batch = %batch, "gave up recovering a batch whose answer was lost; its claims will expire");
@@ -257,7 +257,7 @@ impl Claimer {
     }
 }
 
-enum Found {
+enum LostBatch {
     /// All its claims; none can follow.
     Claims(Vec<UndeliveredClaim>),
     MayCommit,
@@ -265,15 +265,15 @@ enum Found {
     AwaitsStandby,
 }
 
-async fn find_lost(pool: &PgPool, batch: Uuid, backend: Option<Backend>) -> Result<Found, sqlx::Error> {
+async fn find_lost(pool: &PgPool, batch: Uuid, backend: Option<Backend>) -> Result<LostBatch, sqlx::Error> {
     let mut conn = pool.acquire().await?;
     if let Some(backend) = backend {
         match session::end_backend(&mut conn, backend).await? {
             LostBackend::Gone => {}
-            LostBackend::Busy => return Ok(Found::MayCommit),
-            LostBackend::AwaitsStandby => return Ok(Found::AwaitsStandby),
+            LostBackend::Busy => return Ok(LostBatch::MayCommit),
+            LostBackend::AwaitsStandby => return Ok(LostBatch::AwaitsStandby),
         }
     }
     let lost = claims::list_batch(&mut conn, batch).await?;
-    Ok(Found::Claims(lost.into_iter().map(|(id, run)| UndeliveredClaim { id, run }).collect()))
+    Ok(LostBatch::Claims(lost.into_iter().map(|(id, run)| UndeliveredClaim { id, run }).collect()))
 }

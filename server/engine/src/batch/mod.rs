@@ -110,7 +110,7 @@ pub trait Operation: Send + Sync + 'static {
     /// Part of a tick; `None` for operations outside ticks, whose members share one loop.
     const KIND: Option<Kind> = None;
     /// Decoded rows of the statement.
-    type Found: Default + Send;
+    type Decoded: Default + Send;
 
     /// Returns the statement of a batch in a tick, if it may join one.
     fn statement(&self, members: &[&Self::Member]) -> Option<Statement> {
@@ -137,9 +137,9 @@ pub trait Operation: Send + Sync + 'static {
         members: &[&Self::Member],
         rows: &Rows,
         effects: &mut Effects,
-    ) -> Result<Self::Found, sqlx::Error> {
+    ) -> Result<Self::Decoded, sqlx::Error> {
         let _ = (members, rows, effects);
-        Ok(Self::Found::default())
+        Ok(Self::Decoded::default())
     }
 
     /// Returns one verdict per member, from `found` and, for members it lacks, by reads.
@@ -147,7 +147,7 @@ pub trait Operation: Send + Sync + 'static {
         &self,
         conn: &mut PgConnection,
         members: &[&Self::Member],
-        found: Self::Found,
+        found: Self::Decoded,
     ) -> impl Future<Output = Result<Vec<Verdict<Self::Answer>>, sqlx::Error>> + Send {
         let _ = (conn, found);
         async move { Ok(members.iter().map(|_| Verdict::Again).collect()) }

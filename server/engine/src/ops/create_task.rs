@@ -20,7 +20,7 @@ use tenure_store::groups;
 use tenure_store::hot::statement::{Rows, Statement};
 use tenure_store::queues::{self, Queues, Remembered};
 use tenure_store::tasks;
-use tenure_store::transitions::create::{self, Created, Look, Member, Names, Outcome};
+use tenure_store::transitions::create::{self, Created, Existing, Member, Names, Outcome};
 
 /// Bytes of bodies per tick. Larger batches run outside ticks, so that other operations do not
 /// wait.
@@ -80,7 +80,7 @@ impl Operation for CreateTask {
     const NAME: &'static str = "create";
     const WAITING_MAX: usize = 4_000;
     const KIND: Option<Kind> = Some(Kind::Create);
-    type Found = Outcome;
+    type Decoded = Outcome;
 
     fn weight(member: &NewTaskInQueue) -> usize {
         member.task.bytes()
@@ -310,9 +310,9 @@ pub(super) async fn diagnose(
                 queue: unstored[position].queue,
             })
             .collect();
-        for look in create::look(conn, &names).await? {
-            let position = unread[look.member];
-            found[position] = Some(unmade(&unstored[position], &look));
+        for existing in create::find_existing(conn, &names).await? {
+            let position = unread[existing.member];
+            found[position] = Some(unmade(&unstored[position], &existing));
         }
         unread.retain(|&position| found[position].is_none());
     }
@@ -331,8 +331,8 @@ pub(super) async fn diagnose(
     Ok(unstored.iter().zip(found).map(verdict).collect())
 }
 
-fn unmade(unstored: &Unstored<'_>, look: &Look) -> Unmade {
-    let stored = look.stored.as_ref().map(|stored| (stored.definition.as_str(), stored.priority));
-    let group = look.group.as_ref().map(|group| GroupOwner { scheduler: &group.scheduler, sealed: group.sealed });
-    why_unmade(unstored.task, stored, group, look.queue_delay, unstored.awaited, look.now)
+fn unmade(unstored: &Unstored<'_>, existing: &Existing) -> Unmade {
+    let stored = existing.stored.as_ref().map(|stored| (stored.definition.as_str(), stored.priority));
+    let group = existing.group.as_ref().map(|group| GroupOwner { scheduler: &group.scheduler, sealed: group.sealed });
+    why_unmade(unstored.task, stored, group, existing.queue_delay, unstored.awaited, existing.now)
 }

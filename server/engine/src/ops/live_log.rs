@@ -31,7 +31,7 @@ impl Operation for AppendLog {
     /// Safe to repeat: stored bytes are not stored twice. Needs no permit: the tables are unlogged,
     /// so a commit waits for no flush.
     const READ_ONLY: bool = true;
-    type Found = ();
+    type Decoded = ();
 
     fn gather(_: &Self::Member) -> Duration {
         GATHER

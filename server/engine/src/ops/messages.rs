@@ -66,7 +66,7 @@ impl Operation for GetMessages {
     const NAME: &'static str = "get_messages";
     const WAITING_MAX: usize = 16_000;
     const KIND: Option<Kind> = Some(Kind::GetMessages);
-    type Found = FoundMessages;
+    type Decoded = FoundMessages;
 
     fn weight(member: &GetRequest) -> usize {
         usize::from(member.count) * MESSAGE_WEIGHT
@@ -231,7 +231,7 @@ impl Operation for DeleteMessages {
     const NAME: &'static str = "delete_messages";
     const WAITING_MAX: usize = 16_000;
     const KIND: Option<Kind> = Some(Kind::DeleteMessages);
-    type Found = Vec<Outcome>;
+    type Decoded = Vec<Outcome>;
 
     fn task(member: &DeleteRequest) -> Option<Uuid> {
         // All generations of one run's message share a row.

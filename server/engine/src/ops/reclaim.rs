@@ -38,7 +38,7 @@ impl Operation for Reclaim {
     const NAME: &'static str = "reclaim";
     const WAITING_MAX: usize = 16_000;
     const KIND: Option<Kind> = Some(Kind::Renew);
-    type Found = Vec<Renewed>;
+    type Decoded = Vec<Renewed>;
 
     fn task(member: &ClaimRenewal) -> Option<Uuid> {
         Some(member.task.uuid())

@@ -58,7 +58,7 @@ impl Operation for ReportRun {
     const NAME: &'static str = "report";
     const WAITING_MAX: usize = 16_000;
     const KIND: Option<Kind> = Some(Kind::End);
-    type Found = Vec<Resolved>;
+    type Decoded = Vec<Resolved>;
 
     fn weight(member: &RunReport) -> usize {
         SMALL + member.result.as_ref().map_or(0, |result| result.text().len())

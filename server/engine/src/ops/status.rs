@@ -18,7 +18,7 @@ impl Operation for ReadStatus {
     const NAME: &'static str = "status";
     const WAITING_MAX: usize = 8_000;
     const READ_ONLY: bool = true;
-    type Found = ();
+    type Decoded = ();
 
     /// Readers of one task share a batch: thousands of callers may wait for its end.
     fn task(_: &TaskId) -> Option<Uuid> {

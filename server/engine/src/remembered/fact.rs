@@ -22,8 +22,8 @@ pub trait Fact: Send + Sync + 'static {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Look {
-    /// Higher for later looks.
+pub(super) struct Poll {
+    /// Higher for later polls.
     pub(super) turn: u64,
     pub(super) began: Instant,
 }
@@ -64,12 +64,12 @@ struct State<T> {
     loaded: bool,
     /// Generation of the value; none to force a new read.
     generation: Option<i64>,
-    /// Turn of the last applied look; earlier ones are ignored.
+    /// Turn of the last applied poll; earlier ones are ignored.
     applied: u64,
     /// Looks up to this turn may have missed a change. Their values are newer and stored, but not
     /// confirmed, and are read again.
     expired: u64,
-    /// Start of the confirming look; none if the value may have changed since.
+    /// Start of the confirming poll; none if the value may have changed since.
     confirmed: Option<Instant>,
     failing: bool,
 }
@@ -83,31 +83,31 @@ enum Verdict {
 }
 
 impl<T> State<T> {
-    fn see(&mut self, look: Look, generation: i64) -> Verdict {
-        if look.turn <= self.applied {
+    fn see(&mut self, poll: Poll, generation: i64) -> Verdict {
+        if poll.turn <= self.applied {
             return Verdict::Late;
         }
         if self.generation != Some(generation) {
             return Verdict::Changed;
         }
-        (self.applied, self.failing) = (look.turn, false);
-        if look.turn > self.expired {
-            self.confirmed = Some(look.began);
+        (self.applied, self.failing) = (poll.turn, false);
+        if poll.turn > self.expired {
+            self.confirmed = Some(poll.began);
         }
         Verdict::Same
     }
 
-    fn replace(&mut self, look: Look, generation: i64, value: Arc<T>) -> Option<Arc<T>> {
-        if look.turn <= self.applied {
+    fn replace(&mut self, poll: Poll, generation: i64, value: Arc<T>) -> Option<Arc<T>> {
+        if poll.turn <= self.applied {
             return None;
         }
-        let is_current = look.turn > self.expired;
-        (self.applied, self.loaded, self.failing) = (look.turn, true, false);
-        (self.generation, self.confirmed) = (is_current.then_some(generation), is_current.then_some(look.began));
+        let is_current = poll.turn > self.expired;
+        (self.applied, self.loaded, self.failing) = (poll.turn, true, false);
+        (self.generation, self.confirmed) = (is_current.then_some(generation), is_current.then_some(poll.began));
         Some(std::mem::replace(&mut self.value, value))
     }
 
-    /// Only a look after this turn confirms the value.
+    /// Only a poll after this turn confirms the value.
     fn expire(&mut self, turn: u64) {
         self.expired = self.expired.max(turn);
         (self.generation, self.confirmed) = (None, None);
@@ -123,13 +123,13 @@ impl<F: Fact> Remembered<F> {
         Some(self.state()).filter(|state| state.loaded).map(|state| Arc::clone(&state.value))
     }
 
-    /// Returns the value, if a look started within `age_max` confirmed it.
+    /// Returns the value, if a poll started within `age_max` confirmed it.
     pub fn find_confirmed(&self, age_max: Duration) -> Option<Arc<F::Value>> {
         let state = self.state();
         state.confirmed.filter(|began| began.elapsed() < age_max).map(|_| Arc::clone(&state.value))
     }
 
-    /// Changes the cached value until the next look.
+    /// Changes the cached value until the next poll.
     pub(super) fn amend(&self, turn: u64, change: impl FnOnce(&F::Value) -> F::Value) {
         let mut state = self.state_mut();
         state.value = Arc::new(change(&state.value));
@@ -149,8 +149,8 @@ impl<F: Fact> Remembered<F> {
         self.shared.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn refresh(&self, conn: &mut PgConnection, look: Look, generation: i64) -> Result<bool, sqlx::Error> {
-        if self.state_mut().see(look, generation) != Verdict::Changed {
+    async fn refresh(&self, conn: &mut PgConnection, poll: Poll, generation: i64) -> Result<bool, sqlx::Error> {
+        if self.state_mut().see(poll, generation) != Verdict::Changed {
             return Ok(false);
         }
         let value = match F::read(conn).await {
@@ -163,7 +163,7 @@ impl<F: Fact> Remembered<F> {
                 return Err(error);
             }
         };
-        let replaced = self.state_mut().replace(look, generation, Arc::clone(&value));
+        let replaced = self.state_mut().replace(poll, generation, Arc::clone(&value));
         let Some(before) = replaced else { return Ok(false) };
         for listener in &*self.shared.listeners.read().unwrap_or_else(PoisonError::into_inner) {
             listener(&before, &value);
@@ -177,10 +177,10 @@ pub(super) trait AnyFact: Sync {
     fn refresh<'a>(
         &'a self,
         conn: &'a mut PgConnection,
-        look: Look,
+        poll: Poll,
         generation: i64,
     ) -> BoxFuture<'a, Result<bool, sqlx::Error>>;
-    /// Forces the next look to read the fact; the value stays in use until then.
+    /// Forces the next poll to read the fact; the value stays in use until then.
     fn expire(&self, turn: u64);
 }
 
@@ -192,10 +192,10 @@ impl<F: Fact> AnyFact for Remembered<F> {
     fn refresh<'a>(
         &'a self,
         conn: &'a mut PgConnection,
-        look: Look,
+        poll: Poll,
         generation: i64,
     ) -> BoxFuture<'a, Result<bool, sqlx::Error>> {
-        Box::pin(self.refresh(conn, look, generation))
+        Box::pin(self.refresh(conn, poll, generation))
     }
 
     fn expire(&self, turn: u64) {
@@ -207,32 +207,32 @@ impl<F: Fact> AnyFact for Remembered<F> {
 mod tests {
     use super::*;
 
-    fn look(turn: u64) -> Look {
-        Look { turn, began: Instant::now() }
+    fn poll(turn: u64) -> Poll {
+        Poll { turn, began: Instant::now() }
     }
 
     fn read_at(turn: u64, generation: i64, value: &'static str) -> State<&'static str> {
         let mut state = State::default();
-        assert_eq!(state.see(look(turn), generation), Verdict::Changed);
-        assert!(state.replace(look(turn), generation, Arc::new(value)).is_some());
+        assert_eq!(state.see(poll(turn), generation), Verdict::Changed);
+        assert!(state.replace(poll(turn), generation, Arc::new(value)).is_some());
         state
     }
 
     #[test]
     fn fact_is_read_when_generation_differs() {
         let mut state = read_at(1, 7, "old");
-        assert_eq!(state.see(look(2), 7), Verdict::Same);
-        assert_eq!(state.see(look(3), 8), Verdict::Changed);
-        assert_eq!(state.see(look(3), 6), Verdict::Changed, "a failover took changes back");
-        assert_eq!(state.replace(look(3), 6, Arc::new("before that")).as_deref(), Some(&"old"));
-        assert_eq!(state.see(look(4), 6), Verdict::Same);
+        assert_eq!(state.see(poll(2), 7), Verdict::Same);
+        assert_eq!(state.see(poll(3), 8), Verdict::Changed);
+        assert_eq!(state.see(poll(3), 6), Verdict::Changed, "a failover took changes back");
+        assert_eq!(state.replace(poll(3), 6, Arc::new("before that")).as_deref(), Some(&"old"));
+        assert_eq!(state.see(poll(4), 6), Verdict::Same);
     }
 
     #[test]
     fn earlier_look_that_ends_later_changes_nothing() {
         let mut state = read_at(5, 8, "newer");
-        assert_eq!(state.see(look(4), 7), Verdict::Late);
-        assert!(state.replace(look(4), 7, Arc::new("older")).is_none());
+        assert_eq!(state.see(poll(4), 7), Verdict::Late);
+        assert!(state.replace(poll(4), 7, Arc::new("older")).is_none());
         assert_eq!((*state.value, state.generation), ("newer", Some(8)));
     }
 
@@ -241,23 +241,23 @@ mod tests {
         let mut state = read_at(1, 7, "value");
         state.expire(3);
         assert_eq!((*state.value, state.loaded, state.confirmed), ("value", true, None));
-        assert_eq!(state.see(look(3), 7), Verdict::Changed, "the same number may mean another value");
-        assert!(state.replace(look(3), 7, Arc::new("read again")).is_some());
+        assert_eq!(state.see(poll(3), 7), Verdict::Changed, "the same number may mean another value");
+        assert!(state.replace(poll(3), 7, Arc::new("read again")).is_some());
         assert_eq!((*state.value, state.confirmed), ("read again", None));
-        assert_eq!(state.see(look(4), 7), Verdict::Changed);
+        assert_eq!(state.see(poll(4), 7), Verdict::Changed);
     }
 
     #[test]
     fn value_of_overtaken_look_is_stored_unconfirmed() {
         let mut state = State::<u8>::default();
-        assert_eq!(state.see(look(1), 7), Verdict::Changed);
-        // A second change, after the look began.
+        assert_eq!(state.see(poll(1), 7), Verdict::Changed);
+        // A second change, after the poll began.
         state.expire(2);
-        assert!(state.replace(look(1), 7, Arc::new(1)).is_some());
+        assert!(state.replace(poll(1), 7, Arc::new(1)).is_some());
         assert_eq!((*state.value, state.confirmed.is_some(), state.generation), (1, false, None));
-        assert_eq!(state.see(look(3), 7), Verdict::Changed);
-        assert!(state.replace(look(3), 7, Arc::new(2)).is_some());
+        assert_eq!(state.see(poll(3), 7), Verdict::Changed);
+        assert!(state.replace(poll(3), 7, Arc::new(2)).is_some());
         assert_eq!((*state.value, state.confirmed.is_some(), state.generation), (2, true, Some(7)));
-        assert!(state.replace(look(2), 6, Arc::new(1)).is_none(), "an earlier look never replaces a later one");
+        assert!(state.replace(poll(2), 6, Arc::new(1)).is_none(), "an earlier poll never replaces a later one");
     }
 }

@@ -12,7 +12,7 @@
 //! # How a change arrives
 //!
 //! A change raises the generation of its fact, and notifies every server on commit. Each server
-//! reads all generations in one statement ([`Facts::look`]) every half second, on notification, and
+//! reads all generations in one statement ([`Facts::refresh`]) every half second, on notification, and
 //! after its own changes. It then reads the facts whose generation differs. If a read fails, the
 //! last value stays in use.
 
@@ -29,7 +29,7 @@ use std::time::Instant;
 use chrono::{DateTime, Utc};
 use sqlx::PgPool;
 
-use self::fact::{AnyFact, Look};
+use self::fact::{AnyFact, Poll};
 pub use self::fact::{Fact, Remembered};
 use self::quarantines::{DatabaseClock, Quarantined, Quarantines};
 use self::removals::Removals;
@@ -71,17 +71,17 @@ impl Facts {
     /// Reads all generations and then the changed facts; returns their number. Afterwards the cache
     /// has every change committed before the call. After a failed query, unread facts keep their
     /// last values.
-    pub async fn look(&self) -> Result<usize, sqlx::Error> {
+    pub async fn refresh(&self) -> Result<usize, sqlx::Error> {
         let mut conn = self.pool.acquire().await?;
-        let look = Look { turn: self.next_turn(), began: Instant::now() };
+        let poll = Poll { turn: self.next_turn(), began: Instant::now() };
         let generations = facts::get_generations(&mut conn).await?;
         if let Some(now) = generations.now {
-            self.clock.set(now, look.began);
+            self.clock.set(now, poll.began);
         }
         let (mut changed, mut failed) = (0, None);
         for fact in self.all() {
             let generation = generations.of.get(fact.name()).copied().ok_or(sqlx::Error::RowNotFound)?;
-            match fact.refresh(&mut conn, look, generation).await {
+            match fact.refresh(&mut conn, poll, generation).await {
                 Ok(read) => changed += usize::from(read),
                 Err(error) => failed = Some(error),
             }
@@ -107,7 +107,7 @@ impl Facts {
         Quarantines::new(self.quarantines.clone(), self.clock.clone())
     }
 
-    /// Forces the next look to read everything. Until then the last values stay in use, so that
+    /// Forces the next poll to read everything. Until then the last values stay in use, so that
     /// quarantines are not lifted while unreadable.
     pub fn drop_all(&self) {
         for fact in self.all() {

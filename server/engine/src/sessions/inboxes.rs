@@ -33,13 +33,13 @@ pub enum Certainty {
 }
 
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct InboxAnswer {
     /// Empty if none arrived in time.
     pub items: Vec<InboxItem>,
     pub live: Option<StillLive>,
 }
 
-type Answer = Result<Found, OpError>;
+type Answer = Result<InboxAnswer, OpError>;
 
 #[derive(Clone)]
 pub struct Inboxes {
@@ -97,7 +97,7 @@ impl Waiter {
     }
 
     fn send(self, items: Vec<InboxItem>) {
-        let answer = if self.is_uncertain() { Err(OpError::Unavailable) } else { Ok(Found { items, live: self.live }) };
+        let answer = if self.is_uncertain() { Err(OpError::Unavailable) } else { Ok(InboxAnswer { items, live: self.live }) };
         drop(self.reply.send(answer));
     }
 }

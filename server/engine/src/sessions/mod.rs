@@ -16,7 +16,7 @@ use crate::notifiers::Notifiers;
 pub use activity::Activity;
 pub use end_signals::{EndSignals, EndSubscription};
 pub use identities::Identities;
-pub use inboxes::{Certainty, Found, Inboxes, WAITERS_MAX};
+pub use inboxes::{Certainty, InboxAnswer, Inboxes, WAITERS_MAX};
 pub use outlook::Outlook;
 pub use renewals::Renewals;
 

@@ -5,7 +5,7 @@ use tenure_domain::policy::why::{Held, StateFacts};
 use tenure_engine::background::{admission, election};
 use tenure_engine::ops::queue_keys;
 use tenure_engine::ops::why::find;
-use tenure_store::admission::{self as store, Look, Mark, Marks, Reading, Take};
+use tenure_store::admission::{self as store, HeadInputs, Mark, Marks, Reading, Take};
 use tenure_store::clock;
 
 use crate::support::*;
@@ -69,8 +69,8 @@ async fn new_run_keeps_key_that_pass_saw_without_runs() {
     let announced = store::lock_for_start(&mut looking, key, announcements).await.unwrap().unwrap().announced;
     assert_eq!(announced.len(), 1);
     store::name_keys(&mut looking, key, &announced).await.unwrap();
-    let look = Look { queue: key, admission: &limits, least: locked.least, marks: &Marks::default() };
-    store::look(&mut looking, &look, &announced).await.unwrap();
+    let inputs = HeadInputs { queue: key, admission: &limits, least: locked.least, marks: &Marks::default() };
+    store::update_heads(&mut looking, &inputs, &announced).await.unwrap();
     looking.commit().await.unwrap();
     forgetting.await.unwrap();
     assert_eq!(number(&queue.engine.pool, KEYS).await, 1, "the key is kept");

@@ -34,7 +34,7 @@ impl Operation for Divide {
     type Answer = i32;
     const NAME: &'static str = "divide";
     const WAITING_MAX: usize = 300;
-    type Found = ();
+    type Decoded = ();
 
     fn weight(member: &Number) -> usize {
         member.bytes

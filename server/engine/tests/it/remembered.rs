@@ -25,17 +25,17 @@ fn gives(queue: &Queue, role_id: &str) -> bool {
 #[tokio::test]
 async fn fact_is_reread_when_generation_differs() {
     let (database, queue) = start().await;
-    let look = async || queue.engine.facts.look().await.unwrap();
-    assert_eq!(look().await, 3, "nothing was cached");
-    assert_eq!(look().await, 0);
+    let refresh = async || queue.engine.facts.refresh().await.unwrap();
+    assert_eq!(refresh().await, 3, "nothing was cached");
+    assert_eq!(refresh().await, 0);
     roles::create(database.pool(), &role("r")).await.unwrap();
-    assert_eq!(look().await, 1);
+    assert_eq!(refresh().await, 1);
     assert!(gives(&queue, "r"));
     // A failover to a standby without the role.
     run_sql(database.pool(), "ALTER TABLE roles DISABLE TRIGGER USER; DELETE FROM roles WHERE role_id = 'r'").await;
-    assert_eq!(look().await, 0, "without another generation nothing is read");
+    assert_eq!(refresh().await, 0, "without another generation nothing is read");
     run_sql(database.pool(), "UPDATE fact_generations SET generation = generation - 1 WHERE name = 'roles'").await;
-    assert_eq!(look().await, 1);
+    assert_eq!(refresh().await, 1);
     assert!(!gives(&queue, "r"));
     finish(database, queue).await;
 }
@@ -50,15 +50,15 @@ async fn unreadable_fact_stays_cached_and_others_are_read() {
         "INSERT INTO workers (queue, worker_group, worker_id, first_claim, last_seen, expires, due, quarantine_until)
                  SELECT id, 'g', 'bad', $1, $1, $1, $1, $1 FROM task_queues";
     sqlx::query(known).bind(until).execute(database.pool()).await.unwrap();
-    facts.look().await.unwrap();
+    facts.refresh().await.unwrap();
     assert_eq!(facts.quarantines.get().len(), 1);
     roles::create(database.pool(), &role("r")).await.unwrap();
     run_sql(database.pool(), "ALTER TABLE workers RENAME TO away; SELECT raise_fact('quarantines')").await;
-    facts.look().await.unwrap_err();
+    facts.refresh().await.unwrap_err();
     assert_eq!(facts.quarantines.get().len(), 1);
     assert!(gives(&queue, "r"));
     run_sql(database.pool(), "DELETE FROM away; ALTER TABLE away RENAME TO workers").await;
-    assert_eq!(facts.look().await.unwrap(), 1);
+    assert_eq!(facts.refresh().await.unwrap(), 1);
     assert!(facts.quarantines.get().is_empty());
     finish(database, queue).await;
 }
@@ -71,14 +71,14 @@ async fn quarantine_takes_effect_despite_unreadable_fact() {
     let now = clock::get_now(&mut database.connect().await).await.unwrap();
     let name = Name { queue: QUEUE.parse().unwrap(), group: "g".to_owned(), id: "bad".to_owned() };
     workers::declare(&engine.pool, &engine.workers, &engine.queues, &name, now + TimeDelta::hours(2)).await.unwrap();
-    engine.facts.look().await.unwrap();
+    engine.facts.refresh().await.unwrap();
     run_sql(database.pool(), "ALTER TABLE roles RENAME TO away; SELECT raise_fact('roles')").await;
     let change = Quarantine { until: now + TimeDelta::hours(1), info: None, client_id: "tester" };
     workers::quarantine(&engine.pool, &engine.facts, &engine.workers, &engine.queues, &name, change).await.unwrap();
     let worker = WorkerKey { queue: key, group: "g".to_owned(), id: "bad".to_owned() };
     assert!(engine.facts.quarantines().is_on(&worker));
     run_sql(database.pool(), "ALTER TABLE away RENAME TO roles").await;
-    engine.facts.look().await.unwrap();
+    engine.facts.refresh().await.unwrap();
     assert!(engine.facts.quarantines().is_on(&worker));
     finish(database, queue).await;
 }
@@ -155,7 +155,7 @@ async fn all_caches_can_be_invalidated_at_once() {
     assert_eq!(engine.low_water_marks.get(key).epoch, -1);
     queue.run_pass("low_water_marks").await.unwrap();
     assert!(engine.low_water_marks.get(key).epoch >= 0);
-    engine.facts.look().await.unwrap();
+    engine.facts.refresh().await.unwrap();
     // As after a failover that lost the queue.
     move_queue(&mut database.connect().await, key, key + 100).await;
     assert_eq!(queue.key(QUEUE).await, key, "the key is cached");
@@ -163,7 +163,7 @@ async fn all_caches_can_be_invalidated_at_once() {
     engine.remembered.drop_all();
     assert_eq!(queue.key(QUEUE).await, key + 100);
     assert_eq!(engine.low_water_marks.get(key).epoch, -1);
-    assert_eq!(engine.facts.look().await.unwrap(), 3);
+    assert_eq!(engine.facts.refresh().await.unwrap(), 3);
     let task = queue.create_one(QUEUE).await;
     let claim = queue.claim_one(QUEUE).await;
     assert_eq!(claim.task.id, task);

@@ -35,7 +35,7 @@ fn values(members: &[&Number]) -> Vec<i32> {
 impl<const SECOND: bool> Operation for Note<SECOND> {
     type Member = Number;
     type Answer = ();
-    type Found = ();
+    type Decoded = ();
     const NAME: &'static str = "note";
     const WAITING_MAX: usize = 1_000;
     const KIND: Option<Kind> = Some(if SECOND { Kind::End } else { Kind::Create });

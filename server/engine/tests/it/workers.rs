@@ -18,7 +18,7 @@ const DAY_SECONDS: f64 = 86_400.0;
 async fn start() -> (TestDatabase, Queue) {
     let database = TestDatabase::create().await;
     let queue = Queue::start(database.options());
-    queue.engine.facts.look().await.unwrap();
+    queue.engine.facts.refresh().await.unwrap();
     (database, queue)
 }
 

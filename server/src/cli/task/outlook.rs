@@ -22,7 +22,7 @@ use crate::cli::http::{CommandError, Server};
 /// ended.
 const LOOKED_AT_MAX: usize = 1_000;
 /// Maximal age of a cached answer.
-const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(3);
+const CHECK_AGAIN_AFTER: Duration = Duration::from_secs(3);
 const READS_MAX: usize = 20;
 const ID_SHOWN: usize = 8;
 
@@ -47,7 +47,7 @@ impl Definition {
 }
 
 #[derive(Debug, Clone)]
-struct Look {
+struct DependencyCheck {
     at: Instant,
     /// The task whose end keeps this one from ever running.
     culprit: Option<String>,
@@ -59,17 +59,17 @@ struct Look {
 pub struct Outlook<'a> {
     server: &'a Server,
     definitions: RefCell<HashMap<TaskId, Definition>>,
-    looks: RefCell<HashMap<TaskId, Look>>,
+    checks: RefCell<HashMap<TaskId, DependencyCheck>>,
 }
 
 impl<'a> Outlook<'a> {
     pub fn new(server: &'a Server) -> Self {
-        Self { server, definitions: RefCell::default(), looks: RefCell::default() }
+        Self { server, definitions: RefCell::default(), checks: RefCell::default() }
     }
 
     /// Keeps the cached answers, but sends further requests to `server`.
     pub fn asking(self, server: &Server) -> Outlook<'_> {
-        Outlook { server, definitions: self.definitions, looks: self.looks }
+        Outlook { server, definitions: self.definitions, checks: self.checks }
     }
 
     pub fn name(&self, task: TaskId, name: &str) {
@@ -117,11 +117,11 @@ impl<'a> Outlook<'a> {
     pub async fn never(&self, task: TaskId) -> Result<Option<String>, CommandError> {
         let (mut open, mut seen) = (vec![task], HashSet::from([task]));
         while let Some(next) = open.pop() {
-            let look = self.look(next).await?;
-            if look.culprit.is_some() {
-                return Ok(look.culprit);
+            let check = self.check(next).await?;
+            if check.culprit.is_some() {
+                return Ok(check.culprit);
             }
-            for awaited in look.unscheduled {
+            for awaited in check.unscheduled {
                 if seen.len() < LOOKED_AT_MAX && seen.insert(awaited) {
                     open.push(awaited);
                 }
@@ -130,26 +130,26 @@ impl<'a> Outlook<'a> {
         Ok(None)
     }
 
-    async fn look(&self, task: TaskId) -> Result<Look, CommandError> {
-        let known = self.looks.borrow().get(&task).filter(|look| look.at.elapsed() < LOOK_AGAIN_AFTER).cloned();
-        if let Some(look) = known {
-            return Ok(look);
+    async fn check(&self, task: TaskId) -> Result<DependencyCheck, CommandError> {
+        let known = self.checks.borrow().get(&task).filter(|check| check.at.elapsed() < CHECK_AGAIN_AFTER).cloned();
+        if let Some(check) = known {
+            return Ok(check);
         }
         let answer = self.server.client.why(task).await.map_err(|error| self.server.error(&error))?;
         let answer: WhyAnswer = serde_json::from_value(answer).map_err(|error| self.server.strange(&error))?;
-        let mut look = Look { at: Instant::now(), culprit: None, unscheduled: Vec::new() };
+        let mut check = DependencyCheck { at: Instant::now(), culprit: None, unscheduled: Vec::new() };
         for reason in answer.reasons {
             let Reason::Dependencies { tasks, never, .. } = reason else { continue };
             let awaited = tasks.unwrap_or_default();
             if never {
-                look.culprit = Some(self.culprit(task, &awaited).await?);
+                check.culprit = Some(self.culprit(task, &awaited).await?);
             } else if awaited.iter().any(is_unscheduled) && self.definition(task).await?.all_completed {
-                look.unscheduled =
+                check.unscheduled =
                     awaited.iter().filter(|awaited| is_unscheduled(awaited)).map(|it| it.task_id).collect();
             }
         }
-        self.looks.borrow_mut().insert(task, look.clone());
-        Ok(look)
+        self.checks.borrow_mut().insert(task, check.clone());
+        Ok(check)
     }
 
     /// Describes the task whose end keeps `task` from running, without a full stop.

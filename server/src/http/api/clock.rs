@@ -80,7 +80,7 @@ async fn handle_advance_clock(app: Api, call: Arc<Call>) -> Result<Response, Api
     let now = clock::advance(&mut conn, seconds).await?;
     drop(conn);
     app.passes.run_all_due().await?;
-    app.engine.facts.look().await?;
+    app.engine.facts.refresh().await?;
     ok(&Now { now: now.into() })
 }
 

@@ -87,7 +87,7 @@ pub async fn name_keys(transaction: &mut PgConnection, queue: i32, announced: &[
 }
 
 #[derive(Debug, Clone, Copy)]
-pub struct Look<'a> {
+pub struct HeadInputs<'a> {
     pub queue: i32,
     pub admission: &'a Admission,
     pub least: [f64; PRIORITIES],
@@ -100,15 +100,15 @@ pub struct Look<'a> {
 ///
 /// Reads the first run without locks, so a key is skipped only if none waits.
 #[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
-pub async fn look(
+pub async fn update_heads(
     transaction: &mut PgConnection,
-    look: &Look<'_>,
+    inputs: &HeadInputs<'_>,
     announced: &[Announced],
 ) -> Result<[f64; PRIORITIES], sqlx::Error> {
     let mut keys: Vec<i64> = announced.iter().map(|one| one.key).collect();
     keys.sort_unstable();
     keys.dedup();
-    let floors = look.marks.of_keys(&keys);
+    let floors = inputs.marks.of_keys(&keys);
     let waits = announced.iter().filter_map(|one| one.waits.map(|(priority, ord)| (one.key, priority, ord)));
     let (mut waiting, mut priorities, mut places) = (Vec::new(), Vec::new(), Vec::new());
     for (key, priority, ord) in waits {
@@ -198,19 +198,19 @@ pub async fn look(
         SELECT f.priority AS "priority!", min(f.first)::float8 AS "place!" FROM looked_at f
         WHERE NOT $7 AND f.ready AND f.first < ($8::float8[])[f.priority + 1]
         GROUP BY f.priority"#,
-        look.queue,
+        inputs.queue,
         &keys,
-        look.admission.per_key.map(u32::cast_signed),
+        inputs.admission.per_key.map(u32::cast_signed),
         &waiting,
         &priorities,
         &places,
-        look.admission.fair,
-        &look.least as &[f64; PRIORITIES],
+        inputs.admission.fair,
+        &inputs.least as &[f64; PRIORITIES],
         &floors
     )
     .fetch_all(&mut *transaction)
     .await?;
-    let mut least = look.least;
+    let mut least = inputs.least;
     for row in &rows {
         if let Some(of_priority) = usize::try_from(row.priority).ok().and_then(|place| least.get_mut(place)) {
             *of_priority = row.place;

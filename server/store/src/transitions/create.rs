@@ -1,7 +1,7 @@
 //! Creates tasks: one statement writes definition, task, pending run, count and event.
 
 mod alone;
-mod look;
+mod existing;
 mod one;
 
 use std::collections::HashMap;
@@ -20,7 +20,7 @@ use tenure_domain::policy::hold::Start;
 use tenure_domain::policy::options::Options;
 use tenure_domain::task::{Last, OpenRun, Task};
 
-pub use look::{Look, Names, StoredGroup, StoredTask, look};
+pub use existing::{Existing, Names, StoredGroup, StoredTask, find_existing};
 
 #[derive(Debug, Clone, Copy)]
 pub struct Member<'a> {

@@ -93,14 +93,14 @@ const REPORT: &str = "-- report
 
 /// A kind of request, and its batched statement.
 pub(super) trait Kind {
-    type Asked: Send + 'static;
+    type Request: Send + 'static;
     type Answer: Send + 'static;
     const STATEMENT: &'static str;
 
     /// Returns one answer for each request, in their order.
     fn run(
         session: &Session,
-        asked: Vec<Self::Asked>,
+        asked: Vec<Self::Request>,
     ) -> impl Future<Output = Result<Vec<Self::Answer>, tokio_postgres::Error>> + Send;
 }
 
@@ -118,7 +118,7 @@ pub(super) struct Creation {
 }
 
 impl Kind for Create {
-    type Asked = Creation;
+    type Request = Creation;
     type Answer = ();
     const STATEMENT: &'static str = CREATE;
 
@@ -139,7 +139,7 @@ pub(super) struct Claimed {
 }
 
 impl Kind for Claim {
-    type Asked = ();
+    type Request = ();
     type Answer = Option<Claimed>;
     const STATEMENT: &'static str = CLAIM;
 
@@ -154,7 +154,7 @@ impl Kind for Claim {
 pub(super) struct Report;
 
 impl Kind for Report {
-    type Asked = Uuid;
+    type Request = Uuid;
     type Answer = ();
     const STATEMENT: &'static str = REPORT;
 
@@ -165,7 +165,7 @@ impl Kind for Report {
 }
 
 /// A request that waits for its batch, and the channel for its answer.
-type Member<K> = (<K as Kind>::Asked, oneshot::Sender<<K as Kind>::Answer>);
+type Member<K> = (<K as Kind>::Request, oneshot::Sender<<K as Kind>::Answer>);
 
 pub(super) struct Batcher<K: Kind> {
     members: UnboundedSender<Member<K>>,
@@ -188,7 +188,7 @@ impl<K: Kind + 'static> Batcher<K> {
         Ok(Self { members, sizes })
     }
 
-    pub(super) async fn submit(&self, asked: K::Asked) -> Option<K::Answer> {
+    pub(super) async fn submit(&self, asked: K::Request) -> Option<K::Answer> {
         let (answer, answered) = oneshot::channel();
         self.members.send((asked, answer)).ok()?;
         answered.await.ok()

@@ -48,7 +48,7 @@ impl Operation for RenewSession {
     type Answer = Renewed;
     const NAME: &'static str = "renew_session";
     const WAITING_MAX: usize = 16_000;
-    type Found = Vec<Renewed>;
+    type Decoded = Vec<Renewed>;
 
     fn gather(member: &Renewing) -> Duration {
         member.gather

@@ -1,7 +1,7 @@
 //! A decision of a pull queue, with the engine's statements.
 
 use tenure_domain::admission::{Demand, Queue, decide};
-use tenure_store::admission::{self, Counted, Heads, IfLocked, Leader, Learned, Look, Marks, Reading, Take};
+use tenure_store::admission::{self, Counted, Heads, IfLocked, Leader, Learned, HeadInputs, Marks, Reading, Take};
 use tenure_store::transitions::claim::{self, Chosen, Claimed, Worker};
 
 use crate::support::*;
@@ -25,8 +25,8 @@ pub async fn claim_runs(
     let announced = std::mem::take(&mut locked.announced);
     if !announced.is_empty() {
         admission::name_keys(transaction, queue, &announced).await.unwrap();
-        let look = Look { queue, admission: &limits, least: locked.least, marks };
-        let least = admission::look(transaction, &look, &announced).await.unwrap();
+        let inputs = HeadInputs { queue, admission: &limits, least: locked.least, marks };
+        let least = admission::update_heads(transaction, &inputs, &announced).await.unwrap();
         let tat = locked.tat;
         admission::store_state(transaction, &mut locked, tat, least).await.unwrap();
     }

@@ -6,7 +6,7 @@ use tenure_domain::policy::counts::Counted;
 use tenure_domain::policy::document::Admission;
 use tenure_domain::policy::keys::KeyRules;
 use tenure_store::admission::{
-    self, Announced, FoundHeads, Heads, IfLocked, Leader, Locked, Look, Marks, Reading, Reassigning, Take, key_rules,
+    self, Announced, FoundHeads, Heads, IfLocked, Leader, Locked, HeadInputs, Marks, Reading, Reassigning, Take, key_rules,
     runnable,
 };
 use tenure_store::transitions::claim::{self, Chosen, Worker};
@@ -111,8 +111,8 @@ impl Given {
         self.announced.iter().map(|one| one.key).collect()
     }
 
-    fn look(&self) -> Look<'_> {
-        Look { queue: self.pulled, admission: &self.limits, least: [0.0; PRIORITIES], marks: &self.marks }
+    fn inputs(&self) -> HeadInputs<'_> {
+        HeadInputs { queue: self.pulled, admission: &self.limits, least: [0.0; PRIORITIES], marks: &self.marks }
     }
 
     fn decided(&self) -> Decided {
@@ -141,7 +141,7 @@ impl Given {
             "lock_admission_or_skip" => self.lock(conn, IfLocked::Skip).await,
             "name_admission_keys" => admission::name_keys(conn, self.pulled, &self.announced).await.unwrap(),
             "look_at_keys" => {
-                admission::look(conn, &self.look(), &self.announced).await.unwrap();
+                admission::update_heads(conn, &self.inputs(), &self.announced).await.unwrap();
             }
             "count_used" => {
                 admission::count_used(conn, Sequenced::default(), self.pulled).await.unwrap();
@@ -233,7 +233,7 @@ impl Given {
         let mut locked = admission::lock_for_start(conn, self.pulled, reading).await.unwrap().unwrap();
         let limits = locked.limits.take().unwrap();
         admission::name_keys(conn, self.pulled, &locked.announced).await.unwrap();
-        admission::look(conn, &self.look(), &locked.announced).await.unwrap();
+        admission::update_heads(conn, &self.inputs(), &locked.announced).await.unwrap();
         let head = admission::find_waiting(conn, self.pulled, task, 0).await.unwrap().unwrap();
         assert_eq!(head.key, key);
         let counted = admission::load_keys(conn, self.pulled, &[key], &self.marks, &limits).await.unwrap();

@@ -23,7 +23,7 @@ async fn recreated_role_with_same_generation_is_reread() {
     let (database, queue) = start().await;
     queue.run_pass("low_water_marks").await.unwrap();
     roles::create(database.pool(), &role("lost")).await.unwrap();
-    queue.engine.facts.look().await.unwrap();
+    queue.engine.facts.refresh().await.unwrap();
     assert!(gives(&queue, "lost"));
     // A standby without the role is promoted, and another role with the same generation is created.
     let other =
@@ -32,7 +32,7 @@ async fn recreated_role_with_same_generation_is_reread() {
                  SELECT pg_terminate_backend(pid) FROM pg_stat_activity
                  WHERE datname = current_database() AND application_name ~ '^tenure/[0-9]+$' AND pid <> pg_backend_pid()";
     sqlx::raw_sql(other).execute(database.pool()).await.unwrap();
-    queue.engine.facts.look().await.unwrap_or_default();
+    queue.engine.facts.refresh().await.unwrap_or_default();
     assert!(gives(&queue, "lost"), "the generation is unchanged");
     eventually("the break is noticed", async || {
         // The first scan finds the session lost.
@@ -40,7 +40,7 @@ async fn recreated_role_with_same_generation_is_reread() {
         queue.engine.continuity.breaks() > 0
     })
     .await;
-    queue.engine.facts.look().await.unwrap();
+    queue.engine.facts.refresh().await.unwrap();
     assert!(gives(&queue, "kept") && !gives(&queue, "lost"));
     finish(database, queue).await;
 }

@@ -116,8 +116,8 @@ async fn other_server_learns_quarantine_and_its_end() {
     let two = Queue::start(database.options());
     poll(&one, "bad").await;
     quarantine(&one, "bad", 1).await.unwrap();
-    assert_ne!(two.engine.facts.look().await.unwrap(), 0);
-    assert_eq!(two.engine.facts.look().await.unwrap(), 0);
+    assert_ne!(two.engine.facts.refresh().await.unwrap(), 0);
+    assert_eq!(two.engine.facts.refresh().await.unwrap(), 0);
     poll(&one, "worse").await;
     one.create_one(QUEUE).await;
     assert!(two.claim_work(QUEUE, "bad", 1, SHORT).await.unwrap().claims.is_empty());
@@ -125,12 +125,12 @@ async fn other_server_learns_quarantine_and_its_end() {
     assert!(matches!(quarantine(&two, "worse", 1).await, Err(OpError::NotFound(_))), "seen at the other server only");
     pass::write_down(&one.engine).await.unwrap();
     quarantine(&two, "worse", 1).await.unwrap();
-    assert_eq!(one.engine.facts.look().await.unwrap(), 1);
+    assert_eq!(one.engine.facts.refresh().await.unwrap(), 1);
     let bad = [key(&one, "bad").await, key(&one, "worse").await];
     assert!(bad.iter().all(|worker| one.engine.workers.is_quarantined(worker)));
     assert!(bad.iter().all(|worker| two.engine.workers.is_quarantined(worker)));
     advance(&one, 3_601.0).await;
-    two.engine.facts.look().await.unwrap();
+    two.engine.facts.refresh().await.unwrap();
     assert!(bad.iter().all(|worker| !two.engine.workers.is_quarantined(worker)));
     two.stop().await;
     finish(database, one).await;

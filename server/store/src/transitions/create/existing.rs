@@ -17,7 +17,7 @@ pub struct Names {
 
 /// Existing objects with the ids of a task that was not stored.
 #[derive(Debug)]
-pub struct Look {
+pub struct Existing {
     /// From 0.
     pub member: usize,
     pub stored: Option<StoredTask>,
@@ -43,11 +43,11 @@ pub struct StoredGroup {
 }
 
 /// Byte limit of stored definitions per query. The first definition is read at any size.
-const LOOK_BYTES_MAX: i64 = 16 << 20;
+const EXISTING_BYTES_MAX: i64 = 16 << 20;
 
 /// Reads existing objects with the ids of tasks that were not stored. Omits members whose
 /// definitions exceed the limit: the caller queries those again.
-pub async fn look(conn: &mut PgConnection, names: &[Names]) -> Result<Vec<Look>, sqlx::Error> {
+pub async fn find_existing(conn: &mut PgConnection, names: &[Names]) -> Result<Vec<Existing>, sqlx::Error> {
     let tasks: Vec<Uuid> = names.iter().map(|names| names.task).collect();
     let groups: Vec<Uuid> = names.iter().map(|names| names.group).collect();
     let queues: Vec<i32> = names.iter().map(|names| names.queue).collect();
@@ -73,7 +73,7 @@ pub async fn look(conn: &mut PgConnection, names: &[Names]) -> Result<Vec<Look>,
         WHERE f.bytes IS NULL OR f.bytes_so_far <= $3 OR f.bytes_so_far = f.bytes"#,
         &tasks,
         &groups,
-        LOOK_BYTES_MAX,
+        EXISTING_BYTES_MAX,
         &queues
     )
     .fetch_all(conn)
@@ -89,7 +89,7 @@ pub async fn look(conn: &mut PgConnection, names: &[Names]) -> Result<Vec<Look>,
             };
             let group = row.scheduler.map(|scheduler| StoredGroup { scheduler, sealed: row.sealed });
             let queue_delay = TimeDelta::milliseconds((row.delay.unwrap_or_default() * 1000.0).round() as i64);
-            Ok(Look { member: hot::member(row.n), stored, group, queue_delay, now: row.now })
+            Ok(Existing { member: hot::member(row.n), stored, group, queue_delay, now: row.now })
         })
         .collect()
 }
