@@ -10,7 +10,7 @@ use sqlx::{Connection, PgConnection};
 use tenure_domain::admission::{Decided, Demand, HeadState, Key, Queue, decide, look_again_in, stamp};
 use tenure_domain::policy::document::Admission;
 use tenure_store::admission::{
-    self, Counted, FoundHeads, Heads, IfLocked, Leader, Learned, Locked, HeadInputs, Reading, Take,
+    self, Counted, FoundHeads, HeadInputs, Heads, IfLocked, Leader, Learned, Locked, Reading, Take,
 };
 use tenure_store::events::Sequenced;
 use tenure_store::session::plan_as_hot;

@@ -19,11 +19,11 @@ pub mod ops;
 mod parked;
 pub mod remembered;
 pub mod resolutions;
-pub mod wait_limit;
 pub mod route;
 pub mod schedulers;
 pub mod sessions;
 pub mod task_waits;
 #[cfg(feature = "test-util")]
 pub mod testing;
+pub mod wait_limit;
 pub mod workers;

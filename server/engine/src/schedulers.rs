@@ -10,8 +10,8 @@ use sqlx::{Connection, PgConnection};
 use tenure_api::states::SchedulerEnd;
 use tenure_domain::election::{Active, Server, Silence, Step, View, step};
 use tenure_store::admission::Leader;
+use tenure_store::cached::Cached;
 use tenure_store::failure::{Class, classify};
-use tenure_store::memory::Memory;
 use tenure_store::schedulers::{self, Scheduled};
 use tenure_store::servers::{self, Member};
 use tenure_store::session::{self, Locks};
@@ -48,7 +48,7 @@ impl Known {
 #[derive(Debug, Clone)]
 pub struct Schedulers {
     member: Member,
-    known: Memory<Known>,
+    known: Cached<Known>,
     pub terms: Arc<QueueGauges<{ METRICS.len() }>>,
 }
 
@@ -62,7 +62,7 @@ pub enum ElectionTrigger {
 
 impl Schedulers {
     pub fn new(member: Member) -> Self {
-        Self { member, known: Memory::default(), terms: Arc::new(QueueGauges::new(METRICS)) }
+        Self { member, known: Cached::default(), terms: Arc::new(QueueGauges::new(METRICS)) }
     }
 
     pub fn member(&self) -> &Member {
@@ -99,7 +99,12 @@ impl Schedulers {
     }
 
     /// Applies the rule to every assign queue.
-    pub async fn elect(&self, conn: &mut PgConnection, notifiers: &Notifiers, trigger: ElectionTrigger) -> Result<(), sqlx::Error> {
+    pub async fn elect(
+        &self,
+        conn: &mut PgConnection,
+        notifiers: &Notifiers,
+        trigger: ElectionTrigger,
+    ) -> Result<(), sqlx::Error> {
         let since = self.known.epoch();
         let servers = servers::list(conn).await?;
         let scheduled = schedulers::list(conn).await?;
@@ -142,7 +147,7 @@ impl Schedulers {
             );
         }
         // Notified only now, because admission needs the terms.
-        for queue in self.known.note(since, |remembered| remembered.replace(known)).unwrap_or_default() {
+        for queue in self.known.update(since, |remembered| remembered.replace(known)).unwrap_or_default() {
             notifiers.expect_limited(queue);
         }
         Ok(())

@@ -12,7 +12,7 @@ use uuid::Uuid;
 use crate::notifiers::Notifiers;
 use crate::ops::OpError;
 use crate::parked::{self, Due, GiveUp, Parked, Parking, Timing};
-use crate::wait_limit::{Caller, WaitPermit, WaitLimit};
+use crate::wait_limit::{Caller, WaitLimit, WaitPermit};
 use tenure_store::tasks;
 
 /// Waiting requests per server.

@@ -33,12 +33,12 @@ pub mod notifications;
 
 #[cfg(feature = "test-util")]
 pub mod breakage;
+pub mod cached;
 pub mod idempotency;
 pub mod in_use;
 pub mod live_logs;
 pub mod log_readers;
 pub mod low_water_marks;
-pub mod memory;
 pub mod messages;
 pub mod objects;
 pub mod operator_hints;

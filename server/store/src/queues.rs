@@ -9,16 +9,16 @@ use sqlx::{PgConnection, PgPool};
 use tenure_api::ids::{InvalidId, TaskQueueId};
 use uuid::Uuid;
 
+use crate::cached::{Cached, Epoch};
 use crate::hot;
 use crate::in_use::InUse;
-use crate::memory::{Epoch, Memory};
 
 const TRIES: u32 = 3;
 
 /// Cached keys and names of recently used queues.
 #[derive(Debug, Default, Clone)]
 pub struct Queues {
-    cache: Memory<CachedKeys>,
+    cache: Cached<CachedKeys>,
 }
 
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ struct CachedKeys {
 
 impl Queues {
     fn remember(&self, since: Epoch, key: i32, name: &TaskQueueId) {
-        self.cache.note(since, |cache| {
+        self.cache.update(since, |cache| {
             cache.keys.insert(name.clone(), key);
             cache.names.insert(key, name.clone());
         });
@@ -42,7 +42,7 @@ impl Queues {
 
     /// Begins a turn of [`InUse`], and returns the number of evicted queues.
     pub fn drop_idle(&self) -> usize {
-        let dropped = self.cache.note(self.cache.epoch(), |cache| {
+        let dropped = self.cache.update(self.cache.epoch(), |cache| {
             let CachedKeys { keys, names, ruled } = cache;
             let dropped = keys.begin_turn().max(names.begin_turn());
             // Queues that receive tasks are looked up by name.
@@ -56,7 +56,7 @@ impl Queues {
     }
 
     pub fn drop_key(&self, name: &TaskQueueId) {
-        self.cache.note(self.cache.epoch(), |cache| {
+        self.cache.update(self.cache.epoch(), |cache| {
             if let Some(key) = cache.keys.remove(name) {
                 cache.names.remove(&key);
                 cache.ruled.remove(&key);
@@ -72,8 +72,9 @@ impl Queues {
 
     pub fn note_ruled(&self, key: i32, ruled: bool) {
         if self.is_ruled(key) != ruled {
-            self.cache
-                .note(self.cache.epoch(), |cache| if ruled { cache.ruled.insert(key) } else { cache.ruled.remove(&key) });
+            self.cache.update(self.cache.epoch(), |cache| {
+                if ruled { cache.ruled.insert(key) } else { cache.ruled.remove(&key) }
+            });
         }
     }
 

@@ -126,7 +126,8 @@ pub async fn list_without_runs(transaction: &mut PgConnection, queues: &[i32]) -
 
 /// Stores the progress of queues. Deletes removed policies of queues that are done.
 pub async fn go_on(transaction: &mut PgConnection, positions: &[(i32, RefilePosition)]) -> Result<(), sqlx::Error> {
-    let done: Vec<i32> = positions.iter().filter(|(_, position)| *position == RefilePosition::DONE).map(|(queue, _)| *queue).collect();
+    let done: Vec<i32> =
+        positions.iter().filter(|(_, position)| *position == RefilePosition::DONE).map(|(queue, _)| *queue).collect();
     if !done.is_empty() {
         sqlx::query!("-- forget_policies\nDELETE FROM queue_policies WHERE queue = ANY($1) AND policy IS NULL", &done)
             .execute(&mut *transaction)
@@ -160,7 +161,11 @@ pub struct Slice {
     pub ready: usize,
 }
 
-pub async fn stamp_slice(transaction: &mut PgConnection, queue: i32, position: RefilePosition) -> Result<Slice, sqlx::Error> {
+pub async fn stamp_slice(
+    transaction: &mut PgConnection,
+    queue: i32,
+    position: RefilePosition,
+) -> Result<Slice, sqlx::Error> {
     avoid_scans(transaction).await?;
     let after = position.cursor.unwrap_or(i64::MIN);
     let limit = i64::try_from(SLICE).unwrap_or(i64::MAX);

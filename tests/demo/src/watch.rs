@@ -36,7 +36,12 @@ pub struct Observations {
 
 type Statuses = HashMap<TaskId, TaskStatus>;
 
-pub async fn watch(client: &Client, tasks: &[Planned], workers: &mut Workers, wait_timeout: Duration) -> Result<Observations> {
+pub async fn watch(
+    client: &Client,
+    tasks: &[Planned],
+    workers: &mut Workers,
+    wait_timeout: Duration,
+) -> Result<Observations> {
     let start = Instant::now();
     let mut seen = Observations { lost: Vec::new(), kills: 0, took: Duration::ZERO };
     let mut statuses = Statuses::new();

@@ -189,7 +189,8 @@ pub(super) fn clear(work_dir: &Path, keep: bool) -> io::Result<()> {
             continue;
         }
         // Not a record, or one being written when its worker was killed.
-        let Some(entry) = std::fs::read(&path).ok().and_then(|text| serde_json::from_slice::<RunRecord>(&text).ok()) else {
+        let Some(entry) = std::fs::read(&path).ok().and_then(|text| serde_json::from_slice::<RunRecord>(&text).ok())
+        else {
             continue;
         };
         let lock_path = path.with_extension(LOCK);

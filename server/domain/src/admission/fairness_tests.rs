@@ -14,7 +14,7 @@ const WEIGHTS: [f64; 5] = [0.25, 0.5, 1.0, 2.0, 3.0];
 enum Step {
     /// New runs of a key.
     Come { key: usize, priority: usize, runs: usize },
-    /// A decision for `requests` requests.
+    /// A decision for this many requests.
     Decide { requests: usize },
 }
 
@@ -22,7 +22,7 @@ fn a_step() -> impl Strategy<Value = Step> {
     let priority = prop::sample::select(vec![0, 4]);
     prop_oneof![
         (0..WEIGHTS.len(), priority, 1_usize..12).prop_map(|(key, priority, runs)| Step::Come { key, priority, runs }),
-        (1_usize..9).prop_map(|room| Step::Decide { requests }),
+        (1_usize..9).prop_map(|requests| Step::Decide { requests }),
     ]
 }
 
@@ -46,7 +46,7 @@ impl Rows {
     }
 
     /// Decides, and returns the priority and key of each start, in order.
-    fn look(&mut self, room: usize) -> Vec<(usize, usize)> {
+    fn decide_for(&mut self, requests: usize) -> Vec<(usize, usize)> {
         let mut heads = Vec::new();
         for (&(priority, key), &(vtime, waiting)) in self.heads.iter().filter(|(_, (_, waiting))| *waiting > 0) {
             let runs = (0..waiting.min(RUNS_READ)).map(|_| {
@@ -67,7 +67,7 @@ impl Rows {
             now: NOW,
             fair: true,
             total_free: None,
-            demand: Demand::Requests(vec![1; room]),
+            demand: Demand::Requests(vec![1; requests]),
             rate: None,
             tat: 0.0,
             unclaimed: 0,
@@ -109,14 +109,14 @@ proptest! {
         let mut rows = Rows { least: [0.0; PRIORITIES], heads: BTreeMap::new(), next_ord: 0 };
         let mut stretches: BTreeMap<(usize, usize, usize), Stretch> = BTreeMap::new();
         for step in steps {
-            let room = match step {
+            let requests = match step {
                 Step::Come { key, priority, runs } => {
                     rows.come(key, priority, runs);
                     continue;
                 }
-                Step::Decide { requests } => room,
+                Step::Decide { requests } => requests,
             };
-            for (priority, key) in rows.look(room) {
+            for (priority, key) in rows.decide_for(requests) {
                 for other in (0..WEIGHTS.len()).filter(|other| *other != key) {
                     let pair = (priority, key.min(other), key.max(other));
                     if !rows.waiting(priority, other) {

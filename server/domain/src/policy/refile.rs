@@ -106,14 +106,18 @@ pub fn step(position: RefilePosition, found: StageResult) -> RefilePosition {
         (Stage::Done, _) => RefilePosition::DONE,
         (Stage::Older, StageResult::Older { open: false }) => next(Stage::Older.following()),
         (Stage::Older, StageResult::Older { open: true } | StageResult::Slice { .. } | StageResult::NoRuns) => position,
-        (Stage::ClaimsFirst | Stage::Ready | Stage::Delayed | Stage::Claims | Stage::Check, StageResult::Older { .. }) => {
-            position
-        }
+        (
+            Stage::ClaimsFirst | Stage::Ready | Stage::Delayed | Stage::Claims | Stage::Check,
+            StageResult::Older { .. },
+        ) => position,
         (Stage::ClaimsFirst | Stage::Ready | Stage::Delayed | Stage::Claims | Stage::Check, StageResult::NoRuns)
         | (Stage::Check, StageResult::Slice { runs: 0, .. }) => RefilePosition::DONE,
         // The runs were stamped; the check starts over.
         (Stage::Check, StageResult::Slice { .. }) => next(Stage::Check),
-        (stage @ (Stage::ClaimsFirst | Stage::Ready | Stage::Delayed | Stage::Claims), StageResult::Slice { runs, last }) => {
+        (
+            stage @ (Stage::ClaimsFirst | Stage::Ready | Stage::Delayed | Stage::Claims),
+            StageResult::Slice { runs, last },
+        ) => {
             if runs >= SLICE && last.is_some() {
                 return RefilePosition { stage, cursor: last };
             }

@@ -10,19 +10,19 @@ use sqlx::PgConnection;
 
 use super::{PASS_MAX, PassReport, SLICE};
 use crate::engine::Engine;
-use tenure_store::memory::Memory;
+use tenure_store::cached::Cached;
 use tenure_store::transitions::purge::{self, Slice};
 
 pub struct ExpiryPass {
     /// Start of the next run; none after the last expired task.
-    tasks: Memory<Option<purge::Cursor>>,
+    tasks: Cached<Option<purge::Cursor>>,
     /// Start of the next run; none after the last expired group.
-    groups: Memory<Option<purge::GroupCursor>>,
+    groups: Cached<Option<purge::GroupCursor>>,
 }
 
 impl ExpiryPass {
     pub(super) fn new(engine: &Engine) -> Self {
-        let pass = Self { tasks: Memory::default(), groups: Memory::default() };
+        let pass = Self { tasks: Cached::default(), groups: Cached::default() };
         let (tasks, groups) = (pass.tasks.clone(), pass.groups.clone());
         engine.remembered.add("cursors of expiry", move || {
             tasks.drop_all();
@@ -53,7 +53,7 @@ impl ExpiryPass {
             let slice = purge::purge_tasks(conn, sequenced, from, round.total.next.as_ref()).await?;
             round.take_in(slice);
         }
-        self.tasks.note(since, |next| next.clone_from(&round.total.next));
+        self.tasks.update(since, |next| next.clone_from(&round.total.next));
         Ok(round.total)
     }
 
@@ -68,7 +68,7 @@ impl ExpiryPass {
             let slice = purge::purge_groups(conn, from, round.total.next.as_ref()).await?;
             round.take_in(slice);
         }
-        self.groups.note(since, |next| next.clone_from(&round.total.next));
+        self.groups.update(since, |next| next.clone_from(&round.total.next));
         Ok(round.total)
     }
 }

@@ -5,9 +5,9 @@ use sqlx::PgConnection;
 use super::PassReport;
 use crate::engine::Engine;
 use crate::events::log_reader::{self, Part, Read, Sink};
+use tenure_store::cached::Cached;
 use tenure_store::events::Sequenced;
 use tenure_store::groups::{self, Slice, Witnesses};
-use tenure_store::memory::Memory;
 
 /// Cached unresolved tasks, one per group, which make checks of large groups cheap. Clearing them
 /// is harmless.
@@ -35,12 +35,12 @@ impl Sink for GroupSink<'_> {
 }
 
 pub struct GroupsPass {
-    witnesses: Memory<Witnesses>,
+    witnesses: Cached<Witnesses>,
 }
 
 impl GroupsPass {
     pub(super) fn new(engine: &Engine) -> Self {
-        let pass = Self { witnesses: Memory::default() };
+        let pass = Self { witnesses: Cached::default() };
         let witnesses = pass.witnesses.clone();
         engine.remembered.add("unresolved tasks of groups", move || witnesses.drop_all());
         pass
@@ -50,7 +50,7 @@ impl GroupsPass {
         let mut conn = engine.background_pool.acquire().await?;
         let since = self.witnesses.epoch();
         // On failure or an overlapping run, only the cache is lost.
-        let mut witnesses = self.witnesses.note(since, std::mem::take).unwrap_or_default();
+        let mut witnesses = self.witnesses.update(since, std::mem::take).unwrap_or_default();
         if witnesses.len() > WITNESSES_MAX {
             witnesses.clear();
         }
@@ -71,7 +71,7 @@ impl GroupsPass {
             }
             break;
         }
-        self.witnesses.note(since, |cached| cached.extend(witnesses));
+        self.witnesses.update(since, |cached| cached.extend(witnesses));
         Ok(report)
     }
 }

@@ -10,7 +10,7 @@ use tenure_store::in_use::InUse;
 /// Generations last longer than a claimWork request may wait with the key of its queue.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let Engine { queues, low_water_marks, notifiers, messages, polled, schedulers, .. } = engine;
-    let polled = polled.note(polled.epoch(), InUse::begin_turn).unwrap_or_default();
+    let polled = polled.update(polled.epoch(), InUse::begin_turn).unwrap_or_default();
     let done = queues.drop_idle()
         + low_water_marks.drop_idle()
         + notifiers.drop_idle_generations()

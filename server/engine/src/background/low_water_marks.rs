@@ -45,7 +45,8 @@ impl LowWaterMarksPass {
     pub async fn repair(&self, engine: &Engine) -> Result<PassReport, sqlx::Error> {
         drop_stale_keys(engine).await?;
         let sequenced = engine.sequencer.reached();
-        let found = engine.low_water_marks.repair(&self.continuity_check, sequenced).await.map_err(Failure::into_error)?;
+        let found =
+            engine.low_water_marks.repair(&self.continuity_check, sequenced).await.map_err(Failure::into_error)?;
         if found.events {
             tracing::error!("events were below the mark of those in the log; they are moved into it now");
             engine.sequencer.drop_all();

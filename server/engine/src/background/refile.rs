@@ -15,7 +15,7 @@ use sqlx::{Connection, PgConnection};
 use super::{PASS_MAX, PassReport, SLICE};
 use crate::engine::Engine;
 use crate::notifiers::{Effects, Notifiers};
-use tenure_domain::policy::refile::{StageResult, RefilePosition, SLICE as RUNS_MAX, Stage, step};
+use tenure_domain::policy::refile::{RefilePosition, SLICE as RUNS_MAX, Stage, StageResult, step};
 use tenure_store::refile;
 
 /// A step that fails after this time is retried after a pause, to save the time of other queues.
@@ -192,7 +192,8 @@ struct Move {
 /// transactions. Returns true if a wait began.
 async fn lock_and_wait(transaction: &mut PgConnection, queues: &[i32]) -> Result<(bool, Vec<Move>), sqlx::Error> {
     let locked = refile::lock(transaction, queues).await?;
-    let waiting: Vec<i32> = locked.iter().filter(|now| now.position.stage == Stage::Older).map(|now| now.queue).collect();
+    let waiting: Vec<i32> =
+        locked.iter().filter(|now| now.position.stage == Stage::Older).map(|now| now.queue).collect();
     let (mut begun, mut oldest) = (HashMap::new(), None);
     if !waiting.is_empty() {
         begun.extend(refile::begin_to_wait(transaction, &waiting).await?);
@@ -201,7 +202,9 @@ async fn lock_and_wait(transaction: &mut PgConnection, queues: &[i32]) -> Result
     let moves = locked.into_iter().map(|now| {
         let since = begun.get(&now.queue).copied().or(now.since);
         let to = match since.filter(|_| now.position.stage == Stage::Older) {
-            Some(since) => step(now.position, StageResult::Older { open: oldest.is_some_and(|oldest| oldest <= since) }),
+            Some(since) => {
+                step(now.position, StageResult::Older { open: oldest.is_some_and(|oldest| oldest <= since) })
+            }
             None => now.position,
         };
         Move { queue: now.queue, from: now.position, to }
@@ -211,7 +214,8 @@ async fn lock_and_wait(transaction: &mut PgConnection, queues: &[i32]) -> Result
 
 /// Returns true if any progress changed.
 async fn store(transaction: &mut PgConnection, moves: &[Move]) -> Result<bool, sqlx::Error> {
-    let moved: Vec<(i32, RefilePosition)> = moves.iter().filter(|it| it.to != it.from).map(|it| (it.queue, it.to)).collect();
+    let moved: Vec<(i32, RefilePosition)> =
+        moves.iter().filter(|it| it.to != it.from).map(|it| (it.queue, it.to)).collect();
     if !moved.is_empty() {
         refile::go_on(transaction, &moved).await?;
     }

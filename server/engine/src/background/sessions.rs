@@ -20,8 +20,8 @@ use crate::engine::Engine;
 use crate::ops::sessions::{Attempt, Left, end, give_back_more};
 use crate::sessions::{Outlook, Sessions};
 use tenure_domain::session::{STRAYS_EXPECTED, STRAYS_LOOKED_FOR, TTL_LEAST};
+use tenure_store::cached::Epoch;
 use tenure_store::failure::{Class, classify};
-use tenure_store::memory::Epoch;
 use tenure_store::worker_sessions::{self, Expiring, Glance};
 
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {

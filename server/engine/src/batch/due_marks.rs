@@ -10,13 +10,13 @@
 
 use std::time::{Duration, Instant};
 
-use super::safe_position::SafePosition;
 use super::continuity_check::ContinuityCheck;
+use super::safe_position::SafePosition;
 use crate::failure::Failure;
 use tenure_store::admission;
+use tenure_store::cached::Cached;
 use tenure_store::due_marks::{self, DueMarks, Reached};
 use tenure_store::low_water_marks::Writer;
-use tenure_store::memory::Memory;
 
 /// Maximum age of marks.
 const KEPT: Duration = Duration::from_secs(3600);
@@ -26,7 +26,7 @@ const LAG_MAX: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Default)]
 pub struct DueMarkMemory {
-    state: Memory<State>,
+    state: Cached<State>,
 }
 
 #[derive(Default)]
@@ -71,15 +71,15 @@ impl DueMarkMemory {
         let (since, asked) = (self.state.epoch(), Instant::now());
         let last = checked.run(due_marks::get_reached).await?;
         let open = checked.run(due_marks::list_transactions).await?;
-        let taken_in = self.state.note(since, |state| (state.take_in(last, asked, &open), state.put_off_announced));
+        let taken_in = self.state.update(since, |state| (state.take_in(last, asked, &open), state.put_off_announced));
         let Some((moving, put_off_announced)) = taken_in else { return Ok(()) };
         if let Some((old, safe)) = moving {
             let marks = checked.run(async |conn| due_marks::advance(conn, old, safe).await).await?;
-            self.state.note(since, |state| state.marks = marks);
+            self.state.update(since, |state| state.marks = marks);
         }
         if !put_off_announced {
             checked.run(admission::announce_put_off).await?;
-            self.state.note(since, |state| state.put_off_announced = true);
+            self.state.update(since, |state| state.put_off_announced = true);
         }
         Ok(())
     }

@@ -7,15 +7,15 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::safe_position::SafePosition;
 use super::continuity_check::ContinuityCheck;
+use super::safe_position::SafePosition;
 use crate::failure::Failure;
 use tenure_domain::duty_cycle::DutyCycle;
+use tenure_store::cached::Cached;
 use tenure_store::events::Sequenced;
 use tenure_store::failure::is_cancelled;
 use tenure_store::in_use::InUse;
 use tenure_store::low_water_marks::{self, Marks, Stranded};
-use tenure_store::memory::Memory;
 use tenure_store::transitions::claim::PRIORITIES;
 
 /// Pauses between searches for hidden runs. Behind an old snapshot a search walks over dead rows
@@ -24,7 +24,7 @@ const REPAIR_CYCLE: DutyCycle = DutyCycle::new(100, Duration::ZERO, Duration::fr
 
 #[derive(Clone, Default)]
 pub struct LowWaterMarks {
-    state: Memory<State>,
+    state: Cached<State>,
     /// Earliest time of the next [`LowWaterMarks::repair`].
     repair_after: Arc<Mutex<Option<Instant>>>,
 }
@@ -56,7 +56,7 @@ impl LowWaterMarks {
         if let Some(marks) = self.state.read(|state| state.marks.get(&queue).copied()) {
             return marks;
         }
-        self.state.note(self.state.epoch(), |state| {
+        self.state.update(self.state.epoch(), |state| {
             if state.marks.get(&queue).is_none() {
                 state.marks.insert(queue, UNKNOWN);
             }
@@ -76,11 +76,11 @@ impl LowWaterMarks {
         let since = self.state.epoch();
         let old = self.state.read(State::all);
         let (last, writers) = checked.keep_position().await?;
-        let reached = self.state.note(since, |state| state.safe_position.advance(last, &writers));
+        let reached = self.state.update(since, |state| state.safe_position.advance(last, &writers));
         let Some(reached) = reached.filter(|_| !old.is_empty()) else { return Ok(0) };
         let moved = checked.run(async |conn| low_water_marks::advance_marks(conn, &old, reached).await).await?;
         let queues = moved.len();
-        self.state.note(since, |state| state.take_in(moved));
+        self.state.update(since, |state| state.take_in(moved));
         Ok(queues)
     }
 
@@ -122,7 +122,7 @@ impl LowWaterMarks {
 
     /// Begins a turn of [`InUse`]. Returns the number of queues whose idle marks were dropped.
     pub fn drop_idle(&self) -> usize {
-        self.state.note(self.state.epoch(), |state| state.marks.begin_turn()).unwrap_or_default()
+        self.state.update(self.state.epoch(), |state| state.marks.begin_turn()).unwrap_or_default()
     }
 
     /// Makes scans begin at the start again.
@@ -161,7 +161,7 @@ mod tests {
         }
         assert_eq!(all.drop_idle(), 1);
         let moved: HashMap<i32, Marks> = old.into_keys().map(|queue| (queue, marks(3))).collect();
-        all.state.note(all.state.epoch(), |state| state.take_in(moved));
+        all.state.update(all.state.epoch(), |state| state.take_in(moved));
         assert_eq!(all.state.read(State::all).into_keys().collect::<Vec<_>>(), [1]);
         assert_eq!((all.peek(1).epoch, all.peek(2).epoch), (3, UNKNOWN.epoch));
         assert_eq!(all.state.read(State::all).len(), 1, "a peek maintains no marks");

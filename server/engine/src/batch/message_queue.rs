@@ -12,8 +12,8 @@ use crate::failure::OpError;
 use crate::notifiers::{Notifiers, fallbacks_are_on};
 use crate::ops::messages::{GetMessages, GetRequest};
 use tenure_domain::message::QueueName;
+use tenure_store::cached::Cached;
 use tenure_store::hot::messages::Got;
-use tenure_store::memory::Memory;
 
 /// Maximum age of a cache entry.
 const MEMORY_MAX: Duration = Duration::from_secs(1);
@@ -30,7 +30,7 @@ pub struct MessageQueue {
     empty: EmptyQueues,
 }
 
-pub type EmptyQueues = Memory<HashMap<QueueName, Empty>>;
+pub type EmptyQueues = Cached<HashMap<QueueName, Empty>>;
 
 impl MessageQueue {
     pub fn new(batcher: Batcher<GetMessages>, notifiers: Notifiers) -> Self {
@@ -45,7 +45,7 @@ impl MessageQueue {
     /// Drops outdated entries. Returns their number.
     pub fn drop_outdated(&self) -> usize {
         let now = Instant::now();
-        let dropped = self.empty.note(self.empty.epoch(), |empty| {
+        let dropped = self.empty.update(self.empty.epoch(), |empty| {
             let before = empty.len();
             empty.retain(|_, cached| now.saturating_duration_since(cached.since) < MEMORY_MAX);
             before - empty.len()
@@ -65,7 +65,7 @@ impl MessageQueue {
         let epoch = self.empty.epoch();
         let messages = self.batcher.submit(request).await?;
         if messages.got.is_empty() && messages.empty {
-            self.empty.note(epoch, |empty| empty.insert(queue, now));
+            self.empty.update(epoch, |empty| empty.insert(queue, now));
         }
         Ok(messages.got)
     }

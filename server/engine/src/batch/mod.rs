@@ -13,6 +13,7 @@
 mod blocking_path;
 mod claimer;
 mod company;
+pub mod continuity_check;
 pub mod delivery;
 pub mod due_marks;
 mod figures;
@@ -25,7 +26,6 @@ pub mod session;
 pub mod tick;
 pub mod wait_list;
 mod waiting;
-pub mod continuity_check;
 
 pub use session::Session;
 

@@ -1,10 +1,10 @@
 //! This server's cached marks of admission.
 
 use tenure_store::admission::{Learned, Mark, Marks};
-use tenure_store::memory::{Epoch, Memory};
+use tenure_store::cached::{Cached, Epoch};
 
 #[derive(Debug, Clone, Default)]
-pub struct AdmissionMarks(Memory<Marks>);
+pub struct AdmissionMarks(Cached<Marks>);
 
 impl AdmissionMarks {
     /// Call it before the transaction whose marks go to [`Self::learn`].
@@ -30,7 +30,7 @@ impl AdmissionMarks {
 
     /// Adds the marks of a committed transaction, unless the cache was invalidated since.
     pub(crate) fn learn(&self, since: Epoch, learned: Learned) {
-        self.0.note(since, |marks| marks.learn(learned));
+        self.0.update(since, |marks| marks.learn(learned));
     }
 
     pub fn drop_all(&self) {

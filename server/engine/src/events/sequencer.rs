@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use sqlx::PgConnection;
 
+use tenure_store::cached::{Cached, Epoch};
 use tenure_store::events::{self, Sequenced};
-use tenure_store::memory::{Epoch, Memory};
 
 /// Moves events into the log. Clones share their state.
 #[derive(Clone, Default)]
 pub struct Sequencer {
-    state: Memory<State>,
+    state: Cached<State>,
 }
 
 #[derive(Default)]
@@ -40,7 +40,7 @@ impl Sequencer {
         let (reached, safe) = self.state.read(|state| (state.reached, state.safe));
         let moved = events::sequence(conn, reached).await?;
         // No unsequenced row up to `safe` is left, and none will follow.
-        self.state.note(since, |state| state.reached = state.reached.max(safe));
+        self.state.update(since, |state| state.reached = state.reached.max(safe));
         Ok(moved)
     }
 
@@ -53,7 +53,7 @@ impl Sequencer {
     /// Records that all transactions with a position up to this one have ended. Outbox rows are
     /// numbered like runs.
     pub fn note_safe(&self, since: Epoch, position: i64) {
-        self.state.note(since, |state| state.safe = state.safe.max(Sequenced(position)));
+        self.state.update(since, |state| state.safe = state.safe.max(Sequenced(position)));
     }
 
     /// The log has no row before this position. Scans skip the purged part.
@@ -63,7 +63,7 @@ impl Sequencer {
     }
 
     pub fn note_begins(&self, since: Epoch, position: i64) {
-        self.state.note(since, |state| state.begins = state.begins.max(position));
+        self.state.update(since, |state| state.begins = state.begins.max(position));
     }
 
     pub fn drop_all(&self) {

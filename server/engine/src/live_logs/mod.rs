@@ -18,7 +18,7 @@ use crate::ops::OpError;
 use crate::ops::create_artifact::RunRef;
 use crate::ops::live_log::AppendLog;
 use crate::parked::{Parking, Signal, Timing};
-use crate::wait_limit::{Caller, WaitPermit, WaitLimit};
+use crate::wait_limit::{Caller, WaitLimit, WaitPermit};
 use reader::{PIECES_WAITING, Reader, RunKey, Stream};
 use tenure_domain::live_log::{Cursor, From};
 use tenure_store::live_logs::{self, Appended, Chunk, Position};

@@ -15,10 +15,10 @@ use crate::batch::{Operation, Verdict};
 use crate::notifiers::{Effects, Notifiers};
 use crate::route::Route;
 use tenure_domain::message::{DEQUEUES_ALARMING, MessageId, QueueName, Receipt, Refusal, check};
+use tenure_store::cached::Cached;
 use tenure_store::hot::messages::{self as hot, Deletion, FoundMessages, Got, Outcome, Want};
 use tenure_store::hot::statement::{Rows, Run, Statement};
 use tenure_store::in_use::InUse;
-use tenure_store::memory::Memory;
 use tenure_store::{messages, queues};
 
 /// Weight of a message, chosen so that one statement hides at most a thousand.
@@ -38,7 +38,7 @@ impl GetMessages {
 }
 
 /// Queues stored as polled. claimWork looks for hidden messages only there.
-pub type PolledQueues = Memory<InUse<i32, ()>>;
+pub type PolledQueues = Cached<InUse<i32, ()>>;
 
 #[derive(Debug, Clone)]
 pub struct GetRequest {
@@ -161,7 +161,7 @@ impl GetMessages {
         });
         if !new.is_empty() {
             queues::mark_polled(conn, &new).await?;
-            self.polled.note(since, |polled| new.into_iter().for_each(|queue| polled.insert(queue, ())));
+            self.polled.update(since, |polled| new.into_iter().for_each(|queue| polled.insert(queue, ())));
         }
         Ok(())
     }

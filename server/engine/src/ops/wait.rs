@@ -10,8 +10,8 @@ use tokio_util::sync::CancellationToken;
 use super::OpError;
 use super::status::ReadStatus;
 use crate::batch::{Batcher, Operation};
-use crate::wait_limit::Caller;
 use crate::task_waits::{READERS_MAX, TaskWaits};
+use crate::wait_limit::Caller;
 use tenure_domain::task::Task;
 
 pub const WAIT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(20);

@@ -81,7 +81,8 @@ mod tests {
     #[tokio::test]
     async fn session_end_reaches_its_subscribers_only() {
         let end_signals = EndSignals::default();
-        let (mut one, mut two, mut other) = (end_signals.subscribe(1), end_signals.subscribe(1), end_signals.subscribe(2));
+        let (mut one, mut two, mut other) =
+            (end_signals.subscribe(1), end_signals.subscribe(1), end_signals.subscribe(2));
         end_signals.note(&[(1, SessionEnd::Takeover), (3, SessionEnd::Expired)]);
         assert_eq!((one.ended().await, two.ended().await), (SessionEnd::Takeover, SessionEnd::Takeover));
         assert_eq!(other.ended().now_or_never(), None);

@@ -6,7 +6,7 @@ use std::mem;
 
 use tenure_api::ids::SessionId;
 use tenure_domain::session::Identity;
-use tenure_store::memory::{Epoch, Memory};
+use tenure_store::cached::{Cached, Epoch};
 
 /// Capacity of a generation; the cache has two.
 const GENERATION_MAX: usize = 10_000;
@@ -14,7 +14,7 @@ const GENERATION_MAX: usize = 10_000;
 /// Sessions named by requests. Clones share the cache.
 #[derive(Debug, Clone, Default)]
 pub struct Identities {
-    generations: Memory<Generations>,
+    generations: Cached<Generations>,
 }
 
 /// Entries go to the newer generation. When it is full, the older one is dropped.
@@ -54,11 +54,11 @@ impl Identities {
     }
 
     pub fn note(&self, since: Epoch, identity: Identity) {
-        self.generations.note(since, |all| all.insert(identity));
+        self.generations.update(since, |all| all.insert(identity));
     }
 
     pub fn remove(&self, id: SessionId) {
-        self.generations.note(self.generations.epoch(), |all| (all.newer.remove(&id), all.older.remove(&id)));
+        self.generations.update(self.generations.epoch(), |all| (all.newer.remove(&id), all.older.remove(&id)));
     }
 
     pub fn drop_all(&self) {

@@ -97,7 +97,8 @@ impl Waiter {
     }
 
     fn send(self, items: Vec<InboxItem>) {
-        let answer = if self.is_uncertain() { Err(OpError::Unavailable) } else { Ok(InboxAnswer { items, live: self.live }) };
+        let answer =
+            if self.is_uncertain() { Err(OpError::Unavailable) } else { Ok(InboxAnswer { items, live: self.live }) };
         drop(self.reply.send(answer));
     }
 }

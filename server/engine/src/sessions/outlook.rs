@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
 use tenure_domain::session::{CLOCK_EVERY, TTL_LEAST};
-use tenure_store::memory::{Epoch, Memory};
+use tenure_store::cached::{Cached, Epoch};
 
 #[derive(Debug, Clone, Default)]
 pub struct Outlook {
-    times: Memory<CheckTimes>,
+    times: Cached<CheckTimes>,
 }
 
 #[derive(Debug, Default)]
@@ -49,12 +49,12 @@ impl Outlook {
     pub fn note(&self, since: Epoch, (now, at): (DateTime<Utc>, Instant), first: Option<DateTime<Utc>>) {
         let horizon = now + TTL_LEAST;
         let next = Next { read: at, until: first.map_or(horizon, |first| first.min(horizon)) };
-        self.times.note(since, |times| times.next = Some(next));
+        self.times.update(since, |times| times.next = Some(next));
     }
 
     /// Makes the pass due now.
     pub fn expect(&self, since: Epoch) {
-        self.times.note(since, |times| times.next = None);
+        self.times.update(since, |times| times.next = None);
     }
 
     /// True if the time of the check must be written.
@@ -64,7 +64,7 @@ impl Outlook {
     }
 
     pub fn note_tick(&self, since: Epoch, at: Instant) {
-        self.times.note(since, |times| times.ticked = Some(at));
+        self.times.update(since, |times| times.ticked = Some(at));
     }
 
     pub fn drop_all(&self) {

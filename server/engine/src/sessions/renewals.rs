@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use tenure_store::memory::{Epoch, Memory};
+use tenure_store::cached::{Cached, Epoch};
 use tenure_store::worker_sessions::Renewed;
 
 /// Above this, old renewals are dropped.
@@ -18,7 +18,7 @@ const FRESH_MAX: TimeDelta = TimeDelta::seconds(5);
 /// The latest renewals. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Renewals {
-    latest: Memory<HashMap<i64, Latest>>,
+    latest: Cached<HashMap<i64, Latest>>,
 }
 
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl Renewals {
 
     /// Stores a renewal requested at `asked` that deleted items up to `acknowledged`.
     pub fn note(&self, since: Epoch, asked: Instant, renewed: Renewed, acknowledged: i64) {
-        self.latest.note(since, |latest| {
+        self.latest.update(since, |latest| {
             if latest.len() >= REMEMBERED_MAX {
                 let fresh = FRESH_MAX.to_std().unwrap_or_default();
                 latest.retain(|_, other| asked.saturating_duration_since(other.asked) < fresh);

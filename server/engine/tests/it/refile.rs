@@ -5,7 +5,7 @@ use tenure_api::policy::{QueuePolicy, TaskOptions};
 use tenure_api::states::{DelayedBy, TaskState};
 use tenure_domain::policy::hold::Start;
 use tenure_domain::policy::options::Options;
-use tenure_domain::policy::refile::{StageResult, RefilePosition, Stage, step};
+use tenure_domain::policy::refile::{RefilePosition, Stage, StageResult, step};
 use tenure_domain::policy::terms::Terms;
 use tenure_engine::background::PassReport;
 use tenure_engine::ops::queue_policy;

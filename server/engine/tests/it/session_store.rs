@@ -6,7 +6,7 @@ use tenure_domain::session::{COMMANDS_MAX, INBOX_SHOWN_MAX, STRAYS_LOOKED_FOR, S
 use tenure_store::testing::check_invariants_on;
 use tenure_store::transitions::end::{self, Member};
 use tenure_store::transitions::{claim, claim_one};
-use tenure_store::worker_sessions::{self as store, Renewal, Sent, Liveness};
+use tenure_store::worker_sessions::{self as store, Liveness, Renewal, Sent};
 
 use crate::support::*;
 

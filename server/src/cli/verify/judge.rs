@@ -11,8 +11,8 @@ use tenure_domain::policy::cells::{Follows, Situation};
 use tenure_domain::policy::ending::Ending;
 
 use super::calls::CONFLICT;
-use super::part::Part;
 use super::observations::Observations;
+use super::part::Part;
 
 /// Documented limit of lateness. Exceeding it is reported.
 pub const LATE_PROMISED: TimeDelta = TimeDelta::seconds(1);
@@ -215,7 +215,9 @@ fn who(part: &Part, observed: &Observations, found: &mut Vec<Difference>) {
         }
     }
     match (part.follows(), &observed.second) {
-        (Follows::AnotherRun(_) | Follows::AnotherWorker(_), None) => found.push(Difference::NoOtherRun(observed.watched)),
+        (Follows::AnotherRun(_) | Follows::AnotherWorker(_), None) => {
+            found.push(Difference::NoOtherRun(observed.watched))
+        }
         (Follows::Waits | Follows::Ends(_), Some(_)) => found.push(Difference::OtherRun),
         (Follows::AnotherRun(_) | Follows::AnotherWorker(_), Some(_)) | (Follows::Waits | Follows::Ends(_), None) => {}
     }
@@ -250,7 +252,8 @@ fn when(part: &Part, observed: &Observations, run: &Run, found: &mut Vec<Differe
         found.push(Difference::Early(expected.time() - ended.time()));
     }
     let noticed = observed.second.map(|claim| claim.received).or(observed.ended);
-    let passed = noticed.zip(counts_from(part, ending, observed)).map(|(noticed, sent)| time(noticed.saturating_sub(sent)));
+    let passed =
+        noticed.zip(counts_from(part, ending, observed)).map(|(noticed, sent)| time(noticed.saturating_sub(sent)));
     found.extend(passed.filter(|passed| *passed < after).map(|passed| Difference::EarlyHere(after - passed)));
     found.extend(lateness(part, observed).filter(|late| *late > LATE_MAX).map(Difference::Late));
 }
@@ -282,7 +285,8 @@ fn what(part: &Part, observed: &Observations, found: &mut Vec<Difference>) {
     }
     let expected: Vec<String> =
         states.iter().enumerate().map(|(run, (state, _))| format!("task-{state} of run {run}")).collect();
-    let log: Vec<String> = observed.resolutions.iter().map(|end| format!("{} of run {}", end.exchange, end.run)).collect();
+    let log: Vec<String> =
+        observed.resolutions.iter().map(|end| format!("{} of run {}", end.exchange, end.run)).collect();
     if expected != log {
         found.push(Difference::Log(Ends(expected), Ends(log)));
     }

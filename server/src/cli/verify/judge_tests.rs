@@ -1,8 +1,8 @@
 use serde_json::{Value, json};
 use tenure_domain::policy::cells::By;
 
-use super::super::part::{ACCEPT_TIME, TTL};
 use super::super::observations::{Assigned, Began, Claimed, Replaced, Resolution};
+use super::super::part::{ACCEPT_TIME, TTL};
 use super::*;
 
 const TASK: &str = "9HrBC1jMQ3KlZw4CssPUeQ";
@@ -306,7 +306,11 @@ fn run_of_replaced_scheduler_ends_after_replacement() {
     found(REPLACED, |observed| observed.status.runs[0].resolved = Some(at(999)), &[early(1)]);
     found(REPLACED, |observed| observed.status.runs[1].started = Some(at(11_001)), std::slice::from_ref(&late));
     found(REPLACED_UNACCEPTED, |observed| observed.status.runs[0].started = Some(at(400)), &[early(600)]);
-    found(REPLACED_UNACCEPTED, |observed| observed.status.runs[0].started = Some(at(11_001)), std::slice::from_ref(&late));
+    found(
+        REPLACED_UNACCEPTED,
+        |observed| observed.status.runs[0].started = Some(at(11_001)),
+        std::slice::from_ref(&late),
+    );
     // By its claim it would have ended by then; an immediate end is too early as well.
     found(REPLACED_LATER, |observed| observed.status.runs[0].resolved = Some(at(6_000)), &[early(1_000)]);
     found(REPLACED_LATER, |observed| observed.status.runs[0].resolved = Some(at(1_050)), &[early(5_950)]);
@@ -382,6 +386,14 @@ fn extra_or_missing_resolution_is_found() {
     found(WAITS, |observed| observed.resolutions.clear(), &[log(&[])]);
     let twice = ["task-completed of run 0", "task-completed of run 0"];
     found(WAITS, |observed| observed.resolutions.push(observed.resolutions[0].clone()), &[log(&twice)]);
-    found(WAITS, |observed| observed.resolutions = vec![end(0, "task-exception")], &[log(&["task-exception of run 0"])]);
-    found(WAITS, |observed| observed.resolutions = vec![end(1, "task-completed")], &[log(&["task-completed of run 1"])]);
+    found(
+        WAITS,
+        |observed| observed.resolutions = vec![end(0, "task-exception")],
+        &[log(&["task-exception of run 0"])],
+    );
+    found(
+        WAITS,
+        |observed| observed.resolutions = vec![end(1, "task-completed")],
+        &[log(&["task-completed of run 1"])],
+    );
 }

@@ -16,10 +16,10 @@
 
 mod calls;
 mod judge;
+mod observations;
 mod part;
 mod play;
 mod report;
-mod observations;
 mod stage;
 
 use std::process::ExitCode;
@@ -33,10 +33,10 @@ use super::print::complain;
 use super::signals;
 use calls::Calls;
 use judge::judge;
+use observations::{Observations, Resolution};
 use part::Part;
 use play::play;
 use report::Judged;
-use observations::{Resolution, Observations};
 use stage::{PROVISIONER, Stage};
 
 #[derive(Debug, Subcommand)]
@@ -81,7 +81,8 @@ pub async fn run(server: &Server, command: VerifyCommand) -> Result<ExitCode, Co
         (Err(error), Err(left)) => return Err(with(error, &left)),
         (observed, cleaned) => (observed?, cleaned),
     };
-    let judged: Vec<Judged<'_>> = stages.iter().zip(observed).map(|(stage, observed)| judged(stage, observed)).collect();
+    let judged: Vec<Judged<'_>> =
+        stages.iter().zip(observed).map(|(stage, observed)| judged(stage, observed)).collect();
     server.print(&report::answer(server.client.root_url(), &judged), |_| report::text(&judged))?;
     cleaned?;
     let as_published = judged.iter().all(Judged::is_as_published);

@@ -12,8 +12,8 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::calls::{Calls, OK};
 use super::judge::{FIRST, LATE_MAX, SECOND};
+use super::observations::{Assigned, Began, Claimed, Observations, Replaced};
 use super::part::Part;
-use super::observations::{Assigned, Began, Claimed, Replaced, Observations};
 use super::stage::Stage;
 use crate::cli::http::CommandError;
 

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use tenure_api::ids::{TaskId, TaskQueueId};
 
 use super::judge::{Difference, LATE_MAX, LATE_PROMISED, lateness, seconds};
-use super::part::Part;
 use super::observations::Observations;
+use super::part::Part;
 use crate::cli::print::table;
 
 pub struct Judged<'a> {

@@ -100,13 +100,14 @@ async fn handler_with_excessive_log_sends_little_and_is_reported() {
     const KEPT: usize = 4 << 20;
     let office = Office::open().await;
     let proxy = FaultProxy::to(office.rig.server.root_url()).await;
-    let worker = Running::start(office.consumer_by(proxy.url(), "chatty").handler(|job: Job, _stop: Stop| async move {
-        let piece = "seven b\n".repeat(1 << 17);
-        for _ in 0..PIECES {
-            job.log().write(&piece);
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    }));
+    let worker =
+        Running::start(office.consumer_by(proxy.url(), "chatty").handler(|job: Job, _stop: Stop| async move {
+            let piece = "seven b\n".repeat(1 << 17);
+            for _ in 0..PIECES {
+                job.log().write(&piece);
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }));
     let began = Instant::now();
     let task = office.create(&json!({})).await;
     office.becomes(task, "completed").await;

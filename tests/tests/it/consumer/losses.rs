@@ -9,8 +9,8 @@ use tenure_client::consumer::{Job, Outcome, Stop, StopReason};
 use tenure_tests::http::TENURE_API;
 use tokio::sync::Semaphore;
 
-use super::logs::{artifacts, link_and_log};
 use super::fault_proxy::{Fault, FaultProxy};
+use super::logs::{artifacts, link_and_log};
 use super::{NOTED_WITHIN, Note, Notes, Office, Pen, Running, TTL};
 use crate::rig::{TIMEOUT, eventually, ok};
 

@@ -158,7 +158,13 @@ pub struct OperationRows {
 
 /// An operation, and the state in which it succeeds.
 pub fn operation(name: &'static str, state: State) -> OperationRows {
-    OperationRows { name, usual: succeeds("as described").on(state), body: None, rows: Vec::new(), elsewhere: Vec::new() }
+    OperationRows {
+        name,
+        usual: succeeds("as described").on(state),
+        body: None,
+        rows: Vec::new(),
+        elsewhere: Vec::new(),
+    }
 }
 
 impl OperationRows {

@@ -52,7 +52,11 @@ impl Identity {
 }
 
 pub(super) fn runs(pid: Pid) -> bool {
-    if cfg!(target_os = "linux") { read_stat(pid.as_raw()).is_some_and(|stat| !stat.ended) } else { kill(pid, None).is_ok() }
+    if cfg!(target_os = "linux") {
+        read_stat(pid.as_raw()).is_some_and(|stat| !stat.ended)
+    } else {
+        kill(pid, None).is_ok()
+    }
 }
 
 /// Signals every process below `top`, or the process group of `command` if they are unknown.

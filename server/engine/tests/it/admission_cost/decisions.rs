@@ -1,7 +1,7 @@
 //! A decision of a pull queue, with the engine's statements.
 
 use tenure_domain::admission::{Demand, Queue, decide};
-use tenure_store::admission::{self, Counted, Heads, IfLocked, Leader, Learned, HeadInputs, Marks, Reading, Take};
+use tenure_store::admission::{self, Counted, HeadInputs, Heads, IfLocked, Leader, Learned, Marks, Reading, Take};
 use tenure_store::transitions::claim::{self, Chosen, Claimed, Worker};
 
 use crate::support::*;

@@ -6,8 +6,8 @@ use tenure_domain::policy::counts::Counted;
 use tenure_domain::policy::document::Admission;
 use tenure_domain::policy::keys::KeyRules;
 use tenure_store::admission::{
-    self, Announced, FoundHeads, Heads, IfLocked, Leader, Locked, HeadInputs, Marks, Reading, Reassigning, Take, key_rules,
-    runnable,
+    self, Announced, FoundHeads, HeadInputs, Heads, IfLocked, Leader, Locked, Marks, Reading, Reassigning, Take,
+    key_rules, runnable,
 };
 use tenure_store::transitions::claim::{self, Chosen, Worker};
 use tenure_store::transitions::limit;

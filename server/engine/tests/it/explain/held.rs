@@ -92,7 +92,8 @@ pub(super) async fn run(conn: &mut PgConnection, statement: &str) {
             for stage in [Stage::Ready, Stage::Delayed] {
                 refile::stamp_slice(conn, other, RefilePosition { stage, cursor: None }).await.unwrap();
             }
-            let slice = refile::stamp_slice(conn, full, RefilePosition { stage: Stage::Delayed, cursor: None }).await.unwrap();
+            let slice =
+                refile::stamp_slice(conn, full, RefilePosition { stage: Stage::Delayed, cursor: None }).await.unwrap();
             assert_eq!(slice.runs, 200);
         }
         "refile_without_runs" => {

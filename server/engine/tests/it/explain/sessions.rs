@@ -4,7 +4,7 @@ use tenure_api::states::WorkerCommand;
 use tenure_domain::session::{STRAYS_LOOKED_FOR, Stated, WORKERS_SHOWN_MAX};
 use tenure_store::transitions::claim;
 use tenure_store::worker_removals::{self, Gone};
-use tenure_store::worker_sessions::{self as store, Renewal, Sent, Liveness};
+use tenure_store::worker_sessions::{self as store, Liveness, Renewal, Sent};
 
 use super::{LEASE, fill, plan};
 use crate::support::*;

@@ -7,7 +7,7 @@ use sqlx::PgPool;
 use tenure_engine::ops::claim_task::claim_task;
 use tenure_engine::ops::sessions::{Attempt, Left};
 use tenure_store::transitions::claim::{Want, Worker, claim as claim_statement};
-use tenure_store::worker_sessions::{self, Renewal, Liveness};
+use tenure_store::worker_sessions::{self, Liveness, Renewal};
 
 use super::*;
 

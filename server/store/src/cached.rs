@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 /// A cached value. Clones share it.
 #[derive(Debug)]
-pub struct Memory<T> {
+pub struct Cached<T> {
     shared: Arc<RwLock<Inner<T>>>,
 }
 
@@ -21,20 +21,20 @@ struct Inner<T> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Epoch(u64);
 
-impl<T> Clone for Memory<T> {
+impl<T> Clone for Cached<T> {
     fn clone(&self) -> Self {
         Self { shared: Arc::clone(&self.shared) }
     }
 }
 
-impl<T: Default> Default for Memory<T> {
+impl<T: Default> Default for Cached<T> {
     fn default() -> Self {
         Self { shared: Arc::default() }
     }
 }
 
-impl<T: Default> Memory<T> {
-    /// Returns the current epoch. Call it before the query whose result goes to [`Memory::note`].
+impl<T: Default> Cached<T> {
+    /// Returns the current epoch. Call it before the query whose result goes to [`Cached::update`].
     pub fn epoch(&self) -> Epoch {
         self.shared.read().unwrap_or_else(PoisonError::into_inner).epoch
     }
@@ -44,7 +44,7 @@ impl<T: Default> Memory<T> {
     }
 
     /// Applies `change`, unless the value was invalidated after `since`.
-    pub fn note<R>(&self, since: Epoch, change: impl FnOnce(&mut T) -> R) -> Option<R> {
+    pub fn update<R>(&self, since: Epoch, change: impl FnOnce(&mut T) -> R) -> Option<R> {
         let mut inner = self.shared.write().unwrap_or_else(PoisonError::into_inner);
         (inner.epoch == since).then(|| change(&mut inner.value))
     }
@@ -61,13 +61,13 @@ mod tests {
 
     #[test]
     fn stale_result_is_discarded() {
-        let memory = Memory::<Vec<i32>>::default();
-        let epoch = memory.epoch();
-        assert_eq!(memory.note(epoch, |value| value.push(1)), Some(()));
-        memory.drop_all();
-        assert_eq!(memory.note(epoch, |value| value.push(2)), None);
-        assert!(memory.read(Vec::is_empty));
-        memory.note(memory.epoch(), |value| value.push(3));
-        assert_eq!(memory.clone().read(Vec::clone), [3]);
+        let cached = Cached::<Vec<i32>>::default();
+        let epoch = cached.epoch();
+        assert_eq!(cached.update(epoch, |value| value.push(1)), Some(()));
+        cached.drop_all();
+        assert_eq!(cached.update(epoch, |value| value.push(2)), None);
+        assert!(cached.read(Vec::is_empty));
+        cached.update(cached.epoch(), |value| value.push(3));
+        assert_eq!(cached.clone().read(Vec::clone), [3]);
     }
 }
