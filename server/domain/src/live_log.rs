@@ -9,7 +9,7 @@ use tenure_api::live_log::{BACKING_LOG, LIVE_LOG, LOG_CONTENT_TYPE, SERVER_MARK}
 /// Far beyond any log, small enough to avoid overflow.
 pub const OFFSET_MAX: u64 = 1 << 50;
 /// Interval of checks for an ended run, and of retries.
-pub const LOOK_EVERY: TimeDelta = TimeDelta::seconds(60);
+pub const CHECK_EVERY: TimeDelta = TimeDelta::seconds(60);
 /// Retention of an uploaded log after the run's end, for followers, who receive stored bytes within
 /// half a second.
 pub const FOLLOWERS_READ_WITHIN: TimeDelta = TimeDelta::seconds(10);
@@ -121,7 +121,7 @@ pub enum Fate {
 /// has uploaded it.
 pub fn fate(ended: Option<DateTime<Utc>>, uploaded: bool, now: DateTime<Utc>) -> Fate {
     match ended {
-        None => Fate::Stay(now + LOOK_EVERY),
+        None => Fate::Stay(now + CHECK_EVERY),
         Some(ended) if uploaded && now < ended + FOLLOWERS_READ_WITHIN => Fate::Stay(ended + FOLLOWERS_READ_WITHIN),
         Some(_) if uploaded => Fate::Purge,
         Some(ended) if now < ended + WORKER_UPLOADS_WITHIN => Fate::Stay(ended + WORKER_UPLOADS_WITHIN),

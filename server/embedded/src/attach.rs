@@ -13,7 +13,7 @@ use tenure_store::secrets::SecretKeys;
 
 /// A server that holds the lock may still be starting.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(30);
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const POLL_EVERY: Duration = Duration::from_millis(50);
 
 pub enum Access {
     /// Must be stopped by this command.
@@ -76,7 +76,7 @@ pub async fn open(settings: &EmbeddedSettings, if_absent: IfAbsent) -> Result<Ac
         if Instant::now() > deadline {
             return Err(in_use);
         }
-        sleep(LOOK_EVERY).await;
+        sleep(POLL_EVERY).await;
     }
 }
 

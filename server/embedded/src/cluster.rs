@@ -33,7 +33,7 @@ const LOG_BYTES_MAX: u64 = 16 << 20;
 const LEFTOVER_TIMEOUT: Duration = Duration::from_secs(30);
 /// From readiness to the first connection. Recovery has no time limit.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const POLL_EVERY: Duration = Duration::from_millis(20);
 const MENTION_EVERY: Duration = Duration::from_secs(10);
 
 pub(super) struct Cluster {
@@ -221,7 +221,7 @@ impl Cluster {
                 let reason = format!("{reason} (more in {})", self.data_dir.join(LOG).display());
                 return Err(EmbeddedError::Failed { program: program.to_string(), reason });
             }
-            sleep(LOOK_EVERY * 5).await;
+            sleep(POLL_EVERY * 5).await;
         }
     }
 
@@ -305,7 +305,7 @@ impl Cluster {
                 tracing::info!(postgres.pid = postmaster.pid(), "waiting for PostgreSQL: {reason}");
                 mention = Instant::now() + MENTION_EVERY;
             }
-            sleep(LOOK_EVERY).await;
+            sleep(POLL_EVERY).await;
         }
     }
 

@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 
 pub(super) const PID_FILE: &str = "postmaster.pid";
 /// For an adopted process.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const POLL_EVERY: Duration = Duration::from_millis(50);
 /// A fast shutdown writes everything out. A longer one is aborted, and the next start recovers.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// PostgreSQL kills remaining processes itself 5 s after an immediate shutdown.
@@ -51,7 +51,7 @@ impl Postmaster {
             };
         }
         while runs_in(self.pid(), &self.pg_dir) {
-            sleep(LOOK_EVERY).await;
+            sleep(POLL_EVERY).await;
         }
         "it is gone".to_owned()
     }

@@ -84,7 +84,7 @@ impl<S> Tracked<S> {
         Self { stream, connection, buffer, write_timeout, stalled: None }
     }
 
-    fn watch(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+    fn note_progress(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if written.is_ready() {
             self.stalled = None;
             return written;
@@ -137,7 +137,7 @@ fn poll_read_piece<S: AsyncRead>(
 impl<S: AsyncWrite + Unpin> AsyncWrite for Tracked<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, buf);
-        self.watch(cx, written)
+        self.note_progress(cx, written)
     }
 
     fn poll_write_vectored(
@@ -146,7 +146,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Tracked<S> {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
-        self.watch(cx, written)
+        self.note_progress(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {

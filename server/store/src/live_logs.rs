@@ -93,7 +93,7 @@ pub async fn append(
         ROW_BYTES,
         TRIMMED_EVERY,
         CHUNKS_KEPT,
-        tenure_domain::live_log::LOOK_EVERY.as_seconds_f64()
+        tenure_domain::live_log::CHECK_EVERY.as_seconds_f64()
     )
     .fetch_all(conn)
     .await?;

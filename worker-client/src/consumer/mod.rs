@@ -72,6 +72,7 @@ mod offers;
 mod outbox;
 mod outcome;
 mod progress;
+mod queue_follower;
 mod running;
 mod session;
 mod settings;
@@ -79,7 +80,6 @@ pub mod source;
 pub mod statemachine;
 mod status;
 mod stop;
-mod watch;
 
 pub use builder::{BuildError, ConsumerBuilder, SESSION_TTL};
 pub use handler::{Handler, Job};

@@ -11,8 +11,8 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::balancer::Offer;
+use super::queue_follower::{self, News};
 use super::settings::Settings;
-use super::watch::{self, News};
 use crate::Error;
 
 /// For lists that do not contain the whole queue.
@@ -36,7 +36,7 @@ impl PendingRuns {
         let (sender, news) = mpsc::channel(NEWS_MAX);
         let list_again = Arc::new(Notify::new());
         let (client, queue, notify) = (client.clone(), queue.clone(), Arc::clone(&list_again));
-        let following = tokio::spawn(async move { watch::follow(&client, queue, sender, &notify).await });
+        let following = tokio::spawn(async move { queue_follower::follow(&client, queue, sender, &notify).await });
         let following = AbortOnDropHandle::new(following);
         Self { offers: Offers::default(), news, list_again, partly_listed: None, following }
     }

@@ -28,7 +28,7 @@ const LOCK: &str = "lock";
 /// Extension of a record that is being written.
 const UNFINISHED: &str = "unfinished";
 const GONE_WITHIN: Duration = Duration::from_secs(5);
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_EVERY: Duration = Duration::from_millis(10);
 
 pub(super) struct Record {
     path: PathBuf,
@@ -150,7 +150,7 @@ impl RunRecord {
                     break;
                 }
                 process.kill_tree();
-                std::thread::sleep(LOOK);
+                std::thread::sleep(POLL_EVERY);
             }
         }
         self.cgroup.as_ref().is_none_or(|group| cgroup::end(group.as_ref())) && gone

@@ -13,7 +13,7 @@ use crate::engine::Engine;
 use crate::ops::create_artifact::RunRef;
 use crate::ops::live_log::make_artifacts;
 use tenure_domain::artifact::Details;
-use tenure_domain::live_log::{Cursor, Fate, LOOK_EVERY, fate, last_line};
+use tenure_domain::live_log::{CHECK_EVERY, Cursor, Fate, fate, last_line};
 use tenure_store::artifacts;
 use tenure_store::failure::{Class, classify};
 use tenure_store::live_logs::{self, DueLog, DueTask, Position};
@@ -87,7 +87,7 @@ async fn settle(engine: &Engine, log: &DueLog, fate: Fate) -> Result<(), sqlx::E
 /// Creates the artifacts of a log and returns the fate of its chunks. The bytes are stored first:
 /// the pass returns while chunks exist.
 async fn fold(engine: &Engine, log: &DueLog, task: DueTask, ended: DateTime<Utc>) -> Result<Fate, sqlx::Error> {
-    let again = Fate::Stay(log.now + LOOK_EVERY);
+    let again = Fate::Stay(log.now + CHECK_EVERY);
     let of = RunRef { task: task.id, run: task.run };
     let name = BlobName::artifact(of.task, of.run, BACKING_LOG);
     let text = assemble(engine, log, ended).await?;

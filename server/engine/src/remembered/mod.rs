@@ -12,8 +12,8 @@
 //! # How a change arrives
 //!
 //! A change raises the generation of its fact, and notifies every server on commit. Each server
-//! reads all generations in one statement ([`Facts::refresh`]) every half second, on notification, and
-//! after its own changes. It then reads the facts whose generation differs. If a read fails, the
+//! reads all generations in one statement ([`Facts::refresh`]) every half second, on notification,
+//! and after its own changes. It then reads the facts whose generation differs. If a read fails, the
 //! last value stays in use.
 
 mod fact;

@@ -1,4 +1,5 @@
-//! Subscriptions to the ends of sessions: a claimWork request gets no run after its session has ended.
+//! Subscriptions to the ends of sessions: a claimWork request gets no run after its session has
+//! ended.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
