@@ -13,8 +13,8 @@
 //!
 //! A change raises the generation of its fact, and notifies every server on commit. Each server
 //! reads all generations in one statement ([`Facts::refresh`]) every half second, on notification,
-//! and after its own changes. It then reads the facts whose generation differs. If a read fails, the
-//! last value stays in use.
+//! and after its own changes. It then reads the facts whose generation differs. If a read fails,
+//! the last value stays in use.
 
 mod fact;
 pub mod quarantines;
