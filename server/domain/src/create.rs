@@ -275,8 +275,8 @@ fn queue(request: &CreateTaskRequest<'_>) -> Result<TaskQueueId, Unacceptable> {
     let halves = match (&request.provisioner_id, &request.worker_type) {
         (Some(provisioner), Some(worker_type)) => Some(TaskQueueId::new(provisioner, worker_type)),
         (None, None) => None,
-        (Some(_), None) => return Err(Unacceptable::Rule("`provisionerId` needs `workerType` beside it".into())),
-        (None, Some(_)) => return Err(Unacceptable::Rule("`workerType` needs `provisionerId` beside it".into())),
+        (Some(_), None) => return Err(Unacceptable::Rule("`provisionerId` requires `workerType`".into())),
+        (None, Some(_)) => return Err(Unacceptable::Rule("`workerType` requires `provisionerId`".into())),
     };
     match (halves, &request.task_queue_id) {
         (Some(halves), Some(whole)) if halves != *whole => Err(Unacceptable::Rule(format!(
@@ -412,11 +412,11 @@ pub fn why_unmade(
     }
     match group {
         Some(owner) if owner.scheduler != task.scheduler.as_str() => Unmade::Conflict(format!(
-            "task group {} belongs to schedulerId {}; all of its tasks must have that one",
+            "task group {} belongs to schedulerId {}; all of its tasks must have that schedulerId",
             task.group, owner.scheduler
         )),
         Some(GroupOwner { sealed: Some(_), .. }) => {
-            Unmade::Conflict(format!("task group {} is sealed; no task can be added", task.group))
+            Unmade::Conflict(format!("task group {} is sealed; create the task in another group", task.group))
         }
         Some(GroupOwner { sealed: None, .. }) | None => {
             dependency_refusal(task, awaited).map_or(Unmade::Unclear, Unmade::Input)

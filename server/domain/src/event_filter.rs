@@ -55,11 +55,11 @@ impl fmt::Display for Unfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Exchange(name) => {
-                write!(f, "a list with commas of exchanges; there is none called `{name}`, but ")?;
+                write!(f, "a comma-separated list of exchanges; `{name}` is unknown, choose among ")?;
                 f.write_str(&all_exchanges().collect::<Vec<_>>().join(", "))
             }
             Self::Pattern(too_long) => too_long.fmt(f),
-            Self::EmptyWord => f.write_str("words with single dots between them; write # as %23 in a URL"),
+            Self::EmptyWord => f.write_str("words separated by single dots; write # as %23 in a URL"),
         }
     }
 }

@@ -161,7 +161,7 @@ impl Wiring {
         for (n, id) in ids.iter().enumerate() {
             if let Some(earlier) = places.insert(*id, n) {
                 return Err(Unacceptable::Rule(format!(
-                    "{} is {id}, which is the id of tasks[{earlier}] already",
+                    "{} is {id}, which is already the id of tasks[{earlier}]",
                     field(several, n, "taskId")
                 )));
             }
@@ -225,7 +225,7 @@ impl Wiring {
         }
         shown.push(label(&first));
         Unacceptable::Rule(format!(
-            "{} makes a circle in which each task waits for the next: {}",
+            "{} closes a cycle in which each task waits for the next: {}",
             field(several, first, &format!("dependencies[{at}]")),
             shown.join(" -> ")
         ))
@@ -244,7 +244,10 @@ fn names<'a>(tasks: &'a [SubmittedTask<'_>], several: bool) -> Result<HashMap<&'
             return Err(Unacceptable::Rule(format!("{} has the form of a task id; choose another name", field())));
         }
         if let Some(earlier) = names.insert(name, n) {
-            return Err(Unacceptable::Rule(format!("{} is {name:?}, as that of tasks[{earlier}]", field())));
+            return Err(Unacceptable::Rule(format!(
+                "{} is {name:?}, which is already the name of tasks[{earlier}]",
+                field()
+            )));
         }
     }
     Ok(names)

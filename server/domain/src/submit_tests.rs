@@ -129,7 +129,7 @@ fn a_refusal_names_the_entry() {
     let long = "x".repeat(NAME_CHARS_MAX + 1);
     for (tasks, says) in [
         (json!([{}, {"dependencies": [ID, "who"]}]), "`tasks[1].dependencies[1]` is \"who\", which is neither"),
-        (json!([{"name": "a"}, {"name": "a"}]), "`tasks[1].name` is \"a\", as that of tasks[0]"),
+        (json!([{"name": "a"}, {"name": "a"}]), "`tasks[1].name` is \"a\", which is already the name of tasks[0]"),
         (json!([{"name": ID}]), "`tasks[0].name` has the form of a task id"),
         (json!([{"name": ""}]), "`tasks[0].name` must have from 1 to 255"),
         (json!([{"name": long}]), "`tasks[0].name` must have from 1 to 255"),
@@ -164,7 +164,7 @@ fn cycle_is_refused_and_shown() {
     for (tasks, says) in [
         (
             json!([{"name": "a", "dependencies": ["a"]}]),
-            "`tasks[0].dependencies[0]` makes a circle in which each task waits for the next: a -> a",
+            "`tasks[0].dependencies[0]` closes a cycle in which each task waits for the next: a -> a",
         ),
         (
             // The first task depends on the cycle but is not part of it.
@@ -174,7 +174,7 @@ fn cycle_is_refused_and_shown() {
                 {"name": "b", "dependencies": ["c"]},
                 {"name": "c", "dependencies": ["a"]},
             ]),
-            "`tasks[2].dependencies[0]` makes a circle in which each task waits for the next: b -> c -> a -> b",
+            "`tasks[2].dependencies[0]` closes a cycle in which each task waits for the next: b -> c -> a -> b",
         ),
         (
             json!([{"taskId": ID, "dependencies": [OTHER]}, {"taskId": OTHER, "dependencies": [ID]}]),

@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 pub fn spawn(tasks: &TaskTracker, task: impl Future<Output = ()> + Send + 'static) {
     tasks.spawn(async move {
         if AssertUnwindSafe(task).catch_unwind().await.is_err() {
-            tracing::error!("a task that the server cannot do without has panicked; the process ends");
+            tracing::error!("an essential task of the server panicked; the process exits");
             std::process::abort();
         }
     });

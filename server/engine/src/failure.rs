@@ -102,7 +102,7 @@ pub enum OpError {
     SessionExists(String),
     #[error("{0}")]
     PolicyMismatch(String),
-    #[error("the session has ended ({0}): what it held was given to others; start another one")]
+    #[error("the session has ended ({0}): it holds no runs any more; start another one")]
     SessionEnded(SessionEnd),
     #[error("{0}")]
     Input(String),
@@ -113,7 +113,7 @@ pub enum OpError {
     #[error("the database did not answer in time; send the request again")]
     Unavailable,
     /// The database has lost the cached queue key; nothing was done. Retry with another key.
-    #[error("the database was replaced by another one; send the request again")]
+    #[error("the database was replaced; send the request again")]
     StaleQueue,
     #[error("an operation failed with an unexpected error")]
     Internal(#[source] Arc<sqlx::Error>),

@@ -116,7 +116,7 @@ impl Writer {
             };
             // Logged once per outage.
             match &error {
-                Some(error) if !failing => tracing::warn!(error, "the heartbeat fails: no write is committed"),
+                Some(error) if !failing => tracing::warn!(error, "the heartbeat fails: the database commits no writes"),
                 None if failing => tracing::info!("the heartbeat works again"),
                 Some(_) | None => {}
             }

@@ -23,7 +23,7 @@ use crate::notifiers::{Effects, Notifiers};
 pub const BEAT: Duration = Duration::from_secs(1);
 const METRICS: [Metric; 1] = [(
     "tenure_scheduler_term",
-    "The term of the scheduler of a task queue that assigns its tasks: it grows with each change; 0 of one that does not any more",
+    "Term of the scheduler of a task queue that assigns its tasks; grows with each change; 0 once it no longer assigns",
 )];
 
 #[derive(Debug, Default)]
@@ -129,7 +129,8 @@ impl Schedulers {
                 Err(error) if classify(&error) == Class::Contention => {
                     locks = Locks::WaitsBriefly;
                     let name = one.name.as_str();
-                    tracing::warn!(queue.id = name, error = %error, "a queue is locked: its scheduler is not changed yet");
+                    tracing::warn!(queue.id = name, error = %error, "a queue is locked; its scheduler will be \
+                                                                     changed later");
                     active.server.filter(|server| *server == view.me).map(|_| active.term)
                 }
                 followed => followed?,
@@ -143,7 +144,7 @@ impl Schedulers {
         if known.no_candidate && is_news {
             tracing::warn!(
                 queues = scheduled.len(),
-                "no server has a --scheduler-weight above 0: the runs of queues that assign them wait"
+                "no server has a --scheduler-weight above 0; runs of queues with dispatch `assign` wait"
             );
         }
         // Notified only now, because admission needs the terms.
@@ -216,7 +217,7 @@ impl Schedulers {
         notifiers.commit(transaction, Effects::default()).await?;
         self.drop_all();
         if !mine.is_empty() {
-            tracing::info!(queues = mine.len(), "the queues whose scheduler this server was are handed over");
+            tracing::info!(queues = mine.len(), "this server has handed over all queues that it scheduled");
         }
         Ok(())
     }

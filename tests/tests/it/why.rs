@@ -60,7 +60,7 @@ async fn a_worker_that_has_just_asked_is_known_at_once() {
     assert_eq!(rig.create(task, &delayed).await.status, 200);
     assert_eq!(codes(&why(&rig, task).await), ["delay"]);
     let page = rig.send(&Raw::new("GET", &format!("/task/{task}"))).await.text();
-    assert!(page.contains("It is delayed until") && !page.contains("No worker that may have it"), "{page}");
+    assert!(page.contains("It is delayed until") && !page.contains("No eligible worker"), "{page}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

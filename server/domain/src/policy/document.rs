@@ -337,9 +337,9 @@ impl Match {
             (Self::Version(named), Some(Current { version, .. })) => Change::Refused(format!(
                 "the policy has version {version}, not {named} as in the header `If-Match`: read it again"
             )),
-            (Self::Some | Self::Version(_), None) => {
-                Change::Refused("the queue has no policy, but the header `If-Match` wants one".to_owned())
-            }
+            (Self::Some | Self::Version(_), None) => Change::Refused(
+                "the queue has no policy, but the header `If-Match` names one: leave the header out".to_owned(),
+            ),
         }
     }
 }

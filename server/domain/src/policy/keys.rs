@@ -27,7 +27,8 @@ impl KeyRules {
         let KeyRulesOnWire { concurrency, rate: own_rate, weight } = *sent;
         if *sent == KeyRulesOnWire::default() {
             return Err(Unacceptable::Rule(
-                "at least one of `concurrency`, `rate` and `weight` must be there: delete the key's rules instead"
+                "at least one of `concurrency`, `rate` and `weight` must be set: to remove all of them, delete the \
+                 key's rules"
                     .to_owned(),
             ));
         }

@@ -15,15 +15,15 @@ pub fn words(policy: &Policy) -> Vec<String> {
         KeyBy::TaskGroupId => "task group",
     };
     let accept = accept_time.map_or_else(String::new, |time| {
-        format!(", which have {} to accept them", seconds(time.num_seconds().unsigned_abs()))
+        format!(", which must accept them within {}", seconds(time.num_seconds().unsigned_abs()))
     });
     let sentences = [
-        assign.then(|| format!("Runs are given to the sessions of workers{accept}.")),
+        assign.then(|| format!("Runs are assigned to sessions of workers{accept}.")),
         total.map(|total| format!("At most {} of the queue at a time.", runs(total))),
         per_key.map(|limit| format!("At most {} of each {key} at a time.", runs(limit))),
         rate_total.map(|rate| paced("the queue", rate)),
         rate_per_key.map(|rate| paced(&format!("each {key}"), rate)),
-        fair.then(|| format!("Each {key} gets its turn, by its weight.")),
+        fair.then(|| format!("Each {key} gets a share by its weight.")),
     ];
     sentences.into_iter().flatten().collect()
 }
@@ -61,12 +61,12 @@ mod tests {
         assert_eq!(
             of(all),
             [
-                "Runs are given to the sessions of workers, which have 1 second to accept them.",
+                "Runs are assigned to sessions of workers, which must accept them within 1 second.",
                 "At most 1 run of the queue at a time.",
                 "At most 3 runs of each project at a time.",
                 "At most 100 starts of the queue in 3600 seconds, 10 of them at once.",
                 "At most 1 start of each project in 1 second.",
-                "Each project gets its turn, by its weight.",
+                "Each project gets a share by its weight.",
             ]
         );
     }

@@ -332,7 +332,7 @@ fn dependencies(task: TaskId, unsatisfied: u32, awaited: &[AwaitedTask], require
 /// Returns at least one sentence for people.
 pub fn words(answer: &WhyAnswer) -> Vec<String> {
     if answer.reasons.is_empty() {
-        return vec!["Nothing keeps it: the next worker that asks for work gets it.".to_owned()];
+        return vec!["Nothing holds it back: the next worker that asks for work gets it.".to_owned()];
     }
     answer.reasons.iter().map(sentence).collect()
 }
@@ -340,13 +340,14 @@ pub fn words(answer: &WhyAnswer) -> Vec<String> {
 pub fn sentence(reason: &Reason) -> String {
     match reason {
         Reason::Dependencies { unsatisfied: 0, .. } => {
-            "The tasks that it waited for have ended; it is about to become pending.".to_owned()
+            "Its dependencies have ended; it is about to become pending.".to_owned()
         }
         Reason::Dependencies { unsatisfied, tasks, never } => {
             let named: Vec<String> = tasks.iter().flatten().map(awaited).collect();
             let names = if named.is_empty() { String::new() } else { format!(": {}", named.join(", ")) };
             let hopeless = if *never {
-                " One of them will never let it run: schedule it by hand, rerun that one, or cancel it."
+                " One of them can never be satisfied: schedule this task by hand, rerun that dependency, or cancel \
+                 this task."
             } else {
                 ""
             };
@@ -357,29 +358,34 @@ pub fn sentence(reason: &Reason) -> String {
         Reason::Assigned { worker, session_id: _, since, accept_by } => {
             let to = worker.as_ref().map_or_else(|| "a worker".to_owned(), |worker| format!("worker {}", name(worker)));
             let since = since.map_or_else(String::new, |since| format!(" at {since}"));
-            let by = accept_by.map_or_else(String::new, |by| format!(" If it is not by {by}, another one gets it."));
-            format!("It was given to the session of {to}{since} and is not accepted yet.{by}")
+            let by = accept_by.map_or_else(String::new, |by| {
+                format!(
+                    " If it is not accepted by {by}, another worker \
+                                                                      gets it."
+                )
+            });
+            format!("It was assigned to the session of {to}{since}, which has not accepted it yet.{by}")
         }
         Reason::NoScheduler { candidates: 0 } => {
-            "No server gives out the runs of its queue: none that is live has a --scheduler-weight above 0.".to_owned()
+            "No server schedules its queue: start a server with a --scheduler-weight above 0.".to_owned()
         }
         Reason::NoScheduler { .. } => {
-            "The server that gave out the runs of its queue is silent or has ended; another one takes its place within seconds."
+            "The server that scheduled its queue is silent or has stopped; another one takes over within seconds."
                 .to_owned()
         }
         Reason::NoSession { because, sessions } => no_session(*because, *sessions),
         Reason::NotAccepted { worker, session_id: _ } => {
             let worker =
                 worker.as_ref().map_or_else(|| "A worker".to_owned(), |worker| format!("Worker {}", name(worker)));
-            format!("{worker} was given it and did not accept it in time.")
+            format!("{worker} did not accept it in time.")
         }
         Reason::AssignQueue => {
-            "Workers without a session ask for work, which gets them nothing: its queue gives runs to sessions only."
+            "Workers without a session ask for work and receive none: its queue assigns runs to sessions only."
                 .to_owned()
         }
         Reason::PollLimited => {
-            "Its queue was polled for messages. It has limits, and polls find nothing: workers get its runs by \
-             claimWork, or by their sessions if it assigns them."
+            "Its queue was polled for messages, but a queue with limits has none: its workers must call claimWork, \
+             or start a session if it assigns runs."
                 .to_owned()
         }
         Reason::Paused { by, since, reason, until } => {
@@ -389,7 +395,7 @@ pub fn sentence(reason: &Reason) -> String {
             format!("Its queue was paused{by} at {since}{reason}, {until}.")
         }
         Reason::Reserved { until } => {
-            format!("A worker has received its message and may claim it until {until}; then any worker may.")
+            format!("A poller has received its message and may claim it until {until}; after that any worker may.")
         }
         Reason::NoWorker { last_asked, quarantined, frozen } => no_worker(*last_asked, *quarantined, *frozen),
         Reason::Behind { runs } => {
@@ -401,7 +407,7 @@ pub fn sentence(reason: &Reason) -> String {
             let lost = match losses {
                 0 => String::new(),
                 1 => " Its worker was lost with it.".to_owned(),
-                losses => format!(" {losses} workers in a row were lost with it."),
+                losses => format!(" {losses} workers in a row were lost while they held it."),
             };
             format!("It has ended as {outcome} ({reason_resolved}{by}).{lost}")
         }
@@ -415,23 +421,26 @@ fn running(reason: &Reason) -> String {
     };
     let worker = worker_group.as_ref().zip(worker_id.as_ref());
     let worker = worker.map_or_else(|| "A worker".to_owned(), |(group, id)| format!("Worker {group}/{id}"));
-    let latest = complete_by.map_or_else(String::new, |time| format!(", and at the latest at {time}"));
-    let session = session_id.map_or_else(String::new, |id| format!(" It ends with the session {id}."));
+    let latest = complete_by.map_or_else(String::new, |time| format!(", and at {time} at the latest"));
+    let session = session_id.map_or_else(String::new, |id| format!(" It ends with session {id}."));
     let log = live_log.map_or_else(String::new, |log| format!(" Its log has {} bytes so far.", log.bytes));
     format!(
-        "{worker} has held it since {since}; the claim ends at {taken_until} unless it is renewed{latest}.{session}{log}"
+        "{worker} has held it since {since}; the claim expires at {taken_until} unless it is \
+         renewed{latest}.{session}{log}"
     )
 }
 
 fn no_session(because: NoSession, sessions: u32) -> String {
     let sessions = count(sessions, "session");
     match because {
-        NoSession::NoneLive => "Its queue gives runs to sessions of workers, and no worker has one.".to_owned(),
+        NoSession::NoneLive => "Its queue assigns runs to sessions, and no worker has one: its workers must start \
+                                sessions."
+            .to_owned(),
         NoSession::NoneFree => format!(
-            "Its queue gives runs to sessions of workers, and none of {sessions} is free: each is at its capacity, frozen or quarantined."
+            "Its queue assigns runs to sessions, and none of {sessions} is free: each is full, frozen or quarantined."
         ),
         NoSession::AllExtended => format!(
-            "Its queue gives runs to sessions of workers, and none of {sessions} has been renewed since the servers were away."
+            "Its queue assigns runs to sessions, and none of {sessions} has been renewed since the servers were away."
         ),
     }
 }
@@ -469,7 +478,7 @@ fn waiting(reason: &Reason) -> String {
             .map_or_else(|| "the worker that its task names".to_owned(), |worker| format!("worker {}", name(worker)));
         sentences.push(format!("It waits for {worker} until {until}; then any worker may have it."));
     } else if next_start.is_none() {
-        sentences.push("It waits for admission, which looks at it at its turn.".to_owned());
+        sentences.push("It waits for the next admission decision of its queue.".to_owned());
     }
     if let Some(next) = next_start {
         sentences.push(format!("The rate allows the next start at {next}."));
@@ -482,7 +491,7 @@ fn waiting(reason: &Reason) -> String {
         sentences.push(format!("{} {} before it.", counted(*keys_before, "other key"), are(*keys_before)));
     }
     if *refiling {
-        sentences.push("Its queue's policy was changed, and runs are being brought under it.".to_owned());
+        sentences.push("The policy of its queue was changed and is still being applied to its runs.".to_owned());
     }
     sentences.join(" ")
 }
@@ -516,7 +525,7 @@ fn no_worker(last_asked: Option<Timestamp>, quarantined: u32, frozen: u32) -> St
         Some(last) => format!("; the last one did at {last}"),
         None => String::new(),
     };
-    format!("No worker that may have it has asked for work in the last minute{asked}.")
+    format!("No eligible worker has asked for work in the last minute{asked}.")
 }
 
 fn awaited(task: &AwaitedTask) -> String {
@@ -528,11 +537,11 @@ fn awaited(task: &AwaitedTask) -> String {
 
 fn delayed_by(by: DelayedBy) -> &'static str {
     match by {
-        DelayedBy::Delay => "as it was created, or as its queue delays tasks",
-        DelayedBy::RetryDelay => "because it is tried again after a failure",
-        DelayedBy::Backoff => "because several workers in a row were lost with it",
-        DelayedBy::Release => "because the worker that released it asked for that",
-        DelayedBy::RetryAfter => "because the worker that reported it asked for that",
+        DelayedBy::Delay => "by its own options or the policy of its queue",
+        DelayedBy::RetryDelay => "as its retry after a failure is delayed",
+        DelayedBy::Backoff => "because several workers in a row were lost while they held it",
+        DelayedBy::Release => "as the worker that released it asked",
+        DelayedBy::RetryAfter => "as the worker that reported it asked",
     }
 }
 

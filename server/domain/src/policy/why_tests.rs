@@ -19,8 +19,8 @@ fn other() -> TaskId {
     id("fN1SbArXTPSVFNUvaOlinQ")
 }
 
-fn facts(state: StateFacts, paused: Option<Paused>) -> Facts {
-    Facts { task: task(), state, paused, now: at(NOW) }
+fn facts(place: Place, paused: Option<Paused>) -> Facts {
+    Facts { task: task(), place, paused, now: at(NOW) }
 }
 
 fn paused() -> Paused {
@@ -78,14 +78,14 @@ fn pending_run_names_exactly_its_reasons() {
                         for (last_asked, quarantined) in [(None, 0), (Some(at(NOW - 90)), 0), (Some(at(NOW)), 3)] {
                             let asked = asking.clone();
                             let workers = Workers { last_asked, asking: asked, quarantined, ..Workers::default() };
-                            let state = StateFacts::Pending {
+                            let place = Place::Pending {
                                 run: RunId::FIRST,
                                 held: delayed.map_or(Held::Ready, Held::Delayed),
                                 reserved_until: reserved.map(at),
                                 before,
                                 workers,
                             };
-                            let facts = facts(state, pause.clone());
+                            let facts = facts(place, pause.clone());
                             let ready = delayed.is_none();
                             let expected: Vec<&str> = [
                                 (!ready).then_some("delay"),
@@ -115,9 +115,9 @@ fn pending_run_names_exactly_its_reasons() {
     }
 }
 
-fn pending(held: Held, asking: Vec<WorkerName>) -> StateFacts {
+fn pending(held: Held, asking: Vec<WorkerName>) -> Place {
     let workers = Workers { asking, ..Workers::default() };
-    StateFacts::Pending { run: RunId::FIRST, held, reserved_until: Some(at(NOW + 1)), before: 3, workers }
+    Place::Pending { run: RunId::FIRST, held, reserved_until: Some(at(NOW + 1)), before: 3, workers }
 }
 
 /// Every combination of sessions, of a session that did not accept the run, and of requesting
@@ -140,8 +140,8 @@ fn waiting_run_names_cause_and_sessions() {
                         let not_accepted = not_accepted.clone();
                         let is_refused = not_accepted.is_some();
                         let waiting = Waiting { sessions, not_accepted, no_scheduler, before: 1, ..Waiting::default() };
-                        let state = pending(Held::Waiting(Box::new(waiting)), asking.clone());
-                        let answer = why(&facts(state, pause.clone()), Names::Hidden);
+                        let place = pending(Held::Waiting(Box::new(waiting)), asking.clone());
+                        let answer = why(&facts(place, pause.clone()), Names::Hidden);
                         let expected: Vec<&str> = [
                             Some("waiting"),
                             pause.is_some().then_some("paused"),
@@ -182,8 +182,8 @@ fn polled_queue_with_limits_is_named_while_no_worker_asks() {
     ] {
         for polled in [false, true] {
             let waiting = Waiting { polled, sessions, ..Waiting::default() };
-            let state = pending(Held::Waiting(Box::new(waiting)), asking.clone());
-            let answer = why(&facts(state, None), Names::Hidden);
+            let place = pending(Held::Waiting(Box::new(waiting)), asking.clone());
+            let answer = why(&facts(place, None), Names::Hidden);
             assert_eq!(codes(&answer).contains(&"poll-limited"), polled && is_named, "{answer:?}");
         }
     }
@@ -243,8 +243,8 @@ fn sentences_describe_wait() {
     assert_eq!(
         sentence_of(full),
         "It waits for a slot of its key \"acme\", which has 2: taken by fN1SbArXTPSVFNUvaOlinQ/0 (worker g/w), \
-         fN1SbArXTPSVFNUvaOlinQ/0. 1 run of its key \"acme\" is before it. 2 other keys are before it. Its queue's policy was \
-         changed, and runs are being brought under it."
+         fN1SbArXTPSVFNUvaOlinQ/0. 1 run of its key \"acme\" is before it. 2 other keys are before it. The policy of \
+         its queue was changed and is still being applied to its runs."
     );
     let total = Waiting { slots: Some((5, 1)), total: Some((3, 3)), before: BEFORE_COUNTED_MAX, ..Waiting::default() };
     assert_eq!(
@@ -263,34 +263,31 @@ fn sentences_describe_wait() {
             sessions: Some(Sessions { is_free: true, ..Sessions::default() }),
             ..Waiting::default()
         }),
-        "It waits for admission, which looks at it at its turn."
+        "It waits for the next admission decision of its queue."
     );
     for (reason, sentence) in [
         (
             Reason::Assigned { worker: None, session_id: None, since: None, accept_by: Some(at(60).into()) },
-            "It was given to the session of a worker and is not accepted yet. If it is not by 1970-01-01T00:01:00.000Z, another \
-             one gets it.",
+            "It was assigned to the session of a worker, which has not accepted it yet. If it is not accepted by \
+             1970-01-01T00:01:00.000Z, another worker gets it.",
         ),
-        (
-            Reason::NotAccepted { worker: Some(worker()), session_id: None },
-            "Worker g/w was given it and did not accept it in time.",
-        ),
+        (Reason::NotAccepted { worker: Some(worker()), session_id: None }, "Worker g/w did not accept it in time."),
         (
             Reason::NoScheduler { candidates: 0 },
-            "No server gives out the runs of its queue: none that is live has a --scheduler-weight above 0.",
+            "No server schedules its queue: start a server with a --scheduler-weight above 0.",
         ),
         (
             Reason::NoScheduler { candidates: 1 },
-            "The server that gave out the runs of its queue is silent or has ended; another one takes its place within seconds.",
+            "The server that scheduled its queue is silent or has stopped; another one takes over within seconds.",
         ),
         (
             Reason::NoSession { because: NoSession::NoneLive, sessions: 0 },
-            "Its queue gives runs to sessions of workers, and no worker has one.",
+            "Its queue assigns runs to sessions, and no worker has one: its workers must start sessions.",
         ),
         (
             Reason::PollLimited,
-            "Its queue was polled for messages. It has limits, and polls find nothing: workers get its runs by \
-             claimWork, or by their sessions if it assigns them.",
+            "Its queue was polled for messages, but a queue with limits has none: its workers must call claimWork, \
+             or start a session if it assigns runs.",
         ),
     ] {
         assert_eq!(super::sentence(&reason), sentence);
@@ -306,7 +303,7 @@ fn unscheduled_task_names_hopeless_dependencies() {
                 for pause in [None, Some(paused())] {
                     let awaited = vec![AwaitedTask { task_id: required, state }; AWAITED_SHOWN_MAX + 1];
                     let unsatisfied = u32::try_from(awaited.len()).unwrap();
-                    let facts = facts(StateFacts::Unscheduled { unsatisfied, awaited, requires }, pause.clone());
+                    let facts = facts(Place::Unscheduled { unsatisfied, awaited, requires }, pause.clone());
                     let badly = matches!(state, Some(TaskState::Failed | TaskState::Exception));
                     let expected =
                         required == task() || state.is_none() || (badly && requires == Requires::AllCompleted);
@@ -331,7 +328,7 @@ fn unscheduled_task_names_hopeless_dependencies() {
 
 #[test]
 fn author_and_reason_of_pause_require_scope() {
-    let waits = || StateFacts::Unscheduled { unsatisfied: 1, awaited: Vec::new(), requires: Requires::AllCompleted };
+    let waits = || Place::Unscheduled { unsatisfied: 1, awaited: Vec::new(), requires: Requires::AllCompleted };
     for (names, by, reason) in [(Names::Shown, Some("ann"), Some("disk")), (Names::Hidden, None, None)] {
         let answer = why(&facts(waits(), Some(paused())), names);
         let expected = Reason::Paused {
@@ -350,7 +347,7 @@ fn running_or_resolved_task_has_one_reason() {
         for complete_by in [None, Some(at(NOW + 3))] {
             for session in [None, Some(session())] {
                 for names in [Names::Shown, Names::Hidden] {
-                    let state = StateFacts::Running {
+                    let place = Place::Running {
                         run: RunId::FIRST,
                         worker: worker(),
                         since: at(NOW - 1),
@@ -359,7 +356,7 @@ fn running_or_resolved_task_has_one_reason() {
                         session,
                         live_log: Some(LiveLogSoFar { bytes: 7 }),
                     };
-                    let answer = why(&facts(state, pause.clone()), names);
+                    let answer = why(&facts(place, pause.clone()), names);
                     assert_eq!(codes(&answer), ["running"], "a pause does not affect claims");
                     assert_eq!((answer.state, answer.ready), (TaskState::Running, false));
                     let Reason::Running { worker_group, worker_id, session_id, live_log, .. } = &answer.reasons[0]
@@ -377,8 +374,8 @@ fn running_or_resolved_task_has_one_reason() {
         for outcome in [Outcome::Completed, Outcome::Failed, Outcome::Exception(ReasonResolved::ClaimExpired)] {
             for ended_by in std::iter::once(None).chain(EndedBy::ALL.iter().copied().map(Some)) {
                 let left = Allowance { retries_left: 0, free_runs: 150, requeues: 0, losses: 4 };
-                let state = StateFacts::Resolved { run: RunId::FIRST, outcome, ended_by, left };
-                let answer = why(&facts(state, pause.clone()), Names::Hidden);
+                let place = Place::Resolved { run: RunId::FIRST, outcome, ended_by, left };
+                let answer = why(&facts(place, pause.clone()), Names::Hidden);
                 assert_eq!(codes(&answer), ["resolved"]);
                 assert_eq!(answer.state, outcome.state().into());
                 let expected = Reason::Resolved {
@@ -406,17 +403,18 @@ fn sentences_match_reasons() {
                 tasks: Some(vec![awaited(other(), Some(TaskState::Failed)), awaited(task(), None)]),
                 never: true,
             },
-            "It waits for 2 tasks: fN1SbArXTPSVFNUvaOlinQ (failed), 9HrBC1jMQ3KlZw4CssPUeQ (expired). One of them will never \
-             let it run: schedule it by hand, rerun that one, or cancel it.",
+            "It waits for 2 tasks: fN1SbArXTPSVFNUvaOlinQ (failed), 9HrBC1jMQ3KlZw4CssPUeQ (expired). One of them \
+             can never be satisfied: schedule this task by hand, rerun that dependency, or cancel this task.",
         ),
         (Reason::Dependencies { unsatisfied: 1, tasks: None, never: false }, "It waits for 1 task."),
         (
             Reason::Dependencies { unsatisfied: 0, tasks: Some(vec![]), never: false },
-            "The tasks that it waited for have ended; it is about to become pending.",
+            "Its dependencies have ended; it is about to become pending.",
         ),
         (
             Reason::Delay { until: time(60), by: DelayedBy::Backoff },
-            "It is delayed until 1970-01-01T00:01:00.000Z, because several workers in a row were lost with it.",
+            "It is delayed until 1970-01-01T00:01:00.000Z, because several workers in a row were lost while they \
+             held it.",
         ),
         (
             Reason::Paused { by: Some("ann".into()), since: time(0), reason: Some("disk".into()), until: None },
@@ -428,17 +426,16 @@ fn sentences_match_reasons() {
         ),
         (
             Reason::NoWorker { last_asked: Some(time(0)), quarantined: 2, frozen: 0 },
-            "No worker that may have it has asked for work in the last minute; 2 quarantined workers did.",
+            "No eligible worker has asked for work in the last minute; 2 quarantined workers did.",
         ),
         (
             Reason::NoWorker { last_asked: Some(time(0)), quarantined: 2, frozen: 1 },
-            "No worker that may have it has asked for work in the last minute; 2 quarantined workers and 1 frozen worker \
+            "No eligible worker has asked for work in the last minute; 2 quarantined workers and 1 frozen worker \
              did.",
         ),
         (
             Reason::NoWorker { last_asked: Some(time(0)), quarantined: 0, frozen: 0 },
-            "No worker that may have it has asked for work in the last minute; the last one did at \
-             1970-01-01T00:00:00.000Z.",
+            "No eligible worker has asked for work in the last minute; the last one did at 1970-01-01T00:00:00.000Z.",
         ),
         (Reason::Behind { runs: 1 }, "1 other run of its queue is claimed first."),
         (Reason::Behind { runs: 10_000 }, "At least 10000 other runs of its queue are claimed first."),
@@ -452,8 +449,8 @@ fn sentences_match_reasons() {
                 session_id: None,
                 live_log: Some(LiveLogSoFar { bytes: 12 }),
             },
-            "A worker has held it since 1970-01-01T00:00:00.000Z; the claim ends at 1970-01-01T00:01:00.000Z unless it is \
-             renewed, and at the latest at 1970-01-01T00:01:30.000Z. Its log has 12 bytes so far.",
+            "A worker has held it since 1970-01-01T00:00:00.000Z; the claim expires at 1970-01-01T00:01:00.000Z \
+             unless it is renewed, and at 1970-01-01T00:01:30.000Z at the latest. Its log has 12 bytes so far.",
         ),
         (
             Reason::Running {
@@ -465,8 +462,8 @@ fn sentences_match_reasons() {
                 session_id: Some(session()),
                 live_log: None,
             },
-            "Worker g/w has held it since 1970-01-01T00:00:00.000Z; the claim ends at 1970-01-01T00:01:00.000Z unless it is \
-             renewed. It ends with the session b4cf1f7d-1b1c-4a8b-9d3f-5f0f4d6f2a10.",
+            "Worker g/w has held it since 1970-01-01T00:00:00.000Z; the claim expires at 1970-01-01T00:01:00.000Z \
+             unless it is renewed. It ends with session b4cf1f7d-1b1c-4a8b-9d3f-5f0f4d6f2a10.",
         ),
         (
             Reason::Resolved {
@@ -482,8 +479,8 @@ fn sentences_match_reasons() {
         assert_eq!(super::sentence(&reason), sentence);
     }
     let workers = Workers { last_asked: Some(at(NOW)), asking: vec![worker()], ..Workers::default() };
-    let state = StateFacts::Pending { run: RunId::FIRST, held: Held::Ready, reserved_until: None, before: 0, workers };
-    let answer = why(&facts(state, None), Names::Hidden);
-    assert_eq!(words(&answer), ["Nothing keeps it: the next worker that asks for work gets it."]);
+    let place = Place::Pending { run: RunId::FIRST, held: Held::Ready, reserved_until: None, before: 0, workers };
+    let answer = why(&facts(place, None), Names::Hidden);
+    assert_eq!(words(&answer), ["Nothing holds it back: the next worker that asks for work gets it."]);
     assert_eq!(ASKED_WITHIN, TimeDelta::minutes(1), "the sentences mention one minute");
 }

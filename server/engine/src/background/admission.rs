@@ -74,7 +74,7 @@ impl AdmissionPass {
                     let recovered = report.lost_race == 0 && self.failing().remove(&queue).is_some();
                     if recovered {
                         let name = name_of(engine, queue).await;
-                        tracing::info!(queue.id = %name, "runs of a queue are admitted again");
+                        tracing::info!(queue.id = %name, "admission of a queue works again");
                     }
                 }
                 Err(error @ (sqlx::Error::Decode(_) | sqlx::Error::ColumnDecode { .. })) => {
@@ -159,7 +159,9 @@ impl AdmissionPass {
         let is_new = self.failing().insert(queue, Instant::now() + AFTER_FAILURE).is_none();
         if is_new {
             let name = name_of(engine, queue).await;
-            tracing::error!(queue.id = %name, error = %error, "no run of a queue is admitted: it cannot be read; it is tried again");
+            tracing::error!(queue.id = %name, error = %error, "admission of a queue failed, because its rows cannot \
+                                                               be read; none of its runs start until a retry \
+                                                               succeeds");
         }
     }
 }

@@ -35,8 +35,8 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     if ahead.abs() > SKEW_MAX {
         tracing::warn!(
             database.ahead.seconds = seconds,
-            "the clocks of this machine and of the database differ; requests of clients are refused when they differ \
-             too much: synchronise both with NTP"
+            "the clocks of this machine and of the database differ; if they differ too much, clients' requests are \
+             refused: synchronise both with NTP"
         );
     }
     Ok(PassReport { found: 1, done: 1, ..PassReport::default() })

@@ -26,20 +26,20 @@ const NAMED_MAX: usize = 200;
 pub const METRICS: [Metric; 10] = [
     ("queue_pending_tasks", "Pending runs of a task queue"),
     ("queue_claimed_tasks", "Running claims of a task queue"),
-    ("tenure_queue_delayed_tasks", "Pending runs of a task queue that no worker can claim yet"),
+    ("tenure_queue_delayed_tasks", "Pending runs of a task queue that are delayed"),
     ("tenure_queue_waiting_tasks", "Pending runs of a task queue that wait for a limit or a session"),
-    ("tenure_queue_assigned_tasks", "Runs of a task queue that a session was given and has not accepted"),
+    ("tenure_queue_assigned_tasks", "Runs of a task queue that are assigned to a session and not accepted yet"),
     (
         "tenure_queue_runnable_tasks",
-        "Runs of a task queue that would start now if there were workers enough; 0 while it is paused",
+        "Runs of a task queue that would start now with enough workers; 0 while it is paused",
     ),
-    ("tenure_queue_paused_seconds", "For how long a task queue has been paused; 0 if it is not"),
+    ("tenure_queue_paused_seconds", "Time since a task queue was paused; 0 if it is not paused"),
     (
         "tenure_queue_refiling_seconds",
-        "For how long runs of a task queue have been brought under its changed policy; 0 if all are",
+        "Time for which a changed policy has been applied to the runs of a task queue; 0 when done",
     ),
-    ("tenure_messages_hidden", "Messages hidden by pollers: got, not claimed, not deleted"),
-    ("tenure_messages_alarming", "Messages that were got ten times or more and whose run is still pending"),
+    ("tenure_messages_hidden", "Messages hidden by pollers: received, not claimed, not deleted"),
+    ("tenure_messages_alarming", "Messages received ten times or more whose run is still pending"),
 ];
 
 #[derive(Debug, Default)]
@@ -53,10 +53,11 @@ impl OldTransaction {
         if is_old && !was_old {
             tracing::warn!(
                 oldest.seconds = oldest.as_secs(),
-                "a transaction in this database has been open for over a minute; it keeps dead rows from being vacuumed"
+                "a transaction in this database has been open for over a minute and blocks the vacuum of dead rows: \
+                 find it in pg_stat_activity"
             );
         } else if was_old && !is_old {
-            tracing::info!("no transaction in this database has been open for over a minute any more");
+            tracing::info!("the transactions that were open for over a minute have ended");
         }
         is_old != was_old
     }

@@ -126,7 +126,7 @@ impl Driver {
                 retried = report.retried,
                 exhausted = report.exhausted,
                 lost_race = report.lost_race,
-                "a pass ended runs"
+                "a background pass ended runs"
             );
         }
     }

@@ -45,11 +45,11 @@ pub async fn run(engine: Arc<Engine>, connector: Connector, stop: CancellationTo
         };
         match &error {
             Some(error) if !failing && !outage::is_known(error) => {
-                tracing::warn!(error = %error, "this server could not write its beat; it is tried again each second");
+                tracing::warn!(error = %error, "this server could not write its heartbeat; retrying every second");
                 failing = true;
             }
             None if failing => {
-                tracing::info!("this server beats again");
+                tracing::info!("this server writes its heartbeat again");
                 failing = false;
             }
             Some(_) | None => {}
@@ -57,7 +57,10 @@ pub async fn run(engine: Arc<Engine>, connector: Connector, stop: CancellationTo
     }
     let leaving = session.run(async |conn| engine.schedulers.leave(conn, &engine.notifiers).await);
     if !matches!(tokio::time::timeout(LEAVE_MAX, leaving).await, Ok(Ok(()))) {
-        tracing::warn!("the queues whose scheduler this server was could not be handed over");
+        tracing::warn!(
+            "this server could not hand over the queues that it schedules; other servers take them over \
+                        when its heartbeat is overdue"
+        );
     }
     session.close().await;
 }

@@ -48,14 +48,14 @@ impl LowWaterMarksPass {
         let found =
             engine.low_water_marks.repair(&self.continuity_check, sequenced).await.map_err(Failure::into_error)?;
         if found.events {
-            tracing::error!("events were below the mark of those in the log; they are moved into it now");
+            tracing::error!("events were below the low-water mark of the event log; they are being added to the log");
             engine.sequencer.drop_all();
         }
         let stranded = found.queues;
         if !stranded.is_empty() {
             tracing::error!(
                 queues = stranded.len(),
-                "claimable runs were below low-water marks; the marks of their queues are dropped on every server"
+                "claimable runs were below low-water marks; every server drops the marks of their queues"
             );
             engine.notifiers.apply(Effects::claimable(stranded.iter().copied()));
         }
@@ -73,7 +73,7 @@ async fn drop_stale_keys(engine: &Engine) -> Result<(), sqlx::Error> {
     if stale.is_empty() {
         return Ok(());
     }
-    tracing::warn!(queues = stale.len(), "the database has lost keys of queues; they are looked up again");
+    tracing::warn!(queues = stale.len(), "the database has lost keys of queues; looking them up again");
     stale.iter().for_each(|&place| engine.queues.drop_key(&all[place].1));
     engine.notifiers.send_away_for_keys();
     Ok(())

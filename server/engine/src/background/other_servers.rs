@@ -71,7 +71,7 @@ pub async fn listen(connector: Connector, notifiers: Notifiers, me: Uuid, stop: 
         if let Err(error) = ended.as_ref()
             && !outage::is_known(error)
         {
-            tracing::warn!(error = %error, "lost the notifications of the other servers; connecting again");
+            tracing::warn!(error = %error, "lost the notifications of the other servers; reconnecting");
         }
         tokio::select! {
             () = stop.cancelled() => return,

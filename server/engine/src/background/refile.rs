@@ -177,7 +177,7 @@ async fn take_common_steps(conn: &mut PgConnection, queues: &[i32]) -> Result<Co
         settled.remove(&it.queue);
     }
     if !without_runs.is_empty() {
-        tracing::info!(queues = without_runs.len(), "queues without runs follow their changed policies");
+        tracing::info!(queues = without_runs.len(), "changed policies have been applied to queues without runs");
     }
     Ok(CommonSteps { settled, any_moved: begun || moved })
 }

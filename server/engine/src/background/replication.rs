@@ -24,7 +24,7 @@ impl ReplicationPass {
         }
         if warnings.is_empty() && !warned.is_empty() {
             if now.synchronous_names.trim().is_empty() {
-                tracing::info!("no standby is connected any more that commits do not wait for");
+                tracing::info!("the asynchronous standby has disconnected");
             } else {
                 tracing::info!(value = now.synchronous_names, standbys, "replication is synchronous again");
             }

@@ -141,10 +141,7 @@ impl Clock<'_> {
         let extended = worker_sessions::tick_clock(conn).await?;
         self.outlook.note_tick(self.since, at);
         if extended > 0 {
-            tracing::warn!(
-                sessions = extended,
-                "no server has looked at sessions for a while: all of them are extended"
-            );
+            tracing::warn!(sessions = extended, "no server checked sessions for a while; all sessions were extended");
         }
         Ok(())
     }

@@ -155,7 +155,8 @@ impl Claimer {
                 }
                 Err(error) => {
                     if let Some(error) = error {
-                        tracing::error!(error = %error, "a claim could not be described and is requeued");
+                        tracing::error!(error = %error, "the answer for a claim could not be built; the claim is \
+                                                         requeued");
                     }
                     found.failed.insert(position, OpError::Unavailable);
                 }
@@ -252,7 +253,7 @@ impl Claimer {
                     Ok(Ok(LostBatch::MayCommit) | Err(_)) | Err(_) => tokio::time::sleep(RECOVERY_EVERY).await,
                 }
             }
-            tracing::error!(batch = %batch, "gave up recovering a batch whose answer was lost; its claims will expire");
+            tracing::error!(batch = %batch, "could not recover a batch whose result was lost; its claims will expire");
         });
     }
 }

@@ -162,7 +162,7 @@ impl Requeuer {
         let tried = left.len();
         left.retain(|one| one.tries < TRIES_MAX && now < one.until && !self.stop.is_cancelled());
         if left.len() < tried {
-            tracing::warn!(claims = tried - left.len(), "undelivered claims are left to expire");
+            tracing::warn!(claims = tried - left.len(), "undelivered claims were not requeued; they will expire");
         }
         if self.left.is_empty() {
             self.again_at = now + RETRY_AFTER;

@@ -15,7 +15,7 @@ use tenure_store::session::{self, Backend, Locks};
 const ATTEMPT_MAX: Duration = Duration::from_secs(40);
 const CONNECT_MAX: Duration = Duration::from_secs(3);
 const STALLED: &str = "the last commit waits for a synchronous standby still";
-const REPLACED: &str = "it was replaced while a session was being made";
+const REPLACED: &str = "the database was replaced while a session was being opened";
 
 pub trait Link: Sized + Send {
     /// Connects. Returns the connection, its backend, and [`Connector::switches`] from when the
@@ -149,7 +149,7 @@ impl<L: Link> Session<L> {
                 if !std::mem::replace(&mut self.stalled, true) {
                     self.connector.note_stalled(true);
                     tracing::warn!(
-                        "a commit waits for a synchronous standby; until it has an answer, requests get 503"
+                        "a commit waits for a synchronous standby; requests get 503 until the standby answers"
                     );
                 }
                 return Err(Failure::NotRun(outage::unreachable(STALLED)));

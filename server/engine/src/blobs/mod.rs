@@ -120,36 +120,34 @@ pub struct StoredBlob {
 pub enum BlobError {
     #[error("the database did not answer; send the request again")]
     Database(#[from] sqlx::Error),
-    #[error("the artifact store does not work now; send the request again later")]
+    #[error("the artifact store is unavailable; send the request again later")]
     Store(#[source] object_store::Error),
-    #[error("too many uploads at the same time; send the request again later")]
+    #[error("too many uploads are in progress; send the request again later")]
     Busy,
     #[error(
-        "{0} uploads of this run or object are in progress, which is as many as may be while the server is busy; send the \
-         request again later"
+        "{0} uploads of this run or object are in progress, the limit while the server is busy; send the request \
+         again later"
     )]
     OwnerBusy(usize),
     #[error("the body is over the limit of {0} bytes (--artifact-size-max); nothing was stored")]
     TooLarge(u64),
-    #[error("the body did not arrive whole; nothing was stored, send it again")]
+    #[error("the body is incomplete; nothing was stored, send it again")]
     Cut,
-    #[error("nothing of the body arrived for {0} seconds; nothing was stored, send it again")]
+    #[error("no part of the body arrived for {0} seconds; nothing was stored, send it again")]
     Stalled(u64),
     /// The average rate was too low, or the upload took a day.
-    #[error(
-        "the body arrived too slowly, with less than {0} bytes a second, or took a day; nothing was stored, send it again"
-    )]
+    #[error("the body arrived at less than {0} bytes a second, or took over a day; nothing was stored, send it again")]
     Slow(u64),
     #[error("{0}; nothing was stored")]
     Sealed(Sealed),
     /// The name was deleted during the upload, or the upload was treated as abandoned.
-    #[error("the upload was given up meanwhile, because its name was deleted; nothing was stored")]
+    #[error("the artifact or object was deleted during the upload; nothing was stored")]
     Deleted,
     /// The row exists without bytes.
-    #[error("the bytes are gone")]
+    #[error("the stored bytes are missing")]
     Gone(Uuid),
     /// The number of bytes differs from the row.
-    #[error("the bytes are not those that were stored")]
+    #[error("the bytes in the artifact store differ from those that were stored")]
     Damaged(Uuid),
 }
 
@@ -271,7 +269,8 @@ impl Blobs {
         for (id, result) in removed.collect::<Vec<_>>().await {
             match result {
                 Ok(()) => gone.push(id),
-                Err(error) => tracing::warn!(blob.id = %id, error = %error, "stored bytes could not be removed yet"),
+                Err(error) => tracing::warn!(blob.id = %id, error = %error, "stored bytes could not be removed; they \
+                                                                             will be retried"),
             }
         }
         if gone.is_empty() {
@@ -280,7 +279,7 @@ impl Blobs {
         match blobs::purge(pool, &gone).await {
             Ok(_) => gone.len(),
             Err(error) => {
-                tracing::warn!(error = %error, "rows of removed bytes could not be deleted yet");
+                tracing::warn!(error = %error, "rows of removed bytes could not be deleted; they will be retried");
                 0
             }
         }

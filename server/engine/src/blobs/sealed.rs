@@ -23,10 +23,11 @@ impl fmt::Display for Sealed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::RunEnded => {
-                "the run of this artifact has ended; artifacts are uploaded while it runs, or within 25 minutes after an exception"
+                "the run of this artifact has ended; artifacts can be uploaded while it runs, or within 25 minutes \
+                 after an exception"
             }
             Self::ObjectFinished => "the upload of this object is finished; use another name",
-            Self::Uploaded => "this artifact was uploaded meanwhile",
+            Self::Uploaded => "this artifact was uploaded by another request meanwhile",
         })
     }
 }

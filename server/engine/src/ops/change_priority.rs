@@ -30,7 +30,7 @@ pub async fn change_task(
             return Err(OpError::Conflict(format!("the deadline of task {id} has passed")));
         }
         if tasks::was_resolved(&mut transaction, id.uuid()).await? {
-            return Err(OpError::Conflict(format!("task {id} was resolved; its priority does not matter any more")));
+            return Err(OpError::Conflict(format!("task {id} is resolved; its priority can no longer be changed")));
         }
     }
     notifiers.commit(transaction, Effects::claimable(changed.into_iter().map(|(_, queue)| queue))).await?;

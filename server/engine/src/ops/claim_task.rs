@@ -104,7 +104,7 @@ pub async fn claim_task(
         // Same code as for a run of another worker: every worker handles it.
         Ok(_) if quarantined => {
             let ClaimTask { worker_group, worker_id, .. } = request;
-            OpError::Conflict(format!("the worker {worker_group}/{worker_id} is quarantined and gets no work"))
+            OpError::Conflict(format!("worker {worker_group}/{worker_id} is quarantined and gets no work"))
         }
         Ok(_) if held => refuse_held(parts, request).await,
         Ok(_) if let Some(paused) = paused => OpError::Conflict(paused.refusal(&loaded.task.queue)),

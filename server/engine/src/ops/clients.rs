@@ -36,7 +36,7 @@ pub async fn create(
     let existing = clients::find_recent_token(pool, keys, client).await?;
     Ok(existing.ok_or_else(|| {
         let id = &client.client_id;
-        OpError::Conflict(format!("there is a client {id:?} already; update it, or reset its access token"))
+        OpError::Conflict(format!("client {id:?} already exists; update it, or reset its access token"))
     }))
 }
 

@@ -109,26 +109,27 @@ fn refused(refusal: Refusal, run_ref: RunRef, name: &str) -> OpError {
         }
         Refusal::OutlivesTask => OpError::Input(format!("`expires` must not be later than that of the task {task}")),
         Refusal::RunEnded => OpError::Conflict(format!(
-            "run {run} of task {task} has ended; artifacts are made while it runs, or within 25 minutes after an exception"
+            "run {run} of task {task} has ended; artifacts can be created while it runs, or within 25 minutes after \
+             an exception"
         )),
         Refusal::BeingRemoved => OpError::Conflict(format!(
-            "the artifact {name:?} has expired and is being removed; create it again when that is done"
+            "artifact {name:?} has expired and is being removed; send the request again in a few seconds"
         )),
-        Refusal::Incompatible(what) => OpError::Conflict(format!(
-            "there is an artifact {name:?} already, and this one differs in {what}; use another name"
-        )),
+        Refusal::Incompatible(what) => {
+            OpError::Conflict(format!("artifact {name:?} already exists and differs in {what}; use another name"))
+        }
         Refusal::Missing => OpError::NotFound(format!("run {run} of task {task} has no artifact {name:?}")),
         Refusal::NotAnObject => {
-            OpError::Input(format!("the artifact {name:?} is not of the storage type `object`; only that is finished"))
+            OpError::Input(format!("artifact {name:?} is not of the storage type `object`; only objects are finished"))
         }
         Refusal::WrongUpload => {
-            OpError::Input(format!("`uploadId` is not the one that createArtifact answered for {name:?}"))
+            OpError::Input(format!("`uploadId` is not the one that createArtifact returned for {name:?}"))
         }
         Refusal::NotUploaded => OpError::Input(format!(
-            "the object of the artifact {name:?} is not there yet; call finishUpload of the object service first"
+            "the object of artifact {name:?} is not uploaded yet; call finishUpload of the object service first"
         )),
         Refusal::UploadExpired => OpError::Input(format!(
-            "the object of the artifact {name:?} has expired, by the `expires` that createUpload was given"
+            "the object of artifact {name:?} has expired, by the `expires` given to createUpload"
         )),
     }
 }

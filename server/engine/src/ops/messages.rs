@@ -197,7 +197,7 @@ fn warn_of_alarming(got: &Got, queue: &TaskQueueId) {
         run.id = got.message.run,
         queue.id = %queue,
         dequeue_count = got.dequeued,
-        "a message was got many times and its run was never claimed"
+        "a message was received many times and its run was never claimed; check its worker"
     );
 }
 

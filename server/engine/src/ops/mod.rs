@@ -47,7 +47,7 @@ pub fn refused(refusal: Refusal, task: impl std::fmt::Display, run: impl std::fm
         Refusal::NotClaimed => conflict("is not claimed"),
         Refusal::AlreadyClaimed => conflict("is claimed by another worker"),
         Refusal::AlreadyResolved => conflict("is resolved"),
-        Refusal::AlreadyScheduled => conflict("is scheduled already"),
+        Refusal::AlreadyScheduled => conflict("is already scheduled"),
         Refusal::RequeuesUsedUp => conflict("was requeued too often"),
         Refusal::FreeRunsUsedUp => conflict("must use up a retry"),
         Refusal::Held => conflict("is held"),

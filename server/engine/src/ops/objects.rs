@@ -58,14 +58,14 @@ pub async fn begin(
 fn why_not(name: &str, found: Option<&Object>) -> String {
     match found {
         Some(object) if object.now < object.removable => {
-            format!("the object {name:?} exists already, or is being uploaded under another `uploadId` or `projectId`")
+            format!("object {name:?} exists already, or is being uploaded under another `uploadId` or `projectId`")
         }
         Some(object) => format!(
-            "what was uploaded as the object {name:?} has expired, by its `expires` of {}, and is being removed; send \
-             the request again in a few seconds, with a later `expires`",
+            "object {name:?} expired at {} and is being removed; send the request again in a few seconds, with a \
+             later `expires`",
             Timestamp::new(object.expires)
         ),
-        None => format!("the object {name:?} has just been removed; send the request again"),
+        None => format!("object {name:?} has just been removed; send the request again"),
     }
 }
 
@@ -76,7 +76,7 @@ async fn find_artifact(conn: &mut PgConnection, name: &str) -> Result<Option<Sto
     let found = chain.and_then(|chain| chain.artifacts.into_iter().next());
     let missing = || {
         OpError::Input(format!(
-            "the object {name:?} is that of an artifact which task {task} does not have: call createArtifact first"
+            "object {name:?} belongs to an artifact that task {task} does not have: call createArtifact first"
         ))
     };
     found.map(Some).ok_or_else(missing)
@@ -110,7 +110,7 @@ pub async fn finish(pool: &PgPool, blobs: &Blobs, upload: Upload<'_>, hashes: &O
     let object = object.ok_or_else(|| OpError::NotFound(format!("there is no object {:?}", upload.name)))?;
     if object.upload != upload.id.uuid() || object.project != upload.project {
         return Err(OpError::Conflict(format!(
-            "the object {:?} is uploaded under another `uploadId` or `projectId`",
+            "object {:?} is being uploaded under another `uploadId` or `projectId`",
             upload.name
         )));
     }
@@ -123,20 +123,19 @@ pub async fn finish(pool: &PgPool, blobs: &Blobs, upload: Upload<'_>, hashes: &O
     }
     let name = BlobName::object(upload.name);
     let stored = blobs.find(&mut *transaction, std::slice::from_ref(&name)).await?.remove(&name);
-    let stored =
-        stored.ok_or_else(|| OpError::Input(format!("nothing was uploaded for the object {:?}", upload.name)))?;
+    let stored = stored.ok_or_else(|| OpError::Input(format!("nothing was uploaded for object {:?}", upload.name)))?;
     let found = hex(&stored.sha256);
     for declared in [sha256, object.sha256.as_deref()].into_iter().flatten() {
         if declared != found {
             return Err(OpError::Input(format!(
-                "`hashes.sha256`: the bytes that were uploaded have {found}, and not {declared}; upload them again"
+                "`hashes.sha256`: the uploaded bytes have {found}, not {declared}; upload them again"
             )));
         }
     }
     if let (Some(declared), Some(before)) = (sha512, object.sha512.as_deref())
         && declared != before
     {
-        return Err(OpError::Input("`hashes.sha512` is not the one that createUpload was given".to_owned()));
+        return Err(OpError::Input("`hashes.sha512` differs from the one given to createUpload".to_owned()));
     }
     objects::finish(&mut transaction, upload.name, upload.id.uuid(), sha256, sha512).await?;
     transaction.commit().await?;

@@ -12,7 +12,7 @@ pub async fn ask(pool: &PgPool, worker_pool: &TaskQueueId, cache_name: &str) -> 
         return Ok(());
     }
     Err(OpError::Conflict(format!(
-        "the worker pool {worker_pool} has {PURGES_MAX} requests to purge caches, which is the limit; each is deleted \
-         24 hours after it was made"
+        "worker pool {worker_pool} has {PURGES_MAX} requests to purge caches, which is the limit; each is deleted 24 \
+         hours after its last repeat"
     )))
 }

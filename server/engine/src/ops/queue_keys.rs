@@ -23,7 +23,7 @@ pub struct Page {
 }
 
 fn missing(queue: &TaskQueueId, key: &str) -> OpError {
-    OpError::NotFound(format!("the queue {queue} has no rules for the key {key:?}"))
+    OpError::NotFound(format!("queue {queue} has no rules for the key {key:?}"))
 }
 
 /// Replaces the rules of a key. Creates the queue if needed. Waiting runs follow at once.
@@ -40,8 +40,8 @@ pub async fn put(parts: Parts<'_>, queue: &TaskQueueId, key: &str, rules: &KeyRu
     let (exists, count) = key_rules::count_rules(&mut transaction, number, key, KEYS_WITH_RULES_MAX).await?;
     if !exists && count >= KEYS_WITH_RULES_MAX {
         return Err(OpError::Conflict(format!(
-            "{KEYS_WITH_RULES_MAX} keys of the queue {queue} have rules of their own, which is the most: delete some that are not \
-             needed, or change the policy"
+            "{KEYS_WITH_RULES_MAX} keys of queue {queue} have their own rules, which is the limit: delete unneeded \
+             rules, or change the policy"
         )));
     }
     key_rules::put_rules(&mut transaction, number, key, rules).await?;

@@ -34,7 +34,7 @@ pub struct Current {
 }
 
 fn missing(queue: &TaskQueueId) -> OpError {
-    OpError::NotFound(format!("the queue {queue} has no policy"))
+    OpError::NotFound(format!("queue {queue} has no policy"))
 }
 
 /// Returns the policy of a queue.
@@ -198,7 +198,7 @@ pub async fn resume_over(parts: Parts<'_>, limit: i64) -> Result<usize, sqlx::Er
         }
     }
     if resumed > 0 {
-        tracing::info!(queues = resumed, "queues were resumed, because the time of their pause was over");
+        tracing::info!(queues = resumed, "queues were resumed, because their pause expired");
     }
     failed.map_or(Ok(resumed), Err)
 }

@@ -66,15 +66,18 @@ pub async fn create(
     let created = worker_manager::create(&mut *conn, name, &new).await?;
     let Some(found) = worker_manager::find(&mut *conn, name).await? else { return Err(OpError::Unavailable) };
     match found.standing() {
-        _ if !created && !digests.matches(&worker, &create.secret, &found.static_secret) => Err(OpError::Conflict(
-            format!("there is a worker {name} already, with another secret; update it, or give the new one another id"),
-        )),
+        _ if !created && !digests.matches(&worker, &create.secret, &found.static_secret) => {
+            Err(OpError::Conflict(format!(
+                "worker {name} already exists with another secret; update it, or choose another id for the new \
+                     worker"
+            )))
+        }
         Standing::Removed => Err(OpError::Conflict(format!(
-            "the worker {name} was removed, and its id is not free before it expires; use another id"
+            "worker {name} was removed, and its id stays taken until it expires; use another id"
         ))),
         // Registration would fail with any `expires` in this request.
         Standing::Expired => Err(OpError::Conflict(format!(
-            "the worker {name} has expired; update it with a later `expires`, or use another id"
+            "worker {name} has expired; update it with a later `expires`, or use another id"
         ))),
         Standing::Running => Ok(found),
     }
@@ -92,7 +95,7 @@ pub async fn update(
     worker_manager::lock(&mut transaction, name).await?;
     let found = worker_manager::find(&mut *transaction, name).await?.ok_or_else(|| missing(name))?;
     if found.removed.is_some() {
-        return Err(OpError::Conflict(format!("the worker {name} was removed; it cannot be changed any more")));
+        return Err(OpError::Conflict(format!("worker {name} was removed and can no longer be changed")));
     }
     let worker = name.to_string();
     let is_another =
@@ -119,14 +122,14 @@ pub async fn register(
     secret: &WorkerSecret,
 ) -> Result<LetIn, OpError> {
     if provider != STATIC {
-        return Err(OpError::NotFound(format!("there is no such provider; `providerId` must be \"{STATIC}\"")));
+        return Err(OpError::NotFound(format!("the provider does not exist; `providerId` must be \"{STATIC}\"")));
     }
     let worker = name.to_string();
     let check = |found: &Registered| {
         if digests.matches(&worker, secret, &found.static_secret) {
             Ok(None)
         } else {
-            Err(OpError::Input(format!("the secret is not the one that the worker {name} was created with")))
+            Err(OpError::Input(format!("the secret is not the one that worker {name} was created with")))
         }
     };
     let_in(pool, digests, name, || missing(name), check).await
@@ -142,8 +145,7 @@ pub async fn reregister(
 ) -> Result<LetIn, OpError> {
     let worker = name.to_string();
     // One message for every error, as in Taskcluster: a client without a secret learns nothing.
-    let invalid =
-        || OpError::Input(format!("the secret is not the one that the worker {name} got last; register it anew"));
+    let invalid = || OpError::Input(format!("the secret is not the latest one of worker {name}; register it anew"));
     let check = |found: &Registered| {
         let is =
             |digest: &Option<String>| digest.as_deref().is_some_and(|digest| digests.matches(&worker, secret, digest));
@@ -197,5 +199,5 @@ async fn let_in(
 
 #[must_use]
 pub fn missing(name: &WorkerName) -> OpError {
-    OpError::NotFound(format!("there is no worker {name}; createWorker creates one"))
+    OpError::NotFound(format!("worker {name} does not exist; create it with createWorker"))
 }

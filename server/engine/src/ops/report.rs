@@ -186,7 +186,7 @@ fn diagnose(member: &RunReport, loaded: Option<tasks::Loaded>, returned: Option<
             return Verdict::Refused(refused(Refusal::AlreadyResolved, task, run));
         }
         if !repeats_result(returned.map(String::as_str), member.result.as_ref()) {
-            let message = format!("run {run} of task {task} is resolved, with another result");
+            let message = format!("run {run} of task {task} is already resolved with another result");
             return Verdict::Refused(OpError::Conflict(message));
         }
         return Verdict::Done(loaded.task);
@@ -198,8 +198,8 @@ fn diagnose(member: &RunReport, loaded: Option<tasks::Loaded>, returned: Option<
     }
     if member.ending == Ending::Released && loaded.free_runs >= FREE_RUNS_MAX {
         return Verdict::Refused(OpError::Conflict(format!(
-            "{FREE_RUNS_MAX} runs of task {task} have ended without using up a retry, and no more may: run {run} is not released, \
-             and is still held; report it"
+            "{FREE_RUNS_MAX} runs of task {task} have ended without using up a retry, which is the limit: run {run} \
+             was not released and is still held; report it"
         )));
     }
     Verdict::Locked

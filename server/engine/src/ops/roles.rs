@@ -83,7 +83,8 @@ async fn check_update(
         return Ok(Err(missing(&role.role_id)));
     };
     if seen.is_some_and(|seen| seen != existing.scopes) {
-        let message = format!("the role {:?} was changed at the same time; look at it and try again", role.role_id);
+        let message =
+            format!("role {:?} was changed by another request at the same time; read it and try again", role.role_id);
         return Ok(Err(OpError::Conflict(message)));
     }
     check_among_others(conn, role).await
@@ -95,7 +96,7 @@ pub fn missing(role_id: &str) -> OpError {
 }
 
 fn exists(role_id: &str) -> OpError {
-    OpError::Conflict(format!("there is a role {role_id:?} already, with another definition; update it instead"))
+    OpError::Conflict(format!("role {role_id:?} already exists with another definition; update it instead"))
 }
 
 async fn check_among_others(conn: &mut PgConnection, role: &NewRole) -> Result<Result<(), OpError>, sqlx::Error> {
@@ -107,13 +108,14 @@ async fn check_among_others(conn: &mut PgConnection, role: &NewRole) -> Result<R
     if let Some(circle) = after.find_cycle(&role.role_id) {
         let way = circle.join("\" -> \"");
         return Ok(Err(OpError::Input(format!(
-            "roles must not assume each other in a circle, and this would: \"{way}\""
+            "roles must not assume each other in a cycle, and this role would: \"{way}\""
         ))));
     }
     if keeps_clients_out(&Resolver::new(before), &after) {
         return Ok(Err(OpError::Input(format!(
-            "with it, the scopes of all roles together would be too large for clients that assume them by \"{ASSUME}*\": \
-             over {} bytes, or about {GIVEN_MAX} where roles give the same again; make this role or others smaller",
+            "with this role, the scopes of all roles would be too large for clients that assume them by \
+             \"{ASSUME}*\": over {} bytes, or about {GIVEN_MAX} where roles repeat scopes; make this role or others \
+             smaller",
             EXPANSION_MAX - OWN_SCOPES_ROOM
         ))));
     }

@@ -69,7 +69,7 @@ pub async fn start(parts: Parts<'_>, start: &Start, client_id: &str) -> Result<S
                 worker.id = %start.worker_id,
                 queue.id = %start.queue,
                 client.id = client_id,
-                "a worker has begun a session"
+                "a worker has started a session"
             );
             return Ok(started);
         }
@@ -115,17 +115,18 @@ fn why_not(start: &Start, refused: &StartRefused) -> OpError {
     let Start { queue, worker_group, worker_id, .. } = start;
     match refused {
         StartRefused::Exists(since, until) => OpError::SessionExists(format!(
-            "worker {worker_group}/{worker_id} of queue {queue} has a session since {}, which expires at {} unless it is renewed; \
-             end it, or start with `takeover`",
+            "worker {worker_group}/{worker_id} of queue {queue} has had a session since {}, which expires at {} \
+             unless it is renewed; end it, or start with `takeover`",
             Timestamp::new(*since),
             Timestamp::new(*until)
         )),
         StartRefused::TooSoon(from) => OpError::SessionExists(format!(
-            "worker {worker_group}/{worker_id} of queue {queue} has just begun a session, which may be taken over from {} on",
+            "worker {worker_group}/{worker_id} of queue {queue} has just started a session, which can be taken over \
+             from {} on",
             Timestamp::new(*from)
         )),
         StartRefused::Policy(version) => OpError::PolicyMismatch(format!(
-            "the policy of queue {queue} has version {version}, and the worker expects another one"
+            "the policy of queue {queue} has version {version}, not the one in `policyVersion`; read the policy again"
         )),
     }
 }
@@ -169,8 +170,8 @@ pub async fn of_claim(
     }
     let Identity { queue, worker_group, worker_id, .. } = identity;
     Err(OpError::Input(format!(
-        "`sessionId` {id} is of worker {worker_group}/{worker_id} in queue {queue}: send a session of the worker and the \
-         queue that this request names"
+        "`sessionId` {id} belongs to worker {worker_group}/{worker_id} of queue {queue}: send a session of the \
+         worker and the queue that this request names"
     )))
 }
 
@@ -201,7 +202,7 @@ pub async fn renew(parts: Parts<'_>, identity: &Identity, stated: Stated) -> Res
     if stated.frozen == Some(true) {
         let answered = tokio::time::timeout(WAIT_LIST_TIMEOUT, Box::pin(answer_waiting(parts, identity))).await;
         if let Err(error) = answered.unwrap_or(Err(OpError::Unavailable)) {
-            tracing::debug!(error = %error, "what waits for work in the name of a frozen worker was not answered");
+            tracing::debug!(error = %error, "waiting requests of a frozen worker could not be answered");
         }
     }
     let renewal = Renewal { epoch: identity.epoch, stated, after: 0 };

@@ -65,7 +65,7 @@ pub async fn submit(
             Err(SubmitError::Refused(error)) => return Err(error),
             Err(SubmitError::Database(error)) if classify(&error) != Class::Contention => return Err(error.into()),
             Err(SubmitError::Database(error)) => {
-                tracing::debug!(error = %error, "a submission met a lock and is retried");
+                tracing::debug!(error = %error, "a submission met a lock; retrying");
             }
         }
     }

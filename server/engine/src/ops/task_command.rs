@@ -33,7 +33,7 @@ pub async fn put(
         return Err(OpError::NotFound(format!("task {task} does not exist")));
     }
     let stored = task_commands::put(&mut transaction, task.uuid(), command, until, client_id).await?;
-    let stored = stored.ok_or_else(|| OpError::Conflict(format!("task {task} is resolved: run it again first")))?;
+    let stored = stored.ok_or_else(|| OpError::Conflict(format!("task {task} is resolved: rerun it first")))?;
     transaction.commit().await?;
     let mut transaction = conn.begin().await?;
     if let Some(epoch) = task_commands::deliver(&mut transaction, task.uuid()).await? {

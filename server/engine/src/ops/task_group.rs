@@ -69,7 +69,10 @@ async fn wait_for_older(pool: &PgPool) -> Result<(), OpError> {
 pub fn check_sealed(group: &Group) -> Result<(), OpError> {
     match group.sealed {
         Some(_) => Ok(()),
-        None => Err(OpError::Conflict(format!("task group {} is not sealed; seal it before you cancel it", group.id))),
+        None => Err(OpError::Conflict(format!(
+            "task group {} is not sealed; seal it before you cancel its tasks",
+            group.id
+        ))),
     }
 }
 

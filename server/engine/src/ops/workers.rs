@@ -28,12 +28,12 @@ pub async fn write_down(pool: &PgPool, workers: &Workers) -> Result<usize, sqlx:
     // A concurrent write must store its sightings before they are read.
     let _turn = workers.turn_to_write().await;
     let taken = workers.take();
-    let (sightings, now) = (taken.sightings(), Instant::now());
-    if sightings.queues.is_empty() {
+    let (seen, now) = (taken.seen(), Instant::now());
+    if seen.queues.is_empty() {
         return Ok(0);
     }
     let mut conn = pool.acquire().await?;
-    let queues: Vec<SeenQueue> = sightings
+    let queues: Vec<SeenQueue> = seen
         .queues
         .iter()
         .map(|(&key, queue)| SeenQueue { key, last: age(queue.last, now), kept: age(now, queue.retained_until) })
@@ -41,7 +41,7 @@ pub async fn write_down(pool: &PgPool, workers: &Workers) -> Result<usize, sqlx:
     for part in queues.chunks(WRITTEN_MAX) {
         queue_views::see(&mut conn, part).await?;
     }
-    let rows: Vec<SeenWorker<'_>> = sightings
+    let rows: Vec<SeenWorker<'_>> = seen
         .workers
         .iter()
         .map(|(key, worker)| SeenWorker {
@@ -113,7 +113,7 @@ pub struct Name {
 impl Name {
     fn missing(&self) -> OpError {
         let Self { queue, group, id } = self;
-        OpError::NotFound(format!("no worker {group}/{id} of the queue {queue} is known, or it has expired"))
+        OpError::NotFound(format!("worker {group}/{id} of queue {queue} does not exist or has expired"))
     }
 
     fn key(&self, queue: i32) -> WorkerKey {
@@ -194,8 +194,9 @@ pub async fn quarantine(
     transaction.commit().await.map_err(OpError::from)?;
     drop(conn);
     // Committed: nothing from here on may fail the request.
-    if let Err(error) = facts.refresh().await {
-        tracing::warn!(error = %error, "facts could not be read after the quarantine of a worker was changed");
+    if let Err(error) = facts.look().await {
+        tracing::warn!(error = %error, "cached facts could not be refreshed after the quarantine of a worker was \
+                                        changed");
         facts.quarantine_here(&key, change.until);
     }
     tracing::info!(

@@ -30,7 +30,7 @@ impl Registry {
         for entry in &*entries {
             (entry.drop)();
         }
-        tracing::info!(caches = entries.len(), "everything that was cached from the database was dropped");
+        tracing::info!(caches = entries.len(), "all values cached from the database were dropped");
     }
 
     /// Invalidates all caches whenever the database was replaced. `continuity` does not keep the

@@ -67,7 +67,7 @@ async fn delayed_run_is_pending_but_not_claimable() {
         let refused = ground.queue.claim_task(delayed, RunId::FIRST, "worker").await.unwrap_err();
         let OpError::Conflict(why) = refused else { panic!("{refused}") };
         assert!(
-            why.contains("cannot be claimed yet. It is delayed until") && why.contains("as it was created"),
+            why.contains("cannot be claimed yet. It is delayed until") && why.contains("by its own options"),
             "{why}"
         );
         assert!(matches!(ground.queue.status(delayed).await.last, Last::Pending(_)));

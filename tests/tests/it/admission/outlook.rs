@@ -117,7 +117,7 @@ async fn run_for_session_shows_missing_session_or_its_offer() {
     );
     assert!(reason["since"].is_string() && reason["acceptBy"].is_string(), "{reason}");
     let refusal = claim_by_name(&rig, task).await;
-    assert!(refusal.contains("It was given to the session of a worker at"), "{refusal}");
+    assert!(refusal.contains("It was assigned to the session of a worker at"), "{refusal}");
     assert_eq!(queue_now(&rig).await["runnable"], 1);
     let other = create(&rig, None).await;
     rig.advance(0.0).await;

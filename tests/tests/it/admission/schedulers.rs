@@ -316,7 +316,7 @@ async fn waiting_run_shows_missing_scheduler() {
     };
     becomes("no server may be one", Some(0)).await;
     let text = crate::policy_commands::done(&rig, &["task", "why", &task.to_string()]).await;
-    assert!(text.contains("none that is live has a --scheduler-weight above 0"), "{text}");
+    assert!(text.contains("start a server with a --scheduler-weight above 0"), "{text}");
     let able = another(&rig, "able", 1).await;
     becomes("there is one", None).await;
     signal(&able, Signal::SIGSTOP);

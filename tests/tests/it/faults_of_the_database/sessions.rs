@@ -86,7 +86,7 @@ async fn no_session_ends(away: impl AsyncFnOnce(&mut Cluster)) {
     away(&mut cluster).await;
     // Before a renewal, which would also extend the session.
     eventually("a server extends the sessions", async || {
-        (first.log() + &second.log()).contains("all of them are extended").then_some(())
+        (first.log() + &second.log()).contains("all sessions were extended").then_some(())
     })
     .await;
     for server in [&second, &first] {

@@ -82,7 +82,7 @@ async fn policies_ends_and_results_are_shown_to_who_may_read_them() {
     shows(&page, &["at-least-once", "completeTime", "version 1, by root"]);
     hides(&get(&rig, "/queue/page/queue", None).await, &["at-least-once"]);
     let path = format!("/task/{task}");
-    shows(&get(&rig, &path, None).await, &["No worker that may have it has asked for work in the last minute."]);
+    shows(&get(&rig, &path, None).await, &["No eligible worker has asked for work in the last minute."]);
     let claims = rig.claim(QUEUE, 1).await;
     shows(&get(&rig, &path, Some(&root)).await, &["Worker group/worker has held it since"]);
     shows(&get(&rig, &path, None).await, &["A worker has held it since"]);

@@ -134,7 +134,7 @@ async fn a_message_that_comes_again_and_again_is_logged_once() {
         rig.advance(2).await;
     }
     let log = rig.server.log();
-    let warnings: Vec<&str> = log.lines().filter(|line| line.contains("got many times")).collect();
+    let warnings: Vec<&str> = log.lines().filter(|line| line.contains("received many times")).collect();
     assert_eq!(warnings.len(), 1, "{log}");
     assert!(warnings[0].contains(&task.to_string()) && warnings[0].contains(QUEUE), "{}", warnings[0]);
     let gauge = format!(r#"tenure_messages_alarming{{taskQueueId="{QUEUE}"}} 1"#);

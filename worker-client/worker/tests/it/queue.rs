@@ -321,7 +321,7 @@ pub fn run_ended(task_id: &str, reason: &str) -> Reply {
 }
 
 pub fn session_ended(by: &str) -> Reply {
-    let message = format!("the session has ended ({by}): what it held was given to others; start another one");
+    let message = format!("the session has ended ({by}): it holds no runs any more; start another one");
     Reply { body: json!({"code": "SessionEnded", "message": message}), ..refuse(410) }
 }
 
