@@ -129,8 +129,10 @@ impl Schedulers {
                 Err(error) if classify(&error) == Class::Contention => {
                     locks = Locks::WaitsBriefly;
                     let name = one.name.as_str();
-                    tracing::warn!(queue.id = name, error = %error, "a queue is locked; its scheduler will be \
-                                                                     changed later");
+                    tracing::warn!(
+                        queue.id = name, error = %error,
+                        "a queue is locked; its scheduler will be changed later"
+                    );
                     active.server.filter(|server| *server == view.me).map(|_| active.term)
                 }
                 followed => followed?,
@@ -190,7 +192,10 @@ impl Schedulers {
         notifiers.commit(transaction, Effects::default()).await?;
         match (why, seen.server) {
             (SchedulerEnd::Lost, Some(lost)) => {
-                tracing::warn!(queue.id = name, term, server.id = %lost, "the scheduler of a queue is silent; this server replaces it");
+                tracing::warn!(
+                    queue.id = name, term, server.id = %lost,
+                    "the scheduler of a queue is silent; this server replaces it"
+                );
             }
             _ => tracing::info!(queue.id = name, term, "this server is the scheduler of a queue"),
         }

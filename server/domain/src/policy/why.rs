@@ -358,12 +358,8 @@ pub fn sentence(reason: &Reason) -> String {
         Reason::Assigned { worker, session_id: _, since, accept_by } => {
             let to = worker.as_ref().map_or_else(|| "a worker".to_owned(), |worker| format!("worker {}", name(worker)));
             let since = since.map_or_else(String::new, |since| format!(" at {since}"));
-            let by = accept_by.map_or_else(String::new, |by| {
-                format!(
-                    " If it is not accepted by {by}, another worker \
-                                                                      gets it."
-                )
-            });
+            let by = accept_by
+                .map_or_else(String::new, |by| format!(" If it is not accepted by {by}, another worker gets it."));
             format!("It was assigned to the session of {to}{since}, which has not accepted it yet.{by}")
         }
         Reason::NoScheduler { candidates: 0 } => {
@@ -433,9 +429,9 @@ fn running(reason: &Reason) -> String {
 fn no_session(because: NoSession, sessions: u32) -> String {
     let sessions = count(sessions, "session");
     match because {
-        NoSession::NoneLive => "Its queue assigns runs to sessions, and no worker has one: its workers must start \
-                                sessions."
-            .to_owned(),
+        NoSession::NoneLive => {
+            "Its queue assigns runs to sessions, and no worker has one: its workers must start sessions.".to_owned()
+        }
         NoSession::NoneFree => format!(
             "Its queue assigns runs to sessions, and none of {sessions} is free: each is full, frozen or quarantined."
         ),

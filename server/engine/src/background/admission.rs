@@ -159,9 +159,11 @@ impl AdmissionPass {
         let is_new = self.failing().insert(queue, Instant::now() + AFTER_FAILURE).is_none();
         if is_new {
             let name = name_of(engine, queue).await;
-            tracing::error!(queue.id = %name, error = %error, "admission of a queue failed, because its rows cannot \
-                                                               be read; none of its runs start until a retry \
-                                                               succeeds");
+            tracing::error!(
+                queue.id = %name, error = %error,
+                "admission of a queue failed, because its rows cannot be read; none of its runs start until a retry \
+                 succeeds"
+            );
         }
     }
 }

@@ -59,7 +59,7 @@ pub async fn run(engine: Arc<Engine>, connector: Connector, stop: CancellationTo
     if !matches!(tokio::time::timeout(LEAVE_MAX, leaving).await, Ok(Ok(()))) {
         tracing::warn!(
             "this server could not hand over the queues that it schedules; other servers take them over \
-                        when its heartbeat is overdue"
+             when its heartbeat is overdue"
         );
     }
     session.close().await;

@@ -95,8 +95,10 @@ async fn fold(engine: &Engine, log: &DueLog, task: DueTask, ended: DateTime<Utc>
         // The worker has uploaded the log after all, or another server has stored it.
         Ok(_) | Err(BlobError::Sealed(Sealed::Uploaded)) => {}
         Err(error) => {
-            tracing::warn!(error = %error, task.id = %of.task, run.id = of.run.number(), "a live log could not be \
-                                                                                          stored; it will be retried");
+            tracing::warn!(
+                error = %error, task.id = %of.task, run.id = of.run.number(),
+                "a live log could not be stored; it will be retried"
+            );
             return Ok(again);
         }
     }
@@ -109,9 +111,10 @@ async fn fold(engine: &Engine, log: &DueLog, task: DueTask, ended: DateTime<Utc>
             Ok(Fate::Purge)
         }
         Err(error) => {
-            tracing::warn!(error = %error, task.id = %of.task, run.id = of.run.number(), "a live log could not be \
-                                                                                          made an artifact; it will \
-                                                                                          be retried");
+            tracing::warn!(
+                error = %error, task.id = %of.task, run.id = of.run.number(),
+                "a live log could not be made an artifact; it will be retried"
+            );
             Ok(again)
         }
     }

@@ -155,8 +155,10 @@ impl Claimer {
                 }
                 Err(error) => {
                     if let Some(error) = error {
-                        tracing::error!(error = %error, "the answer for a claim could not be built; the claim is \
-                                                         requeued");
+                        tracing::error!(
+                            error = %error,
+                            "the answer for a claim could not be built; the claim is requeued"
+                        );
                     }
                     found.failed.insert(position, OpError::Unavailable);
                 }

@@ -269,8 +269,10 @@ impl Blobs {
         for (id, result) in removed.collect::<Vec<_>>().await {
             match result {
                 Ok(()) => gone.push(id),
-                Err(error) => tracing::warn!(blob.id = %id, error = %error, "stored bytes could not be removed; they \
-                                                                             will be retried"),
+                Err(error) => tracing::warn!(
+                    blob.id = %id, error = %error,
+                    "stored bytes could not be removed; they will be retried"
+                ),
             }
         }
         if gone.is_empty() {

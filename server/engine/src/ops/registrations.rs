@@ -68,8 +68,7 @@ pub async fn create(
     match found.standing() {
         _ if !created && !digests.matches(&worker, &create.secret, &found.static_secret) => {
             Err(OpError::Conflict(format!(
-                "worker {name} already exists with another secret; update it, or choose another id for the new \
-                     worker"
+                "worker {name} already exists with another secret; update it, or choose another id for the new worker"
             )))
         }
         Standing::Removed => Err(OpError::Conflict(format!(

@@ -195,8 +195,10 @@ pub async fn quarantine(
     drop(conn);
     // Committed: nothing from here on may fail the request.
     if let Err(error) = facts.look().await {
-        tracing::warn!(error = %error, "cached facts could not be refreshed after the quarantine of a worker was \
-                                        changed");
+        tracing::warn!(
+            error = %error,
+            "cached facts could not be refreshed after the quarantine of a worker was changed"
+        );
         facts.quarantine_here(&key, change.until);
     }
     tracing::info!(

@@ -158,8 +158,10 @@ impl<F: Fact> Remembered<F> {
             Err(error) => {
                 // Logged once per outage.
                 if !std::mem::replace(&mut self.state_mut().failing, true) {
-                    tracing::error!(fact = F::NAME, error = %error, "a cached fact could not be refreshed; its last \
-                                                                     value stays in use");
+                    tracing::error!(
+                        fact = F::NAME, error = %error,
+                        "a cached fact could not be refreshed; its last value stays in use"
+                    );
                 }
                 return Err(error);
             }
