@@ -67,7 +67,7 @@ pub enum AuthFailure {
     HeaderAndBewit,
     #[error("the query parameter bewit is for GET and HEAD only; sign other requests with a header")]
     BewitMethod,
-    #[error("the signed URL has expired: its bewit has come to its end")]
+    #[error("the signed URL has expired: the expiry of its bewit is past")]
     BewitOver,
     #[error(transparent)]
     Ext(#[from] ExtError),
@@ -117,7 +117,7 @@ pub enum AuthError {
     #[error(transparent)]
     Failure(#[from] AuthFailure),
     /// 503.
-    #[error("clients cannot be looked up now")]
+    #[error("the database did not answer; send the request again")]
     Lookup(#[source] Arc<ClientError>),
 }
 
@@ -424,7 +424,7 @@ impl Authenticator {
         let (pool, id) = (self.pool.clone(), account.client_id.clone());
         tokio::spawn(async move {
             if let Err(error) = clients::note_use(&pool, &id).await {
-                tracing::debug!(error = %error, "when a client was last used could not be noted");
+                tracing::debug!(error = %error, "the time of a client's last use could not be stored");
             }
         });
     }

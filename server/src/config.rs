@@ -286,7 +286,7 @@ impl ServeArgs {
     fn checked_metrics_token(&self) -> Result<Option<String>, SettingError> {
         let Some(token) = self.metrics_token.clone().filter(|token| !token.is_empty()) else { return Ok(None) };
         if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-            let fix = "it has a character that a header cannot have; use visible ASCII characters without spaces";
+            let fix = "it has a character that is invalid in a header; use visible ASCII characters without spaces";
             return Err(SettingError::secret("--metrics-token (TENURE_METRICS_TOKEN)", fix.to_owned()));
         }
         Ok(Some(token))

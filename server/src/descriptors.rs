@@ -17,7 +17,7 @@ pub fn connections_max(requested: Option<usize>) -> usize {
     let limit = match raise() {
         Ok(limit) => limit,
         Err(error) => {
-            tracing::warn!(%error, "the limit of open files cannot be read; connections may use all of them up");
+            tracing::warn!(%error, "the limit of open files cannot be read; connections may use up all open files");
             return requested.unwrap_or(CONNECTIONS_DEFAULT);
         }
     };
@@ -26,7 +26,8 @@ pub fn connections_max(requested: Option<usize>) -> usize {
         tracing::warn!(
             connections = allowed,
             open_files = limit,
-            "fewer connections than --connections-max are served: raise the limit of open files (ulimit -n, LimitNOFILE)"
+            "the server accepts fewer connections than --connections-max: raise the limit of open files (ulimit -n, \
+             LimitNOFILE)"
         );
     }
     requested.unwrap_or(CONNECTIONS_DEFAULT).min(allowed)

@@ -177,7 +177,7 @@ async fn serve(
     // Before the first request, whose credentials need the clock.
     clocks::pass(&engine).await?;
     if let Err(error) = passes.replication.run(&engine).await {
-        tracing::warn!(error = %error, "whether replication is synchronous could not be looked up; tried again");
+        tracing::warn!(error = %error, "the replication settings could not be read; retrying");
     }
     engine.facts.refresh().await?;
     workers::note_held(&engine.pool).await?;
@@ -204,7 +204,7 @@ async fn serve(
         tracing::warn!(tasks = tasks.len(), "some background work did not end in time");
     }
     if !matches!(written, Ok(Ok(_))) {
-        tracing::warn!("which workers were seen last could not be written down");
+        tracing::warn!("the times when workers were last seen could not be stored");
     }
     tracing::info!("stopped");
     Ok(())
@@ -384,7 +384,7 @@ async fn make_root(pool: &PgPool, keys: &SecretKeys, data_dir: &Path, root_url: 
     }
     let stored = embedded::find_root_token(data_dir)?;
     if exists && stored.is_none() {
-        tracing::warn!("root-credentials.json is gone; `tenure client reset-token root` makes a new token");
+        tracing::warn!("root-credentials.json is missing; make a new token with `tenure client reset-token root`");
         return Ok(());
     }
     let token = stored.unwrap_or_else(new_access_token);
@@ -394,7 +394,7 @@ async fn make_root(pool: &PgPool, keys: &SecretKeys, data_dir: &Path, root_url: 
         let root = NewClient {
             client_id: ROOT.to_owned(),
             scopes: vec!["*".to_owned()],
-            description: "Made on the first start; may do everything.".to_owned(),
+            description: "Created at the first start; has all scopes.".to_owned(),
             expires: None,
             delete_on_expiration: false,
         };

@@ -92,15 +92,12 @@ fn install() -> PrometheusHandle {
 /// Metrics of queues are described where they are published.
 fn describe() {
     use metrics::{describe_counter, describe_gauge, describe_histogram};
-    describe_histogram!("tenure_batch_members", "Requests that shared a statement");
-    describe_gauge!(
-        "tenure_batch_waiting",
-        "Requests that wait for their batch; for claim, workers that wait for work"
-    );
+    describe_histogram!("tenure_batch_members", "Requests handled by one statement");
+    describe_gauge!("tenure_batch_waiting", "Requests waiting for their batch; for claim, workers waiting for work");
     describe_histogram!("tenure_batch_wait_seconds", "How long a request waited for its batch");
     describe_histogram!("tenure_batch_seconds", "How long a batch took");
-    describe_histogram!("tenure_tick_statements", "Statements that shared a transaction");
-    describe_histogram!("tenure_tick_seconds", "How long such a transaction took");
+    describe_histogram!("tenure_tick_statements", "Statements in one shared transaction");
+    describe_histogram!("tenure_tick_seconds", "How long a shared transaction took");
     describe_counter!("tenure_batch_shed_total", "Requests refused because too many were waiting");
     describe_counter!(
         "tenure_blocking_path_total",
@@ -111,44 +108,48 @@ fn describe() {
         "Requests on the blocking path that did not get a lock in time"
     );
     describe_counter!("tenure_claims_undelivered_total", "Claims requeued because their answer was not delivered");
-    describe_counter!("tenure_endings_total", "Claims that ended otherwise than by their worker's report");
-    describe_counter!("tenure_pass_total", "What the background passes found and did");
+    describe_counter!("tenure_endings_total", "Claims that ended without a report of their worker");
+    describe_counter!("tenure_pass_total", "Items that background passes found and processed");
     describe_histogram!("tenure_pass_seconds", "How long a background pass took");
     describe_admission();
     describe_counter!(
         "tenure_messages_total",
-        "Messages got, updated, returned because their run was not claimed in time, deleted before their run was claimed, and got for the tenth time"
+        "Messages received, updated, returned because their run was not claimed in time, deleted before their run \
+         was claimed, or received for the tenth time"
     );
     describe_counter!(
         "tenure_polls_total",
-        "Polls answered from memory, because nothing had happened, and by the database"
+        "Polls answered from memory, because nothing had changed, or by the database"
     );
     describe_counter!(
         "tenure_event_reads_total",
-        "Reads of the event log: for all streams together, and for one that is behind"
+        "Reads of the event log, for all streams together or for one stream that lags"
     );
-    describe_gauge!("tenure_event_streams", "Streams of events that are open");
+    describe_gauge!("tenure_event_streams", "Open event streams");
     describe_counter!("tenure_artifact_requests_total", "Uploads and downloads of artifacts' bytes");
-    describe_counter!("tenure_artifact_bytes_total", "Bytes of artifacts that came in and went out");
+    describe_counter!("tenure_artifact_bytes_total", "Artifact bytes received and sent");
     describe_gauge!("tenure_oldest_transaction_seconds", "Age of the oldest transaction in the database");
     describe_gauge!("tenure_clock_skew_seconds", "How far the database's clock is ahead of this machine's");
-    describe_counter!("tenure_pass_failures_total", "Background passes that failed; each is tried again");
+    describe_counter!("tenure_pass_failures_total", "Failed background passes; each is retried");
     describe_histogram!("http_request_duration_seconds", "How long requests took");
     describe_counter!("http_requests_total", "Requests answered, by class of status");
-    describe_counter!("tenure_limits_reached_total", "How often a limit of what callers may take was reached");
+    describe_counter!("tenure_limits_reached_total", "How often a limit on what callers may use was reached");
     begin_at_zero();
 }
 
 fn describe_admission() {
     use metrics::{describe_counter, describe_gauge, describe_histogram};
-    describe_histogram!("tenure_admission_seconds", "How long it took to decide which waiting runs of a queue start");
-    describe_histogram!("tenure_admission_lock_seconds", "How long a decision took to lock its queue");
-    describe_counter!("tenure_admission_started_total", "Waiting runs that were claimed, or given to a session");
-    describe_counter!("tenure_admission_blocked_total", "Decisions that started fewer runs than workers asked for");
-    describe_counter!("tenure_admission_rounds_total", "Transactions of decisions that only took in announcements");
+    describe_histogram!("tenure_admission_seconds", "How long an admission decision of a queue took");
+    describe_histogram!("tenure_admission_lock_seconds", "How long an admission decision waited to lock its queue");
+    describe_counter!("tenure_admission_started_total", "Waiting runs that were claimed or assigned to a session");
+    describe_counter!(
+        "tenure_admission_blocked_total",
+        "Admission decisions that started fewer runs than workers asked for"
+    );
+    describe_counter!("tenure_admission_rounds_total", "Admission transactions that only processed announcements");
     describe_gauge!(
         "tenure_admission_announcements",
-        "Announcements of runs and free slots that no decision has taken in, up to 1,000 of each queue"
+        "Announced runs and free slots not processed by an admission decision yet, up to 1,000 per queue"
     );
 }
 

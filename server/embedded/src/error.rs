@@ -13,11 +13,13 @@ pub enum EmbeddedError {
         source: io::Error,
     },
 
-    #[error("there is no Tenure in {}: `tenure serve` makes one; or name another with --data-dir (TENURE_DATA_DIR) or --database-url (DATABASE_URL)", data_dir.display())]
+    #[error("there is no Tenure in {}: create it with `tenure serve`, or name another one with --data-dir \
+             (TENURE_DATA_DIR) or --database-url (DATABASE_URL)", data_dir.display())]
     Absent { data_dir: PathBuf },
 
     #[error(
-        "the database that was in {} is not there: mount its volume, or restore it from a backup; to begin anew with an empty database instead, remove {}",
+        "the database of {} is missing: mount its volume, or restore it from a backup; to start over with an empty \
+         database, remove {}",
         pg_dir.display(),
         password.display()
     )]

@@ -82,7 +82,7 @@ impl Postmaster {
         }
         tracing::warn!(
             postgres.pid = self.pid(),
-            "PostgreSQL takes long to stop, cutting it short; its next start recovers"
+            "PostgreSQL stops too slowly; stopping it at once, and its next start recovers"
         );
         self.signal(Signal::SIGQUIT);
         if timeout(QUIT_TIMEOUT, self.exited()).await.is_err() {

@@ -124,16 +124,16 @@ fn parse_time(text: &str) -> Result<Timestamp, serde::de::value::Error> {
 
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
-    #[error("there is a client {0:?} already; `tenure client reset-token` gives it a new token")]
+    #[error("client {0:?} already exists; `tenure client reset-token` gives it a new token")]
     Exists(String),
-    #[error("there is no client {0:?}; `tenure client list` shows those that exist")]
+    #[error("client {0:?} does not exist; `tenure client list` shows all clients")]
     Missing(String),
     #[error("{0}")]
     Invalid(String),
     #[error("the database refused: {0}")]
     Database(#[from] sqlx::Error),
     /// No secret key exists to encrypt a token.
-    #[error("there is no secret key yet: `tenure serve` makes one when it first starts")]
+    #[error("there is no secret key yet: `tenure serve` creates it at its first start")]
     Keyless,
 }
 
@@ -201,7 +201,7 @@ pub async fn execute(
             // key.
             settings::purge_keys_without_clients(pool).await?;
             require(deleted, || CommandError::Missing(client_id.clone()))?;
-            let done = || format!("The client {client_id} is deleted.");
+            let done = || format!("Deleted client {client_id}.");
             Ok(if args.json { json!({ "clientId": client_id, "deleted": true }).to_string() } else { done() })
         }
         ClientCommand::ResetToken(IdArg { client_id }) => {

@@ -23,8 +23,8 @@ pub(super) enum OpenError {
     #[error(transparent)]
     Start(#[from] StartError),
     #[error(
-        "there is no Tenure in PostgreSQL at {0}: `tenure serve` or `tenure migrate` makes one; or name another with \
-         --database-url (DATABASE_URL)"
+        "there is no Tenure in PostgreSQL at {0}: create it with `tenure serve` or `tenure migrate`, or name another \
+         database with --database-url (DATABASE_URL)"
     )]
     Absent(String),
 }

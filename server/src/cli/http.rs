@@ -75,7 +75,7 @@ pub enum CommandError {
 
 impl CommandError {
     pub(super) fn no_signals(error: &std::io::Error) -> Self {
-        Self::Refused(format!("signals cannot be waited for: {error}"))
+        Self::Refused(format!("cannot receive signals: {error}"))
     }
 
     /// Converts an error of the client library into one line for people.
@@ -113,7 +113,7 @@ impl CommandError {
 }
 
 fn not_tenure(root_url: &str) -> String {
-    format!("{root_url} did not answer as Tenure does: check --root-url (TASKCLUSTER_ROOT_URL)")
+    format!("the answer of {root_url} is not one of Tenure: check --root-url (TASKCLUSTER_ROOT_URL)")
 }
 
 pub struct Server {
@@ -181,7 +181,7 @@ pub fn may_pass(error: &Error) -> bool {
 fn account(args: ServerArgs) -> Result<(String, Option<Credentials>), CommandError> {
     // In scripts, an empty variable means "none".
     let given = |value: Option<String>| value.filter(|text| !text.is_empty());
-    let missing = |what: &str| Err(CommandError::Usage(format!("{what} is missing beside the others; give it too")));
+    let missing = |what: &str| Err(CommandError::Usage(format!("{what} is missing; it must be given with the others")));
     match (given(args.root_url), given(args.client_id), given(args.access_token)) {
         (Some(root_url), Some(client_id), Some(token)) => {
             let access_token = AccessToken::new(token);

@@ -135,7 +135,8 @@ async fn serve(args: ServeArgs) -> ExitCode {
     let listener = match TcpListener::bind(settings.listen).await {
         Ok(listener) => listener,
         Err(error) => {
-            let fix = format!("cannot be listened on ({error}); choose another address, or stop what uses it");
+            let fix =
+                format!("cannot be listened on ({error}); choose another address, or stop the program that uses it");
             return wrong(SettingError::new("--listen (TENURE_LISTEN)", settings.listen, fix));
         }
     };

@@ -165,7 +165,7 @@ fn replaced(answer: &Value) -> String {
     let (queue, term) = (field(answer, "/taskQueueId"), field(answer, "/term"));
     match answer["serverId"].as_str() {
         Some(server) => format!("Server {server} is the scheduler of queue {queue} in term {term}."),
-        None => format!("Queue {queue} has no scheduler: no server that runs has a --scheduler-weight above 0."),
+        None => format!("Queue {queue} has no scheduler: start a server with a --scheduler-weight above 0."),
     }
 }
 

@@ -80,7 +80,7 @@ fn parse_role_id(text: &str) -> Result<String, &'static str> {
 
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
-    #[error("there is no role {0:?}; `tenure role list` shows those that exist")]
+    #[error("role {0:?} does not exist; `tenure role list` shows all roles")]
     Missing(String),
     #[error("{0}")]
     Invalid(String),
@@ -128,7 +128,7 @@ pub async fn execute(pool: &PgPool, args: RoleArgs) -> Result<String, CommandErr
             if !roles::delete(pool, &role_id).await? {
                 return Err(CommandError::Missing(role_id));
             }
-            let done = || format!("The role {role_id} is deleted.");
+            let done = || format!("Deleted role {role_id}.");
             Ok(if args.json { json!({ "roleId": role_id, "deleted": true }).to_string() } else { done() })
         }
     }

@@ -41,19 +41,19 @@ impl Usage {
                 }
             }
             ErrorKind::UnknownArgument => match (context(ContextKind::SuggestedArg), command_without_dashes(args)) {
-                (Some(meant), _) if !meant.is_empty() => wrong(format!(
-                    "unknown argument '{argument}': did you mean {meant}? See --help for those there are"
-                )),
+                (Some(meant), _) if !meant.is_empty() => {
+                    wrong(format!("unknown argument '{argument}': did you mean {meant}? See --help for all of them"))
+                }
                 (_, Some(fix)) => wrong(format!("unknown argument '{argument}': {fix}")),
-                _ => wrong(format!("unknown argument '{argument}': see --help for those there are")),
+                _ => wrong(format!("unknown argument '{argument}': see --help for all of them")),
             },
             ErrorKind::InvalidSubcommand => {
                 let given = context(ContextKind::InvalidSubcommand).unwrap_or_default();
                 match context(ContextKind::SuggestedSubcommand).filter(|meant| !meant.is_empty()) {
-                    Some(meant) => wrong(format!(
-                        "unknown command '{given}': did you mean {meant}? See --help for those there are"
-                    )),
-                    None => wrong(format!("unknown command '{given}': see --help for those there are")),
+                    Some(meant) => {
+                        wrong(format!("unknown command '{given}': did you mean {meant}? See --help for all of them"))
+                    }
+                    None => wrong(format!("unknown command '{given}': see --help for all of them")),
                 }
             }
             _ => wrong(first_paragraph(&error.to_string())),

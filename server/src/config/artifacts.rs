@@ -23,14 +23,15 @@ pub(super) fn read_place(given: Option<&str>, data_dir: &Path) -> Result<Artifac
         // The folder is closed to other users, which must not happen to the whole machine. Links
         // are not followed: a typing mistake names the root itself.
         "file" if rest.starts_with('/') && is_root(Path::new(rest)) => {
-            let fix = "name a folder of its own, such as file:///var/lib/tenure/artifacts: it is closed to other users";
+            let fix = "name a folder of its own, such as file:///var/lib/tenure/artifacts: the server closes it to \
+                       other users";
             return Err(SettingError::new(NAME, url, fix));
         }
         "file" if rest.starts_with('/') && !rest.contains(['?', '#', '%']) => {
             return Ok(ArtifactsPlace::Folder(PathBuf::from(rest)));
         }
         "file" => {
-            let fix = "write the whole path of a folder as it is, such as file:///var/lib/tenure/artifacts";
+            let fix = "write the absolute path of a folder without escapes, such as file:///var/lib/tenure/artifacts";
             return Err(SettingError::new(NAME, url, fix));
         }
         "s3" => Provider::S3,

@@ -72,8 +72,8 @@ impl<'a> Parts<'a> {
     fn urls(&self) -> Result<Vec<String>, &'static str> {
         if self.session.is_some_and(|session| !READ_WRITE.contains(&session)) {
             return Err(
-                "write target_session_attrs=read-write, or leave it out: a server writes, so that it uses the \
-                        host that takes writes, whatever stands there",
+                "write target_session_attrs=read-write, or leave it out: a server always uses the host that accepts \
+                        writes",
             );
         }
         let list = |text: &str| text.replace("%2C", ",").replace("%2c", ",");

@@ -50,7 +50,7 @@ pub fn hold(budget: &Arc<Budget>, response: Response<Body>) -> Response<Body> {
         reservation.force_to(size);
     } else if reservation.grow_to(size).is_err() {
         return error::stray(ApiError::unavailable(
-            "answers that are not read take all the memory that there is for them; send the request again",
+            "responses that clients have not read use all memory for responses; send the request again",
         ));
     }
     response.map(|body| Body::new(Counted { body, reservation: Some(reservation) }))

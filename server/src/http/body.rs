@@ -87,9 +87,9 @@ pub async fn read(
     Err(match broken {
         Broken::TooLarge => too_large(limit, share),
         Broken::NoRoom => ApiError::unavailable(
-            "the bodies of other requests take all the memory that there is for them; send the request again",
+            "the bodies of other requests use all memory for request bodies; send the request again",
         ),
-        Broken::Cut => ApiError::new(ErrorCode::MalformedPayload, "the body did not arrive whole"),
+        Broken::Cut => ApiError::new(ErrorCode::MalformedPayload, "the body is incomplete"),
     })
 }
 

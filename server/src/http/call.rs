@@ -436,7 +436,7 @@ impl Call {
         if let Some(name) = query.names().find(|name| !names.contains(name)) {
             let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
             return Err(ApiError::arguments(format!(
-                "the query parameter `{name}` is not known here; those that are: {known}"
+                "the query parameter `{name}` is unknown; this operation has: {known}"
             )));
         }
         Ok(query.into_pairs())
@@ -485,7 +485,7 @@ impl Call {
             Some(b'{') => {}
             // The parsers that serde derives for structs also accept arrays.
             Some(b'[') => {
-                return refused(ErrorCode::InputValidationError, "the body must be a JSON object, and is an array");
+                return refused(ErrorCode::InputValidationError, "the body must be a JSON object, not an array");
             }
             _ => return refused(ErrorCode::MalformedPayload, "the body must be a JSON object"),
         }

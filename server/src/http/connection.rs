@@ -133,7 +133,7 @@ fn admit(front: &Arc<Front>, places: &Places, stream: TcpStream, peer: SocketAdd
     metrics::counter!("tenure_limits_reached_total", "limit" => "connections").increment(1);
     if places.all_taken.is_due(Instant::now()) {
         let connections = front.connections_max;
-        tracing::warn!(connections, "all connections are taken, others are refused; see --connections-max");
+        tracing::warn!(connections, "all connections are in use; further ones are refused: raise --connections-max");
     }
     if let Ok(place) = Arc::clone(&places.refused).try_acquire_owned() {
         front.tasks.spawn(async move {

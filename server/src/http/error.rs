@@ -47,7 +47,8 @@ impl ApiError {
 
     /// A `continuationToken` that no list issued.
     pub fn unknown_token() -> Self {
-        let message = "the query parameter `continuationToken` is none that an answer had: send that of the page before, unchanged, or none for the first page";
+        let message = "the query parameter `continuationToken` is invalid: send the token of the previous page \
+                       unchanged, or none for the first page";
         Self::new(ErrorCode::InputError, message)
     }
 
@@ -63,7 +64,7 @@ impl ApiError {
     /// The database stopped responding.
     #[must_use]
     pub fn no_answer(operation: &'static str) -> Self {
-        tracing::warn!(operation, "a request took too long, the client may try again");
+        tracing::warn!(operation, "a request took too long; the client may retry");
         Self::unavailable("the database did not answer in time; send the request again")
     }
 
@@ -178,7 +179,7 @@ impl From<sqlx::Error> for ApiError {
         if !classify(&error).is_worth_a_retry() {
             return Self::internal(&error.to_string());
         }
-        outage::warn_unless_known(&error, "a statement failed, the client may try again");
+        outage::warn_unless_known(&error, "a statement failed; the client may retry");
         Self::unavailable("the database did not answer; send the request again")
     }
 }
@@ -247,7 +248,7 @@ pub fn stray(error: ApiError) -> Response {
 
 /// A raw response, including the head, for a connection beyond the limit.
 pub fn too_many_connections() -> String {
-    let error = ApiError::unavailable("this server has as many connections as it takes; try again");
+    let error = ApiError::unavailable("all connections of this server are in use; try again");
     let body = error.describe(NO_OPERATION, serde_json::Map::new(), None);
     let json = serde_json::to_string(&body).expect("an error is made of texts");
     format!(

@@ -16,7 +16,7 @@ pub async fn no_such_method(uri: Uri, method: Method, headers: HeaderMap) -> Res
         return refused;
     }
     let path = shown(&uri);
-    let message = format!("the path {path:?} has no method {method}; the header Allow has those that it has");
+    let message = format!("the path {path:?} has no method {method}; the header Allow lists its methods");
     stray(ApiError::new(ErrorCode::MethodNotAllowed, message))
 }
 
@@ -24,7 +24,7 @@ pub async fn no_such_route(uri: Uri, headers: HeaderMap) -> Response {
     if let Some(refused) = refuse_unknown_path(&uri, &headers) {
         return refused;
     }
-    let message = format!("there is no path {:?}; /openapi.json has those that there are", shown(&uri));
+    let message = format!("there is no path {:?}; /openapi.json lists all paths", shown(&uri));
     stray(ApiError::new(ErrorCode::ResourceNotFound, message))
 }
 

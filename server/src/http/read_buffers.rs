@@ -73,7 +73,7 @@ impl Phase {
 }
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the heads of other requests take all the memory that there is for long ones")]
+#[error("the heads of other requests use all memory for long heads")]
 pub struct NoRoom;
 
 pub struct ReadBuffer {

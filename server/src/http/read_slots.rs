@@ -35,7 +35,7 @@ pub struct ReadSlot {
 }
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("too many requests read the database; send the request again")]
+#[error("too many requests are reading the database; send the request again")]
 pub struct NoSlot;
 
 impl From<NoSlot> for ApiError {

@@ -14,7 +14,7 @@ use tenure_store::operator_hints::OperatorHint;
 pub enum StartError {
     #[error(transparent)]
     Embedded(#[from] EmbeddedError),
-    #[error("the address that is listened on cannot be read: {0}")]
+    #[error("the listening address cannot be read: {0}")]
     Listener(#[source] io::Error),
     #[error(transparent)]
     Unusable(#[from] OperatorHint),

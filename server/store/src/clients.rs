@@ -26,7 +26,7 @@ pub fn valid_client_id(text: &str) -> bool {
 
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    #[error("the database could not be asked for a client")]
+    #[error("a client could not be read from the database")]
     Database(#[from] sqlx::Error),
     /// The server lacks the secret key of the row.
     #[error("clients.token of {client_id:?} cannot be decrypted: is TENURE_SECRET_KEY the key it was stored with?")]

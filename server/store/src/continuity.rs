@@ -49,9 +49,9 @@ pub enum Break {
 impl Break {
     fn reason(self) -> &'static str {
         match self {
-            Self::OtherIncarnation => "connected to a PostgreSQL that was promoted, restored or started since",
+            Self::OtherIncarnation => "the connected PostgreSQL was promoted, restored or started anew",
             Self::SessionLost => "the session that watches the database was lost",
-            Self::PositionWentBack => "a position that was seen before is ahead of the database's",
+            Self::PositionWentBack => "the database is behind a position read earlier",
         }
     }
 }

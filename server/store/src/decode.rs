@@ -9,7 +9,7 @@ use tenure_domain::task::{EndedRun, Last, OpenRun, Task};
 
 /// An invalid stored value: our bug, or a manual change.
 #[derive(Debug, thiserror::Error)]
-#[error("{table}.{column} of task {task} holds {value}, which means nothing")]
+#[error("{table}.{column} of task {task} holds {value}, which is not a known code")]
 pub struct Undecodable {
     table: &'static str,
     column: &'static str,

@@ -57,9 +57,10 @@ impl OperatorHint {
             sqlx::Error::Tls(error) => {
                 (format!("TLS failed ({error})"), format!("correct the certificates, or sslmode in {SETTING}"))
             }
-            sqlx::Error::Protocol(problem) => {
-                (format!("what answers is not PostgreSQL ({problem})"), format!("correct host and port in {SETTING}"))
-            }
+            sqlx::Error::Protocol(problem) => (
+                format!("the server that answers is not PostgreSQL ({problem})"),
+                format!("correct host and port in {SETTING}"),
+            ),
             other => (other.to_string(), "its log may have more".to_owned()),
         };
         let one_line = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -71,18 +72,18 @@ impl OperatorHint {
             MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => Self::new(error, options),
             MigrateError::VersionMismatch(schema::FIRST) => Self {
                 place: place(options),
-                cause: "its tables were made by a version of Tenure from before the first release, which nothing is \
-                        carried over from"
+                cause: "its tables were made by a version of Tenure from before the first release, which cannot be \
+                        migrated"
                     .to_owned(),
                 fix: "use a new database, or run the version that made this one".to_owned(),
             },
             MigrateError::VersionTooOld(known, needed) => Self {
                 place: place(options),
                 cause: format!(
-                    "a later release has migrated it, with which only programs work that know migration {needed}; this \
-                     one knows those up to {known}"
+                    "a later release has migrated it; it needs a program that knows migration {needed}; this one \
+                     knows those up to {known}"
                 ),
-                fix: "run that release, or restore the database from a backup of before".to_owned(),
+                fix: "run that release, or restore the database from an earlier backup".to_owned(),
             },
             other => Self {
                 place: place(options),
@@ -152,8 +153,10 @@ fn fix_of_code(code: &str, message: &str, options: &PgConnectOptions) -> String 
         // PgBouncer's reply to `options` and `extra_float_digits`, unless it ignores them.
         "08P01" if message.contains("startup parameter") => fix_of_pooler(),
         // From a migration and running servers that lock the tables, in either order.
-        "40P01" => "others used the tables meanwhile: start again".to_owned(),
-        "55P03" | "57014" => "another session holds a lock on the tables for long: end it, and start again".to_owned(),
+        "40P01" => "other sessions used the tables: start again".to_owned(),
+        "55P03" | "57014" => {
+            "another session has held a lock on the tables for too long: end it, and start again".to_owned()
+        }
         _ => "its log may have more".to_owned(),
     }
 }

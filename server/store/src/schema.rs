@@ -39,7 +39,10 @@ pub async fn migrate(pool: &PgPool) -> Result<(), MigrateError> {
     for _ in 1..TRIES {
         match try_to_migrate(pool).await {
             Err(MigrateError::ExecuteMigration(error, migration)) if classify(&error) == Class::Contention => {
-                tracing::warn!(migration.version = migration, error = %error, "a migration has given way to other transactions; it is tried again");
+                tracing::warn!(
+                    migration.version = migration, error = %error,
+                    "a migration yielded to other transactions; retrying"
+                );
                 tokio::time::sleep(RETRY_AFTER).await;
             }
             migrated => return migrated,
@@ -79,7 +82,7 @@ async fn check_age(conn: &mut PgConnection) -> Result<(), MigrateError> {
         Age::Older => tracing::warn!(
             migration.newest = newest,
             migration.known = known,
-            "a later release has migrated the database; this one is for going back by one release only"
+            "a later release has migrated the database; keep this release only to roll back by one release"
         ),
         Age::TooOld => return Err(MigrateError::VersionTooOld(known, needed)),
     }

@@ -51,7 +51,7 @@ pub struct SetArgs {
 
 /// Parses `COUNT/TIME`.
 fn parse_rate(text: &str) -> Result<(i64, i64), String> {
-    let wrong = || "write how many and in what time, such as 100/1h".to_owned();
+    let wrong = || "write a number of starts and a duration, such as 100/1h".to_owned();
     let (count, time) = text.split_once('/').ok_or_else(wrong)?;
     Ok((count.parse().map_err(|_| wrong())?, parse_seconds(time).map_err(|_| wrong())?))
 }
@@ -85,7 +85,7 @@ pub async fn run(server: &Server, command: KeyCommand) -> Result<(), CommandErro
         }
         KeyCommand::Delete(KeyArgs { queue, key }) => {
             let answer = server.client.delete_queue_key(&queue, &key).await.map_err(refused)?;
-            server.print(&answer, |_| format!("The policy of queue {queue} holds for the key {key}."))
+            server.print(&answer, |_| format!("The policy of queue {queue} applies to key {key}."))
         }
     }
 }

@@ -29,7 +29,7 @@ const PIECE: usize = 64 << 10;
 
 pub(super) async fn logs(server: &Server, args: &LogArgs) -> Result<ExitCode, CommandError> {
     if server.json {
-        return Err(CommandError::Usage("--json: a log is printed as it is; leave it out".to_owned()));
+        return Err(CommandError::Usage("--json: a log is printed unchanged; leave --json out".to_owned()));
     }
     // Report a wrong address at once; a server that has answered may be away for a while.
     look(server, args.task, 0).await?;
@@ -128,7 +128,7 @@ fn has_ended(state: RunState) -> bool {
 }
 
 fn no_run(task: TaskId, run: RunId) -> CommandError {
-    CommandError::Refused(format!("there is no run {run} of task {task}"))
+    CommandError::Refused(format!("task {task} has no run {run}"))
 }
 
 /// Prints a live log from the offset on and advances it. True if the log was deleted meanwhile. An
@@ -230,7 +230,7 @@ fn print_rest(stored: &mut File, printed: &Printed, sink: &mut Sink) -> std::io:
     if !printed.begins(stored)? {
         sink.end()?;
         complain(
-            "the log that is stored is not the one that was printed up to here, which may have parts missing; from the beginning:",
+            "the stored log differs from the log printed so far, which may lack parts; printing it from the beginning:",
         );
         stored.seek(SeekFrom::Start(0))?;
     }

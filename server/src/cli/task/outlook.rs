@@ -156,10 +156,10 @@ impl<'a> Outlook<'a> {
     async fn culprit(&self, task: TaskId, awaited: &[AwaitedTask]) -> Result<String, CommandError> {
         // The server sorts such a task first.
         let Some(AwaitedTask { task_id, state }) = awaited.first() else {
-            return Ok("a task that it waits for was not completed".to_owned());
+            return Ok("a dependency was not completed".to_owned());
         };
         if *task_id == task {
-            return Ok("it waits for itself".to_owned());
+            return Ok("it depends on itself".to_owned());
         }
         if state.is_none() {
             return Ok(format!("{} has expired", self.label(*task_id)));

@@ -77,7 +77,7 @@ impl fmt::Display for Difference {
             |worker: Option<&str>| worker.map_or_else(|| "no worker".to_owned(), |name| format!("worker {name}"));
         let answer = |status: &Option<u16>| status.map_or_else(|| "not sent".to_owned(), |status| status.to_string());
         match self {
-            Self::NoClaim => write!(f, "the first worker got nothing to do"),
+            Self::NoClaim => write!(f, "the first worker got no run"),
             Self::NotJudged(silence) => write!(
                 f,
                 "not judged: this machine sent no renewal for {:.1} s, longer than the lease; try again when it has less to do",
@@ -89,25 +89,25 @@ impl fmt::Display for Difference {
                  when this machine has less to do",
                 passed.as_secs_f64()
             ),
-            Self::NotReplaced => write!(f, "no server has taken the place of the scheduler"),
-            Self::NoAcceptTime => write!(f, "what was assigned may be accepted for ever"),
+            Self::NotReplaced => write!(f, "no server has replaced the scheduler"),
+            Self::NoAcceptTime => write!(f, "assigned runs can be accepted without a time limit"),
             Self::Lease(expected, found) => {
                 write!(f, "the lease is {} instead of {}", seconds(*found), seconds(*expected))
             }
             Self::Worker(run, expected, found) => {
-                write!(f, "run {run} was that of {} instead of {}", name(found.as_deref()), name(*expected))
+                write!(f, "run {run} belonged to {} instead of {}", name(found.as_deref()), name(*expected))
             }
             Self::NoOtherRun(watched) => {
                 write!(f, "no other worker got the task within {:.1} s", watched.as_secs_f64())
             }
-            Self::OtherRun => write!(f, "the second worker got a run of the task, and is to get none"),
-            Self::Early(by) => write!(f, "run 0 ended, or was another worker's, {} before its time", seconds(*by)),
+            Self::OtherRun => write!(f, "the second worker got a run of the task, and should get none"),
+            Self::Early(by) => write!(f, "run 0 ended, or went to another worker, {} too early", seconds(*by)),
             Self::EarlyHere(by) => {
-                write!(f, "that was seen of run 0 {} before it could be, by this machine's clock", seconds(*by))
+                write!(f, "this was seen of run 0 {} too early by this machine's clock", seconds(*by))
             }
             Self::NotEnded(watched) => write!(f, "run 0 had not ended within {:.1} s", watched.as_secs_f64()),
-            Self::Late(by) => write!(f, "what follows came {} late", seconds(*by)),
-            Self::Runs(expected, found) => write!(f, "the runs are to be: {expected}; they are: {found}"),
+            Self::Late(by) => write!(f, "the outcome came {} late", seconds(*by)),
+            Self::Runs(expected, found) => write!(f, "the runs are {found} instead of {expected}"),
             Self::State(expected, found) => write!(f, "the task is {found} instead of {expected}"),
             Self::Retries(before, left) => write!(f, "retriesLeft went from {before} to {left}"),
             Self::FirstReport(expected, found) => {
@@ -117,10 +117,10 @@ impl fmt::Display for Difference {
                 write!(f, "the report of the second worker was answered with {} instead of {expected}", answer(found))
             }
             Self::EndedBy(expected, found) => {
-                let found = found.map_or_else(|| "nothing that is named".to_owned(), |by| by.to_string());
+                let found = found.map_or_else(|| "no named cause".to_owned(), |by| by.to_string());
                 write!(f, "run 0 was ended by {found} instead of {expected}")
             }
-            Self::Log(expected, found) => write!(f, "the log is to have: {expected}; it has: {found}"),
+            Self::Log(expected, found) => write!(f, "the log has {found} instead of {expected}"),
         }
     }
 }

@@ -71,7 +71,7 @@ pub async fn run(server: &Server, command: VerifyCommand) -> Result<ExitCode, Co
     let observed = tokio::select! {
         observed = play_all(&calls, &stages) => observed,
         () = asked.stop.cancelled() => {
-            Err(CommandError::Interrupted("interrupted: nothing is known".to_owned(), asked.exit_code()))
+            Err(CommandError::Interrupted("interrupted: no verdict".to_owned(), asked.exit_code()))
         },
     };
     let cleaning = clean_up(&calls, &stages);
@@ -100,7 +100,7 @@ async fn play_all(calls: &Calls<'_>, stages: &[Stage]) -> Result<Vec<Observation
         stage.set_up(calls).await?;
     }
     complain(&format!(
-        "{} tasks are lost, given back or worked on slowly, side by side; that takes about 20 seconds",
+        "{} tasks are lost, given back or worked on slowly, all at once; this takes about 20 seconds",
         stages.len()
     ));
     let mut all = try_join_all(stages.iter().map(|stage| play(stage, calls))).await?;

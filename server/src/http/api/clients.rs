@@ -318,7 +318,7 @@ async fn handle_update_client(app: Api, call: Arc<Call>) -> Result<Response, Api
     let changed = clients::update(&app.engine.pool, id, Some(&existing.scopes), &change).await?;
     app.intake.authenticator.client_changed(id);
     if changed.is_none() {
-        let message = format!("the client {id:?} was changed at the same time; look at it and try again");
+        let message = format!("client {id:?} was changed by another request at the same time; read it and try again");
         return Err(OpError::Conflict(message).into());
     }
     answer(&app, id, changed, None).await

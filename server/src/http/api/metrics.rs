@@ -44,7 +44,7 @@ async fn answer(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let make = move || Ok(Some(File::new(CONTENT_TYPE, app.metrics.render(&app.passes))));
     match files.get("/metrics".to_owned(), Life::Milliseconds { life: life_ms(), now }, make).await? {
         Some(file) => Ok(file.response()),
-        None => Err(ApiError::internal("metrics were not rendered")),
+        None => Err(ApiError::internal("metrics could not be rendered")),
     }
 }
 

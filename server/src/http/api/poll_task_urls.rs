@@ -59,7 +59,7 @@ async fn poll_task_urls(app: Api, call: Arc<Call>) -> Result<Response, ApiError>
     let key = app.engine.queues.get_or_create_key(&app.engine.pool, &queue).await?;
     if app.engine.is_limited(key).await? {
         return Err(ApiError::from(OpError::Conflict(format!(
-            "the queue {queue} has limits, so that its tasks are not polled: its workers call claimWork"
+            "queue {queue} has limits, so its tasks cannot be polled: call claimWork"
         ))));
     }
     let now = DateTime::from_timestamp_millis(app.intake.now().await?.server_ms).unwrap_or_default();

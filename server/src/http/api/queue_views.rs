@@ -145,7 +145,7 @@ async fn find(app: &Api, queue: &TaskQueueId) -> Result<ViewRow, ApiError> {
 }
 
 fn unseen(queue: &str) -> OpError {
-    OpError::NotFound(format!("no worker of the queue {queue} was seen lately; it is listed from then on"))
+    OpError::NotFound(format!("no worker of queue {queue} was seen lately; the queue is listed once a worker polls it"))
 }
 
 fn a_queue(sample: &Sample) -> Value {
@@ -197,7 +197,8 @@ async fn handle_get_provisioner(app: Api, call: Arc<Call>) -> Result<Response, A
     let found = queue_views::find_provisioner(&mut conn, provisioner.as_str()).await?;
     let missing = || {
         OpError::NotFound(format!(
-            "no worker of a queue of the provisioner {provisioner} was seen lately; it is listed from then on"
+            "no worker of a queue of provisioner {provisioner} was seen lately; the provisioner is listed once a \
+             worker polls one"
         ))
     };
     ok(&ProvisionerBody::from(found.ok_or_else(missing)?))

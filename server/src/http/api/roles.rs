@@ -67,7 +67,7 @@ async fn shown_all<'a>(resolver: &Resolver, roles: &'a [RoleInfo], max: usize) -
     let all = shown_first(resolver, roles, max).await;
     if all.len() < roles.len() {
         return Err(ApiError::arguments(format!(
-            "the roles expand to over {max} bytes, which is too much for one answer; use listRoles2, which has pages"
+            "the roles expand to over {max} bytes, too much for one answer; use listRoles2, which has pages"
         )));
     }
     Ok(all)

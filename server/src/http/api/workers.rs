@@ -104,7 +104,7 @@ fn name(call: &Call) -> Result<Name, ApiError> {
         let queue = call.task_queue_text();
         ApiError::new(
             ErrorCode::ResourceNotFound,
-            format!("no queue can be called {queue}, so that there is no such worker"),
+            format!("{queue} is not a valid name of a queue, so the worker does not exist"),
         )
     };
     Ok(Name { queue: queue.ok_or_else(missing)?, group: group.to_string(), id: id.to_string() })

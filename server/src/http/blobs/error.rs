@@ -102,7 +102,7 @@ impl Refused {
     }
 
     pub(super) fn nothing_stored() -> Self {
-        Self::new(Code::NotFound, "nothing is stored under this name: it was not uploaded yet, or was deleted")
+        Self::new(Code::NotFound, "nothing is stored under this name: it has not been uploaded yet, or was deleted")
     }
 
     pub(super) fn range(size: u64) -> Self {
@@ -146,7 +146,7 @@ impl From<AuthError> for Refused {
     fn from(error: AuthError) -> Self {
         let cause = std::error::Error::source(&error).map(tracing::field::display);
         if !error.is_known_outage() {
-            tracing::warn!(error = %error, cause, "the scopes of anonymous callers could not be looked up");
+            tracing::warn!(error = %error, cause, "the scopes of anonymous callers could not be read");
         }
         Self::new(Code::Unavailable, error.to_string())
     }
@@ -163,7 +163,7 @@ impl From<BlobError> for Refused {
         let code = match &error {
             BlobError::Database(cause) if !classify(cause).is_worth_a_retry() => return Self::internal(&error),
             BlobError::Database(cause) => {
-                outage::warn_unless_known(cause, "a statement failed, the client may try again");
+                outage::warn_unless_known(cause, "a statement failed; the client may retry");
                 Code::Unavailable
             }
             BlobError::Store(cause) => {

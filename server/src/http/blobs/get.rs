@@ -208,7 +208,10 @@ async fn send(
             Ok(0) => return Ok(()),
             Ok(_) => Ok(bytes.freeze()),
             Err(error) => {
-                tracing::warn!(error = %error, "a download broke off: the artifact store failed, or what is stored as gzip is not");
+                tracing::warn!(
+                    error = %error,
+                    "a download broke off: the artifact store failed, or the stored bytes are not valid gzip"
+                );
                 Err(error)
             }
         };

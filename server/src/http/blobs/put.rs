@@ -88,7 +88,7 @@ fn described(app: &StoredBytes, name: BlobName, parts: &Parts) -> Result<NewByte
     }
     // Storing a part as the whole would lose the rest.
     if parts.headers.contains_key(CONTENT_RANGE) {
-        return Err(Refused::new(Code::PartialUpload, "the body must be the whole: send it without Content-Range"));
+        return Err(Refused::new(Code::PartialUpload, "the body must be complete: send it without Content-Range"));
     }
     let content_encoding = match parts.headers.get(CONTENT_ENCODING).map(HeaderValue::to_str) {
         Some(Ok(encoding)) if encoding.len() > ENCODING_MAX => {

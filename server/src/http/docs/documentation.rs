@@ -100,7 +100,7 @@ async fn answer_document(app: Docs, call: Arc<Call>) -> Result<Response, ApiErro
     let life = Life::Milliseconds { life: DOCUMENT_LIFE_MS, now: now_ms };
     match app.files.get("/openapi.json".to_owned(), life, make).await? {
         Some(file) => Ok(file.response()),
-        None => Err(ApiError::internal("the document was not made")),
+        None => Err(ApiError::internal("the document could not be rendered")),
     }
 }
 
@@ -114,7 +114,7 @@ async fn answer_file(app: Docs, call: Arc<Call>) -> Result<Response, ApiError> {
     let make = move || Ok(Some(File::new(&found.content_type, found.bytes.into_owned())));
     match app.files.get(format!("/docs/{name}"), Life::Forever, make).await? {
         Some(file) => Ok(([(CONTENT_SECURITY_POLICY, POLICY)], file.response()).into_response()),
-        None => Err(ApiError::internal("a file of the documentation was not made")),
+        None => Err(ApiError::internal("a file of the documentation could not be rendered")),
     }
 }
 

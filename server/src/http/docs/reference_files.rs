@@ -85,7 +85,7 @@ async fn answer_common_schema(app: Docs, call: Arc<Call>) -> Result<Response, Ap
 async fn find(app: &Docs, call: &Call, path: String) -> Result<Response, ApiError> {
     call.no_query()?;
     let none = || {
-        let message = format!("there is no {path:?}; /references/manifest.json lists what there is");
+        let message = format!("there is no {path:?}; /references/manifest.json lists all documents");
         ApiError::new(ErrorCode::ResourceNotFound, message)
     };
     // Refuses unknown paths at once, if the existing ones are known.

@@ -43,7 +43,7 @@ fn error_page(visit: &Visit, error: &PageError) -> Page {
             "The database did not answer",
             html! { p { "Load the page again in a few seconds. Everything that was acknowledged is stored." } },
         ),
-        PageError::Internal => ("Something is wrong with Tenure", html! { p { "The server's log has the cause." } }),
+        PageError::Internal => ("Internal error", html! { p { "The cause is in the server's log." } }),
     };
     Page {
         title: title.to_owned(),

@@ -25,7 +25,7 @@ impl From<sqlx::Error> for PageError {
             tracing::error!(%error, "a page could not be rendered");
             return Self::Internal;
         }
-        outage::warn_unless_known(&error, "a page could not be read from the database");
+        outage::warn_unless_known(&error, "the data of a page could not be read from the database");
         Self::Unavailable
     }
 }

@@ -16,8 +16,8 @@ pub(super) fn keys_section(page: &Page) -> Markup {
         if page.next.is_none() {
             return html! {};
         }
-        let none = html! { p { "None of the first " (KEYS_MAX) " has runs or rules of its own now; "
-        code { "tenure queue keys" } " lists those behind them." } };
+        let none = html! { p { "None of the first " (KEYS_MAX) " has runs or its own rules now; "
+        code { "tenure queue keys" } " lists the others." } };
         return section("Keys", &html! { "by name" }, &layout::empty(&none));
     }
     let cells = |row: &QueueKey| {

@@ -107,14 +107,14 @@ pub(super) fn empty(body: &Markup) -> Markup {
 /// For data not read in time.
 pub(super) fn unread() -> Markup {
     empty(&html! {
-        p { "This could not be read in time." }
-        p { "While a transaction is open for long, PostgreSQL keeps the rows of all that has ended since, and to read this is to walk over them." }
+        p { "This part could not be read in time." }
+        p { "While a long transaction is open, PostgreSQL keeps dead rows, and reading this part scans them." }
     })
 }
 
 /// For a value not read in time.
 pub(super) fn unread_value() -> Markup {
-    html! { span.dim title="This could not be read in time." { "–" } }
+    html! { span.dim title="This part could not be read in time." { "–" } }
 }
 
 /// Headings and cells of a row. The prefix `>` marks numbers.

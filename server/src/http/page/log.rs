@@ -104,7 +104,7 @@ async fn open(app: &Site, visit: &Visit) -> Result<Opened, PageError> {
     let _slot = app.intake.read_slots.take(visit.share()).await?;
     let status = app.engine.status.submit(task).await?.status();
     let run = find_run(&status.runs, visit.query("run"))
-        .ok_or_else(|| PageError::NotFound("There is no such run yet, and no log of it.".to_owned()))?;
+        .ok_or_else(|| PageError::NotFound("This run does not exist yet.".to_owned()))?;
     let of = RunRef { task, run: run.run_id };
     if run.resolved.is_some()
         && let Some(url) = find_whole(app, visit, of).await?
@@ -181,7 +181,7 @@ fn page(visit: &Visit, of: RunRef, pieces: mpsc::Receiver<Bytes>, permit: WaitPe
     let body = html! {
         h1 { span.kind { "Log of run " (of.run) " of the task" } a href=(visit.link_to("task", &[&task])) { code { (task) } } }
         div.log { pre { (PreEscaped(PLACE)) } }
-        p.dim { "This is the end: the run has ended, or the server was stopped; then load the page again." }
+        p.dim { "This is the end of the log. If the run goes on, the server was stopped: load the page again." }
     };
     let page = layout::frame(visit, &Page { title: format!("Log of {task}"), refresh: None, body }).into_string();
     let (head, end) = page.split_once(PLACE).unwrap_or((&page, ""));

@@ -34,8 +34,8 @@ pub(super) const FORM_MAX: usize = 16 << 10;
 const FAILURE_DELAY: Duration = Duration::from_millis(500);
 const FORM_TIMEOUT: Duration = Duration::from_secs(10);
 const WRONG: &str = "There is no such client, or the access token is wrong.";
-const TOO_MANY: &str = "There is no such client, or the access token is wrong; and there were many wrong logins within a minute. The right \
-     access token lets you in all the same.";
+const TOO_MANY: &str = "There is no such client, or the access token is wrong. There were many failed logins within \
+     a minute; the right access token still works.";
 
 #[derive(Deserialize)]
 struct LoginForm {
@@ -62,7 +62,7 @@ pub(super) async fn log_in(State(app): State<Site>, request: Request) -> Respons
         answer(status, &layout::frame(&unknown, &page(&unknown, next, client, Some(message))))
     };
     if !is_from_us(&app, request.headers()) {
-        return refuse(StatusCode::FORBIDDEN, "The form did not come from this page. Send it from here.", "/", "");
+        return refuse(StatusCode::FORBIDDEN, "The form was not sent from this page. Send it from here.", "/", "");
     }
     // Behind a proxy, the proxy's address.
     let peer = request
@@ -103,7 +103,7 @@ pub(super) async fn log_in(State(app): State<Site>, request: Request) -> Respons
         }
         Err(AuthError::Lookup(error)) => {
             if !error.is_known_outage() {
-                tracing::warn!(%error, "a client could not be looked up for a login");
+                tracing::warn!(%error, "a client could not be read for a login");
             }
             unavailable()
         }
@@ -133,7 +133,7 @@ pub(super) async fn log_out(State(app): State<Site>, request: Request) -> Respon
     let form = read_form::<LogoutForm>(&app, request).await;
     if !is_from_us(&app, &headers) || !form.is_some_and(|form| session.form_token.matches(&form.token)) {
         let unknown = Visit::unknown(&app);
-        let body = html! { section.panel { h2 { "Not logged out" } div.note { p { "The form did not come from this page, or is from another session. "
+        let body = html! { section.panel { h2 { "Not logged out" } div.note { p { "The form was not sent from this page, or belongs to another session. "
         a href=(unknown.link("/")) { "Go back" } " and log out from there." } } } };
         let page = Page { title: "Not logged out".to_owned(), refresh: None, body };
         return answer(StatusCode::FORBIDDEN, &layout::frame(&unknown, &page));

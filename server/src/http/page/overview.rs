@@ -130,13 +130,13 @@ fn queues_section(
 ) -> Markup {
     if queues.is_empty() {
         let note = html! {
-            p { "There is no queue yet. The first task that names one creates it:" }
+            p { "There is no queue yet. The first task that names a queue creates it:" }
             pre { "curl -u " i { "CLIENT:TOKEN" } " -X PUT " (visit.root_url) "/api/queue/v1/task/" i { "ID" } " \\\n  -H 'Content-Type: application/json' -d '{\"taskQueueId\": \"tour/first\", …}'" }
             p { "docs/tour.md has the whole command under “With curl”." }
         };
         return section("Queues", &html! {}, &layout::empty(&note));
     }
-    let unseen = html! { span.dim title="You may not see this; log in as a client that may." { "–" } };
+    let unseen = html! { span.dim title="You may not see this; log in as a client with the scope." { "–" } };
     let cells = |queue: &QueueRow| {
         let pending = may_see_pending(visit, &queue.name);
         let seen = |may: bool, number: i64| if may { layout::number(number) } else { unseen.clone() };
@@ -174,5 +174,5 @@ fn claims_section(visit: &Visit, claims: Option<&[ClaimRow]>, allowed: bool, now
         let note = html! { p { "No worker holds a task." } p { "If tasks are pending, check that a worker polls their queue: workers call claimWork with the queue's full name." } };
         return section(title, &html! {}, &layout::empty(&note));
     }
-    section(title, &html! { "those that end first" }, &rows::claims(visit, claims, now, About::default()))
+    section(title, &html! { "the next to expire" }, &rows::claims(visit, claims, now, About::default()))
 }

@@ -76,7 +76,8 @@ pub(super) async fn form(_: Site, visit: Arc<Visit>) -> Result<Page, PageError> 
     let back = link(&visit, &queue);
     let body = html! { section.panel.form {
         h1 { span.kind { "Pause the queue" } (queue) }
-        p.dim { "Workers get nothing of it then. They go on with what they have, and tasks can be created." }
+        p.dim { "Workers then get no runs of this queue. They continue with the runs they hold, and tasks can be \
+                 created." }
         form method="post" action={ (back) "/pause" } {
             input type="hidden" name="token" value=(session.form_token.as_str());
             label for="reason" { "Reason" }
@@ -125,7 +126,7 @@ async fn act(
     what: Change,
 ) -> Result<TaskQueueId, PageError> {
     let ours = || {
-        let message = "The form did not come from this page, or is from another session.";
+        let message = "The form was not sent from this page, or belongs to another session.";
         PageError::Refused(StatusCode::FORBIDDEN, message.to_owned())
     };
     let (Some(form), Some(session), true) = (form, &visit.session, is_from_us(app, headers)) else {
@@ -158,10 +159,7 @@ fn until(minutes: &str, now: DateTime<Utc>) -> Result<Option<Timestamp>, PageErr
     }
     let chosen = TIMES.iter().find(|(offered, _)| offered.to_string() == minutes);
     let (minutes, _) = chosen.ok_or_else(|| {
-        PageError::Refused(
-            StatusCode::BAD_REQUEST,
-            "The time of the pause is none of those that were offered.".to_owned(),
-        )
+        PageError::Refused(StatusCode::BAD_REQUEST, "Choose one of the offered times for the pause.".to_owned())
     })?;
     Ok(Some(Timestamp::new(now + TimeDelta::minutes(*minutes))))
 }

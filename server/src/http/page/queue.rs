@@ -123,16 +123,16 @@ fn figures(visit: &Visit, row: &QueueRow, now_shown: &ShownQueue, parts: &Parts,
     let counts = shown(now_shown.counted, now_shown.assigned, now_shown.admissible, now_shown.paused.is_some());
     html! { dl.figures.six {
         div { dt { "Pending" } dd { @if pending { (layout::number(row.pending)) } @else { (unseen) } } }
-        div { dt title="Pending, but not before a certain time" { "Delayed" } dd { @if pending { (layout::number(counts.delayed)) } @else { (unseen) } } }
+        div { dt title="Pending, and delayed until a certain time" { "Delayed" } dd { @if pending { (layout::number(counts.delayed)) } @else { (unseen) } } }
         @if row.waiting > 0 {
-            div { dt title="Pending, but a limit of the queue or of their key allows no more, or no worker is free" { "Waiting" } dd { @if pending { (layout::number(counts.waiting)) } @else { (unseen) } } }
+            div { dt title="Pending, and waiting for a limit of the queue or of their key, or for a free worker" { "Waiting" } dd { @if pending { (layout::number(counts.waiting)) } @else { (unseen) } } }
         }
         @if counts.assigned > 0 {
-            div { dt title="Given to the session of a worker, which has not accepted them yet" { "Assigned" } dd { @if pending { (layout::number(counts.assigned)) } @else { (unseen) } } }
+            div { dt title="Assigned to the session of a worker, which has not accepted them yet" { "Assigned" } dd { @if pending { (layout::number(counts.assigned)) } @else { (unseen) } } }
         }
-        div { dt title="Would start now if there were workers enough" { "Runnable" } dd { @if pending { (layout::number(counts.runnable)) } @else { (unseen) } } }
+        div { dt title="Would start now with enough workers" { "Runnable" } dd { @if pending { (layout::number(counts.runnable)) } @else { (unseen) } } }
         div { dt { "Claimed" } dd { @if may_see_claimed(visit, &row.name) { (layout::number(row.claimed)) } @else { (unseen) } } }
-        div { dt title="Messages that pollers have got and not deleted yet" { "Hidden messages" }
+        div { dt title="Messages that pollers have received and not deleted yet" { "Hidden messages" }
             dd { @if pending { (parts.hidden.as_ref().map_or_else(layout::unread_value, hidden)) } @else { (unseen) } } }
         div { dt { "Longest wait" }
             dd { @if pending { (parts.oldest.as_ref().map_or_else(layout::unread_value, longest_wait)) } @else { span.zero { "–" } } } }
@@ -148,7 +148,7 @@ fn claims_section(visit: &Visit, name: &str, claims: Option<&[ClaimRow]>, now: D
     if claims.is_empty() {
         return section(title, &html! {}, &layout::empty(&html! { p { "No worker holds a task of this queue." } }));
     }
-    section(title, &html! { "those that end first" }, &rows::claims(visit, claims, now, ABOUT))
+    section(title, &html! { "the next to expire" }, &rows::claims(visit, claims, now, ABOUT))
 }
 
 fn waiting_section(visit: &Visit, name: &str, waiting: Option<&[WaitingRow]>, now: DateTime<Utc>) -> Markup {
@@ -159,7 +159,7 @@ fn waiting_section(visit: &Visit, name: &str, waiting: Option<&[WaitingRow]>, no
     }
     let Some(waiting) = waiting else { return section(title, &html! {}, &layout::unread()) };
     if waiting.is_empty() {
-        return section(title, &html! {}, &layout::empty(&html! { p { "Nothing waits for a worker." } }));
+        return section(title, &html! {}, &layout::empty(&html! { p { "No run waits for a worker." } }));
     }
     let cells = |row: &WaitingRow| {
         let priority = html! {

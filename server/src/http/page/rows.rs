@@ -109,7 +109,7 @@ pub(super) async fn failures(
 pub(super) fn failures_section(visit: &Visit, rows: &[EndedRow], now: DateTime<Utc>, about: About) -> Markup {
     let note = html! { "failed runs and exceptions, newest first" };
     if rows.is_empty() {
-        let note = html! { p { "Nothing has failed lately, as far as the newest part of the event log shows." } };
+        let note = html! { p { "Nothing has failed lately in the newest part of the event log." } };
         return section("Latest failures", &html! {}, &layout::empty(&note));
     }
     section("Latest failures", &note, &ended(visit, rows, now, about))
@@ -200,7 +200,7 @@ pub(super) fn workers_section(visit: &Visit, all: Option<&[Work]>, now: DateTime
     let Some(all) = all else { return section("Workers", &html! {}, &layout::unread()) };
     if all.is_empty() {
         let note = html! {
-            p { "No worker holds a task or has ended one lately." }
+            p { "No worker holds a task or has finished one lately." }
             p { "Start one:" }
             pre { "tenure-worker run --root-url " (visit.root_url) " --task-queue " i { "QUEUE" } " --worker-group "
                 i { "GROUP" } " --worker-id " i { "ID" } }

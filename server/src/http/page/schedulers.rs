@@ -59,9 +59,9 @@ pub(super) fn schedulers_section(
     let rows: Vec<_> = servers.iter().take(SERVERS_MAX).map(cells).collect();
     let alone = html! {
         @if !servers.iter().any(|stored| is_active(stored) && is_live(stored)) {
-            div.note { p { "No live server gives out the runs of this queue now: they wait." } }
+            div.note { p { "No live server schedules this queue now: its runs wait." } }
         }
     };
-    let note = html! { "one of them gives the runs to sessions" @if servers.len() > SERVERS_MAX { "; the first " (SERVERS_MAX) } };
+    let note = html! { "one of them assigns the runs to sessions" @if servers.len() > SERVERS_MAX { "; the first " (SERVERS_MAX) } };
     section(title, &note, &html! { (alone) (table(&rows)) })
 }

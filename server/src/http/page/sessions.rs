@@ -39,6 +39,7 @@ pub(super) fn sessions_section(visit: &Visit, members: &[Member], now: DateTime<
     };
     let shown = usize::try_from(SESSIONS_MAX).unwrap_or(usize::MAX);
     let rows: Vec<_> = members.iter().take(shown).map(cells).collect();
-    let note = html! { "their runs go to others when they end" @if members.len() > shown { "; the first " (shown) } };
+    let note =
+        html! { "when a session ends, its runs go to others" @if members.len() > shown { "; the first " (shown) } };
     section("Sessions", &note, &table(&rows))
 }

@@ -65,7 +65,7 @@ pub(super) async fn task(app: Site, visit: Arc<Visit>) -> Result<Page, PageError
             p.verdict { (verdict(&status, &report(&visit, &status, &ends), now)) }
             (facts(&visit, &status, now))
             @if let Some(metadata) = &metadata { (about(metadata)) }
-            (section("Why it is where it is", &html! {}, &html! { ul.why { @for sentence in &sentences { li { (sentence) } } } }))
+            (section("Why the task is in this state", &html! {}, &html! { ul.why { @for sentence in &sentences { li { (sentence) } } } }))
             @if let Some(tail) = &tail { (log::log_section(&visit, tail)) }
             (edges(&visit, id, &around))
             (runs(&visit, &status, &ends, now))

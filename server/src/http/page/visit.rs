@@ -200,7 +200,7 @@ pub(super) async fn find_visitor(app: &Site, headers: &HeaderMap) -> Result<(Opt
 
 pub(super) fn lookup_failed(error: &AuthError) -> PageError {
     if !error.is_known_outage() {
-        tracing::warn!(%error, "a visitor of the page could not be looked up");
+        tracing::warn!(%error, "the client of a visitor could not be read");
     }
     PageError::Unavailable
 }

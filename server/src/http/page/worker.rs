@@ -69,7 +69,7 @@ pub(super) async fn worker(app: Site, visit: Arc<Visit>) -> Result<Page, PageErr
         } @else if claims.is_empty() {
             (section("Holds", &html! {}, &layout::empty(&html! { p { "It holds no task now." } })))
         } @else {
-            (section("Holds", &html! { "those that end first" }, &rows::claims(&visit, &claims, now, ABOUT)))
+            (section("Holds", &html! { "the next to expire" }, &rows::claims(&visit, &claims, now, ABOUT)))
         }
         @if !ended.is_empty() {
             (section("Ended lately", &html! { "newest first" }, &rows::ended(&visit, &ended, now, ABOUT)))
@@ -97,5 +97,5 @@ fn contact(visit: &Visit, known: &[WorkerRow], claims: Option<&[ClaimRow]>, now:
         ]
     };
     let rows: Vec<_> = known.iter().map(cells).collect();
-    section("Contact", &html! { "the latest first" }, &table(&rows))
+    section("Contact", &html! { "newest first" }, &table(&rows))
 }

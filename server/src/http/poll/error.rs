@@ -77,7 +77,7 @@ impl PollError {
 
     /// The database stopped responding.
     pub(super) fn no_answer() -> Self {
-        tracing::warn!("a poll took too long, the client may try again");
+        tracing::warn!("a poll took too long; the client may retry");
         Self::new(Code::ServerBusy, "the database did not answer in time; send the request again")
     }
 }
@@ -96,7 +96,7 @@ impl From<Refusal> for PollError {
             }
             Refusal::ReceiptNotCurrent => Self::new(
                 Code::PopReceiptMismatch,
-                "the pop receipt is not the message's last one: the message was got or updated since",
+                "the pop receipt is not the message's latest one: the message was received or updated since",
             ),
         }
     }
@@ -126,7 +126,7 @@ impl From<sqlx::Error> for PollError {
         if !classify(&error).is_worth_a_retry() {
             return internal(&error);
         }
-        outage::warn_unless_known(&error, "a statement failed, the client may try again");
+        outage::warn_unless_known(&error, "a statement failed; the client may retry");
         Self::new(Code::ServerBusy, "the database did not answer; send the request again")
     }
 }

@@ -151,10 +151,11 @@ async fn serve(
         Operation::Update => {
             let read = body::read(&app.intake.bodies, Share::Authenticated, BODY_MAX, &parts.headers, body).await;
             let body = read.map_err(|error| match error.code() {
-                ErrorCode::ServiceUnavailable => PollError::new(Code::ServerBusy, "too many bodies; try again"),
-                ErrorCode::MalformedPayload => {
-                    PollError::new(Code::InvalidXmlDocument, "the body did not arrive whole")
-                }
+                ErrorCode::ServiceUnavailable => PollError::new(
+                    Code::ServerBusy,
+                    "the bodies of other requests use all memory for request bodies; try again",
+                ),
+                ErrorCode::MalformedPayload => PollError::new(Code::InvalidXmlDocument, "the body is incomplete"),
                 _ => {
                     PollError::new(Code::RequestBodyTooLarge, format!("the body is over the limit of {BODY_MAX} bytes"))
                 }
@@ -190,7 +191,7 @@ fn named(queue: QueueName, id: &str, query: &PollQuery) -> Result<DeleteRequest,
         PollError::new(Code::MessageNotFound, "there is no message with this id: it must be the MessageId of an answer")
     })?;
     let receipt = receipt.parse().map_err(|_| {
-        let hint = "this pop receipt is not one of ours; in a URL its + must be written as %2B";
+        let hint = "this pop receipt is invalid; in a URL, write its + as %2B";
         PollError::new(Code::PopReceiptMismatch, hint)
     })?;
     Ok(DeleteRequest { queue, message, receipt })
@@ -219,7 +220,7 @@ async fn update(app: &Poll, queue: QueueName, id: &str, query: &PollQuery, body:
 
 async fn metadata(app: &Poll, queue: QueueName, query: &PollQuery) -> Result<Response, PollError> {
     if query.get("comp") != Some("metadata") {
-        let text = "a queue has nothing but its metadata: append comp=metadata";
+        let text = "only the metadata of a queue can be read: append comp=metadata";
         return Err(PollError::new(Code::InvalidQueryParameterValue, text));
     }
     let _slot = app.intake.read_slots.take(Share::Authenticated).await?;

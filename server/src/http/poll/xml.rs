@@ -121,7 +121,7 @@ pub(super) fn check_update(body: &[u8], task: Uuid, run: i16) -> Result<(), Poll
     if given.text.trim() == text(task, run)? {
         return Ok(());
     }
-    let message = "a message's text cannot be changed: send it as it was got, or no body";
+    let message = "a message's text cannot be changed: send it as it was received, or no body";
     Err(PollError::new(Code::InvalidXmlNodeValue, message).with("XmlNodeName", "MessageText"))
 }
 

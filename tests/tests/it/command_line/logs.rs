@@ -69,7 +69,7 @@ async fn a_log_is_followed_to_its_end_or_read_as_far_as_it_is() {
         assert!(line.contains(expected), "{line}");
     }
     let line = refusal(&run(&rig, &["task", "logs", &task, "--json"]).await, 2);
-    assert!(line.contains("--json: a log is printed as it is"), "{line}");
+    assert!(line.contains("--json: a log is printed unchanged"), "{line}");
 }
 
 /// The server is killed during a follow, and away for longer than an ordinary command would wait.

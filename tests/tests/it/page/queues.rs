@@ -177,7 +177,7 @@ async fn schedulers_of_queue_need_scope_to_list_servers() {
     })
     .await;
     shows(&shown, &["Schedulers", "&lt;b&gt;one&lt;/b&gt;", "Weight", "Term", "Last beat"]);
-    hides(&shown, &["<b>one", "No live server gives out"]);
+    hides(&shown, &["<b>one", "No live server schedules"]);
     let looker = rig.make_client("looker", &["queue:*", "tenure:get-queue:*"]).await;
     let looker = log_in(&rig, &looker).await;
     let denied = get(&rig, page, Some(&looker)).await;
@@ -187,5 +187,5 @@ async fn schedulers_of_queue_need_scope_to_list_servers() {
     // As after the kill of a server that another one noticed.
     sql(&rig, "UPDATE admission_queues SET server = gen_random_uuid(), term = term + 1").await;
     let shown = get(&rig, page, Some(&root)).await;
-    shows(&shown, &["No live server gives out the runs of this queue now", "state standby"]);
+    shows(&shown, &["No live server schedules this queue now", "state standby"]);
 }

@@ -25,7 +25,7 @@ async fn slow_parts_of_page_are_omitted() {
         shows(&get(&rig, path, Some(&looker)).await, &[UNREAD, rest]);
     }
     sqlx::raw_sql("ROLLBACK; BEGIN; LOCK TABLE pending").execute(&mut holder).await.unwrap();
-    shows(&get(&rig, "/", Some(&looker)).await, &[UNREAD, "those that end first"]);
+    shows(&get(&rig, "/", Some(&looker)).await, &[UNREAD, "the next to expire"]);
     sqlx::raw_sql("ROLLBACK").execute(&mut holder).await.unwrap();
     for path in ["/", OF_QUEUE, WORKER] {
         hides(&get(&rig, path, Some(&looker)).await, &[UNREAD]);

@@ -67,8 +67,8 @@ fn ahead(Ahead { position, newest }: Ahead) -> ApiError {
     ApiError::new(
         ErrorCode::InputError,
         format!(
-            "there is no position {position} yet, the newest is {newest}: `after` or `Last-Event-ID` comes from another \
-             database, or from before a failover that lost it; read on with after={newest}"
+            "position {position} does not exist yet, the newest is {newest}: `after` or `Last-Event-ID` comes from \
+             another database, or a failover lost it; read on with after={newest}"
         ),
     )
 }

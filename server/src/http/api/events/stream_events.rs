@@ -79,7 +79,9 @@ async fn stream_events(app: Api, call: Arc<Call>) -> Result<Response, ApiError> 
         None => query.start.unwrap_or(Start::Latest),
     };
     let listener = app.engine.tail.listen().ok_or_else(|| {
-        ApiError::unavailable(format!("{LISTENERS_MAX} streams are open on this server, which is the limit"))
+        ApiError::unavailable(format!(
+            "{LISTENERS_MAX} streams are open on this server, which is the limit; try again later"
+        ))
     })?;
     let stream = Stream::begin(app.engine.pool.clone(), &app.engine.sequencer, listener, start, query.filter)
         .await?
@@ -144,7 +146,7 @@ impl EventWriter {
                 // The reader reconnects, and its position is checked.
                 Ok(Step::Ended) => return Ok(()),
                 Err(error) => {
-                    tracing::debug!(error = %error, "a stream could not read the log and will try again");
+                    tracing::debug!(error = %error, "an event stream could not read the event log; it will retry");
                     sleep(AFTER_FAILURE).await;
                 }
             }

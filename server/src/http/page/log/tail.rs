@@ -132,7 +132,7 @@ pub(in crate::http::page) fn log_section(visit: &Visit, tail: &Tail) -> Markup {
     let body = match &tail.lines {
         Some(lines) if lines.is_empty() => html! { div.note { p { "Nothing was printed yet." } } },
         Some(lines) => html! { pre.json { (lines) } },
-        None => html! { div.note { p { "It is too large to show its end here." } } },
+        None => html! { div.note { p { "The log is too large to show its end here." } } },
     };
     section("Log", &note, &body)
 }
