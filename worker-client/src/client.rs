@@ -303,7 +303,7 @@ impl Client {
             let Some(pause) = self.retry.pause_after(tried, &error, retry::jitter()) else {
                 return Err(error);
             };
-            tracing::debug!(path = call.path, tried, error = crate::error::chain(&error), "a request is sent again");
+            tracing::debug!(path = call.path, tried, error = crate::error::chain(&error), "retrying a request");
             tokio::time::sleep(pause).await;
         }
     }

@@ -106,13 +106,13 @@ async fn answer(socket: TcpStream, status: Arc<Status>) {
 fn reply(method: &Method, path: &str, headers: &HeaderMap, status: &Status) -> (StatusCode, String) {
     let refused = |status, line: &str| (status, format!("{line}\n"));
     if !names_loopback(headers) {
-        return refused(StatusCode::FORBIDDEN, "ask for 127.0.0.1 or localhost: nothing else is answered here");
+        return refused(StatusCode::FORBIDDEN, "use the host 127.0.0.1 or localhost: other hosts are refused");
     }
     if path != PATH {
-        return refused(StatusCode::NOT_FOUND, "there is nothing here but /debug");
+        return refused(StatusCode::NOT_FOUND, "the only path is /debug");
     }
     if method != Method::GET {
-        return refused(StatusCode::METHOD_NOT_ALLOWED, "it can only be read, by GET");
+        return refused(StatusCode::METHOD_NOT_ALLOWED, "only GET is allowed");
     }
     status().map_or_else(
         |_| refused(StatusCode::INTERNAL_SERVER_ERROR, "the status is not JSON"),

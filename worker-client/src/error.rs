@@ -49,7 +49,7 @@ pub enum Error {
     #[error("nothing was sent or received for {} s", .0.as_secs())]
     Stalled(Duration),
     /// The received bytes are not the artifact's.
-    #[error("the artifact did not arrive whole: {0}")]
+    #[error("the artifact is incomplete or damaged: {0}")]
     Damaged(String),
     /// A local file cannot be read or written.
     #[error("{what}")]

@@ -49,7 +49,7 @@ async fn first_of_two_workers_with_one_name_ends() {
     let output = eventually_ends(first).await;
     let text = String::from_utf8(output.stderr).expect("it is text");
     assert_eq!(output.status.code(), Some(3), "{text}");
-    assert!(text.contains("another process has the name group/twin"), "{text}");
+    assert!(text.contains("another process with the name group/twin"), "{text}");
     let task = rig.create_with(QUEUE, |body| body["payload"] = json!({"command": [["true"]]})).await;
     eventually("the second works", async || (rig.status(task).await["state"] == "completed").then_some(())).await;
 }

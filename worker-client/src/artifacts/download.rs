@@ -121,7 +121,7 @@ impl Client {
             let Some(pause) = self.retry_policy().pause_after(tried, &error, retry::jitter()) else {
                 return Err(error);
             };
-            tracing::info!(artifact = name, tried, error = chain(&error), "an artifact is downloaded again");
+            tracing::info!(artifact = name, tried, error = chain(&error), "retrying the download of an artifact");
             tokio::time::sleep(pause).await;
         }
     }
@@ -142,7 +142,7 @@ async fn receive(mut response: Response, to: Destination<'_>) -> Result<Arrived,
     let gzip = match header(response.headers(), CONTENT_ENCODING.as_str()) {
         None | Some("" | "identity") => false,
         Some(gzip::ENCODING | "x-gzip") => true,
-        Some(other) => return Err(Error::Damaged(format!("its encoding, {other:?}, is not known"))),
+        Some(other) => return Err(Error::Damaged(format!("its encoding {other:?} is unknown"))),
     };
     let (Destination::Beside(path) | Destination::In(path)) = to;
     let (place, promised) = (path.to_owned(), promised_digest(response.headers()));

@@ -71,7 +71,7 @@ impl Sink {
 
     pub(super) fn finish(self) -> io::Result<Arrived> {
         if self.promised.is_some_and(|(digest, promised)| digest.finalize()[..] != promised[..]) {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "its digest is not the one that was promised"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "its digest differs from the announced one"));
         }
         let Counted { file, bytes, digest } = match self.way {
             Way::AsItComes(file) => file,

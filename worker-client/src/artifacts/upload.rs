@@ -131,13 +131,13 @@ impl Client {
             // Signed URLs expire, so each attempt requests a new one. `create_artifact` has its own
             // retries.
             let target = self.create_artifact(task_id, run_id, name, &artifact).await?;
-            let target = target.ok_or(Error::SignedUrl("the queue gave none for an artifact's bytes"))?;
+            let target = target.ok_or(Error::SignedUrl("the queue returned no URL to upload an artifact"))?;
             let Err(error) = self.put(&target, upload).await else { return Ok(()) };
             tried += 1;
             let Some(pause) = self.retry_policy().pause_after(tried, &error, retry::jitter()) else {
                 return Err(error);
             };
-            tracing::info!(artifact = name, tried, error = chain(&error), "an artifact is uploaded again");
+            tracing::info!(artifact = name, tried, error = chain(&error), "retrying the upload of an artifact");
             tokio::time::sleep(pause).await;
         }
     }

@@ -243,7 +243,7 @@ impl ConsumerBuilder {
             return Err(BuildError::OutOfRange("the ttl of session must be from 15 s to 3600 s"));
         }
         if !(heartbeat > 0.0 && heartbeat < 1.0) {
-            return Err(BuildError::OutOfRange("heartbeat must be more than 0 and less than 1: a part of the lease"));
+            return Err(BuildError::OutOfRange("heartbeat must be a fraction of the lease, between 0 and 1"));
         }
         let grace_most = session.map_or(GRACE, |ttl| GRACE.min(ttl / GRACE_SHARE));
         let grace = self.grace.unwrap_or(grace_most);

@@ -321,7 +321,7 @@ fn start(inner: &Arc<Inner>, jobs: &mut JoinSet<Result<(), Error>>, terms: Membe
 
 fn outcome(ended: Result<Result<(), Error>, JoinError>) -> Result<(), Error> {
     ended.unwrap_or_else(|error| {
-        tracing::error!(%error, "a job was not brought to its end; its claim ends with its lease");
+        tracing::error!(%error, "a job was abandoned; its claim expires with its lease");
         Ok(())
     })
 }

@@ -113,7 +113,7 @@ impl HeldRun {
             unkept = claim.keep(terms) => match unkept {
                 Unkept::Lost(lost) => control.lose(StopReason::Lost, Some(HowLost::Refused(lost))),
                 Unkept::Unanswered => {
-                    tracing::warn!("the claim could not be renewed; the job stops before its lease ends");
+                    tracing::warn!("the claim could not be renewed; the job is stopped before its lease ends");
                     control.stop_renewing(claim.lease().ends(), HowLost::Unanswered);
                 }
             },
@@ -168,7 +168,7 @@ impl HeldRun {
 async fn give_back(inner: &Inner, claim: &Claim) {
     let until = claim.lease().ends().min(Instant::now() + LAST_REPORT);
     if tokio::time::timeout_at(until, send(inner, claim, &Outcome::Release { after: None })).await.is_err() {
-        tracing::warn!(task.id = %claim.task_id(), "a claim could not be given back");
+        tracing::warn!(task.id = %claim.task_id(), "a claim could not be released");
     }
 }
 
@@ -198,7 +198,7 @@ async fn send(inner: &Inner, claim: &Claim, outcome: &Outcome) {
             Some(Err(error)) if !error.is_transient() && !error.is_unclear() => {
                 return tracing::warn!(?outcome, error = chain(&error), "the report was refused and changed nothing");
             }
-            Some(Err(error)) => tracing::warn!(error = chain(&error), "the report did not get through; trying again"),
+            Some(Err(error)) => tracing::warn!(error = chain(&error), "the report failed; trying again"),
             None => {}
         }
         if has_source && !by_itself {
@@ -246,7 +246,7 @@ async fn outlive(
     }
     inner.jobs.count_overrun();
     tracing::warn!(
-        "a handler goes on although its run is lost, or may be; unless the task has ended, another worker may be at it too"
+        "a handler is still running although its run is or may be lost; another worker may be running the task too"
     );
     // The session may have survived: until the lease ends, the server decides about a report.
     tokio::select! {

@@ -32,7 +32,7 @@ pub(super) enum News {
     Refused(Error),
 }
 
-struct QueueFollower {
+struct Watch {
     client: Client,
     queue: TaskQueueId,
     news: mpsc::Sender<News>,
@@ -49,27 +49,31 @@ enum Over {
 /// Follows a queue until the receiver is dropped. `list_again` requests a list at once.
 pub(super) async fn follow(client: &Client, queue: TaskQueueId, news: mpsc::Sender<News>, list_again: &Notify) {
     let client = client.with_retry_policy(RetryPolicy::never());
-    let mut follower = QueueFollower { client, queue, news, answered: false };
+    let mut watch = Watch { client, queue, news, answered: false };
     let mut failures = 0;
     loop {
-        match follower.list_and_follow(list_again).await {
+        match watch.list_and_follow(list_again).await {
             Ok(Over::Unheard) => return,
             Ok(Over::Broken | Over::ListAgain) => failures = 0,
-            Err(error) if !follower.answered && error.refuses_worker() => {
+            Err(error) if !watch.answered && error.refuses_worker() => {
                 // Fails if the consumer has ended.
-                drop(follower.news.send(News::Refused(error)).await);
+                drop(watch.news.send(News::Refused(error)).await);
                 return;
             }
             Err(error) => {
                 failures += 1;
-                tracing::warn!(failures, error = chain(&error), "the queue could not be followed; trying again");
-                tokio::time::sleep(follower.client.retry_policy().pause_of(failures, &error, retry::jitter())).await;
+                tracing::warn!(
+                    failures,
+                    error = chain(&error),
+                    "the events of the queue could not be read; trying again"
+                );
+                tokio::time::sleep(watch.client.retry_policy().pause_of(failures, &error, retry::jitter())).await;
             }
         }
     }
 }
 
-impl QueueFollower {
+impl Watch {
     /// Returns when the next list is due, after the last page of this one. Each page is due after
     /// the same interval, so pages wait while more events arrive than are handled.
     async fn list_and_follow(&mut self, list_again: &Notify) -> Result<Over, Error> {
@@ -159,7 +163,7 @@ impl QueueFollower {
             *after = events.position().unwrap_or(*after);
         }
         *after = events.position().unwrap_or(*after);
-        tracing::debug!("the stream of events ended; it is opened again");
+        tracing::debug!("the event stream ended; reopening it");
         Ok(Over::Broken)
     }
 }

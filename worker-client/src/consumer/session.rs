@@ -86,7 +86,10 @@ pub(super) async fn run(inner: &Inner) -> Result<(), Error> {
             Ok(Some(begun)) => begun,
             Ok(None) => return Ok(()),
             Err(error) if has_no_sessions(&error) => {
-                tracing::info!(error = chain(&error), "the server has no sessions: claims are kept by renewals alone");
+                tracing::info!(
+                    error = chain(&error),
+                    "the server does not support sessions: claims are kept by renewals alone"
+                );
                 inner.membership.send_replace(Membership::Alone);
                 inner.orders.closing.cancelled().await;
                 return Ok(());
@@ -129,7 +132,9 @@ fn was_taken_over(ended: &Error) -> bool {
 }
 
 fn name_is_taken(WorkerName { group, id }: &WorkerName) -> Error {
-    Error::SessionEnded(format!("another process has the name {group}/{id} of this worker: it took the session over"))
+    Error::SessionEnded(format!(
+        "another process with the name {group}/{id} took over the session: give each process a worker id of its own"
+    ))
 }
 
 /// Starts a session, retrying without limit. Each attempt takes over the session of an unanswered
@@ -363,10 +368,10 @@ impl Member<'_> {
                     (WorkerCommand::Shutdown, _) => self.inner.orders.shutdown.cancel(),
                     (WorkerCommand::StopTask, Some(task_id)) => {
                         if !self.inner.jobs.stop_task(task_id) {
-                            tracing::info!(task.id = %task_id, "there is no such job to stop");
+                            tracing::info!(task.id = %task_id, "the command names no running job");
                         }
                     }
-                    (WorkerCommand::StopTask, None) => tracing::warn!("a command to stop a task names none"),
+                    (WorkerCommand::StopTask, None) => tracing::warn!("a command to stop a task names no task"),
                     (WorkerCommand::Balance, _) => self.inner.orders.balance.notify_one(),
                 }
             }
@@ -382,7 +387,7 @@ impl Member<'_> {
                 let until = left.map(|left| Instant::now() + left);
                 self.inner.given.assign(Offer { task_id, run_id }, until);
             }
-            None => tracing::warn!(item.id = id, "an item of the inbox is of a kind that this version does not know"),
+            None => tracing::warn!(item.id = id, "an inbox item has a kind unknown to this version"),
         }
     }
 }

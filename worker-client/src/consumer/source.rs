@@ -206,7 +206,7 @@ impl Source for ClaimWork {
         match client.work(&self.queue, &self.name, results, room, Duration::ZERO).await {
             Err(Error::Refused { status: 404 | 405, .. }) => {
                 if self.unknown_until.is_none() {
-                    tracing::info!("the queue takes no results with a call for work: each is reported by itself");
+                    tracing::info!("the queue does not accept results with a call for work: reporting each by itself");
                 }
                 self.unknown_until = Some(Instant::now() + ASK_AGAIN_AFTER);
                 Ok(Worked { results: Vec::new(), claims: Vec::new() })

@@ -176,7 +176,7 @@ impl MessageQueue {
     fn delete_url(&self, message: &Message) -> Result<String, Error> {
         // Without the id this could delete all messages.
         if !(self.signed_delete_url.contains(ID_PLACE) && self.signed_delete_url.contains(RECEIPT_PLACE)) {
-            return Err(Error::SignedUrl("the one for deletions has no place for a message's id and receipt"));
+            return Err(Error::SignedUrl("the URL for deletions has no placeholders for a message's id and receipt"));
         }
         // Encoded values have no braces, so the second replacement cannot match them.
         let with_id = self.signed_delete_url.replace(ID_PLACE, &parameter(&message.id));

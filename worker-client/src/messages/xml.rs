@@ -40,7 +40,7 @@ struct Explanation {
 pub(super) fn messages(text: &str) -> Result<Vec<MessageXml>, DeError> {
     match document(text)? {
         Document::QueueMessagesList(list) => Ok(list.messages),
-        Document::Error(_) => Err(DeError::Custom("an error where a list of messages should be".into())),
+        Document::Error(_) => Err(DeError::Custom("an error instead of a list of messages".into())),
     }
 }
 

@@ -95,7 +95,7 @@ fn open(dir: &Path, path: &Path) -> Result<(File, std::fs::Metadata), Unusable> 
     let found = open(&dir.join(path), FIND).map_err(|error| of_error(path, &error))?;
     let place = PathBuf::from(format!("/proc/self/fd/{}", found.as_raw_fd()));
     if !std::fs::read_link(&place).map_err(|error| of_error(path, &error))?.starts_with(dir) {
-        return Err(unusable(UnusableBecause::Invalid, path, "leads out of the task's directory"));
+        return Err(unusable(UnusableBecause::Invalid, path, "leads outside the task's directory"));
     }
     // Otherwise a pipe would block, and a terminal could become the controlling one.
     let file = open(&place, O_NONBLOCK | O_NOCTTY).map_err(|error| of_error(path, &error))?;

@@ -51,7 +51,7 @@ pub(super) async fn execute(job: &Job, payload: &Payload) -> Execution {
             }
             () = tokio::time::sleep_until(deadline) => {
                 process.stop(settings.stop_grace).await;
-                let why = format!("maxRunTime of {} s is over", payload.max_run_time.as_secs());
+                let why = format!("maxRunTime of {} s exceeded", payload.max_run_time.as_secs());
                 return Execution::Failed(why, None);
             }
         };

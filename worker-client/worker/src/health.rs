@@ -44,7 +44,7 @@ impl Health {
                 tracing::warn!(
                     failures = state.failures,
                     seconds = pause.as_secs(),
-                    "tasks fail one after the other; the next claim waits: look whether this machine is at fault"
+                    "several tasks in a row failed; the next claim is delayed: check this machine for a fault"
                 );
             }
         }
@@ -59,10 +59,10 @@ impl Health {
         if full && !state.full {
             tracing::warn!(
                 free_bytes = free.unwrap_or_default(), disk_free_min, directory = %work_dir.display(),
-                "too little space for another task; nothing is claimed until there is more"
+                "too little space for another task; nothing is claimed until space is free"
             );
         } else if !full && state.full {
-            tracing::info!(directory = %work_dir.display(), "there is space again");
+            tracing::info!(directory = %work_dir.display(), "disk space is free again; claiming is resumed");
         }
         state.full = full;
         if full { Some(now + LOOK_AGAIN) } else { state.not_before.filter(|until| *until > now) }

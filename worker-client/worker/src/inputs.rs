@@ -34,7 +34,7 @@ async fn fetch_one(job: &Job, input: Input) -> Result<String, Problem> {
     if let Some(expected) = sha256
         && *expected != file.sha256
     {
-        let why = format!("{what}: its sha256 is {}, and the payload has {expected}", file.sha256);
+        let why = format!("{what}: its sha256 is {}, but the payload has {expected}", file.sha256);
         return Err(Problem::exception(ExceptionReason::MalformedPayload, why));
     }
     Ok(format!("{what}: {} bytes, sha256 {}, in {}", file.bytes, file.sha256, path.display()))

@@ -75,7 +75,7 @@ impl Job {
             return Some(Err(problem));
         }
         if let Err(error) = self.directory.hand_over() {
-            let why = format!("the task's user cannot be given its inputs: {error}");
+            let why = format!("the inputs cannot be made readable for the task's user: {error}");
             return Some(Err(Problem::exception(ExceptionReason::InternalError, why)));
         }
         let executed = match execute(self, &payload).await {

@@ -202,13 +202,13 @@ pub(super) fn clear(work_dir: &Path, keep: bool) -> io::Result<()> {
         }
         let running = entry.processes_here().iter().filter(|process| process.runs()).count();
         let dir = Path::new(&entry.dir);
-        tracing::warn!(directory = %dir.display(), processes = running, "clearing up after a worker that was killed");
+        tracing::warn!(directory = %dir.display(), processes = running, "cleaning up after a killed worker");
         if !entry.end() {
-            tracing::error!(directory = %dir.display(), "processes of a worker that was killed cannot be ended");
+            tracing::error!(directory = %dir.display(), "processes of a killed worker cannot be ended");
             continue;
         }
         if !keep && let Err(error) = removal::remove(dir) {
-            tracing::warn!(directory = %dir.display(), %error, "a directory of a worker that was killed stays");
+            tracing::warn!(directory = %dir.display(), %error, "a directory of a killed worker cannot be removed");
         }
         let _gone = std::fs::remove_file(&path);
         let _gone = std::fs::remove_file(path.with_extension(UNFINISHED));

@@ -158,7 +158,7 @@ impl Worker {
         let Settings { name, work_dir, keep, .. } = &*settings;
         let (work_dir, keep) = (work_dir.clone(), *keep);
         if let Err(error) = blocking(move || leftovers::clear(&work_dir, keep)).await {
-            tracing::error!(%error, "what an earlier worker left could not be cleared away");
+            tracing::error!(%error, "the files of an earlier worker could not be removed");
         }
         let worked = consumer.run_until(shutdown.cancelled()).await;
         if worked.is_ok() {

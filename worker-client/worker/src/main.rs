@@ -230,8 +230,8 @@ async fn start(settings: Settings, debug_port: Option<u16>) -> ExitCode {
             }
             Err(refusal) => {
                 eprintln!(
-                    "tenure-worker: {queue} cannot be worked at: {refusal}; check the client's id and token, and that \
-                     it has the scopes for this queue and worker"
+                    "tenure-worker: queue {queue} refuses this worker: {refusal}; check the client's id, token and \
+                     scopes for this queue and worker"
                 );
                 ExitCode::from(REFUSED)
             }

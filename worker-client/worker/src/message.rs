@@ -122,7 +122,10 @@ impl Received {
             }
         };
         let Some(hold) = Hold::take(run, &self.inbox) else {
-            tracing::warn!(task.id = %task_id, run.id = run_id.number(), "a message came for a run that is in hand; it is left");
+            tracing::warn!(
+                task.id = %task_id, run.id = run_id.number(),
+                "a message names a run that this worker already holds; ignoring it"
+            );
             return Ok(None);
         };
         let Some(answer) = self.ask(run).await else { return Ok(None) };
@@ -146,7 +149,7 @@ impl Received {
                 self.count_failure();
                 tracing::warn!(
                     task.id = %task_id, run.id = run_id.number(), message.id = self.message.id(), error = chain(&error),
-                    "the run could not be claimed; its message is left and comes back"
+                    "the run could not be claimed; its message will reappear"
                 );
                 Ok(None)
             }
@@ -182,7 +185,10 @@ impl Received {
 
     fn delete(self) {
         let Ok(room) = Arc::clone(&self.inbox.deletions_room).try_acquire_owned() else {
-            tracing::warn!(message.id = self.message.id(), "too many deletions are under way; the message is left");
+            tracing::warn!(
+                message.id = self.message.id(),
+                "too many deletions are in progress; the message is not deleted"
+            );
             return;
         };
         let deletions = self.inbox.deletions.clone();

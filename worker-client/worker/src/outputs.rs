@@ -99,8 +99,7 @@ async fn directory(job: &Job, output: &Arc<Output>) -> Vec<Item> {
 }
 
 fn nameless(path: &Path) -> Unusable {
-    let message =
-        format!("{path:?} has a name that no artifact can have: it must be printable ASCII, and not too long");
+    let message = format!("{path:?} is not a valid name of an artifact: it must be printable ASCII, and not too long");
     Unusable { because: UnusableBecause::Invalid, message }
 }
 
@@ -166,6 +165,6 @@ async fn on_disk<T: Send + 'static>(
 ) -> Result<T, Unusable> {
     let looked = blocking(move || Ok(look())).await;
     looked.unwrap_or_else(|error| {
-        Err(Unusable { because: UnusableBecause::NotReadable, message: format!("it could not be looked at: {error}") })
+        Err(Unusable { because: UnusableBecause::NotReadable, message: format!("it could not be read: {error}") })
     })
 }

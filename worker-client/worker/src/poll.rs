@@ -77,7 +77,7 @@ impl Poller {
             let urls = self.urls().await?;
             match self.round(&urls, room).await {
                 Err(error) if error.status() == Some(403) => {
-                    tracing::info!(error = chain(&error), "the URLs of the messages are refused and asked for again");
+                    tracing::info!(error = chain(&error), "the message URLs were refused; requesting new ones");
                     if !self.urls.take().is_some_and(|urls| urls.proven) {
                         return Err(error);
                     }
@@ -134,7 +134,7 @@ impl Poller {
             run.id = run.map(|(_, run)| run.number()),
             dequeue_count = message.dequeue_count(),
             dequeue_alarm = self.settings.dequeue_alarm,
-            "a message was received more often than the alarm allows: find out why it is not claimed or not deleted"
+            "a message was received more often than the alarm threshold: check why it is not claimed or not deleted"
         );
     }
 
@@ -147,7 +147,7 @@ impl Poller {
         }
         match self.settings.client.poll_task_urls(&self.settings.queue).await {
             Ok(urls) => {
-                tracing::debug!(queues = urls.queues.len(), expires = %urls.expires, "new URLs of messages");
+                tracing::debug!(queues = urls.queues.len(), expires = %urls.expires, "received new message URLs");
                 let urls = Arc::new(urls);
                 self.has_worked = true;
                 self.urls = Some(InUse { renew_at: urls.renew_at(), urls: Arc::clone(&urls), proven: false });
@@ -155,7 +155,7 @@ impl Poller {
             }
             Err(error) => match &mut self.urls {
                 Some(old) if Instant::now() < old.urls.ends() => {
-                    tracing::warn!(error = chain(&error), "the URLs of the messages could not be renewed yet");
+                    tracing::warn!(error = chain(&error), "the message URLs could not be renewed; trying again");
                     old.renew_at = Instant::now() + RENEW_AGAIN;
                     Ok(Arc::clone(&old.urls))
                 }

@@ -76,7 +76,7 @@ pub fn this_program() -> Result<PathBuf, String> {
     if cfg!(target_os = "linux") {
         return Ok("/proc/self/exe".into());
     }
-    std::env::current_exe().map_err(|error| format!("this program does not find its own file: {error}"))
+    std::env::current_exe().map_err(|error| format!("this program cannot find its own file: {error}"))
 }
 
 /// Returns only on failure, with the reason.
@@ -101,7 +101,7 @@ fn start_anew(run: &Run, mut arguments: Vec<OsString>) -> String {
         let mut command = Command::new(program.unwrap_or(this_program()?));
         let error = command.args(&arguments).env_remove(VARIABLE).exec();
         drop(pipe);
-        Err(format!("this program cannot be started anew without its secret in the environment: {error}"))
+        Err(format!("this program cannot restart itself without its secret in the environment: {error}"))
     };
     match start() {
         Ok(never) => match never {},

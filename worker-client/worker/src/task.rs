@@ -66,7 +66,7 @@ impl Handler<serde_json::Value> for Tasks {
                 let (directory, keep) = (Arc::clone(&work.directory), self.settings.keep);
                 job.afterwards(async move {
                     if let Err(error) = blocking(move || directory.close(keep)).await {
-                        tracing::warn!(%error, "a task's directory could not be put in order");
+                        tracing::warn!(%error, "a task's directory could not be cleaned up");
                     }
                 });
                 perform(&work, &job, &stop, &self.shutdown).await

@@ -96,7 +96,7 @@ impl Problem {
     /// Exceeding the store's limit is the task's fault, like exceeding the worker's.
     pub(super) fn of_upload(what: &str, error: &Error) -> Self {
         if let Error::Store { status: 413 } = error {
-            return Self::failed(format!("{what}: it is larger than the store takes"));
+            return Self::failed(format!("{what}: it is larger than the store allows"));
         }
         Self::exception(upload_reason(error), format!("{what}: {}", chain(error)))
     }

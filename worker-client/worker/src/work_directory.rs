@@ -139,7 +139,7 @@ impl WorkDirectory {
         if let Some(bytes) = self.log.missing() {
             tracing::warn!(
                 directory = %self.dir.display(), bytes,
-                "a part of a task's log is missing: it could not be written"
+                "part of a task's log is missing, because it could not be written"
             );
         }
         let settled = if keep { self.log.finish() } else { remove(&self.dir) };
@@ -166,7 +166,7 @@ fn put_aside(dir: &Path) -> io::Result<()> {
     let aside = aside.ok_or(io::ErrorKind::AlreadyExists)?;
     tracing::warn!(
         directory = %dir.display(), now = %aside.display(),
-        "a directory that was kept of the same run is put aside"
+        "an earlier directory of the same run was moved aside"
     );
     std::fs::rename(dir, aside)
 }

@@ -275,7 +275,7 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
             storing.send_replace(false);
             let Err(Trouble::Error(error)) = obeyed else { return None };
             if !error.is_transient() && !error.is_unclear() {
-                tracing::warn!(error = chain(&error), "that a command was carried out may not be stored");
+                tracing::warn!(error = chain(&error), "the server refuses to store that a command was carried out");
                 return None;
             }
             failures += 1;
@@ -292,7 +292,7 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
         self.seen = command.id;
         let until = command.until.map(Timestamp::time);
         let message = Message::of(command.command, until)
-            .unwrap_or_else(|| Message::Error("a command to sleep does not say until when".to_owned()));
+            .unwrap_or_else(|| Message::Error("a sleep command has no `until`".to_owned()));
         self.take(message, Some(command.id)).await?;
         tracing::info!(command = %command.command, state = %self.record.state, "command for the task taken");
         Ok(())

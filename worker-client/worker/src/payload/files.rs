@@ -65,7 +65,7 @@ pub(super) fn inputs(payload: &Map<String, Value>) -> Result<Vec<Input>, Malform
     // Paths sort by components, so a path is directly followed by those below it.
     match paths.windows(2).find(|pair| pair[1].starts_with(pair[0])) {
         Some(pair) => {
-            Err(malformed("payload.inputs", format!("put {} and {} in one place", show(pair[0]), show(pair[1]))))
+            Err(malformed("payload.inputs", format!("put {} and {} in the same place", show(pair[0]), show(pair[1]))))
         }
         None => Ok(inputs),
     }

@@ -122,7 +122,7 @@ async fn worker_with_failing_tasks_backs_off_and_logs() {
     send(&child, Signal::SIGTERM);
     let (code, log) = end(child).await;
     assert_eq!(code, Some(0), "{log}");
-    assert!(log.contains("tasks fail one after the other"), "{log}");
+    assert!(log.contains("several tasks in a row failed"), "{log}");
 }
 
 #[tokio::test]

@@ -102,7 +102,7 @@ async fn taken_over_worker_has_own_exit_code() {
     queue.on("/inbox", |_| session_ended("takeover"));
     let (code, log) = end(child).await;
     assert_eq!(code, Some(3), "{log}");
-    assert!(log.contains("another process has the name g/w") && log.contains("--worker-id"), "{log}");
+    assert!(log.contains("another process with the name g/w") && log.contains("--worker-id"), "{log}");
     assert!(!runs(pid));
     assert_eq!((queue.requests("/sessions").len(), queue.reports().len()), (1, 0), "name was taken back");
 }
