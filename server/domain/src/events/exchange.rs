@@ -61,18 +61,19 @@ impl Exchange {
     pub fn about(self) -> &'static str {
         match self {
             Self::TaskDefined => "A task was created.",
-            Self::TaskPending => "A run waits for a worker.",
+            Self::TaskPending => "A run became pending.",
             Self::TaskRunning => "A worker has claimed a run.",
             Self::TaskCompleted => "A run succeeded.",
             Self::TaskFailed => "A run failed.",
             Self::TaskException => "A run ended for a reason outside the task; it may be tried again.",
             Self::TaskPriorityChanged => "A task's priority was changed.",
             Self::TaskGroupResolved => {
-                "Every task of a group was resolved; again after each further resolution. `quiescent` says whether all are now."
+                "All tasks of a group were resolved; sent again after each further resolution. `quiescent` is true \
+                 if all are resolved now."
             }
             Self::TaskGroupSealed => "A group was sealed: no task can be added to it.",
             Self::TaskGroupPriorityChanged => "The priority of a group's tasks was changed.",
-            Self::ArtifactCreated => "An artifact can be read; not sent for those of type `s3`.",
+            Self::ArtifactCreated => "An artifact can be read; not sent for artifacts of type `s3`.",
         }
     }
 

@@ -23,7 +23,8 @@ pub fn schedule_task() -> Endpoint {
         "queue",
         "Run a task without waiting for its dependencies",
         |operation, sample| {
-            described(operation, &sample.status("pending")).about("A task that waits for nothing is answered as it is.")
+            described(operation, &sample.status("pending"))
+                .about("A task that is already scheduled is returned unchanged.")
         },
     )
 }
@@ -37,10 +38,10 @@ pub fn rerun_task() -> Endpoint {
         |operation, sample| {
             described(operation, &sample.status("pending"))
                 .about(
-                    "With its full number of retries again. A task that is pending or running is answered as it is; \
-                     one that waits for dependencies stops waiting.",
+                    "It gets its full number of retries again. A pending or running task is returned unchanged; a \
+                     task that waits for dependencies stops waiting.",
                 )
-                .refuses(RequestConflict, "the task has had as many runs as a task can have")
+                .refuses(RequestConflict, "the task has reached the maximum number of runs")
         },
     )
 }
@@ -55,9 +56,9 @@ pub fn cancel_task() -> Endpoint {
             let mut cancelled = sample.status("exception");
             cancelled["runs"][0]["reasonResolved"] = "canceled".into();
             described(operation, &cancelled).about(
-                "Its run ends as `exception` with the reason `canceled`; a worker that has it finds out within a \
-                 second by the inbox of its session, and otherwise at its next reclaimTask or report. A task that is \
-                 resolved is answered as it is.",
+                "Its run ends as `exception` with the reason `canceled`. The worker that holds it learns this within \
+                 a second from the inbox of its session, or otherwise at its next reclaimTask or report. A resolved \
+                 task is returned unchanged.",
             )
         },
     )
@@ -65,7 +66,7 @@ pub fn cancel_task() -> Endpoint {
 
 fn described(operation: Operation, after: &Value) -> Operation {
     operation
-        .answers::<StatusBody<'_>>("The status after it", &json!({"status": after}))
+        .answers::<StatusBody<'_>>("The new status", &json!({"status": after}))
         .refuses(ResourceNotFound, "the task does not exist")
         .refuses(RequestConflict, "the task's deadline has passed")
 }

@@ -36,12 +36,12 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
     operation
         .experimental()
         .about(
-            "Of those that were never resolved. It works in slices: after an error some tasks may have been changed; \
-             send it again.",
+            "Changes tasks that were never resolved, in slices: after an error some tasks may have been changed; \
+             send the request again.",
         )
         .takes::<ChangePriorityRequest>(&json!({"newPriority": "high"}))
         .answers::<GroupBody>(
-            "The tasks that had another priority",
+            "The number of tasks whose priority changed",
             &json!({
                 "taskGroupId": sample.task,
                 "schedulerId": "-",

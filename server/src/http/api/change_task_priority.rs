@@ -21,9 +21,9 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
     raised["priority"] = "high".into();
     operation
         .experimental()
-        .about("A pending run keeps its age: it goes before those of the new priority that have waited less.")
+        .about("A pending run keeps its age: it precedes runs of the new priority that have waited for less time.")
         .takes::<ChangePriorityRequest>(&json!({"newPriority": "high"}))
-        .answers::<StatusBody<'_>>("The status after it", &json!({"status": raised}))
+        .answers::<StatusBody<'_>>("The new status", &json!({"status": raised}))
         .refuses(ResourceNotFound, "the task does not exist")
         .refuses(RequestConflict, "the task was resolved, or its deadline has passed")
 }

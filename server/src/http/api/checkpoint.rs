@@ -23,7 +23,7 @@ fn values(task: &Task) -> Values<'_> {
 pub fn get_checkpoint() -> Endpoint {
     Endpoint::get("getCheckpoint", handle_get_checkpoint).scopes(CHECKPOINT_SCOPES).described(
         "tenure",
-        "Read how far a task has come",
+        "Read the checkpoint of a task",
         describe_get_checkpoint,
     )
 }
@@ -35,8 +35,8 @@ const CHECKPOINT_SCOPES: Template =
 fn describe_get_checkpoint(operation: Operation, sample: &Sample) -> Operation {
     operation
         .about(
-            "The last checkpoint that a worker of the task has stored with putCheckpoint, of whichever run. `<runId>` in the scopes is \
-             the last run of the task, so that the credentials of its claim are good for this call.",
+            "The last checkpoint that a worker of the task stored with putCheckpoint, in any run. `<runId>` in the \
+             scopes is the last run of the task, so the credentials of its claim allow this call.",
         )
         .answers::<Checkpoint<'_>>(
             "The checkpoint",
@@ -73,11 +73,11 @@ const COMMAND_SCOPES: Template =
 fn describe_get_task_command(operation: Operation, sample: &Sample) -> Operation {
     operation
         .about(
-            "A command that was carried out is not found any more. `<runId>` in the scopes is the last run of the task, so that the \
-             credentials of its claim are good for this call.",
+            "A completed command is no longer found. `<runId>` in the scopes is the last run of the task, so the \
+             credentials of its claim allow this call.",
         )
         .answers::<CommandOfTask>("The command", &sample_command(sample))
-        .refuses(ResourceNotFound, "the task does not exist, or no command for it waits")
+        .refuses(ResourceNotFound, "the task does not exist, or has no waiting command")
 }
 
 pub(super) fn sample_command(sample: &Sample) -> Value {
@@ -103,16 +103,16 @@ pub fn put_checkpoint() -> Endpoint {
     Endpoint::put("putCheckpoint", handle_put_checkpoint)
         .scopes(Scope("queue:reclaim-task:<taskId>/<runId>"))
         .early_check(Call::authorize_by_path)
-        .described("tenure", "Store how far a run has come", describe_put_checkpoint)
+        .described("tenure", "Store the checkpoint of a run", describe_put_checkpoint)
 }
 
 fn describe_put_checkpoint(operation: Operation, sample: &Sample) -> Operation {
     operation
         .about(
-            "For the worker that has the run, with the credentials of its claim. A task has one checkpoint, in the place of the one \
-             before: progress for people, and where the next run goes on if this one is lost or released. It is kept as long as the \
-             task. With `commandId` the worker says that it has carried out that command, which is deleted together with storing the \
-             checkpoint.",
+            "For the worker that holds the run, with the credentials of its claim. A task has one checkpoint, which \
+             replaces the previous one. It shows progress to people, and the next run continues from it if this one \
+             is lost or released. It is kept as long as the task. With `commandId` the worker reports that it has \
+             completed that command; the command is deleted in the same transaction.",
         )
         .takes::<CheckpointRequest<'_>>(&json!({"checkpoint": {"done": 3, "of": 12}}))
         .answers::<CheckpointStored>("The checkpoint is stored", &json!({"updated": sample.after(1)}))
@@ -140,15 +140,15 @@ pub fn put_task_command() -> Endpoint {
 fn describe_put_task_command(operation: Operation, sample: &Sample) -> Operation {
     operation
         .about(
-            "It takes the place of an earlier one, and is kept until a checkpoint of the worker says that it was carried out, or for a \
-             week. A worker that holds the task by a session finds it in its inbox within a second; any other one reads it with \
-             getTaskCommand when it has claimed the task. A run that its worker has released until later becomes claimable at once. \
-             The words are the messages of the state machine of Tenure's client library; a worker without one may do with them what \
-             it likes, or nothing. To end a task whatever its worker does, cancel it.",
+            "It replaces an earlier command. It is kept until a checkpoint of the worker reports that it was \
+             completed, or for a week. A worker that holds the task by a session finds it in its inbox within a \
+             second; other workers read it with getTaskCommand after the claim. A run that was released with a delay \
+             becomes claimable at once. Commands are the messages of the state machine of Tenure's client library; \
+             other workers may interpret or ignore them. To end a task regardless of its worker, cancel it.",
         )
         .takes::<TaskCommandRequest>(&json!({"command": "pause"}))
         .answers::<CommandOfTask>("The command is stored", &sample_command(sample))
-        .refuses(InputError, "`sleep` comes without `until`, or another command with it")
+        .refuses(InputError, "`sleep` lacks `until`, or another command has it")
         .refuses(ResourceNotFound, "the task does not exist")
         .refuses(RequestConflict, "the task is resolved")
 }

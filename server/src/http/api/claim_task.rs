@@ -28,9 +28,9 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
     of_a_claim(operation)
         .deprecated()
         .about(
-            "For workers that found the run on the poll API, or in the inbox of their session. The worker that holds \
-             the claim gets it again. In a queue with limits, a run that waits is claimed if the limits allow a start now, \
-             also before older runs; otherwise the answer is 409 and says why.",
+            "For workers that found the run by the poll API, or in the inbox of their session. The worker that holds \
+             the claim gets the same claim again. In a queue with limits, a run that waits is claimed if the limits \
+             allow a start now, also before older runs; otherwise the answer is 409 and says why.",
         )
         .takes::<ClaimTaskRequest>(&json!({"workerGroup": "rack-1", "workerId": "worker-1"}))
         .names(&[

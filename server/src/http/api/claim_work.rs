@@ -24,10 +24,10 @@ pub fn endpoint() -> Endpoint {
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     of_a_claim(operation)
         .about(
-            "If there is nothing to do, it waits up to 20 seconds for work and then answers with an empty list. Each \
-             claim is good until `takenUntil`: renew it with reclaimTask before. A claim whose answer did not reach \
-             the worker is requeued. An answer has at most 16 MB of definitions; what has no room stays pending. \
-             The first task is always in it. With `sessionId` the claims end with that session at the latest.",
+            "If there is no work, the request waits up to 20 seconds and then returns an empty list. Each claim is \
+             valid until `takenUntil`: renew it earlier with reclaimTask. A claim whose response did not reach the \
+             worker is requeued. A response has at most 16 MB of definitions; further tasks stay pending. The first \
+             task is always included. With `sessionId` the claims end with that session at the latest.",
         )
         .takes::<ClaimWorkRequest>(&json!({"workerGroup": "rack-1", "workerId": "worker-1", "tasks": 1}))
         .names(&[("taskId", "$response.body#/tasks/0/status/taskId"), ("runId", "$response.body#/tasks/0/runId")])
@@ -42,7 +42,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
             }),
             &json!({"tasks": [sample.claim()]}),
         )
-        .refuses(ErrorCode::ResourceNotFound, "there is no session of that id")
+        .refuses(ErrorCode::ResourceNotFound, "the session does not exist")
 }
 
 /// Epoch of the worker's session, if any.

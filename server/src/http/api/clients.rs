@@ -17,8 +17,8 @@ use tenure_store::secrets::new_access_token;
 /// required.
 pub(super) const NEVER_MS: i64 = 32_503_680_000_000;
 
-const NO_CLIENT: &str = "there is no such client";
-const CHANGING: &str = "The caller needs every scope that the client gets and did not have.";
+const NO_CLIENT: &str = "the client does not exist";
+const CHANGING: &str = "The caller needs every scope that the client gains.";
 
 fn client_id(call: &Call) -> Result<&str, ApiError> {
     let id = call.text_param("clientId");
@@ -122,13 +122,13 @@ pub fn create_client() -> Endpoint {
 fn describe_create_client(operation: Operation, sample: &Sample) -> Operation {
     operation
         .about(&format!(
-            "{CHANGING} The answer is the only one with the token: store it. Sent again within 15 minutes, the same \
-             request is answered with the same token."
+            "{CHANGING} Only this response contains the token: store it. A repeat of the request within 15 minutes \
+             returns the same token."
         ))
         .takes::<ClientRequest>(&new_client(sample))
         .names(&[("clientId", "$response.body#/clientId")])
         .answers::<Client<'_>>("The client with its token", &with_token(sample))
-        .refuses(RequestConflict, "there is a client of this name, with another definition or for longer")
+        .refuses(RequestConflict, "a client of this name exists with another definition or for longer than 15 minutes")
 }
 
 async fn handle_create_client(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
@@ -155,7 +155,11 @@ pub fn delete_client() -> Endpoint {
 }
 
 fn describe_delete_client(operation: Operation, _: &Sample) -> Operation {
-    operation.about("Whether there is one or not.").answers_empty(204, "There is no such client any more", &[])
+    operation.about("Also succeeds if the client does not exist.").answers_empty(
+        204,
+        "The client does not exist any more",
+        &[],
+    )
 }
 
 async fn handle_delete_client(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
@@ -177,15 +181,13 @@ pub fn list_clients() -> Endpoint {
 }
 
 fn describe_list_clients(operation: Operation, sample: &Sample) -> Operation {
-    paged(operation)
-        .query("prefix", "Only clients whose ids begin with this", &client_prefix(), &Value::Null)
-        .answers_with(
-            200,
-            "A page, in the order of the ids; with a token if there are more",
-            "application/json",
-            &page_of("clients", &json!({"$ref": "#/components/schemas/Client"})),
-            &json!({"clients": [a_client(sample)]}),
-        )
+    paged(operation).query("prefix", "Only clients with this prefix", &client_prefix(), &Value::Null).answers_with(
+        200,
+        "A page, sorted by id; with a token if there are more",
+        "application/json",
+        &page_of("clients", &json!({"$ref": "#/components/schemas/Client"})),
+        &json!({"clients": [a_client(sample)]}),
+    )
 }
 
 async fn handle_list_clients(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
@@ -229,7 +231,7 @@ pub fn reset_access_token() -> Endpoint {
 
 fn describe_reset_access_token(operation: Operation, sample: &Sample) -> Operation {
     operation
-        .about("The old one is refused from now on. The answer is the only one with the new one.")
+        .about("The old token is refused afterwards. Only this response contains the new token.")
         .answers::<Client<'_>>("The client with its new token", &with_token(sample))
         .refuses(ResourceNotFound, NO_CLIENT)
 }
@@ -249,7 +251,7 @@ pub fn enable_client() -> Endpoint {
     Endpoint::post("enableClient", |app, call| set_disabled(app, call, false))
         .scopes(Scope("auth:enable-client:<clientId>"))
         .large_answer()
-        .described("auth", "Let a client in again", |operation, sample| described(operation, &a_client(sample)))
+        .described("auth", "Enable a client", |operation, sample| described(operation, &a_client(sample)))
 }
 
 /// `POST /clients/:clientId/disable`
@@ -257,7 +259,7 @@ pub fn disable_client() -> Endpoint {
     Endpoint::post("disableClient", |app, call| set_disabled(app, call, true))
         .scopes(Scope("auth:disable-client:<clientId>"))
         .large_answer()
-        .described("auth", "Refuse a client for now", |operation, sample| {
+        .described("auth", "Disable a client", |operation, sample| {
             let mut client = a_client(sample);
             client["disabled"] = true.into();
             described(operation, &client)
@@ -291,7 +293,7 @@ pub fn update_client() -> Endpoint {
 
 fn describe_update_client(operation: Operation, sample: &Sample) -> Operation {
     operation
-        .about(&format!("{CHANGING} Without `scopes` they stay as they are. The token stays in any case."))
+        .about(&format!("{CHANGING} Without `scopes` the scopes do not change. The token never changes."))
         .takes::<ClientRequest>(&new_client(sample))
         .answers::<Client<'_>>("The client", &a_client(sample))
         .refuses(ResourceNotFound, NO_CLIENT)

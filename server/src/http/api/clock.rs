@@ -49,9 +49,9 @@ pub fn advance_clock() -> Endpoint {
 
 fn describe_advance_clock(operation: Operation, sample: &Sample) -> Operation {
     operation
-        .about("For tests, on a server with `--clock manual`. It answers when everything that fell due has been done.")
+        .about("For tests, on a server with `--clock manual`. It returns after all due work is done.")
         .takes::<Advance>(&json!({"seconds": 60}))
-        .answers::<Now>("The time after it", &json!({"now": sample.after(1)}))
+        .answers::<Now>("The new time", &json!({"now": sample.after(1)}))
         .refuses(RequestConflict, "the server's clock is not manual, or would be past the year 9000")
         .refuses(InputValidationError, "`seconds` is negative or more than ten years")
 }
@@ -94,7 +94,7 @@ pub fn get_clock() -> Endpoint {
 }
 
 fn describe_get_clock(operation: Operation, sample: &Sample) -> Operation {
-    operation.answers::<Now>("The time by which everything is stored and compared", &json!({"now": sample.after(0)}))
+    operation.answers::<Now>("The time that the server stores and compares", &json!({"now": sample.after(0)}))
 }
 
 async fn handle_get_clock(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {

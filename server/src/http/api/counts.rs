@@ -118,7 +118,7 @@ pub fn task_queue_counts_batch() -> Endpoint {
 
 fn describe_task_queue_counts_batch(operation: Operation, _: &Sample) -> Operation {
     operation.experimental().takes::<CountsBatchRequest>(&json!({"taskQueueIds": [QUEUE]})).answers::<BatchBody<'_>>(
-        "The numbers, each queue once, in the order of the names",
+        "The counts, each queue once, sorted by name",
         &json!({"taskQueueCounts": [{"taskQueueId": QUEUE, "pendingTasks": 1, "claimedTasks": 0}]}),
     )
 }

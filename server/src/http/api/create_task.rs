@@ -48,12 +48,12 @@ pub(super) const SCOPES: Template = AllOf(&[
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     operation
         .about(
-            "The caller chooses the id. Sending the same request again answers with the task as it is, so that a lost \
-             answer does no harm. The queue is named by `taskQueueId`, or by `provisionerId` and `workerType`, or by \
-             all three if they agree. `created` must be within 15 minutes of now, and `deadline` within five days. A \
-             task with `dependencies` is unscheduled until these are resolved as `requires` demands. `tenure` in its \
-             `extra` is an object of options: when its first run may start, what a lost worker costs, how long a claim may \
-             last and a retry waits, where that is not to be as the policy of the queue says.",
+            "The caller chooses the id. A repeat of the same request returns the task in its current state, so it is \
+             safe to retry. The queue is named by `taskQueueId`, by `provisionerId` and `workerType`, or by all \
+             three if they agree. `created` must be within 15 minutes of now, and `deadline` within five days. A \
+             task with `dependencies` is unscheduled until they are resolved as `requires` demands. `tenure` in its \
+             `extra` is an object of options that override the policy of the queue: when the first run may start, \
+             what a lost worker costs, how long a claim may last and a retry waits.",
         )
         .takes::<CreateTaskRequest<'_>>(&sample.new_task())
         .names(&[
@@ -64,7 +64,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
             ("provisionerId", "$response.body#/status/provisionerId"),
             ("workerType", "$response.body#/status/workerType"),
         ])
-        .answers::<StatusBody<'_>>("The task as it is now", &json!({"status": sample.status("pending")}))
+        .answers::<StatusBody<'_>>("The current state of the task", &json!({"status": sample.status("pending")}))
         .refuses(
             InputError,
             "dates that contradict each other or are too far from now, two different queues, a scope that ends in \

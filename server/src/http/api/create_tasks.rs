@@ -66,20 +66,20 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
     let key = json!({"type": "string", "pattern": "^[\\x20-\\x7e]+$", "maxLength": KEY_CHARS_MAX});
     operation
         .about(
-            "Ids, dates, payload and metadata may be absent: the server makes them. `dependencies` may have the names \
-             of other tasks of the request, in any order, as long as none waits for itself. Every task needs the \
-             scopes of createTask; the fields in the scopes are those of each task. `deadline` may be 366 days ahead.",
+            "Ids, dates, payload and metadata are optional: the server generates them. `dependencies` may contain \
+             names of other tasks of the request, in any order, but without cycles. Each task needs the scopes of \
+             createTask for its own fields. `deadline` may be up to 366 days ahead.",
         )
         .header(
             IDEMPOTENCY_KEY,
-            "Makes it safe to send the request again: for a day, the same key with the same body is answered with the \
-             same tasks as they are then",
+            "Makes it safe to repeat the request: for a day, the same key with the same body returns the same tasks \
+             in their current state",
             &key,
         )
         .takes_either::<SubmitRequest<'_>, SubmittedTask<'_>>(&json!({"tasks": [build, test]}))
         .names(&[("taskId", "$response.body#/tasks/0/taskId"), ("taskGroupId", "$response.body#/taskGroupId")])
         .answers::<Body<'_>>(
-            "The tasks as they are now, in the order of the request",
+            "The current states of the tasks, in the order of the request",
             &json!({
                 "taskGroupId": sample.task,
                 "tasks": [{"taskId": sample.task, "name": "build", "status": status}],
@@ -88,8 +88,8 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(InvalidRequestArguments, "the header `Idempotency-Key` is empty, too long, or not printable ASCII")
         .refuses(
             InputError,
-            "as for createTask; or a dependency that is neither an id nor a name of the request, a circle, two tasks \
-             of one id or name, or two groups",
+            "as for createTask; or a dependency that is neither an id nor a name of the request, a cycle, two tasks \
+             with the same id or name, or two groups",
         )
         .refuses(RequestConflict, "as for createTask; or the `Idempotency-Key` was sent with another body within a day")
 }

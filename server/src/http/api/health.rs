@@ -31,21 +31,25 @@ struct Version {
 }
 
 pub fn ping() -> Endpoint {
-    Endpoint::get("ping", answer_ping).no_pool().described("service", "Whether the process answers", |operation, _| {
-        operation
-            .answers::<Alive>("It does", &json!({"alive": true, "uptime": 12.5}))
-            .refuses(ErrorCode::InvalidRequestArguments, NO_PARAMETERS)
-    })
+    Endpoint::get("ping", answer_ping).no_pool().described(
+        "service",
+        "Check that the process responds",
+        |operation, _| {
+            operation
+                .answers::<Alive>("It does", &json!({"alive": true, "uptime": 12.5}))
+                .refuses(ErrorCode::InvalidRequestArguments, NO_PARAMETERS)
+        },
+    )
 }
 
 pub fn lbheartbeat() -> Endpoint {
-    let summary = "Whether the process answers, for load balancers";
+    let summary = "Check that the process responds, for load balancers";
     Endpoint::get("lbheartbeat", answer_lbheartbeat).no_pool().described("service", summary, describe_heartbeat)
 }
 
 /// Checks that the database commits writes.
 pub fn heartbeat() -> Endpoint {
-    let summary = "Whether the database commits writes too";
+    let summary = "Check that the database commits writes";
     Endpoint::get("heartbeat", answer_heartbeat).no_pool().described("service", summary, describe_heartbeat)
 }
 
@@ -58,17 +62,23 @@ fn describe_heartbeat(operation: Operation, _: &Sample) -> Operation {
 
 /// `GET /__version__`
 pub fn version() -> Endpoint {
-    Endpoint::get("version", answer_version).no_pool().described("service", "Which version this is", |operation, _| {
-        let example = json!({"version": "0.1.0", "commit": "unknown", "source": "tenure", "build": "unknown"});
-        operation.answers::<Version>("The version", &example).refuses(ErrorCode::InvalidRequestArguments, NO_PARAMETERS)
-    })
+    Endpoint::get("version", answer_version).no_pool().described(
+        "service",
+        "The version of the server",
+        |operation, _| {
+            let example = json!({"version": "0.1.0", "commit": "unknown", "source": "tenure", "build": "unknown"});
+            operation
+                .answers::<Version>("The version", &example)
+                .refuses(ErrorCode::InvalidRequestArguments, NO_PARAMETERS)
+        },
+    )
 }
 
 /// `GET /robots.txt`
 pub fn robots() -> Endpoint {
     Endpoint::get("robots", answer_robots).no_pool().described(
         "service",
-        "What search engines may read: nothing",
+        "Exclude all pages from search engines",
         |operation, _| {
             operation.answers_with(
                 200,

@@ -23,14 +23,14 @@ pub fn endpoint() -> Endpoint {
     Endpoint::get("listDependentTasks", list_dependent_tasks)
         .scopes(Scope("queue:list-dependent-tasks:<taskId>"))
         .large_answer()
-        .described("queue", "List the tasks that wait for a task", describe)
+        .described("queue", "List the tasks that depend on a task", describe)
 }
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     paged(operation)
-        .about("Or that have waited for it.")
+        .about("Includes tasks that no longer wait for it.")
         .answers::<DependentsBody>(
-            "A page, in the order of the ids; with a token if there are more",
+            "A page, sorted by id; with a token if there are more",
             &json!({"taskId": sample.task, "tasks": []}),
         )
         .refuses(ResourceNotFound, "the task does not exist")

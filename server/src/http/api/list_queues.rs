@@ -43,7 +43,7 @@ pub fn endpoint() -> Endpoint {
 }
 
 fn describe(operation: Operation, _: &Sample) -> Operation {
-    operation.about("Every queue that ever had a task pending, or is paused.").answers::<Body>(
+    operation.about("Every queue that has ever had a pending task, or is paused.").answers::<Body>(
         "The queues, by name",
         &json!({"queues": [
             {"taskQueueId": QUEUE, "pendingTasks": 1, "claimedTasks": 0, "delayedTasks": 0, "runnableTasks": 1},

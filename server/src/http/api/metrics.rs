@@ -15,7 +15,7 @@ pub fn endpoint() -> Endpoint {
     Endpoint::get("metrics", answer).no_pool().described("service", "Measurements", |operation, _| {
         operation
             .about(
-                "Rendered at most once a second. A server with `--metrics-token` wants that token as \
+                "Rendered at most once a second. A server with `--metrics-token` requires that token as \
                  `Authorization: Bearer <token>`.",
             )
             .answers_with(
@@ -25,10 +25,7 @@ pub fn endpoint() -> Endpoint {
                 &json!({"type": "string"}),
                 &json!("queue_pending_tasks{taskQueueId=\"acme/linux\"} 1\n"),
             )
-            .refuses(
-                ErrorCode::AuthenticationFailed,
-                "the server has a metrics token, and the request does not have it",
-            )
+            .refuses(ErrorCode::AuthenticationFailed, "the server has a metrics token, and the request lacks it")
     })
 }
 

@@ -26,7 +26,7 @@ const READING: Template = Scope("object:download:<name>");
 
 fn reading(operation: Operation) -> Operation {
     operation
-        .refuses(ResourceNotFound, "there is no such object, or its upload is not finished")
+        .refuses(ResourceNotFound, "the object does not exist, or its upload is not finished")
         .refuses(ResourceExpired, "the object has expired and is not removed yet")
 }
 
@@ -76,15 +76,18 @@ fn describe_create_upload(operation: Operation, sample: &Sample) -> Operation {
     });
     operation
         .about(
-            "The uploader proposes ways: with this request (`dataInline`, up to 8,192 bytes), or to a signed URL \
-             (`putUrl`). The answer has the one to use, and is empty if there is none that the server knows. The same \
-             request may be sent again until the upload is finished. The object of an artifact is retained no longer \
-             than the artifact; the answer has the `expires` that counts.",
+            "The uploader proposes methods: inline in this request (`dataInline`, up to 8,192 bytes), or to a signed \
+             URL (`putUrl`). The response has the method to use, or none if the server supports none of them. The \
+             request can be repeated until the upload is finished. The object of an artifact is retained no longer \
+             than the artifact; the response has the resulting `expires`.",
         )
         .takes::<CreateUploadRequest>(&begin)
         .answers::<CreatedUpload<'_>>("How to upload it", &begun)
-        .refuses(InputError, "there are more bytes than the server takes, or the object is that of a missing artifact")
-        .refuses(RequestConflict, "the name is taken by another `uploadId` or `projectId`, or its upload is finished")
+        .refuses(InputError, "the upload is larger than the server allows, or the object's artifact does not exist")
+        .refuses(
+            RequestConflict,
+            "the name is in use with another `uploadId` or `projectId`, or its upload is finished",
+        )
 }
 
 async fn handle_create_upload(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
@@ -167,12 +170,12 @@ pub fn finish_upload() -> Endpoint {
 fn describe_finish_upload(operation: Operation, sample: &Sample) -> Operation {
     let end = json!({"projectId": "none", "uploadId": sample.task, "hashes": {"sha256": SHA256}});
     operation
-        .about("Compares `hashes.sha256` with the bytes. From now on the object can be read. A repeat changes nothing.")
+        .about("Compares `hashes.sha256` with the bytes. Afterwards the object can be read. A repeat changes nothing.")
         .takes::<FinishUploadRequest>(&end)
-        .answers::<FinishedBody>("It can be read", &json!({}))
-        .refuses(ResourceNotFound, "there is no such object")
+        .answers::<FinishedBody>("The object can be read", &json!({}))
+        .refuses(ResourceNotFound, "the object does not exist")
         .refuses(InputError, "nothing was uploaded, or other bytes")
-        .refuses(RequestConflict, "the object is uploaded under another `uploadId` or `projectId`")
+        .refuses(RequestConflict, "the object is being uploaded under another `uploadId` or `projectId`")
 }
 
 async fn handle_finish_upload(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
@@ -213,19 +216,17 @@ async fn handle_object(app: Api, call: Arc<Call>) -> Result<Response, ApiError> 
 pub fn start_download() -> Endpoint {
     Endpoint::put("startDownload", handle_start_download).reads().scopes(READING).early_check(may_download).described(
         "object",
-        "Find out how to download an object",
+        "Get the download method of an object",
         describe_start_download,
     )
 }
 
 fn describe_start_download(operation: Operation, sample: &Sample) -> Operation {
     reading(operation)
-        .about(
-            "The downloader lists the methods that it supports; `getUrl` is preferred, because it comes with digests to compare.",
-        )
+        .about("The downloader lists its supported methods; `getUrl` is preferred, because it includes digests.")
         .takes::<StartDownloadRequest>(&json!({"acceptDownloadMethods": {"getUrl": true}}))
         .answers::<Download>(
-            "How to download it",
+            "The download method",
             &json!({
                 "method": "getUrl",
                 "url": example_url(),

@@ -47,8 +47,8 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
     });
     operation
         .about(
-            "Seven pairs, one for each priority, highest first. They are good for half an hour. A queue whose policy has limits, `fair` \
-             or `dispatch: assign` has none: 409. URLs from before find no task.",
+            "Seven pairs, one for each priority, highest first, valid for half an hour. A queue whose policy has \
+             limits, `fair` or `dispatch: assign` is refused with 409; its earlier URLs find no task.",
         )
         .answers::<Body>("The URLs", &urls)
         .refuses(RequestConflict, "the queue has limits")

@@ -72,7 +72,7 @@ pub fn all_purge_requests() -> Endpoint {
     Endpoint::get("allPurgeRequests", handle_all_purge_requests)
         .scopes(Scope("purge-cache:all-purge-requests"))
         .large_answer()
-        .described("purge-cache", "List the caches that are to be purged", describe_all_purge_requests)
+        .described("purge-cache", "List all requests to purge caches", describe_all_purge_requests)
 }
 
 fn describe_all_purge_requests(operation: Operation, sample: &Sample) -> Operation {
@@ -111,7 +111,7 @@ struct PoolBody {
 pub fn purge_requests() -> Endpoint {
     Endpoint::get("purgeRequests", handle_purge_requests).scopes(SCOPES).described(
         "purge-cache",
-        "List the caches that the workers of a pool are to purge",
+        "List the requests to purge caches of a worker pool",
         describe_purge_requests,
     )
 }
@@ -121,14 +121,14 @@ const SCOPES: Template = Scope("purge-cache:purge-requests::<workerPoolId>");
 
 fn describe_purge_requests(operation: Operation, sample: &Sample) -> Operation {
     operation
-        .about("A worker calls this before it uses a cache.")
+        .about("Workers call this before they use a cache.")
         .query(
             "since",
-            "Only those that were requested at that time or later",
+            "Only requests from this time on",
             &json!({"type": "string", "format": "date-time"}),
             &Value::Null,
         )
-        .answers::<PoolBody>("All of them", &example(sample))
+        .answers::<PoolBody>("All requests", &example(sample))
 }
 
 async fn handle_purge_requests(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
@@ -154,18 +154,18 @@ fn read_date(text: &str) -> Result<Timestamp, ApiError> {
 pub fn request_purge() -> Endpoint {
     Endpoint::post("purgeCache", handle_request_purge)
         .scopes(Scope("purge-cache:<workerPoolId>:<cacheName>"))
-        .described("purge-cache", "Have a cache purged", describe_request_purge)
+        .described("purge-cache", "Request the purge of a cache", describe_request_purge)
 }
 
 fn describe_request_purge(operation: Operation, _: &Sample) -> Operation {
     operation
         .about(
-            "The workers of the pool see the request for 24 hours; a repeat extends that by 24 more. They purge what \
-             they have in their caches of that name from before. A pool has 1,000 requests at most.",
+            "The workers of the pool see the request for 24 hours; a repeat restarts that time. They purge older \
+             contents of their caches of that name. A pool has at most 1,000 requests.",
         )
         .takes::<PurgeCacheRequest>(&json!({"cacheName": CACHE}))
-        .answers_empty(204, "It is requested", &[])
-        .refuses(RequestConflict, "the pool has as many requests as it may have")
+        .answers_empty(204, "The purge is requested", &[])
+        .refuses(RequestConflict, "the pool has reached the maximum number of requests")
 }
 
 async fn handle_request_purge(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {

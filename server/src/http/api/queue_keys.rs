@@ -29,17 +29,17 @@ fn example_key() -> Value {
 pub fn delete_queue_key() -> Endpoint {
     Endpoint::delete("deleteQueueKey", handle_delete_queue_key).scopes(CHANGING).described(
         "tenure",
-        "Delete what holds for one key of a queue",
+        "Delete the rules of one key of a queue",
         describe_delete_queue_key,
     )
 }
 
 fn describe_delete_queue_key(operation: Operation, _: &Sample) -> Operation {
     operation
-        .about("Whether there is something or not. From then on the key is treated as the policy says; its runs stay.")
+        .about("Also succeeds if there are none. Afterwards the policy of the queue applies to the key; its runs stay.")
         .answers_with(
             200,
-            "The key has no rules of its own any more",
+            "The key no longer has its own rules",
             "application/json",
             &json!({"type": "object", "maxProperties": 0}),
             &json!({}),
@@ -57,14 +57,14 @@ async fn handle_delete_queue_key(app: Api, call: Arc<Call>) -> Result<Response, 
 pub fn get_queue_key() -> Endpoint {
     Endpoint::get("queueKey", handle_get_queue_key).scopes(READING).described(
         "tenure",
-        "Read what holds for one key of a queue",
+        "Read the rules of one key of a queue",
         describe_get_queue_key,
     )
 }
 
 fn describe_get_queue_key(operation: Operation, _: &Sample) -> Operation {
     operation
-        .about("With the number of its runs, each counted up to 10,000. Keys without rules of their own are in listQueueKeys.")
+        .about("With the counts of its runs, each up to 10,000. Keys without their own rules are in listQueueKeys.")
         .answers::<QueueKey>("The key", &example_key())
         .refuses(InputError, BAD_KEY)
         .refuses(ResourceNotFound, "the key has no rules of its own")
@@ -87,9 +87,9 @@ pub fn list_queue_keys() -> Endpoint {
 fn describe_list_queue_keys(operation: Operation, _: &Sample) -> Operation {
     paged_up_to(operation, ops::KEYS_PAGE_MAX.into())
         .about(
-            "All that have runs which are waiting, assigned or claimed, and all that have rules of their own, by key. Runs are \
-             counted up to 10,000. A page may have fewer keys than its limit, or none, and still a token: then there are more. A \
-             token that is none begins at the start. A queue that does not exist yet has no keys.",
+            "All keys with waiting, assigned or claimed runs, and all keys with their own rules, sorted. Runs are \
+             counted up to 10,000. A page with a token is not the last one, even if it has few or no keys. An \
+             invalid token begins at the start. A queue that does not exist yet has no keys.",
         )
         .answers::<QueueKeys>("A page; with a token if there may be more", &json!({"keys": [example_key()]}))
 }
@@ -109,7 +109,7 @@ async fn handle_list_queue_keys(app: Api, call: Arc<Call>) -> Result<Response, A
 pub fn put_queue_key() -> Endpoint {
     Endpoint::put("putQueueKey", handle_put_queue_key).scopes(CHANGING).described(
         "tenure",
-        "Replace what holds for one key of a queue",
+        "Replace the rules of one key of a queue",
         describe_put_queue_key,
     )
 }
@@ -117,14 +117,15 @@ pub fn put_queue_key() -> Endpoint {
 fn describe_put_queue_key(operation: Operation, _: &Sample) -> Operation {
     operation
         .about(
-            "Instead of the policy of the queue: what is left out is as the policy says. It takes effect at once, also for runs that \
-             wait, wherever the queue has `concurrency`, `rate`, `fair` or `dispatch` `assign`; claimed runs go on. Neither \
-             the queue nor a run of the key need exist. Up to 10,000 keys of a queue may have rules of their own.",
+            "They override the policy of the queue; the policy applies to omitted fields. They take effect at once, \
+             also for waiting runs, in queues with `concurrency`, `rate`, `fair` or `dispatch` `assign`; claimed \
+             runs continue. Neither the queue nor a run of the key need exist. Up to 10,000 keys of a queue can have \
+             their own rules.",
         )
         .takes::<KeyRulesOnWire>(&example_rules())
-        .answers::<QueueKey>("The key as it is now", &example_key())
+        .answers::<QueueKey>("The current state of the key", &example_key())
         .refuses(InputError, "a number is out of its range, `key` has more than 255 characters, or the body is empty")
-        .refuses(RequestConflict, "too many keys of the queue have rules of their own")
+        .refuses(RequestConflict, "too many keys of the queue have their own rules")
 }
 
 async fn handle_put_queue_key(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {

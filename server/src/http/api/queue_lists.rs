@@ -78,7 +78,7 @@ fn describe_list_claimed_tasks(operation: Operation, sample: &Sample) -> Operati
     run["workerId"] = "worker-1".into();
     run["claimed"] = sample.after(1);
     paged_from_anywhere(operation)
-        .about("In the order in which they were claimed. A token that is none begins at the start.")
+        .about("In the order in which they were claimed. An invalid token begins at the start.")
         .answers::<ClaimedBody>(A_PAGE, &json!({"tasks": [run]}))
 }
 
@@ -146,8 +146,8 @@ fn describe_list_pending_tasks(operation: Operation, sample: &Sample) -> Operati
     run["inserted"] = sample.after(0);
     paged_from_anywhere(operation)
         .about(
-            "In the order in which they became pending, which is not that in which they are claimed: priorities do not \
-             count here. Those whose message a poller hides are among them. A token that is none begins at the start.",
+            "In the order in which they became pending, regardless of priority, which is not the order of claims. \
+             Runs whose message is hidden by a poller are included. An invalid token begins at the start.",
         )
         .answers::<PendingBody>(A_PAGE, &json!({"tasks": [run]}))
 }

@@ -14,7 +14,7 @@ pub(super) const CHANGING: Template = Scope("tenure:manage-queue:<taskQueueId>")
 const READING: Template = Scope("tenure:get-queue:<taskQueueId>");
 /// Recorded for requests without credentials, if the role `anonymous` has the scope.
 const ANONYMOUS: &str = "anonymous";
-const OTHER_VERSION: &str = "the policy has another version than `If-Match` names";
+const OTHER_VERSION: &str = "the policy has another version than the one in `If-Match`";
 
 /// Pause of a queue.
 #[derive(Serialize, ToSchema)]
@@ -80,8 +80,8 @@ fn example(sample: &Sample) -> Value {
 fn with_if_match(operation: Operation) -> Operation {
     operation.header(
         "If-Match",
-        "Changes the policy only if it has this version, in quotes. Without it the last change wins. A change that is made already \
-         succeeds whichever version it names.",
+        "Changes the policy only if it has this version, in quotes. Without the header the last change wins. A \
+         change that has already been made succeeds with any version.",
         &json!({"type": "string", "example": "\"1\""}),
     )
 }
@@ -112,10 +112,10 @@ pub fn delete_policy() -> Endpoint {
 
 fn describe_delete_policy(operation: Operation, _: &Sample) -> Operation {
     with_if_match(operation)
-        .about("Whether there is one or not. Afterwards the queue is as if it never had one.")
+        .about("Also succeeds if there is none. Afterwards the queue behaves as if it never had a policy.")
         .answers_with(
             200,
-            "The queue has no policy any more",
+            "The queue has no policy",
             "application/json",
             &json!({"type": "object", "maxProperties": 0}),
             &json!({}),
@@ -155,7 +155,7 @@ async fn handle_get_policy(app: Api, call: Arc<Call>) -> Result<Response, ApiErr
 pub fn get_queue() -> Endpoint {
     Endpoint::get("getQueue", handle_get_queue).scopes(READING).described(
         "tenure",
-        "Count a queue's runs by what holds them, and read its pause",
+        "Count a queue's runs by state, and read its pause",
         describe_get_queue,
     )
 }
@@ -163,9 +163,9 @@ pub fn get_queue() -> Endpoint {
 fn describe_get_queue(operation: Operation, sample: &Sample) -> Operation {
     operation
         .about(
-            "A run counts as one of `pending`, `delayed`, `claimed`. `runnable` is what an autoscaler starts machines for: runs \
-             that would start now, none while the queue is paused. A queue that does not exist yet has zeros. One whose worker \
-             type is `policy`, `keys`, `pause`, `resume` or `workers` is named in one segment here.",
+            "Each run counts as `pending`, `delayed` or `claimed`. Autoscalers use `runnable`: the runs that would \
+             start now, 0 while the queue is paused. A queue that does not exist yet has zeros. A queue whose worker \
+             type is `policy`, `keys`, `pause`, `resume` or `workers` must be written in one segment here.",
         )
         .answers::<QueueNow>(
             "The queue",
@@ -217,9 +217,10 @@ pub fn pause_queue() -> Endpoint {
 fn describe_pause_queue(operation: Operation, sample: &Sample) -> Operation {
     operation
         .about(
-            "Until it is resumed, workers get nothing of the queue: claimWork and polls find nothing, claimTask is refused \
-             with 409. Tasks can be created, and workers renew and report what they have. From the answer on this holds at \
-             every server. A queue that is paused takes the new reason and end; since when it is paused does not change.",
+            "Until it is resumed, workers get no runs of the queue: claimWork and polls find nothing, claimTask is \
+             refused with 409. Tasks can be created, and workers can renew and report their claims. When this \
+             returns, every server observes the pause. A paused queue takes the new reason and end; the start of its \
+             pause does not change.",
         )
         .may_take_json::<PauseRequest>(&json!({"reason": "the build disks are full", "until": sample.after(60)}))
         .checks_body()
@@ -246,11 +247,11 @@ pub fn put_policy() -> Endpoint {
 fn describe_put_policy(operation: Operation, sample: &Sample) -> Operation {
     with_if_match(operation)
         .about(
-            "The whole policy: what is left out has its default. The queue need not exist yet. The same policy again \
-             changes nothing, its version neither. All times are whole seconds.",
+            "The whole policy: omitted fields have their defaults. The queue need not exist yet. Repeating the same \
+             policy does not change it or its version. All times are whole seconds.",
         )
         .takes::<QueuePolicy>(&example_policy())
-        .answers::<PolicyOfQueue>("The policy as it is now", &example(sample))
+        .answers::<PolicyOfQueue>("The current policy", &example(sample))
         .refuses(InputError, "a number is out of its range, or a field is not built yet; the message names it")
         .refuses(RequestConflict, OTHER_VERSION)
 }
@@ -276,7 +277,7 @@ pub fn resume_queue() -> Endpoint {
 
 fn describe_resume_queue(operation: Operation, _: &Sample) -> Operation {
     operation
-        .about("Whether it is paused or not. Workers that wait are given what is pending at once.")
+        .about("Also succeeds if it is not paused. Waiting workers get pending runs at once.")
         .answers::<PauseBody<'_>>("The queue is not paused", &json!({"taskQueueId": QUEUE, "paused": false}))
 }
 

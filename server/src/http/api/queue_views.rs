@@ -185,7 +185,7 @@ pub fn get_provisioner() -> Endpoint {
 fn describe_get_provisioner(operation: Operation, sample: &Sample) -> Operation {
     operation
         .answers::<ProvisionerBody>("The provisioner", &a_provisioner(sample))
-        .refuses(ResourceNotFound, "no worker has used any of its queues lately")
+        .refuses(ResourceNotFound, "no worker has used any of the queues lately")
 }
 
 async fn handle_get_provisioner(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
@@ -293,9 +293,9 @@ pub fn list_provisioners() -> Endpoint {
 
 fn describe_list_provisioners(operation: Operation, sample: &Sample) -> Operation {
     paged(operation)
-        .about("Of the queues that workers ask. Taskcluster calls them provisioners.")
+        .about("Only of queues that workers use. Taskcluster calls them provisioners.")
         .answers::<ProvisionersBody>(
-            "A page, by name; with a token if there are more",
+            "A page, sorted by name; with a token if there are more",
             &json!({"provisioners": [a_provisioner(sample)]}),
         )
 }
@@ -328,7 +328,7 @@ struct QueuesBody {
 pub fn list_task_queues() -> Endpoint {
     Endpoint::get("listTaskQueues", handle_list_task_queues).scopes(Scope("queue:list-task-queues")).described(
         "queue",
-        "List the queues that workers ask",
+        "List the queues that workers use",
         describe_list_task_queues,
     )
 }
@@ -336,11 +336,11 @@ pub fn list_task_queues() -> Endpoint {
 fn describe_list_task_queues(operation: Operation, sample: &Sample) -> Operation {
     paged(operation)
         .about(
-            "A queue is shown from the first time that a worker polls it until a day after the last. Queues that only \
-             have tasks are not among them; `listQueues` has those too.",
+            "A queue is listed from its first poll by a worker until a day after the last. Queues that only have \
+             tasks are in `listQueues`.",
         )
         .answers::<QueuesBody>(
-            "A page, by name; with a token if there are more",
+            "A page, sorted by name; with a token if there are more",
             &json!({"taskQueues": [a_queue(sample)]}),
         )
 }
@@ -374,8 +374,8 @@ pub fn list_worker_types() -> Endpoint {
 }
 
 fn describe_list_worker_types(operation: Operation, sample: &Sample) -> Operation {
-    paged(operation).about("Those that workers use. An unknown provisioner has none.").answers::<TypesBody>(
-        "A page, by name; with a token if there are more",
+    paged(operation).about("Only queues that workers use. An unknown provisioner has none.").answers::<TypesBody>(
+        "A page, sorted by name; with a token if there are more",
         &json!({"workerTypes": [a_type(sample)]}),
     )
 }

@@ -18,12 +18,12 @@ pub fn endpoint() -> Endpoint {
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     operation
         .about(
-            "The answer has new credentials and the new `takenUntil`, never an earlier one than before, and no \
-             definition. The credentials of a claim are good for this call.",
+            "The response has new credentials and the new `takenUntil`, never earlier than before, and no \
+             definition. The credentials of a claim allow this call.",
         )
         .answers::<Claim<'_>>("The claim", &sample.renewed_claim())
         .refuses(ResourceNotFound, "the task or the run does not exist")
-        .refuses(RequestConflict, "the run is not running any more, or the task's deadline has passed")
+        .refuses(RequestConflict, "the run is no longer running, or the task's deadline has passed")
 }
 
 async fn reclaim_task(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {

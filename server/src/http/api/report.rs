@@ -35,9 +35,9 @@ impl Default for Legacy {
 
 const SCOPES: Template = Scope("queue:resolve-task:<taskId>/<runId>");
 const RELEASING: Template = Scope("queue:reclaim-task:<taskId>/<runId>");
-const REPEATS: &str = "The credentials of a claim are good for this call, which may be repeated.";
-const RESULTS: &str = "A worker may return a `result`, which getTaskResult and waitForTask show. A repeat with another result is \
-                       refused with 409; one without is not.";
+const REPEATS: &str = "The credentials of a claim allow this call, which can be repeated.";
+const RESULTS: &str = "A worker can return a `result`, which getTaskResult and waitForTask show. A repeat with \
+                       another result is refused with 409; a repeat without one succeeds.";
 
 /// `POST /task/:taskId/runs/:runId/completed`
 pub fn report_completed() -> Endpoint {
@@ -61,19 +61,19 @@ pub fn report_failed() -> Endpoint {
 
 /// `POST /task/:taskId/runs/:runId/exception`
 pub fn report_exception() -> Endpoint {
-    Endpoint::post("reportException", exception).no_pool().scopes(SCOPES).early_check(Call::authorize_by_path).described(
-        "queue",
-        "Report that a run could not be done",
-        |operation, sample| {
+    Endpoint::post("reportException", exception)
+        .no_pool()
+        .scopes(SCOPES)
+        .early_check(Call::authorize_by_path)
+        .described("queue", "Report that a run could not be done", |operation, sample| {
             described(operation, sample, "exception")
                 .about(&format!(
-                    "{REPEATS} `worker-shutdown` and `intermittent-task` lead to another try while retries are left; after \
-                     `intermittent-task` not before `retryAfter` seconds, if the worker says so."
+                    "{REPEATS} `worker-shutdown` and `intermittent-task` cause a retry while retries are left; after \
+                     `intermittent-task` not before `retryAfter` seconds, if given."
                 ))
                 .takes::<ReportExceptionRequest>(&json!({"reason": "malformed-payload"}))
-                .refuses(InputError, "`retryAfter` is out of its range, or comes with another reason")
-        },
-    )
+                .refuses(InputError, "`retryAfter` is out of range, or given with another reason")
+        })
 }
 
 /// `POST /tasks/:taskId/runs/:runId/release`
@@ -87,20 +87,20 @@ pub fn release_task() -> Endpoint {
             released["runs"][0]["reasonResolved"] = "worker-shutdown".into();
             operation
                 .about(
-                    "The run ends as `exception` with the reason `worker-shutdown`, and the next one is pending: in the place of the \
-                     released one, or after `delay` seconds or `notBefore`, but at the deadline at the latest. It uses up no retry; \
-                     of a task 200 runs may end so. The credentials of a claim are good for this call, which may be repeated: a run \
-                     that was released is answered alike.",
+                    "The run ends as `exception` with the reason `worker-shutdown`, and the next one is pending: \
+                     with the position of the released run, or after `delay` seconds or `notBefore`, but at the \
+                     deadline at the latest. This uses no retry; up to 200 runs of a task can be released. The \
+                     credentials of a claim allow this call. A repeat for a released run returns the same.",
                 )
                 .may_take_json::<ReleaseRequest>(&json!({"delay": 60}))
                 .checks_body()
-                .answers::<StatusBody<'_>>("The status after it", &json!({"status": released}))
+                .answers::<StatusBody<'_>>("The new status", &json!({"status": released}))
                 .refuses(ResourceNotFound, "the task or the run does not exist")
-                .refuses(InputError, "`delay` is out of its range, or stands beside `notBefore`")
+                .refuses(InputError, "`delay` is out of range, or both `delay` and `notBefore` are given")
                 .refuses(
                     RequestConflict,
-                    "the run is not running, or 200 runs of the task have ended without using up a retry: then the worker \
-                     keeps it",
+                    "the run is not running, or 200 runs of the task have ended without using a retry: the worker \
+                     still holds the run",
                 )
         },
     )
@@ -115,7 +115,7 @@ fn with_result(operation: Operation) -> Operation {
 
 fn described(operation: Operation, sample: &Sample, state: &str) -> Operation {
     operation
-        .answers::<StatusBody<'_>>("The status after it", &json!({"status": sample.status(state)}))
+        .answers::<StatusBody<'_>>("The new status", &json!({"status": sample.status(state)}))
         .refuses(ResourceNotFound, "the task or the run does not exist")
         .refuses(RequestConflict, "the run is not running: it was never claimed, or it has ended in another way")
 }

@@ -10,9 +10,9 @@ use tenure_engine::ops::roles as ops;
 use tenure_store::roles::{self, NewRole, RoleInfo};
 
 const LISTING: Template = Scope("auth:list-roles");
-const NO_ROLE: &str = "there is no such role";
-const CHANGING: &str = "The caller needs every scope that the role gets and did not have.";
-const CIRCLE: &str = "roles would assume each other in a circle, or be too large together";
+const NO_ROLE: &str = "the role does not exist";
+const CHANGING: &str = "The caller needs every scope that the role gains.";
+const CIRCLE: &str = "roles would assume each other in a cycle, or be too large together";
 
 async fn page(app: &Api, call: &Call) -> Result<(Vec<RoleInfo>, Option<String>), ApiError> {
     call.authorize_by_path()?;
@@ -113,14 +113,14 @@ pub fn create_role() -> Endpoint {
 fn describe_create_role(operation: Operation, sample: &Sample) -> Operation {
     operation
         .about(&format!(
-            "{CHANGING} A role whose id ends in `*` is for every id that begins so. Sent again, the same request is \
-             answered with the role."
+            "{CHANGING} A role whose id ends in `*` applies to every id with that prefix. A repeat of the same \
+             request returns the role."
         ))
         .takes::<RoleRequest>(&new_role())
         .names(&[("roleId", "$response.body#/roleId")])
         .answers::<Role<'_>>("The role", &a_role(sample))
         .refuses(InputError, CIRCLE)
-        .refuses(RequestConflict, "there is a role of this name with another definition")
+        .refuses(RequestConflict, "a role of this name exists with another definition")
 }
 
 async fn handle_create_role(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
@@ -142,7 +142,11 @@ pub fn delete_role() -> Endpoint {
 }
 
 fn describe_delete_role(operation: Operation, _: &Sample) -> Operation {
-    operation.about("Whether there is one or not.").answers_empty(204, "There is no such role any more", &[])
+    operation.about("Also succeeds if the role does not exist.").answers_empty(
+        204,
+        "The role does not exist any more",
+        &[],
+    )
 }
 
 async fn handle_delete_role(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
@@ -166,7 +170,7 @@ pub fn list_role_ids() -> Endpoint {
 fn describe_list_role_ids(operation: Operation, _: &Sample) -> Operation {
     paged(operation).answers_with(
         200,
-        "A page; without `limit` all of them",
+        "A page, or all roles without `limit`",
         "application/json",
         &page_of("roleIds", &json!({"type": "string"})),
         &json!({"roleIds": ["submitter"]}),
@@ -225,7 +229,7 @@ pub fn list_roles2() -> Endpoint {
 fn describe_list_roles2(operation: Operation, sample: &Sample) -> Operation {
     paged(operation).answers_with(
         200,
-        "A page; without `limit` all of them",
+        "A page, or all roles without `limit`",
         "application/json",
         &page_of("roles", &json!({"$ref": "#/components/schemas/Role"})),
         &json!({"roles": [a_role(sample)]}),

@@ -12,7 +12,7 @@ const SERVER: &str = "3f0c6a52-9c1e-4b57-8a43-2d1f6e9b7c05";
 pub fn list_servers() -> Endpoint {
     Endpoint::get("listServers", handle_list_servers).scopes(Scope("tenure:list-servers")).described(
         "tenure",
-        "List the servers, and the queues whose schedulers they are",
+        "List the servers and the queues that they schedule",
         describe_list_servers,
     )
 }
@@ -20,9 +20,9 @@ pub fn list_servers() -> Endpoint {
 fn describe_list_servers(operation: Operation, sample: &Sample) -> Operation {
     operation
         .about(
-            "The servers of this database. A queue with `dispatch` `assign` has one of them as its scheduler, which gives its tasks to \
-             the sessions of workers: the live one of the greatest weight. A server that stops is gone from the list; one that was \
-             killed is listed for a day.",
+            "The servers of this database. A queue with `dispatch` `assign` has one of them as its scheduler, which \
+             assigns its tasks to sessions of workers: the live server with the greatest weight. A stopped server \
+             leaves the list; a killed one is listed for a day.",
         )
         .answers::<Servers>(
             "The servers, by name",
@@ -56,13 +56,11 @@ pub fn replace_scheduler() -> Endpoint {
 fn describe_replace_scheduler(operation: Operation, _: &Sample) -> Operation {
     operation
         .about(
-            "Ends the term of the queue's scheduler as if its server were lost: with `onSchedulerLoss` `reassign` the tasks that it has \
-             given out are given out again. The next scheduler is the live server of the greatest weight, which may be the same.",
+            "Ends the term of the queue's scheduler as if its server were lost: with `onSchedulerLoss` `reassign` \
+             the assigned tasks are assigned again. The next scheduler is the live server with the greatest weight, \
+             which may be the same one.",
         )
-        .answers::<SchedulerReplaced>(
-            "The new term",
-            &json!({"taskQueueId": QUEUE, "term": 2, "serverId": SERVER}),
-        )
+        .answers::<SchedulerReplaced>("The new term", &json!({"taskQueueId": QUEUE, "term": 2, "serverId": SERVER}))
         .refuses(RequestConflict, "the queue does not assign its tasks")
 }
 

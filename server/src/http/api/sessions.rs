@@ -48,18 +48,18 @@ fn answer(status: StatusCode, body: &impl Serialize) -> Result<Response, ApiErro
 }
 
 fn of_a_session(operation: Operation) -> Operation {
-    operation.refuses(ResourceNotFound, "there is no such session, or it ended more than a day ago")
+    operation.refuses(ResourceNotFound, "the session does not exist, or ended more than a day ago")
 }
 
 fn of_a_live_session(operation: Operation) -> Operation {
-    of_a_session(operation).refuses(SessionEnded, "the session has ended; the message says by what")
+    of_a_session(operation).refuses(SessionEnded, "the session has ended; the message has the cause")
 }
 
 /// For claims with a session.
 pub(super) fn of_a_claim(operation: Operation) -> Operation {
     operation
         .refuses(InputError, "`sessionId` is the session of another worker, or of another queue")
-        .refuses(SessionEnded, "the session has ended; the message says by what")
+        .refuses(SessionEnded, "the session has ended; the message has the cause")
 }
 
 fn example_start() -> Value {
@@ -91,13 +91,13 @@ pub fn command_session() -> Endpoint {
 fn describe_command_session(operation: Operation, _: &Sample) -> Operation {
     of_a_session(operation)
         .about(
-            "The worker finds it in its inbox within a second, and carries it out: `freeze` and `unfreeze`, `balance`, `stop-task` \
-             with a `taskId`, `shutdown`. The server does nothing but deliver it; a quarantine is its own means against a \
-             worker. Commands end with their session, and one that has ended is not found.",
+            "The worker finds it in its inbox within a second and executes it: `freeze`, `unfreeze`, `balance`, \
+             `stop-task` with a `taskId`, or `shutdown`. The server only delivers it; to stop a worker that does not \
+             cooperate, quarantine it. Commands end with their session; an ended session is not found.",
         )
         .takes::<CommandRequest>(&json!({"command": "freeze"}))
         .answers_json::<CommandSent>(202, "The command is in the inbox", &json!({"id": 5}))
-        .refuses(InputError, "`stop-task` comes without a `taskId`, or another command with one")
+        .refuses(InputError, "`stop-task` lacks a `taskId`, or another command has one")
         .refuses(RequestConflict, &format!("{COMMANDS_MAX} commands are not acknowledged yet"))
 }
 
@@ -114,7 +114,7 @@ async fn handle_command_session(app: Api, call: Arc<Call>) -> Result<Response, A
 pub fn end_session() -> Endpoint {
     Endpoint::delete("endSession", handle_end_session).scopes(OWN).described(
         "tenure",
-        "End a session, and release what it holds",
+        "End a session, and release its runs",
         describe_end_session,
     )
 }
@@ -122,11 +122,11 @@ pub fn end_session() -> Endpoint {
 fn describe_end_session(operation: Operation, _: &Sample) -> Operation {
     of_a_session(operation)
         .about(
-            "Its runs are pending again in one transaction, up to 2,000 of them, and no retry is used. Those of tasks that may \
-             not be done twice (`at-most-once`) end as exceptions instead, because their work may have begun. A repeat answers \
-             the same, and so does the end of a session that was ended otherwise.",
+            "Up to 2,000 of its runs become pending again in one transaction, without using a retry. Runs of \
+             `at-most-once` tasks end as exceptions instead, because their work may have begun. A repeat, or ending \
+             a session that has already ended, returns the same.",
         )
-        .answers::<SessionReturned>("How many runs left it", &json!({"returned": 2}))
+        .answers::<SessionReturned>("The number of runs that left the session", &json!({"returned": 2}))
 }
 
 async fn handle_end_session(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
@@ -147,7 +147,7 @@ pub fn get_session() -> Endpoint {
 
 fn describe_get_session(operation: Operation, sample: &Sample) -> Operation {
     of_a_session(operation)
-        .about("One that has ended is there for a day, with `ended` and `endedBy`.")
+        .about("An ended session is kept for a day, with `ended` and `endedBy`.")
         .answers::<Session>("The session", &example(sample))
 }
 
@@ -203,8 +203,9 @@ pub fn list_queue_workers() -> Endpoint {
 fn describe_list_queue_workers(operation: Operation, sample: &Sample) -> Operation {
     operation
         .about(
-            "Their live sessions with the number of runs that each holds, all at one time: a session that ends has either all of \
-             its runs here, or is not here. Workers without a session are in listWorkers. A queue that does not exist yet has none.",
+            "The live sessions with their numbers of runs, read in one snapshot: an ending session is listed with \
+             all of its runs or not at all. Workers without a session are in listWorkers. A queue that does not \
+             exist yet has none.",
         )
         .answers::<QueueWorkers>("The sessions", &json!({"workers": [example_worker(sample)]}))
 }
@@ -244,8 +245,8 @@ pub fn renew_session() -> Endpoint {
 fn describe_renew_session(operation: Operation, sample: &Sample) -> Operation {
     of_a_live_session(operation)
         .about(
-            "For `ttl` seconds from now, whether its time is over or not, as long as it was not ended. What the body leaves out \
-             stays as it is. A worker that reads its inbox needs this only to say what has changed.",
+            "Renews it for `ttl` seconds from now, even if it is overdue, unless it has ended. Omitted fields do not \
+             change. A worker that reads its inbox needs this only to report changes.",
         )
         .may_take_json::<RenewSessionRequest>(&json!({"weight": 5, "frozen": false}))
         .checks_body()
@@ -253,7 +254,7 @@ fn describe_renew_session(operation: Operation, sample: &Sample) -> Operation {
             "The session is renewed",
             &json!({"expires": sample.after(1), "serverTime": sample.after(0)}),
         )
-        .refuses(InputError, "a number is out of its range; the message names it")
+        .refuses(InputError, "a number is out of range; the message names it")
 }
 
 async fn handle_renew_session(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
@@ -271,7 +272,7 @@ pub fn session_inbox() -> Endpoint {
         .no_pool()
         .scopes(OWN)
         .waits(|_| ANSWER_MAX + WAIT_MAX)
-        .described("tenure", "Renew a session, and wait for what it is to know", describe_session_inbox)
+        .described("tenure", "Renew a session, and wait for items of its inbox", describe_session_inbox)
 }
 
 fn describe_session_inbox(operation: Operation, sample: &Sample) -> Operation {
@@ -280,14 +281,16 @@ fn describe_session_inbox(operation: Operation, sample: &Sample) -> Operation {
     let wait = json!({"type": "integer", "minimum": 0, "maximum": most, "default": most});
     of_a_live_session(operation)
         .about(
-            "The session is renewed when the request arrives, unless it waits, acknowledges nothing new and was renewed within the last twelfth of \
-             its `ttl`, 5 seconds at most: `expires` says until when it goes on. The answer comes with the first items, or when the wait is over: \
-             runs that are assigned to it, runs that ended without a report of the worker, which should stop working on them, and \
-             commands for the worker and for its tasks. Items up to `after` are deleted; all others are answered again, so that an \
-             answer that is lost loses nothing. The wait is a third of the session's `ttl` at most, so that a worker that asks again at once never expires.",
+            "The session is renewed when the request arrives, unless it waits, acknowledges nothing new and was \
+             renewed within the last twelfth of its `ttl` (5 seconds at most); `expires` is the new end. The \
+             response comes with the first items, or when the wait is over. Items are runs assigned to the session, \
+             runs that ended without a report of the worker, which should stop working on them, and commands for the \
+             worker and its tasks. Items up to `after` are deleted; all others are returned again, so a lost \
+             response loses nothing. The wait is at most a third of the session's `ttl`, so a worker that repeats \
+             the request at once never expires.",
         )
-        .query("after", "The greatest `id` that the worker has dealt with", &after, &Value::Null)
-        .query("wait", "How many seconds to wait if there is nothing", &wait, &json!(1))
+        .query("after", "The greatest `id` that the worker has processed", &after, &Value::Null)
+        .query("wait", "Seconds to wait if the inbox is empty", &wait, &json!(1))
         .answers::<Inbox>(
             "The items that are not acknowledged, oldest first",
             &json!({"expires": sample.after(1), "serverTime": sample.after(0), "policyVersion": 0, "items": [
@@ -348,10 +351,10 @@ pub fn start_session() -> Endpoint {
 fn describe_start_session(operation: Operation, sample: &Sample) -> Operation {
     operation
         .about(
-            "A worker that names its session in claimWork, claimTask or `work` gives all that it holds back in one transaction \
-             when the session ends: `ttl` seconds after its last renewal, or at once by endSession. Claims end with their \
-             session or with their lease, whichever is first. A worker has one live session in a queue; with `takeover` the new \
-             one ends it, as an expiry would. The queue need not exist yet.",
+            "The worker names its session in claimWork, claimTask or `work`. All of its runs are then released in \
+             one transaction when the session ends: `ttl` seconds after the last renewal, or at once by endSession. \
+             Claims end with their session or their lease, whichever ends first. A worker has one live session in a \
+             queue; with `takeover` the new one ends it like an expiry. The queue need not exist yet.",
         )
         .takes::<StartSessionRequest>(&example_start())
         .names(&[("sessionId", "$response.body#/sessionId")])
@@ -361,13 +364,16 @@ fn describe_start_session(operation: Operation, sample: &Sample) -> Operation {
             &json!({"sessionId": SESSION, "epoch": 1, "started": sample.after(0), "expires": sample.after(1),
                 "serverTime": sample.after(0), "policyVersion": 0}),
         )
-        .refuses(InputError, "a number is out of its range; the message names it")
+        .refuses(InputError, "a number is out of range; the message names it")
         .refuses(
             SessionExists,
-            "the worker has a live session in this queue, and `takeover` is not set or that one began less than a second \
-             ago; the message says since when and until when",
+            "the worker has a live session in this queue, and `takeover` is not set or that session is less than a \
+             second old; the message has its start and expiry",
         )
-        .refuses(PolicyMismatch, "the queue's policy has another version than `policyVersion`; the message says which")
+        .refuses(
+            PolicyMismatch,
+            "the queue's policy has another version than `policyVersion`; the message has the version",
+        )
 }
 
 async fn handle_start_session(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {

@@ -19,7 +19,7 @@ pub fn endpoint() -> Endpoint {
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     operation
-        .about("As it was created, with every default filled in. Of it only the priority can change.")
+        .about("As created, with all defaults filled in. Only the priority can change.")
         .answers::<TaskDefinition<'_>>("The definition", &sample.definition())
         .refuses(ResourceNotFound, "the task does not exist")
 }

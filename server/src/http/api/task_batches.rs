@@ -9,8 +9,8 @@ use tenure_engine::ops::list_tasks;
 fn described(operation: Operation, sample: &Sample) -> Operation {
     paged(operation)
         .about(&format!(
-            "Up to {TASK_IDS_MAX} of them. Each that exists is in the answer once, in the order of their ids; what \
-             does not exist is left out. Send the same body with the token of an answer for the next page."
+            "Up to {TASK_IDS_MAX} tasks. Each existing task is returned once, sorted by id; others are left out. For \
+             the next page, send the same body with the token of the response."
         ))
         .takes::<TaskIdsRequest>(&json!({"taskIds": [sample.task]}))
 }

@@ -66,11 +66,11 @@ fn describe_cancel_task_group(operation: Operation, sample: &Sample) -> Operatio
     operation
         .experimental()
         .about(
-            "Those that are not resolved. It works in slices: after an error some tasks may have been cancelled; send \
-             it again.",
+            "Cancels all tasks that are not resolved, in slices: after an error some tasks may have been cancelled; \
+             send the request again.",
         )
         .answers::<CancelledBody>(
-            "What was cancelled now",
+            "The tasks cancelled by this request",
             &json!({
                 "taskGroupId": sample.task,
                 "taskGroupSize": 1,
@@ -108,7 +108,7 @@ pub fn get_task_group() -> Endpoint {
 
 fn describe_get_task_group(operation: Operation, sample: &Sample) -> Operation {
     operation
-        .about("A group comes into being with its first task, and lasts as long as the longest of its tasks.")
+        .about("A group is created with its first task, and lasts as long as its longest-lived task.")
         .answers::<GroupBody>("The group", &a_group(sample))
         .refuses(ResourceNotFound, NO_GROUP)
 }
@@ -153,7 +153,7 @@ fn describe_list_task_group(operation: Operation, sample: &Sample) -> Operation 
     let mut group = a_group(sample);
     group["tasks"] = json!([{"status": sample.status("pending"), "task": sample.definition()}]);
     paged(operation)
-        .answers::<TaskGroupBody>("A page, in the order of the ids; with a token if there are more", &group)
+        .answers::<TaskGroupBody>("A page, sorted by id; with a token if there are more", &group)
         .refuses(ResourceNotFound, NO_GROUP)
 }
 
@@ -185,7 +185,7 @@ fn describe_seal_task_group(operation: Operation, sample: &Sample) -> Operation 
     sealed["sealed"] = sample.after(5);
     operation
         .experimental()
-        .about("It cannot be opened again. A group that is sealed stays as it is.")
+        .about("It cannot be opened again. Sealing a sealed group changes nothing.")
         .answers::<GroupBody>("The group", &sealed)
         .refuses(ResourceNotFound, NO_GROUP)
 }

@@ -13,7 +13,7 @@ use crate::http::api::prelude::*;
 pub fn endpoint() -> Endpoint {
     Endpoint::get("getTaskResult", get_task_result).scopes(SCOPES).described(
         "tenure",
-        "Read what a run returned",
+        "Read the result of a run",
         describe,
     )
 }

@@ -48,12 +48,12 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
     });
     operation
         .about(
-            "It answers at once if the task is, and otherwise when it is resolved or the time is up; with the result of its \
-             last run, if there is one and the caller has `tenure:get-result:<taskQueueId>`.",
+            "Returns when the task is resolved or the time is up, with the result of the last run if there is one \
+             and the caller has `tenure:get-result:<taskQueueId>`.",
         )
         .query("seconds", "How long to wait", &seconds, &json!(5))
         .answers::<Body>(
-            "The task, and whether it is resolved",
+            "The task; `resolved` is true if it is resolved",
             &json!({"status": sample.status("completed"), "resolved": true}),
         )
         .refuses(ResourceNotFound, "the task does not exist")

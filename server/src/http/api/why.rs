@@ -20,10 +20,11 @@ pub fn endpoint() -> Endpoint {
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     operation
         .about(
-            "Everything that keeps the task where it is, each with a `code`; what must change first stands first. It is read at \
-             one time, and changes nothing of the task. Runs that are claimed before it are counted up to 10,000; a worker that asks for work \
-             is known within ten seconds, and at once if it asked this server and no other does. The names of other tasks and of workers, and who paused the queue and why, are there with the \
-             scope `tenure:get-queue:<taskQueueId>`.",
+            "All reasons for the task's state, each with a `code`; the reason that must change first comes first. \
+             They are read in one snapshot and change nothing. Runs that are claimed before it are counted up to \
+             10,000. A worker that asks for work is known within ten seconds, or at once if this is the only server. \
+             The names of other tasks and of workers, and who paused the queue and why, are included with the scope \
+             `tenure:get-queue:<taskQueueId>`.",
         )
         .answers::<WhyAnswer>(
             "Why",

@@ -68,21 +68,22 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
     let list_of = |name: &str| json!({"type": "array", "items": {"$ref": format!("#/components/schemas/{name}")}});
     of_a_claim(operation)
         .about(
-            "One request in the place of many reports and a claimWork. A worker reports so the runs that it has claimed, \
-             under its own name, in this queue; a client that may claim for it needs no credentials of the runs. Every \
-             result is judged by itself, as its report alone would be: it has the status or an error with that report's `code`, \
-             and `InsufficientScopes` if the run is of another queue or was claimed by another worker. Results do not \
-             wait for the claims. The answer comes with the first claims or when the wait is over; claims are as \
-             those of claimWork: at most 16 MB of definitions, and requeued if the answer does not reach the worker. The \
-             request may be repeated: a result that was stored is answered as it was. After an error of the whole \
-             request, such as `ServiceUnavailable` or `SessionEnded`, results may have been stored.",
+            "One request instead of many reports and a claimWork. A worker reports the runs that it has claimed in \
+             this queue under its own name; a client that may claim for it needs no credentials of the runs. Each \
+             result is processed like a separate report: it returns the status, or an error with that report's \
+             `code`, or `InsufficientScopes` if the run belongs to another queue or was claimed by another worker. \
+             Results do not wait for the claims. The response comes with the first claims or when the wait is over. \
+             Claims are those of claimWork: at most 16 MB of definitions, and requeued if the response does not \
+             reach the worker. The request may be repeated: a result that was stored is answered as it was. After an \
+             error of the whole request, such as `ServiceUnavailable` or `SessionEnded`, results may have been \
+             stored.",
         )
         .takes::<WorkRequest>(&body)
         .names(&[("taskId", "$response.body#/tasks/0/status/taskId"), ("runId", "$response.body#/tasks/0/runId")])
         .with_schema::<ResultBody<'_>>()
         .answers_with(
             200,
-            "What came of each result, in the order of the request, and the claims, most urgent first",
+            "The outcome of each result, in the order of the request, and the claims, most urgent first",
             "application/json",
             &json!({
                 "type": "object",
@@ -99,7 +100,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
             "a result has a field that its outcome does not have, or lacks the reason, a run is named twice, or a result of \
              `worker-shutdown`, or `released` without a delay, comes with a claim; nothing was reported",
         )
-        .refuses(ResourceNotFound, "there is no session of that id; nothing was reported")
+        .refuses(ResourceNotFound, "the session does not exist; nothing was reported")
 }
 
 fn wait_of(app: &ApiState, seconds: u16) -> Duration {

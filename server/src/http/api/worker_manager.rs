@@ -135,12 +135,11 @@ pub fn create_worker() -> Endpoint {
 }
 
 /// Must list [`WorkerName::scopes`](tenure_domain::registration::WorkerName::scopes).
-const ABOUT: &str = "\
-    The worker registers with `providerInfo.staticSecret` and gets `providerInfo.workerConfig`. A worker pool is a \
-    task queue and need not be created. A repeat with the same secret returns the worker as it is.\n\n\
-    A caller with this scope can admit a worker, and so has what its credentials give: \
-    `queue:claim-work:<workerPoolId>` and `queue:worker-id:<workerGroup>/<workerId>`, by which it claims the tasks of \
-    the queue; `worker-manager:remove-worker:<workerPoolId>/<workerGroup>/<workerId>`, \
+const ABOUT: &str = "The worker registers with `providerInfo.staticSecret` and gets `providerInfo.workerConfig`. A \
+    worker pool is a task queue and need not be created. A repeat with the same secret returns the worker as it \
+    is.\n\nA caller with this scope can admit a worker, and thereby gains the worker's scopes: \
+    `queue:claim-work:<workerPoolId>` and `queue:worker-id:<workerGroup>/<workerId>`, by which it claims the tasks \
+    of the queue; `worker-manager:remove-worker:<workerPoolId>/<workerGroup>/<workerId>`, \
     `worker-manager:reregister-worker:<workerPoolId>/<workerGroup>/<workerId>` and \
     `worker-manager:should-worker-terminate:<workerPoolId>/<workerGroup>/<workerId>`; \
     `secrets:get:worker-type:<workerPoolId>` and `secrets:get:worker-pool:<workerPoolId>`; and the roles of \
@@ -153,7 +152,7 @@ fn describe_create_worker(operation: Operation, sample: &Sample) -> Operation {
         .takes::<NewWorkerRequest>(&new_worker(sample))
         .answers::<Worker<'_>>("The worker", &a_worker(sample, "running"))
         .refuses(InputError, "`expires` is past")
-        .refuses(RequestConflict, "there is or was a worker of this name, with another secret, removed or expired")
+        .refuses(RequestConflict, "a worker of this name exists with another secret, or was removed or has expired")
 }
 
 async fn handle_create_worker(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
@@ -187,14 +186,14 @@ fn describe_register_worker(operation: Operation, sample: &Sample) -> Operation 
     operation
         .category("Worker interface")
         .about(
-            "The worker proves itself with the secret that createWorker was given, and gets credentials for 96 hours, \
-             but not beyond its own end. They are for claiming tasks from the queue of its pool in its own name, for \
-             registering again, and for whatever the roles `worker-pool:<workerPoolId>`, `worker-type:<workerPoolId>` \
-             and `worker-id:<workerGroup>/<workerId>` give.",
+            "The worker authenticates with the secret given to createWorker, and gets credentials for 96 hours, but \
+             not beyond its own `expires`. They allow it to claim tasks from the queue of its pool in its own name \
+             and to register again, and include what the roles `worker-pool:<workerPoolId>`, \
+             `worker-type:<workerPoolId>` and `worker-id:<workerGroup>/<workerId>` give.",
         )
         .takes::<RegisterWorkerRequest>(&registering)
         .answers::<RegisterWorkerResponse<'_>>(
-            "It is admitted",
+            "The worker is admitted",
             &json!({
                 "expires": expires,
                 "credentials": example_credentials(),
@@ -202,7 +201,7 @@ fn describe_register_worker(operation: Operation, sample: &Sample) -> Operation 
                 "secret": next,
             }),
         )
-        .refuses(InvalidRequestArguments, "a parameter of the query, which has none")
+        .refuses(InvalidRequestArguments, "a query parameter was sent; this operation has none")
         .refuses(InputError, "the secret is not the worker's, or the worker was removed or has expired")
         .refuses(ResourceNotFound, "the worker was not created, or the provider is not `static`")
 }
@@ -233,13 +232,13 @@ pub fn remove_worker() -> Endpoint {
 fn describe_remove_worker(operation: Operation, _: &Sample) -> Operation {
     operation
         .about(
-            "For good. Its claims end at once as exception/worker-shutdown and are tried again while retries are \
-             left, a claimWork that waits in its name gets an empty answer, and its credentials are good for \
-             shouldWorkerTerminate alone.",
+            "Permanently. Its claims end at once as exception/worker-shutdown and are retried while retries are \
+             left, a waiting claimWork of the worker returns empty, and its credentials allow only \
+             shouldWorkerTerminate.",
         )
         .answers_with(
             200,
-            "It is removed",
+            "The worker is removed",
             "application/json",
             &json!({"type": "object", "maxProperties": 0}),
             &json!({}),
@@ -273,12 +272,12 @@ fn describe_reregister_worker(operation: Operation, sample: &Sample) -> Operatio
         .category("Worker interface")
         .experimental()
         .about(
-            "It proves itself with the secret of the last answer, which is void from then on. Only if the answer with \
-             the next one is lost may it be sent once more, within five minutes.",
+            "The worker authenticates with the secret of the last response, which becomes invalid. If the response \
+             is lost, the same secret can be sent once more within five minutes.",
         )
         .takes::<ReregisterWorkerRequest>(&again)
         .answers::<ReregisterWorkerResponse>(
-            "It is admitted",
+            "The worker is admitted",
             &json!({"expires": expires, "credentials": example_credentials(), "secret": next}),
         )
         .refuses(
@@ -314,8 +313,11 @@ pub fn should_worker_terminate() -> Endpoint {
 fn describe_should_worker_terminate(operation: Operation, _: &Sample) -> Operation {
     operation
         .experimental()
-        .about("It should if it was removed, has expired, or does not exist.")
-        .answers::<ShouldTerminate>("Whether, and why", &json!({"terminate": false, "reason": "the worker is wanted"}))
+        .about("It should stop if it was removed, has expired, or does not exist.")
+        .answers::<ShouldTerminate>(
+            "The decision and its reason",
+            &json!({"terminate": false, "reason": "the worker is wanted"}),
+        )
 }
 
 async fn handle_should_worker_terminate(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
@@ -337,9 +339,9 @@ pub fn update_worker() -> Endpoint {
 fn describe_update_worker(operation: Operation, sample: &Sample) -> Operation {
     operation
         .about(
-            "What is absent of `providerInfo` stays as it is. Another `staticSecret` voids the secrets that were given out for \
-             reregisterWorker, so that the worker registers anew with it; credentials that were issued hold until they end. \
-             removeWorker takes all but one scope of them at once, as does an `expires` in the past, which shuts the worker out.",
+            "Omitted fields of `providerInfo` do not change. A new `staticSecret` invalidates the secrets issued for \
+             reregisterWorker, so the worker must register anew with it; issued credentials stay valid until they \
+             expire. removeWorker, or an `expires` in the past, revokes all but one of their scopes at once.",
         )
         .takes::<WorkerRequest>(&new_worker(sample))
         .answers::<Worker<'_>>("The worker", &a_worker(sample, "running"))
@@ -363,7 +365,7 @@ pub fn worker() -> Endpoint {
 
 fn describe_worker(operation: Operation, sample: &Sample) -> Operation {
     operation
-        .answers::<Worker<'_>>("The worker; no secret of it is shown", &a_worker(sample, "running"))
+        .answers::<Worker<'_>>("The worker, without its secrets", &a_worker(sample, "running"))
         .refuses(ResourceNotFound, NO_WORKER)
 }
 
@@ -377,16 +379,16 @@ async fn handle_worker(app: Api, call: Arc<Call>) -> Result<Response, ApiError> 
 pub fn worker_removed() -> Endpoint {
     Endpoint::post("workerRemoved", handle_worker_removed)
         .scopes(Scope("worker-manager:remove-worker:<taskQueueId>/<workerGroup>/<workerId>"))
-        .described("tenure", "Report that a worker is gone, whether it has registered or not", describe_worker_removed)
+        .described("tenure", "Report that a worker is gone, registered or not", describe_worker_removed)
 }
 
 fn describe_worker_removed(operation: Operation, _: &Sample) -> Operation {
     operation
         .about(
-            "As removeWorker. The claims that a worker had which never registered end too; if it comes back, it may \
-             claim anew.",
+            "Like removeWorker. Claims of a worker that never registered end too; if it comes back, it can claim \
+             again.",
         )
-        .answers::<Removal>("It is removed", &json!({"claimsEnded": 1}))
+        .answers::<Removal>("The worker is removed", &json!({"claimsEnded": 1}))
 }
 
 async fn handle_worker_removed(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {

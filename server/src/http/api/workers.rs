@@ -130,7 +130,7 @@ fn a_worker(sample: &Sample) -> Value {
 pub fn declare_worker() -> Endpoint {
     Endpoint::put("declareWorker", handle_declare_worker).scopes(SCOPES).early_check(may_declare).described(
         "queue",
-        "Say that there is a worker",
+        "Declare a worker",
         describe_declare_worker,
     )
 }
@@ -143,11 +143,11 @@ fn describe_declare_worker(operation: Operation, sample: &Sample) -> Operation {
     declared["expires"] = sample.after(30 * DAY_MINUTES);
     operation
         .about(
-            "It and its queue are shown until `expires`, or longer if they were to be shown longer. There is no need \
-             to declare a worker that claims work.",
+            "The worker and its queue are listed until `expires`, or longer if already due to be. A worker that \
+             claims work need not be declared.",
         )
         .takes::<DeclareWorkerRequest>(&json!({"expires": sample.after(30 * DAY_MINUTES)}))
-        .answers::<WorkerBody>("The worker after it", &declared)
+        .answers::<WorkerBody>("The new state of the worker", &declared)
 }
 
 async fn handle_declare_worker(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
@@ -240,9 +240,9 @@ fn describe_list_workers(operation: Operation, sample: &Sample) -> Operation {
     });
     paged(operation)
         .about(
-            "A worker is shown from the first time that it polls for work until a day after it was last seen, and for \
-             as long as it is quarantined. One that polls another server is shown here ten seconds later at most. A \
-             queue that does not exist has no workers.",
+            "A worker is listed from its first poll for work until a day after it was last seen, and as long as it \
+             is quarantined. A worker that polls another server is listed here within ten seconds. A queue that does \
+             not exist has no workers.",
         )
         .query(
             "quarantined",
@@ -250,7 +250,10 @@ fn describe_list_workers(operation: Operation, sample: &Sample) -> Operation {
             &json!({"type": "string", "enum": ["true", "false"]}),
             &Value::Null,
         )
-        .answers::<ListBody>("A page, by group and id; with a token if there are more", &json!({"workers": [listed]}))
+        .answers::<ListBody>(
+            "A page, sorted by group and id; with a token if there are more",
+            &json!({"workers": [listed]}),
+        )
 }
 
 async fn handle_list_workers(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
@@ -308,7 +311,7 @@ pub fn quarantine_worker() -> Endpoint {
     Endpoint::put("quarantineWorker", handle_quarantine_worker)
         .scopes(Scope("queue:quarantine-worker:<provisionerId>/<workerType>/<workerGroup>/<workerId>"))
         .early_check(may_quarantine)
-        .described("queue", "Give a worker no work until a date", describe_quarantine_worker)
+        .described("queue", "Quarantine a worker until a date", describe_quarantine_worker)
 }
 
 fn describe_quarantine_worker(operation: Operation, sample: &Sample) -> Operation {
@@ -322,15 +325,15 @@ fn describe_quarantine_worker(operation: Operation, sample: &Sample) -> Operatio
     }]);
     operation
         .about(
-            "It may still poll, but gets no work; the claims that it has it may renew and report. A claimTask of it is \
-             refused with 409. This server gives it no work from the answer on, others half a second later at most. A \
-             date in the past lifts the quarantine. A worker that is quarantined does not expire.",
+            "The worker can poll, but gets no work; it can renew and report its claims. Its claimTask is refused \
+             with 409. This server gives it no work after the response, other servers after at most half a second \
+             more. A date in the past lifts the quarantine. A quarantined worker does not expire.",
         )
         .takes::<QuarantineWorkerRequest>(&json!({
             "quarantineUntil": sample.after(3 * DAY_MINUTES),
             "quarantineInfo": "its disk is full",
         }))
-        .answers::<WorkerBody>("The worker after it", &quarantined)
+        .answers::<WorkerBody>("The new state of the worker", &quarantined)
         .refuses(ResourceNotFound, "the worker does not exist, or has expired")
 }
 

@@ -45,30 +45,30 @@ pub fn download_artifact() -> Declaration {
 
 fn describe(operation: Operation) -> Operation {
     let headers = [
-        ("ETag", "Which bytes they are"),
-        ("Last-Modified", "When they were uploaded"),
-        ("Cache-Control", "For whom a stored answer is; it is good as long as its ETag is"),
+        ("ETag", "Identifies the bytes"),
+        ("Last-Modified", "Time of the upload"),
+        ("Cache-Control", "Who may store the response; it must be revalidated by its ETag"),
     ];
     let [tag, modified, caching] = headers;
     operation
         .about(
-            "By a URL from getArtifact. That of an artifact which anonymous callers may read is plain: it has no parameters and is \
-             always the same, and each read checks again whether they may (the role `anonymous` has \
-             `queue:get-artifact:<name>`), so that caches retain the bytes and revalidate by ETag. Other URLs are signed, \
-             and expire. HEAD does the same without the bytes. What was uploaded with `Content-Encoding: gzip` comes so, or \
-             decoded for a caller whose Accept-Encoding has no gzip; decoded, it has no length and no ranges. Pages \
-             (HTML, SVG, XML) come as attachments.",
+            "By a URL from getArtifact. If anonymous callers may read the artifact, its URL is plain: it has no \
+             parameters and never changes. Each read checks again that the role `anonymous` has \
+             `queue:get-artifact:<name>`, so caches can keep the bytes and revalidate by ETag. Other URLs are \
+             signed, and expire. HEAD does the same without the bytes. Bytes uploaded with `Content-Encoding: gzip` \
+             are sent as gzip, or decoded if the caller's Accept-Encoding lacks gzip; decoded, they have no length \
+             and no ranges. Pages (HTML, SVG, XML) are sent as attachments.",
         )
         .header("Range", "One range of bytes", &json!({"type": "string"}))
-        .header("If-Range", "The ETag of the bytes that the range is of", &json!({"type": "string"}))
-        .header("If-None-Match", "ETags of bytes that the caller has", &json!({"type": "string"}))
-        .header("Accept-Encoding", "Whether gzip is understood", &json!({"type": "string"}))
+        .header("If-Range", "The ETag of the bytes that the range refers to", &json!({"type": "string"}))
+        .header("If-None-Match", "ETags of bytes that the caller has cached", &json!({"type": "string"}))
+        .header("Accept-Encoding", "Encodings that the caller accepts", &json!({"type": "string"}))
         .answers_bytes(200, "The bytes", &headers)
-        .answers_bytes(206, "A part of them", &[tag, modified, caching, ("Content-Range", "Which part")])
-        .answers_empty(304, "The caller has them", &headers)
-        .refuses_artifact(Code::NotFound, "nothing is stored under the name: not uploaded yet, or deleted")
+        .answers_bytes(206, "The requested range", &[tag, modified, caching, ("Content-Range", "Which part")])
+        .answers_empty(304, "The caller's copy is current", &headers)
+        .refuses_artifact(Code::NotFound, "no bytes are stored under this name: not uploaded yet, or deleted")
         .refuses_artifact(Code::Expired, "by a plain URL: the artifact has expired and is not removed yet")
-        .refuses_artifact(Code::InvalidRange, "the range begins behind the end")
+        .refuses_artifact(Code::InvalidRange, "the range begins after the end")
 }
 
 enum Form {

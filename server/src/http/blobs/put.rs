@@ -31,22 +31,21 @@ pub fn upload_artifact() -> Declaration {
 fn describe(operation: Operation) -> Operation {
     operation
         .about(
-            "By a URL from createArtifact. The Content-Type must be the one that was given there. A Content-Encoding is \
-             stored as it is. The bytes replace earlier ones when all of them have arrived, and not before; the \
-             URL may be used again until it expires, or its run ends: after the report of the run it is answered with 403, \
-             also if the upload had begun before. After an exception it is good for 25 minutes, as createArtifact is. So \
-             is the URL of an object until its upload is finished.",
+            "By a URL from createArtifact. The Content-Type must be the one given there. A Content-Encoding is \
+             stored unchanged. The bytes replace earlier ones only after all of them have arrived. The URL can be \
+             used again until it expires or its run ends: after the report of the run, uploads get 403, even if they \
+             began earlier. After an exception the URL is valid for 25 minutes, like createArtifact. The URL of an \
+             object is valid until its upload is finished.",
         )
         .takes_bytes()
-        .answers_empty(
-            200,
-            "Stored",
-            &[("ETag", "The SHA-256 of the bytes, and their encoding if they have one, in quotes")],
+        .answers_empty(200, "Stored", &[("ETag", "The SHA-256 of the bytes, and their encoding if any, in quotes")])
+        .refuses_artifact(Code::PartialUpload, "the request has a Content-Range; send the complete body without it")
+        .refuses_artifact(
+            Code::IncompleteBody,
+            "the body is incomplete, too slow, or stalled for a minute; send it again",
         )
-        .refuses_artifact(Code::PartialUpload, "the request has a Content-Range; send the whole without it")
-        .refuses_artifact(Code::IncompleteBody, "the body broke off or came too slowly, or nothing of it for a minute; send it again")
         .refuses_artifact(Code::TooLarge, "the body is over `--artifact-size-max`")
-        .refuses_artifact(Code::Deleted, "the artifact was deleted while it was uploaded")
+        .refuses_artifact(Code::Deleted, "the artifact was deleted during the upload")
 }
 
 pub(super) async fn put(app: &StoredBytes, name: BlobName, parts: &Parts, body: Body) -> Result<Response, Refused> {

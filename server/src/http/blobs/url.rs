@@ -37,7 +37,7 @@ pub(super) fn signature(operation: Operation) -> Operation {
     let text = json!({"type": "string"});
     operation.query("Credential", "What the URL is for: `put` or `get`", &text, &Value::Null).query(
         "expires",
-        "Until when it is good, in milliseconds since 1970",
+        "Expiry, in milliseconds since 1970",
         &text,
         &Value::Null,
     )

@@ -47,7 +47,7 @@ static SETTINGS: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
 pub fn openapi() -> Endpoint {
     Endpoint::get("openapi", answer_document).no_pool().described("service", "This document", |operation, _| {
         operation
-            .about("With today's dates in the examples, so that they can be sent.")
+            .about("The examples have today's dates, so that they can be sent.")
             .refuses(ErrorCode::InvalidRequestArguments, UNKNOWN_ARGUMENT)
             .answers_with(
                 200,
@@ -61,7 +61,7 @@ pub fn openapi() -> Endpoint {
 
 /// The interface's files are relative to `/docs/`.
 pub fn docs() -> Endpoint {
-    let summary = "The way to the user interface of this document";
+    let summary = "Redirect to the user interface of this document";
     Endpoint::get("docs", redirect).no_pool().described("service", summary, |operation, _| {
         operation.answers_empty(308, "Moved to `docs/`", &[("Location", "`docs/`, relative to this path")])
     })
@@ -81,7 +81,7 @@ pub fn docs_file() -> Endpoint {
                     &json!({"type": "string"}),
                     &json!("<!doctype html>..."),
                 )
-                .refuses(ErrorCode::ResourceNotFound, "there is no such file")
+                .refuses(ErrorCode::ResourceNotFound, "the file does not exist")
         },
     )
 }

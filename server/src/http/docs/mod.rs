@@ -33,7 +33,7 @@ const TAGS: [(&str, &str); 8] = [
     ("auth", "The Taskcluster Auth API: clients, roles, scopes"),
     ("worker-manager", "The Taskcluster Worker Manager API: workers that register"),
     ("purge-cache", "The Taskcluster Purge-Cache API: caches that workers are to purge"),
-    ("tenure", "What Tenure has beyond it"),
+    ("tenure", "Operations that Taskcluster does not have"),
     ("messages", "The poll API: signed URLs in the protocol of Azure's queues"),
     ("service", "Health, measurements, documentation"),
 ];
@@ -108,18 +108,18 @@ fn describe(routes: &[Route], operations: Vec<Operation>, sample: &Sample) -> Va
             "license": {"name": "MPL-2.0", "identifier": "MPL-2.0"},
         },
         // Relative, to work behind any proxy.
-        "servers": [{"url": ".", "description": "The server that this document came from"}],
+        "servers": [{"url": ".", "description": "The server that serves this document"}],
         "tags": TAGS.map(|(name, about)| json!({"name": name, "description": about})),
         "paths": paths,
         "components": {"schemas": schemas, "examples": examples, "securitySchemes": security_schemes()},
     })
 }
 
-const ABOUT: &str = "A task queue as an HTTP service. Operations have the names of the Taskcluster Queue API. Who may call \
-    one is defined by *scopes*; a granted scope that ends in `*` matches all that begin with what comes before it. Scopes in \
-    angle brackets, such as `queue:status:<taskId>`, have the value of the parameter or field in their place. \
-    An optional field is left out, never null. Dates are RFC 3339. Where no credentials are needed although there are scopes, \
-    the role `anonymous` has them from the start; the operator can change it.";
+const ABOUT: &str = "A task queue over HTTP. Operations have the names of the Taskcluster Queue API. *Scopes* define \
+    who may call an operation; a granted scope that ends in `*` matches every scope with the same prefix. Angle \
+    brackets in a scope, as in `queue:status:<taskId>`, stand for the value of that parameter or field. Optional \
+    fields are omitted, never null. Dates are RFC 3339. Operations that list scopes but need no credentials are \
+    granted to the role `anonymous` at first; the operator can change it.";
 
 fn security_schemes() -> Value {
     json!({
@@ -132,23 +132,24 @@ fn security_schemes() -> Value {
             "type": "apiKey",
             "in": "header",
             "name": "Authorization",
-            "description": "A Hawk signature, `Hawk id=\"...\", ts=\"...\", nonce=\"...\", mac=\"...\"`, made for each \
-                request with HMAC-SHA256 over method, path, host and port. Taskcluster's clients make it; temporary and \
-                task credentials send their certificate in its `ext`. A GET may be signed in its URL instead, as `bewit`.",
+            "description": "A Hawk signature, `Hawk id=\"...\", ts=\"...\", nonce=\"...\", mac=\"...\"`, computed \
+                for each request with HMAC-SHA256 over method, path, host and port. Taskcluster's clients do this; \
+                temporary and task credentials send their certificate in `ext`. A GET can be signed in its URL \
+                instead, with `bewit`.",
         },
         "artifactUrl": {
             "type": "apiKey",
             "in": "query",
             "name": "signature",
-            "description": "The signature of an artifact's URL. It covers name, method, end and, for uploads, the \
-                Content-Type; the other parameters of the URL belong to it.",
+            "description": "The signature of an artifact's URL. It covers name, method, expiry and, for uploads, the \
+                Content-Type; send the URL's other parameters unchanged.",
         },
         "signedUrl": {
             "type": "apiKey",
             "in": "query",
             "name": "sig",
-            "description": "The signature of a URL from pollTaskUrls. It covers the other parameters that came with it, so \
-                that they must be sent as they are.",
+            "description": "The signature of a URL from pollTaskUrls. It covers the URL's other parameters; send \
+                them unchanged.",
         },
     })
 }

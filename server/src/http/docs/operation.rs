@@ -115,18 +115,18 @@ impl Operation {
         self.refuses(ErrorCode::InputTooLarge, &too_large)
             .refuses(
                 ErrorCode::InternalServerError,
-                "a fault of the server; its log has the incident that the message names",
+                "server error; the server's log has the cause under the incidentId of the message",
             )
-            .refuses(ErrorCode::ServiceUnavailable, "overload, or the database is away; send the same request again")
+            .refuses(
+                ErrorCode::ServiceUnavailable,
+                "the server is overloaded, or the database is unavailable; send the same request again",
+            )
     }
 
     fn with_scopes(self, scopes: &Template) -> Self {
         let needed = scopes::in_words(&scopes.to_json());
-        self.refuses(ErrorCode::AuthenticationFailed, "there are credentials, and they are wrong or have expired")
-            .refuses(
-                ErrorCode::InvalidRequestArguments,
-                "a parameter of the path or of the query is not what it must be",
-            )
+        self.refuses(ErrorCode::AuthenticationFailed, "the credentials are wrong or have expired")
+            .refuses(ErrorCode::InvalidRequestArguments, "a path or query parameter is invalid")
             .refuses(ErrorCode::InsufficientScopes, &format!("the caller lacks scopes; needed: {needed}"))
     }
 
@@ -134,10 +134,10 @@ impl Operation {
         [
             (Code::AuthenticationFailed, "the URL is not signed by this server, was changed, or is not valid now"),
             (Code::AuthorizationPermissionMismatch, "the signature does not allow the operation"),
-            (Code::AuthorizationProtocolMismatch, "the URL is for https only"),
-            (Code::QueueNotFound, "there is no such queue"),
-            (Code::InternalError, "a fault of the server"),
-            (Code::ServerBusy, "overload, or the database is away; send the same request again"),
+            (Code::AuthorizationProtocolMismatch, "the URL is valid for https only"),
+            (Code::QueueNotFound, "the queue does not exist"),
+            (Code::InternalError, "server error"),
+            (Code::ServerBusy, "the server is overloaded, or the database is unavailable; send the same request again"),
         ]
         .into_iter()
         .fold(self, |operation, (code, when)| operation.refuses_xml(code, when))
@@ -148,8 +148,11 @@ impl Operation {
             blobs::Code::AccessDenied,
             "the URL is not signed by this server, was changed, has expired, or is for another method or Content-Type",
         )
-        .refuses_artifact(blobs::Code::InternalError, "a fault of the server, or what is stored is damaged")
-        .refuses_artifact(blobs::Code::Unavailable, "overload, or the database or the artifact store is away")
+        .refuses_artifact(blobs::Code::InternalError, "server error, or the stored bytes are damaged")
+        .refuses_artifact(
+            blobs::Code::Unavailable,
+            "the server is overloaded, or the database or the artifact store is unavailable",
+        )
     }
 
     #[must_use]
@@ -219,8 +222,8 @@ impl Operation {
 
     #[must_use]
     pub fn checks_body(self) -> Self {
-        self.refuses(ErrorCode::MalformedPayload, "the body is not JSON, or is not sent as `application/json`")
-            .refuses(ErrorCode::InputValidationError, "the body does not fit its schema; the message names the field")
+        self.refuses(ErrorCode::MalformedPayload, "the body is not JSON, or its Content-Type is not `application/json`")
+            .refuses(ErrorCode::InputValidationError, "the body does not match its schema; the message names the field")
     }
 
     #[must_use]

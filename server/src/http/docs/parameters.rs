@@ -25,10 +25,10 @@ pub(in crate::http) fn client_prefix() -> Value {
 }
 
 /// For an operation without a query.
-pub(in crate::http) const UNKNOWN_ARGUMENT: &str = "a parameter of the query, which has none";
+pub(in crate::http) const UNKNOWN_ARGUMENT: &str = "a query parameter was sent; this operation has none";
 
 pub(in crate::http) fn page_of(field: &str, items: &Value) -> Value {
-    let token = json!({"type": "string", "description": "For the next page; absent on the last one"});
+    let token = json!({"type": "string", "description": "Token of the next page; absent on the last page"});
     json!({
         "type": "object",
         "required": [field],
@@ -41,7 +41,7 @@ fn token() -> Value {
 }
 
 pub(in crate::http) fn paged(operation: Operation) -> Operation {
-    paged_from_anywhere(operation).refuses(InputError, "`continuationToken` is not one of ours")
+    paged_from_anywhere(operation).refuses(InputError, "`continuationToken` is invalid")
 }
 
 /// As [`paged`], but an invalid token means the first page.
@@ -51,10 +51,10 @@ pub(in crate::http) fn paged_from_anywhere(operation: Operation) -> Operation {
 
 pub(in crate::http) fn paged_up_to(operation: Operation, most: usize) -> Operation {
     let limit = json!({"type": "integer", "minimum": 1, "default": most});
-    let about = format!("Entries of one page; more than {most} counts as {most}");
+    let about = format!("Maximum entries per page; a larger value is reduced to {most}");
     operation.query("limit", &about, &limit, &Value::Null).query(
         "continuationToken",
-        "From the page before",
+        "Token from the previous page",
         &token(),
         &Value::Null,
     )
@@ -72,14 +72,16 @@ fn one(name: &str, sample: &Sample) -> Value {
     let text = json!({"type": "string"});
     let (about, schema, example) = match name {
         "taskId" => ("The task", of::<TaskId>(), json!(sample.task)),
-        "taskGroupId" => ("The group; by default that of its first task's id", of::<TaskGroupId>(), json!(sample.task)),
+        "taskGroupId" => {
+            ("The group; by default its id is that of its first task", of::<TaskGroupId>(), json!(sample.task))
+        }
         "sessionId" => ("The session, from startSession", of::<SessionId>(), json!(SESSION)),
         "runId" => ("The number of the run, from 0", of::<RunId>(), json!(0)),
-        "taskQueueId" => ("The queue; its slash may be written `%2F` or as it is", of::<TaskQueueId>(), json!(QUEUE)),
+        "taskQueueId" => ("The queue; its slash may be encoded as `%2F`", of::<TaskQueueId>(), json!(QUEUE)),
         "provisionerId" => ("The first half of the queue's id", of::<ProvisionerId>(), json!("acme")),
         "workerType" => ("The second half of the queue's id", of::<WorkerType>(), json!("linux")),
         "workerPoolId" => (
-            "The worker pool, which is a task queue; its slash may be written `%2F` or as it is",
+            "The worker pool, which is a task queue; its slash may be encoded as `%2F`",
             of::<TaskQueueId>(),
             json!(QUEUE),
         ),
@@ -103,19 +105,19 @@ fn one(name: &str, sample: &Sample) -> Value {
         }
         "key" => {
             let key = json!({"type": "string", "minLength": 1, "maxLength": KEY_CHARS_MAX});
-            ("The key; a slash in it is written `%2F`", key, json!("acme"))
+            ("The key; encode a slash as `%2F`", key, json!("acme"))
         }
         "service" => ("The service", text, json!("queue")),
         "reference" => {
             let names = json!({"enum": ["api.json", "exchanges.json", "metrics.json"]});
-            ("Which of its references", names, json!("api.json"))
+            ("The kind of reference", names, json!("api.json"))
         }
-        "schema" => ("The file of the schema", text, json!("create-task-request.json")),
-        "common" => ("The file of the schema", text, json!("manifest-v3.json")),
-        "name" => ("The name; its slashes may be written `%2F` or as they are", of::<ArtifactName>(), json!(ARTIFACT)),
+        "schema" => ("The schema's file", text, json!("create-task-request.json")),
+        "common" => ("The schema's file", text, json!("manifest-v3.json")),
+        "name" => ("The name; its slashes may be encoded as `%2F`", of::<ArtifactName>(), json!(ARTIFACT)),
         "artifact" => {
             let whole = format!("artifact/{}/0/public/build.zip", sample.task);
-            ("What is stored, with its slashes", text, json!(whole))
+            ("The path of the stored bytes, with its slashes", text, json!(whole))
         }
         "file" => ("The file's name", text, json!("index.html")),
         // A test refuses path parameters without a description.

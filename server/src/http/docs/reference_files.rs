@@ -19,10 +19,10 @@ use crate::http::files::{File, Life};
 pub fn manifest() -> Endpoint {
     Endpoint::get("manifest", answer_manifest).no_pool().described(
         "service",
-        "Where the references are",
+        "The paths of the references",
         |operation, _| {
             let example = json!({"references": ["https://tenure.example.com/references/queue/v1/api.json"]});
-            described(operation, "In Taskcluster's form.", &example)
+            described(operation, "In Taskcluster's format.", &example)
         },
     )
 }
@@ -33,8 +33,8 @@ pub fn reference() -> Endpoint {
     Endpoint::get("reference", answer_reference).no_pool().described("service", summary, |operation, _| {
         described(
             operation,
-            "In Taskcluster's form, from which its client libraries are made: `api.json`, and for the queue \
-             `exchanges.json` and `metrics.json`, which has the metrics that Taskcluster has too.",
+            "In Taskcluster's format, from which its client libraries are generated: `api.json`, and for the queue \
+             `exchanges.json` and `metrics.json`, which lists the metrics shared with Taskcluster.",
             &json!({"serviceName": "queue", "apiVersion": "v1"}),
         )
     })
@@ -61,7 +61,7 @@ fn described(operation: Operation, about: &str, example: &Value) -> Operation {
         .about(about)
         .answers_with(200, "The document", "application/json", &json!({"type": "object"}), example)
         .refuses(ErrorCode::InvalidRequestArguments, UNKNOWN_ARGUMENT)
-        .refuses(ErrorCode::ResourceNotFound, "there is no such document")
+        .refuses(ErrorCode::ResourceNotFound, "the document does not exist")
 }
 
 async fn answer_manifest(app: Docs, call: Arc<Call>) -> Result<Response, ApiError> {

@@ -33,7 +33,7 @@ const SERVICES: [Service; 6] = [
     Service { name: "object", title: "Object Service", about: "Uploads and downloads." },
     Service { name: "worker-manager", title: "Worker Manager Service", about: "Workers that register." },
     Service { name: "purge-cache", title: "Purge Cache Service", about: "Caches that workers are to purge." },
-    Service { name: "tenure", title: "Tenure", about: "What Tenure has beyond Taskcluster's services." },
+    Service { name: "tenure", title: "Tenure", about: "Operations that Taskcluster's services do not have." },
 ];
 
 /// JSON by path.

@@ -38,15 +38,19 @@ pub fn delete_message() -> Declaration {
 
 /// `PUT /:queue/messages/:messageId`
 pub fn update_message() -> Declaration {
-    signed(Method::Put, "updateMessage", "Hide a message for longer, or show it", |operation, _| update(operation))
+    signed(Method::Put, "updateMessage", "Change how long a message is hidden", |operation, _| update(operation))
 }
 
 fn count(operation: Operation) -> Operation {
     operation
         .about("HEAD does the same.")
-        .query("comp", "What is requested", &json!({"const": "metadata"}), &json!("metadata"))
+        .query("comp", "The requested resource", &json!({"const": "metadata"}), &json!("metadata"))
         .required()
-        .answers_empty(200, "The number", &[("x-ms-approximate-messages-count", "How many, hidden ones included")])
+        .answers_empty(
+            200,
+            "The number",
+            &[("x-ms-approximate-messages-count", "The number of messages, including hidden ones")],
+        )
         .refuses_xml(Code::InvalidQueryParameterValue, "`comp` is not `metadata`")
 }
 
@@ -59,17 +63,22 @@ fn get(operation: Operation, sample: &Sample) -> Operation {
     with_numbers(
         operation
             .about(
-                "A message names a pending run: its text is Base64 of `{\"taskId\": ..., \"runId\": ...}`. Got messages are \
-                 hidden from others for a while. Messages that are only peeked at are not, and come without a receipt.",
+                "A message names a pending run: its text is Base64 of `{\"taskId\": ..., \"runId\": ...}`. Received \
+                 messages are hidden from others for a while. Peeked messages are not hidden and have no receipt.",
             )
-            .query("numofmessages", "How many", &json!({"type": "integer", "minimum": 1, "maximum": 32, "default": 1}), &Value::Null)
+            .query(
+                "numofmessages",
+                "How many",
+                &json!({"type": "integer", "minimum": 1, "maximum": 32, "default": 1}),
+                &Value::Null,
+            )
             .query(
                 "visibilitytimeout",
-                "For how many seconds they are hidden; the poll URL has 300",
+                "Seconds to hide the messages; the poll URL has 300",
                 &json!({"type": "integer", "minimum": 1, "maximum": 604_800, "default": 30}),
                 &Value::Null,
             )
-            .query("peekonly", "Look at them only", &json!({"type": "boolean", "default": false}), &Value::Null)
+            .query("peekonly", "Peek only", &json!({"type": "boolean", "default": false}), &Value::Null)
             .answers_with(200, "The messages", XML, &text, &example(sample).into()),
     )
 }
@@ -83,10 +92,10 @@ fn update(operation: Operation) -> Operation {
     });
     named(with_numbers(
         operation
-            .about("The text of a message cannot be changed: send it as it was got, or no body.")
+            .about("The text of a message cannot be changed: send it as it was received, or no body.")
             .query(
                 "visibilitytimeout",
-                "For how many seconds from now it is hidden",
+                "Seconds to hide the message from now",
                 &json!({"type": "integer", "minimum": 0, "maximum": 604_800}),
                 &json!(300),
             )
@@ -96,16 +105,16 @@ fn update(operation: Operation) -> Operation {
     .answers_empty(
         204,
         "Done",
-        &[("x-ms-popreceipt", "The message's new receipt"), ("x-ms-time-next-visible", "When it is shown again")],
+        &[("x-ms-popreceipt", "The message's new receipt"), ("x-ms-time-next-visible", "Time when it is shown again")],
     )
-    .refuses_xml(Code::InvalidXmlDocument, "the body is not that of a message")
+    .refuses_xml(Code::InvalidXmlDocument, "the body is not a message")
     .refuses_xml(Code::InvalidXmlNodeValue, "the body would change the message's text")
     .refuses_xml(Code::RequestBodyTooLarge, "the body is over 80 KiB")
 }
 
 fn delete(operation: Operation) -> Operation {
     named(operation)
-        .about("Do it after the run was claimed. A run whose message is deleted can still be claimed.")
+        .about("Delete the message after the run was claimed. A run whose message is deleted can still be claimed.")
         .answers_empty(204, "Done", &[])
 }
 
@@ -113,19 +122,19 @@ fn named(operation: Operation) -> Operation {
     operation
         .query(
             "popreceipt",
-            "From getting or updating it; `+` is written `%2B`",
+            "From receiving or updating the message; encode `+` as `%2B`",
             &json!({"type": "string"}),
             &json!(RECEIPT),
         )
         .required()
         .refuses_xml(Code::MissingRequiredQueryParameter, "a parameter is missing")
         .refuses_xml(Code::MessageNotFound, "the run was claimed or has ended, or the message was deleted")
-        .refuses_xml(Code::PopReceiptMismatch, "the receipt is not the message's last one")
+        .refuses_xml(Code::PopReceiptMismatch, "the receipt is not the message's latest one")
 }
 
 fn with_numbers(operation: Operation) -> Operation {
     operation
-        .refuses_xml(Code::InvalidQueryParameterValue, "a number is not one")
+        .refuses_xml(Code::InvalidQueryParameterValue, "a parameter is not a number")
         .refuses_xml(Code::OutOfRangeQueryParameterValue, "a number is too small or too large")
 }
 
@@ -133,10 +142,10 @@ fn signature(operation: Operation) -> Operation {
     let text = json!({"type": "string"});
     [
         ("sv", "Version of the signature"),
-        ("st", "From when on it is good"),
-        ("se", "Until when it is good"),
-        ("sp", "What it allows: `r` peek and count, `u` update, `p` get and delete"),
-        ("spr", "`https`, if the URL is for nothing else"),
+        ("st", "Start of its validity"),
+        ("se", "End of its validity"),
+        ("sp", "Permissions: `r` peek and count, `u` update, `p` receive and delete"),
+        ("spr", "`https`, if the URL is valid for https only"),
     ]
     .into_iter()
     .fold(operation, |operation, (name, about)| operation.query(name, about, &text, &Value::Null))
@@ -164,12 +173,12 @@ pub(in crate::http) fn message_schema() -> Value {
         "xml": {"name": "QueueMessage"},
         "required": ["MessageId", "InsertionTime", "ExpirationTime", "DequeueCount", "MessageText"],
         "properties": {
-            "MessageId": text("With the queue, what the message is updated and deleted by"),
-            "InsertionTime": text("When the run became pending, in the form of HTTP dates"),
+            "MessageId": text("Identifies the message in its queue, to update and delete it"),
+            "InsertionTime": text("When the run became pending, as an HTTP date"),
             "ExpirationTime": text("The task's deadline"),
-            "PopReceipt": text("Proves that its holder got the message last; not with `peekonly`"),
-            "TimeNextVisible": text("Until when the message is hidden; not with `peekonly`"),
-            "DequeueCount": {"type": "integer", "description": "How often it was got"},
+            "PopReceipt": text("Proves that its holder received the message last; absent with `peekonly`"),
+            "TimeNextVisible": text("End of the time for which the message is hidden; absent with `peekonly`"),
+            "DequeueCount": {"type": "integer", "description": "How often the message was received"},
             "MessageText": text("Base64 of `{\"taskId\": ..., \"runId\": ...}`"),
         },
     })
@@ -182,8 +191,8 @@ pub(in crate::http) fn error_schema() -> Value {
         "xml": {"name": "Error"},
         "required": ["Code", "Message"],
         "properties": {
-            "Code": text("What clients compare"),
-            "Message": text("What is wrong; further elements may name the parameter and its limits"),
+            "Code": text("Clients compare this code"),
+            "Message": text("The cause; further elements may name the parameter and its limits"),
         },
     })
 }

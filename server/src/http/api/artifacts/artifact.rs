@@ -13,7 +13,7 @@ use tenure_domain::artifact::{DOWNLOAD_CREDENTIALS_LIFE, Details, can_be_object}
 pub fn of_run() -> Endpoint {
     Endpoint::get("artifact", artifact).scopes(SCOPES).described(
         "queue",
-        "Find out how to read an artifact",
+        "Get the location of an artifact",
         |operation, sample| described(operation, sample, ""),
     )
 }
@@ -22,7 +22,7 @@ pub fn of_run() -> Endpoint {
 pub fn of_last_run() -> Endpoint {
     Endpoint::get("latestArtifact", latest_artifact).scopes(SCOPES).described(
         "queue",
-        "Find out how to read an artifact of the last run",
+        "Get the location of an artifact of the last run",
         |operation, sample| described(operation, sample, LATEST),
     )
 }

@@ -37,7 +37,7 @@ pub(super) const OF_TASK: Template = Scope("queue:list-artifacts:<taskId>");
 fn described(operation: Operation, sample: &Sample) -> Operation {
     operation.about("Links are not followed.").answers::<ArtifactEntry<'_>>("The metadata", &an_entry(sample)).refuses(
         ResourceNotFound,
-        "there is no such task, run or artifact, or it is an object whose upload is not finished",
+        "the task, run or artifact does not exist, or it is an object whose upload is not finished",
     )
 }
 

@@ -36,25 +36,25 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
     });
     operation
         .about(
-            "For the worker that has the run, with the credentials of its claim. `s3`: PUT the bytes to the `putUrl` \
-             of the answer within 45 minutes, with the same `Content-Type` and without credentials; \
+            "For the worker that holds the run, with the credentials of its claim. `s3`: PUT the bytes to the \
+             `putUrl` of the response within 45 minutes, with the same `Content-Type` and without credentials; \
              `Content-Encoding: gzip` is kept. `object`: upload to the object service, then call finishArtifact. \
-             `reference`: a URL somewhere else, with `http` or `https`. `link`: another artifact of the run, which \
-             may come later. `error`: why there is none. Sending the same again is fine, and may make `expires` \
-             later; a `reference` may lead elsewhere or become a `link`, which keeps its `contentType`; anything else \
-             that has the name already is a conflict.",
+             `reference`: an external `http` or `https` URL. `link`: another artifact of the run, which may be \
+             created later. `error`: the reason why there is no artifact. A repeat of the request succeeds and can \
+             extend `expires`. A `reference` can get another URL or become a `link` with the same `contentType`. Any \
+             other artifact of the same name is a conflict.",
         )
         .takes::<CreateArtifactRequest>(&body)
-        .answers::<CreatedArtifact<'_>>("How to go on, which depends on the storage type", &created)
+        .answers::<CreatedArtifact<'_>>("The next step, by storage type", &created)
         .refuses(
             InputError,
-            "there is no such task or run, the run was never claimed, `expires` is more than 15 minutes in the past \
-             or later than that of the task",
+            "the task or run does not exist, the run was never claimed, `expires` is more than 15 minutes in the \
+             past or later than that of the task",
         )
         .refuses(
             RequestConflict,
-            "the run has ended, except as an exception within the last 25 minutes; or there is an artifact of that \
-             name which differs",
+            "the run has ended, except as an exception within the last 25 minutes; or a different artifact of that \
+             name exists",
         )
 }
 

@@ -17,13 +17,13 @@ pub fn endpoint() -> Endpoint {
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     operation
-        .about("From now on the artifact can be read. A repeat changes nothing.")
+        .about("Afterwards the artifact can be read. A repeat changes nothing.")
         .takes::<FinishArtifactRequest>(&json!({"uploadId": sample.task}))
-        .answers_empty(204, "It can be read", &[])
-        .refuses(ResourceNotFound, "there is no such task, run or artifact")
+        .answers_empty(204, "The artifact can be read", &[])
+        .refuses(ResourceNotFound, "the task, run or artifact does not exist")
         .refuses(
             InputError,
-            "it is no object, the `uploadId` is another, or the object service has no such object or its object has expired",
+            "the artifact is not an object, the `uploadId` is another, or the object does not exist or has expired",
         )
 }
 

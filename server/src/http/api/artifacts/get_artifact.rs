@@ -37,9 +37,9 @@ fn described(operation: Operation, sample: &Sample, about: &str) -> Operation {
     let error = json!({"reason": "file-missing-on-worker", "message": "There was no such file."});
     reading::described(operation, about)
         .moves::<ArtifactRedirect<'_>>(
-            "Where it is",
+            "Its URL",
             &example,
-            &[("x-taskcluster-artifact-storage-type", "How it is stored")],
+            &[("x-taskcluster-artifact-storage-type", "Its storage type")],
         )
         .answers_json::<ArtifactError<'_>>(424, "The artifact is an error", &error)
 }

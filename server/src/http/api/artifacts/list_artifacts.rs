@@ -27,9 +27,9 @@ pub fn of_last_run() -> Endpoint {
 
 fn described(operation: Operation, sample: &Sample) -> Operation {
     paged(operation)
-        .about("In the order of their names. Those are among them that have expired and are not removed yet.")
+        .about("Sorted by name. Expired artifacts are included until they are removed.")
         .answers::<ArtifactList<'_>>("A page", &json!({"artifacts": [an_entry(sample)]}))
-        .refuses(ResourceNotFound, "there is no such task or run")
+        .refuses(ResourceNotFound, "the task or run does not exist")
 }
 
 async fn list_artifacts(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {

@@ -22,18 +22,18 @@ pub(super) struct FoundArtifact {
 
 /// For each artifact on the chain of links.
 pub(super) const SCOPES: Template = ForEach { item: "name", list: "names", scopes: &["queue:get-artifact:<name>"] };
-pub(super) const LATEST: &str = "Of the task's last run, whether or not that has the artifact. ";
-const MISSING: &str = "there is no such artifact, or it is an object whose upload is not finished";
-const LINKS: &str = "Links are followed, and each name that is met needs its scope; every caller has it for names that \
-                     begin with `public/`. The URL of stored bytes is plain and always the same for what anonymous \
-                     callers may read; otherwise it is signed and good for 30 minutes at most.";
+pub(super) const LATEST: &str = "From the task's last run, even if that has no such artifact. ";
+const MISSING: &str = "the artifact does not exist, or it is an object whose upload is not finished";
+const LINKS: &str = "Links are followed, and each name on the way needs its scope; every caller has the scope for \
+                     names that begin with `public/`. The URL of stored bytes is plain and constant if anonymous \
+                     callers may read the artifact; otherwise it is signed and valid for at most 30 minutes.";
 
 pub(super) fn described(operation: Operation, about: &str) -> Operation {
     operation
         .about(&format!("{about}{LINKS}"))
         .refuses(ResourceNotFound, MISSING)
         .refuses(ResourceExpired, "the artifact has expired and is not removed yet")
-        .refuses(InputError, "links lead in a circle, or through more than 100 artifacts")
+        .refuses(InputError, "links form a cycle, or lead through more than 100 artifacts")
 }
 
 pub(in crate::http) fn scopes_to_read(name: &str) -> Expression {

@@ -30,10 +30,10 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
     let limits = json!({"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT_DEFAULT});
     reading(operation, &format!("{AFTER} Without it, from the beginning"), &json!(0))
         .about(
-            "Oldest first. The `after` of an answer is what to ask for next, also if there are no events in it: a \
-             filter may have matched none. Events are retained for seven days, unless the operator has it otherwise.",
+            "Oldest first. Pass the `after` of the response in the next request, also if it has no events: the \
+             filter may have matched none. Events are retained for seven days by default.",
         )
-        .query("limit", "How many events at most", &limits, &json!(10))
+        .query("limit", "Maximum number of events", &limits, &json!(10))
         .answers::<Body>("The events", &json!({"events": [an_event(sample)], "after": 2}))
 }
 

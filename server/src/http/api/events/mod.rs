@@ -87,20 +87,17 @@ fn reading(operation: Operation, after: &str, example: &Value) -> Operation {
     let list = json!({"type": "string", "pattern": format!("^{one}(,{one})*$")});
     let words = json!({"type": "string", "pattern": r"^[^.]+(\.[^.]+)*$", "maxLength": PATTERN_CHARS_MAX});
     let names = all_exchanges().collect::<Vec<_>>().join(", ");
-    let exchanges = format!("Only events of these exchanges, with commas between them: {names}");
-    let pattern = "words with dots between them; `*` matches one word, `#` (in a URL `%23`) any number";
+    let exchanges = format!("Only events of these exchanges, separated by commas: {names}");
+    let pattern = "words separated by dots; `*` matches one word, `#` (in a URL `%23`) any number";
     operation
         .query("after", after, &position, example)
         .query("exchange", &exchanges, &list, &Value::Null)
-        .query("routingKeyPattern", &format!("Only events whose routing key fits: {pattern}"), &words, &Value::Null)
-        .query("route", &format!("Only events of tasks with a route that fits: {pattern}"), &words, &Value::Null)
-        .refuses(
-            InputError,
-            "there is no such position yet: it comes from another database, or from before a failover that lost it",
-        )
+        .query("routingKeyPattern", &format!("Only events whose routing key matches: {pattern}"), &words, &Value::Null)
+        .query("route", &format!("Only events of tasks with a route that matches: {pattern}"), &words, &Value::Null)
+        .refuses(InputError, "the position does not exist yet: it comes from another database, or a failover lost it")
         .refuses(
             ResourceExpired,
-            "events right after this position are no longer retained; the message has the position to continue from",
+            "events after this position are no longer retained; the message has the position to continue from",
         )
 }
 
@@ -120,4 +117,4 @@ fn an_event(sample: &Sample) -> Value {
     })
 }
 
-const AFTER: &str = "Only events after this position; `latest` means the newest one.";
+const AFTER: &str = "Only events after this position; `latest` means the newest position.";

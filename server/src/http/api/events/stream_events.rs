@@ -50,14 +50,14 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
     let lines = format!("retry: 1000\nid: 1\n\nid: 2\nevent: task-pending\ndata: {event}\n\n");
     reading(operation, &format!("{AFTER} Without it, new events only"), &Value::Null)
         .about(
-            "Server-Sent Events, as EventSource in a browser reads them: the event's position is its id, the \
-             exchange's short name its type, and what listEvents shows of it its data. An event `gone` with \
-             `{\"after\": ...}` means that the reader was too slow, and has the position to continue from. The stream ends when the \
-             server stops, the caller loses its access, or the database was replaced: reconnect with the last id.",
+            "Server-Sent Events, for EventSource in browsers. An event's id is its position, its type the exchange's \
+             short name, its data the same object as in listEvents. An event `gone` with `{\"after\": ...}` means \
+             that the reader was too slow; `after` is the position to continue from. The stream ends when the server \
+             stops, the caller loses access, or the database is replaced: reconnect with the last id.",
         )
         .header(
             LAST_EVENT_ID,
-            "The last position that was seen, from a reader that reconnects; it takes precedence over `after`",
+            "The last position received by a reader that reconnects; takes precedence over `after`",
             &position(),
         )
         .answers_with(200, "The stream", "text/event-stream", &stream_schema(), &lines.into())

@@ -12,7 +12,7 @@ use crate::http::api::prelude::*;
 pub fn endpoint() -> Endpoint {
     Endpoint::put("appendLiveLog", append_live_log).scopes(SCOPES).early_check(early_check).described(
         "tenure",
-        "Add to the log of a run",
+        "Append to the log of a run",
         describe,
     )
 }
@@ -24,25 +24,26 @@ fn describe(operation: Operation, _: &Sample) -> Operation {
     let text = json!({"type": "string", "maxLength": LIVE_LOG_CHUNK_MAX});
     operation
         .about(
-            "For the worker that has the run, with the credentials of its claim. The body is the next piece of the log as it is, \
-             64 KiB at most, and can be read at once. `offset` counts the bytes of the whole log: a piece that was sent before is not \
-             stored twice, so that one without an answer is sent again; and one that begins later than the log ends leaves a gap, \
-             which readers see as a line. The last 4 MiB of a log are kept. `kept` is false while live logs are switched off or take \
-             all the room that there is for them: nothing was stored, ask again after a minute. A live log does not outlast a crash \
-             of the database: upload the whole as `public/logs/live_backing.log` at the end. Of a run whose worker has not, the \
-             server makes that artifact of what it has, two to three minutes after the end.",
+            "For the worker that holds the run, with the credentials of its claim. The body is the next piece of the \
+             log, at most 64 KiB of raw bytes, and is readable at once. `offset` counts the bytes of the whole log. \
+             A repeated piece is not stored twice, so send it again if the response is lost. A piece that begins \
+             after the end of the log leaves a gap, which readers see as a line. The last 4 MiB of a log are kept. \
+             `kept` is false while live logs are disabled or their storage is full: nothing was stored, retry after \
+             a minute. A live log does not survive a crash of the database: upload the whole log as \
+             `public/logs/live_backing.log` at the end. Of a run whose worker has not, the server makes that \
+             artifact of what it has, two to three minutes after the end.",
         )
         .query(
             "offset",
-            "The offset of the first byte in the whole log",
+            "The offset of the body's first byte in the whole log",
             &json!({"type": "integer", "minimum": 0, "maximum": OFFSET_MAX}),
             &json!(0),
         )
         .required()
         .may_take("text/plain", &text, &Value::from("cc -c main.c\n"))
-        .answers::<LiveLogAppended>("Where the next piece begins", &json!({"next": 13, "kept": true}))
-        .refuses(ResourceNotFound, "there is no such task")
-        .refuses(RequestConflict, "the run is not claimed: it has ended, or there is no such run")
+        .answers::<LiveLogAppended>("The offset of the next piece", &json!({"next": 13, "kept": true}))
+        .refuses(ResourceNotFound, "the task does not exist")
+        .refuses(RequestConflict, "the run is not claimed: it has ended or does not exist")
         .refuses(InputTooLarge, "the body is over 64 KiB")
 }
 

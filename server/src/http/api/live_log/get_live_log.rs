@@ -21,7 +21,7 @@ use crate::http::api::prelude::*;
 pub fn endpoint() -> Endpoint {
     Endpoint::get("getLiveLog", get_live_log).scopes(SCOPES).described(
         "tenure",
-        "Read the log of a run while it is written",
+        "Read the log of a running task",
         describe,
     )
 }
@@ -34,24 +34,26 @@ const POLICY: HeaderValue = HeaderValue::from_static("default-src 'none'; sandbo
 fn describe(operation: Operation, _: &Sample) -> Operation {
     operation
         .about(
-            "Ends with what is stored now; with `follow=1` it goes on until the run has ended, the server stops, or the caller loses its access. The artifact `public/logs/live.log` \
-             leads here while the run goes on, and to the whole log afterwards. In place of bytes that are missing, because the log \
-             is long, its worker left them out or the database crashed, there is a line `[tenure] <bytes> bytes of the log are missing \
-             here` between two line feeds. A reader whose stream was cut goes on at the `offset` that it has reached, for which it \
-             counts the bytes that such a line speaks of instead of those of the line. A reader that is so slow that the log is \
-             deleted meanwhile gets a line at the end that says that something may be missing.",
+            "Returns the stored log; with `follow=1` it continues until the run has ended, the server stops, or the \
+             caller loses access. The artifact `public/logs/live.log` leads here during the run, and to the whole \
+             log afterwards. In place of bytes that are missing, because the log is long, its worker left them out \
+             or the database crashed, there is a line `[tenure] <bytes> bytes of the log are missing here` between \
+             two line feeds. A reader whose stream was cut goes on at the `offset` that it has reached, for which it \
+             counts the bytes that such a line speaks of instead of those of the line. A reader that is so slow that \
+             the log is deleted meanwhile gets a line at the end that says that something may be missing.",
         )
         .query(
             "offset",
-            "The offset of the first byte in the whole log; a negative number for so many bytes before what is its end now",
+            "The offset of the first byte in the whole log; a negative number counts back from the current end",
             &json!({"type": "integer", "minimum": -OFFSET_MAX.cast_signed(), "maximum": OFFSET_MAX}),
             &json!(0),
         )
-        .query("follow", "1 to wait for what is written later", &json!({"type": "integer", "enum": [0, 1]}), &json!(0))
+        .query("follow", "1 to wait for further output", &json!({"type": "integer", "enum": [0, 1]}), &json!(0))
         .answers_with(200, "The log", "text/plain", &json!({"type": "string"}), &Value::from("cc -c main.c\n"))
         .refuses(
             ResourceNotFound,
-            "there is no such task, or the run has no live log: its worker writes none, or the whole log is an artifact by now",
+            "the task does not exist, or the run has no live log: its worker writes none, or the whole log is \
+             already an artifact",
         )
 }
 

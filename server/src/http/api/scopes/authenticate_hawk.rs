@@ -16,14 +16,14 @@ const NO_AUTH_MS: i64 = 15 * 60 * 1000;
 pub fn endpoint() -> Endpoint {
     Endpoint::post("authenticateHawk", authenticate_hawk).no_pool().secret_body().others_head().described(
         "auth",
-        "Find out who sent a request to another service",
+        "Authenticate a request that another service received",
         describe,
     )
 }
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
     operation
-        .about("For services that trust this one's clients. The service itself checks the hash of the body.")
+        .about("For services that trust this server's clients. The service itself must check the hash of the body.")
         .takes::<AuthenticateHawkRequest>(&json!({
             "method": "GET",
             "resource": "/some/path?x=1",
@@ -31,7 +31,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
             "port": 443,
         }))
         .answers::<Authentication<'_>>(
-            "Whether the signature is good, and what its maker may do",
+            "The result of the check, with the sender's scopes",
             &json!({"status": "no-auth", "scheme": "none", "scopes": [], "expires": sample.after(15)}),
         )
         .refuses(InvalidRequestArguments, UNKNOWN_ARGUMENT)

@@ -8,7 +8,7 @@ use crate::http::api::prelude::*;
 pub fn endpoint() -> Endpoint {
     Endpoint::get("currentScopes", current_scopes).no_pool().scopes(Scope("auth:current-scopes")).described(
         "auth",
-        "What the caller may do",
+        "Read the caller's scopes",
         describe,
     )
 }

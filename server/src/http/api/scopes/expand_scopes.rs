@@ -13,14 +13,14 @@ pub fn endpoint() -> Endpoint {
         .scopes(Scope("auth:expand-scopes"))
         .early_check(Call::authorize_by_path)
         .large_answer()
-        .described("auth", "Follow the roles in a set of scopes", describe)
+        .described("auth", "Expand the roles in a set of scopes", describe)
 }
 
 fn describe(operation: Operation, _: &Sample) -> Operation {
     operation
         .takes::<Scopes>(&json!({"scopes": ["assume:submitter"]}))
-        .answers::<Scopes>("What it amounts to", &json!({"scopes": ["assume:submitter", "queue:create-task:*"]}))
-        .refuses(InputError, "it amounts to too many scopes")
+        .answers::<Scopes>("The expanded scopes", &json!({"scopes": ["assume:submitter", "queue:create-task:*"]}))
+        .refuses(InputError, "the scopes expand to too many")
 }
 
 async fn expand_scopes(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {

@@ -18,13 +18,13 @@ const TESTER_REQUIRED: &str = "test:authenticate-get";
 pub fn with_body() -> Endpoint {
     Endpoint::post("testAuthenticate", test_authenticate).no_pool().described(
         "auth",
-        "Try out a client's signatures",
+        "Test a client's signatures",
         |operation, _| {
             described(operation)
                 .about("Sign it as the client `tester` with the access token `no-secret`.")
                 .takes::<TestAuthenticateRequest>(&json!({"clientScopes": ["test:*"], "requiredScopes": []}))
                 .answers::<TestAuthenticateResponse<'_>>(
-                    "The signature is good",
+                    "The signature is valid",
                     &json!({"clientId": "tester", "scopes": ["test:*"]}),
                 )
         },
@@ -35,12 +35,12 @@ pub fn with_body() -> Endpoint {
 pub fn without_body() -> Endpoint {
     Endpoint::get("testAuthenticateGet", test_authenticate_get).no_pool().described(
         "auth",
-        "Try out a client's signatures on requests without a body",
+        "Test a client's signatures of requests without a body",
         |operation, _| {
             described(operation)
                 .about("As testAuthenticate; the client `tester` has `test:*` and `auth:create-client:test:*`.")
                 .answers::<TestAuthenticateResponse<'_>>(
-                    "The signature is good",
+                    "The signature is valid",
                     &json!({"clientId": "tester", "scopes": ["auth:create-client:test:*", "test:*"]}),
                 )
         },

@@ -14,8 +14,8 @@ pub(super) fn reference(schemas: &mut Schemas<'_>) -> Map<String, Value> {
         "apiVersion": "v1",
         "serviceName": "queue",
         "title": "Queue exchanges",
-        "description": "What becomes of tasks. Each message of a task goes out with the key `route.<route>` for each of its \
-            routes too.",
+        "description": "State changes of tasks. Each message of a task is also sent with the key `route.<route>` for \
+            each of its routes.",
         "exchangePrefix": prefix,
         "entries": Exchange::ALL.map(|exchange| entry(exchange, schemas)),
     });
@@ -29,7 +29,7 @@ fn entry(exchange: Exchange, schemas: &mut Schemas<'_>) -> Value {
         let (reserved, kind) = (word == "reserved", word == "routingKeyKind");
         let summary = match (reserved, kind) {
             (true, _) => "Reserved; may become several words.".to_owned(),
-            (_, true) => "Always `primary`; a message goes out with other keys too, which begin otherwise.".to_owned(),
+            (_, true) => "Always `primary`; copies of the message with other keys begin differently.".to_owned(),
             _ if required => format!("The `{word}` of what it is about."),
             _ => format!("The `{word}`, or `_` if there is none."),
         };
