@@ -224,7 +224,7 @@ pub struct ArtifactEntry<'a> {
 pub struct ArtifactList<'a> {
     /// Ordered by name.
     pub artifacts: Vec<ArtifactEntry<'a>>,
-    /// For the next page; absent on the last one.
+    /// Token of the next page; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub continuation_token: Option<String>,
 }

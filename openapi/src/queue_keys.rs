@@ -53,7 +53,7 @@ pub struct QueueKey {
 pub struct QueueKeys {
     /// Ordered by key.
     pub keys: Vec<QueueKey>,
-    /// For the next page; absent on the last one.
+    /// Token of the next page; absent on the last page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continuation_token: Option<String>,
 }
