@@ -54,14 +54,14 @@ use postmaster::Postmaster;
 /// A killed server's lock may survive briefly in a forked child, until the child executes its
 /// program.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
-const LOCK_LOOK_EVERY: Duration = Duration::from_millis(20);
+const LOCK_POLL_EVERY: Duration = Duration::from_millis(20);
 const RESTART_PAUSE: Duration = Duration::from_millis(100);
 const RESTART_PAUSE_MAX: Duration = Duration::from_secs(10);
 /// After this uptime, the restart pause is reset.
 const RAN_WELL: Duration = Duration::from_secs(60);
 /// Longer after a failure to move the log aside.
-const LOG_LOOK_EVERY: Duration = Duration::from_secs(1);
-const LOG_LOOK_AGAIN: Duration = Duration::from_secs(60);
+const LOG_CHECK_EVERY: Duration = Duration::from_secs(1);
+const LOG_CHECK_AGAIN: Duration = Duration::from_secs(60);
 
 /// The running private PostgreSQL. A drop without [`Embedded::stop`] asks PostgreSQL to stop
 /// without waiting.
@@ -82,7 +82,7 @@ impl Embedded {
         let deadline = Instant::now() + LOCK_TIMEOUT;
         let lock = loop {
             match DataDirLock::take(&data_dir) {
-                Err(EmbeddedError::InUse { .. }) if Instant::now() < deadline => sleep(LOCK_LOOK_EVERY).await,
+                Err(EmbeddedError::InUse { .. }) if Instant::now() < deadline => sleep(LOCK_POLL_EVERY).await,
                 result => break result?,
             }
         };
@@ -129,7 +129,7 @@ impl Embedded {
                 tokio::select! {
                     biased;
                     () = self.stopping.cancelled() => return,
-                    how = self.watch(postmaster) => {
+                    how = self.run_until_exit(postmaster) => {
                         tracing::error!(postgres.pid = postmaster.pid(), how, "PostgreSQL died, starting it again");
                     }
                 }
@@ -156,14 +156,14 @@ impl Embedded {
 
     /// Waits for the end of this PostgreSQL and returns its status. Meanwhile keeps the log short:
     /// faulty clients may fill it for months.
-    async fn watch(&self, postmaster: &mut Postmaster) -> String {
-        let mut pause = LOG_LOOK_EVERY;
+    async fn run_until_exit(&self, postmaster: &mut Postmaster) -> String {
+        let mut pause = LOG_CHECK_EVERY;
         loop {
             if let Ok(how) = timeout(pause, postmaster.exited()).await {
                 return how;
             }
             pause = match self.cluster.shorten_log().await {
-                Ok(()) => LOG_LOOK_EVERY,
+                Ok(()) => LOG_CHECK_EVERY,
                 Err(error) => {
                     tracing::warn!(%error, "PostgreSQL's log is long and cannot be rotated");
                     LOG_LOOK_AGAIN

@@ -32,11 +32,11 @@ const PING_MAX: Duration = Duration::from_secs(2);
 /// Clones share their state.
 #[derive(Debug, Clone)]
 pub struct Connector {
-    shared: Arc<Shared>,
+    shared: Arc<ConnectorInner>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ConnectorInner {
     hosts: Hosts,
     /// The last usable host.
     current: AtomicUsize,
@@ -56,7 +56,7 @@ struct State {
     /// Start of the last outage, ended or not, or the last replacement without an outage.
     began: Option<Instant>,
     ended: Option<Instant>,
-    looking: bool,
+    reconnecting: bool,
     /// Pools for cold statements, which connect by themselves.
     pools: Vec<PgPool>,
 }
@@ -82,7 +82,7 @@ type Failed = (usize, sqlx::Error);
 
 impl Connector {
     pub fn new(hosts: impl Into<Hosts>) -> Self {
-        let shared = Shared {
+        let shared = ConnectorInner {
             hosts: hosts.into(),
             current: AtomicUsize::new(0),
             switches: AtomicU64::new(0),
@@ -195,7 +195,7 @@ impl Connector {
     fn note_attempt<T>(&self, host: usize, attempt: Result<T, sqlx::Error>) -> Result<T, sqlx::Error> {
         match &attempt {
             Err(error) if self.shared.current.load(Ordering::SeqCst) == host => self.fail(host, error),
-            Err(_) => self.look(Duration::ZERO),
+            Err(_) => self.start_reconnecting(Duration::ZERO),
             Ok(_) => {}
         }
         attempt
@@ -227,7 +227,7 @@ impl Connector {
     pub async fn suspect(&self) {
         let mut attempts = self.shared.attempts.subscribe();
         if !self.is_out() {
-            self.look(Duration::ZERO);
+            self.start_reconnecting(Duration::ZERO);
             // The connector, and so the sender, is alive.
             drop(attempts.changed().await);
         }
@@ -327,13 +327,13 @@ impl Connector {
         }
         // Try the other hosts at once.
         let alone = self.shared.hosts.len() == 1;
-        self.look(if alone { outage::pause_after(1, chance()) } else { Duration::ZERO });
+        self.start_reconnecting(if alone { outage::pause_after(1, chance()) } else { Duration::ZERO });
     }
 
     fn succeed(&self, host: usize) {
         let before = self.shared.current.swap(host, Ordering::SeqCst);
         let mut state = self.state();
-        state.looking = false;
+        state.reconnecting = false;
         let outage = state.outage.take();
         if outage.is_none() && before == host {
             return;
@@ -352,9 +352,9 @@ impl Connector {
     }
 
     /// Starts the reconnecting task, unless it runs. It ends on success, or with the connector.
-    fn look(&self, pause: Duration) {
-        if !std::mem::replace(&mut self.state().looking, true) {
-            tokio::spawn(look(Arc::downgrade(&self.shared), pause));
+    fn start_reconnecting(&self, pause: Duration) {
+        if !std::mem::replace(&mut self.state().reconnecting, true) {
+            tokio::spawn(reconnect(Arc::downgrade(&self.shared), pause));
         }
     }
 
@@ -389,7 +389,7 @@ impl Connector {
     }
 }
 
-async fn look(shared: Weak<Shared>, mut pause: Duration) {
+async fn reconnect(shared: Weak<ConnectorInner>, mut pause: Duration) {
     for failures in 1.. {
         sleep(pause).await;
         let Some(shared) = shared.upgrade() else { return };

@@ -32,7 +32,7 @@ pub(super) enum News {
     Refused(Error),
 }
 
-struct Watch {
+struct QueueFollower {
     client: Client,
     queue: TaskQueueId,
     news: mpsc::Sender<News>,
@@ -49,15 +49,15 @@ enum Over {
 /// Follows a queue until the receiver is dropped. `list_again` requests a list at once.
 pub(super) async fn follow(client: &Client, queue: TaskQueueId, news: mpsc::Sender<News>, list_again: &Notify) {
     let client = client.with_retry_policy(RetryPolicy::never());
-    let mut watch = Watch { client, queue, news, answered: false };
+    let mut follower = QueueFollower { client, queue, news, answered: false };
     let mut failures = 0;
     loop {
-        match watch.list_and_follow(list_again).await {
+        match follower.list_and_follow(list_again).await {
             Ok(Over::Unheard) => return,
             Ok(Over::Broken | Over::ListAgain) => failures = 0,
-            Err(error) if !watch.answered && error.refuses_worker() => {
+            Err(error) if !follower.answered && error.refuses_worker() => {
                 // Fails if the consumer has ended.
-                drop(watch.news.send(News::Refused(error)).await);
+                drop(follower.news.send(News::Refused(error)).await);
                 return;
             }
             Err(error) => {
@@ -73,7 +73,7 @@ pub(super) async fn follow(client: &Client, queue: TaskQueueId, news: mpsc::Send
     }
 }
 
-impl Watch {
+impl QueueFollower {
     /// Returns when the next list is due, after the last page of this one. Each page is due after
     /// the same interval, so pages wait while more events arrive than are handled.
     async fn list_and_follow(&mut self, list_again: &Notify) -> Result<Over, Error> {

@@ -19,8 +19,8 @@ fn other() -> TaskId {
     id("fN1SbArXTPSVFNUvaOlinQ")
 }
 
-fn facts(place: Place, paused: Option<Paused>) -> Facts {
-    Facts { task: task(), place, paused, now: at(NOW) }
+fn facts(state: StateFacts, paused: Option<Paused>) -> Facts {
+    Facts { task: task(), state, paused, now: at(NOW) }
 }
 
 fn paused() -> Paused {
@@ -78,14 +78,14 @@ fn pending_run_names_exactly_its_reasons() {
                         for (last_asked, quarantined) in [(None, 0), (Some(at(NOW - 90)), 0), (Some(at(NOW)), 3)] {
                             let asked = asking.clone();
                             let workers = Workers { last_asked, asking: asked, quarantined, ..Workers::default() };
-                            let place = Place::Pending {
+                            let state = StateFacts::Pending {
                                 run: RunId::FIRST,
                                 held: delayed.map_or(Held::Ready, Held::Delayed),
                                 reserved_until: reserved.map(at),
                                 before,
                                 workers,
                             };
-                            let facts = facts(place, pause.clone());
+                            let facts = facts(state, pause.clone());
                             let ready = delayed.is_none();
                             let expected: Vec<&str> = [
                                 (!ready).then_some("delay"),
@@ -115,9 +115,9 @@ fn pending_run_names_exactly_its_reasons() {
     }
 }
 
-fn pending(held: Held, asking: Vec<WorkerName>) -> Place {
+fn pending(held: Held, asking: Vec<WorkerName>) -> StateFacts {
     let workers = Workers { asking, ..Workers::default() };
-    Place::Pending { run: RunId::FIRST, held, reserved_until: Some(at(NOW + 1)), before: 3, workers }
+    StateFacts::Pending { run: RunId::FIRST, held, reserved_until: Some(at(NOW + 1)), before: 3, workers }
 }
 
 /// Every combination of sessions, of a session that did not accept the run, and of requesting
@@ -140,8 +140,8 @@ fn waiting_run_names_cause_and_sessions() {
                         let not_accepted = not_accepted.clone();
                         let is_refused = not_accepted.is_some();
                         let waiting = Waiting { sessions, not_accepted, no_scheduler, before: 1, ..Waiting::default() };
-                        let place = pending(Held::Waiting(Box::new(waiting)), asking.clone());
-                        let answer = why(&facts(place, pause.clone()), Names::Hidden);
+                        let state = pending(Held::Waiting(Box::new(waiting)), asking.clone());
+                        let answer = why(&facts(state, pause.clone()), Names::Hidden);
                         let expected: Vec<&str> = [
                             Some("waiting"),
                             pause.is_some().then_some("paused"),
@@ -182,8 +182,8 @@ fn polled_queue_with_limits_is_named_while_no_worker_asks() {
     ] {
         for polled in [false, true] {
             let waiting = Waiting { polled, sessions, ..Waiting::default() };
-            let place = pending(Held::Waiting(Box::new(waiting)), asking.clone());
-            let answer = why(&facts(place, None), Names::Hidden);
+            let state = pending(Held::Waiting(Box::new(waiting)), asking.clone());
+            let answer = why(&facts(state, None), Names::Hidden);
             assert_eq!(codes(&answer).contains(&"poll-limited"), polled && is_named, "{answer:?}");
         }
     }
@@ -303,7 +303,7 @@ fn unscheduled_task_names_hopeless_dependencies() {
                 for pause in [None, Some(paused())] {
                     let awaited = vec![AwaitedTask { task_id: required, state }; AWAITED_SHOWN_MAX + 1];
                     let unsatisfied = u32::try_from(awaited.len()).unwrap();
-                    let facts = facts(Place::Unscheduled { unsatisfied, awaited, requires }, pause.clone());
+                    let facts = facts(StateFacts::Unscheduled { unsatisfied, awaited, requires }, pause.clone());
                     let badly = matches!(state, Some(TaskState::Failed | TaskState::Exception));
                     let expected =
                         required == task() || state.is_none() || (badly && requires == Requires::AllCompleted);
@@ -328,7 +328,7 @@ fn unscheduled_task_names_hopeless_dependencies() {
 
 #[test]
 fn author_and_reason_of_pause_require_scope() {
-    let waits = || Place::Unscheduled { unsatisfied: 1, awaited: Vec::new(), requires: Requires::AllCompleted };
+    let waits = || StateFacts::Unscheduled { unsatisfied: 1, awaited: Vec::new(), requires: Requires::AllCompleted };
     for (names, by, reason) in [(Names::Shown, Some("ann"), Some("disk")), (Names::Hidden, None, None)] {
         let answer = why(&facts(waits(), Some(paused())), names);
         let expected = Reason::Paused {
@@ -347,7 +347,7 @@ fn running_or_resolved_task_has_one_reason() {
         for complete_by in [None, Some(at(NOW + 3))] {
             for session in [None, Some(session())] {
                 for names in [Names::Shown, Names::Hidden] {
-                    let place = Place::Running {
+                    let state = StateFacts::Running {
                         run: RunId::FIRST,
                         worker: worker(),
                         since: at(NOW - 1),
@@ -356,7 +356,7 @@ fn running_or_resolved_task_has_one_reason() {
                         session,
                         live_log: Some(LiveLogSoFar { bytes: 7 }),
                     };
-                    let answer = why(&facts(place, pause.clone()), names);
+                    let answer = why(&facts(state, pause.clone()), names);
                     assert_eq!(codes(&answer), ["running"], "a pause does not affect claims");
                     assert_eq!((answer.state, answer.ready), (TaskState::Running, false));
                     let Reason::Running { worker_group, worker_id, session_id, live_log, .. } = &answer.reasons[0]
@@ -374,8 +374,8 @@ fn running_or_resolved_task_has_one_reason() {
         for outcome in [Outcome::Completed, Outcome::Failed, Outcome::Exception(ReasonResolved::ClaimExpired)] {
             for ended_by in std::iter::once(None).chain(EndedBy::ALL.iter().copied().map(Some)) {
                 let left = Allowance { retries_left: 0, free_runs: 150, requeues: 0, losses: 4 };
-                let place = Place::Resolved { run: RunId::FIRST, outcome, ended_by, left };
-                let answer = why(&facts(place, pause.clone()), Names::Hidden);
+                let state = StateFacts::Resolved { run: RunId::FIRST, outcome, ended_by, left };
+                let answer = why(&facts(state, pause.clone()), Names::Hidden);
                 assert_eq!(codes(&answer), ["resolved"]);
                 assert_eq!(answer.state, outcome.state().into());
                 let expected = Reason::Resolved {

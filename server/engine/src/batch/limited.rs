@@ -48,10 +48,10 @@ struct Decided {
     queue: i32,
     claimer: Claimer,
     waiters: Vec<Waiter>,
-    found: Result<Found, OpError>,
+    found: Result<DecisionResult, OpError>,
 }
 
-enum Found {
+enum DecisionResult {
     Claims { claims: Option<QueueClaims>, more: bool, next_in: Option<Duration> },
     NotLimited,
 }
@@ -299,8 +299,8 @@ impl LimitedList {
         let leaving = std::mem::take(&mut queue.leaving);
         let is_stale = std::mem::take(&mut queue.stale);
         let (mut claims, more, next_in) = match found {
-            Ok(Found::Claims { claims, more, next_in }) => (claims, more, next_in),
-            Ok(Found::NotLimited) => {
+            Ok(DecisionResult::Claims { claims, more, next_in }) => (claims, more, next_in),
+            Ok(DecisionResult::NotLimited) => {
                 queue.waiters.extend(waiters);
                 self.notifiers.set_unlimited(key, queue.changes);
                 self.hand_over(key);
@@ -466,13 +466,13 @@ async fn decide(
     let name = waiters.first().map(|waiter| waiter.request.queue.as_str()).unwrap_or_default();
     let found = decide_once(queue, &mut claimer, name, &waiters, &workers, (sequenced(), &marks)).await;
     let found = match found {
-        Ok(Outcome::NotLimited) => Ok(Found::NotLimited),
+        Ok(Outcome::NotLimited) => Ok(DecisionResult::NotLimited),
         Ok(Outcome::Claimed(Claims { rows, more, next_in })) => {
             let (made, left): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.made);
             count_started(Dispatch::Pull, made.len());
             let guarded = claimer.guard_in_order(made, left);
             let claims = claimer.describe(guarded, &workers).await.remove(&queue);
-            Ok(Found::Claims { claims, more, next_in })
+            Ok(DecisionResult::Claims { claims, more, next_in })
         }
         // Another transaction holds the queue for long. The requests keep waiting.
         Err(Failure::Again(error)) => {

@@ -28,12 +28,12 @@ pub async fn write_down(pool: &PgPool, workers: &Workers) -> Result<usize, sqlx:
     // A concurrent write must store its sightings before they are read.
     let _turn = workers.turn_to_write().await;
     let taken = workers.take();
-    let (seen, now) = (taken.seen(), Instant::now());
-    if seen.queues.is_empty() {
+    let (sightings, now) = (taken.sightings(), Instant::now());
+    if sightings.queues.is_empty() {
         return Ok(0);
     }
     let mut conn = pool.acquire().await?;
-    let queues: Vec<SeenQueue> = seen
+    let queues: Vec<SeenQueue> = sightings
         .queues
         .iter()
         .map(|(&key, queue)| SeenQueue { key, last: age(queue.last, now), kept: age(now, queue.retained_until) })
@@ -41,7 +41,7 @@ pub async fn write_down(pool: &PgPool, workers: &Workers) -> Result<usize, sqlx:
     for part in queues.chunks(WRITTEN_MAX) {
         queue_views::see(&mut conn, part).await?;
     }
-    let rows: Vec<SeenWorker<'_>> = seen
+    let rows: Vec<SeenWorker<'_>> = sightings
         .workers
         .iter()
         .map(|(key, worker)| SeenWorker {
