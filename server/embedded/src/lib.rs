@@ -166,7 +166,7 @@ impl Embedded {
                 Ok(()) => LOG_CHECK_EVERY,
                 Err(error) => {
                     tracing::warn!(%error, "PostgreSQL's log is long and cannot be rotated");
-                    LOG_LOOK_AGAIN
+                    LOG_CHECK_AGAIN
                 }
             };
         }

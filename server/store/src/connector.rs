@@ -464,7 +464,7 @@ fn checked(
                 }
                 if let (Err(error), Some(connector)) = (&usable, connector) {
                     tracing::debug!(error = %error, "a pooled connection was closed, because it cannot be reused");
-                    connector.look(Duration::ZERO);
+                    connector.start_reconnecting(Duration::ZERO);
                 }
                 Ok(usable.is_ok())
             })

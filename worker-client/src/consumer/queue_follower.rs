@@ -67,7 +67,7 @@ pub(super) async fn follow(client: &Client, queue: TaskQueueId, news: mpsc::Send
                     error = chain(&error),
                     "the events of the queue could not be read; trying again"
                 );
-                tokio::time::sleep(watch.client.retry_policy().pause_of(failures, &error, retry::jitter())).await;
+                tokio::time::sleep(follower.client.retry_policy().pause_of(failures, &error, retry::jitter())).await;
             }
         }
     }

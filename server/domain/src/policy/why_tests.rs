@@ -479,7 +479,7 @@ fn sentences_match_reasons() {
         assert_eq!(super::sentence(&reason), sentence);
     }
     let workers = Workers { last_asked: Some(at(NOW)), asking: vec![worker()], ..Workers::default() };
-    let place = Place::Pending { run: RunId::FIRST, held: Held::Ready, reserved_until: None, before: 0, workers };
+    let place = StateFacts::Pending { run: RunId::FIRST, held: Held::Ready, reserved_until: None, before: 0, workers };
     let answer = why(&facts(place, None), Names::Hidden);
     assert_eq!(words(&answer), ["Nothing holds it back: the next worker that asks for work gets it."]);
     assert_eq!(ASKED_WITHIN, TimeDelta::minutes(1), "the sentences mention one minute");

@@ -477,7 +477,7 @@ async fn decide(
         // Another transaction holds the queue for long. The requests keep waiting.
         Err(Failure::Again(error)) => {
             tracing::debug!(error = %error, "a queue is locked; retrying");
-            Ok(Found::Claims { claims: None, more: false, next_in: Some(decision::LOCKED_AGAIN) })
+            Ok(DecisionResult::Claims { claims: None, more: false, next_in: Some(decision::LOCKED_AGAIN) })
         }
         Err(failure) => Err(failure.report("claim")),
     };

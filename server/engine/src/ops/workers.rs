@@ -194,7 +194,7 @@ pub async fn quarantine(
     transaction.commit().await.map_err(OpError::from)?;
     drop(conn);
     // Committed: nothing from here on may fail the request.
-    if let Err(error) = facts.look().await {
+    if let Err(error) = facts.refresh().await {
         tracing::warn!(
             error = %error,
             "cached facts could not be refreshed after the quarantine of a worker was changed"

@@ -1,7 +1,7 @@
 //! Very large creates, and concurrent ones of another server.
 
 use tenure_engine::batch::BATCH_BYTES_MAX;
-use tenure_store::transitions::create::{Names, look};
+use tenure_store::transitions::create::{Names, find_existing};
 use tokio::task::JoinSet;
 
 use crate::support::*;
@@ -98,7 +98,7 @@ async fn repeats_of_large_tasks_are_diagnosed_in_parts() {
     }
     let unknown = new_task(QUEUE, &json!({}));
     names.push(Names { task: unknown.id.uuid(), group: unknown.group.uuid(), queue: 0 });
-    let looks = look(&mut conn, &names).await.unwrap();
+    let looks = find_existing(&mut conn, &names).await.unwrap();
     let read: Vec<(usize, bool)> = looks.iter().map(|look| (look.member, look.stored.is_some())).collect();
     assert_eq!(read, [(0, true), (3, false)], "what has no room is asked for again");
     finish(database, queue).await;
