@@ -216,7 +216,7 @@ fn who(part: &Part, observed: &Observations, found: &mut Vec<Difference>) {
     }
     match (part.follows(), &observed.second) {
         (Follows::AnotherRun(_) | Follows::AnotherWorker(_), None) => {
-            found.push(Difference::NoOtherRun(observed.watched))
+            found.push(Difference::NoOtherRun(observed.watched));
         }
         (Follows::Waits | Follows::Ends(_), Some(_)) => found.push(Difference::OtherRun),
         (Follows::AnotherRun(_) | Follows::AnotherWorker(_), Some(_)) | (Follows::Waits | Follows::Ends(_), None) => {}
