@@ -83,6 +83,31 @@ pub struct QueuePolicy {
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(ignore)]
     pub dead_letters: Option<Value>,
+    /// True: a run reported as failed uses up a retry, and another run follows. Default false.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub retry_failed: Option<bool>,
+    /// Deadline of a submitted task without `deadline`, in seconds after its creation. Default 366
+    /// days.
+    #[serde(default, deserialize_with = "present_seconds", skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 60, maximum = 31_622_400)]
+    pub deadline_after: Option<i64>,
+    /// How long resolved tasks are kept. Default: until `expires`; submitted tasks without
+    /// `expires` 7 days if completed, else 30 days.
+    #[serde(default, deserialize_with = "present_object", skip_serializing_if = "Option::is_none")]
+    pub retain: Option<Retain>,
+}
+
+/// Seconds until a resolved task is purged, at the latest when it expires. Absent or null: then.
+#[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Retain {
+    #[serde(default, deserialize_with = "seconds_or_null", skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 60, maximum = 31_622_400)]
+    pub completed: Option<i64>,
+    /// Also for tasks resolved as exception.
+    #[serde(default, deserialize_with = "seconds_or_null", skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 60, maximum = 31_622_400)]
+    pub failed: Option<i64>,
 }
 
 /// Limits of assigned and claimed runs of a queue.
@@ -170,6 +195,9 @@ pub struct TaskOptions {
     /// As in the policy of a queue.
     #[serde(default, deserialize_with = "present_object", skip_serializing_if = "Option::is_none")]
     pub retry_delay: Option<RetryDelay>,
+    /// As in the policy of a queue.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub retry_failed: Option<bool>,
     /// Key for the queue's limits and fair sharing, if its `keyBy` is `key`: 1 to 255 characters.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 255)]
@@ -359,6 +387,16 @@ fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> 
 /// For optional fields: absent but not null.
 pub(crate) fn present_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
     seconds(deserializer).map(Some)
+}
+
+fn seconds_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
+    struct Whole(i64);
+    impl<'de> Deserialize<'de> for Whole {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            seconds(deserializer).map(Self)
+        }
+    }
+    Ok(Option::<Whole>::deserialize(deserializer)?.map(|whole| whole.0))
 }
 
 #[cfg(test)]

@@ -2,7 +2,9 @@
 
 use chrono::TimeDelta;
 use serde_json::Value;
-use tenure_api::policy::{Concurrency, QueuePolicy, Rate as RateOnWire, Rates, RetryDelay as RetryDelayOnWire};
+use tenure_api::policy::{
+    Concurrency, QueuePolicy, Rate as RateOnWire, Rates, Retain as RetainOnWire, RetryDelay as RetryDelayOnWire,
+};
 use tenure_api::states::{Delivery, Dispatch, KeyBy, OnSchedulerLoss};
 
 use super::{number, seconds};
@@ -26,6 +28,11 @@ pub const RETRY_FACTOR_LEAST: f64 = 1.0;
 pub const RETRY_FACTOR_MOST: f64 = 10.0;
 /// Maximum delay of retries, in seconds; the default.
 pub const RETRY_MOST_MAX: i64 = 86_400;
+
+/// Minimum `deadlineAfter`, `retain.completed` and `retain.failed`, in seconds.
+pub const AFTER_LEAST: i64 = 60;
+/// Maximum of the same: 366 days in seconds.
+pub const AFTER_MOST: i64 = 31_622_400;
 
 /// In seconds.
 pub const ACCEPT_TIME_MAX: i64 = 3_600;
@@ -61,7 +68,20 @@ pub struct Policy {
     pub concurrency: Limits<u32>,
     pub rate: Limits<Rate>,
     pub fair: bool,
+    /// True if a run reported as failed is followed by another one while retries are left.
+    pub retry_failed: bool,
+    /// None is the server's default.
+    pub deadline_after: Option<TimeDelta>,
+    pub retain: Option<Retain>,
     text: String,
+}
+
+/// How long resolved tasks are kept; none is until they expire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retain {
+    pub completed: Option<TimeDelta>,
+    /// Also for tasks resolved as exception.
+    pub failed: Option<TimeDelta>,
 }
 
 /// Limits of the whole queue and of each key; none is unlimited.
@@ -138,6 +158,9 @@ impl Policy {
             concurrency: Limits::NONE,
             rate: Limits::NONE,
             fair: false,
+            retry_failed: false,
+            deadline_after: None,
+            retain: None,
             text: "{}".to_owned(),
         }
     }
@@ -168,6 +191,9 @@ impl Policy {
             concurrency: sent.concurrency.map(concurrency).transpose()?.unwrap_or(Limits::NONE),
             rate: sent.rate.map(rates).transpose()?.unwrap_or(Limits::NONE),
             fair: sent.fair.unwrap_or(false),
+            retry_failed: sent.retry_failed.unwrap_or(false),
+            deadline_after: within("deadlineAfter", sent.deadline_after, AFTER_LEAST, AFTER_MOST)?,
+            retain: sent.retain.map(retain).transpose()?,
             text: json::text(sent)?,
         })
     }
@@ -208,6 +234,13 @@ impl Policy {
     pub fn text(&self) -> &str {
         &self.text
     }
+}
+
+fn retain(sent: RetainOnWire) -> Result<Retain, Unacceptable> {
+    let RetainOnWire { completed, failed } = sent;
+    let within =
+        |field, value: Option<i64>| value.map(|value| seconds(field, value, AFTER_LEAST, AFTER_MOST)).transpose();
+    Ok(Retain { completed: within("retain.completed", completed)?, failed: within("retain.failed", failed)? })
 }
 
 fn concurrency(sent: Concurrency) -> Result<Limits<u32>, Unacceptable> {
@@ -258,7 +291,7 @@ fn limits<S, T>(
 pub(super) type FieldToCome = (&'static str, Option<&'static str>, Option<bool>);
 
 /// Lists fields that are unimplemented or were added later.
-fn fields_to_come(sent: &QueuePolicy) -> [FieldToCome; 12] {
+fn fields_to_come(sent: &QueuePolicy) -> [FieldToCome; 15] {
     let QueuePolicy {
         delivery: _,
         complete_time: _,
@@ -277,6 +310,9 @@ fn fields_to_come(sent: &QueuePolicy) -> [FieldToCome; 12] {
         fair,
         partition,
         dead_letters,
+        retry_failed,
+        deadline_after,
+        retain,
     } = sent;
     let word = |value: &Option<Value>, neutral| value.as_ref().map(|value| value.as_str() == Some(neutral));
     [
@@ -292,6 +328,9 @@ fn fields_to_come(sent: &QueuePolicy) -> [FieldToCome; 12] {
         ("fair", Some("false"), fair.map(|fair| !fair)),
         ("partition", None, partition.as_ref().map(|_| false)),
         ("deadLetters", Some("false"), dead_letters.as_ref().map(|value| value.as_bool() == Some(false))),
+        ("retryFailed", Some("false"), retry_failed.map(|retry| !retry)),
+        ("deadlineAfter", None, deadline_after.map(|_| false)),
+        ("retain", None, retain.map(|_| false)),
     ]
 }
 

@@ -36,6 +36,7 @@ pub struct Options {
     /// Zero is unlimited while the claim is renewed.
     pub complete_time: Option<TimeDelta>,
     pub retry_delay: Option<RetryDelay>,
+    pub retry_failed: Option<bool>,
     /// Used if the queue's `keyBy` is `key`.
     pub key: Option<String>,
     /// Used if the queue assigns runs.
@@ -79,6 +80,7 @@ impl Options {
             delivery,
             complete_time,
             retry_delay,
+            retry_failed,
             key,
             unique: _,
             on_duplicate: _,
@@ -92,6 +94,7 @@ impl Options {
                 .map(|value| seconds(&field("completeTime"), value, 0, COMPLETE_TIME_MAX))
                 .transpose()?,
             retry_delay: retry_delay.map(|sent| RetryDelay::from_request(&field("retryDelay"), sent)).transpose()?,
+            retry_failed: *retry_failed,
             key: key.as_deref().map(|sent| key_of(&field("key"), sent)).transpose()?,
             worker: worker.as_ref().map(|sent| preferred(&field("worker"), sent)).transpose()?,
         })
@@ -105,19 +108,20 @@ impl Options {
     /// Permission to create tasks does not include the cost of lost workers or the choice of a
     /// worker.
     pub fn needs(&self) -> Needs {
-        let Self { start: _, delivery, complete_time: _, retry_delay: _, key: _, worker } = self;
+        let Self { start: _, delivery, complete_time: _, retry_delay: _, retry_failed: _, key: _, worker } = self;
         if delivery.is_some() || worker.is_some() { Needs::TaskOptions } else { Needs::Nothing }
     }
 }
 
 /// Lists options that are unimplemented or were added later.
-fn options_to_come(sent: &TaskOptions) -> [FieldToCome; 4] {
+fn options_to_come(sent: &TaskOptions) -> [FieldToCome; 5] {
     let TaskOptions {
         delay: _,
         not_before: _,
         delivery: _,
         complete_time: _,
         retry_delay: _,
+        retry_failed,
         key,
         unique,
         on_duplicate,
@@ -128,6 +132,7 @@ fn options_to_come(sent: &TaskOptions) -> [FieldToCome; 4] {
         ("key", None, key.as_ref().map(|_| false)),
         ("unique", None, unique.as_ref().map(|_| false)),
         ("onDuplicate", Some("\"reject\""), is_reject),
+        ("retryFailed", Some("false"), retry_failed.map(|retry| !retry)),
         ("worker", None, worker.as_ref().map(|_| false)),
     ]
 }

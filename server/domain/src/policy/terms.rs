@@ -17,6 +17,7 @@ pub struct Terms {
     pub retry_delay: Option<RetryDelay>,
     pub start: Start,
     pub waits_again: bool,
+    pub retry_failed: bool,
 }
 
 impl Terms {
@@ -30,6 +31,7 @@ impl Terms {
             retry_delay: options.retry_delay.or(policy.retry_delay).filter(|delay| !delay.is_none()),
             start: options.start.unwrap_or(Start::After(policy.delay)),
             waits_again: policy.waits_again(),
+            retry_failed: options.retry_failed.unwrap_or(policy.retry_failed),
         }
     }
 
@@ -40,6 +42,7 @@ impl Terms {
             retry_delay: self.retry_delay.is_some(),
             own_complete_time: self.own_complete_time,
             waits_again: self.waits_again,
+            retry_failed: self.retry_failed,
             delayed: delayed.unwrap_or(DelayedBy::Delay),
         }
     }
@@ -61,6 +64,7 @@ impl Terms {
 /// ```text
 /// bits 0–1 delivery · 2 retryDelay · 3 the task has its own completeTime
 /// bit 4 the next run waits for admission again · 5–7 why the run is delayed
+/// bit 10 retryFailed; bits 8 and 9 are reserved
 /// ```
 ///
 /// Bits 5–7 are valid only for a delayed run. NULL in the database means all zero.
@@ -71,6 +75,8 @@ pub struct Traits {
     pub retry_delay: bool,
     pub own_complete_time: bool,
     pub waits_again: bool,
+    /// True if a run reported as failed may be followed by another one.
+    pub retry_failed: bool,
     /// Ignored if the run is not delayed.
     pub delayed: DelayedBy,
 }
@@ -82,6 +88,7 @@ impl Traits {
     pub const WAITS_AGAIN: i16 = 1 << 4;
     pub const DELAYED_SHIFT: u32 = 5;
     pub const DELAYED: i16 = 0b111 << Self::DELAYED_SHIFT;
+    pub const RETRY_FAILED: i16 = 1 << 10;
 
     /// The traits without a policy and options.
     pub const NONE: Self = Self {
@@ -89,6 +96,7 @@ impl Traits {
         retry_delay: false,
         own_complete_time: false,
         waits_again: false,
+        retry_failed: false,
         delayed: DelayedBy::Delay,
     };
 
@@ -100,13 +108,19 @@ impl Traits {
             | bit(self.retry_delay, Self::RETRY_DELAY)
             | bit(self.own_complete_time, Self::OWN_COMPLETE_TIME)
             | bit(self.waits_again, Self::WAITS_AGAIN)
+            | bit(self.retry_failed, Self::RETRY_FAILED)
             | self.delayed.code() << Self::DELAYED_SHIFT;
         (code != 0).then_some(code)
     }
 
     pub fn from_code(code: Option<i16>) -> Option<Self> {
         let code = code.unwrap_or(0);
-        let known = Self::DELIVERY | Self::RETRY_DELAY | Self::OWN_COMPLETE_TIME | Self::WAITS_AGAIN | Self::DELAYED;
+        let known = Self::DELIVERY
+            | Self::RETRY_DELAY
+            | Self::OWN_COMPLETE_TIME
+            | Self::WAITS_AGAIN
+            | Self::DELAYED
+            | Self::RETRY_FAILED;
         if code & !known != 0 {
             return None;
         }
@@ -115,6 +129,7 @@ impl Traits {
             retry_delay: code & Self::RETRY_DELAY != 0,
             own_complete_time: code & Self::OWN_COMPLETE_TIME != 0,
             waits_again: code & Self::WAITS_AGAIN != 0,
+            retry_failed: code & Self::RETRY_FAILED != 0,
             delayed: DelayedBy::from_code((code & Self::DELAYED) >> Self::DELAYED_SHIFT)?,
         })
     }
@@ -201,9 +216,11 @@ mod tests {
         let mut seen = std::collections::BTreeSet::new();
         for &delivery in Delivery::ALL {
             for &delayed in DelayedBy::ALL {
-                for bits in 0..8 {
-                    let [retry_delay, own_complete_time, waits_again] = [1, 2, 4].map(|bit| bits & bit != 0);
-                    let traits = Traits { delivery, retry_delay, own_complete_time, waits_again, delayed };
+                for bits in 0..16 {
+                    let [retry_delay, own_complete_time, waits_again, retry_failed] =
+                        [1, 2, 4, 8].map(|bit| bits & bit != 0);
+                    let traits =
+                        Traits { delivery, retry_delay, own_complete_time, waits_again, retry_failed, delayed };
                     assert!(seen.insert(traits.code()));
                     assert_eq!(Traits::from_code(traits.code()), Some(traits));
                 }
