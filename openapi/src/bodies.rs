@@ -14,7 +14,7 @@ use crate::ids::{
     ProjectId, ProvisionerId, RunId, SchedulerId, SessionId, SlugId, TaskGroupId, TaskId, TaskQueueId, WorkerGroup,
     WorkerId, WorkerType,
 };
-use crate::policy::present_seconds;
+use crate::policy::{Failure, present_seconds};
 use crate::schema::{Route, Scope, TagValue};
 use crate::states::{ExceptionReason, Priority, ReasonCreated, ReasonResolved, Requires, RunState, TaskState};
 use crate::structure::{object, present};
@@ -301,6 +301,9 @@ pub struct ReportExceptionRequest {
     )]
     #[schema(minimum = 0, maximum = 86_400)]
     pub retry_after: Option<i64>,
+    /// Why the run failed.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Failure>,
 }
 
 /// A claim.

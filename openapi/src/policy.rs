@@ -270,6 +270,22 @@ pub struct ReleaseRequest {
     pub not_before: Option<Timestamp>,
 }
 
+/// Why a run failed, in its worker's words.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Failure {
+    /// 1 to 4,096 bytes.
+    #[schema(min_length = 1, max_length = 4_096)]
+    pub message: String,
+    /// Class of the failure, such as `ValueError`: 1 to 255 characters.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 255)]
+    pub kind: Option<String>,
+    /// Exit code of the command.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+}
+
 /// The body of reportCompleted and reportFailed. Unknown fields are ignored, because earlier
 /// clients may send any body.
 #[derive(Deserialize, Debug, Default, ToSchema)]
@@ -278,9 +294,15 @@ pub struct ReportedResult<'a> {
     #[serde(borrow, default, deserialize_with = "present")]
     #[schema(value_type = Option<Value>)]
     pub result: Option<&'a RawValue>,
+    /// Why the run failed. Not of a completed run.
+    #[serde(default, deserialize_with = "present")]
+    pub failure: Option<Failure>,
+    /// False: no other run follows, whatever `retryFailed` says. Not of a completed run.
+    #[serde(default, deserialize_with = "present")]
+    pub retry: Option<bool>,
 }
 
-/// The result that a worker reported with the end of a run.
+/// What a worker reported with the end of a run: a result, a failure or both.
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TaskResult<'a> {
@@ -289,8 +311,12 @@ pub struct TaskResult<'a> {
     /// How the run ended.
     pub state: RunState,
     /// Any JSON.
-    #[schema(value_type = Value)]
-    pub result: &'a RawValue,
+    #[schema(value_type = Option<Value>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub result: Option<&'a RawValue>,
+    #[schema(value_type = Option<Failure>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<&'a RawValue>,
 }
 
 /// The current state of a queue.

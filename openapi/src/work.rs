@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use crate::dates::Timestamp;
 use crate::ids::{RunId, SessionId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
-use crate::policy::present_seconds;
+use crate::policy::{Failure, present_seconds};
 use crate::states::ExceptionReason;
 use crate::structure::{objects, present};
 use crate::text;
@@ -64,6 +64,12 @@ pub struct RunResult {
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub result: Option<Box<RawValue>>,
+    /// Why the run failed. Only with `failed` and `exception`.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Failure>,
+    /// False: no other run follows, whatever `retryFailed` says. Only with `failed`.
+    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    pub retry: Option<bool>,
     /// Delay of the next run in seconds; only with `intermittent-task`.
     #[serde(default, deserialize_with = "present_seconds", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 86_400)]
@@ -80,7 +86,18 @@ pub struct RunResult {
 impl RunResult {
     #[must_use]
     pub fn new(task_id: TaskId, run_id: RunId, outcome: RunOutcome) -> Self {
-        Self { task_id, run_id, outcome, reason: None, result: None, retry_after: None, delay: None, not_before: None }
+        Self {
+            task_id,
+            run_id,
+            outcome,
+            reason: None,
+            result: None,
+            failure: None,
+            retry: None,
+            retry_after: None,
+            delay: None,
+            not_before: None,
+        }
     }
 }
 
