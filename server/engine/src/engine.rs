@@ -23,6 +23,7 @@ use crate::clock::ClockSkew;
 use crate::decision::marks::AdmissionMarks;
 use crate::events::sequencer::Sequencer;
 use crate::events::tail::Tail;
+use crate::gate::Gate;
 use crate::heartbeat::Heartbeat;
 use crate::live_logs::LiveLogs;
 use crate::notifiers::Notifiers;
@@ -109,6 +110,8 @@ pub struct Engine {
     pub heartbeat: Heartbeat,
     pub schedulers: Schedulers,
     pub facts: Facts,
+    /// Opened by the first use of a feature that older servers lack.
+    pub gate: Gate,
     /// All caches of the database, to invalidate them together.
     pub remembered: Registry,
     pub requeue: Requeue,
@@ -179,6 +182,7 @@ impl Engine {
             schedulers: Schedulers::new(settings.member.clone()),
             skew: ClockSkew::default(),
             facts,
+            gate: Gate::new(requests.clone()),
             due_marks: DueMarkMemory::default(),
             admission_marks: parts.admission_marks,
             remembered: Registry::default(),
@@ -250,6 +254,7 @@ impl Engine {
             sequencer,
             sessions,
             schedulers,
+            gate,
             ..
         } = &self;
         let empty = self.messages.memory();
@@ -264,6 +269,7 @@ impl Engine {
         remembered.add("ends of sessions", on(&sessions.outlook, Outlook::drop_all));
         remembered.add("terms of schedulers", on(schedulers, Schedulers::drop_all));
         remembered.add("polled queues", on(polled, PolledQueues::drop_all));
+        remembered.add("gate of features", on(gate, Gate::close));
         remembered.add("facts", on(facts, Facts::drop_all));
         remembered.add("newest events", on(tail, Tail::drop_all));
         remembered.add("keys of waiting requests", on(notifiers, Notifiers::send_away_for_keys));

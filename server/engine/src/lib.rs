@@ -11,6 +11,7 @@ pub mod engine;
 pub mod essential;
 pub mod events;
 pub mod failure;
+pub mod gate;
 pub mod gauges;
 pub mod heartbeat;
 pub mod live_logs;

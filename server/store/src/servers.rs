@@ -115,3 +115,17 @@ pub async fn purge(conn: &mut PgConnection, kept: Duration, ahead: TimeDelta, li
     .await?;
     Ok(gone.rows_affected())
 }
+
+/// True if a server whose last migration is older than `number` is connected to this database.
+pub async fn has_older(conn: &mut PgConnection, number: i64) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"-- has_older_server
+        SELECT EXISTS (
+            SELECT FROM pg_stat_activity
+            WHERE datname = current_database() AND substring(application_name FROM '^tenure/([0-9]{1,9})( |$)')::bigint < $1
+        ) AS "any!""#,
+        number
+    )
+    .fetch_one(conn)
+    .await
+}

@@ -56,6 +56,20 @@ pub async fn put(db: impl PgExecutor<'_>, name: &str, value: &str) -> Result<(),
     Ok(())
 }
 
+/// Raises the last migration that a program must know. Never lowers it.
+pub async fn need_migration(db: impl PgExecutor<'_>, number: i64) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "-- need_migration
+        INSERT INTO settings AS s (name, value) VALUES ($1, $2)
+        ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE s.value::bigint < excluded.value::bigint",
+        NEEDED_MIGRATION,
+        number.to_string(),
+    )
+    .execute(db)
+    .await?;
+    Ok(())
+}
+
 /// Purges the check values of secret keys, unless there are clients whose tokens they encrypt.
 pub async fn purge_keys_without_clients(db: impl PgExecutor<'_>) -> Result<(), sqlx::Error> {
     sqlx::query!(

@@ -12,6 +12,7 @@ mod blobs;
 mod creation;
 mod explain;
 mod failover;
+mod gate;
 mod graph;
 mod heartbeat;
 mod holds;

@@ -1,0 +1,58 @@
+//! The gate of features that servers of the release before cannot carry out. Until one is used,
+//! both releases may run on one database, and going back is possible.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use sqlx::PgPool;
+use tenure_store::{servers, settings};
+
+use crate::failure::OpError;
+
+/// First migration of a release that carries out every feature behind the gate.
+pub const NEEDED: i64 = 27;
+
+/// Clones share the gate.
+#[derive(Debug, Clone)]
+pub struct Gate {
+    pool: PgPool,
+    is_open: Arc<AtomicBool>,
+}
+
+impl Gate {
+    pub fn new(pool: PgPool) -> Self {
+        Self { pool, is_open: Arc::default() }
+    }
+
+    /// Call before something is stored that an older server cannot carry out. From then on older
+    /// servers refuse to start. Costs nothing once the gate is open.
+    ///
+    /// # Errors
+    /// `Conflict` if an older server is connected.
+    pub async fn open(&self) -> Result<(), OpError> {
+        if self.is_open.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let mut conn = self.pool.acquire().await?;
+        // Without effect on a server that is about to be upgraded.
+        if servers::has_older(&mut conn, NEEDED).await? {
+            return Err(older_server());
+        }
+        settings::need_migration(&mut *conn, NEEDED).await?;
+        // One that started in between is seen here, or sees the setting and refuses to start.
+        if servers::has_older(&mut conn, NEEDED).await? {
+            return Err(older_server());
+        }
+        self.is_open.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// The database was replaced, and may have lost the setting.
+    pub fn close(&self) {
+        self.is_open.store(false, Ordering::Release);
+    }
+}
+
+fn older_server() -> OpError {
+    OpError::Conflict("a server of an older release is connected to the database; upgrade it first".to_owned())
+}
