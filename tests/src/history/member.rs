@@ -66,12 +66,12 @@ impl Member {
             return self.begin_somewhere().await;
         };
         let goes_on = match self.below(100) {
-            0..45 => self.claim_and_work(&mut mine).await,
-            45..55 => self.report_one(&mut mine).await,
-            55..63 => self.renew(&mine).await,
-            63..78 => self.read_inbox(&mut mine).await,
-            78..80 => self.command(&mine).await,
-            80..82 => self.command_task(&mut mine).await,
+            0..41 => self.claim_and_work(&mut mine).await,
+            41..51 => self.report_one(&mut mine).await,
+            51..59 => self.renew(&mine).await,
+            59..74 => self.read_inbox(&mut mine).await,
+            74..76 => self.command(&mine).await,
+            76..82 => self.command_task(&mut mine).await,
             82..86 => self.leave(&mut mine).await,
             86..90 => false,
             90..94 => {
