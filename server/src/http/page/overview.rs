@@ -131,8 +131,8 @@ fn queues_section(
     if queues.is_empty() {
         let note = html! {
             p { "There is no queue yet. The first task that names a queue creates it:" }
-            pre { "curl -u " i { "CLIENT:TOKEN" } " -X PUT " (visit.root_url) "/api/queue/v1/task/" i { "ID" } " \\\n  -H 'Content-Type: application/json' -d '{\"taskQueueId\": \"tour/first\", …}'" }
-            p { "docs/tour.md has the whole command under “With curl”." }
+            pre { "curl -u " i { "CLIENT:TOKEN" } " " (visit.root_url) "/api/tenure/v1/tasks \\\n  -H 'Content-Type: application/json' \\\n  -d '{\"taskQueueId\": \"tour/first\", \"payload\": {\"command\": [[\"echo\", \"hello\"]]}}'" }
+            p { "docs/tour.md shows the next steps." }
         };
         return section("Queues", &html! {}, &layout::empty(&note));
     }
