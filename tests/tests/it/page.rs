@@ -91,7 +91,14 @@ async fn a_new_server_shows_what_to_do_and_every_page_has_its_headers() {
     let page = get(&rig, "/", None).await;
     shows(
         &page,
-        &["There is no queue yet", rig.server.root_url(), "tenure-worker run", "Nothing has failed lately", "Log in"],
+        &[
+            "There is no queue yet",
+            rig.server.root_url(),
+            "/api/tenure/v1/tasks",
+            "tenure-worker run",
+            "Nothing has failed lately",
+            "Log in",
+        ],
     );
     let paths = [
         ("/", 200),
