@@ -178,7 +178,7 @@ fn cycle_is_refused_and_shown() {
         ),
         (
             json!([{"taskId": ID, "dependencies": [OTHER]}, {"taskId": OTHER, "dependencies": [ID]}]),
-            "`tasks[0].dependencies[0]` makes",
+            "`tasks[0].dependencies[0]` closes a cycle",
         ),
     ] {
         let refusal = several(&tasks).unwrap_err();

@@ -184,6 +184,6 @@ async fn rules_of_a_key_are_set_listed_and_deleted() {
     let nothing = refusal(&run(&rig, &["queue", "key", "set", QUEUE, "a/b"]).await, 1);
     assert!(nothing.contains("at least one of"), "{nothing}");
     let deleted = done(&rig, &["queue", "key", "delete", QUEUE, "a/b"]).await;
-    assert!(deleted.contains("The policy of queue policy/commands holds for the key a/b."), "{deleted}");
+    assert!(deleted.contains("The policy of queue policy/commands applies to key a/b."), "{deleted}");
     assert_eq!(answer(&rig, &["queue", "keys", QUEUE]).await, json!({"keys": []}));
 }

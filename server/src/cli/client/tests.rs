@@ -131,7 +131,7 @@ async fn client_is_changed_disabled_and_enabled() {
 async fn every_command_refuses_missing_client() {
     with_clients(|pool| async move {
         tenure(&pool, &["create", "ci"]).await.unwrap();
-        assert_eq!(tenure(&pool, &["delete", "ci"]).await.unwrap(), "The client ci is deleted.");
+        assert_eq!(tenure(&pool, &["delete", "ci"]).await.unwrap(), "Deleted client ci.");
         for command in ["show", "delete", "reset-token", "update", "disable", "enable"] {
             let error = tenure(&pool, &[command, "ci"]).await.unwrap_err();
             assert!(matches!(error, CommandError::Missing(_)), "{command}: {error}");

@@ -35,7 +35,7 @@ fn wrong_arguments_are_usage_errors() {
 async fn role_is_created_shown_changed_and_deleted() {
     with_clients(|pool| async move {
         // The initial role.
-        assert_eq!(tenure(&pool, &["delete", "anonymous"]).await.unwrap(), "The role anonymous is deleted.");
+        assert_eq!(tenure(&pool, &["delete", "anonymous"]).await.unwrap(), "Deleted role anonymous.");
         let create = ["create", "team:*", "--scope", "queue:<..>", "--scope", "a", "--description", "d"];
         let made = tenure(&pool, &create).await.unwrap();
         assert!(made.contains("role           team:*") && made.contains("queue:<..>"), "{made}");
@@ -52,7 +52,7 @@ async fn role_is_created_shown_changed_and_deleted() {
         let changed = json(&["update", "team:*", "--description", "e", "--json"]).await;
         assert_eq!((&changed["scopes"], &changed["description"]), (&json!(["b"]), &json!("e")));
         assert_eq!(json(&["update", "team:*", "--no-scopes", "--json"]).await["scopes"], json!([]));
-        assert_eq!(tenure(&pool, &["delete", "team:*"]).await.unwrap(), "The role team:* is deleted.");
+        assert_eq!(tenure(&pool, &["delete", "team:*"]).await.unwrap(), "Deleted role team:*.");
     })
     .await;
 }
@@ -76,8 +76,8 @@ async fn invalid_role_is_refused() {
         tenure(&pool, &["create", "a", "--scope", "assume:b"]).await.unwrap();
         for (words, say) in [
             (&["create", "a"][..], "already"),
-            (&["create", "b", "--scope", "assume:a"], "circle"),
-            (&["update", "a", "--scope", "assume:a"], "circle"),
+            (&["create", "b", "--scope", "assume:a"], "cycle"),
+            (&["update", "a", "--scope", "assume:a"], "cycle"),
             (&["create", "c*", "--scope", "x*<..>"], "<..>"),
         ] {
             let error = tenure(&pool, words).await.unwrap_err();

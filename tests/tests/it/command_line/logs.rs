@@ -62,7 +62,7 @@ async fn a_log_is_followed_to_its_end_or_read_as_far_as_it_is() {
     assert_eq!(stdout(&output), whole);
     assert_eq!(done(&rig, &["task", "logs", &task, "--run", "0", "--follow"]).await, whole, "it has ended");
     for (args, expected) in [
-        (&["task", "logs", &task, "--run", "1"][..], "there is no run 1"),
+        (&["task", "logs", &task, "--run", "1"][..], "has no run 1"),
         (&["task", "logs", &new_task().to_string()], "does not exist"),
     ] {
         let line = refusal(&run(&rig, args).await, 1);

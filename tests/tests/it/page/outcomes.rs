@@ -80,7 +80,7 @@ async fn task_page_shows_verdict_artifacts_and_related_tasks() {
     shows(&anonymous, &["Failed after ", "Needed by"]);
     hides(&anonymous, &["exit code 3"]);
     let page = get(&rig, &page_of(report_task), None).await;
-    shows(&page, &["Unscheduled", "it waits for 1", "state failed", "schedule it by hand"]);
+    shows(&page, &["Unscheduled", "it waits for 1", "state failed", "schedule this task by hand"]);
     hides(&page, &["Artifacts", "Needed by"]);
 }
 

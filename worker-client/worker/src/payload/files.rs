@@ -309,7 +309,7 @@ mod tests {
             (with("sha256", json!("ab")), "payload.inputs[0].sha256 must"),
             (with("sha256", json!("x".repeat(64))), "payload.inputs[0].sha256 must"),
             (with("unpack", json!(true)), "payload.inputs[0].unpack is not known"),
-            (json!([fine, fine]), "payload.inputs put p and p in one place"),
+            (json!([fine, fine]), "payload.inputs put p and p in the same place"),
             (json!([fine, {"taskId": ID, "artifact": "a", "path": "p/q"}]), "payload.inputs put p and p/q"),
             (json!(vec![fine.clone(); 1001]), "payload.inputs must have at most"),
         ] {

@@ -106,7 +106,7 @@ async fn unnamable_files_do_not_prevent_other_uploads() {
     assert_eq!(running.queue.artifact(TASK, "dir/fine").content(), b"fine\n");
     let log = running.log();
     for name in ["ä", "ö"] {
-        assert!(log.contains(&format!("artifact dir: \"{name}\" has a name that no artifact can have")), "{log}");
+        assert!(log.contains(&format!("artifact dir: \"{name}\" is not a valid name of an artifact")), "{log}");
     }
     running.stop().await;
 }
