@@ -39,7 +39,10 @@ impl Outcome {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Report {
     Completed,
+    /// With `retryFailed`, another run follows while retries are left.
     Failed,
+    /// With `retry: false`: no other run follows.
+    FailedForGood,
     Exception(ExceptionReason),
 }
 
@@ -48,24 +51,24 @@ impl Report {
     pub fn outcome(self) -> Outcome {
         match self {
             Self::Completed => Outcome::Completed,
-            Self::Failed => Outcome::Failed,
+            Self::Failed | Self::FailedForGood => Outcome::Failed,
             Self::Exception(reason) => Outcome::Exception(reason.into()),
         }
     }
 
-    /// Returns the reason of the next run, if the report asks for a retry.
+    /// Returns the reason of the next run, if one may follow.
     #[must_use]
     pub fn retry(self) -> Option<ReasonCreated> {
         match self {
             Self::Exception(ExceptionReason::WorkerShutdown) => Some(ReasonCreated::Retry),
-            Self::Exception(ExceptionReason::IntermittentTask) => Some(ReasonCreated::TaskRetry),
+            Self::Failed | Self::Exception(ExceptionReason::IntermittentTask) => Some(ReasonCreated::TaskRetry),
             Self::Exception(
                 ExceptionReason::MalformedPayload
                 | ExceptionReason::ResourceUnavailable
                 | ExceptionReason::InternalError,
             )
             | Self::Completed
-            | Self::Failed => None,
+            | Self::FailedForGood => None,
         }
     }
 }

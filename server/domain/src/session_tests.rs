@@ -1,5 +1,5 @@
 use super::*;
-use crate::policy::ending::{Allowance, Refused, decide};
+use crate::policy::ending::{Allowance, Refused, RetryRule, decide};
 use tenure_api::ids::RunId;
 
 fn at(seconds: i64) -> DateTime<Utc> {
@@ -176,7 +176,7 @@ fn run_end_with_session_is_never_refused() {
                 for retries_left in [0, 1] {
                     let had = Allowance { retries_left, free_runs, requeues: 5, losses: 9 };
                     let ending = run_ends(by, delivery, free_runs);
-                    let decided: Result<_, Refused> = decide(delivery, ending, RunId::FIRST, had);
+                    let decided: Result<_, Refused> = decide(RetryRule::of(delivery), ending, RunId::FIRST, had);
                     assert!(decided.is_ok(), "{by} {delivery} {had:?}");
                     let costs_nothing = by == SessionEnd::Closed && delivery != Delivery::AtMostOnce && free_runs < 200;
                     let left = decided.unwrap();

@@ -1,5 +1,5 @@
 use super::super::document::tests::policy;
-use super::super::ending::{Allowance, TakenBack, decide, taken_back};
+use super::super::ending::{Allowance, RetryRule, TakenBack, decide, taken_back};
 use super::super::options::Options;
 use super::super::terms::Terms;
 use super::*;
@@ -34,7 +34,7 @@ fn too_slow(cell: &Cell, times: &Times) -> Option<(TimeDelta, Ending)> {
 /// The rules' result for a claimed run.
 fn claimed(cell: &Cell, (time, ending): (TimeDelta, Ending)) -> (TimeDelta, Ending, Next) {
     let had = Allowance { retries_left: 5, free_runs: 0, requeues: 0, losses: 0 };
-    let decision = decide(cell.delivery, ending, RunId::FIRST, had).unwrap();
+    let decision = decide(RetryRule::of(cell.delivery), ending, RunId::FIRST, had).unwrap();
     assert_eq!(decision.left.retries_left, 5, "no cell costs a retry");
     (time, ending, if decision.next.is_some() { Next::Run } else { Next::Nothing })
 }

@@ -41,7 +41,7 @@ impl Ending {
         }
     }
 
-    /// Returns the reason of the next run, if one follows.
+    /// Returns the reason of the next run, if one may follow.
     #[must_use]
     pub fn retry(self) -> Option<ReasonCreated> {
         match self {
@@ -105,6 +105,30 @@ impl Ending {
     }
 }
 
+/// What decides if another run follows, by the queue's policy and the task's options.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RetryRule {
+    pub delivery: Delivery,
+    /// True if a run reported as failed may be followed by another one.
+    pub retry_failed: bool,
+}
+
+impl RetryRule {
+    /// The rule without a policy and options.
+    pub const NONE: Self = Self::of(Delivery::Retries);
+
+    /// Returns the rule of a delivery without `retryFailed`.
+    #[must_use]
+    pub const fn of(delivery: Delivery) -> Self {
+        Self { delivery, retry_failed: false }
+    }
+
+    pub fn all() -> impl Iterator<Item = Self> {
+        let both = |&delivery| [false, true].map(|retry_failed| Self { delivery, retry_failed });
+        Delivery::ALL.iter().flat_map(both)
+    }
+}
+
 /// Consequence of an ending, before the bounds on runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
@@ -135,15 +159,18 @@ impl Next {
     }
 }
 
-/// The rule for every delivery and ending.
+/// The consequence of every ending.
 #[must_use]
-pub fn next(delivery: Delivery, ending: Ending) -> Next {
+pub fn next(rule: RetryRule, ending: Ending) -> Next {
+    let RetryRule { delivery, retry_failed } = rule;
     match ending {
         Ending::Undelivered => Next::Requeued,
         Ending::Released => Next::ForNothingOrRefused,
         Ending::Reported(report) => match report {
+            Report::Failed if retry_failed => Next::ForARetry,
             Report::Completed
             | Report::Failed
+            | Report::FailedForGood
             | Report::Exception(
                 ExceptionReason::MalformedPayload
                 | ExceptionReason::ResourceUnavailable
@@ -174,9 +201,10 @@ const fn exception(reason: ExceptionReason) -> Ending {
     Ending::Reported(Report::Exception(reason))
 }
 
-pub const TABLE: [(Ending, &str); 14] = [
+pub const TABLE: [(Ending, &str); 15] = [
     (Ending::Reported(Report::Completed), "reported as completed"),
     (Ending::Reported(Report::Failed), "reported as failed"),
+    (Ending::Reported(Report::FailedForGood), "reported as failed with `\"retry\": false`"),
     (exception(ExceptionReason::MalformedPayload), "reported as malformed-payload"),
     (exception(ExceptionReason::ResourceUnavailable), "reported as resource-unavailable"),
     (exception(ExceptionReason::InternalError), "reported as internal-error"),
@@ -201,10 +229,19 @@ pub fn markdown() -> String {
             Some(by) => format!("`{reason}`, `{by}`"),
             None => format!("`{reason}`"),
         };
-        let cells: Vec<&str> = Delivery::ALL.iter().map(|&delivery| next(delivery, ending).words()).collect();
+        let cells: Vec<String> = Delivery::ALL.iter().map(|&delivery| cell(delivery, ending)).collect();
         text.push_str(&format!("| {name} | {shown} | {} |\n", cells.join(" | ")));
     }
     text
+}
+
+fn cell(delivery: Delivery, ending: Ending) -> String {
+    let plain = next(RetryRule::of(delivery), ending);
+    let retried = next(RetryRule { delivery, retry_failed: true }, ending);
+    if plain == retried {
+        return plain.words().to_owned();
+    }
+    format!("{}; with `retryFailed` {}", plain.words(), retried.words())
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -241,12 +278,12 @@ pub enum Refused {
 }
 
 /// `run` is the task's last run.
-pub fn decide(delivery: Delivery, ending: Ending, run: RunId, had: Allowance) -> Result<Decision, Refused> {
+pub fn decide(rule: RetryRule, ending: Ending, run: RunId, had: Allowance) -> Result<Decision, Refused> {
     let losses = if ending.is_loss() { had.losses.saturating_add(1) } else { 0 };
     let had = Allowance { losses, ..had };
     let free = Allowance { free_runs: had.free_runs.saturating_add(1), ..had };
     let retried = had.retries_left.checked_sub(1).map(|retries_left| Allowance { retries_left, ..had });
-    let left = match next(delivery, ending) {
+    let left = match next(rule, ending) {
         Next::Never => None,
         Next::ForARetry => retried,
         Next::ForNothingFirst if had.free_runs < FREE_RUNS_MAX => Some(free),

@@ -21,7 +21,8 @@ fn allowances() -> Vec<Allowance> {
 
 #[test]
 fn table_has_every_ending_once() {
-    let mut endings: Vec<Ending> = [Report::Completed, Report::Failed].map(Ending::Reported).to_vec();
+    let mut endings: Vec<Ending> =
+        [Report::Completed, Report::Failed, Report::FailedForGood].map(Ending::Reported).to_vec();
     endings.extend(ExceptionReason::ALL.iter().map(|&reason| exception(reason)));
     endings.extend([
         Ending::LeaseExpired,
@@ -53,18 +54,18 @@ fn table_has_every_ending_once() {
 }
 
 /// The expressions of the statement `resolve_run`, written by hand.
-fn as_sql_says(delivery: Delivery, ending: Ending, run: RunId, t: Allowance) -> Option<Decision> {
+fn as_sql_says(rule: RetryRule, ending: Ending, run: RunId, t: Allowance) -> Option<Decision> {
+    let RetryRule { delivery, retry_failed } = rule;
     let (released, back) = (ending == Ending::Released, ending == Ending::Undelivered);
     if (released && t.free_runs >= 200) || (back && t.requeues >= 5) {
         return None;
     }
     let loss = ending.is_loss();
     let free = released || (loss && delivery.code() == 1 && t.free_runs < 200);
-    let next = if ending.retry().is_none() || run.number() >= 400 || (loss && delivery.code() == 2) {
-        None
-    } else {
-        ending.retry().filter(|_| back || free || t.retries_left > 0)
-    };
+    let failed = ending.outcome() == Outcome::Failed;
+    let ends = ending.retry().is_none() || (loss && delivery.code() == 2) || (failed && !retry_failed);
+    let next =
+        if ends || run.number() >= 400 { None } else { ending.retry().filter(|_| back || free || t.retries_left > 0) };
     let retries_left = if next.is_none() || back || free { t.retries_left } else { t.retries_left - 1 };
     let left = Allowance {
         retries_left,
@@ -78,13 +79,35 @@ fn as_sql_says(delivery: Delivery, ending: Ending, run: RunId, t: Allowance) -> 
 #[test]
 fn every_case_agrees_with_sql_statement() {
     for (ending, name) in TABLE {
-        for &delivery in Delivery::ALL {
+        for rule in RetryRule::all() {
             for number in [0, 1, 399, 400, 1000] {
                 for had in allowances() {
-                    let decided = decide(delivery, ending, run(number), had).ok();
-                    assert_eq!(decided, as_sql_says(delivery, ending, run(number), had), "{name} {delivery} {had:?}");
+                    let decided = decide(rule, ending, run(number), had).ok();
+                    assert_eq!(decided, as_sql_says(rule, ending, run(number), had), "{name} {rule:?} {had:?}");
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn failed_run_is_retried_only_with_retry_failed() {
+    let had = |retries_left| Allowance { retries_left, free_runs: 0, requeues: 0, losses: 2 };
+    let left = |retries_left| Allowance { losses: 0, ..had(retries_left) };
+    for rule in RetryRule::all() {
+        for (report, retries_left, retried) in [
+            (Report::Failed, 2, rule.retry_failed),
+            (Report::Failed, 0, false),
+            (Report::FailedForGood, 2, false),
+            (Report::Completed, 2, false),
+        ] {
+            let expected = if retried {
+                Decision { next: Some(ReasonCreated::TaskRetry), left: left(retries_left - 1) }
+            } else {
+                Decision { next: None, left: left(retries_left) }
+            };
+            let decided = decide(rule, Ending::Reported(report), run(0), had(retries_left));
+            assert_eq!(decided, Ok(expected), "{report:?} {rule:?}");
         }
     }
 }
@@ -110,9 +133,9 @@ fn assigned_run_is_taken_back_by_delivery_and_ending() {
         let found: Vec<TakenBack> = Delivery::ALL.iter().map(|&delivery| not_accepted(delivery, acceptance)).collect();
         assert_eq!(found, expected, "{acceptance:?}");
     }
-    for &delivery in Delivery::ALL {
+    for rule in RetryRule::all() {
         for had in allowances() {
-            let refused = decide(delivery, Ending::NotAccepted, run(0), had);
+            let refused = decide(rule, Ending::NotAccepted, run(0), had);
             assert_eq!(refused, Err(Refused::NotOfAClaim), "a claim was accepted");
         }
     }
@@ -143,18 +166,22 @@ fn both_pages_show_the_table() {
     assert!(page.contains(&markdown()), "docs/delivery.md is to contain:\n{}", markdown());
 }
 
+fn any_rule() -> impl Strategy<Value = RetryRule> {
+    prop::sample::select(RetryRule::all().collect::<Vec<_>>())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     /// The bounds keep a task far below the last run number, however its runs end and however often
     /// it is rerun.
     #[test]
     fn task_never_reaches_last_run_number(
-        ends in prop::collection::vec((prop::sample::select(&TABLE[..]), prop::sample::select(Delivery::ALL)), 0..700),
+        ends in prop::collection::vec((prop::sample::select(&TABLE[..]), any_rule()), 0..700),
     ) {
         let mut left = Allowance { retries_left: 49, free_runs: 0, requeues: 0, losses: 0 };
         let mut number = 0;
-        for ((ending, ..), delivery) in ends {
-            match decide(delivery, ending, run(number), left) {
+        for ((ending, ..), rule) in ends {
+            match decide(rule, ending, run(number), left) {
                 Err(_) => {}
                 Ok(Decision { next: Some(_), left: after }) => {
                     prop_assert!(after.free_runs <= FREE_RUNS_MAX && after.requeues <= REQUEUES_MAX);

@@ -104,10 +104,12 @@ pub fn of_next_run(before: Before, terms: &Terms, now: DateTime<Utc>, deadline: 
     match before.ending {
         Ending::Undelivered | Ending::NotAccepted => None,
         Ending::Released => stated(before.stated?, DelayedBy::Release),
-        Ending::Reported(Report::Exception(ExceptionReason::IntermittentTask)) => match before.stated {
-            Some(start) => stated(start, DelayedBy::RetryAfter),
-            None => waited(retry_wait, DelayedBy::RetryDelay),
-        },
+        Ending::Reported(Report::Failed | Report::Exception(ExceptionReason::IntermittentTask)) => {
+            match before.stated {
+                Some(start) => stated(start, DelayedBy::RetryAfter),
+                None => waited(retry_wait, DelayedBy::RetryDelay),
+            }
+        }
         Ending::Reported(Report::Exception(ExceptionReason::WorkerShutdown))
         | Ending::LeaseExpired
         | Ending::WorkerRemoved
@@ -123,7 +125,7 @@ pub fn of_next_run(before: Before, terms: &Terms, now: DateTime<Utc>, deadline: 
         }
         Ending::Reported(
             Report::Completed
-            | Report::Failed
+            | Report::FailedForGood
             | Report::Exception(
                 ExceptionReason::MalformedPayload
                 | ExceptionReason::ResourceUnavailable

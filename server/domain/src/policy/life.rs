@@ -4,9 +4,9 @@
 //! Times are not checked here: an event states whether its new run is held.
 
 use tenure_api::ids::RunId;
-use tenure_api::states::{Delivery, ReasonCreated, ReasonResolved};
+use tenure_api::states::{ReasonCreated, ReasonResolved};
 
-use super::ending::{self, Allowance, Ending, TakenBack, retries_after_rerun};
+use super::ending::{self, Allowance, Ending, RetryRule, TakenBack, retries_after_rerun};
 use super::hold::Hold;
 use crate::lifecycle::Outcome;
 use crate::task::{Last, Task};
@@ -23,8 +23,7 @@ pub enum State {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Life {
     pub state: State,
-    /// The cost of a lost worker.
-    pub delivery: Delivery,
+    pub rule: RetryRule,
     pub left: Allowance,
 }
 
@@ -86,7 +85,7 @@ pub struct Step {
 }
 
 impl Task {
-    /// A task's description lacks delivery, hold, and all allowances except the retries.
+    /// A task's description lacks rule, hold, and all allowances except the retries.
     pub fn life(&self) -> Life {
         let state = match (&self.last, self.ended.last()) {
             (Last::Unscheduled, _) | (Last::Ended, None) => State::Unscheduled,
@@ -95,7 +94,7 @@ impl Task {
             (Last::Ended, Some(ended)) => State::Resolved(ended.run.run, ended.outcome()),
         };
         let left = Allowance { retries_left: self.retries_left, free_runs: 0, requeues: 0, losses: 0 };
-        Life { state, delivery: Delivery::Retries, left }
+        Life { state, rule: RetryRule::NONE, left }
     }
 }
 
@@ -199,7 +198,7 @@ fn resolve(life: Life, reason: ReasonResolved) -> Result<Step, Refusal> {
 }
 
 fn take_back(life: Life, run: RunId, ending: Ending) -> Result<Step, Refusal> {
-    match ending::taken_back(life.delivery, ending) {
+    match ending::taken_back(life.rule.delivery, ending) {
         TakenBack::Waits => Ok(moved(life, State::Pending(run, Some(Hold::Waiting)))),
         TakenBack::Ends => Ok(resolved(life, run, ending.outcome())),
         TakenBack::Stays => Err(Refusal::Held),
@@ -209,7 +208,7 @@ fn take_back(life: Life, run: RunId, ending: Ending) -> Result<Step, Refusal> {
 
 fn end(life: Life, run: RunId, ending: Ending, hold: Option<Hold>) -> Result<Step, Refusal> {
     let outcome = ending.outcome();
-    let decision = ending::decide(life.delivery, ending, run, life.left)?;
+    let decision = ending::decide(life.rule, ending, run, life.left)?;
     let made = decision.next.map(|reason| (run.next(), reason));
     let state = match made {
         Some((next, _)) => State::Pending(next, hold),

@@ -2,6 +2,7 @@ use super::super::ending::{FREE_RUNS_MAX, TABLE};
 use super::*;
 use crate::lifecycle::{REQUEUES_MAX, Report};
 use proptest::prelude::*;
+use tenure_api::states::Delivery;
 
 const LEFT: Allowance = Allowance { retries_left: 1, free_runs: 0, requeues: 0, losses: 0 };
 const DELAY: Option<Hold> = Some(Hold::Delay);
@@ -77,7 +78,7 @@ fn table(r: RunId) -> Vec<(Event, Refusals)> {
     table
 }
 
-/// Every state with every event under every delivery, and the refusing rule.
+/// Every state with every event under every rule, and the refusing rule.
 #[test]
 fn every_event_in_every_state_has_result() {
     use Refusal::{NoSuchRun, NotTheLastRun};
@@ -96,13 +97,13 @@ fn every_event_in_every_state_has_result() {
     }
     for (event, refusals) in table {
         for (state, refusal) in states(r).into_iter().zip(refusals) {
-            for &delivery in Delivery::ALL {
-                let found = apply(Life { state, delivery, left: LEFT }, event).err();
-                let stays = delivery == Delivery::AtMostOnce
+            for rule in RetryRule::all() {
+                let found = apply(Life { state, rule, left: LEFT }, event).err();
+                let stays = rule.delivery == Delivery::AtMostOnce
                     && state == State::Pending(r, ASSIGNED)
                     && event == Event::TakenBack(r, Ending::SchedulerReplaced);
                 let refusal = if stays { Some(Refusal::Held) } else { refusal };
-                assert_eq!(found, refusal, "{state:?} with {event:?} under {delivery}");
+                assert_eq!(found, refusal, "{state:?} with {event:?} under {rule:?}");
             }
         }
     }
@@ -112,8 +113,8 @@ fn every_event_in_every_state_has_result() {
 /// worker.
 #[test]
 fn a_run_waits_is_assigned_and_is_taken_back() {
-    for &delivery in Delivery::ALL {
-        let life = |hold| Life { state: State::Pending(run(1), hold), delivery, left: LEFT };
+    for rule in RetryRule::all() {
+        let life = |hold| Life { state: State::Pending(run(1), hold), rule, left: LEFT };
         for (from, event, to) in [
             (None, Event::Hold(run(1), Hold::Waiting), WAITING),
             (DELAY, Event::Hold(run(1), Hold::Waiting), WAITING),
@@ -129,7 +130,7 @@ fn a_run_waits_is_assigned_and_is_taken_back() {
         for ending in [Ending::NotAccepted, Ending::SessionEnded, Ending::WorkerRemoved] {
             let step = apply(life(ASSIGNED), Event::TakenBack(run(1), ending)).unwrap();
             let outcome = ending.outcome();
-            let expected = match delivery {
+            let expected = match rule.delivery {
                 Delivery::Retries | Delivery::AtLeastOnce => Step { life: life(WAITING), ended: None, made: None },
                 Delivery::AtMostOnce => Step {
                     life: Life { state: State::Resolved(run(1), outcome), ..life(None) },
@@ -144,7 +145,7 @@ fn a_run_waits_is_assigned_and_is_taken_back() {
 
 #[test]
 fn new_run_has_requested_hold() {
-    let life = |state| Life { state, delivery: Delivery::AtLeastOnce, left: LEFT };
+    let life = |state| Life { state, rule: RetryRule::of(Delivery::AtLeastOnce), left: LEFT };
     for hold in HOLDS {
         let scheduled = apply(life(State::Unscheduled), Event::Schedule(hold)).unwrap();
         assert_eq!(scheduled.life.state, State::Pending(run(0), hold));
@@ -170,12 +171,36 @@ fn new_run_has_requested_hold() {
     }
 }
 
+/// The states of the task and of the ended run when a run is reported as failed.
+#[test]
+fn failed_run_ends_task_or_is_retried() {
+    let failed = |report, rule, retries_left| {
+        let left = Allowance { retries_left, ..LEFT };
+        let life = Life { state: State::Running(run(0)), rule, left };
+        apply(life, Event::End(run(0), Ending::Reported(report), DELAY)).unwrap()
+    };
+    for rule in RetryRule::all() {
+        for (report, retries_left) in [(Report::Failed, 1), (Report::Failed, 0), (Report::FailedForGood, 1)] {
+            let step = failed(report, rule, retries_left);
+            assert_eq!(step.ended, Some((run(0), Outcome::Failed)));
+            if rule.retry_failed && report == Report::Failed && retries_left > 0 {
+                assert_eq!(step.life.state, State::Pending(run(1), DELAY), "{rule:?}");
+                assert_eq!(step.made, Some((run(1), ReasonCreated::TaskRetry)));
+                assert_eq!(step.life.left.retries_left, retries_left - 1);
+            } else {
+                assert_eq!(step.life.state, State::Resolved(run(0), Outcome::Failed), "{report:?} {rule:?}");
+                assert_eq!((step.made, step.life.left.retries_left), (None, retries_left));
+            }
+        }
+    }
+}
+
 #[test]
 fn task_with_many_free_runs_can_be_rerun_within_bounds() {
     let spent = Allowance { retries_left: 0, free_runs: FREE_RUNS_MAX, requeues: 0, losses: 9 };
     let life = |last| Life {
         state: State::Resolved(run(last), Outcome::Failed),
-        delivery: Delivery::AtLeastOnce,
+        rule: RetryRule::of(Delivery::AtLeastOnce),
         left: spent,
     };
     let step = apply(life(248), Event::Rerun { retries: 5, hold: None }).unwrap();
@@ -214,9 +239,9 @@ proptest! {
     #[test]
     fn ended_run_stays_ended_after_any_events(
         events in prop::collection::vec(any_event(), 0..120),
-        delivery in prop::sample::select(Delivery::ALL),
+        rule in prop::sample::select(RetryRule::all().collect::<Vec<_>>()),
     ) {
-        let mut life = Life { state: State::Unscheduled, delivery, left: LEFT };
+        let mut life = Life { state: State::Unscheduled, rule, left: LEFT };
         let (mut claimed, mut ended, mut made) = (vec![], vec![], 0_u16);
         for event in events {
             let Ok(step) = apply(life, event) else { continue };
@@ -238,7 +263,7 @@ proptest! {
             if let Some((number, reason)) = step.made {
                 prop_assert_eq!(number, run(made));
                 made += 1;
-                if let (Event::End(_, ending, _), Delivery::AtMostOnce) = (event, delivery) {
+                if let (Event::End(_, ending, _), Delivery::AtMostOnce) = (event, rule.delivery) {
                     prop_assert!(!ending.is_loss());
                     prop_assert!(reason != ReasonCreated::Retry || !ending.is_loss());
                 }
@@ -255,7 +280,7 @@ proptest! {
 
 #[test]
 fn canceled_task_without_run_gets_one_with_the_exception() {
-    let life = Life { state: State::Unscheduled, delivery: Delivery::Retries, left: LEFT };
+    let life = Life { state: State::Unscheduled, rule: RetryRule::NONE, left: LEFT };
     let step = apply(life, Event::Cancel).unwrap();
     assert_eq!(step.made, Some((run(0), ReasonCreated::Exception)));
     assert_eq!(step.ended, Some((run(0), Outcome::Exception(ReasonResolved::Canceled))));
