@@ -48,6 +48,8 @@ pub enum Kind {
     GroupReprioritised,
     /// An artifact of the run can be read.
     ArtifactCreated,
+    /// The run failed and the next run is pending.
+    RetriedFailed,
 }
 
 impl Kind {
@@ -68,6 +70,8 @@ impl Kind {
             11 => Some(Self::GroupSealed),
             12 => Some(Self::GroupReprioritised),
             Self::ARTIFACT_CREATED => Some(Self::ArtifactCreated),
+            // 14 is [`note::KIND`].
+            15 => Some(Self::RetriedFailed),
             _ => None,
         }
     }
@@ -89,6 +93,8 @@ impl Kind {
             Self::GroupSealed => &[Exchange::TaskGroupSealed],
             Self::GroupReprioritised => &[Exchange::TaskGroupPriorityChanged],
             Self::ArtifactCreated => &[Exchange::ArtifactCreated],
+            // Only the task's last run sends task-failed.
+            Self::RetriedFailed => &[Exchange::TaskPending],
         }
     }
 }

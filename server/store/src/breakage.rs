@@ -7,6 +7,9 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use tenure_domain::lifecycle::Report;
+use tenure_domain::policy::ending::Ending;
+
 /// Most strike occasionally.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Breakage {
@@ -45,12 +48,14 @@ pub enum Breakage {
     LoseWork,
     /// A replaced scheduler continues until its next check.
     StaleTerm,
+    /// A failed run ends a task with `retryFailed` and retries left.
+    FailedNotRetried,
 }
 
 /// First strikes early, since slow machines have few opportunities.
 const EVERY: u64 = 20;
 const FIRST: u64 = 3;
-/// For rare opportunities: ends of delays, pauses, and keys at their limit.
+/// For rare opportunities: ends of delays, pauses, failed runs, and keys at their limit.
 const EVERY_OF_FEW: u64 = 3;
 const FIRST_OF_FEW: u64 = 1;
 
@@ -86,7 +91,8 @@ pub fn strikes(breakage: Breakage) -> bool {
         | Breakage::EndHoldEarly
         | Breakage::LeakPause
         | Breakage::DelayedOffByOne
-        | Breakage::DoubleAdmit => (FIRST_OF_FEW, EVERY_OF_FEW),
+        | Breakage::DoubleAdmit
+        | Breakage::FailedNotRetried => (FIRST_OF_FEW, EVERY_OF_FEW),
         _ => (FIRST, EVERY),
     };
     is_on(breakage) && CHANCES.fetch_add(1, Ordering::Relaxed) % every == first - 1
@@ -106,4 +112,8 @@ pub fn perhaps_without_one<T>(mut results: Vec<Option<T>>) -> Vec<Option<T>> {
         *result = None;
     }
     results
+}
+
+pub fn loses_retry(ending: Ending) -> bool {
+    ending == Ending::Reported(Report::Failed) && strikes(Breakage::FailedNotRetried)
 }

@@ -288,8 +288,8 @@ pub enum Ends {
 impl Ends {
     fn kinds(self) -> &'static [i16] {
         match self {
-            Self::All => &[3, 4, 5, 6],
-            Self::Failures => &[4, 5, 6],
+            Self::All => &[3, 4, 5, 6, 15],
+            Self::Failures => &[4, 5, 6, 15],
         }
     }
 }
@@ -324,7 +324,7 @@ pub async fn list_ended(
             ORDER BY e.is_new DESC, e.id DESC, e.n DESC LIMIT $7 /* limit */
         )
         SELECT s.id, s.run, q.name AS queue, s.state, s.reason_created, s.reason_resolved, s.resolved, s.worker_group,
-               s.worker_id, s.kind = 6 /* Kind::Retried */ AS "retried!",
+               s.worker_id, s.kind IN (6, 15) /* Kind: retried */ AS "retried!",
                CASE WHEN octet_length(d.definition) <= $8 /* NAMED_DEFINITION_MAX */ THEN d.definition END AS definition
         FROM selected s JOIN task_queues q ON q.id = s.queue JOIN task_definitions d ON d.seq = s.seq
         ORDER BY s.is_new DESC, s.batch DESC, s.n DESC"#,

@@ -35,9 +35,11 @@ pub(super) fn task_after(transition: &Transition, now: &Task, exchange: Exchange
             (last, ended_before(run))
         }
         (Kind::Completed | Kind::Failed | Kind::Exception, _) => (Last::Ended, ended_before(run.next())),
-        (Kind::Retried, _) => {
+        (Kind::Retried | Kind::RetriedFailed, _) => {
             let ended: Vec<EndedRun> = ended_before(run.next());
-            let asked = ended.last().is_some_and(|ended| ended.reason == ReasonResolved::IntermittentTask);
+            let asked = ended
+                .last()
+                .is_some_and(|ended| matches!(ended.reason, ReasonResolved::IntermittentTask | ReasonResolved::Failed));
             let reason = if asked { ReasonCreated::TaskRetry } else { ReasonCreated::Retry };
             (Last::Pending(OpenRun { run: run.next(), reason, scheduled: transition.at }), ended)
         }

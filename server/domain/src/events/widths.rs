@@ -31,6 +31,7 @@ mod tests {
             (vec![LATER], 2, vec![2]),
             (vec![1, LATER, 2, LATER], 5, vec![2, 1, 1, 1]),
             (vec![2, LATER, LATER, 6], 7, vec![1, 2, 2, 2]),
+            (vec![15, 6, note::KIND], 4, vec![1, 2, 1]),
             // Impossible input must not fail.
             (vec![1, LATER], 1, vec![2, 0]),
             (vec![], 0, vec![]),

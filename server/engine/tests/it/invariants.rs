@@ -22,6 +22,7 @@ const BREAKAGES: &[(&str, &str)] = &[
     ),
     ("UPDATE runs SET state = 4 WHERE state = 3", "I1: a task ends as its last run does"),
     ("UPDATE runs SET state = 3 WHERE state = 5", "I1: a task ends as its last run does"),
+    ("UPDATE runs SET state = 4 WHERE state = 5", "I1: a task ends as its last run does"),
     (
         "INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left)
          SELECT at, cardinality(kinds), kinds, seqs, runs, retries_left FROM transitions WHERE kinds[1] = 2",
@@ -182,6 +183,7 @@ const BREAKAGES: &[(&str, &str)] = &[
     ("DELETE FROM outbox WHERE kinds[1] = 3", "I5: each end of a run is emitted"),
     ("UPDATE outbox_new SET kinds = '{5}' WHERE kinds = '{6}'", "I5: each end of a run is emitted"),
     ("UPDATE outbox SET kinds = '{6}' WHERE kinds = '{3}'", "I5: each end of a run is emitted"),
+    ("UPDATE outbox_new SET kinds = '{15}', events = 1 WHERE kinds = '{6}'", "I5: each end of a run is emitted"),
 ];
 
 async fn with_some_tasks() -> TestDatabase {

@@ -53,6 +53,7 @@ fn traits() -> Vec<(String, i64)> {
         ("WAITS_AGAIN", Traits::WAITS_AGAIN.into()),
         ("DELAYED", Traits::DELAYED.into()),
         ("DELAYED_SHIFT", Traits::DELAYED_SHIFT.into()),
+        ("RETRY_FAILED", Traits::RETRY_FAILED.into()),
     ]
     .map(|(name, bits)| (name.to_owned(), bits))
     .into()
@@ -117,6 +118,22 @@ pub(super) fn group(name: &str, group: &str) -> Option<Codes> {
         | Kind::GroupResolved
         | Kind::GroupSealed
         | Kind::GroupReprioritised
+        | Kind::ArtifactCreated
+        | Kind::RetriedFailed => false,
+    };
+    let kind_is_retried = |kind| match kind {
+        Kind::Retried | Kind::RetriedFailed => true,
+        Kind::Created
+        | Kind::Claimed
+        | Kind::Completed
+        | Kind::Failed
+        | Kind::Exception
+        | Kind::Defined
+        | Kind::Scheduled
+        | Kind::Reprioritised
+        | Kind::GroupResolved
+        | Kind::GroupSealed
+        | Kind::GroupReprioritised
         | Kind::ArtifactCreated => false,
     };
     let run_has_ended = |state| match state {
@@ -124,9 +141,11 @@ pub(super) fn group(name: &str, group: &str) -> Option<Codes> {
         RunState::Pending | RunState::Running => false,
     };
     let reason_is_tried_again = |reason| match reason {
-        ReasonResolved::ClaimExpired | ReasonResolved::WorkerShutdown | ReasonResolved::IntermittentTask => true,
+        ReasonResolved::Failed
+        | ReasonResolved::ClaimExpired
+        | ReasonResolved::WorkerShutdown
+        | ReasonResolved::IntermittentTask => true,
         ReasonResolved::Completed
-        | ReasonResolved::Failed
         | ReasonResolved::DeadlineExceeded
         | ReasonResolved::Canceled
         | ReasonResolved::MalformedPayload
@@ -156,6 +175,7 @@ pub(super) fn group(name: &str, group: &str) -> Option<Codes> {
         }),
         ("State", "open") => codes_where(State::from_code, state_is_open),
         ("State", "resolved") => codes_where(State::from_code, move |state| !state_is_open(state)),
+        ("Kind", "retried") => codes_where(Kind::from_code, kind_is_retried),
         ("Kind", "resolved") => codes_where(Kind::from_code, kind_resolves),
         ("Kind", "resolved badly") => {
             codes_where(Kind::from_code, move |kind| kind != Kind::Completed && kind_resolves(kind))

@@ -24,13 +24,14 @@ pub const CHECKS: &[(&str, &str)] = &[
          JOIN runs r ON r.seq = o.seq AND r.run = o.run",
     ),
     (
-        "I1: a task ends as its last run does, and only exceptions are tried again",
+        "I1: a task ends as its last run does, and only exceptions and failed runs are tried again",
         "SELECT t.id || ' in state ' || t.state || ', run ' || r.run || ' in state ' || r.state
          FROM tasks t JOIN runs r ON r.seq = t.seq
          LEFT JOIN (SELECT seq, run, reason_created FROM runs UNION ALL SELECT seq, run, reason_created FROM pending
                     UNION ALL SELECT seq, run, reason_created FROM claims) n ON n.seq = r.seq AND n.run = r.run + 1
          WHERE CASE WHEN t.state > 1 AND r.run = t.run THEN r.state <> t.state
-                    WHEN n.reason_created = 3 THEN false ELSE r.state <> 5 END",
+                    WHEN n.reason_created = 3 THEN false
+                    ELSE r.state <> 5 AND NOT (r.state = 4 AND n.reason_created IS NOT DISTINCT FROM 2) END",
     ),
     (
         "I1: a result is that of a run that was completed or failed",
@@ -270,7 +271,7 @@ pub const CHECKS: &[(&str, &str)] = &[
                     unnest(x.kinds, x.seqs, x.runs) WITH ORDINALITY AS e(kind, seq, run, n),
                     LATERAL (SELECT e.run * 3 + CASE e.kind WHEN 7 THEN -1 WHEN 1 THEN 0 WHEN 8 THEN 0 WHEN 2 THEN 1
                                                             ELSE 2 END AS rank) r
-               WHERE e.kind < 9) y
+               WHERE e.kind < 9 OR e.kind = 15) y
          WHERE rank <= before",
     ),
 ];
@@ -333,9 +334,10 @@ pub const WHOLE_LOG_CHECKS: &[(&str, &str)] = &[
         "I5: each end of a run is emitted, and whether another run follows",
         "WITH emitted AS (
              SELECT e.seq, e.run, e.kind::int FROM transitions x, unnest(x.kinds, x.seqs, x.runs) AS e(kind, seq, run)
-             JOIN tasks t ON t.seq = e.seq WHERE e.kind IN (3, 4, 5, 6)
+             JOIN tasks t ON t.seq = e.seq WHERE e.kind IN (3, 4, 5, 6, 15)
          ), true_ones AS (
-             SELECT r.seq, r.run, CASE WHEN n.reason_created IN (1, 2) THEN 6 ELSE r.state END::int AS kind
+             SELECT r.seq, r.run, CASE WHEN n.reason_created IN (1, 2) THEN CASE r.state WHEN 4 THEN 15 ELSE 6 END
+                                       ELSE r.state END::int AS kind
              FROM runs r
              LEFT JOIN (SELECT seq, run, reason_created FROM runs UNION ALL SELECT seq, run, reason_created FROM pending
                         UNION ALL SELECT seq, run, reason_created FROM claims) n ON n.seq = r.seq AND n.run = r.run + 1

@@ -88,6 +88,7 @@ struct OptionColumns<'a> {
     worker_groups: Vec<Option<&'a str>>,
     worker_ids: Vec<Option<&'a str>>,
     worker_waits: Vec<Option<i32>>,
+    retry_failed: Vec<Option<bool>>,
 }
 
 impl<'a> OptionColumns<'a> {
@@ -98,7 +99,9 @@ impl<'a> OptionColumns<'a> {
         self.worker_ids.push(worker.map(|worker| worker.worker_id.as_str()));
         self.worker_waits.push(worker.map(|worker| i32::try_from(worker.wait.num_seconds()).unwrap_or(i32::MAX)));
         let none = Options::default();
-        let Options { start, delivery, complete_time, retry_delay, key: _, worker: _ } = options.unwrap_or(&none);
+        let Options { start, delivery, complete_time, retry_delay, retry_failed, key: _, worker: _ } =
+            options.unwrap_or(&none);
+        self.retry_failed.push(*retry_failed);
         let (delay, not_before) = match *start {
             None => (None, None),
             Some(Start::After(delay)) => (Some(delay.as_seconds_f64()), None),
@@ -287,18 +290,20 @@ fn any(columns: &Columns<'_>) -> Statement {
                 $15::text[] /* definitions */, $17::float8[] /* ahead */, $18::boolean[] /* waits */, $22::smallint[] /* deliveries */,
                 $23::float8[] /* delays */, $24::timestamptz[] /* not_before */, $25::float8[] /* complete_times */,
                 $26::float8[] /* retry_first */, $27::float8[] /* retry_factor */, $28::float8[] /* retry_most */, $29::text[] /* keys */,
-                $30::text[] /* groups of workers */, $31::text[] /* their ids */, $32::int[] /* waits for them */
+                $30::text[] /* groups of workers */, $31::text[] /* their ids */, $32::int[] /* waits for them */,
+                $33::boolean[] /* retry_failed */
             ) WITH ORDINALITY AS i(
                 id, queue_place, priority, retries, task_group, group_expires, scheduler,
                 project, created, deadline, expires, scopes, routes, tags, definition, ahead, waits, delivery, delay, not_before,
-                complete_time, retry_first, retry_factor, retry_most, key, worker_group, worker_id, worker_wait, n)
+                complete_time, retry_first, retry_factor, retry_most, key, worker_group, worker_id, worker_wait, retry_failed, n)
         ),
         -- Here and below, IN (SELECT …) IS TRUE looks each row up in a hash: these sessions plan no hash joins, and a join of the
         -- batch with itself by nested loops takes the square of its members.
         -- A repeat must not touch the group, so it is left out before the group is created.
         valid AS MATERIALIZED (
             SELECT input.*, known.queue, COALESCE(known.traits, known.delay, known.key_by) IS NOT NULL AS ruled,
-                   run_traits(known.traits, input.delivery, input.complete_time, input.retry_first, input.retry_most) AS traits,
+                   run_traits(known.traits, input.delivery, input.complete_time, input.retry_first, input.retry_most, input.retry_failed)
+                       AS traits,
                    CASE WHEN NOT input.waits AND start.ready > db_now.now THEN start.ready END AS held_until,
                    admission_key_id(known.queue, run_key(known.key_by, input.key, input.project, input.scheduler, input.task_group)) AS key_id
             FROM input, db_now, known_queues,
@@ -390,11 +395,11 @@ fn any(columns: &Columns<'_>) -> Statement {
         ),
         options AS (
             INSERT INTO task_options (seq, delivery, delay, not_before, complete_time, retry_first, retry_factor, retry_most, key,
-                                      worker_group, worker_id, worker_wait)
+                                      worker_group, worker_id, worker_wait, retry_failed)
             SELECT seq, delivery, delay, not_before, complete_time, retry_first, retry_factor, retry_most, key, worker_group,
-                   worker_id, worker_wait
+                   worker_id, worker_wait, retry_failed
             FROM stored
-            WHERE num_nonnulls(delivery, delay, not_before, complete_time, retry_first, key, worker_group) > 0 /* count */
+            WHERE num_nonnulls(delivery, delay, not_before, complete_time, retry_first, key, worker_group, retry_failed) > 0 /* count */
         ),
         runs_pending AS (
             INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left, traits, key_id,
@@ -461,5 +466,6 @@ fn any(columns: &Columns<'_>) -> Statement {
         &columns.options.worker_groups as &[Option<&str>],
         &columns.options.worker_ids as &[Option<&str>],
         &columns.options.worker_waits as &[Option<i32>],
+        &columns.options.retry_failed as &[Option<bool>],
     )
 }

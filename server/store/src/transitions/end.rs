@@ -42,6 +42,13 @@ impl Member<'_> {
         matches!(self.ending, Ending::Reported(_)) && self.ending.retry().is_none() && self.result.is_none()
     }
 
+    fn retry(&self) -> Option<i16> {
+        let retry = self.ending.retry();
+        #[cfg(feature = "test-util")]
+        let retry = retry.filter(|_| !crate::breakage::loses_retry(self.ending));
+        retry.map(ReasonCreated::code)
+    }
+
     fn delay_seconds(&self) -> Option<f64> {
         match self.start {
             Some(Start::After(delay)) => Some(delay.as_seconds_f64()),
@@ -94,7 +101,7 @@ impl<'a> Columns<'a> {
             holder_groups: holders.iter().map(|holder| holder.map(|holder| holder.group.as_str())).collect(),
             holder_ids: holders.iter().map(|holder| holder.map(|holder| holder.id.as_str())).collect(),
             results,
-            retries: members.iter().map(|member| member.ending.retry().map(ReasonCreated::code)).collect(),
+            retries: members.iter().map(Member::retry).collect(),
             ended_by: few(members, |member| member.ending.ended_by().map(EndedBy::code)),
             losses: members.iter().map(|member| member.ending.is_loss()).collect(),
             delays: few(members, Member::delay_seconds),
@@ -318,7 +325,8 @@ fn any(columns: &Columns<'_>) -> Statement {
         decided AS MATERIALIZED (
             SELECT l.*,
                    CASE WHEN retry IS NULL OR run >= 400 /* RUN_LAST */
-                          OR (loss AND traits & 3 /* Traits::DELIVERY */ = 2 /* Delivery::AtMostOnce */) THEN NULL
+                          OR (loss AND traits & 3 /* Traits::DELIVERY */ = 2 /* Delivery::AtMostOnce */)
+                          OR (state = 4 /* State::Failed */ AND COALESCE(traits, 0) & 1024 /* Traits::RETRY_FAILED */ = 0 /* count */) THEN NULL
                         WHEN requeue OR free OR retries_left > 0 THEN retry END AS next_reason
             FROM (SELECT locked.*, ended_by IS NOT DISTINCT FROM 2 /* EndedBy::Undelivered */ AS requeue,
                          ended_by IS NOT DISTINCT FROM 3 /* EndedBy::Released */ AS release,
@@ -343,7 +351,7 @@ fn any(columns: &Columns<'_>) -> Statement {
                                   WHERE r.seq = d.seq
                                     -- After a last failure the task was run again from the start, which is no retry.
                                     AND COALESCE(x.reason_created, d.reason_created) <> 3 /* ReasonCreated::Rerun */
-                                    AND r.reason_resolved IN (4, 5, 9) /* ReasonResolved: tried again */
+                                    AND r.reason_resolved IN (1, 4, 5, 9) /* ReasonResolved: tried again */
                                     AND COALESCE(r.ended_by NOT IN (2, 3) /* EndedBy: no failure */, true)) n
                             LEFT JOIN task_options o ON o.seq = d.seq
                             LEFT JOIN queue_policies p ON p.queue = d.queue)
@@ -424,8 +432,10 @@ fn any(columns: &Columns<'_>) -> Statement {
             INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, priorities, queues, pending, claimed,
                                     delayed, waiting)
             -- The end of a lone task is that of its group.
-            SELECT min(db_now.now), count(*) + count(next_reason) + count(*) FILTER (WHERE ends_group),
-                   array_agg(CASE WHEN next_reason IS NULL THEN state ELSE 6 /* Kind::Retried */ END::smallint)
+            SELECT min(db_now.now),
+                   count(*) + count(next_reason) FILTER (WHERE state <> 4 /* State::Failed */) + count(*) FILTER (WHERE ends_group),
+                   array_agg(CASE WHEN next_reason IS NULL THEN state WHEN state = 4 /* State::Failed */ THEN 15 /* Kind::RetriedFailed */
+                                  ELSE 6 /* Kind::Retried */ END::smallint)
                        || array_agg(10 /* Kind::GroupResolved */::smallint) FILTER (WHERE ends_group),
                    array_agg(seq) || array_agg(seq) FILTER (WHERE ends_group),
                    array_agg(run) || array_agg(run) FILTER (WHERE ends_group),

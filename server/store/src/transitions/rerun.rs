@@ -15,7 +15,7 @@ pub async fn rerun(conn: &mut PgConnection, locked: Uuid, retries_left: i16) -> 
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         ready AS MATERIALIZED (
             SELECT t.id, t.seq, t.queue, t.priority, t.state, COALESCE(t.run + 1, 0)::smallint AS run, d.deadline,
-                   run_traits(q.traits, o.delivery, o.complete_time, o.retry_first, o.retry_most) AS traits,
+                   run_traits(q.traits, o.delivery, o.complete_time, o.retry_first, o.retry_most, o.retry_failed) AS traits,
                    admission_key_id(t.queue, run_key(q.key_by, o.key, d.project, d.scheduler, d.task_group)) AS key_id
             FROM tasks t JOIN task_definitions d ON d.seq = t.seq JOIN task_queues q ON q.id = t.queue
             LEFT JOIN task_options o ON o.seq = t.seq

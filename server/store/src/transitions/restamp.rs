@@ -16,7 +16,7 @@ pub async fn restamp(transaction: &mut PgConnection, queue: i32, seqs: &[i64]) -
         r#"-- restamp_runs
         WITH wanted AS MATERIALIZED (
             SELECT s.seq,
-                   COALESCE(run_traits(q.traits, o.delivery, o.complete_time, o.retry_first, o.retry_most), 0) AS traits
+                   COALESCE(run_traits(q.traits, o.delivery, o.complete_time, o.retry_first, o.retry_most, o.retry_failed), 0) AS traits
             FROM unnest($2::bigint[]) AS s(seq) CROSS JOIN task_queues q LEFT JOIN task_options o ON o.seq = s.seq
             WHERE q.id = $1
         ),
@@ -76,7 +76,7 @@ pub async fn list_differing(transaction: &mut PgConnection, queue: i32, limit: i
         CROSS JOIN task_queues q LEFT JOIN task_options o ON o.seq = r.seq
         WHERE q.id = $1
           AND (r.traits <> (
-                  COALESCE(run_traits(q.traits, o.delivery, o.complete_time, o.retry_first, o.retry_most), 0)
+                  COALESCE(run_traits(q.traits, o.delivery, o.complete_time, o.retry_first, o.retry_most, o.retry_failed), 0)
                   | (r.traits & 224 /* Traits::DELAYED */))
                OR r.misplaced OR (r.is_ready AND q.key_by IS NOT NULL)
                OR (q.key_by IS NULL) <> (r.key_id IS NULL)

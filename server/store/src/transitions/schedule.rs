@@ -33,7 +33,7 @@ pub async fn schedule(conn: &mut PgConnection, locked: &[Uuid], when: When) -> R
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         ready AS MATERIALIZED (
             SELECT t.id, t.seq, t.queue, t.priority, t.retries_left, d.deadline,
-                   run_traits(q.traits, o.delivery, o.complete_time, o.retry_first, o.retry_most) AS traits,
+                   run_traits(q.traits, o.delivery, o.complete_time, o.retry_first, o.retry_most, o.retry_failed) AS traits,
                    CASE WHEN start.ready > db_now.now AND d.deadline > db_now.now THEN LEAST(start.ready, d.deadline) END
                        AS held_until,
                    admission_key_id(t.queue, run_key(q.key_by, o.key, d.project, d.scheduler, d.task_group)) AS key_id
