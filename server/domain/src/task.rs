@@ -101,6 +101,16 @@ impl Task {
         }
     }
 
+    /// Returns why a run was made, if the task has it.
+    pub fn reason_of(&self, run: RunId) -> Option<ReasonCreated> {
+        let open = match &self.last {
+            Last::Pending(open) | Last::Running(open, _) => Some(open),
+            Last::Unscheduled | Last::Ended => None,
+        };
+        let mut runs = self.ended.iter().map(|ended| &ended.run).chain(open);
+        runs.find(|known| known.run == run).map(|known| known.reason)
+    }
+
     pub fn status(&self) -> Status {
         self.clone().into_status()
     }

@@ -154,12 +154,12 @@ mod tests {
     #[test]
     fn option_replaces_policy_field_if_present() {
         let whole = policy(&json!({"delivery": "at-least-once", "completeTime": 60, "delay": 30,
-            "retryDelay": {"first": 5, "factor": 2, "most": 50}}))
+            "retryDelay": {"first": 5, "factor": 2, "most": 50}, "retryFailed": true}))
         .unwrap();
         let none = Terms::of(&whole, &Options::default());
         assert_eq!((none.delivery, none.start), (Delivery::AtLeastOnce, Start::After(seconds(30))));
         assert_eq!((none.complete_time, none.own_complete_time), (Some(seconds(60)), false));
-        assert_eq!(none.retry_delay, whole.retry_delay);
+        assert_eq!((none.retry_delay, none.retry_failed), (whole.retry_delay, true));
         for (option, expected) in [
             (json!({"delivery": "retries"}), Terms { delivery: Delivery::Retries, ..none }),
             (json!({"delay": 0}), Terms { start: Start::After(seconds(0)), ..none }),
@@ -168,6 +168,8 @@ mod tests {
             (json!({"completeTime": 0}), Terms { complete_time: None, own_complete_time: true, ..none }),
             (json!({"completeTime": 9}), Terms { complete_time: Some(seconds(9)), own_complete_time: true, ..none }),
             (json!({"retryDelay": {"first": 0}}), Terms { retry_delay: None, ..none }),
+            (json!({"retryFailed": true}), none),
+            (json!({"retryFailed": false}), Terms { retry_failed: false, ..none }),
             (
                 json!({"retryDelay": {"first": 1}}),
                 Terms {

@@ -56,7 +56,7 @@ pub async fn change(pool: &PgPool, notifiers: &Notifiers, id: TaskId, change: Ch
     Err(OpError::Unavailable)
 }
 
-/// Delivery, hold and losses do not matter for these changes.
+/// Rule, hold and losses do not matter for these changes.
 fn life(loaded: &Loaded) -> Life {
     let life = loaded.task.life();
     Life { left: Allowance { free_runs: loaded.free_runs, requeues: loaded.requeues, ..life.left }, ..life }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use sqlx::{PgConnection, PgPool};
 use tenure_api::ids::{RunId, TaskId};
+use tenure_api::states::ReasonCreated;
 use uuid::Uuid;
 
 use super::{OpError, refused};
@@ -179,8 +180,11 @@ fn diagnose(member: &RunReport, loaded: Option<tasks::Loaded>, returned: Option<
     }
     if let Some(ended) = loaded.task.ended.iter().find(|ended| ended.run.run == run) {
         // A repeat of the report that ended the run. A run caused by the ending may have begun.
-        // Completed and failed end the task, so this run must be its last.
-        let retried = member.ending.retry().is_some();
+        // Otherwise this run must be the task's last: a rerun revokes completed and failed.
+        let retried = match member.ending {
+            Ending::Reported(Report::Failed) => loaded.task.reason_of(run.next()) == Some(ReasonCreated::TaskRetry),
+            ending => ending.retry().is_some(),
+        };
         let last = matches!(loaded.task.life().state, State::Resolved(last, _) if last == run);
         if !(member.ending.repeats(ended) && (retried || last)) {
             return Verdict::Refused(refused(Refusal::AlreadyResolved, task, run));

@@ -85,7 +85,7 @@ async fn every_way_to_become_pending_stamps_by_rules() {
     let policies = [
         json!(null),
         json!({"claimTimeout": 50, "completeTime": 7}),
-        json!({"delivery": "at-most-once"}),
+        json!({"delivery": "at-most-once", "retryFailed": true}),
         json!({"delivery": "at-least-once", "delay": 60, "retryDelay": {"first": 1, "factor": 2, "most": 9}}),
     ];
     let options = [
@@ -100,6 +100,8 @@ async fn every_way_to_become_pending_stamps_by_rules() {
         json!({"completeTime": 5, "retryDelay": {"first": 3}}),
         json!({"retryDelay": {"first": 0}, "delivery": "at-least-once"}),
         json!({"retryDelay": {"first": 5, "most": 0}}),
+        json!({"retryFailed": true}),
+        json!({"retryFailed": false}),
     ];
     for (n, policy) in policies.iter().enumerate() {
         let name = format!("stamped/q{n}");

@@ -48,6 +48,10 @@ fn all_options() -> Vec<Value> {
                 if let Some(retry) = retry {
                     options["retryDelay"] = retry;
                 }
+                // With each of the four retry delays.
+                if let Some(retry_failed) = [None, Some(false), Some(true)][all.len() % 3] {
+                    options["retryFailed"] = json!(retry_failed);
+                }
                 all.push(options);
             }
         }
@@ -61,11 +65,11 @@ fn options(sent: &Value) -> Options {
 
 /// Stores options as the task's creation would.
 async fn store_options(conn: &mut PgConnection, task: TaskId, options: &Options) {
-    let Options { start, delivery, complete_time, retry_delay, key: _, worker: _ } = options;
+    let Options { start, delivery, complete_time, retry_delay, retry_failed, key: _, worker: _ } = options;
     assert!(start.is_none_or(|start| matches!(start, Start::After(_))));
     sqlx::query(
-        "INSERT INTO task_options (seq, delivery, complete_time, retry_first, retry_factor, retry_most)
-         SELECT seq, $2, $3, $4, $5, $6 FROM tasks WHERE id = $1",
+        "INSERT INTO task_options (seq, delivery, complete_time, retry_first, retry_factor, retry_most, retry_failed)
+         SELECT seq, $2, $3, $4, $5, $6, $7 FROM tasks WHERE id = $1",
     )
     .bind(task.uuid())
     .bind(delivery.map(tenure_api::states::Delivery::code))
@@ -73,6 +77,7 @@ async fn store_options(conn: &mut PgConnection, task: TaskId, options: &Options)
     .bind(retry_delay.map(|delay| delay.first.as_seconds_f64()))
     .bind(retry_delay.map(|delay| delay.factor))
     .bind(retry_delay.map(|delay| delay.most.as_seconds_f64()))
+    .bind(*retry_failed)
     .execute(conn)
     .await
     .unwrap();
@@ -121,6 +126,7 @@ async fn every_run_gets_traits_by_policy_and_options() {
         json!({"delivery": "at-least-once"}),
         json!({"delivery": "at-most-once", "retryDelay": {"first": 5}}),
         json!({"retryDelay": {"first": 0}, "completeTime": 60, "delay": 5}),
+        json!({"delivery": "at-least-once", "retryFailed": true}),
         json!({}),
     ] {
         assert!(put(&queue, policy.clone()).await >= i64::try_from(runs.len()).unwrap());

@@ -57,6 +57,7 @@ async fn claim_duration_follows_policy_and_options() {
                     complete_time,
                     own_complete_time: own.is_some(),
                     waits_again: false,
+                    retry_failed: false,
                     retry_delay: None,
                     start: Start::After(seconds(0)),
                 };
@@ -188,11 +189,13 @@ async fn retry_delay_follows_rules_and_counts_failures_only() {
         if let Some(options) = options {
             run_sql(pool, &format!("INSERT INTO task_options (seq, retry_first, retry_factor, retry_most) SELECT seq, {options} FROM tasks")).await;
         }
-        run_sql(pool, &format!("UPDATE pending SET traits = {}", Traits::RETRY_DELAY)).await;
+        let traits = Traits::RETRY_DELAY | Traits::RETRY_FAILED;
+        run_sql(pool, &format!("UPDATE pending SET traits = {traits}")).await;
         let lost = Ending::LeaseExpired;
         let shutdown = Ending::Reported(Report::Exception(ExceptionReason::WorkerShutdown));
         let intermittent = Ending::Reported(Report::Exception(ExceptionReason::IntermittentTask));
-        let ends = [lost, Ending::Released, shutdown, Ending::Undelivered, intermittent, Ending::WorkerRemoved, lost];
+        let failed = Ending::Reported(Report::Failed);
+        let ends = [lost, Ending::Released, failed, shutdown, Ending::Undelivered, intermittent, Ending::WorkerRemoved];
         let mut failures = 0;
         for (run, ending) in ends.into_iter().enumerate() {
             queue.claim_one(QUEUE).await;

@@ -4,9 +4,11 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::json;
 use sqlx::{Connection, PgConnection, Row};
 use tenure_api::ids::{RunId, TaskId};
-use tenure_api::states::{Delivery, ExceptionReason, ReasonCreated, ReasonResolved};
+use tenure_api::states::{ExceptionReason, ReasonCreated, ReasonResolved};
 use tenure_domain::lifecycle::{Outcome, REQUEUES_MAX, Report};
-use tenure_domain::policy::ending::{Allowance, Ending, FREE_RUNS_MAX, RUN_LAST, TABLE, retries_after_rerun};
+use tenure_domain::policy::ending::{
+    Allowance, Ending, FREE_RUNS_MAX, RUN_LAST, RetryRule, TABLE, retries_after_rerun,
+};
 use tenure_domain::policy::hold::{Before, Hold, LOSSES_FREE, Start, of_next_run};
 use tenure_domain::policy::life::{Event, Life, State, apply};
 use tenure_domain::policy::terms::{Terms, Traits};
@@ -25,9 +27,9 @@ fn run(number: u16) -> RunId {
 
 const LEFT: Allowance = Allowance { retries_left: 1, free_runs: 0, requeues: 0, losses: 0 };
 
-/// Every state at every limit, and a claimed run under every delivery.
+/// Every state at every limit, and a claimed run under every rule.
 fn lives() -> Vec<Life> {
-    let plain = |state, left| Life { state, delivery: Delivery::Retries, left };
+    let plain = |state, left| Life { state, rule: RetryRule::NONE, left };
     let mut lives = vec![plain(State::Unscheduled, LEFT)];
     for last in (0..3).map(run) {
         for state in [
@@ -44,17 +46,23 @@ fn lives() -> Vec<Life> {
             }
         }
     }
-    for &delivery in Delivery::ALL {
+    for rule in RetryRule::all() {
+        // Only a failed run depends on retryFailed, and neither free runs nor losses matter to it.
+        let (free_runs, losses): (&[u16], &[u16]) = if rule.retry_failed {
+            (&[0], &[0, 40])
+        } else {
+            (&[0, FREE_RUNS_MAX - 1, FREE_RUNS_MAX], &[0, LOSSES_FREE - 1, LOSSES_FREE, 40])
+        };
         for retries_left in [0, 1] {
-            for free_runs in [0, FREE_RUNS_MAX - 1, FREE_RUNS_MAX] {
-                for losses in [0, LOSSES_FREE - 1, LOSSES_FREE, 40] {
+            for &free_runs in free_runs {
+                for &losses in losses {
                     let left = Allowance { retries_left, free_runs, losses, requeues: 0 };
-                    lives.push(Life { state: State::Running(run(1)), delivery, left });
+                    lives.push(Life { state: State::Running(run(1)), rule, left });
                 }
             }
         }
         for last in [RUN_LAST - 1, RUN_LAST] {
-            lives.push(Life { state: State::Running(run(last)), delivery, left: LEFT });
+            lives.push(Life { state: State::Running(run(last)), rule, left: LEFT });
         }
     }
     lives
@@ -87,10 +95,12 @@ fn events(life: Life) -> Vec<Stated> {
 
 const INTERMITTENT: Ending = Ending::Reported(Report::Exception(ExceptionReason::IntermittentTask));
 
-/// Terms without options, under a policy with only this delivery.
-fn terms(delivery: Delivery) -> Terms {
+/// Terms without options, under a policy with only this rule.
+fn terms(rule: RetryRule) -> Terms {
+    let RetryRule { delivery, retry_failed } = rule;
     Terms {
         delivery,
+        retry_failed,
         complete_time: None,
         own_complete_time: false,
         waits_again: false,
@@ -124,7 +134,7 @@ async fn put(conn: &mut PgConnection, id: TaskId, life: Life) {
         .bind(id.uuid())
         .bind(last)
         .bind(life.left.retries_left.cast_signed())
-        .bind(terms(life.delivery).traits(None).code())
+        .bind(terms(life.rule).traits(None).code())
         .execute(&mut *conn)
         .await
         .unwrap();
@@ -175,7 +185,7 @@ async fn send(conn: &mut PgConnection, id: TaskId, event: Event, start: Option<S
         }
         Event::Rerun { retries, hold: _ } => {
             // The caller asks the rules for the remaining retries.
-            let (life, _) = observe(conn, id, Delivery::Retries).await;
+            let (life, _) = observe(conn, id, RetryRule::NONE).await;
             let next = match life.state {
                 State::Resolved(last, _) => last.next(),
                 State::Unscheduled | State::Pending(..) | State::Running(_) => RunId::FIRST,
@@ -222,8 +232,8 @@ async fn send(conn: &mut PgConnection, id: TaskId, event: Event, start: Option<S
     end::end(conn, &[member]).await.unwrap();
 }
 
-/// The delivery of a resolved task is not stored.
-async fn observe(conn: &mut PgConnection, id: TaskId, delivery: Delivery) -> (Life, tasks::Loaded) {
+/// The rule of a resolved task is not stored.
+async fn observe(conn: &mut PgConnection, id: TaskId, rule: RetryRule) -> (Life, tasks::Loaded) {
     let loaded = tasks::load(conn, &[id.uuid()]).await.unwrap().remove(&id.uuid()).unwrap();
     let row = sqlx::query(
         "SELECT t.losses, t.free_runs, p.hold, COALESCE(p.traits, c.traits) AS traits, p.seq IS NOT NULL OR c.seq IS NOT NULL AS open
@@ -246,8 +256,9 @@ async fn observe(conn: &mut PgConnection, id: TaskId, delivery: Delivery) -> (Li
         free_runs: loaded.free_runs,
         losses: row.get::<i16, _>("losses").cast_unsigned(),
     };
-    let delivery = if row.get("open") { traits.delivery } else { delivery };
-    (Life { state, delivery, left }, loaded)
+    let Traits { delivery, retry_failed, .. } = traits;
+    let rule = if row.get("open") { RetryRule { delivery, retry_failed } } else { rule };
+    (Life { state, rule, left }, loaded)
 }
 
 /// Cause and end of the delay, and when the run became pending.
@@ -277,19 +288,19 @@ async fn with_hold(conn: &mut PgConnection, task: &Task, life: Life, (event, sta
     let State::Pending(..) = step.life.state else { return event };
     let (traits, held_until, now, is_whole) = delay(conn, task.id).await;
     let before = Before { ending, stated, retry: 1, losses: step.life.left.losses };
-    let expected = of_next_run(before, &terms(life.delivery), now, task.deadline);
+    let expected = of_next_run(before, &terms(life.rule), now, task.deadline);
     assert!(is_whole, "{event:?} in {life:?}");
     assert_eq!(held_until, expected.map(|delayed| delayed.until), "{event:?} {stated:?} in {life:?}");
-    assert_eq!(traits, terms(life.delivery).traits(expected.map(|delayed| delayed.by)).code(), "{event:?} in {life:?}");
+    assert_eq!(traits, terms(life.rule).traits(expected.map(|delayed| delayed.by)).code(), "{event:?} in {life:?}");
     Event::End(run, ending, expected.map(|_| Hold::Delay))
 }
 
 async fn compare(conn: &mut PgConnection, id: TaskId, life: Life, (event, start): Stated) {
     let case = format!("{event:?} {start:?} in {life:?}");
-    let (before, earlier) = observe(conn, id, life.delivery).await;
+    let (before, earlier) = observe(conn, id, life.rule).await;
     assert_eq!(before, life, "before {case}");
     send(conn, id, event, start).await;
-    let (after, loaded) = observe(conn, id, life.delivery).await;
+    let (after, loaded) = observe(conn, id, life.rule).await;
     let event = with_hold(conn, &loaded.task, life, (event, start)).await;
     let Ok(step) = apply(life, event) else {
         assert_eq!(items(conn).await, [], "refused: {case}");

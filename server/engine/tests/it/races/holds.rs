@@ -1,6 +1,6 @@
 //! The end of a delay, beside concurrent events.
 
-use tenure_domain::policy::ending::Allowance;
+use tenure_domain::policy::ending::{Allowance, RetryRule};
 use tenure_domain::policy::hold::Hold;
 use tenure_domain::policy::life::{Event, Life, State, apply};
 use tenure_engine::background::{deadlines, holds};
@@ -212,7 +212,7 @@ async fn statements_on_delayed_run_agree_with_rules() {
     let mut conn = database.connect_hot().await;
     let left = Allowance { retries_left: 5, free_runs: 0, requeues: 0, losses: 0 };
     let (first, other) = (RunId::FIRST, RunId::FIRST.next());
-    let life = Life { state: State::Pending(first, Some(Hold::Delay)), delivery: Delivery::Retries, left };
+    let life = Life { state: State::Pending(first, Some(Hold::Delay)), rule: RetryRule::NONE, left };
     let completed = Ending::Reported(Report::Completed);
     for event in [
         Event::Schedule(None),

@@ -251,7 +251,7 @@ async fn end_statements_have_same_effect() {
             };
             let report = [
                 Report::Completed,
-                Report::Failed,
+                Report::FailedForGood,
                 Report::Exception(ExceptionReason::MalformedPayload),
                 Report::Exception(ExceptionReason::InternalError),
             ][below(4)];
