@@ -4,6 +4,7 @@
 mod kill;
 mod release;
 mod results;
+mod retried_failures;
 
 use serde_json::{Value, json};
 use sqlx::AssertSqlSafe;

@@ -12,6 +12,7 @@ mod live_logs;
 mod locks;
 mod lost_answers;
 mod low_water_marks;
+mod retried_failures;
 mod same_effect;
 mod same_task;
 mod slow_creates;

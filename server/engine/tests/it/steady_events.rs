@@ -90,6 +90,9 @@ impl Walk {
     async fn create(&mut self) {
         let priority = Priority::ALL[self.random(7)].to_string();
         let mut fields = json!({"priority": priority, "retries": 2, "tags": {"n": self.known.len().to_string()}});
+        if self.random(2) == 0 {
+            fields["extra"] = json!({"tenure": {"retryFailed": true}});
+        }
         if let Some(other) = self.one_of_known().filter(|_| self.bits.is_multiple_of(3)) {
             fields["taskGroupId"] = json!(self.known[0]);
             fields["dependencies"] = json!([other]);

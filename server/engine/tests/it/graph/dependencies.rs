@@ -3,7 +3,8 @@
 use tenure_engine::ops::list_tasks::{Cursor, list_dependents};
 
 use super::{
-    claim_and_report, create_waiting, emitted, end, finish, log, message, pending, settle, start, state, waiting,
+    claim_and_report, create_waiting, emitted, end, finish, log, message, pending, run_groups, settle, start, state,
+    waiting,
 };
 use crate::support::*;
 
@@ -65,6 +66,34 @@ async fn cancel_ends_dependency_and_retry_does_not() {
     end(&database, &[required]).await;
     settle(&queue).await;
     assert_eq!(state(&queue, easy).await, "pending");
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn dependent_and_group_wait_for_last_failed_run() {
+    let (database, queue) = start().await;
+    put(&queue, json!({"retryFailed": true})).await;
+    let required = new_task(QUEUE, &json!({"retries": 1}));
+    queue.create(&required).await.unwrap();
+    let easy = create_waiting(&queue, &[required.id], &json!({"requires": "all-resolved"})).await;
+    for (expected, resolved) in [("unscheduled", 0), ("pending", 1)] {
+        claim_and_report(&queue, Report::Failed).await;
+        settle(&queue).await;
+        run_groups(&queue).await;
+        assert_eq!(state(&queue, easy).await, expected);
+        assert_eq!(emitted(&database, "task-group-resolved").await.len(), resolved);
+    }
+    let all = log(&database).await;
+    let own: Vec<_> =
+        all.iter().filter(|(_, event)| event["payload"]["status"]["taskId"] == json!(required.id)).collect();
+    let names: Vec<&str> = own.iter().map(|(name, _)| name.as_str()).collect();
+    let (before, after) = (["task-defined", "task-pending", "task-running"], ["task-running", "task-failed"]);
+    assert_eq!(names, [&before[..], &["task-pending"], &after].concat());
+    let retried = &own[3].1["payload"];
+    assert_eq!((&retried["runId"], &retried["status"]["retriesLeft"]), (&json!(1), &json!(0)));
+    let runs = &retried["status"]["runs"];
+    assert_eq!((&runs[0]["state"], &runs[1]["state"]), (&json!("failed"), &json!("pending")));
+    assert_eq!(runs[1]["reasonCreated"], "task-retry");
     finish(database, queue).await;
 }
 

@@ -48,14 +48,14 @@ fn lives() -> Vec<Life> {
     }
     for rule in RetryRule::all() {
         // Only a failed run depends on retryFailed, and neither free runs nor losses matter to it.
-        let (free_runs, losses): (&[u16], &[u16]) = if rule.retry_failed {
-            (&[0], &[0, 40])
+        let (free_runs, losses) = if rule.retry_failed {
+            (vec![0], vec![0, 40])
         } else {
-            (&[0, FREE_RUNS_MAX - 1, FREE_RUNS_MAX], &[0, LOSSES_FREE - 1, LOSSES_FREE, 40])
+            (vec![0, FREE_RUNS_MAX - 1, FREE_RUNS_MAX], vec![0, LOSSES_FREE - 1, LOSSES_FREE, 40])
         };
         for retries_left in [0, 1] {
-            for &free_runs in free_runs {
-                for &losses in losses {
+            for &free_runs in &free_runs {
+                for &losses in &losses {
                     let left = Allowance { retries_left, free_runs, losses, requeues: 0 };
                     lives.push(Life { state: State::Running(run(1)), rule, left });
                 }
@@ -256,8 +256,8 @@ async fn observe(conn: &mut PgConnection, id: TaskId, rule: RetryRule) -> (Life,
         free_runs: loaded.free_runs,
         losses: row.get::<i16, _>("losses").cast_unsigned(),
     };
-    let Traits { delivery, retry_failed, .. } = traits;
-    let rule = if row.get("open") { RetryRule { delivery, retry_failed } } else { rule };
+    let stamped = RetryRule { delivery: traits.delivery, retry_failed: traits.retry_failed };
+    let rule = if row.get("open") { stamped } else { rule };
     (Life { state, rule, left }, loaded)
 }
 
