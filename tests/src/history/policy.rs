@@ -90,6 +90,7 @@ pub struct Options {
     /// Cost of a lost worker.
     pub delivery: Option<Delivery>,
     pub retry_delay: Option<RetryDelay>,
+    pub retry_failed: Option<bool>,
 }
 
 impl Options {
@@ -101,6 +102,7 @@ impl Options {
             start: random.percent(60).then(|| Start::invent(random, now)),
             delivery: if random.percent(40) { random.pick(Delivery::ALL).copied() } else { None },
             retry_delay: random.percent(30).then(|| RetryDelay::invent(random)),
+            retry_failed: random.percent(60).then(|| random.percent(60)),
         }
     }
 
@@ -111,6 +113,9 @@ impl Options {
         }
         if let Some(delay) = self.retry_delay {
             fields.insert("retryDelay".to_owned(), delay.json());
+        }
+        if let Some(retry_failed) = self.retry_failed {
+            fields.insert("retryFailed".to_owned(), retry_failed.into());
         }
         (!fields.is_empty()).then_some(Value::Object(fields))
     }
@@ -127,6 +132,8 @@ pub struct Policy {
     pub complete_time: Option<u64>,
     /// Lease, in seconds.
     pub claim_timeout: Option<u64>,
+    /// True if a failed run is followed by another one while retries are left.
+    pub retry_failed: bool,
 }
 
 impl Policy {
@@ -138,11 +145,12 @@ impl Policy {
             retry_delay: random.percent(30).then(|| RetryDelay::invent(random)),
             complete_time: random.percent(20).then(|| lease(random)),
             claim_timeout: random.percent(20).then(|| lease(random)),
+            retry_failed: random.percent(60),
         }
     }
 
     pub(super) fn json(&self) -> Value {
-        let mut policy = json!({"delay": self.delay});
+        let mut policy = json!({"delay": self.delay, "retryFailed": self.retry_failed});
         if let Some(delivery) = self.delivery {
             policy["delivery"] = json!(delivery);
         }

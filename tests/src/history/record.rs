@@ -160,6 +160,8 @@ pub struct TaskSpec {
 pub enum Verdict {
     Completed,
     Failed,
+    /// Failed, and no other run may follow.
+    FailedForGood,
     WorkerShutdown,
     IntermittentTask,
     MalformedPayload,
@@ -168,9 +170,10 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Completed,
         Self::Failed,
+        Self::FailedForGood,
         Self::WorkerShutdown,
         Self::IntermittentTask,
         Self::MalformedPayload,
@@ -183,7 +186,7 @@ impl Verdict {
     pub fn wire(self) -> (&'static str, &'static str) {
         match self {
             Self::Completed => ("completed", "completed"),
-            Self::Failed => ("failed", "failed"),
+            Self::Failed | Self::FailedForGood => ("failed", "failed"),
             Self::WorkerShutdown => ("exception", "worker-shutdown"),
             Self::IntermittentTask => ("exception", "intermittent-task"),
             Self::MalformedPayload => ("exception", "malformed-payload"),
@@ -192,6 +195,7 @@ impl Verdict {
         }
     }
 
+    /// True if the next run follows while retries are left, whatever the task says.
     #[must_use]
     pub fn retries(self) -> bool {
         matches!(self, Self::WorkerShutdown | Self::IntermittentTask)

@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tenure_api::credentials::Credentials;
 use tenure_api::errors::ErrorCode;
 use tenure_api::ids::{SessionId, SlugId};
@@ -117,7 +117,7 @@ impl Worker {
     }
 
     fn draw_result(&mut self, verdict: Verdict) -> Option<u64> {
-        let may = matches!(verdict, Verdict::Completed | Verdict::Failed);
+        let may = matches!(verdict, Verdict::Completed | Verdict::Failed | Verdict::FailedForGood);
         // JSON parsers agree on integers up to 2^53.
         (may && self.actor.random.percent(RESULT_PERCENT)).then(|| self.actor.random.below(1 << 53))
     }
@@ -226,6 +226,9 @@ impl Worker {
         if outcome == "exception" {
             result["reason"] = reason.into();
         }
+        if verdict == Verdict::FailedForGood {
+            result["retry"] = false.into();
+        }
         let returned = self.draw_result(verdict);
         if let Some(returned) = returned {
             result["result"] = returned.into();
@@ -275,10 +278,14 @@ impl Worker {
 
     pub(super) async fn report(&mut self, held: &HeldClaim, verdict: Verdict, result: Option<u64>) {
         let (state, reason) = verdict.wire();
-        let body = match result {
-            Some(result) => Some(format!(r#"{{"result":{result}}}"#)),
-            None => (state == "exception").then(|| format!(r#"{{"reason":"{reason}"}}"#)),
-        };
+        let fields = [
+            ("result", result.map(Value::from)),
+            ("reason", (state == "exception").then(|| reason.into())),
+            ("retry", (verdict == Verdict::FailedForGood).then(|| false.into())),
+        ];
+        let fields: Map<String, Value> =
+            fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
+        let body = (!fields.is_empty()).then(|| Value::Object(fields).to_string());
         let as_root = self.actor.random.percent(AS_ROOT_PERCENT);
         let credentials = if as_root { self.actor.world.root.clone() } else { held.credentials.clone() };
         let start = self.actor.world.stamp();

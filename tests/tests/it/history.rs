@@ -59,6 +59,7 @@ breakages! {
     the_checker_catches_a_pause_that_is_not_stored, OPERATIONS_WHEN_OFTEN_BROKEN, "leak-pause", Rule::Paused;
     the_checker_catches_a_wrong_count_of_delayed_runs, OPERATIONS_WHEN_OFTEN_BROKEN, "delayed-off-by-one", Rule::Counts;
     the_checker_catches_a_session_that_ends_and_keeps_its_runs, OPERATIONS_WHEN_BROKEN, "leak-session", Rule::SessionLeak;
+    the_checker_catches_a_failed_run_without_retry, OPERATIONS_WHEN_BROKEN, "failed-not-retried", Rule::FailedRuns;
     the_checker_catches_a_lost_task_command, OPERATIONS_WHEN_BROKEN, "lose-task-command", Rule::SessionInbox;
 }
 

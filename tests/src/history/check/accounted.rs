@@ -70,14 +70,17 @@ fn check_resolved(spec: &TaskSpec, drained: &Snapshot, findings: &mut Findings) 
     }
 }
 
-/// Runs are numbered without gaps, and all but the last are exceptions that were retried.
+/// Runs are numbered without gaps, and all but the last were retried.
 fn check_runs(task: SlugId, status: &Status, findings: &mut Findings) {
     let numbered = status.runs.iter().enumerate().all(|(place, run)| usize::from(run.run_id) == place);
     let last = status.runs.last().map_or("unscheduled", |run| run.state.as_str());
     let retried = status.runs.windows(2).all(|pair| {
         let reason = pair[0].reason_resolved.as_deref();
-        pair[1].reason_created == "rerun"
-            || pair[0].state == "exception" && reason.is_some_and(|reason| RETRIED.contains(&reason))
+        match (pair[0].state.as_str(), pair[1].reason_created.as_str()) {
+            (_, "rerun") | ("failed", "task-retry") => true,
+            ("exception", _) => reason.is_some_and(|reason| RETRIED.contains(&reason)),
+            _ => false,
+        }
     });
     if !numbered || last != status.state || !retried {
         findings.add(Rule::Accounted, format!("the runs of {task} contradict each other: {status:?}"));

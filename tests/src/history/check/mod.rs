@@ -8,6 +8,7 @@ mod accounted;
 mod counts;
 mod deliveries;
 mod dependencies;
+mod failures;
 mod handouts;
 mod ledger;
 mod pauses;
@@ -73,6 +74,8 @@ pub enum Rule {
     AtMostOnce,
     /// A release is followed by another run and costs no retry.
     Released,
+    /// A failed run is followed by another one exactly if its task says so and retries are left.
+    FailedRuns,
     /// A result whose report was acknowledged, and no other, can be read at the end.
     Results,
     /// An ended session is never live again, and no session ends before its time.
@@ -121,6 +124,7 @@ pub fn check(history: &History) -> Vec<Violation> {
     starts::check(history, &ledger, &mut findings);
     pauses::check(history, &ledger, &mut findings);
     deliveries::check(history, &ledger, &mut findings);
+    failures::check(history, &ledger, &mut findings);
     results::check(history, &ledger, &mut findings);
     sessions::check(history, &ledger, &mut findings);
     counts::check(history, &mut findings);

@@ -139,11 +139,20 @@ impl<'a> Queues<'a> {
         }
     }
 
+    /// Values of `retryFailed` that a task may have had at some time in `times`.
+    pub(super) fn retry_failed(&self, spec: &TaskSpec, times: Span) -> Vec<bool> {
+        match spec.options.retry_failed {
+            Some(retry_failed) => vec![retry_failed],
+            None => self.policies(spec.queue, times).iter().map(|policy| policy.retry_failed).collect(),
+        }
+    }
+
     /// True if stamps on the runs of a task may have changed in `life` because its queue's policy
     /// did. Delayed retries are stamped too: see [`Queues::may_be_delayed`].
     pub(super) fn may_be_stamped_again(&self, spec: &TaskSpec, life: Span) -> bool {
-        let deliveries = self.deliveries(spec, life);
+        let (deliveries, retry_failed) = (self.deliveries(spec, life), self.retry_failed(spec, life));
         deliveries.iter().any(|delivery| *delivery != deliveries[0])
+            || retry_failed.iter().any(|value| *value != retry_failed[0])
     }
 
     /// True if a run of a task that existed in `life` may have been delayed.

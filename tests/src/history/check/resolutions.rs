@@ -23,7 +23,7 @@ fn check_reports(run: RunKey, reports: &[Report<'_>], status: Option<&Status>, f
     let mut accepted: Vec<Verdict> =
         reports.iter().filter(|report| report.answer.done().is_some()).map(|report| report.verdict).collect();
     accepted.sort_unstable();
-    accepted.dedup();
+    accepted.dedup_by_key(|verdict| verdict.wire());
     if accepted.len() > 1 {
         findings.add(Rule::ResolvedOnce, format!("run {number} of {task} was accepted as each of {accepted:?}"));
     }
@@ -46,7 +46,7 @@ fn check_origin(run: RunKey, found: &Run, reports: &[Report<'_>], findings: &mut
     // The server also records worker-shutdown when it requeues an undelivered claim.
     let by_workers_only = Verdict::ALL.into_iter().filter(|verdict| *verdict != Verdict::WorkerShutdown);
     let Some(verdict) = by_workers_only.into_iter().find(|verdict| agrees(found, *verdict)) else { return };
-    if !reports.iter().any(|report| report.verdict == verdict && report.answer.may_be_done()) {
+    if !reports.iter().any(|report| agrees(found, report.verdict) && report.answer.may_be_done()) {
         findings.add(Rule::ResolvedOnce, format!("run {number} of {task} is {verdict:?} and no worker reported that"));
     }
 }

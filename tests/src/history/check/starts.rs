@@ -77,7 +77,7 @@ fn check_next(spec: &TaskSpec, before: &Run, next: &Run, ledger: &Ledger<'_>, fi
         if let Some(start) = earliest {
             check_wait(spec.task, next, &Wait { start, since, asked }, ledger, findings);
         }
-    } else if matches!(before.reason_resolved.as_deref(), Some("intermittent-task" | "claim-expired")) {
+    } else if matches!(before.reason_resolved.as_deref(), Some("intermittent-task" | "claim-expired" | "failed")) {
         let Some(start) = start_of_retry(spec, next, ledger) else { return };
         let Some(handout) = ledger.handouts.get(&(spec.task, before.run_id)).and_then(|all| all.first()) else {
             return;

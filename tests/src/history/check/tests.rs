@@ -1,6 +1,7 @@
 //! Each rule on hand-made histories: one that obeys it, and each way to break it.
 
 mod dependencies;
+mod failures;
 mod queues;
 mod sessions;
 
