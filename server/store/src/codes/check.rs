@@ -100,14 +100,8 @@ pub(super) fn words(name: &str) -> Vec<(String, i64)> {
     }
 }
 
-/// Returns the codes of a group. Each lists all variants, so that a new one does not compile
-/// without a decision.
-pub(super) fn group(name: &str, group: &str) -> Option<Codes> {
-    let state_is_open = |state| match state {
-        State::Unscheduled | State::Unresolved => true,
-        State::Completed | State::Failed | State::Exception => false,
-    };
-    let kind_resolves = |kind| match kind {
+fn kind_resolves(kind: Kind) -> bool {
+    match kind {
         Kind::Completed | Kind::Failed | Kind::Exception => true,
         Kind::Created
         | Kind::Claimed
@@ -120,8 +114,11 @@ pub(super) fn group(name: &str, group: &str) -> Option<Codes> {
         | Kind::GroupReprioritised
         | Kind::ArtifactCreated
         | Kind::RetriedFailed => false,
-    };
-    let kind_is_retried = |kind| match kind {
+    }
+}
+
+fn kind_is_retried(kind: Kind) -> bool {
+    match kind {
         Kind::Retried | Kind::RetriedFailed => true,
         Kind::Created
         | Kind::Claimed
@@ -135,6 +132,15 @@ pub(super) fn group(name: &str, group: &str) -> Option<Codes> {
         | Kind::GroupSealed
         | Kind::GroupReprioritised
         | Kind::ArtifactCreated => false,
+    }
+}
+
+/// Returns the codes of a group. Each lists all variants, so that a new one does not compile
+/// without a decision.
+pub(super) fn group(name: &str, group: &str) -> Option<Codes> {
+    let state_is_open = |state| match state {
+        State::Unscheduled | State::Unresolved => true,
+        State::Completed | State::Failed | State::Exception => false,
     };
     let run_has_ended = |state| match state {
         RunState::Completed | RunState::Failed | RunState::Exception => true,
