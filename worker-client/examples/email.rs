@@ -60,9 +60,11 @@ impl Handler<Email> for Mailer {
         };
         match sent {
             Ok(receipt) => Outcome::completed(receipt),
-            Err(MailError::NoMailbox) => Outcome::failed("there is no such mailbox"),
-            Err(MailError::Busy(pause)) => Outcome::Retry { after: Some(pause) },
-            Err(MailError::Account) => Outcome::Exception(ExceptionReason::InternalError),
+            Err(MailError::NoMailbox) => Outcome::FailedForGood(None).because("there is no such mailbox"),
+            Err(MailError::Busy(pause)) => Outcome::Retry { after: Some(pause) }.because("the mail server is busy"),
+            Err(MailError::Account) => {
+                Outcome::Exception(ExceptionReason::InternalError).because("our account was refused")
+            }
         }
     }
 }

@@ -17,8 +17,9 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::client::{Answer, Call, Own, TIMEOUT, parameter};
+use crate::failure::acceptable;
 use crate::wire::{ClaimAnswer, ClaimTaskBody, ClaimWorkAnswer, ClaimWorkBody, ReclaimAnswer, StatusAnswer};
-use crate::{Client, Error, ExceptionReason, Lease, Task, TaskStatus};
+use crate::{Client, Error, ExceptionReason, Failure, Lease, Task, TaskStatus};
 
 /// Longer than the server's wait, 20 s by default.
 pub(crate) const CLAIM_TIMEOUT: Duration = Duration::from_secs(40);
@@ -33,17 +34,16 @@ struct ReportedResult<'a, T> {
     result: &'a T,
 }
 
-#[derive(Serialize)]
-struct ReportedException {
-    reason: ExceptionReason,
-}
-
-#[derive(Serialize)]
-struct ResultBody<'a> {
+#[derive(Serialize, Default)]
+struct ReportBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<ExceptionReason>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failure: Option<&'a Failure>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry: Option<bool>,
 }
 
 /// Name under which a worker claims.
@@ -319,12 +319,49 @@ impl Claim {
         self.report("failed", Some(&ReportedResult { result })).await
     }
 
+    /// Reports that the task ran and failed, and why. The reason is stored by Tenure only; texts
+    /// that are too long are cut.
+    ///
+    /// # Errors
+    /// No usable answer came; the error contains the claim.
+    ///
+    /// ```no_run
+    /// # use tenure_client::{Claim, Failure};
+    /// # async fn example(claim: Claim) -> Result<(), tenure_client::NotReported> {
+    /// let failure = Failure { message: "no such mailbox".to_owned(), kind: None, exit_code: None };
+    /// claim.fail_because(&failure).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn fail_because(self, failure: &Failure) -> Result<Reported, NotReported> {
+        let failure = acceptable(failure);
+        self.report("failed", Some(&ReportBody { failure: Some(&failure), ..ReportBody::default() })).await
+    }
+
     /// Reports that the run ended without a verdict on the task.
     ///
     /// # Errors
     /// No usable answer came; the error contains the claim.
     pub async fn exception(self, reason: ExceptionReason) -> Result<Reported, NotReported> {
-        self.report("exception", Some(&ReportedException { reason })).await
+        self.report("exception", Some(&ReportBody { reason: Some(reason), ..ReportBody::default() })).await
+    }
+
+    /// Reports as [`exception`](Self::exception) does, and says why. Servers other than Tenure
+    /// refuse this.
+    ///
+    /// # Errors
+    /// No usable answer came; the error contains the claim.
+    ///
+    /// ```no_run
+    /// # use tenure_client::{Claim, ExceptionReason, Failure};
+    /// # async fn example(claim: Claim) -> Result<(), tenure_client::NotReported> {
+    /// let failure = Failure { message: "the disk is full".to_owned(), kind: None, exit_code: None };
+    /// claim.exception_because(ExceptionReason::ResourceUnavailable, &failure).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn exception_because(self, reason: ExceptionReason, failure: &Failure) -> Result<Reported, NotReported> {
+        let failure = acceptable(failure);
+        let body = ReportBody { reason: Some(reason), failure: Some(&failure), ..ReportBody::default() };
+        self.report("exception", Some(&body)).await
     }
 
     /// Returns a client with the task's credentials. Renewals update it and its clones.
@@ -361,14 +398,16 @@ impl Claim {
 
     /// Sends a result once, by the call of the Queue API.
     pub(crate) async fn send_result(&self, result: &RunResult) -> Result<TaskStatus, Error> {
-        let RunResult { result: returned, reason, outcome, .. } = result;
+        let RunResult { result: returned, reason, failure, retry, outcome, .. } = result;
         let action = match outcome {
             RunOutcome::Completed => "completed",
             RunOutcome::Failed => "failed",
             RunOutcome::Exception | RunOutcome::Released => "exception",
         };
-        let body = ResultBody { result: returned.as_deref(), reason: *reason };
-        let body = (returned.is_some() || reason.is_some()).then_some(body);
+        let has_body = returned.is_some() || reason.is_some() || failure.is_some() || retry.is_some();
+        let body =
+            ReportBody { result: returned.as_deref(), reason: *reason, failure: failure.as_ref(), retry: *retry };
+        let body = has_body.then_some(body);
         Ok(self.post::<StatusAnswer>(&self.client.once(), action, body.as_ref()).await?.value.status)
     }
 

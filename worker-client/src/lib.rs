@@ -19,6 +19,7 @@ pub mod consumer;
 pub mod debug;
 pub mod error;
 mod events;
+mod failure;
 pub mod keep;
 mod lease;
 pub mod live_log;
@@ -51,7 +52,7 @@ pub use tenure::{GroupChange, TaskChange};
 pub use tenure_api::checkpoints::{CommandOfTask, TaskCommandRequest};
 pub use tenure_api::credentials::{AccessToken, Credentials};
 pub use tenure_api::ids::{RunId, SessionId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
-pub use tenure_api::policy::{PauseRequest, ReleaseRequest};
+pub use tenure_api::policy::{Failure, PauseRequest, ReleaseRequest};
 pub use tenure_api::queue_keys::KeyRules;
 pub use tenure_api::sessions::{
     CommandRequest, InboxEvent, QueueWorker, QueueWorkers, RenewSessionRequest, Session, SessionRenewed,

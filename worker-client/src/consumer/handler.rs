@@ -18,7 +18,7 @@ use super::log::JobLog;
 use super::outcome::Outcome;
 use super::progress::Progress;
 use super::stop::Stop;
-use crate::{Claim, Client, Error, ExceptionReason, Lease, RetryPolicy, Task};
+use crate::{Claim, Client, Error, ExceptionReason, Failure, Lease, RetryPolicy, Task};
 
 /// Handles the jobs of a queue. `P` is the type of their payloads. Closures are handlers too.
 ///
@@ -260,6 +260,12 @@ impl<P, H> Typed<P, H> {
     }
 }
 
+fn malformed(error: &serde_json::Error) -> Outcome {
+    let reason = ExceptionReason::MalformedPayload;
+    let (message, kind) = (format!("malformed payload: {error}"), Some(reason.as_str().to_owned()));
+    Outcome::Exception(reason).because_of(Failure { message, kind, exit_code: None })
+}
+
 impl<P: DeserializeOwned + Send + 'static, H: Handler<P>> Run for Typed<P, H> {
     fn run(self: Arc<Self>, core: Core, stop: Stop) -> Pin<Box<dyn Future<Output = Outcome> + Send>> {
         Box::pin(async move {
@@ -267,7 +273,7 @@ impl<P: DeserializeOwned + Send + 'static, H: Handler<P>> Run for Typed<P, H> {
                 Ok(payload) => self.handler.run(Job { payload, core }, stop).await,
                 Err(error) => {
                     tracing::warn!(%error, "the payload is not one of this handler's");
-                    Outcome::Exception(ExceptionReason::MalformedPayload)
+                    malformed(&error)
                 }
             }
         })

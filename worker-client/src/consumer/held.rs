@@ -195,6 +195,12 @@ async fn send(inner: &Inner, claim: &Claim, outcome: &Outcome) {
                 result = shutdown();
                 continue;
             }
+            // Servers other than Tenure, and its earlier releases, know no failures.
+            Some(Err(error)) if result.failure.is_some() && error.status() == Some(400) && !error.is_unclear() => {
+                tracing::info!(error = chain(&error), "a failure was refused; the run is reported without it");
+                (result.failure, result.retry) = (None, None);
+                continue;
+            }
             Some(Err(error)) if !error.is_transient() && !error.is_unclear() => {
                 return tracing::warn!(?outcome, error = chain(&error), "the report was refused and changed nothing");
             }

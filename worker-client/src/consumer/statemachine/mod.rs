@@ -10,7 +10,7 @@
 //! | sleeping, at fault | releases the run until then; the next run finds the task runnable |
 //! | paused | releases the run until the deadline; a command makes it claimable at once |
 //! | completed | reports the run as completed, with the handler's result |
-//! | failed, killed | reports the run as failed, with the errors in the result |
+//! | failed, killed | reports the run as failed for good, with the errors in the result |
 //!
 //! At most 200 runs of a task may be released. From run 200 on, or from the first run [if
 //! set](Machine::within_the_run), the machine waits within the run, which renews its claim.
@@ -18,7 +18,8 @@
 //! A rerun of an ended task starts as runnable, with the handler's checkpoint.
 //!
 //! The handler's outcome is a message: completed is *complete*; failed, retry and a panic are
-//! *error*; a release is *release*, and with a delay *sleep*. An exception is reported as it is.
+//! *error*; a release is *release*, and with a delay *sleep*. An exception and a failure for good are
+//! reported as they are.
 //!
 //! Other messages are commands for the task
 //! ([`Client::command_task`](crate::Client::command_task)), of which the last is kept. A worker

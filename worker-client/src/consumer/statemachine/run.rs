@@ -19,7 +19,7 @@ use crate::consumer::outcome::{Outcome, panic_text};
 use crate::consumer::progress::Progress;
 use crate::consumer::stop::{Stop, StopReason};
 use crate::error::chain;
-use crate::{Error, retry};
+use crate::{Error, Failure, retry};
 
 /// Limit of the server. Each run is released at most once, so earlier runs may have used all
 /// releases.
@@ -160,7 +160,7 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
                     }
                 }
                 State::Completed => return Ok(Outcome::Completed(result)),
-                State::Failed | State::Killed => return Ok(Outcome::Failed(Some(self.verdict()))),
+                State::Failed | State::Killed => return Ok(self.verdict()),
             }
         }
     }
@@ -183,6 +183,7 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
             self.obey(command).await?;
             return Ok(if releases { Worked::Goes(Outcome::Release { after: None }) } else { Worked::Has(None) });
         }
+        let (outcome, failure) = outcome.into_parts();
         let message = match outcome {
             Outcome::Completed(value) => {
                 // Stored by the report. A checkpoint would keep the state without the result if the
@@ -190,11 +191,18 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
                 self.record = self.record.take(Message::Complete, self.now());
                 return Ok(Worked::Has(value));
             }
-            Outcome::Failed(value) => Message::Error(error_text(value.as_ref())),
-            Outcome::Retry { .. } => Message::Error("the handler asks for another try".to_owned()),
+            Outcome::Failed(value) => Message::Error(error_text(failure, value.as_ref())),
+            Outcome::Retry { .. } => Message::Error(
+                failure.map_or_else(|| "the handler asks for another try".to_owned(), |failure| failure.message),
+            ),
             Outcome::Release { after: Some(after) } => Message::Sleep { until: self.now() + after.min(LONGEST) },
             Outcome::Release { after: None } => return Ok(Worked::Goes(Outcome::Release { after: None })),
-            Outcome::Exception(_) | Outcome::Unreported => return Ok(Worked::Goes(outcome)),
+            Outcome::FailedForGood(_) | Outcome::Exception(_) | Outcome::Unreported | Outcome::Because(..) => {
+                return Ok(Worked::Goes(match failure {
+                    Some(failure) => outcome.because_of(failure),
+                    None => outcome,
+                }));
+            }
         };
         self.take(message, None).await?;
         Ok(Worked::Has(None))
@@ -337,13 +345,13 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
         Ok(releases.then_some(release))
     }
 
-    /// Result of a failed or killed task.
-    fn verdict(&self) -> Value {
+    /// Outcome of a failed or killed task. Another run would find the same state.
+    fn verdict(&self) -> Outcome {
         let error = match self.record.state {
-            State::Killed => "killed by a command".to_owned(),
-            _ => self.record.errors.last().map(|last| last.error.clone()).unwrap_or_default(),
+            State::Killed => "killed by a command",
+            _ => self.record.errors.last().map_or("", |last| last.error.as_str()),
         };
-        json!({"error": error, "errors": self.record.errors})
+        Outcome::FailedForGood(Some(json!({"errors": self.record.errors}))).because(error)
     }
 }
 
@@ -391,10 +399,11 @@ async fn changed(stop: &Stop, before: Option<StopReason>) -> StopReason {
     }
 }
 
-fn error_text(value: Option<&Value>) -> String {
-    match value {
-        None => "the handler has failed".to_owned(),
-        Some(value) => value["error"].as_str().map_or_else(|| value.to_string(), str::to_owned),
+fn error_text(failure: Option<Failure>, value: Option<&Value>) -> String {
+    match (failure, value) {
+        (Some(failure), _) => failure.message,
+        (None, Some(value)) => value.to_string(),
+        (None, None) => "the handler has failed".to_owned(),
     }
 }
 
@@ -410,13 +419,14 @@ mod tests {
 
     #[test]
     fn error_text_is_the_handlers() {
-        for (value, text) in [
-            (None, "the handler has failed"),
-            (Some(json!({"error": "no disk"})), "no disk"),
-            (Some(json!({"error": 5})), r#"{"error":5}"#),
-            (Some(json!("no disk")), "\"no disk\""),
+        let failure = Failure { message: "no disk".to_owned(), kind: None, exit_code: None };
+        for (failure, value, text) in [
+            (None, None, "the handler has failed"),
+            (Some(failure.clone()), None, "no disk"),
+            (Some(failure), Some(json!(5)), "no disk"),
+            (None, Some(json!({"step": 5})), r#"{"step":5}"#),
         ] {
-            assert_eq!(error_text(value.as_ref()), text);
+            assert_eq!(error_text(failure, value.as_ref()), text);
         }
     }
 
