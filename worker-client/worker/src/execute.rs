@@ -1,6 +1,7 @@
 //! Runs the commands of a payload one after another, and stops them on request or when their time
 //! is up.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -11,12 +12,17 @@ use super::health::no_space;
 use super::job::Job;
 use super::payload::Payload;
 use super::process::{NotStarted, Process};
+use super::verdict::Problem;
+
+/// Kind of a failure.
+const SIGNAL: &str = "signal";
+/// Kind of a failure.
+const NOT_STARTED: &str = "not-started";
 
 #[derive(Debug)]
 pub(super) enum Execution {
     Succeeded,
-    /// With the reason and the exit code, if it exited.
-    Failed(String, Option<i32>),
+    Failed(Problem),
     Stopped,
     /// The worker could not run them.
     WorkerFault(String),
@@ -52,7 +58,7 @@ pub(super) async fn execute(job: &Job, payload: &Payload) -> Execution {
             () = tokio::time::sleep_until(deadline) => {
                 process.stop(settings.stop_grace).await;
                 let why = format!("maxRunTime of {} s exceeded", payload.max_run_time.as_secs());
-                return Execution::Failed(why, None);
+                return Execution::Failed(Problem::failed(why).of_kind("max-run-time"));
             }
         };
         let ended = match report {
@@ -61,11 +67,11 @@ pub(super) async fn execute(job: &Job, payload: &Payload) -> Execution {
         };
         match ended {
             Ok(Some(status)) if status.success() => directory.note(&describe(status)),
-            Ok(Some(status)) => return Execution::Failed(describe(status), status.code()),
+            Ok(Some(status)) => return Execution::Failed(failure(status, &payload.retry_on)),
             // Real-time signals have no name.
-            Ok(None) => return Execution::Failed("killed by a signal".to_owned(), None),
+            Ok(None) => return Execution::Failed(Problem::failed("killed by a signal").of_kind(SIGNAL)),
             // The task could cause this itself, so it is not retried.
-            Err(error) => return Execution::Failed(error.to_string(), None),
+            Err(error) => return Execution::Failed(Problem::failed(error.to_string())),
         }
     }
     Execution::Succeeded
@@ -79,6 +85,15 @@ fn describe(status: ExitStatus) -> String {
     }
 }
 
+fn failure(status: ExitStatus, retry_on: &BTreeSet<i32>) -> Problem {
+    let problem = Problem::failed(describe(status)).with_exit_code(status.code());
+    match status.code() {
+        Some(code) if retry_on.contains(&code) => problem.retried(),
+        Some(_) => problem,
+        None => problem.of_kind(SIGNAL),
+    }
+}
+
 /// A missing or unusable program is the task's fault; a lack of resources is the worker's.
 fn not_started(program: &str, error: &io::Error) -> Execution {
     let problem = format!("{program:?} cannot be started: {error}");
@@ -89,8 +104,10 @@ fn not_started(program: &str, error: &io::Error) -> Execution {
         | io::ErrorKind::IsADirectory
         | io::ErrorKind::InvalidInput
         | io::ErrorKind::InvalidFilename
-        | io::ErrorKind::ArgumentListTooLong => Execution::Failed(problem, None),
-        _ if error.raw_os_error() == Some(nix::libc::ENOEXEC) => Execution::Failed(problem, None),
+        | io::ErrorKind::ArgumentListTooLong => Execution::Failed(Problem::failed(problem).of_kind(NOT_STARTED)),
+        _ if error.raw_os_error() == Some(nix::libc::ENOEXEC) => {
+            Execution::Failed(Problem::failed(problem).of_kind(NOT_STARTED))
+        }
         _ => Execution::WorkerFault(problem),
     }
 }
@@ -103,7 +120,24 @@ fn unguarded(error: &io::Error, is_first: bool) -> Execution {
 
 #[cfg(test)]
 mod tests {
+    use super::super::verdict::Outcome;
     use super::*;
+
+    #[test]
+    fn only_listed_exit_code_is_retried() {
+        let exited = |code: i32| ExitStatus::from_raw(code << 8);
+        let retry_on = BTreeSet::from([1, 75]);
+        for (status, outcome, why, exit_code) in [
+            (exited(75), Outcome::Retry, "exit code 75", Some(75)),
+            (exited(7), Outcome::Failed, "exit code 7", Some(7)),
+            // Its number is in the list.
+            (ExitStatus::from_raw(1), Outcome::Failed, "killed by signal 1", None),
+        ] {
+            let problem = failure(status, &retry_on);
+            assert_eq!((problem.outcome, problem.why.as_str(), problem.exit_code), (outcome, why, exit_code));
+        }
+        assert_eq!(failure(exited(75), &BTreeSet::new()).outcome, Outcome::Failed);
+    }
 
     #[test]
     fn full_disk_before_first_command_is_for_another_worker() {

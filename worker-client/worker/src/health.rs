@@ -89,8 +89,8 @@ enum Counts {
 fn counts(outcome: Outcome, took: Duration) -> Counts {
     match outcome {
         Outcome::Completed => Counts::Success,
-        Outcome::Failed if took > FAILED_FAST => Counts::Nothing,
-        Outcome::Failed => Counts::Failure,
+        Outcome::Failed | Outcome::Retry if took > FAILED_FAST => Counts::Nothing,
+        Outcome::Failed | Outcome::Retry => Counts::Failure,
         Outcome::Exception(ExceptionReason::MalformedPayload) | Outcome::Stopped => Counts::Nothing,
         Outcome::Exception(_) | Outcome::NoSpace => Counts::Failure,
     }
@@ -139,6 +139,8 @@ mod tests {
             (Outcome::Completed, SOON, Counts::Success),
             (Outcome::Failed, SOON, Counts::Failure),
             (Outcome::Failed, FAILED_FAST + SOON, Counts::Nothing),
+            (Outcome::Retry, SOON, Counts::Failure),
+            (Outcome::Retry, FAILED_FAST + SOON, Counts::Nothing),
             (Outcome::Exception(MalformedPayload), SOON, Counts::Nothing),
             (Outcome::Exception(InternalError), FAILED_FAST + SOON, Counts::Failure),
             (Outcome::Exception(ResourceUnavailable), SOON, Counts::Failure),

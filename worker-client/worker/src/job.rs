@@ -46,7 +46,7 @@ impl Job {
         if let Err(problem) = &verdict {
             log_problem(problem);
         }
-        Some(Ending::of(&verdict))
+        Some(verdict.into())
     }
 
     /// Never returns.
@@ -80,7 +80,7 @@ impl Job {
         }
         let executed = match execute(self, &payload).await {
             Execution::Succeeded => Ok(()),
-            Execution::Failed(why, exit_code) => Err(Problem::failed(why).with_exit_code(exit_code)),
+            Execution::Failed(problem) => Err(problem),
             Execution::WorkerFault(why) => Err(Problem::exception(ExceptionReason::InternalError, why)),
             Execution::NoSpace(why) => Err(Problem::no_space(why)),
             Execution::Stopped => return None,
@@ -106,6 +106,9 @@ fn last_line(verdict: &Verdict) -> String {
         }
         Err(Problem { outcome: Outcome::NoSpace, why, .. }) => format!("the worker has no room for this task: {why}"),
         Err(Problem { outcome: Outcome::Exception(_), why, .. }) => why.clone(),
+        Err(Problem { outcome: Outcome::Retry, why, .. }) => {
+            format!("failed: {why}; another run follows while retries are left")
+        }
         Err(Problem { why, .. }) => format!("failed: {why}"),
     }
 }

@@ -13,7 +13,7 @@ use super::TRANSFERS_AT_ONCE;
 use super::disk::{self, Unusable};
 use super::job::Job;
 use super::payload::{Kind, Output, is_name};
-use super::verdict::{Outcome, Problem, Verdict};
+use super::verdict::{ARTIFACT, Outcome, Problem, Verdict};
 use tenure_client::artifacts::blocking;
 use tenure_client::live_log::{self, BACKING_LOG, LIVE_LOG};
 use tenure_client::{Error, ExceptionReason, NewArtifact, UnusableBecause, Upload};
@@ -128,7 +128,7 @@ async fn upload_one(job: &Job, item: Item) -> Result<String, Problem> {
     };
     match sent {
         Ok(Ok(bytes)) => Ok(format!("artifact {name}: {bytes} bytes")),
-        Ok(Err(missing)) => Err(Problem::failed(format!("artifact {name}: {missing}"))),
+        Ok(Err(missing)) => Err(Problem::failed(format!("artifact {name}: {missing}")).of_kind(ARTIFACT)),
         Err(error) => Err(Problem::of_upload(&format!("artifact {name}"), &error)),
     }
 }

@@ -14,7 +14,7 @@ use super::health::{Health, no_space};
 use super::job::Job;
 use super::outputs::upload_log;
 use super::process::Guards;
-use super::verdict::{Ending, Outcome};
+use super::verdict::{Ending, Outcome, Problem};
 use super::work_directory::WorkDirectory;
 use super::{Settings, last_call};
 
@@ -73,22 +73,28 @@ impl Handler<serde_json::Value> for Tasks {
             }
             Err(error) => {
                 tracing::error!(%error, "the task's directory could not be made");
-                let outcome = if no_space(&error) {
-                    Outcome::NoSpace
+                let why = format!("the task's directory could not be made: {error}");
+                let problem = if no_space(&error) {
+                    Problem::no_space(why)
                 } else {
-                    Outcome::Exception(ExceptionReason::InternalError)
+                    Problem::exception(ExceptionReason::InternalError, why)
                 };
-                Some(outcome.into())
+                Some(problem.into())
             }
         };
-        let Some(Ending { outcome, result }) = ending else { return consumer::Outcome::Unreported };
+        let Some(Ending { outcome, failure }) = ending else { return consumer::Outcome::Unreported };
         self.health.ended(outcome, begun.elapsed());
-        match outcome {
-            Outcome::Completed => consumer::Outcome::Completed(Some(result)),
-            Outcome::Failed => consumer::Outcome::Failed(Some(result)),
+        let outcome = match outcome {
+            Outcome::Completed => consumer::Outcome::Completed(None),
+            Outcome::Failed => consumer::Outcome::Failed(None),
+            Outcome::Retry => consumer::Outcome::Retry { after: None },
             Outcome::Exception(reason) => consumer::Outcome::Exception(reason),
-            // The only reason after which the task is retried.
+            // Another worker may run the task.
             Outcome::NoSpace | Outcome::Stopped => consumer::Outcome::Exception(ExceptionReason::WorkerShutdown),
+        };
+        match failure {
+            Some(failure) => outcome.because_of(failure),
+            None => outcome,
         }
     }
 }
@@ -128,7 +134,7 @@ async fn perform(job: &Job, of: &consumer::Job, stop: &Stop, shutdown: &Cancella
         }
         // The session may have survived. Then the run is held until its lease ends, and a report
         // lets another worker start sooner.
-        HowLost::SessionUnanswered => return Some(Outcome::Stopped.into()),
+        HowLost::SessionUnanswered => return Some(Problem::stopped(how.to_string()).into()),
         _ => {}
     }
     None
@@ -141,12 +147,13 @@ async fn lost(stop: &Stop) -> &HowLost {
 
 /// Gives the run back.
 async fn stopped(job: &Job, stop: &Stop) -> Ending {
-    job.directory.note(match stop.reason() {
+    let why = match stop.reason() {
         Some(StopReason::Command) => "the task was stopped by a command",
         _ => "the worker shuts down",
-    });
+    };
+    job.directory.note(why);
     job.send_end_of_log().await;
-    Outcome::Stopped.into()
+    Problem::stopped(why).into()
 }
 
 /// Uploads the output up to the stop. A run that has ended as an exception accepts artifacts while

@@ -3,72 +3,80 @@
 
 use std::io::ErrorKind;
 
-use serde_json::{Value, json};
-
 use super::health::no_space;
 use tenure_client::error::chain;
-use tenure_client::{Error, ExceptionReason};
+use tenure_client::{Error, ExceptionReason, Failure};
 
-/// In characters: a task may name a program as long as its payload.
-const FAILURE_MAX: usize = 1000;
+/// Kind of a missing, unusable or too large artifact.
+pub(super) const ARTIFACT: &str = "artifact";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     Completed,
     Failed,
+    /// Failed with an exit code that asks for another run.
+    Retry,
     Exception(ExceptionReason),
     /// Another worker may have space.
     NoSpace,
     Stopped,
 }
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Ending {
     pub outcome: Outcome,
-    /// Of a completed or failed task.
-    pub result: Value,
+    /// Unless the task is completed.
+    pub failure: Option<Failure>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Problem {
     pub outcome: Outcome,
     pub why: String,
+    /// Class of the failure, unless the exit code says all.
+    pub kind: Option<&'static str>,
     /// Of the last command, if it exited.
     pub exit_code: Option<i32>,
 }
 
 pub(super) type Verdict = Result<(), Problem>;
 
-impl From<Outcome> for Ending {
-    fn from(outcome: Outcome) -> Self {
-        Self { outcome, result: Value::Null }
+impl From<Problem> for Ending {
+    fn from(Problem { outcome, why, kind, exit_code }: Problem) -> Self {
+        Self { outcome, failure: Some(Failure { message: why, kind: kind.map(str::to_owned), exit_code }) }
     }
 }
 
-impl Ending {
-    /// For a task that was neither stopped nor lost.
-    pub(super) fn of(verdict: &Verdict) -> Self {
+impl From<Verdict> for Ending {
+    fn from(verdict: Verdict) -> Self {
         match verdict {
-            Ok(()) => Self { outcome: Outcome::Completed, result: json!({"exitCode": 0}) },
-            Err(Problem { outcome: Outcome::Failed, why, exit_code }) => {
-                let mut result = json!({"failure": why.chars().take(FAILURE_MAX).collect::<String>()});
-                if let Some(code) = exit_code {
-                    result["exitCode"] = (*code).into();
-                }
-                Self { outcome: Outcome::Failed, result }
-            }
-            Err(Problem { outcome, .. }) => (*outcome).into(),
+            Ok(()) => Self { outcome: Outcome::Completed, failure: None },
+            Err(problem) => problem.into(),
         }
     }
 }
 
 impl Problem {
     pub(super) fn failed(why: impl Into<String>) -> Self {
-        Self { outcome: Outcome::Failed, why: why.into(), exit_code: None }
+        Self { outcome: Outcome::Failed, why: why.into(), kind: None, exit_code: None }
+    }
+
+    /// The worker gives the task back.
+    pub(super) fn stopped(why: impl Into<String>) -> Self {
+        Self { outcome: Outcome::Stopped, ..Self::failed(why) }
+    }
+
+    pub(super) fn of_kind(self, kind: &'static str) -> Self {
+        Self { kind: Some(kind), ..self }
     }
 
     pub(super) fn with_exit_code(self, exit_code: Option<i32>) -> Self {
         Self { exit_code, ..self }
+    }
+
+    /// Another run may succeed.
+    pub(super) fn retried(self) -> Self {
+        Self { outcome: Outcome::Retry, ..self }
     }
 
     /// All commands have succeeded.
@@ -77,11 +85,11 @@ impl Problem {
     }
 
     pub(super) fn exception(reason: ExceptionReason, why: impl Into<String>) -> Self {
-        Self { outcome: Outcome::Exception(reason), why: why.into(), exit_code: None }
+        Self { outcome: Outcome::Exception(reason), kind: Some(reason.as_str()), ..Self::failed(why) }
     }
 
     pub(super) fn no_space(why: impl Into<String>) -> Self {
-        Self { outcome: Outcome::NoSpace, why: why.into(), exit_code: None }
+        Self { outcome: Outcome::NoSpace, kind: Some("no-space"), ..Self::failed(why) }
     }
 
     pub(super) fn of_input(what: &str, error: &Error) -> Self {
@@ -96,7 +104,7 @@ impl Problem {
     /// Exceeding the store's limit is the task's fault, like exceeding the worker's.
     pub(super) fn of_upload(what: &str, error: &Error) -> Self {
         if let Error::Store { status: 413 } = error {
-            return Self::failed(format!("{what}: it is larger than the store allows"));
+            return Self::failed(format!("{what}: it is larger than the store allows")).of_kind(ARTIFACT);
         }
         Self::exception(upload_reason(error), format!("{what}: {}", chain(error)))
     }
@@ -142,23 +150,25 @@ mod tests {
     }
 
     #[test]
-    fn result_has_exit_of_commands_and_exception_has_none() {
-        let failed = |why: &str, code| Err(Problem::failed(why).with_exit_code(code));
-        let long = "x".repeat(100_000);
-        for (verdict, outcome, result) in [
-            (Ok(()), Outcome::Completed, json!({"exitCode": 0})),
-            (failed("exit code 3", Some(3)), Outcome::Failed, json!({"failure": "exit code 3", "exitCode": 3})),
-            (failed("killed by signal 9", None), Outcome::Failed, json!({"failure": "killed by signal 9"})),
+    fn only_completed_task_has_no_failure() {
+        let missing = Problem::failed("a: it is missing").of_kind(ARTIFACT).after_success();
+        for (problem, outcome, message, kind, exit_code) in [
+            (Problem::failed("exit code 3").with_exit_code(Some(3)), Outcome::Failed, "exit code 3", None, Some(3)),
+            (missing, Outcome::Failed, "a: it is missing", Some(ARTIFACT), Some(0)),
             (
-                failed("a: it is missing", Some(0)),
-                Outcome::Failed,
-                json!({"failure": "a: it is missing", "exitCode": 0}),
+                Problem::exception(InternalError, "w"),
+                Outcome::Exception(InternalError),
+                "w",
+                Some("internal-error"),
+                None,
             ),
-            (failed(&long, None), Outcome::Failed, json!({"failure": long[..FAILURE_MAX]})),
-            (Err(Problem::exception(InternalError, "w")), Outcome::Exception(InternalError), Value::Null),
+            (Problem::no_space("w"), Outcome::NoSpace, "w", Some("no-space"), None),
+            (Problem::stopped("w"), Outcome::Stopped, "w", None, None),
         ] {
-            assert_eq!(Ending::of(&verdict), Ending { outcome, result });
+            let failure = Failure { message: message.to_owned(), kind: kind.map(str::to_owned), exit_code };
+            assert_eq!(Ending::from(Err(problem)), Ending { outcome, failure: Some(failure) });
         }
+        assert_eq!(Ending::from(Ok(())), Ending { outcome: Outcome::Completed, failure: None });
     }
 
     #[test]

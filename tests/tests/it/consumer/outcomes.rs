@@ -9,8 +9,8 @@ use tenure_client::consumer::{Handler, Job, OnPanic, Outcome, Stop};
 use tenure_tests::http::TENURE_API;
 use tokio::sync::mpsc;
 
-use super::{Office, Running};
-use crate::rig::TIMEOUT;
+use super::{Office, QUEUE, Running};
+use crate::rig::{TIMEOUT, ok};
 
 #[derive(serde::Deserialize)]
 pub(super) struct Order {
@@ -28,6 +28,7 @@ impl Handler<Order> for Obedient {
         match job.payload().outcome.as_str() {
             "value" => Outcome::of(Ok::<_, String>(json!({"sum": 3}))),
             "error" => Outcome::of(Err::<(), _>("no such number")),
+            "for-good" => Outcome::FailedForGood(None).because("no such mailbox"),
             "release" => Outcome::Release { after: None },
             "retry" => Outcome::Retry { after: Some(Duration::from_secs(1)) },
             "panic" => panic!("on purpose"),
@@ -41,33 +42,49 @@ impl Handler<Order> for Obedient {
     }
 }
 
-/// Reason of the first run, number of runs, retries left and result of a task with this ordered
-/// outcome.
+/// Reason of the first run, number of runs, retries left, and the failure's message or else the
+/// result, of a task with this ordered outcome.
 pub(super) async fn ended(office: &Office, outcome: &str, state: &str) -> (String, usize, u64, Value) {
     let task = office.create(&json!({"outcome": outcome})).await;
     let status = office.becomes(task, state).await;
     let runs = status["runs"].as_array().unwrap();
     let reason = runs[0]["reasonResolved"].as_str().unwrap().to_owned();
-    let result = office.rig.call("GET", &format!("{TENURE_API}/tasks/{task}/result"), None).await;
-    let result = if result.status == 200 { result.body["result"].clone() } else { Value::Null };
-    (reason, runs.len(), status["retriesLeft"].as_u64().unwrap(), result)
+    let left = office.rig.call("GET", &format!("{TENURE_API}/tasks/{task}/result"), None).await;
+    assert_eq!(left.status, 200, "{outcome}");
+    let failure = &left.body["failure"]["message"];
+    let left = if failure.is_null() { left.body["result"].clone() } else { failure.clone() };
+    (reason, runs.len(), status["retriesLeft"].as_u64().unwrap(), left)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn m6_each_outcome_is_reported_as_what_it_is() {
     let office = Office::open().await;
     let worker = Running::start(office.consumer("obedient").capacity(4).handler(Obedient));
-    for (outcome, state, reason, runs, retries, result) in [
+    let ends_run = json!("the handler ended the run as resource-unavailable");
+    for (outcome, state, reason, runs, retries, left) in [
         ("value", "completed", "completed", 1, 5, json!({"sum": 3})),
-        ("error", "failed", "failed", 1, 5, json!({"error": "no such number"})),
-        ("resource-unavailable", "exception", "resource-unavailable", 1, 5, Value::Null),
+        ("error", "failed", "failed", 1, 5, json!("no such number")),
+        ("resource-unavailable", "exception", "resource-unavailable", 1, 5, ends_run),
         ("release", "completed", "worker-shutdown", 2, 5, json!("at last")),
         ("worker-shutdown", "completed", "worker-shutdown", 2, 4, json!("at last")),
-        ("too-large", "exception", "internal-error", 1, 5, Value::Null),
+        ("too-large", "exception", "internal-error", 1, 5, json!("the result has 70002 bytes, more than 65536")),
     ] {
-        let expected = (reason.to_owned(), runs, retries, result);
+        let expected = (reason.to_owned(), runs, retries, left);
         assert_eq!(ended(&office, outcome, state).await, expected, "{outcome}");
     }
+    worker.shut_down().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failed_run_is_retried_unless_it_failed_for_good() {
+    let office = Office::open().await;
+    let policy = json!({"retryFailed": true});
+    ok(office.rig.call("PUT", &format!("{TENURE_API}/queues/{QUEUE}/policy"), Some(&policy)).await);
+    let worker = Running::start(office.consumer("obedient").handler(Obedient));
+    let expected = ("failed".to_owned(), 2, 4, json!("at last"));
+    assert_eq!(ended(&office, "error", "completed").await, expected);
+    let expected = ("failed".to_owned(), 1, 5, json!("no such mailbox"));
+    assert_eq!(ended(&office, "for-good", "failed").await, expected);
     worker.shut_down().await;
 }
 
@@ -91,17 +108,18 @@ async fn m6_a_retry_comes_back_after_its_delay_and_uses_a_retry() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn m6_panic_follows_policy_and_consumer_continues() {
     let office = Office::open().await;
-    for (on_panic, state, reason, runs, retries) in [
-        (None, "exception", "internal-error", 1, 5),
-        (Some(OnPanic::Fail), "failed", "failed", 1, 5),
-        (Some(OnPanic::Exception), "exception", "internal-error", 1, 5),
-        (Some(OnPanic::Retry), "completed", "intermittent-task", 2, 4),
+    let panicked = "the handler panicked: on purpose";
+    for (on_panic, state, reason, runs, retries, left) in [
+        (None, "exception", "internal-error", 1, 5, panicked),
+        (Some(OnPanic::Fail), "failed", "failed", 1, 5, panicked),
+        (Some(OnPanic::Exception), "exception", "internal-error", 1, 5, panicked),
+        (Some(OnPanic::Retry), "completed", "intermittent-task", 2, 4, "at last"),
     ] {
         let consumer = office.consumer("panics");
         let consumer = if let Some(on_panic) = on_panic { consumer.on_panic(on_panic) } else { consumer };
         let worker = Running::start(consumer.handler(Obedient));
-        let (reason_of, runs_of, retries_of, _) = ended(&office, "panic", state).await;
-        assert_eq!((reason_of.as_str(), runs_of, retries_of), (reason, runs, retries), "{on_panic:?}");
+        let expected = (reason.to_owned(), runs, retries, json!(left));
+        assert_eq!(ended(&office, "panic", state).await, expected, "{on_panic:?}");
         let after = ended(&office, "value", "completed").await;
         assert_eq!(after.0, "completed", "{on_panic:?}");
         worker.shut_down().await;

@@ -1,6 +1,6 @@
 //! Consumers with their own source, and work that handlers leave for after the report.
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tenure_client::consumer::source::ClaimWork;
 use tenure_client::consumer::{ConsumerBuilder, Job, Outcome, Stop, StopReason};
 use tenure_client::{Client, WorkerName};
@@ -21,15 +21,16 @@ fn consumer(office: &Office, name: &str) -> ConsumerBuilder {
 async fn m6_source_limits_outcomes_to_common_ones() {
     let office = Office::open().await;
     let worker = Running::start(consumer(&office, "obedient").capacity(4).handler(Obedient));
-    for (outcome, state, reason, runs, retries, result) in [
+    let ends_run = json!("the handler ended the run as malformed-payload");
+    for (outcome, state, reason, runs, retries, left) in [
         ("value", "completed", "completed", 1, 5, json!({"sum": 3})),
-        ("error", "failed", "failed", 1, 5, json!({"error": "no such number"})),
-        ("malformed-payload", "exception", "malformed-payload", 1, 5, Value::Null),
-        ("too-large", "exception", "internal-error", 1, 5, Value::Null),
+        ("error", "failed", "failed", 1, 5, json!("no such number")),
+        ("malformed-payload", "exception", "malformed-payload", 1, 5, ends_run),
+        ("too-large", "exception", "internal-error", 1, 5, json!("the result has 70002 bytes, more than 65536")),
         // Other queues than Tenure do not know releases.
         ("release", "completed", "worker-shutdown", 2, 4, json!("at last")),
     ] {
-        let expected = (reason.to_owned(), runs, retries, result);
+        let expected = (reason.to_owned(), runs, retries, left);
         assert_eq!(ended(&office, outcome, state).await, expected, "{outcome}");
     }
     worker.shut_down().await;

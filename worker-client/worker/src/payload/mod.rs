@@ -3,6 +3,7 @@
 //! ```json
 //! {
 //!   "command": [["tar", "xf", "in.tar"], ["make"]], "env": {"LANG": "C"}, "maxRunTime": 600,
+//!   "retryOn": [75],
 //!   "inputs": [{"taskId": "9HrBC1jMQ3KlZw4CssPUeQ", "artifact": "public/in.tar", "path": "in.tar"}],
 //!   "artifacts": [{"name": "public/out", "path": "out", "type": "directory"}]
 //! }
@@ -10,7 +11,8 @@
 
 mod files;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 pub(super) use files::{Input, Kind, Output, is_name};
@@ -21,7 +23,10 @@ use tenure_client::Task;
 const DEFAULT_MAX_RUN_TIME_SECONDS: u64 = 3600;
 /// Five days, the limit of a deadline.
 const MAX_RUN_TIME_CAP_SECONDS: u64 = 5 * 24 * 3600;
-const FIELDS: [&str; 5] = ["command", "env", "maxRunTime", "inputs", "artifacts"];
+const FIELDS: [&str; 6] = ["command", "env", "maxRunTime", "retryOn", "inputs", "artifacts"];
+/// Of commands that failed.
+const EXIT_CODES: RangeInclusive<u64> = 1..=255;
+const RETRY_ON_MAX: usize = 255;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Payload {
@@ -30,6 +35,8 @@ pub(super) struct Payload {
     pub env: BTreeMap<String, String>,
     /// For all commands together.
     pub max_run_time: Duration,
+    /// Exit codes after which the task is retried.
+    pub retry_on: BTreeSet<i32>,
     pub inputs: Vec<Input>,
     /// Uploaded even after a failure.
     pub outputs: Vec<Output>,
@@ -65,6 +72,7 @@ impl Payload {
             commands: commands(fields)?,
             env: env(fields)?,
             max_run_time: max_run_time(fields)?,
+            retry_on: retry_on(fields)?,
             inputs: files::inputs(fields)?,
             outputs: files::outputs(fields)?,
         })
@@ -109,6 +117,26 @@ fn max_run_time(fields: &Map<String, Value>) -> Result<Duration, Malformed> {
     seconds.map(Duration::from_secs).ok_or_else(|| malformed("payload.maxRunTime", problem()))
 }
 
+fn retry_on(fields: &Map<String, Value>) -> Result<BTreeSet<i32>, Malformed> {
+    let Some(value) = fields.get("retryOn") else { return Ok(BTreeSet::new()) };
+    let list = filled_list(value, "payload.retryOn", "exit codes")?;
+    if list.len() > RETRY_ON_MAX {
+        return Err(malformed("payload.retryOn", format!("must have at most {RETRY_ON_MAX} exit codes")));
+    }
+    list.iter().enumerate().map(|(at, value)| exit_code(value, format!("payload.retryOn[{at}]"))).collect()
+}
+
+fn exit_code(value: &Value, field: String) -> Result<i32, Malformed> {
+    match value.as_u64() {
+        Some(0) => Err(malformed(field, "must not be 0, the exit code of success")),
+        Some(code) if EXIT_CODES.contains(&code) => Ok(i32::try_from(code).expect("it is at most 255")),
+        _ => {
+            let (least, most) = EXIT_CODES.into_inner();
+            Err(malformed(field, format!("must be a whole number from {least} to {most}")))
+        }
+    }
+}
+
 fn filled_list<'a>(value: &'a Value, field: &str, of: &str) -> Result<&'a [Value], Malformed> {
     match value {
         Value::Array(list) if !list.is_empty() => Ok(list),
@@ -132,17 +160,20 @@ mod tests {
 
     #[test]
     fn whole_payload_is_read() {
-        let payload = json!({"command": [["a", ""], ["b"]], "env": {"K": "v"}, "maxRunTime": 7});
+        let payload =
+            json!({"command": [["a", ""], ["b"]], "env": {"K": "v"}, "maxRunTime": 7, "retryOn": [255, 1, 1]});
         let expected = Payload {
             commands: vec![vec!["a".into(), String::new()], vec!["b".into()]],
             env: BTreeMap::from([("K".into(), "v".into())]),
             max_run_time: Duration::from_secs(7),
+            retry_on: BTreeSet::from([1, 255]),
             inputs: Vec::new(),
             outputs: Vec::new(),
         };
         assert_eq!(Payload::parse(&payload), Ok(expected));
         let short = Payload::parse(&json!({"command": [["a"]]})).unwrap();
         assert_eq!((short.env.len(), short.max_run_time), (0, Duration::from_secs(3600)));
+        assert!(short.retry_on.is_empty());
     }
 
     /// The payloads of all task definitions below a value, each with its path.
@@ -186,6 +217,15 @@ mod tests {
             (json!({"command": [["ls"]], "maxRunTime": 1.5}), "payload.maxRunTime must"),
             (json!({"command": [["ls"]], "maxRunTime": "60"}), "payload.maxRunTime must"),
             (json!({"command": [["ls"]], "maxRunTime": 432_001}), "payload.maxRunTime must"),
+            (json!({"command": [["ls"]], "retryOn": 75}), "payload.retryOn must be a list"),
+            (json!({"command": [["ls"]], "retryOn": null}), "payload.retryOn must be a list"),
+            (json!({"command": [["ls"]], "retryOn": []}), "payload.retryOn must be a list"),
+            (json!({"command": [["ls"]], "retryOn": [75, 0]}), "payload.retryOn[1] must not be 0"),
+            (json!({"command": [["ls"]], "retryOn": [256]}), "payload.retryOn[0] must be a whole number from 1 to 255"),
+            (json!({"command": [["ls"]], "retryOn": [-1]}), "payload.retryOn[0] must be"),
+            (json!({"command": [["ls"]], "retryOn": [7.5]}), "payload.retryOn[0] must be"),
+            (json!({"command": [["ls"]], "retryOn": ["75"]}), "payload.retryOn[0] must be"),
+            (json!({"command": [["ls"]], "retryOn": vec![1; 256]}), "payload.retryOn must have at most 255"),
             (json!({"command": [["ls"]], "image": "x"}), "payload.image is not known"),
             (json!({"command": [["ls"]], "inputs": {}}), "payload.inputs must"),
             (json!({"command": [["ls"]], "artifacts": {}}), "payload.artifacts must"),

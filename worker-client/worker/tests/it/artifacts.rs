@@ -7,7 +7,7 @@ use tenure_worker::Plane;
 
 use crate::queue::{Queue, Reply, TASK_IDS, claim, ok, refuse};
 use crate::store::URL_SECRET;
-use crate::worker::{LEASE, Running, shell};
+use crate::worker::{LEASE, Running, given_back, shell};
 
 const TASK: &str = TASK_IDS[0];
 const BACKING_LOG: &str = "public/logs/live_backing.log";
@@ -137,7 +137,7 @@ async fn impossible_names_of_files_are_refused() {
     // The log's names are reserved.
     let running =
         ended(Queue::start().await, &payload(script, &json!([directory("public", "out")])), "exception").await;
-    assert_eq!(running.queue.requests("exception")[0].body, json!({"reason": "malformed-payload"}));
+    assert_eq!(running.queue.requests("exception")[0].body["reason"], "malformed-payload");
     assert!(running.log().contains(&format!("two artifacts would have the name {LIVE_LOG}")), "{}", running.log());
     running.stop().await;
 }
@@ -160,7 +160,10 @@ async fn failed_upload_reports_its_reason() {
         let payload = payload("echo a > a; echo b > b", &json!([file("a", "a"), file("b", "b")]));
         let running = ended(queue, &payload, "exception").await;
         let report = &running.queue.requests("exception")[0];
-        assert_eq!(report.body, json!({ "reason": reason }), "{call} {}", reply.status);
+        assert_eq!(report.body["reason"], reason, "{call} {}", reply.status);
+        assert_eq!((&report.body["failure"]["kind"], &report.body["failure"]["exitCode"]), (&json!(reason), &json!(0)));
+        let why = report.body["failure"]["message"].as_str().unwrap();
+        assert!(!why.contains(URL_SECRET), "{why}");
         assert_eq!(running.queue.reports().len(), 1);
         if !call.contains("live") {
             let log = running.queue.artifact(TASK, BACKING_LOG).text();
@@ -201,7 +204,7 @@ async fn lost_claim_and_shutdown_end_uploads_at_once() {
         }
         running.stop().await;
         let reports: Vec<_> = queue.reports().into_iter().map(|report| report.body).collect();
-        assert_eq!(reports, if lost { vec![] } else { vec![json!({"reason": "worker-shutdown"})] }, "{call}");
+        assert_eq!(reports, if lost { vec![] } else { vec![given_back("the worker shuts down")] }, "{call}");
         assert!(!queue.artifacts(TASK).contains(&LIVE_LOG.to_owned()));
     }
 }

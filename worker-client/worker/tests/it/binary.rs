@@ -14,7 +14,7 @@ use tokio::process::{Child, Command};
 
 use crate::mailbox::{Mailbox, QUEUES, message};
 use crate::queue::{Queue, SOON, TASK_IDS, TOKEN, claim, refuse, until};
-use crate::worker::{pid_in, runs, shell};
+use crate::worker::{given_back, pid_in, runs, shell};
 
 const LEASE: Duration = Duration::from_secs(60);
 
@@ -75,7 +75,7 @@ async fn sigterm_gives_back_running_tasks() {
     assert_eq!(pids.map(runs), [false, false]);
     let reports = queue.requests("exception");
     assert_eq!(reports.len(), 2);
-    assert!(reports.iter().all(|report| report.body == json!({"reason": "worker-shutdown"})));
+    assert!(reports.iter().all(|report| report.body == given_back("the worker shuts down")));
     assert!(!log.contains("secret-of"), "a token is in the log: {log}");
     let environment = std::fs::read_to_string(places[0].join("environment")).unwrap();
     assert!(!environment.contains(TOKEN) && !environment.contains("TENURE_"), "{environment}");

@@ -4,7 +4,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tenure_client::keep::Terms;
-use tenure_client::{AccessToken, Client, Credentials, Error, LostBecause, Renewal, Reported, RetryPolicy, WorkerName};
+use tenure_client::{
+    AccessToken, Client, Credentials, Error, ExceptionReason, Failure, LostBecause, Renewal, Reported, RetryPolicy,
+    WorkerName,
+};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
@@ -44,6 +47,22 @@ async fn parameters_are_encoded_and_calls_signed() {
     assert_eq!(request.call, "POST /api/queue/v1/claim-work/p%2Fw");
     assert_eq!(request.body, json!({"workerGroup": "g", "workerId": "w", "tasks": 32}));
     assert_eq!(request.signed_by, "worker");
+}
+
+#[tokio::test]
+async fn claim_reports_why_it_ends() {
+    let queue = Queue::start().await;
+    let client = client(&queue, RetryPolicy::never());
+    queue.hand_out(&[0, 1].map(|at| claim(TASK_IDS[at], LEASE, &json!({}))));
+    let mut claims = client.claim_work(&"p/w".parse().unwrap(), &me(), 2).await.unwrap();
+    let failure = |message: &str| Failure { message: message.to_owned(), kind: None, exit_code: Some(7) };
+    claims.pop().unwrap().fail_because(&failure("exit\0code")).await.unwrap();
+    let reason = ExceptionReason::ResourceUnavailable;
+    claims.pop().unwrap().exception_because(reason, &failure("no disk")).await.unwrap();
+    let sent = |message: &str| json!({"message": message, "exitCode": 7});
+    assert_eq!(queue.requests("failed")[0].body, json!({"failure": sent("exit\u{fffd}code")}));
+    let exception = json!({"reason": "resource-unavailable", "failure": sent("no disk")});
+    assert_eq!(queue.requests("exception")[0].body, exception);
 }
 
 #[tokio::test]

@@ -106,6 +106,51 @@ fn machine(said: mpsc::UnboundedSender<String>) -> impl Handler<Value> {
     })
 }
 
+#[tokio::test]
+async fn malformed_payload_and_panic_leave_a_failure() {
+    for (payload, reason, kind, message) in [
+        (
+            json!("x"),
+            "malformed-payload",
+            "malformed-payload",
+            "malformed payload: invalid type: string \"x\", expected u8",
+        ),
+        (json!(1), "internal-error", "panic", "the handler panicked: too large"),
+    ] {
+        let queue = queue_with(&claim(TASK_IDS[0], LEASE, &payload)).await;
+        let running = Running::start(consumer(&queue).handler(|job: Job<u8>, _stop: Stop| async move {
+            assert!(*job.payload() == 0, "too large");
+        }));
+        until("it is reported", || (!reported(&queue).is_empty()).then_some(())).await;
+        let result = &reported(&queue)[0];
+        assert_eq!((&result["reason"], &result["failure"]["kind"]), (&json!(reason), &json!(kind)));
+        assert!(result["failure"]["message"].as_str().unwrap().starts_with(message), "{result}");
+        running.stop().await;
+    }
+}
+
+/// Earlier releases refuse the whole request.
+#[tokio::test]
+async fn refused_failure_is_left_out_of_next_result() {
+    let queue = queue_with(&claim(TASK_IDS[0], LEASE, &json!({}))).await;
+    queue.on(
+        "/work",
+        |request| {
+            if request.body["results"][0]["failure"].is_object() { refuse(400) } else { no_work(request) }
+        },
+    );
+    let running = Running::start(
+        consumer(&queue)
+            .handler(|_job: Job, _stop: Stop| async { Outcome::FailedForGood(Some(json!(5))).because("no mailbox") }),
+    );
+    until("it is reported", || (reported(&queue).len() == 2).then_some(())).await;
+    let bare = json!({"taskId": TASK_IDS[0], "runId": 0, "outcome": "failed", "result": 5});
+    let mut full = bare.clone();
+    (full["failure"], full["retry"]) = (json!({"message": "no mailbox"}), json!(false));
+    assert_eq!(reported(&queue), [full, bare]);
+    running.stop().await;
+}
+
 async fn next(said: &mut mpsc::UnboundedReceiver<String>) -> String {
     timeout(SOON, said.recv()).await.expect("message in time").expect("handler is running")
 }
@@ -235,7 +280,10 @@ async fn rerun_task_starts_anew_after_its_run_is_lost() {
             assert_eq!(stored["checkpoint"], "kept");
         } else {
             until("it is reported", || (!reported(&queue).is_empty()).then_some(())).await;
-            assert_eq!((&reported(&queue)[0]["outcome"], said.try_recv().is_err()), (&json!("failed"), true));
+            let result = &reported(&queue)[0];
+            assert_eq!((&result["outcome"], &result["retry"]), (&json!("failed"), &json!(false)));
+            assert_eq!(result["failure"]["message"], "killed by a command");
+            assert!(said.try_recv().is_err());
         }
         running.stop().await;
     }

@@ -7,7 +7,7 @@ use tenure_worker::Plane;
 
 use crate::queue::{Queue, RENEWED_AFTER_SIX_SECONDS, Reply, TASK_IDS, claim, ok, refuse, renewed, until};
 use crate::store::Stored;
-use crate::worker::{LEASE, Running};
+use crate::worker::{LEASE, Running, given_back};
 
 const MAKER: &str = TASK_IDS[2];
 
@@ -31,7 +31,9 @@ async fn input_with_wrong_digest_is_refused() {
     other["sha256"] = json!("00".repeat(32));
     let running = Running::with_task(queue, LEASE, &payload(&json!([other]))).await;
     let report = running.queue.wait_for("exception", 1).await;
-    assert_eq!(report[0].body, json!({"reason": "malformed-payload"}));
+    assert_eq!(report[0].body["reason"], "malformed-payload");
+    let why = report[0].body["failure"]["message"].as_str().unwrap();
+    assert!(why.starts_with(&format!("input a of task {MAKER}: its sha256 is 2cf24dba")), "{why}");
     assert!(running.log().contains("its sha256 is 2cf24dba"), "{}", running.log());
     running.stop().await;
 }
@@ -75,7 +77,7 @@ async fn lost_claim_and_shutdown_end_download_at_once() {
         until("nothing half is left", || (left() == 0).then_some(())).await;
         running.stop().await;
         let reports: Vec<_> = queue.reports().into_iter().map(|report| report.body).collect();
-        assert_eq!(reports, if lost { vec![] } else { vec![json!({"reason": "worker-shutdown"})] });
+        assert_eq!(reports, if lost { vec![] } else { vec![given_back("the worker shuts down")] });
         assert_eq!(queue.artifacts(TASK_IDS[0]), Vec::<String>::new());
     }
 }

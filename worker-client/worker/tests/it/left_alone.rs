@@ -11,7 +11,7 @@ use tenure_worker::{Limits, Settings};
 
 use crate::binary::{bare_program, end, send};
 use crate::queue::{Queue, Reply, TASK_IDS, TOKEN, claim, ok, refuse, until};
-use crate::worker::{LEASE, Running, shell};
+use crate::worker::{LEASE, Running, given_back, shell};
 
 /// Empty for a missing directory.
 fn names(dir: &Path) -> Vec<String> {
@@ -102,7 +102,8 @@ async fn task_without_disk_space_is_given_back() {
     let work_dir = disk.0.path().to_owned();
     let running = Running::with_settings(queue, |settings| Settings { work_dir, ..settings });
     let report = running.queue.wait_for("exception", 1).await;
-    assert_eq!(report[0].body, json!({"reason": "worker-shutdown"}));
+    assert_eq!(report[0].body["reason"], "worker-shutdown");
+    assert_eq!(report[0].body["failure"]["kind"], "no-space");
     assert_eq!(running.queue.reports().len(), 1);
     running.stop().await;
 }
@@ -138,7 +139,7 @@ async fn stopping_worker_drops_its_waiting_call() {
     let queue = running.queue.clone();
     running.stop().await;
     let reports = queue.reports();
-    assert_eq!((reports.len(), &reports[0].body), (1, &json!({"reason": "worker-shutdown"})));
+    assert_eq!((reports.len(), &reports[0].body), (1, &given_back("the worker shuts down")));
     let hung_up = queue.hung_up("p%2Fw");
     assert_eq!((hung_up.len(), queue.requests("p%2Fw").len()), (1, 2));
     assert!(hung_up[0] < reports[0].at, "the task was reported while the worker asked for more");

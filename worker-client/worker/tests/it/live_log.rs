@@ -9,7 +9,7 @@ use tenure_client::live_log::LAST_PIECE_WITHIN;
 use tenure_worker::Settings;
 
 use crate::queue::{Queue, RecordedRequest, Reply, TASK_IDS, claim, ok, refuse, until};
-use crate::worker::{LEASE, Running, shell};
+use crate::worker::{LEASE, Running, given_back, shell};
 
 const TASK: &str = TASK_IDS[0];
 const APPEND: &str = "/live-log";
@@ -156,6 +156,6 @@ async fn stopped_worker_notes_it_in_live_log() {
     let text = String::from_utf8(text).unwrap();
     assert!(text.ends_with("begun\n[tenure-worker] the worker shuts down\n"), "{text}");
     let report = &queue.reports()[0];
-    assert_eq!(report.body, json!({"reason": "worker-shutdown"}));
+    assert_eq!(report.body, given_back("the worker shuts down"));
     assert!(queue.requests(APPEND).iter().all(|append| append.at <= report.at));
 }

@@ -44,10 +44,12 @@ async fn busy_worker_reports_and_claims_in_one_request() {
     let running = start(queue, 1);
     let requests = running.queue.wait_for("/work", 3).await;
     running.queue.wait_for("p%2Fw", 2).await;
-    let completed = json!({"taskId": TASK_IDS[0], "runId": 0, "outcome": "completed", "result": {"exitCode": 0}});
+    let completed = json!({"taskId": TASK_IDS[0], "runId": 0, "outcome": "completed"});
     let failed = json!({"taskId": TASK_IDS[1], "runId": 0, "outcome": "failed",
-                        "result": {"failure": "exit code 3", "exitCode": 3}});
-    let malformed = json!({"taskId": TASK_IDS[2], "runId": 0, "outcome": "exception", "reason": "malformed-payload"});
+                        "failure": {"message": "exit code 3", "exitCode": 3}});
+    let why = "malformed payload: payload.command must be a list, not empty, of commands";
+    let malformed = json!({"taskId": TASK_IDS[2], "runId": 0, "outcome": "exception", "reason": "malformed-payload",
+                           "failure": {"message": why, "kind": "malformed-payload"}});
     for (request, result) in requests.iter().zip([completed, failed, malformed]) {
         let body = json!({"taskQueueId": "p/w", "workerGroup": "g", "workerId": "w", "results": [result], "claim": 1, "wait": 0});
         assert_eq!((&request.body, request.signed_by.as_str()), (&body, "worker"));
@@ -161,6 +163,18 @@ async fn refused_result_is_lost_and_failed_one_reported_again() {
         running.stop().await;
         assert_eq!(queue.reports().len(), reports, "{code}");
     }
+}
+
+/// Other servers of the Queue API do not know the field.
+#[tokio::test]
+async fn refused_failure_is_left_out_of_next_report() {
+    let queue = Queue::start().await;
+    queue.once("exception", refuse(400));
+    let running = Running::with_task(queue, LEASE, &json!({"command": 1})).await;
+    let reports = running.queue.wait_for("exception", 2).await;
+    assert!(reports[0].body["failure"].is_object(), "{}", reports[0].body);
+    assert_eq!(reports[1].body, json!({"reason": "malformed-payload"}));
+    running.stop().await;
 }
 
 #[tokio::test]

@@ -107,6 +107,11 @@ pub fn shell(script: &str) -> Value {
     json!({"command": [["/bin/sh", "-c", script]]})
 }
 
+/// Body of the report of a task that is given back.
+pub fn given_back(why: &str) -> Value {
+    json!({"reason": "worker-shutdown", "failure": {"message": why}})
+}
+
 /// The process number that a task wrote to a file.
 pub async fn pid_in(file: &Path) -> i32 {
     until(&format!("{}", file.display()), || std::fs::read_to_string(file).ok()?.trim().parse().ok()).await
@@ -146,22 +151,38 @@ async fn commands_run_in_order_in_own_directory() {
 #[tokio::test]
 async fn each_outcome_has_its_report() {
     let not_run = json!({"command": [["sh", "-c", "exit 3"], ["touch", "second"]]});
-    let failed = |why: &str| json!({"result": {"failure": why}});
+    let failed = |kind: &str, why: &str| json!({"failure": {"message": why, "kind": kind}});
+    let exited = |code: i32| json!({"message": format!("exit code {code}"), "exitCode": code});
+    let malformed = |why: &str| {
+        let message = format!("malformed payload: {why}");
+        json!({"reason": "malformed-payload", "failure": {"message": message, "kind": "malformed-payload"}})
+    };
+    let no_list = "payload.command must be a list, not empty, of commands";
+    let unknown = "payload.image is not known: this worker takes command, env, maxRunTime, retryOn, inputs, artifacts";
+    let retried = json!({"command": [["sh", "-c", "exit 75"]], "retryOn": [75]});
+    let too_slow = json!({"command": [["sleep", "1000"]], "maxRunTime": 1});
     let no_program = "\"no-such-program\" cannot be started: No such file or directory (os error 2)";
     let no_leave = "\"/etc/passwd\" cannot be started: Permission denied (os error 13)";
     for (payload, report, body, logged) in [
-        (shell("true"), "completed", json!({"result": {"exitCode": 0}}), "exit code 0"),
-        (not_run, "failed", json!({"result": {"failure": "exit code 3", "exitCode": 3}}), "exit code 3"),
-        (shell("kill -9 $$"), "failed", failed("killed by signal 9"), "killed by signal 9"),
-        (json!({"command": [["no-such-program"]]}), "failed", failed(no_program), no_program),
-        (json!({"command": [["/etc/passwd"]]}), "failed", failed(no_leave), no_leave),
-        (json!({"command": "ls"}), "exception", json!({"reason": "malformed-payload"}), "payload.command must"),
+        (shell("true"), "completed", Value::Null, "exit code 0"),
+        (not_run, "failed", json!({"failure": exited(3)}), "exit code 3"),
+        (shell("kill -9 $$"), "failed", failed("signal", "killed by signal 9"), "killed by signal 9"),
         (
-            json!({"command": [["ls"]], "image": "x"}),
-            "exception",
-            json!({"reason": "malformed-payload"}),
-            "payload.image is not known",
+            too_slow,
+            "failed",
+            failed("max-run-time", "maxRunTime of 1 s exceeded"),
+            "failed: maxRunTime of 1 s exceeded",
         ),
+        (json!({"command": [["no-such-program"]]}), "failed", failed("not-started", no_program), no_program),
+        (json!({"command": [["/etc/passwd"]]}), "failed", failed("not-started", no_leave), no_leave),
+        (
+            retried,
+            "exception",
+            json!({"reason": "intermittent-task", "failure": exited(75)}),
+            "failed: exit code 75; another run follows",
+        ),
+        (json!({"command": "ls"}), "exception", malformed(no_list), no_list),
+        (json!({"command": [["ls"]], "image": "x"}), "exception", malformed(unknown), unknown),
     ] {
         let running = Running::with_task(Queue::start().await, LEASE, &payload).await;
         let requests = running.queue.wait_for(report, 1).await;

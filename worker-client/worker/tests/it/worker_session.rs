@@ -8,7 +8,7 @@ use tenure_worker::{Plane, Settings};
 
 use crate::binary::{bare_program, end};
 use crate::queue::{Queue, SESSION, TASK_IDS, TOKEN, claim, refuse, run_ended, session_ended, session_started, until};
-use crate::worker::{LEASE, Running, pid_in, runs, shell};
+use crate::worker::{LEASE, Running, given_back, pid_in, runs, shell};
 
 /// Prints that it was asked to end, like its whole group.
 const OBEDIENT: &str =
@@ -84,7 +84,7 @@ async fn unrenewable_session_gives_task_back() {
     let pid = pid_in(&running.directory().join("pid")).await;
     running.queue.on("/inbox", |_| refuse(503));
     let reports = running.queue.wait_for("exception", 1).await;
-    assert_eq!(reports[0].body, json!({"reason": "worker-shutdown"}));
+    assert_eq!(reports[0].body, given_back("the session of the worker could not be renewed in time"));
     assert!(!runs(pid));
     assert!(running.log().contains("could not be renewed in time"), "{}", running.log());
     assert_eq!(running.queue.requests("p%2Fw").len(), 1, "calls for work without a session");
