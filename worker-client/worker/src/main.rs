@@ -1,5 +1,6 @@
 //! `tenure-worker`: reads settings and handles signals; [`tenure_worker`] does the work.
 
+mod name;
 mod secret;
 
 use std::ffi::OsString;
@@ -90,11 +91,14 @@ struct Run {
     #[arg(long, env = "TENURE_TASK_QUEUE", allow_hyphen_values = true)]
     task_queue: TaskQueueId,
     /// Group of this worker.
-    #[arg(long, env = "TENURE_WORKER_GROUP", allow_hyphen_values = true)]
+    #[arg(long, env = "TENURE_WORKER_GROUP", allow_hyphen_values = true, default_value = "default")]
     worker_group: WorkerGroup,
-    /// Name of this worker, unique within its group.
+    /// Name of this worker, unique within its group [default: <host>-<process id>]
+    ///
+    /// Give a restarted worker the same name: it then takes over the session of its predecessor,
+    /// whose tasks need not wait until the session expires.
     #[arg(long, env = "TENURE_WORKER_ID", allow_hyphen_values = true)]
-    worker_id: WorkerId,
+    worker_id: Option<WorkerId>,
     /// Maximum concurrent tasks, 1 or more.
     #[arg(long, env = "TENURE_CAPACITY", default_value = "1")]
     capacity: NonZeroUsize,
@@ -272,7 +276,7 @@ fn settings(run: Run) -> Result<Settings, String> {
     Ok(Settings {
         client: client.map_err(|e| format!("--root-url: {e}"))?,
         queue: run.task_queue,
-        name: WorkerName { group: run.worker_group, id: run.worker_id },
+        name: WorkerName { group: run.worker_group, id: run.worker_id.unwrap_or_else(name::default_id) },
         plane: run.plane.into(),
         session: (!run.no_session).then_some(run.session_ttl),
         dequeue_alarm: run.dequeue_alarm,

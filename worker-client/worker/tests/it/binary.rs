@@ -82,6 +82,28 @@ async fn sigterm_gives_back_running_tasks() {
 }
 
 #[tokio::test]
+async fn worker_without_name_is_named_after_its_process() {
+    let (queue, dir) = (Queue::start().await, TempDir::new().unwrap());
+    let child = Command::new(env!("CARGO_BIN_EXE_tenure-worker"))
+        .args(["run", "--client-id", "worker", "--task-queue", "p/w", "--root-url", &queue.root_url(), "--work-dir"])
+        .arg(dir.path())
+        .env("TASKCLUSTER_ACCESS_TOKEN", TOKEN)
+        .env("TASKCLUSTER_CERTIFICATE", "")
+        .env_remove("TENURE_WORKER_GROUP")
+        .env_remove("TENURE_WORKER_ID")
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let claim = queue.wait_for("p%2Fw", 1).await.remove(0).body;
+    assert_eq!(claim["workerGroup"], "default");
+    let id = claim["workerId"].as_str().unwrap();
+    assert!(id.ends_with(&format!("-{}", child.id().unwrap())), "{id}");
+    send(&child, Signal::SIGTERM);
+    assert_eq!(end(child).await.0, Some(0));
+}
+
+#[tokio::test]
 async fn debug_page_shows_status_on_loopback() {
     let queue = Queue::start().await;
     queue.hand_out(&[claim(TASK_IDS[0], LEASE, &shell("exec sleep 1000"))]);
