@@ -90,10 +90,10 @@ impl Client {
         self.own(Method::POST, path, Some(text(release))).await
     }
 
-    /// Reads the result that a worker reported for a run, by default the last one.
+    /// Reads the result or failure that a worker reported for a run, by default the last one.
     ///
     /// # Errors
-    /// There is no result (404).
+    /// There is neither (404).
     pub async fn get_result(&self, id: TaskId, run: Option<RunId>) -> Result<Value, Error> {
         let query = run.map(|run| format!("runId={run}"));
         let own = Own { api: Some(TENURE_API), query, ..Own::default() };
