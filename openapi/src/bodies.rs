@@ -17,7 +17,7 @@ use crate::ids::{
 use crate::policy::{Failure, present_seconds};
 use crate::schema::{Route, Scope, TagValue};
 use crate::states::{ExceptionReason, Priority, ReasonCreated, ReasonResolved, Requires, RunState, TaskState};
-use crate::structure::{object, present};
+use crate::structure::{object, present, present_object};
 use crate::whole::{one, present_whole, whole};
 
 /// The body of createTask as sent. `payload` and `extra` keep their bytes.
@@ -302,7 +302,7 @@ pub struct ReportExceptionRequest {
     #[schema(minimum = 0, maximum = 86_400)]
     pub retry_after: Option<i64>,
     /// Why the run failed.
-    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "present_object", skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
 }
 

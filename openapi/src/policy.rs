@@ -295,7 +295,7 @@ pub struct ReportedResult<'a> {
     #[schema(value_type = Option<Value>)]
     pub result: Option<&'a RawValue>,
     /// Why the run failed. Not of a completed run.
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default, deserialize_with = "present_object")]
     pub failure: Option<Failure>,
     /// False: no other run follows, whatever `retryFailed` says. Not of a completed run.
     #[serde(default, deserialize_with = "present")]

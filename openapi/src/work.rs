@@ -8,7 +8,7 @@ use crate::dates::Timestamp;
 use crate::ids::{RunId, SessionId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
 use crate::policy::{Failure, present_seconds};
 use crate::states::ExceptionReason;
-use crate::structure::{objects, present};
+use crate::structure::{objects, present, present_object};
 use crate::text;
 use crate::whole::whole;
 
@@ -65,7 +65,7 @@ pub struct RunResult {
     #[schema(value_type = Option<serde_json::Value>)]
     pub result: Option<Box<RawValue>>,
     /// Why the run failed. Only with `failed` and `exception`.
-    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "present_object", skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
     /// False: no other run follows, whatever `retryFailed` says. Only with `failed`.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]

@@ -11,7 +11,7 @@ use tenure_api::work::{CLAIM_MAX, RESULTS_MAX, RunOutcome, RunResult, WAIT_MAX, 
 use super::lifecycle::Report;
 use super::policy::ending::Ending;
 use super::policy::hold::Start;
-use super::policy::report::{TaskResult, release, retry_after};
+use super::policy::report::{RunFailure, TaskResult, failed, release, retry_after};
 use super::task::{Last, Task, Tenancy};
 use super::unacceptable::Unacceptable;
 
@@ -48,6 +48,7 @@ pub struct Reported {
     pub run: RunId,
     pub ending: Ending,
     pub result: Option<TaskResult>,
+    pub failure: Option<RunFailure>,
     pub start: Option<Start>,
 }
 
@@ -117,7 +118,7 @@ fn read(n: usize, sent: &RunResult) -> Result<Judged, Unacceptable> {
     let wrong = |field: &str, rule: &str| Err(Unacceptable::Rule(format!("`results[{n}].{field}` must {rule}")));
     let report = match (sent.outcome, sent.reason) {
         (RunOutcome::Completed, None) => Ending::Reported(Report::Completed),
-        (RunOutcome::Failed, None) => Ending::Reported(Report::Failed),
+        (RunOutcome::Failed, None) => Ending::Reported(failed(sent.retry)),
         (RunOutcome::Released, None) => Ending::Released,
         (RunOutcome::Exception, Some(reason)) => Ending::Reported(Report::Exception(reason)),
         (RunOutcome::Completed | RunOutcome::Failed | RunOutcome::Released, Some(_)) => {
@@ -125,13 +126,20 @@ fn read(n: usize, sent: &RunResult) -> Result<Judged, Unacceptable> {
         }
         (RunOutcome::Exception, None) => return wrong("reason", "be there with the outcome `exception`"),
     };
-    let (has_result, is_exception, is_release) = match sent.outcome {
-        RunOutcome::Completed | RunOutcome::Failed => (true, false, false),
-        RunOutcome::Exception => (false, true, false),
-        RunOutcome::Released => (false, false, true),
+    let (has_result, has_failure, is_exception, is_release) = match sent.outcome {
+        RunOutcome::Completed => (true, false, false, false),
+        RunOutcome::Failed => (true, true, false, false),
+        RunOutcome::Exception => (false, true, true, false),
+        RunOutcome::Released => (false, false, false, true),
     };
     if sent.result.is_some() && !has_result {
         return wrong("result", "be absent: only the outcomes `completed` and `failed` have one");
+    }
+    if sent.failure.is_some() && !has_failure {
+        return wrong("failure", "be absent: only the outcomes `failed` and `exception` have one");
+    }
+    if sent.retry.is_some() && sent.outcome != RunOutcome::Failed {
+        return wrong("retry", "be absent: only the outcome `failed` has one");
     }
     if sent.retry_after.is_some() && !is_exception {
         return wrong("retryAfter", "be absent: only the outcome `exception` has one");
@@ -146,11 +154,12 @@ fn read(n: usize, sent: &RunResult) -> Result<Judged, Unacceptable> {
 
 fn judge(sent: &RunResult, ending: Ending) -> Judged {
     let result = sent.result.as_deref().map(TaskResult::from_request).transpose()?;
+    let failure = sent.failure.as_ref().map(RunFailure::from_request).transpose()?;
     let start = match sent.reason {
         Some(reason) => retry_after(reason, sent.retry_after)?,
         None => release(&ReleaseRequest { delay: sent.delay, not_before: sent.not_before })?,
     };
-    Ok(Reported { task: sent.task_id, run: sent.run_id, ending, result, start })
+    Ok(Reported { task: sent.task_id, run: sent.run_id, ending, result, failure, start })
 }
 
 fn at(n: usize, refused: Unacceptable) -> Unacceptable {

@@ -128,6 +128,20 @@ fn fields_of_outcome_are_read_as_in_report() {
 }
 
 #[test]
+fn failure_and_retry_are_read_with_their_outcomes() {
+    let sent = json!({"message": "exit code 7", "exitCode": 7});
+    for outcome in [result(0, "failed", None), result(0, "exception", Some("malformed-payload"))] {
+        let reported = results(&request(&with(&outcome, "failure", sent.clone())), NOW).unwrap().remove(0).unwrap();
+        assert_eq!(reported.failure.unwrap().text(), r#"{"message":"exit code 7","exitCode":7}"#);
+    }
+    for (retry, report) in [(true, Report::Failed), (false, Report::FailedForGood)] {
+        let failed = with(&result(0, "failed", None), "retry", json!(retry));
+        let reported = results(&request(&failed), NOW).unwrap().remove(0).unwrap();
+        assert_eq!(reported.ending, Ending::Reported(report));
+    }
+}
+
+#[test]
 fn outcome_maps_to_report_of_same_name() {
     let all = request(&json!({"results": [
         result(0, "completed", None),
@@ -197,6 +211,22 @@ fn invalid_field_is_refused_by_name() {
             rule("`results[0].result` must be absent: only the outcomes `completed` and `failed` have one"),
         ),
         (
+            with(&result(0, "completed", None), "failure", json!({"message": "m"})),
+            rule("`results[0].failure` must be absent: only the outcomes `failed` and `exception` have one"),
+        ),
+        (
+            with(&result(0, "released", None), "failure", json!({"message": "m"})),
+            rule("`results[0].failure` must be absent: only the outcomes `failed` and `exception` have one"),
+        ),
+        (
+            with(&result(0, "completed", None), "retry", json!(true)),
+            rule("`results[0].retry` must be absent: only the outcome `failed` has one"),
+        ),
+        (
+            with(&result(0, "exception", Some("internal-error")), "retry", json!(false)),
+            rule("`results[0].retry` must be absent: only the outcome `failed` has one"),
+        ),
+        (
             with(&result(0, "failed", None), "retryAfter", json!(1)),
             rule("`results[0].retryAfter` must be absent: only the outcome `exception` has one"),
         ),
@@ -222,6 +252,10 @@ fn value_beyond_limit_affects_only_its_result() {
         (
             with(&result(0, "released", None), "delay", json!(-1)),
             rule("`results[0]`: `delay` must be from 0 to 31622400 seconds"),
+        ),
+        (
+            with(&result(0, "failed", None), "failure", json!({"message": ""})),
+            rule("`results[0]`: `failure.message` must have from 1 to 4096 bytes; it has 0"),
         ),
         (
             with(&result(0, "completed", None), "result", json!("x".repeat(65_535))),

@@ -11,7 +11,7 @@
 //! | [`life`] | the state machine: every state with every event |
 //! | [`limit_words`] | the limits of a policy as sentences |
 //! | [`cells`] | the published table that `tenure verify delivery` tests |
-//! | [`report`] | results, `retryAfter`, release |
+//! | [`report`] | results, failures, `retryAfter`, release |
 //! | [`pause`] | pause and resume |
 //! | [`refile`] | how a changed policy reaches existing runs |
 //! | [`counts`] | the counts that a run contributes to |
