@@ -5,6 +5,7 @@ use utoipa::ToSchema;
 
 use crate::dates::Timestamp;
 use crate::ids::{RunId, SessionId, TaskId};
+use crate::policy::Failure;
 use crate::states::{DelayedBy, EndedBy, NoSession, ReasonResolved, RunState, TaskState};
 
 /// Why a task is in its state.
@@ -191,6 +192,21 @@ pub enum Reason {
         losses: u16,
         /// Number of further runs that could have ended without using up a retry.
         free_runs_left: u16,
+        /// Worker of the last run, if one had claimed it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        worker_group: Option<String>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        worker_id: Option<String>,
+        /// Time of that claim.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        started: Option<Timestamp>,
+        /// End of a run that was claimed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        resolved: Option<Timestamp>,
+        /// Why the last run failed, if its worker reported it. Requires the scope
+        /// `tenure:get-result:<taskQueueId>`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        failure: Option<Failure>,
     },
 }
 

@@ -3,24 +3,33 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::Value;
 use tenure_api::bodies::{Run, Status};
+use tenure_api::policy::Failure;
 use tenure_api::states::{ReasonResolved, RunState, TaskState};
 
 pub const FAILURE_CHARS_MAX: usize = 200;
-const EXIT_CODE_MAX: i64 = 255;
 
-/// Part of a run's result in the form of `tenure-worker`.
+/// Why a run failed, in one line, and the exit code of its command.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
-    pub exit_code: Option<u8>,
+    pub exit_code: Option<i32>,
     pub failure: Option<String>,
 }
 
 impl Report {
-    /// Results of other programs yield an empty report.
-    pub fn of(result: &Value) -> Self {
-        let exit_code = result["exitCode"].as_i64().filter(|code| (0..=EXIT_CODE_MAX).contains(code));
+    /// Both values are as the API shows them, or null.
+    pub fn of(failure: &Value, result: &Value) -> Self {
+        match serde_json::from_value::<Failure>(failure.clone()) {
+            Ok(failure) => Self::from(&failure),
+            Err(_) => Self::of_earlier_worker(result),
+        }
+    }
+
+    /// Releases of `tenure-worker` without failures have both in the result. Results of other
+    /// programs yield an empty report.
+    fn of_earlier_worker(result: &Value) -> Self {
+        let exit_code = result["exitCode"].as_i64().and_then(|code| u8::try_from(code).ok());
         Self {
-            exit_code: exit_code.and_then(|code| u8::try_from(code).ok()),
+            exit_code: exit_code.map(i32::from),
             failure: result["failure"].as_str().map(one_line).filter(|text| !text.is_empty()),
         }
     }
@@ -30,8 +39,24 @@ impl Report {
     }
 }
 
+impl From<&Failure> for Report {
+    fn from(failure: &Failure) -> Self {
+        let line = failure_line(failure);
+        Self { exit_code: failure.exit_code, failure: Some(line).filter(|line| !line.is_empty()) }
+    }
+}
+
+/// Returns a failure's kind and message: `ValueError: bad port`.
+pub fn failure_line(failure: &Failure) -> String {
+    let Failure { message, kind, exit_code: _ } = failure;
+    match kind {
+        Some(kind) if !message.starts_with(kind.as_str()) => one_line(&format!("{kind}: {message}")),
+        Some(_) | None => one_line(message),
+    }
+}
+
 /// Returns the beginning of a text, without control characters.
-fn one_line(text: &str) -> String {
+pub fn one_line(text: &str) -> String {
     let words: Vec<&str> = text
         .split(|character: char| character.is_whitespace() || character.is_control())
         .filter(|word| !word.is_empty())
@@ -55,23 +80,24 @@ pub fn verdict(status: &Status, report: &Report, now: DateTime<Utc>) -> String {
             let started = run.started.unwrap_or(run.scheduled);
             format!("Running for {}{}{}", span(now - started.time()), place(run), number(run))
         }
-        TaskState::Completed => format!("Completed{}", course(run, " after")),
-        TaskState::Failed => match report.reason() {
-            Some(reason) => format!("Failed: {reason}{}", course(run, ", after")),
-            None => format!("Failed{}", course(run, " after")),
-        },
+        TaskState::Completed => format!("Completed{}", course(run)),
+        TaskState::Failed => format!("Failed{}{}", course(run), because(report)),
         TaskState::Exception => {
             let reason = run.reason_resolved.map_or("", ReasonResolved::as_str);
-            let before = if run.started.is_some() { "" } else { ", before a worker had it" };
-            format!("Exception: {reason}{}{before}", course(run, ", after"))
+            let before = if run.started.is_some() { "" } else { " before a worker had it" };
+            format!("Exception{}{before}: {reason}{}", course(run), because(report))
         }
     }
 }
 
-/// Duration and worker of an ended run; empty if it was never claimed.
-fn course(run: &Run, after: &str) -> String {
+fn because(report: &Report) -> String {
+    report.reason().map_or_else(String::new, |reason| format!(": {reason}"))
+}
+
+/// Worker and duration of an ended run; empty if it was never claimed.
+fn course(run: &Run) -> String {
     let took = run.started.zip(run.resolved).map(|(from, to)| span(to.time() - from.time()));
-    took.map_or_else(String::new, |took| format!("{after} {took}{}", place(run)))
+    took.map_or_else(String::new, |took| format!("{} after {took}", place(run)))
 }
 
 fn place(run: &Run) -> String {

@@ -46,12 +46,24 @@ fn resolved(reason: &str) -> Value {
 
 #[test]
 fn every_state_has_its_line() {
-    let failed =
-        |result: Value| verdict(&status("failed", &run("failed", &resolved("failed"))), &Report::of(&result), now());
-    assert_eq!(failed(json!({"exitCode": 3})), "Failed: exit code 3, after 41 s on here/linux-1");
-    let said = json!({"failure": "maxRunTime of 60 s is over", "exitCode": 3});
-    assert_eq!(failed(said), "Failed: maxRunTime of 60 s is over, after 41 s on here/linux-1");
-    assert_eq!(failed(Value::Null), "Failed after 41 s on here/linux-1");
+    let failed = |failure: Value, result: Value| {
+        let report = Report::of(&failure, &result);
+        verdict(&status("failed", &run("failed", &resolved("failed"))), &report, now())
+    };
+    let exited = json!({"message": "exit code 3", "exitCode": 3});
+    assert_eq!(failed(exited.clone(), Value::Null), "Failed on here/linux-1 after 41 s: exit code 3");
+    let other = json!({"failure": "of another program"});
+    assert_eq!(failed(exited, other), "Failed on here/linux-1 after 41 s: exit code 3");
+    let kind = json!({"message": "bad port\nline 2", "kind": "ValueError"});
+    assert_eq!(failed(kind, Value::Null), "Failed on here/linux-1 after 41 s: ValueError: bad port line 2");
+    let earlier = json!({"failure": "maxRunTime of 60 s is over", "exitCode": 3});
+    assert_eq!(failed(Value::Null, earlier), "Failed on here/linux-1 after 41 s: maxRunTime of 60 s is over");
+    assert_eq!(failed(Value::Null, Value::Null), "Failed on here/linux-1 after 41 s");
+    let malformed = Report::of(&json!({"message": "no command"}), &Value::Null);
+    assert_eq!(
+        verdict(&status("exception", &run("exception", &resolved("malformed-payload"))), &malformed, now()),
+        "Exception on here/linux-1 after 41 s: malformed-payload: no command"
+    );
     let none = Report::default();
     let mut retried = run("running", &held());
     retried["runId"] = 1.into();
@@ -61,9 +73,9 @@ fn every_state_has_its_line() {
         ("pending", run("pending", &json!({})), "Pending for 1 m"),
         ("running", run("running", &held()), "Running for 41 s on here/linux-1"),
         ("running", retried, "Running for 41 s on here/linux-1 (run 1)"),
-        ("completed", run("completed", &resolved("completed")), "Completed after 41 s on here/linux-1"),
-        ("exception", run("exception", &resolved("canceled")), "Exception: canceled, after 41 s on here/linux-1"),
-        ("exception", run("exception", &at_once), "Exception: deadline-exceeded, before a worker had it"),
+        ("completed", run("completed", &resolved("completed")), "Completed on here/linux-1 after 41 s"),
+        ("exception", run("exception", &resolved("canceled")), "Exception on here/linux-1 after 41 s: canceled"),
+        ("exception", run("exception", &at_once), "Exception before a worker had it: deadline-exceeded"),
     ] {
         assert_eq!(verdict(&status(state, &run), &none, now()), line);
     }
@@ -72,8 +84,8 @@ fn every_state_has_its_line() {
 #[test]
 fn report_does_not_change_line_of_completed_run() {
     let status = status("completed", &run("completed", &resolved("completed")));
-    let report = Report::of(&json!({"exitCode": 0, "failure": "none"}));
-    assert_eq!(verdict(&status, &report, now()), "Completed after 41 s on here/linux-1");
+    let report = Report::of(&Value::Null, &json!({"exitCode": 0, "failure": "none"}));
+    assert_eq!(verdict(&status, &report, now()), "Completed on here/linux-1 after 41 s");
 }
 
 #[test]
@@ -91,10 +103,24 @@ fn only_results_of_the_known_form_are_reports() {
         (Value::Null, None, None),
     ] {
         let expected = Report { exit_code, failure: failure.map(str::to_owned) };
-        assert_eq!(Report::of(&result), expected, "{result}");
+        assert_eq!(Report::of(&Value::Null, &result), expected, "{result}");
     }
-    let long = Report::of(&json!({"failure": "é".repeat(FAILURE_CHARS_MAX + 1)})).failure.unwrap();
+    let long = json!({"message": "é".repeat(FAILURE_CHARS_MAX + 1)});
+    let long = Report::of(&long, &Value::Null).failure.unwrap();
     assert_eq!(long.chars().count(), FAILURE_CHARS_MAX + 1, "cut between characters, with an ellipsis");
+}
+
+#[test]
+fn failure_is_shown_with_its_kind_once() {
+    for (failure, exit_code, line) in [
+        (json!({"message": "killed by signal 9", "exitCode": -9}), Some(-9), Some("killed by signal 9")),
+        (json!({"message": "bad port", "kind": "ValueError"}), None, Some("ValueError: bad port")),
+        (json!({"message": "ValueError: bad port", "kind": "ValueError"}), None, Some("ValueError: bad port")),
+        (json!({"message": " \n", "exitCode": 3}), Some(3), None),
+    ] {
+        let expected = Report { exit_code, failure: line.map(str::to_owned) };
+        assert_eq!(Report::of(&failure, &json!({"failure": "of the result"})), expected, "{failure}");
+    }
 }
 
 #[test]

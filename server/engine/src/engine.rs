@@ -215,8 +215,8 @@ impl Engine {
 
     /// If the claim fails, the results are reported nevertheless.
     pub async fn work(&self, results: &[Reported], claim: &claim_work::Request) -> Result<Worked, OpError> {
-        let Self { report, wait_list, requeue, notifiers, queues, pool, .. } = self;
-        work::work(&Ways { report, wait_list, requeue, notifiers, queues, pool }, results, claim).await
+        let Self { report, wait_list, requeue, notifiers, queues, pool, gate, .. } = self;
+        work::work(&Ways { report, wait_list, requeue, notifiers, queues, pool, gate }, results, claim).await
     }
 
     pub fn queue_parts(&self) -> queue_policy::Parts<'_> {

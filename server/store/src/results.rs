@@ -1,4 +1,4 @@
-//! Results of runs. The statements that end runs write them.
+//! Results and failures of runs. The statements that end runs write them.
 
 use std::collections::HashMap;
 
@@ -13,15 +13,21 @@ use crate::decode::Row;
 pub struct Returned {
     pub run: RunId,
     pub state: RunState,
-    /// JSON text.
-    pub result: String,
+    pub texts: Texts,
 }
 
-/// Returns the result of the given run, or of the last run.
+/// JSON texts. At least one is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Texts {
+    pub result: Option<String>,
+    pub failure: Option<String>,
+}
+
+/// Returns the result and failure of the given run, or of the last run.
 pub async fn find(conn: &mut PgConnection, id: Uuid, run: Option<RunId>) -> Result<Option<Returned>, sqlx::Error> {
     let row = sqlx::query!(
         "-- find_result
-        SELECT x.run, r.state, x.result
+        SELECT x.run, r.state, x.result, x.failure
         FROM tasks t JOIN results x ON x.seq = t.seq AND x.run = COALESCE($2, t.run)
         JOIN runs r ON r.seq = x.seq AND r.run = x.run
         WHERE t.id = $1",
@@ -32,17 +38,18 @@ pub async fn find(conn: &mut PgConnection, id: Uuid, run: Option<RunId>) -> Resu
     .await?;
     let Some(row) = row else { return Ok(None) };
     let columns = Row { table: "results", task: id };
-    Ok(Some(Returned { run: columns.run(row.run)?, state: columns.state(row.state)?, result: row.result }))
+    let texts = Texts { result: row.result, failure: row.failure };
+    Ok(Some(Returned { run: columns.run(row.run)?, state: columns.state(row.state)?, texts }))
 }
 
 pub async fn load(
     conn: &mut PgConnection,
     runs: &[(Uuid, RunId)],
-) -> Result<HashMap<(Uuid, RunId), String>, sqlx::Error> {
+) -> Result<HashMap<(Uuid, RunId), Texts>, sqlx::Error> {
     let (ids, numbers): (Vec<Uuid>, Vec<i16>) = runs.iter().map(|(id, run)| (*id, run.number().cast_signed())).unzip();
     let rows = sqlx::query!(
         r#"-- load_results
-        SELECT i.id AS "id!", x.run, x.result FROM unnest($1::uuid[], $2::smallint[]) AS i(id, run)
+        SELECT i.id AS "id!", x.run, x.result, x.failure FROM unnest($1::uuid[], $2::smallint[]) AS i(id, run)
         JOIN tasks t ON t.id = i.id JOIN results x ON x.seq = t.seq AND x.run = i.run"#,
         &ids,
         &numbers
@@ -50,6 +57,9 @@ pub async fn load(
     .fetch_all(conn)
     .await?;
     rows.into_iter()
-        .map(|row| Ok(((row.id, Row { table: "results", task: row.id }.run(row.run)?), row.result)))
+        .map(|row| {
+            let run = Row { table: "results", task: row.id }.run(row.run)?;
+            Ok(((row.id, run), Texts { result: row.result, failure: row.failure }))
+        })
         .collect()
 }

@@ -21,7 +21,8 @@ use tenure_domain::policy::hold::{Delayed, Hold};
 use tenure_domain::policy::pause::Paused;
 use tenure_domain::policy::terms::Traits;
 use tenure_domain::policy::why::{
-    ASKED_WITHIN, AWAITED_SHOWN_MAX, Assigned, BEFORE_COUNTED_MAX, Facts, Held, StateFacts, WORKERS_SHOWN_MAX, Workers,
+    ASKED_WITHIN, AWAITED_SHOWN_MAX, Assigned, BEFORE_COUNTED_MAX, EndedClaim, Facts, Held, StateFacts,
+    WORKERS_SHOWN_MAX, Workers,
 };
 
 /// Maximum number of workers read. No index has them by last request, because each request would
@@ -77,6 +78,10 @@ struct TaskRow {
     run_state: Option<i16>,
     reason_resolved: Option<i16>,
     ended_by: Option<i16>,
+    run_group: Option<String>,
+    run_worker: Option<String>,
+    run_started: Option<DateTime<Utc>>,
+    run_resolved: Option<DateTime<Utc>>,
     now: DateTime<Utc>,
 }
 
@@ -139,6 +144,7 @@ async fn find_row(conn: &mut PgConnection, id: Uuid) -> Result<Option<TaskRow>, 
                c.started AS "started?", c.taken_until AS "taken_until?", c.complete_by, c.worker_group AS "worker_group?",
                c.worker_id AS "worker_id?", s.id AS "session?", l.next AS "log_bytes?", p.given, g.worker_group AS "given_group?",
                g.worker_id AS "given_id?", g.id AS "given_session?", r.state AS "run_state?", r.reason_resolved AS "reason_resolved?", r.ended_by,
+               r.worker_group AS run_group, r.worker_id AS run_worker, r.started AS run_started, r.resolved AS "run_resolved?",
                db_now.now AS "now!"
         FROM tasks t
         JOIN task_queues q ON q.id = t.queue
@@ -220,6 +226,7 @@ fn resolved(columns: Row, row: &TaskRow) -> Result<StateFacts, Undecodable> {
         run: columns.run(row.run.unwrap_or_default())?,
         outcome,
         ended_by: row.ended_by.map(ended_by).transpose()?,
+        claim: ended_claim(row),
         left: Allowance {
             retries_left: columns.retries(row.retries_left)?,
             free_runs: number("free_runs", row.free_runs)?,
@@ -227,6 +234,11 @@ fn resolved(columns: Row, row: &TaskRow) -> Result<StateFacts, Undecodable> {
             losses: number("losses", row.losses)?,
         },
     })
+}
+
+fn ended_claim(row: &TaskRow) -> Option<EndedClaim> {
+    let worker = WorkerName { worker_group: row.run_group.clone()?, worker_id: row.run_worker.clone()? };
+    Some(EndedClaim { worker, started: row.run_started?, resolved: row.run_resolved? })
 }
 
 /// Returns the dependencies that a task without a run waits for. The edges of a definition are
@@ -352,12 +364,16 @@ async fn find_workers(conn: &mut PgConnection, queue: i32, now: DateTime<Utc>) -
     })
 }
 
+const FAILURES_MAX: i64 = 50;
+
 #[derive(Debug, Default)]
 pub struct Ends {
     /// Causes that the reason does not state, by run.
     pub ended_by: Vec<(i16, EndedBy)>,
     /// The last result and its run.
     pub result: Option<(i16, String)>,
+    /// Failures by run as JSON, newest first, up to [`FAILURES_MAX`].
+    pub failures: Vec<(i16, String)>,
 }
 
 pub async fn find_ends(conn: &mut PgConnection, id: TaskId) -> Result<Ends, sqlx::Error> {
@@ -376,11 +392,25 @@ pub async fn find_ends(conn: &mut PgConnection, id: TaskId) -> Result<Ends, sqlx
     });
     let ended_by = ended_by.collect::<Result<_, Undecodable>>()?;
     let result = sqlx::query!(
-        "-- last_result
-        SELECT x.run, x.result FROM tasks t JOIN results x ON x.seq = t.seq WHERE t.id = $1 ORDER BY x.run DESC LIMIT 1",
+        r#"-- last_result
+        SELECT x.run, x.result AS "result!" FROM tasks t JOIN results x ON x.seq = t.seq
+        WHERE t.id = $1 AND x.result IS NOT NULL ORDER BY x.run DESC LIMIT 1"#,
         id.uuid()
     )
-    .fetch_optional(conn)
+    .fetch_optional(&mut *conn)
     .await?;
-    Ok(Ends { ended_by, result: result.map(|row| (row.run, row.result)) })
+    let failures = sqlx::query!(
+        r#"-- last_failures
+        SELECT x.run, x.failure AS "failure!" FROM tasks t JOIN results x ON x.seq = t.seq
+        WHERE t.id = $1 AND x.failure IS NOT NULL ORDER BY x.run DESC LIMIT $2"#,
+        id.uuid(),
+        FAILURES_MAX
+    )
+    .fetch_all(conn)
+    .await?;
+    Ok(Ends {
+        ended_by,
+        result: result.map(|row| (row.run, row.result)),
+        failures: failures.into_iter().map(|row| (row.run, row.failure)).collect(),
+    })
 }

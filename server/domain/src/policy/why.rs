@@ -3,13 +3,15 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::{RunId, SessionId, TaskId};
-use tenure_api::states::{DelayedBy, EndedBy, NoSession, Requires, TaskState};
+use tenure_api::policy::Failure;
+use tenure_api::states::{DelayedBy, EndedBy, NoSession, Requires, RunState, TaskState};
 use tenure_api::why::{AwaitedTask, LiveLogSoFar, Reason, SlotHolder, WhyAnswer, WorkerName};
 
 use super::ending::Allowance;
 use super::hold::Delayed;
 use super::pause::Paused;
 use crate::lifecycle::Outcome;
+use crate::verdict::{failure_line, span};
 
 pub const AWAITED_SHOWN_MAX: usize = 100;
 pub const BEFORE_COUNTED_MAX: u32 = 10_000;
@@ -61,8 +63,17 @@ pub enum StateFacts {
         run: RunId,
         outcome: Outcome,
         ended_by: Option<EndedBy>,
+        /// None if it was not claimed.
+        claim: Option<EndedClaim>,
         left: Allowance,
     },
+}
+
+#[derive(Debug, Clone)]
+pub struct EndedClaim {
+    pub worker: WorkerName,
+    pub started: DateTime<Utc>,
+    pub resolved: DateTime<Utc>,
 }
 
 #[derive(Debug, Clone)]
@@ -252,17 +263,42 @@ pub fn why(facts: &Facts, names: Names) -> WhyAnswer {
             };
             answer(TaskState::Running, Some(*run), vec![running])
         }
-        StateFacts::Resolved { run, outcome, ended_by, left } => {
-            let resolved = Reason::Resolved {
-                outcome: outcome.state(),
-                reason_resolved: outcome.reason(),
-                ended_by: *ended_by,
-                losses: left.losses,
-                free_runs_left: left.free_runs_left(),
-            };
-            answer(outcome.state().into(), Some(*run), vec![resolved])
+        StateFacts::Resolved { run, outcome, ended_by, claim, left } => {
+            let ended = ended(*outcome, *ended_by, claim.as_ref(), left, names);
+            answer(outcome.state().into(), Some(*run), vec![ended])
         }
     }
+}
+
+fn ended(
+    outcome: Outcome,
+    ended_by: Option<EndedBy>,
+    claim: Option<&EndedClaim>,
+    left: &Allowance,
+    names: Names,
+) -> Reason {
+    let worker = claim.map(|claim| &claim.worker).filter(|_| names == Names::Shown);
+    Reason::Resolved {
+        outcome: outcome.state(),
+        reason_resolved: outcome.reason(),
+        ended_by,
+        losses: left.losses,
+        free_runs_left: left.free_runs_left(),
+        worker_group: worker.map(|worker| worker.worker_group.clone()),
+        worker_id: worker.map(|worker| worker.worker_id.clone()),
+        started: claim.map(|claim| claim.started.into()),
+        resolved: claim.map(|claim| claim.resolved.into()),
+        failure: None,
+    }
+}
+
+/// Adds why the last run failed, for callers who may read results.
+#[must_use]
+pub fn with_failure(mut answer: WhyAnswer, reported: Option<Failure>) -> WhyAnswer {
+    if let Some(Reason::Resolved { failure, .. }) = answer.reasons.first_mut() {
+        *failure = reported;
+    }
+    answer
 }
 
 /// The reason of a hold, and the reasons about sessions.
@@ -398,15 +434,7 @@ pub fn sentence(reason: &Reason) -> String {
             format!("{} of its queue {} claimed first.", counted(*runs, "other run"), are(*runs))
         }
         Reason::Running { .. } => running(reason),
-        Reason::Resolved { outcome, reason_resolved, ended_by, losses, free_runs_left: _ } => {
-            let by = ended_by.map_or_else(String::new, |by| format!(", ended by {by}"));
-            let lost = match losses {
-                0 => String::new(),
-                1 => " Its worker was lost with it.".to_owned(),
-                losses => format!(" {losses} workers in a row were lost while they held it."),
-            };
-            format!("It has ended as {outcome} ({reason_resolved}{by}).{lost}")
-        }
+        Reason::Resolved { .. } => resolved(reason),
     }
 }
 
@@ -424,6 +452,44 @@ fn running(reason: &Reason) -> String {
         "{worker} has held it since {since}; the claim expires at {taken_until} unless it is \
          renewed{latest}.{session}{log}"
     )
+}
+
+fn resolved(reason: &Reason) -> String {
+    let Reason::Resolved {
+        outcome,
+        reason_resolved,
+        ended_by,
+        losses,
+        free_runs_left: _,
+        worker_group,
+        worker_id,
+        started,
+        resolved,
+        failure,
+    } = reason
+    else {
+        return String::new();
+    };
+    let by = ended_by.map_or_else(String::new, |by| format!(", ended by {by}"));
+    let lost = match losses {
+        0 => String::new(),
+        1 => " Its worker was lost with it.".to_owned(),
+        losses => format!(" {losses} workers in a row were lost while they held it."),
+    };
+    let Some(failure) = failure else {
+        return format!("It has ended as {outcome} ({reason_resolved}{by}).{lost}");
+    };
+    let ended = match outcome {
+        RunState::Failed => "failed".to_owned(),
+        RunState::Pending | RunState::Running | RunState::Completed | RunState::Exception => {
+            format!("has ended as {outcome} ({reason_resolved}{by})")
+        }
+    };
+    let worker = worker_group.as_ref().zip(worker_id.as_ref());
+    let on = worker.map_or_else(String::new, |(group, id)| format!(" on {group}/{id}"));
+    let took = started.zip(*resolved).map(|(from, to)| span(to.time() - from.time()));
+    let after = took.map_or_else(String::new, |took| format!(" after {took}"));
+    format!("It {ended}{on}{after}: {}.{lost}", failure_line(failure).trim_end_matches('.'))
 }
 
 fn no_session(because: NoSession, sessions: u32) -> String {

@@ -342,6 +342,46 @@ fn author_and_reason_of_pause_require_scope() {
 }
 
 #[test]
+fn resolved_task_tells_its_failure() {
+    let failure = |kind: Option<&str>, message: &str| {
+        Some(Failure { message: message.into(), kind: kind.map(str::to_owned), exit_code: None })
+    };
+    let claim = || EndedClaim { worker: worker(), started: at(NOW - 4), resolved: at(NOW - 1) };
+    let malformed = Outcome::Exception(ReasonResolved::MalformedPayload);
+    for (outcome, claim, names, failure, sentence) in [
+        (
+            Outcome::Failed,
+            Some(claim()),
+            Names::Shown,
+            failure(None, "exit code 7"),
+            "It failed on g/w after 3 s: exit code 7.",
+        ),
+        (
+            Outcome::Failed,
+            Some(claim()),
+            Names::Hidden,
+            failure(Some("ValueError"), "bad port."),
+            "It failed after 3 s: ValueError: bad port.",
+        ),
+        (Outcome::Failed, None, Names::Shown, failure(None, "gone"), "It failed: gone."),
+        (Outcome::Failed, Some(claim()), Names::Shown, None, "It has ended as failed (failed)."),
+        (
+            malformed,
+            Some(claim()),
+            Names::Shown,
+            failure(None, "no command"),
+            "It has ended as exception (malformed-payload) on g/w after 3 s: no command.",
+        ),
+    ] {
+        let left = Allowance { retries_left: 0, free_runs: 0, requeues: 0, losses: 0 };
+        let state = StateFacts::Resolved { run: RunId::FIRST, outcome, ended_by: None, claim, left };
+        let answer = with_failure(why(&facts(state, None), names), failure);
+        assert_eq!(codes(&answer), ["resolved"]);
+        assert_eq!(words(&answer), [sentence]);
+    }
+}
+
+#[test]
 fn running_or_resolved_task_has_one_reason() {
     for pause in [None, Some(paused())] {
         for complete_by in [None, Some(at(NOW + 3))] {
@@ -374,7 +414,9 @@ fn running_or_resolved_task_has_one_reason() {
         for outcome in [Outcome::Completed, Outcome::Failed, Outcome::Exception(ReasonResolved::ClaimExpired)] {
             for ended_by in std::iter::once(None).chain(EndedBy::ALL.iter().copied().map(Some)) {
                 let left = Allowance { retries_left: 0, free_runs: 150, requeues: 0, losses: 4 };
-                let state = StateFacts::Resolved { run: RunId::FIRST, outcome, ended_by, left };
+                let claim = EndedClaim { worker: worker(), started: at(NOW - 4), resolved: at(NOW - 1) };
+                let state =
+                    StateFacts::Resolved { run: RunId::FIRST, outcome, ended_by, claim: Some(claim.clone()), left };
                 let answer = why(&facts(state, pause.clone()), Names::Hidden);
                 assert_eq!(codes(&answer), ["resolved"]);
                 assert_eq!(answer.state, outcome.state().into());
@@ -384,6 +426,11 @@ fn running_or_resolved_task_has_one_reason() {
                     ended_by,
                     losses: 4,
                     free_runs_left: 50,
+                    worker_group: None,
+                    worker_id: None,
+                    started: Some(claim.started.into()),
+                    resolved: Some(claim.resolved.into()),
+                    failure: None,
                 };
                 assert_eq!(answer.reasons, [expected]);
             }
@@ -467,11 +514,16 @@ fn sentences_match_reasons() {
         ),
         (
             Reason::Resolved {
-                outcome: tenure_api::states::RunState::Exception,
+                outcome: RunState::Exception,
                 reason_resolved: ReasonResolved::ClaimExpired,
                 ended_by: Some(EndedBy::CompleteTime),
                 losses: 1,
                 free_runs_left: 0,
+                worker_group: Some("g".into()),
+                worker_id: Some("w".into()),
+                started: Some(time(0)),
+                resolved: Some(time(60)),
+                failure: None,
             },
             "It has ended as exception (claim-expired, ended by complete-time). Its worker was lost with it.",
         ),

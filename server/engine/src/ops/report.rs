@@ -18,12 +18,13 @@ use tenure_domain::lifecycle::Report;
 use tenure_domain::policy::ending::{Ending, FREE_RUNS_MAX};
 use tenure_domain::policy::hold::Start;
 use tenure_domain::policy::life::{Event, Refusal, State, apply};
-use tenure_domain::policy::report::{TaskResult, repeats_result};
+use tenure_domain::policy::report::{RunFailure, TaskResult, repeats_failure, repeats_result};
 use tenure_domain::task::{Last, Task, Tenancy};
 use tenure_domain::work::Holder;
 use tenure_store::hot::statement::{Rows, Statement};
 use tenure_store::notifications::notify_leaving;
 use tenure_store::queues::{self, Queues};
+use tenure_store::results::Texts;
 use tenure_store::transitions::end::{self, Member, Resolved};
 use tenure_store::worker_removals::Gone;
 use tenure_store::{claims, results, tasks};
@@ -40,6 +41,8 @@ pub struct RunReport {
     pub ending: Ending,
     /// Only for completed and failed runs.
     pub result: Option<TaskResult>,
+    /// Only for failed runs and exceptions.
+    pub failure: Option<RunFailure>,
     /// Requested start of the next run; only with a release or intermittent-task.
     pub start: Option<Start>,
     /// The worker that must hold the run; `None` if any worker may.
@@ -47,9 +50,9 @@ pub struct RunReport {
 }
 
 impl RunReport {
-    /// A report without result, for any holder.
+    /// A report without result and failure, for any holder.
     pub fn plain(task: TaskId, run: RunId, report: Report) -> Self {
-        Self { task, run, ending: Ending::Reported(report), result: None, start: None, holder: None }
+        Self { task, run, ending: Ending::Reported(report), result: None, failure: None, start: None, holder: None }
     }
 }
 
@@ -62,7 +65,9 @@ impl Operation for ReportRun {
     type Decoded = Vec<Resolved>;
 
     fn weight(member: &RunReport) -> usize {
-        SMALL + member.result.as_ref().map_or(0, |result| result.text().len())
+        SMALL
+            + member.result.as_ref().map_or(0, |result| result.text().len())
+            + member.failure.as_ref().map_or(0, |failure| failure.text().len())
     }
 
     fn task(member: &RunReport) -> Option<Uuid> {
@@ -101,7 +106,7 @@ impl Operation for ReportRun {
         if !missing.is_empty() {
             let ids: Vec<Uuid> = missing.iter().map(|member| member.task.uuid()).collect();
             let mut loaded = tasks::load(conn, &ids).await?;
-            let returned = load_results(conn, &missing).await?;
+            let returned = load_returned(conn, &missing).await?;
             for (verdict, member) in verdicts.iter_mut().zip(members).filter(|(verdict, _)| verdict.is_none()) {
                 let id = member.task.uuid();
                 *verdict = Some(diagnose(member, loaded.remove(&id), returned.get(&(id, member.run))));
@@ -122,18 +127,19 @@ impl Operation for ReportRun {
 fn ends<'a>(members: &[&'a RunReport]) -> Vec<Member<'a>> {
     let end = |member: &&'a RunReport| Member {
         result: member.result.as_ref(),
+        failure: member.failure.as_ref(),
         start: member.start,
         ..Member::new(member.task.uuid(), member.run.number().cast_signed(), member.ending)
     };
     members.iter().map(end).collect()
 }
 
-async fn load_results(
+async fn load_returned(
     conn: &mut PgConnection,
     missing: &[&RunReport],
-) -> Result<HashMap<(Uuid, RunId), String>, sqlx::Error> {
-    let with_result = missing.iter().filter(|member| member.result.is_some());
-    let runs: Vec<(Uuid, RunId)> = with_result.map(|member| (member.task.uuid(), member.run)).collect();
+) -> Result<HashMap<(Uuid, RunId), Texts>, sqlx::Error> {
+    let with_texts = missing.iter().filter(|member| member.result.is_some() || member.failure.is_some());
+    let runs: Vec<(Uuid, RunId)> = with_texts.map(|member| (member.task.uuid(), member.run)).collect();
     if runs.is_empty() { Ok(HashMap::new()) } else { results::load(conn, &runs).await }
 }
 
@@ -167,7 +173,7 @@ pub(super) async fn send_away(pool: &PgPool, notifiers: &Notifiers, worker: Gone
     Ok(())
 }
 
-fn diagnose(member: &RunReport, loaded: Option<tasks::Loaded>, returned: Option<&String>) -> Verdict<Task> {
+fn diagnose(member: &RunReport, loaded: Option<tasks::Loaded>, returned: Option<&Texts>) -> Verdict<Task> {
     let (task, run) = (member.task, member.run);
     let Some(loaded) = loaded else {
         return Verdict::Refused(OpError::NotFound(format!("task {task} does not exist")));
@@ -189,9 +195,18 @@ fn diagnose(member: &RunReport, loaded: Option<tasks::Loaded>, returned: Option<
         if !(member.ending.repeats(ended) && (retried || last)) {
             return Verdict::Refused(refused(Refusal::AlreadyResolved, task, run));
         }
-        if !repeats_result(returned.map(String::as_str), member.result.as_ref()) {
-            let message = format!("run {run} of task {task} is already resolved with another result");
-            return Verdict::Refused(OpError::Conflict(message));
+        let another = |what: &str| {
+            let message = format!("run {run} of task {task} is already resolved with another {what}");
+            Verdict::Refused(OpError::Conflict(message))
+        };
+        if !repeats_result(returned.and_then(|texts| texts.result.as_deref()), member.result.as_ref()) {
+            return another("result");
+        }
+        // A run that was taken away has no failure that the report could contradict.
+        let was_reported = ended.ended_by.is_none();
+        let failure = returned.and_then(|texts| texts.failure.as_deref());
+        if was_reported && !repeats_failure(failure, member.failure.as_ref()) {
+            return another("failure");
         }
         return Verdict::Done(loaded.task);
     }

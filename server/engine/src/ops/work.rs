@@ -14,6 +14,7 @@ use super::task_command;
 use crate::batch::Batcher;
 use crate::batch::delivery::Requeue;
 use crate::batch::wait_list::{Answer, WaitList};
+use crate::gate::Gate;
 use crate::notifiers::Notifiers;
 use tenure_domain::policy::ending::Ending;
 use tenure_domain::task::Task;
@@ -36,6 +37,8 @@ pub struct Ways<'a> {
     pub notifiers: &'a Notifiers,
     pub queues: &'a Queues,
     pub pool: &'a PgPool,
+    /// Admits failures.
+    pub gate: &'a Gate,
 }
 
 /// Reports runs, each only if this worker holds it, and claims up to the requested number of tasks.
@@ -43,7 +46,7 @@ pub struct Ways<'a> {
 /// # Errors
 /// If the claim failed. The results are reported nevertheless.
 pub async fn work(ways: &Ways<'_>, results: &[Reported], claim: &claim_work::Request) -> Result<Worked, OpError> {
-    let Ways { report, wait_list, requeue, notifiers, queues, pool } = ways;
+    let Ways { report, wait_list, requeue, notifiers, queues, pool, gate } = ways;
     let claim_work::Request { queue, group, id, .. } = claim;
     let holder = Arc::new(Holder { queue: queue.clone(), group: group.clone(), id: id.clone() });
     if results.iter().any(|result| result.ending == LEAVING)
@@ -53,10 +56,13 @@ pub async fn work(ways: &Ways<'_>, results: &[Reported], claim: &claim_work::Req
         send_away(pool, notifiers, worker).await?;
     }
     let reports = join_all(results.iter().map(async |reported| {
-        let Reported { task, run, ending, result, start } = reported.clone();
+        let Reported { task, run, ending, result, failure, start } = reported.clone();
+        if failure.is_some() {
+            gate.open().await?;
+        }
         let is_delayed = ending == Ending::Released && start.is_some();
         let holder = Some(Arc::clone(&holder));
-        let ended = report.submit(RunReport { task, run, ending, result, start, holder }).await?;
+        let ended = report.submit(RunReport { task, run, ending, result, failure, start, holder }).await?;
         if is_delayed {
             task_command::end_delay(pool, notifiers, task).await?;
         }

@@ -28,7 +28,11 @@ const BREAKAGES: &[(&str, &str)] = &[
          SELECT at, cardinality(kinds), kinds, seqs, runs, retries_left FROM transitions WHERE kinds[1] = 2",
         "I1: a run is claimed at most once",
     ),
-    ("INSERT INTO results SELECT seq, run, '1' FROM runs WHERE state = 5", "I1: a result is that of a run"),
+    ("INSERT INTO results SELECT seq, run, '1' FROM runs WHERE state = 5", "I1: a completed or failed run may have"),
+    (
+        "INSERT INTO results SELECT seq, run, '1', '{}' FROM runs WHERE state = 3",
+        "I1: a completed or failed run may have",
+    ),
     ("DELETE FROM pending", "I2: an unresolved task has its last run"),
     ("DELETE FROM claims", "I2: an unresolved task has its last run"),
     ("UPDATE claims SET run = 0", "I2: an unresolved task has its last run"),

@@ -194,13 +194,21 @@ async fn claimed_run_names_worker_and_ended_run_its_cause() {
     queue.report(task, claim.run, report).await.unwrap();
     run_sql(&queue.engine.pool, "UPDATE runs SET ended_by = 7; UPDATE tasks SET losses = 2, free_runs = 50").await;
     let expected = json!([{"code": "resolved", "outcome": "exception", "reasonResolved": "resource-unavailable",
-        "endedBy": "complete-time", "losses": 2, "freeRunsLeft": 150}]);
-    assert_eq!(reasons(&queue, task).await.1, expected);
+        "endedBy": "complete-time", "losses": 2, "freeRunsLeft": 150, "workerGroup": "group", "workerId": "worker"}]);
+    let mut all = reasons(&queue, task).await.1;
+    for name in ["started", "resolved"] {
+        let time = all[0].as_object_mut().unwrap().remove(name);
+        assert!(time.is_some_and(|time| time.is_string()), "{name}");
+    }
+    assert_eq!(all, expected);
     let mut conn = queue.engine.pool.acquire().await.unwrap();
-    sqlx::query("INSERT INTO results SELECT seq, 0, '{\"a\": 1}' FROM tasks").execute(&mut *conn).await.unwrap();
+    let stored = "INSERT INTO results SELECT seq, 0, '{\"a\": 1}' FROM tasks;
+                  INSERT INTO results SELECT seq, n, NULL, '{\"message\": \"' || n || '\"}' FROM tasks, generate_series(1, 60) n";
+    run_sql(&mut *conn, stored).await;
     let ends = store::find_ends(&mut conn, task).await.unwrap();
     assert_eq!(ends.ended_by, [(0, tenure_api::states::EndedBy::CompleteTime)]);
-    assert_eq!(ends.result, Some((0, "{\"a\": 1}".to_owned())));
+    assert_eq!(ends.result, Some((0, "{\"a\": 1}".to_owned())), "later runs without a result are skipped");
+    assert_eq!((ends.failures.len(), &ends.failures[0]), (50, &(60, "{\"message\": \"60\"}".to_owned())));
     sqlx::query("DELETE FROM results").execute(&mut *conn).await.unwrap();
     drop(conn);
     run_sql(&queue.engine.pool, "UPDATE runs SET ended_by = NULL; UPDATE tasks SET losses = 0, free_runs = 0").await;

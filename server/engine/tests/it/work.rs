@@ -26,7 +26,7 @@ const RETRY: Report = Report::Exception(ExceptionReason::IntermittentTask);
 const SHUTDOWN: Report = Report::Exception(ExceptionReason::WorkerShutdown);
 
 fn result(task: TaskId, report: Report) -> Reported {
-    Reported { task, run: RunId::FIRST, ending: Ending::Reported(report), result: None, start: None }
+    Reported { task, run: RunId::FIRST, ending: Ending::Reported(report), result: None, failure: None, start: None }
 }
 
 async fn ask(queue: &Queue, worker: &str, results: &[Reported], tasks: u16, wait: Duration) -> Worked {

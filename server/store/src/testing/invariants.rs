@@ -34,9 +34,12 @@ pub const CHECKS: &[(&str, &str)] = &[
                     ELSE r.state <> 5 AND NOT (r.state = 4 AND n.reason_created IS NOT DISTINCT FROM 2) END",
     ),
     (
-        "I1: a result is that of a run that was completed or failed",
+        "I1: a completed or failed run may have a result, a failed run or an exception a failure",
         "SELECT 'seq ' || x.seq || ' run ' || x.run || ' in state ' || COALESCE(r.state::text, 'none')
-         FROM results x LEFT JOIN runs r ON r.seq = x.seq AND r.run = x.run WHERE COALESCE(r.state, 0) NOT IN (3, 4)",
+         FROM results x LEFT JOIN runs r ON r.seq = x.seq AND r.run = x.run
+         WHERE CASE COALESCE(r.state, 0) WHEN 3 THEN x.failure IS NOT NULL OR x.result IS NULL
+                    WHEN 4 THEN x.failure IS NULL AND x.result IS NULL
+                    WHEN 5 THEN x.failure IS NULL OR x.result IS NOT NULL ELSE true END",
     ),
     (
         "I1: a run is claimed at most once",

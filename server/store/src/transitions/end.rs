@@ -17,7 +17,7 @@ use crate::hot::statement::{Run, Statement, row, statement};
 use tenure_domain::lifecycle::REQUEUES_MAX;
 use tenure_domain::policy::ending::Ending;
 use tenure_domain::policy::hold::Start;
-use tenure_domain::policy::report::TaskResult;
+use tenure_domain::policy::report::{RunFailure, TaskResult};
 use tenure_domain::task::{EndedRun, Last, OpenRun, Task, Tenancy};
 use tenure_domain::work::Holder;
 
@@ -28,18 +28,23 @@ pub struct Member<'a> {
     pub ending: Ending,
     /// Only for a run reported as completed or failed.
     pub result: Option<&'a TaskResult>,
+    /// Only for a run reported as failed or exception.
+    pub failure: Option<&'a RunFailure>,
     /// Start of the next run, if the worker requests one.
     pub start: Option<Start>,
 }
 
 impl Member<'_> {
     pub fn new(id: Uuid, run: i16, ending: Ending) -> Self {
-        Self { id, run, ending, result: None, start: None }
+        Self { id, run, ending, result: None, failure: None, start: None }
     }
 
-    /// True if no run follows, regardless of retries, and there is no result.
+    /// True if no run follows, regardless of retries, and there is neither a result nor a failure.
     fn is_for_good(&self) -> bool {
-        matches!(self.ending, Ending::Reported(_)) && self.ending.retry().is_none() && self.result.is_none()
+        matches!(self.ending, Ending::Reported(_))
+            && self.ending.retry().is_none()
+            && self.result.is_none()
+            && self.failure.is_none()
     }
 
     fn retry(&self) -> Option<i16> {
@@ -77,6 +82,7 @@ struct Columns<'a> {
     holder_groups: Vec<Option<&'a str>>,
     holder_ids: Vec<Option<&'a str>>,
     results: Vec<Option<&'a str>>,
+    failures: Vec<Option<&'a str>>,
     retries: Vec<Option<i16>>,
     ended_by: Vec<Option<i16>>,
     losses: Vec<bool>,
@@ -101,6 +107,7 @@ impl<'a> Columns<'a> {
             holder_groups: holders.iter().map(|holder| holder.map(|holder| holder.group.as_str())).collect(),
             holder_ids: holders.iter().map(|holder| holder.map(|holder| holder.id.as_str())).collect(),
             results,
+            failures: few(members, |member| member.failure.map(RunFailure::text)),
             retries: members.iter().map(Member::retry).collect(),
             ended_by: few(members, |member| member.ending.ended_by().map(EndedBy::code)),
             losses: members.iter().map(|member| member.ending.is_loss()).collect(),
@@ -297,13 +304,13 @@ fn any(columns: &Columns<'_>) -> Statement {
                 $5::text[] /* queues of holders */, $6::text[] /* their groups */, $7::text[] /* their ids */,
                 $8::text[] /* results */, $9::smallint[] /* retry reasons */, $10::smallint[] /* ended by */,
                 $11::boolean[] /* whether the worker was lost */, $12::float8[] /* delays of next runs */,
-                $13::timestamptz[] /* or their dates */)
+                $13::timestamptz[] /* or their dates */, $15::text[] /* failures */)
                 WITH ORDINALITY AS i(id, run, state, reason, holder_queue, holder_group, holder_id, result, retry, ended_by,
-                                     loss, delay, date, n)
+                                     loss, delay, date, failure, n)
         ),
         locked AS MATERIALIZED (
-            SELECT input.n, input.state, input.reason, input.result, input.retry, input.ended_by, input.loss, input.delay,
-                   input.date, t.id, t.priority, t.retries_left, t.requeues, t.losses, t.free_runs, t.lone, c.seq, c.run,
+            SELECT input.n, input.state, input.reason, input.result, input.failure, input.retry, input.ended_by, input.loss,
+                   input.delay, input.date, t.id, t.priority, t.retries_left, t.requeues, t.losses, t.free_runs, t.lone, c.seq, c.run,
                    c.queue, c.ord, c.waited, c.deadline, c.scheduled, c.reason_created, c.started, c.taken_until, c.traits, c.key_id,
                    c.worker_group, c.worker_id, c.session,
                    -- Whether the next run waits for admission, if it is not delayed.
@@ -394,7 +401,10 @@ fn any(columns: &Columns<'_>) -> Statement {
             SELECT session, 1 /* Item::RunEnded */, db_now.now, seq, run FROM outcome, db_now
             WHERE session IS NOT NULL AND ended_by IN (1, 7, 8) /* EndedBy: unknown to the worker */
         ),
-        stored AS (INSERT INTO results (seq, run, result) SELECT seq, run, result FROM outcome WHERE result IS NOT NULL),
+        stored AS (
+            INSERT INTO results (seq, run, result, failure)
+            SELECT seq, run, result, failure FROM outcome WHERE result IS NOT NULL OR failure IS NOT NULL
+        ),
         moved AS (
             UPDATE tasks t SET state = CASE WHEN o.next_reason IS NULL THEN o.state ELSE 1 /* State::Unresolved */ END,
                 run = CASE WHEN o.next_reason IS NULL THEN t.run ELSE t.run + 1 END,
@@ -463,5 +473,6 @@ fn any(columns: &Columns<'_>) -> Statement {
         &columns.delays as &[Option<f64>],
         &columns.dates as &[Option<DateTime<Utc>>],
         REQUEUES_MAX.cast_signed(),
+        &columns.failures as &[Option<&str>],
     )
 }

@@ -4,11 +4,11 @@ use serde_json::value::RawValue;
 use sqlx::postgres::PgPool;
 use tenure_domain::policy::document::RetryDelay;
 use tenure_domain::policy::hold::{Start, retry_wait};
-use tenure_domain::policy::report::TaskResult;
+use tenure_domain::policy::report::{RunFailure, TaskResult};
 use tenure_domain::policy::terms::{Terms, Traits};
 use tenure_engine::background::{claims, slow};
 use tenure_engine::ops::report::RunReport;
-use tenure_store::results;
+use tenure_store::results::{self, Texts};
 use tenure_store::transitions::claim::{Want, Worker, claim, claim_of_many};
 use tenure_store::transitions::end::{self, Member};
 
@@ -218,6 +218,10 @@ fn result(text: &str) -> TaskResult {
     TaskResult::from_request(&RawValue::from_string(text.to_owned()).unwrap()).unwrap()
 }
 
+fn failure(message: &str) -> RunFailure {
+    RunFailure::from_request(&serde_json::from_value(json!({ "message": message })).unwrap()).unwrap()
+}
+
 #[tokio::test]
 async fn both_statements_store_only_sent_results() {
     let (database, queue) = start().await;
@@ -237,13 +241,78 @@ async fn both_statements_store_only_sent_results() {
         assert_eq!(end::end(&mut conn, &members).await.unwrap().len(), 3);
         for (n, member) in members.iter().enumerate() {
             let found = results::find(&mut conn, member.id, Some(RunId::FIRST)).await.unwrap();
-            assert_eq!(found.map(|returned| returned.result), (n == 1).then(|| "{\"a\":1}".to_owned()));
+            let expected = Texts { result: Some("{\"a\":1}".to_owned()), failure: None };
+            assert_eq!(found.map(|returned| returned.texts), (n == 1).then_some(expected));
         }
         if others.is_some() {
             // Otherwise later workers would claim the next run.
             queue.claim_one(QUEUE).await;
         }
     }
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn failure_is_stored_with_and_without_result() {
+    let (database, queue) = start().await;
+    let mut conn = database.connect_hot().await;
+    let (returned, why) = (result("1"), failure("exit code 7"));
+    let text = Some(r#"{"message":"exit code 7"}"#.to_owned());
+    let failed = Ending::Reported(Report::Failed);
+    let malformed = Ending::Reported(Report::Exception(ExceptionReason::MalformedPayload));
+    let retried = Ending::Reported(Report::Exception(ExceptionReason::IntermittentTask));
+    for (ending, result, stored) in [
+        (failed, None, Texts { result: None, failure: text.clone() }),
+        (failed, Some(&returned), Texts { result: Some("1".to_owned()), failure: text.clone() }),
+        (malformed, None, Texts { result: None, failure: text.clone() }),
+        (retried, None, Texts { result: None, failure: text.clone() }),
+    ] {
+        queue.create_one(QUEUE).await;
+        let id = queue.claim_one(QUEUE).await.task.id.uuid();
+        let member = Member { result, failure: Some(&why), ..Member::new(id, 0, ending) };
+        assert_eq!(end::end(&mut conn, &[member]).await.unwrap().len(), 1);
+        let found = results::find(&mut conn, id, Some(RunId::FIRST)).await.unwrap();
+        assert_eq!(found.map(|returned| returned.texts), Some(stored), "{ending:?}");
+    }
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn repeat_with_another_failure_is_conflict() {
+    let (database, queue) = start().await;
+    for report in [Report::Failed, Report::Exception(ExceptionReason::MalformedPayload)] {
+        let task = queue.create_one(QUEUE).await;
+        queue.claim_one(QUEUE).await;
+        let plain = RunReport::plain(task, RunId::FIRST, report);
+        let with = |message| RunReport { failure: Some(failure(message)), ..plain.clone() };
+        for repeat in [with("exit code 7"), with("exit code 7"), plain.clone()] {
+            assert!(queue.engine.report.submit(repeat).await.unwrap().is_resolved());
+        }
+        let expected = format!("run 0 of task {task} is already resolved with another failure");
+        let refused = queue.engine.report.submit(with("exit code 8")).await;
+        assert!(matches!(&refused, Err(OpError::Conflict(message)) if *message == expected), "{refused:?}");
+    }
+    let task = queue.create_one(QUEUE).await;
+    queue.claim_one(QUEUE).await;
+    queue.report(task, RunId::FIRST, Report::Failed).await.unwrap();
+    let late = RunReport { failure: Some(failure("m")), ..RunReport::plain(task, RunId::FIRST, Report::Failed) };
+    assert!(matches!(queue.engine.report.submit(late).await, Err(OpError::Conflict(_))), "none was stored");
+    finish(database, queue).await;
+}
+
+/// The worker need not know that the run was taken away first.
+#[tokio::test]
+async fn failure_repeats_run_that_was_taken_away() {
+    let (database, queue) = start().await;
+    let mut conn = database.connect_hot().await;
+    let task = queue.create_one(QUEUE).await;
+    queue.claim_one(QUEUE).await;
+    let removed = Member::new(task.uuid(), 0, Ending::WorkerRemoved);
+    assert_eq!(end::end(&mut conn, &[removed]).await.unwrap().len(), 1);
+    let shutdown = Report::Exception(ExceptionReason::WorkerShutdown);
+    let report = RunReport { failure: Some(failure("stopped")), ..RunReport::plain(task, RunId::FIRST, shutdown) };
+    assert_eq!(queue.engine.report.submit(report).await.unwrap().ended[0].ended_by, Some(EndedBy::WorkerRemoved));
+    assert_eq!(results::find(&mut conn, task.uuid(), Some(RunId::FIRST)).await.unwrap(), None);
     finish(database, queue).await;
 }
 

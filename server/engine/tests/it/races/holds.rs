@@ -199,8 +199,14 @@ async fn send(conn: &mut PgConnection, task: TaskId, event: Event) {
             drop(renew::renew(conn, &[renew::Member { id, run: signed(run) }], LEASE).await.unwrap());
         }
         Event::End(run, ..) => {
-            let member =
-                Member { id, run: signed(run), ending: Ending::Reported(Report::Completed), result: None, start: None };
+            let member = Member {
+                id,
+                run: signed(run),
+                ending: Ending::Reported(Report::Completed),
+                result: None,
+                failure: None,
+                start: None,
+            };
             drop(end::end(conn, &[member]).await.unwrap());
         }
     }

@@ -91,8 +91,14 @@ async fn results_are_stored_despite_claim_of_ended_session() {
     let without = Request { session: None, ..claim_of(&session, 1, LONG) };
     queue.engine.claim_work(&without).await.unwrap().delivery.delivered();
     sessions::close(queue.engine.session_parts(), &session).await.unwrap();
-    let results =
-        [Reported { task, run: FIRST, ending: Ending::Reported(Report::Completed), result: None, start: None }];
+    let results = [Reported {
+        task,
+        run: FIRST,
+        ending: Ending::Reported(Report::Completed),
+        result: None,
+        failure: None,
+        start: None,
+    }];
     queue.create_one(QUEUE).await;
     let worked = queue.engine.work(&results, &claim_of(&session, 1, LONG)).await;
     assert_eq!(end_of(worked), Some(SessionEnd::Closed));

@@ -61,7 +61,7 @@ async fn quarantined_worker_may_report_but_gets_no_runs() {
     quarantine(&queue, "bad", 1).await.unwrap();
     let next = queue.create_one(QUEUE).await;
     let ending = Ending::Reported(Report::Completed);
-    let results = [Reported { task: held, run: RunId::FIRST, ending, result: None, start: None }];
+    let results = [Reported { task: held, run: RunId::FIRST, ending, result: None, failure: None, start: None }];
     let asking = Request {
         queue: QUEUE.parse().unwrap(),
         group: "group".to_owned(),
