@@ -55,7 +55,7 @@ pub fn failure_line(failure: &Failure) -> String {
     }
 }
 
-/// Returns the beginning of a text, without control characters.
+/// Returns the beginning of a text in one line, without control characters.
 pub fn one_line(text: &str) -> String {
     let words: Vec<&str> = text
         .split(|character: char| character.is_whitespace() || character.is_control())

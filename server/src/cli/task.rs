@@ -20,6 +20,7 @@ use tenure_api::ids::{RunId, TaskGroupId, TaskId, TaskQueueId};
 use tenure_api::states::{Priority, TaskState};
 use tenure_client::{ReleaseRequest, TaskChange};
 use tenure_domain::policy::why::words;
+use tenure_domain::verdict::Report;
 
 use command::CommandArgs;
 use outlook::Outlook;
@@ -319,6 +320,9 @@ pub async fn run(server: &Server, command: TaskCommand) -> Result<ExitCode, Comm
         }
         TaskCommand::Result { task, run } => {
             let answer = server.client.get_result(task, run).await.map_err(refused)?;
+            if answer.get("result").is_none() && !server.json {
+                return Err(CommandError::Refused(no_result(task, &answer)));
+            }
             server.print(&answer, |answer| pretty(&answer["result"]))?;
         }
         TaskCommand::List(wanted) => {
@@ -365,6 +369,12 @@ async fn change(server: &Server, tasks: Vec<TaskId>, change: TaskChange) -> Resu
 fn outcome(answers: &[Value]) -> ExitCode {
     let completed = answers.iter().all(|answer| field(answer, "/status/state") == "completed");
     if completed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn no_result(task: TaskId, answer: &Value) -> String {
+    let why = Report::of(&answer["failure"], &Value::Null).failure;
+    let why = why.map_or_else(String::new, |why| format!(", but failed: {why}"));
+    format!("run {} of task {task} has no result{why}", field(answer, "/runId"))
 }
 
 fn runs(entry: &Value) -> String {

@@ -76,7 +76,7 @@ async fn wait_for_one(
 fn words(server: &Server, answer: &Value, resolved: bool) -> String {
     let state = field(answer, "/status/state");
     let runs = answer["status"]["runs"].as_array().map_or(0, Vec::len);
-    match shown::verdict_of(server, answer, &answer["result"]).filter(|_| resolved && state != "completed") {
+    match shown::verdict_of(server, answer).filter(|_| resolved && state != "completed") {
         Some(verdict) => verdict,
         None if runs > 1 => format!("{state} (run {})", runs - 1),
         None => state,

@@ -38,7 +38,7 @@ pub(super) async fn run(server: &Server, args: &CreateArgs) -> Result<ExitCode, 
     logs::follow_task(server, task).await?;
     let answer = server.client.wait_for_task(task, 0).await.map_err(refused)?;
     let status = serde_json::from_value(answer["status"].clone()).map_err(|error| server.strange(&error))?;
-    let report = Report::of(&answer["result"]);
+    let report = Report::of(&answer["failure"], &answer["result"]);
     complain(&verdict(&status, &report, server.client.now().time()));
     if server.json {
         server.print(&answer, |_| String::new())?;
@@ -65,7 +65,7 @@ async fn wait_for_a_run(server: &Server, task: TaskId) -> Result<Option<String>,
 
 /// The command's exit code, if it is known and agrees with the task's state.
 fn exit_code(state: TaskState, report: &Report) -> ExitCode {
-    match (state, report.exit_code) {
+    match (state, report.exit_code.and_then(|code| u8::try_from(code).ok())) {
         (TaskState::Completed, _) => ExitCode::SUCCESS,
         (_, Some(code)) if code != 0 => ExitCode::from(code),
         _ => ExitCode::FAILURE,
@@ -83,6 +83,8 @@ mod tests {
             (TaskState::Completed, None, 0),
             (TaskState::Failed, Some(3), 3),
             (TaskState::Failed, Some(0), 1),
+            (TaskState::Failed, Some(-9), 1),
+            (TaskState::Failed, Some(256), 1),
             (TaskState::Failed, None, 1),
             (TaskState::Exception, None, 1),
         ] {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tenure_api::bodies::Status;
 use tenure_api::ids::TaskId;
-use tenure_domain::verdict::{Report, verdict};
+use tenure_domain::verdict::{Report, one_line, verdict};
 
 use crate::cli::http::{CommandError, Server, entries, field};
 use crate::cli::print::{plain, table};
@@ -11,13 +11,21 @@ use crate::cli::print::{plain, table};
 /// Shown characters of a checkpoint, which may have 64 KiB.
 const CHECKPOINT_CHARS: usize = 400;
 
-/// `result` belongs to the last run, and may be null.
-pub fn verdict_of(server: &Server, answer: &Value, result: &Value) -> Option<String> {
+/// Columns before the values of a task's properties.
+const INDENT: usize = 15;
+
+/// Result and failure in `answer` belong to the last run, and may be absent.
+pub fn verdict_of(server: &Server, answer: &Value) -> Option<String> {
     let status: Status = serde_json::from_value(answer["status"].clone()).ok()?;
-    Some(verdict(&status, &Report::of(result), server.client.now().time()))
+    Some(verdict(&status, &report_of(answer), server.client.now().time()))
 }
 
-/// Reads a task, its artifacts and its last result, as far as the caller may.
+fn report_of(answer: &Value) -> Report {
+    Report::of(&answer["failure"], &answer["result"])
+}
+
+/// Reads a task, its artifacts, and the result and failure of its last run, as far as the caller
+/// may.
 pub async fn read(server: &Server, task: TaskId) -> Result<Value, CommandError> {
     let refused = |error: tenure_client::Error| server.error(&error);
     let client = &server.client;
@@ -28,7 +36,13 @@ pub async fn read(server: &Server, task: TaskId) -> Result<Value, CommandError> 
     // Without the scope, or without a result, the rest is shown.
     let missing = |error: &tenure_client::Error| matches!(error.status(), Some(403 | 404));
     match client.get_result(task, None).await {
-        Ok(found) => answer["result"] = found["result"].clone(),
+        Ok(found) => {
+            for name in ["result", "failure"] {
+                if let Some(value) = found.get(name) {
+                    answer[name] = value.clone();
+                }
+            }
+        }
         Err(error) if missing(&error) => {}
         Err(error) => return Err(refused(error)),
     }
@@ -62,11 +76,18 @@ fn checkpoint(answer: &Value) -> Option<String> {
     Some(format!("{shown}  (run {run}, {updated})"))
 }
 
+/// The whole message of the last failure, if the verdict shows only a part.
+fn failure(answer: &Value) -> Option<String> {
+    let message = answer.pointer("/failure/message")?.as_str()?;
+    let lines: Vec<String> = message.lines().map(plain).collect();
+    (one_line(message) != message).then(|| lines.join(&format!("\n{:INDENT$}", "")))
+}
+
 /// Formats the result of [`read`].
 pub fn details(server: &Server, answer: &Value) -> String {
-    let verdict = verdict_of(server, answer, &answer["result"]).unwrap_or_else(|| field(answer, "/status/state"));
+    let verdict = verdict_of(server, answer).unwrap_or_else(|| field(answer, "/status/state"));
     let dependencies: Vec<&str> = entries(&answer["task"], "dependencies").iter().filter_map(Value::as_str).collect();
-    let exit_code = Report::of(&answer["result"]).exit_code;
+    let exit_code = report_of(answer).exit_code;
     let rows = [
         ("task", field(answer, "/status/taskId")),
         ("name", field(answer, "/task/metadata/name")),
@@ -83,8 +104,10 @@ pub fn details(server: &Server, answer: &Value) -> String {
         ("after", if dependencies.is_empty() { "-".to_owned() } else { dependencies.join(" ") }),
         ("payload", field(answer, "/task/payload")),
     ];
+    let failure = failure(answer).map(|text| ("failure", text));
     let checkpoint = checkpoint(answer).map(|text| ("checkpoint", text));
-    let text: String = rows.iter().chain(&checkpoint).map(|(name, value)| format!("{name:13}  {value}\n")).collect();
+    let text: String =
+        rows.iter().chain(&failure).chain(&checkpoint).map(|(name, value)| format!("{name:13}  {value}\n")).collect();
     let run = |run: &Value| {
         [
             field(run, "/runId"),

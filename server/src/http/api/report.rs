@@ -12,7 +12,7 @@ use super::StatusBody;
 use crate::http::api::prelude::*;
 use tenure_domain::lifecycle::Report;
 use tenure_domain::policy::ending::Ending;
-use tenure_domain::policy::report::{self as rules, TaskResult};
+use tenure_domain::policy::report::{self as rules, RunFailure, TaskResult};
 use tenure_engine::ops::report::{RunReport, stop_waiting};
 use tenure_engine::ops::task_command::end_delay;
 
@@ -38,6 +38,12 @@ const RELEASING: Template = Scope("queue:reclaim-task:<taskId>/<runId>");
 const REPEATS: &str = "The credentials of a claim allow this call, which can be repeated.";
 const RESULTS: &str = "A worker can return a `result`, which getTaskResult and waitForTask show. A repeat with \
                        another result is refused with 409; a repeat without one succeeds.";
+const FAILURES: &str = "The worker can say why in `failure`, which getTaskResult, waitForTask and whyTask show. A \
+                        repeat with another failure is refused with 409; a repeat without one succeeds.";
+const TOO_LARGE: &str = "`result` has more than 65,536 bytes as compact JSON";
+const BAD_FIELD: &str = "`failure` or `retry` does not match its schema; the message names the field";
+const BAD_FAILURE: &str = "`failure.message` has none or more than 4,096 bytes, `failure.kind` has none or more than \
+                           255 characters, or one of them contains U+0000";
 
 /// `POST /task/:taskId/runs/:runId/completed`
 pub fn report_completed() -> Endpoint {
@@ -46,7 +52,12 @@ pub fn report_completed() -> Endpoint {
         .scopes(SCOPES)
         .early_check(Call::authorize_by_path)
         .described("queue", "Report that a run succeeded", |operation, sample| {
-            with_result(described(operation, sample, "completed"))
+            described(operation, sample, "completed")
+                .about(&format!("{REPEATS} {RESULTS}"))
+                .may_take_json::<ReportedResult<'_>>(&json!({"result": {"rows": 12}}))
+                .refuses(InputError, TOO_LARGE)
+                .refuses(InputError, "`failure` or `retry` is given: the run was completed")
+                .refuses(ErrorCode::InputValidationError, BAD_FIELD)
         })
 }
 
@@ -55,7 +66,14 @@ pub fn report_failed() -> Endpoint {
     Endpoint::post("reportFailed", failed).no_pool().scopes(SCOPES).early_check(Call::authorize_by_path).described(
         "queue",
         "Report that a run failed",
-        |operation, sample| with_result(described(operation, sample, "failed")),
+        |operation, sample| {
+            described(operation, sample, "failed")
+                .about(&format!("{REPEATS} {RESULTS} {FAILURES}"))
+                .may_take_json::<ReportedResult<'_>>(&json!({"failure": {"message": "exit code 7", "exitCode": 7}}))
+                .refuses(InputError, TOO_LARGE)
+                .refuses(InputError, BAD_FAILURE)
+                .refuses(ErrorCode::InputValidationError, BAD_FIELD)
+        },
     )
 }
 
@@ -69,10 +87,11 @@ pub fn report_exception() -> Endpoint {
             described(operation, sample, "exception")
                 .about(&format!(
                     "{REPEATS} `worker-shutdown` and `intermittent-task` cause a retry while retries are left; after \
-                     `intermittent-task` not before `retryAfter` seconds, if given."
+                     `intermittent-task` not before `retryAfter` seconds, if given. {FAILURES}"
                 ))
                 .takes::<ReportExceptionRequest>(&json!({"reason": "malformed-payload"}))
                 .refuses(InputError, "`retryAfter` is out of range, or given with another reason")
+                .refuses(InputError, BAD_FAILURE)
         })
 }
 
@@ -106,13 +125,6 @@ pub fn release_task() -> Endpoint {
     )
 }
 
-fn with_result(operation: Operation) -> Operation {
-    operation
-        .about(&format!("{REPEATS} {RESULTS}"))
-        .may_take_json::<ReportedResult<'_>>(&json!({"result": {"rows": 12}}))
-        .refuses(InputError, "`result` has more than 65,536 bytes as compact JSON")
-}
-
 fn described(operation: Operation, sample: &Sample, state: &str) -> Operation {
     operation
         .answers::<StatusBody<'_>>("The new status", &json!({"status": sample.status(state)}))
@@ -121,48 +133,63 @@ fn described(operation: Operation, sample: &Sample, state: &str) -> Operation {
 }
 
 async fn completed(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
-    // The operation once had no input: a body that is neither the legacy one nor contains a result
-    // is ignored.
+    // The operation once had no input: a body that is neither the legacy one nor contains a field of
+    // `ReportedResult` is ignored.
     let legacy: Legacy = call.json_or_default().unwrap_or_default();
-    returned(app, call, if legacy.success { Report::Completed } else { Report::Failed }).await
+    if !legacy.success {
+        return failed(app, call).await;
+    }
+    call.authorize_by_path()?;
+    let ReportedResult { result, failure, retry } = reported(&call)?;
+    rules::of_completed(failure.as_ref(), retry)?;
+    let result = result.map(TaskResult::from_request).transpose()?;
+    submit(app, call, |member| RunReport { result, ..member }).await
 }
 
 async fn failed(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
-    returned(app, call, Report::Failed).await
-}
-
-async fn returned(app: Api, call: Arc<Call>, report: Report) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
-    let result = result(&call)?;
-    submit(app, call, |member| RunReport { ending: Ending::Reported(report), result, ..member }).await
+    let ReportedResult { result, failure, retry } = reported(&call)?;
+    let result = result.map(TaskResult::from_request).transpose()?;
+    let failure = failure.as_ref().map(RunFailure::from_request).transpose()?;
+    admit(&app, failure.as_ref()).await?;
+    let ending = Ending::Reported(rules::failed(retry));
+    submit(app, call, |member| RunReport { ending, result, failure, ..member }).await
 }
 
-/// Parses the result in a body, if any. Stock clients send no body or an empty object. An invalid
-/// body is ignored, unless it contains a result.
-fn result(call: &Call) -> Result<Option<TaskResult>, ApiError> {
-    const FIELD: &[u8] = b"\"result\"";
-    // The key may contain escapes.
+/// Parses the fields of a body, if any. Stock clients send no body or an empty object. An invalid
+/// body is ignored, unless it contains one of the fields.
+fn reported(call: &Call) -> Result<ReportedResult<'_>, ApiError> {
+    const NAMES: [&str; 3] = ["result", "failure", "retry"];
+    const QUOTED: [&[u8]; 3] = [b"\"result\"", b"\"failure\"", b"\"retry\""];
+    // A key may contain escapes.
     let names = || serde_json::from_slice::<HashMap<String, IgnoredAny>>(&call.body);
-    let has_field = call.body.windows(FIELD.len()).any(|part| part == FIELD)
-        || (call.body.contains(&b'\\') && names().is_ok_and(|names| names.contains_key("result")));
-    if !has_field {
-        return Ok(None);
+    let has_field = QUOTED.iter().any(|quoted| call.body.windows(quoted.len()).any(|part| part == *quoted))
+        || (call.body.contains(&b'\\')
+            && names().is_ok_and(|names| NAMES.iter().any(|name| names.contains_key(*name))));
+    if has_field { call.json() } else { Ok(ReportedResult::default()) }
+}
+
+/// Servers of earlier releases cannot read stored failures.
+async fn admit(app: &Api, failure: Option<&RunFailure>) -> Result<(), ApiError> {
+    if failure.is_some() {
+        app.engine.gate.open().await?;
     }
-    let sent: ReportedResult<'_> = call.json()?;
-    Ok(sent.result.map(TaskResult::from_request).transpose()?)
+    Ok(())
 }
 
 async fn exception(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let body: ReportExceptionRequest = call.json()?;
     let start = rules::retry_after(body.reason, body.retry_after)?;
+    let failure = body.failure.as_ref().map(RunFailure::from_request).transpose()?;
     call.no_query()?;
+    admit(&app, failure.as_ref()).await?;
     if body.reason == ExceptionReason::WorkerShutdown {
         let status = app.engine.status.submit(call.task_id()?).await?;
         stop_waiting(&app.engine.pool, &app.engine.queues, &app.engine.notifiers, &status, call.run_id()?).await?;
     }
     let ending = Ending::Reported(Report::Exception(body.reason));
-    submit(app, call, |member| RunReport { ending, start, ..member }).await
+    submit(app, call, |member| RunReport { ending, failure, start, ..member }).await
 }
 
 async fn release(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use serde_json::value::RawValue;
 use tenure_api::bodies::Status;
+use tenure_api::policy::Failure;
 use tenure_api::states::EndedBy;
 
-use super::task_result;
+use super::task_result::{Returned, for_caller};
 use crate::http::api::prelude::*;
 use crate::http::declaration::ANSWER_MAX;
 use tenure_engine::ops::wait::{WAIT_TIMEOUT_DEFAULT, WAIT_TIMEOUT_MAX, wait};
@@ -28,6 +29,9 @@ struct Body {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     result: Option<Box<RawValue>>,
+    /// Why the last run failed, if its worker reported it; with the same scope.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failure: Option<Failure>,
 }
 
 /// `GET /api/tenure/v1/tasks/:taskId/wait?seconds=`
@@ -48,8 +52,8 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
     });
     operation
         .about(
-            "Returns when the task is resolved or the time is up, with the result of the last run if there is one \
-             and the caller has `tenure:get-result:<taskQueueId>`.",
+            "Returns when the task is resolved or the time is up, with the result and the failure of the last run if \
+             there are any and the caller has `tenure:get-result:<taskQueueId>`.",
         )
         .query("seconds", "How long to wait", &seconds, &json!(5))
         .answers::<Body>(
@@ -67,9 +71,10 @@ async fn wait_for_task(app: Api, call: Arc<Call>) -> Result<Response, ApiError> 
     let waiting = wait(&engine.status, &engine.task_waits, &app.drain, id, caller, wait_timeout);
     let waited = call.wait_for(&app.intake, &Values::of_path(), waiting).await?;
     // `waited` holds a permit, so waiting callers read one after the other.
-    let result = if waited.resolved { task_result::for_caller(&app, &call, &waited.task).await? } else { None };
+    let Returned { result, failure } =
+        if waited.resolved { for_caller(&app, &call, &waited.task).await? } else { Returned::default() };
     let ended_by = waited.task.ended.last().filter(|_| waited.resolved).and_then(|run| run.ended_by);
-    ok(&Body { status: waited.task.status(), resolved: waited.resolved, ended_by, result })
+    ok(&Body { status: waited.task.status(), resolved: waited.resolved, ended_by, result, failure })
 }
 
 fn wait_timeout(call: &Call) -> Result<Duration, ApiError> {

@@ -1,12 +1,15 @@
 //! `/task/<taskId>`: a task with its runs, dependencies, artifacts and definition.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 use maud::{Markup, html};
+use serde_json::Value;
 use tenure_api::bodies::{Metadata, Run, Status};
 use tenure_api::dates::Timestamp;
-use tenure_api::ids::TaskId;
+use tenure_api::ids::{RunId, TaskId};
+use tenure_api::policy::Failure;
 use tenure_api::states::{EndedBy, ReasonCreated};
 
 use super::artifacts::{self, artifacts_section};
@@ -18,9 +21,9 @@ use super::state::Site;
 use super::visit::Visit;
 use super::{log, text};
 use tenure_domain::create::shown_definition;
-use tenure_domain::policy::why::{Names, why, words};
+use tenure_domain::policy::why::{Names, why, with_failure, words};
 use tenure_domain::scopes::Expression;
-use tenure_domain::verdict::{Report, verdict};
+use tenure_domain::verdict::{Report, failure_line, verdict};
 use tenure_engine::ops::create_artifact::RunRef;
 use tenure_engine::ops::why as ops;
 use tenure_store::checkpoints::{self, Stored};
@@ -56,21 +59,23 @@ pub(super) async fn task(app: Site, visit: Arc<Visit>) -> Result<Page, PageError
     };
     let known = ops::find(app.engine.why_parts(), id).await?;
     let names = if visit.may(format!("tenure:get-queue:{}", known.queue)) { Names::Shown } else { Names::Hidden };
-    let sentences = words(&why(&known.facts, names));
+    let returned = Returned::of(&visit, &status, &ends);
+    let sentences = words(&with_failure(why(&known.facts, names), returned.failure.clone()));
     let metadata = definition.as_deref().and_then(text::metadata);
     let name = metadata.as_ref().map(|metadata| metadata.name.trim()).filter(|name| !name.is_empty());
     let body = html! {
         h1 { span.kind { "Task" } @match name { Some(name) => (name), None => { code { (id) } } } }
         @if visit.may(of_status.clone()) {
-            p.verdict { (verdict(&status, &report(&visit, &status, &ends), now)) }
+            p.verdict { (verdict(&status, &returned.report(), now)) }
             (facts(&visit, &status, now))
             @if let Some(metadata) = &metadata { (about(metadata)) }
             (section("Why the task is in this state", &html! {}, &html! { ul.why { @for sentence in &sentences { li { (sentence) } } } }))
             @if let Some(tail) = &tail { (log::log_section(&visit, tail)) }
             (edges(&visit, id, &around))
-            (runs(&visit, &status, &ends, now))
+            (runs(&visit, &status, &ends, &returned, now))
             @if let Some(listed) = &listed { (artifacts_section(&visit, listed, now)) }
             @if let Some(checkpoint) = &checkpoint { (checkpoint_section(&visit, &status, checkpoint, now)) }
+            @if let Some(failure) = &returned.failure { (failure_section(failure)) }
             (result_section(&visit, &status, &ends))
         } @else {
             (section("Status", &html! {}, &html! { div.note { (layout::denied(&visit, &of_status)) } }))
@@ -116,24 +121,67 @@ fn about(metadata: &Metadata) -> Markup {
     } }
 }
 
-fn runs(visit: &Visit, status: &Status, ends: &Ends, now: DateTime<Utc>) -> Markup {
+fn runs(visit: &Visit, status: &Status, ends: &Ends, returned: &Returned, now: DateTime<Utc>) -> Markup {
     if status.runs.is_empty() {
         let note = html! { p { "The task has no run yet: it has not been scheduled." } };
         return section("Runs", &html! {}, &layout::empty(&note));
     }
     let ended_by = |run: &Run| ends.ended_by.iter().find(|(number, _)| *number == run.run_id.number().cast_signed());
-    let cells = |run| run_cells(visit, run, ended_by(run).map(|(_, by)| *by), now);
+    let cells = |run: &Run| {
+        let ended_by = ended_by(run).map(|(_, by)| *by);
+        run_cells(visit, run, ended_by, returned.failures.get(&run.run_id).map(String::as_str), now)
+    };
     let rows: Vec<_> = status.runs.iter().rev().map(cells).collect();
     section("Runs", &html! { "newest first" }, &table(&rows))
 }
 
-/// The last run's report about its command, if the visitor may see results.
-fn report(visit: &Visit, status: &Status, ends: &Ends) -> Report {
-    let last = status.runs.last().map(|run| run.run_id.number().cast_signed());
-    let result = ends.result.as_ref().filter(|(run, _)| Some(*run) == last);
-    let result = result.filter(|_| visit.may(format!("tenure:get-result:{}", status.task_queue_id)));
-    let value = result.and_then(|(_, result)| serde_json::from_str(result).ok());
-    value.map_or_else(Report::default, |value| Report::of(&value))
+/// What workers reported about the ends of runs. Empty if the visitor may not see results.
+#[derive(Default)]
+struct Returned {
+    /// Of the last run.
+    failure: Option<Failure>,
+    /// Of the last run.
+    result: Value,
+    /// Beginnings of failures, by run.
+    failures: BTreeMap<RunId, String>,
+}
+
+impl Returned {
+    fn of(visit: &Visit, status: &Status, ends: &Ends) -> Self {
+        let Some(last) = status.runs.last() else { return Self::default() };
+        if !visit.may(format!("tenure:get-result:{}", status.task_queue_id)) {
+            return Self::default();
+        }
+        let result = ends.result.as_ref().filter(|(run, _)| *run == last.run_id.number().cast_signed());
+        let mut returned = Self {
+            result: result.and_then(|(_, result)| serde_json::from_str(result).ok()).unwrap_or_default(),
+            ..Self::default()
+        };
+        for run in &status.runs {
+            let number = run.run_id.number().cast_signed();
+            let text = ends.failures.iter().find(|(run, _)| *run == number).map(|(_, text)| text);
+            let Some(failure) = text.and_then(|text| serde_json::from_str::<Failure>(text).ok()) else { continue };
+            returned.failures.insert(run.run_id, failure_line(&failure));
+            if run.run_id == last.run_id {
+                returned.failure = Some(failure);
+            }
+        }
+        returned
+    }
+
+    fn report(&self) -> Report {
+        self.failure.as_ref().map_or_else(|| Report::of(&Value::Null, &self.result), Report::from)
+    }
+}
+
+/// The whole message, which the line above the facts may cut.
+fn failure_section(failure: &Failure) -> Markup {
+    let Failure { message, kind, exit_code } = failure;
+    let note = html! {
+        @if let Some(kind) = kind { (kind) " " }
+        @if let Some(code) = exit_code { "exit code " (code) }
+    };
+    section("Failure", &note, &html! { pre.json { (message) } })
 }
 
 /// From the last run that has one.
@@ -157,10 +205,11 @@ fn checkpoint_section(visit: &Visit, status: &Status, stored: &Stored, now: Date
     section("Checkpoint", &note, &html! { pre.json { (text::pretty(&stored.checkpoint)) } })
 }
 
-fn run_cells(visit: &Visit, run: &Run, ended_by: Option<EndedBy>, now: DateTime<Utc>) -> Cells {
+fn run_cells(visit: &Visit, run: &Run, ended_by: Option<EndedBy>, failure: Option<&str>, now: DateTime<Utc>) -> Cells {
     let reason = html! {
         @if let Some(reason) = run.reason_resolved.filter(|reason| reason.as_str() != run.state.as_str()) { (reason) " " }
         @if let Some(by) = ended_by { span.dim { "ended by " (by) " " } }
+        @if let Some(failure) = failure { (failure) " " }
         @if run.reason_created != ReasonCreated::Scheduled { span.dim { "made by " (run.reason_created) } }
     };
     let worker = run.worker_group.as_deref().zip(run.worker_id.as_deref());
