@@ -177,7 +177,7 @@ async fn run_prints_log_and_exits_with_code_of_task() {
         report(&rig, &first, "exception", Some(json!({"reason": "worker-shutdown"}))).await;
         let second = claim(&rig).await;
         append(&rig, &second, 0, "second\n").await;
-        report(&rig, &second, "failed", Some(json!({"result": {"failure": "exit code 3", "exitCode": 3}}))).await;
+        report(&rig, &second, "failed", Some(json!({"failure": {"message": "exit code 3", "exitCode": 3}}))).await;
         second["status"]["taskId"].as_str().unwrap().to_owned()
     };
     let (output, task) = tokio::join!(run(&rig, &["task", "run", "-q", QUEUE, "--", "make", "all"]), work);
@@ -185,7 +185,8 @@ async fn run_prints_log_and_exits_with_code_of_task() {
     assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(3), "first\nsecond\n"), "{progress}");
     let lines: Vec<&str> = progress.lines().collect();
     assert_eq!(lines[..2], [&*format!("task {task}  {}/task/{task}", rig.server.root_url()), "run 1 follows"]);
-    assert!(lines[2].starts_with("Failed: exit code 3, after ") && lines.len() == 3, "{progress}");
+    assert!(lines[2].starts_with("Failed on group/worker after ") && lines.len() == 3, "{progress}");
+    assert!(lines[2].ends_with(": exit code 3"), "{progress}");
     let output = run(&rig, &["task", "run", "-q", QUEUE, "--after", &task, "--", "true"]).await;
     assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(1), ""), "{}", stderr(&output));
     assert!(stderr(&output).lines().last().unwrap().contains(": cannot run, make all "), "{}", stderr(&output));
@@ -201,31 +202,32 @@ async fn run_without_readable_log_exits_with_code_of_task() {
     let work = async {
         let claim = claim(&rig).await;
         store_log(&rig, &claim, "not shown\n").await;
-        report(&rig, &claim, "failed", Some(json!({"result": {"failure": "exit code 3", "exitCode": 3}}))).await;
+        report(&rig, &claim, "failed", Some(json!({"failure": {"message": "exit code 3", "exitCode": 3}}))).await;
     };
     let env = [account(&rig).as_slice(), &[("TMPDIR", "/nowhere")]].concat();
     let (output, ()) = tokio::join!(tenure(&["task", "run", "-q", QUEUE, "--", "make"], &env), work);
     let progress = stderr(&output);
     assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(3), ""), "{progress}");
     assert!(progress.contains("the log of run 0 is not shown to its end: "), "{progress}");
-    assert!(progress.lines().last().unwrap().starts_with("Failed: exit code 3, after "), "{progress}");
+    let last = progress.lines().last().unwrap();
+    assert!(last.starts_with("Failed on ") && last.ends_with(": exit code 3"), "{progress}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn json_run_prints_outcome_and_sends_log_to_stderr() {
     let rig = Rig::start().await;
-    let result = json!({"failure": "exit code 3", "exitCode": 3});
+    let failure = json!({"message": "exit code 3", "exitCode": 3});
     let work = async {
         let claim = claim(&rig).await;
         append(&rig, &claim, 0, "a line of the log\n").await;
-        report(&rig, &claim, "failed", Some(json!({ "result": result }))).await;
+        report(&rig, &claim, "failed", Some(json!({ "failure": failure }))).await;
         claim["status"]["taskId"].clone()
     };
     let (output, task) = tokio::join!(run(&rig, &["task", "run", "--json", "-q", QUEUE, "--", "make"]), work);
     let (answer, aside) = (stdout(&output), stderr(&output));
     let answer: Value = serde_json::from_str(&answer).unwrap_or_else(|error| panic!("{error}: {answer}"));
     assert_eq!((output.status.code(), &answer["status"]["taskId"]), (Some(3), &task), "{aside}");
-    assert_eq!((&answer["status"]["state"], &answer["result"]), (&json!("failed"), &result), "{answer}");
+    assert_eq!((&answer["status"]["state"], &answer["failure"]), (&json!("failed"), &failure), "{answer}");
     assert!(aside.lines().any(|line| line == "a line of the log"), "{aside}");
 }
 
@@ -245,7 +247,7 @@ async fn run_prints_the_output_of_its_command_alone() {
         let aside = stderr(&output);
         assert_eq!((output.status.code(), &*stdout(&output)), (Some(0), expected), "{script}: {aside}");
         assert!(aside.lines().any(|line| line == "[tenure-worker] exit code 0"), "{aside}");
-        assert!(aside.lines().last().unwrap().starts_with("Completed after "), "{aside}");
+        assert!(aside.lines().last().unwrap().starts_with("Completed on "), "{aside}");
     }
 }
 

@@ -174,16 +174,40 @@ async fn task_show_has_verdict_exit_code_and_artifacts() {
         ok(call(&mut rig.client(), &worker, "POST", &path, Some(&body)).await);
     }
     assert!(done(&rig, &["task", "show", &task]).await.starts_with("Running for "));
-    let report = json!({"result": {"failure": "exit code 3", "exitCode": 3}});
+    let report = json!({"failure": {"message": "exit code 3", "exitCode": 3}});
     ok(call(&mut rig.client(), &worker, "POST", &format!("{run_path}/failed"), Some(&report)).await);
     let text = done(&rig, &["task", "show", &task]).await;
     let verdict = text.lines().next().unwrap();
-    assert!(verdict.starts_with("Failed: exit code 3, after ") && verdict.ends_with(" on group/worker"), "{text}");
-    assert!(text.contains("exit code      3\n"), "{text}");
+    assert!(verdict.starts_with("Failed on group/worker after ") && verdict.ends_with(": exit code 3"), "{text}");
+    assert!(text.contains("exit code      3\n") && !text.contains("failure  "), "{text}");
     let artifacts = "BYTES  STORED AS  TYPE        ARTIFACT\n\
                      -      reference  text/plain  public/elsewhere.txt\n\
                      12     s3         text/csv    public/sum.txt\n";
     assert!(text.ends_with(artifacts), "{text}");
     let json = answer(&rig, &["task", "show", &task]).await;
-    assert_eq!((&json["result"]["exitCode"], &json["artifacts"][1]["size"]), (&3.into(), &12.into()));
+    assert_eq!((&json["failure"]["exitCode"], &json["artifacts"][1]["size"]), (&3.into(), &12.into()));
+    assert!(json.get("result").is_none(), "{json}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failure_is_printed_by_show_why_wait_and_result() {
+    let rig = Rig::start().await;
+    let task = created(&rig, &["--", "make"]).await;
+    let claims = rig.claim(QUEUE, 1).await;
+    let failure = json!({"message": "bad port\nline 2 \u{1b}[2J", "kind": "ValueError"});
+    rig.report(&claims[0], "failed", Some(&json!({ "failure": failure }))).await;
+    let text = done(&rig, &["task", "show", &task]).await;
+    assert!(text.lines().next().unwrap().ends_with(": ValueError: bad port line 2 [2J"), "{text}");
+    assert!(text.contains("failure        bad port\n               line 2 \u{fffd}[2J\n"), "{text}");
+    let why = done(&rig, &["task", "why", &task]).await;
+    assert!(why.starts_with("It failed on group/worker after "), "{why}");
+    assert!(why.ends_with(": ValueError: bad port line 2 [2J.\n"), "{why}");
+    let waited = run(&rig, &["task", "wait", &task]).await;
+    assert!(stderr(&waited).contains("  Failed on group/worker after "), "{}", stderr(&waited));
+    let waited: Value = serde_json::from_str(&stdout(&run(&rig, &["task", "wait", "--json", &task]).await)).unwrap();
+    assert_eq!((&waited["tasks"][0]["failure"], waited["tasks"][0].get("result")), (&failure, None));
+    let result = run(&rig, &["task", "result", &task]).await;
+    let expected = format!("run 0 of task {task} has no result, but failed: ValueError: bad port line 2 [2J");
+    assert!(result.status.code() == Some(1) && stderr(&result).contains(&expected), "{}", stderr(&result));
+    assert_eq!(answer(&rig, &["task", "result", &task]).await["failure"], failure);
 }

@@ -44,8 +44,8 @@ async fn task_page_shows_verdict_artifacts_and_related_tasks() {
     let link =
         json!({"storageType": "link", "artifact": "public/sum.txt", "contentType": "text/x-sums", "expires": expires});
     create_artifact(&rig, &claims[0], "public%2Flatest.txt", link).await;
-    let result = json!({"result": {"failure": format!("exit code 3 {HOSTILE}"), "exitCode": 3}});
-    rig.report(&claims[0], "failed", Some(&result)).await;
+    let failure = json!({"failure": {"message": format!("exit code 3 {HOSTILE}\nits last words"), "exitCode": 3}});
+    rig.report(&claims[0], "failed", Some(&failure)).await;
 
     let root = log_in(&rig, &rig.root).await;
     let page = get(&rig, &page_of(check), Some(&root)).await;
@@ -53,7 +53,10 @@ async fn task_page_shows_verdict_artifacts_and_related_tasks() {
     shows(
         &page,
         &[
-            "Failed: exit code 3 ",
+            "Failed on group/worker after ",
+            "It failed on group/worker after ",
+            ": exit code 3 ",
+            "\nits last words",
             "Artifacts",
             "1\u{202f}234",
             "text/x-sums",
@@ -77,11 +80,26 @@ async fn task_page_shows_verdict_artifacts_and_related_tasks() {
     // A browser that follows a link sends no credentials.
     hides(&page, &["artifacts/private", "<script", "<img"]);
     let anonymous = get(&rig, &page_of(check), None).await;
-    shows(&anonymous, &["Failed after ", "Needed by"]);
-    hides(&anonymous, &["exit code 3"]);
+    shows(&anonymous, &["Failed on group/worker after ", "Needed by"]);
+    hides(&anonymous, &["exit code 3", "its last words"]);
     let page = get(&rig, &page_of(report_task), None).await;
     shows(&page, &["Unscheduled", "it waits for 1", "state failed", "schedule this task by hand"]);
     hides(&page, &["Artifacts", "Needed by"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failures_of_earlier_runs_are_shown_beside_the_run() {
+    let rig = Rig::start().await;
+    let task = rig.create_one(QUEUE).await;
+    for (reason, message) in [("intermittent-task", "no answer"), ("malformed-payload", "no command")] {
+        let claim = rig.claim(QUEUE, 1).await.remove(0);
+        let body = json!({"reason": reason, "failure": {"message": message, "kind": "Trouble"}});
+        rig.report(&claim, "exception", Some(&body)).await;
+    }
+    let root = log_in(&rig, &rig.root).await;
+    let page = get(&rig, &format!("/task/{task}"), Some(&root)).await;
+    shows(&page, &["Trouble: no answer", ": malformed-payload: Trouble: no command"]);
+    hides(&get(&rig, &format!("/task/{task}"), None).await, &["Trouble", "no answer", "no command"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -158,6 +158,8 @@ fn reporting() -> Vec<OperationRows> {
             .row(refused(RequestConflict, "the run has ended in another way").on(State::Cancelled))
     };
     let (returning, too_large) = (json!({"result": {"rows": 12}}), json!({"result": "x".repeat(65_535)}));
+    let (failing, no_message) = (json!({"failure": {"message": "m"}}), json!({"failure": {"message": ""}}));
+    let not_typed = json!({"retry": "no"});
     vec![
         report("reportCompleted")
             .gives("/status/state", "completed")
@@ -186,36 +188,50 @@ fn reporting() -> Vec<OperationRows> {
                 refused(RequestConflict, "the same report with another result")
                     .on(State::Completed)
                     .body(returning.clone()),
-            ),
+            )
+            .row(refused(InputError, "a failure of a completed run").on(State::Claimed).body(failing.clone()))
+            .row(refused(InputValidationError, "a `retry` that is a text").on(State::Claimed).body(not_typed.clone())),
         report("reportFailed")
             .gives("/status/state", "failed")
             .row(succeeds("a result").on(State::Claimed).body(returning).gives("/status/state", "failed"))
             .row(refused(InputError, "a result that is too large").on(State::Claimed).body(too_large))
+            .row(succeeds("a failure").on(State::Claimed).body(failing).gives("/status/state", "failed"))
+            .row(refused(InputError, "a failure without a message").on(State::Claimed).body(no_message))
+            .row(refused(InputValidationError, "a `retry` that is a text").on(State::Claimed).body(not_typed))
             .row(refused(RequestConflict, "the run was completed").on(State::Completed)),
-        report("reportException")
-            .takes(json!({"reason": "malformed-payload"}))
-            .gives("/status/state", "exception")
-            .gives("/status/runs/0/reasonResolved", "malformed-payload")
-            .row(
-                succeeds("a reason to try again")
-                    .on(State::Claimed)
-                    .body(json!({"reason": "worker-shutdown"}))
-                    .gives("/status/state", "pending")
-                    .gives("/status/retriesLeft", 4)
-                    .gives("/status/runs/1/reasonCreated", "retry"),
-            )
-            .row(
-                succeeds("a task that failed by chance")
-                    .on(State::Claimed)
-                    .body(json!({"reason": "intermittent-task"}))
-                    .gives("/status/runs/1/reasonCreated", "task-retry"),
-            )
-            .row(
-                refused(InputError, "`retryAfter` with another reason")
-                    .on(State::Claimed)
-                    .body(json!({"reason": "internal-error", "retryAfter": 5})),
-            )
-            .row(refused(InputValidationError, "a reason of the server's").body(json!({"reason": "claim-expired"})))
-            .row(refused(RequestConflict, "the run was completed").on(State::Completed)),
+        exceptions(report("reportException")),
     ]
+}
+
+fn exceptions(entry: OperationRows) -> OperationRows {
+    entry
+        .takes(json!({"reason": "malformed-payload"}))
+        .gives("/status/state", "exception")
+        .gives("/status/runs/0/reasonResolved", "malformed-payload")
+        .row(
+            succeeds("a reason to try again")
+                .on(State::Claimed)
+                .body(json!({"reason": "worker-shutdown"}))
+                .gives("/status/state", "pending")
+                .gives("/status/retriesLeft", 4)
+                .gives("/status/runs/1/reasonCreated", "retry"),
+        )
+        .row(
+            succeeds("a task that failed by chance")
+                .on(State::Claimed)
+                .body(json!({"reason": "intermittent-task"}))
+                .gives("/status/runs/1/reasonCreated", "task-retry"),
+        )
+        .row(
+            succeeds("a failure")
+                .on(State::Claimed)
+                .body(json!({"reason": "malformed-payload", "failure": {"message": "m"}})),
+        )
+        .row(
+            refused(InputError, "`retryAfter` with another reason")
+                .on(State::Claimed)
+                .body(json!({"reason": "internal-error", "retryAfter": 5})),
+        )
+        .row(refused(InputValidationError, "a reason of the server's").body(json!({"reason": "claim-expired"})))
+        .row(refused(RequestConflict, "the run was completed").on(State::Completed))
 }

@@ -62,6 +62,12 @@ fn working() -> OperationRows {
                 .gives("/results/0/status/state", "failed"),
         )
         .row(
+            succeeds("a failure")
+                .on(State::Claimed)
+                .body(reporting(json!({"outcome": "failed", "failure": {"message": "exit code 7", "exitCode": 7}})))
+                .gives("/results/0/status/state", "failed"),
+        )
+        .row(
             succeeds("a reason to try again")
                 .on(State::Claimed)
                 .body(reporting(retried))
@@ -87,6 +93,11 @@ fn working() -> OperationRows {
             item_refused("InputError", "a result that is too large")
                 .on(State::Claimed)
                 .body(reporting(json!({"result": "x".repeat(65_535)}))),
+        )
+        .row(
+            item_refused("InputError", "a failure without a message")
+                .on(State::Claimed)
+                .body(reporting(json!({"outcome": "failed", "failure": {"message": ""}}))),
         )
         .row(item_refused("RequestConflict", "a run that has ended in another way").on(State::Cancelled))
         .row(
