@@ -90,7 +90,7 @@ impl Client {
         self.own(Method::POST, path, Some(text(release))).await
     }
 
-    /// Reads the result or failure that a worker reported for a run, by default the last one.
+    /// Reads the result and the failure that a worker reported for a run, by default the last one.
     ///
     /// # Errors
     /// There is neither (404).

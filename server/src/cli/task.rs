@@ -72,7 +72,7 @@ pub enum TaskCommand {
     },
     /// Release a claimed run; the next run uses up no retry
     Release(ReleaseArgs),
-    /// Print the result that the worker of a task reported
+    /// Print the result that the worker of a task reported; fails with the failure if there is none
     Result {
         /// The id of the task
         #[arg(allow_hyphen_values = true)]
