@@ -9,9 +9,11 @@ use tenure_api::states::{ExceptionReason, ReasonResolved};
 use tenure_domain::lifecycle::{Outcome, Report};
 use tenure_domain::policy::ending::Ending;
 use tenure_domain::policy::life::{Event, apply};
+use tenure_domain::policy::report::RunFailure;
 use tenure_domain::task::Task;
 use tenure_domain::work::{Holder, Reported};
 use tenure_engine::batch::wait_list::RUNS_MAX;
+use tenure_engine::gate::NEEDED;
 use tenure_engine::ops::claim_work::Request;
 use tenure_engine::ops::work::Worked;
 use tenure_store::tasks;
@@ -149,6 +151,25 @@ async fn each_result_has_its_own_verdict() {
     assert_eq!(free.unwrap().ended.len(), 1);
     assert_eq!(verdicts(&held), ["forbidden"]);
     drop(held);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn failure_waits_for_end_of_older_servers() {
+    let (database, queue) = start().await;
+    let (failed, other) = (claimed(&queue, QUEUE, "mine").await, claimed(&queue, QUEUE, "mine").await);
+    let name = format!("tenure/{} tick", NEEDED - 1);
+    let older = PgConnection::connect_with(&database.options().clone().application_name(&name)).await.unwrap();
+    let failure = RunFailure::from_request(&serde_json::from_value(json!({"message": "m"})).unwrap()).unwrap();
+    let with_failure = Reported { failure: Some(failure), ..result(failed, Report::Failed) };
+    let results = [with_failure, result(other, Report::Failed)];
+    assert_eq!(verdicts(&ask(&queue, "mine", &results, 0, LONG).await), ["conflict", "failed"]);
+    assert!(!queue.status(failed).await.is_resolved());
+    older.close().await.unwrap();
+    eventually("the failure is stored", async || {
+        verdicts(&ask(&queue, "mine", &results, 0, LONG).await) == ["failed", "failed"]
+    })
+    .await;
     finish(database, queue).await;
 }
 
