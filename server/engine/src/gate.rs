@@ -47,6 +47,21 @@ impl Gate {
         Ok(())
     }
 
+    /// Returns the value, or none while an older server is connected.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub async fn admit<T>(&self, value: Option<T>) -> Result<Option<T>, OpError> {
+        if value.is_none() {
+            return Ok(None);
+        }
+        match self.open().await {
+            Ok(()) => Ok(value),
+            Err(OpError::Conflict(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The database was replaced, and may have lost the setting.
     pub fn close(&self) {
         self.is_open.store(false, Ordering::Release);

@@ -202,10 +202,8 @@ fn diagnose(member: &RunReport, loaded: Option<tasks::Loaded>, returned: Option<
         if !repeats_result(returned.and_then(|texts| texts.result.as_deref()), member.result.as_ref()) {
             return another("result");
         }
-        // A run that was taken away has no failure that the report could contradict.
-        let was_reported = ended.ended_by.is_none();
         let failure = returned.and_then(|texts| texts.failure.as_deref());
-        if was_reported && !repeats_failure(failure, member.failure.as_ref()) {
+        if !repeats_failure(failure, member.failure.as_ref()) {
             return another("failure");
         }
         return Verdict::Done(loaded.task);

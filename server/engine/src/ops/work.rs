@@ -57,9 +57,7 @@ pub async fn work(ways: &Ways<'_>, results: &[Reported], claim: &claim_work::Req
     }
     let reports = join_all(results.iter().map(async |reported| {
         let Reported { task, run, ending, result, failure, start } = reported.clone();
-        if failure.is_some() {
-            gate.open().await?;
-        }
+        let failure = gate.admit(failure).await?;
         let is_delayed = ending == Ending::Released && start.is_some();
         let holder = Some(Arc::clone(&holder));
         let ended = report.submit(RunReport { task, run, ending, result, failure, start, holder }).await?;

@@ -151,7 +151,7 @@ async fn failed(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let ReportedResult { result, failure, retry } = reported(&call)?;
     let result = result.map(TaskResult::from_request).transpose()?;
     let failure = failure.as_ref().map(RunFailure::from_request).transpose()?;
-    admit(&app, failure.as_ref()).await?;
+    let failure = app.engine.gate.admit(failure).await?;
     let ending = Ending::Reported(rules::failed(retry));
     submit(app, call, |member| RunReport { ending, result, failure, ..member }).await
 }
@@ -169,21 +169,13 @@ fn reported(call: &Call) -> Result<ReportedResult<'_>, ApiError> {
     if has_field { call.json() } else { Ok(ReportedResult::default()) }
 }
 
-/// Servers of earlier releases cannot read stored failures.
-async fn admit(app: &Api, failure: Option<&RunFailure>) -> Result<(), ApiError> {
-    if failure.is_some() {
-        app.engine.gate.open().await?;
-    }
-    Ok(())
-}
-
 async fn exception(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     let body: ReportExceptionRequest = call.json()?;
     let start = rules::retry_after(body.reason, body.retry_after)?;
     let failure = body.failure.as_ref().map(RunFailure::from_request).transpose()?;
     call.no_query()?;
-    admit(&app, failure.as_ref()).await?;
+    let failure = app.engine.gate.admit(failure).await?;
     if body.reason == ExceptionReason::WorkerShutdown {
         let status = app.engine.status.submit(call.task_id()?).await?;
         stop_waiting(&app.engine.pool, &app.engine.queues, &app.engine.notifiers, &status, call.run_id()?).await?;
