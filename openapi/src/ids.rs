@@ -16,18 +16,42 @@ use crate::{schema, text};
 
 /// The message may be sent to the client.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{value:?} is not a valid {what}: it must match {pattern}")]
+#[error("{value:?} is not a valid {what}: {rule}")]
 pub struct InvalidId {
     what: &'static str,
-    pattern: &'static str,
+    rule: Rule,
     value: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Rule {
+    Pattern(&'static str),
+    QueueName { suggestion: String },
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pattern(pattern) => write!(f, "it must match {pattern}"),
+            Self::QueueName { suggestion } => write!(
+                f,
+                "its last part may have a-z, 0-9 and -, begins with a letter and does not end with -; the part before \
+                 the slash, by default {DEFAULT_PROVISIONER}, may have A-Z, a-z, 0-9, _ and -; each has up to \
+                 {NAME_MAX} characters. Try {suggestion:?}"
+            ),
+        }
+    }
 }
 
 const QUOTED_VALUE_MAX: usize = 80;
 
 impl InvalidId {
     fn new(what: &'static str, pattern: &'static str, value: &str) -> Self {
-        Self { what, pattern, value: value.chars().take(QUOTED_VALUE_MAX).collect() }
+        Self::by(what, Rule::Pattern(pattern), value)
+    }
+
+    fn by(what: &'static str, rule: Rule, value: &str) -> Self {
+        Self { what, rule, value: value.chars().take(QUOTED_VALUE_MAX).collect() }
     }
 }
 
@@ -179,6 +203,7 @@ pub const PROJECT_MAX: usize = 500;
 const NAME_PATTERN: &str = "^[a-zA-Z0-9_-]{1,38}$";
 const WORKER_TYPE_PATTERN: &str = "^[a-z]([-a-z0-9]{0,36}[a-z0-9])?$";
 const QUEUE_PATTERN: &str = "^[a-zA-Z0-9_-]{1,38}/[a-z]([-a-z0-9]{0,36}[a-z0-9])?$";
+const QUEUE_NAME_PATTERN: &str = "^([a-zA-Z0-9_-]{1,38}/)?[a-z]([-a-z0-9]{0,36}[a-z0-9])?$";
 const PROJECT_PATTERN: &str = "^[a-zA-Z0-9._/-]{1,500}$";
 
 fn is_name(text: &str) -> bool {
@@ -214,10 +239,6 @@ text_id!(
     /// The second half of a task queue's id in a path, where Taskcluster accepts more than valid
     /// queue names.
     WorkerTypeInPath, "workerType", NAME_PATTERN, is_name, "linux"
-);
-text_id!(
-    /// A task queue: `<provisionerId>/<workerType>`.
-    TaskQueueId, "taskQueueId", QUEUE_PATTERN, is_queue, "acme/linux"
 );
 text_id!(
     /// The scheduler that owns a task group.
@@ -318,10 +339,117 @@ impl ProjectId {
     }
 }
 
+/// The first part of a queue's name that has only one.
+pub const DEFAULT_PROVISIONER: &str = "default";
+
+/// A task queue: `<provisionerId>/<workerType>`.
+///
+/// [`FromStr`] also reads `mail` as `default/mail`. Answers, and Taskcluster's requests, have the
+/// full name, so deserialization demands it.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
+#[serde(transparent)]
+pub struct TaskQueueId(String);
+
+impl FromStr for TaskQueueId {
+    type Err = InvalidId;
+
+    fn from_str(text: &str) -> Result<Self, InvalidId> {
+        if is_queue(text) {
+            return Ok(Self(text.to_owned()));
+        }
+        if is_worker_type(text) {
+            return Ok(Self(format!("{DEFAULT_PROVISIONER}/{text}")));
+        }
+        Err(InvalidId::by("queue", Rule::QueueName { suggestion: nearest_queue(text) }, text))
+    }
+}
+
+impl fmt::Display for TaskQueueId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl PartialSchema for TaskQueueId {
+    fn schema() -> RefOr<Schema> {
+        schema::text("A task queue: `<provisionerId>/<workerType>`.", QUEUE_PATTERN, "acme/linux")
+    }
+}
+
+impl ToSchema for TaskQueueId {}
+
+impl<'de> Deserialize<'de> for TaskQueueId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        text::read(deserializer, Self::read_full)
+    }
+}
+
+/// For the document only: a queue in a request of Tenure's own API.
+pub struct QueueName;
+
+impl PartialSchema for QueueName {
+    fn schema() -> RefOr<Schema> {
+        let about = "A task queue: `<provisionerId>/<workerType>`. `mail` alone is `default/mail`.";
+        schema::text(about, QUEUE_NAME_PATTERN, "acme/linux")
+    }
+}
+
+impl ToSchema for QueueName {}
+
+/// Reads the queue of a request of Tenure's own API.
+pub(crate) fn queue_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<TaskQueueId, D::Error> {
+    text::parsed(deserializer)
+}
+
+/// For optional fields: absent but not null.
+pub(crate) fn present_queue_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<TaskQueueId>, D::Error> {
+    queue_name(deserializer).map(Some)
+}
+
+/// Returns a valid name that resembles `text`.
+fn nearest_queue(text: &str) -> String {
+    match text.split_once('/') {
+        Some((provisioner, worker_type)) => {
+            format!("{}/{}", nearest_provisioner(provisioner), nearest_worker_type(worker_type))
+        }
+        None => nearest_worker_type(text),
+    }
+}
+
+fn nearest_provisioner(text: &str) -> String {
+    let allowed = |c: char| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' };
+    let name: String = text.chars().take(NAME_MAX).map(allowed).collect();
+    if name.is_empty() { DEFAULT_PROVISIONER.to_owned() } else { name }
+}
+
+fn nearest_worker_type(text: &str) -> String {
+    let allowed = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let mut name: String = text.chars().map(allowed).skip_while(|c| *c == '-').take(NAME_MAX).collect();
+    if name.is_empty() {
+        return "queue".to_owned();
+    }
+    if name.starts_with(|c: char| c.is_ascii_digit()) {
+        name.insert(0, 'q');
+        name.truncate(NAME_MAX);
+    }
+    name.truncate(name.trim_end_matches('-').len());
+    name
+}
+
 impl TaskQueueId {
     #[must_use]
     pub fn new(provisioner: &ProvisionerId, worker_type: &WorkerType) -> Self {
         Self(format!("{provisioner}/{worker_type}"))
+    }
+
+    /// Parses a full name only, as Taskcluster does.
+    pub fn read_full(text: &str) -> Result<Self, InvalidId> {
+        if is_queue(text) { Ok(Self(text.to_owned())) } else { Err(InvalidId::new("taskQueueId", QUEUE_PATTERN, text)) }
+    }
+
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
     }
 
     #[must_use]

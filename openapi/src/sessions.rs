@@ -9,7 +9,7 @@ use utoipa::openapi::schema::{KnownFormat, Object, Schema, SchemaFormat, Type};
 use utoipa::{PartialSchema, ToSchema};
 
 use crate::dates::Timestamp;
-use crate::ids::{RunId, SessionId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
+use crate::ids::{QueueName, RunId, SessionId, TaskId, TaskQueueId, WorkerGroup, WorkerId, queue_name};
 use crate::policy::present_seconds;
 use crate::schema;
 use crate::states::{EndedBy, Priority, ReasonResolved, RunState, SessionEnd, TaskCommand, WorkerCommand};
@@ -20,6 +20,8 @@ use crate::structure::present;
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct StartSessionRequest {
     /// The queue whose tasks it takes.
+    #[serde(deserialize_with = "queue_name")]
+    #[schema(value_type = QueueName)]
     pub task_queue_id: TaskQueueId,
     pub worker_group: WorkerGroup,
     pub worker_id: WorkerId,

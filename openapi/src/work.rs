@@ -5,7 +5,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use crate::dates::Timestamp;
-use crate::ids::{RunId, SessionId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
+use crate::ids::{QueueName, RunId, SessionId, TaskId, TaskQueueId, WorkerGroup, WorkerId, queue_name};
 use crate::policy::{Failure, present_seconds};
 use crate::states::ExceptionReason;
 use crate::structure::{objects, present, present_object};
@@ -24,6 +24,8 @@ pub const WAIT_MAX: u16 = 20;
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct WorkRequest {
     /// The queue of the reported and of the claimed runs.
+    #[serde(deserialize_with = "queue_name")]
+    #[schema(value_type = QueueName)]
     pub task_queue_id: TaskQueueId,
     /// The worker that holds the reported runs and claims further ones.
     pub worker_group: WorkerGroup,
@@ -152,6 +154,16 @@ mod tests {
         assert_eq!((request.results.len(), request.claim, request.wait), (0, 0, WAIT_MAX));
         let request = read(r#", "claim": 3.0, "wait": 0"#).unwrap();
         assert_eq!((request.claim, request.wait), (3, 0));
+    }
+
+    #[test]
+    fn queue_name_may_be_short() {
+        let read = |queue: &str| {
+            let body = WORKER.replace("acme/linux", queue);
+            serde_json::from_str::<WorkRequest>(&format!("{{{body}}}")).map(|request| request.task_queue_id.to_string())
+        };
+        assert_eq!(read("mail").unwrap(), "default/mail");
+        assert!(read("send_mail").unwrap_err().to_string().contains("Try \"send-mail\""));
     }
 
     #[test]

@@ -43,15 +43,57 @@ proptest! {
 #[test]
 fn queue_ids_must_match_patterns() {
     for good in ["p/w", "Prov_1-x/w-1", "a/b0"] {
-        assert!(good.parse::<TaskQueueId>().is_ok(), "{good}");
+        assert_eq!(good.parse::<TaskQueueId>(), TaskQueueId::read_full(good), "{good}");
+        assert_eq!(TaskQueueId::read_full(good).unwrap().as_str(), good);
     }
-    for bad in ["p", "p/", "/w", "p/W", "p/w-", "p/1w", "p/w/x", "p p/w", "p/w\n"] {
+    for bad in ["p/", "/w", "p/W", "p/w-", "p/1w", "p/w/x", "p p/w", "p/w\n", "", "W", "1w", "w-"] {
         assert!(bad.parse::<TaskQueueId>().is_err(), "{bad:?}");
+        assert!(TaskQueueId::read_full(bad).is_err(), "{bad:?}");
     }
     assert!("x".repeat(38).parse::<SchedulerId>().is_ok());
     assert!("x".repeat(39).parse::<SchedulerId>().is_err());
     assert!("".parse::<ProjectId>().is_err());
     assert!("a/b.c-d_e".parse::<ProjectId>().is_ok());
+}
+
+#[test]
+fn short_queue_name_is_in_default_provisioner() {
+    let short: TaskQueueId = "mail-1".parse().unwrap();
+    assert_eq!((short.as_str(), short.provisioner_id(), short.worker_type()), ("default/mail-1", "default", "mail-1"));
+    let strict = TaskQueueId::read_full("mail-1").unwrap_err().to_string();
+    assert!(strict.starts_with("\"mail-1\" is not a valid taskQueueId: it must match ^["), "{strict}");
+    assert!(serde_json::from_value::<TaskQueueId>("mail-1".into()).is_err(), "answers have the full name");
+}
+
+#[test]
+fn refused_queue_name_has_suggestion() {
+    for (text, suggestion) in [
+        ("web/send_email", "web/send-email"),
+        ("send_email", "send-email"),
+        ("Web.App/Send Email", "Web-App/send-email"),
+        ("/mail", "default/mail"),
+        ("a/b/c", "a/b-c"),
+        ("web/_2fa_", "web/q2fa"),
+        ("web/", "web/queue"),
+        ("", "queue"),
+        ("\u{e9}/\u{e9}", "-/queue"),
+    ] {
+        let refusal = text.parse::<TaskQueueId>().unwrap_err().to_string();
+        assert!(refusal.contains("a-z, 0-9 and -") && refusal.ends_with(&format!("Try {suggestion:?}")), "{refusal}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn suggested_queue_name_is_valid(text in any::<String>(), long in "[a-zA-Z0-9_-]{0,50}/?[a-zA-Z0-9_-]{0,50}") {
+        for text in [text, long] {
+            let suggestion = nearest_queue(&text);
+            prop_assert!(suggestion.parse::<TaskQueueId>().is_ok(), "{}", suggestion);
+            if text.parse::<TaskQueueId>().is_ok() {
+                prop_assert_eq!(suggestion, text);
+            }
+        }
+    }
 }
 
 #[test]

@@ -40,7 +40,7 @@ pub enum QueueCommand {
 
 #[derive(Debug, Args)]
 pub struct QueueArg {
-    /// The queue, `<provisionerId>/<workerType>`
+    /// The queue, `<provisionerId>/<workerType>`; `mail` means `default/mail`
     #[arg(allow_hyphen_values = true)]
     pub queue: TaskQueueId,
 }
@@ -51,7 +51,7 @@ pub enum PolicyCommand {
     Show(QueueArg),
     /// Replace the policy; fields missing in the file get their defaults
     Set {
-        /// The queue, `<provisionerId>/<workerType>`
+        /// The queue, `<provisionerId>/<workerType>`; `mail` means `default/mail`
         #[arg(allow_hyphen_values = true)]
         queue: TaskQueueId,
         /// A file with the policy as JSON; a dash is standard input
@@ -63,7 +63,7 @@ pub enum PolicyCommand {
 
 #[derive(Debug, Args)]
 pub struct PauseArgs {
-    /// The queue, `<provisionerId>/<workerType>`
+    /// The queue, `<provisionerId>/<workerType>`; `mail` means `default/mail`
     #[arg(allow_hyphen_values = true)]
     pub queue: TaskQueueId,
     /// The reason, for people
@@ -197,7 +197,7 @@ mod tests {
             (&["key", "set", "p/w", "k", "--burst", "5"], ErrorKind::MissingRequiredArgument),
             (&["key", "delete", "p/w"], ErrorKind::MissingRequiredArgument),
             (&["pause"], ErrorKind::MissingRequiredArgument),
-            (&["pause", "p"], ErrorKind::ValueValidation),
+            (&["pause", "p_w"], ErrorKind::ValueValidation),
             (&["pause", "p/w", "--until", "soon"], ErrorKind::ValueValidation),
             (&["resume", "p/w", "--reason", "x"], ErrorKind::UnknownArgument),
             (&["replace-scheduler"], ErrorKind::MissingRequiredArgument),

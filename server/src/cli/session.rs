@@ -15,7 +15,7 @@ use super::print::table;
 pub enum SessionCommand {
     /// List the live sessions of a queue, with their runs
     List {
-        /// The queue, `<provisionerId>/<workerType>`
+        /// The queue, `<provisionerId>/<workerType>`; `mail` means `default/mail`
         #[arg(allow_hyphen_values = true)]
         queue: TaskQueueId,
     },
@@ -114,7 +114,7 @@ mod tests {
     fn wrong_arguments_are_usage_errors() {
         for (words, kind) in [
             (&["list"][..], ErrorKind::MissingRequiredArgument),
-            (&["list", "p"], ErrorKind::ValueValidation),
+            (&["list", "p_w"], ErrorKind::ValueValidation),
             (&["end"], ErrorKind::MissingRequiredArgument),
             (&["end", "p/w"], ErrorKind::ValueValidation),
             (&["command", SESSION], ErrorKind::MissingRequiredArgument),

@@ -37,6 +37,9 @@ use tenure_engine::ops::list_tasks::{Cursor, PAGE_MAX};
 use tenure_engine::wait_limit::Caller;
 use tokio::time::{Instant, sleep};
 
+/// Tag of the operations that Taskcluster does not have.
+const OWN_TAG: &str = "tenure";
+
 /// A request that waited this long is authenticated again before its response.
 const REAUTHORIZE_AFTER: Duration = Duration::from_millis(100);
 /// Clock of unsigned requests, which do not depend on the time.
@@ -316,7 +319,7 @@ impl Call {
     fn path_values(&self) -> Values<'_> {
         let mut path = Values::of_path();
         for (name, value) in self.params() {
-            path = path.text(name, value);
+            path = if name == "taskQueueId" { path.text(name, self.task_queue_text()) } else { path.text(name, value) };
         }
         // The id of a queue or worker pool may span two segments.
         let has = |half| self.params().any(|(name, _)| name == half);
@@ -370,20 +373,29 @@ impl Call {
         self.param("name")
     }
 
-    /// Queue id in the path, in one segment or two; not validated.
+    /// Queue id in the path, in one segment or two; not validated. A short name that the operation
+    /// accepts is completed, so that scopes are those of the full name.
     pub fn task_queue_text(&self) -> String {
         let mut params = self.params();
         match (params.next(), params.next()) {
             (Some(("provisionerId", provisioner)), Some((_, worker_type))) => format!("{provisioner}/{worker_type}"),
-            _ => self.text_param("taskQueueId").to_owned(),
+            _ => {
+                let sent = self.text_param("taskQueueId");
+                self.queue_named(sent).map_or_else(|_| sent.to_owned(), |queue| queue.to_string())
+            }
         }
+    }
+
+    /// Taskcluster's operations accept full names only.
+    fn queue_named(&self, text: &str) -> Result<TaskQueueId, InvalidId> {
+        if self.endpoint.tag == OWN_TAG { text.parse() } else { TaskQueueId::read_full(text) }
     }
 
     pub fn task_queue_id(&self) -> Result<TaskQueueId, ApiError> {
         let has_halves = self.params().any(|(name, _)| name == "workerType");
         let named = if has_halves { "parameters `provisionerId` and `workerType`" } else { "parameter `taskQueueId`" };
         let invalid = |error: InvalidId| ApiError::arguments(format!("the path {named}: {error}"));
-        self.task_queue_text().parse().map_err(invalid)
+        self.queue_named(&self.task_queue_text()).map_err(invalid)
     }
 
     /// For operations without other arguments: checks the scopes, refuses a query string, returns

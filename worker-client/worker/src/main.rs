@@ -87,7 +87,7 @@ struct Run {
     /// Certificate of temporary credentials.
     #[arg(long, env = "TASKCLUSTER_CERTIFICATE", hide_env_values = true)]
     certificate: Option<String>,
-    /// Queue to claim tasks from, <provisionerId>/<workerType>.
+    /// Queue to claim tasks from, <provisionerId>/<workerType>; `mail` means `default/mail`.
     #[arg(long, env = "TENURE_TASK_QUEUE", allow_hyphen_values = true)]
     task_queue: TaskQueueId,
     /// Group of this worker.

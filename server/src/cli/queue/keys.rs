@@ -22,7 +22,7 @@ pub enum KeyCommand {
 
 #[derive(Debug, Args)]
 pub struct KeyArgs {
-    /// The queue, `<provisionerId>/<workerType>`
+    /// The queue, `<provisionerId>/<workerType>`; `mail` means `default/mail`
     #[arg(allow_hyphen_values = true)]
     queue: TaskQueueId,
     /// The key

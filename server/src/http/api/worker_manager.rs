@@ -44,14 +44,12 @@ fn early_check(call: &Call) -> Result<(), ApiError> {
 
 /// A worker pool is a task queue.
 pub(super) fn worker_pool(call: &Call) -> Result<TaskQueueId, ApiError> {
-    match call.text_param("provisionerId") {
-        "" => {
-            let whole = ["workerPoolId", "taskQueueId"].map(|name| call.text_param(name)).concat();
-            whole.parse().map_err(|error| wrong("workerPoolId", &error))
-        }
-        provisioner => {
+    match (call.text_param("provisionerId"), call.text_param("workerPoolId")) {
+        ("", "") => call.task_queue_id(),
+        ("", pool) => TaskQueueId::read_full(pool).map_err(|error| wrong("workerPoolId", &error)),
+        (provisioner, _) => {
             let whole = format!("{provisioner}/{}", call.text_param("workerType"));
-            whole.parse().map_err(|error| wrong("provisionerId/workerType", &error))
+            TaskQueueId::read_full(&whole).map_err(|error| wrong("provisionerId/workerType", &error))
         }
     }
 }

@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 use tenure_api::errors::ErrorCode::InputError;
 use tenure_api::ids::{
-    ArtifactName, ProvisionerId, RunId, SessionId, TaskGroupId, TaskId, TaskQueueId, WorkerGroup, WorkerId, WorkerType,
+    ArtifactName, ProvisionerId, QueueName, RunId, SessionId, TaskGroupId, TaskId, TaskQueueId, WorkerGroup, WorkerId,
+    WorkerType,
 };
 use utoipa::PartialSchema;
 
@@ -18,6 +19,8 @@ use tenure_store::clients::CLIENT_ID_MAX;
 pub(in crate::http) const ARTIFACT: &str = "logs/build.log";
 /// Printable ASCII that does not end in two stars.
 const ROLE_ID: &str = r"^([\x20-\x7e]*[\x20-)+-\x7e])?\*?$";
+/// Path of the operations that Taskcluster does not have.
+const OWN_API: &str = "/api/tenure/v1/";
 const CLIENT_ID: &str = "^[A-Za-z0-9!@/:.+|_-]*$";
 
 pub(in crate::http) fn client_prefix() -> Value {
@@ -65,10 +68,10 @@ pub(in crate::http) fn names(path: &str) -> Vec<String> {
 }
 
 pub(in crate::http) fn of_path(path: &str, sample: &Sample) -> Vec<Value> {
-    names(path).iter().map(|name| one(name, sample)).collect()
+    names(path).iter().map(|name| one(path, name, sample)).collect()
 }
 
-fn one(name: &str, sample: &Sample) -> Value {
+fn one(path: &str, name: &str, sample: &Sample) -> Value {
     let text = json!({"type": "string"});
     let (about, schema, example) = match name {
         "taskId" => ("The task", of::<TaskId>(), json!(sample.task)),
@@ -77,6 +80,11 @@ fn one(name: &str, sample: &Sample) -> Value {
         }
         "sessionId" => ("The session, from startSession", of::<SessionId>(), json!(SESSION)),
         "runId" => ("The number of the run, from 0", of::<RunId>(), json!(0)),
+        "taskQueueId" if path.starts_with(OWN_API) => (
+            "The queue; its slash may be encoded as `%2F`, and `mail` means `default/mail`",
+            of::<QueueName>(),
+            json!(QUEUE),
+        ),
         "taskQueueId" => ("The queue; its slash may be encoded as `%2F`", of::<TaskQueueId>(), json!(QUEUE)),
         "provisionerId" => ("The first half of the queue's id", of::<ProvisionerId>(), json!("acme")),
         "workerType" => ("The second half of the queue's id", of::<WorkerType>(), json!("linux")),

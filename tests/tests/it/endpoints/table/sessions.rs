@@ -56,7 +56,7 @@ fn starting() -> OperationRows {
         ("no queue", json!({"workerGroup": "group", "workerId": "worker"})),
         ("no group", json!({"taskQueueId": "<taskQueueId>", "workerId": "worker"})),
         ("no worker", json!({"taskQueueId": "<taskQueueId>", "workerGroup": "group"})),
-        ("a queue that cannot be one", but("taskQueueId", "q".into())),
+        ("a queue that cannot be one", but("taskQueueId", "p_w".into())),
         ("a group that cannot be one", but("workerGroup", "a b".into())),
         ("a worker that cannot be one", but("workerId", "".into())),
         ("seconds as text", but("ttl", "60".into())),

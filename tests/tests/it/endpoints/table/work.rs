@@ -141,7 +141,7 @@ fn not_working(entry: OperationRows) -> OperationRows {
         ("an unknown field", asking(json!({"unheard": 1}))),
         ("no queue", json!({"workerGroup": "group", "workerId": "worker"})),
         ("no worker", json!({"taskQueueId": "<taskQueueId>", "workerGroup": "group"})),
-        ("a queue that cannot be one", json!({"taskQueueId": "q", "workerGroup": "group", "workerId": "worker"})),
+        ("a queue that cannot be one", json!({"taskQueueId": "p_w", "workerGroup": "group", "workerId": "worker"})),
     ];
     let of_rules = [
         ("an exception without a reason", reporting(json!({"outcome": "exception"}))),
