@@ -144,8 +144,8 @@ pub(super) fn fit(inputs: &[Input], outputs: &[Output], task: &Task) -> Result<(
         }
     }
     for (at, output) in outputs.iter().enumerate() {
-        if output.expires.is_some_and(|expires| !(task.deadline..=task.expires).contains(&expires)) {
-            let problem = format!("must be from the task's deadline {} to its expires {}", task.deadline, task.expires);
+        if output.expires.is_some_and(|expires| expires > task.expires) {
+            let problem = format!("must not be after the task's expires, {}", task.expires);
             return Err(malformed(format!("payload.artifacts[{at}].expires"), problem));
         }
     }
@@ -396,13 +396,11 @@ mod tests {
                 read_outputs(&json!([{"name": "n", "path": "p", "type": "file", "expires": expires}])).unwrap();
             fit(&inputs, &outputs, &task).map_err(|error| error.to_string())
         };
-        assert_eq!(fits(OTHER, "2001-01-01T00:00:00Z"), Ok(()));
+        assert_eq!(fits(OTHER, "2000-12-31T23:59:59Z"), Ok(()), "before the deadline");
         assert_eq!(fits(OTHER, "2001-01-02T00:00:00Z"), Ok(()));
         let error = fits(ID, "2001-01-02T00:00:00Z").unwrap_err();
         assert!(error.starts_with("payload.inputs[0].taskId is 9HrBC1jMQ3KlZw4CssPUeQ, which must"), "{error}");
-        for wrong in ["2000-12-31T23:59:59Z", "2001-01-02T00:00:01Z"] {
-            let error = fits(OTHER, wrong).unwrap_err();
-            assert!(error.starts_with("payload.artifacts[0].expires must be from"), "{error}");
-        }
+        let error = fits(OTHER, "2001-01-02T00:00:01Z").unwrap_err();
+        assert!(error.starts_with("payload.artifacts[0].expires must not be after"), "{error}");
     }
 }
