@@ -9,6 +9,7 @@ pub mod duty_cycle;
 pub mod election;
 pub mod event_filter;
 pub mod events;
+pub mod grants;
 pub mod json;
 pub mod lifecycle;
 pub mod live_log;

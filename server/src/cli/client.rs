@@ -9,6 +9,7 @@ use tenure_api::credentials::{AccessToken, valid_scope};
 use tenure_api::dates::Timestamp;
 
 use super::print::{complain, finish, plain, pretty, table};
+use tenure_domain::grants::QueuePattern;
 use tenure_domain::roles::SCOPE_CHARS_MAX;
 use tenure_engine::ops::clients::{check, check_client_id};
 use tenure_store::clients::{self, ClientChange, ClientInfo, NewClient};
@@ -65,12 +66,52 @@ pub struct CreateArgs {
     /// A scope of the client; repeat it for more. A star at the end matches anything
     #[arg(long = "scope", value_name = "SCOPE", allow_hyphen_values = true, value_parser = parse_scope)]
     pub scopes: Vec<String>,
+    /// Grant the scopes to submit tasks to these queues, such as `acme/*`: create, status, wait,
+    /// result, cancel and rerun; repeat it for more
+    #[arg(long, value_name = "QUEUES", allow_hyphen_values = true)]
+    pub submit: Vec<QueuePattern>,
+    /// Grant the scopes to work on tasks of these queues, such as `acme/*`: claim, renew, report,
+    /// release, sessions, artifacts and logs; repeat it for more
+    #[arg(long, value_name = "QUEUES", allow_hyphen_values = true)]
+    pub work: Vec<QueuePattern>,
     /// Purpose of the client
     #[arg(long, default_value = "")]
     pub description: String,
     /// When the client expires, such as 2027-01-31T12:00:00Z [default: never]
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub expires: Option<Timestamp>,
+}
+
+impl CreateArgs {
+    /// Scopes of `--scope`, `--submit` and `--work`, each once.
+    fn all_scopes(&self) -> Vec<String> {
+        let mut scopes = self.scopes.clone();
+        let submit = self.submit.iter().flat_map(QueuePattern::submit_scopes);
+        for scope in submit.chain(self.work.iter().flat_map(QueuePattern::work_scopes)) {
+            if !scopes.contains(&scope) {
+                scopes.push(scope);
+            }
+        }
+        scopes
+    }
+
+    /// Describes `--submit` and `--work`, for people.
+    fn grants(&self) -> Vec<String> {
+        let id = &self.client_id;
+        let line = |queues: &QueuePattern, may: &str, scopes: Vec<String>| {
+            format!("client {id} may {may} (queues {queues}):\n  {}", scopes.join("\n  "))
+        };
+        let submit = self.submit.iter().map(|queues| {
+            let may = "create tasks, read their status and result, wait for, cancel and rerun them";
+            line(queues, may, queues.submit_scopes())
+        });
+        let work = self.work.iter().map(|queues| {
+            let may =
+                "claim runs, have sessions, and renew, report and release its runs, with their artifacts and logs";
+            line(queues, may, queues.work_scopes())
+        });
+        submit.chain(work).collect()
+    }
 }
 
 #[derive(Debug, Args)]
@@ -139,8 +180,13 @@ pub enum CommandError {
 
 /// Runs the command and prints its result. Exit code: 0 or 1.
 pub async fn run(pool: &PgPool, keys: Option<&SecretKeys>, root_url: &str, args: ClientArgs) -> ExitCode {
+    let grants = if let ClientCommand::Create(args) = &args.command { args.grants() } else { Vec::new() };
     match execute(pool, keys, root_url, args).await {
-        Ok(output) => finish(&output),
+        Ok(output) => {
+            // Standard output has the credentials only.
+            grants.iter().for_each(|grant| complain(grant));
+            finish(&output)
+        }
         Err(error) => {
             complain(&format!("tenure client: {error}"));
             ExitCode::FAILURE
@@ -155,8 +201,9 @@ pub async fn execute(
     args: ClientArgs,
 ) -> Result<String, CommandError> {
     match args.command {
-        ClientCommand::Create(CreateArgs { client_id, scopes, description, expires }) => {
-            let token = new_access_token();
+        ClientCommand::Create(args) => {
+            let (token, scopes) = (new_access_token(), args.all_scopes());
+            let CreateArgs { client_id, scopes: _, submit: _, work: _, description, expires } = args;
             check(&description, &scopes).map_err(CommandError::Invalid)?;
             let expires = expires.map(Timestamp::time);
             let client = NewClient { client_id, scopes, description, expires, delete_on_expiration: false };

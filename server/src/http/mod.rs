@@ -351,3 +351,6 @@ fn stored_bytes() -> Routes<BlobsState> {
     let signed = Routes::default().signed("/{*artifact}", [upload_artifact(), download_artifact()], blobs::serve);
     Routes::default().nest(blobs::PATH, signed)
 }
+
+#[cfg(test)]
+mod grants_tests;

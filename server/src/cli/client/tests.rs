@@ -37,6 +37,8 @@ fn wrong_arguments_are_usage_errors() {
     assert_eq!(kind(&["create", "a b"]), ErrorKind::ValueValidation);
     assert_eq!(kind(&["create", "a", "--scope", "a**"]), ErrorKind::ValueValidation);
     assert_eq!(kind(&["create", "a", "--expires", "soon"]), ErrorKind::ValueValidation);
+    assert_eq!(kind(&["create", "a", "--submit", "acme*"]), ErrorKind::ValueValidation);
+    assert_eq!(kind(&["create", "a", "--work", "web/send_email"]), ErrorKind::ValueValidation);
     assert_eq!(kind(&["create"]), ErrorKind::MissingRequiredArgument);
     assert_eq!(kind(&["rename", "a"]), ErrorKind::InvalidSubcommand);
     assert_eq!(parse(&["create", "a", "--expires", "soon"]).unwrap_err().exit_code(), 2);
@@ -55,6 +57,25 @@ async fn create_prints_credentials_of_stored_client() {
         assert!(matches!(again, CommandError::Exists(_)), "{again}");
     })
     .await;
+}
+
+#[tokio::test]
+async fn grants_are_added_to_scopes_and_described() {
+    with_clients(|pool| async move {
+        let create = ["create", "ci", "--scope", "a", "--submit", "acme/*", "--work", "acme/*", "--work", "mail"];
+        tenure(&pool, &create).await.unwrap();
+        let account = clients::find_account(&pool, &keys(), "ci").await.unwrap().unwrap();
+        let has = |scope: &str| account.scopes.iter().filter(|held| *held == scope).count();
+        assert_eq!([has("a"), has("queue:create-task:highest:acme/*"), has("queue:claim-work:acme/*")], [1; 3]);
+        assert_eq!((has("queue:claim-work:default/mail"), has("queue:worker-id:*")), (1, 1));
+    })
+    .await;
+    let args = ["create", "ci", "--scope", "a", "--submit", "acme/*", "--work", "mail"];
+    let ClientCommand::Create(args) = parse(&args).unwrap().command else { panic!("it creates") };
+    let grants = args.grants();
+    assert!(grants[0].starts_with("client ci may create tasks") && grants[0].contains("  tenure:cancel-task:acme/*"));
+    assert!(grants[1].starts_with("client ci may claim") && grants[1].contains("\n  queue:claim-work:default/mail\n"));
+    assert_eq!(grants.len(), 2);
 }
 
 #[tokio::test]

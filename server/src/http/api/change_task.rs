@@ -5,13 +5,14 @@ use crate::http::api::prelude::*;
 use tenure_domain::task::Task;
 use tenure_engine::ops::change_task::{Change, change};
 
-/// For the task itself, its project, or its scheduler and group.
+/// For the task itself, its project, or its scheduler and group. `$more` are further alternatives.
 macro_rules! scopes {
-    ($verb:literal) => {
+    ($verb:literal $(, $more:expr)?) => {
         AnyOf(&[
             Scope(concat!("queue:", $verb, ":<schedulerId>/<taskGroupId>/<taskId>")),
             Scope(concat!("queue:", $verb, "-in-project:<projectId>")),
             AllOf(&[Scope(concat!("queue:", $verb)), Scope("assume:scheduler-id:<schedulerId>/<taskGroupId>")]),
+            $($more,)?
         ])
     };
 }
@@ -32,27 +33,24 @@ pub fn schedule_task() -> Endpoint {
 /// `POST /task/:taskId/rerun`
 pub fn rerun_task() -> Endpoint {
     let handler = |app, call| change_task(app, call, Change::Rerun);
-    Endpoint::post("rerunTask", handler).scopes(scopes!("rerun-task")).described(
-        "queue",
-        "Run a task once more",
-        |operation, sample| {
+    Endpoint::post("rerunTask", handler)
+        .scopes(scopes!("rerun-task", Scope("tenure:rerun-task:<taskQueueId>")))
+        .described("queue", "Run a task once more", |operation, sample| {
             described(operation, &sample.status("pending"))
                 .about(
                     "It gets its full number of retries again. A pending or running task is returned unchanged; a \
                      task that waits for dependencies stops waiting.",
                 )
                 .refuses(RequestConflict, "the task has reached the maximum number of runs")
-        },
-    )
+        })
 }
 
 /// `POST /task/:taskId/cancel`
 pub fn cancel_task() -> Endpoint {
     let handler = |app, call| change_task(app, call, Change::Cancel);
-    Endpoint::post("cancelTask", handler).scopes(scopes!("cancel-task")).described(
-        "queue",
-        "End a task that is not resolved",
-        |operation, sample| {
+    Endpoint::post("cancelTask", handler)
+        .scopes(scopes!("cancel-task", Scope("tenure:cancel-task:<taskQueueId>")))
+        .described("queue", "End a task that is not resolved", |operation, sample| {
             let mut cancelled = sample.status("exception");
             cancelled["runs"][0]["reasonResolved"] = "canceled".into();
             described(operation, &cancelled).about(
@@ -60,8 +58,7 @@ pub fn cancel_task() -> Endpoint {
                  a second from the inbox of its session, or otherwise at its next reclaimTask or report. A resolved \
                  task is returned unchanged.",
             )
-        },
-    )
+        })
 }
 
 fn described(operation: Operation, after: &Value) -> Operation {
@@ -74,7 +71,7 @@ fn described(operation: Operation, after: &Value) -> Operation {
 async fn change_task(app: Api, call: Arc<Call>, transition: Change) -> Result<Response, ApiError> {
     let id = call.task_id()?;
     call.no_query()?;
-    // The scopes contain the task's scheduler, group and project.
+    // The scopes contain the task's scheduler, group, project and queue.
     let task = app.engine.status.submit(id).await?;
     call.authorize(&values(&task))?;
     let task = change(&app.engine.pool, &app.engine.notifiers, id, transition).await?;
@@ -86,4 +83,5 @@ fn values(task: &Task) -> Values<'_> {
         .text("schedulerId", task.scheduler.as_str())
         .text("taskGroupId", task.group.to_string())
         .text("projectId", task.project.as_str())
+        .text("taskQueueId", task.queue.as_str())
 }
