@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
 use crate::dates::Timestamp;
-use crate::ids::{ProjectId, ProvisionerId, SchedulerId, TaskGroupId, TaskId, TaskQueueId, WorkerType};
+use crate::ids::{
+    ProjectId, ProvisionerId, QueueName, SchedulerId, TaskGroupId, TaskId, TaskQueueId, WorkerType, present_queue_name,
+};
 use crate::policy::TaskOptions;
 use crate::schema::{Route, Scope, TagValue};
 use crate::states::{Priority, Requires};
@@ -45,7 +47,8 @@ pub struct SubmittedTask<'a> {
     #[serde(default, deserialize_with = "present")]
     pub worker_type: Option<WorkerType>,
     /// Names the queue; must agree with `provisionerId` and `workerType` if both are given.
-    #[serde(default, deserialize_with = "present")]
+    #[serde(default, deserialize_with = "present_queue_name")]
+    #[schema(value_type = Option<QueueName>)]
     pub task_queue_id: Option<TaskQueueId>,
     /// Default `-`.
     #[serde(default, deserialize_with = "present")]
@@ -77,7 +80,8 @@ pub struct SubmittedTask<'a> {
     /// Default: now.
     #[serde(default, deserialize_with = "present")]
     pub created: Option<Timestamp>,
-    /// Default: a day after `created`.
+    /// Default: `deadlineAfter` of the queue's policy, or 366 days, after `created`; at
+    /// the latest when the task or a dependency expires, if that is at least a day ahead.
     #[serde(default, deserialize_with = "present")]
     pub deadline: Option<Timestamp>,
     /// Default: a year after the deadline.

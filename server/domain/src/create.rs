@@ -32,7 +32,8 @@ pub const DEADLINE_AHEAD: TimeDelta = TimeDelta::days(5);
 pub const DEADLINE_AHEAD_SUBMITTED: TimeDelta = TimeDelta::days(366);
 /// Maximum ids in a refusal.
 const LISTED_MAX: usize = 100;
-const EXPIRES_DEFAULT: Months = Months::new(12);
+/// After the deadline.
+pub(crate) const EXPIRES_DEFAULT: Months = Months::new(12);
 /// The last year with four digits.
 const LAST_YEAR: i32 = 9999;
 /// Initial capacity without `payload` and `extra`, in bytes.
@@ -161,6 +162,11 @@ impl NewTask {
         }
         let scope = self.scopes.iter().find(|scope| scope.ends_with("**"))?;
         Some(format!("`scopes` must not contain a scope that ends in `**`: {scope:?}"))
+    }
+
+    /// True if servers of the previous release cannot store the task.
+    pub fn needs_gate(&self) -> bool {
+        self.options.as_ref().is_some_and(|options| options.retry_failed.is_some())
     }
 
     pub fn bytes(&self) -> usize {

@@ -3,17 +3,18 @@
 //! A text in `dependencies` that parses as a task id is one. Any other text is the local name of
 //! another task of the submission: 1 to 255 characters, unique, and no task id.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tenure_api::bodies::{CreateTaskRequest, Metadata};
 use tenure_api::dates::Timestamp;
-use tenure_api::ids::{TaskGroupId, TaskId};
+use tenure_api::ids::{TaskGroupId, TaskId, TaskQueueId};
 use tenure_api::submit::{SubmitRequest, SubmittedTask};
+use uuid::Uuid;
 
-use super::create::{METADATA_SHORT_MAX, NewTask};
+use super::create::{DEADLINE_AHEAD_SUBMITTED, EXPIRES_DEFAULT, METADATA_SHORT_MAX, NewTask};
 use super::json;
 use super::policy::options;
 use super::unacceptable::Unacceptable;
@@ -23,7 +24,11 @@ pub const TASKS_MAX: usize = 1_000;
 pub const DEPENDENCIES_TOTAL_MAX: usize = 100_000;
 /// Maximum characters of a local name.
 pub const NAME_CHARS_MAX: usize = 255;
-pub const DEADLINE_DEFAULT: TimeDelta = TimeDelta::days(1);
+/// Without `deadlineAfter` in the queue's policy.
+pub const DEADLINE_DEFAULT: TimeDelta = DEADLINE_AHEAD_SUBMITTED;
+/// Minimum time to a default deadline that an expiry shortens. A task is refused if it or a
+/// dependency expires sooner.
+const SHORTENED_LEAST: TimeDelta = TimeDelta::days(1);
 /// Maximum characters in a generated name.
 const COMMAND_CHARS_MAX: usize = 80;
 /// Maximum tasks of a cycle in a refusal.
@@ -34,6 +39,42 @@ pub struct Origin<'a> {
     pub now: DateTime<Utc>,
     pub client_id: &'a str,
     pub root_url: &'a str,
+    pub defaults: &'a Defaults,
+}
+
+/// Stored values that default deadlines depend on.
+#[derive(Debug, Clone, Default)]
+pub struct Defaults {
+    /// `deadlineAfter` of the queues that have it.
+    pub deadline_after: HashMap<TaskQueueId, TimeDelta>,
+    /// Expiry of existing dependencies.
+    pub expires: HashMap<Uuid, DateTime<Utc>>,
+}
+
+/// Keys of the [`Defaults`] that a submission needs, for its tasks without a deadline.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DefaultsQuery {
+    pub queues: BTreeSet<TaskQueueId>,
+    pub dependencies: BTreeSet<Uuid>,
+}
+
+impl DefaultsQuery {
+    #[must_use]
+    pub fn of(tasks: &[SubmittedTask<'_>]) -> Self {
+        let own: BTreeSet<Uuid> = tasks.iter().filter_map(|task| Some(task.task_id?.uuid())).collect();
+        let mut query = Self::default();
+        for task in tasks.iter().filter(|task| task.deadline.is_none()) {
+            let ids = task.dependencies.iter().filter_map(|text| Some(text.parse::<TaskId>().ok()?.uuid()));
+            query.dependencies.extend(ids.filter(|id| !own.contains(id)));
+            query.queues.extend(queue(task));
+        }
+        query
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.queues.is_empty() && self.dependencies.is_empty()
+    }
 }
 
 /// Checked and complete tasks.
@@ -70,6 +111,11 @@ impl Graph {
         Self::build(request, true, origin, draw)
     }
 
+    /// True if servers of the previous release cannot store a task.
+    pub fn needs_gate(&self) -> bool {
+        self.entries.iter().any(|entry| entry.task.needs_gate())
+    }
+
     /// Prefix of a message about an entry of a list.
     pub fn place(&self, entry: usize) -> String {
         place(self.several, entry)
@@ -101,10 +147,12 @@ impl Graph {
             None if ids.len() == 1 => ids[0],
             None => draw(),
         };
+        let deadlines = deadlines(&tasks, &ids, &wiring, origin);
         let mut entries = Vec::with_capacity(tasks.len());
         for (n, (task, dependencies)) in tasks.into_iter().zip(wiring.dependencies).enumerate() {
             let name = task.name.clone();
-            let task = entry(task, ids[n], group, dependencies, origin).map_err(|error| at(several, n, error))?;
+            let task = entry(task, ids[n], group, dependencies, deadlines[n], origin)
+                .map_err(|error| at(several, n, error))?;
             entries.push(GraphTask { name, task });
         }
         Ok(Self { group, entries, several })
@@ -152,6 +200,8 @@ fn group(
 
 struct Wiring {
     dependencies: Vec<Vec<TaskId>>,
+    /// All entries, each after those that it depends on.
+    order: Vec<usize>,
 }
 
 impl Wiring {
@@ -180,15 +230,19 @@ impl Wiring {
             });
             dependencies.push(required.collect::<Result<Vec<_>, _>>()?);
         }
-        let wiring = Self { dependencies };
-        match wiring.find_circle(&places) {
-            None => Ok(wiring),
-            Some(circle) => Err(wiring.refuse(&circle, tasks, ids, several)),
+        let mut wiring = Self { dependencies, order: Vec::new() };
+        match wiring.sort(&places) {
+            Ok(order) => wiring.order = order,
+            Err(circle) => return Err(wiring.refuse(&circle, tasks, ids, several)),
         }
+        Ok(wiring)
     }
 
-    /// Entries that each depend on the next, and the last on the first.
-    fn find_circle(&self, places: &HashMap<TaskId, usize>) -> Option<Vec<usize>> {
+    /// Returns the order of the entries.
+    ///
+    /// # Errors
+    /// A cycle: entries that each depend on the next, and the last on the first.
+    fn sort(&self, places: &HashMap<TaskId, usize>) -> Result<Vec<usize>, Vec<usize>> {
         let inner = |n: usize| self.dependencies[n].iter().filter_map(|id| places.get(id).copied());
         let mut waits: Vec<usize> = (0..self.dependencies.len()).map(|n| inner(n).count()).collect();
         let mut dependents: Vec<Vec<usize>> = vec![Vec::new(); waits.len()];
@@ -196,7 +250,9 @@ impl Wiring {
             inner(n).for_each(|required| dependents[required].push(n));
         }
         let mut free: Vec<usize> = (0..waits.len()).filter(|&n| waits[n] == 0).collect();
+        let mut order = Vec::with_capacity(waits.len());
         while let Some(n) = free.pop() {
+            order.push(n);
             for &dependent in &dependents[n] {
                 waits[dependent] -= 1;
                 if waits[dependent] == 0 {
@@ -205,14 +261,16 @@ impl Wiring {
             }
         }
         // Each remaining entry depends on another one, so following them forms a cycle.
-        let mut path: Vec<usize> = vec![waits.iter().position(|&left| left > 0)?];
-        loop {
-            let next = inner(*path.last()?).find(|&required| waits[required] > 0)?;
-            if let Some(start) = path.iter().position(|&n| n == next) {
-                return Some(path.split_off(start));
+        let mut path: Vec<usize> = Vec::new();
+        let mut next = waits.iter().position(|&left| left > 0);
+        while let Some(n) = next {
+            if let Some(start) = path.iter().position(|&earlier| earlier == n) {
+                return Err(path.split_off(start));
             }
-            path.push(next);
+            path.push(n);
+            next = inner(n).find(|&required| waits[required] > 0);
         }
+        Ok(order)
     }
 
     fn refuse(&self, circle: &[usize], tasks: &[SubmittedTask<'_>], ids: &[TaskId], several: bool) -> Unacceptable {
@@ -253,17 +311,61 @@ fn names<'a>(tasks: &'a [SubmittedTask<'_>], several: bool) -> Result<HashMap<&'
     Ok(names)
 }
 
+/// Returns the deadline of each task. A default one is at the latest when the task or a dependency
+/// expires, which may itself follow from a default.
+fn deadlines(tasks: &[SubmittedTask<'_>], ids: &[TaskId], wiring: &Wiring, origin: Origin<'_>) -> Vec<Timestamp> {
+    let mut deadlines = vec![Timestamp::new(origin.now); tasks.len()];
+    let mut expires: HashMap<Uuid, DateTime<Utc>> = HashMap::with_capacity(tasks.len());
+    for &n in &wiring.order {
+        let task = &tasks[n];
+        let deadline = task.deadline.unwrap_or_else(|| {
+            let required = wiring.dependencies[n].iter().map(|id| id.uuid());
+            let required = required.filter_map(|id| expires.get(&id).or_else(|| origin.defaults.expires.get(&id)));
+            let first = required.copied().chain(task.expires.map(Timestamp::time)).min();
+            let after = queue(task).and_then(|queue| origin.defaults.deadline_after.get(&queue).copied());
+            Timestamp::new(default_deadline(created(task, origin).time(), after, first))
+        });
+        let end = task.expires.map(Timestamp::time).or_else(|| deadline.time().checked_add_months(EXPIRES_DEFAULT));
+        expires.extend(end.map(|end| (ids[n].uuid(), end)));
+        deadlines[n] = deadline;
+    }
+    deadlines
+}
+
+/// Deadline of a task without one. `after` is that of its queue's policy, `expires` the first
+/// expiry of the task and its dependencies.
+fn default_deadline(created: DateTime<Utc>, after: Option<TimeDelta>, expires: Option<DateTime<Utc>>) -> DateTime<Utc> {
+    let wanted = created + after.unwrap_or(DEADLINE_DEFAULT);
+    match expires {
+        Some(expires) if expires >= created + SHORTENED_LEAST => wanted.min(expires),
+        Some(_) | None => wanted,
+    }
+}
+
+fn created(task: &SubmittedTask<'_>, origin: Origin<'_>) -> Timestamp {
+    task.created.unwrap_or_else(|| Timestamp::new(origin.now))
+}
+
+/// Queue of a task, if it names one. Contradictions are refused later.
+fn queue(task: &SubmittedTask<'_>) -> Option<TaskQueueId> {
+    let halves = task.provisioner_id.as_ref().zip(task.worker_type.as_ref());
+    halves
+        .map(|(provisioner, worker_type)| TaskQueueId::new(provisioner, worker_type))
+        .or_else(|| task.task_queue_id.clone())
+}
+
 /// Options are stored in `extra`, wherever the request has them.
 fn entry(
     task: SubmittedTask<'_>,
     id: TaskId,
     group: TaskGroupId,
     dependencies: Vec<TaskId>,
+    deadline: Timestamp,
     origin: Origin<'_>,
 ) -> Result<NewTask, Unacceptable> {
     let place = if task.options.is_some() { options::BESIDE } else { options::IN_EXTRA };
     let extra = options::stored_extra(task.extra, task.options)?.map(json::raw).transpose()?;
-    let mut request = complete(task, id, group, dependencies, origin);
+    let mut request = complete(task, id, group, dependencies, deadline, origin);
     request.extra = extra.as_deref().or(request.extra);
     NewTask::from_submission(id, &request, place)
 }
@@ -274,10 +376,10 @@ fn complete<'a>(
     id: TaskId,
     group: TaskGroupId,
     dependencies: Vec<TaskId>,
+    deadline: Timestamp,
     origin: Origin<'_>,
 ) -> CreateTaskRequest<'a> {
-    let created = task.created.unwrap_or_else(|| Timestamp::new(origin.now));
-    let deadline = task.deadline.unwrap_or_else(|| Timestamp::new(created.time() + DEADLINE_DEFAULT));
+    let created = created(&task, origin);
     let metadata = metadata(&task, id, origin);
     CreateTaskRequest {
         provisioner_id: task.provisioner_id,

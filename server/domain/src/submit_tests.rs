@@ -15,13 +15,17 @@ fn drawn(n: u128) -> TaskId {
 }
 
 fn read(body: &Value) -> Result<Graph, String> {
+    read_with(body, &Defaults::default())
+}
+
+fn read_with(body: &Value, defaults: &Defaults) -> Result<Graph, String> {
     let text = body.to_string();
     let mut last = 0_u128;
     let draw = || {
         last += 1;
         drawn(last)
     };
-    let origin = Origin { now: now(), client_id: "me", root_url: "https://tenure.example" };
+    let origin = Origin { now: now(), client_id: "me", root_url: "https://tenure.example", defaults };
     let parsed = |error: serde_json::Error| error.to_string();
     let graph = if body.get("tasks").is_some() {
         Graph::of_several(serde_json::from_str(&text).map_err(parsed)?, origin, draw)
@@ -53,8 +57,8 @@ fn absent_fields_get_defaults() {
     let expected = json!({
         "provisionerId": "p", "workerType": "w", "taskQueueId": "p/w", "schedulerId": "-", "projectId": "none",
         "taskGroupId": id, "dependencies": [], "requires": "all-completed", "routes": [], "priority": "lowest",
-        "retries": 5, "created": "2026-01-31T12:00:00.000Z", "deadline": "2026-02-01T12:00:00.000Z",
-        "expires": "2027-02-01T12:00:00.000Z", "scopes": [], "payload": {}, "tags": {}, "extra": {},
+        "retries": 5, "created": "2026-01-31T12:00:00.000Z", "deadline": "2027-02-01T12:00:00.000Z",
+        "expires": "2028-02-01T12:00:00.000Z", "scopes": [], "payload": {}, "tags": {}, "extra": {},
         "metadata": {
             "name": "p/w", "description": "Submitted without a description.", "owner": "me",
             "source": format!("https://tenure.example/api/queue/v1/task/{id}"),
@@ -80,6 +84,86 @@ fn given_fields_are_kept() {
         let found = &definition[field];
         assert!(field == "taskId" || found == value || same_time(found, value), "{field}: {found}");
     }
+}
+
+#[test]
+fn default_deadline_is_last_allowed_policys_or_first_expiry() {
+    let (days, hours) = (TimeDelta::days, TimeDelta::hours);
+    for (after, expires, expected) in [
+        (None, None, days(366)),
+        (Some(hours(1)), None, hours(1)),
+        (None, Some(days(365)), days(365)),
+        (None, Some(days(400)), days(366)),
+        (None, Some(days(1)), days(1)),
+        (Some(hours(1)), Some(days(1)), hours(1)),
+        (Some(days(3)), Some(days(2)), days(2)),
+        // Refused, as with a deadline that a caller chose.
+        (None, Some(hours(23)), days(366)),
+        (Some(hours(2)), Some(hours(1)), hours(2)),
+    ] {
+        let found = default_deadline(now(), after, expires.map(|ahead| now() + ahead));
+        assert_eq!(found, now() + expected, "{after:?} {expires:?}");
+    }
+}
+
+#[test]
+fn deadlines_follow_policies_and_expiries() {
+    let [short, stored] = ["p/short", ID].map(str::to_owned);
+    let defaults = Defaults {
+        deadline_after: HashMap::from([(short.parse().unwrap(), TimeDelta::hours(1))]),
+        expires: HashMap::from([(stored.parse::<TaskId>().unwrap().uuid(), now() + TimeDelta::days(10))]),
+    };
+    let body = json!({"tasks": [
+        {"taskQueueId": "p/w", "dependencies": ["quick"]},
+        {"taskQueueId": "p/w", "name": "quick", "dependencies": ["policy"], "deadline": "2026-02-01T00:00:00Z"},
+        {"provisionerId": "p", "workerType": "short", "name": "policy"},
+        {"taskQueueId": "p/short", "deadline": "2026-03-01T00:00:00Z"},
+        {"taskQueueId": "p/w", "name": "after", "dependencies": [stored]},
+        {"taskQueueId": "p/w", "dependencies": ["after"]},
+        {"taskQueueId": "p/w", "expires": "2026-02-10T00:00:00Z"},
+    ]});
+    let graph = read_with(&body, &defaults).unwrap();
+    let deadlines: Vec<String> =
+        graph.entries.iter().map(|entry| Timestamp::new(entry.task.deadline).to_string()).collect();
+    assert_eq!(
+        deadlines,
+        [
+            // When `quick` expires.
+            "2027-02-01T00:00:00.000Z",
+            "2026-02-01T00:00:00.000Z",
+            "2026-01-31T13:00:00.000Z",
+            "2026-03-01T00:00:00.000Z",
+            "2026-02-10T12:00:00.000Z",
+            "2027-02-01T12:00:00.000Z",
+            "2026-02-10T00:00:00.000Z",
+        ]
+    );
+    assert!(graph.entries.iter().all(|entry| deadline_is_acceptable(&entry.task)));
+}
+
+fn deadline_is_acceptable(task: &NewTask) -> bool {
+    crate::create::date_refusal(task, now()).is_none()
+}
+
+#[test]
+fn defaults_are_queried_for_tasks_without_deadline() {
+    let query = |body: Value| {
+        let request: Vec<Value> = body.as_array().unwrap().clone();
+        let texts: Vec<String> = request.iter().map(Value::to_string).collect();
+        let tasks: Vec<SubmittedTask<'_>> = texts.iter().map(|text| serde_json::from_str(text).unwrap()).collect();
+        DefaultsQuery::of(&tasks)
+    };
+    let deadline = "2026-02-01T00:00:00Z";
+    let given = json!([{"taskQueueId": "p/w", "deadline": deadline, "dependencies": [ID]}]);
+    assert!(query(given).is_empty());
+    let found = query(json!([
+        {"taskQueueId": "mail", "dependencies": [ID, OTHER, "local"]},
+        {"taskId": OTHER, "provisionerId": "p", "workerType": "w"},
+        {"deadline": deadline, "taskQueueId": "p/other"},
+    ]));
+    let names: Vec<&str> = found.queues.iter().map(TaskQueueId::as_str).collect();
+    assert_eq!(names, ["default/mail", "p/w"]);
+    assert_eq!(found.dependencies, BTreeSet::from([ID.parse::<TaskId>().unwrap().uuid()]));
 }
 
 #[test]

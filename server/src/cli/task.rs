@@ -89,7 +89,7 @@ pub enum TaskCommand {
 
 #[derive(Debug, Args)]
 pub struct CreateArgs {
-    /// The queue, as `<provisionerId>/<workerType>`
+    /// The queue, as `<provisionerId>/<workerType>`; `mail` means `default/mail`
     #[arg(short, long, allow_hyphen_values = true, required_unless_present = "file", conflicts_with = "file")]
     pub queue: Option<TaskQueueId>,
     /// A file with the body of the request, one task or several under "tasks"; a dash is standard
@@ -105,8 +105,8 @@ pub struct CreateArgs {
     /// Number of retries when its worker is lost, 0 to 49 [default: 5]
     #[arg(long, conflicts_with = "file")]
     pub retries: Option<u16>,
-    /// Its deadline: a duration such as 2h, or a time such as 2027-01-31T12:00:00Z [default: in a
-    /// day]
+    /// Its deadline: a duration such as 2h, or a time such as 2027-01-31T12:00:00Z [default: as the
+    /// policy of the queue says, or in 366 days]
     #[arg(long, value_name = "WHEN", value_parser = parse_when, conflicts_with = "file")]
     pub deadline: Option<When>,
     /// Run it after these tasks are completed: one or more ids
@@ -122,7 +122,7 @@ pub struct CreateArgs {
 
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// The queue, as `<provisionerId>/<workerType>`
+    /// The queue, as `<provisionerId>/<workerType>`; `mail` means `default/mail`
     #[arg(short, long, allow_hyphen_values = true)]
     pub queue: TaskQueueId,
     /// The name of the task [default: its command]
@@ -134,8 +134,8 @@ pub struct RunArgs {
     /// Number of retries when its worker is lost, 0 to 49 [default: 5]
     #[arg(long)]
     pub retries: Option<u16>,
-    /// Its deadline: a duration such as 2h, or a time such as 2027-01-31T12:00:00Z [default: in a
-    /// day]
+    /// Its deadline: a duration such as 2h, or a time such as 2027-01-31T12:00:00Z [default: as the
+    /// policy of the queue says, or in 366 days]
     #[arg(long, value_name = "WHEN", value_parser = parse_when)]
     pub deadline: Option<When>,
     /// Run it after these tasks are completed: one or more ids

@@ -61,6 +61,7 @@ pub mod servers;
 pub mod session;
 pub mod session_check;
 pub mod settings;
+pub mod submission_defaults;
 pub mod task_commands;
 pub mod tasks;
 #[cfg(feature = "test-util")]

@@ -133,11 +133,13 @@ async fn set(transaction: &mut PgConnection, queue: i32, policy: &Policy) -> Res
     let was_fair = is_fair_now(transaction, queue).await?;
     let terms = Terms::of(policy, &Options::default());
     let seconds = |time: TimeDelta| (!time.is_zero()).then(|| time.as_seconds_f64());
+    let retained = |time: Option<TimeDelta>| time.map_or(f64::INFINITY, TimeDelta::as_seconds_f64);
     let row = sqlx::query!(
         r#"-- set_policy
         UPDATE task_queues q SET policy_version = policy_version + 1, delay = $3 /* seconds */, traits = $2 /* Traits::code */,
             complete_time = $4 /* seconds */, claim_timeout = $5 /* seconds */,
-            key_by = $6 /* KeyBy::code */, accept_time = $7 /* seconds */
+            key_by = $6 /* KeyBy::code */, accept_time = $7 /* seconds */, deadline_after = $8 /* seconds */,
+            retain_completed = $9 /* seconds */, retain_failed = $10 /* seconds */
         FROM (SELECT id, accept_time FROM task_queues WHERE id = $1) o
         WHERE q.id = o.id
         RETURNING q.policy_version, q.accept_time IS DISTINCT FROM o.accept_time AS "accept_time_changed!""#,
@@ -147,7 +149,10 @@ async fn set(transaction: &mut PgConnection, queue: i32, policy: &Policy) -> Res
         seconds(policy.complete_time),
         policy.claim_timeout.map(TimeDelta::as_seconds_f64),
         admission.as_ref().map(|admission| admission.key_by.code()),
-        admission.as_ref().and_then(|admission| admission.accept_time).map(TimeDelta::as_seconds_f64)
+        admission.as_ref().and_then(|admission| admission.accept_time).map(TimeDelta::as_seconds_f64),
+        policy.deadline_after.map(TimeDelta::as_seconds_f64),
+        policy.retain.map(|retain| retained(retain.completed)),
+        policy.retain.map(|retain| retained(retain.failed))
     )
     .fetch_one(&mut *transaction)
     .await?;

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use sqlx::Row as _;
 use tenure_api::credentials::Credentials;
 use tenure_tests::http::{Answer, TENURE_API};
 use tenure_tests::server::Launch;
@@ -59,6 +60,41 @@ async fn notes(rig: &Rig) -> Vec<(String, Value)> {
         Some((name, event["payload"].clone()))
     });
     ours.collect()
+}
+
+async fn stored_retention(rig: &Rig) -> [Option<f64>; 3] {
+    let mut database = rig.database.connect("test").await;
+    let sql = "SELECT deadline_after, retain_completed, retain_failed FROM task_queues WHERE name = 'policy/linux'";
+    let row = sqlx::query(sql).fetch_one(&mut database).await.unwrap();
+    [0_usize, 1, 2].map(|column| row.get(column))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn retention_is_copied_to_the_queue_and_removed() {
+    let rig = Rig::start().await;
+    for (policy, expected) in [
+        (
+            json!({"deadlineAfter": 60, "retain": {"completed": 604_800, "failed": null}}),
+            [60.0, 604_800.0, f64::INFINITY],
+        ),
+        (json!({"deadlineAfter": 31_622_400, "retain": {}}), [31_622_400.0, f64::INFINITY, f64::INFINITY]),
+    ] {
+        ok(put(&rig, &policy).await);
+        assert_eq!(stored_retention(&rig).await, expected.map(Some), "{policy}");
+    }
+    assert_eq!(rig.call("DELETE", &path("policy"), None).await.status, 200);
+    assert_eq!(stored_retention(&rig).await, [None; 3]);
+    ok(put(&rig, &json!({"retain": {"failed": 60}})).await);
+    assert_eq!(stored_retention(&rig).await, [None, Some(f64::INFINITY), Some(60.0)]);
+    for (wrong, field) in [
+        (json!({"retain": {"completed": 59}}), "`retain.completed`"),
+        (json!({"retain": {"failed": 31_622_401}}), "`retain.failed`"),
+    ] {
+        let refused = put(&rig, &wrong).await;
+        assert_eq!((refused.status, refused.code()), (400, "InputError"));
+        assert!(refused.body["message"].as_str().unwrap().contains(field), "{}", refused.body);
+    }
+    assert_eq!(stored_retention(&rig).await, [None, Some(f64::INFINITY), Some(60.0)], "refusals change nothing");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

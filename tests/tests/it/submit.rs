@@ -75,6 +75,48 @@ async fn one_task_needs_no_more_than_its_queue() {
     assert_eq!(&complete_one(&rig).await, id);
 }
 
+/// Hours from its creation to the deadline of a task that was submitted alone.
+async fn hours_to_deadline(rig: &Rig, body: &Value) -> i64 {
+    let id = &ids(&ok(submit(rig, body).await))[0];
+    let task = rig.call("GET", &format!("/task/{id}"), None).await.body;
+    let time = |field: &str| serde_json::from_value::<Timestamp>(task[field].clone()).unwrap().time();
+    assert!(time("expires") >= time("deadline"), "{task}");
+    (time("deadline") - time("created")).num_hours()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn default_deadline_is_in_366_days_or_as_the_policy_says() {
+    let rig = Rig::start().await;
+    let of_queue = json!({"taskQueueId": QUEUE});
+    assert_eq!(hours_to_deadline(&rig, &of_queue).await, 366 * 24);
+    rig.put_policy(QUEUE, &json!({"deadlineAfter": 7_200})).await;
+    assert_eq!(hours_to_deadline(&rig, &of_queue).await, 2);
+    assert_eq!(hours_to_deadline(&rig, &json!({"provisionerId": "submit", "workerType": "graph"})).await, 2);
+    assert_eq!(hours_to_deadline(&rig, &json!({"taskQueueId": "submit/other"})).await, 366 * 24);
+    let path = format!("{TENURE_API}/queues/submit%2Fgraph/policy");
+    for (wrong, says) in [(59, "from 60 to 31622400"), (31_622_401, "from 60 to 31622400")] {
+        let answer = rig.call("PUT", &path, Some(&json!({"deadlineAfter": wrong}))).await;
+        assert_eq!((answer.status, answer.code()), (400, "InputError"));
+        let message = answer.body["message"].as_str().unwrap();
+        assert!(message.contains("`deadlineAfter`") && message.contains(says), "{message}");
+    }
+    assert_eq!(hours_to_deadline(&rig, &of_queue).await, 2, "refusals change nothing");
+    assert_eq!(rig.call("DELETE", &path, None).await.status, 200);
+    assert_eq!(hours_to_deadline(&rig, &of_queue).await, 366 * 24);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn default_deadline_is_not_after_a_dependencys_expiry() {
+    let rig = Rig::start().await;
+    let early = rig.create_with("other/queue", |task| task["expires"] = json!(minutes_from_now(60 * 48))).await;
+    let hours = hours_to_deadline(&rig, &json!({"taskQueueId": QUEUE, "dependencies": [early]})).await;
+    assert_eq!(hours, 47);
+    let soon = rig.create_with("other/queue", |task| task["expires"] = json!(minutes_from_now(120))).await;
+    let refused = submit(&rig, &json!({"taskQueueId": QUEUE, "dependencies": [soon]})).await;
+    assert_eq!((refused.status, refused.code()), (400, "InputError"));
+    assert!(refused.body["message"].as_str().unwrap().contains("expire before this task's `deadline`"));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_tasks_of_a_graph_wait_for_each_other_by_their_names() {
     let rig = Rig::start().await;

@@ -214,6 +214,11 @@ impl Policy {
         })
     }
 
+    /// True if servers of the previous release cannot carry out a policy.
+    pub fn needs_gate(sent: &QueuePolicy) -> bool {
+        sent.retry_failed.is_some() || sent.deadline_after.is_some() || sent.retain.is_some()
+    }
+
     /// Only servers of the previous release read it from a run. In later releases each run with a
     /// key waits.
     pub fn waits_again(&self) -> bool {

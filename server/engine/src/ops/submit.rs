@@ -14,13 +14,13 @@ use super::create_task::{Unstored, diagnose};
 use crate::batch::Verdict;
 use crate::notifiers::{Effects, Notifiers};
 use tenure_domain::create::{Awaited, NewTask, dependency_refusal};
-use tenure_domain::submit::Graph;
+use tenure_domain::submit::{Defaults, DefaultsQuery, Graph};
 use tenure_domain::task::Task;
 use tenure_store::dependencies::{self, Edge, Required, Wanted};
 use tenure_store::failure::{Class, classify};
 use tenure_store::idempotency::{self, Keyed, StoredSubmission};
 use tenure_store::transitions::create::{self, Created, Member};
-use tenure_store::{clock, groups, queues, session, tasks};
+use tenure_store::{clock, groups, queues, session, submission_defaults, tasks};
 
 pub const KEY_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
 /// Tries of a submission that meets locks.
@@ -42,13 +42,21 @@ pub struct Submitted {
     pub tasks: Vec<Task>,
 }
 
-/// Returns the time by which a submission is checked. A repeat uses that of the first submission,
-/// so that its dates stay acceptable.
-pub async fn submission_time(conn: &mut PgConnection, key: Option<&Key>) -> Result<DateTime<Utc>, sqlx::Error> {
-    let now = clock::get_now(conn).await?;
-    let Some(key) = key else { return Ok(now) };
+/// Returns the time by which a submission is checked, and what its default deadlines depend on. A
+/// repeat uses the time of the first submission, so that its dates stay acceptable.
+pub async fn read_defaults(
+    conn: &mut PgConnection,
+    query: &DefaultsQuery,
+    key: Option<&Key>,
+) -> Result<(DateTime<Utc>, Defaults), sqlx::Error> {
+    let (now, defaults) = if query.is_empty() {
+        (clock::get_now(conn).await?, Defaults::default())
+    } else {
+        submission_defaults::get(conn, query).await?
+    };
+    let Some(key) = key else { return Ok((now, defaults)) };
     let first = idempotency::find_created(conn, &key.client_id, &key.key, now - KEY_KEPT).await?;
-    Ok(first.unwrap_or(now))
+    Ok((first.unwrap_or(now), defaults))
 }
 
 /// Creates the tasks. If the key was used before, returns its tasks in their present state.

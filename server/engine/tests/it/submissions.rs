@@ -1,6 +1,6 @@
 //! Submissions of several tasks are atomic.
 
-use tenure_domain::submit::{Graph, Origin};
+use tenure_domain::submit::{Defaults, Graph, Origin};
 use tenure_engine::clock::real_now;
 use tenure_engine::ops::submit::submit;
 
@@ -24,7 +24,8 @@ async fn colliding_queue_key_loses_no_task() {
     queue.key("proj/known").await;
     sqlx::raw_sql(COLLIDE).execute(database.pool()).await.unwrap();
     let body = json!({"tasks": [{"taskQueueId": "proj/new"}, {"taskQueueId": "proj/known"}]}).to_string();
-    let origin = Origin { now: real_now(), client_id: "me", root_url: "https://tenure.example" };
+    let defaults = Defaults::default();
+    let origin = Origin { now: real_now(), client_id: "me", root_url: "https://tenure.example", defaults: &defaults };
     let draw = || TaskId::from_random(tenure_store::secrets::random());
     let graph = Graph::of_several(serde_json::from_str(&body).unwrap(), origin, draw).unwrap();
     let submitted = submit(&queue.engine.pool, &queue.engine.notifiers, &graph, None).await.unwrap();

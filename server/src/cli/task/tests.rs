@@ -45,11 +45,20 @@ fn command_becomes_task_with_command_payload() {
 }
 
 #[test]
+fn queue_may_be_short_and_refusal_suggests_a_name() {
+    let Ok(TaskCommand::Create(args)) = parse(&["create", "-q", "mail", "--", "true"]) else { panic!("a short name") };
+    assert_eq!(definition(&args, None)["taskQueueId"], "default/mail");
+    let refused =
+        Tenure::try_parse_from(["task", "run", "-q", "web/send_email", "--", "true"]).unwrap_err().to_string();
+    assert!(refused.contains("a-z, 0-9 and -") && refused.contains("Try \"web/send-email\""), "{refused}");
+}
+
+#[test]
 fn wrong_arguments_are_usage_errors() {
     for (words, kind) in [
         (&["create", "-q", "p/w"][..], ErrorKind::MissingRequiredArgument),
         (&["create", "--", "true"], ErrorKind::MissingRequiredArgument),
-        (&["create", "-q", "p", "--", "true"], ErrorKind::ValueValidation),
+        (&["create", "-q", "p_w", "--", "true"], ErrorKind::ValueValidation),
         (&["create", "-q", "p/w", "--priority", "urgent", "--", "true"], ErrorKind::ValueValidation),
         (&["create", "-q", "p/w", "--deadline", "soon", "--", "true"], ErrorKind::ValueValidation),
         (&["create", "-q", "p/w", "--after", "x", "--", "true"], ErrorKind::ValueValidation),

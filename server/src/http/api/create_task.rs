@@ -73,7 +73,8 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         )
         .refuses(
             RequestConflict,
-            "the task exists with another definition, or its group belongs to another schedulerId or is sealed",
+            "the task exists with another definition; its group belongs to another schedulerId or is sealed; or it has \
+             the option `retryFailed`, and a server of an older release is connected to the database",
         )
 }
 
@@ -83,6 +84,9 @@ async fn create_task(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let requested = NewTask::from_request(id, &call.json::<CreateTaskRequest<'_>>()?)?;
     call.authorize(&values(requested.task()))?;
     let task = requested.accept()?;
+    if task.needs_gate() {
+        app.engine.gate.open().await?;
+    }
     #[cfg(feature = "test-util")]
     if tenure_store::breakage::strikes(tenure_store::breakage::Breakage::LoseCreate) {
         return Ok(super::raw("{\"status\":{}}"));

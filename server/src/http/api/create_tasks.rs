@@ -10,8 +10,8 @@ use tenure_api::submit::{SubmitRequest, SubmittedTask};
 
 use super::create_task;
 use crate::http::api::prelude::*;
-use tenure_domain::submit::{Graph, Origin};
-use tenure_engine::ops::submit::{Key, submission_time, submit};
+use tenure_domain::submit::{DefaultsQuery, Graph, Origin};
+use tenure_engine::ops::submit::{Key, read_defaults, submit};
 
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
@@ -68,7 +68,8 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .about(
             "Ids, dates, payload and metadata are optional: the server generates them. `dependencies` may contain \
              names of other tasks of the request, in any order, but without cycles. Each task needs the scopes of \
-             createTask for its own fields. `deadline` may be up to 366 days ahead.",
+             createTask for its own fields. `deadline` may be up to 366 days ahead, which is its default unless the \
+             policy of the queue has `deadlineAfter`.",
         )
         .header(
             IDEMPOTENCY_KEY,
@@ -101,6 +102,9 @@ async fn create_tasks(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     for (n, entry) in graph.entries.iter().enumerate() {
         call.authorize(&create_task::values(&entry.task)).map_err(|error| error.at(&graph.place(n)))?;
     }
+    if graph.needs_gate() {
+        app.engine.gate.open().await?;
+    }
     let submitted = submit(&app.engine.pool, &app.engine.notifiers, &graph, key.as_ref()).await?;
     let entries = graph.entries.iter().zip(&submitted.tasks);
     ok(&Body {
@@ -109,6 +113,11 @@ async fn create_tasks(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
             .map(|(entry, task)| EntryBody { task_id: task.id, name: entry.name.as_deref(), status: task.status() })
             .collect(),
     })
+}
+
+enum Sent<'a> {
+    One(Box<SubmittedTask<'a>>),
+    Several(SubmitRequest<'a>),
 }
 
 /// The body is an object with the field `tasks`, or a single task without it.
@@ -122,15 +131,19 @@ async fn read(app: &Api, call: &Call, key: Option<&Key>) -> Result<Graph, ApiErr
     fn is_there<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
         IgnoredAny::deserialize(deserializer).map(|_| true)
     }
-    let several = call.json::<Shape>()?.tasks;
-    let now = submission_time(&mut *app.engine.pool.acquire().await?, key).await?;
+    let sent =
+        if call.json::<Shape>()?.tasks { Sent::Several(call.json()?) } else { Sent::One(Box::new(call.json()?)) };
+    let query = DefaultsQuery::of(match &sent {
+        Sent::One(task) => std::slice::from_ref(task.as_ref()),
+        Sent::Several(request) => &request.tasks,
+    });
+    let (now, defaults) = read_defaults(&mut *app.engine.pool.acquire().await?, &query, key).await?;
     let client_id = call.principal()?.client_id.as_deref().unwrap_or("anonymous");
-    let origin = Origin { now, client_id, root_url: &app.root_url };
+    let origin = Origin { now, client_id, root_url: &app.root_url, defaults: &defaults };
     let draw = || TaskId::from_random(uuid::Uuid::new_v4().into_bytes());
-    let graph = if several {
-        Graph::of_several(call.json::<SubmitRequest<'_>>()?, origin, draw)
-    } else {
-        Graph::of_one(call.json::<SubmittedTask<'_>>()?, origin, draw)
+    let graph = match sent {
+        Sent::One(task) => Graph::of_one(*task, origin, draw),
+        Sent::Several(request) => Graph::of_several(request, origin, draw),
     };
     Ok(graph?)
 }

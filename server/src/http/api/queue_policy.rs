@@ -253,7 +253,11 @@ fn describe_put_policy(operation: Operation, sample: &Sample) -> Operation {
         .takes::<QueuePolicy>(&example_policy())
         .answers::<PolicyOfQueue>("The current policy", &example(sample))
         .refuses(InputError, "a number is out of its range, or a field is not built yet; the message names it")
-        .refuses(RequestConflict, OTHER_VERSION)
+        .refuses(
+            RequestConflict,
+            "the policy has another version than the one in `If-Match`; or it has `retryFailed`, `deadlineAfter` or \
+             `retain`, and a server of an older release is connected to the database",
+        )
 }
 
 async fn handle_put_policy(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
@@ -261,6 +265,9 @@ async fn handle_put_policy(app: Api, call: Arc<Call>) -> Result<Response, ApiErr
     let replaces = if_match(&call)?;
     let sent: QueuePolicy = call.json()?;
     let policy = Policy::from_request(&sent)?;
+    if Policy::needs_gate(&sent) {
+        app.engine.gate.open().await?;
+    }
     let put = ops::Put { sent, policy, replaces, client_id: client_id(&call)? };
     let stored = ops::put(app.engine.queue_parts(), &queue, put).await?;
     ok(&body(queue, stored)?)
