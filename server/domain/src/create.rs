@@ -12,6 +12,7 @@ use uuid::Uuid;
 use super::json::{self, Unserializable};
 use super::policy::hold::{Start, start_refusal};
 use super::policy::options::{self, Options};
+use super::policy::retention;
 pub use super::unacceptable::Unacceptable;
 
 pub const DEPENDENCIES_MAX: usize = 10_000;
@@ -54,6 +55,7 @@ pub struct NewTask {
     pub created: DateTime<Utc>,
     /// Unresolved tasks end as an exception at this time.
     pub deadline: DateTime<Utc>,
+    /// Marked if the request is a submission without it: see [`retention`].
     pub expires: DateTime<Utc>,
     /// Minimum retention of its group.
     pub group_expires: DateTime<Utc>,
@@ -119,9 +121,7 @@ impl NewTask {
         let deadline = request.deadline.time();
         let expires = match request.expires {
             Some(expires) => expires.time(),
-            None => deadline.checked_add_months(EXPIRES_DEFAULT).ok_or_else(|| {
-                Unacceptable::Rule("`deadline` is too far in the future to derive `expires` from it".into())
-            })?,
+            None => default_expiry(deadline, deadline_limit)?,
         };
         let default = (SchedulerId::default_value(), ProjectId::default_value());
         let mut task = Self {
@@ -174,13 +174,24 @@ impl NewTask {
     }
 }
 
+/// Returns the stored `expires` of a request without it.
+fn default_expiry(deadline: DateTime<Utc>, limit: DeadlineLimit) -> Result<DateTime<Utc>, Unacceptable> {
+    let expires = deadline
+        .checked_add_months(EXPIRES_DEFAULT)
+        .ok_or_else(|| Unacceptable::Rule("`deadline` is too far in the future to derive `expires` from it".into()))?;
+    Ok(match limit {
+        DeadlineLimit::CreateTask => expires,
+        DeadlineLimit::Submission => retention::mark_default(expires),
+    })
+}
+
 /// Returns the minimum retention of the group, rounded up to the hour, so it seldom changes.
 pub(crate) fn group_expires(task_expires: DateTime<Utc>) -> DateTime<Utc> {
-    const HOUR_MS: i64 = 3_600_000;
+    const HOUR_US: i64 = 3_600_000_000;
     let wanted = task_expires + GROUP_OUTLIVES;
-    // In milliseconds: chrono rounds in nanoseconds, which overflow in 2262.
-    let rounded_ms = (wanted.timestamp_millis() + HOUR_MS - 1).div_euclid(HOUR_MS) * HOUR_MS;
-    let rounded = DateTime::from_timestamp_millis(rounded_ms).unwrap_or(wanted);
+    // In microseconds, as in the database: chrono rounds in nanoseconds, which overflow in 2262.
+    let rounded_us = (wanted.timestamp_micros() + HOUR_US - 1).div_euclid(HOUR_US) * HOUR_US;
+    let rounded = DateTime::from_timestamp_micros(rounded_us).unwrap_or(wanted);
     // The last year of the wire format has no hour after it.
     if rounded.year() > task_expires.year() && task_expires.year() == LAST_YEAR { task_expires } else { rounded }
 }

@@ -42,6 +42,7 @@ fn absent_fields_get_their_defaults() {
     });
     assert_eq!(definition, expected);
     assert_eq!(Timestamp::new(task.group_expires).to_string(), "2027-01-31T14:00:00.000Z");
+    assert!(!retention::is_default(task.expires), "only submissions are purged before a default expiry");
 }
 
 #[test]

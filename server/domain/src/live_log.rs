@@ -1,6 +1,7 @@
 //! Live logs: checks of requests, rendering of chunks, and the fate of a log after its run.
 
 use chrono::{DateTime, TimeDelta, Utc};
+use tenure_api::dates::Timestamp;
 use tenure_api::live_log::LIVE_LOG_CHUNK_MAX;
 
 use crate::artifact::{self, Artifact, Details, Stored};
@@ -139,6 +140,8 @@ pub fn artifacts(
     expires: DateTime<Utc>,
     now: DateTime<Utc>,
 ) -> Vec<Stored> {
+    // As the worker may send it: the mark of a default would be later.
+    let expires = Timestamp::new(expires).time();
     let of = |name: &str, details| Artifact {
         name: name.to_owned(),
         details,

@@ -1,5 +1,6 @@
 use super::*;
 use crate::create::DeadlineLimit;
+use crate::policy::retention;
 use serde_json::{Value, json};
 
 const ID: &str = "9HrBC1jMQ3KlZw4CssPUeQ";
@@ -66,6 +67,21 @@ fn absent_fields_get_defaults() {
     });
     assert_eq!(definition(&graph, 0), expected);
     assert_eq!((graph.group, graph.place(0)), (drawn(1), String::new()));
+}
+
+#[test]
+fn default_expiry_of_submission_is_marked() {
+    let marked = |body: Value| {
+        let task = read(&body).unwrap().entries.remove(0).task;
+        (retention::is_default(task.expires), Timestamp::new(task.expires).to_string())
+    };
+    let shown = "2027-02-01T12:00:00.000Z";
+    let deadline = json!("2026-02-01T12:00:00Z");
+    assert_eq!(marked(json!({"taskQueueId": "p/w", "deadline": deadline})), (true, shown.to_owned()));
+    let given = json!({"taskQueueId": "p/w", "deadline": deadline, "expires": shown});
+    assert_eq!(marked(given), (false, shown.to_owned()));
+    let parts = json!({"taskQueueId": "p/w", "deadline": deadline, "expires": "2027-02-01T12:00:00.000001Z"});
+    assert_eq!(marked(parts), (false, shown.to_owned()), "no request can set the mark");
 }
 
 #[test]

@@ -14,6 +14,7 @@
 //! | [`report`] | results, failures, `retryAfter`, release |
 //! | [`pause`] | pause and resume |
 //! | [`refile`] | how a changed policy reaches existing runs |
+//! | [`retention`] | until when resolved tasks are kept |
 //! | [`counts`] | the counts that a run contributes to |
 //! | [`why`] | why a task is in its state |
 //!
@@ -32,6 +33,7 @@ pub mod options;
 pub mod pause;
 pub mod refile;
 pub mod report;
+pub mod retention;
 pub mod terms;
 pub mod why;
 

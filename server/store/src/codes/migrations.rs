@@ -5,7 +5,7 @@ use super::lexer::{Token, files, tokens};
 use super::tests::folder;
 
 /// Table, column, numbers and meaning of each comparison.
-const MIGRATED: [(&str, &str, &str, &str); 13] = [
+const MIGRATED: [(&str, &str, &str, &str); 14] = [
     ("pending", "hold", "=", "Hold::Waiting"),
     ("pending", "hold", "=", "Hold::Assigned"),
     ("tasks", "state", "in", "State: all"),
@@ -19,6 +19,8 @@ const MIGRATED: [(&str, &str, &str, &str); 13] = [
     ("blobs", "state", "=", "Blob::Uploading"),
     ("queue_policies", "refile_stage", "<>", "Stage::Done"),
     ("queue_policies", "refile_stage", "=", "Stage::Older"),
+    // In `kept_until`.
+    ("function", "state", "=", "State::Completed"),
 ];
 
 /// Returns comparisons of code columns: table, column, operator, numbers.
