@@ -20,6 +20,9 @@ pub const AFTER_EXCEPTION: TimeDelta = TimeDelta::minutes(25);
 pub const PUT_URL_LIFE: TimeDelta = TimeDelta::minutes(45);
 /// Maximum time from the issue of an upload URL to the end of its upload.
 pub const UPLOAD_MAX: TimeDelta = TimeDelta::hours(2);
+/// Maximum time from the end of a run to that of its last upload: [`AFTER_EXCEPTION`] and
+/// [`UPLOAD_MAX`].
+pub const UPLOADED_AFTER_END: TimeDelta = TimeDelta::minutes(145);
 /// How long an expired artifact or object is still known, so reads report the expiry. Similar to
 /// Taskcluster.
 pub const EXPIRED_KEPT: TimeDelta = TimeDelta::minutes(30);

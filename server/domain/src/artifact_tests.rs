@@ -45,6 +45,11 @@ fn task(last: Last, ended: Vec<EndedRun>) -> Task {
 }
 
 #[test]
+fn uploads_end_after_their_last_start() {
+    assert_eq!(UPLOADED_AFTER_END, AFTER_EXCEPTION + UPLOAD_MAX);
+}
+
+#[test]
 fn object_name_never_ends_in_star() {
     for (name, can) in [("*", false), ("public/*", false), ("a**", false), ("public/*.log", true), ("*a", true)] {
         assert_eq!(can_be_object(name), can, "{name}");

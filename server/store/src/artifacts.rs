@@ -7,7 +7,7 @@ use tenure_api::states::{ArtifactErrorReason, Priority, StorageType};
 use uuid::Uuid;
 
 use super::decode::Row;
-use tenure_domain::artifact::{Artifact, Details, ObjectState, Stored};
+use tenure_domain::artifact::{Artifact, Details, ObjectState, Stored, UPLOAD_MAX, UPLOADED_AFTER_END, object_name};
 use tenure_domain::events::Kind;
 
 struct ArtifactRow {
@@ -301,6 +301,64 @@ pub async fn retain_object(
         name,
         expires,
         removable
+    )
+    .execute(transaction)
+    .await?;
+    Ok(())
+}
+
+/// Expires up to `limit` artifacts of locked tasks that are about to be purged, and returns their
+/// number. Bytes are removable once no upload can be in progress.
+pub(crate) async fn expire(transaction: &mut PgConnection, tasks: &[Uuid], limit: i64) -> Result<u64, sqlx::Error> {
+    let rows = sqlx::query!(
+        r#"-- expire_artifacts
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
+        outlived AS MATERIALIZED (
+            SELECT t.id, t.seq, r.resolved, a.run, a.name
+            FROM unnest($1::uuid[]) AS i(id) JOIN tasks t ON t.id = i.id
+            JOIN runs r ON r.seq = t.seq AND r.run = t.run
+            CROSS JOIN LATERAL (
+                SELECT a.run, a.name
+                FROM (SELECT * FROM artifacts a WHERE a.seq = t.seq ORDER BY a.seq, a.run, a.name LIMIT $2) a
+                WHERE a.expires > (SELECT now FROM db_now)
+            ) a
+            -- It may have been run again before the lock.
+            WHERE purge_date(t.seq, (SELECT now FROM db_now)) <= (SELECT now FROM db_now)
+            LIMIT $2
+        )
+        UPDATE artifacts a SET expires = db_now.now,
+            removable = CASE WHEN a.storage_type = 1 /* StorageType::S3 */
+                THEN LEAST(a.removable, GREATEST(db_now.now, o.resolved + make_interval(secs => $3 /* seconds */)))
+                ELSE db_now.now END
+        FROM outlived o, db_now WHERE a.seq = o.seq AND a.run = o.run AND a.name = o.name
+        RETURNING o.id AS "id!", a.run AS "run!", a.name AS "name!", a.storage_type AS "storage_type!""#,
+        tasks,
+        limit,
+        UPLOADED_AFTER_END.as_seconds_f64()
+    )
+    .fetch_all(&mut *transaction)
+    .await?;
+    let mut objects = Vec::new();
+    for row in rows.iter().filter(|row| row.storage_type == StorageType::Object.code()) {
+        let columns = Row { table: "artifacts", task: row.id };
+        objects.push(object_name(columns.slug("id", row.id)?, columns.run(row.run)?, &row.name));
+    }
+    if !objects.is_empty() {
+        expire_objects(transaction, &objects).await?;
+    }
+    Ok(rows.len() as u64)
+}
+
+/// Expires the objects of expired artifacts, whose uploads may have begun just now.
+async fn expire_objects(transaction: &mut PgConnection, names: &[String]) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "-- expire_objects
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
+        UPDATE objects o SET expires = LEAST(o.expires, db_now.now),
+            removable = LEAST(o.removable, db_now.now + make_interval(secs => $2 /* seconds */))
+        FROM db_now WHERE o.name = ANY($1)",
+        names,
+        UPLOAD_MAX.as_seconds_f64()
     )
     .execute(transaction)
     .await?;

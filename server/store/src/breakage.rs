@@ -50,6 +50,8 @@ pub enum Breakage {
     StaleTerm,
     /// A failed run ends a task with `retryFailed` and retries left.
     FailedNotRetried,
+    /// Tasks are purged a day early.
+    PurgeEarly,
 }
 
 /// First strikes early, since slow machines have few opportunities.

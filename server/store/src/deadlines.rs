@@ -51,6 +51,7 @@ async fn end_slice(
     if due.places.is_empty() {
         return Ok(Slice { found: 0, dealt_with: 0, ended: 0, queues: Vec::new(), sessions: Vec::new() });
     }
+    let found = due.ids.len() + due.idle;
     // Tasks before runs, like all writers. Locked tasks are left to the next pass.
     let mut locked: Vec<Uuid> = sqlx::query_scalar!(
         "-- lock_overdue\nSELECT id FROM tasks WHERE id = ANY($1) ORDER BY id FOR UPDATE SKIP LOCKED",
@@ -66,11 +67,11 @@ async fn end_slice(
     let dealt_with = if locked.is_empty() && !due.ids.is_empty() {
         0
     } else {
-        due::refile_deadlines(&mut transaction, &due.places, &locked).await?
+        due::refile_deadlines(&mut transaction, &due.places, &locked).await? + due.idle
     };
     transaction.commit().await?;
     let end_open::Ended { tasks, queues, sessions } = ended;
-    Ok(Slice { found: due.ids.len(), dealt_with, ended: tasks.len(), queues, sessions })
+    Ok(Slice { found, dealt_with, ended: tasks.len(), queues, sessions })
 }
 
 /// Filters these locked tasks to those whose open run is not locked, or which have none. Locks
@@ -97,6 +98,8 @@ async fn lock_free_runs(transaction: &mut PgConnection, tasks: &[Uuid]) -> Resul
 struct Overdue {
     ids: Vec<Uuid>,
     places: Vec<Ctid>,
+    /// Number of rows without an overdue task: the earliest was purged.
+    idle: usize,
 }
 
 async fn list_overdue(transaction: &mut PgConnection, from: DateTime<Utc>, limit: i64) -> Result<Overdue, sqlx::Error> {
@@ -122,7 +125,8 @@ async fn list_overdue(transaction: &mut PgConnection, from: DateTime<Utc>, limit
     .await?;
     let mut places: Vec<Ctid> = rows.iter().map(|row| Ctid(row.place.clone())).collect();
     places.dedup();
-    Ok(Overdue { ids: rows.into_iter().filter_map(|row| row.id).collect(), places })
+    let idle = rows.iter().filter(|row| row.id.is_none()).count();
+    Ok(Overdue { ids: rows.into_iter().filter_map(|row| row.id).collect(), places, idle })
 }
 
 /// True if a deadline has passed and was not handled, even if its task is locked, as by an

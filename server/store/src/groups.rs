@@ -6,6 +6,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::decode::Row;
+use super::due::DUE_TASKS_MAX;
 use super::events::Sequenced;
 use super::log_readers::Part;
 use super::session::avoid_scans;
@@ -159,7 +160,7 @@ pub async fn publish_resolved(
 ) -> Result<Slice, sqlx::Error> {
     // The table is mostly empty, so statistics do not show its size.
     avoid_scans(transaction).await?;
-    let resolved = find_resolved(transaction, part).await?;
+    let resolved = read_ends(transaction, part).await?;
     let emitted = emit(transaction, &resolved, part.through, sequenced, witnesses).await?;
     delete_passed(transaction, part.through).await?;
     Ok(Slice { groups: resolved.groups.len(), emitted })
@@ -186,27 +187,51 @@ struct Resolved {
     seqs: Vec<i64>,
 }
 
-async fn find_resolved(transaction: &mut PgConnection, part: Part) -> Result<Resolved, sqlx::Error> {
+/// Finds the groups, and files tasks in `due` that may be purged before their deadline. Others are
+/// filed when their deadline is handled.
+async fn read_ends(transaction: &mut PgConnection, part: Part) -> Result<Resolved, sqlx::Error> {
     sqlx::query_as!(
         Resolved,
         r#"-- read_group_log
-        WITH part AS MATERIALIZED (
-            SELECT o.first, x.kinds, x.seqs FROM outbox_order o JOIN outbox x ON x.id = o.outbox_id
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
+        part AS MATERIALIZED (
+            SELECT o.first, x.at, x.kinds, x.seqs FROM outbox_order o JOIN outbox x ON x.id = o.outbox_id
             WHERE o.first > $1 ORDER BY o.first LIMIT $2
         ),
-        resolved AS MATERIALIZED (
-            SELECT e.seq, part.first, e.n FROM part
+        ended AS MATERIALIZED (
+            SELECT e.seq, e.state, e.is_lone, part.first, part.at, e.n FROM part
             CROSS JOIN LATERAL (
-                SELECT e.seq, min(e.n) AS n FROM unnest(part.kinds, part.seqs) WITH ORDINALITY AS e(kind, seq, n)
-                GROUP BY e.seq
-                -- The end of a lone task has emitted that of its group.
-                HAVING bool_or(e.kind IN (3, 4, 5) /* Kind: resolved */)
-                   AND NOT bool_or(e.kind = 10 /* Kind::GroupResolved */)
+                SELECT e.seq, min(e.n) AS n, max(e.kind) FILTER (WHERE e.kind IN (3, 4, 5) /* Kind: resolved */) AS state,
+                       -- The end of a lone task has emitted that of its group.
+                       bool_or(e.kind = 10 /* Kind::GroupResolved */) AS is_lone
+                FROM unnest(part.kinds, part.seqs) WITH ORDINALITY AS e(kind, seq, n)
+                GROUP BY e.seq HAVING bool_or(e.kind IN (3, 4, 5) /* Kind: resolved */)
             ) e
         ),
-        -- A subquery for each row, here and below, so that the planner never reads all definitions.
+        retention AS MATERIALIZED (SELECT EXISTS (SELECT FROM task_queues WHERE retain_completed IS NOT NULL) AS in_any_queue),
+        -- A subquery for each row, here and below, so that the planner never reads all definitions. The state is the kind of the end.
+        kept AS MATERIALIZED (
+            SELECT e.seq, k.until
+            FROM (SELECT DISTINCT ON (seq) seq, state, at FROM ended ORDER BY seq, first DESC) e
+            CROSS JOIN retention
+            CROSS JOIN LATERAL (SELECT d.id, d.deadline, d.expires FROM task_definitions d WHERE d.seq = e.seq LIMIT 1) d
+            LEFT JOIN LATERAL (
+                SELECT q.retain_completed, q.retain_failed FROM tasks t JOIN task_queues q ON q.id = t.queue
+                WHERE t.id = d.id AND retention.in_any_queue LIMIT 1
+            ) q ON true
+            CROSS JOIN LATERAL (SELECT kept_until(e.state, e.at, d.expires, q.retain_completed, q.retain_failed) AS until) k
+            WHERE k.until < LEAST(d.deadline, d.expires)
+        ),
+        -- Not before the clock: the low-water mark may be there already.
+        filed AS (
+            INSERT INTO due (expires, seqs)
+            SELECT GREATEST(min(k.until), min(db_now.now)), array_agg(k.seq)
+            FROM (SELECT seq, until, row_number() OVER (ORDER BY until) AS n FROM kept) k, db_now
+            GROUP BY (k.n - 1) / $3 /* DUE_TASKS_MAX */
+        ),
         of_tasks AS MATERIALIZED (
-            SELECT (SELECT d.task_group FROM task_definitions d WHERE d.seq = r.seq), r.seq, r.first, r.n FROM resolved r
+            SELECT (SELECT d.task_group FROM task_definitions d WHERE d.seq = r.seq), r.seq, r.first, r.n FROM ended r
+            WHERE NOT r.is_lone
         ),
         of_groups AS MATERIALIZED (
             SELECT DISTINCT ON (task_group) task_group, seq, first FROM of_tasks WHERE task_group IS NOT NULL
@@ -219,7 +244,8 @@ async fn find_resolved(transaction: &mut PgConnection, part: Part) -> Result<Res
         SELECT COALESCE((SELECT array_agg(task_group ORDER BY task_group) FROM uncovered), '{}') AS "groups!",
                COALESCE((SELECT array_agg(seq ORDER BY task_group) FROM uncovered), '{}') AS "seqs!""#,
         part.after,
-        part.rows
+        part.rows,
+        DUE_TASKS_MAX
     )
     .fetch_one(transaction)
     .await

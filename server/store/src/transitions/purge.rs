@@ -1,17 +1,20 @@
 //! Purges expired tasks and groups.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use chrono::{DateTime, Utc};
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
+use crate::artifacts;
 use crate::due::{self, Ctid};
 use crate::events::Sequenced;
 
 /// Tasks, and rows of `due`, per transaction.
 const TASKS_MAX: i64 = 200;
 const EDGES_MAX: i64 = 2_000;
+/// Artifacts expired per transaction, and read per task.
+const ARTIFACTS_MAX: i64 = 200;
 const GROUPS_MAX: i64 = 200;
 /// Purging stops at this number of rows that the groups pass has yet to read, because each slice
 /// scans them.
@@ -47,9 +50,14 @@ pub struct Slice<C> {
 /// Purges a slice of expired tasks. Tasks with many edges lose edges first. Never waits for locks
 /// on tasks and edges.
 ///
-/// Retains a task until its deadline was processed, its artifacts are removed, and the log is read
-/// past the task's end: log readers look up its group. None is left before `from`. The cursor keeps
-/// retained tasks from blocking others. Purges nothing while much of the log is unread.
+/// A task expires early by the retention of its queue, or of submissions without `expires`
+/// (`purge_date` in SQL), but not while another task waits for it. Its artifacts are expired first,
+/// and the pass that removes them does the rest.
+///
+/// Retains a task until its deadline was processed, its artifacts are removed, and all readers of
+/// the log are past its end: they look up its group and dependents. None is left before `from`. The
+/// cursor keeps retained tasks from blocking others. Purges nothing while much of the log is
+/// unread.
 pub async fn purge_tasks(
     conn: &mut PgConnection,
     sequenced: Sequenced,
@@ -58,34 +66,62 @@ pub async fn purge_tasks(
 ) -> Result<Slice<Cursor>, sqlx::Error> {
     let mut transaction = conn.begin().await?;
     follow_indexes(&mut transaction).await?;
-    let Expired { ids, seqs, places, next } = list_expired(&mut transaction, from, after).await?;
-    if ids.is_empty() {
-        return Ok(Slice { found: 0, purged: 0, next });
+    let Expired { ids, seqs, outlived, places, idle, next } = list_expired(&mut transaction, from, after).await?;
+    let mut found = outlived.len();
+    let mut gone = Gone::default();
+    if !ids.is_empty() {
+        let locked = lock_expired(&mut transaction, &ids).await?;
+        // They may have been run again, or got artifacts, before the lock.
+        let retained = list_retained(&mut transaction, sequenced, &seqs).await?;
+        found += seqs.len() - retained.len();
+        let bare = locked.into_iter().filter(|(_, seq)| !retained.contains(seq)).unzip();
+        gone = purge_bare(&mut transaction, bare).await?;
     }
-    let locked = sqlx::query!(
-        "-- lock_expired
-        SELECT id, seq FROM tasks WHERE id = ANY($1) AND state > 1 /* State: resolved */ ORDER BY id FOR UPDATE SKIP LOCKED",
-        &ids
-    )
-    .fetch_all(&mut *transaction)
-    .await?;
-    // Artifacts may have been added before the lock.
-    let retained = list_retained(&mut transaction, sequenced, &seqs).await?;
-    let found = seqs.len() - retained.len();
-    let bare = locked.into_iter().filter(|row| !retained.contains(&row.seq));
-    let (ids, seqs): (Vec<Uuid>, Vec<i64>) = bare.map(|row| (row.id, row.seq)).unzip();
-    if ids.is_empty() {
-        return Ok(Slice { found, purged: 0, next });
+    if !outlived.is_empty() {
+        let locked = lock_expired(&mut transaction, &outlived).await?;
+        let ids: Vec<Uuid> = locked.into_iter().map(|(id, _)| id).collect();
+        gone.artifacts = artifacts::expire(&mut transaction, &ids, ARTIFACTS_MAX).await?;
     }
-    let edges = purge_edges(&mut transaction, &ids, &seqs).await?;
-    let (ids, seqs) = list_without_edges(&mut transaction, &ids, &seqs).await?;
-    let tasks = purge(&mut transaction, &ids, &seqs).await?;
-    if tasks > 0 {
-        due::refile_expiries(&mut transaction, &places).await?;
+    let stale = if gone.tasks > 0 { &places } else { &idle };
+    if !stale.is_empty() {
+        due::refile_expiries(&mut transaction, stale).await?;
     }
     transaction.commit().await?;
-    let purged = if tasks > 0 { tasks } else { edges };
-    Ok(Slice { found, purged: usize::try_from(purged).unwrap_or(usize::MAX), next })
+    let Gone { tasks, edges, artifacts } = gone;
+    let rows = if tasks > 0 { tasks } else { edges };
+    Ok(Slice { found, purged: usize::try_from(rows + artifacts).unwrap_or(usize::MAX), next })
+}
+
+/// Numbers of purged rows, and of expired artifacts.
+#[derive(Default)]
+struct Gone {
+    tasks: u64,
+    edges: u64,
+    artifacts: u64,
+}
+
+/// Locks resolved tasks, and returns them with their `seq`.
+async fn lock_expired(transaction: &mut PgConnection, ids: &[Uuid]) -> Result<Vec<(Uuid, i64)>, sqlx::Error> {
+    let rows = sqlx::query!(
+        "-- lock_expired
+        SELECT id, seq FROM tasks WHERE id = ANY($1) AND state > 1 /* State: resolved */ ORDER BY id FOR UPDATE SKIP LOCKED",
+        ids
+    )
+    .fetch_all(transaction)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.id, row.seq)).collect())
+}
+
+/// Purges locked tasks without artifacts, or some of their edges.
+async fn purge_bare(transaction: &mut PgConnection, (ids, seqs): (Vec<Uuid>, Vec<i64>)) -> Result<Gone, sqlx::Error> {
+    if ids.is_empty() {
+        return Ok(Gone::default());
+    }
+    let edges = purge_edges(transaction, &ids, &seqs).await?;
+    let (ids, seqs) = list_without_edges(transaction, &ids, &seqs).await?;
+    let Purged { tasks, deadlines } = purge(transaction, &ids, &seqs).await?;
+    due::drop_purged(transaction, &deadlines).await?;
+    Ok(Gone { tasks: tasks.cast_unsigned(), edges, artifacts: 0 })
 }
 
 /// Forces index scans. A sort would read all expired rows, and order rows of one date arbitrarily.
@@ -99,12 +135,17 @@ async fn follow_indexes(transaction: &mut PgConnection) -> Result<(), sqlx::Erro
     Ok(())
 }
 
-/// Expired tasks without artifacts, so that the others are not locked each time. `places` has all
-/// rows of `due` that were read and locked.
+/// Expired tasks of rows of `due`, which were read and locked.
 struct Expired {
+    /// Tasks without artifacts, so that the others are not locked each time.
     ids: Vec<Uuid>,
     seqs: Vec<i64>,
+    /// Tasks with artifacts that expire later.
+    outlived: Vec<Uuid>,
+    /// All rows of `due`.
     places: Vec<Ctid>,
+    /// Rows without an expired task.
+    idle: Vec<Ctid>,
     /// Last row that was read completely, if more may have expired.
     next: Option<Cursor>,
 }
@@ -118,11 +159,10 @@ async fn list_expired(
     let (expires, place) = after.map_or((from, NO_PLACE), |after| (after.expires, after.place.0.as_str()));
     let rows = sqlx::query!(
         r#"-- list_expired
-        WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
+        WITH db_now AS MATERIALIZED (SELECT now + make_interval(secs => $5 /* ahead */) AS now FROM db_now),
         unread AS MATERIALIZED (
             SELECT count(*) AS n FROM (
-                SELECT FROM outbox_order o
-                WHERE o.first > (SELECT position FROM log_readers WHERE name = 'groups') LIMIT $4 /* most */
+                SELECT FROM outbox_order o WHERE o.first > (SELECT min(position) FROM log_readers) LIMIT $4 /* most */
             ) o
         ),
         -- The index has rows of one date in the order of their places.
@@ -133,37 +173,63 @@ async fn list_expired(
             ORDER BY x.expires LIMIT $1 FOR UPDATE SKIP LOCKED
         )
         SELECT r.place::text AS "place!", r.expires AS "expires!", d.id AS "id?", d.seq AS "seq?",
-               (SELECT true FROM artifacts a WHERE a.seq = d.seq LIMIT 1) AS "has_artifacts?"
+               (SELECT true FROM artifacts a WHERE a.seq = d.seq LIMIT 1) AS "has_artifacts?",
+               d.is_early AND (
+                   SELECT true
+                   FROM (SELECT a.expires FROM artifacts a WHERE a.seq = d.seq ORDER BY a.seq, a.run, a.name LIMIT $6 /* most */) a
+                   WHERE a.expires > (SELECT now FROM db_now) LIMIT 1) AS "outlived?"
         FROM due_rows r
         LEFT JOIN LATERAL (
-            SELECT d.id, d.seq FROM unnest(r.seqs) AS s(seq) JOIN task_definitions d ON d.seq = s.seq
+            SELECT d.id, d.seq, d.expires > (SELECT now FROM db_now) AS is_early
+            FROM unnest(r.seqs) AS s(seq) JOIN task_definitions d ON d.seq = s.seq
             WHERE d.expires <= (SELECT now FROM db_now)
+               OR purge_date(d.seq, (SELECT now FROM db_now)) <= (SELECT now FROM db_now)
         ) d ON true
         LIMIT $1"#,
         TASKS_MAX,
         expires,
         place,
-        UNREAD_MAX
+        UNREAD_MAX,
+        ahead(),
+        ARTIFACTS_MAX
     )
     .fetch_all(transaction)
     .await?;
     let full = rows.len() as i64 == TASKS_MAX;
-    let (mut cursors, mut ids, mut seqs) = (Vec::new(), Vec::new(), Vec::new());
+    let mut cursors = Vec::with_capacity(rows.len());
+    let (mut tasks, mut outlived, mut idle) = (BTreeMap::new(), Vec::new(), Vec::new());
     for row in rows {
-        cursors.push(Cursor { expires: row.expires, place: Ctid(row.place) });
-        if row.has_artifacts.is_none() {
-            ids.extend(row.id);
-            seqs.extend(row.seq);
+        let cursor = Cursor { expires: row.expires, place: Ctid(row.place) };
+        match row.seq.zip(row.id) {
+            None => idle.push(cursor.place.clone()),
+            // A task in two rows is listed once.
+            Some((seq, id)) if row.has_artifacts.is_none() => {
+                tasks.insert(seq, id);
+            }
+            Some((_, id)) if row.outlived == Some(true) => outlived.push(id),
+            Some(_) => {}
         }
+        cursors.push(cursor);
     }
     cursors.dedup();
     // The last row may have more tasks than were listed.
     let next = if full { cursors.get(cursors.len().saturating_sub(2)).cloned() } else { None };
     let places = cursors.into_iter().map(|cursor| cursor.place).collect();
-    Ok(Expired { ids, seqs, places, next })
+    let (seqs, ids) = tasks.into_iter().unzip();
+    Ok(Expired { ids, seqs, outlived, places, idle, next })
 }
 
-/// Filters `seqs` to tasks with artifacts or unread log rows.
+/// Seconds by which the purge's clock is ahead.
+fn ahead() -> f64 {
+    #[cfg(feature = "test-util")]
+    let seconds = if crate::breakage::is_on(crate::breakage::Breakage::PurgeEarly) { 86_400.0 } else { 0.0 };
+    #[cfg(not(feature = "test-util"))]
+    let seconds = 0.0;
+    seconds
+}
+
+/// Filters `seqs` to tasks that may not be purged: with artifacts or unread log rows, or resolved
+/// again since they were listed.
 async fn list_retained(
     transaction: &mut PgConnection,
     sequenced: Sequenced,
@@ -171,18 +237,23 @@ async fn list_retained(
 ) -> Result<HashSet<i64>, sqlx::Error> {
     let retained = sqlx::query_scalar!(
         r#"-- list_retained
-        WITH unread AS MATERIALIZED (
+        WITH db_now AS MATERIALIZED (SELECT now + make_interval(secs => $3 /* ahead */) AS now FROM db_now),
+        unread AS MATERIALIZED (
             SELECT unnest(o.seqs) AS seq FROM unsequenced($2) o
             UNION ALL
             SELECT unnest((SELECT x.seqs FROM outbox x WHERE x.id = o.outbox_id)) FROM outbox_order o
-            WHERE o.first > (SELECT position FROM log_readers WHERE name = 'groups')
+            WHERE o.first > (SELECT min(position) FROM log_readers)
         )
         SELECT i.seq AS "seq!" FROM unnest($1::bigint[]) AS i(seq)
         WHERE EXISTS (SELECT FROM artifacts a WHERE a.seq = i.seq)
         UNION ALL
+        SELECT i.seq FROM unnest($1::bigint[]) AS i(seq)
+        WHERE purge_date(i.seq, (SELECT now FROM db_now)) > (SELECT now FROM db_now)
+        UNION ALL
         SELECT i.seq FROM unnest($1::bigint[]) AS i(seq) WHERE EXISTS (SELECT FROM unread u WHERE u.seq = i.seq)"#,
         seqs,
-        sequenced.0
+        sequenced.0,
+        ahead()
     )
     .fetch_all(transaction)
     .await?;
@@ -240,17 +311,24 @@ async fn list_without_edges(
     Ok(rows.into_iter().map(|row| (row.id, row.seq)).unzip())
 }
 
+struct Purged {
+    tasks: i64,
+    /// Those that were not handled.
+    deadlines: Vec<DateTime<Utc>>,
+}
+
 /// Purges tasks without edges in one statement, so no row is ever visible without its task. The
-/// group of a lone task gets a row, because groups outlive tasks.
-async fn purge(transaction: &mut PgConnection, ids: &[Uuid], seqs: &[i64]) -> Result<u64, sqlx::Error> {
-    let gone = sqlx::query_scalar!(
+/// group of a lone task gets a row, because groups outlive tasks, by up to two hours.
+async fn purge(transaction: &mut PgConnection, ids: &[Uuid], seqs: &[i64]) -> Result<Purged, sqlx::Error> {
+    sqlx::query_as!(
+        Purged,
         r#"-- purge_tasks
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         kept_groups AS (
             INSERT INTO task_groups (id, scheduler, expires)
-            SELECT t.id, d.scheduler, group_expires(d.expires)
+            SELECT t.id, d.scheduler, group_expires(LEAST(d.expires, db_now.now))
             FROM tasks t JOIN task_definitions d ON d.seq = t.seq, db_now
-            WHERE t.id = ANY($1) AND t.lone AND group_expires(d.expires) > db_now.now
+            WHERE t.id = ANY($1) AND t.lone AND group_expires(LEAST(d.expires, db_now.now)) > db_now.now
             ON CONFLICT (id) DO NOTHING
         ),
         history AS (DELETE FROM runs r WHERE r.seq = ANY($2)),
@@ -258,15 +336,15 @@ async fn purge(transaction: &mut PgConnection, ids: &[Uuid], seqs: &[i64]) -> Re
         options AS (DELETE FROM task_options o WHERE o.seq = ANY($2)),
         progress AS (DELETE FROM checkpoints k WHERE k.seq = ANY($2)),
         commands AS (DELETE FROM task_commands x WHERE x.seq = ANY($2)),
-        definitions AS (DELETE FROM task_definitions d WHERE d.seq = ANY($2)),
+        definitions AS (DELETE FROM task_definitions d WHERE d.seq = ANY($2) RETURNING d.deadline),
         deleted AS (DELETE FROM tasks t WHERE t.id = ANY($1) RETURNING t.id)
-        SELECT count(*) AS "n!" FROM deleted"#,
+        SELECT (SELECT count(*) FROM deleted) AS "tasks!",
+               ARRAY(SELECT DISTINCT d.deadline FROM definitions d WHERE d.deadline > (SELECT now FROM db_now)) AS "deadlines!""#,
         ids,
         seqs
     )
     .fetch_one(transaction)
-    .await?;
-    Ok(gone.cast_unsigned())
+    .await
 }
 
 /// Purges a slice of expired, empty groups. createTask needs the row lock of an expired group to
