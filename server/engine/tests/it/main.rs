@@ -28,6 +28,7 @@ mod refile;
 mod releases;
 mod remembered;
 mod removals;
+mod retention;
 mod schedulers;
 mod session_store;
 mod sessions;

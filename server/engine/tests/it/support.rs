@@ -11,6 +11,8 @@ pub use serde_json::{Value, json};
 use sqlx::PgExecutor;
 use sqlx::postgres::PgConnectOptions;
 pub use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
+use tenure_api::bodies::CreateTaskRequest;
+use tenure_api::dates::Timestamp;
 pub use tenure_api::ids::{RunId, TaskId, TaskQueueId};
 use tenure_api::policy::{PauseRequest, QueuePolicy};
 pub use tenure_api::states::{Delivery, EndedBy, ExceptionReason, Priority, ReasonCreated, ReasonResolved, SessionEnd};
@@ -19,6 +21,7 @@ pub use tenure_domain::lifecycle::{Outcome, Report};
 use tenure_domain::policy::document::Match;
 pub use tenure_domain::policy::document::Policy;
 pub use tenure_domain::policy::ending::Ending;
+use tenure_domain::policy::options;
 pub use tenure_domain::registration::WorkerName;
 pub use tenure_domain::task::{Last, Task};
 pub use tenure_domain::worker::WorkerKey;
@@ -31,6 +34,7 @@ pub use tenure_engine::testing::{LEASE, QUEUE, Queue, new_task, new_task_with_id
 use tenure_store::clock;
 pub use tenure_store::due_marks::START;
 pub use tenure_store::events::Sequenced;
+use tenure_store::secrets::random;
 pub use tenure_store::testing::{Gate, TestDatabase, eventually, number, until_a_session_waits, until_sessions_wait};
 use tenure_store::transitions::create::{Member, create};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -134,6 +138,24 @@ pub async fn run_sql(executor: impl PgExecutor<'_>, sql: &str) {
 
 pub async fn now(database: &TestDatabase) -> DateTime<Utc> {
     sqlx::query_scalar("SELECT now FROM db_now").fetch_one(database.pool()).await.unwrap()
+}
+
+/// Returns a task of Tenure's own API with a deadline in 60 days, and these additional fields.
+pub fn submitted_task(fields: &Value) -> NewTask {
+    let now = tenure_engine::clock::real_now();
+    let mut body = json!({
+        "taskQueueId": QUEUE,
+        "created": Timestamp::new(now),
+        "deadline": Timestamp::new(now + TimeDelta::days(60)),
+        "payload": {},
+        "metadata": {"name": "n", "description": "d", "owner": "o@example.com", "source": "https://example.com/"},
+    });
+    for (name, value) in fields.as_object().unwrap() {
+        body[name] = value.clone();
+    }
+    let body = body.to_string();
+    let request: CreateTaskRequest<'_> = serde_json::from_str(&body).unwrap();
+    NewTask::from_submission(TaskId::from_random(random()), &request, options::BESIDE).unwrap()
 }
 
 pub async fn create_some(queue: &Queue, name: &str, tasks: usize) -> Vec<TaskId> {

@@ -265,9 +265,16 @@ async fn list_retained(
 async fn purge_edges(transaction: &mut PgConnection, ids: &[Uuid], seqs: &[i64]) -> Result<u64, sqlx::Error> {
     let edges = sqlx::query!(
         r#"-- lock_dependencies
+        WITH db_now AS MATERIALIZED (SELECT now FROM db_now)
         SELECT x.required AS "required!", x.dependent AS "dependent!" FROM (
             SELECT e.required, e.dependent FROM unnest($2::bigint[]) AS i(seq)
-            CROSS JOIN LATERAL (SELECT * FROM dependencies e WHERE e.required = i.seq LIMIT $3 FOR UPDATE SKIP LOCKED) e
+            CROSS JOIN LATERAL (
+                SELECT * FROM dependencies e
+                WHERE e.required = i.seq
+                  -- A task that began to wait for it just now keeps it.
+                  AND (e.satisfied OR (SELECT d.expires FROM task_definitions d WHERE d.seq = i.seq) <= (SELECT now FROM db_now))
+                LIMIT $3 FOR UPDATE SKIP LOCKED
+            ) e
             UNION ALL
             SELECT e.required, e.dependent FROM unnest($1::uuid[]) AS i(id)
             CROSS JOIN LATERAL (SELECT * FROM dependencies e WHERE e.dependent = i.id LIMIT $3 FOR UPDATE SKIP LOCKED) e

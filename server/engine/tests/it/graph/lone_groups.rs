@@ -1,6 +1,5 @@
 //! Groups of a single task have no row.
 
-use tenure_domain::submit::{Graph, Origin};
 use tenure_engine::ops::change_priority::change_group;
 use tenure_engine::ops::list_tasks::{Cursor, list_group};
 use tenure_engine::ops::task_group::{cancel, get, seal};
@@ -236,12 +235,7 @@ async fn database_and_rules_agree_on_group_retention() {
         assert_eq!(kept, task.group_expires, "{expires}");
     }
     // Of a submission without `expires`, whose date is marked.
-    let body = json!({"taskQueueId": QUEUE, "deadline": "2026-02-01T12:00:00Z"}).to_string();
-    let now = DateTime::from_timestamp(1_769_860_800, 0).unwrap();
-    let origin = Origin { now, client_id: "me", root_url: "https://tenure.example" };
-    let draw = || TaskId::from_random(tenure_store::secrets::random());
-    let graph = Graph::of_one(serde_json::from_str(&body).unwrap(), origin, draw);
-    let task = &graph.unwrap().entries[0].task;
+    let task = submitted_task(&json!({"created": "2026-01-31T12:00:00Z", "deadline": "2026-02-01T12:00:00Z"}));
     let kept: DateTime<Utc> =
         sqlx::query_scalar("SELECT group_expires($1)").bind(task.expires).fetch_one(database.pool()).await.unwrap();
     assert_eq!(kept, task.group_expires);
