@@ -34,6 +34,7 @@ fn forget(event: &mut Event) {
         | Event::Returned { answer, .. }
         | Event::Policy { answer, .. }
         | Event::Pause { answer, .. }
+        | Event::Read { answer, .. }
         | Event::Resume { answer, .. } => doubt(answer),
         Event::ClaimWork { answer, .. } => doubt(answer),
         // The clock does not move in such a period, and polled messages prove nothing permanent.

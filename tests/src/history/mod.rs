@@ -4,7 +4,7 @@
 //!
 //! `check` has the rules: pure, and tested on hand-made histories. `snapshot` is the state that the
 //! server shows when all is quiet. The actors share `world`: `submitter`, `worker` (with `poller`),
-//! `member` (a worker with a session), `operator` and `saboteur`. `storm` runs them and drains the
+//! `member` (a worker with a session), `reader`, `operator` and `saboteur`. `storm` runs them and drains the
 //! queues.
 
 pub mod check;
@@ -20,6 +20,7 @@ mod log_reader;
 mod member;
 mod operator;
 mod poller;
+mod reader;
 mod saboteur;
 mod storm;
 mod submitter;
@@ -33,6 +34,14 @@ pub(crate) use worker::{HeldClaim, read_claims};
 /// The queue whose workers also poll messages. A polled run is reserved for its poller for a while,
 /// so clients cannot observe the order of priorities there.
 pub const POLLED_QUEUE: usize = 3;
+
+/// The queue whose resolved tasks are purged soon: its policy is never changed, and its tasks are
+/// created once.
+pub const RETAINED_QUEUE: usize = 4;
+/// Seconds until a completed task of that queue may be purged.
+pub const RETAIN_COMPLETED: i64 = 300;
+/// The same for a task resolved as failed or exception.
+pub const RETAIN_FAILED: i64 = 600;
 
 /// The wire name of a worker, which records identify by number.
 #[must_use]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use super::RETAINED_QUEUE;
 use super::policy::Policy;
 use super::record::{Answer, Event};
 use super::world::{Actor, World};
@@ -24,8 +25,8 @@ const REMOVE_PERCENT: u64 = 10;
 const UNTIL_PERCENT: u64 = 40;
 const UNTIL: std::ops::Range<u64> = 20..50;
 const LEFT_PERCENT: u64 = 50;
-/// Queues from this index on have policies. The one before never has one, like a queue of an older
-/// client.
+/// Queues from this index on have policies, that of [`RETAINED_QUEUE`] always the same. The one
+/// before never has one, like a queue of an older client.
 const FIRST_WITH_POLICY: usize = 1;
 
 pub(super) async fn operate(mut actor: Actor) {
@@ -34,7 +35,8 @@ pub(super) async fn operate(mut actor: Actor) {
         let queues = actor.world.queues.len();
         let roll = actor.random.below(100);
         if roll < CHANGE_PERCENT + REMOVE_PERCENT {
-            let queue = FIRST_WITH_POLICY + actor.random.below((queues - FIRST_WITH_POLICY) as u64) as usize;
+            let changed = (RETAINED_QUEUE - FIRST_WITH_POLICY) as u64;
+            let queue = FIRST_WITH_POLICY + actor.random.below(changed) as usize;
             let policy = (roll < CHANGE_PERCENT).then(|| Policy::invent(&mut actor.random));
             change_policy(&mut actor, queue, policy).await;
         } else {

@@ -119,6 +119,11 @@ pub enum Event {
         queue: usize,
         runs: Vec<RunKey>,
     },
+    /// A reading of a task's status.
+    Read {
+        task: SlugId,
+        answer: Answer<()>,
+    },
     /// A reading of the server's clock, in milliseconds since 1970.
     Clock(i64),
     Session(SessionCall),

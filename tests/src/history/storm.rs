@@ -19,12 +19,14 @@ use super::log_reader::LogReader;
 use super::member::Member;
 use super::operator::{operate, resume};
 use super::policy::DELAY_MAX;
+use super::reader::read;
 use super::record::{Answer, Event, RunKey};
 use super::saboteur::sabotage;
 use super::snapshot::{Counts, Snapshot, Status};
 use super::submitter::{UNHURRIED_MILLIS, submit};
 use super::worker::Worker;
 use super::world::{Actor, World};
+use super::{RETAIN_COMPLETED, RETAIN_FAILED, RETAINED_QUEUE};
 use crate::http::{QUEUE_API, TENURE_API, queue_segment};
 use crate::random::Random;
 use crate::server::{Launch, Server, create_root_client, fresh_secret_key};
@@ -35,7 +37,7 @@ const WORKERS: usize = 8;
 const MEMBERS: [usize; 3] = [20, 21, 21];
 /// Tasks per request: one page of statuses.
 const TASKS_PER_CALL: usize = 1_000;
-const QUEUES: [&str; 4] = ["storm/alpha", "storm/beta", "storm/gamma", "storm/polled"];
+const QUEUES: [&str; 5] = ["storm/alpha", "storm/beta", "storm/gamma", "storm/polled", "storm/retained"];
 const CLAIM_TERM_SECONDS: u64 = 60;
 /// Longest pause between two moves of the clock, in milliseconds, and longest move, in seconds.
 const CLOCK_PAUSE_MAX: u64 = 200;
@@ -75,7 +77,9 @@ pub async fn run(plan: &Plan) -> History {
     let root_urls = servers.running.iter().map(|server| server.root_url().to_owned()).collect();
     let queues = QUEUES.map(str::to_owned).to_vec();
     let world = Arc::new(World::new(root, root_urls, queues, plan.seed, plan.operations));
-    read_clock(&mut Actor::patient(Arc::clone(&world), 0)).await;
+    let mut first = Actor::patient(Arc::clone(&world), 0);
+    read_clock(&mut first).await;
+    set_retention(&mut first).await;
 
     let mut actors = JoinSet::new();
     for number in 1..=SUBMITTERS {
@@ -93,6 +97,7 @@ pub async fn run(plan: &Plan) -> History {
     trouble.spawn(move_clock(Actor::patient(Arc::clone(&world), 200)));
     trouble.spawn(operate(Actor::patient(Arc::clone(&world), 203)));
     trouble.spawn(count_backlog(Actor::patient(Arc::clone(&world), 204)));
+    trouble.spawn(read(Actor::patient(Arc::clone(&world), 205)));
     let sabotaged = tokio::spawn(sabotage(Arc::clone(&world), ground, 201));
     let log = tokio::spawn(LogReader::new(Actor::patient(Arc::clone(&world), 202)).follow());
     while let Some(ended) = actors.join_next().await {
@@ -140,6 +145,12 @@ async fn start_servers(plan: &Plan, database_url: &str, folder: &std::path::Path
     let second = launch.flag("--hot-sessions", "3").start(folder, "second").await;
     let root = create_root_client(database_url, &secret).credentials;
     Servers { running: vec![first, second], root }
+}
+
+async fn set_retention(actor: &mut Actor) {
+    let path = format!("{TENURE_API}/queues/{}/policy", queue_segment(QUEUES[RETAINED_QUEUE]));
+    let policy = json!({"retain": {"completed": RETAIN_COMPLETED, "failed": RETAIN_FAILED}}).to_string();
+    until_answered(actor, "PUT", &path, Some(&policy)).await.expect("a policy is stored");
 }
 
 /// Advances the clock in steps small enough that a request in flight does not expire.

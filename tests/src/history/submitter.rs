@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::RETAINED_QUEUE;
 use super::policy::Options;
 use super::record::{Change, Event, PRIORITIES, TaskSpec};
 use super::world::{Actor, Tried};
@@ -40,10 +41,14 @@ pub(super) async fn submit(mut actor: Actor) {
             return;
         }
         let recent = actor.world.pick_tried(&mut actor.random, RECENT);
+        // After its purge, a repeat would be a new task.
+        let repeats = recent.as_ref().is_some_and(|tried| tried.spec.queue != RETAINED_QUEUE);
         let roll = actor.random.below(100);
         match recent {
-            Some(tried) if roll < REPEAT_PERCENT => create(&mut actor, tried).await,
-            Some(tried) if roll < REPEAT_PERCENT + CONFLICT_PERCENT => create(&mut actor, contradict(&tried)).await,
+            Some(tried) if repeats && roll < REPEAT_PERCENT => create(&mut actor, tried).await,
+            Some(tried) if repeats && roll < REPEAT_PERCENT + CONFLICT_PERCENT => {
+                create(&mut actor, contradict(&tried)).await;
+            }
             Some(tried) if roll < REPEAT_PERCENT + CONFLICT_PERCENT + CHANGE_PERCENT => {
                 change(&mut actor, &tried).await;
             }
@@ -115,10 +120,11 @@ fn invent(actor: &mut Actor) -> Tried {
     let dependencies = pick_dependencies(actor);
     let random = &mut actor.random;
     let created = world.server_millis();
-    let hurried = random.percent(HURRIED_PERCENT);
+    let queue = random.below(world.queues.len() as u64) as usize;
+    let hurried = queue != RETAINED_QUEUE && random.percent(HURRIED_PERCENT);
     let spec = TaskSpec {
         task: random.task_id(),
-        queue: random.below(world.queues.len() as u64) as usize,
+        queue,
         priority: random.below(PRIORITIES.len() as u64) as usize,
         retries: random.below(RETRIES_MAX + 1) as u32,
         content: 0,

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use tenure_api::states::SessionEnd;
 use tenure_tests::history::check::{History, Rule};
-use tenure_tests::history::{Plan, Violation, check, run, seed};
+use tenure_tests::history::record::{Answer, Event};
+use tenure_tests::history::{Plan, RETAINED_QUEUE, Violation, check, run, seed};
 
 /// Operations in the fast list. The long one sets `TENURE_HISTORY_OPS`, and
 /// `TENURE_HISTORY_FAILOVERS` for a database that fails over and loses the end of its log.
@@ -30,6 +31,13 @@ async fn every_answer_of_a_stormy_history_can_be_true() {
     // An empty history would prove nothing.
     let completed = history.drained.tasks.values().filter(|status| status.state == "completed").count() as u64;
     assert!(completed > operations / 20, "only {completed} tasks were completed in {operations} operations");
+    let purged = history.records.iter().filter(|record| match &record.event {
+        Event::Create { task, answer: Answer::Done(()) } => {
+            task.queue == RETAINED_QUEUE && !history.drained.tasks.contains_key(&task.task)
+        }
+        _ => false,
+    });
+    assert!(purged.count() > 0, "no task was purged");
     let ends: Vec<SessionEnd> = history.quiet.sessions.values().filter_map(|shown| Some(shown.ended?.1)).collect();
     for by in [SessionEnd::Closed, SessionEnd::Takeover, SessionEnd::Expired] {
         assert!(ends.contains(&by), "no session ended as {by}, of {}", ends.len());
@@ -61,6 +69,7 @@ breakages! {
     the_checker_catches_a_session_that_ends_and_keeps_its_runs, OPERATIONS_WHEN_BROKEN, "leak-session", Rule::SessionLeak;
     the_checker_catches_a_failed_run_without_retry, OPERATIONS_WHEN_BROKEN, "failed-not-retried", Rule::FailedRuns;
     the_checker_catches_a_lost_task_command, OPERATIONS_WHEN_BROKEN, "lose-task-command", Rule::SessionInbox;
+    the_checker_catches_an_early_purge, OPERATIONS_WHEN_BROKEN, "purge-early", Rule::Retained;
 }
 
 /// Some breakages only show when two operations meet, such as a change of priority and a second

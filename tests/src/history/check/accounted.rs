@@ -4,6 +4,7 @@ use tenure_api::ids::SlugId;
 
 use super::ledger::{Creation, Ledger};
 use super::{Findings, History, Rule};
+use crate::history::RETAINED_QUEUE;
 use crate::history::record::{Answer, Change, PRIORITIES, TaskSpec};
 use crate::history::snapshot::{Snapshot, Status};
 
@@ -39,7 +40,10 @@ fn check_exists(
 ) {
     let task = spec.task;
     let Some(status) = snapshot.tasks.get(&task) else {
-        findings.add(Rule::Accounted, format!("{task} was acknowledged and does not exist {when}"));
+        // Another rule tests when a task of this queue was purged.
+        if spec.queue != RETAINED_QUEUE {
+            findings.add(Rule::Accounted, format!("{task} was acknowledged and does not exist {when}"));
+        }
         return;
     };
     let queue = history.queues.get(spec.queue).map(String::as_str);

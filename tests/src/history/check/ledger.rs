@@ -136,6 +136,7 @@ impl<'a> Ledger<'a> {
             | Event::Pause { .. }
             | Event::Resume { .. }
             | Event::Poll { .. }
+            | Event::Read { .. }
             | Event::Clock(_) => {}
             Event::Report { run, verdict, answer } => {
                 self.reports.entry(*run).or_default().push(Report { span, verdict: *verdict, answer });

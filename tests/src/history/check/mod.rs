@@ -16,6 +16,7 @@ mod priority;
 mod queues;
 mod resolutions;
 mod results;
+mod retained;
 mod sessions;
 mod starts;
 #[cfg(test)]
@@ -78,6 +79,8 @@ pub enum Rule {
     FailedRuns,
     /// A result whose report was acknowledged, and no other, can be read at the end.
     Results,
+    /// A resolved task is not purged before its date.
+    Retained,
     /// An ended session is never live again, and no session ends before its time.
     SessionOver,
     /// The runs of a session leave it when it ends, continue elsewhere, and are counted.
@@ -126,6 +129,7 @@ pub fn check(history: &History) -> Vec<Violation> {
     deliveries::check(history, &ledger, &mut findings);
     failures::check(history, &ledger, &mut findings);
     results::check(history, &ledger, &mut findings);
+    retained::check(history, &ledger, &mut findings);
     sessions::check(history, &ledger, &mut findings);
     counts::check(history, &mut findings);
     for answer in &history.internal_errors {

@@ -3,6 +3,7 @@
 mod dependencies;
 mod failures;
 mod queues;
+mod retained;
 mod sessions;
 
 use super::*;
