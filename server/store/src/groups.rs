@@ -147,7 +147,7 @@ pub struct Slice {
 }
 
 /// Emits task-group-resolved for groups with a task resolved in this part of the log, if all their
-/// tasks are resolved.
+/// tasks are resolved. Also files these tasks for their purge.
 ///
 /// The event covers all resolutions visible at the check. The covered position in later parts is
 /// stored, so that concurrent resolutions cause one event. If some have no position yet, their part

@@ -1,4 +1,5 @@
-//! Purges expired tasks, and then expired groups without tasks.
+//! Purges tasks that have expired or were kept long enough after their end, and then expired groups
+//! without tasks.
 //!
 //! Slices skip tasks that are still retained, and groups with such tasks. After the last slice the
 //! pass starts over.

@@ -1,4 +1,5 @@
-//! Publishes the resolution of groups whose last task was resolved, according to the event log.
+//! Publishes the resolution of groups whose last task was resolved, according to the event log, and
+//! files resolved tasks for their purge.
 
 use sqlx::PgConnection;
 
