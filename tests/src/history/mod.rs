@@ -4,8 +4,8 @@
 //!
 //! `check` has the rules: pure, and tested on hand-made histories. `snapshot` is the state that the
 //! server shows when all is quiet. The actors share `world`: `submitter`, `worker` (with `poller`),
-//! `member` (a worker with a session), `reader`, `operator` and `saboteur`. `storm` runs them and drains the
-//! queues.
+//! `member` (a worker with a session), `reader`, `operator` and `saboteur`. `storm` runs them and
+//! drains the queues.
 
 pub mod check;
 pub mod lost;
