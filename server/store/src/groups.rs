@@ -215,11 +215,10 @@ async fn read_ends(transaction: &mut PgConnection, part: Part) -> Result<Resolve
             FROM (SELECT DISTINCT ON (seq) seq, state, at FROM ended ORDER BY seq, first DESC) e
             CROSS JOIN retention
             CROSS JOIN LATERAL (SELECT d.id, d.deadline, d.expires FROM task_definitions d WHERE d.seq = e.seq LIMIT 1) d
-            LEFT JOIN LATERAL (
-                SELECT q.retain_completed, q.retain_failed FROM tasks t JOIN task_queues q ON q.id = t.queue
-                WHERE t.id = d.id AND retention.in_any_queue LIMIT 1
-            ) q ON true
-            CROSS JOIN LATERAL (SELECT kept_until(e.state, e.at, d.expires, q.retain_completed, q.retain_failed) AS until) k
+            CROSS JOIN LATERAL (SELECT CASE WHEN retention.in_any_queue THEN (
+                SELECT CASE WHEN e.state = 3 /* State::Completed */ THEN q.retain_completed ELSE q.retain_failed END
+                FROM tasks t JOIN task_queues q ON q.id = t.queue WHERE t.id = d.id) END AS seconds) retained
+            CROSS JOIN LATERAL (SELECT kept_until(e.state, e.at, d.expires, retained.seconds, retained.seconds) AS until) k
             WHERE k.until < LEAST(d.deadline, d.expires)
         ),
         -- Not before the clock: the low-water mark may be there already.

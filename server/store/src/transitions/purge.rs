@@ -219,13 +219,15 @@ async fn list_expired(
     Ok(Expired { ids, seqs, outlived, places, idle, next })
 }
 
-/// Seconds by which the purge's clock is ahead.
+/// Seconds by which the purge's clock is ahead: only on purpose.
+#[cfg(feature = "test-util")]
 fn ahead() -> f64 {
-    #[cfg(feature = "test-util")]
-    let seconds = if crate::breakage::is_on(crate::breakage::Breakage::PurgeEarly) { 86_400.0 } else { 0.0 };
-    #[cfg(not(feature = "test-util"))]
-    let seconds = 0.0;
-    seconds
+    if crate::breakage::is_on(crate::breakage::Breakage::PurgeEarly) { 86_400.0 } else { 0.0 }
+}
+
+#[cfg(not(feature = "test-util"))]
+fn ahead() -> f64 {
+    0.0
 }
 
 /// Filters `seqs` to tasks that may not be purged: with artifacts or unread log rows, or resolved
