@@ -84,7 +84,8 @@ pub struct SubmittedTask<'a> {
     /// the latest when the task or a dependency expires, if that is at least a day ahead.
     #[serde(default, deserialize_with = "present")]
     pub deadline: Option<Timestamp>,
-    /// Default: a year after the deadline.
+    /// Default: a year after the deadline, but a task without it may be purged 7 days after it was
+    /// completed, and 30 days after it failed.
     #[serde(default, deserialize_with = "present")]
     pub expires: Option<Timestamp>,
     /// Scopes of the task's own credentials.

@@ -252,7 +252,7 @@ async fn replay(transaction: &mut PgConnection, key: &Key, known: StoredSubmissi
     }
     let gone = || {
         refuse(OpError::NotFound(
-            "the header Idempotency-Key was used for tasks that have expired since; choose another key".into(),
+            "the header Idempotency-Key was used for tasks that were purged since; choose another key".into(),
         ))
     };
     let mut loaded = tasks::load(transaction, &known.tasks).await?;
