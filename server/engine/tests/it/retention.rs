@@ -45,7 +45,7 @@ async fn exists(queue: &Queue, task: TaskId) -> bool {
 #[tokio::test]
 async fn database_and_rules_agree_on_retention() {
     let database = TestDatabase::create().await;
-    let at = |seconds| DateTime::from_timestamp(1_800_000_000 + seconds, 0).unwrap();
+    let at = |seconds: i64| DateTime::from_timestamp(1_800_000_000 + seconds, 0).unwrap();
     let times = [None, Some(TimeDelta::seconds(60)), Some(TimeDelta::days(366))];
     let pairs = times.iter().flat_map(|&completed| times.iter().map(move |&failed| Retain { completed, failed }));
     let retains: Vec<Option<Retain>> = pairs.map(Some).chain([None]).collect();
@@ -57,7 +57,7 @@ async fn database_and_rules_agree_on_retention() {
         (4, TaskState::Failed, Some(at(1))),
         (5, TaskState::Exception, Some(at(1))),
     ];
-    let seconds = |time: Option<TimeDelta>| time.map_or(f64::INFINITY, |time| time.as_seconds_f64());
+    let seconds = |time: Option<TimeDelta>| time.map_or(f64::INFINITY, TimeDelta::as_seconds_f64);
     for retain in retains {
         for expires in dates.into_iter().flat_map(|date| [date, mark_default(date)]) {
             for (code, state, resolved) in states {
