@@ -1,8 +1,8 @@
 //! Settings of `tenure serve`: names, types, defaults, units, and the effect of too small values.
 //!
 //! clap parses flags and environment into plain arguments; [`ServeArgs::settings`] and
-//! [`DatabaseArgs::database`] check them without side effects, except that a host name in --listen
-//! is resolved. A wrong setting becomes a [`SettingError`]: one line with the setting, the value
+//! [`DatabaseArgs::database`] check them without side effects, except that files of secrets are
+//! read and a host name in --listen is resolved. A wrong setting becomes a [`SettingError`]: one line with the setting, the value
 //! (never a secret's) and the fix.
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
@@ -23,12 +23,16 @@ mod duration;
 mod error;
 mod limits;
 mod scheduler;
+mod secret;
 
 pub use artifacts::parse_size;
+pub use database_url::{MASK, masked as masked_url};
 pub use duration::parse_duration;
 pub use error::SettingError;
 pub use limits::{LimitArgs, Limits};
 pub use scheduler::{SchedulerArgs, SchedulerSettings};
+pub use secret::{Origin, Secret};
+use secret::{SecretSetting, credentials_directory};
 
 /// In seconds.
 const MINUTE: u64 = 60;
@@ -52,6 +56,8 @@ const EVENT_RETENTION_MIN: Duration = Duration::from_secs(1);
 const EVENT_RETENTION_MAX: Duration = Duration::from_secs(366 * DAY);
 /// Object stores accept 10,000 parts; uploads use parts of 5 MiB.
 const ARTIFACT_SIZE_MAX: u64 = 48 << 30;
+/// Longer than any balancer needs to notice, and short enough to wait for.
+const DRAIN_DELAY_MAX: Duration = Duration::from_secs(10 * MINUTE);
 const LISTEN_EXAMPLE: &str = "127.0.0.1:8080 or localhost:8080";
 
 #[derive(Args, Clone)]
@@ -61,6 +67,11 @@ pub struct DatabaseArgs {
     /// Tenure runs a PostgreSQL of its own in the data directory (embedded mode).
     #[arg(long, global = true, env = "DATABASE_URL", hide_env_values = true, value_name = "URL")]
     pub database_url: Option<String>,
+
+    /// File with the database URL, read if there is no --database-url. Without either, the file
+    /// `database-url` in `$CREDENTIALS_DIRECTORY` is read, if it exists.
+    #[arg(long, global = true, env = "DATABASE_URL_FILE", value_name = "FILE")]
+    pub database_url_file: Option<PathBuf>,
 
     /// Directory for the embedded PostgreSQL, `root-credentials.json` and local artifacts.
     #[arg(long, global = true, env = "TENURE_DATA_DIR", default_value = "./tenure-data", value_name = "DIR")]
@@ -79,6 +90,27 @@ impl std::fmt::Debug for DatabaseArgs {
             .field("data_dir", &self.data_dir)
             .field("pg_bin", &self.pg_bin)
             .finish_non_exhaustive()
+    }
+}
+
+#[derive(Args, Clone)]
+pub struct SecretKeyArgs {
+    /// Base64 of 32 random bytes, or a comma list of them: the first signs and encrypts, all of
+    /// them verify, so that a key can be changed without interruption. Embedded mode creates one on
+    /// the first start; an external database requires it.
+    #[arg(long, global = true, env = "TENURE_SECRET_KEY", hide_env_values = true, value_name = "KEYS")]
+    pub secret_key: Option<String>,
+
+    /// File with the secret key, read if there is no --secret-key. Without either, the file
+    /// `secret-key` in `$CREDENTIALS_DIRECTORY` is read, if it exists.
+    #[arg(long, global = true, env = "TENURE_SECRET_KEY_FILE", value_name = "FILE")]
+    pub secret_key_file: Option<PathBuf>,
+}
+
+impl std::fmt::Debug for SecretKeyArgs {
+    /// Leaves out the key.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SecretKeyArgs").field("secret_key_file", &self.secret_key_file).finish_non_exhaustive()
     }
 }
 
@@ -154,11 +186,8 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub scheduler: SchedulerArgs,
 
-    /// Base64 of 32 random bytes, or a comma list of them: the first signs and encrypts, all of
-    /// them verify, so that a key can be changed without interruption. Embedded mode creates one on
-    /// the first start; an external database requires it.
-    #[arg(long, env = "TENURE_SECRET_KEY", hide_env_values = true, value_name = "KEYS")]
-    pub secret_key: Option<String>,
+    #[command(flatten)]
+    pub secret_key: SecretKeyArgs,
 
     /// The token that `GET /metrics` expects as `Authorization: Bearer`: visible ASCII characters.
     /// Without it everybody may read metrics, which name every queue.
@@ -169,6 +198,16 @@ pub struct ServeArgs {
     /// can advance.
     #[arg(long, env = "TENURE_CLOCK", default_value = "database", value_name = "CLOCK")]
     pub clock: ClockMode,
+
+    /// How long the server continues as before after SIGTERM, with `/readyz` at 503 (0s to 10m). If
+    /// too small, load balancers send requests to a server that has stopped.
+    #[arg(long, env = "TENURE_DRAIN_DELAY", default_value = "0s", value_name = "DURATION", value_parser = parse_duration)]
+    pub drain_delay: Duration,
+
+    /// Check the settings, print each one with its value and source, and exit; with code 2 if one
+    /// is refused. Secrets are masked. Connects to nothing.
+    #[arg(long)]
+    pub check: bool,
 }
 
 impl std::fmt::Debug for ServeArgs {
@@ -213,10 +252,11 @@ pub struct Settings {
     pub limits: Limits,
     pub scheduler: SchedulerSettings,
     /// None in embedded mode if none was given: the data directory has it.
-    pub secret_keys: Option<SecretKeys>,
+    pub secret_keys: Option<GivenKeys>,
     /// None: metrics are public.
     pub metrics_token: Option<String>,
     pub clock: ClockMode,
+    pub drain_delay: Duration,
 }
 
 impl Settings {
@@ -227,26 +267,59 @@ impl Settings {
     }
 }
 
+const DATABASE_URL: SecretSetting = SecretSetting {
+    value: "--database-url (DATABASE_URL)",
+    file: "--database-url-file (DATABASE_URL_FILE)",
+    credential: "database-url",
+};
+const SECRET_KEY: SecretSetting = SecretSetting {
+    value: "--secret-key (TENURE_SECRET_KEY)",
+    file: "--secret-key-file (TENURE_SECRET_KEY_FILE)",
+    credential: "secret-key",
+};
+
 impl DatabaseArgs {
     pub fn database(&self) -> Result<Database, SettingError> {
-        let Some(url) = self.database_url.as_deref().filter(|url| !url.is_empty()) else {
+        let Some(url) = self.url()? else {
             return Ok(Database::Embedded(EmbeddedSettings {
                 data_dir: self.data_dir.clone(),
                 pg_bin: self.pg_bin.clone(),
             }));
         };
-        database_url::parse(url).map(Database::External)
+        database_url::parse(&url.source_name, &url.text).map(Database::External)
+    }
+
+    /// None: embedded mode.
+    pub fn url(&self) -> Result<Option<Secret>, SettingError> {
+        let credentials = credentials_directory();
+        DATABASE_URL.find(self.database_url.as_deref(), self.database_url_file.as_deref(), credentials.as_deref())
     }
 }
 
-pub const SECRET_KEY_SETTING: &str = "--secret-key (TENURE_SECRET_KEY)";
+/// Secret keys with their source, for errors.
+#[derive(Clone)]
+pub struct GivenKeys {
+    pub keys: SecretKeys,
+    pub source_name: String,
+}
+
+impl SecretKeyArgs {
+    pub fn find(&self) -> Result<Option<Secret>, SettingError> {
+        let credentials = credentials_directory();
+        SECRET_KEY.find(self.secret_key.as_deref(), self.secret_key_file.as_deref(), credentials.as_deref())
+    }
+}
 
 /// Only embedded mode works without: the data directory has its own.
-pub fn read_secret_keys(given: Option<&str>, database: &Database) -> Result<Option<SecretKeys>, SettingError> {
-    match (given.filter(|keys| !keys.is_empty()), database) {
-        (Some(keys), _) => SecretKeys::parse(keys)
-            .map(Some)
-            .map_err(|error| SettingError::secret(SECRET_KEY_SETTING, error.to_string())),
+pub fn read_secret_keys(given: Option<&Secret>, database: &Database) -> Result<Option<GivenKeys>, SettingError> {
+    match (given, database) {
+        (Some(given), _) => {
+            let source_name = given.source_name.clone();
+            match SecretKeys::parse(&given.text) {
+                Ok(keys) => Ok(Some(GivenKeys { keys, source_name })),
+                Err(error) => Err(SettingError::secret(&source_name, error.to_string())),
+            }
+        }
         (None, Database::Embedded(_)) => Ok(None),
         (None, Database::External(_)) => Err(SettingError::missing_secret_key()),
     }
@@ -261,7 +334,7 @@ impl ServeArgs {
                 "a manual clock is for tests and only allowed on a loopback address, such as --listen 127.0.0.1:8080";
             return Err(SettingError::new("--clock (TENURE_CLOCK)", "manual", fix));
         }
-        let secret_keys = read_secret_keys(self.secret_key.as_deref(), &database)?;
+        let secret_keys = read_secret_keys(self.secret_key.find()?.as_ref(), &database)?;
         Ok(Settings {
             listen: self.listen,
             configured_root_url: self.checked_root_url()?,
@@ -279,6 +352,7 @@ impl ServeArgs {
             secret_keys,
             metrics_token: self.checked_metrics_token()?,
             clock: self.clock,
+            drain_delay: self.drain_delay,
         })
     }
 
@@ -310,6 +384,7 @@ impl ServeArgs {
                 EVENT_RETENTION_MIN,
                 EVENT_RETENTION_MAX,
             ),
+            ("--drain-delay (TENURE_DRAIN_DELAY)", self.drain_delay, zero, DRAIN_DELAY_MAX),
         ] {
             if !(least..=most).contains(&value) {
                 return Err(SettingError::new(

@@ -10,4 +10,5 @@ pub mod http;
 mod key_check;
 pub mod log_limiter;
 pub mod server;
+mod service_manager;
 pub mod telemetry;

@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use crate::auth::Authenticator;
-use crate::config::{ClockMode, Database, SECRET_KEY_SETTING, Settings};
+use crate::config::{ClockMode, Database, Settings};
 use crate::descriptors;
 use crate::http::api::recorded::Metrics;
 use crate::http::api::state::ApiState;
@@ -33,6 +33,7 @@ use crate::http::request_metrics::RequestMetrics;
 use crate::http::{self, Areas, connection};
 use crate::key_check::{self, KeyError};
 use crate::log_limiter;
+use crate::service_manager;
 use crate::telemetry;
 use tenure_embedded::{self as embedded, Embedded, RootCredentials};
 use tenure_engine::background::registry::Passes;
@@ -55,6 +56,8 @@ const DRAIN_REQUESTS: Duration = Duration::from_secs(6);
 const DRAIN_TASKS: Duration = Duration::from_secs(2);
 /// A connection to a silent database never closes.
 pub(crate) const CLOSE_MAX: Duration = Duration::from_secs(2);
+/// From the start of the drain to the end of the process, including PostgreSQL, plus a margin.
+const STOP_MAX: Duration = Duration::from_secs(25);
 const UPKEEP_EVERY: Duration = Duration::from_secs(5);
 /// The client that is created if none exists.
 const ROOT: &str = "root";
@@ -69,27 +72,39 @@ struct Ready {
     embedded: Option<Arc<Embedded>>,
 }
 
+/// Requests to end a server.
+#[derive(Clone)]
+pub struct Shutdown {
+    /// Fails `/readyz`, or ends a start.
+    pub requested: CancellationToken,
+    /// Ends a serving server: no new connections, and open requests end. Follows `requested` after
+    /// `--drain-delay`.
+    pub drain: CancellationToken,
+}
+
 /// `ready` receives the root URL once the server can serve.
 pub async fn run(
     listener: TcpListener,
     settings: Settings,
-    shutdown: CancellationToken,
+    shutdown: Shutdown,
     ready: impl FnOnce(&str),
 ) -> Result<(), StartError> {
     let bound = bound(&listener)?;
     let root_url = settings.root_url(bound);
     // Recovery and migrations may take long. Dropping a database that is being opened asks an
     // embedded PostgreSQL to stop.
-    let Some(database) = shutdown.run_until_cancelled(open(&settings.database)).await else {
+    let Some(database) = shutdown.requested.run_until_cancelled(open(&settings.database)).await else {
         tracing::info!("stopped before the database was open");
         return Ok(());
     };
     let database = database?;
-    let prepared = shutdown.run_until_cancelled(prepare(&database)).await;
+    let prepared = shutdown.requested.run_until_cancelled(prepare(&database)).await;
     let result = match prepared {
         Some(Ok(())) => serve(listener, &settings, &root_url, &database, shutdown, ready).await,
         Some(Err(error)) => Err(error),
         None => {
+            // Without requests there is no drain, so the next signal is an immediate end.
+            shutdown.drain.cancel();
             tracing::info!("stopped before the schema was up to date");
             Ok(())
         }
@@ -144,7 +159,7 @@ async fn serve(
     settings: &Settings,
     root_url: &str,
     database: &Ready,
-    shutdown: CancellationToken,
+    shutdown: Shutdown,
     ready: impl FnOnce(&str),
 ) -> Result<(), StartError> {
     let keys = fitting_keys(settings, database).await?;
@@ -167,7 +182,7 @@ async fn serve(
     let front = Front {
         router: http::router(areas),
         tasks: connections.clone(),
-        drain: shutdown,
+        drain: shutdown.drain.clone(),
         heavy,
         answers: Budget::new("answers", limits.answer_memory),
         write_timeout: limits.write_timeout,
@@ -184,8 +199,14 @@ async fn serve(
     let seen = engine.workers.clone();
     facts::put(&database.pools.requests, facts::ROOT_URL, root_url).await?;
     drop((engine, passes));
+    if shutdown.requested.is_cancelled() {
+        // Nobody uses this server yet.
+        shutdown.drain.cancel();
+    }
     ready(root_url);
-    connection::serve(listener, front).await;
+    service_manager::notify_ready();
+    tasks.spawn(service_manager::notify_watchdog(stop.clone()));
+    tokio::join!(connection::serve(listener, front), announce_stop(&shutdown, settings.drain_delay));
     tracing::info!("draining");
     start_checkpoint(database, &tasks, &stop);
     connections.close();
@@ -208,6 +229,18 @@ async fn serve(
     }
     tracing::info!("stopped");
     Ok(())
+}
+
+async fn announce_stop(shutdown: &Shutdown, drain_delay: Duration) {
+    tokio::select! {
+        () = shutdown.requested.cancelled() => {}
+        () = shutdown.drain.cancelled() => {}
+    }
+    let delay = if shutdown.drain.is_cancelled() { Duration::ZERO } else { drain_delay };
+    service_manager::notify_stopping(delay + STOP_MAX);
+    if !delay.is_zero() {
+        tracing::info!(delay.seconds = delay.as_secs_f64(), "/readyz is 503 from now on; the drain follows");
+    }
 }
 
 /// Stopping an embedded PostgreSQL has a time limit, so its checkpoint starts during the drain. A
@@ -238,7 +271,7 @@ async fn warn_of_moved_clock(settings: &Settings, pool: &PgPool) -> Result<(), S
 async fn fitting_keys(settings: &Settings, database: &Ready) -> Result<SecretKeys, StartError> {
     let file = || embedded::secret_key_path(&settings.data_dir).display().to_string();
     let (keys, source) = match (&settings.secret_keys, &database.embedded) {
-        (Some(keys), _) => (keys.clone(), SECRET_KEY_SETTING.to_owned()),
+        (Some(given), _) => (given.keys.clone(), given.source_name.clone()),
         (None, Some(embedded)) => match embedded.find_secret_keys()? {
             Some(keys) => (keys, file()),
             // A new key would lock out every client.
@@ -260,13 +293,13 @@ fn assemble(
     (root_url, member): (&str, Member),
     tasks: &TaskTracker,
     stop: &CancellationToken,
-    drain: &CancellationToken,
+    shutdown: &Shutdown,
 ) -> Areas {
     // Before the first metric is recorded.
     let metrics = telemetry::start_metrics();
     tasks.spawn(keep_up(metrics.clone(), stop.clone()));
     tasks.spawn(report_repeats(stop.clone()));
-    let lifetime = Lifetime { tasks: tasks.clone(), stop: stop.clone(), drain: drain.clone() };
+    let lifetime = Lifetime { tasks: tasks.clone(), stop: stop.clone(), drain: shutdown.drain.clone() };
     let blobs = open_blobs(settings, &keys, root_url, tasks, stop);
     let passes = start_engine(settings, database, blobs, member, &lifetime);
     let engine = Arc::clone(&passes.engine);
@@ -298,7 +331,7 @@ fn assemble(
             engine: engine.clone(),
             pages: Pages::new(root_url),
             tasks: tasks.clone(),
-            drain: drain.clone(),
+            drain: shutdown.drain.clone(),
         }),
         docs: Arc::new(DocsState {
             intake: intake.clone(),
@@ -316,7 +349,8 @@ fn assemble(
             files,
             worker_digests,
             root_url: root_url.to_owned(),
-            drain: drain.clone(),
+            stopping: shutdown.requested.clone(),
+            drain: shutdown.drain.clone(),
             claim_work_wait: settings.claim_work_wait,
             started: Instant::now(),
             metrics: Metrics::new(metrics, settings.metrics_token.clone()),

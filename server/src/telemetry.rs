@@ -15,8 +15,10 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use crate::config::SettingError;
 use crate::log_limiter::LogLimiter;
 
+/// The variable with the filter of logs.
+pub(crate) const FILTER: &str = "TENURE_LOG";
 /// Omits access lines.
-const DEFAULT_FILTER: &str = "info,access=warn,sqlx=warn";
+pub(crate) const DEFAULT_FILTER: &str = "info,access=warn,sqlx=warn";
 /// In seconds.
 const SECONDS: [f64; 14] =
     [0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.0, 5.0, 30.0];
@@ -43,7 +45,7 @@ pub fn log_limiter() -> &'static LogLimiter {
 
 /// Starts logging; later calls have no effect.
 pub fn start_logs() -> Result<(), SettingError> {
-    let filter = read_filter(std::env::var_os("TENURE_LOG"))?;
+    let filter = read_filter(given_filter())?;
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     // Otherwise a failing standard error is reported on standard error, which panics.
     let logs = logs.log_internal_errors(false);
@@ -58,12 +60,16 @@ pub fn start_logs() -> Result<(), SettingError> {
     Ok(())
 }
 
+pub(crate) fn given_filter() -> Option<OsString> {
+    std::env::var_os(FILTER).filter(|text| !text.is_empty())
+}
+
 /// An empty filter would hide everything but errors, so it selects the default.
 fn read_filter(given: Option<OsString>) -> Result<EnvFilter, SettingError> {
     let given = given.filter(|text| !text.is_empty()).unwrap_or_else(|| DEFAULT_FILTER.into());
     let wrong = |reason: String| {
         let fix = format!("{reason}; write levels without spaces, as in info,access=info");
-        SettingError::new("TENURE_LOG", given.to_string_lossy(), fix)
+        SettingError::new(FILTER, given.to_string_lossy(), fix)
     };
     let text = given.to_str().ok_or_else(|| wrong("it is not UTF-8".to_owned()))?;
     EnvFilter::try_new(text).map_err(|error| wrong(error.to_string()))

@@ -18,7 +18,7 @@ use tenure_api::ids::TaskId;
 use tenure_engine::clock::real_now;
 use tenure_engine::testing::QUEUE;
 use tenure_server::cli::{Cli, Command};
-use tenure_server::server;
+use tenure_server::server::{self, Shutdown};
 use tenure_store::clients::{self, NewClient};
 use tenure_store::secrets::{SecretKeys, new_access_token, random};
 use tenure_store::testing::TestDatabase;
@@ -164,7 +164,8 @@ fn hot_request_allocates_at_most_its_limit() {
         let cli = Cli::read(arguments.iter().map(std::ffi::OsString::from)).unwrap();
         let Command::Serve(serve) = cli.command else { panic!("the command is serve") };
         let (ready, is_ready) = tokio::sync::oneshot::channel();
-        let running = tokio::spawn(server::run(listener, serve.settings().unwrap(), stop.clone(), move |_| {
+        let shutdown = Shutdown { requested: stop.clone(), drain: stop.clone() };
+        let running = tokio::spawn(server::run(listener, serve.settings().unwrap(), shutdown, move |_| {
             ready.send(()).unwrap();
         }));
         is_ready.await.unwrap();

@@ -15,7 +15,7 @@ use super::session::SessionCommand;
 use super::task::{TaskCommand, shelter_ids};
 use super::usage::Usage;
 use super::verify::VerifyCommand;
-use crate::config::{DatabaseArgs, ServeArgs};
+use crate::config::{DatabaseArgs, SecretKeyArgs, ServeArgs};
 
 /// A task queue served over HTTP and stored in PostgreSQL.
 #[derive(Parser, Debug)]
@@ -38,10 +38,8 @@ pub enum Command {
     Client {
         #[command(flatten)]
         database: DatabaseArgs,
-        /// The server's secret key, which encrypts access tokens: for create and reset-token.
-        /// Embedded mode has its own.
-        #[arg(long, global = true, env = "TENURE_SECRET_KEY", hide_env_values = true, value_name = "KEYS")]
-        secret_key: Option<String>,
+        #[command(flatten)]
+        secret_key: SecretKeyArgs,
         /// The URL that clients use; it is printed with new credentials. Default: that of the
         /// server that started last.
         #[arg(long, global = true, env = "TENURE_ROOT_URL", value_name = "URL")]

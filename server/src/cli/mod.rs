@@ -1,5 +1,6 @@
 //! The commands of `tenure`.
 
+mod check;
 pub mod client;
 mod command;
 mod database;
@@ -27,12 +28,12 @@ use std::time::Duration;
 use nix::sys::stat::{Mode, umask};
 use tokio::net::TcpListener;
 
-use crate::config::{Database, DatabaseArgs, SECRET_KEY_SETTING, ServeArgs, SettingError, read_secret_keys};
+use crate::config::{Database, DatabaseArgs, GivenKeys, SecretKeyArgs, ServeArgs, SettingError, read_secret_keys};
 use crate::http::docs::sample::Sample;
 use crate::http::docs::{document, in_lines};
 use crate::http::routes;
 use crate::key_check;
-use crate::server::{self, StartError};
+use crate::server::{self, Shutdown, StartError};
 use crate::telemetry;
 use tenure_embedded::{self as embedded, IfAbsent};
 use tenure_store::secrets::SecretKeys;
@@ -67,6 +68,11 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
     if let Err(error) = telemetry::start_logs() {
         return wrong(error);
+    }
+    if let Command::Serve(serve_args) = &cli.command
+        && serve_args.check
+    {
+        return check::run(serve_args, &args);
     }
     let workers = workers_for(std::thread::available_parallelism().map_or(1, NonZero::get));
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build() {
@@ -145,12 +151,13 @@ async fn serve(args: ServeArgs) -> ExitCode {
         Database::External(_) => "external database",
     };
     announce(&format!("tenure: {mode}"));
-    let asked = match signals::listen() {
+    let asked = match signals::listen(settings.drain_delay) {
         Ok(asked) => asked,
         Err(error) => return failed(&error),
     };
     let ready = |root_url: &str| announce(&format!("tenure ready: {root_url}"));
-    let running = server::run(listener, settings, asked.stop.clone(), ready);
+    let shutdown = Shutdown { requested: asked.stop.clone(), drain: asked.drain.clone() };
+    let running = server::run(listener, settings, shutdown, ready);
     match asked.stop_at_once.run_until_cancelled(running).await {
         Some(Ok(())) => ExitCode::SUCCESS,
         Some(Err(error)) => failed(&error),
@@ -177,7 +184,7 @@ async fn on_database(
     if_absent: IfAbsent,
     command: impl AsyncFnOnce(&Opened) -> ExitCode,
 ) -> ExitCode {
-    let asked = match signals::listen() {
+    let asked = match signals::listen(Duration::ZERO) {
         Ok(asked) => asked,
         Err(error) => return failed(&error),
     };
@@ -205,14 +212,15 @@ async fn administrate_roles(args: DatabaseArgs, command: role::RoleArgs) -> Exit
 
 async fn administrate(
     args: DatabaseArgs,
-    secret_key: Option<String>,
+    secret_key: SecretKeyArgs,
     root_url: Option<String>,
     command: client::ClientArgs,
 ) -> ExitCode {
     let checked = args.database().and_then(|database| {
+        let given = secret_key.find()?;
         // Without its key, a database can still be read and its clients deleted.
-        let none = !command.command.needs_key() && secret_key.as_deref().is_none_or(str::is_empty);
-        let keys = if none { None } else { read_secret_keys(secret_key.as_deref(), &database)? };
+        let none = !command.command.needs_key() && given.is_none();
+        let keys = if none { None } else { read_secret_keys(given.as_ref(), &database)? };
         Ok((database, keys))
     });
     let (database, given) = match checked {
@@ -225,7 +233,11 @@ async fn administrate(
         _ => IfAbsent::Refuse,
     };
     on_database(&database, if_absent, async |opened: &Opened| {
-        let keys = if command.command.needs_key() { fitting_keys(opened, given, &database).await } else { Ok(given) };
+        let keys = if command.command.needs_key() {
+            fitting_keys(opened, given, &database).await
+        } else {
+            Ok(given.map(|given| given.keys))
+        };
         match keys {
             Ok(keys) => {
                 let root_url = find_root_url(opened, root_url).await;
@@ -240,11 +252,11 @@ async fn administrate(
 /// Returns the encryption keys, if they exist and are the database's.
 async fn fitting_keys(
     opened: &Opened,
-    given: Option<SecretKeys>,
+    given: Option<GivenKeys>,
     database: &Database,
 ) -> Result<Option<SecretKeys>, StartError> {
     let (keys, source) = match (given, database) {
-        (Some(keys), _) => (keys, SECRET_KEY_SETTING.to_owned()),
+        (Some(given), _) => (given.keys, given.source_name),
         (None, Database::Embedded(settings)) => match embedded::find_secret_keys(settings)? {
             Some(keys) => (keys, embedded::secret_key_path(&settings.data_dir).display().to_string()),
             None => return Ok(None),

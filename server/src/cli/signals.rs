@@ -20,7 +20,10 @@ const DROP_MAX: Duration = Duration::from_secs(1);
 pub(super) struct StopRequests {
     /// Orderly end: the first SIGTERM, SIGINT or SIGHUP.
     pub(super) stop: CancellationToken,
-    /// Immediate end: the second SIGTERM or SIGINT. Running work is dropped, because dropping an
+    /// Start of a server's drain: `drain_delay` after the first signal, or the second SIGTERM or
+    /// SIGINT if that is earlier.
+    pub(super) drain: CancellationToken,
+    /// Immediate end: the next SIGTERM or SIGINT. Running work is dropped, because dropping an
     /// embedded PostgreSQL asks it to stop.
     pub(super) stop_at_once: CancellationToken,
     last: Arc<AtomicI32>,
@@ -58,11 +61,12 @@ async fn received(signal: &mut Option<tokio::signal::unix::Signal>) {
     }
 }
 
-/// Turns signals into requests to end. SIGHUP never hurries the end: a closing terminal may send
+/// Turns signals into requests to end. Without `drain_delay`, `drain` follows `stop` at once, and
+/// the second signal is an immediate end. SIGHUP never hurries the end: a closing terminal may send
 /// several, even to a draining server.
-pub(super) fn listen() -> io::Result<StopRequests> {
+pub(super) fn listen(drain_delay: Duration) -> io::Result<StopRequests> {
     let requests = StopRequests::default();
-    let StopRequests { stop, stop_at_once, last } = requests.clone();
+    let StopRequests { stop, drain, stop_at_once, last } = requests.clone();
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     // A server started with nohup must outlive the terminal.
@@ -75,16 +79,32 @@ pub(super) fn listen() -> io::Result<StopRequests> {
                 () = received(&mut hang_up) => Signal::SIGHUP,
             };
             last.store(by as i32, Ordering::Relaxed);
-            if stop.is_cancelled() && by != Signal::SIGHUP {
+            if !stop.is_cancelled() {
+                stop.cancel();
+                drain_after(drain_delay, drain.clone());
+            } else if by != Signal::SIGHUP && drain.is_cancelled() {
                 stop_at_once.cancel();
                 // A thread may be blocked in a system call that does not return.
                 tokio::time::sleep(DROP_MAX).await;
                 std::process::exit(STOPPED_BY + by as i32);
+            } else if by != Signal::SIGHUP {
+                drain.cancel();
             }
-            stop.cancel();
         }
     });
     Ok(requests)
+}
+
+fn drain_after(delay: Duration, drain: CancellationToken) {
+    // Without a task: the next signal may already be there.
+    if delay.is_zero() {
+        drain.cancel();
+        return;
+    }
+    tokio::spawn(async move {
+        tokio::time::sleep(delay).await;
+        drain.cancel();
+    });
 }
 
 /// True if the process was started to ignore this signal. Always false outside Linux, where only

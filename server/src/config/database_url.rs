@@ -6,18 +6,44 @@ use tenure_store::hosts::Hosts;
 
 use super::SettingError;
 
-const SETTING: &str = "--database-url (DATABASE_URL)";
 const FORM: &str = "write postgres://user:password@host:5432/database";
+/// Printed instead of a secret.
+pub const MASK: &str = "***";
 /// Values of `target_session_attrs` that match a server's behaviour.
 const READ_WRITE: [&str; 2] = ["read-write", "primary"];
 
 /// Errors repeat neither the value nor the parser's message, which may contain the password.
-pub(super) fn parse(url: &str) -> Result<Hosts, SettingError> {
-    let wrong = |fix: &str| SettingError::secret(SETTING, fix);
+pub(super) fn parse(setting: &str, url: &str) -> Result<Hosts, SettingError> {
+    let wrong = |fix: &str| SettingError::secret(setting, fix);
     let parts = Parts::of(url).ok_or_else(|| wrong(FORM))?;
     let urls = parts.urls().map_err(wrong)?;
     let options: Result<Vec<PgConnectOptions>, _> = urls.iter().map(|url| url.parse().map(without_brackets)).collect();
     Hosts::new(options.map_err(|_| wrong(FORM))?).ok_or_else(|| wrong(FORM))
+}
+
+/// Returns a valid URL without its passwords.
+#[must_use]
+pub fn masked(url: &str) -> String {
+    let url = match url.split_once('?') {
+        Some((start, query)) => {
+            let pairs: Vec<String> = query.split('&').map(masked_parameter).collect();
+            format!("{start}?{}", pairs.join("&"))
+        }
+        None => url.to_owned(),
+    };
+    // A password may contain any character, so the last @ counts.
+    let user = url.split_once("://").and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?)));
+    match user.and_then(|(scheme, (user, place))| Some((scheme, user.split_once(':')?.0, place))) {
+        Some((scheme, name, place)) => format!("{scheme}://{name}:{MASK}@{place}"),
+        None => url,
+    }
+}
+
+fn masked_parameter(pair: &str) -> String {
+    match pair.split_once('=') {
+        Some((name, _)) if name.contains("password") => format!("{name}={MASK}"),
+        _ => pair.to_owned(),
+    }
 }
 
 /// With brackets, sqlx would resolve an IPv6 address as a name and compare that with certificates.
@@ -110,8 +136,10 @@ impl<'a> Parts<'a> {
 mod tests {
     use super::*;
 
+    const SETTING: &str = "--database-url (DATABASE_URL)";
+
     fn places(url: &str) -> Vec<String> {
-        let hosts = parse(url).unwrap_or_else(|error| panic!("{url}: {error}"));
+        let hosts = parse(SETTING, url).unwrap_or_else(|error| panic!("{url}: {error}"));
         let place = |options: &PgConnectOptions| match options.get_socket() {
             Some(socket) => format!("{}:{}", socket.display(), options.get_port()),
             None => format!("{}:{}", options.get_host(), options.get_port()),
@@ -135,7 +163,7 @@ mod tests {
         ] {
             assert_eq!(places(url), expected, "{url}");
         }
-        let both = parse("postgres://me:hunter2@a,b/d?sslmode=disable").unwrap();
+        let both = parse(SETTING, "postgres://me:hunter2@a,b/d?sslmode=disable").unwrap();
         for host in 0..2 {
             let options = both.get(host);
             assert_eq!((options.get_username(), options.get_database()), ("me", Some("d")));
@@ -155,9 +183,28 @@ mod tests {
             ("postgres://me:hunter2@a,b/d?target_session_attrs=any", "target_session_attrs=read-write"),
             ("postgres://me:hunter2@a/d?target_session_attrs=prefer-standby", "target_session_attrs=read-write"),
         ] {
-            let error = parse(url).map(drop).unwrap_err().to_string();
+            let error = parse(SETTING, url).map(drop).unwrap_err().to_string();
             assert!(error.contains(SETTING) && error.contains(fix), "{url}: {error}");
             assert!(!error.contains("hunter2") && !error.contains('\n'), "{url}: {error}");
+        }
+    }
+
+    #[test]
+    fn masked_url_has_no_password() {
+        for (url, expected) in [
+            ("postgres://me:hunter2@a:5433,b/d?sslmode=disable", "postgres://me:***@a:5433,b/d?sslmode=disable"),
+            ("postgres://me:hunter2@[::1]/d", "postgres://me:***@[::1]/d"),
+            ("postgres://me:hunter2@x:hunter2@a/d", "postgres://me:***@a/d"),
+            ("postgres://me:1/hunter2@a/d", "postgres://me:***@a/d"),
+            ("postgres://me@a/d", "postgres://me@a/d"),
+            ("postgresql://a/d", "postgresql://a/d"),
+            ("postgres:///d?host=/run/x&user=me&password=hunter2", "postgres:///d?host=/run/x&user=me&password=***"),
+            (
+                "postgres://a/d?password=hunter2&application_name=x@y",
+                "postgres://a/d?password=***&application_name=x@y",
+            ),
+        ] {
+            assert_eq!(masked(url), expected);
         }
     }
 }

@@ -91,6 +91,8 @@ fn service_routes() -> Routes<ApiState> {
         .route("/__heartbeat__", [health::heartbeat()])
         .route("/__lbheartbeat__", [health::lbheartbeat()])
         .route("/__version__", [health::version()])
+        .route("/livez", [health::livez()])
+        .route("/readyz", [health::readyz()])
         .route("/ping", [health::ping()])
         .route("/metrics", [metrics::endpoint()])
         .route("/robots.txt", [health::robots()])

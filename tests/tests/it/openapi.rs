@@ -22,6 +22,8 @@ const WALK: &[&str] = &[
     "ping",
     "heartbeat",
     "lbheartbeat",
+    "livez",
+    "readyz",
     "version",
     "metrics",
     "robots",

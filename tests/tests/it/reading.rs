@@ -201,7 +201,17 @@ async fn what_everyone_may_read_can_be_closed_and_opened_again() {
         }
     }
     // Operations without scopes stay open: health and documentation.
-    for path in ["/ping", "/__heartbeat__", "/__lbheartbeat__", "/__version__", "/openapi.json", "/docs/", "/login"] {
+    for path in [
+        "/ping",
+        "/__heartbeat__",
+        "/__lbheartbeat__",
+        "/livez",
+        "/readyz",
+        "/__version__",
+        "/openapi.json",
+        "/docs/",
+        "/login",
+    ] {
         assert_eq!(rig.send(&Raw::new("GET", path)).await.status, 200, "{path}");
     }
 

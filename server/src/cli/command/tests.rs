@@ -48,6 +48,7 @@ fn default_settings_are_unchanged() {
     assert_eq!(settings.artifacts.size_max, 10 << 30);
     assert_eq!(settings.clock, ClockMode::Database);
     assert!(settings.secret_keys.is_none());
+    assert_eq!(settings.drain_delay, Duration::ZERO);
     assert!(matches!(settings.database, Database::Embedded(embedded) if embedded.data_dir.ends_with("tenure-data")));
 }
 
@@ -112,12 +113,39 @@ fn each_secret_key_is_32_bytes() {
 }
 
 #[test]
+fn secrets_in_files_are_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (url, key) = (write("url", &format!("{URL}\n")), write("key", &format!("{OTHER_KEY},{KEY}\r\n")));
+    let given = settings(&["--database-url-file", &url, "--secret-key-file", &key]).ok().unwrap();
+    let Database::External(hosts) = given.database else { panic!("external expected") };
+    assert_eq!(hosts.get(0).get_host(), "db.example.com");
+    let keys = given.secret_keys.unwrap();
+    assert_eq!(keys.source_name, format!("the file {key} of --secret-key-file (TENURE_SECRET_KEY_FILE)"));
+    let flag_wins = settings(&["--secret-key", KEY, "--secret-key-file", "/missing"]).ok().unwrap();
+    assert_eq!(flag_wins.secret_keys.unwrap().source_name, "--secret-key (TENURE_SECRET_KEY)");
+
+    let (wrong_url, wrong_key) = (write("wrong-url", "mysql://me:hunter2@x/y"), write("wrong-key", "hunter2"));
+    refused(&["--database-url-file", &wrong_url], &["--database-url-file", &wrong_url, "postgres://"]);
+    refused(&["--secret-key-file", &wrong_key], &["--secret-key-file", &wrong_key, "number 1"]);
+    refused(&["--database-url-file", &url], &["--secret-key", "is missing"]);
+    refused(&["--secret-key-file", ""], &["--secret-key-file", "needs a value"]);
+}
+
+#[test]
 fn durations_have_units_and_limits() {
     assert_eq!(settings(&["--claim-timeout", "90s"]).ok().unwrap().claim_timeout, Duration::from_secs(90));
     refused(&["--claim-timeout", "90"], &["--claim-timeout", "'90'", "90s"]);
     refused(&["--claim-timeout", "6d"], &["--claim-timeout", "'6d'", "100ms and 5d"]);
     refused(&["--message-visibility", "0s"], &["--message-visibility", "'0s'", "100ms and 7d"]);
     refused(&["--claim-work-wait", "1h"], &["--claim-work-wait", "'1h'", "10m"]);
+    assert_eq!(settings(&["--drain-delay", "15s"]).ok().unwrap().drain_delay, Duration::from_secs(15));
+    refused(&["--drain-delay", "15"], &["--drain-delay", "'15'", "90s"]);
+    refused(&["--drain-delay", "11m"], &["--drain-delay", "TENURE_DRAIN_DELAY", "'11m'", "0s and 10m"]);
 }
 
 #[test]
@@ -191,5 +219,31 @@ fn command_line_page_has_every_command() {
         let (last, before) = words.split_last().expect("a command has a name");
         let has = |row: &Vec<&str>| row.starts_with(before) && row[before.len()..].contains(last);
         assert!(rows.iter().any(has), "`{command}` is missing in docs/command-line.md");
+    }
+}
+
+#[test]
+fn settings_page_has_every_setting() {
+    let page = include_str!("../../../../docs/settings.md");
+    let rows: Vec<Vec<&str>> = page
+        .lines()
+        .filter(|line| line.starts_with("| `--"))
+        .map(|line| line.split('|').map(str::trim).skip(1).collect())
+        .collect();
+    let command = <Cli as clap::CommandFactory>::command();
+    let serve = command.find_subcommand("serve").unwrap();
+    for arg in serve.get_arguments() {
+        let flag = format!("`--{}`", arg.get_long().unwrap());
+        let row = rows.iter().find(|row| row[0] == flag).unwrap_or_else(|| panic!("{flag} has no row"));
+        let variable = arg.get_env().map(|name| format!("`{}`", name.to_str().unwrap())).unwrap_or_default();
+        assert_eq!(row[1], variable, "{flag}");
+        if let [default] = arg.get_default_values() {
+            assert!(row[2].starts_with(&format!("`{}`", default.to_str().unwrap())), "{flag}: {}", row[2]);
+        }
+    }
+    let exists =
+        |row: &Vec<&str>| serve.get_arguments().any(|arg| row[0] == format!("`--{}`", arg.get_long().unwrap()));
+    for row in &rows {
+        assert!(exists(row), "{} does not exist", row[0]);
     }
 }

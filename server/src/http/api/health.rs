@@ -47,6 +47,17 @@ pub fn lbheartbeat() -> Endpoint {
     Endpoint::get("lbheartbeat", answer_lbheartbeat).no_pool().described("service", summary, describe_heartbeat)
 }
 
+pub fn livez() -> Endpoint {
+    let summary = "Check that the process responds, for supervisors that restart it";
+    Endpoint::get("livez", answer_lbheartbeat).no_pool().described("service", summary, describe_heartbeat)
+}
+
+/// Checks that this server takes requests.
+pub fn readyz() -> Endpoint {
+    let summary = "Check that the database commits writes and this server is not stopping";
+    Endpoint::get("readyz", answer_readyz).no_pool().described("service", summary, describe_heartbeat)
+}
+
 /// Checks that the database commits writes.
 pub fn heartbeat() -> Endpoint {
     let summary = "Check that the database commits writes";
@@ -105,6 +116,18 @@ async fn answer_heartbeat(app: Api, call: Arc<Call>) -> Result<Response, ApiErro
     call.no_query()?;
     app.engine.heartbeat.beat().await?;
     ok(&json!({}))
+}
+
+async fn answer_readyz(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
+    call.no_query()?;
+    tokio::select! {
+        biased;
+        () = app.stopping.cancelled() => Err(ApiError::unavailable("this server is stopping; use another one")),
+        committed = app.engine.heartbeat.beat() => match committed {
+            Ok(()) => ok(&json!({})),
+            Err(_) => Err(ApiError::unavailable("the database commits no writes")),
+        },
+    }
 }
 
 async fn answer_version(_: Api, call: Arc<Call>) -> Result<Response, ApiError> {

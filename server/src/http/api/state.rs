@@ -30,6 +30,8 @@ pub struct ApiState {
     pub worker_digests: WorkerDigests,
     /// Without a trailing slash.
     pub root_url: String,
+    /// Cancelled by the first request to stop, `--drain-delay` before the drain.
+    pub stopping: CancellationToken,
     /// Cancelled on drain: waiting requests return empty, and streams end.
     pub drain: CancellationToken,
     pub claim_work_wait: Duration,

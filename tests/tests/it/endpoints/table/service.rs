@@ -9,6 +9,8 @@ pub fn entries() -> Vec<OperationRows> {
         operation("ping", State::Nothing).gives("/alive", true),
         operation("heartbeat", State::Nothing).gives("", json!({})),
         operation("lbheartbeat", State::Nothing).gives("", json!({})),
+        operation("livez", State::Nothing).gives("", json!({})),
+        operation("readyz", State::Nothing).gives("", json!({})),
         operation("version", State::Nothing).gives("/source", "tenure"),
     ]
 }
