@@ -100,7 +100,7 @@ pub async fn run(
     let database = database?;
     let prepared = shutdown.requested.run_until_cancelled(prepare(&database)).await;
     let result = match prepared {
-        Some(Ok(())) => serve(listener, &settings, &root_url, &database, shutdown, ready).await,
+        Some(Ok(())) => serve(listener, &settings, &root_url, &database, &shutdown, ready).await,
         Some(Err(error)) => Err(error),
         None => {
             // Without requests there is no drain, so the next signal is an immediate end.
@@ -159,7 +159,7 @@ async fn serve(
     settings: &Settings,
     root_url: &str,
     database: &Ready,
-    shutdown: Shutdown,
+    shutdown: &Shutdown,
     ready: impl FnOnce(&str),
 ) -> Result<(), StartError> {
     let keys = fitting_keys(settings, database).await?;
@@ -175,7 +175,7 @@ async fn serve(
     }
     let member = join(settings, &database.pools.requests, bound(&listener)?).await?;
     let (tasks, connections, stop) = (TaskTracker::new(), TaskTracker::new(), CancellationToken::new());
-    let areas = assemble(settings, database, keys, (root_url, member), &tasks, &stop, &shutdown);
+    let areas = assemble(settings, database, keys, (root_url, member), &tasks, &stop, shutdown);
     let (passes, heavy) = (Arc::clone(&areas.api.passes), areas.api.intake.heavy.clone());
     let engine = Arc::clone(&passes.engine);
     let limits = settings.limits;
@@ -206,7 +206,7 @@ async fn serve(
     ready(root_url);
     service_manager::notify_ready();
     tasks.spawn(service_manager::notify_watchdog(stop.clone()));
-    tokio::join!(connection::serve(listener, front), announce_stop(&shutdown, settings.drain_delay));
+    tokio::join!(connection::serve(listener, front), announce_stop(shutdown, settings.drain_delay));
     tracing::info!("draining");
     start_checkpoint(database, &tasks, &stop);
     connections.close();
