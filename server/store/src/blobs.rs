@@ -116,6 +116,39 @@ pub async fn find(db: impl PgExecutor<'_>, names: &[String]) -> Result<Vec<BlobR
     .await
 }
 
+/// Current bytes, for backups.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CurrentBlob {
+    pub id: Uuid,
+    pub size: i64,
+    pub sha256: Vec<u8>,
+}
+
+/// Lists current generations with ids after `after`, in the order of ids.
+pub async fn list_current(db: impl PgExecutor<'_>, after: Uuid, limit: i64) -> Result<Vec<CurrentBlob>, sqlx::Error> {
+    sqlx::query_as!(
+        CurrentBlob,
+        r#"-- list_current_blobs
+        SELECT id, size AS "size!", sha256 AS "sha256!" FROM blobs
+        WHERE state = 1 /* Blob::Current */ AND id > $1 ORDER BY id LIMIT $2"#,
+        after,
+        limit
+    )
+    .fetch_all(db)
+    .await
+}
+
+/// Filters `ids` to current generations.
+pub async fn filter_current(db: impl PgExecutor<'_>, ids: &[Uuid]) -> Result<Vec<Uuid>, sqlx::Error> {
+    sqlx::query_scalar!(
+        "-- filter_current_blobs
+        SELECT id FROM blobs WHERE state = 1 /* Blob::Current */ AND id = ANY($1) ORDER BY id",
+        ids
+    )
+    .fetch_all(db)
+    .await
+}
+
 /// Drops these names, for readers and uploads in progress. Returns generations whose bytes must be
 /// removed now.
 pub async fn drop_names(pool: &PgPool, names: &[String], lease: Duration) -> Result<Vec<Uuid>, sqlx::Error> {

@@ -6,6 +6,7 @@
 
 pub mod admission;
 pub mod artifacts;
+pub mod backup;
 pub mod blobs;
 pub mod checkpoints;
 pub mod claims;
@@ -36,6 +37,8 @@ pub mod breakage;
 pub mod cached;
 pub mod idempotency;
 pub mod in_use;
+pub mod invariants;
+pub mod libpq;
 pub mod live_logs;
 pub mod log_readers;
 pub mod low_water_marks;

@@ -1,10 +1,9 @@
-//! Test utilities: a database per test, the invariants as queries, and operations without HTTP.
+//! Test utilities: a database per test, checks of the invariants, and operations without HTTP.
 //!
 //! Excluded from releases by the feature `test-util`. Errors panic.
 
 mod clients;
 mod held;
-pub mod invariants;
 mod proxy;
 
 use std::time::Duration;
@@ -13,9 +12,9 @@ use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection};
 
 use crate::connector::Connector;
+use crate::invariants;
 pub use clients::with_clients;
 pub use held::{Gate, number, until_a_session_waits, until_sessions_wait};
-pub use invariants::{check_invariants, check_invariants_on, check_kinds_on};
 pub use proxy::Proxy;
 
 /// Variable with a superuser's URL of the cluster for test databases.
@@ -77,6 +76,28 @@ impl TestDatabase {
         execute(&mut conn, format!("DROP DATABASE {} WITH (FORCE)", self.name)).await;
         assert!(violations.is_empty(), "invariants are violated:\n{}", violations.join("\n"));
     }
+}
+
+pub async fn check_invariants(pool: &PgPool) -> Vec<String> {
+    let mut conn = pool.acquire().await.expect("the database accepts a connection");
+    let mut snapshot = conn.begin().await.expect("a transaction begins");
+    sqlx::query("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        .execute(&mut *snapshot)
+        .await
+        .expect("the isolation level is set");
+    let violations = check_invariants_on(&mut snapshot).await;
+    snapshot.rollback().await.expect("the snapshot ends");
+    violations
+}
+
+/// Like [`check_invariants`], in the caller's transaction.
+pub async fn check_invariants_on(conn: &mut PgConnection) -> Vec<String> {
+    check_kinds_on(conn, &[""]).await
+}
+
+/// Checks only invariants with these prefixes.
+pub async fn check_kinds_on(conn: &mut PgConnection, kinds: &[&str]) -> Vec<String> {
+    invariants::list_violations(conn, kinds).await.unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Waits until a condition holds. Panics with `what` after ten seconds.

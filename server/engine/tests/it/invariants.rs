@@ -2,8 +2,9 @@
 
 use tenure_api::states::TaskCommand;
 use tenure_engine::ops::task_command;
+use tenure_store::invariants;
 use tenure_store::secrets::random;
-use tenure_store::testing::{check_invariants_on, invariants};
+use tenure_store::testing::check_invariants_on;
 
 use crate::support::*;
 

@@ -28,15 +28,15 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> Link for T {}
 
 /// Options without a getter.
 #[derive(Default)]
-pub(super) struct Secrets {
-    pub(super) password: Option<String>,
-    root: Option<String>,
-    certificate: Option<String>,
-    key: Option<String>,
+pub(crate) struct Secrets {
+    pub(crate) password: Option<String>,
+    pub(crate) root: Option<String>,
+    pub(crate) certificate: Option<String>,
+    pub(crate) key: Option<String>,
 }
 
 impl Secrets {
-    pub(super) fn of(options: &PgConnectOptions) -> Self {
+    pub(crate) fn of(options: &PgConnectOptions) -> Self {
         // Other names are replaced, because a URL cannot express all hosts and users.
         let url = options.clone().host("localhost").username("user").database("database").to_url_lossy();
         let password = url.password().map(|text| percent_decode_str(text).decode_utf8_lossy().into_owned());

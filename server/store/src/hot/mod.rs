@@ -10,7 +10,7 @@
 //!   not skip its own locks.
 //! - The time is `tenure_now()`, read once.
 
-mod link;
+pub(crate) mod link;
 pub mod messages;
 pub mod pipeline;
 pub mod statement;

@@ -1,8 +1,9 @@
 //! The invariants of ARCHITECTURE.md as queries that list violations.
 //!
-//! All are read in one snapshot, so they hold at any time, not only at rest.
+//! Read in one snapshot, they hold at any time, not only at rest. Tests check their databases, and
+//! `tenure backup verify` the restored copy of a backup.
 
-use sqlx::{Connection, PgConnection, PgPool};
+use sqlx::PgConnection;
 
 /// Violations listed per check.
 const LISTED_MAX: usize = 5;
@@ -382,42 +383,36 @@ pub const WHOLE_LOG_CHECKS: &[(&str, &str)] = &[
     ),
 ];
 
-pub async fn check_invariants(pool: &PgPool) -> Vec<String> {
-    let mut conn = pool.acquire().await.expect("the database accepts a connection");
-    let mut snapshot = conn.begin().await.expect("a transaction begins");
-    sqlx::query("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        .execute(&mut *snapshot)
-        .await
-        .expect("the isolation level is set");
-    let violations = check_invariants_on(&mut snapshot).await;
-    snapshot.rollback().await.expect("the snapshot ends");
-    violations
+/// A check that cannot run, such as on a schema of another release.
+#[derive(Debug, thiserror::Error)]
+#[error("the check {name:?} cannot run: {source}")]
+pub struct CheckError {
+    name: &'static str,
+    source: sqlx::Error,
 }
 
-/// Like [`check_invariants`], in the caller's transaction.
-pub async fn check_invariants_on(conn: &mut PgConnection) -> Vec<String> {
-    check_kinds_on(conn, &[""]).await
-}
-
-/// Checks only invariants with these prefixes.
-pub async fn check_kinds_on(conn: &mut PgConnection, kinds: &[&str]) -> Vec<String> {
+/// Lists violations of the invariants whose names start with one of `kinds`, in the caller's
+/// transaction.
+pub async fn list_violations(conn: &mut PgConnection, kinds: &[&str]) -> Result<Vec<String>, CheckError> {
     let mut violations = Vec::new();
-    let whole: bool = sqlx::query_scalar("SELECT COALESCE(min(first), 1) = 1 FROM outbox_order")
-        .fetch_one(&mut *conn)
-        .await
-        .expect("the log can be read");
-    let more = if whole { WHOLE_LOG_CHECKS } else { &[] };
+    let more = if has_whole_log(conn).await? { WHOLE_LOG_CHECKS } else { &[] };
     let all = CHECKS.iter().chain(more);
-    for (name, sql) in all.filter(|(name, _)| kinds.iter().any(|kind| name.starts_with(kind))) {
-        let found: Vec<Option<String>> = sqlx::query_scalar(*sql)
-            .fetch_all(&mut *conn)
-            .await
-            .unwrap_or_else(|error| panic!("the check {name:?} does not run: {error}"));
+    for &(name, sql) in all.filter(|(name, _)| kinds.iter().any(|kind| name.starts_with(kind))) {
+        let found: Vec<Option<String>> =
+            sqlx::query_scalar(sql).fetch_all(&mut *conn).await.map_err(|source| CheckError { name, source })?;
         if !found.is_empty() {
             let listed: Vec<&str> = found.iter().take(LISTED_MAX).map(|row| row.as_deref().unwrap_or("?")).collect();
             let listed = listed.join("; ");
             violations.push(format!("{name} ({} violations): {listed}", found.len()));
         }
     }
-    violations
+    Ok(violations)
+}
+
+/// True if no event was purged.
+async fn has_whole_log(conn: &mut PgConnection) -> Result<bool, CheckError> {
+    sqlx::query_scalar("SELECT COALESCE(min(first), 1) = 1 FROM outbox_order")
+        .fetch_one(conn)
+        .await
+        .map_err(|source| CheckError { name: "the log is whole", source })
 }
