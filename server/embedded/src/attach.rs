@@ -52,6 +52,7 @@ pub async fn open(settings: &EmbeddedSettings, if_absent: IfAbsent) -> Result<Ac
         return Err(absent());
     }
     let data_dir = files::make_data_dir(&settings.data_dir)?;
+    files::check_restored(&data_dir)?;
     let deadline = Instant::now() + SERVER_TIMEOUT;
     loop {
         let in_use = match DataDirLock::take(&data_dir) {

@@ -81,7 +81,7 @@ impl Binaries {
 }
 
 /// PATH first: among equal versions the user's choice wins.
-fn usual_folders() -> Vec<PathBuf> {
+pub(super) fn usual_folders() -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> =
         std::env::var_os("PATH").map(|path| std::env::split_paths(&path).collect()).unwrap_or_default();
     for (parent, prefix) in VERSIONED_FOLDERS {
@@ -94,7 +94,7 @@ fn usual_folders() -> Vec<PathBuf> {
 }
 
 /// Parses `postgres (PostgreSQL) 15.4 (Debian 15.4-1)`.
-fn parse_major(text: &str) -> Option<u32> {
+pub(super) fn parse_major(text: &str) -> Option<u32> {
     let (_, version) = text.split_once("(PostgreSQL) ")?;
     let digits = version.find(|c: char| !c.is_ascii_digit()).unwrap_or(version.len());
     version[..digits].parse().ok()

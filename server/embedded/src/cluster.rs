@@ -363,7 +363,7 @@ fn complaint_since(log: &mut File, start: u64) -> Option<String> {
     main_complaint(&text)
 }
 
-fn main_complaint(text: &str) -> Option<String> {
+pub(super) fn main_complaint(text: &str) -> Option<String> {
     const MARKS: [&str; 4] = ["PANIC:  ", "FATAL:  ", "error: ", "ERROR:  "];
     let after_mark = |line: &str| MARKS.iter().find_map(|mark| Some(line.split_once(mark)?.1.to_owned()));
     // Clients that connect too early also get FATAL.

@@ -43,6 +43,15 @@ pub enum EmbeddedError {
     )]
     NoBinaries { found: String },
 
+    #[error(
+        "{found}; install PostgreSQL's client programs {least} or later (Debian, Ubuntu: apt install postgresql-client), or set their directory with --pg-bin (TENURE_PG_BIN)"
+    )]
+    NoTools {
+        found: String,
+        /// Least major version.
+        least: u32,
+    },
+
     /// The PostgreSQL that created the cluster is not installed.
     #[error("{} was made by PostgreSQL {made_by}, but only {found} is installed; install {made_by}, or move the data with pg_upgrade or pg_dump", pg_dir.display())]
     WrongVersion { pg_dir: PathBuf, made_by: String, found: String },

@@ -18,6 +18,8 @@ const LOCK: &str = "lock";
 const PASSWORD: &str = "pg-password";
 const SECRET_KEY: &str = "secret-key";
 const ROOT_CREDENTIALS: &str = "root-credentials.json";
+/// Exists during a restore.
+const RESTORING: &str = "restore-unfinished";
 
 const PRIVATE_FILE: u32 = 0o600;
 const PRIVATE_DIR: u32 = 0o700;
@@ -26,8 +28,18 @@ const PASS_OF_GROUP: u32 = 0o010;
 /// Mode of the parents that root creates, so that PostgreSQL's user can pass.
 const WAY_OF_ROOT: u32 = 0o711;
 /// Names with a leading dot are ignored.
-const OUR_NAMES: [&str; 9] =
-    [LOCK, PASSWORD, SECRET_KEY, ROOT_CREDENTIALS, PG_DIR, "run", "artifacts", "postgres.log", "postgres.log.old"];
+const OUR_NAMES: [&str; 10] = [
+    LOCK,
+    PASSWORD,
+    SECRET_KEY,
+    ROOT_CREDENTIALS,
+    RESTORING,
+    PG_DIR,
+    "run",
+    "artifacts",
+    "postgres.log",
+    "postgres.log.old",
+];
 const UNFINISHED_CLUSTER: &str = "pg.unfinished-";
 /// Part of a new file system.
 const LOST_AND_FOUND: &str = "lost+found";
@@ -104,6 +116,27 @@ fn is_ours(data_dir: &Path) -> io::Result<bool> {
         }
     }
     Ok(true)
+}
+
+/// Creates the data directory of a restore. Servers refuse it until [`end_restore`], so that a
+/// killed restore is not taken for a small database.
+pub fn begin_restore(data_dir: &Path) -> Result<(), EmbeddedError> {
+    let path = make_data_dir(data_dir)?.join(RESTORING);
+    write_private(&path, b"A restore began here. If it does not run any more, remove this directory.\n", None)
+}
+
+/// Call it when everything is written out.
+pub fn end_restore(data_dir: &Path) -> Result<(), EmbeddedError> {
+    let path = data_dir.join(RESTORING);
+    fs::remove_file(&path).and_then(|()| sync_parent(&path)).map_err(io_error("remove", &path))
+}
+
+pub(super) fn check_restored(data_dir: &Path) -> Result<(), EmbeddedError> {
+    if data_dir.join(RESTORING).exists() {
+        let problem = "has an unfinished restore: remove the directory, and restore the backup again";
+        return Err(EmbeddedError::BadFile { path: data_dir.to_owned(), problem });
+    }
+    Ok(())
 }
 
 /// Lets the group of PostgreSQL's user, and nobody else, pass through the data directory.
@@ -230,6 +263,11 @@ pub(super) fn has_lock(data_dir: &Path) -> bool {
 #[must_use]
 pub fn secret_key_path(data_dir: &Path) -> PathBuf {
     data_dir.join(SECRET_KEY)
+}
+
+#[must_use]
+pub fn root_credentials_path(data_dir: &Path) -> PathBuf {
+    data_dir.join(ROOT_CREDENTIALS)
 }
 
 pub(super) fn find_secret_keys(data_dir: &Path) -> Result<Option<SecretKeys>, EmbeddedError> {

@@ -9,8 +9,8 @@
 //!   ordinary user even if the server is root.
 //! - A lost cluster is never replaced by a new one.
 //!
-//! It does not share a database between servers (see `--database-url`), and is no place for
-//! backups.
+//! It does not share a database between servers (see `--database-url`). It runs `pg_dump` and
+//! `pg_restore`, but knows no backups.
 //!
 //! ```text
 //! <data-dir>/lock         held by the running server        files.rs
@@ -19,6 +19,7 @@
 //!            pg/          the cluster                       cluster.rs
 //!            run/         the socket                        socket.rs
 //!            postgres.log log of PostgreSQL                 cluster.rs
+//!            restore-unfinished  during a restore           files.rs
 //! ```
 
 use std::path::Path;
@@ -35,6 +36,7 @@ mod account;
 mod attach;
 mod binaries;
 mod cluster;
+mod dump;
 mod error;
 mod files;
 mod postmaster;
@@ -43,8 +45,12 @@ mod socket;
 mod tuning;
 
 pub use attach::{Access, IfAbsent, find_secret_keys, open};
+pub use dump::{DumpTools, find_major};
 pub use error::EmbeddedError;
-pub use files::{RootCredentials, find_root_token, secret_key_path, write_root_credentials};
+pub use files::{
+    RootCredentials, begin_restore, end_restore, find_root_token, root_credentials_path, secret_key_path,
+    write_root_credentials,
+};
 pub use settings::EmbeddedSettings;
 
 use cluster::Cluster;
@@ -79,14 +85,25 @@ impl Embedded {
     /// accepts connections.
     pub async fn start(settings: &EmbeddedSettings) -> Result<Self, EmbeddedError> {
         let data_dir = files::make_data_dir(&settings.data_dir)?;
+        files::check_restored(&data_dir)?;
+        Self::start_in(&data_dir, settings).await
+    }
+
+    /// Like [`Embedded::start`], in the directory of an unfinished restore.
+    pub async fn start_restoring(settings: &EmbeddedSettings) -> Result<Self, EmbeddedError> {
+        let data_dir = files::make_data_dir(&settings.data_dir)?;
+        Self::start_in(&data_dir, settings).await
+    }
+
+    async fn start_in(data_dir: &Path, settings: &EmbeddedSettings) -> Result<Self, EmbeddedError> {
         let deadline = Instant::now() + LOCK_TIMEOUT;
         let lock = loop {
-            match DataDirLock::take(&data_dir) {
+            match DataDirLock::take(data_dir) {
                 Err(EmbeddedError::InUse { .. }) if Instant::now() < deadline => sleep(LOCK_POLL_EVERY).await,
                 result => break result?,
             }
         };
-        Self::start_locked(&data_dir, settings, lock).await
+        Self::start_locked(data_dir, settings, lock).await
     }
 
     async fn start_locked(

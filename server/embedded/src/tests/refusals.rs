@@ -47,6 +47,23 @@ async fn cluster_of_another_major_version_is_refused() {
 }
 
 #[tokio::test]
+async fn unfinished_restore_is_refused() {
+    let folder = TestFolder::new();
+    begin_restore(&folder.data_dir()).unwrap();
+    let embedded = Embedded::start_restoring(&folder.settings()).await.unwrap_or_else(|error| panic!("{error}"));
+    remember(&embedded.connect_options()).await;
+    embedded.stop().await;
+    let line = folder.refusal().await;
+    assert!(line.contains("unfinished restore") && line.contains("remove the directory"), "{line}");
+    let line = one_line(&open(&folder.settings(), IfAbsent::Refuse).await.err().unwrap());
+    assert!(line.contains("unfinished restore"), "{line}");
+    end_restore(&folder.data_dir()).unwrap();
+    let embedded = folder.start().await;
+    assert_remembered(&embedded.connect_options()).await;
+    embedded.stop().await;
+}
+
+#[tokio::test]
 async fn directory_without_cluster_or_password_is_refused() {
     let folder = TestFolder::new();
     folder.start().await.stop().await;
