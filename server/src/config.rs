@@ -25,7 +25,7 @@ mod limits;
 mod scheduler;
 mod secret;
 
-pub use artifacts::parse_size;
+pub use artifacts::{ARTIFACTS_SETTING, parse_size, read_place};
 pub use database_url::{MASK, masked as masked_url};
 pub use duration::parse_duration;
 pub use error::SettingError;

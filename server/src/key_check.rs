@@ -81,6 +81,18 @@ pub async fn verify(pool: &PgPool, keys: &SecretKeys, source: &str) -> Result<()
     }
 }
 
+/// Checks keys without a change of the database.
+pub async fn check(pool: &PgPool, keys: &SecretKeys, source: &str) -> Result<(), KeyError> {
+    if let Some(stored) = settings::find(pool, settings::KEY_CHECKS).await? {
+        return check_first(&read(&stored), keys, source);
+    }
+    let tokens = open_tokens(pool, keys).await?;
+    if tokens.opened == 0 && tokens.stray > 0 {
+        return Err(stray(&tokens, &[], keys, source));
+    }
+    Ok(())
+}
+
 /// Checks the keys of a command that encrypts a token. Returns them led by the key of the running
 /// servers.
 pub async fn choose(pool: &PgPool, keys: SecretKeys, source: &str) -> Result<SecretKeys, KeyError> {

@@ -3,6 +3,7 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod auth;
+mod backup;
 pub mod cli;
 pub mod config;
 pub mod descriptors;

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 
 use clap::{Parser, Subcommand};
 
+use super::backup::{BackupArgs, RestoreArgs};
 use super::client::ClientArgs;
 use super::events::EventsArgs;
 use super::group::GroupCommand;
@@ -31,6 +32,21 @@ pub enum Command {
     Serve(ServeArgs),
     /// Migrate the database to this release's schema, and exit.
     Migrate(DatabaseArgs),
+    /// Back up the database, the artifacts and the keys into a new directory, while servers run.
+    #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+    Backup {
+        #[command(flatten)]
+        database: DatabaseArgs,
+        #[command(flatten)]
+        backup: BackupArgs,
+    },
+    /// Restore a backup into a new data directory or an empty database.
+    Restore {
+        #[command(flatten)]
+        database: DatabaseArgs,
+        #[command(flatten)]
+        restore: RestoreArgs,
+    },
     /// Print the OpenAPI document of the API. A server has it at /openapi.json, and its user
     /// interface at /docs.
     Openapi,

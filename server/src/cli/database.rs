@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use sqlx::PgPool;
+use sqlx::postgres::PgConnectOptions;
 
 use super::print::complain;
 use crate::config::{Database, SettingError};
@@ -51,6 +52,24 @@ impl OpenError {
 impl Opened {
     /// Opens a database and migrates its schema; creates or refuses a missing one.
     pub(super) async fn open(database: &Database, if_absent: IfAbsent) -> Result<Self, OpenError> {
+        let opened = Self::connect_or_start(database, if_absent).await?;
+        let prepared = opened.prepare(database, if_absent).await;
+        opened.close_on_error(prepared).await
+    }
+
+    /// Opens a database without a change of its schema; refuses a missing one.
+    pub(super) async fn open_unchanged(database: &Database) -> Result<Self, OpenError> {
+        let opened = Self::connect_or_start(database, IfAbsent::Refuse).await?;
+        let exists = opened.check_exists(database).await;
+        opened.close_on_error(exists).await
+    }
+
+    /// Opens a database that may be empty.
+    pub(super) async fn connect(database: &Database) -> Result<Self, OpenError> {
+        Self::connect_or_start(database, IfAbsent::Refuse).await
+    }
+
+    async fn connect_or_start(database: &Database, if_absent: IfAbsent) -> Result<Self, OpenError> {
         let (connector, access) = match database {
             Database::External(hosts) => {
                 let connector = Connector::new(hosts.clone());
@@ -62,11 +81,14 @@ impl Opened {
                 (Connector::new(access.connect_options()), Some(access))
             }
         };
-        let opened = Self { pool: connector.pool(), connector, access };
-        match opened.prepare(database, if_absent).await {
-            Ok(()) => Ok(opened),
+        Ok(Self { pool: connector.pool(), connector, access })
+    }
+
+    async fn close_on_error(self, checked: Result<(), OpenError>) -> Result<Self, OpenError> {
+        match checked {
+            Ok(()) => Ok(self),
             Err(error) => {
-                opened.close().await;
+                self.close().await;
                 Err(error)
             }
         }
@@ -75,13 +97,24 @@ impl Opened {
     async fn prepare(&self, database: &Database, if_absent: IfAbsent) -> Result<(), OpenError> {
         // A running server may be creating the schema just now; migrations lock each other out.
         let may_be_absent = if_absent == IfAbsent::Refuse && !matches!(self.access, Some(Access::Running(_)));
-        if may_be_absent && !schema::exists(&self.pool).await.map_err(|error| self.error(error.into()))? {
-            return Err(match database {
-                Database::External(_) => OpenError::Absent(operator_hints::place(self.connector.options())),
-                Database::Embedded(settings) => EmbeddedError::Absent { data_dir: settings.data_dir.clone() }.into(),
-            });
+        if may_be_absent {
+            self.check_exists(database).await?;
         }
         schema::migrate(&self.pool).await.map_err(|error| OpenError::Start(self.error(error.into())))
+    }
+
+    async fn check_exists(&self, database: &Database) -> Result<(), OpenError> {
+        if schema::exists(&self.pool).await.map_err(|error| self.error(error.into()))? {
+            return Ok(());
+        }
+        Err(match database {
+            Database::External(_) => OpenError::Absent(operator_hints::place(self.connector.options())),
+            Database::Embedded(settings) => EmbeddedError::Absent { data_dir: settings.data_dir.clone() }.into(),
+        })
+    }
+
+    pub(super) fn options(&self) -> &PgConnectOptions {
+        self.connector.options()
     }
 
     pub(super) fn error(&self, error: StartError) -> StartError {

@@ -1,5 +1,6 @@
 //! The commands of `tenure`.
 
+mod backup;
 mod check;
 pub mod client;
 mod command;
@@ -40,7 +41,7 @@ use tenure_store::secrets::SecretKeys;
 use tenure_store::settings;
 
 pub use command::{Cli, Command};
-use database::Opened;
+use database::{OpenError, Opened};
 use print::{announce, complain, finish};
 pub use usage::Usage;
 
@@ -95,6 +96,8 @@ async fn run(command: Command) -> ExitCode {
     match command {
         Command::Serve(serve_args) => serve(serve_args).await,
         Command::Migrate(database) => migrate(database).await,
+        Command::Backup { database, backup: args } => backup::backup(database, args).await,
+        Command::Restore { database, restore } => backup::restore(database, restore).await,
         Command::Openapi => openapi(),
         Command::Client { database, secret_key, root_url, client } => {
             administrate(database, secret_key, root_url, client).await
@@ -184,12 +187,19 @@ async fn on_database(
     if_absent: IfAbsent,
     command: impl AsyncFnOnce(&Opened) -> ExitCode,
 ) -> ExitCode {
+    on_opened(Opened::open(database, if_absent), command).await
+}
+
+async fn on_opened(
+    opening: impl Future<Output = Result<Opened, OpenError>>,
+    command: impl AsyncFnOnce(&Opened) -> ExitCode,
+) -> ExitCode {
     let asked = match signals::listen(Duration::ZERO) {
         Ok(asked) => asked,
         Err(error) => return failed(&error),
     };
     let running = async {
-        let opened = match asked.stop.run_until_cancelled(Opened::open(database, if_absent)).await {
+        let opened = match asked.stop.run_until_cancelled(opening).await {
             Some(Ok(opened)) => opened,
             Some(Err(error)) => return error.report(),
             // Dropping a PostgreSQL that is starting asks it to stop.

@@ -7,54 +7,60 @@ use tenure_engine::blobs::settings::{ArtifactsPlace, Provider};
 
 /// Default, in the data directory.
 const DEFAULT_FOLDER: &str = "artifacts";
-const NAME: &str = "--artifacts-url (TENURE_ARTIFACTS_URL)";
+pub const ARTIFACTS_SETTING: &str = "--artifacts-url (TENURE_ARTIFACTS_URL)";
 const FORMS: &str = "write file:///folder, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix";
 const BUCKET_CHARS_MAX: usize = 222;
 
 /// Largest first.
 const UNITS: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("", 1)];
 
-pub(super) fn read_place(given: Option<&str>, data_dir: &Path) -> Result<ArtifactsPlace, SettingError> {
+pub fn read_place(given: Option<&str>, data_dir: &Path) -> Result<ArtifactsPlace, SettingError> {
     let Some(url) = given.filter(|url| !url.is_empty()) else {
         return Ok(ArtifactsPlace::Folder(data_dir.join(DEFAULT_FOLDER)));
     };
-    let Some((scheme, rest)) = url.split_once("://") else { return Err(SettingError::new(NAME, url, FORMS)) };
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return Err(SettingError::new(ARTIFACTS_SETTING, url, FORMS));
+    };
     let provider = match scheme {
         // The folder is closed to other users, which must not happen to the whole machine. Links
         // are not followed: a typing mistake names the root itself.
         "file" if rest.starts_with('/') && is_root(Path::new(rest)) => {
             let fix = "name a folder of its own, such as file:///var/lib/tenure/artifacts: the server closes it to \
                        other users";
-            return Err(SettingError::new(NAME, url, fix));
+            return Err(SettingError::new(ARTIFACTS_SETTING, url, fix));
         }
         "file" if rest.starts_with('/') && !rest.contains(['?', '#', '%']) => {
             return Ok(ArtifactsPlace::Folder(PathBuf::from(rest)));
         }
         "file" => {
             let fix = "write the absolute path of a folder without escapes, such as file:///var/lib/tenure/artifacts";
-            return Err(SettingError::new(NAME, url, fix));
+            return Err(SettingError::new(ARTIFACTS_SETTING, url, fix));
         }
         "s3" => Provider::S3,
         "gs" => Provider::Gcs,
         "az" | "azure" => Provider::Azure,
-        _ => return Err(SettingError::new(NAME, without_user(url), FORMS)),
+        _ => return Err(SettingError::new(ARTIFACTS_SETTING, without_user(url), FORMS)),
     };
     if rest.contains('@') {
         // The value is not repeated: it may contain a secret.
         let fix = "leave out the part before the @: credentials come from the environment, see docs/artifact-store.md";
-        return Err(SettingError::secret(NAME, fix));
+        return Err(SettingError::secret(ARTIFACTS_SETTING, fix));
     }
     let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if bucket.is_empty() || bucket.len() > BUCKET_CHARS_MAX || !bucket.chars().all(allowed) {
         let fix = "write the name of the bucket after the ://, such as s3://bucket/prefix; the server's address goes \
                    into the environment, see docs/artifact-store.md";
-        return Err(SettingError::new(NAME, url, fix));
+        return Err(SettingError::new(ARTIFACTS_SETTING, url, fix));
     }
     let prefix = prefix.trim_end_matches('/');
     let segments = prefix.split('/').all(|segment| !matches!(segment, "" | "." | "..") && segment.chars().all(allowed));
     if !prefix.is_empty() && !segments {
-        return Err(SettingError::new(NAME, url, "use letters, digits, - _ . and single slashes in the prefix"));
+        return Err(SettingError::new(
+            ARTIFACTS_SETTING,
+            url,
+            "use letters, digits, - _ . and single slashes in the prefix",
+        ));
     }
     Ok(ArtifactsPlace::Bucket { provider, bucket: bucket.to_owned(), prefix: prefix.to_owned() })
 }

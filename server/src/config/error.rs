@@ -27,6 +27,11 @@ impl SettingError {
         }
     }
 
+    #[must_use]
+    pub fn missing(setting: &str, fix: impl Into<String>) -> Self {
+        Self { setting: setting.to_owned(), value: "is missing".to_owned(), fix: fix.into() }
+    }
+
     /// An external database without a secret key: each server would create its own.
     pub fn missing_secret_key() -> Self {
         Self {

@@ -85,10 +85,10 @@ impl Backing {
         Ok(Arc::clone(self.opened.get_or_init(|| store)))
     }
 
-    /// Returns the key of a generation. Two leading digits keep folders small.
+    /// Returns the key of a generation.
     pub(super) fn key(&self, id: Uuid) -> Path {
-        let name = id.simple().to_string();
-        self.prefix.clone().join(&name[..2]).join(name.as_str())
+        let [folder, name] = folder_and_name(id);
+        self.prefix.clone().join(folder.as_str()).join(name.as_str())
     }
 
     /// Removes the bytes of a generation, complete or not, if any.
@@ -111,6 +111,18 @@ impl Backing {
             Err(error) => Err(error),
         }
     }
+}
+
+/// Two leading digits keep folders small.
+fn folder_and_name(id: Uuid) -> [String; 2] {
+    let name = id.simple().to_string();
+    [name[..2].to_owned(), name]
+}
+
+/// Returns the path of a generation's bytes within an artifact folder.
+#[must_use]
+pub fn path_in_folder(id: Uuid) -> String {
+    folder_and_name(id).join("/")
 }
 
 /// Removes the file of an incomplete upload, which is beside its destination. A killed server
@@ -195,6 +207,7 @@ mod tests {
         assert_eq!(Backing::new(place).key(id).as_ref(), "x/y/ab/ab120000000000000000000000000000");
         let folder = ArtifactsPlace::Folder(PathBuf::from("/nowhere"));
         assert_eq!(Backing::new(folder).key(id).as_ref(), "ab/ab120000000000000000000000000000");
+        assert_eq!(path_in_folder(id), "ab/ab120000000000000000000000000000");
     }
 
     #[tokio::test]

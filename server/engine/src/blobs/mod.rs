@@ -29,6 +29,7 @@ use tenure_api::ids::{RunId, TaskId};
 use uuid::Uuid;
 
 use self::backing::Backing;
+pub use self::backing::path_in_folder;
 pub use self::read::{Generation, Reader};
 pub use self::sealed::Sealed;
 use self::settings::ArtifactSettings;
