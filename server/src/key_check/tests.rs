@@ -41,6 +41,22 @@ async fn refusal(pool: &PgPool, keys: &SecretKeys) -> String {
 }
 
 #[tokio::test]
+async fn key_of_backup_is_checked_without_being_noted() {
+    let database = TestDatabase::create().await;
+    let (pool, [a, b, _]) = (database.pool(), settings_of_keys());
+    check(pool, &keys(&[&a]), SOURCE).await.unwrap();
+    make_client(pool, &keys(&[&a]), "ci").await;
+    for noted in [false, true] {
+        check(pool, &keys(&[&b, &a]), SOURCE).await.unwrap();
+        let line = check(pool, &keys(&[&b]), SOURCE).await.unwrap_err().to_string();
+        assert!(line.contains("does not open the tokens"), "{line}");
+        assert_eq!(settings::find(pool, settings::KEY_CHECKS).await.unwrap().is_some(), noted);
+        verify(pool, &keys(&[&a]), SOURCE).await.unwrap();
+    }
+    database.finish().await;
+}
+
+#[tokio::test]
 async fn check_follows_first_key_and_any_key_may_match() {
     let database = TestDatabase::create().await;
     let (pool, [a, b, c]) = (database.pool(), settings_of_keys());

@@ -11,6 +11,7 @@ mod accounts;
 mod admission;
 mod artifacts;
 mod authentication;
+mod backup;
 mod bad_input;
 mod blobs;
 mod checkpoints;

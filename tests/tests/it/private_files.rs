@@ -30,7 +30,7 @@ fn mode(path: &Path) -> u32 {
 /// Asserts mode 0700 for every folder and 0600 for every file that the server created in the
 /// artifact store.
 #[track_caller]
-fn is_private(folder: &Path) {
+pub fn is_private(folder: &Path) {
     let found = tree(folder);
     assert!(found.iter().any(|path| path.is_file()), "nothing was stored in {}", folder.display());
     for path in found {
