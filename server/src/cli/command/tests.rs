@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::*;
+use crate::cli::backup::BackupCommand;
 use crate::config::{ClockMode, Database, Settings};
 use tenure_engine::route::HotSessions;
 
@@ -194,6 +195,28 @@ fn invalid_artifact_location_or_limit_is_refused() {
     refused(&["--artifact-size-max", "1GB"], &["--artifact-size-max", "1GB", "10GiB"]);
     let given = settings(&["--artifacts-url", "az://c/p", "--artifact-size-max", "5MiB"]).ok().unwrap().artifacts;
     assert_eq!((given.place.to_string().as_str(), given.size_max), ("az://c/p", 5 << 20));
+}
+
+#[test]
+fn backup_needs_directory_or_verify() {
+    let parse = |args: &[&str]| match read(args).map(|cli| cli.command) {
+        Ok(Command::Backup { database, backup }) => Ok((database, backup)),
+        Ok(other) => panic!("{other:?}"),
+        Err(Usage::Wrong(line)) => Err(line),
+        Err(Usage::Answer(text)) => panic!("{text}"),
+    };
+    let (_, backup) = parse(&["backup", "a", "--no-keys"]).unwrap();
+    assert!(backup.command.is_none() && backup.no_keys);
+    assert_eq!(backup.dir, Some(PathBuf::from("a")));
+    let (database, backup) = parse(&["backup", "verify", "a", "--pg-bin", "b"]).unwrap();
+    assert!(matches!(backup.command, Some(BackupCommand::Verify { dir }) if dir == PathBuf::from("a")));
+    assert_eq!((backup.dir, database.pg_bin), (None, Some(PathBuf::from("b"))));
+    for (args, part) in
+        [(&["backup"][..], "DIR"), (&["backup", "verify"], "DIR"), (&["backup", "a", "verify"], "verify")]
+    {
+        let line = parse(args).unwrap_err();
+        assert!(line.contains(part), "{args:?}: {line}");
+    }
 }
 
 /// Returns the names of all commands without subcommands, such as `tenure queue policy show`.
