@@ -69,8 +69,8 @@ impl DumpTools {
         self.major
     }
 
-    /// Writes the database, as of this snapshot, to a file. Omits what a database for Tenure alone
-    /// does not have, and what an ordinary role cannot restore.
+    /// Writes the database, as of this snapshot, to a file. Omits extensions, publications and
+    /// subscriptions, which an ordinary role cannot restore.
     pub async fn dump(&self, database: &PgConnectOptions, snapshot: &str, file: &Path) -> Result<(), EmbeddedError> {
         let mut command = connected(&self.pg_dump, database);
         command.args(["--format=custom", LOCK_TIMEOUT, "--snapshot", snapshot]);

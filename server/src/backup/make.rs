@@ -21,7 +21,7 @@ use tenure_store::backup::{self, Snapshot};
 use tenure_store::blobs::{self, CurrentBlob};
 use tenure_store::{clock, cluster};
 
-/// Each pass copies only what the passes before did not, so the last ones are short.
+/// Each pass copies only new artifacts, so the last passes are short.
 const PASSES_MAX: u32 = 5;
 
 /// What to back up.
@@ -46,7 +46,7 @@ struct Pass {
     /// Ids of copied bytes, sorted.
     ids: Vec<Uuid>,
     bytes: u64,
-    /// Ids without bytes in the artifact folder, or with another number of them.
+    /// Ids whose bytes the artifact folder does not have, or not completely.
     absent: Vec<Uuid>,
 }
 

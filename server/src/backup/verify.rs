@@ -104,7 +104,7 @@ async fn check_restored(
 }
 
 async fn check_database(pool: &PgPool, backup: &Backup<'_>) -> Result<Vec<String>, BackupError> {
-    // As the next start of a server. The invariants are those of this release's schema.
+    // As a server does when it starts. The invariants need this release's schema.
     schema::migrate(pool).await?;
     let mut conn = pool.acquire().await?.detach();
     backup::remove_time_limits(&mut conn).await?;

@@ -1,7 +1,7 @@
 //! Reads of a backup, and preparation of a restored copy.
 //!
-//! A backup reads one exported snapshot: `pg_dump` writes it out, and the artifacts to copy are
-//! those that it names.
+//! A backup reads one exported snapshot: `pg_dump` writes it out, and the backup copies the
+//! artifacts that it names.
 
 use chrono::{DateTime, Utc};
 use sqlx::{PgConnection, PgPool};
@@ -69,7 +69,7 @@ pub async fn get_migration(pool: &PgPool) -> Result<i64, sqlx::Error> {
     .await
 }
 
-/// True if the database has no tables, views or sequences, except those of extensions.
+/// True if the database has no tables, views or sequences. Parts of extensions do not count.
 pub async fn is_empty(pool: &PgPool) -> Result<bool, sqlx::Error> {
     sqlx::query_scalar!(
         r#"-- database_is_empty

@@ -209,10 +209,10 @@ fn backup_needs_directory_or_verify() {
     assert!(backup.command.is_none() && backup.no_keys);
     assert_eq!(backup.dir, Some(PathBuf::from("a")));
     let (database, backup) = parse(&["backup", "verify", "a", "--pg-bin", "b"]).unwrap();
-    assert!(matches!(backup.command, Some(BackupCommand::Verify { dir }) if dir == PathBuf::from("a")));
-    assert_eq!((backup.dir, database.pg_bin), (None, Some(PathBuf::from("b"))));
+    let Some(BackupCommand::Verify { dir }) = backup.command else { panic!("verify expected") };
+    assert_eq!((dir, backup.dir, database.pg_bin), (PathBuf::from("a"), None, Some(PathBuf::from("b"))));
     for (args, part) in
-        [(&["backup"][..], "DIR"), (&["backup", "verify"], "DIR"), (&["backup", "a", "verify"], "verify")]
+        [(&["backup"][..], "DIR"), (&["backup", "verify"][..], "DIR"), (&["backup", "a", "verify"][..], "verify")]
     {
         let line = parse(args).unwrap_err();
         assert!(line.contains(part), "{args:?}: {line}");

@@ -10,8 +10,8 @@ pub(super) fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
-/// Returns the statements by file, except tests, this check, and the invariants, each of which a
-/// test breaks.
+/// Returns the statements by file, except tests, this check, and the invariants, which have a test
+/// of their own.
 fn store() -> Vec<(String, Vec<String>)> {
     let root = folder("src");
     let mut found = Vec::new();

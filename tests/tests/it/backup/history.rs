@@ -129,7 +129,7 @@ async fn restored_state_is_prefix_of_history() {
         let began = Instant::now();
         let made = back_up(&dir).await;
         let ended = Instant::now();
-        // One of these began after the backup.
+        // Each writer may finish one task that it began before the end of the backup.
         until_lives(&progress, progress.lives.load(Ordering::SeqCst) + WRITERS + 1).await;
         progress.stop.store(true, Ordering::SeqCst);
         succeeded(&made);
