@@ -4,7 +4,7 @@
 //! artifacts that it names.
 
 use chrono::{DateTime, Utc};
-use sqlx::{PgConnection, PgPool};
+use sqlx::{PgConnection, PgExecutor, PgPool};
 use uuid::Uuid;
 
 use super::blobs::{self, CurrentBlob};
@@ -30,14 +30,13 @@ impl Snapshot {
         let mut conn = pool.acquire().await?.detach();
         remove_time_limits(&mut conn).await?;
         sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").execute(&mut conn).await?;
-        let about = sqlx::query_as!(
-            About,
+        let row = sqlx::query!(
             r#"-- take_snapshot
-            SELECT pg_export_snapshot() AS "name!", (SELECT max(version) FROM _sqlx_migrations) AS "migration!",
-                   clock_timestamp() AS "taken!""#
+            SELECT pg_export_snapshot() AS "name!", clock_timestamp() AS "taken!""#
         )
         .fetch_one(&mut conn)
         .await?;
+        let about = About { name: row.name, migration: get_migration(&mut conn).await?, taken: row.taken };
         Ok(Self { conn, about })
     }
 
@@ -60,12 +59,13 @@ pub async fn remove_time_limits(conn: &mut PgConnection) -> Result<(), sqlx::Err
 }
 
 /// Returns the last applied migration.
-pub async fn get_migration(pool: &PgPool) -> Result<i64, sqlx::Error> {
-    sqlx::query_scalar!(
-        r#"-- get_migration
-        SELECT max(version) AS "migration!" FROM _sqlx_migrations"#
+pub async fn get_migration(db: impl PgExecutor<'_>) -> Result<i64, sqlx::Error> {
+    // Unchecked: the table is not in the migrations, because sqlx creates it.
+    sqlx::query_scalar(
+        "-- get_migration
+        SELECT max(version) FROM _sqlx_migrations",
     )
-    .fetch_one(pool)
+    .fetch_one(db)
     .await
 }
 
