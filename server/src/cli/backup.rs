@@ -4,6 +4,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
@@ -11,7 +12,7 @@ use super::database::Opened;
 use super::print::{complain, finish};
 use super::{failed, on_opened, signals, wrong};
 use crate::backup::{self, BackupError, Keys, Manifest, Report, SECRET_KEY, Source};
-use crate::config::{Database, DatabaseArgs, SECRET_KEY_SETTING, SettingError, read_place, read_secret_keys};
+use crate::config::{Database, DatabaseArgs, SecretKeyArgs, SettingError, read_place, read_secret_keys};
 use crate::key_check;
 use crate::server::StartError;
 use tenure_embedded as embedded;
@@ -32,9 +33,8 @@ pub struct BackupArgs {
     /// the data directory. Artifacts in a bucket stay there
     #[arg(long, env = "TENURE_ARTIFACTS_URL", value_name = "URL")]
     pub artifacts_url: Option<String>,
-    /// The servers' secret key, which the backup stores. Embedded mode has its own
-    #[arg(long, env = "TENURE_SECRET_KEY", hide_env_values = true, value_name = "KEYS")]
-    pub secret_key: Option<String>,
+    #[command(flatten)]
+    pub secret_key: SecretKeyArgs,
     /// Leave out the secret key and `root-credentials.json`. Keep the key elsewhere: without it the
     /// backup is useless
     #[arg(long)]
@@ -76,7 +76,7 @@ pub(super) async fn backup(database: DatabaseArgs, args: BackupArgs) -> ExitCode
 struct Servers {
     database: DatabaseArgs,
     artifacts_url: Option<String>,
-    secret_key: Option<String>,
+    secret_key: SecretKeyArgs,
     no_keys: bool,
 }
 
@@ -111,12 +111,12 @@ async fn make(dir: &Path, servers: &Servers) -> ExitCode {
 
 /// Returns the contents of the key files. The key must be the database's.
 async fn find_keys(opened: &Opened, database: &Database, servers: &Servers) -> Result<Keys, BackupError> {
-    let given = servers.secret_key.as_deref().filter(|keys| !keys.is_empty());
+    let given = servers.secret_key.find()?;
     let data_dir = &servers.database.data_dir;
-    let (secret_key, keys, source) = match (given, database) {
-        (Some(text), _) => {
-            let text_of_file = format!("{text}\n").into_bytes();
-            (Some(text_of_file), read_secret_keys(given, database)?, SECRET_KEY_SETTING.to_owned())
+    let (secret_key, keys, source) = match (&given, database) {
+        (Some(secret), _) => {
+            let keys = read_secret_keys(Some(secret), database)?.map(|given| given.keys);
+            (Some(format!("{}\n", secret.text).into_bytes()), keys, secret.source_name.clone())
         }
         (None, Database::Embedded(settings)) => {
             let path = embedded::secret_key_path(data_dir);
@@ -124,7 +124,7 @@ async fn find_keys(opened: &Opened, database: &Database, servers: &Servers) -> R
         }
         (None, Database::External(_)) => {
             let fix = "name the key of the servers, which the backup stores, or leave it out with --no-keys";
-            return Err(SettingError::missing(SECRET_KEY_SETTING, fix).into());
+            return Err(SettingError::missing("--secret-key (TENURE_SECRET_KEY)", fix).into());
         }
     };
     match keys {
@@ -171,7 +171,7 @@ fn artifacts_of(manifest: &Manifest) -> String {
 }
 
 async fn verify(dir: &Path, pg_bin: Option<PathBuf>) -> ExitCode {
-    let asked = match signals::listen() {
+    let asked = match signals::listen(Duration::ZERO) {
         Ok(asked) => asked,
         Err(error) => return failed(&error),
     };
@@ -234,7 +234,7 @@ pub(super) async fn restore(args: DatabaseArgs, command: RestoreArgs) -> ExitCod
 }
 
 async fn restore_embedded(dir: &Path, settings: &embedded::EmbeddedSettings, artifacts: &ArtifactsPlace) -> ExitCode {
-    let asked = match signals::listen() {
+    let asked = match signals::listen(Duration::ZERO) {
         Ok(asked) => asked,
         Err(error) => return failed(&error),
     };
@@ -261,7 +261,7 @@ async fn restore_embedded(dir: &Path, settings: &embedded::EmbeddedSettings, art
 
 fn report_external(dir: &Path, manifest: &Manifest, opened: &Opened, artifacts: &ArtifactsPlace) -> ExitCode {
     let key = if manifest.has(SECRET_KEY) {
-        format!("; the key for {SECRET_KEY_SETTING} is in {}", dir.join(SECRET_KEY).display())
+        format!("; the key for --secret-key-file is {}", dir.join(SECRET_KEY).display())
     } else {
         String::new()
     };
