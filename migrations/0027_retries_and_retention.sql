@@ -63,3 +63,9 @@ COMMENT ON COLUMN task_definitions.expires IS
     'When the task may be purged at the latest. One microsecond more than the date shown marks a submission without `expires`.';
 COMMENT ON COLUMN artifacts.expires IS
     'Until when it can be read: never past the expiry of its task. Lowered only when its task is about to be purged before that.';
+
+COMMENT ON COLUMN outbox.kinds IS
+    '1 created and pending; 2 claimed; 3 completed; 4 failed; 5 exception; 6 exception, and the next run is pending; '
+    '7 created and unscheduled; 8 a run is pending; 9 the priority was changed; 10 every task of the group is resolved; '
+    '11 the group was sealed; 12 the priority of the group''s tasks was changed; 13 an artifact can be read; '
+    '15 failed, and the next run is pending.';

@@ -40,7 +40,8 @@ impl WorkerName {
         let name = client_id.strip_prefix("worker/")?.strip_prefix(STATIC)?.strip_prefix('/')?;
         let (rest, id) = name.rsplit_once('/')?;
         let (pool, group) = rest.rsplit_once('/')?;
-        Some(Self { pool: pool.parse().ok()?, group: group.parse().ok()?, id: id.parse().ok()? })
+        let pool = TaskQueueId::read_full(pool).ok()?;
+        Some(Self { pool, group: group.parse().ok()?, id: id.parse().ok()? })
     }
 
     /// The only request that a removed or expired worker may make.

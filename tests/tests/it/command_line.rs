@@ -92,7 +92,7 @@ async fn a_command_that_fails_fails_the_wait() {
     assert!(text.contains(&format!("{good}  completed")) && text.contains(&format!("{bad}  failed")), "{text}");
     assert!(progress.contains(&format!("true ({})  completed\n", &good[..8])), "{progress}");
     let failed = progress.lines().find(|line| line.starts_with(&format!("false ({})  Failed", &bad[..8])));
-    assert!(failed.is_some_and(|line| line.ends_with(" on g/w")), "{progress}");
+    assert!(failed.is_some_and(|line| line.contains(" on g/w after ")), "{progress}");
     for group in [&good, &bad] {
         assert!(progress.contains(&format!("group {group}  {}/group/{group}\n", rig.server.root_url())), "{progress}");
     }
@@ -233,11 +233,11 @@ async fn a_refusal_is_one_line_and_the_exit_code_attributes_it() {
     let missing = missing.to_str().unwrap();
     for (args, expected) in [
         (&["task", "create", "-q", QUEUE][..], "--queue"),
-        (&["task", "create", "-q", "queue", "--", "true"], "is 'queue'"),
+        (&["task", "create", "-q", "my_queue", "--", "true"], "is 'my_queue'"),
         (&["task", "create", "--file", missing], "cannot be read"),
         (&["task", "wait", "x"], "is 'x'"),
         (&["task"], "no command given"),
-        (&["queue", "show", "x"], "is 'x'"),
+        (&["queue", "show", "x_y"], "is 'x_y'"),
     ] {
         let line = refusal(&run(&rig, args).await, 2);
         assert!(args.len() < 4 || args[1] == "create" || line.contains(expected), "{args:?}: {line}");

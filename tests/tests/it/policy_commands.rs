@@ -75,7 +75,7 @@ async fn a_policy_is_set_shown_and_deleted() {
     assert!(refusal(&wrong, 2).contains("FILE: standard input is not JSON"), "{}", stderr(&wrong));
     let wrong = run(&rig, &["queue", "policy", "set", QUEUE, "/nowhere/policy.json"]).await;
     assert!(refusal(&wrong, 2).contains("cannot be read"), "{}", stderr(&wrong));
-    refusal(&run(&rig, &["queue", "policy", "show", "x"]).await, 2);
+    refusal(&run(&rig, &["queue", "policy", "show", "x_y"]).await, 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

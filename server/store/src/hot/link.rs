@@ -42,10 +42,12 @@ impl Secrets {
         let password = url.password().map(|text| percent_decode_str(text).decode_utf8_lossy().into_owned());
         let mut secrets = Self { password, ..Self::default() };
         for (name, value) in url.query_pairs() {
+            // As sqlx writes the name of a file.
+            let value = value.strip_prefix("file: ").unwrap_or(&value).to_owned();
             match &*name {
-                "sslrootcert" => secrets.root = Some(value.into_owned()),
-                "sslcert" => secrets.certificate = Some(value.into_owned()),
-                "sslkey" => secrets.key = Some(value.into_owned()),
+                "sslrootcert" => secrets.root = Some(value),
+                "sslcert" => secrets.certificate = Some(value),
+                "sslkey" => secrets.key = Some(value),
                 _ => {}
             }
         }
@@ -131,8 +133,7 @@ async fn pem(given: &str) -> io::Result<Vec<u8>> {
     if given.trim_start().starts_with("-----BEGIN") {
         return Ok(given.as_bytes().to_vec());
     }
-    // Options print the path of a file with this prefix.
-    tokio::fs::read(given.strip_prefix("file: ").unwrap_or(given)).await
+    tokio::fs::read(given).await
 }
 
 fn tls(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> sqlx::Error {
