@@ -196,7 +196,8 @@ async function showFull(tools, size, made) {
   await pauseAndResume({ page, look, text, visit }, made);
   await visit(`/task/${made.hostile}`, "task-hostile");
   assert.ok((await text()).includes(HOSTILE), "what was said is shown as text");
-  assert.ok((await text()).includes(`Failed: ${HOSTILE}, after `), "so is what the worker said");
+  assert.match(await text(), /Failed on \S+ after [^:]*: /);
+  assert.ok((await text()).includes(`: ${HOSTILE}`), "so is what the worker said");
   assert.match(await text(), /Needed by[^]*report[^]*unscheduled[^]*of-everything-that-was-built/);
   assert.equal(await page.locator('a[href^="javascript:" i]').count(), 0);
   assert.equal(await page.locator("main img, main svg, main [onerror], main [onload]").count(), 0);
