@@ -1,0 +1,69 @@
+"""Tenure: a task queue over HTTP. Enqueue jobs, and run workers.
+
+Example:
+    ```python
+    from tenure import Tenure
+
+    app = Tenure()
+
+    @app.task(queue="acme/mail", retries=5, backoff=(2, 300))
+    def send(to: str, subject: str) -> str: ...
+
+    handle = send.enqueue(to="a@example.com", subject="hi")
+    print(handle.result(timeout=30))
+    ```
+
+    ``python -m tenure worker mymodule:app`` runs the jobs.
+"""
+
+__version__ = "0.1.0"
+
+from .app import Tenure
+from .errors import (
+    Cancelled,
+    ConfigurationError,
+    Fail,
+    JobCancelled,
+    JobFailed,
+    NameTaken,
+    PayloadError,
+    Release,
+    RequestRefused,
+    ResultError,
+    Retry,
+    RunLost,
+    ServerUnavailable,
+    TenureError,
+    WorkerRefused,
+)
+from .handle import Handle, Status
+from .job import Cancellation, Job
+from .task import JobRequest, Options, Priority, Task
+
+__all__ = [
+    "Cancellation",
+    "Cancelled",
+    "ConfigurationError",
+    "Fail",
+    "Handle",
+    "Job",
+    "JobCancelled",
+    "JobFailed",
+    "JobRequest",
+    "NameTaken",
+    "Options",
+    "PayloadError",
+    "Priority",
+    "Release",
+    "RequestRefused",
+    "ResultError",
+    "Retry",
+    "RunLost",
+    "ServerUnavailable",
+    "Status",
+    "Task",
+    "Tenure",
+    "TenureError",
+    "WorkerRefused",
+    "__version__",
+]
