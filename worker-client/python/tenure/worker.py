@@ -118,6 +118,8 @@ class Worker:
         self._lock = threading.Lock()
         self._stop_early = False
         self._done = 0
+        # A burst does not end before: delayed jobs become ready a moment after their time.
+        self._linger_until = 0.0
 
     @property
     def done(self) -> int:
@@ -438,7 +440,11 @@ class Worker:
                 self._give_back(waiting)
             tasks = {task for task in tasks if not task.done()}
             if self.burst and self._is_idle():
-                self._begin_stop()
+                if now >= self._linger_until:
+                    self._begin_stop()
+                for feed in self._feeds.values():
+                    feed.is_drained = False
+                    feed.wake()
             await asyncio.sleep(0.02 if self.burst else _LOOK_EVERY)
 
     def _warn_of_overrun(self, run: Run, now: float) -> None:

@@ -1,0 +1,271 @@
+"""For tests of programs that use this library.
+
+``inline(app)`` runs jobs in the call, ``job()`` makes a job for a unit test of a handler, and
+``Server`` is what the pytest fixture ``tenure_server`` returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import secrets
+import threading
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from . import outcome
+from .api import to_json
+from .errors import JobCancelled, JobFailed, PayloadError, Seconds
+from .handle import Handle, Status
+from .job import Cancellation, Job, JobInfo
+from .outcome import Ended
+from .plain import plain
+from .task import JobRequest
+
+if TYPE_CHECKING:
+    from .app import Tenure
+
+from .testserver import Server
+
+__all__ = ["InlineHandle", "RecordedJob", "Server", "inline", "job"]
+
+_DAY = datetime.timedelta(days=1)
+
+
+class _Memory:
+    """The channel of a job without a server."""
+
+    def __init__(self, checkpoint: Any) -> None:
+        self.last = checkpoint
+        self.checkpoints: list[Any] = []
+        self.progress: list[dict[str, Any]] = []
+        self.text = ""
+
+    def put_checkpoint(self, value: Any) -> None:
+        to_json(value)
+        self.last = value
+        self.checkpoints.append(value)
+
+    def get_checkpoint(self) -> Any:
+        return self.last
+
+    def post_progress(self, progress: dict[str, Any]) -> None:
+        self.progress.append(progress)
+
+    def append_log(self, text: str) -> None:
+        self.text += text
+
+
+class RecordedJob(Job):
+    """A job for a unit test, which records what its handler does."""
+
+    def __init__(self, info: JobInfo, memory: _Memory) -> None:
+        super().__init__(info, memory)
+        self._memory = memory
+
+    @property
+    def checkpoints(self) -> list[Any]:
+        """Checkpoints that the handler has stored, oldest first."""
+        return self._memory.checkpoints
+
+    @property
+    def progresses(self) -> list[dict[str, Any]]:
+        """Progress that the handler has shown: ``done``, ``total`` and ``message``."""
+        return self._memory.progress
+
+    @property
+    def logged(self) -> str:
+        """Text that the handler has logged."""
+        return self._memory.text
+
+    def cancel(self, why: Cancellation = "cancelled") -> None:
+        """Ask the handler to stop."""
+        self._cancel(why)
+
+    def stop(self) -> None:
+        """Let the worker shut down: ``stopping`` becomes True."""
+        self._stop_soon()
+
+
+def job(
+    *,
+    name: str = "test",
+    queue: str = "test/test",
+    attempt: int = 1,
+    retries_left: int = 5,
+    last_checkpoint: Any = None,
+    key: str | None = None,
+) -> RecordedJob:
+    """Make a job for a unit test of a handler.
+
+    Args:
+        name: Name of the task.
+        queue: Queue of the job.
+        attempt: Number of the attempt, from 1.
+        retries_left: How many attempts may follow.
+        last_checkpoint: Checkpoint of an earlier run.
+        key: Key for the limits of the queue.
+    """
+    now = datetime.datetime.now(datetime.timezone.utc)
+    info = JobInfo(
+        id=secrets.token_urlsafe(16),
+        name=name,
+        queue=queue,
+        run_id=attempt - 1,
+        attempt=attempt,
+        retries_left=retries_left,
+        created=now,
+        deadline=now + 366 * _DAY,
+        key=key,
+    )
+    return RecordedJob(info, _Memory(last_checkpoint))
+
+
+class InlineHandle(Handle[Any]):
+    """The handle of a job that ran in the call.
+
+    Attributes:
+        request: The job: its task, arguments and options.
+        attempts: How many attempts it had.
+        error: Exception of the last attempt; None if it succeeded.
+    """
+
+    def __init__(self, app: Tenure, request: JobRequest[Any]) -> None:
+        super().__init__(app, secrets.token_urlsafe(16))
+        self.request = request
+        self.attempts = 0
+        self.error: BaseException | None = None
+        self._ended = Ended("cancelled")
+
+    def status(self) -> Status:
+        """Return the state of the job, which has ended."""
+        if self._ended.how == "completed":
+            return "completed"
+        return (
+            "exception" if self._ended.how in ("malformed", "internal", "cancelled") else "failed"
+        )
+
+    async def astatus(self) -> Status:
+        """Do the same as ``status`` in asynchronous code."""
+        return self.status()
+
+    def result(self, timeout: Seconds | None = None) -> Any:  # noqa: ARG002
+        """Return the result of the job.
+
+        Raises:
+            JobFailed: The job has failed, with the exception of its handler as the cause.
+        """
+        if self._ended.how == "completed":
+            return self.request.task.signature.decode_result(self._ended.result)
+        failed = JobCancelled if self._ended.how == "cancelled" else JobFailed
+        reason = {"malformed": "malformed-payload", "internal": "internal-error"}
+        raise failed(
+            self.id,
+            self.status(),
+            reason.get(self._ended.how, self.status()),
+            self._ended.failure,
+        ) from self.error
+
+    async def aresult(self, timeout: Seconds | None = None) -> Any:
+        """Do the same as ``result`` in asynchronous code."""
+        return self.result(timeout)
+
+    def cancel(self) -> bool:
+        """Return False: the job has ended."""
+        return False
+
+    async def acancel(self) -> bool:
+        """Return False: the job has ended."""
+        return False
+
+    def _run(self) -> None:
+        task, options = self.request.task, self.request.options
+        retries = task.retries if options.retries is None else options.retries
+        checkpoint = None
+        for attempt in range(1, retries + 2):
+            self.attempts = attempt
+            made = job(
+                name=task.name,
+                queue=task.queue,
+                attempt=attempt,
+                retries_left=retries + 1 - attempt,
+                last_checkpoint=checkpoint,
+                key=options.key,
+            )
+            self._ended, self.error = _attempt(self.request, made)
+            checkpoint = made.last_checkpoint()
+            if self._ended.how not in ("error", "retry", "release"):
+                return
+
+
+def _attempt(request: JobRequest[Any], made: RecordedJob) -> tuple[Ended, BaseException | None]:
+    """Run a handler once, with arguments that went through JSON."""
+    signature = request.task.signature
+    try:
+        arguments = signature.decode(plain(request.args))
+    except PayloadError as error:
+        return Ended("malformed", failure=outcome.failure_of(error, str(error))), error
+    if signature.job_parameter is not None:
+        arguments[signature.job_parameter] = made
+    function = request.task.function
+    try:
+        if request.task.runs_in == "asyncio":
+            result = _in_loop(function(**arguments))
+        else:
+            result = function(**arguments)
+    except Exception as error:
+        return outcome.ended_by(error, made), error
+    return outcome.ended_with(result), None
+
+
+def _in_loop(coroutine: Any) -> Any:
+    """Run a coroutine to its end, also within a running event loop."""
+    results: list[Any] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(asyncio.run(coroutine))
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+class _Inline:
+    def __init__(self, app: Tenure, handles: list[InlineHandle]) -> None:
+        self._app = app
+        self._handles = handles
+
+    def run(self, jobs: Sequence[JobRequest[Any]]) -> list[Handle[Any]]:
+        made: list[Handle[Any]] = []
+        for request in jobs:
+            handle = InlineHandle(self._app, request)
+            self._handles.append(handle)
+            handle._run()
+            made.append(handle)
+        return made
+
+
+@contextlib.contextmanager
+def inline(app: Tenure) -> Iterator[list[InlineHandle]]:
+    """Run jobs in the call that enqueues them, without a server.
+
+    Delays are ignored, and failed attempts are repeated at once. Exceptions of handlers are raised
+    by ``result()`` alone, as with a server.
+
+    Yields:
+        The handles of all jobs, in the order of their calls.
+    """
+    handles: list[InlineHandle] = []
+    before, app._runner = app._runner, _Inline(app, handles)
+    try:
+        yield handles
+    finally:
+        app._runner = before
