@@ -76,6 +76,8 @@ class Tenure:
         self._settings: Settings | None = None
         self._clients: ClientCache | None = None
         self._runner: Runner | None = None
+        # Set by a test server whose clock is moved by hand.
+        self._now: Callable[[], datetime.datetime] | None = None
 
     def configure(
         self,
@@ -154,7 +156,7 @@ class Tenure:
             return self._runner.run(jobs)
         handles: list[Handle[R]] = []
         for batch in _batches(jobs):
-            handles += self._handles(batch, self.client.call(_create(batch, self.client.now)))
+            handles += self._handles(batch, self.client.call(_create(batch, self._now or self.client.now)))
         return handles
 
     async def aenqueue_many(self, jobs: Iterable[JobRequest[R]]) -> list[Handle[R]]:
@@ -165,7 +167,7 @@ class Tenure:
         handles: list[Handle[R]] = []
         for batch in _batches(jobs):
             client = self.async_client
-            handles += self._handles(batch, await client.call(_create(batch, client.now)))
+            handles += self._handles(batch, await client.call(_create(batch, self._now or client.now)))
         return handles
 
     def handle(self, id: str) -> Handle[Any]:

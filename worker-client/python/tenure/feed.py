@@ -29,6 +29,8 @@ _TIMEOUT = 30.0
 _SHORTEST_TIMEOUT = 5.0
 _LOOK_EVERY = 1.0
 _WARN_EVERY = 60.0
+# Longest wait of a report for a request that takes it along.
+_TOGETHER = 0.1
 
 
 class FeedOwner(Protocol):
@@ -79,6 +81,7 @@ class Feed:
         self._changed = asyncio.Event()
         self._sent = asyncio.Event()
         self._exchanges = False
+        self._gathers = False
         self._poll: asyncio.Task[Any] | None = None
         self._takes_none = False
         self._failures = 0
@@ -187,15 +190,27 @@ class Feed:
             self._changed.clear()
             ask = self._next_ask()
             if ask is None:
-                self._sent.set()
+                if self._gathers:
+                    self._sent.clear()
+                else:
+                    self._sent.set()
                 await self._wait_for_change()
             elif not await self._claim_assigned():
                 await self._request(ask)
 
     def _next_ask(self) -> Ask | None:
+        self._gathers = False
         if not self._may_claim or (self._owner.burst and self.is_drained):
             return None
-        ask = self._owner.slots.ask(self.queue, self.prefetch.count())
+        prefetch = self.prefetch.count()
+        ask = self._owner.slots.ask(self.queue, prefetch)
+        # Half of the jobs in hand are left: a larger request follows within milliseconds.
+        half = prefetch // 2
+        self._gathers = (
+            ask is not None and not ask.wait and ask.count < half < self._owner.slots.held
+        )
+        if self._gathers:
+            return None
         if ask is not None and (self._owner.burst or self.outbox.has_due(with_claim=True)):
             return Ask(ask.count, 0)
         return ask
@@ -303,9 +318,15 @@ class Feed:
                 continue
             # Once around the loop at least: a request for jobs may take the reports along.
             await asyncio.sleep(due)
-            if self._exchanges:
+            if self._exchanges or self._gathers:
+                timer = asyncio.get_running_loop().call_later(_TOGETHER, self._stop_gathering)
                 await self._sent.wait()
+                timer.cancel()
             await self.send_reports()
+
+    def _stop_gathering(self) -> None:
+        if not self._exchanges:
+            self._sent.set()
 
     async def send_reports(self) -> None:
         """Send the reports that are due, without claiming anything."""

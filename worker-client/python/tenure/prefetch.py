@@ -19,6 +19,8 @@ _SHORT = 0.05
 _PAUSE = 30.0
 _SAMPLES = 16
 _SMOOTHING = 0.1
+# One batch is worked on while a request has the next one.
+_MOST = 2 * ASK_MAX
 
 
 class Prefetch:
@@ -52,4 +54,4 @@ class Prefetch:
             return 0
         if self._clock() < self._not_before:
             return 0
-        return min(ASK_MAX, int(self._capacity * AHEAD / max(self._duration, 1e-4)))
+        return min(_MOST, int(self._capacity * AHEAD / max(self._duration, 1e-4)))

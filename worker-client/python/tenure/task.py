@@ -208,7 +208,7 @@ class Task(Enqueuer[P, R]):
         super().__init__(self, Options())
         self.app = app
         self.function = function
-        self.name = name or function.__name__
+        self.name = function.__name__ if name is None else name
         self.queue = queue_id(queue)
         self.signature = Signature(function)
         self.retries = retries

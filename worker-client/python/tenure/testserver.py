@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import datetime
 import json
 import os
 import secrets
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from .api import TENURE_API, Call
 from .client import Client
 from .errors import ConfigurationError, TenureError
+from .lease import date_of
 from .settings import Settings, read_settings
 
 if TYPE_CHECKING:
@@ -98,6 +100,7 @@ class Server:
     def connect(self, app: Tenure) -> None:
         """Connect an application to this server."""
         app.configure(self.url, self.client_id, self.access_token)
+        app._now = self.now
 
     def work(self, app: Tenure, *, concurrency: int = 16) -> int:
         """Run the jobs of an application that may start now, and return the number of runs.
@@ -123,6 +126,10 @@ class Server:
         if errors:
             raise errors[0]
         return worker.done
+
+    def now(self) -> datetime.datetime:
+        """Return the time by the server's clock, in UTC."""
+        return date_of(self.call("GET", f"{TENURE_API}/clock")["now"])
 
     def advance(self, seconds: float) -> None:
         """Move the manual clock forward by some seconds: delays, leases and deadlines end.

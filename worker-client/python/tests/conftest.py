@@ -53,14 +53,16 @@ class WorkerProcess:
         return self
 
     def wait_for_text(self, text: str) -> None:
-        wait_for(lambda: text in self.text or self.process.poll() is not None, f"{text!r} in {self.text}")
+        wait_for(
+            lambda: text in self.text or self.process.poll() is not None, f"{text!r} in {self.text}"
+        )
         assert text in self.text
 
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
-    def wait(self) -> int:
-        return self.process.wait(PATIENCE)
+    def wait(self, within: float = PATIENCE) -> int:
+        return self.process.wait(within)
 
     def stop(self) -> int:
         self.send(signal.SIGTERM)
@@ -116,7 +118,9 @@ class Bench:
         wait_for(lambda: line in self.records(), f"the record {line!r}")
 
     def status(self, job_id: str) -> dict[str, Any]:
-        status: dict[str, Any] = self.server.call("GET", f"/api/queue/v1/task/{job_id}/status")["status"]
+        status: dict[str, Any] = self.server.call("GET", f"/api/queue/v1/task/{job_id}/status")[
+            "status"
+        ]
         return status
 
     def reasons(self, job_id: str) -> list[str]:
@@ -165,7 +169,9 @@ def bench(live_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.fixture
-def own_bench(own_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+def own_bench(
+    own_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Bench]:
     yield from _bench(own_server, tmp_path, monkeypatch)
 
 

@@ -9,8 +9,7 @@ import urllib.parse
 
 
 class Proxy:
-    """Forwards connections to a server. The Hawk signature names the port of the proxy, so the
-    server must be told by `X-Forwarded-…`: the proxy replaces the header Host by its own."""
+    """Forwards connections to a server."""
 
     def __init__(self, target: str) -> None:
         parts = urllib.parse.urlsplit(target)
@@ -46,7 +45,8 @@ class Proxy:
             writer.close()
             return
         self._writers |= {writer, up}
-        await asyncio.gather(self._pipe(reader, up), self._pipe(upstream, writer))
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.gather(self._pipe(reader, up), self._pipe(upstream, writer))
         self._writers -= {writer, up}
 
     async def _pipe(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -73,5 +73,13 @@ class Proxy:
 
     def close(self) -> None:
         self.cut()
-        self._loop.call_soon_threadsafe(self._loop.stop)
+
+        async def stop() -> None:
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+            self._loop.stop()
+
+        asyncio.run_coroutine_threadsafe(stop(), self._loop)
         self._thread.join(10)

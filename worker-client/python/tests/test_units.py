@@ -1,0 +1,575 @@
+"""Rules without a server: signatures, arguments, outcomes, leases, slots, settings."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import enum
+import json
+import pickle
+import uuid
+from collections import Counter
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Literal, Optional, TypedDict, Union
+
+import pydantic
+import pytest
+
+from tenure import (
+    Cancelled,
+    ConfigurationError,
+    Fail,
+    Job,
+    JobFailed,
+    PayloadError,
+    Release,
+    RequestRefused,
+    Retry,
+    Tenure,
+    testing,
+)
+from tenure.arguments import Signature
+from tenure.hawk import Credentials, Target, authorization
+from tenure.lease import Lease, date_of
+from tenure.outcome import FAILURE_MAX, Ended, acall, call, failure_of, report_of
+from tenure.plain import plain
+from tenure.prefetch import Prefetch
+from tenure.session import grace_of, wait_of
+from tenure.settings import queue_id, read_settings, worker_name
+from tenure.slots import Ask, Slots
+from tenure.task import Task
+from tenure.worker import Worker, default_name
+
+UTC = datetime.timezone.utc
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclass
+class Point:
+    x: float
+    y: float = 0.0
+    tags: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Tree:
+    name: str
+    children: list[Tree] = field(default_factory=list)
+
+
+class Part(TypedDict, total=False):
+    size: int
+
+
+class Order(Part):
+    name: str
+
+
+class Model(pydantic.BaseModel):
+    count: int
+    when: datetime.datetime
+
+
+Unary = Any
+
+
+def _round_trip(hint: Unary, value: object) -> object:
+    def handler(value: Any) -> None: ...
+
+    handler.__annotations__ = {"value": hint}
+    signature = Signature(handler)
+    encoded = signature.encode([value], {})
+    return signature.decode(json.loads(json.dumps(encoded)))["value"]
+
+
+@pytest.mark.parametrize(
+    ("hint", "value"),
+    [
+        (str, "a"),
+        (int, 5),
+        (float, 5.5),
+        (bool, True),
+        (None, None),
+        (Any, {"a": [1, None]}),
+        (Optional[int], None),
+        (Union[int, str], "a"),
+        (int | None, 7),
+        (Literal["a", 1], 1),
+        (list[int], [1, 2]),
+        (tuple[int, str], (1, "a")),
+        (tuple[int, ...], (1, 2, 3)),
+        (set[str], {"a", "b"}),
+        (frozenset[int], frozenset({1})),
+        (dict[str, int], {"a": 1}),
+        (dict[int, str], {1: "a"}),
+        (dict, {"a": 1}),
+        (list, [1, "a"]),
+        (Colour, Colour.BLUE),
+        (datetime.datetime, datetime.datetime(2026, 1, 2, 3, tzinfo=UTC)),
+        (datetime.date, datetime.date(2026, 1, 2)),
+        (uuid.UUID, uuid.UUID(int=7)),
+        (Decimal, Decimal("1.50")),
+        (Path, Path("/tmp/a")),
+        (Point, Point(1.0, 2.0, ["a"])),
+        (list[Point], [Point(1.0)]),
+        (Tree, Tree("a", [Tree("b", [Tree("c")])])),
+        (Order, {"name": "a", "size": 3}),
+        (Order, {"name": "a"}),
+        (Model, Model(count=3, when=datetime.datetime(2026, 1, 2, tzinfo=UTC))),
+    ],
+)
+def test_argument_survives_json(hint: Unary, value: object) -> None:
+    assert _round_trip(hint, value) == value
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "message"),
+    [
+        (str, 5, "value: expected text, got an integer '5'"),
+        (int, True, "value: expected an integer, got a boolean 'True'"),
+        (int, 1.5, "value: expected an integer, got a number '1.5'"),
+        (float, "1", "value: expected a number, got text '1'"),
+        (list[int], [1, "a"], "value[1]: expected an integer, got text 'a'"),
+        (dict[str, int], {"a": "b"}, "value.a: expected an integer, got text 'b'"),
+        (tuple[int, str], [1], "value: expected 2 items, got 1"),
+        (Literal["a", "b"], "c", "value: expected one of 'a', 'b', got text 'c'"),
+        (Colour, "green", "value: expected one of 'red', 'blue', got text 'green'"),
+        (uuid.UUID, "no", "value: expected text of a UUID, got text 'no'"),
+        (Point, {"y": 1}, "value: the field 'x' is missing"),
+        (Point, {"x": 1, "z": 2}, "value: unknown field 'z'"),
+        (Tree, {"name": "a", "children": [{}]}, "value.children[0]: the field 'name' is missing"),
+        (Order, {"size": 1}, "value: the field 'name' is missing"),
+        (Model, {"count": "many"}, "value: 2 validation errors for Model"),
+        (Union[int, None], "a", "value: no type of"),
+    ],
+)
+def test_wrong_argument_is_named(hint: Unary, value: object, message: str) -> None:
+    def handler(value: Any) -> None: ...
+
+    handler.__annotations__ = {"value": hint}
+    with pytest.raises(PayloadError) as wrong:
+        Signature(handler).decode({"value": value})
+    assert str(wrong.value).startswith(message)
+
+
+def test_arguments_are_bound_by_signature() -> None:
+    def handler(to: str, job: Job, *, body: str = "") -> None: ...
+
+    signature = Signature(handler)
+    assert signature.job_parameter == "job"
+    assert signature.encode(["a"], {}) == {"to": "a"}
+    assert signature.encode([], {"to": "a", "body": "b"}) == {"to": "a", "body": "b"}
+    for args, kwargs in (([], {}), (["a", "b"], {}), (["a"], {"more": 1})):
+        with pytest.raises(TypeError, match="handler"):
+            signature.encode(args, kwargs)
+    with pytest.raises(PayloadError, match="to: expected text, got an integer"):
+        signature.encode([5], {})
+    with pytest.raises(TypeError, match="to is no JSON: object"):
+        signature.encode([object()], {})
+
+
+def test_handler_without_names_of_arguments_is_refused() -> None:
+    def several(*args: int) -> None: ...
+
+    def named(**more: int) -> None: ...
+
+    def positional(a: int, /) -> None: ...
+
+    def callback(a: type) -> None: ...
+
+    for handler in (several, named, positional):
+        with pytest.raises(ConfigurationError, match="passed by name"):
+            Signature(handler)
+    with pytest.raises(ConfigurationError, match="no form in JSON"):
+        Signature(callback).compile()
+
+
+def test_plain_converts_nested_values() -> None:
+    value = {Colour.RED: {Point(1.0).x}, 2: (Colour.BLUE, Decimal("1.0"))}
+    assert plain(value) == {"red": [1.0], "2": ["blue", "1.0"]}
+    with pytest.raises(TypeError, match=r"value.a\[0\] is no JSON: bytes"):
+        plain({"a": [b"x"]})
+
+
+def _handled(function: Any, **arguments: Any) -> Ended:
+    return call(function, testing.job(), arguments)
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "left", "report"),
+    [
+        (
+            ValueError("no"),
+            2,
+            {"outcome": "exception", "reason": "intermittent-task", "retryAfter": 4},
+        ),
+        (ValueError("no"), 0, {"outcome": "failed", "retry": False}),
+        (
+            Retry(after=1.2),
+            2,
+            {"outcome": "exception", "reason": "intermittent-task", "retryAfter": 2},
+        ),
+        (Retry("x"), 2, {"outcome": "exception", "reason": "intermittent-task", "retryAfter": 4}),
+        (Retry("x"), 0, {"outcome": "failed", "retry": False}),
+        (Fail("x"), 5, {"outcome": "failed", "retry": False}),
+        (Release(), 0, {"outcome": "released"}),
+        (Release(after=60), 0, {"outcome": "released", "delay": 60}),
+        (
+            SystemExit(3),
+            1,
+            {"outcome": "exception", "reason": "intermittent-task", "retryAfter": 4},
+        ),
+    ],
+)
+def test_exception_decides_report(error: BaseException, left: int, report: dict[str, Any]) -> None:
+    ended = _handled(_raise, error=error)
+    made = report_of(ended, _task(), 2, left, jitter=0)
+    failure = made.pop("failure", None)
+    assert made == report
+    assert (failure is None) == isinstance(error, Release)
+    if failure is not None:
+        assert failure["kind"] == type(error).__name__
+
+
+def test_result_decides_report() -> None:
+    ended = _handled(lambda: {"a": Colour.RED})
+    assert report_of(ended, None, 1, 5, 0) == {"outcome": "completed", "result": {"a": "red"}}
+    assert report_of(_handled(lambda: None), None, 1, 5, 0) == {"outcome": "completed"}
+    wrong = [float("nan"), "x" * 65_535, object(), "\ud800", _circle()]
+    for result in wrong:
+        made = report_of(_handled(lambda result=result: result), None, 1, 5, 0)
+        assert (made["outcome"], made["reason"]) == ("exception", "internal-error")
+        assert made["failure"]["kind"] == "ResultError"
+    fits = report_of(_handled(lambda: "x" * 65_534), None, 1, 5, 0)
+    assert fits["outcome"] == "completed"
+
+
+def _circle() -> list[Any]:
+    circle: list[Any] = []
+    circle.append(circle)
+    return circle
+
+
+def test_cancelled_handler_is_no_failure() -> None:
+    job = testing.job()
+    job.cancel()
+
+    async def handler() -> None:
+        raise asyncio.CancelledError
+
+    assert asyncio.run(acall(handler, job, {})) == Ended("cancelled")
+    assert call(_raise, job, {"error": Cancelled()}) == Ended("cancelled")
+    # Its own cancellation is one.
+    assert asyncio.run(acall(handler, testing.job(), {})).how == "error"
+
+
+@pytest.mark.parametrize("text", ["x" * 10_000, "ä" * 3_000, "\ud800" * 2_000, ""])
+def test_failure_fits_limits(text: str) -> None:
+    # Python shows frames of one line that repeat only once.
+    def deep(depth: int) -> None:
+        deeper(depth - 1)
+
+    def deeper(depth: int) -> None:
+        if depth < 0:
+            raise ValueError(text)
+        deep(depth)
+
+    ended = _handled(deep, depth=100)
+    assert ended.failure is not None
+    message = ended.failure["message"]
+    assert 1 <= len(message.encode()) <= FAILURE_MAX
+    if not text:
+        # The traceback loses its begin.
+        assert message.startswith("ValueError\n\n…\n")
+        assert message.endswith("ValueError")
+
+
+def test_cause_of_retry_is_its_failure() -> None:
+    def handler() -> None:
+        try:
+            int("x")
+        except ValueError as error:
+            raise Retry(after=5) from error
+
+    failure = _handled(handler).failure
+    assert failure is not None
+    assert failure["kind"] == "ValueError"
+    assert failure_of(Fail("no"), "no") == {"kind": "Fail", "message": "no"}
+
+
+def test_errors_can_be_pickled() -> None:
+    refused = pickle.loads(pickle.dumps(RequestRefused(403, "InsufficientScopes", "no", 1.5)))
+    assert (refused.status, refused.message, refused.retry_after) == (403, "no", 1.5)
+    failed = JobFailed("id", "failed", "failed", {"kind": "K", "message": "m"})
+    assert str(pickle.loads(pickle.dumps(failed))) == str(failed)
+
+
+def test_signature_equals_example_of_the_protocol() -> None:
+    # The example of Hawk's own documentation.
+    credentials = Credentials("dh37fgj492je", "werxhqb98rpaxn39848xrunpaw3489ruxnpa98w4rxn")
+    target = Target("POST", "/resource/1?b=1&a=2", "example.com", 8000)
+    header = authorization(
+        credentials,
+        target,
+        timestamp=1353832234,
+        nonce="j4h3g2",
+        content_type="text/plain",
+        body=b"Thank you for flying Hawk",
+    )
+    assert 'hash="Yi9LfIIFRtBEPt74PVmbTF/xVAwPn7ub15ePICfgnuY="' in header
+    # Without `ext`, unlike the example.
+    assert 'mac="' in header
+    assert "werxhq" not in repr(credentials)
+
+
+def _lease(seconds: float) -> Lease:
+    begin = date_of("2026-01-01T00:00:00.000Z")
+    return Lease.of_claim(begin + datetime.timedelta(seconds=seconds), begin, 1_000.0)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "renew", "stop"), [(1200, 900, 1170), (24, 13, 16), (12, 6.5, 8), (4, 2.167, 2.667)]
+)
+def test_renewal_leaves_time_for_repeats(seconds: float, renew: float, stop: float) -> None:
+    lease = _lease(seconds)
+    assert lease.renew_at - 1_000 == pytest.approx(renew, abs=0.01)
+    assert lease.stop_at - 1_000 == pytest.approx(stop, abs=0.01)
+
+
+def test_renewal_moves_end_like_server() -> None:
+    lease = _lease(1200)
+    later = lease.taken_until + datetime.timedelta(seconds=900)
+    assert lease.renewed(later, 1_900.0).ends == 3_100
+    assert lease.renewed(lease.taken_until, 1_900.0).ends == lease.ends
+    # The server's clock jumped by an hour.
+    jumped = later + datetime.timedelta(hours=1)
+    assert lease.renewed(jumped, 1_900.0).ends == 3_100
+
+
+def test_session_waits_leave_time_for_another_request() -> None:
+    for ttl in (15, 20, 60, 120, 3600):
+        wait, answer = wait_of(ttl), ttl / 6
+        assert 2 * wait + 2 * answer <= ttl - grace_of(ttl)
+        assert 0 < wait <= ttl / 3
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def _slots(capacity: int, **weights: int) -> tuple[Slots, _Clock]:
+    clock = _Clock()
+    slots = Slots(capacity, weights, clock)
+    for name in weights:
+        slots.set_able(name, True)
+    return slots, clock
+
+
+def test_single_queue_asks_for_free_slots_and_waits_when_empty() -> None:
+    slots, _ = _slots(16, a=1)
+    ask = slots.ask("a")
+    assert ask == Ask(16, 0)
+    slots.begin("a", ask)
+    assert slots.ask("a") is None
+    slots.end("a", ask, 3)
+    assert slots.ask("a") == Ask(13, 20)
+    assert slots.ask("a", prefetch=200) == Ask(100, 20)
+    slots.release()
+    assert slots.ask("a") == Ask(14, 20)
+
+
+def test_slots_are_shared_by_weight() -> None:
+    slots, _ = _slots(8, a=3, b=1)
+    claimed: Counter[str] = Counter()
+    for _ in range(400):
+        for name in ("b", "a"):
+            ask = slots.ask(name)
+            if ask is not None:
+                slots.begin(name, ask)
+                slots.end(name, ask, ask.count)
+                claimed[name] += ask.count
+        slots.held = 0 if slots.held >= 8 else slots.held
+    assert claimed["a"] / claimed["b"] == pytest.approx(3, rel=0.05)
+
+
+def test_queue_that_cannot_be_asked_holds_up_no_other() -> None:
+    slots, _ = _slots(2, a=1, b=1)
+    slots.set_able("b", False)
+    for _ in range(10):
+        ask = slots.ask("a")
+        assert ask is not None
+        slots.begin("a", ask)
+        slots.end("a", ask, ask.count)
+        slots.held = 0
+
+
+def test_empty_queue_waits_or_is_probed() -> None:
+    slots, clock = _slots(2, a=1, b=1)
+    for name in ("a", "b"):
+        ask = slots.ask(name)
+        assert ask is not None
+        slots.begin(name, ask)
+        slots.end(name, ask, 0)
+    # Both are empty, and each waits with a slot.
+    for name in ("a", "b"):
+        ask = slots.ask(name)
+        assert ask == Ask(1, 20)
+        slots.begin(name, ask)
+    slots.end("a", Ask(1, 20), 1)
+    # One slot is taken, one waits for b.
+    assert slots.ask("a") is None
+    one, clock = _slots(1, a=1, b=1)
+    one.end("b", Ask(0, 0), 0)
+    one.begin("b", Ask(1, 0))
+    one.end("b", Ask(1, 0), 0)
+    assert one.ask("b") is None
+    clock.now = 1.5
+    assert one.ask("b") == Ask(1, 0)
+
+
+def test_short_jobs_are_claimed_ahead() -> None:
+    clock = _Clock()
+    prefetch = Prefetch(4, clock, None)
+    for _ in range(20):
+        prefetch.ended(0.01)
+    assert prefetch.count() == 0
+    prefetch.allowed = True
+    assert prefetch.count() == 40
+    prefetch.given_back()
+    assert prefetch.count() == 0
+    clock.now = 31
+    assert prefetch.count() == 40
+    for _ in range(20):
+        prefetch.ended(0.2)
+    assert prefetch.count() == 0
+    assert Prefetch(4, clock, 7).count() == 7
+
+
+def test_settings_come_from_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("URL", "CLIENT_ID", "ACCESS_TOKEN", "CERTIFICATE"):
+        monkeypatch.delenv(f"TENURE_{name}", raising=False)
+        monkeypatch.delenv(f"TASKCLUSTER_{name}", raising=False)
+    with pytest.raises(ConfigurationError, match="set TENURE_URL"):
+        read_settings()
+    monkeypatch.setenv("TASKCLUSTER_ROOT_URL", "http://one:8080/")
+    assert read_settings() == ("http://one:8080", None)
+    monkeypatch.setenv("TENURE_URL", "https://two")
+    monkeypatch.setenv("TENURE_CLIENT_ID", "me")
+    with pytest.raises(ConfigurationError, match="no access token of client me"):
+        read_settings()
+    monkeypatch.setenv("TASKCLUSTER_ACCESS_TOKEN", "secret")
+    assert read_settings() == ("https://two", Credentials("me", "secret"))
+    assert read_settings("http://three").url == "http://three"
+    with pytest.raises(ConfigurationError, match="must be http"):
+        read_settings("ftp://four")
+
+
+def test_queue_names_are_checked() -> None:
+    assert queue_id("mail") == "default/mail"
+    assert queue_id("acme/send-mail") == "acme/send-mail"
+    for wrong, suggestion in (("web/send_email", "web/send-email"), ("Mail", "default/mail")):
+        with pytest.raises(ConfigurationError, match=f"Perhaps {suggestion}$"):
+            queue_id(wrong)
+    for wrong in ("", "a/b/c", "a/", "x/" + "y" * 39):
+        with pytest.raises(ConfigurationError):
+            queue_id(wrong)
+    assert worker_name(default_name(), "name")
+    with pytest.raises(ConfigurationError):
+        worker_name("a b", "name")
+
+
+def _task(**options: Any) -> Task[..., Any]:
+    def handler() -> None: ...
+
+    return Tenure().task(queue="test/test", **options)(handler)
+
+
+def test_pauses_double_up_to_the_longest() -> None:
+    task = _task(backoff=(2, 300))
+    assert [task.pause_after(n, 0) for n in (1, 2, 3, 8, 9, 40)] == [2, 4, 8, 256, 300, 300]
+    assert task.pause_after(8, 1) == 282
+    assert _task(backoff=(0, 0)).pause_after(5, 1) == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"retries": 50},
+        {"retries": -1},
+        {"backoff": (5, 2)},
+        {"backoff": (0, 90_000)},
+        {"timeout": 0.5},
+        {"timeout": 500_000},
+        {"name": ""},
+        {"queue": "no queue"},
+        {"cpu": True},
+    ],
+)
+def test_wrong_options_of_task_are_refused(options: dict[str, Any]) -> None:
+    def handler() -> None: ...
+
+    with pytest.raises((ConfigurationError, ValueError)):
+        Tenure().task(**{"queue": "test/test", **options})(handler)
+
+
+def test_two_tasks_of_one_name_are_refused() -> None:
+    app = Tenure()
+
+    @app.task(queue="test/test", name="a")
+    def one() -> None: ...
+
+    with pytest.raises(ConfigurationError, match="two tasks 'a'"):
+        app.task(queue="test/test", name="a")(lambda: None)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"delay": -1},
+        {"delay": 1, "not_before": datetime.datetime(2026, 1, 1, tzinfo=UTC)},
+        {"not_before": datetime.datetime(2026, 1, 1)},
+        {"deadline": datetime.datetime(2026, 1, 1)},
+        {"deadline": 400 * 86_400},
+        {"priority": "urgent"},
+        {"key": ""},
+        {"retries": 50},
+    ],
+)
+def test_wrong_options_of_job_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        _task().options(**options)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"concurrency": 0},
+        {"concurrency": 1001},
+        {"session_ttl": 14},
+        {"session_ttl": 3601},
+        {"prefetch": -1},
+        {"name": "a b"},
+        {"group": ""},
+        {"queues": {"test/test": 0}},
+        {"queues": {"Test": 1}},
+    ],
+)
+def test_wrong_settings_of_worker_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        Worker(_task().app, **settings)
+    with pytest.raises(ConfigurationError, match="no tasks"):
+        Worker(Tenure())
