@@ -12,6 +12,7 @@ from .api import TENURE_API, Call
 from .errors import ConfigurationError, Seconds
 from .handle import Handle
 from .job import Job
+from .outcome import Around
 from .settings import Settings, read_settings
 from .task import JobRequest, Task
 
@@ -72,6 +73,8 @@ class Tenure:
         """
         self.tasks: dict[str, Task[..., Any]] = {}
         """The tasks by name."""
+        self.contexts: list[Around] = []
+        """What ``around`` has registered."""
         self._arguments = (url, client_id, access_token, certificate)
         self._settings: Settings | None = None
         self._clients: ClientCache | None = None
@@ -141,6 +144,15 @@ class Tenure:
 
         return decorate  # type: ignore[return-value]
 
+    def around(self, context: Around) -> Around:
+        """Enter a context manager around each handler. May be used as a decorator.
+
+        Args:
+            context: Gets the job, and returns the context manager.
+        """
+        self.contexts.append(context)
+        return context
+
     def enqueue_many(self, jobs: Iterable[JobRequest[R]]) -> list[Handle[R]]:
         """Enqueue jobs, in one request for each 1,000. Each request enqueues all of them or none.
 
@@ -156,7 +168,9 @@ class Tenure:
             return self._runner.run(jobs)
         handles: list[Handle[R]] = []
         for batch in _batches(jobs):
-            handles += self._handles(batch, self.client.call(_create(batch, self._now or self.client.now)))
+            handles += self._handles(
+                batch, self.client.call(_create(batch, self._now or self.client.now))
+            )
         return handles
 
     async def aenqueue_many(self, jobs: Iterable[JobRequest[R]]) -> list[Handle[R]]:
@@ -167,7 +181,9 @@ class Tenure:
         handles: list[Handle[R]] = []
         for batch in _batches(jobs):
             client = self.async_client
-            handles += self._handles(batch, await client.call(_create(batch, self._now or client.now)))
+            handles += self._handles(
+                batch, await client.call(_create(batch, self._now or client.now))
+            )
         return handles
 
     def handle(self, id: str) -> Handle[Any]:

@@ -90,7 +90,7 @@ class Threads:
             if job is not None:
                 arguments[job] = run.job
             began = time.monotonic()
-            ended = outcome.call(run.task.function, run.job, arguments)
+            ended = outcome.call(run.task.function, run.job, arguments, run.task.app.contexts)
             self._ends.put((run, ended, time.monotonic() - began))
             # A waiting thread must not keep the last run alive.
             del run, arguments, ended
@@ -158,7 +158,9 @@ class Coroutines:
             arguments[job] = run.job
         began = time.monotonic()
         try:
-            ended = await outcome.acall(run.task.function, run.job, arguments)
+            ended = await outcome.acall(
+                run.task.function, run.job, arguments, run.task.app.contexts
+            )
         finally:
             del self._tasks[run.key]
         self._ends.put((run, ended, time.monotonic() - began))

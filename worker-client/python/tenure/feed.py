@@ -57,6 +57,9 @@ class FeedOwner(Protocol):
     def shortest_lease(self) -> float:
         """Return the length of the shortest lease of a held run, in seconds."""
 
+    def slots_changed(self, feed: Feed) -> None:
+        """Let the other queues look again: this one has an answer."""
+
 
 class Feed:
     """The requests for one queue."""
@@ -173,6 +176,7 @@ class Feed:
         able = self.member != "waiting" and not self._takes_none and not self._failures
         self._owner.slots.set_able(self.queue, able)
         self.wake()
+        self._owner.slots_changed(self)
 
     @property
     def _may_claim(self) -> bool:
@@ -247,6 +251,7 @@ class Feed:
             self._poll, self._exchanges = None, False
             self._sent.set()
             slots.end(self.queue, ask, claimed)
+            self._owner.slots_changed(self)
         if claimed is not None:
             self._has_answered(claims)
         elif self._failures:
@@ -302,6 +307,7 @@ class Feed:
                 self._warn("assigned jobs of %s cannot be accepted: %s", error)
         finally:
             self._owner.slots.end(self.queue, ask, claimed)
+            self._owner.slots_changed(self)
         if claimed:
             self._owner.claimed(self, claim)
         return True

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -122,18 +123,49 @@ def ended_by(error: BaseException, job: Job) -> Ended:
     return Ended("error", failure=failure_of(error))
 
 
-def call(function: Callable[..., Any], job: Job, arguments: dict[str, Any]) -> Ended:
+Around = Callable[["Job"], contextlib.AbstractContextManager[Any]]
+"""Makes a context manager that is entered around a handler."""
+
+
+def _entered(around: Sequence[Around], job: Job) -> contextlib.AbstractContextManager[Any]:
+    if not around:
+        return _NOTHING
+    stack = contextlib.ExitStack()
+    with stack:
+        for context in around:
+            stack.enter_context(context(job))
+        return stack.pop_all()
+
+
+_NOTHING: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+
+
+def call(
+    function: Callable[..., Any],
+    job: Job,
+    arguments: dict[str, Any],
+    around: Sequence[Around] = (),
+) -> Ended:
     """Call a handler that is no coroutine function."""
     try:
-        return ended_with(function(**arguments))
+        with _entered(around, job):
+            result = function(**arguments)
+        return ended_with(result)
     except BaseException as error:
         return ended_by(error, job)
 
 
-async def acall(function: Callable[..., Any], job: Job, arguments: dict[str, Any]) -> Ended:
+async def acall(
+    function: Callable[..., Any],
+    job: Job,
+    arguments: dict[str, Any],
+    around: Sequence[Around] = (),
+) -> Ended:
     """Call a handler that is a coroutine function."""
     try:
-        return ended_with(await function(**arguments))
+        with _entered(around, job):
+            result = await function(**arguments)
+        return ended_with(result)
     except BaseException as error:
         return ended_by(error, job)
 

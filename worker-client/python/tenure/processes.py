@@ -24,6 +24,7 @@ from .executors import Mailbox, OnEnd
 from .job import Cancellation, Job, JobInfo
 from .outcome import Ended
 from .run import Run
+from .task import Task
 
 KILL_AFTER = 5.0
 """Seconds after which a handler that was asked to stop is killed."""
@@ -259,8 +260,8 @@ def _run(start: _Start, job: Job) -> Ended:
         found: Any = importlib.import_module(start.module)
         for name in start.function.split("."):
             found = getattr(found, name)
-        # The module has the task in place of the handler.
-        function = getattr(found, "function", found)
+        if not isinstance(found, Task):
+            raise TypeError(f"{start.module}.{start.function} is no task")
     except Exception as error:
         return outcome.ended_by(error, job)
     arguments = dict(start.arguments)
@@ -268,4 +269,4 @@ def _run(start: _Start, job: Job) -> Ended:
         arguments[start.job_parameter] = job
     if job.cancelled:
         return outcome.ended_by(Cancelled(), job)
-    return outcome.call(function, job, arguments)
+    return outcome.call(found.function, job, arguments, found.app.contexts)

@@ -11,7 +11,7 @@ import contextlib
 import datetime
 import secrets
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import outcome
@@ -208,33 +208,33 @@ def _attempt(request: JobRequest[Any], made: RecordedJob) -> tuple[Ended, BaseEx
         return Ended("malformed", failure=outcome.failure_of(error, str(error))), error
     if signature.job_parameter is not None:
         arguments[signature.job_parameter] = made
-    function = request.task.function
-    try:
-        if request.task.runs_in == "asyncio":
-            result = _in_loop(function(**arguments))
-        else:
-            result = function(**arguments)
-    except Exception as error:
-        return outcome.ended_by(error, made), error
-    return outcome.ended_with(result), None
-
-
-def _in_loop(coroutine: Any) -> Any:
-    """Run a coroutine to its end, also within a running event loop."""
-    results: list[Any] = []
+    function, around = request.task.function, request.task.app.contexts
     errors: list[BaseException] = []
+    contexts = [*around, lambda _: _Remember(errors)]
+    if request.task.runs_in == "asyncio":
+        ended = _in_loop(outcome.acall(function, made, arguments, contexts))
+    else:
+        ended = outcome.call(function, made, arguments, contexts)
+    return ended, errors[0] if errors else None
 
-    def run() -> None:
-        try:
-            results.append(asyncio.run(coroutine))
-        except BaseException as error:
-            errors.append(error)
 
-    thread = threading.Thread(target=run)
+class _Remember(contextlib.AbstractContextManager[None]):
+    """Keeps the exception of a handler, for the cause of a failure."""
+
+    def __init__(self, errors: list[BaseException]) -> None:
+        self._errors = errors
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is not None:
+            self._errors.append(error)
+
+
+def _in_loop(coroutine: Coroutine[Any, Any, Ended]) -> Ended:
+    """Run a coroutine to its end, also within a running event loop."""
+    results: list[Ended] = []
+    thread = threading.Thread(target=lambda: results.append(asyncio.run(coroutine)))
     thread.start()
     thread.join()
-    if errors:
-        raise errors[0]
     return results[0]
 
 

@@ -312,6 +312,12 @@ class Worker:
         """Return the length of the shortest lease, in seconds."""
         return min((run.lease.duration for run in self._held.values()), default=60.0)
 
+    def slots_changed(self, feed: Feed) -> None:
+        """Let the other queues look again."""
+        for other in self._feeds.values():
+            if other is not feed:
+                other.wake()
+
     def cancel(self, run: Run) -> None:
         """Stop a handler, if it has begun; drop the run otherwise."""
         if run.started_at is None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,34 @@ def test_inline_retries_without_waiting() -> None:
         with pytest.raises(JobFailed, match="Fail: no"):
             never.enqueue().result()
     assert [made.attempts for made in jobs] == [3, 4, 1]
+
+
+def test_context_is_entered_around_each_handler() -> None:
+    app = Tenure()
+    entered: list[str] = []
+
+    @app.around
+    @contextlib.contextmanager
+    def context(job: Job) -> Iterator[None]:
+        entered.append(f"enter {job.name}")
+        try:
+            yield
+        finally:
+            entered.append("leave")
+
+    @app.task(queue="test/test", retries=0)
+    def fails() -> None:
+        raise ValueError("no")
+
+    @app.task(queue="test/test")
+    async def works() -> int:
+        return len(entered)
+
+    with testing.inline(app):
+        assert works.enqueue().result() == 1
+        with pytest.raises(JobFailed, match="ValueError: no"):
+            fails.enqueue().result()
+    assert entered == ["enter works", "leave", "enter fails", "leave"]
 
 
 def test_job_for_unit_test_records_calls() -> None:
