@@ -36,12 +36,19 @@ def wait_for(condition: Callable[[], Any], what: str, within: float = PATIENCE) 
 class WorkerProcess:
     """A worker as its users start it."""
 
-    def __init__(self, folder: Path, environ: dict[str, str], *flags: str, app: str = "jobs:app"):
+    def __init__(
+        self,
+        folder: Path,
+        environ: dict[str, str],
+        *flags: str,
+        app: str = "jobs:app",
+        cwd: Path = TESTS,
+    ):
         self.log = folder / f"worker-{secrets.token_hex(4)}.log"
         command = [sys.executable, "-m", "tenure", "worker", app, *flags]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                command, cwd=TESTS, env=environ, stdout=log, stderr=subprocess.STDOUT
+                command, cwd=cwd, env=environ, stdout=log, stderr=subprocess.STDOUT
             )
 
     @property

@@ -181,6 +181,26 @@ def test_options_reach_server(bench: Bench) -> None:
     assert bench.server.call("GET", f"/api/queue/v1/task/{first.id}")["tags"] == {"a": "b"}
 
 
+def test_clients_with_few_scopes_enqueue_and_work(bench: Bench) -> None:
+    jobs = bench.app()
+    submitter = [f"queue:create-task:{bench.queue}", f"tenure:get-result:{bench.queue}"]
+    worker = [f"queue:claim-work:{bench.queue}", "queue:worker-id:default/*"]
+    tokens = {}
+    for name, scopes in (("submitter", submitter), ("worker", worker)):
+        body = {"expires": "3000-01-01T00:00:00Z", "description": "", "scopes": scopes}
+        path = f"/api/auth/v1/clients/{name}-{bench.queue.replace('/', '-')}"
+        made = bench.server.call("PUT", path, body)
+        tokens[name] = made["clientId"], made["accessToken"]
+    jobs.app.configure(bench.server.url, *tokens["submitter"])
+    handle = jobs.steps.enqueue(4)
+    client_id, token = tokens["worker"]
+    started = bench.worker(
+        "--queue", bench.queue, TENURE_CLIENT_ID=client_id, TENURE_ACCESS_TOKEN=token
+    )
+    assert handle.result(timeout=SOON) == [2, 3]
+    assert started.stop() == 0
+
+
 def test_handler_in_process_works_crashes_and_is_killed(bench: Bench) -> None:
     jobs = bench.app()
     worker = bench.worker("--processes", "1", "--concurrency", "4").wait_until_ready()
