@@ -107,6 +107,7 @@ class Bench:
         import jobs
 
         self.server.connect(jobs.app)
+        self.jobs = jobs
         return jobs
 
     def worker(self, *flags: str, url: str | None = None, **environ: str) -> WorkerProcess:
@@ -173,6 +174,16 @@ def _bench(server: Server, folder: Path, patch: pytest.MonkeyPatch) -> Iterator[
 @pytest.fixture
 def bench(live_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     yield from _bench(live_server, tmp_path, monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def working(live_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """A bench with a worker, for tests that need neither a queue nor a worker of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        for made in _bench(live_server, tmp_path_factory.mktemp("working"), patch):
+            made.worker()
+            made.app()
+            yield made
 
 
 @pytest.fixture

@@ -53,7 +53,7 @@ def test_killed_server_loses_no_report_and_no_job(own_bench: Bench) -> None:
     bench = own_bench
     jobs = bench.app()
     worker = bench.worker("--concurrency", "8")
-    running = [jobs.stubborn.enqueue(3, f"s{n}") for n in range(4)]
+    running = [jobs.stubborn.enqueue(2, f"s{n}") for n in range(4)]
     for n in range(4):
         bench.wait_for_record(f"s{n} begins")
     bench.server.kill()
@@ -61,7 +61,7 @@ def test_killed_server_loses_no_report_and_no_job(own_bench: Bench) -> None:
         bench.wait_for_record(f"s{n} ends")
     # Long enough for several attempts to report.
     worker.wait_for_text("is away")
-    time.sleep(2)
+    time.sleep(1)
     bench.server.start()
     handles = running + jobs.app.enqueue_many([jobs.note.job(f"n{n}") for n in range(50)])
     assert [handle.result(timeout=SOON) for handle in running] == ["s0", "s1", "s2", "s3"]
@@ -148,7 +148,7 @@ def test_second_signal_ends_worker_at_once(bench: Bench) -> None:
 def test_frozen_worker_loses_its_lease(hasty_bench: Bench) -> None:
     bench = hasty_bench
     jobs = bench.app()
-    handle = jobs.stubborn.enqueue(6, "first")
+    handle = jobs.stubborn.enqueue(5, "first")
     # With another slot, its waiting request would get the second run too.
     first = bench.worker("--no-session", "--worker-id", "first", "--concurrency", "1")
     bench.wait_for_record("first begins")
@@ -168,7 +168,7 @@ def test_lease_is_renewed_while_handler_blocks(hasty_bench: Bench) -> None:
     bench = hasty_bench
     jobs = bench.app()
     bench.worker("--no-session")
-    handle = jobs.stubborn.enqueue(10)
+    handle = jobs.stubborn.enqueue(7)
     assert handle.result(timeout=SOON) == "stubborn"
     assert bench.reasons(handle.id) == ["completed"]
 
