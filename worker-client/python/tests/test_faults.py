@@ -112,6 +112,21 @@ def test_sigterm_waits_for_handlers_and_releases_others(bench: Bench) -> None:
         assert status["retriesLeft"] == 5
 
 
+def test_claims_ahead_are_given_back(bench: Bench) -> None:
+    jobs = bench.app()
+    handles = [jobs.sleep.enqueue(300, "long"), *[jobs.note.enqueue(f"n{n}") for n in range(5)]]
+    worker = bench.worker("--concurrency", "1", "--prefetch", "20", "--grace", "1")
+    bench.wait_for_record("long begins")
+    # After a second without a free slot.
+    wait_for(lambda: "worker-shutdown" in bench.reasons(handles[1].id), "the release")
+    other = bench.worker("--concurrency", "1", "--queue", bench.queue)
+    assert [handle.result(timeout=SOON) for handle in handles[1:]] == [f"n{n}" for n in range(5)]
+    assert worker.stop() == 0
+    assert all(bench.status(handle.id)["retriesLeft"] == 5 for handle in handles)
+    handles[0].cancel()
+    assert other.stop() == 0
+
+
 def test_handler_that_never_stops_is_given_back(bench: Bench) -> None:
     jobs = bench.app()
     worker = bench.worker("--grace", "1")
@@ -189,6 +204,29 @@ def test_cut_off_worker_stops_handler_before_lease_ends(
     handle.cancel()
     proxy.mend()
     assert jobs.note.enqueue("after").result(timeout=SOON) == "after"
+
+
+def test_cut_off_worker_loses_its_session_and_starts_another(
+    bench: Bench, live_server: Server, proxy_to: Callable[[Server], Proxy]
+) -> None:
+    proxy = proxy_to(live_server)
+    jobs = bench.app()
+    first = bench.worker("--session-ttl", "15", "--worker-id", "first", url=proxy.url)
+    handle = jobs.asleep.enqueue(300, "cut")
+    bench.wait_for_record("cut begins")
+    proxy.cut()
+    # Before the session may expire.
+    bench.wait_for_record("cut lost")
+    assert bench.status(handle.id)["state"] == "running"
+    second = bench.worker("--worker-id", "second", "--concurrency", "1", "--queue", bench.queue)
+    wait_for(lambda: bench.records().count("cut begins") == 2, "the second run")
+    proxy.mend()
+    # The second worker has no free slot.
+    assert jobs.note.enqueue("after").result(timeout=SOON) == "after"
+    assert bench.reasons(handle.id) == ["worker-shutdown", "running"]
+    handle.cancel()
+    assert first.stop() == 0
+    assert second.stop() == 0
 
 
 def test_cut_network_loses_no_report(
