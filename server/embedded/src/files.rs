@@ -153,7 +153,7 @@ pub(super) fn let_pass(data_dir: &Path, account: &Account) -> Result<(), Embedde
 }
 
 /// The right to start and stop this directory's PostgreSQL.
-pub(super) struct DataDirLock(File);
+pub(super) struct DataDirLock(#[expect(dead_code, reason = "the lock lasts as long as the file is open")] File);
 
 impl DataDirLock {
     /// Takes the lock, or fails with the pid of its holder.
@@ -179,14 +179,6 @@ impl DataDirLock {
         // Only for that message; the file lock alone decides.
         file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())).map_err(io_error("write", &path))?;
         Ok(Self(file))
-    }
-}
-
-impl Drop for DataDirLock {
-    /// A child process that is about to start another program may still have the file open, which
-    /// would keep the lock.
-    fn drop(&mut self) {
-        let _ = self.0.unlock();
     }
 }
 

@@ -12,12 +12,13 @@ use serde_json::{Value, json};
 use tenure_api::credentials::Credentials;
 use tenure_api::ids::SlugId;
 use tenure_tests::db::TestDatabase;
+use tenure_tests::http::{Answer, Client};
 use tenure_tests::server::{Launch, Server, binary};
 
 use crate::private_files::is_private;
 use crate::rig::{
-    DataFolder, Raw, Rig, call, client_of, credentials_of, embedded, finish, minutes_from_now, new_folder, ok, refusal,
-    run_of, send, status, stderr, stdout,
+    DataFolder, Raw, RawReply, Rig, call, client_of, credentials_of, embedded, finish, minutes_from_now, new_folder,
+    ok, refusal, run_of, send, status, stderr, stdout,
 };
 
 const QUEUE: &str = "backup/queue";
@@ -82,11 +83,30 @@ fn text_of(task: SlugId) -> String {
     format!("report of {task}")
 }
 
+/// A busy machine's database may not answer in time.
+async fn until_answered(client: &mut Client, who: &Credentials, method: &str, path: &str, body: &Value) -> Answer {
+    loop {
+        let answer = call(client, who, method, path, Some(body)).await;
+        if answer.status != 503 {
+            return answer;
+        }
+    }
+}
+
+async fn until_read(server: &Server, who: &Credentials, path: &str) -> RawReply {
+    loop {
+        let found = send(server, who, "GET", path, None).await;
+        if found.status != 503 {
+            return found;
+        }
+    }
+}
+
 /// Uploads an artifact of a claimed run.
 async fn upload(server: &Server, claim: &Value) {
     let path = format!("{}/artifacts/{ARTIFACT}", run_of(claim));
     let body = json!({"storageType": "s3", "contentType": "text/plain", "expires": minutes_from_now(60)});
-    let created = ok(call(&mut client_of(server), &credentials_of(claim), "POST", &path, Some(&body)).await);
+    let created = ok(until_answered(&mut client_of(server), &credentials_of(claim), "POST", &path, &body).await);
     let url = created["putUrl"].as_str().unwrap();
     let mut raw = Raw::new("PUT", url.strip_prefix(server.root_url()).unwrap()).header("Content-Type", "text/plain");
     raw.body = Some(text_of(task_of(claim)).into_bytes());
@@ -100,7 +120,7 @@ fn task_of(claim: &Value) -> SlugId {
 
 /// Downloads the artifact of a task's first run; `None` if it has none.
 async fn download(server: &Server, root: &Credentials, task: SlugId) -> Option<String> {
-    let found = send(server, root, "GET", &format!("/task/{task}/runs/0/artifacts/{ARTIFACT}"), None).await;
+    let found = until_read(server, root, &format!("/task/{task}/runs/0/artifacts/{ARTIFACT}")).await;
     let url = found.header("location")?;
     let reply = Raw::new("GET", url.strip_prefix(server.root_url()).unwrap()).send(server.root_url()).await;
     (reply.status == 200).then(|| reply.text())

@@ -53,6 +53,7 @@ async fn unfinished_restore_is_refused() {
     let embedded = Embedded::start_restoring(&folder.settings()).await.unwrap_or_else(|error| panic!("{error}"));
     remember(&embedded.connect_options()).await;
     embedded.stop().await;
+    drop(embedded);
     let line = folder.refusal().await;
     assert!(line.contains("unfinished restore") && line.contains("remove the directory"), "{line}");
     let line = one_line(&open(&folder.settings(), IfAbsent::Refuse).await.err().unwrap());

@@ -4,10 +4,8 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
-use tenure_tests::http::Client;
-
 use super::*;
-use crate::rig::{claim, definition, eventually, new_task, report};
+use crate::rig::{claim_path, definition, eventually, new_task, report, worker};
 
 const WRITERS: usize = 4;
 /// Lives of tasks before the backup begins.
@@ -57,12 +55,13 @@ async fn write(server: &Server, root: &Credentials, writer: usize, progress: &Pr
         let end = [Level::Completed, Level::Uploaded, Level::Claimed, Level::Created][number % 4];
         timed(&mut steps, create(&mut client, root, task, &queue)).await;
         if end >= Level::Claimed {
-            let claimed = timed(&mut steps, claim(&mut client, root, &queue, 1)).await.remove(0);
+            let claimed = timed(&mut steps, claim_one(&mut client, root, &queue)).await;
             if end >= Level::Uploaded {
                 timed(&mut steps, upload(server, &claimed)).await;
             }
             if end >= Level::Completed {
-                timed(&mut steps, report(server, &claimed, "completed", None)).await;
+                let (path, who) = (format!("{}/completed", run_of(&claimed)), credentials_of(&claimed));
+                timed(&mut steps, until_answered(&mut client, &who, "POST", &path, &json!({}))).await;
             }
         }
         lives.push(Life { task, steps });
@@ -76,11 +75,21 @@ async fn until_lives(progress: &Progress, least: usize) {
 }
 
 async fn create(client: &mut Client, root: &Credentials, task: SlugId, queue: &str) {
-    ok(call(client, root, "PUT", &format!("/task/{task}"), Some(&definition(queue))).await);
+    let (path, body) = (format!("/task/{task}"), definition(queue));
+    ok(until_answered(client, root, "PUT", &path, &body).await);
+}
+
+async fn claim_one(client: &mut Client, root: &Credentials, queue: &str) -> Value {
+    loop {
+        let mut answer = ok(until_answered(client, root, "POST", &claim_path(queue), &worker(1)).await);
+        if let Some(claim) = answer["tasks"].as_array_mut().and_then(Vec::pop) {
+            return claim;
+        }
+    }
 }
 
 async fn level(server: &Server, root: &Credentials, task: SlugId) -> Level {
-    let found = send(server, root, "GET", &format!("/task/{task}/status"), None).await;
+    let found = until_read(server, root, &format!("/task/{task}/status")).await;
     if found.status == 404 {
         return Level::Absent;
     }
@@ -160,7 +169,7 @@ async fn restored_state_is_prefix_of_history() {
 async fn run_task(server: &Server, root: &Credentials) -> SlugId {
     let (mut client, task) = (client_of(server), new_task());
     create(&mut client, root, task, QUEUE).await;
-    let claimed = claim(&mut client, root, QUEUE, 1).await.remove(0);
+    let claimed = claim_one(&mut client, root, QUEUE).await;
     upload(server, &claimed).await;
     report(server, &claimed, "completed", None).await;
     task
