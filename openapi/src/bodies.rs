@@ -325,10 +325,10 @@ pub struct Claim<'a> {
     pub credentials: Credentials,
 }
 
-/// Number of tasks per claimWork.
+/// Values of `tasks` in claimWork.
 pub const CLAIM_TASKS: std::ops::RangeInclusive<u16> = 1..=32;
 
-/// Queues per taskQueueCountsBatch.
+/// Maximum number of queues per taskQueueCountsBatch.
 pub const COUNTS_BATCH_MAX: usize = 1000;
 
 #[derive(Serialize, Deserialize, Debug, ToSchema)]
@@ -338,7 +338,7 @@ pub struct CountsBatchRequest {
     pub task_queue_ids: Vec<TaskQueueId>,
 }
 
-/// Tasks per call of tasks or statuses; the next page repeats the same ids.
+/// Maximum number of ids per call of tasks or statuses. A call for the next page repeats the ids.
 pub const TASK_IDS_MAX: usize = 20_000;
 
 /// The body of tasks and statuses.

@@ -77,16 +77,16 @@ impl SlugId {
         (bytes[6] >> 4 == 4 && bytes[8] >> 6 == 0b10).then_some(Self(uuid))
     }
 
-    /// Makes an id from 16 random bytes. Tenure makes all its ids here. They never begin with a
-    /// dash, which a command line would parse as an option: the first bit is cleared, as in
-    /// slugid's "nice" form, so the first character is from A to f.
+    /// Makes an id from 16 random bytes. All ids that Tenure makes come from here. They never begin
+    /// with a dash, which a command line would parse as an option: the first bit is cleared,
+    /// as in slugid's "nice" form, so the first character is from A to f.
     #[must_use]
     pub fn from_random(mut bytes: [u8; 16]) -> Self {
         bytes[0] &= 0x7f;
         Self(uuid::Builder::from_random_bytes(bytes).into_uuid())
     }
 
-    /// The form in databases.
+    /// The value stored in the database.
     #[must_use]
     pub fn uuid(self) -> Uuid {
         self.0
@@ -135,7 +135,7 @@ impl Serialize for SlugId {
     }
 }
 
-/// Implements deserialization and schema.
+/// Implements deserialization from text, and the schema.
 macro_rules! read_from_text {
     ($name:ident, $description:expr, $pattern:expr, $example:expr) => {
         impl PartialSchema for $name {
@@ -259,7 +259,7 @@ text_id!(
 
 /// In bytes.
 pub const ARTIFACT_NAME_MAX: usize = 1024;
-/// In bytes: an artifact's name with its task and run in front.
+/// In bytes. Fits an artifact's name, prefixed by its task and run.
 pub const OBJECT_NAME_MAX: usize = 1100;
 /// In bytes.
 pub const CONTENT_TYPE_MAX: usize = 255;
@@ -339,13 +339,13 @@ impl ProjectId {
     }
 }
 
-/// The first part of a queue's name that has only one.
+/// The provisioner of a queue name without a slash.
 pub const DEFAULT_PROVISIONER: &str = "default";
 
 /// A task queue: `<provisionerId>/<workerType>`.
 ///
-/// [`FromStr`] also reads `mail` as `default/mail`. Answers, and Taskcluster's requests, have the
-/// full name, so deserialization demands it.
+/// [`FromStr`] also reads `mail` as `default/mail`. Deserialization requires the full name, as do
+/// Taskcluster's requests; responses always have it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
 #[serde(transparent)]
 pub struct TaskQueueId(String);
@@ -384,7 +384,7 @@ impl<'de> Deserialize<'de> for TaskQueueId {
     }
 }
 
-/// For the document only: a queue in a request of Tenure's own API.
+/// OpenAPI schema of a queue name in requests of Tenure's own API.
 pub struct QueueName;
 
 impl PartialSchema for QueueName {
@@ -401,7 +401,7 @@ pub(crate) fn queue_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<T
     text::parsed(deserializer)
 }
 
-/// For optional fields: absent but not null.
+/// Like [`queue_name`], for a field that may be absent but not null.
 pub(crate) fn present_queue_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<TaskQueueId>, D::Error> {
     queue_name(deserializer).map(Some)
 }
@@ -506,7 +506,7 @@ macro_rules! uuids {
                 Self(uuid)
             }
 
-            /// The form in databases.
+            /// The value stored in the database.
             #[must_use]
             pub fn uuid(self) -> Uuid {
                 self.0
