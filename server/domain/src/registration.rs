@@ -10,7 +10,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use tenure_api::ids::{TaskQueueId, WorkerGroup, WorkerId};
 use tenure_api::worker_manager::STATIC;
 
-/// The worker reregisters before they expire.
+/// Lifetime of a worker's credentials. The worker reregisters before they expire.
 pub const CREDENTIALS_HOLD: Duration = Duration::from_secs(96 * 3600);
 /// How long an exchanged secret may be reused, because the worker may not have received the next
 /// one. Ends once the next one is used.
@@ -44,13 +44,13 @@ impl WorkerName {
         Some(Self { pool, group: group.parse().ok()?, id: id.parse().ok()? })
     }
 
-    /// The only request that a removed or expired worker may make.
+    /// Scope of shouldWorkerTerminate, the only request that a removed or expired worker may make.
     pub fn asking_scope(&self) -> String {
         format!("worker-manager:should-worker-terminate:{self}")
     }
 
-    /// Those of Taskcluster, so its roles for workers apply here. They suffice to claim tasks from
-    /// its queue.
+    /// Scopes of the worker's credentials. They equal Taskcluster's, so that its roles for workers
+    /// apply here, and also allow claims from the worker's queue.
     pub fn scopes(&self) -> Vec<String> {
         let Self { pool, group, id } = self;
         vec![
@@ -84,7 +84,7 @@ impl Standing {
         }
     }
 
-    /// None is an unknown worker.
+    /// Returns the answer and its reason. `None` means an unknown worker.
     pub fn should_terminate(known: Option<Self>) -> (bool, &'static str) {
         match known {
             Some(Self::Running) => (false, "the worker is wanted"),
@@ -95,13 +95,14 @@ impl Standing {
     }
 }
 
-/// Credentials from before the worker's creation are refused: they may belong to an earlier worker
-/// of the same name. The maximum keeps its own valid if the clock was set back since.
+/// Returns the start of new credentials. Credentials that start before the worker's creation are
+/// refused, because they may belong to an earlier worker of the same name. The maximum keeps new
+/// ones valid if the clock was set back since the creation.
 pub fn credentials_start(now: DateTime<Utc>, worker_created: DateTime<Utc>) -> DateTime<Utc> {
     now.max(worker_created)
 }
 
-/// Credentials do not outlive the worker.
+/// Returns the end of new credentials, which do not outlive the worker.
 pub fn credentials_end(now: DateTime<Utc>, worker_expires: DateTime<Utc>) -> DateTime<Utc> {
     let hold = TimeDelta::from_std(CREDENTIALS_HOLD).unwrap_or(TimeDelta::MAX);
     now.checked_add_signed(hold).map_or(worker_expires, |end| end.min(worker_expires))
@@ -116,8 +117,8 @@ pub enum Shown {
     Neither,
 }
 
-/// The time of the exchange may lie in the future if the clock was set back; the worker may still
-/// lack its response.
+/// True if the presented secret may be exchanged for the next one. A used secret is valid for
+/// [`EXCHANGE_REPEATABLE`], before or after its exchange: the clock may have been set back since.
 #[must_use]
 pub fn may_exchange(shown: Shown, now: DateTime<Utc>) -> bool {
     match shown {

@@ -1,4 +1,4 @@
-//! Common intake of requests: authentication, clocks and limits.
+//! What all requests share: authentication, clocks and limits.
 
 use std::sync::Arc;
 
@@ -24,19 +24,19 @@ impl Intake {
     pub async fn authenticate(&self, request: &RequestParts<'_>, now: Now) -> Result<Principal, AuthError> {
         let found = self.authenticator.authenticate_within(request, now, LARGE_MIN).await;
         let Err(AuthError::Failure(AuthFailure::TooLarge(_))) = found else { return found };
-        // Boxed, so that other requests stay small.
+        // Boxed, because every request's future has the size of its largest branch.
         let whole = Box::pin(self.authenticator.authenticate(request, now));
         self.heavy.answer(Share::Authenticated, LARGE_MIN, whole).await
     }
 
-    /// Queries the database only if the clocks can differ.
+    /// Returns both clocks. Queries the database only if the server's clock is manual.
     pub async fn now(&self) -> Result<Now, sqlx::Error> {
         let real_ms = clock::real_now().timestamp_millis();
         if !self.manual_clock {
             // Uses the database's clock, which dates rows, even if this machine's clock is wrong.
             return Ok(Now { real_ms, server_ms: real_ms + self.engine.skew.millis() });
         }
-        // Boxed, so that other requests stay small.
+        // Boxed, because every request's future has the size of its largest branch.
         let asking = Box::pin(async {
             let mut conn = self.engine.background_pool.acquire().await?;
             tenure_store::clock::get_now(&mut conn).await

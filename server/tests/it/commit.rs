@@ -1,4 +1,4 @@
-//! The commit that a release reports.
+//! The commit id that the build compiles into a release.
 
 use std::fs;
 use std::path::Path;
@@ -40,7 +40,7 @@ fn commit_follows_the_checkout() {
     let (second, watched) = look(&top);
     assert_ne!(second, first);
     assert_ne!(contents(&watched), before, "a build would not notice the commit");
-    // Another worktree of the repository, with a detached commit.
+    // Another worktree of the repository, with a detached HEAD.
     let other = folder.path().join("other");
     git(&top, &["worktree", "add", "--quiet", "--detach", other.to_str().unwrap(), &first]);
     let (there, watched) = look(&other);

@@ -1,4 +1,4 @@
-//! Creates clients; a repeat is safe for a while.
+//! Creates clients. A create may safely be repeated for a while.
 
 use sqlx::PgPool;
 use tenure_api::credentials::AccessToken;
@@ -8,7 +8,7 @@ use tenure_domain::roles::{check_description, check_scopes};
 use tenure_store::clients::{self, CLIENT_ID_MAX, ClientError, NewClient, valid_client_id};
 use tenure_store::secrets::{SecretKeys, new_access_token};
 
-/// Fails with a sentence for the caller.
+/// The error is a message for the caller.
 pub fn check_client_id(client_id: &str) -> Result<(), String> {
     if valid_client_id(client_id) {
         return Ok(());
@@ -16,7 +16,7 @@ pub fn check_client_id(client_id: &str) -> Result<(), String> {
     Err(format!("a client id has 1 to {CLIENT_ID_MAX} letters, digits and characters of !@/:.+|_-"))
 }
 
-/// Fails with a sentence for the caller.
+/// The error is a message for the caller.
 pub fn check(description: &str, scopes: &[String]) -> Result<(), String> {
     check_scopes(scopes)?;
     check_description(description)

@@ -1,4 +1,5 @@
-//! Sessions are named after their server's schema, so a later release can lock out an older one.
+//! Database sessions have the schema version in their `application_name`, so a later release can
+//! lock out servers of an older one.
 
 use tenure_store::schema;
 

@@ -1,5 +1,5 @@
 //! One file per endpoint or resource: declaration, scopes, description and handler. A handler reads
-//! the call, checks the scopes, runs the operation and renders the response. It contains no rules.
+//! the call, checks the scopes, runs the operation and renders the response; it has no rules.
 
 pub mod artifacts;
 pub mod change_task;
@@ -71,7 +71,7 @@ fn nothing() -> Response {
     http::StatusCode::NO_CONTENT.into_response()
 }
 
-/// The body repeats the URL.
+/// Returns 303 with `url` in the header `Location`; the body should repeat it.
 fn see_other(url: &str, body: &impl Serialize) -> Result<Response, ApiError> {
     let mut response = raw(to_bytes(body)?);
     *response.status_mut() = http::StatusCode::SEE_OTHER;
@@ -86,9 +86,9 @@ fn raw(json: impl Into<Body>) -> Response {
     response
 }
 
-/// Initial capacity in bytes: a status with a few runs fits.
+/// Initial capacity of a response, in bytes: a status with a few runs fits.
 const SMALL_ANSWER: usize = 1 << 10;
-/// Capacity without the definition, in bytes.
+/// Initial capacity for a claim without its definition, in bytes.
 const CLAIM_ROOM: usize = 3 << 9;
 
 fn to_bytes(body: &impl Serialize) -> Result<Vec<u8>, ApiError> {
@@ -101,7 +101,7 @@ fn to_json(body: &impl Serialize) -> Result<String, ApiError> {
     String::from_utf8(to_bytes(body)?).map_err(|error| ApiError::internal(&error.to_string()))
 }
 
-/// Appends to a preallocated buffer: growing would copy it repeatedly.
+/// Appends to `json`. Callers preallocate it, because growing a buffer copies it.
 fn write_json(json: &mut Vec<u8>, body: &impl Serialize) -> Result<(), ApiError> {
     serde_json::to_writer(json, body).map_err(|error| ApiError::internal(&error.to_string()))
 }
@@ -113,7 +113,7 @@ pub(super) struct StatusBody<'a> {
     status: &'a Status,
 }
 
-/// Issues new credentials.
+/// Serializes a claim with newly issued credentials.
 fn claim_json(app: &Api, granted: &Granted) -> Result<Vec<u8>, ApiError> {
     let mut json = Vec::with_capacity(room_for(granted));
     write_claim(&mut json, app, granted)?;
@@ -172,7 +172,7 @@ fn write_claim(json: &mut Vec<u8>, app: &Api, granted: &Granted) -> Result<(), A
     };
     write_json(json, &claim)?;
     if let Some(definition) = &granted.definition {
-        // Definitions are stored as JSON and not parsed per claim.
+        // Replaces the closing brace: the stored JSON is appended as text, without parsing it.
         json.pop();
         json.extend_from_slice(b",\"task\":");
         json.extend_from_slice(definition.as_bytes());

@@ -14,6 +14,6 @@ pub struct BlobsState {
     pub intake: Arc<Intake>,
     pub engine: Arc<Engine>,
     pub downloads: Downloads,
-    /// The drain waits for these transfers.
+    /// Running transfers; a stopping server waits for them.
     pub tasks: TaskTracker,
 }

@@ -69,10 +69,10 @@ impl Member<'_> {
     }
 }
 
-/// The statement reads missing elements at the end of an array as null, so a column without values
-/// is empty.
+/// Parameters of a statement, an array per column. The statement reads missing elements at the end
+/// of an array as null, so a column without values is empty.
 struct Columns<'a> {
-    /// From 1.
+    /// Ordinals of the members, from 1.
     numbers: Vec<i64>,
     ids: Vec<Uuid>,
     runs: Vec<i16>,
@@ -127,7 +127,7 @@ fn few<'a, T>(members: &[Member<'a>], value: impl Fn(&Member<'a>) -> Option<T>) 
 row! {
     #[derive(Debug)]
     pub struct Resolved {
-        /// From 1.
+        /// Ordinal of the member, from 1.
         n: i64,
         pub seq: i64,
         pub id: Uuid,
@@ -151,13 +151,13 @@ row! {
         task_group: Uuid,
         deadline: DateTime<Utc>,
         expires: DateTime<Utc>,
-        /// Session that held the run. Also none if its worker reported it for good.
+        /// Session that held the run. None also for final reports, whose statements do not read it.
         pub session: Option<i64>,
     }
 }
 
 impl Resolved {
-    /// From 0.
+    /// Index of the member, from 0.
     pub fn member(&self) -> usize {
         hot::member(self.n)
     }
@@ -166,8 +166,8 @@ impl Resolved {
         ReasonResolved::from_code(self.reason_resolved)
     }
 
-    /// Returns the task afterwards. `history` is read after this run was added to it, or not at all
-    /// for a first run.
+    /// Returns the task after the end. `history` is read after this run was added to it, or not at
+    /// all for a first run.
     pub fn task(self, queue: TaskQueueId, mut history: Vec<EndedRun>) -> Result<Task, Undecodable> {
         let columns = Row { table: "runs", task: self.id };
         let ended = EndedRun {
@@ -212,7 +212,7 @@ pub async fn end_held(
     conn.run_one(&statement(members, holders)).await?.decode()
 }
 
-/// Like [`end_held`], always by the statement for all kinds of ends.
+/// Like [`end_held`], but always with the general statement.
 pub async fn end_any(
     conn: &mut PgConnection,
     members: &[Member<'_>],

@@ -1,4 +1,4 @@
-//! The end of sessions, and their locks.
+//! Ends sessions, and locks them against ends and renewals.
 
 use sqlx::PgConnection;
 use tenure_api::states::{Delivery, SessionEnd};
@@ -24,9 +24,9 @@ pub struct Held {
 }
 
 /// Marks a live session as ended, and locks it. This is the first statement of the ending
-/// transaction, which PostgreSQL aborts after one second of idleness. With `overdue`, only an
-/// expired session ends, and only without an outage. None if the session is not live or was
-/// renewed.
+/// transaction, which PostgreSQL aborts after one second of idleness. With `overdue`, ends only an
+/// expired session, and none if no server has scanned sessions for [`OUTAGE`]. None if nothing
+/// was ended.
 pub async fn end(
     transaction: &mut PgConnection,
     epoch: i64,
@@ -59,8 +59,9 @@ pub async fn end(
     row.map(|row| identity!(row)).transpose()
 }
 
-/// Locks the tasks of up to `limit` assigned and `limit` claimed runs of a session, waiting. One
-/// statement sorts all by id, like all others that lock many tasks.
+/// Locks the tasks of up to `limit` assigned and `limit` claimed runs of a session. Waits for
+/// locks. One statement locks them in order of id, like all others that lock many tasks, to avoid
+/// deadlocks.
 pub async fn lock_tasks(transaction: &mut PgConnection, epoch: i64, limit: i64) -> Result<Vec<Uuid>, sqlx::Error> {
     sqlx::query_scalar!(
         "-- lock_session_tasks
@@ -77,7 +78,8 @@ pub async fn lock_tasks(transaction: &mut PgConnection, epoch: i64, limit: i64) 
     .await
 }
 
-/// Locks the claims of a session on these locked tasks by seq, waiting. Returns those still held.
+/// Locks and returns the claims that a session still holds on these locked tasks, in order of
+/// `seq`. Waits for locks.
 pub async fn lock_held(transaction: &mut PgConnection, epoch: i64, tasks: &[Uuid]) -> Result<Vec<Held>, sqlx::Error> {
     #[cfg(feature = "test-util")]
     if is_on(Breakage::LeakSession) {

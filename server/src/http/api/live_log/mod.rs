@@ -1,4 +1,4 @@
-//! The log of a run while it is written.
+//! Endpoints of live logs: a run's log while it is written.
 
 pub mod append_live_log;
 pub mod get_live_log;
