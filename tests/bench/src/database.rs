@@ -1,4 +1,5 @@
-//! What the database records about a run: WAL written, and durability of its commits.
+//! Reads figures of a benchmark run from the database: WAL position, commit time, sessions and
+//! durability settings.
 
 use std::time::{Duration, Instant};
 

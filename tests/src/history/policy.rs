@@ -1,4 +1,4 @@
-//! Options of queues and tasks for their runs: chosen, sent, and read by the checker.
+//! Random policies of queues and options of tasks: generated, sent as JSON, read by the checker.
 
 use serde_json::{Map, Value, json};
 use tenure_api::states::Delivery;
@@ -7,16 +7,16 @@ use crate::clock::wire_date;
 use crate::random::Random;
 
 pub const DELAY_MAX: u64 = 180;
-/// Long compared with the moves of the clock: only then can a client see that a delay was too
-/// short.
+/// Long compared with the steps of the manual clock: a client could not notice that a shorter delay
+/// ended early.
 const DELAY_MIN: u64 = 20;
 const POLICY_DELAY_MAX: u64 = 60;
 const RETRY_DELAY_MAX: u64 = 60;
-/// Percentages of tasks with own options, and of releases with a time.
+/// Percentages of tasks with options, and of releases with a delay or date.
 const OPTIONS_PERCENT: u64 = 20;
 const RELEASE_LATER_PERCENT: u64 = 40;
-/// Leases and complete times of policies, in seconds: longer than a worker takes, including moves
-/// of the clock.
+/// Leases and complete times of policies, in seconds: longer than a worker takes, including steps
+/// of the manual clock.
 const LEASES: std::ops::Range<u64> = 30..60;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,8 +57,8 @@ pub(super) fn release_json(start: Option<Start>) -> Map<String, Value> {
     start.into_iter().map(Start::field).collect()
 }
 
-/// Delay of retries. Each wait is `factor` times the one before, up to `most`; so none is shorter
-/// than `first`, unless `most` is.
+/// Delay of retries. Each wait is `factor` times the previous one, up to `most`. The shortest is
+/// the first one, or `most` if that is shorter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryDelay {
     /// Seconds before the first retry.

@@ -1,4 +1,4 @@
-//! Creates tasks; sometimes repeats a create, sometimes with other content under the same id.
+//! Creates and changes tasks. Some creates are repeated; some reuse an id with other content.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,7 +14,7 @@ use tenure_api::ids::SlugId;
 
 const BACKLOG_MAX: i64 = 300;
 const WAIT: Duration = Duration::from_millis(5);
-/// Repeats and conflicts concern one of this many last tasks.
+/// Number of latest tasks from which repeats, conflicts, changes and dependencies are picked.
 const RECENT: usize = 40;
 const REPEAT_PERCENT: u64 = 8;
 const CONFLICT_PERCENT: u64 = 5;
@@ -41,7 +41,7 @@ pub(super) async fn submit(mut actor: Actor) {
             return;
         }
         let recent = actor.world.pick_tried(&mut actor.random, RECENT);
-        // After its purge, a repeat would be a new task.
+        // After the task's purge, a repeat would create a new task.
         let repeats = recent.as_ref().is_some_and(|tried| tried.spec.queue != RETAINED_QUEUE);
         let roll = actor.random.below(100);
         match recent {
@@ -152,7 +152,8 @@ fn invent(actor: &mut Actor) -> Tried {
     Tried { spec, body }
 }
 
-/// Returns another content under the same id: always the same one, so that its repeats are exact.
+/// Returns a create with the same id and other content. That content is always the same, so that
+/// repeats of it are exact.
 fn contradict(tried: &Tried) -> Tried {
     let spec = TaskSpec { content: 1, ..tried.spec.clone() };
     Tried { spec, body: tried.body.replace(r#""note":"first""#, r#""note":"other""#).into() }

@@ -1,4 +1,5 @@
-//! Requests of the floor: signature, parse, batch, answer.
+//! HTTP handlers of the floor, the baseline server: each checks the signature, parses the body and
+//! submits to a batch.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -28,7 +29,7 @@ struct Server {
     port: u16,
 }
 
-/// A definition, whose fields are parsed into their types because that is part of the work.
+/// A task definition. All fields are parsed, because parsing is part of the measured work.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Definition {
@@ -51,7 +52,7 @@ struct Definition {
     extra: Value,
 }
 
-/// A body, or a status without one.
+/// A response body, or an error status.
 type Answer = Result<String, StatusCode>;
 
 pub(super) fn routes(batches: Batches, credentials: &Credentials, address: SocketAddr) -> std::io::Result<Router> {
