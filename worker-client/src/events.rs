@@ -10,13 +10,13 @@ use serde_json::Value;
 use crate::client::{Call, Own, TENURE_API, parameter};
 use crate::{Client, Error};
 
-/// Readers then open another stream at their position.
+/// Maximum duration of a stream. Readers then open another one at their position.
 const FOLLOWED_MAX: Duration = Duration::from_secs(3_600);
-/// The server sends a line every 15 seconds.
+/// Read timeout. The server sends a line at least every 15 seconds.
 const SILENT_MAX: Duration = Duration::from_secs(60);
 /// Bounds memory. The server sends no longer lines.
 const LINE_MAX: usize = 16 << 20;
-/// Last event of a stream whose next event is no longer retained.
+/// Name of the last event of a stream whose next event is no longer retained.
 const GONE: &[u8] = b"gone";
 
 /// A stream of events, in the order of the log.
@@ -40,9 +40,9 @@ struct Frames {
 }
 
 impl Client {
-    /// Opens a stream of events after a position, or from now on; of these exchanges, or of all if
-    /// none is given. It ends after an hour at the latest; open another at
-    /// [`EventStream::position`].
+    /// Opens a stream of the events after position `after`, or of new events without it.
+    /// `exchanges` selects exchanges; if empty, all. The stream ends after an hour at the latest;
+    /// open another at [`EventStream::position`].
     ///
     /// # Errors
     /// The next event is no longer retained (410).
@@ -83,7 +83,7 @@ impl EventStream {
     /// Waits for the next event. None after the end, or after 60 s without a byte.
     ///
     /// # Errors
-    /// The connection broke off, or the stream is not one of events.
+    /// The connection was lost, or the response is not a stream of events.
     pub async fn read(&mut self) -> Result<Option<Value>, Error> {
         loop {
             while let Some((position, data)) = self.frames.come.pop_front() {
@@ -124,7 +124,8 @@ impl Frames {
     fn take(&mut self, line: &[u8]) {
         if line.is_empty() {
             let (id, data, is_gone) = (self.id.take(), self.data.take(), std::mem::take(&mut self.is_gone));
-            // A reader that opens another stream is refused, with the position to continue from.
+            // The data of `gone` is dropped: opening the next stream fails with the position to
+            // continue from.
             self.come.push_back((id, data.filter(|_| !is_gone)));
         } else if let Some(id) = line.strip_prefix(b"id: ") {
             self.id = std::str::from_utf8(id).ok().and_then(|id| id.parse().ok());

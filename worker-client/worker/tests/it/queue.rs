@@ -1,4 +1,5 @@
-//! A scripted queue: checks signatures, records requests, and sends the answers that the test sets.
+//! A mock server of the Queue API: checks signatures, records requests, and sends the responses
+//! that a test sets.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -24,7 +25,7 @@ pub const SESSION: &str = "b4cf1f7d-1b1c-4a8b-9d3f-5f0f4d6f2a10";
 pub const TTL: Duration = Duration::from_secs(120);
 /// Timeout for events that must happen.
 pub const SOON: Duration = Duration::from_secs(20);
-/// The rest of the lease is longer than a busy machine pauses.
+/// A lease that is renewed after 6 s. The remaining 2 s exceed the pauses of a busy machine.
 pub const RENEWED_AFTER_SIX_SECONDS: Duration = Duration::from_secs(8);
 
 #[derive(Debug, Clone)]
@@ -34,7 +35,7 @@ pub struct RecordedRequest {
     pub headers: HeaderMap,
     pub body: Value,
     pub bytes: Bytes,
-    /// Empty without a valid signature.
+    /// Client id of the signature; empty if the request is not signed.
     pub signed_by: String,
     pub timestamp: i64,
     pub at: Instant,
@@ -89,7 +90,7 @@ impl Queue {
         for report in ["completed", "failed", "exception"] {
             queue.on(report, |_| ok(json!({"status": status(TASK_IDS[0], 0, 10)})));
         }
-        // Like other servers of the Queue API.
+        // Endpoints that other servers of the Queue API do not have.
         queue.on("/work", |_| refuse(404));
         queue.on("/sessions", |_| refuse(404));
         queue.on("/live-log", |_| refuse(404));
@@ -121,7 +122,7 @@ impl Queue {
         script.rules.push((call, Box::new(rule)));
     }
 
-    /// Sets the answer to the next such call, before any rule.
+    /// Appends an answer for one such call. It takes precedence over the rules.
     pub fn once(&self, call: &'static str, reply: Reply) {
         self.script.lock().unwrap().once.entry(call).or_default().push_back(reply);
     }
@@ -155,12 +156,12 @@ impl Queue {
         found.unwrap_or_else(|| panic!("no artifact {name}, but {:?}", self.artifacts(task_id)))
     }
 
-    /// As if run 0 had created it.
+    /// Stores an artifact as if run 0 had created it.
     pub fn has_artifact(&self, task_id: &str, name: &str, artifact: Stored) {
         self.script.lock().unwrap().store.put(&format!("{task_id}/runs/0"), name, artifact);
     }
 
-    /// When clients disconnected while waiting for the answer.
+    /// Times at which clients disconnected before the answer.
     pub fn hung_up(&self, call: &str) -> Vec<Instant> {
         let script = self.script.lock().unwrap();
         script.hung_up.iter().filter(|(name, _)| name.ends_with(call)).map(|(_, at)| *at).collect()
@@ -217,7 +218,8 @@ impl Queue {
         Ok(response.body(Full::new(body.into())).unwrap())
     }
 
-    /// Client id that signed, with the worker's token or the token of the task's `credentials`.
+    /// Returns the client id and timestamp of the signature, made with the worker's token or with
+    /// the token of a task's `credentials`. Panics if it is wrong.
     fn check(&self, head: &hyper::http::request::Parts, body: &[u8]) -> (String, i64) {
         let Some(value) = head.headers.get("authorization") else { return (String::new(), 0) };
         let header = Header::parse(value.to_str().unwrap()).unwrap();
@@ -268,7 +270,7 @@ pub fn credentials(client_id: &str) -> Value {
     json!({"clientId": client_id, "accessToken": task_token(client_id)})
 }
 
-/// Far from the local clock.
+/// Returns a date of this server, whose clock is far from the local one.
 pub fn date(millis: u64) -> String {
     format!("2001-01-01T00:{:02}:{:02}.{:03}Z", millis / 60_000, millis / 1000 % 60, millis % 1000)
 }
@@ -313,7 +315,7 @@ pub fn inbox(items: &Value) -> Reply {
     ok(json!({"expires": date(0), "serverTime": date(0), "policyVersion": 0, "items": items}))
 }
 
-/// Answer of an inbox: run 0 has ended for this reason.
+/// Answer of an inbox with one item: run 0 has ended for this reason.
 pub fn run_ended(task_id: &str, reason: &str) -> Reply {
     inbox(
         &json!([{"id": 1, "kind": "run-ended", "taskId": task_id, "runId": 0, "state": "exception", "reasonResolved": reason}]),
