@@ -1,10 +1,8 @@
-//! The gate of features that servers of the release before cannot carry out. Until one is used,
+//! The gate of features that servers of the previous release cannot carry out. Until one is used,
 //! both releases may run on one database, and going back is possible.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use sqlx::PgPool;
+use tenure_store::cached::Cached;
 use tenure_store::{servers, settings};
 
 use crate::failure::OpError;
@@ -16,12 +14,12 @@ pub const NEEDED: i64 = 27;
 #[derive(Debug, Clone)]
 pub struct Gate {
     pool: PgPool,
-    is_open: Arc<AtomicBool>,
+    is_open: Cached<bool>,
 }
 
 impl Gate {
     pub fn new(pool: PgPool) -> Self {
-        Self { pool, is_open: Arc::default() }
+        Self { pool, is_open: Cached::default() }
     }
 
     /// Call before something is stored that an older server cannot carry out. From then on older
@@ -30,20 +28,22 @@ impl Gate {
     /// # Errors
     /// `Conflict` if an older server is connected.
     pub async fn open(&self) -> Result<(), OpError> {
-        if self.is_open.load(Ordering::Acquire) {
+        if self.is_open.read(|is_open| *is_open) {
             return Ok(());
         }
+        let epoch = self.is_open.epoch();
         let mut conn = self.pool.acquire().await?;
         // Without effect on a server that is about to be upgraded.
         if servers::has_older(&mut conn, NEEDED).await? {
             return Err(older_server());
         }
         settings::need_migration(&mut *conn, NEEDED).await?;
-        // One that started in between is seen here, or sees the setting and refuses to start.
+        // An older server that started in between is seen here, or sees the setting and refuses to
+        // start.
         if servers::has_older(&mut conn, NEEDED).await? {
             return Err(older_server());
         }
-        self.is_open.store(true, Ordering::Release);
+        self.is_open.update(epoch, |is_open| *is_open = true);
         Ok(())
     }
 
@@ -64,7 +64,7 @@ impl Gate {
 
     /// The database was replaced, and may have lost the setting.
     pub fn close(&self) {
-        self.is_open.store(false, Ordering::Release);
+        self.is_open.drop_all();
     }
 }
 

@@ -1,6 +1,7 @@
 //! The gate of features that older servers cannot carry out.
 
-use tenure_engine::gate::NEEDED;
+use sqlx::postgres::{PgConnectOptions, PgPool};
+use tenure_engine::gate::{Gate, NEEDED};
 use tenure_store::settings;
 
 use crate::support::*;
@@ -29,7 +30,8 @@ async fn gate_opens_once_no_older_server_is_connected() {
     gate.open().await.unwrap();
     assert_eq!(ground.needed().await.as_deref(), Some("1"), "an open gate asks nothing");
     ground.queue.engine.remembered.drop_all();
-    gate.open().await.unwrap();
+    let (first, second) = tokio::join!(gate.open(), gate.open());
+    first.and(second).unwrap();
     assert_eq!(ground.needed().await, Some(NEEDED.to_string()));
     // A later release needs more.
     let later = (NEEDED + 1).to_string();
@@ -38,4 +40,14 @@ async fn gate_opens_once_no_older_server_is_connected() {
     gate.open().await.unwrap();
     assert_eq!(ground.needed().await, Some(later));
     ground.finish().await;
+}
+
+#[tokio::test]
+async fn value_is_not_dropped_if_database_fails() {
+    let pool = PgPool::connect_lazy_with(PgConnectOptions::new());
+    pool.close().await;
+    let gate = Gate::new(pool);
+    let admitted = gate.admit(Some("failure")).await;
+    assert!(matches!(admitted, Err(OpError::Unavailable)), "{admitted:?}");
+    assert!(matches!(gate.admit(None::<&str>).await, Ok(None)), "a report without a failure asks nothing");
 }
