@@ -36,6 +36,7 @@ mod hung_up;
 mod live_log;
 mod logs;
 mod objects;
+mod older_server;
 mod openapi;
 mod page;
 mod plain_urls;
