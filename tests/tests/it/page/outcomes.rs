@@ -103,6 +103,18 @@ async fn failures_of_earlier_runs_are_shown_beside_the_run() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn retried_failed_run_is_listed_as_failure() {
+    let rig = Rig::start().await;
+    rig.put_policy(QUEUE, &json!({"retryFailed": true})).await;
+    let task = rig.create_one(QUEUE).await;
+    let claim = rig.claim(QUEUE, 1).await.remove(0);
+    rig.report(&claim, "failed", None).await;
+    let page = get(&rig, "/", None).await;
+    shows(&page, &[&format!("/task/{task}"), "tried again"]);
+    hides(&page, &["Nothing has failed lately"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn checkpoint_is_shown_to_readers_of_the_result() {
     let rig = Rig::start().await;
     let task = rig.create_one(QUEUE).await;
