@@ -25,8 +25,8 @@ const REMOVE_PERCENT: u64 = 10;
 const UNTIL_PERCENT: u64 = 40;
 const UNTIL: std::ops::Range<u64> = 20..50;
 const LEFT_PERCENT: u64 = 50;
-/// Queues from this index on have policies, that of [`RETAINED_QUEUE`] always the same. The one
-/// before never has one, like a queue of an older client.
+/// Queues from this index on have policies; [`RETAINED_QUEUE`] keeps its first one. Queue 0
+/// never has a policy, like a queue of an older client.
 const FIRST_WITH_POLICY: usize = 1;
 
 pub(super) async fn operate(mut actor: Actor) {

@@ -200,7 +200,7 @@ impl Verdict {
         }
     }
 
-    /// True if the next run follows while retries are left, whatever the task says.
+    /// True if another run follows while retries are left, under every policy and options.
     #[must_use]
     pub fn retries(self) -> bool {
         matches!(self, Self::WorkerShutdown | Self::IntermittentTask)

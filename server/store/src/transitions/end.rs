@@ -39,7 +39,8 @@ impl Member<'_> {
         Self { id, run, ending, result: None, failure: None, start: None }
     }
 
-    /// True if no run follows, regardless of retries, and there is neither a result nor a failure.
+    /// True if no run follows under any policy, and there is neither a result nor a failure. A run
+    /// reported as failed may be retried, which only the traits of its claim tell.
     fn is_for_good(&self) -> bool {
         matches!(self.ending, Ending::Reported(_))
             && self.ending.retry().is_none()

@@ -24,7 +24,7 @@ fn check_retried(spec: &TaskSpec, failed: &Run, next: &Run, ledger: &Ledger<'_>,
     let run = (spec.task, failed.run_id);
     let excluded = reports(run, Verdict::FailedForGood, ledger).any(|report| report.answer.done().is_some());
     if excluded || !retry_failed(spec, run, ledger).contains(&true) {
-        let detail = format!("{} is tried again in vain: {failed:?} and {next:?}", spec.task);
+        let detail = format!("{} must not be retried: {failed:?} and {next:?}", spec.task);
         findings.add(Rule::FailedRuns, detail);
     }
 }

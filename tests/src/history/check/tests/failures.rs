@@ -66,7 +66,7 @@ fn failed_run_without_retry_is_found() {
 }
 
 #[test]
-fn failed_run_that_is_retried_in_vain_is_found() {
+fn wrong_retry_of_failed_run_is_found() {
     assert_eq!(retried(own(true), fails), []);
     assert_eq!(retried(own(false), fails), [Rule::FailedRuns]);
     assert_eq!(retried(Options::default(), fails), [Rule::FailedRuns]);
