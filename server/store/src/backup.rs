@@ -29,6 +29,9 @@ impl Snapshot {
     pub async fn take(pool: &PgPool) -> Result<Self, sqlx::Error> {
         let mut conn = pool.acquire().await?.detach();
         remove_time_limits(&mut conn).await?;
+        // Servers wait for transactions of sessions with names like theirs, for instance to apply a
+        // changed policy. They need not wait for a snapshot, which writes nothing.
+        sqlx::raw_sql("SET application_name = 'backup of tenure'").execute(&mut conn).await?;
         sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").execute(&mut conn).await?;
         let row = sqlx::query!(
             r#"-- take_snapshot
@@ -107,7 +110,7 @@ pub async fn set_clock_back(conn: &mut PgConnection, to: DateTime<Utc>) -> Resul
 mod tests {
     use super::*;
     use crate::testing::TestDatabase;
-    use crate::{clock, schema};
+    use crate::{clock, due_marks, refile, schema};
 
     #[tokio::test]
     async fn snapshot_excludes_later_changes() {
@@ -138,6 +141,21 @@ mod tests {
         assert_eq!(current, ids.iter().copied().filter(|id| *id != listed[0].id).collect::<Vec<_>>());
         sqlx::query("DELETE FROM blobs").execute(pool).await.unwrap();
         drop(other);
+        database.finish().await;
+    }
+
+    #[tokio::test]
+    async fn servers_do_not_wait_for_snapshot() {
+        let database = TestDatabase::create().await;
+        let connector = database.connector();
+        let snapshot = Snapshot::take(&connector.pool()).await.unwrap();
+        let mut other = database.connect().await;
+        let open = "SELECT count(*) FROM pg_stat_activity
+            WHERE datname = current_database() AND state = 'idle in transaction'";
+        assert_eq!(sqlx::query_scalar::<_, i64>(open).fetch_one(&mut other).await.unwrap(), 1);
+        assert!(due_marks::list_transactions(&mut other).await.unwrap().is_empty());
+        assert_eq!(refile::find_oldest_open(&mut other).await.unwrap(), None);
+        drop((snapshot, other));
         database.finish().await;
     }
 
