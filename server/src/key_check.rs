@@ -81,33 +81,26 @@ pub async fn verify(pool: &PgPool, keys: &SecretKeys, source: &str) -> Result<()
     }
 }
 
-/// Checks keys without a change of the database.
-pub async fn check(pool: &PgPool, keys: &SecretKeys, source: &str) -> Result<(), KeyError> {
+/// Checks keys without a change of the database. Returns the stored check values.
+pub async fn check(pool: &PgPool, keys: &SecretKeys, source: &str) -> Result<Vec<KeyCheck>, KeyError> {
     if let Some(stored) = settings::find(pool, settings::KEY_CHECKS).await? {
-        return check_first(&read(&stored), keys, source);
+        let stored = read(&stored);
+        check_first(&stored, keys, source)?;
+        return Ok(stored);
     }
+    // Only servers require that all tokens open: the command may be the repair.
     let tokens = open_tokens(pool, keys).await?;
     if tokens.opened == 0 && tokens.stray > 0 {
         return Err(stray(&tokens, &[], keys, source));
     }
-    Ok(())
+    Ok(Vec::new())
 }
 
 /// Checks the keys of a command that encrypts a token. Returns them led by the key of the running
 /// servers.
 pub async fn choose(pool: &PgPool, keys: SecretKeys, source: &str) -> Result<SecretKeys, KeyError> {
-    if let Some(stored) = settings::find(pool, settings::KEY_CHECKS).await? {
-        let stored = read(&stored);
-        check_first(&stored, &keys, source)?;
-        return Ok(match stored.first() {
-            Some(first) => keys.led_by(first),
-            None => keys,
-        });
-    }
-    // Only servers require that all tokens open: this command may be the repair.
-    let tokens = open_tokens(pool, &keys).await?;
-    if tokens.opened == 0 && tokens.stray > 0 {
-        return Err(stray(&tokens, &[], &keys, source));
+    if let Some(first) = check(pool, &keys, source).await?.first() {
+        return Ok(keys.led_by(first));
     }
     settings::insert(pool, settings::KEY_CHECKS, &join(&keys.checks(), KeyCheck::as_str)).await?;
     Ok(keys)

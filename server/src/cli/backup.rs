@@ -128,7 +128,7 @@ async fn find_keys(opened: &Opened, database: &Database, servers: &Servers) -> R
         }
     };
     match keys {
-        Some(keys) => key_check::check(&opened.pool, &keys, &source).await.map_err(StartError::from)?,
+        Some(keys) => drop(key_check::check(&opened.pool, &keys, &source).await.map_err(StartError::from)?),
         None if key_check::needs_key(&opened.pool).await? => {
             let lost = key_check::KeyError::Lost { source_name: source };
             return Err(StartError::from(lost).into());
