@@ -1,6 +1,5 @@
 //! Private files and directories of backups and restores.
 
-use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
@@ -10,6 +9,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::{BackupError, io_error};
 use crate::config::SettingError;
+use tenure_engine::ops::objects::hex;
 
 const PRIVATE_FILE: u32 = 0o600;
 const PRIVATE_DIR: u32 = 0o700;
@@ -96,13 +96,6 @@ pub(super) fn sum(path: &Path) -> io::Result<(u64, String)> {
             Err(error) => return Err(error),
         }
     }
-}
-
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
-        write!(text, "{byte:02x}").expect("writing to a string cannot fail");
-        text
-    })
 }
 
 #[cfg(test)]

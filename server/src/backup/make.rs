@@ -17,6 +17,7 @@ use super::{
 use crate::config::{ARTIFACTS_SETTING, SettingError};
 use tenure_embedded::DumpTools;
 use tenure_engine::blobs::settings::ArtifactsPlace;
+use tenure_engine::ops::objects::hex;
 use tenure_store::backup::{self, Snapshot};
 use tenure_store::blobs::{self, CurrentBlob};
 use tenure_store::{clock, cluster};
@@ -162,7 +163,7 @@ fn copy_page(folder: &Path, dir: &Path, page: &[CurrentBlob]) -> Result<Pass, Ba
     for blob in page {
         let from = folder.join(tenure_engine::blobs::path_in_folder(blob.id));
         if copy_bytes(&from, &contents::artifact(dir, blob.id), size(blob))? {
-            sums.push_str(&contents::line(blob.id, &files::hex(&blob.sha256)));
+            sums.push_str(&contents::line(blob.id, &hex(&blob.sha256)));
             pass.ids.push(blob.id);
             pass.bytes += size(blob);
         } else {

@@ -12,10 +12,11 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::contents::{self, ArtifactSums};
-use super::{BackupError, DUMP, Manifest, PAGE, SECRET_KEY, blocking, files, io_error, restore};
+use super::{BackupError, DUMP, Manifest, PAGE, SECRET_KEY, blocking, io_error, restore};
 use crate::key_check::{self, KeyError};
 use crate::server::CLOSE_MAX;
 use tenure_embedded::{DumpTools, Embedded, EmbeddedSettings};
+use tenure_engine::ops::objects::hex;
 use tenure_store::connector::Connector;
 use tenure_store::secrets::SecretKeys;
 use tenure_store::{backup, blobs, invariants, schema};
@@ -151,7 +152,7 @@ async fn find_wrong_artifacts(conn: &mut PgConnection, backup: &Backup<'_>) -> R
         for blob in &page {
             let path = contents::artifact(backup.dir, blob.id);
             match backup.sums.get(&blob.id) {
-                Some(sum) if *sum == files::hex(&blob.sha256) => {}
+                Some(sum) if *sum == hex(&blob.sha256) => {}
                 Some(_) => problems.push(format!("{} has another sum in the database", path.display())),
                 None if lost.contains(blob.id.to_string().as_str()) => {}
                 None => problems.push(format!("{} is named by the database, but not in the backup", path.display())),
