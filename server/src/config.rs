@@ -2,8 +2,8 @@
 //!
 //! clap parses flags and environment into plain arguments; [`ServeArgs::settings`] and
 //! [`DatabaseArgs::database`] check them without side effects, except that files of secrets are
-//! read and a host name in --listen is resolved. A wrong setting becomes a [`SettingError`]: one line with the setting, the value
-//! (never a secret's) and the fix.
+//! read and a host name in --listen is resolved. A wrong setting becomes a [`SettingError`]: one
+//! line with the setting, the value (never a secret's) and the fix.
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
@@ -77,8 +77,9 @@ pub struct DatabaseArgs {
     #[arg(long, global = true, env = "TENURE_DATA_DIR", default_value = "./tenure-data", value_name = "DIR")]
     pub data_dir: PathBuf,
 
-    /// Directory with the PostgreSQL programs `postgres` and `initdb` for embedded mode. Default:
-    /// PATH and the usual directories of Debian, Red Hat and Homebrew.
+    /// Directory with PostgreSQL's programs: `postgres` and `initdb` for embedded mode, `pg_dump`
+    /// and `pg_restore` for backups. Default: PATH and the usual directories of Debian, Red Hat and
+    /// Homebrew.
     #[arg(long, global = true, env = "TENURE_PG_BIN", value_name = "DIR")]
     pub pg_bin: Option<PathBuf>,
 }
@@ -289,7 +290,7 @@ impl DatabaseArgs {
         database_url::parse(&url.source_name, &url.text).map(Database::External)
     }
 
-    /// None: embedded mode.
+    /// Returns the database URL; none in embedded mode.
     pub fn url(&self) -> Result<Option<Secret>, SettingError> {
         let credentials = credentials_directory();
         DATABASE_URL.find(self.database_url.as_deref(), self.database_url_file.as_deref(), credentials.as_deref())

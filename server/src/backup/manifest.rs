@@ -42,8 +42,7 @@ pub struct StoredFile {
 
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct StoredArtifacts {
-    /// Bucket with the bytes, outside of the backup, which the versioning of the bucket must cover.
-    /// None if the backup has them.
+    /// Bucket with the bytes, which its versioning must retain. None if the backup has the bytes.
     pub bucket: Option<String>,
     pub count: u64,
     pub bytes: u64,

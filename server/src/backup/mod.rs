@@ -13,7 +13,7 @@
 //!   and their bytes may be removed at any time. If bytes were removed between snapshot and copy,
 //!   the next snapshot is tried.
 //! - The manifest is written last: a directory without one is no backup.
-//! - Everything is private: directories 0700, files 0600.
+//! - Everything is private: directories 0700, files 0600. Hard links have the mode of their files.
 
 mod contents;
 mod files;
