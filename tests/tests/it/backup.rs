@@ -157,16 +157,22 @@ async fn external_backup_is_restored_into_empty_database() {
 
     // The database of the rig has tables.
     let artifacts = format!("file://{}", folder.path().join("artifacts").display());
-    let restore = async |url: &str| {
-        let args = ["restore", dir.to_str().unwrap(), "--database-url", url, "--artifacts-url", &artifacts];
+    let restore = async |url: &str, artifacts: &str| {
+        let args = ["restore", dir.to_str().unwrap(), "--database-url", url, "--artifacts-url", artifacts];
         output(command(args)).await
     };
-    let line = refusal(&restore(rig.database.url()).await, 1);
+    let line = refusal(&restore(rig.database.url(), &artifacts).await, 1);
     assert!(line.contains("is not empty") && line.contains("--database-url"), "{line}");
     assert!(!folder.path().join("artifacts").exists());
 
     let database = TestDatabase::create().await;
-    let restored = succeeded(&restore(database.url()).await);
+    let used = format!("file://{}", dir.display());
+    for (wrong, part) in [(used.as_str(), "it is not empty"), ("s3://bucket", "the backup has its artifacts as files")]
+    {
+        let line = refusal(&restore(database.url(), wrong).await, 2);
+        assert!(line.contains("--artifacts-url") && line.contains(part), "{line}");
+    }
+    let restored = succeeded(&restore(database.url(), &artifacts).await);
     assert!(restored.contains(dir.join("secret-key").to_str().unwrap()), "{restored}");
     let launch = Launch::on_database(database.url(), &rig.secret_key).flag("--artifacts-url", &artifacts);
     let server = launch.start(folder.path(), "restored").await;

@@ -1,10 +1,10 @@
-//! Backups that were killed or changed.
+//! Backups that were interrupted or changed.
 
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::os::unix::process::CommandExt as _;
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 
-use nix::sys::signal::{Signal, killpg};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use sha2::{Digest as _, Sha256};
 use sqlx::Connection as _;
@@ -13,33 +13,49 @@ use tenure_tests::postgres;
 use super::*;
 use crate::rig::eventually;
 
-/// A folder with a `pg_dump` that announces itself and hangs.
-fn hanging_pg_dump(folder: &Path) -> PathBuf {
-    let bin = folder.join("bin");
-    std::fs::create_dir(&bin).unwrap();
-    let real = |program: &str| PathBuf::from(postgres::command(program).get_program());
-    let script = format!(
-        "#!/bin/sh\n[ \"$1\" != --version ] || exec {} --version\ntouch {}\nexec sleep 300\n",
-        real("pg_dump").display(),
-        folder.join("dumping").display()
-    );
-    std::fs::write(bin.join("pg_dump"), script).unwrap();
-    std::fs::set_permissions(bin.join("pg_dump"), std::fs::Permissions::from_mode(0o755)).unwrap();
-    symlink(real("pg_restore"), bin.join("pg_restore")).unwrap();
-    bin
+/// A `pg_dump` that announces itself and waits.
+struct WaitingDump {
+    bin: PathBuf,
+    begun: PathBuf,
+    go: PathBuf,
+}
+
+impl WaitingDump {
+    fn in_folder(folder: &Path) -> Self {
+        let [bin, begun, go] = ["bin", "begun", "go"].map(|name| folder.join(name));
+        std::fs::create_dir(&bin).unwrap();
+        let real = |program: &str| PathBuf::from(postgres::command(program).get_program());
+        let script = format!(
+            "#!/bin/sh\nif [ \"$1\" != --version ]; then\ntouch {}\nwhile [ ! -e {} ]; do sleep 0.1; done\nfi\n\
+             exec {} \"$@\"\n",
+            begun.display(),
+            go.display(),
+            real("pg_dump").display()
+        );
+        std::fs::write(bin.join("pg_dump"), script).unwrap();
+        std::fs::set_permissions(bin.join("pg_dump"), std::fs::Permissions::from_mode(0o755)).unwrap();
+        symlink(real("pg_restore"), bin.join("pg_restore")).unwrap();
+        Self { bin, begun, go }
+    }
+
+    /// Starts a backup, in its own process group, whose dump waits.
+    async fn begin(&self, rig: &Rig, dir: &Path) -> (Child, Pid) {
+        let mut backup = command(backup_args(rig, dir));
+        backup.arg("--pg-bin").arg(&self.bin).env("TENURE_SECRET_KEY", &rig.secret_key);
+        let backup = backup.process_group(0).stderr(Stdio::piped()).spawn().unwrap();
+        eventually("pg_dump runs", async || self.begun.exists().then_some(())).await;
+        std::fs::remove_file(&self.begun).unwrap();
+        let pid = Pid::from_raw(i32::try_from(backup.id()).unwrap());
+        (backup, pid)
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn killed_backup_is_no_backup() {
+async fn interrupted_backup_is_no_backup() {
     let (rig, folder, data) = (Rig::start().await, new_folder(), DataFolder::new());
     task_with_artifact(&rig).await;
-    let dir = folder.path().join("backup");
-    let mut killed = command(backup_args(&rig, &dir));
-    killed.arg("--pg-bin").arg(hanging_pg_dump(folder.path())).env("TENURE_SECRET_KEY", &rig.secret_key);
-    let mut killed = killed.process_group(0).stderr(Stdio::null()).spawn().unwrap();
-    let group = Pid::from_raw(i32::try_from(killed.id()).unwrap());
-    let dumping = folder.path().join("dumping");
-    eventually("pg_dump runs", async || dumping.exists().then_some(())).await;
+    let (dir, dump) = (folder.path().join("backup"), WaitingDump::in_folder(folder.path()));
+    let (mut killed, group) = dump.begin(&rig, &dir).await;
     killpg(group, Signal::SIGKILL).unwrap();
     assert!(!killed.wait().unwrap().success());
 
@@ -51,8 +67,29 @@ async fn killed_backup_is_no_backup() {
     assert!(!data.data_dir().exists());
     assert!(refusal(&back_up(&rig, &dir, &[]).await, 2).contains("it is not empty"));
     std::fs::remove_dir_all(&dir).unwrap();
+
+    let (mut stopped, pid) = dump.begin(&rig, &dir).await;
+    kill(pid, Signal::SIGTERM).unwrap();
+    assert_eq!(stopped.wait().unwrap().code(), Some(143));
+    assert!(dir.exists() && !dir.join("manifest.json").exists());
+    std::fs::remove_dir_all(&dir).unwrap();
     succeeded(&back_up(&rig, &dir, &[]).await);
     succeeded(&verify(&dir).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn migration_during_backup_fails_it() {
+    let (rig, folder) = (Rig::start().await, new_folder());
+    let (dir, dump) = (folder.path().join("backup"), WaitingDump::in_folder(folder.path()));
+    let (backup, _) = dump.begin(&rig, &dir).await;
+    let mut conn = rig.database.connect("test").await;
+    let later = "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
+        VALUES (9999, 'of a later release', true, '', 0)";
+    sqlx::query(later).execute(&mut conn).await.unwrap();
+    std::fs::write(&dump.go, "").unwrap();
+    let line = refusal(&backup.wait_with_output().unwrap(), 1);
+    assert!(line.contains("was migrated during the backup"), "{line}");
+    assert!(!dir.join("manifest.json").exists());
 }
 
 /// Replaces a file. Artifacts may be hard links to those of the server.
