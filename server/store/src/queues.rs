@@ -6,7 +6,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use sqlx::{PgConnection, PgPool};
-use tenure_api::ids::{InvalidId, TaskQueueId};
+use tenure_api::ids::TaskQueueId;
 use uuid::Uuid;
 
 use crate::cached::{Cached, Epoch};
@@ -161,7 +161,7 @@ impl Queues {
 ///
 /// # Errors If it is invalid.
 pub fn parse_name(name: &str) -> Result<TaskQueueId, sqlx::Error> {
-    name.parse().map_err(|error: InvalidId| sqlx::Error::Decode(Box::new(error)))
+    TaskQueueId::read_full(name).map_err(|error| sqlx::Error::Decode(Box::new(error)))
 }
 
 /// Most likely unused.
@@ -257,9 +257,7 @@ async fn get_keys(transaction: &mut PgConnection, names: &[&str]) -> Result<Hash
     )
     .fetch_all(transaction)
     .await?;
-    rows.into_iter()
-        .map(|row| Ok((row.name.parse().map_err(|error: InvalidId| sqlx::Error::Decode(Box::new(error)))?, row.id)))
-        .collect()
+    rows.into_iter().map(|row| Ok((parse_name(&row.name)?, row.id))).collect()
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use uuid::Uuid;
 
 use super::codes::State;
 use super::decode::{Row, Undecodable, task_columns};
+use super::queues::parse_name;
 use tenure_domain::task::{EndedRun, Last, Task, Tenancy};
 
 /// A task with internal counters.
@@ -211,7 +212,7 @@ fn decode(row: TaskRow, mut ended: Vec<EndedRun>) -> Result<Loaded, Undecodable>
             Last::Ended
         }
     };
-    let queue = row.queue.parse().map_err(|_| Undecodable::queue(row.id))?;
+    let queue = parse_name(&row.queue).map_err(|_| Undecodable::queue(row.id))?;
     Ok(Loaded {
         requeues: columns.retries(row.requeues)?,
         free_runs: columns.retries(row.free_runs)?,

@@ -14,6 +14,7 @@ use super::decode::{Row, Undecodable};
 use super::events::Sequenced;
 use super::low_water_marks::Marks;
 use super::page;
+use super::queues::parse_name;
 use super::transitions::claim::PRIORITIES;
 use tenure_domain::lifecycle::Outcome;
 use tenure_domain::policy::ending::Allowance;
@@ -129,7 +130,7 @@ pub async fn find(
             }
         }
     };
-    let queue = row.name.parse().map_err(|_| Undecodable::queue(id.uuid()))?;
+    let queue = parse_name(&row.name).map_err(|_| Undecodable::queue(id.uuid()))?;
     Ok(Some(Known { queue, facts: Facts { task: id, state, paused, now: row.now } }))
 }
 

@@ -73,7 +73,7 @@ struct ProvisionerBody {
 }
 
 fn name_of(row: &ViewRow) -> Result<TaskQueueId, ApiError> {
-    row.name.parse().map_err(|_| ApiError::internal("a stored queue has an invalid name"))
+    TaskQueueId::read_full(&row.name).map_err(|_| ApiError::internal("a stored queue has an invalid name"))
 }
 
 impl TryFrom<ViewRow> for QueueBody {
@@ -238,7 +238,7 @@ where
         Some(name) => Box::pin(async move {
             call.authorize_with(&SCOPES, &Values::of_path().text("taskQueueId", name.as_str()))?;
             let wrong = |error: InvalidId| ApiError::arguments(format!("the path parameter `taskQueueId`: {error}"));
-            show(&app, &call, name.parse().map_err(wrong)?).await
+            show(&app, &call, TaskQueueId::read_full(&name).map_err(wrong)?).await
         }),
         None => Box::pin(handler(app, call)),
     }

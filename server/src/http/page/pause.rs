@@ -50,7 +50,7 @@ enum Change {
 
 pub(super) fn queue_of(visit: &Visit) -> Result<TaskQueueId, PageError> {
     let name = format!("{}/{}", visit.param("provisionerId"), visit.param("workerType"));
-    name.parse().map_err(|_| PageError::NotFound("This is not the name of a queue.".to_owned()))
+    TaskQueueId::read_full(&name).map_err(|_| PageError::NotFound("This is not the name of a queue.".to_owned()))
 }
 
 fn scope(queue: &TaskQueueId) -> String {
