@@ -10,6 +10,7 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use std::borrow::Cow;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -36,9 +37,6 @@ use tenure_domain::json;
 use tenure_engine::ops::list_tasks::{Cursor, PAGE_MAX};
 use tenure_engine::wait_limit::Caller;
 use tokio::time::{Instant, sleep};
-
-/// Tag of the operations that Taskcluster does not have.
-const OWN_TAG: &str = "tenure";
 
 /// A request that waited this long is authenticated again before its response.
 const REAUTHORIZE_AFTER: Duration = Duration::from_millis(100);
@@ -373,29 +371,29 @@ impl Call {
         self.param("name")
     }
 
-    /// Queue id in the path, in one segment or two; not validated. A short name that the operation
-    /// accepts is completed, so that scopes are those of the full name.
-    pub fn task_queue_text(&self) -> String {
+    /// Queue id in the path, in one segment or two; not validated. A short name is completed if the
+    /// operation accepts it, because scopes contain the full name.
+    pub fn task_queue_text(&self) -> Cow<'_, str> {
         let mut params = self.params();
-        match (params.next(), params.next()) {
-            (Some(("provisionerId", provisioner)), Some((_, worker_type))) => format!("{provisioner}/{worker_type}"),
-            _ => {
-                let sent = self.text_param("taskQueueId");
-                self.queue_named(sent).map_or_else(|_| sent.to_owned(), |queue| queue.to_string())
-            }
+        if let (Some(("provisionerId", provisioner)), Some((_, worker_type))) = (params.next(), params.next()) {
+            return format!("{provisioner}/{worker_type}").into();
         }
+        let sent = self.text_param("taskQueueId");
+        if sent.contains('/') {
+            return sent.into();
+        }
+        self.parse_queue(sent).map_or(Cow::Borrowed(sent), |queue| Cow::Owned(queue.to_string()))
     }
 
-    /// Taskcluster's operations accept full names only.
-    fn queue_named(&self, text: &str) -> Result<TaskQueueId, InvalidId> {
-        if self.endpoint.tag == OWN_TAG { text.parse() } else { TaskQueueId::read_full(text) }
+    fn parse_queue(&self, text: &str) -> Result<TaskQueueId, InvalidId> {
+        if self.endpoint.accepts_short_queue_names() { text.parse() } else { TaskQueueId::read_full(text) }
     }
 
     pub fn task_queue_id(&self) -> Result<TaskQueueId, ApiError> {
         let has_halves = self.params().any(|(name, _)| name == "workerType");
         let named = if has_halves { "parameters `provisionerId` and `workerType`" } else { "parameter `taskQueueId`" };
         let invalid = |error: InvalidId| ApiError::arguments(format!("the path {named}: {error}"));
-        self.queue_named(&self.task_queue_text()).map_err(invalid)
+        self.parse_queue(&self.task_queue_text()).map_err(invalid)
     }
 
     /// For operations without other arguments: checks the scopes, refuses a query string, returns
@@ -428,7 +426,7 @@ impl Call {
     pub fn queue_of_halves(&self) -> Result<Option<TaskQueueId>, ApiError> {
         self.provisioner_id()?;
         self.param::<WorkerTypeInPath>("workerType")?;
-        Ok(self.task_queue_text().parse().ok())
+        Ok(TaskQueueId::read_full(&self.task_queue_text()).ok())
     }
 
     pub fn worker_group(&self) -> Result<WorkerGroup, ApiError> {

@@ -14,6 +14,9 @@ use super::docs::sample::Sample;
 /// silent database.
 pub(super) const ANSWER_MAX: Duration = Duration::from_secs(60);
 
+/// Tag of operations that Taskcluster does not have.
+const OWN_TAG: &str = "tenure";
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     /// And HEAD.
@@ -120,6 +123,12 @@ impl Declaration {
         describe: impl Fn(Operation, &Sample) -> Operation + Send + Sync + 'static,
     ) -> Self {
         Self { tag, summary, describe: Box::new(describe), ..self }
+    }
+
+    /// True for operations that Taskcluster does not have: `mail` in their paths is `default/mail`.
+    #[must_use]
+    pub(super) fn accepts_short_queue_names(&self) -> bool {
+        self.tag == OWN_TAG
     }
 
     /// True if authentication precedes the handler.

@@ -192,7 +192,7 @@ fn describe_one(
         let paths: Vec<String> = aliases.iter().map(|path| format!("`{path}`")).collect();
         about.push(format!("Also at {}.", paths.join(", ")));
     }
-    let in_path = parameters::of_path(&route.path, sample);
+    let in_path = parameters::of_path(route, sample);
     let mut described = json!({
         "operationId": operation.name,
         "tags": [operation.tag],

@@ -11,6 +11,8 @@ use utoipa::PartialSchema;
 use super::operation::Operation;
 use super::sample::{QUEUE, SESSION, Sample};
 use crate::http::api::pages::PAGE_MAX;
+use crate::http::declaration::Declaration;
+use crate::http::routes::Route;
 use tenure_domain::policy::options::KEY_CHARS_MAX;
 use tenure_domain::roles::ROLE_ID_MAX;
 use tenure_store::clients::CLIENT_ID_MAX;
@@ -19,8 +21,6 @@ use tenure_store::clients::CLIENT_ID_MAX;
 pub(in crate::http) const ARTIFACT: &str = "logs/build.log";
 /// Printable ASCII that does not end in two stars.
 const ROLE_ID: &str = r"^([\x20-\x7e]*[\x20-)+-\x7e])?\*?$";
-/// Path of the operations that Taskcluster does not have.
-const OWN_API: &str = "/api/tenure/v1/";
 const CLIENT_ID: &str = "^[A-Za-z0-9!@/:.+|_-]*$";
 
 pub(in crate::http) fn client_prefix() -> Value {
@@ -67,11 +67,11 @@ pub(in crate::http) fn names(path: &str) -> Vec<String> {
     path.split('{').skip(1).filter_map(|rest| rest.split_once('}')).map(|(name, _)| name.to_owned()).collect()
 }
 
-pub(in crate::http) fn of_path(path: &str, sample: &Sample) -> Vec<Value> {
-    names(path).iter().map(|name| one(path, name, sample)).collect()
+pub(in crate::http) fn of_path(route: &Route, sample: &Sample) -> Vec<Value> {
+    names(&route.path).iter().map(|name| one(&route.endpoint, name, sample)).collect()
 }
 
-fn one(path: &str, name: &str, sample: &Sample) -> Value {
+fn one(endpoint: &Declaration, name: &str, sample: &Sample) -> Value {
     let text = json!({"type": "string"});
     let (about, schema, example) = match name {
         "taskId" => ("The task", of::<TaskId>(), json!(sample.task)),
@@ -80,7 +80,7 @@ fn one(path: &str, name: &str, sample: &Sample) -> Value {
         }
         "sessionId" => ("The session, from startSession", of::<SessionId>(), json!(SESSION)),
         "runId" => ("The number of the run, from 0", of::<RunId>(), json!(0)),
-        "taskQueueId" if path.starts_with(OWN_API) => (
+        "taskQueueId" if endpoint.accepts_short_queue_names() => (
             "The queue; its slash may be encoded as `%2F`, and `mail` means `default/mail`",
             of::<QueueName>(),
             json!(QUEUE),
