@@ -7,8 +7,8 @@ use tenure_api::ids::TaskQueueId;
 
 /// Placeholder of the queues in a scope below.
 const QUEUES: &str = "<queues>";
-/// Status and wait name the task alone, so their scope cannot name queues. With the highest
-/// priority, a client may use every other one.
+/// The scope of status, *why* and wait has only the task's id, so it cannot be limited to queues.
+/// The scope for the highest priority includes the others.
 const SUBMIT: [&str; 7] = [
     "queue:create-task:highest:<queues>",
     "queue:create-task:project:none",
@@ -18,7 +18,7 @@ const SUBMIT: [&str; 7] = [
     "tenure:cancel-task:<queues>",
     "tenure:rerun-task:<queues>",
 ];
-/// The credentials of a claim have the scopes for its run.
+/// Without the scopes for claimed runs, which the credentials of each claim have.
 const WORK: [&str; 4] =
     ["queue:claim-work:<queues>", "queue:claim-task:<queues>", "queue:poll-task-urls:<queues>", "queue:worker-id:*"];
 
@@ -56,8 +56,8 @@ impl QueuePattern {
         self.fill(&SUBMIT)
     }
 
-    /// Scopes to claim runs by any way and to have sessions. The credentials of each claim allow to
-    /// renew, report and release its run, and to write its artifacts and log.
+    /// Scopes to claim runs in any way and to have sessions. The credentials of each claim have the
+    /// scopes to renew, report and release its run, and to write its artifacts and log.
     #[must_use]
     pub fn work_scopes(&self) -> Vec<String> {
         self.fill(&WORK)

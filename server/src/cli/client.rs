@@ -83,7 +83,7 @@ pub struct CreateArgs {
 }
 
 impl CreateArgs {
-    /// Scopes of `--scope`, `--submit` and `--work`, each once.
+    /// Scopes of `--scope`, and those of `--submit` and `--work` that are missing in it.
     fn all_scopes(&self) -> Vec<String> {
         let mut scopes = self.scopes.clone();
         let submit = self.submit.iter().flat_map(QueuePattern::submit_scopes);
@@ -203,7 +203,7 @@ pub async fn execute(
     match args.command {
         ClientCommand::Create(args) => {
             let (token, scopes) = (new_access_token(), args.all_scopes());
-            let CreateArgs { client_id, scopes: _, submit: _, work: _, description, expires } = args;
+            let CreateArgs { client_id, description, expires, .. } = args;
             check(&description, &scopes).map_err(CommandError::Invalid)?;
             let expires = expires.map(Timestamp::time);
             let client = NewClient { client_id, scopes, description, expires, delete_on_expiration: false };
