@@ -97,7 +97,8 @@ pub struct QueuePolicy {
     pub retain: Option<Retain>,
 }
 
-/// Seconds until a resolved task is purged, at the latest when it expires. Absent or null: then.
+/// Seconds after its resolution at which a task is purged, unless it expires earlier. Absent or
+/// null: it is purged when it expires.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Retain {
@@ -294,15 +295,15 @@ pub struct ReportedResult<'a> {
     #[serde(borrow, default, deserialize_with = "present")]
     #[schema(value_type = Option<Value>)]
     pub result: Option<&'a RawValue>,
-    /// Why the run failed. Not of a completed run.
+    /// Why the run failed. Refused for a completed run.
     #[serde(default, deserialize_with = "present_object")]
     pub failure: Option<Failure>,
-    /// False: no other run follows, whatever `retryFailed` says. Not of a completed run.
+    /// False: no other run follows, even with `retryFailed`. Refused for a completed run.
     #[serde(default, deserialize_with = "present")]
     pub retry: Option<bool>,
 }
 
-/// What a worker reported with the end of a run: a result, a failure or both.
+/// Result or failure of a run, or both, as its worker reported them.
 #[derive(Serialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TaskResult<'a> {

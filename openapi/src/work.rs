@@ -69,7 +69,7 @@ pub struct RunResult {
     /// Why the run failed. Only with `failed` and `exception`.
     #[serde(default, deserialize_with = "present_object", skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
-    /// False: no other run follows, whatever `retryFailed` says. Only with `failed`.
+    /// False: no other run follows, even with `retryFailed`. Only with `failed`.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub retry: Option<bool>,
     /// Delay of the next run in seconds; only with `intermittent-task`.
