@@ -83,7 +83,7 @@ pub struct CreateArgs {
 }
 
 impl CreateArgs {
-    /// Scopes of `--scope`, and those of `--submit` and `--work` that are missing in it.
+    /// Scopes of `--scope`, `--submit` and `--work`. The grants repeat no scope.
     fn all_scopes(&self) -> Vec<String> {
         let mut scopes = self.scopes.clone();
         let submit = self.submit.iter().flat_map(QueuePattern::submit_scopes);
