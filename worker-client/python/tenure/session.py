@@ -111,14 +111,11 @@ class Session:
             WorkerRefused: The server refused the first session.
         """
         while True:
-            started = await self._start()
-            if not started:
-                self._attended.joined("alone", None)
-                await asyncio.Event().wait()
+            await self._start()
             await self._keep()
 
-    async def _start(self) -> bool:
-        """Start a session, repeating without limit. False: the server has no sessions."""
+    async def _start(self) -> None:
+        """Start a session, repeating without limit."""
         failures = 0
         while True:
             said = self._said()
@@ -129,9 +126,6 @@ class Session:
             try:
                 answer = await self._link.call(call)
             except (RequestRefused, ServerUnavailable) as error:
-                if isinstance(error, RequestRefused) and error.status in (404, 405):
-                    log.info("the server has no sessions: claims are kept by renewals alone")
-                    return False
                 if refuses_worker(error) and not self._link.has_worked:
                     raise WorkerRefused(str(error)) from error
                 failures += 1
@@ -145,7 +139,7 @@ class Session:
                 log.debug("session %s of %s started", self._id, self._worker["taskQueueId"])
                 self._attended.policy_version(answer["policyVersion"])
                 self._attended.joined("live", self._id)
-                return True
+                return
             await asyncio.sleep(min(_LONGEST_PAUSE_TO_START, backoff(failures)))
 
     async def _keep(self) -> None:

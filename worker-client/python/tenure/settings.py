@@ -11,7 +11,9 @@ from .hawk import Credentials
 
 _URL = re.compile(r"https?://[^/?#\s]+[^?#\s]*")
 _QUEUE = re.compile(r"[a-zA-Z0-9_-]{1,38}/[a-z]([-a-z0-9]{0,36}[a-z0-9])?")
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,38}")
+NAME_MAX = 38
+"""Characters of a worker's group or id."""
+_NAME = re.compile(rf"[a-zA-Z0-9_-]{{1,{NAME_MAX}}}")
 _DEFAULT_PROVISIONER = "default"
 
 
@@ -92,5 +94,7 @@ def worker_name(name: str, what: str) -> str:
         ConfigurationError: The name is invalid.
     """
     if not _NAME.fullmatch(name):
-        raise ConfigurationError(f"the {what} {name!r} must have 1 to 38 letters, digits, - and _")
+        raise ConfigurationError(
+            f"the {what} {name!r} must have 1 to {NAME_MAX} letters, digits, - and _"
+        )
     return name

@@ -16,17 +16,17 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from .client import AsyncClient
-from .errors import ConfigurationError, NameTaken, TenureError, WorkerRefused
+from .errors import ConfigurationError, NameTaken, PayloadError, TenureError, WorkerRefused
 from .executors import Coroutines, Executor, Threads
 from .feed import Feed
 from .job import Cancellation
 from .link import Link
-from .outcome import Ended, report_of
+from .outcome import Ended, failure_of, report_of
 from .prefetch import GIVE_BACK_AFTER, Prefetch
 from .processes import Processes
 from .run import Run
 from .session import Session
-from .settings import queue_id, worker_name
+from .settings import NAME_MAX, queue_id, worker_name
 from .slots import Slots
 from .task import RunsIn
 
@@ -97,6 +97,8 @@ class Worker:
             raise ConfigurationError("the time to live of a session must be from 15 to 3600 s")
         if prefetch is not None and not 0 <= prefetch <= _CONCURRENCY_MAX:
             raise ConfigurationError(f"prefetch must be from 0 to {_CONCURRENCY_MAX}")
+        if processes is not None and processes < 1:
+            raise ConfigurationError("processes must be 1 or more")
         if not app.tasks:
             raise ConfigurationError("the application has no tasks: import the modules that have")
         for task in app.tasks.values():
@@ -265,7 +267,7 @@ class Worker:
         elif run.problem is not None or run.task is None:
             message = run.problem or "unknown kind"
             log.error("%s is malformed: %s", run, message)
-            failure = {"kind": "PayloadError", "message": message[:1000]}
+            failure = failure_of(PayloadError(message), message)
             self._finish(run, Ended("malformed", failure=failure))
         elif self._running < self._concurrency:
             self._begin(run)
@@ -509,10 +511,19 @@ class Worker:
 
 
 def default_name() -> str:
-    """Return the name of a worker without one: the host and the process."""
-    host = re.sub(r"[^a-zA-Z0-9_-]+", "-", socket.gethostname()).strip("-")
-    process = f"-{os.getpid()}"
-    return (host[: 38 - len(process)] or "worker") + process
+    """Return the name of a worker without one, as ``tenure-worker`` makes it."""
+    return name_of(socket.gethostname(), os.getpid())
+
+
+def name_of(host: str, process: int) -> str:
+    """Return ``<host>-<process>``, without the host's domain.
+
+    Of a long name the end is kept: it differs between the pods of a Kubernetes deployment, whose
+    processes have equal numbers.
+    """
+    label = re.sub(r"[^a-zA-Z0-9_]", "-", host.partition(".")[0])
+    room = NAME_MAX - len(f"-{process}")
+    return f"{label[-room:].strip('-') or 'worker'}-{process}"
 
 
 def _cancellation_of(reason: str) -> Cancellation:
