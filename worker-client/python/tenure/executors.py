@@ -143,8 +143,9 @@ class Coroutines:
         run, starts = order
         if not starts:
             task = self._tasks.get(run.key)
-            if task is not None:
-                task.cancel()
+            if task is not None and self._loop is not None:
+                # Later: a coroutine cancelled before its first step would never report its end.
+                self._loop.call_soon(task.cancel)
         elif self._loop is not None:
             # Kept: the loop itself refers to tasks weakly.
             self._tasks[run.key] = self._loop.create_task(self._run(run))

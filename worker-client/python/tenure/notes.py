@@ -24,7 +24,8 @@ _CHUNK_MAX = 64 << 10
 # Bytes kept until they are sent; of more the middle is lost.
 _LOG_MAX = 4 << 20
 _NOT_KEPT_PAUSE = 60.0
-_LAST_PIECES = 5.0
+LAST_PIECES = 5.0
+"""Seconds for what is left when the handler has ended."""
 _LIVE_LOG = "public/logs/live.log"
 _CONTENT_TYPE = "text/plain; charset=utf-8"
 
@@ -194,7 +195,7 @@ class LiveLog:
 
     async def finish(self, url: str) -> None:
         """Send the rest, within five seconds."""
-        ends = time.monotonic() + _LAST_PIECES
+        ends = time.monotonic() + LAST_PIECES
         while self.is_waiting and time.monotonic() < ends:
             before = self._offset
             try:

@@ -80,11 +80,15 @@ class Processes:
         child: _Child | None = None
         while (run := self._queue.get()) is not None:
             began = time.monotonic()
-            if child is None:
-                child = _Child()
-                self._children.add(child)
-            ended = child.work(run)
-            if not child.is_alive:
+            try:
+                if child is None:
+                    child = _Child()
+                    self._children.add(child)
+                ended = child.work(run)
+            except Exception as error:
+                # No process could be started, or the arguments cannot be sent to it.
+                ended = outcome.ended_by(error, run.job)
+            if child is not None and not child.is_alive:
                 self._children.discard(child)
                 child = None
             self._ends.put((run, ended, time.monotonic() - began))
@@ -114,6 +118,8 @@ class _Child:
         task, signature = run.task, run.task.signature if run.task is not None else None
         if task is None or signature is None:
             return Ended("internal")
+        if run.job.cancelled:
+            return Ended("cancelled")
         function = task.function
         start = _Start(
             _module_of(function.__module__),
@@ -222,29 +228,28 @@ def _serve(pipe: Connection, path: list[str]) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.path[:] = path
     channel = _PipeChannel(pipe)
-    starts: queue.SimpleQueue[_Start] = queue.SimpleQueue()
-    current: list[Job] = []
+    starts: queue.SimpleQueue[tuple[_Start, Job]] = queue.SimpleQueue()
 
     def read() -> None:
+        job: Job | None = None
         while True:
             try:
                 message = pipe.recv()
             except (EOFError, OSError):
                 os._exit(1)
             if isinstance(message, _Start):
-                starts.put(message)
+                job = Job(message.info, channel)
+                starts.put((message, job))
                 continue
             what, value = message
             if what in ("answer", "error"):
                 channel.answers.put((what, value))
-            elif current:
-                _tell(current[0], what, value)
+            elif job is not None:
+                _tell(job, what, value)
 
     threading.Thread(target=read, daemon=True).start()
     while True:
-        start = starts.get()
-        job = Job(start.info, channel)
-        current[:] = [job]
+        start, job = starts.get()
         channel.send("ended", _run(start, job))
 
 

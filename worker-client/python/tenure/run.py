@@ -12,7 +12,7 @@ from .errors import PayloadError, RequestRefused, RunLost, ServerUnavailable
 from .hawk import Credentials
 from .job import Cancellation, Job, JobInfo
 from .lease import Lease, date_of
-from .notes import Checkpoints, LiveLog
+from .notes import LAST_PIECES, Checkpoints, LiveLog
 
 if TYPE_CHECKING:
     from .link import Link
@@ -111,6 +111,9 @@ class Run:
             self.arguments = task.signature.decode(payload.get("args", {}))
         except PayloadError as error:
             self.problem = str(error)
+        except Exception as error:
+            # A user's type, such as a dataclass with `__post_init__`, must not end the worker.
+            self.problem = f"{type(error).__qualname__}: {error}"
         return task
 
     # The channel of the job: other threads call these.
@@ -224,13 +227,13 @@ class Run:
             self.is_busy = False
 
     async def tell_rest(self) -> None:
-        """Send what is left of progress and log, before the report."""
+        """Send the rest of progress and log before the report, within five seconds for each."""
         try:
             if self.checkpoints.is_waiting:
-                await self.checkpoints.flush()
+                await asyncio.wait_for(self.checkpoints.flush(), LAST_PIECES)
             await self.log.finish(self._link.client.url)
-        except RunLost as error:
-            log.debug("%s", error)
+        except (RunLost, asyncio.TimeoutError) as error:
+            log.debug("the rest of the progress or log of %s is not sent: %s", self, error)
 
 
 _LOSSES: dict[Cancellation, str] = {
