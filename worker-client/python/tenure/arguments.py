@@ -126,9 +126,12 @@ class Signature:
         return decoded
 
     def decode_result(self, value: Any) -> Any:
-        """Convert a result into the annotated type of the return value."""
+        """Convert a result into the annotated type of the return value.
+
+        None stays None: the job has no result, or the client may not read it.
+        """
         self.compile()
-        return value if self._result is None else self._result(value, "result")
+        return value if self._result is None or value is None else self._result(value, "result")
 
 
 def _result_converter(hint: Any, name: str) -> Convert | None:

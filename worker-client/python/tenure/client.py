@@ -178,7 +178,7 @@ class Client:
             offset = self._signer.offset
             try:
                 return self._signer.read(self._http.send(self._signer.request(call)))
-            except (RequestRefused, httpx.TransportError) as error:
+            except (RequestRefused, httpx.RequestError) as error:
                 if not clock_mended and self._signer.wrong_clock(error, offset):
                     clock_mended = True
                     continue
@@ -223,7 +223,7 @@ class AsyncClient:
             offset = self._signer.offset
             try:
                 return self._signer.read(await self._http.send(self._signer.request(call)))
-            except (RequestRefused, httpx.TransportError) as error:
+            except (RequestRefused, httpx.RequestError) as error:
                 if not clock_mended and self._signer.wrong_clock(error, offset):
                     clock_mended = True
                     continue

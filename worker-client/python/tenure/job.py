@@ -8,6 +8,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from .api import to_json
 from .errors import Cancelled
 from .plain import plain
 
@@ -162,15 +163,21 @@ class Job:
     def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
         """Show progress on the page of the job.
 
-        Never blocks. It is sent every two seconds at most, the latest one for sure.
+        Never blocks. The latest one is sent, at most every two seconds.
 
         Args:
             done: Amount of work done, in any unit.
             total: Amount of all work, in the same unit.
             message: A few words for people.
+
+        Raises:
+            TypeError: A value is no JSON, such as a number of another library.
+            ValueError: A number is not finite.
         """
         fields = {"done": done, "total": total, "message": message}
-        self._channel.post_progress({k: value for k, value in fields.items() if value is not None})
+        progress = {name: value for name, value in fields.items() if value is not None}
+        to_json(progress)
+        self._channel.post_progress(progress)
 
     def checkpoint(self, value: Any) -> None:
         """Store a checkpoint: the next run of this job, on any worker, can go on from it.
