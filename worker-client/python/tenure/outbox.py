@@ -26,7 +26,7 @@ _WRONG = ("InputError", "InputValidationError", "InputTooLarge", "MalformedPaylo
 
 @dataclass
 class Report:
-    """The end of a run, to be reported until it is answered or the lease is over."""
+    """The end of a run: repeated until the server has answered, or the run is lost."""
 
     run: Run
     body: dict[str, Any]
@@ -115,8 +115,13 @@ class Outbox:
         if code in _TRANSIENT:
             self.unanswered([report])
         elif code == "RequestConflict" and body["outcome"] == "released":
-            log.info("%s cannot be released any more (%s)", report.run, message.splitlines()[0])
+            log.info("%s cannot be released any more: %s", report.run, message)
             self._replace(report, {"outcome": "exception", "reason": "worker-shutdown"})
+        elif code in _WRONG and "failure" in body:
+            # Servers of earlier releases know no failures.
+            log.warning("a failure is refused; %s is reported without: %s", report.run, message)
+            known = {name: body[name] for name in body if name not in ("failure", "retry")}
+            self._replace(report, known)
         elif code in _WRONG and body.get("reason") != "internal-error":
             log.error("the report of %s is wrong: %s", report.run, message)
             failure = {"kind": "ResultError", "message": message[:1000] or code}

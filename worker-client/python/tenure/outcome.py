@@ -67,8 +67,8 @@ _GAP = "…\n"
 
 
 def _text(text: str) -> str:
-    # Half a character, as in names of files, is no JSON.
-    return text.encode("utf-8", "replace").decode()
+    # Half a character, as in names of files, is no JSON. Servers refuse U+0000.
+    return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
 
 def _cut(text: str, most: int) -> str:

@@ -114,10 +114,18 @@ def test_job_for_unit_test_records_calls() -> None:
     assert job.checkpoints == [1, 2]
     assert job.progresses[-1] == {"done": 2, "total": 3, "message": "going"}
     assert job.logged == "step 1\nstep 2\n"
-    for stopped in (testing.job(), testing.job()):
-        stopped.cancel() if stopped is job else stopped.stop()
+    cancelled, stopping = testing.job(), testing.job()
+    cancelled.cancel()
+    stopping.stop()
+    for stopped in (cancelled, stopping):
         with pytest.raises(Retry):
             handler(stopped, 3)
+
+
+@pytest.mark.parametrize("done", [float("nan"), 1j])
+def test_progress_that_is_no_json_is_refused(done: float) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        testing.job().progress(done)
 
 
 def test_server_with_manual_clock_runs_delayed_jobs(

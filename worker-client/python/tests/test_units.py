@@ -1,200 +1,40 @@
-"""Rules without a server: signatures, arguments, outcomes, leases, slots, settings."""
+"""Rules without a server: outcomes, reports, leases, slots, settings."""
 
 from __future__ import annotations
 
 import asyncio
 import datetime
-import enum
-import json
 import pickle
-import uuid
 from collections import Counter
-from dataclasses import dataclass, field
-from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal, Optional, TypedDict, Union
+from types import SimpleNamespace
+from typing import Any
 
-import pydantic
 import pytest
 
 from tenure import (
     Cancelled,
     ConfigurationError,
     Fail,
-    Job,
     JobFailed,
-    PayloadError,
     Release,
     RequestRefused,
     Retry,
     Tenure,
     testing,
 )
-from tenure.arguments import Signature
 from tenure.hawk import Credentials, Target, authorization
 from tenure.lease import Lease, date_of
+from tenure.outbox import Outbox
 from tenure.outcome import FAILURE_MAX, Ended, acall, call, failure_of, report_of
-from tenure.plain import plain
 from tenure.prefetch import Prefetch
 from tenure.session import grace_of, wait_of
 from tenure.settings import queue_id, read_settings, worker_name
 from tenure.slots import Ask, Slots
 from tenure.task import Task
-from tenure.worker import Worker, default_name
+from tenure.worker import Worker, default_name, name_of
 
 UTC = datetime.timezone.utc
-
-
-class Colour(enum.Enum):
-    RED = "red"
-    BLUE = "blue"
-
-
-@dataclass
-class Point:
-    x: float
-    y: float = 0.0
-    tags: list[str] = field(default_factory=list)
-
-
-@dataclass
-class Tree:
-    name: str
-    children: list[Tree] = field(default_factory=list)
-
-
-class Part(TypedDict, total=False):
-    size: int
-
-
-class Order(Part):
-    name: str
-
-
-class Model(pydantic.BaseModel):
-    count: int
-    when: datetime.datetime
-
-
-Unary = Any
-
-
-def _round_trip(hint: Unary, value: object) -> object:
-    def handler(value: Any) -> None: ...
-
-    handler.__annotations__ = {"value": hint}
-    signature = Signature(handler)
-    encoded = signature.encode([value], {})
-    return signature.decode(json.loads(json.dumps(encoded)))["value"]
-
-
-@pytest.mark.parametrize(
-    ("hint", "value"),
-    [
-        (str, "a"),
-        (int, 5),
-        (float, 5.5),
-        (bool, True),
-        (None, None),
-        (Any, {"a": [1, None]}),
-        (Optional[int], None),
-        (Union[int, str], "a"),
-        (int | None, 7),
-        (Literal["a", 1], 1),
-        (list[int], [1, 2]),
-        (tuple[int, str], (1, "a")),
-        (tuple[int, ...], (1, 2, 3)),
-        (set[str], {"a", "b"}),
-        (frozenset[int], frozenset({1})),
-        (dict[str, int], {"a": 1}),
-        (dict[int, str], {1: "a"}),
-        (dict, {"a": 1}),
-        (list, [1, "a"]),
-        (Colour, Colour.BLUE),
-        (datetime.datetime, datetime.datetime(2026, 1, 2, 3, tzinfo=UTC)),
-        (datetime.date, datetime.date(2026, 1, 2)),
-        (uuid.UUID, uuid.UUID(int=7)),
-        (Decimal, Decimal("1.50")),
-        (Path, Path("/tmp/a")),
-        (Point, Point(1.0, 2.0, ["a"])),
-        (list[Point], [Point(1.0)]),
-        (Tree, Tree("a", [Tree("b", [Tree("c")])])),
-        (Order, {"name": "a", "size": 3}),
-        (Order, {"name": "a"}),
-        (Model, Model(count=3, when=datetime.datetime(2026, 1, 2, tzinfo=UTC))),
-    ],
-)
-def test_argument_survives_json(hint: Unary, value: object) -> None:
-    assert _round_trip(hint, value) == value
-
-
-@pytest.mark.parametrize(
-    ("hint", "value", "message"),
-    [
-        (str, 5, "value: expected text, got an integer '5'"),
-        (int, True, "value: expected an integer, got a boolean 'True'"),
-        (int, 1.5, "value: expected an integer, got a number '1.5'"),
-        (float, "1", "value: expected a number, got text '1'"),
-        (list[int], [1, "a"], "value[1]: expected an integer, got text 'a'"),
-        (dict[str, int], {"a": "b"}, "value.a: expected an integer, got text 'b'"),
-        (tuple[int, str], [1], "value: expected 2 items, got 1"),
-        (Literal["a", "b"], "c", "value: expected one of 'a', 'b', got text 'c'"),
-        (Colour, "green", "value: expected one of 'red', 'blue', got text 'green'"),
-        (uuid.UUID, "no", "value: expected text of a UUID, got text 'no'"),
-        (Point, {"y": 1}, "value: the field 'x' is missing"),
-        (Point, {"x": 1, "z": 2}, "value: unknown field 'z'"),
-        (Tree, {"name": "a", "children": [{}]}, "value.children[0]: the field 'name' is missing"),
-        (Order, {"size": 1}, "value: the field 'name' is missing"),
-        (Model, {"count": "many"}, "value: 2 validation errors for Model"),
-        (Union[int, None], "a", "value: no type of"),
-    ],
-)
-def test_wrong_argument_is_named(hint: Unary, value: object, message: str) -> None:
-    def handler(value: Any) -> None: ...
-
-    handler.__annotations__ = {"value": hint}
-    with pytest.raises(PayloadError) as wrong:
-        Signature(handler).decode({"value": value})
-    assert str(wrong.value).startswith(message)
-
-
-def test_arguments_are_bound_by_signature() -> None:
-    def handler(to: str, job: Job, *, body: str = "") -> None: ...
-
-    signature = Signature(handler)
-    assert signature.job_parameter == "job"
-    assert signature.encode(["a"], {}) == {"to": "a"}
-    assert signature.encode([], {"to": "a", "body": "b"}) == {"to": "a", "body": "b"}
-    for args, kwargs in (([], {}), (["a", "b"], {}), (["a"], {"more": 1})):
-        with pytest.raises(TypeError, match="handler"):
-            signature.encode(args, kwargs)
-    with pytest.raises(PayloadError, match="to: expected text, got an integer"):
-        signature.encode([5], {})
-    with pytest.raises(TypeError, match="to is no JSON: object"):
-        signature.encode([object()], {})
-
-
-def test_handler_without_names_of_arguments_is_refused() -> None:
-    def several(*args: int) -> None: ...
-
-    def named(**more: int) -> None: ...
-
-    def positional(a: int, /) -> None: ...
-
-    def callback(a: type) -> None: ...
-
-    for handler in (several, named, positional):
-        with pytest.raises(ConfigurationError, match="passed by name"):
-            Signature(handler)
-    with pytest.raises(ConfigurationError, match="no form in JSON"):
-        Signature(callback).compile()
-
-
-def test_plain_converts_nested_values() -> None:
-    value = {Colour.RED: {Point(1.0).x}, 2: (Colour.BLUE, Decimal("1.0"))}
-    assert plain(value) == {"red": [1.0], "2": ["blue", "1.0"]}
-    with pytest.raises(TypeError, match=r"value.a\[0\] is no JSON: bytes"):
-        plain({"a": [b"x"]})
 
 
 def _handled(function: Any, **arguments: Any) -> Ended:
@@ -242,7 +82,7 @@ def test_exception_decides_report(error: BaseException, left: int, report: dict[
 
 
 def test_result_decides_report() -> None:
-    ended = _handled(lambda: {"a": Colour.RED})
+    ended = _handled(lambda: {"a": Path("red")})
     assert report_of(ended, None, 1, 5, 0) == {"outcome": "completed", "result": {"a": "red"}}
     assert report_of(_handled(lambda: None), None, 1, 5, 0) == {"outcome": "completed"}
     wrong = [float("nan"), "x" * 65_535, object(), "\ud800", _circle()]
@@ -273,7 +113,7 @@ def test_cancelled_handler_is_no_failure() -> None:
     assert asyncio.run(acall(handler, testing.job(), {})).how == "error"
 
 
-@pytest.mark.parametrize("text", ["x" * 10_000, "ä" * 3_000, "\ud800" * 2_000, ""])
+@pytest.mark.parametrize("text", ["x" * 10_000, "ä" * 3_000, "\ud800" * 2_000, "a\0b", ""])
 def test_failure_fits_limits(text: str) -> None:
     # Python shows frames of one line that repeat only once.
     def deep(depth: int) -> None:
@@ -288,6 +128,7 @@ def test_failure_fits_limits(text: str) -> None:
     assert ended.failure is not None
     message = ended.failure["message"]
     assert 1 <= len(message.encode()) <= FAILURE_MAX
+    assert "\0" not in message
     if not text:
         # The traceback loses its begin.
         assert message.startswith("ValueError\n\n…\n")
@@ -305,6 +146,42 @@ def test_cause_of_retry_is_its_failure() -> None:
     assert failure is not None
     assert failure["kind"] == "ValueError"
     assert failure_of(Fail("no"), "no") == {"kind": "Fail", "message": "no"}
+
+
+def _refused(*codes: str, **body: Any) -> list[dict[str, Any]]:
+    """Return the reports of a run, each but the last refused with the next of these codes."""
+    run: Any = SimpleNamespace(task_id="a", run_id=0, hold="ours")
+    outbox, sent = Outbox(), []
+    outbox.put(run, body)
+    for code in codes:
+        [report] = outbox.take(with_claim=False)
+        sent.append(report.body)
+        outbox.answered(report, {"error": {"code": code, "message": "no"}})
+    return sent + [report.body for report in outbox.take(with_claim=False)]
+
+
+def test_refused_failure_is_left_out() -> None:
+    failure = {"kind": "ValueError", "message": "no"}
+    failed = {"outcome": "failed", "retry": False, "failure": failure}
+    assert _refused("InputValidationError", **failed)[1:] == [{"outcome": "failed"}]
+    retried = {"outcome": "exception", "reason": "intermittent-task", "retryAfter": 4}
+    assert _refused("InputError", **retried, failure=failure)[1:] == [retried]
+
+
+def test_refused_result_ends_as_internal_error() -> None:
+    internal = {"outcome": "exception", "reason": "internal-error"}
+    first, second, third = _refused("InputError", "InputError", outcome="completed", result=1)
+    assert first == {"outcome": "completed", "result": 1}
+    assert second == {**internal, "failure": {"kind": "ResultError", "message": "no"}}
+    assert third == internal
+    assert len(_refused("InputError", **internal)) == 1
+
+
+def test_refused_release_ends_as_shutdown() -> None:
+    assert _refused("RequestConflict", outcome="released")[1:] == [
+        {"outcome": "exception", "reason": "worker-shutdown"}
+    ]
+    assert len(_refused("RequestConflict", outcome="completed")) == 1
 
 
 def test_errors_can_be_pickled() -> None:
@@ -562,6 +439,7 @@ def test_wrong_options_of_job_are_refused(options: dict[str, Any]) -> None:
         {"session_ttl": 14},
         {"session_ttl": 3601},
         {"prefetch": -1},
+        {"processes": 0},
         {"name": "a b"},
         {"group": ""},
         {"queues": {"test/test": 0}},
@@ -571,5 +449,24 @@ def test_wrong_options_of_job_are_refused(options: dict[str, Any]) -> None:
 def test_wrong_settings_of_worker_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
         Worker(_task().app, **settings)
+
+
+def test_worker_without_tasks_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="no tasks"):
         Worker(Tenure())
+
+
+@pytest.mark.parametrize(
+    ("host", "process", "name"),
+    [
+        ("myhost", 12_345, "myhost-12345"),
+        ("My_host-1", 1, "My_host-1-1"),
+        ("linux-1.rack.example", 7, "linux-1-7"),
+        ("büro 3", 7, "b-ro-3-7"),
+        ("", 7, "worker-7"),
+        ("日本", 7, "worker-7"),
+        ("render-workers-of-acme-5d4f8c7b9d-x2x7z", 1, "der-workers-of-acme-5d4f8c7b9d-x2x7z-1"),
+    ],
+)
+def test_default_name_equals_that_of_tenure_worker(host: str, process: int, name: str) -> None:
+    assert name_of(host, process) == name
