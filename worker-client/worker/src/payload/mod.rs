@@ -21,7 +21,7 @@ use serde_json::{Map, Value};
 use tenure_client::Task;
 
 const DEFAULT_MAX_RUN_TIME_SECONDS: u64 = 3600;
-/// Five days, the limit of a deadline.
+/// Five days, the limit of a Taskcluster deadline.
 const MAX_RUN_TIME_CAP_SECONDS: u64 = 5 * 24 * 3600;
 const FIELDS: [&str; 6] = ["command", "env", "maxRunTime", "retryOn", "inputs", "artifacts"];
 /// Of commands that failed.
