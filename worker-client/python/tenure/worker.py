@@ -466,9 +466,8 @@ class Worker:
             self._say()
 
     def _is_idle(self) -> bool:
-        feeds = self._feeds.values()
-        drained = all(feed.is_drained and feed.outbox.is_empty for feed in feeds)
-        return drained and not self._held and not self._finishing
+        drained = all(feed.is_drained for feed in self._feeds.values())
+        return drained and not self._held and not self._has_reports()
 
     # The end.
 
@@ -499,11 +498,16 @@ class Worker:
                 body = self._report_of_cancelled(run)
                 if body is not None:
                     self._feeds[run.queue].outbox.put(run, body)
-        ends = time.monotonic() + _LAST_REPORTS
-        while time.monotonic() < ends and not is_lost:
-            if all(feed.outbox.is_empty for feed in self._feeds.values()) and not self._finishing:
+        ends = time.monotonic() + (0.0 if is_lost else _LAST_REPORTS)
+        while self._has_reports():
+            if time.monotonic() >= ends:
+                log.warning("the last reports could not be sent; their jobs may run again")
                 return
             await asyncio.sleep(0.02)
+
+    def _has_reports(self) -> bool:
+        outboxes = (feed.outbox for feed in self._feeds.values())
+        return bool(self._finishing) or not all(outbox.is_empty for outbox in outboxes)
 
     async def _wait_for_handlers(self, until: float) -> None:
         while self._held and time.monotonic() < until:
