@@ -1,5 +1,4 @@
-//! Request and response bodies. Field names, defaults and limits are those of the Taskcluster Queue
-//! API.
+//! Request and response bodies. Field names, defaults and limits follow the Taskcluster Queue API.
 
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;

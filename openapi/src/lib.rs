@@ -1,7 +1,7 @@
 //! The wire format of Tenure, shared by server and clients: identifiers, states, bodies, error
 //! codes and signatures.
 //!
-//! Pure: no I/O, no clock, no random numbers. The format is that of the Taskcluster Queue API, so
+//! Pure: no I/O, no clock, no random numbers. The format follows the Taskcluster Queue API, so
 //! that its clients and workers run against Tenure unchanged.
 
 pub mod artifacts;

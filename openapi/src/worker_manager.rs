@@ -1,4 +1,4 @@
-//! Bodies of the supported part of the Worker Manager API. Field names are those of Taskcluster's
+//! Bodies of the supported part of the Worker Manager API. Field names follow Taskcluster's
 //! service.
 
 use std::fmt;

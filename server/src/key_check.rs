@@ -57,8 +57,8 @@ pub async fn needs_key(pool: &PgPool) -> Result<bool, sqlx::Error> {
     Ok(stored.is_some() || !clients::list_tokens(pool, None, 1).await?.is_empty())
 }
 
-/// Checks a server's keys, to the first of which the database then belongs. Keys that do not fit
-/// leave the database unchanged.
+/// Checks a server's keys, and binds the database to the first one. Keys that do not fit leave the
+/// database unchanged.
 pub async fn verify(pool: &PgPool, keys: &SecretKeys, source: &str) -> Result<(), KeyError> {
     let noted = join(&keys.checks(), KeyCheck::as_str);
     loop {

@@ -1,5 +1,5 @@
 //! Counts the allocations of hot requests, which are the same on every machine and grow with each
-//! copy, box or second parse. A separate binary, because it counts those of the whole process. Run
+//! copy, box or second parse. A separate binary, because it counts the whole process's. Run
 //! with `scripts/with-pg`.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]

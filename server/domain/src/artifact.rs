@@ -20,8 +20,8 @@ pub const AFTER_EXCEPTION: TimeDelta = TimeDelta::minutes(25);
 pub const PUT_URL_LIFE: TimeDelta = TimeDelta::minutes(45);
 /// Maximum time from the issue of an upload URL to the end of its upload.
 pub const UPLOAD_MAX: TimeDelta = TimeDelta::hours(2);
-/// Maximum time from the end of a run to that of its last upload: [`AFTER_EXCEPTION`] and
-/// [`UPLOAD_MAX`].
+/// Maximum time from the end of a run to the end of its last upload: [`AFTER_EXCEPTION`]
+/// and [`UPLOAD_MAX`].
 pub const UPLOADED_AFTER_END: TimeDelta = TimeDelta::minutes(145);
 /// How long an expired artifact or object is still known, so reads report the expiry. Similar to
 /// Taskcluster.
@@ -161,7 +161,7 @@ pub enum Refusal {
     NoSuchRun,
     /// The run was never claimed.
     NeverClaimed,
-    /// It would outlive its task.
+    /// The artifact would outlive its task.
     OutlivesTask,
     RunEnded,
     /// An expired artifact of this name is about to be removed.

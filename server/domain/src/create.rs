@@ -69,7 +69,7 @@ pub struct NewTask {
     pub definition: String,
     pub dependencies: Vec<Uuid>,
     pub requires: Requires,
-    /// None if the request has none.
+    /// None if the request has no options.
     pub options: Option<Options>,
     /// The field of the options, for messages.
     pub options_place: &'static str,
@@ -329,7 +329,7 @@ pub fn never_starts(task: &NewTask, queue_delay: TimeDelta, now: DateTime<Utc>) 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeadlineLimit {
     CreateTask,
-    /// One of Tenure's own submissions.
+    /// A submission through Tenure's own API.
     Submission,
 }
 

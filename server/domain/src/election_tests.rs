@@ -143,7 +143,7 @@ struct Simulated {
     weight: u32,
     stopped: bool,
     silence: Option<Silence>,
-    /// When its next heartbeat begins.
+    /// Start of the next heartbeat.
     next_ms: i64,
     /// When the pending heartbeat, if any, is answered.
     answered_ms: Option<i64>,
@@ -262,7 +262,7 @@ proptest! {
         simulation.run(5_000 + wait / 10 * 10);
         prop_assert_eq!(simulation.weight_of_active(), Some(9));
         simulation.happen(Event::Stop(heaviest));
-        // Three heartbeats after the one that saw the silence, each with its response time.
+        // Three heartbeats after the heartbeat that saw the silence, each with its response time.
         let bound = ACTIVATION_MS + (i64::from(BEATS_BEFORE_TAKEOVER) + 1) * (BEAT_MS + 30);
         simulation.run(ACTIVATION_MS - BEAT_MS);
         prop_assert_eq!(simulation.weight_of_active(), Some(9), "not too early");
@@ -295,7 +295,7 @@ proptest! {
     }
 
     /// Each term has one server, asserted at each change. In the end the heaviest live server is
-    /// active, whatever stops, continues and stalls.
+    /// active, after any stops, continuations and stalls.
     #[test]
     fn heaviest_live_server_becomes_active(
         fleet in fleet(),

@@ -13,7 +13,7 @@ use crate::unacceptable::Unacceptable;
 
 /// Minimum, maximum and default, in seconds.
 const TTL: (i64, i64, i64) = (15, 3_600, 120);
-/// A session that starts or is renewed after a scan cannot expire within this time of it.
+/// A session that starts or is renewed after a scan lives at least this long after the scan.
 pub const TTL_LEAST: TimeDelta = TimeDelta::seconds(TTL.0);
 const WEIGHT_MAX: i64 = 65_535;
 const CAPACITY_MAX: i64 = 1_000;

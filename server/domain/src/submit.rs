@@ -200,7 +200,7 @@ fn group(
 
 struct Wiring {
     dependencies: Vec<Vec<TaskId>>,
-    /// All entries, each after those that it depends on.
+    /// All entries, each after its dependencies.
     order: Vec<usize>,
 }
 
@@ -332,8 +332,8 @@ fn deadlines(tasks: &[SubmittedTask<'_>], ids: &[TaskId], wiring: &Wiring, origi
     deadlines
 }
 
-/// Deadline of a task without one. `after` is that of its queue's policy, `expires` the first
-/// expiry of the task and its dependencies.
+/// Default deadline of a task. `after` is `deadlineAfter` of its queue's policy, `expires` the
+/// first expiry of the task and its dependencies.
 fn default_deadline(created: DateTime<Utc>, after: Option<TimeDelta>, expires: Option<DateTime<Utc>>) -> DateTime<Utc> {
     let wanted = created + after.unwrap_or(DEADLINE_DEFAULT);
     match expires {

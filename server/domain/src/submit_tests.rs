@@ -144,7 +144,7 @@ fn deadlines_follow_policies_and_expiries() {
     assert_eq!(
         deadlines,
         [
-            // When `quick` expires.
+            // The expiry of `quick`.
             "2027-02-01T00:00:00.000Z",
             "2026-02-01T00:00:00.000Z",
             "2026-01-31T13:00:00.000Z",

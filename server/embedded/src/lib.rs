@@ -4,7 +4,7 @@
 //! - Only the process with the lock on `<data-dir>/lock` starts or stops this PostgreSQL.
 //! - A server killed at any time, even during its first start, leaves a directory from which the
 //!   next one starts.
-//! - A PostgreSQL left by a killed server is adopted. One that dies is restarted.
+//! - A PostgreSQL left by a killed server is adopted; one that has died is restarted.
 //! - It listens only on a socket in a private directory, flushes every commit, and runs as an
 //!   ordinary user even if the server is root.
 //! - A lost cluster is never replaced by a new one.

@@ -24,7 +24,7 @@ mod tests {
 
     use super::*;
 
-    /// Tells the test's child process what the task does.
+    /// Variable that tells the test's child process how the task ends.
     const DOES: &str = "TENURE_TEST_ESSENTIAL";
 
     #[tokio::test]

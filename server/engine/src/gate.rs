@@ -22,7 +22,7 @@ impl Gate {
         Self { pool, is_open: Cached::default() }
     }
 
-    /// Call before something is stored that an older server cannot carry out. From then on older
+    /// Call it before storing a value that an older server cannot carry out. From then on older
     /// servers refuse to start. Costs nothing once the gate is open.
     ///
     /// # Errors
@@ -33,7 +33,7 @@ impl Gate {
         }
         let epoch = self.is_open.epoch();
         let mut conn = self.pool.acquire().await?;
-        // Without effect on a server that is about to be upgraded.
+        // Checked first, so that a refusal stores nothing.
         if servers::has_older(&mut conn, NEEDED).await? {
             return Err(older_server());
         }
@@ -47,7 +47,7 @@ impl Gate {
         Ok(())
     }
 
-    /// Returns the value, or none while an older server is connected.
+    /// Opens the gate and returns the value, or drops the value while an older server is connected.
     ///
     /// # Errors
     /// If the database fails.
@@ -62,7 +62,7 @@ impl Gate {
         }
     }
 
-    /// The database was replaced, and may have lost the setting.
+    /// Closes the gate after the database was replaced, which may have lost the setting.
     pub fn close(&self) {
         self.is_open.drop_all();
     }

@@ -249,7 +249,8 @@ async fn answer(
     Ok(response)
 }
 
-/// Answers OPTIONS with the path's methods, or with all methods for an unknown path. Never refused.
+/// Returns the response to OPTIONS: the path's methods, or all methods for an unknown path. Never
+/// refuses.
 async fn preflight(uri: &http::Uri, router: Router) -> Response<Body> {
     // The router receives only the path, so that no operation runs.
     let mut request = Request::new(Body::empty());

@@ -28,7 +28,7 @@ pub struct BlobRow {
     pub content_encoding: Option<String>,
     pub size: i64,
     pub sha256: Vec<u8>,
-    /// When they became current.
+    /// Time at which the bytes became current.
     pub stored: DateTime<Utc>,
 }
 

@@ -42,7 +42,7 @@ pub enum Break {
     OtherIncarnation,
     /// The session that monitors the database was lost and reconnected.
     SessionLost,
-    /// A position that this server has seen exceeds that of the database.
+    /// This server has seen a greater position than the database has.
     PositionWentBack,
 }
 

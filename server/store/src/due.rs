@@ -111,7 +111,7 @@ pub(crate) async fn drop_purged(
     Ok(())
 }
 
-/// Refiles those rows from which tasks were purged, and those that are due later by now.
+/// Refiles rows from which tasks were purged, and rows whose first purge date is later by now.
 pub(crate) async fn refile_expiries(transaction: &mut PgConnection, places: &[Ctid]) -> Result<(), sqlx::Error> {
     sqlx::query!(
         "-- refile_expiries

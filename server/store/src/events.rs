@@ -265,8 +265,8 @@ pub enum Stretch {
     Events(Vec<Event>, i64),
     /// The cursor points to purged events; reading may start after this position.
     Gone(i64),
-    /// The cursor is past the newest position, given here: it is from another log, or from one that
-    /// lost its end.
+    /// The cursor is past the newest position, which is given here. It is from another log, or the
+    /// log has lost its end.
     Ahead(i64),
 }
 

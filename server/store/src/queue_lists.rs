@@ -25,7 +25,7 @@ pub struct PendingRow {
 /// Lists up to `limit` pending runs of a queue after a position, in that order.
 ///
 /// No index has this order alone. The index by priority and kind of message has it in each of its
-/// fourteen parts, of which the first rows are merged. Runs held by pollers and delayed runs have
+/// fourteen parts, whose first rows are merged. Runs held by pollers and delayed runs have
 /// indexes of their own.
 pub async fn list_pending(
     conn: &mut PgConnection,

@@ -195,7 +195,7 @@ struct Run {
     at: i64,
 }
 
-/// Lists claimable runs, including those that pollers hold.
+/// Lists claimable runs, including runs that pollers hold.
 async fn list_ready(conn: &mut PgConnection, queue: i32, after: i64, limit: i64) -> Result<Vec<Run>, sqlx::Error> {
     sqlx::query_as!(
         Run,

@@ -60,7 +60,7 @@ async fn try_to_migrate(pool: &PgPool) -> Result<(), MigrateError> {
         Ok(()) => check_age(&mut conn).await,
         Err(error) => Err(error),
     };
-    // The error of the migration says more than that of closing: a lost server causes both.
+    // The migration's error says more than the error of closing; a lost server causes both.
     let closed = conn.close().await;
     migrated?;
     closed?;

@@ -187,8 +187,8 @@ struct HeadNow<'a> {
     vtime: f64,
     next: usize,
     started: usize,
-    /// Index of the first run passed over, and the earliest time when one of these may go to any
-    /// session.
+    /// Index of the first run passed over, and the earliest time when any passed-over run may go to
+    /// any session.
     passed_over: Option<(usize, f64)>,
 }
 

@@ -175,14 +175,14 @@ pub struct HeadAfter {
     pub state: HeadState,
 }
 
-/// When a head is considered again.
+/// Condition for considering a head again.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum HeadState {
     /// As soon as its queue allows a start.
     Ready,
     /// When a slot of its key is free.
     Full,
-    /// When it has a waiting run again.
+    /// When its key has a waiting run again.
     Empty,
     /// At this time, in seconds since 1970: it waits for the rate of its key or a preferred worker.
     At(f64),

@@ -92,8 +92,8 @@ fn note_round_trips_through_outbox() {
     }
 }
 
-/// The OpenAPI document promises that a payload is one of these; readers may tell them apart by
-/// their fields alone.
+/// The OpenAPI document promises that a payload has exactly one of these types, so that readers can
+/// tell them apart by their fields alone.
 #[test]
 fn every_message_fits_only_its_own_type() {
     fn fits<T: serde::de::DeserializeOwned>(payload: &serde_json::Value) -> u32 {

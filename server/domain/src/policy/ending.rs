@@ -331,7 +331,7 @@ pub fn taken_back(delivery: Delivery, ending: Ending) -> TakenBack {
     }
 }
 
-/// Whether the worker could accept an assigned run.
+/// The worker's chance to accept an assigned run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Acceptance {
     Possible,

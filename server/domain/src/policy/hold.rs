@@ -44,7 +44,7 @@ impl Hold {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Start {
-    /// This delay after it became pending.
+    /// This long after the run became pending.
     After(TimeDelta),
     At(DateTime<Utc>),
 }

@@ -194,8 +194,7 @@ impl Workers {
     }
 }
 
-/// Whether the caller has the scope to see other tasks and workers, and who paused the queue and
-/// why.
+/// Access of the caller, by scope, to other tasks and workers, and to author and reason of a pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Names {
     Shown,

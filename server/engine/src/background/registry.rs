@@ -146,7 +146,7 @@ const LIFTING: Pace = Pace::InSlices(Duration::from_secs(2));
 const COMPARING: Pace = Pace::Every(Duration::from_secs(60));
 /// Checks a few settings and the connected standbys.
 const WATCHING: Pace = Pace::Every(Duration::from_secs(5));
-/// A killed server loses what it saw since.
+/// A killed server loses its observations since the last write.
 const WRITING: Pace = Pace::Every(Duration::from_secs(10));
 const COUNTING: Pace = Pace::Every(Duration::from_secs(30));
 /// Length of a generation of cached queues.

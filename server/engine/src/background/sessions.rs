@@ -1,6 +1,6 @@
 //! Ends worker sessions that were not renewed in time by `tenure_now()`, with everything they hold.
-//! Also gives back runs committed to a session after its end, and those that did not fit into one
-//! transaction.
+//! Also gives back runs committed to a session after its end, and runs that did not fit into the
+//! transaction that ended it.
 //!
 //! Server outages must not expire sessions: each second, the pass stores the real time. If the
 //! stored time is older than [`OUTAGE`](tenure_domain::session::OUTAGE), no server could renew

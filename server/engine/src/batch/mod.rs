@@ -7,8 +7,8 @@
 //!
 //! Batches that write are parts of ticks: [`tick`]. A batch that cannot join a tick, or whose
 //! statement undid its tick, runs on its operation's session. That session also serves the reads
-//! that diagnose a tick's rows. A [`tick::Permit`] runs one of these per loop at a time: during its
-//! commit other members gather, so commits are fewer.
+//! that diagnose a tick's rows. A [`tick::Permit`] admits one such batch or tick per loop at a
+//! time. Members gather during its commit, so there are fewer commits.
 
 mod blocking_path;
 mod claimer;
@@ -65,7 +65,7 @@ pub const BATCH_BYTES_MAX: usize = 4 << 20;
 pub const WAITING_BYTES_MAX: usize = 128 << 20;
 
 /// In a tick, a batch with this many ordinary members is divided: they skip the clauses for special
-/// ones. Below it, another statement costs what it saves.
+/// ones. Below it, another statement costs as much as it saves.
 pub const DIVIDED_MIN: usize = 20;
 /// Dependencies per batch. A member with more runs alone.
 pub const BATCH_EDGES_MAX: usize = 2_000;

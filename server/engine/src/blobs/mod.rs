@@ -248,7 +248,7 @@ impl Blobs {
     }
 
     /// Deletes bytes stored or being uploaded under these names. Failed removals are retried later.
-    /// Call it when no upload URL is valid any more: a later upload would stay stored.
+    /// Call it after all upload URLs have expired: a later upload would stay stored.
     pub async fn delete(&self, pool: &PgPool, names: &[BlobName]) -> Result<(), BlobError> {
         let names: Vec<String> = names.iter().map(|name| name.as_str().to_owned()).collect();
         let ids = blobs::drop_names(pool, &names, REMOVAL_LEASE).await?;

@@ -1,4 +1,4 @@
-//! Reads the current bytes of a name, or a range of them. A reader that has begun reads to the end,
+//! Reads the current bytes of a name, in full or in part. A reader that has begun reads to the end,
 //! even if the bytes are replaced.
 
 use std::io::SeekFrom;

@@ -111,7 +111,7 @@ mod tests {
         let artifact = |name: &str| BlobName::artifact(task(), RunId::FIRST, name);
         let object = |name: &str| BlobName::object(&object_name(task(), RunId::FIRST, name));
         let mut taken = Vec::new();
-        // Half of them are free: more than the share.
+        // Half of the slots are free: a name may have more than its share.
         for name in [artifact("a"), object("b"), artifact("c")] {
             taken.push(slots.take(&name, SOON).await.unwrap());
         }

@@ -83,8 +83,8 @@ impl Reader {
         Self { pool }
     }
 
-    /// Sends new chunks to these streams, and marks those that have ended. Returns true if there
-    /// may be more chunks.
+    /// Sends new chunks to these streams, and marks ended streams. Returns true if there may be
+    /// more chunks.
     async fn send(&self, streams: &mut [&mut Stream]) -> Result<bool, sqlx::Error> {
         let positions: Vec<Position> = streams.iter().map(|stream| stream.position).collect();
         let mut conn = self.pool.acquire().await?;

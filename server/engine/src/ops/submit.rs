@@ -42,7 +42,7 @@ pub struct Submitted {
     pub tasks: Vec<Task>,
 }
 
-/// Returns the time by which a submission is checked, and what its default deadlines depend on. A
+/// Returns the time at which a submission is checked, and the inputs of its default deadlines. A
 /// repeat uses the time of the first submission, so that its dates stay acceptable.
 pub async fn read_defaults(
     conn: &mut PgConnection,

@@ -262,7 +262,7 @@ async fn page_of_large_definitions_is_cut_and_continued() {
 async fn named_tasks_are_paged_once_in_order_of_ids() {
     let (database, queue) = start().await;
     let mut tasks = create_some(&queue, QUEUE, 5).await;
-    // So many unknown ids that a page needs several queries.
+    // Enough unknown ids for a page to need several queries.
     let strangers = (0..2_500).map(|_| TaskId::from_random(secrets::random()));
     let requested: Vec<TaskId> = strangers.chain(tasks.iter().copied()).chain(tasks.iter().copied()).collect();
     tasks.sort_by_key(|id| id.uuid());

@@ -221,7 +221,7 @@ async fn messages_of_locked_queue_delay_no_other() {
     create_on(&mut plane.conn, &plane.queue, &many).await;
     let got = plane.queue.get_messages("proj/locked", u16::try_from(many.len()).unwrap()).await;
     assert_eq!(got.len(), many.len());
-    // This message is due after those that exceed one scan.
+    // This message is due after more messages than one scan reads.
     plane.queue.create_one(QUEUE).await;
     plane.get().await.unwrap();
     plane.advance((VISIBILITY + A_LITTLE).as_secs_f64()).await;

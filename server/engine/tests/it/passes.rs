@@ -173,7 +173,7 @@ fn faults(small: &Reads, full: &Reads, big: &[String]) -> Vec<String> {
     faults
 }
 
-/// With a session of generic plans, and one that holds an old snapshot.
+/// Returns a database, a session with generic plans, and a session that holds an old snapshot.
 async fn behind_an_old_snapshot() -> (TestDatabase, PgConnection, PgConnection) {
     let database = TestDatabase::create().await;
     let mut conn = database.connect().await;

@@ -142,7 +142,7 @@ async fn thousand_claims_end_in_slices_with_one_event_each() {
         create_on(&mut conn, &queue, &tasks).await;
     }
     claim_all(&queue, "gone", 1000).await;
-    // Whichever server comes first, no claim ends twice.
+    // No claim ends twice, in either order of the servers.
     let other = Queue::start(database.options());
     let (one, two, passed) = tokio::join!(gone(&queue, "gone"), gone(&other, "gone"), async {
         let mut passed = 0;

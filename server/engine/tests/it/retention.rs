@@ -309,7 +309,7 @@ async fn purged_tasks_leave_row_of_their_deadline() {
     create_on(&mut conn, &queue, &tasks).await;
     drop(conn);
     let deadlines = "SELECT COALESCE(sum(cardinality(seqs)), 0) FROM due WHERE deadline IS NOT NULL";
-    // The row is found by its first deadline, which is that of the second task.
+    // The row is found by its first deadline, the deadline of the second task.
     for (before, after) in [(3, 3), (3, 1), (1, 0)] {
         complete(&queue).await;
         queue.passes.run_all_due().await.unwrap();

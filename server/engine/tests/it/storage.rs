@@ -38,7 +38,7 @@ async fn statistics_leave_out_events_and_texts_of_definitions() {
     let (database, queue) = start().await;
     let tasks: Vec<_> = (0..TASKS).map(|_| new_task(QUEUE, &json!({}))).collect();
     create_on(&mut database.connect().await, &queue, &tasks).await;
-    // One row is not moved there yet.
+    // The claim's row stays in `outbox_new`.
     sequence(&mut database.connect().await, Sequenced::default()).await.unwrap();
     queue.claim_one(QUEUE).await;
     sqlx::raw_sql("ANALYZE outbox, outbox_new, due, task_definitions").execute(database.pool()).await.unwrap();

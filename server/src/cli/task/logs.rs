@@ -202,8 +202,8 @@ impl Printed {
     }
 }
 
-/// Prints the uploaded log from the printed part on, or all of it if it does not begin with that
-/// part. False if none exists.
+/// Prints the uploaded log from the printed part on, or the whole log if it does not begin with
+/// that part. False if none exists.
 async fn print_artifact(
     server: &Server,
     task: TaskId,

@@ -75,7 +75,7 @@ fn run_id(call: &Call) -> Result<Option<RunId>, ApiError> {
     })
 }
 
-/// What the worker of a task's last run reported.
+/// Result and failure that the worker of a task's last run reported.
 #[derive(Default)]
 pub(super) struct Returned {
     pub result: Option<Box<RawValue>>,

@@ -129,7 +129,7 @@ pub struct KeyNow {
     pub rules: Option<KeyRules>,
 }
 
-/// Returns the usage of these keys, in order. Counts waiting runs from the first one that the last
+/// Returns the usage of these keys, in order. Counts waiting runs from the first run that the last
 /// check found.
 pub async fn list_keys_now(conn: &mut PgConnection, queue: i32, keys: &[String]) -> Result<Vec<KeyNow>, sqlx::Error> {
     let rows = sqlx::query!(

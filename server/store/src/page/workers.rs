@@ -21,7 +21,7 @@ pub struct WorkerRow {
     pub quarantine_until: Option<DateTime<Utc>>,
     /// Last renewal of its live session.
     pub renewed: Option<DateTime<Utc>>,
-    /// Removal. For a registered worker, not that of an earlier one with the same name.
+    /// Removal. For a registered worker, not the removal of an earlier worker with the same name.
     pub removed: Option<DateTime<Utc>>,
 }
 

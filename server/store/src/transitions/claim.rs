@@ -159,9 +159,9 @@ pub const TICK_BYTES_MAX: i64 = 4 << 20;
 /// Claims the requested runs, highest priority and oldest first, and assigns them to slots in
 /// order.
 ///
-/// The lease is that of the queue's policy, or `lease`. In each queue, claims stop before the first
-/// run over the byte limit, or whose worker's session has ended. That run and those after it stay
-/// pending and are returned without a definition.
+/// The lease comes from the queue's policy, or is `lease`. In each queue, claims stop before the
+/// first run over the byte limit, or whose worker's session has ended. That run and all later ones
+/// stay pending and are returned without a definition.
 pub async fn claim(
     conn: &mut PgConnection,
     wants: &[Want<'_>],

@@ -178,7 +178,7 @@ async fn set_clock(conn: &mut PgConnection) -> Result<u64, sqlx::Error> {
         return Ok(0);
     }
     let extended = if clock.age > OUTAGE.as_seconds_f64() { extend(&mut transaction).await? } else { 0 };
-    // The judged time, not that of this statement: the next pass finds an outage in between.
+    // The judged time, not the time of this statement: the next pass finds an outage in between.
     sqlx::query!("-- set_session_clock\nUPDATE session_clock SET at = $1", clock.now)
         .execute(&mut *transaction)
         .await?;

@@ -9,7 +9,7 @@ use super::{KEYS_DEFAULT, TIMES, decisions};
 use crate::support::*;
 
 const RUNS: usize = 20;
-/// Maximum ratio of a decision's reads to those of a claim without a policy.
+/// Maximum ratio of a decision's reads to the reads of a claim without a policy.
 const TIMES_MORE: i64 = 6;
 /// Limit of a claim that finds that its queue is limited.
 const BLOCKS_OF_NONE: i64 = 20;

@@ -24,7 +24,7 @@ const CLAIMS_LEAST: u64 = 30;
 #[derive(Default)]
 struct Stretch {
     claims: u64,
-    /// Weighted claims of the first key minus those of the second.
+    /// Weighted claims of the first key minus weighted claims of the second.
     lead: f64,
     least: f64,
     most: f64,

@@ -129,7 +129,7 @@ pub struct Watched {
     pub since: Vec<Limits>,
     /// Until all runs follow a change of keys: a key may exceed its limit.
     pub keys_move: bool,
-    /// The same for a queue that was unlimited before.
+    /// Like `keys_move`, for a queue that was unlimited before.
     pub begins: bool,
     /// Assigned and claimed runs over the limit at the last check: no more may start.
     pub total_over: Option<i64>,

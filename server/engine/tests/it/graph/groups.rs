@@ -281,7 +281,7 @@ async fn log_part_emits_its_groups_once() {
     }
     let (_, behind) = group(&queue, 401).await;
     run_groups(&queue).await;
-    // The first task of each group, the second, and those that follow.
+    // The first task of each group, the second, and the rest.
     for ended in [&firsts[..], &seconds[..], &behind[1..]] {
         end(&database, ended).await;
     }

@@ -65,7 +65,7 @@ async fn task_skipped_by_purge_is_purged_later() {
         queue.create(&new_task(QUEUE, &deadline)).await.unwrap();
     }
     sqlx::raw_sql("UPDATE clock SET clock_offset = interval '61 minutes'").execute(&mut conn).await.unwrap();
-    // The second time the dependency pass is past what the other reader gave positions to.
+    // In the second round the dependency pass is past the rows that the other reader positioned.
     for _ in 0..2 {
         for pass in PASSES.iter().filter(|pass| pass.name != "expiry") {
             pass.run(&queue.passes).await.unwrap();

@@ -2,7 +2,7 @@
 //!
 //! The first event is a statement in a transaction held open by the test. One or two requests meet
 //! it, and continue when it commits: every pair of events, and every event with each two others.
-//! The database chooses the order of the two; the result must be that of either order. Each case
+//! The database chooses the order of the two; the result must match one of the orders. Each case
 //! runs with a pending and a claimed run. A statement decides in one step, so there are no further
 //! interleavings. After a resolution every event is tried.
 
@@ -76,7 +76,7 @@ async fn by_hand(conn: &mut PgConnection, subject: &Subject, event: Event) {
         }
         Event::End(_, Ending::SessionEnded, _) => {
             worker_sessions::end(conn, epoch, SessionEnd::Takeover, false).await.unwrap().unwrap();
-            // A server must not be idle for so long; the test may.
+            // Servers may not idle that long in a transaction; the test may.
             sqlx::query("SET LOCAL idle_in_transaction_session_timeout = 0").execute(&mut *conn).await.unwrap();
             let locked = worker_sessions::lock_tasks(conn, epoch, 10).await.unwrap();
             let held = worker_sessions::lock_held(conn, epoch, &locked).await.unwrap();

@@ -183,7 +183,7 @@ async fn outage_extension_locks_tasks_before_runs() {
     ground.finish([server]).await;
 }
 
-/// A decision waits the full lock timeout for one of them only.
+/// A decision waits the full lock timeout for only one of the locked queues.
 #[tokio::test]
 async fn locked_queues_leave_no_other_without_scheduler() {
     const LOCK_TIMEOUT: Duration = Duration::from_secs(2);

@@ -26,8 +26,8 @@ pub struct Chosen<'a> {
 /// Claims all these runs and stores the decision, or claims none.
 ///
 /// Returns the runs that it locked; `made` is true if they are claimed. A missing run is locked by
-/// another transaction, no longer waits, or has another key. `session_ended` is true if the session of the run's
-/// worker has ended.
+/// another transaction, no longer waits, or has another key. `session_ended` is true if the session
+/// of the run's worker has ended.
 #[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
 pub async fn claim_decided(
     conn: &mut PgConnection,
