@@ -1,5 +1,5 @@
 //! Drives Tenure from outside: real server processes, real databases, signed requests over real
-//! connections (`tenure-driver`). A test sees only what a client sees, and the server's invariants,
+//! connections (`tenure-driver`). A test has only a client's view, and the server's invariants
 //! behind its feature `test-util`.
 
 pub use tenure_driver::{clock, definition, http, random, wire};

@@ -20,7 +20,7 @@ const STOPPED_WITHIN: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(20);
 const QUOTED_LINES: usize = 40;
 
-/// Returns the program under test: `TENURE_BIN`, or the one that cargo built beside the running
+/// Returns the program under test: `TENURE_BIN`, or the program that cargo built beside the running
 /// test.
 ///
 /// # Panics

@@ -29,7 +29,7 @@ const IDLE_CONNECTION: Duration = Duration::from_secs(60);
 const MESSAGE_MAX: usize = 500;
 const IDEMPOTENCY_KEY: &str = "Idempotency-Key";
 const JSON: &str = "application/json";
-/// All characters except those that no URL library rewrites.
+/// All characters except the unreserved ones, which no URL library rewrites.
 const PATH_PARAMETER: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 /// A client of the queue. Clones are cheap and share connections.
@@ -160,9 +160,9 @@ pub(crate) struct Own {
 pub(crate) struct Answer<T> {
     pub value: T,
     pub date: Option<Timestamp>,
-    /// When the answered attempt was sent.
+    /// Time at which the answered attempt was sent.
     pub sent: Instant,
-    /// When the answer began to arrive.
+    /// Time at which the answer began to arrive.
     pub received: Instant,
 }
 

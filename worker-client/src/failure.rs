@@ -7,7 +7,7 @@ const KIND_CHARS_MAX: usize = 255;
 /// Stands for an empty message, which a server refuses.
 const NO_MESSAGE: &str = "no message";
 
-/// Shortens texts that are too long, and replaces what a server refuses: U+0000 and empty texts.
+/// Shortens texts that are too long, and replaces U+0000 and empty texts, which a server refuses.
 pub(crate) fn acceptable(Failure { message, kind, exit_code }: &Failure) -> Failure {
     let message = without_nul(message);
     let end = message.floor_char_boundary(MESSAGE_BYTES_MAX);

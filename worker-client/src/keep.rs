@@ -26,7 +26,8 @@ pub struct Terms {
     /// Share of the lease after which it is renewed, or earlier to leave time for retries. From 0
     /// to 1; other values count as ¾.
     pub heartbeat: f64,
-    /// An unrenewed claim is given up this long before the end of its lease; at most a third of it.
+    /// An unrenewed claim is given up this long before the end of its lease; at most a third of the
+    /// lease.
     pub grace: Duration,
 }
 

@@ -13,15 +13,15 @@ use crate::clock::wire_date;
 use crate::http::{TENURE_API, queue_segment};
 
 const IDLE_MAX: u64 = 200;
-/// Longest pause, in operations of other actors: so some of them use the paused queue on a slow
-/// machine too.
+/// Longest pause, in operations of other actors, so that some of these use the paused queue on a
+/// slow machine too.
 const PAUSE_MAX: u64 = 40;
 const AGAIN_AFTER: Duration = Duration::from_millis(20);
 /// Percentages of actions that change or remove a policy; the others are pauses.
 const CHANGE_PERCENT: u64 = 35;
 const REMOVE_PERCENT: u64 = 10;
-/// Percentage of pauses with an end, the end in seconds from now, and the percentage of these that
-/// resume by themselves.
+/// Percentage of pauses with an end, the end in seconds from now, and the percentage of pauses with
+/// an end that resume by themselves.
 const UNTIL_PERCENT: u64 = 40;
 const UNTIL: std::ops::Range<u64> = 20..50;
 const LEFT_PERCENT: u64 = 50;

@@ -61,7 +61,7 @@ pub enum Act {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Begun {
     pub session: SessionId,
-    /// Greater than that of each earlier session.
+    /// Greater than the epoch of each earlier session.
     pub epoch: i64,
     /// In milliseconds.
     pub expires: i64,
@@ -135,7 +135,7 @@ impl Act {
     }
 
     /// Makes the answer unknown, after a loss of the end of the database's log. Unlike other
-    /// refusals, one that says "session ended" is doubtful too: that end may be lost.
+    /// refusals, "session ended" is doubtful too, because the end may be lost.
     pub(super) fn doubt(&mut self) {
         match self {
             Self::Start { answer, .. } => *answer = Answer::Unknown,

@@ -153,7 +153,7 @@ fn invent(actor: &mut Actor) -> Tried {
 }
 
 /// Returns a create with the same id and other content. That content is always the same, so that
-/// repeats of it are exact.
+/// its repeats are exact.
 fn contradict(tried: &Tried) -> Tried {
     let spec = TaskSpec { content: 1, ..tried.spec.clone() };
     Tried { spec, body: tried.body.replace(r#""note":"first""#, r#""note":"other""#).into() }

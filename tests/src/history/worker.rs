@@ -23,7 +23,7 @@ const POLL_PERCENT: u64 = 15;
 const AS_ROOT_PERCENT: u64 = 10;
 const WORK_PERCENT: u64 = 15;
 const RESULT_PERCENT: u64 = 40;
-/// Percentage of claims that are released, by a separate request or one that claims more.
+/// Percentage of claims that are released, by a separate request or with further claims.
 const RELEASE_PERCENT: u64 = 8;
 const REPEAT_PERCENT: u64 = 10;
 const GONE: u16 = 410;

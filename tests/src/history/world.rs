@@ -45,7 +45,7 @@ pub(super) struct World {
     clock_ahead_millis: AtomicI64,
     /// Tasks created minus tasks resolved, approximately: only tells submitters when to slow down.
     pub(super) backlog: AtomicI64,
-    /// Held by actors that move the database's clock or need it to stand still.
+    /// Held by actors that move the database's clock, or that fail if others move it.
     pub(super) clock: tokio::sync::Mutex<()>,
     tried: Mutex<Vec<Tried>>,
     history: Mutex<History>,

@@ -1,6 +1,6 @@
-//! A TCP proxy between the servers and the two PostgreSQLs. It forwards connections to one of them
-//! or to none. A switch ends existing connections, as HAProxy's `on-marked-down shutdown-sessions`
-//! does.
+//! A TCP proxy between the servers and the two PostgreSQLs. It forwards connections to one
+//! PostgreSQL or to none. A switch ends existing connections, as HAProxy's
+//! `on-marked-down shutdown-sessions` does.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

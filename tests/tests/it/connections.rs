@@ -1,4 +1,4 @@
-//! Many connections: a server reserves what it needs, and refuses the excess.
+//! Many connections: a server reserves files for itself, and refuses the excess.
 
 use nix::sys::signal::{Signal, kill};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

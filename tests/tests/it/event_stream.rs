@@ -336,7 +336,7 @@ async fn a_stream_whose_next_event_is_purged_reports_it_and_ends() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_with_open_streams_drains_at_once() {
-    /// Ten seconds are promised. Requests in flight may take six of them; streams must not.
+    /// Ten seconds are promised. Requests in flight may take six seconds; streams must not.
     const DRAINED_WITHIN: Duration = Duration::from_secs(5);
     let mut rig = Rig::start().await;
     let (server, who) = (&rig.server, &rig.root);

@@ -145,7 +145,8 @@ async fn the_metrics_count_the_tasks_of_a_queue_that_were_resolved() {
     every_metric_of_the_reference_is_published(&rig).await;
 }
 
-/// With description, type and labels, except those of workers, which are counted every half minute.
+/// With description, type and labels. Metrics of workers are left out: they are counted only every
+/// half minute.
 async fn every_metric_of_the_reference_is_published(rig: &Rig) {
     let text = rig.send(&Raw::new("GET", "/metrics")).await.text();
     let reference = rig.send(&Raw::new("GET", "/references/queue/v1/metrics.json")).await.json();

@@ -14,7 +14,7 @@ const OPERATIONS: u64 = 3_000;
 const OPERATIONS_WHEN_BROKEN: u64 = 1_500;
 /// The same for a breakage at every third opportunity.
 const OPERATIONS_WHEN_OFTEN_BROKEN: u64 = 1_000;
-/// Number of histories of which one must catch a breakage.
+/// Number of histories, at least one of which must catch a breakage.
 const HISTORIES_WHEN_BROKEN: usize = 4;
 const QUOTED: usize = 20;
 

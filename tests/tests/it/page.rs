@@ -1,5 +1,5 @@
-//! The operator's page as a browser requests it: who may log in, what they see, and that no text of
-//! a submitter becomes markup.
+//! The operator's page as a browser requests it: who may log in, which data a visitor sees, and
+//! that no text of a submitter becomes markup.
 
 mod closed;
 mod logs;

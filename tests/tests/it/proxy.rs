@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-/// Forwards connections until it is cut; then all of them end, and new ones end at once.
+/// Forwards connections until it is cut. Then all connections end, new ones at once.
 pub struct Proxy {
     url: String,
     state: Arc<ProxyState>,

@@ -86,8 +86,8 @@ fn scopes<const N: usize>(of: [&str; N]) -> [String; N] {
     of.map(str::to_owned)
 }
 
-/// Every operation that reads, in the order of the Queue API's table, and those of the other
-/// services.
+/// Every operation that reads: first the Queue API's, in the order of its table, then the other
+/// services'.
 fn readings(task: SlugId) -> Vec<Reading> {
     let of = |action: &str| [format!("queue:{action}:{task}")];
     let queue = |action: &str| [format!("queue:{action}:{QUEUE}")];

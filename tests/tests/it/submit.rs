@@ -396,7 +396,7 @@ async fn a_key_is_purged_after_a_day() {
     assert_eq!(ids(&submit_keyed(&rig, "day", &body).await.json()), ids(&first));
     let age = "UPDATE idempotency_keys SET created = created - interval '1 minute'";
     sqlx::query(age).execute(&mut database).await.unwrap();
-    // It is ignored before the pass deletes it.
+    // An expired key is ignored before the pass deletes it.
     assert_eq!(submit_keyed(&rig, "day", &other).await.status, 200);
     submit_keyed(&rig, "day", &body).await.refused(409, "RequestConflict");
     let age = "UPDATE idempotency_keys SET created = created - interval '1 day'";

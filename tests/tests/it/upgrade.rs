@@ -357,7 +357,7 @@ async fn assert_claims_go_on(old: At<'_>, new: At<'_>, given: &mut Given) {
     }
 }
 
-/// Ends the claims, half of them at each server. Two tasks are retried.
+/// Ends half of the claims at each server. Two tasks are retried.
 async fn end_claims(old: At<'_>, new: At<'_>, given: &mut Given) {
     old.complete(&given.claims_of(LIMITED).remove(0)).await;
     let next = eventually("a slot that was freed at the old server starts a run", async || {

@@ -1,5 +1,5 @@
-//! Why a task is not running, over HTTP; queues by what holds their runs; events on Tenure's own
-//! exchanges.
+//! Why a task is not running, over HTTP; counts of queues by the state of their runs; events on
+//! Tenure's own exchanges.
 
 use serde_json::{Value, json};
 use tenure_tests::http::{Answer, TENURE_API};

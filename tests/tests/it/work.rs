@@ -67,7 +67,7 @@ async fn a_worker_lives_on_one_request_for_each_round() {
     assert_eq!(claim["task"]["payload"]["command"], json!(["true"]));
     let round = work(&rig, json!({"results": [result(first, "completed")], "claim": 100, "wait": 5})).await;
     assert_eq!((verdicts(&round), ids(&round)), (vec!["completed"], vec![second.to_string().as_str()]));
-    // The credentials of a claim are those of claimWork: they allow its reports, but not this call.
+    // Credentials of a claim are as from claimWork: they allow its reports, but not this call.
     let credentials = credentials_of(&round["tasks"][0]);
     let refused = work_as(&rig, &credentials, json!({"results": [result(second, "completed")]})).await;
     assert_eq!((refused.status, refused.code()), (403, "InsufficientScopes"));

@@ -75,7 +75,7 @@ impl Client {
     /// the file when it is closed, even if this process is killed.
     ///
     /// # Errors
-    /// Those of [`download`](Self::download).
+    /// As for [`download`](Self::download).
     ///
     /// ```no_run
     /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {

@@ -149,8 +149,8 @@ impl<P> Job<P> {
         &self.core.task
     }
 
-    /// Returns a client with the task's credentials, which are renewed with the claim. Its retry
-    /// policy is that of the consumer's client.
+    /// Returns a client with the task's credentials, which are renewed with the claim. It has the
+    /// retry policy of the consumer's client.
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.core.client

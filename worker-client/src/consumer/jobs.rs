@@ -16,7 +16,7 @@ use crate::Client;
 
 /// Oldest entries are evicted.
 const ENDED_EARLY_MAX: usize = 1_000;
-/// Most handlers stop in this time after their run is lost; the server is not told of them.
+/// The server is told only of handlers that still run this long after the loss of their run.
 const STOPS_WITHIN: Duration = Duration::from_millis(250);
 
 pub(super) struct Jobs {

@@ -84,7 +84,7 @@ impl Consumer {
     /// Works until `until` completes, then shuts down.
     ///
     /// # Errors
-    /// Those of [`run`](Self::run).
+    /// As for [`run`](Self::run).
     pub async fn run_until(self, until: impl Future) -> Result<(), Error> {
         let shutdown = self.inner.orders.shutdown.clone();
         let run = self.run();

@@ -104,7 +104,7 @@ pub trait Source: Send + 'static {
         false
     }
 
-    /// When to search again after an empty search.
+    /// Time of the next search after an empty one.
     fn rest_until(&self, begun: Instant) -> Instant {
         begun + CLAIM_INTERVAL
     }

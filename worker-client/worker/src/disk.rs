@@ -1,5 +1,5 @@
-//! Finds and opens the files that a task's commands left in its directory, without following the
-//! task out of it.
+//! Finds and opens the files that a task's commands left in its directory, without leaving that
+//! directory.
 //!
 //! A file is found without opening it, then checked through the handle, so that later changes
 //! cannot lead the worker out of the directory. It is opened last, because opening a device or pipe
@@ -194,7 +194,7 @@ mod tests {
             }
         });
         let thread = heard.recv().unwrap();
-        // It sleeps until a reader opens the pipe.
+        // The thread sleeps until a reader opens the pipe.
         let sleeps = || std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap().contains(") S ");
         while !sleeps() {
             std::thread::yield_now();

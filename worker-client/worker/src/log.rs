@@ -1,8 +1,8 @@
 //! A task's log: the output of its commands, and lines of the worker.
 //!
 //! The size is limited while it is written. The beginning goes into a file; once that is full, the
-//! latest end is kept in memory. The file is read through its original handle, whatever the task
-//! does to its name. A file that cannot be written counts as full from then on.
+//! latest end is kept in memory. The file is read through its original handle, so a task may
+//! rename or delete it. A file that cannot be written counts as full from then on.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};

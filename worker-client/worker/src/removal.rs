@@ -78,7 +78,7 @@ impl Dir {
             }
             file => file?,
         };
-        // It may be another user's, and empty anyway.
+        // The directory may be another user's. If it is empty, that does not matter.
         let _refused = file.set_permissions(mode);
         let path =
             if cfg!(target_os = "linux") { PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd())) } else { path };

@@ -19,7 +19,7 @@ impl<'a> Arguments<'a> {
         Self { args, payload: &step["payload"], query: step.get("query"), token: None }
     }
 
-    /// The same call for the page at this token.
+    /// Returns this call for the page at `token`.
     pub fn after(mut self, token: Option<&'a str>) -> Self {
         self.token = token;
         self

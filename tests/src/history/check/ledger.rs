@@ -63,7 +63,7 @@ pub(super) struct Ledger<'a> {
     pub(super) commanded: HashSet<SlugId>,
     pub(super) members: HashSet<String>,
     /// Times in which rows may have been locked by a claim that was rolled back: foreign locks,
-    /// killed sessions and failing servers. A claimWork whose caller hung up is none of these: its
+    /// killed sessions and failing servers. A claimWork whose caller hung up is not included: its
     /// claim stays.
     pub(super) disturbances: Vec<Span>,
     /// Claims for ended sessions, by queue. Runs selected by their statement stayed pending, but

@@ -35,7 +35,7 @@ use ledger::Ledger;
 pub struct History {
     pub queues: Vec<String>,
     pub records: Vec<Record>,
-    /// Answers that reveal a bug: cut connections and locked rows do not excuse them.
+    /// Responses that reveal a bug: cut connections and locked rows do not excuse them.
     pub internal_errors: Vec<String>,
     pub changed_events: Vec<String>,
     /// State after the actors have stopped.

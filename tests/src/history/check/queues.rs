@@ -46,7 +46,7 @@ pub(super) struct Queues<'a> {
     resumes: HashMap<usize, Vec<Request<()>>>,
     pub(super) releases: HashMap<RunKey, Vec<Request<Option<Start>>>>,
     pub(super) results: HashMap<RunKey, Vec<Request<u64>>>,
-    /// Answers to pollers: time, queue, and at least one run.
+    /// Responses to pollers: time, queue, and at least one run.
     pub(super) polls: Vec<(Span, usize, &'a [RunKey])>,
     pub(super) polled: HashMap<RunKey, Vec<Span>>,
 }

@@ -29,7 +29,7 @@ pub(super) fn check(history: &History, ledger: &Ledger<'_>, findings: &mut Findi
 }
 
 struct Purge {
-    /// When its creation was acknowledged.
+    /// Time at which the task's creation was acknowledged.
     created: Stamp,
     /// Milliseconds since 1970 of the server's clock.
     earliest: i64,

@@ -1,4 +1,4 @@
-//! Each rule on hand-made histories: one that obeys it, and each way to break it.
+//! Each rule on hand-made histories: a history that obeys it, and one for each way to break it.
 
 mod dependencies;
 mod failures;

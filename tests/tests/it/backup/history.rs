@@ -1,5 +1,5 @@
-//! A backup during a history of operations: the restored state is a prefix of what was
-//! acknowledged.
+//! A backup during a history of operations: the restored state is a prefix of the acknowledged
+//! operations.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;

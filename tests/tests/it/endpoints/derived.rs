@@ -13,7 +13,7 @@ use crate::openapi::Operation;
 const JSON: &str = "application/json";
 pub const HALF_A_PAIR: &[u8] = br#"{"unheard":"\ud800"}"#;
 
-/// Returns all cases of an operation, first those that change nothing.
+/// Returns all cases of an operation, first the cases that change nothing.
 pub fn rows(operation: &Operation, entry: &OperationRows) -> Vec<Row> {
     let derived = [callers(operation, entry), arguments(operation), bodies(operation), queries(operation)].concat();
     let unchanging = derived.into_iter().map(|row| Row { state: entry.usual.state, ..row });

@@ -37,7 +37,7 @@ pub enum State {
     OldObject,
     /// A live session of `group` and `worker`, and a pending task of its queue.
     Session,
-    /// The same, with a session ended by its worker.
+    /// As `Session`, but its worker has ended the session.
     SessionEnded,
     WorkerCreated,
     Registered,
@@ -49,7 +49,7 @@ pub enum Who {
     Root,
     /// A client with the public scopes only.
     WithoutScopes,
-    /// That client, with a wrong token.
+    /// The same client as `WithoutScopes`, with a wrong token.
     Impostor,
     Anonymous,
     /// The client of testAuthenticate, by a Hawk signature.

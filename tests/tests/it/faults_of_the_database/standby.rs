@@ -84,7 +84,7 @@ async fn heartbeat_fails_while_commits_hang_and_recovers() {
     assert_unavailable(&failed);
     println!("503 after {:?}", since.elapsed());
     assert!(since.elapsed() < STALL_SEEN_WITHIN, "{:?}", since.elapsed());
-    // However many callers: one backend waits, and that of the server's own beats.
+    // For any number of callers one backend waits, and another one for the server's own beats.
     let mut most = 0;
     while since.elapsed() < STALLED {
         let (beats, waiting) = tokio::join!(join_all((0..10).map(|_| heartbeat(&server))), held_up(&mut admin, "beat"));

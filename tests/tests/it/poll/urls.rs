@@ -1,4 +1,4 @@
-//! Signed URLs: who gets them, what they allow, and the answer to changed ones.
+//! Signed URLs: who gets them, their permissions, and the answer to changed ones.
 
 use super::*;
 use crate::rig::Signature;

@@ -7,7 +7,7 @@ use tenure_tests::server::{Launch, fresh_secret_key};
 
 use crate::rig::{DataFolder, embedded, new_folder, refusal, stderr, tenure};
 
-/// Every command on a database, except those that may create one.
+/// Every command that needs an existing database.
 const COMMANDS: [&[&str]; 11] = [
     &["client", "list"],
     &["client", "show", "x"],

@@ -14,7 +14,7 @@ const WATCHDOG: &str = "WATCHDOG=1\n";
 /// Time until the end of the process, in microseconds.
 const STOPPING: &str = "STOPPING=1\nEXTEND_TIMEOUT_USEC=25000000\n";
 const DELAYED: &str = "STOPPING=1\nEXTEND_TIMEOUT_USEC=26000000\n";
-/// In microseconds; a beat is half of it.
+/// In microseconds; beats are sent twice as often.
 const WATCHDOG_USEC: &str = "400000";
 
 struct Manager {

@@ -1,4 +1,4 @@
-//! How servers share and store workers that one of them has seen.
+//! How servers share and store workers that one server has seen.
 
 use std::time::Duration;
 

@@ -56,7 +56,7 @@ pub(super) struct Ids {
     pub gid: u32,
 }
 
-/// One per line.
+/// A message of the guard, one per line.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum GuardReport {

@@ -39,7 +39,7 @@ pub(crate) struct Output {
     /// By default from the file's name.
     pub content_type: Option<String>,
     pub gzip: bool,
-    /// By default that of the task.
+    /// Default: the expiry of the task.
     pub expires: Option<Timestamp>,
     pub optional: bool,
 }

@@ -15,7 +15,7 @@ use crate::worker::{LEASE, pid_in, shell};
 
 const NOBODY: &str = "nobody";
 
-/// Records what a task can read of all processes above it: environment, arguments, open files.
+/// Records what a task can read of its parent processes: environment, arguments, open files.
 const LOOK_AROUND: &str = r#"
     p=$$
     while [ "$p" -gt 1 ]; do
