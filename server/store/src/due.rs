@@ -117,7 +117,9 @@ pub(crate) async fn refile_expiries(transaction: &mut PgConnection, places: &[Ct
         "-- refile_expiries
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         members AS MATERIALIZED (
-            SELECT x.ctid AS place, x.expires AS filed, s.seq, purge_date(s.seq, (SELECT now FROM db_now)) AS date
+            SELECT x.ctid AS place, x.expires AS filed, s.seq,
+                   -- Most were purged just now, and a call is expensive.
+                   (SELECT purge_date(d.seq, (SELECT now FROM db_now)) FROM task_definitions d WHERE d.seq = s.seq) AS date
             FROM due x CROSS JOIN LATERAL unnest(x.seqs) AS s(seq) WHERE x.ctid = ANY($1::text[]::tid[])
         ),
         -- Not before the date that the row has: it may be later than those of its tasks, and the low-water mark be there already.
