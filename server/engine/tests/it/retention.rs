@@ -211,6 +211,52 @@ async fn rerun_starts_retention_anew() {
     finish(database, queue).await;
 }
 
+/// Runs the expiry pass; `change` commits after it lists the task and before it locks its row.
+async fn purge_meets(database: &TestDatabase, queue: &Queue, change: &str) -> usize {
+    let mut conn = database.connect().await;
+    let mut transaction = conn.begin().await.unwrap();
+    run_sql(&mut *transaction, "LOCK TABLE tasks IN EXCLUSIVE MODE").await;
+    let changing = async {
+        until_a_session_waits(database.pool()).await;
+        run_sql(&mut *transaction, change).await;
+        transaction.commit().await.unwrap();
+    };
+    tokio::join!(queue.run_pass("expiry"), changing).0.unwrap().done
+}
+
+#[tokio::test]
+async fn task_resolved_again_before_its_lock_is_kept() {
+    let (database, queue) = start().await;
+    put(&queue, json!({"retain": {"completed": 3600}})).await;
+    let task = submit(&queue, &json!({})).await.id;
+    complete(&queue).await;
+    queue.passes.run_all_due().await.unwrap();
+    advance(&database, "61 minutes").await;
+    let again = "UPDATE runs SET resolved = (SELECT now FROM db_now)";
+    assert_eq!(purge_meets(&database, &queue, again).await, 0);
+    later(&database, &queue, "59 minutes").await;
+    assert!(exists(&queue, task).await);
+    later(&database, &queue, "2 minutes").await;
+    assert!(!exists(&queue, task).await);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn task_awaited_just_before_its_lock_is_kept() {
+    let (database, queue) = start().await;
+    put(&queue, json!({"retain": {"completed": 60}})).await;
+    submit(&queue, &json!({})).await;
+    complete(&queue).await;
+    queue.passes.run_all_due().await.unwrap();
+    advance(&database, "61 seconds").await;
+    let awaited = "INSERT INTO dependencies (required, dependent, any_end, satisfied)
+                   SELECT seq, gen_random_uuid(), false, false FROM tasks";
+    assert_eq!(purge_meets(&database, &queue, awaited).await, 0);
+    run_sql(database.pool(), "DELETE FROM dependencies").await;
+    assert_eq!(queue.run_pass("expiry").await.unwrap().done, 1);
+    finish(database, queue).await;
+}
+
 #[tokio::test]
 async fn repeat_of_create_task_after_purge_is_new_task() {
     let (database, queue) = start().await;
@@ -318,5 +364,24 @@ async fn purged_tasks_leave_row_of_their_deadline() {
         assert_eq!(number(database.pool(), deadlines).await, after);
     }
     assert_eq!(number(database.pool(), "SELECT count(*) FROM due").await, 0);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn locked_row_of_purged_task_is_removed_at_its_deadline() {
+    let (database, queue) = start().await;
+    put(&queue, json!({"retain": {"completed": 60}})).await;
+    submit(&queue, &json!({})).await;
+    complete(&queue).await;
+    queue.passes.run_all_due().await.unwrap();
+    advance(&database, "61 seconds").await;
+    let lock = Lock::take(&database, "SELECT FROM due WHERE deadline IS NOT NULL FOR UPDATE").await;
+    assert_eq!(queue.run_pass("expiry").await.unwrap().done, 1);
+    lock.release().await;
+    let rows = "SELECT count(*) FROM due";
+    assert_eq!((number(database.pool(), TASKS).await, number(database.pool(), rows).await), (0, 1));
+    advance(&database, "60 days").await;
+    let report = queue.run_pass("deadlines").await.unwrap();
+    assert_eq!((report.found, report.done, number(database.pool(), rows).await), (1, 1, 0));
     finish(database, queue).await;
 }
