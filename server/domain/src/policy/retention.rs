@@ -24,8 +24,8 @@ pub fn is_default(expires: DateTime<Utc>) -> bool {
     expires.timestamp_subsec_micros() % 1_000 == 1
 }
 
-/// Returns until when a task is kept whose last run was resolved then, in a queue with this
-/// retention. The SQL function of this name has the same rule.
+/// Returns the date until which a task is kept. `resolved` is the end of its last run, and `retain`
+/// the policy of its queue. The SQL function of this name has the same rule.
 #[must_use]
 pub fn kept_until(
     state: TaskState,
