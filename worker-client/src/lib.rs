@@ -3,6 +3,8 @@
 //! Most workers want a [`consumer::Consumer`], which handles everything except the work itself. Its
 //! parts can be used alone:
 //!
+//! [`Client::queue`] adds typed jobs and returns a [`Handle`] of each.
+//!
 //! [`Client`] signs and retries requests; [`Client::claim_work`] returns [`Claim`]s. A report
 //! consumes its claim, so a second report does not compile. A claim given to another worker is a
 //! value ([`Lost`]), not an error. The program `tenure-worker` is built on this crate.
@@ -17,10 +19,13 @@ mod client;
 mod clock;
 pub mod consumer;
 pub mod debug;
+mod enqueue;
 pub mod error;
 mod events;
 mod failure;
+mod handle;
 pub mod keep;
+mod kinds;
 mod lease;
 pub mod live_log;
 mod messages;
@@ -38,8 +43,10 @@ pub use artifacts::{Artifact, Downloaded, NewArtifact, PutUrl, UnusableBecause, 
 pub use checkpoints::Checkpoint;
 pub use claim::{Claim, Lost, LostBecause, NotReported, Renewal, Reported, WorkerName};
 pub use client::{Client, ClientBuilder};
+pub use enqueue::{Enqueue, EnqueueAllError, EnqueueError, Queue};
 pub use error::Error;
 pub use events::EventStream;
+pub use handle::{Handle, ResultError};
 pub use lease::Lease;
 pub use live_log::LiveLogAppended;
 pub use messages::{Message, MessageQueue, PollUrls, Undecodable};
@@ -51,7 +58,8 @@ pub use sessions::{Inbox, InboxItem};
 pub use tenure::{GroupChange, TaskChange};
 pub use tenure_api::checkpoints::{CommandOfTask, TaskCommandRequest};
 pub use tenure_api::credentials::{AccessToken, Credentials};
-pub use tenure_api::ids::{RunId, SessionId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
+pub use tenure_api::dates::Timestamp;
+pub use tenure_api::ids::{InvalidId, RunId, SessionId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
 pub use tenure_api::policy::{Failure, PauseRequest, ReleaseRequest};
 pub use tenure_api::queue_keys::KeyRules;
 pub use tenure_api::sessions::{

@@ -1,6 +1,7 @@
 //! Bodies of requests and answers. Unknown fields of answers are ignored, so newer servers work.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -34,6 +35,19 @@ impl State {
     #[must_use]
     pub fn is_resolved(self) -> bool {
         matches!(self, Self::Completed | Self::Failed | Self::Exception)
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unscheduled => "unscheduled",
+            Self::Pending => "pending",
+            Self::Running => "running",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Exception => "exception",
+        })
     }
 }
 

@@ -7,6 +7,7 @@ mod artifacts;
 mod binary;
 mod client;
 mod consumer;
+mod enqueue;
 mod inputs;
 mod left_alone;
 mod live_log;
