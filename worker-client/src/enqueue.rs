@@ -276,7 +276,8 @@ impl Queue {
 }
 
 impl Enqueue {
-    /// Sets the kind, for a queue whose workers have a handler for each kind. The payload is then
+    /// Sets the kind, for a queue whose workers have a handler for each
+    /// ([`ConsumerBuilder::on`](crate::consumer::ConsumerBuilder::on)). The payload is then
     /// `{"kind": …, "args": …}`. The kind of a task of the Python library is its name.
     pub fn kind(self, kind: &str) -> Self {
         Self { kind: Some(kind.to_owned()), ..self }

@@ -1,11 +1,12 @@
 //! Payloads of queues with several kinds of jobs: `{"kind": name, "args": {…}}`, also those of the
 //! Python library.
 
-use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
 /// Payload or arguments without any field.
-pub(crate) const EMPTY: &str = "{}";
+const EMPTY: &str = "{}";
 const NULL: &str = "null";
 
 #[derive(Serialize)]
@@ -27,9 +28,33 @@ pub(crate) fn write(value: &impl Serialize, kind: Option<&str>) -> Result<Box<Ra
     }
 }
 
+#[derive(Deserialize)]
+struct ReceivedPayload {
+    kind: String,
+    #[serde(default)]
+    args: Option<Box<RawValue>>,
+}
+
+/// Returns the kind and the arguments of a payload.
+pub(crate) fn split(payload: &RawValue) -> Result<(String, Box<RawValue>), serde_json::Error> {
+    let ReceivedPayload { kind, args } = serde_json::from_str(payload.get())?;
+    let args = match args {
+        Some(args) => args,
+        None => RawValue::from_string(EMPTY.to_owned())?,
+    };
+    Ok((kind, args))
+}
+
+/// Reads a payload or arguments. An empty object may be a value without fields, such as `()`.
+pub(crate) fn read<P: DeserializeOwned>(payload: &RawValue) -> Result<P, serde_json::Error> {
+    let text = payload.get();
+    serde_json::from_str(text)
+        .or_else(|error| if text == EMPTY { serde_json::from_str(NULL).map_err(|_| error) } else { Err(error) })
+}
+
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -43,5 +68,29 @@ mod tests {
         ] {
             assert_eq!(write(&value, kind).unwrap().get(), payload);
         }
+    }
+
+    #[test]
+    fn kind_and_arguments_are_read() {
+        for (payload, expected) in [
+            (r#"{"kind": "send", "args": {"n": 1.50}, "more": 1}"#, Some(("send", r#"{"n": 1.50}"#))),
+            (r#"{"kind": "sweep"}"#, Some(("sweep", "{}"))),
+            (r#"{"kind": "sweep", "args": null}"#, Some(("sweep", "{}"))),
+            (r#"{"args": {}}"#, None),
+            (r#"{"kind": 1}"#, None),
+        ] {
+            let split = split(&RawValue::from_string(payload.to_owned()).unwrap()).ok();
+            let split = split.as_ref().map(|(kind, args)| (kind.as_str(), args.get()));
+            assert_eq!(split, expected, "{payload}");
+        }
+    }
+
+    #[test]
+    fn empty_object_may_be_a_value_without_fields() {
+        let raw = |text: &str| RawValue::from_string(text.to_owned()).unwrap();
+        read::<()>(&raw("{}")).unwrap();
+        assert_eq!(read::<Value>(&raw("{}")).unwrap(), json!({}));
+        assert!(read::<()>(&raw(r#"{"a": 1}"#)).is_err());
+        assert!(read::<u8>(&raw("{}")).unwrap_err().to_string().contains("invalid type: map"));
     }
 }

@@ -13,6 +13,7 @@ mod losses;
 mod machine;
 mod outcomes;
 mod sources;
+mod typed;
 
 use std::time::Duration;
 

@@ -8,6 +8,7 @@ use tenure_api::ids::{InvalidId, TaskQueueId};
 
 use super::balance::BALANCE_EVERY;
 use super::balancer::Balancer;
+use super::by_kind::ByKind;
 use super::handler::{Handler, Run, Typed};
 use super::inner::Inner;
 use super::outcome::OnPanic;
@@ -56,6 +57,8 @@ pub struct ConsumerBuilder {
     debug_port: Option<u16>,
     source: Option<Box<dyn AnySource>>,
     handler: Option<Arc<dyn Run>>,
+    /// Handlers by kind.
+    kinds: Vec<(String, Arc<dyn Run>)>,
 }
 
 /// Why a consumer cannot be built.
@@ -67,8 +70,10 @@ pub enum BuildError {
     Name(#[from] InvalidId),
     #[error("a consumer needs a name: call ConsumerBuilder::name")]
     NoName,
-    #[error("a consumer needs a handler: call ConsumerBuilder::handler")]
+    #[error("a consumer needs a handler: call ConsumerBuilder::handler or ConsumerBuilder::on")]
     NoHandler,
+    #[error("the kind {0:?} has two handlers: leave one of them out")]
+    SameKind(String),
     /// A setting is out of range or conflicts with another.
     #[error("{0}")]
     OutOfRange(&'static str),
@@ -101,6 +106,7 @@ impl ConsumerBuilder {
             debug_port: None,
             source: None,
             handler: None,
+            kinds: Vec::new(),
         }
     }
 
@@ -207,11 +213,46 @@ impl ConsumerBuilder {
         Self { handler: Some(Arc::new(Typed::new(handler))), ..self }
     }
 
+    /// Adds the handler of a kind of jobs, instead of one [`handler`](Self::handler) for all. The
+    /// payloads are `{"kind": …, "args": …}`, as written by
+    /// [`Enqueue::kind`](crate::Enqueue::kind) and by the Python library. A job of another kind, or
+    /// whose arguments are not a `P`, ends as malformed-payload. [`Limited`](super::Limited) adds a
+    /// concurrency and a timeout.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::{ConsumerBuilder, Job, Stop};
+    /// #[derive(serde::Deserialize)]
+    /// struct Email { to: String }
+    ///
+    /// #[derive(serde::Deserialize)]
+    /// struct Image { url: String, width: u32 }
+    ///
+    /// async fn send(job: Job<Email>, _stop: Stop) {
+    ///     println!("to {}", job.payload().to);
+    /// }
+    ///
+    /// async fn resize(job: Job<Image>, _stop: Stop) {
+    ///     println!("{} to {}", job.payload().url, job.payload().width);
+    /// }
+    ///
+    /// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
+    /// builder.on("send", send).on("resize", resize)
+    /// # }
+    /// ```
+    pub fn on<P, H>(mut self, kind: &str, handler: H) -> Self
+    where
+        P: DeserializeOwned + Send + 'static,
+        H: Handler<P>,
+    {
+        self.kinds.push((kind.to_owned(), Arc::new(Typed::new(handler))));
+        self
+    }
+
     /// Builds the consumer without sending a request.
     ///
     /// # Errors
-    /// The name or the handler is missing, the name is invalid, a setting is out of range, or both
-    /// a balancer and a source are set.
+    /// The name or the handler is missing, the name is invalid, a kind has two handlers, a setting
+    /// is out of range, or two settings exclude each other.
     pub fn build(self) -> Result<Consumer, BuildError> {
         let Self {
             client,
@@ -230,7 +271,7 @@ impl ConsumerBuilder {
         } = self;
         let (group, id) = self.name.ok_or(BuildError::NoName)?;
         let name = WorkerName { group: group.parse()?, id: id.parse()? };
-        let handler = self.handler.ok_or(BuildError::NoHandler)?;
+        let handler = handler_of(self.handler, self.kinds)?;
         if capacity == 0 || capacity > CAPACITY_MAX && source.is_none() {
             return Err(BuildError::OutOfRange("capacity must be from 1 to 1000"));
         }
@@ -276,12 +317,22 @@ impl ConsumerBuilder {
     }
 }
 
+fn handler_of(handler: Option<Arc<dyn Run>>, kinds: Vec<(String, Arc<dyn Run>)>) -> Result<Arc<dyn Run>, BuildError> {
+    match (handler, kinds.is_empty()) {
+        (Some(handler), true) => Ok(handler),
+        (Some(_), false) => Err(BuildError::OutOfRange("a consumer has one handler or one for each kind, not both")),
+        (None, true) => Err(BuildError::NoHandler),
+        (None, false) => Ok(Arc::new(ByKind::new(kinds)?)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::inner::tests::builder;
     use super::*;
     use crate::consumer::balancer::Sleep;
     use crate::consumer::source::ClaimWork;
+    use crate::consumer::{Job, Stop};
 
     fn with_source() -> ConsumerBuilder {
         let ConsumerBuilder { client, queue, .. } = builder();
@@ -307,6 +358,11 @@ mod tests {
         assert_eq!(refusal(ConsumerBuilder { name: None, ..builder() }), BuildError::NoName);
         assert_eq!(refusal(ConsumerBuilder { handler: None, ..builder() }), BuildError::NoHandler);
         assert!(matches!(refusal(builder().name("", "mail-1")), BuildError::Name(_)));
+        let kind = |builder: ConsumerBuilder| builder.on("send", |_job: Job, _stop: Stop| async {});
+        assert!(matches!(refusal(kind(builder())), BuildError::OutOfRange(_)));
+        let kinds = || ConsumerBuilder { handler: None, ..builder() };
+        assert!(kind(kinds()).build().is_ok());
+        assert_eq!(refusal(kind(kind(kinds()))), BuildError::SameKind("send".to_owned()));
         let second = Duration::from_secs(1);
         for wrong in [
             builder().capacity(0),

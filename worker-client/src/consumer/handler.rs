@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use serde_json::value::RawValue;
 use tenure_api::ids::{RunId, TaskId};
 use tokio::sync::watch;
 
@@ -18,7 +19,7 @@ use super::log::JobLog;
 use super::outcome::Outcome;
 use super::progress::Progress;
 use super::stop::Stop;
-use crate::{Claim, Client, Error, ExceptionReason, Failure, Lease, RetryPolicy, Task};
+use crate::{Claim, Client, Error, ExceptionReason, Failure, Lease, RetryPolicy, Task, kinds};
 
 /// Handles the jobs of a queue. `P` is the type of their payloads. Closures are handlers too.
 ///
@@ -76,6 +77,8 @@ pub(super) struct Core {
     pub afterwards: Afterwards,
     /// Created by the task's last rerun.
     rerun: Option<RunId>,
+    /// Arguments of the job's kind. None without kinds.
+    args: Option<Box<RawValue>>,
 }
 
 impl Core {
@@ -97,7 +100,16 @@ impl Core {
             lease: claim.watch_lease(),
             afterwards: Afterwards::default(),
             rerun: claim.rerun(),
+            args: None,
         }
+    }
+
+    pub(super) fn payload(&self) -> &RawValue {
+        &self.task.payload
+    }
+
+    pub(super) fn with_args(self, args: Box<RawValue>) -> Self {
+        Self { args: Some(args), ..self }
     }
 }
 
@@ -260,7 +272,8 @@ impl<P, H> Typed<P, H> {
     }
 }
 
-fn malformed(error: &serde_json::Error) -> Outcome {
+pub(super) fn malformed(error: &dyn fmt::Display) -> Outcome {
+    tracing::warn!(%error, "the payload is not one of this handler's");
     let reason = ExceptionReason::MalformedPayload;
     let (message, kind) = (format!("malformed payload: {error}"), Some(reason.as_str().to_owned()));
     Outcome::Exception(reason).because_of(Failure { message, kind, exit_code: None })
@@ -269,12 +282,9 @@ fn malformed(error: &serde_json::Error) -> Outcome {
 impl<P: DeserializeOwned + Send + 'static, H: Handler<P>> Run for Typed<P, H> {
     fn run(self: Arc<Self>, core: Core, stop: Stop) -> Pin<Box<dyn Future<Output = Outcome> + Send>> {
         Box::pin(async move {
-            match serde_json::from_str(core.task.payload.get()) {
+            match kinds::read(core.args.as_deref().unwrap_or(&core.task.payload)) {
                 Ok(payload) => self.handler.run(Job { payload, core }, stop).await,
-                Err(error) => {
-                    tracing::warn!(%error, "the payload is not one of this handler's");
-                    malformed(&error)
-                }
+                Err(error) => malformed(&error),
             }
         })
     }

@@ -45,12 +45,15 @@
 //! - **Checkpoints** ([`Job::checkpoint`]) show a job's progress. The next run resumes from them
 //!   ([`Job::last_checkpoint`]).
 //! - **A state machine** around the handler, if wanted: [`statemachine`].
+//! - **Kinds of jobs**, each with its own handler ([`ConsumerBuilder::on`]), concurrency and timeout
+//!   ([`Limited`]).
 //! - **Shutdown.** All handlers are asked to stop and awaited without a limit; then the session is
 //!   closed.
 //! - **Commands** of operators: freeze, unfreeze, balance, stop a task, shut down.
 //! - **Balance** with a [`balancer`]: long tasks move to workers with fewer.
 //!
-//! Stopping on request is left to the handler; nothing is ever aborted.
+//! Stopping on request is left to the handler; nothing is ever aborted, except at the timeout of a
+//! [`Limited`] handler.
 //!
 //! A consumer needs a Tenure server, as others have neither results nor sessions. With its own
 //! [`source`] it works with other servers too.
@@ -58,6 +61,7 @@
 mod balance;
 pub mod balancer;
 mod builder;
+mod by_kind;
 mod by_name;
 mod claims;
 mod control;
@@ -66,6 +70,7 @@ mod handler;
 mod held;
 mod inner;
 mod jobs;
+mod limited;
 mod log;
 mod membership;
 mod offers;
@@ -83,6 +88,7 @@ mod stop;
 
 pub use builder::{BuildError, ConsumerBuilder, SESSION_TTL};
 pub use handler::{Handler, Job};
+pub use limited::Limited;
 pub use log::JobLog;
 pub use outcome::{OnPanic, Outcome};
 pub use running::{Consumer, ConsumerHandle};

@@ -9,6 +9,7 @@ mod client;
 mod consumer;
 mod enqueue;
 mod inputs;
+mod kinds;
 mod left_alone;
 mod live_log;
 mod machine;
