@@ -64,6 +64,7 @@ pub struct Claim {
     task: Task,
     lease: watch::Sender<Lease>,
     rerun: Option<RunId>,
+    attempt: u32,
 }
 
 /// A claim no longer held. Another worker may run the task already.
@@ -195,10 +196,11 @@ impl Client {
     fn claimed(&self, answer: ClaimAnswer, lease: Lease) -> Claim {
         Claim {
             rerun: answer.last_rerun(),
+            attempt: answer.attempt(),
             client: self.with_credentials(answer.credentials),
             task_id: answer.status.task_id,
             run_id: answer.run_id,
-            task: answer.task,
+            task: answer.task.into_task(),
             lease: watch::Sender::new(lease),
         }
     }
@@ -219,6 +221,19 @@ impl Claim {
     #[must_use]
     pub fn run_id(&self) -> RunId {
         self.run_id
+    }
+
+    /// Returns the number of this attempt at the task, from 1. Released runs do not count, and a
+    /// rerun starts at 1 again.
+    ///
+    /// ```no_run
+    /// # fn example(claim: &tenure_client::Claim) {
+    /// println!("attempt {} at {}", claim.attempt(), claim.task_id());
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn attempt(&self) -> u32 {
+        self.attempt
     }
 
     /// Returns the task's definition.

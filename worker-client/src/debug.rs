@@ -74,7 +74,7 @@ impl Debug {
                     connections.spawn(timeout(CONNECTION_MAX, answer(socket, Arc::clone(&status))));
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "no connection can be accepted on the debug port; trying again");
+                    warning!(%error, "no connection can be accepted on the debug port; trying again");
                     tokio::time::sleep(ACCEPT_AGAIN_AFTER).await;
                 }
             }

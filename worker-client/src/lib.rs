@@ -12,6 +12,9 @@
 //! Apart from the consumer and Tenure's own calls, everything works with any server of the
 //! Taskcluster Queue API.
 
+#[macro_use]
+mod notice;
+
 pub mod artifacts;
 mod checkpoints;
 mod claim;

@@ -226,11 +226,41 @@ pub(crate) struct ClaimAnswer {
     pub status: TaskStatus,
     pub run_id: RunId,
     pub taken_until: Timestamp,
-    pub task: Task,
+    pub task: ClaimedTask,
     pub credentials: Credentials,
 }
 
+/// A [`Task`] and its number of retries.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ClaimedTask {
+    task_queue_id: TaskQueueId,
+    task_group_id: TaskGroupId,
+    deadline: Timestamp,
+    expires: Timestamp,
+    #[serde(default)]
+    dependencies: Vec<TaskId>,
+    payload: Box<RawValue>,
+    metadata: Metadata,
+    #[serde(default)]
+    retries: Option<u32>,
+}
+
+impl ClaimedTask {
+    pub(crate) fn into_task(self) -> Task {
+        let Self { task_queue_id, task_group_id, deadline, expires, dependencies, payload, metadata, retries: _ } =
+            self;
+        Task { task_queue_id, task_group_id, deadline, expires, dependencies, payload, metadata }
+    }
+}
+
 impl ClaimAnswer {
+    /// Returns the number of this attempt, from 1. Releases use no retry and do not count.
+    pub(crate) fn attempt(&self) -> u32 {
+        let used = self.task.retries.map(|retries| retries.saturating_sub(self.status.retries_left));
+        used.unwrap_or_else(|| self.run_id.number().into()) + 1
+    }
+
     /// Returns the run created by the last rerun, up to the claimed one. Later runs are its
     /// retries.
     pub(crate) fn last_rerun(&self) -> Option<RunId> {

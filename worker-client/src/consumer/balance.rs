@@ -40,11 +40,11 @@ async fn balance(inner: &Inner, balancer: &dyn Balancer) {
     let workers = match timeout(ANSWER_WITHIN, client.list_workers(queue)).await {
         Ok(Ok(QueueWorkers { workers })) => Some(workers),
         Ok(Err(error)) => {
-            tracing::warn!(error = chain(&error), "the load of the queue's workers could not be read");
+            warning!(error = chain(&error), "the load of the queue's workers could not be read");
             None
         }
         Err(_elapsed) => {
-            tracing::warn!("the load of the queue's workers could not be read in time");
+            warning!("the load of the queue's workers could not be read in time");
             None
         }
     };

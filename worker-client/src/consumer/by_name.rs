@@ -34,7 +34,7 @@ impl Lately {
         let now = Instant::now();
         if self.warned.is_none_or(|warned| warned + WARN_EVERY <= now) {
             self.warned = Some(now);
-            tracing::warn!(error = chain(error), "this worker may not claim runs by name; it needs queue:claim-task");
+            warning!(error = chain(error), "this worker may not claim runs by name; it needs queue:claim-task");
         }
     }
 }
@@ -67,10 +67,10 @@ pub(super) async fn claim(
     lately.failures += 1;
     let failures = lately.failures;
     let pause = if let Some(error) = error {
-        tracing::warn!(failures, error = chain(&error), "a run could not be claimed; trying again");
+        warning!(failures, error = chain(&error), "a run could not be claimed; trying again");
         inner.settings.client.retry_policy().pause_of(failures, &error, retry::jitter())
     } else {
-        tracing::warn!(failures, "no answer to a claim in time; trying again");
+        warning!(failures, "no answer to a claim in time; trying again");
         PAUSE
     };
     // Delayed, so that a run whose claims get no answer does not block others.

@@ -77,6 +77,7 @@ pub(super) struct Core {
     pub afterwards: Afterwards,
     /// Created by the task's last rerun.
     rerun: Option<RunId>,
+    attempt: u32,
     /// Arguments of the job's kind. None without kinds.
     args: Option<Box<RawValue>>,
 }
@@ -100,6 +101,7 @@ impl Core {
             lease: claim.watch_lease(),
             afterwards: Afterwards::default(),
             rerun: claim.rerun(),
+            attempt: claim.attempt(),
             args: None,
         }
     }
@@ -148,8 +150,32 @@ impl<P> Job<P> {
         self.core.task_id
     }
 
-    /// Returns the run: 0 for the first attempt. With the task it is a fencing token: no two
-    /// workers complete the same pair.
+    /// Returns the number of this attempt, from 1. Released runs do not count, and a rerun starts
+    /// at 1 again.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tenure_client::consumer::{Job, Outcome, Stop};
+    ///
+    /// # async fn fetch(url: &str) -> std::io::Result<String> { Ok(url.to_owned()) }
+    /// async fn crawl(job: Job<String>, _stop: Stop) -> Outcome {
+    ///     match fetch(job.payload()).await {
+    ///         Ok(page) => Outcome::completed(page.len()),
+    ///         // After 10, 20, 30 … seconds.
+    ///         Err(error) => {
+    ///             let after = Some(Duration::from_secs(10) * job.attempt());
+    ///             Outcome::Retry { after }.because(error)
+    ///         }
+    ///     }
+    /// }
+    /// ```
+    #[must_use]
+    pub fn attempt(&self) -> u32 {
+        self.core.attempt
+    }
+
+    /// Returns the run, from 0. With the task it is a fencing token: no two workers complete the
+    /// same pair.
     #[must_use]
     pub fn run_id(&self) -> RunId {
         self.core.run_id

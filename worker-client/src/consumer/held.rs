@@ -32,7 +32,8 @@ use super::settings::LAST_REPORT;
 use super::stop::{HowLost, StopReason};
 use crate::error::chain;
 use crate::keep::{Terms, Unkept};
-use crate::{Claim, Error, ExceptionReason, RunOutcome, retry};
+use crate::notice::JOB;
+use crate::{Claim, Error, ExceptionReason, Failure, RunOutcome, RunResult, retry};
 
 /// Between two attempts of a report.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
@@ -59,7 +60,7 @@ pub(super) fn begin(inner: Arc<Inner>, terms: Membership, claim: Claim) -> impl 
         }
         HeldRun { inner, claim, control }.run().await;
     };
-    work.instrument(span)
+    JOB.scope(run, work).instrument(span)
 }
 
 impl HeldRun {
@@ -74,7 +75,7 @@ impl HeldRun {
         let working = Arc::clone(&inner.handler).run(core, control.stop());
         // A separate task: a handler that blocks its thread or panics does not prevent renewal and
         // report.
-        let mut handler = AbortOnDropHandle::new(tokio::spawn(working.in_current_span()));
+        let mut handler = AbortOnDropHandle::new(tokio::spawn(JOB.scope((task_id, run_id), working.in_current_span())));
         let ended = tokio::select! {
             biased;
             ended = &mut handler => Some(ended),
@@ -113,7 +114,7 @@ impl HeldRun {
             unkept = claim.keep(terms) => match unkept {
                 Unkept::Lost(lost) => control.lose(StopReason::Lost, Some(HowLost::Refused(lost))),
                 Unkept::Unanswered => {
-                    tracing::warn!("the claim could not be renewed; the job is stopped before its lease ends");
+                    warning!("the claim could not be renewed; the job is stopped before its lease ends");
                     control.stop_renewing(claim.lease().ends(), HowLost::Unanswered);
                 }
             },
@@ -125,8 +126,8 @@ impl HeldRun {
         let inner = Arc::clone(&self.inner);
         tokio::select! {
             biased;
-            () = self.keep_for_its_log() => tracing::warn!("the log of a job is not uploaded: its run is lost, or cannot be renewed"),
-            () = last_call(&inner) => tracing::warn!("the log of a job could not be uploaded before the shutdown"),
+            () = self.keep_for_its_log() => warning!("the log of a job is not uploaded: its run is lost, or cannot be renewed"),
+            () = last_call(&inner) => warning!("the log of a job could not be uploaded before the shutdown"),
             () = log.upload() => {}
         }
     }
@@ -150,16 +151,16 @@ impl HeldRun {
     async fn report(&self, outcome: &Outcome) {
         let Self { inner, claim, control } = self;
         if control.hold() == Hold::Gone || *outcome == Outcome::Unreported {
-            return tracing::warn!(because = control.lost_because(), "claim lost; nothing is reported");
+            return warning!(because = control.lost_because(), "claim lost; nothing is reported");
         }
         tokio::select! {
             biased;
-            () = control.gone() => tracing::warn!(?outcome, "the run was lost before its outcome could be reported"),
+            () = control.gone() => warning!(?outcome, "the run was lost before its outcome could be reported"),
             () = tokio::time::sleep_until(claim.lease().ends()) => {
                 control.lose(StopReason::Lost, None);
-                tracing::warn!(?outcome, "the claim ended before its outcome could be reported");
+                warning!(?outcome, "the claim ended before its outcome could be reported");
             }
-            () = last_call(inner) => tracing::warn!(?outcome, "the outcome could not be reported before the shutdown"),
+            () = last_call(inner) => warning!(?outcome, "the outcome could not be reported before the shutdown"),
             () = send(inner, claim, outcome) => {}
         }
     }
@@ -168,7 +169,7 @@ impl HeldRun {
 async fn give_back(inner: &Inner, claim: &Claim) {
     let until = claim.lease().ends().min(Instant::now() + LAST_REPORT);
     if tokio::time::timeout_at(until, send(inner, claim, &Outcome::Release { after: None })).await.is_err() {
-        tracing::warn!(task.id = %claim.task_id(), "a claim could not be released");
+        warning!(task.id = %claim.task_id(), "a claim could not be released");
     }
 }
 
@@ -188,7 +189,10 @@ async fn send(inner: &Inner, claim: &Claim, outcome: &Outcome) {
         let answer =
             if by_itself { Some(claim.send_result(&result).await) } else { inner.outbox.send(result.clone()).await };
         match answer {
-            Some(Ok(status)) => return tracing::info!(?outcome, state = ?status.state, "task reported"),
+            Some(Ok(status)) => {
+                say_failure(&result);
+                return tracing::info!(?outcome, state = ?status.state, "task reported");
+            }
             // After too many releases a task can still be given up, at the cost of a retry.
             Some(Err(Error::Refused { status: 409, message, .. })) if result.outcome == RunOutcome::Released => {
                 tracing::info!(message, "a release was refused; the run ends as worker-shutdown");
@@ -202,9 +206,9 @@ async fn send(inner: &Inner, claim: &Claim, outcome: &Outcome) {
                 continue;
             }
             Some(Err(error)) if !error.is_transient() && !error.is_unclear() => {
-                return tracing::warn!(?outcome, error = chain(&error), "the report was refused and changed nothing");
+                return warning!(?outcome, error = chain(&error), "the report was refused and changed nothing");
             }
-            Some(Err(error)) => tracing::warn!(error = chain(&error), "the report failed; trying again"),
+            Some(Err(error)) => warning!(error = chain(&error), "the report failed; trying again"),
             None => {}
         }
         if has_source && !by_itself {
@@ -214,6 +218,14 @@ async fn send(inner: &Inner, claim: &Claim, outcome: &Outcome) {
         failures += 1;
         let pause = claim.client().retry_policy().backoff(failures, retry::jitter());
         tokio::time::sleep(pause.min(LONGEST_PAUSE)).await;
+    }
+}
+
+/// A program with a subscriber has it in the event of the report.
+fn say_failure(result: &RunResult) {
+    if let Some(Failure { message, .. }) = &result.failure {
+        let ended_as = result.reason.map_or("failed", ExceptionReason::as_str);
+        unheard!([] "the run ended as {ended_as}: {message}");
     }
 }
 
@@ -251,7 +263,7 @@ async fn outlive(
         control.lose(StopReason::Lost, None);
     }
     inner.jobs.count_overrun();
-    tracing::warn!(
+    warning!(
         "a handler is still running although its run is or may be lost; another worker may be running the task too"
     );
     // The session may have survived: until the lease ends, the server decides about a report.

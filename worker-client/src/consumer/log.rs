@@ -188,8 +188,8 @@ impl Outgoing {
         };
         match timeout(UPLOADED_WITHIN, upload).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(error = chain(&error), "the log of a job was not uploaded"),
-            Err(_elapsed) => tracing::warn!("the log of a job was not uploaded in time"),
+            Ok(Err(error)) => warning!(error = chain(&error), "the log of a job was not uploaded"),
+            Err(_elapsed) => warning!("the log of a job was not uploaded in time"),
         }
     }
 }

@@ -125,7 +125,7 @@ async fn send(client: &Client, Settings { queue, name, .. }: &Settings, mut batc
             }
         }
         Ok(Err(error)) if error.is_transient() => {
-            tracing::warn!(reports = results.len(), error = chain(&error), "reports got no answer");
+            warning!(reports = results.len(), error = chain(&error), "reports got no answer");
         }
         Ok(Err(_)) if batch.len() > 1 => return batch,
         Ok(Err(error)) => {
@@ -133,7 +133,7 @@ async fn send(client: &Client, Settings { queue, name, .. }: &Settings, mut batc
                 waiting.answer(Err(error));
             }
         }
-        Err(_elapsed) => tracing::warn!(reports = results.len(), "reports got no answer in time"),
+        Err(_elapsed) => warning!(reports = results.len(), "reports got no answer in time"),
     }
     Vec::new()
 }

@@ -107,6 +107,17 @@ impl Outcome {
         Self::Failed(None).because(error)
     }
 
+    /// Another run while retries are left, because of this error, which is temporary.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::Outcome;
+    /// let busy = Outcome::Retry { after: None }.because("the mail server is busy");
+    /// assert_eq!(Outcome::retry("the mail server is busy"), busy);
+    /// ```
+    pub fn retry(error: impl Display) -> Self {
+        Self::Retry { after: None }.because(error)
+    }
+
     /// Adds the reason for `Failed`, `FailedForGood`, `Exception` or `Retry`, which people see with
     /// the task. Other outcomes have none. A text over 4,096 bytes is cut.
     ///

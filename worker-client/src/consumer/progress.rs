@@ -149,7 +149,7 @@ impl Progress {
                 Ok(Some(command)) if command.id > after => return command,
                 Ok(_) => self.ask_every,
                 Err(error) => {
-                    tracing::warn!(error = chain(&error), "commands for the task could not be read; trying again");
+                    warning!(error = chain(&error), "commands for the task could not be read; trying again");
                     after_failure(&error, self.ask_every)
                 }
             };

@@ -171,9 +171,9 @@ async fn begin(inner: &Inner, client: &Client, ttl: Duration, answered: bool) ->
             }
             Ok(Err(error)) if !answered && error.refuses_worker() => return Err(error),
             Ok(Err(error)) => {
-                tracing::warn!(error = chain(&error), "no session could be started; trying again");
+                warning!(error = chain(&error), "no session could be started; trying again");
             }
-            Err(_elapsed) => tracing::warn!("no answer to the start of a session in time; trying again"),
+            Err(_elapsed) => warning!("no answer to the start of a session in time; trying again"),
         }
         failures += 1;
         let pause = client.retry_policy().backoff(failures, retry::jitter()).min(LONGEST_PAUSE_TO_START);
@@ -188,8 +188,8 @@ async fn begin(inner: &Inner, client: &Client, ttl: Duration, answered: bool) ->
 async fn close(client: &Client, id: SessionId) {
     match tokio::time::timeout(LAST_REPORT, close_at_last(client, id)).await {
         Ok(Ok(returned)) => tracing::info!(session.id = %id, returned, "session closed"),
-        Ok(Err(error)) => tracing::warn!(session.id = %id, error = chain(&error), "the session could not be closed"),
-        Err(_elapsed) => tracing::warn!(session.id = %id, "the session could not be closed in time"),
+        Ok(Err(error)) => warning!(session.id = %id, error = chain(&error), "the session could not be closed"),
+        Err(_elapsed) => warning!(session.id = %id, "the session could not be closed in time"),
     }
 }
 
@@ -200,11 +200,11 @@ async fn close_at_last(client: &Client, id: SessionId) -> Result<i64, Error> {
         let within = if failures == 0 { CLOSED_WITHIN } else { LAST_REPORT };
         match tokio::time::timeout(within, client.close_session(id)).await {
             Ok(Err(error)) if error.is_transient() || error.is_unclear() => {
-                tracing::warn!(session.id = %id, error = chain(&error), "the session could not be closed; trying again");
+                warning!(session.id = %id, error = chain(&error), "the session could not be closed; trying again");
             }
             Ok(answer) => return answer,
             Err(_elapsed) => {
-                tracing::warn!(session.id = %id, "no answer to the end of a session in time; trying again");
+                warning!(session.id = %id, "no answer to the end of a session in time; trying again");
             }
         }
         failures += 1;
@@ -296,13 +296,13 @@ impl Member<'_> {
                     items.into_iter().for_each(|item| self.receive(item, server_time));
                 }
                 Err(Some(error)) if has_ended(&error) => {
-                    tracing::warn!(session.id = %self.begun.id, error = chain(&error), "the session has ended");
+                    warning!(session.id = %self.begun.id, error = chain(&error), "the session has ended");
                     return Left::Ended { taken_over: was_taken_over(&error) };
                 }
                 Err(error) => {
                     self.failures += 1;
                     let error = error.as_ref().map(|error| chain(error));
-                    tracing::warn!(failures = self.failures, error, "the session could not be renewed; trying again");
+                    warning!(failures = self.failures, error, "the session could not be renewed; trying again");
                 }
             }
         }
@@ -342,7 +342,7 @@ impl Member<'_> {
 
     /// Jobs must stop before another worker may start their runs.
     fn give_up(&self) {
-        tracing::warn!(session.id = %self.begun.id, "the session cannot be reached: all jobs stop");
+        warning!(session.id = %self.begun.id, "the session cannot be reached: all jobs stop");
         self.inner.membership.send_replace(Membership::Waiting);
         let ends = self.begun.renewed + self.begun.ttl;
         for job in self.inner.jobs.all() {
@@ -371,7 +371,7 @@ impl Member<'_> {
                             tracing::info!(task.id = %task_id, "the command names no running job");
                         }
                     }
-                    (WorkerCommand::StopTask, None) => tracing::warn!("a command to stop a task names no task"),
+                    (WorkerCommand::StopTask, None) => warning!("a command to stop a task names no task"),
                     (WorkerCommand::Balance, _) => self.inner.orders.balance.notify_one(),
                 }
             }
@@ -387,7 +387,7 @@ impl Member<'_> {
                 let until = left.map(|left| Instant::now() + left);
                 self.inner.given.assign(Offer { task_id, run_id }, until);
             }
-            None => tracing::warn!(item.id = id, "an inbox item has a kind unknown to this version"),
+            None => warning!(item.id = id, "an inbox item has a kind unknown to this version"),
         }
     }
 }

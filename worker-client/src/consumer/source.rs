@@ -185,7 +185,7 @@ impl Source for ClaimWork {
             }
             // The server may wait longer. A backoff would only delay later tasks.
             Err(Error::Network(error)) if error.is_timeout() && !error.is_connect() => {
-                tracing::warn!("no answer to the call for work in time; trying again");
+                warning!("no answer to the call for work in time; trying again");
                 Ok(Vec::new())
             }
             Err(error) => Err(error),
@@ -243,7 +243,7 @@ impl Source for OwnCalls {
         let client = member(&self.client, self.session);
         let call = client.work(&self.queue, &self.name, &[], room, self.wait);
         let Ok(answer) = tokio::time::timeout(self.wait + ANSWER_WITHIN, call).await else {
-            tracing::warn!("no answer to the call for work in time; trying again");
+            warning!("no answer to the call for work in time; trying again");
             return Ok(Vec::new());
         };
         let worked = answer?;

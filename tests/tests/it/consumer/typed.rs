@@ -15,10 +15,14 @@ struct Email {
 }
 
 async fn send(job: Job<Email>, _stop: Stop) -> Outcome {
-    if job.run_id().number() == 0 {
-        return Outcome::Retry { after: None }.because("the mail server is busy");
+    if job.attempt() == 1 {
+        return Outcome::retry("the mail server is busy");
     }
     Outcome::completed(format!("sent to {}", job.payload().to))
+}
+
+async fn release_twice(job: Job<()>, _stop: Stop) -> Outcome {
+    if job.run_id().number() < 2 { Outcome::Release { after: None } } else { Outcome::completed(job.attempt()) }
 }
 
 async fn double(job: Job<u32>, _stop: Stop) -> Result<u32, String> {
@@ -34,8 +38,8 @@ fn client(office: &Office) -> Client {
 }
 
 fn start(office: &Office) -> Running {
-    let kinds = office.consumer("typed").capacity(100).on("send", send).on("double", double).on("wait", wait);
-    Running::start(kinds)
+    let builder = office.consumer("typed").capacity(100).on("send", send).on("release", release_twice);
+    Running::start(builder.on("double", double).on("wait", wait))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -48,6 +52,9 @@ async fn typed_job_is_retried_and_returns_its_result() {
     assert_eq!(result.unwrap(), "sent to a@example.com");
     let status = handle.status().await.unwrap();
     assert_eq!((status.state, status.runs.len(), status.retries_left), (State::Completed, 2, 0));
+    let released = client(&office).queue(QUEUE).enqueue(&()).kind("release").await.unwrap();
+    let attempt = tokio::time::timeout(TIMEOUT, released.result::<u32>()).await.expect("it ends");
+    assert_eq!(attempt.unwrap(), 1);
     worker.shut_down().await;
 }
 

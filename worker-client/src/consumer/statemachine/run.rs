@@ -93,8 +93,8 @@ enum Trouble {
 impl Trouble {
     fn say(&self, what: &str) {
         match self {
-            Self::Lost => tracing::warn!("{what}: the run is lost"),
-            Self::Error(error) => tracing::warn!(error = chain(error), "{what}"),
+            Self::Lost => warning!("{what}: the run is lost"),
+            Self::Error(error) => warning!(error = chain(error), "{what}"),
         }
     }
 }
@@ -283,11 +283,11 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
             storing.send_replace(false);
             let Err(Trouble::Error(error)) = obeyed else { return None };
             if !error.is_transient() && !error.is_unclear() {
-                tracing::warn!(error = chain(&error), "the server refuses to store that a command was carried out");
+                warning!(error = chain(&error), "the server refuses to store that a command was carried out");
                 return None;
             }
             failures += 1;
-            tracing::warn!(failures, error = chain(&error), "a command could not be stored; trying again");
+            warning!(failures, error = chain(&error), "a command could not be stored; trying again");
             let pause = self.job.client().retry_policy().backoff(failures, retry::jitter());
             tokio::select! {
                 later = self.progress.next_command(self.seen) => return Some(later),

@@ -165,6 +165,18 @@ async fn renewal_is_retried_despite_retry_after() {
 }
 
 #[tokio::test]
+async fn attempt_counts_used_retries() {
+    for (retries, left, attempt) in [(json!(5), 5, 1), (json!(5), 3, 3), (json!(2), 3, 1), (json!(null), 5, 1)] {
+        let queue = Queue::start().await;
+        let mut claimed = claim(TASK_IDS[0], LEASE, &json!({}));
+        claimed["task"]["retries"] = retries;
+        claimed["status"]["retriesLeft"] = json!(left);
+        queue.hand_out(&[claimed]);
+        assert_eq!(claim_one(&client(&queue, eager())).await.attempt(), attempt);
+    }
+}
+
+#[tokio::test]
 async fn lost_claim_is_a_value() {
     for status in [403, 404, 409, 410] {
         let queue = Queue::start().await;
