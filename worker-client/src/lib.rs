@@ -1,9 +1,8 @@
 //! A client of the queue for submitters and workers.
 //!
-//! Most workers want a [`consumer::Consumer`], which handles everything except the work itself. Its
-//! parts can be used alone:
-//!
-//! [`Client::queue`] adds typed jobs and returns a [`Handle`] of each.
+//! [`Client::queue`] adds typed jobs to a queue and returns a [`Handle`] of each. Most workers want
+//! a [`consumer::Consumer`], which handles everything except the work itself; [`testing`] is for
+//! unit tests of its handlers. The parts can be used alone:
 //!
 //! [`Client`] signs and retries requests; [`Client::claim_work`] returns [`Claim`]s. A report
 //! consumes its claim, so a second report does not compile. A claim given to another worker is a
@@ -46,6 +45,7 @@ pub use artifacts::{Artifact, Downloaded, NewArtifact, PutUrl, UnusableBecause, 
 pub use checkpoints::Checkpoint;
 pub use claim::{Claim, Lost, LostBecause, NotReported, Renewal, Reported, WorkerName};
 pub use client::{Client, ClientBuilder};
+pub use consumer::testing;
 pub use enqueue::{Enqueue, EnqueueAllError, EnqueueError, Queue};
 pub use error::Error;
 pub use events::EventStream;

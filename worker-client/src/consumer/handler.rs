@@ -13,11 +13,12 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use tenure_api::ids::{RunId, TaskId};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::control::Control;
 use super::log::JobLog;
 use super::outcome::Outcome;
-use super::progress::Progress;
+use super::progress::{ASK_EVERY, Memory, Progress};
 use super::stop::Stop;
 use crate::{Claim, Client, Error, ExceptionReason, Failure, Lease, RetryPolicy, Task, kinds};
 
@@ -106,6 +107,33 @@ impl Core {
         }
     }
 
+    /// A job of a unit test. Its checkpoint is in memory.
+    pub(super) fn without_server(
+        (task_id, run_id): (TaskId, RunId),
+        task: Task,
+        attempt: u32,
+        client: Client,
+        memory: Memory,
+    ) -> Self {
+        let control = Arc::new(Control::new((task_id, run_id), &Arc::default(), &client));
+        let progress = Progress::new(client.clone(), (task_id, run_id), control.commanded.subscribe(), ASK_EVERY);
+        let lease = Lease::of_claim(task.deadline, Some(client.now()), Instant::now());
+        Self {
+            task_id,
+            run_id,
+            task,
+            client,
+            log: JobLog::default(),
+            progress: progress.in_memory(memory),
+            control,
+            lease: watch::Sender::new(lease).subscribe(),
+            afterwards: Afterwards::default(),
+            rerun: None,
+            attempt,
+            args: None,
+        }
+    }
+
     pub(super) fn payload(&self) -> &RawValue {
         &self.task.payload
     }
@@ -135,6 +163,10 @@ impl Afterwards {
 }
 
 impl<P> Job<P> {
+    pub(super) fn new(payload: P, core: Core) -> Self {
+        Self { payload, core }
+    }
+
     #[must_use]
     pub fn payload(&self) -> &P {
         &self.payload

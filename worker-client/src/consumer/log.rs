@@ -74,6 +74,13 @@ impl JobLog {
         self.lock().length() == 0
     }
 
+    /// Returns the kept bytes as text.
+    pub(super) fn text(&self) -> String {
+        let Written { beginning, end, .. } = &*self.lock();
+        let bytes: Vec<u8> = beginning.iter().chain(end).copied().collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
     /// Compresses the log, with a line for a missing middle.
     async fn pack(&self, expires: Timestamp) -> Result<Upload, Error> {
         let log = self.clone();

@@ -85,6 +85,7 @@ pub mod source;
 pub mod statemachine;
 mod status;
 mod stop;
+pub mod testing;
 
 pub use builder::{BuildError, ConsumerBuilder, SESSION_TTL};
 pub use handler::{Handler, Job};

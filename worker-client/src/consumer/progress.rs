@@ -1,6 +1,6 @@
 //! Checkpoints of a running job, and commands for its task.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
@@ -21,6 +21,9 @@ pub(super) const ASK_EVERY_IN_SESSION: Duration = Duration::from_secs(300);
 /// Status for a checkpoint that is too large, and for other refusals.
 const TOO_LARGE: u16 = 400;
 
+/// Checkpoint of a job without a server.
+pub(super) type Memory = Arc<std::sync::Mutex<Option<Box<RawValue>>>>;
+
 /// Clones share the checkpoint.
 #[derive(Clone)]
 pub(super) struct Progress {
@@ -32,6 +35,8 @@ pub(super) struct Progress {
     ask_every: Duration,
     /// Set if the job's handler is a machine.
     machine: Option<Arc<Mutex<Stored>>>,
+    /// Set in unit tests of handlers: replaces the server.
+    memory: Option<Memory>,
 }
 
 /// Checkpoint of a task with a machine.
@@ -63,7 +68,11 @@ impl Progress {
         commanded: watch::Receiver<u64>,
         ask_every: Duration,
     ) -> Self {
-        Self { client, task_id, run_id, commanded, ask_every, machine: None }
+        Self { client, task_id, run_id, commanded, ask_every, machine: None, memory: None }
+    }
+
+    pub(super) fn in_memory(self, memory: Memory) -> Self {
+        Self { memory: Some(memory), ..self }
     }
 
     pub(super) fn of_machine(&self, stored: Stored) -> Self {
@@ -72,7 +81,7 @@ impl Progress {
 
     pub(super) async fn checkpoint(&self, checkpoint: &impl Serialize) -> Result<(), Error> {
         let Some(machine) = &self.machine else {
-            return self.client.put_checkpoint(self.task_id, self.run_id, checkpoint).await;
+            return self.put(checkpoint, None).await;
         };
         let checkpoint = to_raw_value(checkpoint).map_err(Error::NotJson)?;
         let mut stored = machine.lock().await;
@@ -91,8 +100,7 @@ impl Progress {
 
     pub(super) async fn last_checkpoint<T: DeserializeOwned>(&self) -> Result<Option<T>, Error> {
         let Some(machine) = &self.machine else {
-            let found = self.client.get_checkpoint::<T>(self.task_id).await?;
-            return Ok(found.map(|found| found.checkpoint));
+            return Ok(self.get::<T>().await?.map(|(checkpoint, _run)| checkpoint));
         };
         let checkpoint = machine.lock().await.checkpoint.clone();
         checkpoint.map(|raw| serde_json::from_str(raw.get())).transpose().map_err(Error::BadAnswer)
@@ -100,10 +108,10 @@ impl Progress {
 
     /// Also returns the run that stored it.
     pub(super) async fn read_stored(&self) -> Result<(Stored, Option<RunId>), Error> {
-        let Some(found) = self.client.get_checkpoint::<Box<RawValue>>(self.task_id).await? else {
+        let Some((checkpoint, run)) = self.get::<Box<RawValue>>().await? else {
             return Ok((Stored::default(), None));
         };
-        Ok((Stored::read(found.checkpoint), Some(found.run_id)))
+        Ok((Stored::read(checkpoint), run))
     }
 
     /// Stores a machine's record beside its handler's last checkpoint, and marks this command as
@@ -132,11 +140,29 @@ impl Progress {
         answer
     }
 
-    async fn put(&self, stored: &Stored, command: Option<i64>) -> Result<(), Error> {
-        self.client.store_checkpoint(self.task_id, self.run_id, stored, command).await
+    async fn put(&self, checkpoint: &impl Serialize, command: Option<i64>) -> Result<(), Error> {
+        let Some(memory) = &self.memory else {
+            return self.client.store_checkpoint(self.task_id, self.run_id, checkpoint, command).await;
+        };
+        let checkpoint = to_raw_value(checkpoint).map_err(Error::NotJson)?;
+        *memory.lock().unwrap_or_else(PoisonError::into_inner) = Some(checkpoint);
+        Ok(())
+    }
+
+    /// Also returns the run that stored it, if known.
+    async fn get<T: DeserializeOwned>(&self) -> Result<Option<(T, Option<RunId>)>, Error> {
+        let Some(memory) = &self.memory else {
+            let found = self.client.get_checkpoint::<T>(self.task_id).await?;
+            return Ok(found.map(|found| (found.checkpoint, Some(found.run_id))));
+        };
+        let checkpoint = read_memory(memory).transpose().map_err(Error::BadAnswer)?;
+        Ok(checkpoint.map(|checkpoint| (checkpoint, None)))
     }
 
     pub(super) async fn command(&self) -> Result<Option<CommandOfTask>, Error> {
+        if self.memory.is_some() {
+            return Ok(None);
+        }
         self.client.get_task_command(self.task_id).await
     }
 
@@ -164,6 +190,11 @@ impl Progress {
             }
         }
     }
+}
+
+pub(super) fn read_memory<T: DeserializeOwned>(memory: &Memory) -> Option<Result<T, serde_json::Error>> {
+    let checkpoint = memory.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    checkpoint.map(|checkpoint| serde_json::from_str(checkpoint.get()))
 }
 
 /// The session announces each command only once.
