@@ -27,6 +27,13 @@ impl Client {
     /// # Errors
     /// The run is not claimed (409), the checkpoint is too large (400), or the run or the call is
     /// unknown (404).
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let progress = serde_json::json!({"done": 12});
+    /// client.put_checkpoint("9HrBC1jMQ3KlZw4CssPUeQ".parse()?, "0".parse()?, &progress).await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn put_checkpoint(
         &self,
         task_id: TaskId,
@@ -80,6 +87,14 @@ impl Client {
     }
 
     /// Reads the last command for a task, unless it was carried out or is a week old.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// if let Some(command) = client.get_task_command("9HrBC1jMQ3KlZw4CssPUeQ".parse()?).await? {
+    ///     println!("{}", command.command);
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub async fn get_task_command(&self, task_id: TaskId) -> Result<Option<CommandOfTask>, Error> {
         self.find_own(format!("/tasks/{}/command", parameter(&task_id))).await
     }
@@ -99,6 +114,12 @@ impl Claim {
     ///
     /// # Errors
     /// The claim is lost (409 or 403), or the checkpoint is too large (400).
+    ///
+    /// ```no_run
+    /// # async fn example(claim: &tenure_client::Claim) -> Result<(), tenure_client::Error> {
+    /// claim.checkpoint(&12).await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn checkpoint(&self, checkpoint: &impl Serialize) -> Result<(), Error> {
         self.client().put_checkpoint(self.task_id(), self.run_id(), checkpoint).await
     }

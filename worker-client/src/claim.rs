@@ -314,6 +314,12 @@ impl Claim {
     ///
     /// # Errors
     /// No usable answer came; the error contains the claim.
+    ///
+    /// ```no_run
+    /// # async fn example(claim: tenure_client::Claim) -> Result<(), tenure_client::NotReported> {
+    /// claim.complete_with(&serde_json::json!({"rows": 12})).await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn complete_with(self, result: &impl Serialize) -> Result<Reported, NotReported> {
         self.report("completed", Some(&ReportedResult { result })).await
     }
@@ -322,6 +328,12 @@ impl Claim {
     ///
     /// # Errors
     /// No usable answer came; the error contains the claim.
+    ///
+    /// ```no_run
+    /// # async fn example(claim: tenure_client::Claim) -> Result<(), tenure_client::NotReported> {
+    /// claim.fail().await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn fail(self) -> Result<Reported, NotReported> {
         self.report("failed", NO_BODY).await
     }
@@ -330,6 +342,12 @@ impl Claim {
     ///
     /// # Errors
     /// No usable answer came; the error contains the claim.
+    ///
+    /// ```no_run
+    /// # async fn example(claim: tenure_client::Claim) -> Result<(), tenure_client::NotReported> {
+    /// claim.fail_with(&["row 3 is damaged"]).await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn fail_with(self, result: &impl Serialize) -> Result<Reported, NotReported> {
         self.report("failed", Some(&ReportedResult { result })).await
     }
@@ -356,6 +374,12 @@ impl Claim {
     ///
     /// # Errors
     /// No usable answer came; the error contains the claim.
+    ///
+    /// ```no_run
+    /// # async fn example(claim: tenure_client::Claim) -> Result<(), tenure_client::NotReported> {
+    /// claim.exception(tenure_client::ExceptionReason::ResourceUnavailable).await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn exception(self, reason: ExceptionReason) -> Result<Reported, NotReported> {
         self.report("exception", Some(&ReportBody { reason: Some(reason), ..ReportBody::default() })).await
     }

@@ -95,6 +95,12 @@ impl ClientBuilder {
     ///
     /// # Errors
     /// The root URL is invalid, or TLS settings cannot be read.
+    ///
+    /// ```
+    /// let client = tenure_client::Client::builder().root_url("https://tenure.example.com").build()?;
+    /// assert_eq!(client.root_url(), "https://tenure.example.com");
+    /// # Ok::<(), tenure_client::Error>(())
+    /// ```
     pub fn build(self) -> Result<Client, Error> {
         let problem = |problem: String| Error::RootUrl(problem);
         let mut api = Url::parse(&self.root_url)
@@ -208,12 +214,29 @@ impl Client {
     }
 
     /// Returns this client with other credentials.
+    ///
+    /// ```
+    /// # use tenure_client::{AccessToken, Client, Credentials};
+    /// # fn example(client: &Client) {
+    /// let access_token = AccessToken::new("secret".into());
+    /// let other = Credentials { client_id: "ci/build".into(), access_token, certificate: None };
+    /// let client = client.with_credentials(other);
+    /// # drop(client);
+    /// # }
+    /// ```
     #[must_use]
     pub fn with_credentials(&self, credentials: Credentials) -> Self {
         Self { credentials: Some(place_of(credentials)), ..self.clone() }
     }
 
     /// Returns this client with another retry policy.
+    ///
+    /// ```
+    /// # fn example(client: &tenure_client::Client) {
+    /// let impatient = client.with_retry_policy(tenure_client::RetryPolicy::never());
+    /// # drop(impatient);
+    /// # }
+    /// ```
     #[must_use]
     pub fn with_retry_policy(&self, retry: RetryPolicy) -> Self {
         Self { retry, ..self.clone() }

@@ -14,21 +14,48 @@ impl Client {
     ///
     /// # Errors
     /// The queue has none (404).
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let policy = client.get_queue_policy(&"acme/mail".parse()?).await?;
+    /// println!("{}", policy["policy"]);
+    /// # Ok(()) }
+    /// ```
     pub async fn get_queue_policy(&self, queue: &TaskQueueId) -> Result<Value, Error> {
         self.own(Method::GET, of_queue(queue, "policy"), None).await
     }
 
     /// Replaces the policy of a queue.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let policy = serde_json::json!({"retryFailed": true, "claimTimeout": 120});
+    /// client.set_queue_policy(&"acme/mail".parse()?, &policy).await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn set_queue_policy(&self, queue: &TaskQueueId, policy: &Value) -> Result<Value, Error> {
         self.own(Method::PUT, of_queue(queue, "policy"), Some(policy.to_string())).await
     }
 
     /// Removes the policy of a queue, if any.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// client.delete_queue_policy(&"acme/mail".parse()?).await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn delete_queue_policy(&self, queue: &TaskQueueId) -> Result<Value, Error> {
         self.own(Method::DELETE, of_queue(queue, "policy"), None).await
     }
 
     /// Lists keys of a queue. The answer's `continuationToken` fetches the next page.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let page = client.list_queue_keys(&"acme/mail".parse()?, None).await?;
+    /// println!("{page}");
+    /// # Ok(()) }
+    /// ```
     pub async fn list_queue_keys(&self, queue: &TaskQueueId, continuation: Option<&str>) -> Result<Value, Error> {
         let query = continuation.map(|token| format!("continuationToken={}", parameter(&token)));
         let own = Own { api: Some(TENURE_API), query, ..Own::default() };
@@ -39,6 +66,13 @@ impl Client {
     ///
     /// # Errors
     /// The key has no rules of its own (404).
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let rules = client.get_queue_key(&"acme/mail".parse()?, "customer-7").await?;
+    /// println!("{rules}");
+    /// # Ok(()) }
+    /// ```
     pub async fn get_queue_key(&self, queue: &TaskQueueId, key: &str) -> Result<Value, Error> {
         self.own(Method::GET, of_key(queue, key), None).await
     }
@@ -49,16 +83,35 @@ impl Client {
     }
 
     /// Deletes the rules that override a queue's policy for one key, if any.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// client.delete_queue_key(&"acme/mail".parse()?, "customer-7").await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn delete_queue_key(&self, queue: &TaskQueueId, key: &str) -> Result<Value, Error> {
         self.own(Method::DELETE, of_key(queue, key), None).await
     }
 
     /// Pauses a queue: workers receive none of its tasks until it is resumed.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let pause = tenure_client::PauseRequest { reason: Some("the mail server moves".into()), until: None };
+    /// client.pause_queue(&"acme/mail".parse()?, &pause).await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn pause_queue(&self, queue: &TaskQueueId, pause: &PauseRequest) -> Result<Value, Error> {
         self.own(Method::POST, of_queue(queue, "pause"), Some(text(pause))).await
     }
 
     /// Resumes a queue, if it is paused.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// client.resume_queue(&"acme/mail".parse()?).await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn resume_queue(&self, queue: &TaskQueueId) -> Result<Value, Error> {
         self.own(Method::POST, of_queue(queue, "resume"), None).await
     }
@@ -67,16 +120,34 @@ impl Client {
     ///
     /// # Errors
     /// The queue does not assign its tasks (409).
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// client.replace_scheduler(&"acme/mail".parse()?).await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn replace_scheduler(&self, queue: &TaskQueueId) -> Result<Value, Error> {
         self.own(Method::POST, of_queue(queue, "scheduler/replace"), None).await
     }
 
     /// Lists the servers and the queues that each schedules.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// println!("{}", client.list_servers().await?);
+    /// # Ok(()) }
+    /// ```
     pub async fn list_servers(&self) -> Result<Value, Error> {
         self.own(Method::GET, "/servers".to_owned(), None).await
     }
 
     /// Explains the state of a task.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// println!("{}", client.why("9HrBC1jMQ3KlZw4CssPUeQ".parse()?).await?);
+    /// # Ok(()) }
+    /// ```
     pub async fn why(&self, id: TaskId) -> Result<Value, Error> {
         self.own(Method::GET, format!("/tasks/{}/why", parameter(&id)), None).await
     }
@@ -94,6 +165,13 @@ impl Client {
     ///
     /// # Errors
     /// There is neither (404).
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let last = client.get_result("9HrBC1jMQ3KlZw4CssPUeQ".parse()?, None).await?;
+    /// println!("{} {}", last["result"], last["failure"]);
+    /// # Ok(()) }
+    /// ```
     pub async fn get_result(&self, id: TaskId, run: Option<RunId>) -> Result<Value, Error> {
         let query = run.map(|run| format!("runId={run}"));
         let own = Own { api: Some(TENURE_API), query, ..Own::default() };

@@ -8,6 +8,14 @@ use std::time::Duration;
 use crate::Error;
 
 /// Number of retries and the pauses between them.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure_client::RetryPolicy;
+///
+/// let patient = RetryPolicy::default().retries(20).longest_pause(Duration::from_secs(60));
+/// assert_eq!(patient.backoff(20, 1.0), Duration::from_secs(60));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RetryPolicy {
     retries: u32,

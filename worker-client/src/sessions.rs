@@ -73,6 +73,14 @@ impl Client {
     /// # Errors
     /// [`Error::SessionExists`]: the worker has a live session. The queue has another policy
     /// version (409).
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let me = tenure_client::WorkerName { group: "eu".parse()?, id: "mail-1".parse()? };
+    /// let session = client.start_session(&me.session(&"acme/mail".parse()?)).await?;
+    /// println!("{} until {}", session.session_id, session.expires);
+    /// # Ok(()) }
+    /// ```
     pub async fn start_session(&self, start: &StartSessionRequest) -> Result<SessionStarted, Error> {
         self.of_sessions(Method::POST, "/sessions".to_owned(), Some(text(start))).await
     }
@@ -82,6 +90,14 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::SessionEnded`].
+    ///
+    /// ```no_run
+    /// # use tenure_client::{Client, SessionId};
+    /// # async fn example(client: &Client, session: SessionId) -> Result<(), tenure_client::Error> {
+    /// let change = tenure_client::RenewSessionRequest { frozen: Some(true), ..Default::default() };
+    /// client.renew_session(session, &change).await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn renew_session(
         &self,
         session: SessionId,
@@ -127,12 +143,26 @@ impl Client {
 
     /// Ends a session, releases all its runs and returns their number. A repeat returns the same
     /// number.
+    ///
+    /// ```no_run
+    /// # use tenure_client::{Client, SessionId};
+    /// # async fn example(client: &Client, session: SessionId) -> Result<(), tenure_client::Error> {
+    /// println!("{} claims were given back", client.close_session(session).await?);
+    /// # Ok(()) }
+    /// ```
     pub async fn close_session(&self, session: SessionId) -> Result<i64, Error> {
         let answer: SessionReturned = self.of_sessions(Method::DELETE, of_session(session, ""), None).await?;
         Ok(answer.returned)
     }
 
     /// Reads a session, until a day after its end.
+    ///
+    /// ```no_run
+    /// # use tenure_client::{Client, SessionId};
+    /// # async fn example(client: &Client, session: SessionId) -> Result<(), tenure_client::Error> {
+    /// println!("{}", client.get_session(session).await?.running);
+    /// # Ok(()) }
+    /// ```
     pub async fn get_session(&self, session: SessionId) -> Result<Session, Error> {
         self.of_sessions(Method::GET, of_session(session, ""), None).await
     }
@@ -154,6 +184,14 @@ impl Client {
     ///
     /// # Errors
     /// The session has ended or does not exist (404), or has 100 unacknowledged commands (409).
+    ///
+    /// ```no_run
+    /// # use tenure_client::{Client, CommandRequest, SessionId, WorkerCommand};
+    /// # async fn example(client: &Client, session: SessionId) -> Result<(), tenure_client::Error> {
+    /// let freeze = CommandRequest { command: WorkerCommand::Freeze, task_id: None };
+    /// client.command_session(session, &freeze).await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn command_session(&self, session: SessionId, command: &CommandRequest) -> Result<i64, Error> {
         let path = of_session(session, "/commands");
         let answer: CommandSent = self.of_sessions(Method::POST, path, Some(text(command))).await?;

@@ -43,6 +43,15 @@ impl Client {
     }
 
     /// Waits up to `seconds` (at most 60) for a task to be resolved, and returns its status.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let waited = client.wait_for_task("9HrBC1jMQ3KlZw4CssPUeQ".parse()?, 60).await?;
+    /// if waited["resolved"] == true {
+    ///     println!("{}", waited["status"]["state"]);
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub async fn wait_for_task(&self, id: TaskId, seconds: u32) -> Result<Value, Error> {
         let own = Own { api: Some(TENURE_API), query: Some(format!("seconds={seconds}")), ..Own::default() };
         let timeout = TIMEOUT + Duration::from_secs(u64::from(seconds));
@@ -50,16 +59,35 @@ impl Client {
     }
 
     /// Reads the counts of all queues.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// println!("{}", client.list_queues().await?);
+    /// # Ok(()) }
+    /// ```
     pub async fn list_queues(&self) -> Result<Value, Error> {
         self.own(Method::GET, "/queues".to_owned(), None).await
     }
 
     /// Reads the pause of a queue and its counts by the reason that holds runs back.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// println!("{}", client.get_queue(&"acme/mail".parse()?).await?);
+    /// # Ok(()) }
+    /// ```
     pub async fn get_queue(&self, queue: &TaskQueueId) -> Result<Value, Error> {
         self.own(Method::GET, format!("/queues/{}", parameter(queue)), None).await
     }
 
     /// Reads the status and definition of a task, under `status` and `task`.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let task = client.get_task("9HrBC1jMQ3KlZw4CssPUeQ".parse()?).await?;
+    /// println!("{} {}", task["status"]["state"], task["task"]["payload"]);
+    /// # Ok(()) }
+    /// ```
     pub async fn get_task(&self, id: TaskId) -> Result<Value, Error> {
         let mut answer = object(self.get(format!("/task/{}/status", parameter(&id))).await?)?;
         answer.insert("task".to_owned(), self.get(format!("/task/{}", parameter(&id))).await?);
@@ -70,6 +98,12 @@ impl Client {
     ///
     /// # Errors
     /// The task's state does not allow it.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// client.change_task("9HrBC1jMQ3KlZw4CssPUeQ".parse()?, tenure_client::TaskChange::Rerun).await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn change_task(&self, id: TaskId, change: TaskChange) -> Result<Value, Error> {
         let verb = match change {
             TaskChange::Cancel => "cancel",
@@ -79,6 +113,12 @@ impl Client {
     }
 
     /// Reads a task group, without its tasks.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// println!("{}", client.get_group("9HrBC1jMQ3KlZw4CssPUeQ".parse()?).await?);
+    /// # Ok(()) }
+    /// ```
     pub async fn get_group(&self, id: TaskGroupId) -> Result<Value, Error> {
         self.get(format!("/task-group/{}", parameter(&id))).await
     }
@@ -87,6 +127,12 @@ impl Client {
     ///
     /// # Errors
     /// The group's state does not allow it.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// client.change_group("9HrBC1jMQ3KlZw4CssPUeQ".parse()?, tenure_client::GroupChange::Seal).await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn change_group(&self, id: TaskGroupId, change: GroupChange) -> Result<Value, Error> {
         let verb = match change {
             GroupChange::Cancel => "cancel",
@@ -96,6 +142,13 @@ impl Client {
     }
 
     /// Reads a group and all its tasks as one answer.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let group = client.list_group("9HrBC1jMQ3KlZw4CssPUeQ".parse()?).await?;
+    /// println!("{}", group["tasks"]);
+    /// # Ok(()) }
+    /// ```
     pub async fn list_group(&self, id: TaskGroupId) -> Result<Value, Error> {
         let path = format!("/task-group/{}/list", parameter(&id));
         let (mut tasks, mut query) = (Vec::new(), None);
@@ -117,6 +170,13 @@ impl Client {
 
     /// Sends any call. The path starts below the root URL and includes the query, with special
     /// characters encoded.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let answer = client.request(tenure_client::Method::GET, "/api/queue/v1/ping", None).await?;
+    /// println!("{answer}");
+    /// # Ok(()) }
+    /// ```
     pub async fn request(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Error> {
         let (path, query) = match path.split_once('?') {
             Some((path, query)) => (path, Some(query.to_owned())),

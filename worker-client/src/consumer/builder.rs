@@ -40,6 +40,25 @@ enum Wanted {
 }
 
 /// Settings of a [`Consumer`]. Name and handler are required.
+///
+/// ```
+/// use std::time::Duration;
+/// use tenure_client::Client;
+/// use tenure_client::consumer::{Consumer, Job, OnPanic, Stop};
+///
+/// # fn example(client: Client) -> Result<(), Box<dyn std::error::Error>> {
+/// let consumer = Consumer::builder(client, "acme/mail".parse()?)
+///     .name("eu", "mail-1")
+///     .capacity(8)
+///     .session(Duration::from_secs(60))
+///     .grace(Duration::from_secs(10))
+///     .on_panic(OnPanic::Retry)
+///     .debug_port(8090)
+///     .handler(|job: Job, _stop: Stop| async move { println!("{}", job.payload()) })
+///     .build()?;
+/// # drop(consumer);
+/// # Ok(()) }
+/// ```
 #[must_use = "a builder does nothing until `build`"]
 pub struct ConsumerBuilder {
     client: Client,

@@ -262,6 +262,16 @@ impl<P> Job<P> {
     /// # Errors
     /// The run is lost ([`Error::RunLost`] if known, otherwise 409 or 403), or the checkpoint is
     /// too large (400).
+    ///
+    /// ```
+    /// # use tenure_client::consumer::{Job, Stop};
+    /// async fn count(job: Job<u32>, _stop: Stop) -> Result<(), tenure_client::Error> {
+    ///     for number in job.last_checkpoint().await?.unwrap_or(0)..*job.payload() {
+    ///         job.checkpoint(&(number + 1)).await?;
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
     pub async fn checkpoint(&self, checkpoint: &impl Serialize) -> Result<(), Error> {
         let Core { progress, control, .. } = &self.core;
         tokio::select! {

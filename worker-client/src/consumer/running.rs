@@ -26,6 +26,15 @@ pub struct Consumer {
 }
 
 /// Handle of a running consumer. Cheap to clone.
+///
+/// ```no_run
+/// # use tenure_client::consumer::ConsumerHandle;
+/// # async fn example(handle: ConsumerHandle) {
+/// handle.freeze();
+/// println!("{} jobs are left", handle.status().tasks.len());
+/// handle.shutdown().await;
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct ConsumerHandle {
     inner: Arc<Inner>,
@@ -52,6 +61,12 @@ impl Consumer {
     /// The server refused this worker before it had ever worked, the [debug
     /// port](super::ConsumerBuilder::debug_port) is taken, or another process took over the session
     /// of this name ([`Error::SessionEnded`]). Other failures are retried.
+    ///
+    /// ```no_run
+    /// # async fn example(consumer: tenure_client::consumer::Consumer) -> Result<(), tenure_client::Error> {
+    /// consumer.run().await?; // until a shutdown by a handle or a command
+    /// # Ok(()) }
+    /// ```
     pub async fn run(self) -> Result<(), Error> {
         let Self { inner, source, ends, .. } = self;
         let debug = status::listen(&inner).await?;
@@ -85,6 +100,12 @@ impl Consumer {
     ///
     /// # Errors
     /// As for [`run`](Self::run).
+    ///
+    /// ```no_run
+    /// # async fn example(consumer: tenure_client::consumer::Consumer) -> Result<(), tenure_client::Error> {
+    /// consumer.run_until(tokio::signal::ctrl_c()).await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn run_until(self, until: impl Future) -> Result<(), Error> {
         let shutdown = self.inner.orders.shutdown.clone();
         let run = self.run();
