@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure_api::work::CLAIM_MAX;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 
@@ -20,6 +21,10 @@ use super::source::{AnySource, Found, OwnCalls};
 use crate::error::chain;
 use crate::{Error, RunResult, retry};
 
+/// Jobs that were claimed together and are short end together. Their results are gathered for this
+/// long after the claims, until half of the jobs have ended: a call for work with the results of one
+/// half then runs beside the jobs of the other.
+const GATHER: Duration = Duration::from_millis(2);
 /// Until the balancer is asked again about an assigned run, if it named no time.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
@@ -36,6 +41,8 @@ struct Claimer<'a> {
     /// Consecutive calls for work without an answer.
     failures: u32,
     lately: Lately,
+    /// Set if the last call for work got all it asked for.
+    gather_until: Option<Instant>,
 }
 
 /// Works until the shutdown, then waits for all jobs.
@@ -48,7 +55,8 @@ pub(super) async fn run(inner: &Arc<Inner>, source: Option<Box<dyn AnySource>>) 
             Feed::Pending { runs, balancer: Arc::clone(balancer), next: None }
         }
     };
-    let mut claimer = Claimer { inner, feed, jobs: JoinSet::new(), failures: 0, lately: Lately::default() };
+    let (jobs, lately) = (JoinSet::new(), Lately::default());
+    let mut claimer = Claimer { inner, feed, jobs, failures: 0, lately, gather_until: None };
     let claimed = {
         let mut claiming = std::pin::pin!(claimer.claim_all());
         tokio::select! {
@@ -73,8 +81,8 @@ impl Claimer<'_> {
     async fn claim_all(&mut self) -> Result<(), Error> {
         while let Some((terms, results)) = self.room().await? {
             if let Some((offer, given)) = self.next_by_name() {
-                drop(results);
-                hold_results(self.inner, false);
+                self.inner.outbox.put_back(results);
+                self.inner.outbox.hold(false);
                 self.claim_by_name(terms, offer, given).await;
             } else {
                 self.find(terms, results).await?;
@@ -88,6 +96,7 @@ impl Claimer<'_> {
     async fn room(&mut self) -> Result<Option<(Membership, Vec<Waiting>)>, Error> {
         let inner = self.inner;
         let (mut frozen, mut membership) = (inner.orders.frozen.subscribe(), inner.membership.subscribe());
+        let mut patience = None;
         loop {
             while let Some(ended) = self.jobs.try_join_next() {
                 outcome(ended)?;
@@ -98,18 +107,22 @@ impl Claimer<'_> {
             let terms = *membership.borrow_and_update();
             let may_claim = !*frozen.borrow_and_update() && terms != Membership::Waiting;
             let takes_results = may_claim && matches!(&self.feed, Feed::Calls(source) if source.takes_results());
-            hold_results(inner, takes_results);
-            let results = if takes_results { inner.outbox.take() } else { Vec::new() };
-            // A job whose result is about to be sent frees its slot.
-            if may_claim && self.jobs.len() < inner.settings.capacity.saturating_add(results.len()) {
-                let Some(until) = self.not_before() else { return Ok(Some((terms, results))) };
-                drop(results);
-                hold_results(inner, false);
-                tokio::select! {
-                    () = inner.orders.shutdown.cancelled() => {}
-                    () = tokio::time::sleep_until(until) => {}
+            inner.outbox.hold(takes_results);
+            let mut wake = if takes_results { self.gathers() } else { None };
+            if may_claim && wake.is_none() {
+                let results = if takes_results { inner.outbox.take() } else { Vec::new() };
+                // A job whose result is about to be sent frees its slot.
+                if self.jobs.len() < inner.settings.capacity.saturating_add(results.len()) {
+                    let Some(until) = self.not_before() else { return Ok(Some((terms, results))) };
+                    inner.outbox.put_back(results);
+                    inner.outbox.hold(false);
+                    tokio::select! {
+                        () = inner.orders.shutdown.cancelled() => {}
+                        () = tokio::time::sleep_until(until) => {}
+                    }
+                    continue;
                 }
-                continue;
+                wake = wait_for_slots(inner, results, &mut patience);
             }
             tokio::select! {
                 () = inner.orders.shutdown.cancelled() => {}
@@ -117,8 +130,16 @@ impl Claimer<'_> {
                 Ok(()) = membership.changed() => {}
                 Some(ended) = self.jobs.join_next() => outcome(ended)?,
                 () = inner.outbox.arrival(), if takes_results => {}
+                () = tokio::time::sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => {}
             }
         }
+    }
+
+    /// Returns until when results are gathered. None: the next call for work is due.
+    fn gathers(&self) -> Option<Instant> {
+        let waiting = self.inner.outbox.waiting();
+        let running = self.jobs.len().saturating_sub(waiting);
+        self.gather_until.filter(|until| waiting < running && *until > Instant::now())
     }
 
     fn not_before(&mut self) -> Option<Instant> {
@@ -199,10 +220,15 @@ impl Claimer<'_> {
             Some(Ok(found)) => {
                 self.failures = 0;
                 let came_empty = found.is_empty() && !exchanges;
+                let is_full = found.len() >= room.min(CLAIM_MAX.into());
+                self.gather_until = is_full.then(|| Instant::now() + GATHER);
+                // Before the first of these jobs ends.
+                inner.outbox.hold(source.takes_results());
                 found.into_iter().for_each(|found| start(inner, &mut self.jobs, terms, found));
                 if came_empty { source.rest_until(begun) } else { begun }
             }
-            Some(Err(error)) if source.is_refused(&error) => return Err(error),
+            // An error of an exchange may be about its results.
+            Some(Err(error)) if !exchanges && source.is_refused(&error) => return Err(error),
             Some(Err(error)) => {
                 self.failures += 1;
                 let failures = self.failures;
@@ -211,7 +237,7 @@ impl Claimer<'_> {
             }
         };
         if pause_until > Instant::now() {
-            hold_results(inner, false);
+            inner.outbox.hold(false);
             tokio::select! {
                 () = inner.orders.shutdown.cancelled() => {}
                 () = inner.given.more() => {}
@@ -222,7 +248,7 @@ impl Claimer<'_> {
     }
 
     async fn stop(mut self) {
-        hold_results(self.inner, false);
+        self.inner.outbox.hold(false);
         self.inner.orders.shutdown.cancel();
         self.inner.jobs.shut_down();
         match &mut self.feed {
@@ -239,11 +265,20 @@ impl Claimer<'_> {
     }
 }
 
-/// Results wait for the source's next call for work, or are reported separately.
-fn hold_results(inner: &Inner, hold: bool) {
-    if inner.settings.has_source {
-        inner.outbox.set_open(hold);
+/// Keeps results that free no slot. The jobs of answered results are about to end; if they have work
+/// to do afterwards, the results do not wait for it. Returns until when they wait.
+fn wait_for_slots(inner: &Inner, results: Vec<Waiting>, patience: &mut Option<Instant>) -> Option<Instant> {
+    if results.is_empty() {
+        return None;
     }
+    let until = *patience.get_or_insert_with(|| Instant::now() + GATHER);
+    if until > Instant::now() {
+        inner.outbox.put_back(results);
+        return Some(until);
+    }
+    *patience = None;
+    inner.outbox.report_apart(results);
+    None
 }
 
 /// A run assigned to this worker goes to no other, so the balancer is asked again.
@@ -267,7 +302,7 @@ type Answer = Result<Vec<Found>, Error>;
 /// A freeze does not cancel the search, which could leave claims held until their leases end. The
 /// server answers when the session reports the freeze; without a session the claims are given back.
 async fn search(inner: &Inner, source: &mut dyn AnySource, terms: Membership, room: usize) -> Option<Answer> {
-    hold_results(inner, false);
+    inner.outbox.hold(false);
     let mut membership = inner.membership.subscribe();
     let replaced = membership.wait_for(|now| *now != terms && *now != Membership::Waiting);
     tokio::select! {
@@ -296,7 +331,7 @@ async fn exchange(inner: &Inner, source: &mut dyn AnySource, mut waiting: Vec<Wa
             () = inner.orders.shutdown.cancelled() => return None,
             () = &mut late, if !waiting.is_empty() => {
                 waiting.clear();
-                hold_results(inner, false);
+                inner.outbox.hold(false);
             }
         }
     };

@@ -173,8 +173,9 @@ async fn give_back(inner: &Inner, claim: &Claim) {
     }
 }
 
-/// Sends an outcome until it is answered. With a source, it goes with the next call for work if one
-/// is due, otherwise by the calls of the Queue API, which know neither releases nor delays.
+/// Sends an outcome until it is answered: first with the next call for work if one is due, then
+/// apart. With a source that is by the calls of the Queue API, which know neither releases nor
+/// delays.
 async fn send(inner: &Inner, claim: &Claim, outcome: &Outcome) {
     let Some(mut result) = to_result(claim.task_id(), claim.run_id(), outcome) else { return };
     let shutdown = || claim.result(RunOutcome::Exception, Some(ExceptionReason::WorkerShutdown));
@@ -182,12 +183,14 @@ async fn send(inner: &Inner, claim: &Claim, outcome: &Outcome) {
     if has_source && result.outcome == RunOutcome::Released {
         result = shutdown();
     }
-    // A call for work must not go with a task that is given back.
-    let mut by_itself = has_source && result.reason == shutdown().reason;
-    let mut failures = 0;
+    let (mut apart, mut failures) = (false, 0);
     loop {
-        let answer =
-            if by_itself { Some(claim.send_result(&result).await) } else { inner.outbox.send(result.clone()).await };
+        apart |= gives_back(&result);
+        let answer = match (apart, has_source) {
+            (false, _) => inner.outbox.send(result.clone()).await,
+            (true, false) => inner.outbox.send_apart(result.clone()).await,
+            (true, true) => Some(claim.send_result(&result).await),
+        };
         match answer {
             Some(Ok(status)) => {
                 say_failure(&result);
@@ -211,14 +214,20 @@ async fn send(inner: &Inner, claim: &Claim, outcome: &Outcome) {
             Some(Err(error)) => warning!(error = chain(&error), "the report failed; trying again"),
             None => {}
         }
-        if has_source && !by_itself {
-            by_itself = true;
+        if !std::mem::replace(&mut apart, true) && has_source {
             continue;
         }
         failures += 1;
         let pause = claim.client().retry_policy().backoff(failures, retry::jitter());
         tokio::time::sleep(pause.min(LONGEST_PAUSE)).await;
     }
+}
+
+/// True if the task may be claimed again at once. A server refuses such a result with a call for
+/// work, which could return the same task.
+fn gives_back(RunResult { outcome, reason, delay, .. }: &RunResult) -> bool {
+    *reason == Some(ExceptionReason::WorkerShutdown)
+        || (*outcome == RunOutcome::Released && delay.is_none_or(|seconds| seconds == 0))
 }
 
 /// A program with a subscriber has it in the event of the report.

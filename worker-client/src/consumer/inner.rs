@@ -64,8 +64,7 @@ impl Inner {
             handler,
             orders: Orders::default(),
             jobs: Jobs::new(&settings.client, settings.capacity),
-            // A source opens it between its calls.
-            outbox: Outbox::new(!settings.has_source),
+            outbox: Outbox::new(settings.has_source),
             membership: watch::Sender::new(membership),
             given: GivenRuns::default(),
             workers: Mutex::default(),

@@ -39,7 +39,7 @@
 //! - **One process per name.** A starting consumer takes over the session of its name. The previous
 //!   process ends with [`Error::SessionEnded`](crate::Error::SessionEnded).
 //! - **Reports.** Each outcome is reported until it is answered or the lease is over. Reports of
-//!   short jobs share requests.
+//!   short jobs share requests, with the next claims too.
 //! - **Logs** ([`Job::log`]) can be followed while the handler works, and are artifacts before the
 //!   job is reported.
 //! - **Checkpoints** ([`Job::checkpoint`]) show a job's progress. The next run resumes from them

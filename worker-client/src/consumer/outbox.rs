@@ -1,6 +1,6 @@
-//! Results to send. Results that arrive during a request go with the next one, so many short jobs
-//! cost few requests. With a source, they go with its calls for work, which open and close the
-//! outbox.
+//! Results to send. While a call for work is due, results wait for it, so that one request reports
+//! and claims. Otherwise a consumer without a source sends them in requests of their own; results
+//! that arrive during such a request go with the next one.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -19,13 +19,22 @@ pub(super) const REPORT_TIMEOUT: Duration = Duration::from_secs(5);
 const RESULT_BYTES: usize = 1 << 20;
 
 pub(super) struct Outbox {
+    /// Results then go with calls for work only; others are left to their jobs.
+    has_source: bool,
     results: Mutex<Results>,
+    /// Notified when a result for a call for work arrives.
     arrived: Notify,
+    /// Notified when results for other requests arrive.
+    due: Notify,
 }
 
+#[derive(Default)]
 struct Results {
-    is_open: bool,
+    /// A call for work is due, and takes the results of `waiting`.
+    are_held: bool,
     waiting: VecDeque<Waiting>,
+    /// Results that must not go with a call for work.
+    apart: VecDeque<Waiting>,
 }
 
 /// A result; dropping it leaves it unanswered.
@@ -37,50 +46,87 @@ pub(super) struct Waiting {
 type Verdict = Result<TaskStatus, Error>;
 
 impl Outbox {
-    pub(super) fn new(is_open: bool) -> Self {
-        Self { results: Mutex::new(Results { is_open, waiting: VecDeque::new() }), arrived: Notify::new() }
+    pub(super) fn new(has_source: bool) -> Self {
+        Self { has_source, results: Mutex::default(), arrived: Notify::new(), due: Notify::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Results> {
         self.results.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the answer. None if the outbox is closed or no usable answer came.
+    /// Sends a result, with a call for work if one is due, and waits for the answer. None if no
+    /// usable answer came, or if a source has no call due.
     pub(super) async fn send(&self, result: RunResult) -> Option<Verdict> {
-        let (answer, answered) = oneshot::channel();
+        let (waiting, answered) = Waiting::new(result);
         {
             let mut results = self.lock();
-            if !results.is_open {
+            if !results.are_held && self.has_source {
                 return None;
             }
-            results.waiting.push_back(Waiting { result, answer });
+            results.waiting.push_back(waiting);
+            if results.are_held { self.arrived.notify_one() } else { self.due.notify_one() }
         }
-        self.arrived.notify_one();
         answered.await.ok()
     }
 
-    /// Closing drops the waiting results.
-    pub(super) fn set_open(&self, is_open: bool) {
+    /// Sends a result without a call for work, and waits for the answer. Not with a source.
+    pub(super) async fn send_apart(&self, result: RunResult) -> Option<Verdict> {
+        let (waiting, answered) = Waiting::new(result);
+        self.report_apart(vec![waiting]);
+        answered.await.ok()
+    }
+
+    /// Sets whether results wait for a call for work. Those that wait no longer are sent, or with a
+    /// source dropped.
+    pub(super) fn hold(&self, hold: bool) {
         let mut results = self.lock();
-        results.is_open = is_open;
-        if !is_open {
+        results.are_held = hold;
+        if hold || results.waiting.is_empty() {
+            return;
+        }
+        if self.has_source {
             results.waiting.clear();
+        } else {
+            self.due.notify_one();
         }
     }
 
+    /// Number of results that wait for a call for work.
+    pub(super) fn waiting(&self) -> usize {
+        self.lock().waiting.len()
+    }
+
+    /// Takes the results of a call for work.
     pub(super) fn take(&self) -> Vec<Waiting> {
+        batch(&mut self.lock().waiting)
+    }
+
+    /// Returns results that were taken for a call for work. [`hold`](Self::hold) must follow if
+    /// there is none.
+    pub(super) fn put_back(&self, taken: Vec<Waiting>) {
         let mut results = self.lock();
-        // An abandoned report must not be sent: its run may be another worker's.
-        results.waiting.retain(|waiting| !waiting.answer.is_closed());
-        let (mut count, mut bytes) = (0, 0);
-        for waiting in results.waiting.iter().take(RESULTS_MAX) {
-            bytes += waiting.result.result.as_ref().map_or(0, |result| result.get().len());
-            if bytes > RESULT_BYTES {
-                break;
-            }
-            count += 1;
+        for waiting in taken.into_iter().rev() {
+            results.waiting.push_front(waiting);
         }
-        results.waiting.drain(..count).collect()
+    }
+
+    /// Reports results that were taken for a call for work, but must not wait for it.
+    pub(super) fn report_apart(&self, taken: Vec<Waiting>) {
+        if self.has_source {
+            return;
+        }
+        self.lock().apart.extend(taken);
+        self.due.notify_one();
+    }
+
+    /// Takes the results of a request without a call for work.
+    fn take_due(&self) -> Vec<Waiting> {
+        let mut results = self.lock();
+        let Results { are_held, waiting, apart } = &mut *results;
+        if !*are_held {
+            apart.append(waiting);
+        }
+        batch(apart)
     }
 
     /// May return without a result.
@@ -89,23 +135,44 @@ impl Outbox {
     }
 }
 
+/// Takes results up to the limits of a request.
+fn batch(results: &mut VecDeque<Waiting>) -> Vec<Waiting> {
+    // An abandoned report must not be sent: its run may be another worker's.
+    results.retain(|waiting| !waiting.answer.is_closed());
+    let (mut count, mut bytes) = (0, 0);
+    for waiting in results.iter().take(RESULTS_MAX) {
+        bytes += waiting.result.result.as_ref().map_or(0, |result| result.get().len());
+        if bytes > RESULT_BYTES {
+            break;
+        }
+        count += 1;
+    }
+    results.drain(..count).collect()
+}
+
 impl Waiting {
+    fn new(result: RunResult) -> (Self, oneshot::Receiver<Verdict>) {
+        let (answer, answered) = oneshot::channel();
+        (Self { result, answer }, answered)
+    }
+
     pub(super) fn answer(self, verdict: Verdict) {
         // Fails if the job's lease is over.
         drop(self.answer.send(verdict));
     }
 }
 
-/// Sends the results of a consumer without a source. Never returns.
+/// Sends the results that do not go with calls for work, for a consumer without a source. Never
+/// returns.
 pub(super) async fn run(outbox: &Outbox, settings: &Settings) {
     if settings.has_source {
         return std::future::pending().await;
     }
     let client = settings.client.with_retry_policy(RetryPolicy::never());
     loop {
-        let batch = outbox.take();
+        let batch = outbox.take_due();
         if batch.is_empty() {
-            outbox.arrival().await;
+            outbox.due.notified().await;
             continue;
         }
         for waiting in send(&client, settings, batch).await {
@@ -136,4 +203,75 @@ async fn send(client: &Client, Settings { queue, name, .. }: &Settings, mut batc
         Err(_elapsed) => warning!(reports = results.len(), "reports got no answer in time"),
     }
     Vec::new()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tenure_api::work::RunOutcome;
+    use tokio::task::JoinHandle;
+
+    use super::*;
+
+    fn result(run: u16) -> RunResult {
+        let (task_id, run_id) = ("9HrBC1jMQ3KlZw4CssPUeQ".parse().unwrap(), run.to_string().parse().unwrap());
+        RunResult::new(task_id, run_id, RunOutcome::Completed)
+    }
+
+    async fn arrive(outbox: &Arc<Outbox>, run: u16) -> JoinHandle<Option<Verdict>> {
+        let sending = Arc::clone(outbox);
+        let sent = tokio::spawn(async move { sending.send(result(run)).await });
+        tokio::task::yield_now().await;
+        sent
+    }
+
+    fn runs(taken: &[Waiting]) -> Vec<u16> {
+        taken.iter().map(|waiting| waiting.result.run_id.number()).collect()
+    }
+
+    #[tokio::test]
+    async fn held_results_wait_for_call_in_order() {
+        let outbox = Arc::new(Outbox::new(false));
+        outbox.hold(true);
+        for run in 0..3 {
+            arrive(&outbox, run).await;
+        }
+        let sending = Arc::clone(&outbox);
+        tokio::spawn(async move { sending.send_apart(result(3)).await });
+        tokio::task::yield_now().await;
+        assert_eq!((outbox.waiting(), runs(&outbox.take_due())), (3, vec![3]));
+        let taken = outbox.take();
+        outbox.put_back(taken);
+        let taken = outbox.take();
+        assert_eq!((runs(&taken), outbox.waiting()), (vec![0, 1, 2], 0));
+        outbox.put_back(taken);
+        outbox.hold(false);
+        assert_eq!(runs(&outbox.take_due()), [0, 1, 2]);
+    }
+
+    #[tokio::test]
+    async fn source_without_call_leaves_results_to_jobs() {
+        let outbox = Arc::new(Outbox::new(true));
+        assert!(arrive(&outbox, 0).await.await.unwrap().is_none());
+        outbox.hold(true);
+        let (held, taken) = (arrive(&outbox, 1).await, arrive(&outbox, 2).await);
+        assert_eq!(outbox.waiting(), 2);
+        outbox.report_apart(outbox.take());
+        let late = arrive(&outbox, 3).await;
+        outbox.hold(false);
+        for unanswered in [held, taken, late] {
+            assert!(unanswered.await.unwrap().is_none());
+        }
+    }
+
+    #[tokio::test]
+    async fn abandoned_result_is_not_sent() {
+        let outbox = Arc::new(Outbox::new(false));
+        let sent = arrive(&outbox, 0).await;
+        arrive(&outbox, 1).await;
+        sent.abort();
+        assert!(sent.await.unwrap_err().is_cancelled());
+        assert_eq!(runs(&outbox.take_due()), [1]);
+    }
 }

@@ -239,6 +239,17 @@ impl OwnCalls {
 }
 
 impl Source for OwnCalls {
+    fn takes_results(&self) -> bool {
+        true
+    }
+
+    async fn exchange(&mut self, results: &[RunResult], room: usize) -> Result<Worked, Error> {
+        let client = member(&self.client, self.session);
+        let worked = client.work(&self.queue, &self.name, results, room, Duration::ZERO).await?;
+        self.answered = true;
+        Ok(worked)
+    }
+
     async fn find(&mut self, room: usize) -> Result<Vec<Found>, Error> {
         let client = member(&self.client, self.session);
         let call = client.work(&self.queue, &self.name, &[], room, self.wait);

@@ -8,6 +8,7 @@ mod binary;
 mod client;
 mod consumer;
 mod enqueue;
+mod exchange;
 mod inputs;
 mod kinds;
 mod left_alone;

@@ -1,0 +1,142 @@
+//! Results that a consumer reports with its next call for work, or apart from it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tenure_client::consumer::{ConsumerBuilder, Handler, Job, Outcome, Stop};
+use tokio::sync::Semaphore;
+
+use crate::consumer::{Running, consumer, queue_with, reported};
+use crate::queue::{Queue, RecordedRequest, Reply, TASK_IDS, claim, ok, until};
+use crate::worker::LEASE;
+
+/// Longer than any test.
+const LONG: Duration = Duration::from_secs(60);
+
+fn claimed(at: usize) -> Value {
+    claim(TASK_IDS[at], LEASE, &json!({}))
+}
+
+fn accepted(task: &str) -> Value {
+    json!({"taskId": task, "runId": 0, "status": claim(task, LEASE, &json!({}))["status"]})
+}
+
+fn completed(at: usize) -> Value {
+    json!({"taskId": TASK_IDS[at], "runId": 0, "outcome": "completed"})
+}
+
+/// Accepts all results, without work.
+fn accept(request: &RecordedRequest) -> Reply {
+    let results = request.body["results"].as_array().unwrap();
+    let answers: Vec<Value> = results.iter().map(|result| accepted(result["taskId"].as_str().unwrap())).collect();
+    ok(json!({"results": answers, "tasks": []}))
+}
+
+fn is_exchange(request: &RecordedRequest) -> bool {
+    request.body["claim"] != 0 && request.body["results"] != json!([])
+}
+
+/// Requests with results, and the number of claims that they ask for.
+fn reports(queue: &Queue) -> Vec<(Value, u64)> {
+    let with_results = queue.requests("/work").into_iter().filter(|request| request.body["results"] != json!([]));
+    with_results.map(|mut request| (request.body["results"].take(), request.body["claim"].as_u64().unwrap())).collect()
+}
+
+fn alone(queue: &Queue) -> ConsumerBuilder {
+    consumer(queue).without_session()
+}
+
+fn at_once() -> impl Handler<Value> {
+    |_job: Job, _stop: Stop| async {}
+}
+
+#[tokio::test]
+async fn busy_consumer_reports_and_claims_in_one_request() {
+    let queue = queue_with(&claimed(0)).await;
+    for (ended, next) in [(0, vec![claimed(1)]), (1, vec![claimed(2)]), (2, vec![])] {
+        queue.once("/work", ok(json!({"results": [accepted(TASK_IDS[ended])], "tasks": next})));
+    }
+    let running = Running::start(alone(&queue).handler(at_once()));
+    let requests = queue.wait_for("/work", 5).await;
+    for (ended, request) in requests[1..4].iter().enumerate() {
+        let body = json!({"taskQueueId": "p/w", "workerGroup": "g", "workerId": "w", "results": [completed(ended)],
+                          "claim": 1, "wait": 0});
+        assert_eq!((&request.body, request.signed_by.as_str()), (&body, "worker"));
+    }
+    assert_eq!(requests[4].body["results"], json!([]));
+    assert_ne!(requests[4].body["wait"], 0);
+    running.stop().await;
+    assert_eq!(reported(&queue).len(), 3);
+}
+
+#[tokio::test]
+async fn results_during_an_exchange_go_with_the_next_one() {
+    let queue = Queue::start().await;
+    queue.on("/work", |request| {
+        let after = if is_exchange(request) { Duration::from_millis(500) } else { Duration::ZERO };
+        Reply { after, ..accept(request) }
+    });
+    queue.once("/work", ok(json!({"results": [], "tasks": [claimed(0), claimed(1), claimed(2)]})));
+    let (begun, go) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let (begins, gate) = (Arc::clone(&begun), Arc::clone(&go));
+    let running = Running::start(alone(&queue).capacity(3).handler(move |_job: Job, _stop: Stop| {
+        let (begins, gate) = (Arc::clone(&begins), Arc::clone(&gate));
+        async move {
+            begins.add_permits(1);
+            gate.acquire().await.unwrap().forget();
+        }
+    }));
+    begun.acquire_many(3).await.unwrap().forget();
+    go.add_permits(3);
+    until("all are reported", || (reported(&queue).len() == 3).then_some(())).await;
+    running.stop().await;
+    let reports = reports(&queue);
+    assert!(reports.len() <= 2, "{reports:?}");
+    let sizes = reports.iter().map(|(results, claim)| (results.as_array().map_or(0, Vec::len), *claim));
+    assert!(sizes.into_iter().all(|(size, claim)| claim >= size as u64), "{reports:?}");
+}
+
+#[tokio::test]
+async fn run_that_is_given_back_is_reported_without_a_claim() {
+    for (after, delay, claim) in [(None, json!(null), 0), (Some(0), json!(0), 0), (Some(2), json!(2), 1)] {
+        let queue = queue_with(&claimed(0)).await;
+        let after = after.map(Duration::from_secs);
+        let running = Running::start(
+            alone(&queue).handler(move |_job: Job, _stop: Stop| async move { Outcome::Release { after } }),
+        );
+        until("it is reported", || (!reports(&queue).is_empty()).then_some(())).await;
+        running.stop().await;
+        let reports = reports(&queue);
+        assert_eq!((reports.len(), &reports[0].0[0]["delay"], reports[0].1), (1, &delay, claim));
+    }
+}
+
+#[tokio::test]
+async fn result_of_slow_exchange_is_reported_apart() {
+    let queue = queue_with(&claimed(0)).await;
+    queue.on("/work", |request| {
+        let after = if is_exchange(request) { LONG } else { Duration::ZERO };
+        Reply { after, ..accept(request) }
+    });
+    let running = Running::start(alone(&queue).handler(at_once()));
+    until("it is reported apart", || (reports(&queue).len() == 2).then_some(())).await;
+    assert_eq!(reports(&queue), [(json!([completed(0)]), 1), (json!([completed(0)]), 0)]);
+    until("its job ends", || (running.jobs() == 0).then_some(())).await;
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn shutdown_does_not_wait_for_an_exchange() {
+    let queue = queue_with(&claimed(0)).await;
+    queue.on("/work", |request| {
+        let after = if is_exchange(request) { LONG } else { Duration::ZERO };
+        Reply { after, ..accept(request) }
+    });
+    let running = Running::start(alone(&queue).handler(at_once()));
+    until("it is being reported", || (reports(&queue).len() == 1).then_some(())).await;
+    let begun = Instant::now();
+    running.stop().await;
+    assert!(begun.elapsed() < Duration::from_secs(4), "it waited until results are repeated");
+    assert_eq!(reports(&queue)[1], (json!([completed(0)]), 0));
+}
