@@ -152,6 +152,27 @@ async fn refusal_names_directory_closed_to_database_user() {
 }
 
 #[tokio::test]
+async fn refusal_names_directory_closed_before_postgresql() {
+    if !geteuid().is_root() {
+        return;
+    }
+    let folder = TestFolder::new();
+    let closed = folder.base.path().join("closed");
+    let pg_bin = closed.join("bin");
+    fs::create_dir_all(&pg_bin).unwrap();
+    for name in ["postgres", "initdb"] {
+        let program = pg_bin.join(name);
+        fs::write(&program, "#!/bin/sh\necho 'postgres (PostgreSQL) 18.0'\n").unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
+    let settings = EmbeddedSettings { pg_bin: Some(pg_bin), ..folder.settings() };
+    let line = one_line(&Embedded::start(&settings).await.err().unwrap());
+    let fix = format!("chmod o+x {}", closed.display());
+    assert!(line.contains("user postgres cannot run") && line.contains(&fix), "{line}");
+}
+
+#[tokio::test]
 async fn closed_parent_refuses_root_before_any_change() {
     if !geteuid().is_root() {
         return;
