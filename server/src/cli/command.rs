@@ -1,8 +1,10 @@
 //! The subcommands of the command line and their arguments.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
+use clap_complete::Shell;
 
 use super::backup::{BackupArgs, RestoreArgs};
 use super::client::ClientArgs;
@@ -115,6 +117,12 @@ pub enum Command {
         #[command(subcommand)]
         verify: VerifyCommand,
     },
+    /// Print the completions of a shell.
+    #[command(hide = true)]
+    Completions { shell: Shell },
+    /// Write a man page for each command into a directory.
+    #[command(hide = true)]
+    Man { dir: PathBuf },
 }
 
 impl Cli {

@@ -10,6 +10,7 @@ pub mod group;
 pub mod http;
 mod init;
 mod input;
+mod manual;
 mod print;
 pub mod queue;
 pub mod role;
@@ -124,6 +125,8 @@ async fn run(command: Command) -> ExitCode {
         Command::Verify { server, verify } => {
             http::call_to_its_end("verify", server, async |server| verify::run(server, verify).await).await
         }
+        Command::Completions { shell } => manual::completions(shell),
+        Command::Man { dir } => manual::man(&dir),
     }
 }
 

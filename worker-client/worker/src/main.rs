@@ -1,10 +1,11 @@
 //! `tenure-worker`: reads settings and handles signals; [`tenure_worker`] does the work.
 
+mod manual;
 mod name;
 mod secret;
 
 use std::ffi::OsString;
-use std::io::IsTerminal as _;
+use std::io::{self, IsTerminal as _};
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -12,6 +13,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use tenure_api::ids::{TaskQueueId, WorkerGroup, WorkerId};
 use tenure_client::debug::Debug;
 use tenure_client::error::chain;
@@ -64,6 +66,12 @@ enum Subcommands {
         #[arg(last = true, required = true)]
         argv: Vec<OsString>,
     },
+    /// Print the completions of a shell.
+    #[command(hide = true)]
+    Completions { shell: Shell },
+    /// Write a man page for each command into a directory.
+    #[command(hide = true)]
+    Man { dir: PathBuf },
 }
 
 #[derive(Args)]
@@ -170,6 +178,8 @@ fn main() -> ExitCode {
         Subcommands::Run(run) => *run,
         Subcommands::Guard => return guard(),
         Subcommands::Become { guard, argv } => return become_command(guard, &argv),
+        Subcommands::Completions { shell } => return written(manual::completions(shell)),
+        Subcommands::Man { dir } => return written(manual::man(&dir)),
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let colours = std::io::stderr().is_terminal();
@@ -183,6 +193,16 @@ fn main() -> ExitCode {
         Err(problem) => {
             eprintln!("tenure-worker: {problem}");
             ExitCode::from(USAGE)
+        }
+    }
+}
+
+fn written(result: io::Result<()>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tenure-worker: the result cannot be written: {error}");
+            ExitCode::FAILURE
         }
     }
 }
