@@ -20,11 +20,11 @@ ARG TENURE_COMMIT=
 RUN cargo build --locked --profile dist -p tenure-server -p tenure-worker
 
 FROM debian:bookworm-slim
-# PostgreSQL for embedded mode; the package must not make a cluster of its own. curl is for the health check.
+# PostgreSQL for embedded mode; the package must not make a cluster of its own. curl is for the health check, tini is the init.
 RUN mkdir -p /etc/postgresql-common/createcluster.d \
  && echo 'create_main_cluster = false' >/etc/postgresql-common/createcluster.d/tenure.conf \
  && apt-get update \
- && apt-get install --yes --no-install-recommends ca-certificates curl postgresql-15 \
+ && apt-get install --yes --no-install-recommends ca-certificates curl postgresql-15 tini \
  && rm -rf /var/lib/apt/lists/*
 RUN useradd --system --uid 10001 --home-dir /var/lib/tenure --create-home --shell /usr/sbin/nologin tenure \
  && chmod 700 /var/lib/tenure
@@ -35,12 +35,12 @@ VOLUME /var/lib/tenure
 # 0.0.0.0 takes a root URL: give TENURE_ROOT_URL the URL that clients use.
 ENV TENURE_LISTEN=0.0.0.0:8080 TENURE_DATA_DIR=/var/lib/tenure/data
 EXPOSE 8080
-# The process answers; whether the database does too is for alarms, not for restarts. Nothing answers until
-# recovery and migrations are done; the period ends with the first answer.
+# The process responds; whether the database does too is for alarms, not for restarts. Nothing responds until
+# recovery and migrations are done; the period ends with the first response.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=15m \
-  CMD ["curl", "--fail", "--silent", "--output", "/dev/null", "http://127.0.0.1:8080/__lbheartbeat__"]
+  CMD ["curl", "--fail", "--silent", "--output", "/dev/null", "http://127.0.0.1:8080/livez"]
 # A stop takes 18 seconds at most: give the container longer than that (docker stop --time 30).
 STOPSIGNAL SIGTERM
-# Without an init: as PID 1 the server is its own.
-ENTRYPOINT ["tenure"]
+# tini reaps processes that lost their parents, also those of tenure-worker's tasks.
+ENTRYPOINT ["tini", "--", "tenure"]
 CMD ["serve"]
