@@ -9,6 +9,8 @@ build=${build:-debug}
 top=$PWD
 [ -x "${CARGO_TARGET_DIR:-target}/$build/tenure" ] || { echo "$name: run cargo build first" >&2; exit 1; }
 bin=$(cd "${CARGO_TARGET_DIR:-target}/$build" && pwd)
+# The documents call the programs by their names.
+export PATH=$bin:$PATH
 python=$(scripts/python-venv)
 case $python in /*) ;; *) python=$PWD/$python ;; esac
 
