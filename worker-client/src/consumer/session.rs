@@ -301,7 +301,7 @@ impl Member<'_> {
                 }
                 Err(error) => {
                     self.failures += 1;
-                    let error = error.as_ref().map(|error| chain(error));
+                    let error = error.as_ref().map_or_else(|| "no answer in time".to_owned(), |error| chain(error));
                     warning!(failures = self.failures, error, "the session could not be renewed; trying again");
                 }
             }

@@ -89,8 +89,9 @@ async fn results_during_an_exchange_go_with_the_next_one() {
     }));
     begun.acquire_many(3).await.unwrap().forget();
     go.add_permits(3);
-    until("all are reported", || (reported(&queue).len() == 3).then_some(())).await;
+    until("all reports are answered", || (running.jobs() == 0).then_some(())).await;
     running.stop().await;
+    assert_eq!(reported(&queue).len(), 3);
     let reports = reports(&queue);
     assert!(reports.len() <= 2, "{reports:?}");
     let sizes = reports.iter().map(|(results, claim)| (results.as_array().map_or(0, Vec::len), *claim));
