@@ -94,7 +94,8 @@ class JobFailed(TenureError):
         state: ``failed`` or ``exception``.
         reason: Reason of the server, such as ``failed``, ``malformed-payload`` or
             ``deadline-exceeded``.
-        kind: Type of the handler's exception, such as ``ValueError``. None without a failure.
+        kind: Type of the handler's exception, such as ``ValueError``. None without a failure, or if
+            a worker in another language named none.
         message: Message and end of the traceback, at most 4 KiB. None without a failure.
         exit_code: Exit code of a command. None otherwise.
         result: Result that the worker reported beside the failure. None without one.
@@ -116,7 +117,8 @@ class JobFailed(TenureError):
         self.message: str | None = failure.get("message")
         self.exit_code: int | None = failure.get("exitCode")
         self.result = result
-        words = ": ".join(word for word in (self.kind, self.message) if word)
+        kind = None if self.kind == reason else self.kind
+        words = ": ".join(word for word in (kind, self.message) if word)
         super().__init__(f"job {id} ended as {state} ({reason})" + (f": {words}" if words else ""))
 
     def __reduce__(self) -> Any:

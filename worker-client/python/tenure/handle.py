@@ -61,6 +61,8 @@ class Handle(Generic[R]):
         Raises:
             JobFailed: The job has failed, with the failure of its handler.
             JobCancelled: The job was cancelled.
+            PayloadError: The result has another type than annotated, for example because a worker
+                in another language returned it.
             TimeoutError: The job has not ended in time.
             RequestRefused: The server refused the call, or no longer has the job.
             ServerUnavailable: No server answered.

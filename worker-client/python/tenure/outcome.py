@@ -23,6 +23,8 @@ FAILURE_MAX = 4_096
 """Bytes of the message of a failure."""
 RESULT_MAX = 65_536
 """Bytes of a result, as compact JSON."""
+MALFORMED = "malformed-payload"
+"""Reason of a job with wrong arguments, and the kind of its failure."""
 _KIND_MAX = 255
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
@@ -92,6 +94,12 @@ def _traceback(error: BaseException) -> str:
     if frames is None:
         return ""
     return _text("".join(traceback.format_exception(type(error), error, frames)).rstrip())
+
+
+def malformed(problem: str) -> Ended:
+    """Return the end of a job with wrong arguments. Workers in Rust report the same failure."""
+    message = _cut(_text(f"malformed payload: {problem}"), FAILURE_MAX)
+    return Ended("malformed", failure={"kind": MALFORMED, "message": message})
 
 
 def ended_with(result: Any) -> Ended:
@@ -177,7 +185,8 @@ def report_of(
 
     Args:
         ended: How the handler ended.
-        task: The task; None if it is unknown.
+        task: The task, for its backoff. None: the server decides on the pause before the next
+            attempt.
         attempt: Number of this attempt, from 1.
         retries_left: How many attempts may follow.
         jitter: From 0 to 1, for the pause before the next attempt.
@@ -190,16 +199,16 @@ def report_of(
         delay = math.ceil(ended.after or 0)
         return {"outcome": "released", **({"delay": delay} if delay else {})}
     if ended.how in ("malformed", "internal"):
-        reason = "malformed-payload" if ended.how == "malformed" else "internal-error"
+        reason = MALFORMED if ended.how == "malformed" else "internal-error"
         return {"outcome": "exception", "reason": reason, **with_failure}
     if ended.how in ("error", "retry") and retries_left > 0:
-        pause = task.pause_after(attempt, jitter) if task is not None else 0
+        pause = None if task is None else task.pause_after(attempt, jitter)
         if ended.after is not None:
             pause = math.ceil(ended.after)
         return {
             "outcome": "exception",
             "reason": "intermittent-task",
-            "retryAfter": pause,
+            **({} if pause is None else {"retryAfter": pause}),
             **with_failure,
         }
     return {"outcome": "failed", "retry": False, **with_failure}

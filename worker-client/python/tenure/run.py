@@ -70,6 +70,8 @@ class Run:
         self.retries_left: int = status["retriesLeft"]
         options = (definition.get("extra") or {}).get("tenure") or {}
         self.at_most_once = options.get("delivery") == "at-most-once"
+        # The job's own backoff is in place of the task's; the server knows it.
+        self.has_backoff = "retryDelay" in options
         self.problem: str | None = None
         self.arguments: dict[str, Any] = {}
         self.task = self._read(definition.get("payload"), tasks)
@@ -104,11 +106,12 @@ class Run:
             return None
         task = tasks.get(payload["kind"])
         if task is None:
-            known = ", ".join(sorted(tasks)) or "none"
-            self.problem = f"unknown kind {payload['kind']!r}; this worker knows: {known}"
+            known = ", ".join(f'"{name}"' for name in sorted(tasks))
+            self.problem = f'unknown kind "{payload["kind"]}"; this worker has {known}'
             return None
+        args = payload.get("args")
         try:
-            self.arguments = task.signature.decode(payload.get("args", {}))
+            self.arguments = task.signature.decode({} if args is None else args)
         except PayloadError as error:
             self.problem = str(error)
         except Exception as error:

@@ -30,6 +30,8 @@ RETRIES_MAX = 49
 _DAY = 86_400.0
 _YEAR = 366 * _DAY
 _NAME_MAX = 255
+# The server's limit for the backoff of one job.
+_BACKOFF_FIRST_MAX = 3_600.0
 _PRIORITIES = Priority.__args__  # type: ignore[attr-defined]
 
 
@@ -43,6 +45,7 @@ class Options:
         key: Key for limits and fair sharing of the queue: 1 to 255 characters.
         priority: Priority within the queue.
         retries: How often the job is tried again, 0 to 49.
+        backoff: Seconds before the second attempt, at most an hour, and the longest pause.
         deadline: Seconds until the server ends the job, or a date. Default: 366 days, or what the
             policy of the queue says.
         after: Jobs, or their ids, which must be completed before this one may start.
@@ -54,6 +57,7 @@ class Options:
     key: str | None = None
     priority: Priority | None = None
     retries: int | None = None
+    backoff: tuple[Seconds, Seconds] | None = None
     deadline: Seconds | datetime.datetime | None = None
     after: Sequence[Handle[Any] | str] = ()
     tags: dict[str, str] | None = None
@@ -79,6 +83,8 @@ class Options:
             raise ValueError("key must have 1 to 255 characters")
         if self.retries is not None:
             _check_retries(self.retries)
+        if self.backoff is not None:
+            _backoff(self.backoff, _BACKOFF_FIRST_MAX)
 
 
 def _check_retries(retries: int) -> None:
@@ -133,6 +139,10 @@ class JobRequest(Generic[R]):
             runs["notBefore"] = _date(options.not_before)
         if options.key is not None:
             runs["key"] = options.key
+        if options.backoff is not None:
+            first, most = _backoff(options.backoff, _BACKOFF_FIRST_MAX)
+            pauses = {"first": math.ceil(first), "factor": 2, "most": math.ceil(most)}
+            runs["retryDelay"] = pauses
         if task.timeout is not None:
             runs["completeTime"] = math.ceil(task.timeout)
         if runs:
@@ -211,9 +221,13 @@ class Task(Enqueuer[P, R]):
         self.name = function.__name__ if name is None else name
         self.queue = queue_id(queue)
         self.signature = Signature(function)
-        self.retries = retries
-        self.backoff = _backoff(backoff)
-        self.timeout = None if timeout is None else seconds_of(timeout, "timeout", 5 * _DAY)
+        try:
+            _check_retries(retries)
+            self.retries = retries
+            self.backoff = _backoff(backoff, _DAY)
+            self.timeout = None if timeout is None else seconds_of(timeout, "timeout", 5 * _DAY)
+        except ValueError as error:
+            raise ConfigurationError(f"{self.name}: {error}") from None
         is_async = inspect.iscoroutinefunction(function)
         if not 1 <= len(self.name) <= _NAME_MAX:
             raise ConfigurationError(f"the name of a task must have 1 to {_NAME_MAX} characters")
@@ -226,7 +240,6 @@ class Task(Enqueuer[P, R]):
                 f"{self.name}: a handler with cpu=True must be a function of a module, which other "
                 "processes can import"
             )
-        _check_retries(retries)
         self.runs_in: RunsIn = "asyncio" if is_async else "process" if cpu else "thread"
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
@@ -249,6 +262,7 @@ class Task(Enqueuer[P, R]):
         key: str | None = None,
         priority: Priority | None = None,
         retries: int | None = None,
+        backoff: tuple[Seconds, Seconds] | None = None,
         deadline: Seconds | datetime.datetime | None = None,
         after: Sequence[Handle[Any] | str] = (),
         tags: dict[str, str] | None = None,
@@ -261,6 +275,8 @@ class Task(Enqueuer[P, R]):
             key: Key for limits and fair sharing of the queue: 1 to 255 characters.
             priority: Priority within the queue.
             retries: How often the job is tried again, 0 to 49.
+            backoff: Seconds before the second attempt, at most an hour, and the longest pause. It
+                is in place of the task's, and workers in other languages follow it too.
             deadline: Seconds until the server ends the job, or a date with a time zone. Default:
                 366 days, or what the policy of the queue says.
             after: Jobs, or their ids, which must be completed before this one may start.
@@ -275,6 +291,7 @@ class Task(Enqueuer[P, R]):
             key=key,
             priority=priority,
             retries=retries,
+            backoff=backoff,
             deadline=deadline,
             after=tuple(after),
             tags=tags,
@@ -294,8 +311,9 @@ class Task(Enqueuer[P, R]):
         return math.ceil(min(_DAY, pause * (1 + jitter / 10)))
 
 
-def _backoff(backoff: tuple[Seconds, Seconds]) -> tuple[float, float]:
-    first, longest = (seconds_of(value, "backoff", _DAY) for value in backoff)
+def _backoff(backoff: tuple[Seconds, Seconds], first_max: float) -> tuple[float, float]:
+    first = seconds_of(backoff[0], "the first pause of backoff", first_max)
+    longest = seconds_of(backoff[1], "the longest pause of backoff", _DAY)
     if first > longest:
-        raise ConfigurationError("backoff is (first pause, longest pause), in seconds")
+        raise ValueError("backoff is (first pause, longest pause), in seconds")
     return first, longest

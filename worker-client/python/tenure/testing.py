@@ -159,7 +159,7 @@ class InlineHandle(Handle[Any]):
         if self._ended.how == "completed":
             return self.request.task.signature.decode_result(self._ended.result)
         failed = JobCancelled if self._ended.how == "cancelled" else JobFailed
-        reason = {"malformed": "malformed-payload", "internal": "internal-error"}
+        reason = {"malformed": outcome.MALFORMED, "internal": "internal-error"}
         raise failed(
             self.id,
             self.status(),
@@ -205,7 +205,7 @@ def _attempt(request: JobRequest[Any], made: RecordedJob) -> tuple[Ended, BaseEx
     try:
         arguments = signature.decode(plain(request.args))
     except PayloadError as error:
-        return Ended("malformed", failure=outcome.failure_of(error, str(error))), error
+        return outcome.malformed(str(error)), error
     if signature.job_parameter is not None:
         arguments[signature.job_parameter] = made
     function, around = request.task.function, request.task.app.contexts

@@ -16,12 +16,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from .client import AsyncClient
-from .errors import ConfigurationError, NameTaken, PayloadError, TenureError, WorkerRefused
+from .errors import ConfigurationError, NameTaken, TenureError, WorkerRefused
 from .executors import Coroutines, Executor, Threads
 from .feed import Feed
 from .job import Cancellation
 from .link import Link
-from .outcome import Ended, failure_of, report_of
+from .outcome import Ended, malformed, report_of
 from .prefetch import GIVE_BACK_AFTER, Prefetch
 from .processes import Processes
 from .run import Run
@@ -265,10 +265,9 @@ class Worker:
         elif self._is_stopping or feed.member == "waiting":
             self._give_back(run)
         elif run.problem is not None or run.task is None:
-            message = run.problem or "unknown kind"
-            log.error("%s is malformed: %s", run, message)
-            failure = failure_of(PayloadError(message), message)
-            self._finish(run, Ended("malformed", failure=failure))
+            problem = run.problem or "unknown kind"
+            log.error("%s is malformed: %s", run, problem)
+            self._finish(run, malformed(problem))
         elif self._running < self._concurrency:
             self._begin(run)
         else:
@@ -386,7 +385,8 @@ class Worker:
         if ended.how == "cancelled":
             return self._report_of_cancelled(run)
         self._log_end(run, ended)
-        return report_of(ended, run.task, run.info.attempt, run.retries_left, random.random())
+        task = None if run.has_backoff else run.task
+        return report_of(ended, task, run.info.attempt, run.retries_left, random.random())
 
     def _report_of_cancelled(self, run: Run) -> dict[str, Any] | None:
         if run.job.cancellation == "shutdown":

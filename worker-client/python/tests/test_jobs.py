@@ -101,7 +101,9 @@ def test_released_job_keeps_its_retries(working: Bench) -> None:
         ({"kind": "note", "args": {"text": 5}}, "text: expected text, got an integer '5'"),
         ({"kind": "note", "args": {}}, "the argument 'text' is missing"),
         ({"kind": "note", "args": {"text": "a", "more": 1}}, "unknown argument 'more'"),
-        ({"kind": "nothing"}, "unknown kind 'nothing'"),
+        ({"kind": "note", "args": None}, "the argument 'text' is missing"),
+        ({"kind": "note", "args": ["a"]}, "args must be an object, not a list"),
+        ({"kind": "nothing"}, 'unknown kind "nothing"; this worker has "anote", '),
         ({"command": ["true"]}, "the payload must be"),
     ],
 )
@@ -113,9 +115,9 @@ def test_malformed_payload_ends_with_message(
     made = working.server.call("POST", "/api/tenure/v1/tasks", body)["tasks"][0]["taskId"]
     with pytest.raises(JobFailed) as failed:
         jobs.app.handle(made).result(timeout=SOON)
-    assert failed.value.reason == "malformed-payload"
+    assert (failed.value.reason, failed.value.kind) == ("malformed-payload", "malformed-payload")
     assert failed.value.message is not None
-    assert failed.value.message.startswith(message)
+    assert failed.value.message.startswith(f"malformed payload: {message}")
     assert "a" not in working.records()
 
 

@@ -26,7 +26,7 @@ from tenure import (
 from tenure.hawk import Credentials, Target, authorization
 from tenure.lease import Lease, date_of
 from tenure.outbox import Outbox
-from tenure.outcome import FAILURE_MAX, Ended, acall, call, failure_of, report_of
+from tenure.outcome import FAILURE_MAX, Ended, acall, call, failure_of, malformed, report_of
 from tenure.prefetch import Prefetch
 from tenure.session import grace_of, wait_of
 from tenure.settings import queue_id, read_settings, worker_name
@@ -79,6 +79,27 @@ def test_exception_decides_report(error: BaseException, left: int, report: dict[
     assert (failure is None) == isinstance(error, Release)
     if failure is not None:
         assert failure["kind"] == type(error).__name__
+
+
+def test_own_backoff_of_job_is_left_to_server() -> None:
+    retried = {"outcome": "exception", "reason": "intermittent-task"}
+    for error, after in ((ValueError("no"), {}), (Retry(after=7), {"retryAfter": 7})):
+        report = report_of(_handled(_raise, error=error), None, 2, 2, jitter=0)
+        del report["failure"]
+        assert report == {**retried, **after}
+
+
+def test_malformed_payload_has_failure_of_other_libraries() -> None:
+    report = report_of(malformed("the argument 'to' is missing"), None, 1, 5, 0)
+    message = "malformed payload: the argument 'to' is missing"
+    failure = {"kind": "malformed-payload", "message": message}
+    assert report == {"outcome": "exception", "reason": "malformed-payload", "failure": failure}
+    long = malformed("ä\0" * 3_000).failure
+    assert long is not None
+    assert len(long["message"].encode()) <= FAILURE_MAX
+    assert "\0" not in long["message"]
+    shown = str(JobFailed("id", "exception", "malformed-payload", failure))
+    assert shown == f"job id ended as exception (malformed-payload): {message}"
 
 
 def test_result_decides_report() -> None:
@@ -399,7 +420,7 @@ def test_pauses_double_up_to_the_longest() -> None:
 def test_wrong_options_of_task_are_refused(options: dict[str, Any]) -> None:
     def handler() -> None: ...
 
-    with pytest.raises((ConfigurationError, ValueError)):
+    with pytest.raises(ConfigurationError):
         Tenure().task(**{"queue": "test/test", **options})(handler)
 
 
@@ -424,11 +445,21 @@ def test_two_tasks_of_one_name_are_refused() -> None:
         {"priority": "urgent"},
         {"key": ""},
         {"retries": 50},
+        {"backoff": (5, 2)},
+        {"backoff": (3_601, 5_000)},
+        {"backoff": (0, 90_000)},
     ],
 )
 def test_wrong_options_of_job_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         _task().options(**options)
+
+
+def test_backoff_of_job_is_written_in_whole_seconds() -> None:
+    minute = datetime.timedelta(minutes=1)
+    job = _task().options(backoff=(1.5, minute)).job()
+    definition = job.definition(lambda: datetime.datetime(2026, 1, 1, tzinfo=UTC))
+    assert definition["options"] == {"retryDelay": {"first": 2, "factor": 2, "most": 60}}
 
 
 @pytest.mark.parametrize(
