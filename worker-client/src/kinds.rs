@@ -49,7 +49,13 @@ pub(crate) fn split(payload: &RawValue) -> Result<(String, Box<RawValue>), serde
 pub(crate) fn read<P: DeserializeOwned>(payload: &RawValue) -> Result<P, serde_json::Error> {
     let text = payload.get();
     serde_json::from_str(text)
-        .or_else(|error| if text == EMPTY { serde_json::from_str(NULL).map_err(|_| error) } else { Err(error) })
+        .or_else(|error| if is_empty(text) { serde_json::from_str(NULL).map_err(|_| error) } else { Err(error) })
+}
+
+/// True for an object without fields.
+fn is_empty(json: &str) -> bool {
+    let fields = json.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
+    fields.is_some_and(|fields| fields.trim().is_empty())
 }
 
 #[cfg(test)]
@@ -89,6 +95,7 @@ mod tests {
     fn empty_object_may_be_a_value_without_fields() {
         let raw = |text: &str| RawValue::from_string(text.to_owned()).unwrap();
         read::<()>(&raw("{}")).unwrap();
+        read::<()>(&raw("{ }")).unwrap();
         assert_eq!(read::<Value>(&raw("{}")).unwrap(), json!({}));
         assert!(read::<()>(&raw(r#"{"a": 1}"#)).is_err());
         assert!(read::<u8>(&raw("{}")).unwrap_err().to_string().contains("invalid type: map"));
