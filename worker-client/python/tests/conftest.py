@@ -164,7 +164,8 @@ def hasty_server() -> Iterator[Server]:
     server.close()
 
 
-def _bench(server: Server, folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Bench]:
+def bench_of(server: Server, folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    """Make a bench, and end its workers afterwards."""
     bench = Bench(server, folder, patch)
     yield bench
     for worker in bench.workers:
@@ -173,14 +174,14 @@ def _bench(server: Server, folder: Path, patch: pytest.MonkeyPatch) -> Iterator[
 
 @pytest.fixture
 def bench(live_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    yield from _bench(live_server, tmp_path, monkeypatch)
+    yield from bench_of(live_server, tmp_path, monkeypatch)
 
 
 @pytest.fixture(scope="module")
 def working(live_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """A bench with a worker, for tests that need neither a queue nor a worker of their own."""
     with pytest.MonkeyPatch.context() as patch:
-        for made in _bench(live_server, tmp_path_factory.mktemp("working"), patch):
+        for made in bench_of(live_server, tmp_path_factory.mktemp("working"), patch):
             made.worker()
             made.app()
             yield made
@@ -190,14 +191,14 @@ def working(live_server: Server, tmp_path_factory: pytest.TempPathFactory) -> It
 def own_bench(
     own_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Bench]:
-    yield from _bench(own_server, tmp_path, monkeypatch)
+    yield from bench_of(own_server, tmp_path, monkeypatch)
 
 
 @pytest.fixture
 def hasty_bench(
     hasty_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Bench]:
-    yield from _bench(hasty_server, tmp_path, monkeypatch)
+    yield from bench_of(hasty_server, tmp_path, monkeypatch)
 
 
 @pytest.fixture

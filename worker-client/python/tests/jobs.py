@@ -1,8 +1,11 @@
-"""The jobs of the tests. Each writes a line to the file TEST_RECORD when its handler has begun."""
+"""The jobs of the tests. Most write a line to the file TEST_RECORD when they have begun."""
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import datetime
+import enum
 import os
 import signal
 import time
@@ -130,3 +133,59 @@ def cpu(job: Job, what: str) -> str:
     if what == "fail":
         raise ValueError("in a process")
     return what
+
+
+# Tasks that have a handler in Rust too: tests/src/bin/rust_jobs.rs.
+
+
+class Urgency(enum.Enum):
+    LOW = "low"
+    HIGH = "high"
+
+
+@dataclasses.dataclass
+class Item:
+    name: str
+    count: int
+    price: float
+
+
+@dataclasses.dataclass
+class Receipt:
+    customer: str
+    total: float
+    due: datetime.datetime
+    urgent: bool
+    note: str | None
+
+
+class OutOfStock(Exception):
+    pass
+
+
+@app.task(queue=QUEUE)
+def order(
+    customer: str,
+    items: list[Item],
+    due: datetime.datetime,
+    urgency: Urgency,
+    note: str | None = None,
+) -> Receipt:
+    total = sum(item.count * item.price for item in items)
+    return Receipt(customer, total, due, urgency is Urgency.HIGH, note)
+
+
+@app.task(queue=QUEUE)
+def sell(item: str) -> None:
+    raise OutOfStock(f"no {item} is left")
+
+
+@app.task(queue=QUEUE, backoff=(0, 0))
+def busy(job: Job) -> int:
+    if job.attempt == 1:
+        raise ConnectionError("the shop is closed")
+    return job.attempt
+
+
+@app.task(queue=QUEUE)
+def sweep() -> None: ...
