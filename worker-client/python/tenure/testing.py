@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import datetime
 import secrets
 import threading
@@ -31,6 +32,8 @@ from .testserver import Server
 __all__ = ["InlineHandle", "RecordedJob", "Server", "inline", "job"]
 
 _DAY = datetime.timedelta(days=1)
+# The server's limit for a job.
+_RELEASES_MAX = 200
 
 
 class _Memory:
@@ -127,7 +130,7 @@ class InlineHandle(Handle[Any]):
 
     Attributes:
         request: The job: its task, arguments and options.
-        attempts: How many attempts it had.
+        attempts: How many attempts it had. Releases do not count.
         error: Exception of the last attempt; None if it succeeded.
     """
 
@@ -183,19 +186,25 @@ class InlineHandle(Handle[Any]):
         task, options = self.request.task, self.request.options
         retries = task.retries if options.retries is None else options.retries
         checkpoint = None
-        for attempt in range(1, retries + 2):
-            self.attempts = attempt
+        self.attempts, releases = 1, 0
+        while True:
             made = job(
                 name=task.name,
                 queue=task.queue,
-                attempt=attempt,
-                retries_left=retries + 1 - attempt,
+                attempt=self.attempts,
+                retries_left=retries + 1 - self.attempts,
                 last_checkpoint=checkpoint,
                 key=options.key,
             )
+            # Releases count as runs, not as attempts.
+            made._info = dataclasses.replace(made._info, run_id=made.run_id + releases)
             self._ended, self.error = _attempt(self.request, made)
             checkpoint = made.last_checkpoint()
-            if self._ended.how not in ("error", "retry", "release"):
+            if self._ended.how == "release" and releases < _RELEASES_MAX:
+                releases += 1
+            elif self._ended.how in ("error", "retry") and self.attempts <= retries:
+                self.attempts += 1
+            else:
                 return
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tenure import Fail, Job, JobFailed, Retry, Tenure, testing
+from tenure import Fail, Job, JobFailed, Release, Retry, Tenure, testing
 from tenure.testing import Server
 
 UTC = datetime.timezone.utc
@@ -66,6 +66,24 @@ def test_inline_retries_without_waiting() -> None:
         with pytest.raises(JobFailed, match="Fail: no"):
             never.enqueue().result()
     assert [made.attempts for made in jobs] == [3, 4, 1]
+
+
+def test_inline_release_uses_up_no_retry() -> None:
+    app = Tenure()
+
+    @app.task(queue="test/test", retries=1)
+    def patient(job: Job, releases: int) -> tuple[int, int]:
+        if job.run_id < releases:
+            raise Release(after=60)
+        if job.attempt == 1:
+            raise Retry
+        return job.attempt, job.run_id
+
+    with testing.inline(app) as jobs:
+        assert patient.enqueue(3).result() == (2, 4)
+        with pytest.raises(JobFailed):
+            patient.enqueue(201).result()
+    assert [made.attempts for made in jobs] == [2, 1]
 
 
 def test_context_is_entered_around_each_handler() -> None:
