@@ -278,7 +278,15 @@ impl Queue {
 impl Enqueue {
     /// Sets the kind, for a queue whose workers have a handler for each
     /// ([`ConsumerBuilder::on`](crate::consumer::ConsumerBuilder::on)). The payload is then
-    /// `{"kind": …, "args": …}`. The kind of a task of the Python library is its name.
+    /// `{"kind": …, "args": …}`. The kind of a task of the Python library is its name, and its
+    /// arguments are an object.
+    ///
+    /// ```no_run
+    /// # async fn example(mail: tenure_client::Queue) -> Result<(), tenure_client::EnqueueError> {
+    /// let email = serde_json::json!({"to": "a@example.com", "subject": "hi"});
+    /// mail.enqueue(&email).kind("send").await?;
+    /// # Ok(()) }
+    /// ```
     pub fn kind(self, kind: &str) -> Self {
         Self { kind: Some(kind.to_owned()), ..self }
     }
@@ -310,6 +318,13 @@ impl Enqueue {
 
     /// Retries failures too, unless they are
     /// [for good](crate::consumer::Outcome::FailedForGood). By default the queue's policy decides.
+    ///
+    /// ```no_run
+    /// # async fn example(pages: tenure_client::Queue) -> Result<(), tenure_client::EnqueueError> {
+    /// let page = serde_json::json!({"url": "https://example.com"});
+    /// pages.enqueue(&page).retries(3).retry_failed().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn retry_failed(mut self) -> Self {
         self.options.retry_failed = Some(true);
         self
@@ -330,11 +345,26 @@ impl Enqueue {
 
     /// Sets the time from now to the deadline, at which the job ends as `deadline-exceeded`. By
     /// default the queue's policy decides, or it is 366 days.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # async fn example(mail: tenure_client::Queue) -> Result<(), tenure_client::EnqueueError> {
+    /// let code = serde_json::json!({"to": "a@example.com", "code": 1204});
+    /// mail.enqueue(&code).deadline(Duration::from_secs(600)).await?;
+    /// # Ok(()) }
+    /// ```
     pub fn deadline(self, within: Duration) -> Self {
         Self { deadline: Some(within), ..self }
     }
 
     /// Waits for these jobs, which must complete first.
+    ///
+    /// ```no_run
+    /// # async fn example(jobs: tenure_client::Queue) -> Result<(), tenure_client::EnqueueError> {
+    /// let fetched = jobs.enqueue(&serde_json::json!({"step": "fetch"})).await?;
+    /// jobs.enqueue(&serde_json::json!({"step": "render"})).after([fetched.task_id()]).await?;
+    /// # Ok(()) }
+    /// ```
     pub fn after(mut self, jobs: impl IntoIterator<Item = TaskId>) -> Self {
         self.dependencies.extend(jobs);
         self

@@ -112,6 +112,13 @@ impl Handle {
     }
 
     /// Reads the status.
+    ///
+    /// ```no_run
+    /// # async fn example(handle: tenure_client::Handle) -> Result<(), tenure_client::Error> {
+    /// let status = handle.status().await?;
+    /// println!("{} after {} runs", status.state, status.runs.len());
+    /// # Ok(()) }
+    /// ```
     pub async fn status(&self) -> Result<TaskStatus, Error> {
         self.client.status(self.task_id).await
     }
