@@ -46,10 +46,14 @@ class _Owner:
 
 
 def _run(kind: str, **args: Any) -> Run:
+    return _claimed({"kind": kind, "args": args})
+
+
+def _claimed(payload: Any, **options: Any) -> Run:
     credentials = {"clientId": "c", "accessToken": "t"}
     status = {"taskId": "a", "retriesLeft": 5, "runs": [{"runId": 0, "started": DATE}]}
     dates = dict.fromkeys(("created", "deadline", "expires"), DATE)
-    task = {**dates, "payload": {"kind": kind, "args": args}}
+    task = {**dates, "payload": payload, "extra": {"tenure": options}}
     claim = {"status": status, "runId": 0, "task": task, "takenUntil": DATE}
     link: Any = None
     return Run({**claim, "credentials": credentials}, "test/test", app.tasks, _Owner(), link)
@@ -112,3 +116,15 @@ def test_error_of_argument_type_makes_payload_malformed() -> None:
         return _run("picky", value={"number": 5}).problem
 
     assert asyncio.run(problem()) == "KeyError: 5"
+
+
+def test_payload_of_another_library_is_read() -> None:
+    async def read() -> None:
+        for payload in ({"kind": "waits"}, {"kind": "waits", "args": None, "more": 1}):
+            assert _claimed(payload).problem is None
+        known = 'unknown kind "wait"; this worker has "computes", "picky", "waits"'
+        assert _claimed({"kind": "wait"}).problem == known
+        assert not _run("waits").has_backoff
+        assert _claimed({"kind": "waits"}, retryDelay={"first": 5}).has_backoff
+
+    asyncio.run(read())
