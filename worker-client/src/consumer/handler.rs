@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -20,6 +20,7 @@ use super::log::JobLog;
 use super::outcome::Outcome;
 use super::progress::{ASK_EVERY, Memory, Progress};
 use super::stop::Stop;
+use crate::failure::acceptable;
 use crate::{Claim, Client, Error, ExceptionReason, Failure, Lease, RetryPolicy, Task, kinds};
 
 /// Handles the jobs of a queue. `P` is the type of their payloads. Closures are handlers too.
@@ -151,11 +152,19 @@ pub(super) struct Afterwards(Arc<Mutex<Vec<Work>>>);
 
 impl Afterwards {
     fn add(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Box::pin(work));
+        self.lock().push(Box::pin(work));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Work>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
     }
 
     pub(super) async fn run(&self) {
-        let all = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let all = std::mem::take(&mut *self.lock());
         for work in all {
             work.await;
         }
@@ -239,7 +248,9 @@ impl<P> Job<P> {
     }
 
     /// Adds work to do after the report, or after the loss of the run: cleanup that must not delay
-    /// the report. The job occupies its slot until then. Work runs in the order of the calls.
+    /// the report. The job occupies its slot until then, except with a
+    /// [`Source`](super::source::Source) that reports it with a call for work. Work runs in the
+    /// order of the calls.
     ///
     /// ```
     /// use tenure_client::consumer::{Job, Outcome, Stop};
@@ -341,10 +352,12 @@ impl<P, H> Typed<P, H> {
 }
 
 pub(super) fn malformed(error: &dyn fmt::Display) -> Outcome {
-    tracing::warn!(%error, "the payload is not one of this handler's");
     let reason = ExceptionReason::MalformedPayload;
     let (message, kind) = (format!("malformed payload: {error}"), Some(reason.as_str().to_owned()));
-    Outcome::Exception(reason).because_of(Failure { message, kind, exit_code: None })
+    // The error may contain the payload.
+    let failure = acceptable(&Failure { message, kind, exit_code: None });
+    tracing::warn!(error = failure.message, "the payload is not one of this handler's");
+    Outcome::Exception(reason).because_of(failure)
 }
 
 impl<P: DeserializeOwned + Send + 'static, H: Handler<P>> Run for Typed<P, H> {

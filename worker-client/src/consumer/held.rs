@@ -22,7 +22,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument as _;
 
 use super::control::{Control, Hold};
-use super::handler::Core;
+use super::handler::{Afterwards, Core};
 use super::inner::Inner;
 use super::log::Outgoing;
 use super::membership::Membership;
@@ -32,7 +32,7 @@ use super::settings::LAST_REPORT;
 use super::stop::{HowLost, StopReason};
 use crate::error::chain;
 use crate::keep::{Terms, Unkept};
-use crate::notice::JOB;
+use crate::notice::{self, JOB};
 use crate::{Claim, Error, ExceptionReason, Failure, RunOutcome, RunResult, retry};
 
 /// Between two attempts of a report.
@@ -91,7 +91,7 @@ impl HeldRun {
         if !log.is_empty() {
             self.upload(&log).await;
         }
-        self.report(&outcome).await;
+        self.report(&outcome, &afterwards).await;
         afterwards.run().await;
     }
 
@@ -148,7 +148,7 @@ impl HeldRun {
         }
     }
 
-    async fn report(&self, outcome: &Outcome) {
+    async fn report(&self, outcome: &Outcome, afterwards: &Afterwards) {
         let Self { inner, claim, control } = self;
         if control.hold() == Hold::Gone || *outcome == Outcome::Unreported {
             return warning!(because = control.lost_because(), "claim lost; nothing is reported");
@@ -161,14 +161,15 @@ impl HeldRun {
                 warning!(?outcome, "the claim ended before its outcome could be reported");
             }
             () = last_call(inner) => warning!(?outcome, "the outcome could not be reported before the shutdown"),
-            () = send(inner, claim, outcome) => {}
+            () = send(inner, claim, outcome, afterwards) => {}
         }
     }
 }
 
 async fn give_back(inner: &Inner, claim: &Claim) {
     let until = claim.lease().ends().min(Instant::now() + LAST_REPORT);
-    if tokio::time::timeout_at(until, send(inner, claim, &Outcome::Release { after: None })).await.is_err() {
+    let (release, nothing) = (Outcome::Release { after: None }, Afterwards::default());
+    if tokio::time::timeout_at(until, send(inner, claim, &release, &nothing)).await.is_err() {
         warning!(task.id = %claim.task_id(), "a claim could not be released");
     }
 }
@@ -176,14 +177,16 @@ async fn give_back(inner: &Inner, claim: &Claim) {
 /// Sends an outcome until it is answered: first with the next call for work if one is due, then
 /// apart. With a source that is by the calls of the Queue API, which know neither releases nor
 /// delays.
-async fn send(inner: &Inner, claim: &Claim, outcome: &Outcome) {
+async fn send(inner: &Inner, claim: &Claim, outcome: &Outcome, afterwards: &Afterwards) {
     let Some(mut result) = to_result(claim.task_id(), claim.run_id(), outcome) else { return };
     let shutdown = || claim.result(RunOutcome::Exception, Some(ExceptionReason::WorkerShutdown));
     let has_source = inner.settings.has_source;
     if has_source && result.outcome == RunOutcome::Released {
         result = shutdown();
     }
-    let (mut apart, mut failures) = (false, 0);
+    let failure = result.failure.clone();
+    // A call for work would claim a run for the slot that the job still occupies.
+    let (mut apart, mut failures) = (!has_source && !afterwards.is_empty(), 0);
     loop {
         apart |= gives_back(&result);
         let answer = match (apart, has_source) {
@@ -193,7 +196,7 @@ async fn send(inner: &Inner, claim: &Claim, outcome: &Outcome) {
         };
         match answer {
             Some(Ok(status)) => {
-                say_failure(&result);
+                say_failure(result.reason, failure.as_ref());
                 return tracing::info!(?outcome, state = ?status.state, "task reported");
             }
             // After too many releases a task can still be given up, at the cost of a retry.
@@ -231,10 +234,12 @@ fn gives_back(RunResult { outcome, reason, delay, .. }: &RunResult) -> bool {
 }
 
 /// A program with a subscriber has it in the event of the report.
-fn say_failure(result: &RunResult) {
-    if let Some(Failure { message, .. }) = &result.failure {
-        let ended_as = result.reason.map_or("failed", ExceptionReason::as_str);
-        unheard!([] "the run ended as {ended_as}: {message}");
+fn say_failure(reason: Option<ExceptionReason>, failure: Option<&Failure>) {
+    if let Some(Failure { message, kind: _, exit_code: _ }) = failure
+        && notice::is_unheard()
+    {
+        let ended_as = reason.map_or("failed", ExceptionReason::as_str);
+        notice::say(format_args!("the run ended as {ended_as}: {message}"), &[]);
     }
 }
 
