@@ -19,6 +19,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::Error;
+use crate::error::chain;
 
 const PATH: &str = "/debug";
 const CONNECTION_MAX: Duration = Duration::from_secs(10);
@@ -74,7 +75,7 @@ impl Debug {
                     connections.spawn(timeout(CONNECTION_MAX, answer(socket, Arc::clone(&status))));
                 }
                 Err(error) => {
-                    warning!(%error, "no connection can be accepted on the debug port; trying again");
+                    warning!(error = chain(&error), "no connection can be accepted on the debug port; trying again");
                     tokio::time::sleep(ACCEPT_AGAIN_AFTER).await;
                 }
             }

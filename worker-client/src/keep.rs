@@ -88,7 +88,7 @@ async fn renew(claim: &mut Claim) -> Option<Lost> {
             Ok(Renewal::Lost(lost)) => return Some(lost),
             Err(error) => {
                 failures += 1;
-                warning!(failures, error = chain(&error), "the claim could not be renewed; trying again");
+                warning!(failures = failures, error = chain(&error), "the claim could not be renewed; trying again");
                 let pause = claim.client().retry_policy().backoff(failures, retry::jitter());
                 tokio::time::sleep(pause.min(LONGEST_PAUSE)).await;
             }

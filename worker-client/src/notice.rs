@@ -18,44 +18,23 @@ tokio::task_local! {
     pub(crate) static JOB: (TaskId, RunId);
 }
 
-/// Emits a warning of `tracing`, or a line on stderr if no subscriber is set.
+/// Emits a warning of `tracing`, or a line on stderr if no subscriber is set. Fields have the form
+/// `name = value`; a value is both `tracing::Value` and `Display`.
 macro_rules! warning {
-    ($($event:tt)+) => {{
-        tracing::warn!($($event)+);
-        unheard!([] $($event)+);
-    }};
+    ($($event:tt)+) => { notice!(warn, $($event)+) };
 }
 
-/// Emits an error of `tracing`, or a line on stderr if no subscriber is set.
-macro_rules! fault {
-    ($($event:tt)+) => {{
-        tracing::error!($($event)+);
-        unheard!([] $($event)+);
-    }};
-}
-
-/// Prints an event with the syntax of `tracing` on stderr, if no subscriber is set.
-macro_rules! unheard {
-    ([$($field:tt)*] $message:literal) => {
+/// Like `warning!`, at another level of `tracing`.
+macro_rules! notice {
+    ($level:ident, $($($name:ident).+ = $value:expr,)* $message:literal) => {{
+        tracing::$level!($($($name).+ = $value,)* $message);
         if $crate::notice::is_unheard() {
-            $crate::notice::say(format_args!($message), &[$($field)*]);
+            $crate::notice::say(
+                format_args!($message),
+                &[$((stringify!($($name).+), &$value as &dyn std::fmt::Display)),*],
+            );
         }
-    };
-    ([$($field:tt)*] ? $name:ident, $($rest:tt)+) => {
-        unheard!([$($field)* (stringify!($name), &format_args!("{:?}", $name) as &dyn std::fmt::Display),] $($rest)+)
-    };
-    ([$($field:tt)*] % $name:ident, $($rest:tt)+) => {
-        unheard!([$($field)* (stringify!($name), &format_args!("{}", $name) as &dyn std::fmt::Display),] $($rest)+)
-    };
-    ([$($field:tt)*] $($name:ident).+ = % $value:expr, $($rest:tt)+) => {
-        unheard!([$($field)* (stringify!($($name).+), &format_args!("{}", $value) as &dyn std::fmt::Display),] $($rest)+)
-    };
-    ([$($field:tt)*] $($name:ident).+ = $value:expr, $($rest:tt)+) => {
-        unheard!([$($field)* (stringify!($($name).+), &format_args!("{}", $value) as &dyn std::fmt::Display),] $($rest)+)
-    };
-    ([$($field:tt)*] $name:ident, $($rest:tt)+) => {
-        unheard!([$($field)* (stringify!($name), &format_args!("{}", $name) as &dyn std::fmt::Display),] $($rest)+)
-    };
+    }};
 }
 
 /// True if the program has set no subscriber, so that events of `tracing` are dropped.

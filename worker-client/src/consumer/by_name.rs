@@ -67,10 +67,10 @@ pub(super) async fn claim(
     lately.failures += 1;
     let failures = lately.failures;
     let pause = if let Some(error) = error {
-        warning!(failures, error = chain(&error), "a run could not be claimed; trying again");
+        warning!(failures = failures, error = chain(&error), "a run could not be claimed; trying again");
         inner.settings.client.retry_policy().pause_of(failures, &error, retry::jitter())
     } else {
-        warning!(failures, "no answer to a claim in time; trying again");
+        warning!(failures = failures, "no answer to a claim in time; trying again");
         PAUSE
     };
     // Delayed, so that a run whose claims get no answer does not block others.

@@ -232,7 +232,7 @@ impl Claimer<'_> {
             Some(Err(error)) => {
                 self.failures += 1;
                 let failures = self.failures;
-                warning!(failures, error = chain(&error), "no answer to the call for work; trying again");
+                warning!(failures = failures, error = chain(&error), "no answer to the call for work; trying again");
                 Instant::now() + inner.settings.client.retry_policy().pause_of(failures, &error, retry::jitter())
             }
         };
@@ -356,7 +356,7 @@ fn start(inner: &Arc<Inner>, jobs: &mut JoinSet<Result<(), Error>>, terms: Membe
 
 fn outcome(ended: Result<Result<(), Error>, JoinError>) -> Result<(), Error> {
     ended.unwrap_or_else(|error| {
-        fault!(%error, "a job was abandoned; its claim expires with its lease");
+        notice!(error, error = chain(&error), "a job was abandoned; its claim expires with its lease");
         Ok(())
     })
 }

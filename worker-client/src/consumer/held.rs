@@ -20,6 +20,7 @@ use tokio::task::JoinError;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument as _;
+use tracing::field::display;
 
 use super::control::{Control, Hold};
 use super::handler::{Afterwards, Core};
@@ -155,12 +156,16 @@ impl HeldRun {
         }
         tokio::select! {
             biased;
-            () = control.gone() => warning!(?outcome, "the run was lost before its outcome could be reported"),
+            () = control.gone() => {
+                warning!(outcome = format!("{outcome:?}"), "the run was lost before its outcome could be reported");
+            }
             () = tokio::time::sleep_until(claim.lease().ends()) => {
                 control.lose(StopReason::Lost, None);
-                warning!(?outcome, "the claim ended before its outcome could be reported");
+                warning!(outcome = format!("{outcome:?}"), "the claim ended before its outcome could be reported");
             }
-            () = last_call(inner) => warning!(?outcome, "the outcome could not be reported before the shutdown"),
+            () = last_call(inner) => {
+                warning!(outcome = format!("{outcome:?}"), "the outcome could not be reported before the shutdown");
+            }
             () = send(inner, claim, outcome, afterwards) => {}
         }
     }
@@ -170,7 +175,7 @@ async fn give_back(inner: &Inner, claim: &Claim) {
     let until = claim.lease().ends().min(Instant::now() + LAST_REPORT);
     let (release, nothing) = (Outcome::Release { after: None }, Afterwards::default());
     if tokio::time::timeout_at(until, send(inner, claim, &release, &nothing)).await.is_err() {
-        warning!(task.id = %claim.task_id(), "a claim could not be released");
+        warning!(task.id = display(claim.task_id()), "a claim could not be released");
     }
 }
 
@@ -212,7 +217,11 @@ async fn send(inner: &Inner, claim: &Claim, outcome: &Outcome, afterwards: &Afte
                 continue;
             }
             Some(Err(error)) if !error.is_transient() && !error.is_unclear() => {
-                return warning!(?outcome, error = chain(&error), "the report was refused and changed nothing");
+                return warning!(
+                    outcome = format!("{outcome:?}"),
+                    error = chain(&error),
+                    "the report was refused and changed nothing"
+                );
             }
             Some(Err(error)) => warning!(error = chain(&error), "the report failed; trying again"),
             None => {}

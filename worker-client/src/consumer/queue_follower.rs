@@ -62,7 +62,11 @@ pub(super) async fn follow(client: &Client, queue: TaskQueueId, news: mpsc::Send
             }
             Err(error) => {
                 failures += 1;
-                warning!(failures, error = chain(&error), "the events of the queue could not be read; trying again");
+                warning!(
+                    failures = failures,
+                    error = chain(&error),
+                    "the events of the queue could not be read; trying again"
+                );
                 tokio::time::sleep(follower.client.retry_policy().pause_of(failures, &error, retry::jitter())).await;
             }
         }

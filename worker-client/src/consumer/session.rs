@@ -15,6 +15,7 @@ use tenure_api::dates::Timestamp;
 use tenure_api::ids::SessionId;
 use tenure_api::states::{SessionEnd, WorkerCommand};
 use tokio::time::Instant;
+use tracing::field::display;
 
 use super::balancer::Offer;
 use super::inner::{Inner, Orders};
@@ -188,8 +189,8 @@ async fn begin(inner: &Inner, client: &Client, ttl: Duration, answered: bool) ->
 async fn close(client: &Client, id: SessionId) {
     match tokio::time::timeout(LAST_REPORT, close_at_last(client, id)).await {
         Ok(Ok(returned)) => tracing::info!(session.id = %id, returned, "session closed"),
-        Ok(Err(error)) => warning!(session.id = %id, error = chain(&error), "the session could not be closed"),
-        Err(_elapsed) => warning!(session.id = %id, "the session could not be closed in time"),
+        Ok(Err(error)) => warning!(session.id = display(id), error = chain(&error), "the session could not be closed"),
+        Err(_elapsed) => warning!(session.id = display(id), "the session could not be closed in time"),
     }
 }
 
@@ -200,11 +201,15 @@ async fn close_at_last(client: &Client, id: SessionId) -> Result<i64, Error> {
         let within = if failures == 0 { CLOSED_WITHIN } else { LAST_REPORT };
         match tokio::time::timeout(within, client.close_session(id)).await {
             Ok(Err(error)) if error.is_transient() || error.is_unclear() => {
-                warning!(session.id = %id, error = chain(&error), "the session could not be closed; trying again");
+                warning!(
+                    session.id = display(id),
+                    error = chain(&error),
+                    "the session could not be closed; trying again"
+                );
             }
             Ok(answer) => return answer,
             Err(_elapsed) => {
-                warning!(session.id = %id, "no answer to the end of a session in time; trying again");
+                warning!(session.id = display(id), "no answer to the end of a session in time; trying again");
             }
         }
         failures += 1;
@@ -296,13 +301,13 @@ impl Member<'_> {
                     items.into_iter().for_each(|item| self.receive(item, server_time));
                 }
                 Err(Some(error)) if has_ended(&error) => {
-                    warning!(session.id = %self.begun.id, error = chain(&error), "the session has ended");
+                    warning!(session.id = display(self.begun.id), error = chain(&error), "the session has ended");
                     return Left::Ended { taken_over: was_taken_over(&error) };
                 }
                 Err(error) => {
                     self.failures += 1;
                     let error = error.as_ref().map_or_else(|| "no answer in time".to_owned(), |error| chain(error));
-                    warning!(failures = self.failures, error, "the session could not be renewed; trying again");
+                    warning!(failures = self.failures, error = error, "the session could not be renewed; trying again");
                 }
             }
         }
@@ -342,7 +347,7 @@ impl Member<'_> {
 
     /// Jobs must stop before another worker may start their runs.
     fn give_up(&self) {
-        warning!(session.id = %self.begun.id, "the session cannot be reached: all jobs stop");
+        warning!(session.id = display(self.begun.id), "the session cannot be reached: all jobs stop");
         self.inner.membership.send_replace(Membership::Waiting);
         let ends = self.begun.renewed + self.begun.ttl;
         for job in self.inner.jobs.all() {

@@ -287,7 +287,7 @@ impl<P: Clone + Send + Sync + 'static, H: Handler<P>> Turn<P, H> {
                 return None;
             }
             failures += 1;
-            warning!(failures, error = chain(&error), "a command could not be stored; trying again");
+            warning!(failures = failures, error = chain(&error), "a command could not be stored; trying again");
             let pause = self.job.client().retry_policy().backoff(failures, retry::jitter());
             tokio::select! {
                 later = self.progress.next_command(self.seen) => return Some(later),
