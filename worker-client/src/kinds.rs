@@ -48,14 +48,9 @@ pub(crate) fn split(payload: &RawValue) -> Result<(String, Box<RawValue>), serde
 /// Reads a payload or arguments. An empty object may be a value without fields, such as `()`.
 pub(crate) fn read<P: DeserializeOwned>(payload: &RawValue) -> Result<P, serde_json::Error> {
     let text = payload.get();
+    let is_empty = || text.chars().filter(|char| !char.is_whitespace()).eq(EMPTY.chars());
     serde_json::from_str(text)
-        .or_else(|error| if is_empty(text) { serde_json::from_str(NULL).map_err(|_| error) } else { Err(error) })
-}
-
-/// True for an object without fields.
-fn is_empty(json: &str) -> bool {
-    let fields = json.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
-    fields.is_some_and(|fields| fields.trim().is_empty())
+        .or_else(|error| if is_empty() { serde_json::from_str(NULL).map_err(|_| error) } else { Err(error) })
 }
 
 #[cfg(test)]
@@ -96,6 +91,7 @@ mod tests {
         let raw = |text: &str| RawValue::from_string(text.to_owned()).unwrap();
         read::<()>(&raw("{}")).unwrap();
         read::<()>(&raw("{ }")).unwrap();
+        read::<()>(&raw("{\n}")).unwrap();
         assert_eq!(read::<Value>(&raw("{}")).unwrap(), json!({}));
         assert!(read::<()>(&raw(r#"{"a": 1}"#)).is_err());
         assert!(read::<u8>(&raw("{}")).unwrap_err().to_string().contains("invalid type: map"));

@@ -1,4 +1,4 @@
-//! A server that hands out one job.
+//! A server that hands out one job. It knows no failures, as Taskcluster's queue.
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -15,7 +15,8 @@ fn claimed(payload: &str) -> String {
     )
 }
 
-async fn request(stream: &mut TcpStream) -> Option<String> {
+/// Returns the first line and the body.
+async fn request(stream: &mut TcpStream) -> Option<(String, String)> {
     let mut bytes = Vec::new();
     loop {
         let text = String::from_utf8_lossy(&bytes).into_owned();
@@ -23,7 +24,7 @@ async fn request(stream: &mut TcpStream) -> Option<String> {
             let length = head.to_lowercase();
             let length = length.split_once("content-length: ").map_or("0", |(_, rest)| rest.lines().next().unwrap());
             if body.len() >= length.parse().unwrap() {
-                return head.lines().next().map(str::to_owned);
+                return head.lines().next().map(|line| (line.to_owned(), body.to_owned()));
             }
         }
         if stream.read_buf(&mut bytes).await.unwrap() == 0 {
@@ -38,8 +39,11 @@ pub async fn serve(listener: TcpListener, payload: &'static str) {
         let (mut stream, _) = listener.accept().await.unwrap();
         let given = given.clone();
         tokio::spawn(async move {
-            while let Some(line) = request(&mut stream).await {
-                let body = if !line.contains("/claim-work/") {
+            while let Some((line, asked)) = request(&mut stream).await {
+                let is_refused = asked.contains("\"failure\"");
+                let body = if is_refused {
+                    r#"{"code": "InputError", "message": "unknown field"}"#.to_owned()
+                } else if !line.contains("/claim-work/") {
                     format!(r#"{{"status": {STATUS}}}"#)
                 } else if given.swap(true, std::sync::atomic::Ordering::SeqCst) {
                     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
@@ -48,7 +52,8 @@ pub async fn serve(listener: TcpListener, payload: &'static str) {
                     claimed(payload)
                 };
                 let head = format!(
-                    "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+                    "HTTP/1.1 {} -\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+                    if is_refused { 400 } else { 200 },
                     body.len()
                 );
                 stream.write_all((head + &body).as_bytes()).await.unwrap();
