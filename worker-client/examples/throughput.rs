@@ -3,7 +3,7 @@
 //!
 //!     cargo run --release -p tenure-client --example throughput -- 20000 100 1
 //!
-//! The numbers are those of jobs, of jobs in hand of a worker, and of workers.
+//! The arguments are the number of jobs, the capacity of a worker, and the number of workers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

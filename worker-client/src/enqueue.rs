@@ -86,7 +86,7 @@ pub enum EnqueueError {
     Request(#[from] Error),
 }
 
-/// Why not all jobs were added, and those that were.
+/// Error of a request for many jobs, and the jobs of earlier requests.
 #[derive(Debug, thiserror::Error)]
 #[error("only {} jobs were added to their queues", enqueued.len())]
 pub struct EnqueueAllError {
@@ -257,7 +257,7 @@ impl Queue {
     /// options.
     ///
     /// # Errors
-    /// Those of [`Client::enqueue_all`].
+    /// As for [`Client::enqueue_all`].
     ///
     /// ```no_run
     /// # #[derive(serde::Serialize)]

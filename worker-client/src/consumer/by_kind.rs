@@ -28,7 +28,7 @@ impl ByKind {
         Ok(Self(by_kind))
     }
 
-    /// Returns the handler and the arguments, or what is wrong with the payload.
+    /// Returns the handler and the arguments, or the error of the payload.
     fn find(&self, payload: &RawValue) -> Result<(Arc<dyn Run>, Box<RawValue>), String> {
         let (kind, args) = kinds::split(payload).map_err(|error| error.to_string())?;
         match self.0.get(&kind) {

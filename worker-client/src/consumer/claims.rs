@@ -21,8 +21,8 @@ use super::source::{AnySource, Found, OwnCalls};
 use crate::error::chain;
 use crate::{Error, RunResult, retry};
 
-/// Jobs that were claimed together and are short end together. Their results are gathered for this
-/// long after the claims, until half of the jobs have ended: a call for work with the results of one
+/// Short jobs that were claimed together end together. Their results are gathered for this long
+/// after the claims, or until half of the jobs have ended. The call for work with the results of one
 /// half then runs beside the jobs of the other.
 const GATHER: Duration = Duration::from_millis(2);
 /// Until the balancer is asked again about an assigned run, if it named no time.
@@ -265,8 +265,8 @@ impl Claimer<'_> {
     }
 }
 
-/// Keeps results that free no slot. The jobs of answered results are about to end; if they have work
-/// to do afterwards, the results do not wait for it. Returns until when they wait.
+/// Keeps results that free no slot until answered jobs have ended, which is soon unless they have
+/// work to do afterwards. Returns until when they wait; results that have waited are sent apart.
 fn wait_for_slots(inner: &Inner, results: Vec<Waiting>, patience: &mut Option<Instant>) -> Option<Instant> {
     if results.is_empty() {
         return None;

@@ -1,6 +1,6 @@
-//! Results to send. While a call for work is due, results wait for it, so that one request reports
-//! and claims. Otherwise a consumer without a source sends them in requests of their own; results
-//! that arrive during such a request go with the next one.
+//! Results to send. While a call for work is due, results wait for it: one request then reports and
+//! claims. Otherwise a consumer without a source sends them in requests of their own. Results that
+//! arrive during such a request go with the next one.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -76,8 +76,8 @@ impl Outbox {
         answered.await.ok()
     }
 
-    /// Sets whether results wait for a call for work. Those that wait no longer are sent, or with a
-    /// source dropped.
+    /// Makes results wait for a call for work, or not. Then waiting results are sent without one, or
+    /// dropped if the consumer has a source.
     pub(super) fn hold(&self, hold: bool) {
         let mut results = self.lock();
         results.are_held = hold;

@@ -148,7 +148,7 @@ pub struct TestJob<P> {
     checkpoint: Option<Box<RawValue>>,
 }
 
-/// What a handler left behind: see [`TestJob`].
+/// Log and checkpoint of a handler: see [`TestJob`].
 #[derive(Clone)]
 pub struct Observed {
     log: JobLog,
@@ -186,7 +186,7 @@ impl<P> TestJob<P> {
         self.observed().0
     }
 
-    /// Builds the job, and shows what its handler logs and stores.
+    /// Builds the job, and a view of its log and checkpoint.
     #[must_use]
     pub fn observed(self) -> (Job<P>, Observed) {
         let Self { payload, task_id, attempt, checkpoint } = self;
@@ -210,7 +210,7 @@ impl Observed {
     /// Returns the last checkpoint, if there is one.
     ///
     /// # Errors
-    /// It is not a `T`.
+    /// The checkpoint is not a `T`.
     pub fn checkpoint<T: DeserializeOwned>(&self) -> Result<Option<T>, serde_json::Error> {
         read_memory(&self.memory).transpose()
     }

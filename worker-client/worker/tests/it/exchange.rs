@@ -8,11 +8,13 @@ use tenure_client::consumer::{ConsumerBuilder, Handler, Job, Outcome, Stop};
 use tokio::sync::Semaphore;
 
 use crate::consumer::{Running, consumer, queue_with, reported};
-use crate::queue::{Queue, RecordedRequest, Reply, TASK_IDS, claim, ok, until};
+use crate::queue::{Queue, RecordedRequest, Reply, TASK_IDS, claim, ok, refuse, until};
 use crate::worker::LEASE;
 
 /// Longer than any test.
 const LONG: Duration = Duration::from_secs(60);
+/// Longer than a consumer waits before it repeats results.
+const LATE: Duration = Duration::from_secs(6);
 
 fn claimed(at: usize) -> Value {
     claim(TASK_IDS[at], LEASE, &json!({}))
@@ -35,6 +37,10 @@ fn accept(request: &RecordedRequest) -> Reply {
 
 fn is_exchange(request: &RecordedRequest) -> bool {
     request.body["claim"] != 0 && request.body["results"] != json!([])
+}
+
+fn has_result(request: &RecordedRequest, at: usize) -> bool {
+    request.body["results"].as_array().unwrap().contains(&completed(at))
 }
 
 /// Requests with results, and the number of claims that they ask for.
@@ -114,16 +120,114 @@ async fn run_that_is_given_back_is_reported_without_a_claim() {
 }
 
 #[tokio::test]
-async fn result_of_slow_exchange_is_reported_apart() {
+async fn late_exchange_is_reported_apart_and_its_claims_are_kept() {
     let queue = queue_with(&claimed(0)).await;
+    queue.on("/work", |request| {
+        if !is_exchange(request) || !has_result(request, 0) {
+            return accept(request);
+        }
+        Reply { after: LATE, ..ok(json!({"results": [accepted(TASK_IDS[0])], "tasks": [claimed(1)]})) }
+    });
+    let running = Running::start(alone(&queue).handler(at_once()));
+    until("the next job is reported", || (reports(&queue).len() == 3).then_some(())).await;
+    let expected = [(json!([completed(0)]), 1), (json!([completed(0)]), 0), (json!([completed(1)]), 1)];
+    assert_eq!(reports(&queue), expected);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn result_is_not_repeated_after_its_lease() {
+    let queue = queue_with(&claim(TASK_IDS[0], Duration::from_secs(2), &json!({}))).await;
     queue.on("/work", |request| {
         let after = if is_exchange(request) { LONG } else { Duration::ZERO };
         Reply { after, ..accept(request) }
     });
     let running = Running::start(alone(&queue).handler(at_once()));
-    until("it is reported apart", || (reports(&queue).len() == 2).then_some(())).await;
-    assert_eq!(reports(&queue), [(json!([completed(0)]), 1), (json!([completed(0)]), 0)]);
+    until("it is being reported", || (reports(&queue).len() == 1).then_some(())).await;
     until("its job ends", || (running.jobs() == 0).then_some(())).await;
+    running.stop().await;
+    assert_eq!(reports(&queue), [(json!([completed(0)]), 1)]);
+}
+
+/// Starts three jobs that end at once.
+fn start_three(queue: &Queue) -> Running {
+    queue.once("/work", ok(json!({"results": [], "tasks": [claimed(0), claimed(1), claimed(2)]})));
+    Running::start(alone(queue).capacity(3).handler(at_once()))
+}
+
+async fn all_end(queue: &Queue, running: Running) {
+    let are_sent = || (0..3).all(|at| reported(queue).contains(&completed(at)));
+    until("all jobs end", || (are_sent() && running.jobs() == 0).then_some(())).await;
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn refused_result_ends_its_job_and_no_other() {
+    let queue = Queue::start().await;
+    queue.on("/work", |request| {
+        let mut reply = accept(request);
+        for answer in reply.body["results"].as_array_mut().unwrap() {
+            if answer["taskId"] == TASK_IDS[1] {
+                *answer =
+                    json!({"taskId": TASK_IDS[1], "runId": 0, "error": {"code": "RequestConflict", "message": "no"}});
+            }
+        }
+        reply
+    });
+    let running = start_three(&queue);
+    all_end(&queue, running).await;
+    assert_eq!(reported(&queue).len(), 3, "{:?}", reported(&queue));
+}
+
+#[tokio::test]
+async fn request_refused_for_one_result_loses_no_other() {
+    let queue = Queue::start().await;
+    queue.on("/work", |request| if has_result(request, 1) { refuse(400) } else { accept(request) });
+    let running = start_three(&queue);
+    all_end(&queue, running).await;
+    let reports = reports(&queue);
+    for at in [0, 2] {
+        let accepted = reports
+            .iter()
+            .map(|(results, _)| results.as_array().unwrap())
+            .filter(|results| results.contains(&completed(at)) && !results.contains(&completed(1)));
+        assert_eq!(accepted.count(), 1, "{at}: {reports:?}");
+    }
+    assert!(reports.contains(&(json!([completed(1)]), 0)), "{reports:?}");
+}
+
+#[tokio::test]
+async fn result_without_an_answer_is_repeated() {
+    let queue = queue_with(&claimed(0)).await;
+    queue.on(
+        "/work",
+        |request| if is_exchange(request) { ok(json!({"results": [], "tasks": []})) } else { accept(request) },
+    );
+    let running = Running::start(alone(&queue).handler(at_once()));
+    until("it is repeated", || (reports(&queue).len() == 2).then_some(())).await;
+    assert_eq!(reports(&queue), [(json!([completed(0)]), 1), (json!([completed(0)]), 0)]);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn deferred_work_keeps_the_slot_of_its_job() {
+    let queue = queue_with(&claimed(0)).await;
+    let go = Arc::new(Semaphore::new(0));
+    let gate = Arc::clone(&go);
+    let running = Running::start(alone(&queue).handler(move |job: Job, _stop: Stop| {
+        let gate = Arc::clone(&gate);
+        async move {
+            job.afterwards(async move {
+                gate.acquire().await.unwrap().forget();
+            });
+        }
+    }));
+    until("it is reported", || (!reports(&queue).is_empty()).then_some(())).await;
+    assert_eq!((reports(&queue), running.jobs()), (vec![(json!([completed(0)]), 0)], 1));
+    assert_eq!(queue.requests("/work").len(), 2, "another job is claimed");
+    go.add_permits(1);
+    let requests = queue.wait_for("/work", 3).await;
+    assert_eq!((&requests[2].body["results"], &requests[2].body["claim"]), (&json!([]), &json!(1)));
     running.stop().await;
 }
 
