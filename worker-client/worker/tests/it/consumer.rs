@@ -27,12 +27,15 @@ const STORE: &str = "/runs/0/checkpoint";
 /// For the run of `claim_after_rerun`.
 const STORE_AFTER_RERUN: &str = "/runs/2/checkpoint";
 
-pub fn consumer(queue: &Queue) -> ConsumerBuilder {
+pub fn client(queue: &Queue) -> Client {
     let access_token = AccessToken::new(TOKEN.into());
     let credentials = Credentials { client_id: "worker".into(), access_token, certificate: None };
     let retry = RetryPolicy::default().first_pause(Duration::from_millis(10));
-    let client = Client::builder().root_url(&queue.root_url()).credentials(credentials).retry_policy(retry);
-    Consumer::builder(client.build().unwrap(), "p/w".parse().unwrap()).name("g", "w")
+    Client::builder().root_url(&queue.root_url()).credentials(credentials).retry_policy(retry).build().unwrap()
+}
+
+pub fn consumer(queue: &Queue) -> ConsumerBuilder {
+    Consumer::builder(client(queue), "p/w".parse().unwrap()).name("g", "w")
 }
 
 pub struct Running {

@@ -1,18 +1,10 @@
 //! Typed jobs and their handles.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
-use tenure_client::{AccessToken, Client, Credentials, EnqueueError, Error, ResultError, RetryPolicy, State};
+use tenure_client::{EnqueueError, Error, ResultError, State};
 
-use crate::queue::{Queue, RecordedRequest, Reply, TASK_IDS, TOKEN, ok, refuse};
-
-fn client(queue: &Queue) -> Client {
-    let access_token = AccessToken::new(TOKEN.into());
-    let credentials = Credentials { client_id: "worker".into(), access_token, certificate: None };
-    let retry = RetryPolicy::default().first_pause(Duration::from_millis(1));
-    Client::builder().root_url(&queue.root_url()).credentials(credentials).retry_policy(retry).build().unwrap()
-}
+use crate::consumer::client;
+use crate::queue::{Queue, RecordedRequest, Reply, TASK_IDS, ok, refuse};
 
 /// Every task gets the same id.
 fn created(request: &RecordedRequest) -> Reply {

@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tenure_client::WorkerName;
+use tenure_client::consumer::source::ClaimWork;
 use tenure_client::consumer::{ConsumerBuilder, Handler, Job, Outcome, Stop};
 use tokio::sync::Semaphore;
 
-use crate::consumer::{Running, consumer, queue_with, reported};
+use crate::consumer::{Running, client, consumer, queue_with, reported};
 use crate::queue::{Queue, RecordedRequest, Reply, TASK_IDS, claim, ok, refuse, until};
 use crate::worker::LEASE;
 
@@ -47,6 +49,10 @@ fn has_result(request: &RecordedRequest, at: usize) -> bool {
 fn reports(queue: &Queue) -> Vec<(Value, u64)> {
     let with_results = queue.requests("/work").into_iter().filter(|request| request.body["results"] != json!([]));
     with_results.map(|mut request| (request.body["results"].take(), request.body["claim"].as_u64().unwrap())).collect()
+}
+
+fn me() -> WorkerName {
+    WorkerName { group: "g".parse().unwrap(), id: "w".parse().unwrap() }
 }
 
 fn alone(queue: &Queue) -> ConsumerBuilder {
@@ -102,6 +108,36 @@ async fn results_during_an_exchange_go_with_the_next_one() {
     assert!(reports.len() <= 2, "{reports:?}");
     let sizes = reports.iter().map(|(results, claim)| (results.as_array().map_or(0, Vec::len), *claim));
     assert!(sizes.into_iter().all(|(size, claim)| claim >= size as u64), "{reports:?}");
+}
+
+/// With a source the next job begins during deferred work.
+#[tokio::test]
+async fn result_does_not_wait_for_deferred_work() {
+    let queue = Queue::start().await;
+    queue.hand_out(&[claimed(0)]);
+    queue.on("/work", |request| {
+        let tasks = if has_result(request, 0) { vec![claimed(1)] } else { Vec::new() };
+        ok(json!({"results": [accepted(TASK_IDS[0])], "tasks": tasks}))
+    });
+    let source = ClaimWork::new(client(&queue), "p/w".parse().unwrap(), me());
+    let go = Arc::new(Semaphore::new(0));
+    let gate = Arc::clone(&go);
+    let running = Running::start(consumer(&queue).source(source).handler(move |job: Job, _stop: Stop| {
+        let gate = Arc::clone(&gate);
+        async move {
+            if job.task_id().to_string() == TASK_IDS[0] {
+                job.afterwards(async move {
+                    gate.acquire().await.unwrap().forget();
+                });
+            }
+        }
+    }));
+    let report = queue.wait_for("completed", 1).await.remove(0);
+    assert!(report.call.contains(TASK_IDS[1]), "{}", report.call);
+    until("its job ends", || (running.jobs() == 1).then_some(())).await;
+    assert_eq!(reports(&queue), [(json!([completed(0)]), 1)]);
+    go.add_permits(1);
+    running.stop().await;
 }
 
 #[tokio::test]
