@@ -68,7 +68,7 @@ async fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
         .name("here", &format!("kinds-{}", std::process::id()))
         .capacity(8)
         .on("send", send)
-        // One at a time, for a minute at most.
+        // One digest at a time, for a minute at most.
         .on("digest", Limited::new(digest).concurrency(1).timeout(Duration::from_secs(60)))
         .build()?;
     consumer.run_until(tokio::signal::ctrl_c()).await?;

@@ -94,3 +94,24 @@ impl<H> fmt::Debug for Limited<H> {
         f.debug_struct("Limited").field("slots", slots).field("timeout", timeout).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{job, stop};
+
+    async fn end_unless_stuck(job: Job<bool>, _stop: Stop) {
+        if *job.payload() {
+            std::future::pending::<()>().await;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+
+    #[tokio::test]
+    async fn timeout_does_not_count_the_wait_for_a_slot() {
+        let limit = Duration::from_secs(1);
+        let limited = Limited::new(end_unless_stuck).concurrency(1).timeout(limit);
+        let (stuck, waited) = tokio::join!(limited.run(job(true), stop()), limited.run(job(false), stop()));
+        assert_eq!((stuck, waited), (timed_out(limit), Outcome::Completed(None)));
+    }
+}

@@ -366,7 +366,7 @@ impl Member<'_> {
                 self.inner.jobs.end(EndedRun { task_id, run_id, state, reason_resolved, ended_by });
             }
             Some(InboxEvent::Command { command, task_id }) => {
-                tracing::info!(?command, task.id = task_id.map(tracing::field::display), "command received");
+                tracing::info!(?command, task.id = task_id.map(display), "command received");
                 match (command, task_id) {
                     (WorkerCommand::Freeze, _) => self.inner.orders.freeze(true),
                     (WorkerCommand::Unfreeze, _) => self.inner.orders.freeze(false),
