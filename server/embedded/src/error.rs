@@ -38,7 +38,7 @@ pub enum EmbeddedError {
     },
 
     #[error(
-        "{found}; install PostgreSQL {} or later (Debian, Ubuntu: apt install postgresql; Homebrew: brew install postgresql), or set its directory with --pg-bin (TENURE_PG_BIN), or use --database-url (DATABASE_URL)",
+        "{found}; install PostgreSQL {} or later (Debian, Ubuntu: apt install postgresql; Homebrew: brew install postgresql; pip: tenure-server[postgres]), or set its directory with --pg-bin (TENURE_PG_BIN), or use --database-url (DATABASE_URL)",
         tenure_store::cluster::OLDEST_MAJOR
     )]
     NoBinaries { found: String },
