@@ -118,12 +118,23 @@ fn task_of(claim: &Value) -> SlugId {
     claim["status"]["taskId"].as_str().unwrap().parse().unwrap()
 }
 
-/// Downloads the artifact of a task's first run; `None` if it has none.
+/// Downloads the artifact of a task; `None` if it has none. Of its latest run, because a claim that
+/// was answered with 503 is taken back if it was made.
 async fn download(server: &Server, root: &Credentials, task: SlugId) -> Option<String> {
-    let found = until_read(server, root, &format!("/task/{task}/runs/0/artifacts/{ARTIFACT}")).await;
-    let url = found.header("location")?;
-    let reply = Raw::new("GET", url.strip_prefix(server.root_url()).unwrap()).send(server.root_url()).await;
-    (reply.status == 200).then(|| reply.text())
+    let found = until_read(server, root, &format!("/task/{task}/artifacts/{ARTIFACT}")).await;
+    if found.status == 404 {
+        return None;
+    }
+    let url = found.header("location").unwrap_or_else(|| panic!("{}: {}", found.status, found.text()));
+    let path = url.strip_prefix(server.root_url()).unwrap();
+    let reply = loop {
+        let reply = Raw::new("GET", path).send(server.root_url()).await;
+        if reply.status != 503 {
+            break reply;
+        }
+    };
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    Some(reply.text())
 }
 
 /// Creates a task whose claimed run has an artifact.
