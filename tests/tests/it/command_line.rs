@@ -58,6 +58,20 @@ async fn created(rig: &Rig, args: &[&str]) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_need_no_certificates_for_http() {
+    let rig = Rig::start().await;
+    let none = rig.folder.path().join("certificates");
+    std::fs::create_dir(&none).unwrap();
+    let mut env = account(&rig).to_vec();
+    env.push(("SSL_CERT_DIR", none.to_str().unwrap()));
+    let output = tenure(&["queue", "list"], &env).await;
+    assert!(output.status.success(), "{}", stderr(&output));
+    env.push(("TASKCLUSTER_ROOT_URL", "https://127.0.0.1:1"));
+    let refused = stderr(&tenure(&["queue", "list"], &env).await);
+    assert!(refused.contains("CA certificates"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_command_is_run_and_waited_for() {
     let rig = Rig::start().await;
     let _worker = start_worker(&rig);
