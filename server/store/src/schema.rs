@@ -60,9 +60,13 @@ async fn try_to_migrate(pool: &PgPool) -> Result<(), MigrateError> {
         Ok(()) => check_age(&mut conn).await,
         Err(error) => Err(error),
     };
-    // The migration's error says more than the error of closing; a lost server causes both.
+    // The next session begins before this one ends, so that a server of a later release sees this
+    // server until it has stopped.
+    let next = pool.acquire().await;
+    // The migration's error says more than later ones; a lost server causes all.
     let closed = conn.close().await;
     migrated?;
+    drop(next?);
     closed?;
     Ok(())
 }
