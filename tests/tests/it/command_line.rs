@@ -60,10 +60,11 @@ async fn created(rig: &Rig, args: &[&str]) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commands_need_no_certificates_for_http() {
     let rig = Rig::start().await;
-    let none = rig.folder.path().join("certificates");
-    std::fs::create_dir(&none).unwrap();
+    let (folder, file) = (rig.folder.path().join("certificates"), rig.folder.path().join("certificates.pem"));
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(&file, "").unwrap();
     let mut env = account(&rig).to_vec();
-    env.push(("SSL_CERT_DIR", none.to_str().unwrap()));
+    env.extend([("SSL_CERT_DIR", folder.to_str().unwrap()), ("SSL_CERT_FILE", file.to_str().unwrap())]);
     let output = tenure(&["queue", "list"], &env).await;
     assert!(output.status.success(), "{}", stderr(&output));
     env.push(("TASKCLUSTER_ROOT_URL", "https://127.0.0.1:1"));

@@ -2,36 +2,30 @@
 //! answer that its worker does not read is in `work.rs`.
 
 use serde_json::{Value, json};
-use sqlx::Row as _;
 use tenure_api::ids::SlugId;
 use tenure_tests::http::{Client, QUEUE_API};
 
-use crate::rig::{Rig, claim_path, definition, eventually, new_task, worker};
+use crate::rig::{Raw, Rig, claim_path, definition, eventually, new_task, worker};
 
 const ROUNDS: usize = 12;
 
-/// Sends a claimWork and waits until the server knows it and has had time to put it into the wait
-/// list.
+/// Sends a claimWork and waits until it is in the wait list, as the only one.
 async fn join_the_wait_list(rig: &Rig, queue: &str) -> Client {
     let mut client = rig.client();
     let path = format!("{QUEUE_API}{}", claim_path(queue));
     client.start(&rig.root, "POST", &path, Some(worker(1).to_string().as_bytes())).await.unwrap();
-    let mut database = rig.database.connect("test").await;
-    // The first request for a queue creates its row before it waits.
-    eventually("the queue is known", async || {
-        let rows = sqlx::query("SELECT count(*) FROM task_queues WHERE name = $1").bind(queue);
-        (rows.fetch_one(&mut database).await.unwrap().get::<i64, _>(0) == 1).then_some(())
-    })
-    .await;
-    take_turns(rig).await;
+    until_waiting(rig, 1).await;
     client
 }
 
-/// Makes several requests on other connections, so that the server notices earlier events.
-async fn take_turns(rig: &Rig) {
-    for _ in 0..10 {
-        assert_eq!(rig.call("GET", "/ping", None).await.status, 200);
-    }
+/// Waits until so many workers are in the wait list.
+async fn until_waiting(rig: &Rig, workers: usize) {
+    let line = format!("tenure_batch_waiting{{operation=\"claim\"}} {workers}");
+    eventually("the wait list has changed", async || {
+        let text = rig.send(&Raw::new("GET", "/metrics")).await.text();
+        text.lines().any(|found| found == line).then_some(())
+    })
+    .await;
 }
 
 async fn history(rig: &Rig, task: SlugId) -> (Vec<[Value; 3]>, Value) {
@@ -46,10 +40,8 @@ async fn no_task_is_claimed_for_hung_up_worker() {
     let rig = Rig::start().await;
     let mut waiting = join_the_wait_list(&rig, "hung/up").await;
     waiting.hang_up_and_wait().await.unwrap();
-    // The server closes its side just before it drops the request.
-    take_turns(&rig).await;
+    until_waiting(&rig, 0).await;
     let task = rig.create_one("hung/up").await;
-    take_turns(&rig).await;
     assert_eq!(history(&rig, task).await, (vec![[json!("pending"), json!("scheduled"), Value::Null]], json!(5)));
     let claims = rig.claim("hung/up", 1).await;
     assert_eq!((claims.len(), &claims[0]["runId"]), (1, &json!(0)));
