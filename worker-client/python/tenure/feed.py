@@ -207,7 +207,7 @@ class Feed:
         if not self._may_claim or (self._owner.burst and self.is_drained):
             return None
         prefetch = self.prefetch.count()
-        ask = self._owner.slots.ask(self.queue, prefetch)
+        ask = self._owner.slots.ask(self.queue, prefetch, may_wait=not self._owner.burst)
         # Half of the jobs in hand are left: a larger request follows within milliseconds.
         half = prefetch // 2
         self._gathers = (

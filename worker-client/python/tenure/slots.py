@@ -3,7 +3,8 @@
 A worker never asks for more jobs than it has free slots. A queue is *hungry* while its last answer
 had as many jobs as asked for: it may have more. Hungry queues share the slots by weight. Of the
 other queues each keeps one slot for a request that waits for a job, up to half of all slots while
-there is a hungry queue. A queue without such a slot is asked again after a second.
+there is a hungry queue. A queue without such a slot is asked again after a second. While slots are
+scarce requests wait a second only, and queues take turns.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class _Queue:
     empty_since: float | None = None
     # Claimed jobs divided by the weight.
     spent: float = 0.0
+    # When its last request ended.
+    asked_at: float = float("-inf")
 
     def is_hungry(self, now: float) -> bool:
         if not self.able:
@@ -69,12 +72,13 @@ class Slots:
             queue.spent = max(queue.spent, self._least_spent())
         queue.able = able
 
-    def ask(self, name: str, prefetch: int = 0) -> Ask | None:
+    def ask(self, name: str, prefetch: int = 0, may_wait: bool = True) -> Ask | None:
         """Return the request that a queue may send now, or None.
 
         Args:
             name: Name of the queue.
             prefetch: How many jobs may be held beyond the slots.
+            may_wait: False if the request will not wait, whatever the answer says.
         """
         asked = sum(queue.asked for queue in self._queues.values())
         free = self._capacity + prefetch - self.held - asked
@@ -90,7 +94,13 @@ class Slots:
         most = self._capacity // 2 if hungry else self._capacity
         if waiting >= most:
             return None
-        return Ask(1, WAIT if len(self._queues) <= most else math.ceil(PROBE_EVERY))
+        others = [other for other in self._queues.values() if other.able and not other.asked]
+        # This queue may be first to look again after its own request.
+        before = sum(1 for other in hungry if not other.asked and other.asked_at <= queue.asked_at)
+        if may_wait and free <= before:
+            return None
+        is_scarce = free < len(others) or len(self._queues) > most
+        return Ask(1, math.ceil(PROBE_EVERY) if is_scarce else WAIT)
 
     def _share(self, queue: _Queue, hungry: list[_Queue], free: int, total: int) -> Ask | None:
         weights = sum(other.weight for other in hungry)
@@ -116,6 +126,7 @@ class Slots:
         queue = self._queues[name]
         queue.asked -= ask.count
         queue.waits = False
+        queue.asked_at = self._clock()
         if claimed is None:
             return
         self.held += claimed

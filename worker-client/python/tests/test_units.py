@@ -339,6 +339,27 @@ def test_empty_queue_waits_or_is_probed() -> None:
     assert one.ask("b") == Ask(1, 0)
 
 
+def test_queue_that_waits_does_not_starve_the_other() -> None:
+    slots, clock = _slots(2, a=1, b=1)
+    slots.held = 1
+    for name in ("a", "b"):
+        slots.begin(name, Ask(1, 0))
+        slots.end(name, Ask(1, 0), 0)
+    asked: list[str] = []
+    for _ in range(10):
+        # The queue whose request has ended always looks first.
+        for name in sorted("ab", key=lambda name: name != (asked or ["a"])[-1]):
+            ask = slots.ask(name)
+            if ask is not None:
+                assert ask.wait <= 1
+                slots.begin(name, ask)
+                clock.now += 1.1
+                slots.end(name, ask, 0)
+                asked.append(name)
+                break
+    assert asked.count("a") == asked.count("b") == 5
+
+
 def test_short_jobs_are_claimed_ahead() -> None:
     clock = _Clock()
     prefetch = Prefetch(4, clock, None)

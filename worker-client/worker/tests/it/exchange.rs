@@ -148,7 +148,7 @@ async fn run_that_is_given_back_is_reported_without_a_claim() {
         let running = Running::start(
             alone(&queue).handler(move |_job: Job, _stop: Stop| async move { Outcome::Release { after } }),
         );
-        until("it is reported", || (!reports(&queue).is_empty()).then_some(())).await;
+        until("its report is answered", || (!reports(&queue).is_empty() && running.jobs() == 0).then_some(())).await;
         running.stop().await;
         let reports = reports(&queue);
         assert_eq!((reports.len(), &reports[0].0[0]["delay"], reports[0].1), (1, &delay, claim));
