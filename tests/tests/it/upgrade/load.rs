@@ -29,7 +29,8 @@ const RATE: usize = 2;
 const BURST: usize = 3;
 /// Runs that the session of `ASSIGNED` may have.
 const CAPACITY: usize = 3;
-const KEYS: [&str; 3] = ["a", "b", "c"];
+/// Fewer than `TOTAL`, so that a key reaches its limit.
+const KEYS: [&str; 2] = ["a", "b"];
 /// Tasks of a queue that are not completed.
 const OPEN_MAX: usize = 9;
 /// Bounds the number of tasks.
