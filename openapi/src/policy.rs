@@ -10,11 +10,14 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
+use utoipa::openapi::RefOr;
+use utoipa::openapi::schema::{AnyOf, Object, Schema, Type};
 
 use crate::dates::Timestamp;
 use crate::ids::{RunId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
 use crate::states::{Delivery, Dispatch, KeyBy, OnSchedulerLoss, RunState};
 use crate::structure::{present, present_object};
+use crate::whole::present_whole;
 
 /// The policy of a queue. All fields are optional. All times are whole seconds.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Default, ToSchema)]
@@ -98,16 +101,15 @@ pub struct QueuePolicy {
 }
 
 /// Seconds after its resolution at which a task is purged, unless it expires earlier. Absent or
-/// null: it is purged when it expires.
+/// null: it is purged when it expires. `failed` is also for tasks resolved as exception.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Retain {
     #[serde(default, deserialize_with = "seconds_or_null", skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 60, maximum = 31_622_400)]
+    #[schema(schema_with = seconds_or_null_schema)]
     pub completed: Option<i64>,
-    /// Also for tasks resolved as exception.
     #[serde(default, deserialize_with = "seconds_or_null", skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 60, maximum = 31_622_400)]
+    #[schema(schema_with = seconds_or_null_schema)]
     pub failed: Option<i64>,
 }
 
@@ -283,7 +285,7 @@ pub struct Failure {
     #[schema(min_length = 1, max_length = 255)]
     pub kind: Option<String>,
     /// Exit code of the command.
-    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "present_whole", skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
 }
 
@@ -414,6 +416,13 @@ fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> 
 /// For optional fields: absent but not null.
 pub(crate) fn present_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
     seconds(deserializer).map(Some)
+}
+
+/// The only field that may be null: the others are absent.
+fn seconds_or_null_schema() -> RefOr<Schema> {
+    let seconds = Object::builder().schema_type(Type::Integer).minimum(Some(60)).maximum(Some(31_622_400));
+    let null = Object::builder().schema_type(Type::Null);
+    AnyOf::builder().item(seconds).item(null).into()
 }
 
 fn seconds_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {

@@ -11,7 +11,7 @@ const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
 
 struct Whole<T>(PhantomData<T>);
 
-impl<T: TryFrom<u64>> Visitor<'_> for Whole<T> {
+impl<T: TryFrom<i128>> Visitor<'_> for Whole<T> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -19,24 +19,29 @@ impl<T: TryFrom<u64>> Visitor<'_> for Whole<T> {
     }
 
     fn visit_u64<E: Error>(self, number: u64) -> Result<T, E> {
-        T::try_from(number).map_err(|_| E::invalid_value(Unexpected::Unsigned(number), &self))
+        T::try_from(number.into()).map_err(|_| E::invalid_value(Unexpected::Unsigned(number), &self))
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<T, E> {
+        T::try_from(number.into()).map_err(|_| E::invalid_value(Unexpected::Signed(number), &self))
     }
 
     fn visit_f64<E: Error>(self, number: f64) -> Result<T, E> {
-        let whole = number.fract() == 0.0 && (0.0..=EXACT_MAX).contains(&number);
-        if whole { self.visit_u64(number as u64) } else { Err(E::invalid_value(Unexpected::Float(number), &self)) }
+        let whole = number.fract() == 0.0 && number.abs() <= EXACT_MAX;
+        let found = if whole { T::try_from(number as i128).ok() } else { None };
+        found.ok_or_else(|| E::invalid_value(Unexpected::Float(number), &self))
     }
 }
 
-/// Parses a whole number from 0.
-pub fn whole<'de, D: Deserializer<'de>, T: TryFrom<u64>>(deserializer: D) -> Result<T, D::Error> {
+/// Parses a whole number.
+pub fn whole<'de, D: Deserializer<'de>, T: TryFrom<i128>>(deserializer: D) -> Result<T, D::Error> {
     // `deserialize_f64` accepts any number. Otherwise serde_json passes numbers as maps, to
     // preserve all digits.
     deserializer.deserialize_f64(Whole(PhantomData))
 }
 
 /// For optional fields: absent but not null.
-pub fn present_whole<'de, D: Deserializer<'de>, T: TryFrom<u64>>(deserializer: D) -> Result<Option<T>, D::Error> {
+pub fn present_whole<'de, D: Deserializer<'de>, T: TryFrom<i128>>(deserializer: D) -> Result<Option<T>, D::Error> {
     whole(deserializer).map(Some)
 }
 
@@ -70,6 +75,8 @@ mod tests {
         }
         let absent: Body = serde_json::from_str("{\"number\": 1}").unwrap();
         assert_eq!(absent.perhaps, None);
+        let negative = |text: &str| super::whole::<_, i32>(&mut serde_json::Deserializer::from_str(text)).ok();
+        assert_eq!(["-390.0", "-9", "-9.5", "-3e9"].map(negative), [Some(-390), Some(-9), None, None]);
         let there: Body = serde_json::from_str("{\"number\": 1, \"perhaps\": 2.0}").unwrap();
         assert_eq!(there.perhaps, Some(2));
     }

@@ -26,7 +26,7 @@ const TOTAL: i64 = 3;
 const PER_KEY: i64 = 2;
 /// Starts of `RATED` per second, and at once.
 const RATE: usize = 2;
-const BURST: usize = 3;
+const BURST: usize = 2;
 /// Runs that the session of `ASSIGNED` may have.
 const CAPACITY: usize = 3;
 /// Fewer than `TOTAL`, so that a key reaches its limit.
