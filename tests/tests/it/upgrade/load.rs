@@ -38,6 +38,8 @@ const CREATE_EVERY: Duration = Duration::from_millis(200);
 /// Workers of each queue without sessions, and runs in one claim.
 const WORKERS: usize = 2;
 const CLAIMED_AT_ONCE: u16 = 3;
+/// How long a run of `LIMITED` takes. So long that tasks pile up, and the limits are reached.
+const TAKES: Duration = Duration::from_millis(300);
 /// One first run in so many is retried.
 const RETRIED_OF: usize = 8;
 /// Tasks of each queue that are completed between two restarts.
@@ -190,6 +192,9 @@ impl Load {
             let claims = answer["tasks"].as_array().unwrap();
             claims.iter().for_each(|claim| self.note_claim(queue, claim));
             for claim in claims {
+                if queue == LIMITED {
+                    tokio::time::sleep(TAKES).await;
+                }
                 self.report(claim, "reclaim", None).await;
                 if self.is_to_be_retried(claim) {
                     self.report(claim, "exception", Some(&json!({"reason": "intermittent-task"}))).await;
