@@ -14,9 +14,10 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from decimal import Decimal, InvalidOperation
 from typing import Any, Literal, Union
 
-from .errors import ConfigurationError, PayloadError
+from .api import to_json
+from .errors import ConfigurationError, PayloadError, described
 from .job import Job
-from .plain import is_model, plain
+from .plain import NotJson, is_model, plain
 
 Convert = Callable[[Any, str], Any]
 """Converts a JSON value into a Python value. The text is the place of the value, for errors."""
@@ -88,8 +89,8 @@ class Signature:
         """Return arguments as JSON values by name.
 
         Raises:
-            TypeError: Arguments are missing, too many, or no JSON.
-            PayloadError: An argument does not match its annotation.
+            TypeError: Arguments are missing, or too many.
+            PayloadError: An argument is no JSON, or does not match its annotation.
         """
         job = self.job_parameter
         signature = self._signature
@@ -100,7 +101,7 @@ class Signature:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{self._function.__qualname__}(): {error}") from None
-        encoded = {name: plain(value, name) for name, value in bound.arguments.items()}
+        encoded = {name: _encoded(value, name) for name, value in bound.arguments.items()}
         self.decode(encoded)
         return encoded
 
@@ -120,7 +121,7 @@ class Signature:
         decoded = {}
         for name, convert in converters.items():
             if name in values:
-                decoded[name] = convert(values[name], name)
+                decoded[name] = _converted(convert, values[name], name)
             elif self._signature.parameters[name].default is inspect.Parameter.empty:
                 raise PayloadError(f"the argument {name!r} is missing")
         return decoded
@@ -129,9 +130,37 @@ class Signature:
         """Convert a result into the annotated type of the return value.
 
         None stays None: the job has no result, or the client may not read it.
+
+        Raises:
+            PayloadError: The result does not match its annotation.
         """
         self.compile()
-        return value if self._result is None or value is None else self._result(value, "result")
+        if self._result is None or value is None:
+            return value
+        return _converted(self._result, value, "result")
+
+
+def _encoded(value: Any, name: str) -> Any:
+    """Return an argument as JSON. The methods of a user's type may raise anything."""
+    try:
+        encoded = plain(value, name)
+        # Finds numbers that are not finite, and halves of characters.
+        to_json(encoded)
+    except NotJson as error:
+        raise PayloadError(str(error)) from None
+    except Exception as error:
+        raise PayloadError(f"the argument {name!r} is no JSON: {described(error)}") from error
+    return encoded
+
+
+def _converted(convert: Convert, value: Any, place: str) -> Any:
+    """Convert a value. The methods of a user's type may raise anything."""
+    try:
+        return convert(value, place)
+    except PayloadError:
+        raise
+    except Exception as error:
+        raise PayloadError(f"{place}: {described(error)}") from error
 
 
 def _result_converter(hint: Any, name: str) -> Convert | None:

@@ -21,6 +21,11 @@ def seconds_of(duration: Seconds, what: str, most: float) -> float:
     return seconds
 
 
+def described(error: BaseException) -> str:
+    """Return the type and message of an error that is not of this library."""
+    return f"{type(error).__qualname__}: {error}"
+
+
 class TenureError(Exception):
     """Base class of all errors of this library."""
 
@@ -67,7 +72,7 @@ class RequestRefused(TenureError):
 
 
 class PayloadError(TenureError, ValueError):
-    """Arguments of a job do not match the signature of its handler."""
+    """Arguments of a job are no JSON, or do not match the signature of its handler."""
 
 
 class ResultError(TenureError):

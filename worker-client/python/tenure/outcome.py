@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from .api import to_json
-from .errors import Cancelled, Fail, Release, ResultError, Retry
+from .errors import Cancelled, Fail, Release, ResultError, Retry, described
 from .plain import plain
 
 if TYPE_CHECKING:
@@ -110,8 +110,12 @@ def ended_with(result: Any) -> Ended:
             size = len(to_json(value))
             if size > RESULT_MAX:
                 raise ResultError(f"the result has {size} bytes of JSON, more than {RESULT_MAX}")
-    except (TypeError, ValueError, RecursionError, ResultError) as error:
-        failure = {"kind": "ResultError", "message": _cut(_text(str(error)), FAILURE_MAX)}
+    except Exception as error:
+        # A user's type may raise anything. The handler was not the one that failed.
+        words = str(error)
+        if not isinstance(error, (TypeError, ValueError, RecursionError, ResultError)):
+            words = f"the result is no JSON: {described(error)}"
+        failure = {"kind": "ResultError", "message": _cut(_text(words), FAILURE_MAX)}
         return Ended("internal", failure=failure)
     return Ended("completed", result=value)
 

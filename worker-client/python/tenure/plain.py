@@ -12,11 +12,15 @@ from decimal import Decimal
 from typing import Any
 
 
+class NotJson(TypeError):
+    """A value is no JSON. The message begins with its place."""
+
+
 def plain(value: Any, place: str = "value") -> Any:
     """Return a value as JSON: dataclasses, pydantic models, enums, dates and sets are converted.
 
     Raises:
-        TypeError: The value is no JSON; the message has its place.
+        NotJson: The value is no JSON.
     """
     if value is None or type(value) in (str, int, float, bool):
         return value
@@ -40,7 +44,7 @@ def plain(value: Any, place: str = "value") -> Any:
     for base in (bool, int, float, str):
         if isinstance(value, base):
             return base(value)
-    raise TypeError(f"{place} is no JSON: {type(value).__qualname__}")
+    raise NotJson(f"{place} is no JSON: {type(value).__qualname__}")
 
 
 def _key(key: Any, place: str) -> str:
@@ -50,7 +54,7 @@ def _key(key: Any, place: str) -> str:
         return str(key)
     if isinstance(key, int) and not isinstance(key, bool):
         return str(key)
-    raise TypeError(f"a key of {place} is no text: {key!r}")
+    raise NotJson(f"a key of {place} is no text: {key!r}")
 
 
 def is_model(hint: Any) -> bool:

@@ -114,9 +114,6 @@ class Run:
             self.arguments = task.signature.decode({} if args is None else args)
         except PayloadError as error:
             self.problem = str(error)
-        except Exception as error:
-            # A user's type, such as a dataclass with `__post_init__`, must not end the worker.
-            self.problem = f"{type(error).__qualname__}: {error}"
         return task
 
     # The channel of the job: other threads call these.

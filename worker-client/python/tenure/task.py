@@ -166,8 +166,8 @@ class Enqueuer(Generic[P, R]):
         """Make a job with these arguments, for ``app.enqueue_many``.
 
         Raises:
-            TypeError: Arguments are missing, too many, or no JSON.
-            PayloadError: An argument does not match its annotation.
+            TypeError: Arguments are missing, or too many.
+            PayloadError: An argument is no JSON, or does not match its annotation.
         """
         return JobRequest(self._task, self._task.signature.encode(args, kwargs), self._options)
 
@@ -175,8 +175,8 @@ class Enqueuer(Generic[P, R]):
         """Enqueue a job with these arguments.
 
         Raises:
-            TypeError: Arguments are missing, too many, or no JSON.
-            PayloadError: An argument does not match its annotation.
+            TypeError: Arguments are missing, or too many.
+            PayloadError: An argument is no JSON, or does not match its annotation.
             RequestRefused: The server refused the job, for example without the scope.
             ServerUnavailable: No server answered, after several attempts.
         """

@@ -146,8 +146,44 @@ def test_arguments_are_bound_by_signature() -> None:
             signature.encode(args, kwargs)
     with pytest.raises(PayloadError, match="to: expected text, got an integer"):
         signature.encode([5], {})
-    with pytest.raises(TypeError, match="to is no JSON: object"):
-        signature.encode([object()], {})
+
+
+class Locked(pydantic.BaseModel):
+    text: str
+
+    @pydantic.field_serializer("text")
+    def serialize(self, _text: str) -> str:
+        raise KeyError("locked")
+
+
+@dataclass
+class Strict:
+    number: int
+
+    def __post_init__(self) -> None:
+        if self.number < 0:
+            raise LookupError("no such number")
+
+
+def test_argument_that_is_no_json_is_payload_error() -> None:
+    def handler(value: Any) -> None: ...
+
+    circle: list[Any] = []
+    circle.append(circle)
+    values = [object(), float("nan"), "\ud800", circle, Locked(text="a"), {1.5: "a"}]
+    for value in values:
+        with pytest.raises(PayloadError, match=r"is no JSON|is no text"):
+            Signature(handler).encode([value], {})
+
+
+def test_error_of_users_type_is_payload_error() -> None:
+    def handler(value: Strict) -> Strict: ...
+
+    signature = Signature(handler)
+    for use in (lambda: signature.decode({"value": {"number": -1}}),
+                lambda: signature.decode_result({"number": -1})):  # fmt: skip
+        with pytest.raises(PayloadError, match="LookupError: no such number"):
+            use()
 
 
 def test_result_has_annotated_type() -> None:

@@ -115,7 +115,7 @@ def test_error_of_argument_type_makes_payload_malformed() -> None:
     async def problem() -> str | None:
         return _run("picky", value={"number": 5}).problem
 
-    assert asyncio.run(problem()) == "KeyError: 5"
+    assert asyncio.run(problem()) == "value: KeyError: 5"
 
 
 def test_payload_of_another_library_is_read() -> None:

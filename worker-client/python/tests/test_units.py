@@ -6,6 +6,7 @@ import asyncio
 import datetime
 import pickle
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -106,13 +107,29 @@ def test_result_decides_report() -> None:
     ended = _handled(lambda: {"a": Path("red")})
     assert report_of(ended, None, 1, 5, 0) == {"outcome": "completed", "result": {"a": "red"}}
     assert report_of(_handled(lambda: None), None, 1, 5, 0) == {"outcome": "completed"}
-    wrong = [float("nan"), "x" * 65_535, object(), "\ud800", _circle()]
+    wrong = [float("nan"), "x" * 65_535, object(), "\ud800", _circle(), _Sealed("a")]
     for result in wrong:
         made = report_of(_handled(lambda result=result: result), None, 1, 5, 0)
         assert (made["outcome"], made["reason"]) == ("exception", "internal-error")
         assert made["failure"]["kind"] == "ResultError"
     fits = report_of(_handled(lambda: "x" * 65_534), None, 1, 5, 0)
     assert fits["outcome"] == "completed"
+
+
+class _Sealed(Mapping[str, Any]):
+    """A type of a user whose conversion raises what it likes."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getitem__(self, key: str) -> Any:
+        raise LookupError(key)
+
+    def __iter__(self) -> Iterator[str]:
+        yield self._name
+
+    def __len__(self) -> int:
+        return 1
 
 
 def _circle() -> list[Any]:
