@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
-from .api import TENURE_API, Call
+from .api import TENURE_API, Call, to_json
 from .errors import ConfigurationError, Seconds
 from .handle import Handle
 from .job import Job
@@ -231,7 +231,7 @@ def _batches(jobs: list[JobRequest[R]]) -> Iterator[list[JobRequest[R]]]:
     batch: list[JobRequest[R]] = []
     size = 0
     for job in jobs:
-        length = _DEFINITION + len(repr(job.args))
+        length = _DEFINITION + len(to_json(job.args))
         if batch and (len(batch) == TASKS_MAX or size + length > _BODY_MAX):
             yield batch
             batch, size = [], 0

@@ -24,6 +24,7 @@ from tenure import (
     Tenure,
     testing,
 )
+from tenure.app import _batches
 from tenure.hawk import Credentials, Target, authorization
 from tenure.lease import Lease, date_of
 from tenure.outbox import Outbox
@@ -393,6 +394,18 @@ def test_short_jobs_are_claimed_ahead() -> None:
         prefetch.ended(0.2)
     assert prefetch.count() == 0
     assert Prefetch(4, clock, 7).count() == 7
+
+
+def test_batches_fit_into_requests() -> None:
+    app = Tenure(url="http://localhost")
+
+    @app.task(queue="test/test")
+    def send(text: str) -> None: ...
+
+    # A character of three bytes.
+    sizes = [len(batch) for batch in _batches([send.job("€" * 1_000_000) for _ in range(5)])]
+    assert sizes == [2, 2, 1]
+    assert [len(batch) for batch in _batches([send.job("a")] * 2_001)] == [1000, 1000, 1]
 
 
 def test_settings_come_from_environment(monkeypatch: pytest.MonkeyPatch) -> None:
