@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import logging
 import time
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from .api import QUEUE_API, Call, backoff, parameter
@@ -73,6 +75,8 @@ class Run:
         # The job's own backoff is in place of the task's; the server knows it.
         self.has_backoff = "retryDelay" in options
         self.problem: str | None = None
+        self.args: Any = {}
+        """Arguments as JSON."""
         self.arguments: dict[str, Any] = {}
         self.task = self._read(definition.get("payload"), tasks)
         info = JobInfo(
@@ -110,21 +114,26 @@ class Run:
             self.problem = f'unknown kind "{payload["kind"]}"; this worker has {known}'
             return None
         args = payload.get("args")
+        self.args = {} if args is None else args
         try:
-            self.arguments = task.signature.decode({} if args is None else args)
+            self.arguments = task.signature.decode(self.args)
         except PayloadError as error:
             self.problem = str(error)
         return task
 
     # The channel of the job: other threads call these.
 
+    def ask(self, coroutine: Coroutine[Any, Any, Any]) -> concurrent.futures.Future[Any]:
+        """Start a coroutine in the worker's loop."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
     def put_checkpoint(self, value: Any) -> None:
         """Store the checkpoint."""
-        asyncio.run_coroutine_threadsafe(self.checkpoints.put(value), self._loop).result()
+        self.ask(self.checkpoints.put(value)).result()
 
     def get_checkpoint(self) -> Any:
         """Return the last checkpoint."""
-        return asyncio.run_coroutine_threadsafe(self.checkpoints.get(), self._loop).result()
+        return self.ask(self.checkpoints.get()).result()
 
     def post_progress(self, progress: dict[str, Any]) -> None:
         """Store progress soon."""

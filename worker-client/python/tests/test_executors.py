@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import signal
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from tenure import Tenure
+import pytest
+
+from tenure import Job, RunLost, Tenure, processes
 from tenure.executors import Coroutines, Executor, OnEnd
 from tenure.outcome import Ended
 from tenure.processes import Processes
@@ -41,6 +49,52 @@ def computes(value: Any) -> Any:
     return value
 
 
+@dataclass
+class Local:
+    """Another process cannot read what pickle makes of it."""
+
+    number: int
+
+    def __setstate__(self, state: object) -> None:
+        raise LookupError("only here")
+
+
+@app.task(queue="test/test", cpu=True)
+def counts(value: Local) -> int:
+    return value.number
+
+
+@app.task(queue="test/test", cpu=True)
+def dies_with_child(pid_file: str) -> None:
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(2 * SOON)
+        os._exit(0)
+    Path(pid_file).write_text(str(pid))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task(queue="test/test", cpu=True)
+def stores(job: Job) -> None:
+    job.checkpoint(1)
+
+
+@app.task(queue="test/test", cpu=True)
+def leaves_thread(job: Job) -> None:
+    def speak() -> None:
+        time.sleep(0.3)
+        job.log("late")
+        with contextlib.suppress(RunLost):
+            job.checkpoint("late")
+
+    threading.Thread(target=speak, daemon=True).start()
+
+
+@app.task(queue="test/test", cpu=True)
+def sleeps(seconds: float) -> None:
+    time.sleep(seconds)
+
+
 class _Owner:
     def cancel(self, run: Run) -> None: ...
 
@@ -59,8 +113,10 @@ def _claimed(payload: Any, **options: Any) -> Run:
     return Run({**claim, "credentials": credentials}, "test/test", app.tasks, _Owner(), link)
 
 
-def _ended(make: Callable[[OnEnd], Executor], use: Callable[[Executor], None]) -> list[Ended]:
-    """Return the ends of the runs that were submitted, of which there is at least one."""
+def _ended(
+    make: Callable[[OnEnd], Executor], use: Callable[[Executor], None], count: int = 1
+) -> list[Ended]:
+    """Return the ends of so many runs that were submitted."""
 
     async def end() -> list[Ended]:
         ends: list[Ended] = []
@@ -68,7 +124,8 @@ def _ended(make: Callable[[OnEnd], Executor], use: Callable[[Executor], None]) -
 
         def on_end(_run: Run, ended: Ended, _duration: float) -> None:
             ends.append(ended)
-            came.set()
+            if len(ends) == count:
+                came.set()
 
         executor = make(on_end)
         use(executor)
@@ -90,16 +147,77 @@ def test_coroutine_cancelled_before_its_first_step_ends() -> None:
     assert _ended(Coroutines, use) == [Ended("cancelled")]
 
 
-def test_argument_that_cannot_be_sent_to_process_is_failure() -> None:
+def test_argument_that_pickle_refuses_reaches_process() -> None:
     def use(executor: Executor) -> None:
-        run = _run("computes", value=1)
-        run.arguments["value"] = lambda: None
+        executor.submit(_run("counts", value={"number": 5}))
+
+    assert _ended(lambda on_end: Processes(1, on_end), use) == [Ended("completed", result=5)]
+
+
+def test_dead_process_ends_run_while_its_child_lives(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+
+    def use(executor: Executor) -> None:
+        executor.submit(_run("dies_with_child", pid_file=str(pid_file)))
+
+    try:
+        [ended] = _ended(lambda on_end: Processes(1, on_end), use)
+    finally:
+        os.kill(int(pid_file.read_text()), signal.SIGKILL)
+    message = "the process of the handler was killed by signal 9"
+    assert ended == Ended("error", failure={"kind": "ProcessEnded", "message": message})
+
+
+def test_process_that_waits_for_server_can_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "KILL_AFTER", 0.2)
+
+    def use(executor: Executor) -> None:
+        run = _run("stores")
+
+        async def put(_value: Any) -> None:
+            run.job._cancel("cancelled")
+            await asyncio.sleep(2 * SOON)
+
+        run.checkpoints.put = put  # type: ignore[method-assign]
         executor.submit(run)
+
+    assert _ended(lambda on_end: Processes(1, on_end), use) == [Ended("cancelled")]
+
+
+def test_thread_of_ended_handler_cannot_speak_for_next() -> None:
+    runs: list[Run] = []
+    stored: list[Any] = []
+
+    async def put(value: Any) -> None:
+        stored.append(value)
+
+    def use(executor: Executor) -> None:
+        runs.extend([_run("leaves_thread"), _run("sleeps", seconds=1)])
+        for run in runs:
+            run.checkpoints.put = put  # type: ignore[method-assign]
+            executor.submit(run)
+
+    ends = _ended(lambda on_end: Processes(1, on_end), use, count=2)
+    assert ends == [Ended("completed")] * 2
+    assert (runs[1].log.is_waiting, stored) == (False, [])
+
+
+def test_process_started_while_worker_closes_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    executors: list[Executor] = []
+
+    class Late(processes._Child):
+        def __init__(self) -> None:
+            super().__init__()
+            executors[0].close()
+
+    monkeypatch.setattr(processes, "_Child", Late)
+
+    def use(executor: Executor) -> None:
+        executors.append(executor)
+        executor.submit(_run("sleeps", seconds=0.5))
 
     [ended] = _ended(lambda on_end: Processes(1, on_end), use)
     assert ended.how == "error"
-    assert ended.failure is not None
-    assert "pickle" in ended.failure["message"]
 
 
 def test_cancelled_run_starts_in_no_process() -> None:
@@ -122,7 +240,9 @@ def test_payload_of_another_library_is_read() -> None:
     async def read() -> None:
         for payload in ({"kind": "waits"}, {"kind": "waits", "args": None, "more": 1}):
             assert _claimed(payload).problem is None
-        known = 'unknown kind "wait"; this worker has "computes", "picky", "waits"'
+        known = 'unknown kind "wait"; this worker has ' + ", ".join(
+            f'"{name}"' for name in sorted(app.tasks)
+        )
         assert _claimed({"kind": "wait"}).problem == known
         assert not _run("waits").has_backoff
         assert _claimed({"kind": "waits"}, retryDelay={"first": 5}).has_backoff
