@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
@@ -10,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from .api import QUEUE_API, TENURE_API, Call, parameter
-from .errors import RequestRefused, ServerUnavailable, TenureError
+from .errors import RequestRefused, RunLost, ServerUnavailable, TenureError
 
 log = logging.getLogger("tenure")
 
@@ -26,6 +27,8 @@ _LOG_MAX = 4 << 20
 _NOT_KEPT_PAUSE = 60.0
 LAST_PIECES = 5.0
 """Seconds for what is left when the handler has ended."""
+LAST_PIECE = 1.0
+"""Seconds for each piece of a log: the report does not wait longer for a slow one."""
 _LIVE_LOG = "public/logs/live.log"
 _CONTENT_TYPE = "text/plain; charset=utf-8"
 
@@ -55,8 +58,9 @@ class Checkpoints:
 
     @property
     def is_due(self) -> bool:
-        """True if progress should be sent now."""
-        return self._posted is not None and time.monotonic() >= self._next
+        """True if progress should be sent now, and none is on its way."""
+        is_idle = not self._lock.locked()
+        return self._posted is not None and is_idle and time.monotonic() >= self._next
 
     @property
     def is_waiting(self) -> bool:
@@ -79,14 +83,25 @@ class Checkpoints:
                 if isinstance(error, ServerUnavailable) and self._posted is None:
                     self._posted = posted
 
+    async def finish(self) -> None:
+        """Send the last progress, within five seconds."""
+        if self.is_waiting:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self.flush(), LAST_PIECES)
+
     async def put(self, value: Any) -> None:
         """Store a checkpoint of the handler."""
         async with self._lock:
-            self._has_read = True
-            self._checkpoint = value
+            before = self._has_read, self._checkpoint
+            self._has_read, self._checkpoint = True, value
             if self._posted is not None:
                 self._progress, self._posted = self._posted, None
-            await self._store()
+            try:
+                await self._store()
+            except (RequestRefused, ValueError):
+                # It would be refused again with the next progress.
+                self._has_read, self._checkpoint = before
+                raise
 
     async def get(self) -> Any:
         """Return the last checkpoint of a handler, also of an earlier run."""
@@ -153,8 +168,9 @@ class LiveLog:
 
     @property
     def is_due(self) -> bool:
-        """True if a piece should be sent now."""
-        return bool(self._pending) and time.monotonic() >= self._next
+        """True if a piece should be sent now, and none is on its way."""
+        is_idle = not self._sending.locked()
+        return bool(self._pending) and is_idle and time.monotonic() >= self._next
 
     @property
     def is_waiting(self) -> bool:
@@ -176,7 +192,7 @@ class LiveLog:
             call = Call("PUT", f"{self._path}?offset={offset}", text=piece, timeout=10.0)
             try:
                 answer = await self._send(call)
-            except ServerUnavailable:
+            except (ServerUnavailable, RunLost):
                 return
             except RequestRefused as error:
                 if not error.is_transient:
@@ -194,12 +210,12 @@ class LiveLog:
                 await self._refer(url)
 
     async def finish(self, url: str) -> None:
-        """Send the rest, within five seconds."""
+        """Send the rest, within five seconds, and while each piece takes less than one."""
         ends = time.monotonic() + LAST_PIECES
         while self.is_waiting and time.monotonic() < ends:
             before = self._offset
             try:
-                await asyncio.wait_for(self.flush(url), max(0.1, ends - time.monotonic()))
+                await asyncio.wait_for(self.flush(url), LAST_PIECE)
             except asyncio.TimeoutError:
                 return
             if self._offset == before:

@@ -14,7 +14,7 @@ from .errors import PayloadError, RequestRefused, RunLost, ServerUnavailable
 from .hawk import Credentials
 from .job import Cancellation, Job, JobInfo
 from .lease import Lease, date_of
-from .notes import LAST_PIECES, Checkpoints, LiveLog
+from .notes import Checkpoints, LiveLog
 
 if TYPE_CHECKING:
     from .link import Link
@@ -56,7 +56,6 @@ class Run:
         self.started_at: float | None = None
         self.hold: Hold = "ours"
         self.is_renewing = False
-        self.is_busy = False
         self.had_overrun = False
         self.lost_at: float | None = None
         self._owner = owner
@@ -222,27 +221,18 @@ class Run:
         finally:
             self.is_renewing = False
 
-    async def tell(self) -> None:
-        """Send progress and log that are due."""
-        self.is_busy = True
-        try:
-            if self.checkpoints.is_due:
-                await self.checkpoints.flush()
-            if self.log.is_due:
-                await self.log.flush(self._link.client.url)
-        except RunLost as error:
-            log.debug("%s", error)
-        finally:
-            self.is_busy = False
+    def tell(self) -> list[Coroutine[Any, Any, None]]:
+        """Return what sends due progress and log: by itself, so that neither delays the other."""
+        due = []
+        if self.checkpoints.is_due:
+            due.append(self.checkpoints.flush())
+        if self.log.is_due:
+            due.append(self.log.flush(self._link.client.url))
+        return due
 
     async def tell_rest(self) -> None:
-        """Send the rest of progress and log before the report, within five seconds for each."""
-        try:
-            if self.checkpoints.is_waiting:
-                await asyncio.wait_for(self.checkpoints.flush(), LAST_PIECES)
-            await self.log.finish(self._link.client.url)
-        except (RunLost, asyncio.TimeoutError) as error:
-            log.debug("the rest of the progress or log of %s is not sent: %s", self, error)
+        """Send the rest of progress and log before the report, at the same time."""
+        await asyncio.gather(self.checkpoints.finish(), self.log.finish(self._link.client.url))
 
 
 _LOSSES: dict[Cancellation, str] = {

@@ -437,10 +437,8 @@ class Worker:
                 if run.needs_renewal(now):
                     run.is_renewing = True
                     tasks.add(asyncio.ensure_future(run.renew()))
-                is_due = run.checkpoints.is_due or run.log.is_due
-                if is_due and not run.is_busy and run.hold != "gone":
-                    run.is_busy = True
-                    tasks.add(asyncio.ensure_future(run.tell()))
+                if run.hold != "gone":
+                    tasks.update(asyncio.ensure_future(telling) for telling in run.tell())
                 self._warn_of_overrun(run, now)
             while self._buffer and now - self._buffer[0].claimed_at > GIVE_BACK_AFTER:
                 waiting = self._buffer.popleft()
