@@ -50,6 +50,9 @@ pub enum ResultError {
         reason: String,
         /// As its worker reported it.
         failure: Option<Failure>,
+        /// Reported beside the failure, for example by
+        /// [`Outcome::Failed`](crate::consumer::Outcome::Failed). None without the scope too.
+        result: Option<Box<RawValue>>,
     },
     /// The job completed with another result than expected.
     #[error("the result of task {task_id} has another type")]
@@ -148,7 +151,7 @@ impl Handle {
             let reason = reason.unwrap_or_else(|| status.state.to_string());
             let failure =
                 failure.map(|FailureAnswer { message, kind, exit_code }| Failure { message, kind, exit_code });
-            return Err(ResultError::NotCompleted { task_id, state: status.state, reason, failure });
+            return Err(ResultError::NotCompleted { task_id, state: status.state, reason, failure, result });
         }
         // Absent without the scope too; then this request is refused.
         let result = match result {

@@ -1,7 +1,7 @@
 //! Typed jobs and their handles.
 
 use serde_json::{Value, json};
-use tenure_client::{EnqueueError, Error, ResultError, State};
+use tenure_client::{EnqueueError, Error, RawValue, ResultError, State};
 
 use crate::consumer::client;
 use crate::queue::{Queue, RecordedRequest, Reply, TASK_IDS, ok, refuse};
@@ -117,15 +117,17 @@ async fn absent_result_is_null_unless_refused() {
 async fn job_without_success_has_no_result() {
     let queue = Queue::start().await;
     let handle = client(&queue).handle(TASK_IDS[0].parse().unwrap());
-    let failure = json!({"failure": {"message": "no such mailbox", "kind": "MailError", "somethingNew": 1}});
-    for (state, is_state, why, more, text) in [
-        ("failed", State::Failed, "failed", &failure, "failed: no such mailbox"),
-        ("exception", State::Exception, "canceled", &json!({}), "canceled"),
+    let failure = json!({"message": "no such mailbox", "kind": "MailError", "somethingNew": 1});
+    let reported = json!({"failure": failure, "result": {"tried": ["a", "b"]}});
+    for (state, is_state, why, more, text, partial) in [
+        ("failed", State::Failed, "failed", &reported, "failed: no such mailbox", Some(r#"{"tried":["a","b"]}"#)),
+        ("exception", State::Exception, "canceled", &json!({}), "canceled", None),
     ] {
         queue.once("/wait", waited(state, why, more));
         let error = handle.result::<()>().await.unwrap_err();
         assert_eq!(error.to_string(), format!("task {} ended as {text}", TASK_IDS[0]));
-        assert!(matches!(error, ResultError::NotCompleted { state, .. } if state == is_state), "{error:?}");
+        let ResultError::NotCompleted { state, result, .. } = error else { panic!("{error:?}") };
+        assert_eq!((state, result.as_deref().map(RawValue::get)), (is_state, partial));
     }
     queue.on("/cancel", |_| {
         ok(json!({"status": {"taskId": TASK_IDS[0], "state": "exception", "retriesLeft": 5, "runs": []}}))
