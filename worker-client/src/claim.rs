@@ -200,7 +200,7 @@ impl Client {
             client: self.with_credentials(answer.credentials),
             task_id: answer.status.task_id,
             run_id: answer.run_id,
-            task: answer.task.into_task(),
+            task: answer.task,
             lease: watch::Sender::new(lease),
         }
     }

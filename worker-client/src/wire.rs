@@ -152,6 +152,10 @@ pub struct Task {
     /// The work, with every digit of its numbers.
     pub payload: Box<RawValue>,
     pub metadata: Metadata,
+    /// How often a lost or failed run is retried, from 0 to 49. `None` from a server that does not
+    /// say. [`TaskStatus::retries_left`] is what is left of it.
+    #[serde(default)]
+    pub retries: Option<u32>,
 }
 
 /// One attempt at a task.
@@ -226,32 +230,8 @@ pub(crate) struct ClaimAnswer {
     pub status: TaskStatus,
     pub run_id: RunId,
     pub taken_until: Timestamp,
-    pub task: ClaimedTask,
+    pub task: Task,
     pub credentials: Credentials,
-}
-
-/// A [`Task`] and its number of retries.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct ClaimedTask {
-    task_queue_id: TaskQueueId,
-    task_group_id: TaskGroupId,
-    deadline: Timestamp,
-    expires: Timestamp,
-    #[serde(default)]
-    dependencies: Vec<TaskId>,
-    payload: Box<RawValue>,
-    metadata: Metadata,
-    #[serde(default)]
-    retries: Option<u32>,
-}
-
-impl ClaimedTask {
-    pub(crate) fn into_task(self) -> Task {
-        let Self { task_queue_id, task_group_id, deadline, expires, dependencies, payload, metadata, retries: _ } =
-            self;
-        Task { task_queue_id, task_group_id, deadline, expires, dependencies, payload, metadata }
-    }
 }
 
 impl ClaimAnswer {

@@ -39,6 +39,8 @@ const QUEUE: &str = "test/jobs";
 /// No server listens there.
 const NO_SERVER: &str = "http://127.0.0.1:1";
 const DEADLINE_MINUTES: i64 = 60;
+/// Default of a server.
+const RETRIES: u32 = 5;
 
 /// Returns a job with this payload, at its first attempt. [`TestJob`] makes others.
 ///
@@ -248,6 +250,7 @@ fn task(task_id: TaskId, client: &Client) -> Task {
         dependencies: Vec::new(),
         payload: RawValue::from_string("{}".to_owned()).expect("an empty object is JSON"),
         metadata,
+        retries: Some(RETRIES),
     }
 }
 

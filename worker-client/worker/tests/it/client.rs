@@ -169,10 +169,12 @@ async fn attempt_counts_used_retries() {
     for (retries, left, attempt) in [(json!(5), 5, 1), (json!(5), 3, 3), (json!(2), 3, 1), (json!(null), 5, 1)] {
         let queue = Queue::start().await;
         let mut claimed = claim(TASK_IDS[0], LEASE, &json!({}));
+        let allowed: Option<u32> = serde_json::from_value(retries.clone()).unwrap();
         claimed["task"]["retries"] = retries;
         claimed["status"]["retriesLeft"] = json!(left);
         queue.hand_out(&[claimed]);
-        assert_eq!(claim_one(&client(&queue, eager())).await.attempt(), attempt);
+        let claimed = claim_one(&client(&queue, eager())).await;
+        assert_eq!((claimed.attempt(), claimed.task().retries), (attempt, allowed));
     }
 }
 
