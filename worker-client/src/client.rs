@@ -190,19 +190,31 @@ impl Client {
         ClientBuilder::default()
     }
 
-    /// Builds a client from Taskcluster's environment variables: `TASKCLUSTER_ROOT_URL` and, to
-    /// sign requests, `TASKCLUSTER_CLIENT_ID`, `TASKCLUSTER_ACCESS_TOKEN` and
-    /// `TASKCLUSTER_CERTIFICATE`.
+    /// Builds a client from environment variables: `TENURE_URL` and, to sign requests,
+    /// `TENURE_CLIENT_ID`, `TENURE_ACCESS_TOKEN` and `TENURE_CERTIFICATE`. In place of an absent
+    /// one it reads Taskcluster's: `TASKCLUSTER_ROOT_URL`, `TASKCLUSTER_CLIENT_ID` and so on. A
+    /// certificate is read only beside an access token with the same prefix.
     ///
     /// # Errors
     /// A variable is missing, or the root URL is invalid.
     pub fn from_env() -> Result<Self, Error> {
-        let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let needed = |name| variable(name).ok_or(Error::NotInEnvironment(name));
-        let builder = Self::builder().root_url(&needed("TASKCLUSTER_ROOT_URL")?);
-        let Some(client_id) = variable("TASKCLUSTER_CLIENT_ID") else { return builder.build() };
-        let access_token = AccessToken::new(needed("TASKCLUSTER_ACCESS_TOKEN")?);
-        let certificate = variable("TASKCLUSTER_CERTIFICATE");
+        Self::from_variables(|name| std::env::var(name).ok())
+    }
+
+    fn from_variables(read: impl Fn(&str) -> Option<String>) -> Result<Self, Error> {
+        let variable = |name| read(name).filter(|value| !value.is_empty());
+        let root_url = variable("TENURE_URL").or_else(|| variable("TASKCLUSTER_ROOT_URL"));
+        let builder = Self::builder().root_url(&root_url.ok_or(Error::NotInEnvironment("TENURE_URL"))?);
+        let client_id = variable("TENURE_CLIENT_ID").or_else(|| variable("TASKCLUSTER_CLIENT_ID"));
+        let Some(client_id) = client_id else { return builder.build() };
+        let (access_token, certificate) = match variable("TENURE_ACCESS_TOKEN") {
+            Some(token) => (token, variable("TENURE_CERTIFICATE")),
+            None => (
+                variable("TASKCLUSTER_ACCESS_TOKEN").ok_or(Error::NotInEnvironment("TENURE_ACCESS_TOKEN"))?,
+                variable("TASKCLUSTER_CERTIFICATE"),
+            ),
+        };
+        let access_token = AccessToken::new(access_token);
         builder.credentials(Credentials { client_id, access_token, certificate }).build()
     }
 

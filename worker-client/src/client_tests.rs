@@ -16,6 +16,38 @@ fn invalid_root_url_is_refused() {
     }
 }
 
+#[test]
+fn variables_of_tenure_precede_those_of_taskcluster() {
+    let read = |variables: &[(&str, &str)]| {
+        let all: std::collections::BTreeMap<_, _> =
+            variables.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
+        Client::from_variables(|name| all.get(name).cloned())
+    };
+    let taskcluster = [
+        ("TASKCLUSTER_ROOT_URL", "http://one/"),
+        ("TASKCLUSTER_CLIENT_ID", "task"),
+        ("TASKCLUSTER_ACCESS_TOKEN", "old"),
+        ("TASKCLUSTER_CERTIFICATE", "{}"),
+    ];
+    let own = [("TENURE_URL", "http://two"), ("TENURE_CLIENT_ID", "me"), ("TENURE_ACCESS_TOKEN", "new")];
+    for (variables, url, (client_id, token, certificate)) in [
+        (taskcluster.to_vec(), "http://one", ("task", "old", Some("{}"))),
+        ([&taskcluster[..], &own[..]].concat(), "http://two", ("me", "new", None)),
+        ([&taskcluster[..], &own[..1]].concat(), "http://two", ("task", "old", Some("{}"))),
+        ([&taskcluster[..], &[("TENURE_URL", "")][..]].concat(), "http://one", ("task", "old", Some("{}"))),
+    ] {
+        let client = read(&variables).unwrap();
+        let signs = client.credentials().unwrap();
+        assert_eq!((client.root_url(), signs.client_id.as_str()), (url, client_id));
+        assert_eq!((signs.access_token.expose(), signs.certificate.as_deref()), (token, certificate));
+    }
+    assert!(read(&own[..1]).unwrap().credentials().is_none());
+    for (variables, missing) in [(&own[..0], "TENURE_URL"), (&own[..2], "TENURE_ACCESS_TOKEN")] {
+        let Err(error) = read(variables) else { panic!("{missing} is not needed") };
+        assert!(matches!(error, Error::NotInEnvironment(name) if name == missing), "{error}");
+    }
+}
+
 /// Refuses the first two requests once both have arrived, like a server whose clock is an hour
 /// ahead.
 async fn refuse_two(listener: tokio::net::TcpListener) {
