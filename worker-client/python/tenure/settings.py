@@ -37,6 +37,8 @@ def read_settings(
 ) -> Settings:
     """Return the settings: the arguments, else ``TENURE_…``, else ``TASKCLUSTER_…``.
 
+    A variable of a certificate is read only beside an access token with the same prefix.
+
     Raises:
         ConfigurationError: There is no URL, it is not one, or the access token is missing.
     """
@@ -50,13 +52,17 @@ def read_settings(
     client_id = client_id or _variable("TENURE_CLIENT_ID", "TASKCLUSTER_CLIENT_ID")
     if not client_id:
         return Settings(url.rstrip("/"), None)
-    token = access_token or _variable("TENURE_ACCESS_TOKEN", "TASKCLUSTER_ACCESS_TOKEN")
+    # A certificate belongs to its token: one of a Taskcluster task is not for another client.
+    token, own_certificate = access_token, None
+    for prefix in ("TENURE", "TASKCLUSTER"):
+        if not token:
+            token = _variable(f"{prefix}_ACCESS_TOKEN")
+            own_certificate = _variable(f"{prefix}_CERTIFICATE")
     if not token:
         raise ConfigurationError(
             f"no access token of client {client_id}: set TENURE_ACCESS_TOKEN, or pass access_token"
         )
-    certificate = certificate or _variable("TENURE_CERTIFICATE", "TASKCLUSTER_CERTIFICATE")
-    return Settings(url.rstrip("/"), Credentials(client_id, token, certificate))
+    return Settings(url.rstrip("/"), Credentials(client_id, token, certificate or own_certificate))
 
 
 def _variable(*names: str) -> str | None:

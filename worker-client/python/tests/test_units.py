@@ -423,6 +423,11 @@ def test_settings_come_from_environment(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("TASKCLUSTER_ACCESS_TOKEN", "secret")
     assert read_settings() == ("https://two", Credentials("me", "secret"))
     assert read_settings("http://three").url == "http://three"
+    monkeypatch.setenv("TASKCLUSTER_CERTIFICATE", "{}")
+    assert read_settings().credentials == Credentials("me", "secret", "{}")
+    assert read_settings(access_token="mine").credentials == Credentials("me", "mine")
+    monkeypatch.setenv("TENURE_ACCESS_TOKEN", "new")
+    assert read_settings().credentials == Credentials("me", "new")
     with pytest.raises(ConfigurationError, match="must be http"):
         read_settings("ftp://four")
 
