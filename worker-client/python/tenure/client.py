@@ -130,6 +130,39 @@ class _Signer:
         return ServerUnavailable(f"no answer from {self.url}: {words_of(error)}")
 
 
+class _Attempts:
+    """The attempts of one call."""
+
+    def __init__(self, signer: _Signer, retries: int) -> None:
+        self._signer = signer
+        self._retries = retries
+        self._tried = 0
+        self._clock_mended = False
+
+    def sign(self, call: Call) -> httpx.Request:
+        """Make the request of the next attempt."""
+        self._tried += 1
+        self._offset = self._signer.offset
+        return self._signer.request(call)
+
+    def pause_after(self, error: RequestRefused | httpx.RequestError) -> float:
+        """Return the pause before the next attempt.
+
+        Raises:
+            RequestRefused: The server refused the call.
+            ServerUnavailable: No server answered.
+        """
+        if not self._clock_mended and self._signer.wrong_clock(error, self._offset):
+            self._clock_mended = True
+            return 0
+        pause = self._signer.pause_after(self._tried, self._retries, error)
+        if pause is not None:
+            return pause
+        if isinstance(error, RequestRefused):
+            raise error
+        raise self._signer.unavailable(error) from error
+
+
 def words_of(error: BaseException) -> str:
     """Return the message of an error, or its type if it has none."""
     return str(error) or type(error).__name__
@@ -172,21 +205,12 @@ class Client:
             RequestRefused: The server refused the call.
             ServerUnavailable: No server answered.
         """
-        tried, clock_mended = 0, False
+        attempts = _Attempts(self._signer, retries)
         while True:
-            tried += 1
-            offset = self._signer.offset
             try:
-                return self._signer.read(self._http.send(self._signer.request(call)))
+                return self._signer.read(self._http.send(attempts.sign(call)))
             except (RequestRefused, httpx.RequestError) as error:
-                if not clock_mended and self._signer.wrong_clock(error, offset):
-                    clock_mended = True
-                    continue
-                pause = self._signer.pause_after(tried, retries, error)
-                if pause is None:
-                    if isinstance(error, RequestRefused):
-                        raise
-                    raise self._signer.unavailable(error) from error
+                pause = attempts.pause_after(error)
             time.sleep(pause)
 
     def close(self) -> None:
@@ -217,21 +241,12 @@ class AsyncClient:
             RequestRefused: The server refused the call.
             ServerUnavailable: No server answered.
         """
-        tried, clock_mended = 0, False
+        attempts = _Attempts(self._signer, retries)
         while True:
-            tried += 1
-            offset = self._signer.offset
             try:
-                return self._signer.read(await self._http.send(self._signer.request(call)))
+                return self._signer.read(await self._http.send(attempts.sign(call)))
             except (RequestRefused, httpx.RequestError) as error:
-                if not clock_mended and self._signer.wrong_clock(error, offset):
-                    clock_mended = True
-                    continue
-                pause = self._signer.pause_after(tried, retries, error)
-                if pause is None:
-                    if isinstance(error, RequestRefused):
-                        raise
-                    raise self._signer.unavailable(error) from error
+                pause = attempts.pause_after(error)
             await asyncio.sleep(pause)
 
     async def close(self) -> None:

@@ -85,10 +85,7 @@ class Threads:
         while (run := self._queue.get()) is not None:
             if run.task is None:
                 continue
-            arguments = dict(run.arguments)
-            job = run.task.signature.job_parameter
-            if job is not None:
-                arguments[job] = run.job
+            arguments = run.call_arguments(run.task.signature)
             began = time.monotonic()
             ended = outcome.call(run.task.function, run.job, arguments, run.task.app.contexts)
             self._ends.put((run, ended, time.monotonic() - began))
@@ -153,10 +150,7 @@ class Coroutines:
     async def _run(self, run: Run) -> None:
         if run.task is None:
             return
-        arguments = dict(run.arguments)
-        job = run.task.signature.job_parameter
-        if job is not None:
-            arguments[job] = run.job
+        arguments = run.call_arguments(run.task.signature)
         began = time.monotonic()
         try:
             ended = await outcome.acall(

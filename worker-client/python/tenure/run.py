@@ -17,6 +17,7 @@ from .lease import Lease, date_of
 from .notes import Checkpoints, LiveLog
 
 if TYPE_CHECKING:
+    from .arguments import Signature
     from .link import Link
     from .task import Task
 
@@ -119,6 +120,11 @@ class Run:
         except PayloadError as error:
             self.problem = str(error)
         return task
+
+    def call_arguments(self, signature: Signature) -> dict[str, Any]:
+        """Return the arguments of the handler, with its job."""
+        job = signature.job_parameter
+        return self.arguments if job is None else {**self.arguments, job: self.job}
 
     # The channel of the job: other threads call these.
 
