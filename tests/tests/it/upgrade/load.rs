@@ -40,7 +40,7 @@ const WORKERS: usize = 2;
 const CLAIMED_AT_ONCE: u16 = 3;
 /// How long a run of `LIMITED` takes. So long that tasks pile up, and the limits are reached.
 const TAKES: Duration = Duration::from_millis(300);
-/// One first run in so many is retried.
+/// One run in so many is retried.
 const RETRIED_OF: usize = 8;
 /// Tasks of each queue that are completed between two restarts.
 const PROGRESS: usize = 5;
@@ -80,17 +80,20 @@ fn task_of(claim: &Value) -> String {
 pub struct Load {
     urls: Vec<String>,
     root: Credentials,
-    began: Instant,
     calls: Cell<usize>,
     phase: Cell<Phase>,
     tasks: RefCell<Tasks>,
+    /// For each start of `RATED`: when its claim was requested and answered.
+    starts: RefCell<Vec<(Instant, Instant)>>,
+    /// Most claims of `LIMITED` at a time, and of one key.
+    most: Cell<(i64, i64)>,
 }
 
 impl Load {
     /// Stores the policies of the queues.
     pub async fn prepare(urls: Vec<String>, root: Credentials) -> Self {
         let (calls, phase, tasks) = (Cell::new(0), Cell::new(Phase::Loading), RefCell::default());
-        let load = Self { urls, root, began: Instant::now(), calls, phase, tasks };
+        let load = Self { urls, root, calls, phase, tasks, starts: RefCell::default(), most: Cell::default() };
         for (queue, policy) in [
             (LIMITED, json!({"concurrency": {"total": TOTAL, "perKey": PER_KEY}})),
             (FAIR, json!({"fair": true})),
@@ -121,8 +124,13 @@ impl Load {
         .await;
     }
 
-    /// Creates no more tasks, and waits until all are completed.
+    /// Waits until the limits have held tasks back. Then creates no more tasks, and waits until all
+    /// are completed.
     pub async fn finish(&self) {
+        eventually("the limits and the rate hold tasks back", async || {
+            (self.most.get() == (TOTAL, PER_KEY) && self.open(RATED) >= OPEN_MAX).then_some(())
+        })
+        .await;
         self.phase.set(Phase::Ending);
         eventually("every task is completed", async || {
             let tasks = self.tasks.borrow();
@@ -188,9 +196,14 @@ impl Load {
     async fn work(&self, queue: &'static str) {
         while self.phase.get() != Phase::Over {
             let path = claim_path(queue);
+            let requested = Instant::now();
             let answer = ok(self.call(&self.root, "POST", &path, Some(&worker(CLAIMED_AT_ONCE))).await);
             let claims = answer["tasks"].as_array().unwrap();
             claims.iter().for_each(|claim| self.note_claim(queue, claim));
+            if queue == RATED {
+                let start = (requested, Instant::now());
+                self.starts.borrow_mut().extend(claims.iter().map(|_| start));
+            }
             for claim in claims {
                 if queue == LIMITED {
                     tokio::time::sleep(TAKES).await;
@@ -213,7 +226,7 @@ impl Load {
     /// Chooses some first runs.
     fn is_to_be_retried(&self, claim: &Value) -> bool {
         let mut tasks = self.tasks.borrow_mut();
-        let chosen = claim["runId"] == 0 && tasks.claimed.len().is_multiple_of(RETRIED_OF);
+        let chosen = claim["runId"] == 0 && tasks.claimed.len() >= tasks.retried.len() * RETRIED_OF;
         if chosen {
             tasks.retried.insert(task_of(claim));
         }
@@ -262,15 +275,15 @@ impl Load {
         }
     }
 
-    /// Asserts that claims reach the limits of `LIMITED`, and never exceed them.
+    /// Asserts that claims never exceed the limits of `LIMITED`, and notes the most.
     async fn watch(&self, mut conn: PgConnection) {
-        let mut most = (0_i64, 0_i64);
         while self.phase.get() != Phase::Over {
             let (claims, of_key): (i64, i64) = sqlx::query_as(CLAIMS).bind(LIMITED).fetch_one(&mut conn).await.unwrap();
-            most = (most.0.max(claims), most.1.max(of_key));
+            assert!(claims <= TOTAL && of_key <= PER_KEY, "{claims} claims, {of_key} of one key");
+            let most = self.most.get();
+            self.most.set((most.0.max(claims), most.1.max(of_key)));
             tokio::time::sleep(WATCH_EVERY).await;
         }
-        assert_eq!(most, (TOTAL, PER_KEY));
     }
 
     pub async fn assert_completed_once(&self) {
@@ -288,10 +301,17 @@ impl Load {
         assert!(!tasks.retried.is_empty());
     }
 
+    /// Asserts the rate between any two starts, so that no restart gives out another burst. A start
+    /// lies between the request and the answer of its claim.
     pub fn assert_rate_was_kept(&self) {
-        let starts = count_in(RATED, &self.tasks.borrow().claimed);
-        let seconds = usize::try_from(self.began.elapsed().as_secs()).unwrap() + 1;
-        assert!(starts <= BURST + RATE * seconds, "{starts} starts in {seconds} s");
+        let starts = self.starts.borrow();
+        for (from, _) in starts.iter() {
+            for (_, to) in starts.iter().filter(|(_, to)| to > from) {
+                let within = starts.iter().filter(|(requested, answered)| requested >= from && answered <= to).count();
+                let ms = usize::try_from((*to - *from).as_millis()).unwrap() + 1;
+                assert!(within * 1_000 <= BURST * 1_000 + RATE * ms, "{within} starts in {ms} ms");
+            }
+        }
     }
 
     pub async fn assert_empty(&self) {
