@@ -211,6 +211,26 @@ async fn rerun_starts_retention_anew() {
     finish(database, queue).await;
 }
 
+#[tokio::test]
+async fn submission_is_filed_once_by_its_last_end() {
+    let (database, queue) = start().await;
+    let task = submit(&queue, &json!({})).await.id;
+    complete(&queue).await;
+    advance(&database, "2 days").await;
+    change(&queue, task, Change::Rerun).await.unwrap();
+    complete(&queue).await;
+    // Ends in the same part of the log, and is kept until it expires.
+    queue.create_one(QUEUE).await;
+    complete(&queue).await;
+    queue.passes.run_all_due().await.unwrap();
+    let filed = "SELECT COALESCE(sum(cardinality(seqs)), 0)::bigint FROM due WHERE expires IS NOT NULL";
+    assert_eq!(number(database.pool(), filed).await, 1, "of two tasks with three ends");
+    let in_a_week = "SELECT count(*) FROM due, db_now
+        WHERE expires BETWEEN now + interval '6 days 23 hours' AND now + interval '7 days'";
+    assert_eq!(number(database.pool(), in_a_week).await, 1);
+    finish(database, queue).await;
+}
+
 /// Runs the expiry pass; `change` commits after it lists the task and before it locks its row.
 async fn purge_meets(database: &TestDatabase, queue: &Queue, change: &str) -> usize {
     let mut conn = database.connect().await;
