@@ -24,6 +24,8 @@ pub enum ErrorCode {
     MethodNotAllowed,
     /// The current state forbids the request.
     RequestConflict,
+    /// An unresolved task has the unique name. `taskId` beside the code names it.
+    DuplicateTask,
     /// The worker already has a session.
     SessionExists,
     /// The queue has another version of its policy.
@@ -34,6 +36,8 @@ pub enum ErrorCode {
     SessionEnded,
     /// The body exceeds the limit.
     InputTooLarge,
+    /// The queue has as many pending tasks as its policy allows; the request may be retried.
+    BacklogLimitReached,
     /// Overload or database outage; the request may be retried.
     ServiceUnavailable,
     /// A fault of the server.
@@ -51,9 +55,10 @@ impl ErrorCode {
             Self::InsufficientScopes => 403,
             Self::ResourceNotFound => 404,
             Self::MethodNotAllowed => 405,
-            Self::RequestConflict | Self::SessionExists | Self::PolicyMismatch => 409,
+            Self::RequestConflict | Self::DuplicateTask | Self::SessionExists | Self::PolicyMismatch => 409,
             Self::ResourceExpired | Self::SessionEnded => 410,
             Self::InputTooLarge => 413,
+            Self::BacklogLimitReached => 429,
             Self::InternalServerError => 500,
             Self::ServiceUnavailable => 503,
         }
@@ -71,11 +76,13 @@ impl ErrorCode {
             Self::ResourceNotFound => "ResourceNotFound",
             Self::MethodNotAllowed => "MethodNotAllowed",
             Self::RequestConflict => "RequestConflict",
+            Self::DuplicateTask => "DuplicateTask",
             Self::SessionExists => "SessionExists",
             Self::PolicyMismatch => "PolicyMismatch",
             Self::ResourceExpired => "ResourceExpired",
             Self::SessionEnded => "SessionEnded",
             Self::InputTooLarge => "InputTooLarge",
+            Self::BacklogLimitReached => "BacklogLimitReached",
             Self::ServiceUnavailable => "ServiceUnavailable",
             Self::InternalServerError => "InternalServerError",
         }

@@ -28,6 +28,7 @@ pub mod workers;
 pub mod credentials;
 pub mod hawk;
 pub mod sas;
+pub mod schedules;
 mod schema;
 pub mod servers;
 pub mod sessions;

@@ -15,7 +15,7 @@ use utoipa::openapi::schema::{AnyOf, Object, Schema, Type};
 
 use crate::dates::Timestamp;
 use crate::ids::{RunId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
-use crate::states::{Delivery, Dispatch, KeyBy, OnSchedulerLoss, RunState};
+use crate::states::{Delivery, Dispatch, KeyBy, LateResult, OnDuplicate, OnSchedulerLoss, RunState};
 use crate::structure::{present, present_object};
 use crate::whole::present_whole;
 
@@ -50,22 +50,19 @@ pub struct QueuePolicy {
     #[serde(default, deserialize_with = "present_seconds", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 3_600)]
     pub accept_time: Option<i64>,
-    /// Not implemented; parsed, so that the field is not refused as unknown.
+    /// Treatment of a result that a worker reports after its run was taken away. Default `reject`.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(ignore)]
-    pub late_result: Option<Value>,
+    pub late_result: Option<LateResult>,
     /// Treatment of runs when their scheduler is replaced. Default `keep`. Only with `dispatch`
     /// `assign`.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub on_scheduler_loss: Option<OnSchedulerLoss>,
-    /// See `lateResult`.
+    /// Treatment of a new task while an unresolved task has its `unique` name. Default `reject`.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(ignore)]
-    pub on_duplicate: Option<Value>,
-    /// See `lateResult`.
-    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(ignore)]
-    pub backlog: Option<Value>,
+    pub on_duplicate: Option<OnDuplicate>,
+    /// Limit of pending tasks, beyond which new ones are refused. Default: unlimited.
+    #[serde(default, deserialize_with = "present_object", skip_serializing_if = "Option::is_none")]
+    pub backlog: Option<Backlog>,
     /// The source of a task's key. Default `key`.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub key_by: Option<KeyBy>,
@@ -78,11 +75,11 @@ pub struct QueuePolicy {
     /// True for fair sharing between keys. Default: first come, first served.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub fair: Option<bool>,
-    /// See `lateResult`.
+    /// See `onDuplicate`.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(ignore)]
     pub partition: Option<Value>,
-    /// See `lateResult`.
+    /// See `onDuplicate`.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(ignore)]
     pub dead_letters: Option<Value>,
@@ -111,6 +108,17 @@ pub struct Retain {
     #[serde(default, deserialize_with = "seconds_or_null", skip_serializing_if = "Option::is_none")]
     #[schema(schema_with = seconds_or_null_schema)]
     pub failed: Option<i64>,
+}
+
+/// Limit of pending tasks, delayed and waiting ones included. Claimed runs and unscheduled tasks do
+/// not count.
+#[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Backlog {
+    /// Number of tasks.
+    #[serde(default, deserialize_with = "present_seconds", skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 1_000_000_000)]
+    pub tasks: Option<i64>,
 }
 
 /// Limits of assigned and claimed runs of a queue.
@@ -205,14 +213,14 @@ pub struct TaskOptions {
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 255)]
     pub key: Option<String>,
-    /// Not implemented; parsed, so that the field is not refused as unknown.
+    /// Name that at most one unresolved task of the queue and schedulerId may have: 1 to 255
+    /// characters. It is free once its task has ended.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(ignore)]
-    pub unique: Option<Value>,
-    /// See `unique`.
+    #[schema(min_length = 1, max_length = 255)]
+    pub unique: Option<String>,
+    /// As in the policy of a queue. Only with `unique`.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(ignore)]
-    pub on_duplicate: Option<Value>,
+    pub on_duplicate: Option<OnDuplicate>,
     /// The worker that each run waits for, once it is pending and its delay is over. Only where the
     /// queue assigns runs.
     #[serde(default, deserialize_with = "present_object", skip_serializing_if = "Option::is_none")]
@@ -349,6 +357,17 @@ pub struct QueueNow {
     /// Absent without a policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy_version: Option<i64>,
+    /// Absent without a limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backlog: Option<BacklogOfQueue>,
+}
+
+#[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, ToSchema)]
+pub struct BacklogOfQueue {
+    /// Pending tasks, delayed and waiting ones included.
+    pub tasks: i64,
+    /// As in the policy.
+    pub limit: Backlog,
 }
 
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]

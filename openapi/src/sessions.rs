@@ -139,6 +139,9 @@ pub enum InboxEvent {
         /// The cause, where `reasonResolved` does not tell it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         ended_by: Option<EndedBy>,
+        /// True if its result may still count: its worker may finish and report it as completed.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        result_counts: bool,
     },
     /// A command from an operator or a balancer.
     #[serde(rename_all = "camelCase")]

@@ -127,6 +127,8 @@ words! {
         /// The worker's own fault.
         InternalError = 8 "internal-error",
         IntermittentTask = 9 "intermittent-task",
+        /// The late result of an earlier run counted first.
+        Superseded = 10 "superseded",
     }
 }
 
@@ -220,12 +222,48 @@ words! {
 }
 
 words! {
+    /// What a schedule does about times at which no server ran.
+    CatchUp {
+        /// No task for a time that is over a minute late.
+        None = 0 "none",
+        /// One task, for the latest time.
+        Last = 1 "last",
+        /// A task for each of the latest hundred times.
+        All = 2 "all",
+    }
+}
+
+words! {
+    /// How a time of a schedule ended.
+    ScheduleOutcome {
+        /// A task was created.
+        Created = 1 "created",
+        /// An unresolved task has the unique name of the task.
+        Skipped = 2 "skipped",
+        /// The task was refused.
+        Failed = 3 "failed",
+    }
+}
+
+words! {
     /// The source of a task's key for limits and fair sharing.
     KeyBy {
         Key = 0 "key",
         ProjectId = 1 "projectId",
         SchedulerId = 2 "schedulerId",
         TaskGroupId = 3 "taskGroupId",
+    }
+}
+
+words! {
+    /// Treatment of a new task while an unresolved task has its unique name.
+    OnDuplicate {
+        /// The new task is refused.
+        Reject = 0 "reject",
+        /// The existing task takes its place.
+        Coalesce = 1 "coalesce",
+        /// The new task waits until the others have ended.
+        Queue = 2 "queue",
     }
 }
 
@@ -254,6 +292,19 @@ words! {
         NotAccepted = 6 "accept-time",
         CompleteTime = 7 "complete-time",
         SchedulerReplaced = 8 "scheduler-replaced",
+        /// Its worker reported it after it had lost the run. This run was made for the result.
+        LateResult = 9 "late-result",
+    }
+}
+
+words! {
+    /// Treatment of the result of a run that was taken from its worker by the `completeTime`, or
+    /// because the scheduler was replaced.
+    LateResult {
+        /// The report gets 409.
+        Reject = 0 "reject",
+        /// While the task is unresolved, a report as completed resolves it.
+        FirstWins = 1 "first-wins",
     }
 }
 
@@ -368,14 +419,26 @@ mod tests {
         for &word in Dispatch::ALL {
             assert_eq!(Dispatch::from_code(word.code()), Some(word));
         }
+        for &word in CatchUp::ALL {
+            assert_eq!(CatchUp::from_code(word.code()), Some(word));
+        }
+        for &word in ScheduleOutcome::ALL {
+            assert_eq!(ScheduleOutcome::from_code(word.code()), Some(word));
+        }
         for &word in KeyBy::ALL {
             assert_eq!(KeyBy::from_code(word.code()), Some(word));
+        }
+        for &word in OnDuplicate::ALL {
+            assert_eq!(OnDuplicate::from_code(word.code()), Some(word));
         }
         for &word in OnSchedulerLoss::ALL {
             assert_eq!(OnSchedulerLoss::from_code(word.code()), Some(word));
         }
         for &word in EndedBy::ALL {
             assert_eq!(EndedBy::from_code(word.code()), Some(word));
+        }
+        for &word in LateResult::ALL {
+            assert_eq!(LateResult::from_code(word.code()), Some(word));
         }
         for &word in SessionEnd::ALL {
             assert_eq!(SessionEnd::from_code(word.code()), Some(word));

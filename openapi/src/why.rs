@@ -47,6 +47,9 @@ pub enum Reason {
         /// True if a dependency ended so that this task can never run by itself.
         #[serde(default, skip_serializing_if = "is_false")]
         never: bool,
+        /// Its unique name, if it waits for the tasks that have it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        name: Option<String>,
     },
     /// Its run is delayed.
     Delay { until: Timestamp, by: DelayedBy },
@@ -267,7 +270,7 @@ mod tests {
         let date = "2026-01-31T12:00:00.000Z";
         for (reason, written) in [
             (
-                Reason::Dependencies { unsatisfied: 3, tasks: None, never: false },
+                Reason::Dependencies { unsatisfied: 3, tasks: None, never: false, name: None },
                 json!({"code": "dependencies", "unsatisfied": 3}),
             ),
             (

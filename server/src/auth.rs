@@ -153,6 +153,8 @@ pub struct Principal {
     pub scopes: Arc<ScopeSet>,
     /// Expiry of the credentials, in milliseconds since 1970; none: never.
     pub expires_ms: Option<i64>,
+    /// True if a client or a task lent the credentials.
+    pub is_temporary: bool,
 }
 
 impl Principal {
@@ -360,6 +362,13 @@ impl Authenticator {
         }
     }
 
+    /// Returns the scopes of a client that is neither disabled nor expired, at most a second old.
+    pub async fn scopes_of(&self, client_id: &str) -> Result<Arc<ScopeSet>, AuthError> {
+        let (account, roles) = futures_util::future::join(self.account(client_id), self.roles()).await;
+        let (account, roles) = (account?, roles?);
+        Ok(account.scopes(Roles::whole(&roles)).map_err(AuthFailure::from)?)
+    }
+
     /// Evicts a changed client: the next request reads it again.
     pub fn client_changed(&self, client_id: &str) {
         self.accounts.invalidate(client_id);
@@ -431,7 +440,7 @@ impl Authenticator {
 }
 
 fn anonymous(roles: &Resolver) -> Principal {
-    Principal { client_id: None, scopes: roles.of_every_caller(), expires_ms: None }
+    Principal { client_id: None, scopes: roles.of_every_caller(), expires_ms: None, is_temporary: false }
 }
 
 #[cfg(test)]

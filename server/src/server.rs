@@ -15,6 +15,7 @@ use uuid::Uuid;
 use crate::auth::Authenticator;
 use crate::config::{ClockMode, Database, Settings};
 use crate::descriptors;
+use crate::http::api::authority::ClientAuthority;
 use crate::http::api::recorded::Metrics;
 use crate::http::api::state::ApiState;
 use crate::http::blobs::downloads::Downloads;
@@ -36,6 +37,7 @@ use crate::log_limiter;
 use crate::service_manager;
 use crate::telemetry;
 use tenure_embedded::{self as embedded, Embedded, RootCredentials};
+use tenure_engine::authority::Authority;
 use tenure_engine::background::registry::Passes;
 use tenure_engine::background::{clocks, driver};
 use tenure_engine::blobs::Blobs;
@@ -301,8 +303,7 @@ fn assemble(
     tasks.spawn(report_repeats(stop.clone()));
     let lifetime = Lifetime { tasks: tasks.clone(), stop: stop.clone(), drain: shutdown.drain.clone() };
     let blobs = open_blobs(settings, &keys, root_url, tasks, stop);
-    let passes = start_engine(settings, database, blobs, member, &lifetime);
-    let engine = Arc::clone(&passes.engine);
+    let engine = start_engine(settings, database, blobs, member, &lifetime);
     let (poll_keys, worker_digests) = (keys.signing_keys(Purpose::PollUrls), WorkerDigests::new(&keys));
     let poll_urls = Arc::new(PollUrls::new(poll_keys, root_url, settings.message_visibility));
     let authenticator = Authenticator::new(database.pools.lookups.clone(), engine.facts.clone(), keys);
@@ -318,6 +319,9 @@ fn assemble(
         heavy,
         manual_clock: settings.clock == ClockMode::Manual,
     });
+    let authority: Arc<dyn Authority> = Arc::new(ClientAuthority::new(intake.clone()));
+    let passes = Passes::new(&engine, &database.connector, &authority);
+    driver::run_passes(&passes, &database.connector, &lifetime);
     Areas {
         poll: Arc::new(PollState { intake: intake.clone(), engine: engine.clone(), poll_urls: poll_urls.clone() }),
         blobs: Arc::new(BlobsState {
@@ -344,6 +348,7 @@ fn assemble(
             intake,
             engine,
             passes,
+            authority,
             poll_urls,
             tasks: tasks.clone(),
             files,
@@ -364,7 +369,7 @@ fn start_engine(
     blobs: Blobs,
     member: Member,
     lifetime: &Lifetime,
-) -> Arc<Passes> {
+) -> Arc<Engine> {
     let times = EngineSettings {
         claim_timeout: settings.claim_timeout,
         poll_reservation: settings.poll_reservation,
@@ -376,10 +381,7 @@ fn start_engine(
     };
     let (connector, pools) = (database.connector.clone(), database.pools.clone());
     let parts = engine::Database { claim_connector: connector.clone(), connector, pools };
-    let engine = Engine::start(parts, times, blobs, lifetime);
-    let passes = Passes::new(&engine, &database.connector);
-    driver::run_passes(&passes, &database.connector, lifetime);
-    passes
+    Engine::start(parts, times, blobs, lifetime)
 }
 
 /// The check of the store continues in the background.

@@ -115,9 +115,14 @@ fn describe() {
     );
     describe_counter!("tenure_claims_undelivered_total", "Claims requeued because their answer was not delivered");
     describe_counter!("tenure_endings_total", "Claims that ended without a report of their worker");
+    describe_counter!("tenure_late_results_total", "Reports as completed of runs that were taken from their workers");
     describe_counter!("tenure_pass_total", "Items that background passes found and processed");
     describe_histogram!("tenure_pass_seconds", "How long a background pass took");
+    describe_counter!("tenure_schedule_fires_total", "Times of schedules, by result");
+    describe_histogram!("tenure_schedule_late_seconds", "How long after its time a schedule created its task");
     describe_admission();
+    describe_counter!("tenure_duplicates_total", "New tasks whose unique name an unresolved task had");
+    describe_counter!("tenure_backlog_refused_total", "New tasks refused because of the backlog limit of their queue");
     describe_counter!(
         "tenure_messages_total",
         "Messages received, updated, returned because their run was not claimed in time, deleted before their run \
@@ -136,6 +141,7 @@ fn describe() {
     describe_counter!("tenure_artifact_bytes_total", "Artifact bytes received and sent");
     describe_gauge!("tenure_oldest_transaction_seconds", "Age of the oldest transaction in the database");
     describe_gauge!("tenure_clock_skew_seconds", "How far the database's clock is ahead of this machine's");
+    describe_counter!("tenure_enqueued_refused_total", "Tasks that were enqueued from SQL and refused");
     describe_counter!("tenure_pass_failures_total", "Failed background passes; each is retried");
     describe_histogram!("http_request_duration_seconds", "How long requests took");
     describe_counter!("http_requests_total", "Requests answered, by class of status");
@@ -162,9 +168,14 @@ fn describe_admission() {
 /// Makes the first increment of a counter visible. Counters of passes are set by their driver.
 fn begin_at_zero() {
     metrics::counter!("tenure_claims_undelivered_total").absolute(0);
+    metrics::counter!("tenure_enqueued_refused_total").absolute(0);
     tenure_engine::decision::metrics::begin_at_zero();
     tenure_engine::end_counters::begin_at_zero();
+    tenure_engine::background::schedules::begin_at_zero();
     metrics::gauge!("tenure_waiting_for_tasks").set(0.0);
+    for outcome in ["rejected", "coalesced", "queued"] {
+        metrics::counter!("tenure_duplicates_total", "outcome" => outcome).absolute(0);
+    }
     for what in ["got", "updated", "returned", "deleted_unclaimed", "alarming"] {
         metrics::counter!("tenure_messages_total", "what" => what).absolute(0);
     }

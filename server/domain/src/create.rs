@@ -1,6 +1,6 @@
 //! Checks and defaults of createTask requests, and detection of repeats.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use chrono::{DateTime, Datelike, Months, TimeDelta, Utc};
 use tenure_api::bodies::{CreateTaskRequest, Metadata, TaskDefinition};
@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::json::{self, Unserializable};
 use super::policy::hold::{Start, start_refusal};
-use super::policy::options::{self, Options};
+use super::policy::options::{self, Options, Unique};
 use super::policy::retention;
 pub use super::unacceptable::Unacceptable;
 
@@ -166,7 +166,31 @@ impl NewTask {
 
     /// True if servers of the previous release cannot store the task.
     pub fn needs_gate(&self) -> bool {
-        self.options.as_ref().is_some_and(|options| options.retry_failed.is_some())
+        let retries = self.options.as_ref().is_some_and(|options| options.retry_failed.is_some());
+        retries || self.unique().is_some()
+    }
+
+    pub fn unique(&self) -> Option<&Unique> {
+        self.options.as_ref()?.unique.as_ref()
+    }
+
+    /// Replaces dependencies, in the definition too.
+    pub fn replace_dependencies(&mut self, replaced: &HashMap<Uuid, TaskId>) {
+        if !self.dependencies.iter().any(|id| replaced.contains_key(id)) {
+            return;
+        }
+        let mut seen = HashSet::new();
+        let new = self.dependencies.iter().map(|id| replaced.get(id).map_or(*id, |id| id.uuid()));
+        self.dependencies = new.filter(|id| seen.insert(*id)).collect();
+        // The first such key is the definition's: no free text precedes it.
+        const KEY: &str = "\"dependencies\":[";
+        if let Some(start) = self.definition.find(KEY).map(|key| key + KEY.len())
+            && let Some(length) = self.definition[start..].find(']')
+        {
+            let ids = self.dependencies.iter().filter_map(|id| TaskId::from_uuid(*id));
+            let ids: Vec<String> = ids.map(|id| format!("\"{id}\"")).collect();
+            self.definition.replace_range(start..start + length, &ids.join(","));
+        }
     }
 
     pub fn bytes(&self) -> usize {

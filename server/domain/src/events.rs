@@ -160,6 +160,8 @@ pub struct Subject {
     pub routes: Vec<String>,
     /// JSON text.
     pub tags: Box<RawValue>,
+    /// Its unique name.
+    pub unique: Option<String>,
 }
 
 /// An event of the log.
@@ -176,6 +178,9 @@ pub struct Event {
     pub routing_key: String,
     /// Further routing keys: `route.` followed by each of the task's routes.
     pub cc: Vec<String>,
+    /// The unique name of the task, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unique: Option<String>,
     /// The message.
     pub payload: Payload,
 }
@@ -320,6 +325,7 @@ fn group_event(transition: &Transition, group: GroupDetails, exchange: Exchange,
         exchange: exchange.name(),
         routing_key: format!("primary.{id}.{}._", group.scheduler),
         cc: Vec::new(),
+        unique: None,
         payload: Payload::Group(GroupPayload {
             version: 1,
             task_group_id: id,
@@ -360,6 +366,7 @@ fn render_one(transition: &Transition, subject: &Subject, exchange: Exchange, po
         exchange: exchange.name(),
         routing_key,
         cc: subject.routes.iter().map(|route| format!("route.{route}")).collect(),
+        unique: subject.unique.clone(),
         payload: Payload::Task(Box::new(TaskPayload {
             version: 1,
             status: task.status(),

@@ -3,7 +3,7 @@
 //! A text in `dependencies` that parses as a task id is one. Any other text is the local name of
 //! another task of the submission: 1 to 255 characters, unique, and no task id.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::Deserialize;
@@ -22,6 +22,8 @@ use super::unacceptable::Unacceptable;
 pub const TASKS_MAX: usize = 1_000;
 /// Each is a row in the same transaction.
 pub const DEPENDENCIES_TOTAL_MAX: usize = 100_000;
+/// Unique names of a submission.
+pub const UNIQUE_MAX: usize = 200;
 /// Maximum characters of a local name.
 pub const NAME_CHARS_MAX: usize = 255;
 /// Without `deadlineAfter` in the queue's policy.
@@ -90,6 +92,10 @@ pub struct Graph {
 pub struct GraphTask {
     pub name: Option<String>,
     pub task: NewTask,
+    /// True if the request names the task's id.
+    pub is_given: bool,
+    /// The existing task that takes its place: it has the unique name.
+    pub holder: Option<TaskId>,
 }
 
 impl Graph {
@@ -150,13 +156,57 @@ impl Graph {
         let deadlines = deadlines(&tasks, &ids, &wiring, origin);
         let mut entries = Vec::with_capacity(tasks.len());
         for (n, (task, dependencies)) in tasks.into_iter().zip(wiring.dependencies).enumerate() {
-            let name = task.name.clone();
+            let (name, is_given) = (task.name.clone(), task.task_id.is_some());
             let task = entry(task, ids[n], group, dependencies, deadlines[n], origin)
                 .map_err(|error| at(several, n, error))?;
-            entries.push(GraphTask { name, task });
+            entries.push(GraphTask { name, task, is_given, holder: None });
         }
+        check_unique(&entries, several)?;
         Ok(Self { group, entries, several })
     }
+
+    /// Puts existing tasks in the place of entries. Entries that depend on these depend on the
+    /// existing tasks instead.
+    pub fn coalesce(&mut self, holders: &BTreeMap<usize, TaskId>) {
+        let replaced: HashMap<Uuid, TaskId> =
+            holders.iter().map(|(&n, &holder)| (self.entries[n].task.id.uuid(), holder)).collect();
+        for (n, entry) in self.entries.iter_mut().enumerate() {
+            entry.holder = holders.get(&n).copied();
+            entry.task.replace_dependencies(&replaced);
+        }
+    }
+
+    /// Ids of the tasks of all entries.
+    pub fn ids(&self) -> Vec<Uuid> {
+        self.entries.iter().map(|entry| entry.holder.unwrap_or(entry.task.id).uuid()).collect()
+    }
+
+    /// How answers name an entry: its local name, else its index.
+    pub fn label(&self, entry: usize) -> serde_json::Value {
+        self.entries[entry].name.clone().map_or_else(|| entry.into(), serde_json::Value::String)
+    }
+}
+
+/// Each unique name is a lock, and at most one task of a submission may have it.
+fn check_unique(entries: &[GraphTask], several: bool) -> Result<(), Unacceptable> {
+    let mut names = HashMap::new();
+    for (n, GraphTask { task, .. }) in entries.iter().enumerate() {
+        let Some(unique) = task.unique() else { continue };
+        if let Some(earlier) = names.insert((&task.queue, &task.scheduler, &unique.name), n) {
+            return Err(Unacceptable::Rule(format!(
+                "{} is {:?}, which is already the unique name of tasks[{earlier}]",
+                field(several, n, &format!("{}.unique", task.options_place)),
+                unique.name
+            )));
+        }
+    }
+    if names.len() > UNIQUE_MAX {
+        return Err(Unacceptable::Rule(format!(
+            "`tasks` have {} unique names together; at most {UNIQUE_MAX}: split the request",
+            names.len()
+        )));
+    }
+    Ok(())
 }
 
 fn place(several: bool, entry: usize) -> String {

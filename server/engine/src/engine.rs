@@ -11,6 +11,7 @@ use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::authority::Authority;
 use crate::batch::Batcher;
 use crate::batch::delivery::Requeue;
 use crate::batch::due_marks::DueMarkMemory;
@@ -36,6 +37,7 @@ use crate::ops::reclaim::Reclaim;
 use crate::ops::report::ReportRun;
 use crate::ops::sessions::{self, RenewSession};
 use crate::ops::status::ReadStatus;
+use crate::ops::submit;
 use crate::ops::why;
 use crate::ops::work::{self, Ways, Worked};
 use crate::ops::{self, OpError};
@@ -159,12 +161,13 @@ impl Engine {
             admission_marks: AdmissionMarks::default(),
         };
         let reclaim = Reclaim { queues: queues.clone(), pool: pool.clone(), lease, workers: workers.clone() };
+        let create = CreateTask { queues: queues.clone(), sequenced: sequencer.reader() };
         let report = ReportRun { queues: queues.clone(), pool: pool.clone() };
         let delete = DeleteMessages { visibility: settings.message_visibility };
         let get = GetMessages::new(&low_water_marks, settings.poll_reservation, &polled);
         let append = Batcher::start(AppendLog, &connector, &notifiers, &ticks, tasks);
         let engine = Self {
-            create: Batcher::start(CreateTask { queues: queues.clone() }, &connector, &notifiers, &ticks, tasks),
+            create: Batcher::start(create, &connector, &notifiers, &ticks, tasks),
             reclaim: Batcher::start(reclaim, &connector, &notifiers, &ticks, tasks),
             report: Batcher::start(report, &connector, &notifiers, &ticks, tasks),
             status: Batcher::start(ReadStatus, &connector, &notifiers, &ticks, tasks),
@@ -224,9 +227,21 @@ impl Engine {
         queue_policy::Parts { pool, queues, notifiers, sequenced: sequencer.reached() }
     }
 
+    pub fn submit_parts(&self) -> submit::Parts<'_> {
+        let Self { pool, notifiers, sequencer, .. } = self;
+        submit::Parts { pool, notifiers, sequenced: sequencer.reached() }
+    }
+
     pub fn why_parts(&self) -> why::Parts<'_> {
         let Self { pool, low_water_marks: marks, workers, sequencer, notifiers, .. } = self;
         why::Parts { pool, marks, workers, sequenced: sequencer.reached(), notifiers }
+    }
+
+    /// `pool` runs the statements; `authority` knows the rights of owners.
+    pub fn schedule_parts<'a>(&'a self, pool: &'a PgPool, authority: &'a dyn Authority) -> ops::schedules::Parts<'a> {
+        let Self { queues, notifiers, sequencer, gate, blobs, .. } = self;
+        let (sequenced, root_url) = (sequencer.reached(), blobs.root_url());
+        ops::schedules::Parts { pool, queues, notifiers, sequenced, gate, authority, root_url }
     }
 
     pub fn server_parts(&self) -> ops::servers::Parts<'_> {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tenure_api::ids::{TaskId, TaskQueueId};
 use tenure_api::states::SessionEnd;
 use tenure_domain::json::Unserializable;
 use tenure_domain::unacceptable::Unacceptable;
@@ -98,6 +99,11 @@ pub enum OpError {
     Forbidden(String),
     #[error("{0}")]
     Conflict(String),
+    /// An unresolved task has the unique name.
+    #[error("{}", .0.message)]
+    Duplicate(Box<Duplicate>),
+    #[error(transparent)]
+    BacklogFull(Box<BacklogFull>),
     #[error("{0}")]
     SessionExists(String),
     #[error("{0}")]
@@ -119,6 +125,25 @@ pub enum OpError {
     Internal(#[source] Arc<sqlx::Error>),
 }
 
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Duplicate {
+    pub message: String,
+    /// The oldest unresolved task with the name.
+    pub holder: TaskId,
+    /// The entry of a submission: its local name, else its index.
+    pub entry: Option<serde_json::Value>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("queue {queue} has {used} pending tasks, and its policy allows {limit}; send the request again later")]
+pub struct BacklogFull {
+    pub queue: TaskQueueId,
+    /// Key of the queue.
+    pub key: i32,
+    pub used: i64,
+    pub limit: i64,
+}
+
 impl OpError {
     /// Prefixes the message.
     #[must_use]
@@ -129,7 +154,12 @@ impl OpError {
             Self::Forbidden(message) => Self::Forbidden(format!("{place}{message}")),
             Self::Conflict(message) => Self::Conflict(format!("{place}{message}")),
             Self::Input(message) => Self::Input(format!("{place}{message}")),
+            Self::Duplicate(mut duplicate) => {
+                duplicate.message.insert_str(0, place);
+                Self::Duplicate(duplicate)
+            }
             Self::SessionExists(_) | Self::PolicyMismatch(_) | Self::SessionEnded(_) => self,
+            Self::BacklogFull(_) => self,
             Self::Overloaded(_) | Self::Unavailable | Self::StaleQueue | Self::Internal(_) => self,
         }
     }

@@ -1,6 +1,7 @@
 //! Creates, claims, resolves and watches tasks, without HTTP and without authorization.
 //! ARCHITECTURE.md has the map.
 
+pub mod authority;
 pub mod background;
 pub mod batch;
 pub mod blobs;

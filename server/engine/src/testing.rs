@@ -1,10 +1,13 @@
 //! The engine of one server, without HTTP, on a test's database. Passes run only if a test starts
 //! them.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use chrono::TimeDelta;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use serde_json::json;
 use sqlx::postgres::{PgConnectOptions, PgPool};
 use tenure_api::bodies::CreateTaskRequest;
@@ -15,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
+use crate::authority::{Authority, Denied, Needed};
 use crate::background::registry::{PASSES, Passes};
 use crate::background::{PassReport, driver};
 use crate::batch::wait_list::Answer;
@@ -43,10 +47,24 @@ pub const RESERVATION: Duration = Duration::from_secs(2);
 pub const VISIBILITY: Duration = Duration::from_secs(300);
 pub const QUEUE: &str = "proj/worker";
 
+/// Denies clients for the reasons that a test gives.
+#[derive(Debug, Default)]
+pub struct TestAuthority {
+    pub denied: Mutex<HashMap<String, String>>,
+}
+
+impl Authority for TestAuthority {
+    fn check<'a>(&'a self, client_id: &'a str, _: Needed<'a>) -> BoxFuture<'a, Result<(), Denied>> {
+        let reason = self.denied.lock().unwrap_or_else(PoisonError::into_inner).get(client_id).cloned();
+        std::future::ready(reason.map_or(Ok(()), |reason| Err(Denied::Refused(reason)))).boxed()
+    }
+}
+
 pub struct Queue {
     pub engine: Arc<Engine>,
     pub passes: Arc<Passes>,
     pub pools: Pools,
+    pub authority: Arc<TestAuthority>,
     lifetime: Lifetime,
 }
 
@@ -97,7 +115,10 @@ impl Queue {
         let database = Database { pools: connector.pools(), connector: connector.clone(), claim_connector };
         let pools = database.pools.clone();
         let engine = Engine::start(database, settings, blobs, &lifetime);
-        Self { passes: Passes::new(&engine, &connector), engine, pools, lifetime }
+        let authority = Arc::<TestAuthority>::default();
+        let of_clients: Arc<dyn Authority> = authority.clone();
+        let passes = Passes::new(&engine, &connector, &of_clients);
+        Self { passes, engine, pools, authority, lifetime }
     }
 
     /// Inserts this server's row: heartbeats only update it.
@@ -190,7 +211,7 @@ impl Queue {
     }
 
     pub async fn stop(self) {
-        let Self { engine, passes, pools, lifetime: Lifetime { tasks, stop, .. } } = self;
+        let Self { engine, passes, pools, authority: _, lifetime: Lifetime { tasks, stop, .. } } = self;
         drop((engine, passes));
         stop.cancel();
         tasks.close();

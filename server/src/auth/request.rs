@@ -239,7 +239,7 @@ impl<'a> Claim<'a> {
         let (proof, certificate, authorized_scopes) = self.check_own(tasks.issuer(), request, now)?;
         let expires_ms = Some(certificate.expiry_ms());
         let scopes = Arc::new(roles.expand(certificate.into_scopes())?);
-        principal(&proof, scopes, expires_ms, authorized_scopes, roles)
+        Ok(lent(principal(&proof, scopes, expires_ms, authorized_scopes, roles)?))
     }
 
     /// Checks a claim of a registered worker. A removed or expired worker may only ask whether it
@@ -258,7 +258,7 @@ impl<'a> Claim<'a> {
         }
         let expires_ms = Some(certificate.expiry_ms());
         let scopes = worker.scopes(certificate.into_scopes());
-        principal(&proof, Arc::new(roles.expand(scopes)?), expires_ms, authorized_scopes, roles)
+        Ok(lent(principal(&proof, Arc::new(roles.expand(scopes)?), expires_ms, authorized_scopes, roles)?))
     }
 
     pub(super) fn check_issued(&self, workers: &WorkerCredentials) -> Result<(), AuthFailure> {
@@ -308,7 +308,7 @@ impl<'a> Claim<'a> {
             Self::Basic { client_id, token: _ } => {
                 account.check_usable()?;
                 let (scopes, expires_ms) = (account.scopes(roles)?, account.expires_ms);
-                Ok(Principal { client_id: Some(client_id), scopes, expires_ms })
+                Ok(Principal { client_id: Some(client_id), scopes, expires_ms, is_temporary: false })
             }
             Self::Hawk { proof, certificate: None, authorized_scopes } => {
                 check_signature(&proof, &account.key, request, now)?;
@@ -323,10 +323,15 @@ impl<'a> Claim<'a> {
                 check_lent(&certificate, proof.id(), &*account.scopes(roles)?)?;
                 let expires_ms = earlier(account.expires_ms, Some(certificate.expiry_ms()));
                 let scopes = Arc::new(roles.expand(certificate.into_scopes())?);
-                principal(&proof, scopes, expires_ms, authorized_scopes, roles)
+                Ok(lent(principal(&proof, scopes, expires_ms, authorized_scopes, roles)?))
             }
         }
     }
+}
+
+/// Marks a caller with lent credentials.
+fn lent(principal: Principal) -> Principal {
+    Principal { is_temporary: true, ..principal }
 }
 
 fn earlier(one: Option<i64>, other: Option<i64>) -> Option<i64> {
@@ -445,5 +450,5 @@ fn principal(
         },
     };
     let expires_ms = earlier(expires_ms, proof.expires_ms());
-    Ok(Principal { client_id: Some(proof.id().to_owned()), scopes, expires_ms })
+    Ok(Principal { client_id: Some(proof.id().to_owned()), scopes, expires_ms, is_temporary: false })
 }

@@ -480,3 +480,31 @@ async fn database_failure_is_not_a_client_failure() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn scopes_of_a_client_are_those_it_has_now() {
+    let keys = SecretKeys::parse(KEYS).unwrap();
+    tenure_store::testing::with_clients(|pool| async move {
+        let client = clients::NewClient {
+            client_id: "ci".to_owned(),
+            scopes: strings(&["a"]),
+            description: String::new(),
+            expires: None,
+            delete_on_expiration: false,
+        };
+        clients::create(&pool, &keys, &client, &permanent().access_token).await.unwrap();
+        let authenticator = Authenticator::new(pool.clone(), Facts::new(pool.clone()), keys);
+        let scopes = authenticator.scopes_of("ci").await.unwrap();
+        assert!(scopes.allows("a") && scopes.allows("assume:client-id:ci") && !scopes.allows("b"));
+        let unknown = authenticator.scopes_of("other").await;
+        assert!(matches!(unknown, Err(AuthError::Failure(AuthFailure::UnknownClient(_)))));
+        sqlx::query("UPDATE clients SET disabled = true").execute(&pool).await.unwrap();
+        authenticator.client_changed("ci");
+        let disabled = authenticator.scopes_of("ci").await;
+        assert!(matches!(disabled, Err(AuthError::Failure(AuthFailure::Disabled(_)))));
+        pool.close().await;
+        authenticator.client_changed("ci");
+        assert!(matches!(authenticator.scopes_of("ci").await, Err(AuthError::Lookup(_))));
+    })
+    .await;
+}

@@ -8,11 +8,13 @@ use clap_complete::Shell;
 
 use super::backup::{BackupArgs, RestoreArgs};
 use super::client::ClientArgs;
+use super::enqueue::EnqueueArgs;
 use super::events::EventsArgs;
 use super::group::GroupCommand;
 use super::http::ServerArgs;
 use super::queue::QueueCommand;
 use super::role::RoleArgs;
+use super::schedule::ScheduleCommand;
 use super::servers::ServersCommand;
 use super::session::SessionCommand;
 use super::task::{TaskCommand, shelter_ids};
@@ -72,6 +74,13 @@ pub enum Command {
         #[command(flatten)]
         role: RoleArgs,
     },
+    /// Let database roles enqueue tasks from SQL, and show and retry refused ones.
+    Enqueue {
+        #[command(flatten)]
+        database: DatabaseArgs,
+        #[command(flatten)]
+        enqueue: EnqueueArgs,
+    },
     /// Create and run tasks, wait for them, show, explain, list, cancel, rerun and release them,
     /// and print their logs.
     Task {
@@ -93,6 +102,14 @@ pub enum Command {
         server: ServerArgs,
         #[command(subcommand)]
         queue: QueueCommand,
+    },
+    /// Store, list, show, trigger, pause, resume and delete schedules, which create tasks at the
+    /// times of a cron pattern.
+    Schedule {
+        #[command(flatten)]
+        server: ServerArgs,
+        #[command(subcommand)]
+        schedule: ScheduleCommand,
     },
     /// List and end sessions of workers, and send them commands.
     Session {

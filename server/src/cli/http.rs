@@ -96,6 +96,7 @@ impl CommandError {
                 format!("{root_url} answered {status} {code}: check that --root-url is that of a Tenure server")
             }
             Error::Refused { status, code, message, .. } => format!("{message} ({status} {code})"),
+            Error::DuplicateTask { holder, message, .. } => format!("{message} (409 DuplicateTask, task {holder})"),
             Error::SessionExists(message) | Error::SessionEnded(message) => message.clone(),
             Error::BadAnswer(_) | Error::BadMessages(_) | Error::SignedUrl(_) => not_tenure(root_url),
             // Errors of log bytes, files and jobs (no command here runs jobs). The cause names a
@@ -349,6 +350,14 @@ mod tests {
         let error = Error::of_file("/tmp cannot be written")(std::io::Error::other("the disk is full"));
         let said = CommandError::new(&error, "http://x").to_string();
         assert_eq!(said, "/tmp cannot be written: the disk is full");
+    }
+
+    #[test]
+    fn duplicate_names_existing_task() {
+        let holder = "9HrBC1jMQ3KlZw4CssPUeQ".parse().unwrap();
+        let error = Error::DuplicateTask { holder, entry: None, message: "nightly is taken".to_owned() };
+        let said = CommandError::new(&error, "http://x").to_string();
+        assert_eq!(said, "nightly is taken (409 DuplicateTask, task 9HrBC1jMQ3KlZw4CssPUeQ)");
     }
 
     #[test]

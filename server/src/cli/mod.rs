@@ -5,6 +5,7 @@ mod check;
 pub mod client;
 mod command;
 mod database;
+pub mod enqueue;
 pub mod events;
 pub mod group;
 pub mod http;
@@ -14,6 +15,7 @@ mod manual;
 mod print;
 pub mod queue;
 pub mod role;
+pub mod schedule;
 pub mod servers;
 pub mod session;
 mod signals;
@@ -103,7 +105,12 @@ async fn run(command: Command) -> ExitCode {
         Command::Client { database, secret_key, root_url, client } => {
             administrate(database, secret_key, root_url, client).await
         }
-        Command::Role { database, role } => administrate_roles(database, role).await,
+        Command::Role { database, role } => {
+            administrate_in(database, async |opened: &Opened| role::run(&opened.pool, role).await).await
+        }
+        Command::Enqueue { database, enqueue: args } => {
+            administrate_in(database, async |opened: &Opened| enqueue::run(&opened.pool, args).await).await
+        }
         Command::Task { server, task } => {
             http::call("task", server, async |server| task::run(server, task).await).await
         }
@@ -112,6 +119,9 @@ async fn run(command: Command) -> ExitCode {
         }
         Command::Queue { server, queue } => {
             http::call("queue", server, async |server| queue::run(server, queue).await).await
+        }
+        Command::Schedule { server, schedule } => {
+            http::call("schedule", server, async |server| schedule::run(server, schedule).await).await
         }
         Command::Session { server, session } => {
             http::call("session", server, async |server| session::run(server, session).await).await
@@ -215,12 +225,11 @@ async fn on_opened(
     asked.stop_at_once.run_until_cancelled(running).await.unwrap_or_else(|| asked.exit_code())
 }
 
-async fn administrate_roles(args: DatabaseArgs, command: role::RoleArgs) -> ExitCode {
-    let database = match args.database() {
-        Ok(database) => database,
-        Err(error) => return wrong(error),
-    };
-    on_database(&database, IfAbsent::Refuse, async |opened: &Opened| role::run(&opened.pool, command).await).await
+async fn administrate_in(args: DatabaseArgs, command: impl AsyncFnOnce(&Opened) -> ExitCode) -> ExitCode {
+    match args.database() {
+        Ok(database) => on_database(&database, IfAbsent::Refuse, command).await,
+        Err(error) => wrong(error),
+    }
 }
 
 async fn administrate(

@@ -131,6 +131,10 @@ fn shown(queue: &Value) -> String {
     let counts = ["pending", "ready", "waiting", "assigned", "delayed", "claimed", "runnable"];
     let mut rows = vec![("queue", field(queue, "/taskQueueId"))];
     rows.extend(counts.map(|name| (name, field(queue, &format!("/{name}")))));
+    if let Some(limits) = queue["backlog"]["limit"].as_object() {
+        let used = |(name, limit): (&String, &Value)| format!("{} of {limit} {name}", queue["backlog"][name]);
+        rows.push(("backlog", limits.iter().map(used).collect::<Vec<_>>().join(", ")));
+    }
     rows.push(("policy version", field(queue, "/policyVersion")));
     let pause = &queue["pause"];
     rows.push(("paused", if pause.is_null() { "no".to_owned() } else { paused_by(pause, "/by") }));
@@ -246,6 +250,8 @@ mod tests {
         assert_eq!(lines[7..], ["runnable         6", "policy version   -", "paused           no"]);
         queue["pause"] = json!({"since": "S", "by": "root", "reason": "disk"});
         assert!(shown(&queue).ends_with("paused           by root at S (disk), until it is resumed\n"));
+        queue["backlog"] = json!({"tasks": 9, "limit": {"tasks": 1000}});
+        assert_eq!(shown(&queue).lines().nth(8), Some("backlog          9 of 1000 tasks"));
         let listed = json!({"taskQueueId": "p/w", "pendingTasks": 5, "claimedTasks": 3, "delayedTasks": 4, "runnableTasks": 0,
             "paused": "S"});
         let expected =

@@ -1,7 +1,7 @@
 //! `tenure task`.
 
 mod command;
-mod create;
+pub(super) mod create;
 mod logs;
 pub(super) mod outlook;
 pub(super) mod progress;
@@ -17,7 +17,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::{RunId, TaskGroupId, TaskId, TaskQueueId};
-use tenure_api::states::{Priority, TaskState};
+use tenure_api::states::{OnDuplicate, Priority, TaskState};
 use tenure_client::{ReleaseRequest, TaskChange};
 use tenure_domain::policy::why::words;
 use tenure_domain::verdict::Report;
@@ -112,6 +112,13 @@ pub struct CreateArgs {
     /// Run it after these tasks are completed: one or more ids
     #[arg(long, value_name = "TASK", allow_hyphen_values = true, conflicts_with = "file")]
     pub after: Vec<TaskId>,
+    /// A name that at most one unresolved task of the queue may have
+    #[arg(long, value_name = "NAME", conflicts_with = "file")]
+    pub unique: Option<String>,
+    /// If a task has the name: reject refuses the new one, coalesce takes the existing one, queue
+    /// lets the new one wait [default: as the policy of the queue says, or reject]
+    #[arg(long, value_name = "WHAT", value_parser = parse_on_duplicate, requires = "unique")]
+    pub on_duplicate: Option<OnDuplicate>,
     /// Wait until all created tasks are resolved, as `tenure task wait` does
     #[arg(long)]
     pub wait: bool,
@@ -141,6 +148,13 @@ pub struct RunArgs {
     /// Run it after these tasks are completed: one or more ids
     #[arg(long, value_name = "TASK", allow_hyphen_values = true)]
     pub after: Vec<TaskId>,
+    /// A name that at most one unresolved task of the queue may have
+    #[arg(long, value_name = "NAME")]
+    pub unique: Option<String>,
+    /// If a task has the name: reject refuses the new one, coalesce takes the existing one, queue
+    /// lets the new one wait [default: as the policy of the queue says, or reject]
+    #[arg(long, value_name = "WHAT", value_parser = parse_on_duplicate, requires = "unique")]
+    pub on_duplicate: Option<OnDuplicate>,
     /// The command and its arguments, after two dashes
     #[arg(last = true, required = true)]
     pub command: Vec<String>,
@@ -148,8 +162,20 @@ pub struct RunArgs {
 
 impl From<RunArgs> for CreateArgs {
     fn from(args: RunArgs) -> Self {
-        let RunArgs { queue, name, priority, retries, deadline, after, command } = args;
-        Self { queue: Some(queue), file: None, name, priority, retries, deadline, after, wait: false, command }
+        let RunArgs { queue, name, priority, retries, deadline, after, unique, on_duplicate, command } = args;
+        Self {
+            queue: Some(queue),
+            file: None,
+            name,
+            priority,
+            retries,
+            deadline,
+            after,
+            unique,
+            on_duplicate,
+            wait: false,
+            command,
+        }
     }
 }
 
@@ -211,6 +237,10 @@ pub struct ReleaseArgs {
 fn parse_priority(text: &str) -> Result<Priority, String> {
     let rule = || "choose one of highest, very-high, high, medium, low, very-low, lowest".to_owned();
     serde_json::from_value(json!(text)).map_err(|_| rule())
+}
+
+pub(super) fn parse_on_duplicate(text: &str) -> Result<OnDuplicate, String> {
+    serde_json::from_value(json!(text)).map_err(|_| "choose one of reject, coalesce, queue".to_owned())
 }
 
 fn parse_state(text: &str) -> Result<TaskState, String> {

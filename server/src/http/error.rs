@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use tenure_api::dates::Timestamp;
 use tenure_api::errors::ErrorCode;
+use tenure_api::ids::TaskId;
 use utoipa::ToSchema;
 
 use super::headers::POLICY;
@@ -14,6 +15,7 @@ use super::scopes::Unfilled;
 use crate::auth::{AuthError, AuthFailure, InsufficientScopes};
 use tenure_domain::unacceptable::Unacceptable;
 use tenure_engine::clock;
+use tenure_engine::failure::Duplicate;
 use tenure_engine::ops::OpError;
 use tenure_store::clients::ClientError;
 use tenure_store::failure::classify;
@@ -21,6 +23,8 @@ use tenure_store::outage;
 
 /// In seconds.
 const RETRY_SECONDS: &str = "1";
+/// In seconds: workers must claim some tasks first.
+const BACKLOG_RETRY_SECONDS: &str = "5";
 /// Maximum body that an error repeats, in bytes.
 pub const REPEATED_BODY_MAX: usize = 16 << 10;
 
@@ -28,11 +32,13 @@ pub const REPEATED_BODY_MAX: usize = 16 << 10;
 pub struct ApiError {
     code: ErrorCode,
     message: String,
+    /// Of a duplicate.
+    duplicate: Option<Box<Duplicate>>,
 }
 
 impl ApiError {
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { code, message: message.into() }
+        Self { code, message: message.into(), duplicate: None }
     }
 
     /// Prefixes the message, for example with a field.
@@ -102,6 +108,9 @@ impl ApiError {
             ErrorCode::ServiceUnavailable => {
                 response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static(RETRY_SECONDS));
             }
+            ErrorCode::BacklogLimitReached => {
+                response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static(BACKLOG_RETRY_SECONDS));
+            }
             _ => {}
         }
         response
@@ -114,8 +123,11 @@ impl ApiError {
         payload: Option<&'a RawValue>,
     ) -> ErrorBody<'a> {
         let time = Timestamp::new(clock::real_now());
+        let duplicate = self.duplicate.as_deref();
         ErrorBody {
             code: self.code,
+            task_id: duplicate.map(|duplicate| duplicate.holder),
+            entry: duplicate.and_then(|duplicate| duplicate.entry.clone()),
             message: format!(
                 "{}\n\n---\n\n* method:     {method}\n* errorCode:  {}\n* statusCode: {}\n* time:       {time}",
                 self.message,
@@ -134,6 +146,12 @@ impl ApiError {
 pub(super) struct ErrorBody<'a> {
     /// Error code, for clients to compare.
     code: ErrorCode,
+    /// With `DuplicateTask`: the unresolved task that has the name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    task_id: Option<TaskId>,
+    /// With `DuplicateTask` of a submission: the refused task, by its local name, else its index.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    entry: Option<serde_json::Value>,
     /// What is wrong and what to do about it, as Markdown.
     message: String,
     /// The request that failed.
@@ -157,11 +175,14 @@ struct RequestInfo<'a> {
 
 impl From<OpError> for ApiError {
     fn from(error: OpError) -> Self {
+        let duplicate = if let OpError::Duplicate(duplicate) = &error { Some(duplicate.clone()) } else { None };
         let code = match &error {
             OpError::NotFound(_) => ErrorCode::ResourceNotFound,
             OpError::Expired(_) => ErrorCode::ResourceExpired,
             OpError::Forbidden(_) => ErrorCode::InsufficientScopes,
             OpError::Conflict(_) => ErrorCode::RequestConflict,
+            OpError::Duplicate(_) => ErrorCode::DuplicateTask,
+            OpError::BacklogFull(_) => ErrorCode::BacklogLimitReached,
             OpError::SessionExists(_) => ErrorCode::SessionExists,
             OpError::PolicyMismatch(_) => ErrorCode::PolicyMismatch,
             OpError::SessionEnded(_) => ErrorCode::SessionEnded,
@@ -169,7 +190,7 @@ impl From<OpError> for ApiError {
             OpError::Overloaded(_) | OpError::Unavailable | OpError::StaleQueue => ErrorCode::ServiceUnavailable,
             OpError::Internal(cause) => return Self::internal(&cause.to_string()),
         };
-        Self::new(code, error.to_string())
+        Self { duplicate, ..Self::new(code, error.to_string()) }
     }
 }
 

@@ -29,6 +29,7 @@ fn permitted(scopes: &[String], queue: &str) -> BTreeSet<&'static str> {
         .text("workerId", "worker-1")
         .text("clientId", "ci")
         .text("roleId", "ci")
+        .text("scheduleName", "nightly")
         .text("name", "private/build.log")
         .text("cacheName", "cache");
     let values = Values::of_path()

@@ -38,9 +38,10 @@ use api::scopes::{authenticate_hawk, current_scopes, expand_scopes, test_authent
 use api::state::{Api, ApiState};
 use api::{
     change_task, change_task_group_priority, change_task_priority, checkpoint, claim_task, claim_work, clients, clock,
-    counts, create_task, create_tasks, health, list_dependent_tasks, list_queues, metrics, objects, poll_task_urls,
-    purge_cache, queue_keys, queue_lists, queue_policy, queue_views, reclaim_task, report, roles, servers, sessions,
-    status, task, task_batches, task_group, task_result, wait_for_task, why, work, worker_manager, workers,
+    counts, create_task, create_tasks, enqueued, health, list_dependent_tasks, list_queues, metrics, objects,
+    poll_task_urls, purge_cache, queue_keys, queue_lists, queue_policy, queue_views, reclaim_task, report, roles,
+    schedules, servers, sessions, status, task, task_batches, task_group, task_result, wait_for_task, why, work,
+    worker_manager, workers,
 };
 use blobs::get::download_artifact;
 use blobs::put::upload_artifact;
@@ -261,12 +262,15 @@ fn own_api() -> Routes<ApiState> {
         .route("/tasks/{taskId}/runs/{runId}/release", [report::release_task()])
         .route("/tasks/{taskId}/runs/{runId}/live-log", [append_live_log::endpoint(), get_live_log::endpoint()])
         .route("/tasks/{taskId}/why", [why::endpoint()])
+        .route("/enqueued/refused", [enqueued::list_refused()])
+        .route("/enqueued/{taskId}/retry", [enqueued::retry()])
         .route("/work", [work::endpoint()])
         .route("/sessions", [sessions::start_session()])
         .route("/sessions/{sessionId}", [sessions::get_session(), sessions::end_session()])
         .route("/sessions/{sessionId}/inbox", [sessions::session_inbox()])
         .route("/sessions/{sessionId}/renew", [sessions::renew_session()])
         .route("/sessions/{sessionId}/commands", [sessions::command_session()])
+        .merge(schedule_routes())
         .route("/servers", [servers::list_servers()])
         .route("/queues", [list_queues::endpoint()])
         .merge(queue_routes())
@@ -277,6 +281,18 @@ fn own_api() -> Routes<ApiState> {
         )
         .route("/clock", [clock::get_clock()])
         .route("/clock/advance", [clock::advance_clock()])
+}
+
+fn schedule_routes() -> Routes<ApiState> {
+    Routes::default()
+        .route("/schedules", [schedules::list_schedules()])
+        .route(
+            "/schedules/{scheduleName}",
+            [schedules::get_schedule(), schedules::put_schedule(), schedules::delete_schedule()],
+        )
+        .route("/schedules/{scheduleName}/trigger", [schedules::trigger_schedule()])
+        .route("/schedules/{scheduleName}/pause", [schedules::pause_schedule()])
+        .route("/schedules/{scheduleName}/resume", [schedules::resume_schedule()])
 }
 
 /// A queue's id spans one escaped segment or two.

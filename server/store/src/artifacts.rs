@@ -168,7 +168,8 @@ async fn emit(transaction: &mut PgConnection, seq: i64, run: i16, event: &Artifa
     Ok(())
 }
 
-/// Returns `seq` and the given or last run of a task. None if the run does not exist.
+/// Returns `seq` and the given or last run of a task. Instead of a run that was made for a late
+/// result it returns the reported run, which has the artifacts. None if the run does not exist.
 pub async fn find_run(
     conn: &mut PgConnection,
     task: TaskId,
@@ -176,7 +177,9 @@ pub async fn find_run(
 ) -> Result<Option<(i64, RunId)>, sqlx::Error> {
     let row = sqlx::query!(
         r#"-- find_run
-        SELECT t.seq, COALESCE($2, t.run) AS "run!" FROM tasks t WHERE t.id = $1 AND t.run >= COALESCE($2, t.run)"#,
+        SELECT t.seq, COALESCE(r.late_of, $2, t.run) AS "run!"
+        FROM tasks t LEFT JOIN runs r ON r.seq = t.seq AND r.run = COALESCE($2, t.run)
+        WHERE t.id = $1 AND t.run >= COALESCE($2, t.run)"#,
         task.uuid(),
         run.map(|run| run.number().cast_signed())
     )

@@ -52,12 +52,16 @@ pub enum Breakage {
     FailedNotRetried,
     /// Tasks are purged a day early.
     PurgeEarly,
+    /// Some tasks are created although their name is taken.
+    NameTwice,
+    /// A late result is acknowledged although it does not count, as after another result.
+    LateTwice,
 }
 
 /// First strikes early, since slow machines have few opportunities.
 const EVERY: u64 = 20;
 const FIRST: u64 = 3;
-/// For rare opportunities: ends of delays, pauses, failed runs, and keys at their limit.
+/// For rare opportunities: ends of delays, pauses, failed runs, late results, and keys at their limit.
 const EVERY_OF_FEW: u64 = 3;
 const FIRST_OF_FEW: u64 = 1;
 
@@ -94,7 +98,8 @@ pub fn strikes(breakage: Breakage) -> bool {
         | Breakage::LeakPause
         | Breakage::DelayedOffByOne
         | Breakage::DoubleAdmit
-        | Breakage::FailedNotRetried => (FIRST_OF_FEW, EVERY_OF_FEW),
+        | Breakage::FailedNotRetried
+        | Breakage::LateTwice => (FIRST_OF_FEW, EVERY_OF_FEW),
         _ => (FIRST, EVERY),
     };
     is_on(breakage) && CHANCES.fetch_add(1, Ordering::Relaxed) % every == first - 1

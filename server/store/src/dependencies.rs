@@ -32,6 +32,8 @@ pub struct Edge {
     pub any_end: bool,
     /// True if the required task had ended as required at creation of the dependent.
     pub satisfied: bool,
+    /// True if the required task has the unique name of the dependent one.
+    pub fixed: bool,
 }
 
 pub async fn list_required(conn: &mut PgConnection, wanted: &[Wanted<'_>]) -> Result<Vec<Required>, sqlx::Error> {
@@ -80,14 +82,16 @@ pub async fn insert(conn: &mut PgConnection, edges: &[Edge]) -> Result<(), sqlx:
     let dependents: Vec<Uuid> = edges.iter().map(|edge| edge.dependent).collect();
     let any_end: Vec<bool> = edges.iter().map(|edge| edge.any_end).collect();
     let satisfied: Vec<bool> = edges.iter().map(|edge| edge.satisfied).collect();
+    let fixed: Vec<bool> = edges.iter().map(|edge| edge.fixed).collect();
     sqlx::query!(
         "-- insert_dependencies
-        INSERT INTO dependencies (required, dependent, any_end, satisfied)
-        SELECT * FROM unnest($1::bigint[], $2::uuid[], $3::boolean[], $4::boolean[])",
+        INSERT INTO dependencies (required, dependent, any_end, satisfied, fixed)
+        SELECT * FROM unnest($1::bigint[], $2::uuid[], $3::boolean[], $4::boolean[], $5::boolean[])",
         &required,
         &dependents,
         &any_end,
-        &satisfied
+        &satisfied,
+        &fixed
     )
     .execute(conn)
     .await?;

@@ -61,6 +61,10 @@ pub struct DueMarks {
     pub live_logs: DateTime<Utc>,
     /// `task_commands.sent`.
     pub task_commands: DateTime<Utc>,
+    /// `enqueued.try_at`.
+    pub enqueued: DateTime<Utc>,
+    /// `schedules.try_at`.
+    pub schedules: DateTime<Utc>,
     /// `dependency_work.id`: no row is left up to this one.
     pub work: i64,
 }
@@ -85,6 +89,8 @@ impl Default for DueMarks {
             registered_workers: START,
             live_logs: START,
             task_commands: START,
+            enqueued: START,
+            schedules: START,
             work: 0,
         }
     }
@@ -119,7 +125,7 @@ pub async fn list_transactions(conn: &mut PgConnection) -> Result<Vec<Writer>, s
 /// Advances the marks to the first remaining row, up to the safe time. Reads each index from its
 /// mark. Needs a session that plans like the hot ones.
 pub async fn advance(conn: &mut PgConnection, old: DueMarks, safe: Reached) -> Result<DueMarks, sqlx::Error> {
-    let row = sqlx::query_as!(
+    sqlx::query_as!(
         DueMarks,
         r#"-- advance_due_marks
         SELECT COALESCE((SELECT taken_until FROM claims WHERE taken_until >= $3 /* claims */
@@ -156,6 +162,10 @@ pub async fn advance(conn: &mut PgConnection, old: DueMarks, safe: Reached) -> R
                          AND look_at < $1 ORDER BY look_at LIMIT 1), $1) AS "live_logs!",
                COALESCE((SELECT sent FROM task_commands WHERE sent >= $20 /* commands */
                          AND sent < $1 ORDER BY sent LIMIT 1), $1) AS "task_commands!",
+               COALESCE((SELECT try_at FROM enqueued WHERE try_at >= $21 /* enqueued */
+                         AND try_at < $1 AND error IS NULL ORDER BY try_at LIMIT 1), $1) AS "enqueued!",
+               COALESCE((SELECT try_at FROM schedules WHERE NOT paused AND try_at >= $22 /* schedules */
+                         AND try_at < $1 ORDER BY try_at LIMIT 1), $1) AS "schedules!",
                COALESCE((SELECT id - 1 /* id */ FROM dependency_work WHERE id > $16 /* work */
                          AND id <= $2 /* safe work */ ORDER BY id LIMIT 1), $2) AS "work!""#,
         safe.now - SLACK,
@@ -177,9 +187,10 @@ pub async fn advance(conn: &mut PgConnection, old: DueMarks, safe: Reached) -> R
         old.slow,
         old.holds,
         old.live_logs,
-        old.task_commands
+        old.task_commands,
+        old.enqueued,
+        old.schedules
     )
     .fetch_one(conn)
-    .await?;
-    Ok(row)
+    .await
 }

@@ -202,7 +202,8 @@ async fn load_subjects(conn: &mut PgConnection, seqs: &[i64]) -> Result<HashMap<
         r#"-- load_subjects
         SELECT d.seq, d.id, d.routes, d.tags, d.task_group AS group_id, COALESCE(g.scheduler, d.scheduler) AS "scheduler!",
                -- The group of a lone task has no row.
-               COALESCE(g.expires, group_expires(d.expires)) AS "expires!", g.sealed AS "sealed?"
+               COALESCE(g.expires, group_expires(d.expires)) AS "expires!", g.sealed AS "sealed?",
+               (SELECT o.unique_name FROM task_options o WHERE o.seq = d.seq) AS "unique_name?"
         FROM task_definitions d LEFT JOIN task_groups g ON g.id = d.task_group WHERE d.seq = ANY($1)"#,
         seqs
     )
@@ -216,7 +217,8 @@ async fn load_subjects(conn: &mut PgConnection, seqs: &[i64]) -> Result<HashMap<
             let id = Row { table: "task_groups", task: row.id }.slug("id", row.group_id)?;
             let group = Group { id, scheduler: row.scheduler, expires: row.expires, sealed: row.sealed };
             let routes = serde_json::from_str(&row.routes).map_err(|error| sqlx::Error::Decode(Box::new(error)))?;
-            Ok((row.seq, Subject { task, group, routes, tags: events::raw_tags(&row.tags) }))
+            let tags = events::raw_tags(&row.tags);
+            Ok((row.seq, Subject { task, group, routes, tags, unique: row.unique_name }))
         })
         .collect()
 }

@@ -64,6 +64,25 @@ pub async fn take(
     Ok(Some(StoredSubmission { digest: row.digest, group: row.task_group, tasks: row.tasks }))
 }
 
+/// Replaces the tasks of a key that this transaction has taken.
+pub async fn replace_tasks(
+    transaction: &mut PgConnection,
+    client_id: &str,
+    key: &str,
+    tasks: &[Uuid],
+) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "-- replace_keyed_tasks
+        UPDATE idempotency_keys SET tasks = $3 WHERE client_id = $1 AND key = $2",
+        client_id,
+        key,
+        tasks
+    )
+    .execute(transaction)
+    .await?;
+    Ok(())
+}
+
 /// Returns the time of the submission with this key, if it was stored since `since`.
 pub async fn find_created(
     conn: &mut PgConnection,

@@ -43,6 +43,16 @@ pub const CHECKS: &[(&str, &str)] = &[
                     WHEN 5 THEN x.failure IS NULL OR x.result IS NOT NULL ELSE true END",
     ),
     (
+        "I1: a late result has the claim of a run that was taken away, and follows a superseded run",
+        "SELECT 'seq ' || m.seq || ' run ' || m.run || ' of run ' || m.late_of
+         FROM runs m LEFT JOIN runs r ON r.seq = m.seq AND r.run = m.late_of
+         LEFT JOIN runs s ON s.seq = m.seq AND s.run = m.run - 1
+         WHERE m.late_of IS NOT NULL
+           AND (m.state <> 3 OR COALESCE(m.ended_by, 0) <> 9 OR COALESCE(r.ended_by, 0) NOT IN (7, 8)
+                OR (r.started, r.worker_group, r.worker_id) IS DISTINCT FROM (m.started, m.worker_group, m.worker_id)
+                OR COALESCE(s.reason_resolved, 0) <> 10)",
+    ),
+    (
         "I1: a run is claimed at most once",
         "SELECT 'seq ' || e.seq || ' run ' || e.run || ' claimed ' || count(*) || ' times'
          FROM transitions x, unnest(x.kinds, x.seqs, x.runs) AS e(kind, seq, run)
@@ -253,6 +263,26 @@ pub const CHECKS: &[(&str, &str)] = &[
          GROUP BY queue HAVING sum(n) <> 0 OR sum(m) <> 0 OR sum(h) <> 0 OR sum(w) <> 0",
     ),
     (
+        "Names: at most one unresolved task of a name waits for no other",
+        "SELECT q.name || ' ' || o.unique_name || ': ' || count(*) || ' tasks'
+         FROM tasks t JOIN task_options o ON o.seq = t.seq AND o.unique_name IS NOT NULL
+         JOIN task_definitions d ON d.seq = t.seq JOIN task_queues q ON q.id = t.queue
+         WHERE t.state < 2 AND NOT EXISTS (SELECT FROM dependencies e WHERE e.dependent = t.id AND e.fixed AND NOT e.satisfied)
+         GROUP BY q.name, d.scheduler, o.unique_name HAVING count(*) > 1",
+    ),
+    (
+        "Names: each unresolved task with a name is among its holders",
+        "SELECT t.id::text
+         FROM tasks t JOIN task_options o ON o.seq = t.seq AND o.unique_name IS NOT NULL
+         JOIN task_definitions d ON d.seq = t.seq JOIN task_queues q ON q.id = t.queue
+         LEFT JOIN unique_names u ON u.id = unique_name_id(q.name, d.scheduler, o.unique_name)
+         WHERE t.state < 2 AND t.seq = ANY(u.holders) IS NOT TRUE",
+    ),
+    (
+        "Backlogs: a queue with a limit has traits",
+        "SELECT name FROM task_queues WHERE backlog_tasks IS NOT NULL AND traits IS NULL",
+    ),
+    (
         "I5: each outbox row has one position",
         "SELECT 'outbox row ' || COALESCE(x.id, o.outbox_id) || ' occurs ' || count(o.outbox_id) || ' times'
          FROM outbox x FULL JOIN outbox_order o ON o.outbox_id = x.id
@@ -348,7 +378,7 @@ pub const WHOLE_LOG_CHECKS: &[(&str, &str)] = &[
              SELECT e.seq, e.run, e.kind::int FROM transitions x, unnest(x.kinds, x.seqs, x.runs) AS e(kind, seq, run)
              JOIN tasks t ON t.seq = e.seq WHERE e.kind IN (3, 4, 5, 6, 15)
          ), true_ones AS (
-             SELECT r.seq, r.run, CASE WHEN n.reason_created IN (1, 2) THEN CASE r.state WHEN 4 THEN 15 ELSE 6 END
+             SELECT r.seq, r.run, CASE WHEN n.reason_created IN (1, 2, 4) THEN CASE r.state WHEN 4 THEN 15 ELSE 6 END
                                        ELSE r.state END::int AS kind
              FROM runs r
              LEFT JOIN (SELECT seq, run, reason_created FROM runs UNION ALL SELECT seq, run, reason_created FROM pending

@@ -23,10 +23,12 @@ pub mod dependencies;
 pub mod dependency_work;
 mod due;
 pub mod due_marks;
+pub mod enqueued;
 pub mod events;
 pub mod facts;
 pub mod failure;
 pub mod groups;
+pub mod guarded;
 pub mod holds;
 pub mod hosts;
 pub mod hot;
@@ -58,6 +60,7 @@ pub mod replication;
 pub mod results;
 pub mod roles;
 pub mod schedulers;
+pub mod schedules;
 pub mod schema;
 pub mod secrets;
 pub mod servers;
@@ -86,6 +89,8 @@ pub mod advisory {
     /// First half of a lock on the purge-cache requests of a worker pool; the second is the hash of
     /// its id.
     pub const PURGE_REQUESTS: i32 = 0x7465_6e76;
+    /// First half of a lock on the backlog of a queue; the second is its key.
+    pub const BACKLOGS: i32 = 0x7465_6e78;
     /// First half of a lock on the item ids of a session; the second is the hash of its epoch.
     pub const INBOXES: i32 = 0x7465_6e77;
 }

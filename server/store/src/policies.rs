@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::PgConnection;
-use tenure_api::states::OnSchedulerLoss;
+use tenure_api::states::{LateResult, OnDuplicate, OnSchedulerLoss};
 use tenure_domain::events::note::Note;
 use tenure_domain::policy::document::Policy;
 use tenure_domain::policy::options::Options;
@@ -139,12 +139,14 @@ async fn set(transaction: &mut PgConnection, queue: i32, policy: &Policy) -> Res
         UPDATE task_queues q SET policy_version = policy_version + 1, delay = $3 /* seconds */, traits = $2 /* Traits::code */,
             complete_time = $4 /* seconds */, claim_timeout = $5 /* seconds */,
             key_by = $6 /* KeyBy::code */, accept_time = $7 /* seconds */, deadline_after = $8 /* seconds */,
-            retain_completed = $9 /* seconds */, retain_failed = $10 /* seconds */
+            retain_completed = $9 /* seconds */, retain_failed = $10 /* seconds */,
+            on_duplicate = $11 /* OnDuplicate::code */, backlog_tasks = $12 /* count */, late_results = $13 /* first wins */
         FROM (SELECT id, accept_time FROM task_queues WHERE id = $1) o
         WHERE q.id = o.id
         RETURNING q.policy_version, q.accept_time IS DISTINCT FROM o.accept_time AS "accept_time_changed!""#,
         queue,
-        terms.traits(None).code(),
+        // Not null with a limit: the statements of simple creates leave such queues to `create_task`.
+        terms.traits(None).code().or(policy.backlog_tasks.map(|_| 0)),
         seconds(policy.delay),
         seconds(policy.complete_time),
         policy.claim_timeout.map(TimeDelta::as_seconds_f64),
@@ -152,7 +154,10 @@ async fn set(transaction: &mut PgConnection, queue: i32, policy: &Policy) -> Res
         admission.as_ref().and_then(|admission| admission.accept_time).map(TimeDelta::as_seconds_f64),
         policy.deadline_after.map(TimeDelta::as_seconds_f64),
         policy.retain.map(|retain| retained(retain.completed)),
-        policy.retain.map(|retain| retained(retain.failed))
+        policy.retain.map(|retain| retained(retain.failed)),
+        policy.on_duplicate.map(OnDuplicate::code),
+        policy.backlog_tasks.map(i64::from),
+        (policy.late_result == LateResult::FirstWins).then_some(true)
     )
     .fetch_one(&mut *transaction)
     .await?;

@@ -21,6 +21,8 @@ pub struct ShownQueue {
     pub admissible: i64,
     pub paused: Option<Paused>,
     pub policy_version: Option<i64>,
+    /// Limit of pending runs.
+    pub backlog_limit: Option<i64>,
 }
 
 pub async fn find(
@@ -49,7 +51,7 @@ async fn find_row(
                  unnest(n.queues, n.pending, n.claimed, n.delayed, n.waiting) AS d(queue, pending, claimed, delayed, waiting)
             WHERE d.queue = (SELECT id FROM task_queues WHERE name = $1)
         )
-        SELECT q.id, q.paused, q.paused_until, q.paused_by, q.pause_reason, p.version AS "policy_version?",
+        SELECT q.id, q.paused, q.paused_until, q.paused_by, q.pause_reason, p.version AS "policy_version?", q.backlog_tasks,
                COALESCE(b.pending, 0) + COALESCE(c.pending, 0) AS "pending!",
                COALESCE(b.claimed, 0) + COALESCE(c.claimed, 0) AS "claimed!",
                COALESCE(b.delayed, 0) + COALESCE(c.delayed, 0) AS "delayed!",
@@ -77,6 +79,7 @@ async fn find_row(
                 until: row.paused_until,
             }),
             policy_version: row.policy_version,
+            backlog_limit: row.backlog_tasks,
         };
         (row.id, shown)
     }))
@@ -94,6 +97,8 @@ pub struct ListedQueue {
     pub refiling: Option<DateTime<Utc>>,
     /// Announcements not yet in a decision, up to [`ANNOUNCED_MAX`].
     pub announced: i64,
+    /// Limit of pending runs.
+    pub backlog_limit: Option<i64>,
     pub now: DateTime<Utc>,
 }
 
@@ -108,6 +113,7 @@ struct Row {
     paused: Option<DateTime<Utc>>,
     refiling: Option<DateTime<Utc>>,
     announced: i64,
+    backlog_limit: Option<i64>,
     now: DateTime<Utc>,
 }
 
@@ -149,7 +155,7 @@ pub async fn list(
                -- Ordered, so that it goes by the index.
                CASE WHEN q.key_by IS NULL THEN 0 /* count */ ELSE (SELECT count(*) FROM (
                    SELECT FROM admission_work w WHERE w.queue = q.id AND w.xid >= COALESCE(m.xid, 0 /* id */) ORDER BY w.xid, w.id LIMIT $3) w) END AS "announced!",
-               db_now.now AS "now!"
+               q.backlog_tasks AS backlog_limit, db_now.now AS "now!"
         FROM task_queues q LEFT JOIN summed s ON s.queue = q.id
         LEFT JOIN unnest($4::int[], $5::bigint[]) AS m(queue, xid) ON m.queue = q.id
         LEFT JOIN queue_policies p ON p.queue = q.id AND p.refile_stage <> 0 /* Stage::Done */
@@ -166,10 +172,15 @@ pub async fn list(
     .await?;
     let mut listed = Vec::with_capacity(rows.len());
     for row in rows {
-        let Row { pending, claimed, delayed, waiting, assigned, paused, refiling, announced, now, .. } = row;
+        let Row {
+            pending, claimed, delayed, waiting, assigned, paused, refiling, announced, backlog_limit, now, ..
+        } = row;
         let counted = Counted { pending, claimed, delayed, waiting };
         let admissible = if paused.is_some() { 0 } else { runnable::count(conn, row.id, counted, marks).await? };
-        listed.push(ListedQueue { name: row.name, counted, assigned, admissible, paused, refiling, announced, now });
+        let name = row.name;
+        let queue =
+            ListedQueue { name, counted, assigned, admissible, paused, refiling, announced, backlog_limit, now };
+        listed.push(queue);
     }
     Ok(listed)
 }

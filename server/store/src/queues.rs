@@ -26,6 +26,7 @@ struct CachedKeys {
     keys: InUse<TaskQueueId, i32>,
     names: InUse<i32, TaskQueueId>,
     ruled: HashSet<i32>,
+    bounded: HashSet<i32>,
 }
 
 impl Queues {
@@ -43,12 +44,13 @@ impl Queues {
     /// Begins a turn of [`InUse`], and returns the number of evicted queues.
     pub fn drop_idle(&self) -> usize {
         let dropped = self.cache.update(self.cache.epoch(), |cache| {
-            let CachedKeys { keys, names, ruled } = cache;
+            let CachedKeys { keys, names, ruled, bounded } = cache;
             let dropped = keys.begin_turn().max(names.begin_turn());
             // Queues that receive tasks are looked up by name.
             if dropped > 0 {
                 let named: HashSet<i32> = keys.iter().map(|(_, &key)| key).collect();
                 ruled.retain(|key| named.contains(key));
+                bounded.retain(|key| named.contains(key));
             }
             dropped
         });
@@ -60,6 +62,7 @@ impl Queues {
             if let Some(key) = cache.keys.remove(name) {
                 cache.names.remove(&key);
                 cache.ruled.remove(&key);
+                cache.bounded.remove(&key);
             }
         });
     }
@@ -74,6 +77,20 @@ impl Queues {
         if self.is_ruled(key) != ruled {
             self.cache.update(self.cache.epoch(), |cache| {
                 if ruled { cache.ruled.insert(key) } else { cache.ruled.remove(&key) }
+            });
+        }
+    }
+
+    /// True if, at the last creation, the queue had a backlog limit. A hint: the create statement
+    /// leaves out tasks of such queues.
+    pub fn is_bounded(&self, key: i32) -> bool {
+        self.cache.read(|cache| cache.bounded.contains(&key))
+    }
+
+    pub fn note_bounded(&self, key: i32, bounded: bool) {
+        if self.is_bounded(key) != bounded {
+            self.cache.update(self.cache.epoch(), |cache| {
+                if bounded { cache.bounded.insert(key) } else { cache.bounded.remove(&key) }
             });
         }
     }
@@ -222,12 +239,20 @@ pub async fn list_stale(conn: &mut PgConnection, queues: &[Remembered<'_>]) -> R
     Ok(rows.into_iter().map(hot::member).collect())
 }
 
+/// The key of a queue, read in a transaction.
+#[derive(Debug, Clone, Copy)]
+pub struct Key {
+    pub id: i32,
+    /// True if it has a backlog limit.
+    pub is_bounded: bool,
+}
+
 /// Returns the keys of queues, creating missing ones in this transaction. Does not cache them,
 /// since the transaction may roll back. Omits a queue whose random key is taken.
 pub async fn get_or_create_keys(
     transaction: &mut PgConnection,
     names: &BTreeSet<&TaskQueueId>,
-) -> Result<HashMap<TaskQueueId, i32>, sqlx::Error> {
+) -> Result<HashMap<TaskQueueId, Key>, sqlx::Error> {
     let names: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
     let known = get_keys(transaction, &names).await?;
     if known.len() == names.len() {
@@ -249,15 +274,15 @@ pub async fn get_or_create_keys(
     get_keys(transaction, &names).await
 }
 
-async fn get_keys(transaction: &mut PgConnection, names: &[&str]) -> Result<HashMap<TaskQueueId, i32>, sqlx::Error> {
+async fn get_keys(transaction: &mut PgConnection, names: &[&str]) -> Result<HashMap<TaskQueueId, Key>, sqlx::Error> {
     let rows = sqlx::query!(
         r#"-- get_queues
-        SELECT q.id, q.name FROM unnest($1::text[]) AS i(name) JOIN task_queues q ON q.name = i.name"#,
+        SELECT q.id, q.name, (q.backlog_tasks IS NOT NULL) AS "is_bounded!" FROM unnest($1::text[]) AS i(name) JOIN task_queues q ON q.name = i.name"#,
         names as &[&str]
     )
     .fetch_all(transaction)
     .await?;
-    rows.into_iter().map(|row| Ok((parse_name(&row.name)?, row.id))).collect()
+    rows.into_iter().map(|row| Ok((parse_name(&row.name)?, Key { id: row.id, is_bounded: row.is_bounded }))).collect()
 }
 
 #[cfg(test)]

@@ -248,15 +248,20 @@ async fn list_awaited(conn: &mut PgConnection, task: Uuid) -> Result<StateFacts,
     let rows = sqlx::query!(
         r#"-- why_dependencies
         WITH edges AS MATERIALIZED (
-            SELECT d.id, d.seq, t.state, e.any_end,
+            SELECT d.id, d.seq, t.state, e.any_end, e.fixed,
                    d.id = e.dependent OR (NOT e.any_end AND t.state > 1 /* State: resolved */
                                           AND t.state <> 3 /* State::Completed */) AS never
             FROM dependencies e JOIN task_definitions d ON d.seq = e.required JOIN tasks t ON t.id = d.id
             WHERE e.dependent = $1 AND NOT e.satisfied
         ),
-        counted AS MATERIALIZED (SELECT count(*) AS unsatisfied FROM edges),
+        counted AS MATERIALIZED (
+            SELECT count(*) AS unsatisfied,
+                   CASE WHEN bool_or(fixed) THEN (
+                       SELECT o.unique_name FROM task_definitions d JOIN task_options o ON o.seq = d.seq WHERE d.id = $1) END AS name
+            FROM edges
+        ),
         shown AS MATERIALIZED (SELECT * FROM edges ORDER BY never DESC, id LIMIT $2)
-        SELECT s.id, s.any_end, c.unsatisfied AS "unsatisfied!",
+        SELECT s.id, s.any_end, c.unsatisfied AS "unsatisfied!", c.name AS "name?",
                CASE WHEN s.state = 1 /* State::Unresolved */ AND EXISTS (SELECT FROM claims x WHERE x.seq = s.seq)
                     THEN 2 /* TaskState::Running */::smallint
                     ELSE s.state END AS "state!"
@@ -269,6 +274,7 @@ async fn list_awaited(conn: &mut PgConnection, task: Uuid) -> Result<StateFacts,
     .await?;
     let unsatisfied = rows.first().map_or(0, |row| u32::try_from(row.unsatisfied).unwrap_or(u32::MAX));
     let any_end = rows.first().is_some_and(|row| row.any_end);
+    let name = rows.first().and_then(|row| row.name.clone());
     let awaited = rows.into_iter().map(|row| {
         let columns = Row { table: "tasks", task: row.id };
         let state = TaskState::from_code(row.state).ok_or_else(|| columns.invalid("state", row.state))?;
@@ -278,6 +284,7 @@ async fn list_awaited(conn: &mut PgConnection, task: Uuid) -> Result<StateFacts,
         unsatisfied,
         awaited: awaited.collect::<Result<_, Undecodable>>()?,
         requires: if any_end { Requires::AllResolved } else { Requires::AllCompleted },
+        name,
     })
 }
 

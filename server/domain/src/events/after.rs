@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use tenure_api::ids::RunId;
-use tenure_api::states::{Priority, ReasonCreated, ReasonResolved};
+use tenure_api::states::{EndedBy, Priority, ReasonCreated, ReasonResolved};
 
 use super::{ArtifactNote, Exchange, Kind, PriorityChange, Transition, details_of};
 use crate::task::{EndedRun, Last, OpenRun, Task, Tenancy};
@@ -25,7 +25,8 @@ pub(super) fn task_after(transition: &Transition, now: &Task, exchange: Exchange
                 Some(held) => Last::Running(
                     open,
                     Tenancy {
-                        started: transition.at,
+                        // A run made for a late result began before.
+                        started: if is_late_result(now, run) { held.started } else { transition.at },
                         taken_until: transition.taken_until.unwrap_or(held.taken_until),
                         ..held
                     },
@@ -37,10 +38,21 @@ pub(super) fn task_after(transition: &Transition, now: &Task, exchange: Exchange
         (Kind::Completed | Kind::Failed | Kind::Exception, _) => (Last::Ended, ended_before(run.next())),
         (Kind::Retried | Kind::RetriedFailed, _) => {
             let ended: Vec<EndedRun> = ended_before(run.next());
-            let asked = ended
-                .last()
-                .is_some_and(|ended| matches!(ended.reason, ReasonResolved::IntermittentTask | ReasonResolved::Failed));
-            let reason = if asked { ReasonCreated::TaskRetry } else { ReasonCreated::Retry };
+            let reason = match ended.last().map(|ended| ended.reason) {
+                Some(ReasonResolved::IntermittentTask | ReasonResolved::Failed) => ReasonCreated::TaskRetry,
+                Some(ReasonResolved::Superseded) => ReasonCreated::Exception,
+                Some(
+                    ReasonResolved::Completed
+                    | ReasonResolved::DeadlineExceeded
+                    | ReasonResolved::Canceled
+                    | ReasonResolved::ClaimExpired
+                    | ReasonResolved::WorkerShutdown
+                    | ReasonResolved::MalformedPayload
+                    | ReasonResolved::ResourceUnavailable
+                    | ReasonResolved::InternalError,
+                )
+                | None => ReasonCreated::Retry,
+            };
             (Last::Pending(OpenRun { run: run.next(), reason, scheduled: transition.at }), ended)
         }
     };
@@ -93,6 +105,11 @@ fn known_run(task: &Task, run: RunId, at: DateTime<Utc>) -> OpenRun {
         reason: ReasonCreated::Scheduled,
         scheduled: at,
     })
+}
+
+fn is_late_result(task: &Task, run: RunId) -> bool {
+    let mut ended = task.ended.iter();
+    ended.any(|ended| ended.run.run == run && ended.ended_by == Some(EndedBy::LateResult))
 }
 
 pub(super) fn known_tenancy(task: &Task, run: RunId) -> Option<Tenancy> {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::{RunId, ServerId, SessionId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
-use tenure_api::policy::QueuePolicy;
+use tenure_api::policy::{Backlog, QueuePolicy};
 use tenure_api::states::{Priority, SchedulerEnd, SessionEnd};
 use utoipa::ToSchema;
 
@@ -19,7 +19,7 @@ pub const KIND: i16 = 14;
 pub const RUNS_MAX: usize = 200;
 /// Prefix of Tenure's own exchanges.
 pub const PREFIX: &str = "exchange/tenure/v1/";
-pub const EXCHANGES: [&str; 8] = [
+pub const EXCHANGES: [&str; 10] = [
     "task-ready",
     "queue-paused",
     "queue-resumed",
@@ -28,6 +28,8 @@ pub const EXCHANGES: [&str; 8] = [
     "session-ended",
     "scheduler-active",
     "scheduler-inactive",
+    "schedule-failed",
+    "backlog-limit-reached",
 ];
 const VERSION: u8 = 1;
 
@@ -52,6 +54,10 @@ pub enum Note {
     SchedulerActive(SchedulerActive),
     /// A server is no longer the scheduler of a queue.
     SchedulerInactive(SchedulerInactive),
+    /// A schedule could not create its task.
+    ScheduleFailed(ScheduleFailed),
+    /// A task was refused because of its queue's backlog limit.
+    BacklogLimitReached(BacklogLimitReached),
 }
 
 /// Delayed runs of a queue have become ready to be claimed.
@@ -173,6 +179,22 @@ pub struct SessionEnded {
     pub returned: i64,
 }
 
+/// A task was refused because the queue has as many pending tasks as its policy allows. At most one
+/// message in ten seconds.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schema(as = BacklogLimitReachedMessage)]
+pub struct BacklogLimitReached {
+    /// Version of the message format.
+    version: u8,
+    /// The queue.
+    pub task_queue_id: TaskQueueId,
+    /// Number of pending tasks.
+    pub tasks: i64,
+    /// The limit in the policy of the queue.
+    pub limit: Backlog,
+}
+
 /// A server has become the scheduler of a queue.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -205,7 +227,37 @@ pub struct SchedulerInactive {
     pub ended_by: SchedulerEnd,
 }
 
+/// A schedule could not create its task, and continues with its next time.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schema(as = ScheduleFailedMessage)]
+pub struct ScheduleFailed {
+    /// Version of the message format.
+    version: u8,
+    /// The queue of the task.
+    pub task_queue_id: TaskQueueId,
+    /// Name of the schedule.
+    pub name: String,
+    /// The time of the schedule.
+    pub at: Timestamp,
+    /// Why the task was refused.
+    pub error: String,
+    /// The client that owns the schedule.
+    pub client_id: String,
+}
+
 impl Note {
+    pub fn schedule_failed(
+        task_queue_id: TaskQueueId,
+        name: String,
+        at: DateTime<Utc>,
+        error: String,
+        client_id: String,
+    ) -> Self {
+        let (version, at) = (VERSION, Timestamp::new(at));
+        Self::ScheduleFailed(ScheduleFailed { version, task_queue_id, name, at, error, client_id })
+    }
+
     pub fn task_ready(task_queue_id: TaskQueueId, runs: Vec<ReadyRun>) -> Self {
         Self::TaskReady(TaskReady { version: VERSION, task_queue_id, runs })
     }
@@ -286,6 +338,11 @@ impl Note {
         Self::SchedulerInactive(SchedulerInactive { version: VERSION, task_queue_id, server_id, term, ended_by })
     }
 
+    pub fn backlog_limit_reached(task_queue_id: TaskQueueId, tasks: i64, limit: i64) -> Self {
+        let limit = Backlog { tasks: Some(limit) };
+        Self::BacklogLimitReached(BacklogLimitReached { version: VERSION, task_queue_id, tasks, limit })
+    }
+
     pub fn exchange(&self) -> &'static str {
         match self {
             Self::TaskReady(_) => "exchange/tenure/v1/task-ready",
@@ -296,6 +353,8 @@ impl Note {
             Self::SessionEnded(_) => "exchange/tenure/v1/session-ended",
             Self::SchedulerActive(_) => "exchange/tenure/v1/scheduler-active",
             Self::SchedulerInactive(_) => "exchange/tenure/v1/scheduler-inactive",
+            Self::ScheduleFailed(_) => "exchange/tenure/v1/schedule-failed",
+            Self::BacklogLimitReached(_) => "exchange/tenure/v1/backlog-limit-reached",
         }
     }
 
@@ -309,6 +368,8 @@ impl Note {
             Self::SessionEnded(note) => &note.task_queue_id,
             Self::SchedulerActive(note) => &note.task_queue_id,
             Self::SchedulerInactive(note) => &note.task_queue_id,
+            Self::ScheduleFailed(note) => &note.task_queue_id,
+            Self::BacklogLimitReached(note) => &note.task_queue_id,
         }
     }
 
@@ -330,6 +391,8 @@ impl Note {
             "session-ended" => serde_json::from_str(text).ok().map(Self::SessionEnded),
             "scheduler-active" => serde_json::from_str(text).ok().map(Self::SchedulerActive),
             "scheduler-inactive" => serde_json::from_str(text).ok().map(Self::SchedulerInactive),
+            "schedule-failed" => serde_json::from_str(text).ok().map(Self::ScheduleFailed),
+            "backlog-limit-reached" => serde_json::from_str(text).ok().map(Self::BacklogLimitReached),
             _ => None,
         }
     }
@@ -350,6 +413,7 @@ pub fn render(at: DateTime<Utc>, details: &str, position: i64) -> Option<Event> 
         exchange: note.exchange(),
         routing_key: format!("primary.{}.{}._", queue.provisioner_id(), queue.worker_type()),
         cc: Vec::new(),
+        unique: None,
         payload: Payload::Note(note),
     })
 }

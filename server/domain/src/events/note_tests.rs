@@ -68,6 +68,15 @@ fn notes() -> Vec<(Note, serde_json::Value)> {
             json!({"version": 1, "taskQueueId": "acme/linux", "serverId": server, "term": 3, "endedBy": "lost"}),
         ),
         (
+            Note::backlog_limit_reached(queue.clone(), 6, 5),
+            json!({"version": 1, "taskQueueId": "acme/linux", "tasks": 6, "limit": {"tasks": 5}}),
+        ),
+        (
+            Note::schedule_failed(queue.clone(), "nightly".into(), DateTime::UNIX_EPOCH, "gone".into(), "ann".into()),
+            json!({"version": 1, "taskQueueId": "acme/linux", "name": "nightly", "at": zero, "error": "gone",
+                "clientId": "ann"}),
+        ),
+        (
             Note::queue_policy_changed(queue, "ann".into(), 8, None),
             json!({"version": 1, "taskQueueId": "acme/linux", "clientId": "ann", "policyVersion": 8}),
         ),
@@ -107,7 +116,9 @@ fn every_message_fits_only_its_own_type() {
             + fits::<SessionStarted>(&payload)
             + fits::<SessionEnded>(&payload)
             + fits::<SchedulerActive>(&payload)
-            + fits::<SchedulerInactive>(&payload);
+            + fits::<SchedulerInactive>(&payload)
+            + fits::<ScheduleFailed>(&payload)
+            + fits::<BacklogLimitReached>(&payload);
         assert_eq!(forms, 1, "{payload}");
     }
 }

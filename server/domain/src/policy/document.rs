@@ -1,11 +1,11 @@
 //! Checks and defaults of queue policies.
 
 use chrono::TimeDelta;
-use serde_json::Value;
 use tenure_api::policy::{
-    Concurrency, QueuePolicy, Rate as RateOnWire, Rates, Retain as RetainOnWire, RetryDelay as RetryDelayOnWire,
+    Backlog, Concurrency, QueuePolicy, Rate as RateOnWire, Rates, Retain as RetainOnWire,
+    RetryDelay as RetryDelayOnWire,
 };
-use tenure_api::states::{Delivery, Dispatch, KeyBy, OnSchedulerLoss};
+use tenure_api::states::{Delivery, Dispatch, KeyBy, LateResult, OnDuplicate, OnSchedulerLoss};
 
 use super::{number, seconds};
 use crate::admission::Rate;
@@ -42,10 +42,12 @@ pub const CONCURRENCY_PER_KEY_MAX: i64 = 1_000;
 pub const RATE_COUNT_MAX: i64 = 1_000_000;
 /// In seconds.
 pub const RATE_SECONDS_MAX: i64 = 86_400;
+/// Maximum limit of pending tasks.
+pub const BACKLOG_TASKS_MAX: i64 = 1_000_000_000;
 
 /// Unimplemented fields: refused unless neutral. When a field is implemented, remove it here, and
 /// its `#[schema(ignore)]` in the request type.
-const NOT_BUILT: [&str; 5] = ["lateResult", "onDuplicate", "backlog", "partition", "deadLetters"];
+const NOT_BUILT: [&str; 2] = ["partition", "deadLetters"];
 
 /// A checked queue policy with its defaults.
 #[derive(Debug, Clone, PartialEq)]
@@ -73,6 +75,11 @@ pub struct Policy {
     /// None is the server's default.
     pub deadline_after: Option<TimeDelta>,
     pub retain: Option<Retain>,
+    /// None is [`OnDuplicate::Reject`].
+    pub on_duplicate: Option<OnDuplicate>,
+    /// Limit of pending runs.
+    pub backlog_tasks: Option<u32>,
+    pub late_result: LateResult,
     text: String,
 }
 
@@ -161,6 +168,9 @@ impl Policy {
             retry_failed: false,
             deadline_after: None,
             retain: None,
+            on_duplicate: None,
+            backlog_tasks: None,
+            late_result: LateResult::Reject,
             text: "{}".to_owned(),
         }
     }
@@ -194,6 +204,9 @@ impl Policy {
             retry_failed: sent.retry_failed.unwrap_or(false),
             deadline_after: within("deadlineAfter", sent.deadline_after, AFTER_LEAST, AFTER_MOST)?,
             retain: sent.retain.map(retain).transpose()?,
+            on_duplicate: sent.on_duplicate,
+            backlog_tasks: sent.backlog.map(backlog).transpose()?,
+            late_result: sent.late_result.unwrap_or(LateResult::Reject),
             text: json::text(sent)?,
         })
     }
@@ -216,7 +229,10 @@ impl Policy {
 
     /// True if servers of the previous release cannot carry out a policy.
     pub fn needs_gate(sent: &QueuePolicy) -> bool {
-        sent.retry_failed.is_some() || sent.deadline_after.is_some() || sent.retain.is_some()
+        let QueuePolicy { retry_failed, deadline_after, retain, on_duplicate, backlog, late_result, .. } = sent;
+        let retries_or_keeps = retry_failed.is_some() || deadline_after.is_some() || retain.is_some();
+        let guards = on_duplicate.is_some() || backlog.is_some();
+        retries_or_keeps || guards || *late_result == Some(LateResult::FirstWins)
     }
 
     /// Only servers of the previous release read it from a run. In later releases each run with a
@@ -246,6 +262,13 @@ fn retain(sent: RetainOnWire) -> Result<Retain, Unacceptable> {
     let within =
         |field, value: Option<i64>| value.map(|value| seconds(field, value, AFTER_LEAST, AFTER_MOST)).transpose();
     Ok(Retain { completed: within("retain.completed", completed)?, failed: within("retain.failed", failed)? })
+}
+
+fn backlog(sent: Backlog) -> Result<u32, Unacceptable> {
+    let Backlog { tasks } = sent;
+    let tasks = tasks
+        .ok_or_else(|| Unacceptable::Rule("`backlog` must have `tasks`: state it, or leave `backlog` out".into()))?;
+    number("backlog.tasks", tasks, 1, BACKLOG_TASKS_MAX)
 }
 
 fn concurrency(sent: Concurrency) -> Result<Limits<u32>, Unacceptable> {
@@ -319,14 +342,13 @@ fn fields_to_come(sent: &QueuePolicy) -> [FieldToCome; 15] {
         deadline_after,
         retain,
     } = sent;
-    let word = |value: &Option<Value>, neutral| value.as_ref().map(|value| value.as_str() == Some(neutral));
     [
         ("dispatch", Some("\"pull\""), dispatch.map(|dispatch| dispatch == Dispatch::Pull)),
         ("acceptTime", Some("0"), accept_time.map(|seconds| seconds == 0)),
-        ("lateResult", Some("\"reject\""), word(late_result, "reject")),
+        ("lateResult", Some("\"reject\""), late_result.map(|late| late == LateResult::Reject)),
         ("onSchedulerLoss", Some("\"keep\""), on_scheduler_loss.map(|loss| loss == OnSchedulerLoss::Keep)),
-        ("onDuplicate", Some("\"reject\""), word(on_duplicate, "reject")),
-        ("backlog", None, backlog.as_ref().map(|_| false)),
+        ("onDuplicate", Some("\"reject\""), on_duplicate.map(|treatment| treatment == OnDuplicate::Reject)),
+        ("backlog", None, backlog.map(|_| false)),
         ("keyBy", Some("\"key\""), key_by.map(|key_by| key_by == KeyBy::Key)),
         ("concurrency", None, concurrency.map(|_| false)),
         ("rate", None, rate.map(|_| false)),

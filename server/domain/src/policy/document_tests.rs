@@ -1,5 +1,6 @@
+use serde_json::{Value, json};
+
 use super::*;
-use serde_json::json;
 
 fn read(body: &Value, check: fn(&QueuePolicy) -> Result<Policy, Unacceptable>) -> Result<Policy, String> {
     let sent: QueuePolicy = serde_json::from_str(&body.to_string()).map_err(|error| error.to_string())?;
@@ -69,19 +70,28 @@ fn every_field_is_read_with_its_limits() {
 }
 
 #[test]
+fn late_result_is_rejected_by_default_and_needs_gate_otherwise() {
+    for (body, expected, needs_gate) in [
+        (json!({}), LateResult::Reject, false),
+        (json!({"lateResult": "reject"}), LateResult::Reject, false),
+        (json!({"lateResult": "first-wins"}), LateResult::FirstWins, true),
+    ] {
+        let read = policy(&body).unwrap();
+        assert_eq!(read.late_result, expected);
+        assert_eq!(Policy::from_stored(read.text()).unwrap(), read);
+        assert_eq!(Policy::needs_gate(&Policy::read(read.text()).unwrap()), needs_gate, "{body}");
+    }
+    assert!(policy(&json!({"lateResult": "last-wins"})).is_err());
+}
+
+#[test]
 fn unimplemented_field_is_refused_unless_neutral() {
     let neutral = json!({"dispatch": "pull", "acceptTime": 0, "lateResult": "reject", "onSchedulerLoss": "keep",
         "onDuplicate": "reject", "keyBy": "key", "fair": false, "deadLetters": false});
     let read = policy(&neutral).unwrap();
     let shown: Value = serde_json::from_str(read.text()).unwrap();
     assert_eq!(shown, neutral, "shown as sent");
-    for (field, value, or) in [
-        ("lateResult", json!("first-wins"), ", or set it to \"reject\""),
-        ("onDuplicate", json!("queue"), ", or set it to \"reject\""),
-        ("backlog", json!({"tasks": 5}), ""),
-        ("partition", json!("p"), ""),
-        ("deadLetters", json!(true), ", or set it to false"),
-    ] {
+    for (field, value, or) in [("partition", json!("p"), ""), ("deadLetters", json!(true), ", or set it to false")] {
         let refused = policy(&json!({ field: value })).unwrap_err();
         assert_eq!(refused, format!("`{field}` is not built yet: leave it out{or}"));
     }
@@ -199,4 +209,24 @@ fn repeated_change_succeeds_for_any_version() {
         assert_eq!(named.change(current, Some("{\"delay\":1}")), Change::Nothing, "{named:?}");
         assert_eq!(named.change(None, None), Change::Nothing, "{named:?}");
     }
+}
+
+#[test]
+fn backlog_and_duplicates_are_read() {
+    let whole = json!({"onDuplicate": "coalesce", "backlog": {"tasks": 1_000_000_000}});
+    let read = policy(&whole).unwrap();
+    assert_eq!((read.on_duplicate, read.backlog_tasks), (Some(OnDuplicate::Coalesce), Some(1_000_000_000)));
+    assert_eq!(serde_json::from_str::<Value>(read.text()).unwrap(), whole, "shown as sent");
+    for tasks in [0, -1, 1_000_000_001] {
+        let refused = policy(&json!({"backlog": {"tasks": tasks}})).unwrap_err();
+        assert_eq!(refused, "`backlog.tasks` must be from 1 to 1000000000");
+    }
+    let refused = policy(&json!({"backlog": {}})).unwrap_err();
+    assert_eq!(refused, "`backlog` must have `tasks`: state it, or leave `backlog` out");
+    let gated = |sent: Value| Policy::needs_gate(&serde_json::from_value(sent).unwrap());
+    assert!(
+        gated(json!({"onDuplicate": "reject"}))
+            && gated(json!({"backlog": {"tasks": 1}}))
+            && !gated(json!({"delay": 1}))
+    );
 }

@@ -47,6 +47,8 @@ pub enum Event {
     Reclaim(RunId),
     /// The claim ends. With the hold of the next run.
     End(RunId, Ending, Option<Hold>),
+    /// The report of this earlier run counts: see [`late`](super::late).
+    LateResult(RunId),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,6 +66,8 @@ pub enum Refusal {
     Held,
     /// The worker keeps the run.
     FreeRunsUsedUp,
+    /// The run was not taken from its worker.
+    NotTaken,
 }
 
 impl From<ending::Refused> for Refusal {
@@ -141,6 +145,7 @@ pub fn apply(life: Life, event: Event) -> Result<Step, Refusal> {
             check_running(life, run)?;
             end(life, run, ending, hold)
         }
+        Event::LateResult(run) => late_result(life, run),
     }
 }
 
@@ -215,6 +220,23 @@ fn end(life: Life, run: RunId, ending: Ending, hold: Option<Hold>) -> Result<Ste
         None => State::Resolved(run, outcome),
     };
     Ok(Step { life: Life { state, left: decision.left, ..life }, ended: Some((run, outcome)), made })
+}
+
+/// Supersedes the open run, and resolves the task with a run that is made for the result.
+fn late_result(life: Life, run: RunId) -> Result<Step, Refusal> {
+    let last = match life.state {
+        State::Unscheduled => return Err(Refusal::NoSuchRun),
+        State::Resolved(..) => return Err(Refusal::AlreadyResolved),
+        State::Pending(last, _) | State::Running(last) => last,
+    };
+    if run >= last {
+        return Err(Refusal::NotTaken);
+    }
+    let made = last.next();
+    let life =
+        Life { state: State::Resolved(made, Outcome::Completed), left: Allowance { losses: 0, ..life.left }, ..life };
+    let superseded = Outcome::Exception(ReasonResolved::Superseded);
+    Ok(Step { life, ended: Some((last, superseded)), made: Some((made, ReasonCreated::Exception)) })
 }
 
 /// Resets the retries as far as the number of runs allows.

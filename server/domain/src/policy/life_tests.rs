@@ -52,7 +52,13 @@ fn table(r: RunId) -> Vec<(Event, Refusals)> {
         (Event::Claim(r), pending([None, held, held, held])),
         (Event::Accept(r), pending([None, held, held, None])),
         (Event::Reclaim(r), [none, not_claimed, not_claimed, not_claimed, not_claimed, None, resolved]),
+        (Event::LateResult(run(0)), [none, None, None, None, None, None, resolved]),
     ];
+    let not_taken = Some(NotTaken);
+    for named in [r, run(2)] {
+        let refusals = [none, not_taken, not_taken, not_taken, not_taken, not_taken, resolved];
+        table.push((Event::LateResult(named), refusals));
+    }
     for hold in HOLDS {
         table.push((Event::Schedule(hold), [None, s, s, s, s, s, resolved]));
         table.push((Event::Rerun { retries: 5, hold }, [None, s, s, s, s, s, None]));
@@ -228,6 +234,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         4 => named.clone().prop_map(Event::Accept),
         2 => (named.clone(), ending.clone()).prop_map(|(run, ending)| Event::TakenBack(run, ending)),
         2 => named.clone().prop_map(Event::Reclaim),
+        1 => named.clone().prop_map(Event::LateResult),
         8 => (named, ending, hold).prop_map(|(run, ending, hold)| Event::End(run, ending, hold)),
     ]
 }
@@ -260,6 +267,10 @@ proptest! {
                 prop_assert!(!ended.contains(&number));
                 ended.push(number);
             }
+            if let (Event::LateResult(late), State::Resolved(number, _)) = (event, step.life.state) {
+                prop_assert!(late < number && ended.contains(&late), "the late run had ended before");
+                ended.push(number);
+            }
             if let Some((number, reason)) = step.made {
                 prop_assert_eq!(number, run(made));
                 made += 1;
@@ -275,6 +286,22 @@ proptest! {
             prop_assert!(step.life.left.free_runs <= FREE_RUNS_MAX && step.life.left.requeues <= REQUEUES_MAX);
             life = step.life;
         }
+    }
+}
+
+/// I1: the reported run has ended already, so the result gets a run of its own.
+#[test]
+fn late_result_supersedes_open_run() {
+    let left = Allowance { losses: 3, ..LEFT };
+    for state in HOLDS.map(|hold| State::Pending(run(4), hold)).into_iter().chain([State::Running(run(4))]) {
+        let life = Life { state, rule: RetryRule::NONE, left };
+        let after = State::Resolved(run(5), Outcome::Completed);
+        let expected = Step {
+            life: Life { state: after, left: Allowance { losses: 0, ..left }, ..life },
+            ended: Some((run(4), Outcome::Exception(ReasonResolved::Superseded))),
+            made: Some((run(5), ReasonCreated::Exception)),
+        };
+        assert_eq!(apply(life, Event::LateResult(run(0))), Ok(expected), "{state:?}");
     }
 }
 

@@ -6,8 +6,10 @@
 //! | [`options`] | the same for task options |
 //! | [`keys`] | rules for a single key, which override the policy |
 //! | [`terms`] | options combined with the policy; the traits stamped on runs |
+//! | [`guard`] | which creates unique names and backlog limits allow |
 //! | [`hold`] | when a run is ready |
 //! | [`ending`] | the end of a claim, and the bounds on runs |
+//! | [`late`] | reports of runs that were taken from their workers
 //! | [`life`] | the state machine: every state with every event |
 //! | [`limit_words`] | the limits of a policy as sentences |
 //! | [`cells`] | the published table that `tenure verify delivery` tests |
@@ -25,8 +27,10 @@ pub mod cells;
 pub mod counts;
 pub mod document;
 pub mod ending;
+pub mod guard;
 pub mod hold;
 pub mod keys;
+pub mod late;
 pub mod life;
 pub mod limit_words;
 pub mod options;

@@ -7,15 +7,16 @@ use tenure_api::bodies::CreateTaskRequest;
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::{WorkerGroup, WorkerId};
 use tenure_api::policy::{PreferredWorker as PreferredWorkerOnWire, TaskOptions};
-use tenure_api::states::Delivery;
+use tenure_api::states::{Delivery, OnDuplicate};
 
-use super::document::{COMPLETE_TIME_MAX, FieldToCome, RetryDelay, not_built};
+use super::document::{COMPLETE_TIME_MAX, RetryDelay};
 use super::hold::Start;
 use super::seconds;
 use crate::unacceptable::Unacceptable;
 
 /// Maximum delay of tasks and released runs: 366 days in seconds.
 pub const TASK_DELAY_MAX: i64 = 31_622_400;
+/// Of keys and unique names.
 pub const KEY_CHARS_MAX: usize = 255;
 /// Maximum wait for a preferred worker, in seconds.
 pub const WORKER_WAIT_MAX: i64 = 3_600;
@@ -23,10 +24,6 @@ pub const WORKER_WAIT_MAX: i64 = 3_600;
 pub const IN_EXTRA: &str = "extra.tenure";
 /// The field with the options in a submission.
 pub const BESIDE: &str = "options";
-
-/// Unimplemented options: refused unless neutral. When an option is implemented, remove it here,
-/// and its `#[schema(ignore)]` in the request type.
-const NOT_BUILT: [&str; 2] = ["unique", "onDuplicate"];
 
 /// Absent options follow the queue's policy.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -39,8 +36,16 @@ pub struct Options {
     pub retry_failed: Option<bool>,
     /// Used if the queue's `keyBy` is `key`.
     pub key: Option<String>,
+    pub unique: Option<Unique>,
     /// Used if the queue assigns runs.
     pub worker: Option<PreferredWorker>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unique {
+    pub name: String,
+    /// None follows the queue's policy.
+    pub on_duplicate: Option<OnDuplicate>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,16 +69,6 @@ impl Options {
     }
 
     pub fn from_request(place: &str, sent: &TaskOptions) -> Result<Self, Unacceptable> {
-        for (name, neutral, is_neutral) in options_to_come(sent) {
-            if NOT_BUILT.contains(&name) && is_neutral == Some(false) {
-                return Err(not_built(&format!("{place}.{name}"), neutral));
-            }
-        }
-        Self::checked(place, sent)
-    }
-
-    /// Allows unimplemented options.
-    pub(super) fn checked(place: &str, sent: &TaskOptions) -> Result<Self, Unacceptable> {
         let TaskOptions {
             delay,
             not_before,
@@ -82,8 +77,8 @@ impl Options {
             retry_delay,
             retry_failed,
             key,
-            unique: _,
-            on_duplicate: _,
+            unique: name,
+            on_duplicate,
             worker,
         } = sent;
         let field = |name: &str| format!("{place}.{name}");
@@ -96,6 +91,7 @@ impl Options {
             retry_delay: retry_delay.map(|sent| RetryDelay::from_request(&field("retryDelay"), sent)).transpose()?,
             retry_failed: *retry_failed,
             key: key.as_deref().map(|sent| key_of(&field("key"), sent)).transpose()?,
+            unique: unique(place, name.as_deref(), *on_duplicate)?,
             worker: worker.as_ref().map(|sent| preferred(&field("worker"), sent)).transpose()?,
         })
     }
@@ -108,33 +104,10 @@ impl Options {
     /// Permission to create tasks does not include the cost of lost workers or the choice of a
     /// worker.
     pub fn needs(&self) -> Needs {
-        let Self { start: _, delivery, complete_time: _, retry_delay: _, retry_failed: _, key: _, worker } = self;
+        let Self { start: _, delivery, complete_time: _, retry_delay: _, retry_failed: _, key: _, unique: _, worker } =
+            self;
         if delivery.is_some() || worker.is_some() { Needs::TaskOptions } else { Needs::Nothing }
     }
-}
-
-/// Lists options that are unimplemented or were added later.
-fn options_to_come(sent: &TaskOptions) -> [FieldToCome; 5] {
-    let TaskOptions {
-        delay: _,
-        not_before: _,
-        delivery: _,
-        complete_time: _,
-        retry_delay: _,
-        retry_failed,
-        key,
-        unique,
-        on_duplicate,
-        worker,
-    } = sent;
-    let is_reject = on_duplicate.as_ref().map(|value| value.as_str() == Some("reject"));
-    [
-        ("key", None, key.as_ref().map(|_| false)),
-        ("unique", None, unique.as_ref().map(|_| false)),
-        ("onDuplicate", Some("\"reject\""), is_reject),
-        ("retryFailed", Some("false"), retry_failed.map(|retry| !retry)),
-        ("worker", None, worker.as_ref().map(|_| false)),
-    ]
 }
 
 pub(super) fn key_of(field: &str, sent: &str) -> Result<String, Unacceptable> {
@@ -145,6 +118,16 @@ pub(super) fn key_of(field: &str, sent: &str) -> Result<String, Unacceptable> {
         return Err(Unacceptable::Rule(format!("`{field}` must not contain the character U+0000")));
     }
     Ok(sent.to_owned())
+}
+
+fn unique(place: &str, name: Option<&str>, on_duplicate: Option<OnDuplicate>) -> Result<Option<Unique>, Unacceptable> {
+    match (name, on_duplicate) {
+        (Some(name), on_duplicate) => {
+            Ok(Some(Unique { name: key_of(&format!("{place}.unique"), name)?, on_duplicate }))
+        }
+        (None, Some(_)) => Err(Unacceptable::Rule(format!("`{place}.onDuplicate` requires `{place}.unique`"))),
+        (None, None) => Ok(None),
+    }
 }
 
 fn preferred(field: &str, sent: &PreferredWorkerOnWire) -> Result<PreferredWorker, Unacceptable> {

@@ -67,12 +67,9 @@ fn refusal_names_option_and_remedy() {
             "InputError",
             "`extra.tenure.delay` and `extra.tenure.notBefore` must not both be given: leave one out",
         ),
-        (json!({"unique": "u"}), "InputError", "`extra.tenure.unique` is not built yet: leave it out"),
-        (
-            json!({"onDuplicate": "queue"}),
-            "InputError",
-            "`extra.tenure.onDuplicate` is not built yet: leave it out, or set it to \"reject\"",
-        ),
+        (json!({"unique": ""}), "InputError", "`extra.tenure.unique` must have from 1 to 255 characters"),
+        (json!({"unique": "u\0"}), "InputError", "`extra.tenure.unique` must not contain the character U+0000"),
+        (json!({"onDuplicate": "reject"}), "InputError", "`extra.tenure.onDuplicate` requires `extra.tenure.unique`"),
     ] {
         assert_eq!(options(&tenure).unwrap_err(), (code, message.to_owned()), "{tenure}");
     }
@@ -83,6 +80,7 @@ fn refusal_names_option_and_remedy() {
         (json!({"delivery": "sometimes"}), "`extra.tenure.delivery`: "),
         (json!({"retryDelay": {"first": null}}), "`extra.tenure.retryDelay.first`: "),
         (json!({"key": 5}), "`extra.tenure.key`: "),
+        (json!({"unique": "u", "onDuplicate": "merge"}), "`extra.tenure.onDuplicate`: "),
         (json!({"worker": {}}), "`extra.tenure.worker"),
         (json!({"worker": {"workerGroup": "g", "workerId": "", "wait": 1}}), "`extra.tenure.worker.workerId`: "),
         (json!({"copyOf": "x"}), "`extra.tenure.copyOf`: unknown field"),
@@ -97,7 +95,7 @@ fn refusal_names_option_and_remedy() {
 fn key_and_preferred_worker_are_checked() {
     let checked = |tenure: Value| {
         let sent: TaskOptions = serde_json::from_value(tenure).unwrap();
-        Options::checked("options", &sent).map_err(refused)
+        Options::from_request("options", &sent).map_err(refused)
     };
     let worker = |wait: i64| json!({"worker": {"workerGroup": "g", "workerId": "w", "wait": wait}});
     for wait in [0, 3_600] {

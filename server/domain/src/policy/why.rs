@@ -38,6 +38,8 @@ pub enum StateFacts {
         /// Those to show; dependencies that can never be satisfied come first.
         awaited: Vec<AwaitedTask>,
         requires: Requires,
+        /// Its unique name, if it waits for the tasks that have it.
+        name: Option<String>,
     },
     Pending {
         run: RunId,
@@ -219,8 +221,9 @@ pub fn why(facts: &Facts, names: Names) -> WhyAnswer {
         claimable_by: None,
     };
     match &facts.state {
-        StateFacts::Unscheduled { unsatisfied, awaited, requires } => {
-            let waits = dependencies(facts.task, *unsatisfied, awaited, *requires, names);
+        StateFacts::Unscheduled { unsatisfied, awaited, requires, name } => {
+            let name = name.clone().filter(|_| names == Names::Shown);
+            let waits = dependencies(facts.task, *unsatisfied, awaited, *requires, names, name);
             answer(TaskState::Unscheduled, None, [Some(waits), paused].into_iter().flatten().collect())
         }
         StateFacts::Pending { run, held, reserved_until, before, workers } => {
@@ -348,7 +351,14 @@ fn holding(held: &Held, is_paused: bool, names: Names) -> (Option<Reason>, Vec<R
     }
 }
 
-fn dependencies(task: TaskId, unsatisfied: u32, awaited: &[AwaitedTask], requires: Requires, names: Names) -> Reason {
+fn dependencies(
+    task: TaskId,
+    unsatisfied: u32,
+    awaited: &[AwaitedTask],
+    requires: Requires,
+    names: Names,
+    name: Option<String>,
+) -> Reason {
     let never = |awaited: &AwaitedTask| {
         awaited.task_id == task
             || match awaited.state {
@@ -361,6 +371,7 @@ fn dependencies(task: TaskId, unsatisfied: u32, awaited: &[AwaitedTask], require
         unsatisfied,
         tasks: (names == Names::Shown).then(|| awaited.iter().take(AWAITED_SHOWN_MAX).cloned().collect()),
         never: awaited.iter().any(never),
+        name,
     }
 }
 
@@ -377,7 +388,7 @@ pub fn sentence(reason: &Reason) -> String {
         Reason::Dependencies { unsatisfied: 0, .. } => {
             "Its dependencies have ended; it is about to become pending.".to_owned()
         }
-        Reason::Dependencies { unsatisfied, tasks, never } => {
+        Reason::Dependencies { unsatisfied, tasks, never, name } => {
             let named: Vec<String> = tasks.iter().flatten().map(awaited).collect();
             let names = if named.is_empty() { String::new() } else { format!(": {}", named.join(", ")) };
             let hopeless = if *never {
@@ -386,7 +397,8 @@ pub fn sentence(reason: &Reason) -> String {
             } else {
                 ""
             };
-            format!("It waits for {}{names}.{hopeless}", count(*unsatisfied, "task"))
+            let unique = name.as_ref().map_or_else(String::new, |name| format!(" Its unique name {name:?} is in use."));
+            format!("It waits for {}{names}.{unique}{hopeless}", count(*unsatisfied, "task"))
         }
         Reason::Delay { until, by } => format!("It is delayed until {until}, {}.", delayed_by(*by)),
         Reason::Waiting { .. } => waiting(reason),

@@ -303,7 +303,10 @@ fn unscheduled_task_names_hopeless_dependencies() {
                 for pause in [None, Some(paused())] {
                     let awaited = vec![AwaitedTask { task_id: required, state }; AWAITED_SHOWN_MAX + 1];
                     let unsatisfied = u32::try_from(awaited.len()).unwrap();
-                    let facts = facts(StateFacts::Unscheduled { unsatisfied, awaited, requires }, pause.clone());
+                    let facts = facts(
+                        StateFacts::Unscheduled { unsatisfied, awaited, requires, name: Some("nightly".to_owned()) },
+                        pause.clone(),
+                    );
                     let badly = matches!(state, Some(TaskState::Failed | TaskState::Exception));
                     let expected =
                         required == task() || state.is_none() || (badly && requires == Requires::AllCompleted);
@@ -313,10 +316,11 @@ fn unscheduled_task_names_hopeless_dependencies() {
                             if pause.is_some() { &["dependencies", "paused"] } else { &["dependencies"] };
                         assert_eq!(codes(&answer), both);
                         assert!(!answer.ready && answer.run_id.is_none() && answer.position.is_none());
-                        let Reason::Dependencies { unsatisfied: 101, tasks, never } = &answer.reasons[0] else {
+                        let Reason::Dependencies { unsatisfied: 101, tasks, never, name } = &answer.reasons[0] else {
                             panic!("{answer:?}");
                         };
                         assert_eq!(*never, expected, "{facts:?}");
+                        assert_eq!(name.is_some(), names == Names::Shown);
                         let shown = tasks.as_ref().map(Vec::len);
                         assert_eq!(shown, (names == Names::Shown).then_some(AWAITED_SHOWN_MAX));
                     }
@@ -328,7 +332,12 @@ fn unscheduled_task_names_hopeless_dependencies() {
 
 #[test]
 fn author_and_reason_of_pause_require_scope() {
-    let waits = || StateFacts::Unscheduled { unsatisfied: 1, awaited: Vec::new(), requires: Requires::AllCompleted };
+    let waits = || StateFacts::Unscheduled {
+        unsatisfied: 1,
+        awaited: Vec::new(),
+        requires: Requires::AllCompleted,
+        name: None,
+    };
     for (names, by, reason) in [(Names::Shown, Some("ann"), Some("disk")), (Names::Hidden, None, None)] {
         let answer = why(&facts(waits(), Some(paused())), names);
         let expected = Reason::Paused {
@@ -449,13 +458,23 @@ fn sentences_match_reasons() {
                 unsatisfied: 2,
                 tasks: Some(vec![awaited(other(), Some(TaskState::Failed)), awaited(task(), None)]),
                 never: true,
+                name: None,
             },
             "It waits for 2 tasks: fN1SbArXTPSVFNUvaOlinQ (failed), 9HrBC1jMQ3KlZw4CssPUeQ (expired). One of them \
              can never be satisfied: schedule this task by hand, rerun that dependency, or cancel this task.",
         ),
-        (Reason::Dependencies { unsatisfied: 1, tasks: None, never: false }, "It waits for 1 task."),
+        (Reason::Dependencies { unsatisfied: 1, tasks: None, never: false, name: None }, "It waits for 1 task."),
         (
-            Reason::Dependencies { unsatisfied: 0, tasks: Some(vec![]), never: false },
+            Reason::Dependencies {
+                unsatisfied: 1,
+                tasks: Some(vec![awaited(other(), Some(TaskState::Running))]),
+                never: false,
+                name: Some("nightly".to_owned()),
+            },
+            "It waits for 1 task: fN1SbArXTPSVFNUvaOlinQ (running). Its unique name \"nightly\" is in use.",
+        ),
+        (
+            Reason::Dependencies { unsatisfied: 0, tasks: Some(vec![]), never: false, name: None },
             "Its dependencies have ended; it is about to become pending.",
         ),
         (

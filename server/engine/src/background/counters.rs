@@ -12,18 +12,18 @@ use crate::gauges::{Metric, QueueGauges};
 use tenure_domain::policy::counts::shown;
 use tenure_store::messages::{self, HiddenCounts};
 use tenure_store::queue_counts::{self, ListedQueue, Listing};
-use tenure_store::{deadlines, holds, session};
+use tenure_store::{deadlines, holds, schedules, session};
 
 /// An older transaction delays vacuum; operators are warned.
 const OLD_TRANSACTION: Duration = Duration::from_secs(60);
 
-/// A deadline or the end of a delay within this time keeps the passes active.
+/// A deadline, the end of a delay or the time of a schedule within this time keeps the passes active.
 const NEAR: Duration = Duration::from_secs(10);
 
 const NAMED_MAX: usize = 200;
 
 /// Metrics of each queue, in the order of `numbers`.
-pub const METRICS: [Metric; 10] = [
+pub const METRICS: [Metric; 11] = [
     ("queue_pending_tasks", "Pending runs of a task queue"),
     ("queue_claimed_tasks", "Running claims of a task queue"),
     ("tenure_queue_delayed_tasks", "Pending runs of a task queue that are delayed"),
@@ -40,6 +40,7 @@ pub const METRICS: [Metric; 10] = [
     ),
     ("tenure_messages_hidden", "Messages hidden by pollers: received, not claimed, not deleted"),
     ("tenure_messages_alarming", "Messages received ten times or more whose run is still pending"),
+    ("tenure_queue_backlog_ratio", "Pending tasks of a task queue per its backlog limit; 0 without a limit"),
 ];
 
 #[derive(Debug, Default)]
@@ -105,6 +106,7 @@ impl CountersPass {
         if open == 0
             && !deadlines::is_near(&mut conn, marks.deadlines, NEAR).await?
             && !holds::is_near(&mut conn, marks.holds, NEAR).await?
+            && !schedules::is_near(&mut conn, marks.schedules, NEAR).await?
         {
             engine.notifiers.set_idle(notified);
         } else {
@@ -134,6 +136,7 @@ async fn name_resolutions(engine: &Engine) -> Result<(), sqlx::Error> {
 fn numbers(queue: &ListedQueue, hidden: Option<&HiddenCounts>) -> [f64; METRICS.len()] {
     let counts = shown(queue.counted, queue.assigned, queue.admissible, queue.paused.is_some());
     let since = |time: Option<DateTime<Utc>>| time.map_or(0.0, |time| (queue.now - time).as_seconds_f64().max(0.0));
+    let backlog = queue.counted.pending + queue.counted.delayed;
     [
         queue.counted.pending as f64,
         queue.counted.claimed as f64,
@@ -145,6 +148,7 @@ fn numbers(queue: &ListedQueue, hidden: Option<&HiddenCounts>) -> [f64; METRICS.
         since(queue.refiling),
         hidden.map_or(0, |hidden| hidden.hidden) as f64,
         hidden.map_or(0, |hidden| hidden.alarming) as f64,
+        queue.backlog_limit.map_or(0.0, |limit| backlog as f64 / limit as f64),
     ]
 }
 

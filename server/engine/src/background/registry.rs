@@ -7,17 +7,20 @@ use std::time::{Duration, Instant};
 
 use super::admission::{self, AdmissionPass};
 use super::counters::CountersPass;
+use super::enqueued::EnqueuedPass;
 use super::expiry::ExpiryPass;
 use super::groups::GroupsPass;
 use super::low_water_marks::LowWaterMarksPass;
 use super::refile::RefilePass;
 use super::replication::ReplicationPass;
+use super::schedules::SchedulesPass;
 use super::workers::{self, WorkerCountsPass};
 use super::{
-    PassReport, accept, artifacts, blobs, claims, clocks, deadlines, dependencies, events, facts, holds, idempotency,
-    idle_queues, live_logs, messages, pauses, purge_cache, quarantines, registrations, removals, servers, sessions,
-    slow, task_commands,
+    PassReport, accept, artifacts, blobs, claims, clocks, deadlines, dependencies, enqueued, events, facts, holds,
+    idempotency, idle_queues, live_logs, messages, pauses, purge_cache, quarantines, registrations, removals, servers,
+    sessions, slow, task_commands,
 };
+use crate::authority::Authority;
 use crate::engine::Engine;
 use tenure_store::connector::Connector;
 use tenure_store::{deadlines as deadlines_store, holds as holds_store, messages as messages_store};
@@ -69,7 +72,7 @@ impl Pass {
     }
 }
 
-/// Passes with state are fields.
+/// Passes with state, or with parts beside the engine, are fields.
 pub struct Passes {
     pub engine: Arc<Engine>,
     pub counters: CountersPass,
@@ -78,14 +81,16 @@ pub struct Passes {
     /// Also run at startup.
     pub replication: ReplicationPass,
     admission: AdmissionPass,
+    enqueued: EnqueuedPass,
     expiry: ExpiryPass,
     groups: GroupsPass,
     refile: RefilePass,
+    schedules: SchedulesPass,
 }
 
 impl Passes {
     #[must_use]
-    pub fn new(engine: &Arc<Engine>, connector: &Connector) -> Arc<Self> {
+    pub fn new(engine: &Arc<Engine>, connector: &Connector, authority: &Arc<dyn Authority>) -> Arc<Self> {
         Arc::new(Self {
             engine: Arc::clone(engine),
             counters: CountersPass::default(),
@@ -93,9 +98,11 @@ impl Passes {
             low_water_marks: LowWaterMarksPass::new(connector),
             replication: ReplicationPass::default(),
             admission: AdmissionPass::default(),
+            enqueued: EnqueuedPass::new(engine, Arc::clone(authority)),
             expiry: ExpiryPass::new(engine),
             groups: GroupsPass::new(engine),
             refile: RefilePass::default(),
+            schedules: SchedulesPass::new(authority),
         })
     }
 
@@ -139,6 +146,8 @@ const DEPENDENCIES: Pace = Pace::Dependencies(Duration::from_millis(20));
 const ADMISSION: Pace = Pace::Admission(Duration::from_millis(5));
 /// No request waits for these events.
 const GROUPS: Pace = Pace::Groups(Duration::from_millis(250));
+/// How long a task that was enqueued from SQL may wait for its creation.
+const ENQUEUED: Pace = Pace::InSlices(Duration::from_millis(100));
 const REFILING: Pace = Pace::InSlices(Duration::from_millis(500));
 /// Slower if the search takes long.
 const REPAIRING: Pace = Pace::Every(Duration::from_secs(2));
@@ -174,8 +183,10 @@ pub static PASSES: &[Pass] = passes! {
     "deadlines", Pace::Due, Waits, deadlines::pass;
     // After the deadlines, so that no run of an overdue task becomes ready.
     "holds", Pace::Due, Waits, holds::pass;
+    "enqueued", ENQUEUED, Waits, EnqueuedPass::run, enqueued;
     "accept", Pace::Due, Waits, accept::pass;
     "messages", Pace::Due, Waits, messages::pass;
+    "schedules", Pace::Due, Waits, SchedulesPass::run, schedules;
     // After the passes that end claims and delays.
     "admission", ADMISSION, Waits, AdmissionPass::run, admission;
     "dependencies", DEPENDENCIES, Waits, dependencies::pass;
@@ -184,6 +195,7 @@ pub static PASSES: &[Pass] = passes! {
     // Before the expiry: tasks are retained until their artifacts are gone.
     "artifacts", PURGING, Waits, artifacts::pass;
     "expiry", PURGING, Waits, ExpiryPass::run, expiry;
+    "refused", PURGING, Waits, enqueued::purge;
     "idempotency", PURGING, Waits, idempotency::pass;
     "task_commands", PURGING, Waits, task_commands::pass;
     "purge_cache", PURGING, Waits, purge_cache::pass;

@@ -63,7 +63,7 @@ async fn work<O: Operation>(
         // The lock holder committed after this statement's snapshot, e.g. another server created
         // the group. A new statement sees the change.
         let waited = match &result {
-            Ok(verdict) => matches!(verdict, Verdict::Locked),
+            Ok(verdict) => matches!(verdict, Verdict::Locked | Verdict::Again),
             Err(failure) => was_created_meanwhile(failure.error()),
         };
         if waited {

@@ -169,6 +169,12 @@ pub trait Operation: Send + Sync + 'static {
         }
     }
 
+    /// True if this member runs by itself, after the tick of the others.
+    fn is_apart(&self, member: &Self::Member) -> bool {
+        let _ = member;
+        false
+    }
+
     /// Waits for the locks that made a member miss its batch, and takes them. Needed only if
     /// verdicts can be `Locked` and the statement does not wait itself.
     fn wait(
@@ -317,31 +323,45 @@ impl<O: Operation> Worker<O> {
     }
 
     /// Runs a batch in a tick, or by itself if it cannot join or the tick was undone.
+    ///
+    /// Parts without a statement run by themselves afterwards.
     async fn run_in_tick(&mut self, turn: Turn, batch: Vec<Job<O>>, permit: &Permit) {
-        let parts = self.divide(batch);
-        let statements: Option<Vec<Statement>> =
-            parts.iter().map(|part| self.operation.statement(&members(part))).collect();
-        let Some(statements) = statements else {
+        let (mut parts, mut statements) = (Vec::new(), Vec::new());
+        let (mut apart, batch): (Vec<_>, Vec<_>) =
+            batch.into_iter().partition(|job| self.operation.is_apart(&job.member));
+        for part in self.divide(batch) {
+            match self.operation.statement(&members(&part)) {
+                Some(statement) => {
+                    statements.push(statement);
+                    parts.push(part);
+                }
+                None => apart.extend(part),
+            }
+        }
+        if parts.is_empty() {
             // Do not hold up the tick.
             drop(turn);
-            self.run_apart(parts.into_iter().flatten().collect(), permit).await;
+            self.run_apart(apart, permit).await;
             return;
-        };
+        }
         turn.add_claimable(parts.iter().flatten().filter_map(|job| O::claimable(&job.member)));
         match turn.run_all(statements).await {
             Ok(rows) => {
-                let mut again = Vec::new();
+                let mut again = apart;
                 for (part, rows) in parts.into_iter().zip(rows) {
                     again.extend(self.conclude(part, &rows).await);
                 }
                 self.run_apart(again, permit).await;
             }
-            Err(NotDone::Unknown(failure, _)) => fail(parts.into_iter().flatten().collect(), failure),
+            Err(NotDone::Unknown(failure, _)) => {
+                fail(parts.into_iter().flatten().collect(), failure);
+                self.run_apart(apart, permit).await;
+            }
             Err(why @ (NotDone::Undone | NotDone::Spoiled)) => {
                 if matches!(why, NotDone::Spoiled) {
                     self.apart_until = Some(Instant::now() + APART);
                 }
-                self.run_apart(parts.into_iter().flatten().collect(), permit).await;
+                self.run_apart(parts.into_iter().flatten().chain(apart).collect(), permit).await;
             }
         }
     }
@@ -351,6 +371,9 @@ impl<O: Operation> Worker<O> {
     fn divide(&self, batch: Vec<Job<O>>) -> Vec<Vec<Job<O>>> {
         let is_special = |job: &Job<O>| self.operation.is_special(&job.member);
         let special = batch.iter().filter(|job| is_special(job)).count();
+        if batch.is_empty() {
+            return Vec::new();
+        }
         if special == 0 || batch.len() - special < DIVIDED_MIN {
             return vec![batch];
         }

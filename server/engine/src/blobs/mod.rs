@@ -185,6 +185,11 @@ impl Blobs {
         Self { shared: Arc::new(BlobsInner { keys, root_url, size_max, backing, slots, limits }) }
     }
 
+    /// Without a slash at the end.
+    pub fn root_url(&self) -> &str {
+        &self.shared.root_url
+    }
+
     pub fn size_max(&self) -> u64 {
         self.shared.size_max
     }

@@ -43,7 +43,7 @@ impl Effects {
         }
     }
 
-    /// Adds tasks that were resolved without a report.
+    /// Adds tasks that were resolved otherwise than by the end of their claim.
     pub fn tasks_ended(&mut self, ended: Ended, reason: ReasonResolved) {
         let Ended { tasks, queues, sessions } = ended;
         self.admission.extend(&queues);

@@ -5,11 +5,14 @@ use sqlx::{Connection, PgConnection, PgPool};
 use tenure_api::ids::TaskId;
 use tenure_api::states::ReasonResolved;
 
+use super::guarded::duplicate_of;
 use super::{OpError, refused};
 use crate::notifiers::{Effects, Notifiers};
 use tenure_domain::policy::ending::Allowance;
 use tenure_domain::policy::life::{Event, Life, Refusal, State, Step, apply};
 use tenure_domain::task::Task;
+use tenure_store::guarded::{self, Held};
+use tenure_store::session;
 use tenure_store::tasks::{self, Loaded};
 use tenure_store::transitions::schedule::{self, When};
 use tenure_store::transitions::{end_open, rerun};
@@ -35,6 +38,7 @@ struct Retries {
 pub async fn change(pool: &PgPool, notifiers: &Notifiers, id: TaskId, change: Change) -> Result<Task, OpError> {
     let mut conn = pool.acquire().await?;
     let mut transaction = conn.begin().await?;
+    let name = lock_name(&mut transaction, id, change).await?;
     tasks::lock(&mut transaction, id.uuid()).await?;
     for _ in 0..TRIES_MAX {
         let loaded = load(&mut transaction, id).await?;
@@ -46,7 +50,11 @@ pub async fn change(pool: &PgPool, notifiers: &Notifiers, id: TaskId, change: Ch
             Ok(step) => step,
             Err(refusal) => return repeat(loaded, refusal),
         };
+        check_name(&mut transaction, &loaded.task, change, name.as_ref()).await?;
         if let Some(effects) = carry_out(&mut transaction, id, change, step).await? {
+            if let Some(name) = &name {
+                guarded::hold_names(&mut transaction, &[(name.id, name.seq)]).await?;
+            }
             let task = load(&mut transaction, id).await?.task;
             notifiers.commit(transaction, effects).await?;
             return Ok(task);
@@ -54,6 +62,37 @@ pub async fn change(pool: &PgPool, notifiers: &Notifiers, id: TaskId, change: Ch
     }
     // The run was claimed and requeued between the tries.
     Err(OpError::Unavailable)
+}
+
+/// Locks the unique name of a task to rerun, if it has one.
+async fn lock_name(conn: &mut PgConnection, id: TaskId, change: Change) -> Result<Option<Held>, sqlx::Error> {
+    let name = match change {
+        Change::Rerun => guarded::find_name(conn, id.uuid()).await?,
+        Change::Schedule | Change::Cancel => None,
+    };
+    if let Some(name) = &name {
+        // Creates of the name wait for this transaction.
+        session::idle_briefly(conn).await?;
+        guarded::lock_name(conn, name.id).await?;
+    }
+    Ok(name)
+}
+
+/// Refuses a run of a task that waits for its name, or whose name another task has.
+async fn check_name(conn: &mut PgConnection, task: &Task, change: Change, name: Option<&Held>) -> Result<(), OpError> {
+    if change == Change::Cancel {
+        return Ok(());
+    }
+    if task.life().state == State::Unscheduled && guarded::waits_for_name(conn, task.id.uuid()).await? {
+        let message = format!("task {} waits for its unique name, which another unresolved task has", task.id);
+        return Err(OpError::Conflict(message));
+    }
+    let Some(name) = name else { return Ok(()) };
+    let holders = guarded::list_holders(conn, name.id).await?;
+    match holders.iter().find(|holder| holder.seq != name.seq) {
+        Some(holder) => Err(duplicate_of(&task.queue, &name.name, holder.id)),
+        None => Ok(()),
+    }
 }
 
 /// Rule, hold and losses do not matter for these changes.

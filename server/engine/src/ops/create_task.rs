@@ -1,26 +1,25 @@
 //! createTask: stores new tasks, answers exact repeats like the first request, and refuses the rest
 //! with a reason.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use sqlx::{Connection, PgConnection, PgPool};
 use uuid::Uuid;
 
 use super::OpError;
+use super::drafts::{self, Draft};
+use super::guarded::{self, Locking, Made, Wanted};
+use super::unstored::{Unstored, diagnose};
 use crate::batch::tick::Kind;
 use crate::batch::{Batcher, Operation, Verdict};
 use crate::notifiers::Effects;
-use tenure_api::ids::TaskId;
-use tenure_api::states::Requires;
-use tenure_domain::create::{Awaited, GroupOwner, NewTask, Unmade, dependency_refusal, why_unmade};
+use tenure_domain::create::NewTask;
 use tenure_domain::task::Task;
-use tenure_store::dependencies::{self, Edge, Required, Wanted};
-use tenure_store::groups;
+use tenure_store::events::Sequenced;
 use tenure_store::hot::statement::{Rows, Statement};
 use tenure_store::queues::{self, Queues, Remembered};
-use tenure_store::tasks;
-use tenure_store::transitions::create::{self, Created, Existing, Member, Names, Outcome};
+use tenure_store::transitions::create::{self, Created, Guarded, Member, Outcome};
+use tenure_store::{groups, session};
 
 /// Bytes of bodies per tick. Larger batches run outside ticks, so that other operations do not
 /// wait.
@@ -31,6 +30,8 @@ const LOOKUPS_MAX: u32 = 3;
 pub struct CreateTask {
     /// Caches which queues have a policy.
     pub queues: Queues,
+    /// Position after which counter changes are read.
+    pub sequenced: Arc<dyn Fn() -> Sequenced + Send + Sync>,
 }
 
 impl CreateTask {
@@ -49,6 +50,78 @@ impl CreateTask {
         for (member, ruled) in stored.chain(outcome.ruled.iter().map(|&member| (member, true))) {
             self.queues.note_ruled(members[member].queue, ruled);
         }
+        for &member in &outcome.bounded {
+            self.queues.note_bounded(members[member].queue, true);
+        }
+    }
+
+    fn is_guarded(&self, member: &NewTaskInQueue) -> bool {
+        member.task.unique().is_some() || self.queues.is_bounded(member.queue)
+    }
+
+    /// Runs members without names, whose queues have no known limit.
+    async fn run_plain(
+        &self,
+        conn: &mut PgConnection,
+        members: &[&NewTaskInQueue],
+        effects: &mut Effects,
+    ) -> Result<Vec<Verdict<Task>>, sqlx::Error> {
+        let mut drafts = Vec::new();
+        let outcome = if members.iter().all(|member| member.task.dependencies.is_empty()) {
+            create::create(conn, &self.without_dependencies(members), Guarded::No).await?
+        } else {
+            let (outcome, read) = create_waiting(conn, members).await?;
+            effects.dependents = true;
+            drafts = read;
+            outcome
+        };
+        effects.claimable.extend(claimable(members, &outcome.stored));
+        effects.admission.extend(held(members, &outcome.stored));
+        self.note(members, &outcome);
+        judge(conn, members, outcome, &drafts).await
+    }
+
+    /// Runs members with names or in queues with a limit, in a transaction of their own.
+    async fn run_guarded(
+        &self,
+        conn: &mut PgConnection,
+        members: &[&NewTaskInQueue],
+        effects: &mut Effects,
+    ) -> Result<Vec<Verdict<Task>>, sqlx::Error> {
+        let wanted: Vec<Wanted<'_>> =
+            members.iter().map(|member| Wanted { task: &member.task, queue: member.queue }).collect();
+        let sequenced = (self.sequenced)();
+        let first = guarded::look(conn, sequenced, &wanted).await?;
+        for (position, member) in members.iter().enumerate() {
+            self.queues.note_bounded(member.queue, first.is_bounded(position));
+        }
+        let made = match first.refuse_all(&wanted) {
+            Some(refused) => refused,
+            None => {
+                let mut transaction = conn.begin().await?;
+                session::idle_briefly(&mut transaction).await?;
+                let made =
+                    guarded::create_after(&mut transaction, sequenced, &wanted, first, Locking::Tries, effects).await?;
+                transaction.commit().await?;
+                made
+            }
+        };
+        let refusals: Vec<&OpError> = made.iter().filter_map(Made::refusal).collect();
+        guarded::note_refusals(conn, &refusals).await?;
+        let mut verdicts: Vec<Verdict<Task>> = made.into_iter().map(verdict).collect();
+        let unclear: Vec<usize> = (0..verdicts.len()).filter(|&n| matches!(verdicts[n], Verdict::Locked)).collect();
+        for position in stale(conn, members, &unclear).await? {
+            verdicts[position] = Verdict::Refused(OpError::StaleQueue);
+        }
+        Ok(verdicts)
+    }
+}
+
+fn verdict(made: Made) -> Verdict<Task> {
+    match made {
+        Made::Created(task) | Made::Repeat(task) => Verdict::Done(task),
+        Made::Refused(error) => Verdict::Refused(error),
+        Made::Again => Verdict::Locked,
     }
 }
 
@@ -95,10 +168,15 @@ impl Operation for CreateTask {
     }
 
     fn statement(&self, members: &[&NewTaskInQueue]) -> Option<Statement> {
-        // Dependencies take further statements in their own transaction.
+        // Dependencies take further statements in their own transaction; so do names and limits.
         let waits = members.iter().any(|member| !member.task.dependencies.is_empty());
         let bytes: usize = members.iter().map(|member| member.task.bytes()).sum();
-        (!waits && bytes <= TICK_BYTES_MAX).then(|| create::statement(&self.without_dependencies(members)))
+        let plain = !members.is_empty() && !waits && !members.iter().any(|member| self.is_guarded(member));
+        (plain && bytes <= TICK_BYTES_MAX).then(|| create::statement(&self.without_dependencies(members)))
+    }
+
+    fn is_apart(&self, member: &NewTaskInQueue) -> bool {
+        self.is_guarded(member)
     }
 
     fn is_special(&self, member: &NewTaskInQueue) -> bool {
@@ -134,23 +212,33 @@ impl Operation for CreateTask {
         members: &[&NewTaskInQueue],
         effects: &mut Effects,
     ) -> Result<Vec<Verdict<Task>>, sqlx::Error> {
-        let mut awaited = Vec::new();
-        let stored = if members.iter().all(|member| member.task.dependencies.is_empty()) {
-            create::create(conn, &self.without_dependencies(members)).await?
-        } else {
-            let (stored, found) = create_waiting(conn, members).await?;
-            effects.dependents = true;
-            awaited = found;
-            stored
-        };
-        effects.claimable.extend(claimable(members, &stored));
-        effects.admission.extend(held(members, &stored));
-        let outcome = Outcome { stored, ruled: Vec::new() };
-        self.note(members, &outcome);
-        judge(conn, members, outcome, &awaited).await
+        let (mut guarded, plain): (Vec<usize>, Vec<usize>) =
+            (0..members.len()).partition(|&position| self.is_guarded(members[position]));
+        let of = |positions: &[usize]| positions.iter().map(|&position| members[position]).collect::<Vec<_>>();
+        let mut verdicts: Vec<(usize, Verdict<Task>)> = Vec::with_capacity(members.len());
+        if !plain.is_empty() {
+            let judged = self.run_plain(conn, &of(&plain), effects).await?;
+            for (position, verdict) in plain.into_iter().zip(judged) {
+                // The statement has found that its queue has a limit.
+                if matches!(verdict, Verdict::Again) && self.is_guarded(members[position]) {
+                    guarded.push(position);
+                } else {
+                    verdicts.push((position, verdict));
+                }
+            }
+        }
+        if !guarded.is_empty() {
+            let judged = self.run_guarded(conn, &of(&guarded), effects).await?;
+            verdicts.extend(guarded.into_iter().zip(judged));
+        }
+        verdicts.sort_by_key(|(position, _)| *position);
+        Ok(verdicts.into_iter().map(|(_, verdict)| verdict).collect())
     }
 
     async fn wait(&self, conn: &mut PgConnection, member: &NewTaskInQueue) -> Result<(), sqlx::Error> {
+        if member.task.unique().is_some() {
+            guarded::lock_name(conn, &member.task).await?;
+        }
         // Waits for transactions that purge or extend the group. Other conflicts are committed
         // already, or the inserts wait for them.
         groups::lock(conn, member.task.group.uuid()).await
@@ -167,19 +255,19 @@ fn held(members: &[&NewTaskInQueue], stored: &[Created]) -> impl Iterator<Item =
     stored.iter().filter(|row| row.held).map(|row| members[row.member].queue)
 }
 
-/// Returns one verdict per member. `awaited` has the dependencies of each member, or is empty.
+/// Returns one verdict per member. `drafts` has the dependencies of each member, or is empty.
 async fn judge(
     conn: &mut PgConnection,
     members: &[&NewTaskInQueue],
     outcome: Outcome,
-    awaited: &[Waits],
+    drafts: &[Draft<'_>],
 ) -> Result<Vec<Verdict<Task>>, sqlx::Error> {
     let mut verdicts: Vec<Option<Verdict<Task>>> = members.iter().map(|_| None).collect();
     for row in outcome.stored {
         verdicts[row.member] = Some(Verdict::Done(row.task(&members[row.member].task)));
     }
     // The statement that stamps policies handles them together.
-    for member in outcome.ruled {
+    for member in outcome.ruled.into_iter().chain(outcome.bounded) {
         verdicts[member] = Some(Verdict::Again);
     }
     let missing: Vec<usize> = (0..members.len()).filter(|&position| verdicts[position].is_none()).collect();
@@ -188,7 +276,7 @@ async fn judge(
         .map(|&position| Unstored {
             task: &members[position].task,
             queue: members[position].queue,
-            awaited: awaited.get(position).map_or(&[][..], Vec::as_slice),
+            awaited: drafts.get(position).map_or(&[][..], |draft| draft.awaited.as_slice()),
         })
         .collect();
     let mut unclear = Vec::new();
@@ -221,118 +309,16 @@ async fn stale(
     Ok(stale.into_iter().map(|place| positions[place]).collect())
 }
 
-/// Dependencies of a member, and whether each exists.
-type Waits = Vec<(TaskId, Awaited)>;
-
 /// Stores members and their dependency edges in one transaction.
-///
-/// An edge is satisfied at once if its required task has ended. If that task ends meanwhile, the
-/// dependency pass notices when it reads the creation event.
-async fn create_waiting(
+async fn create_waiting<'a>(
     conn: &mut PgConnection,
-    members: &[&NewTaskInQueue],
-) -> Result<(Vec<Created>, Vec<Waits>), sqlx::Error> {
+    members: &[&'a NewTaskInQueue],
+) -> Result<(Outcome, Vec<Draft<'a>>), sqlx::Error> {
+    let tasks = members.iter().map(|member| (&*member.task, member.queue)).collect();
     let mut transaction = conn.begin().await?;
-    let requested: Vec<Wanted<'_>> = members
-        .iter()
-        .map(|member| Wanted {
-            required: &member.task.dependencies,
-            any_end: member.task.requires == Requires::AllResolved,
-        })
-        .collect();
-    let mut required: Vec<Vec<Required>> = members.iter().map(|_| Vec::new()).collect();
-    for row in dependencies::list_required(&mut transaction, &requested).await? {
-        required[row.member].push(row);
-    }
-    let awaited: Vec<Waits> =
-        members.iter().zip(&required).map(|(member, required)| awaited(&member.task, required)).collect();
-    let valid: Vec<usize> = (0..members.len())
-        .filter(|&position| dependency_refusal(&members[position].task, &awaited[position]).is_none())
-        .collect();
-    let batch: Vec<Member<'_>> = valid
-        .iter()
-        .map(|&position| Member {
-            task: &members[position].task,
-            queue: members[position].queue,
-            waits: required[position].iter().any(|required| !required.satisfied),
-            ruled: false,
-        })
-        .collect();
-    let mut stored = create::create(&mut transaction, &batch).await?;
-    let mut edges = Vec::new();
-    for row in &mut stored {
-        row.member = valid[row.member];
-        let task = &members[row.member].task;
-        edges.extend(required[row.member].iter().map(|required| Edge {
-            // A self-dependency had no key before.
-            required: required.seq.unwrap_or(row.seq),
-            dependent: task.id.uuid(),
-            any_end: task.requires == Requires::AllResolved,
-            satisfied: required.satisfied,
-        }));
-    }
-    dependencies::insert(&mut transaction, &edges).await?;
+    let drafts = drafts::read(&mut transaction, tasks).await?;
+    let valid: Vec<usize> = (0..drafts.len()).filter(|&position| drafts[position].has_valid_dependencies()).collect();
+    let outcome = drafts::store(&mut transaction, &drafts, &valid, Guarded::No).await?;
     transaction.commit().await?;
-    Ok((stored, awaited))
-}
-
-fn awaited(task: &NewTask, required: &[Required]) -> Waits {
-    let found = |row: &Required| match row.expires {
-        _ if row.id == task.id.uuid() => Awaited::Itself,
-        Some(expires) => Awaited::Until(expires),
-        None => Awaited::Missing,
-    };
-    required.iter().filter_map(|row| Some((TaskId::from_uuid(row.id)?, found(row)))).collect()
-}
-
-/// A task skipped by the statement.
-pub(super) struct Unstored<'a> {
-    pub(super) task: &'a NewTask,
-    pub(super) queue: i32,
-    /// Dependencies, and whether each exists.
-    pub(super) awaited: &'a [(TaskId, Awaited)],
-}
-
-/// Returns why each task was not stored, with one statement for all and one read for the repeats.
-pub(super) async fn diagnose(
-    conn: &mut PgConnection,
-    unstored: &[Unstored<'_>],
-) -> Result<Vec<Verdict<Task>>, sqlx::Error> {
-    let mut found: Vec<Option<Unmade>> = unstored.iter().map(|_| None).collect();
-    let mut unread: Vec<usize> = (0..unstored.len()).collect();
-    // Several rounds only if the stored definitions are large.
-    while !unread.is_empty() {
-        let names: Vec<Names> = unread
-            .iter()
-            .map(|&position| Names {
-                task: unstored[position].task.id.uuid(),
-                group: unstored[position].task.group.uuid(),
-                queue: unstored[position].queue,
-            })
-            .collect();
-        for existing in create::find_existing(conn, &names).await? {
-            let position = unread[existing.member];
-            found[position] = Some(unmade(&unstored[position], &existing));
-        }
-        unread.retain(|&position| found[position].is_none());
-    }
-    let repeats = unstored.iter().zip(&found).filter(|(_, why)| matches!(why, Some(Unmade::Repeat)));
-    let repeats: Vec<Uuid> = repeats.map(|(unstored, _)| unstored.task.id.uuid()).collect();
-    let mut loaded = if repeats.is_empty() { HashMap::new() } else { tasks::load(conn, &repeats).await? };
-    let verdict = |(unstored, why): (&Unstored<'_>, Option<Unmade>)| match why {
-        Some(Unmade::Repeat) => {
-            loaded.remove(&unstored.task.id.uuid()).map_or(Verdict::Locked, |loaded| Verdict::Done(loaded.task))
-        }
-        Some(Unmade::Conflict(message)) => Verdict::Refused(OpError::Conflict(message)),
-        Some(Unmade::Input(message)) => Verdict::Refused(OpError::Input(message)),
-        // Another server just created the group: retry.
-        Some(Unmade::Unclear) | None => Verdict::Locked,
-    };
-    Ok(unstored.iter().zip(found).map(verdict).collect())
-}
-
-fn unmade(unstored: &Unstored<'_>, existing: &Existing) -> Unmade {
-    let stored = existing.stored.as_ref().map(|stored| (stored.definition.as_str(), stored.priority));
-    let group = existing.group.as_ref().map(|group| GroupOwner { scheduler: &group.scheduler, sealed: group.sealed });
-    why_unmade(unstored.task, stored, group, existing.queue_delay, unstored.awaited, existing.now)
+    Ok((outcome, drafts))
 }

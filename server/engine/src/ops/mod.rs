@@ -9,6 +9,9 @@ pub mod claim_work;
 pub mod clients;
 pub mod create_artifact;
 pub mod create_task;
+mod drafts;
+pub mod enqueued;
+pub mod guarded;
 pub mod list_runs;
 pub mod list_tasks;
 pub mod live_log;
@@ -21,12 +24,14 @@ pub mod reclaim;
 pub mod registrations;
 pub mod report;
 pub mod roles;
+pub mod schedules;
 pub mod servers;
 pub mod sessions;
 pub mod status;
 pub mod submit;
 pub mod task_command;
 pub mod task_group;
+mod unstored;
 pub mod wait;
 pub mod why;
 pub mod work;
@@ -51,6 +56,7 @@ pub fn refused(refusal: Refusal, task: impl std::fmt::Display, run: impl std::fm
         Refusal::RequeuesUsedUp => conflict("was requeued too often"),
         Refusal::FreeRunsUsedUp => conflict("must use up a retry"),
         Refusal::Held => conflict("is held"),
+        Refusal::NotTaken => conflict("was not taken from its worker"),
         Refusal::RunsUsedUp => OpError::Conflict(format!("task {task} has had {RUNS_MAX} runs; create a new task")),
     }
 }

@@ -1,31 +1,33 @@
-//! reportCompleted, reportFailed, reportException and releases: ends a run, answers a repeat, or
-//! refuses with a reason.
+//! reportCompleted, reportFailed, reportException and releases: ends a run, answers a repeat,
+//! records a late result, or refuses with a reason.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use sqlx::{PgConnection, PgPool};
 use tenure_api::ids::{RunId, TaskId};
-use tenure_api::states::ReasonCreated;
+use tenure_api::states::{ReasonCreated, ReasonResolved};
 use uuid::Uuid;
 
 use super::{OpError, refused};
 use crate::batch::tick::Kind;
 use crate::batch::{Operation, SMALL, Verdict};
-use crate::end_counters;
+use crate::end_counters::{self, LateOutcome};
 use crate::notifiers::{Effects, Notifiers};
 use tenure_domain::lifecycle::Report;
 use tenure_domain::policy::ending::{Ending, FREE_RUNS_MAX};
 use tenure_domain::policy::hold::Start;
+use tenure_domain::policy::late::{self, LateReport};
 use tenure_domain::policy::life::{Event, Refusal, State, apply};
 use tenure_domain::policy::report::{RunFailure, TaskResult, repeats_failure, repeats_result};
-use tenure_domain::task::{Last, Task, Tenancy};
+use tenure_domain::task::{EndedRun, Last, Task, Tenancy};
 use tenure_domain::work::Holder;
-use tenure_store::hot::statement::{Rows, Statement};
+use tenure_store::hot::statement::{Rows, Run, Statement};
 use tenure_store::notifications::notify_leaving;
 use tenure_store::queues::{self, Queues};
 use tenure_store::results::Texts;
 use tenure_store::transitions::end::{self, Member, Resolved};
+use tenure_store::transitions::late as late_results;
 use tenure_store::worker_removals::Gone;
 use tenure_store::{claims, results, tasks};
 
@@ -106,18 +108,40 @@ impl Operation for ReportRun {
         if !missing.is_empty() {
             let ids: Vec<Uuid> = missing.iter().map(|member| member.task.uuid()).collect();
             let mut loaded = tasks::load(conn, &ids).await?;
-            let returned = load_returned(conn, &missing).await?;
+            let known = late_results::find(conn, &late_runs(&missing, &loaded)).await?;
+            let returned = load_returned(conn, &missing, &known).await?;
             for (verdict, member) in verdicts.iter_mut().zip(members).filter(|(verdict, _)| verdict.is_none()) {
-                let id = member.task.uuid();
-                *verdict = Some(diagnose(member, loaded.remove(&id), returned.get(&(id, member.run))));
+                *verdict = Some(diagnose(member, loaded.remove(&member.task.uuid()), &known, &returned));
             }
         }
         Ok(verdicts.into_iter().flatten().collect())
     }
 
+    /// Each late result has a statement of its own, after that of the batch.
+    async fn run(
+        &self,
+        conn: &mut PgConnection,
+        members: &[&RunReport],
+        effects: &mut Effects,
+    ) -> Result<Vec<Verdict<Task>>, sqlx::Error> {
+        let rows = conn.run_one(&end::statement(&ends(members), &holders(members))).await?;
+        let resolved = self.decode(members, &rows, effects)?;
+        let mut verdicts = self.judge(conn, members, resolved).await?;
+        for (verdict, member) in verdicts.iter_mut().zip(members) {
+            if matches!(verdict, Verdict::Again) {
+                *verdict = record_late(conn, member, effects).await?;
+            }
+        }
+        Ok(verdicts)
+    }
+
     async fn wait(&self, conn: &mut PgConnection, member: &RunReport) -> Result<(), sqlx::Error> {
         let id = member.task.uuid();
         tasks::lock(conn, id).await?;
+        if member.ending == Ending::Reported(Report::Completed) {
+            // It may be late, and the open run is just being claimed.
+            late_results::lock_pending(conn, id).await?;
+        }
         claims::lock(conn, id).await?;
         // The next run keeps its position. The statement skips runs of queues locked by others.
         if member.ending == Ending::Released { queues::lock_of_tasks(conn, &[id]).await } else { Ok(()) }
@@ -134,13 +158,55 @@ fn ends<'a>(members: &[&'a RunReport]) -> Vec<Member<'a>> {
     members.iter().map(end).collect()
 }
 
+type Runs<T> = HashMap<(Uuid, RunId), T>;
+
+/// Results and failures of the reported runs, and of runs that were made for their late results.
 async fn load_returned(
     conn: &mut PgConnection,
     missing: &[&RunReport],
-) -> Result<HashMap<(Uuid, RunId), Texts>, sqlx::Error> {
+    known: &Runs<late_results::Known>,
+) -> Result<Runs<Texts>, sqlx::Error> {
     let with_texts = missing.iter().filter(|member| member.result.is_some() || member.failure.is_some());
-    let runs: Vec<(Uuid, RunId)> = with_texts.map(|member| (member.task.uuid(), member.run)).collect();
+    let runs: Vec<(Uuid, RunId)> = with_texts
+        .map(|member| {
+            let id = member.task.uuid();
+            let recorded = known.get(&(id, member.run)).and_then(|known| known.recorded);
+            (id, recorded.unwrap_or(member.run))
+        })
+        .collect();
     if runs.is_empty() { Ok(HashMap::new()) } else { results::load(conn, &runs).await }
+}
+
+/// Returns the runs whose reports may be late results.
+fn late_runs(missing: &[&RunReport], loaded: &HashMap<Uuid, tasks::Loaded>) -> Vec<(Uuid, RunId)> {
+    let is_late = |member: &&&RunReport| {
+        let ended = loaded.get(&member.task.uuid()).and_then(|loaded| find_ended(&loaded.task, member.run));
+        ended.is_some_and(|ended| late::is_late(member.ending, ended.ended_by))
+    };
+    missing.iter().filter(is_late).map(|member| (member.task.uuid(), member.run)).collect()
+}
+
+fn find_ended(task: &Task, run: RunId) -> Option<&EndedRun> {
+    task.ended.iter().find(|ended| ended.run.run == run)
+}
+
+/// Resolves the task of a late report that counts.
+async fn record_late(
+    conn: &mut PgConnection,
+    member: &RunReport,
+    effects: &mut Effects,
+) -> Result<Verdict<Task>, sqlx::Error> {
+    let id = member.task.uuid();
+    let Some(ended) = late_results::record(conn, id, member.run, member.result.as_ref()).await? else {
+        // A row is locked, or the open run has just been claimed or ended.
+        return Ok(Verdict::Locked);
+    };
+    effects.tasks_ended(ended, ReasonResolved::Completed);
+    end_counters::count_late(LateOutcome::Recorded);
+    Ok(match tasks::load(conn, &[id]).await?.remove(&id) {
+        Some(loaded) => Verdict::Done(loaded.task),
+        None => Verdict::Refused(OpError::NotFound(format!("task {} does not exist", member.task))),
+    })
 }
 
 fn holders<'a>(members: &[&'a RunReport]) -> Vec<Option<&'a Holder>> {
@@ -173,7 +239,12 @@ pub(super) async fn send_away(pool: &PgPool, notifiers: &Notifiers, worker: Gone
     Ok(())
 }
 
-fn diagnose(member: &RunReport, loaded: Option<tasks::Loaded>, returned: Option<&Texts>) -> Verdict<Task> {
+fn diagnose(
+    member: &RunReport,
+    loaded: Option<tasks::Loaded>,
+    known: &Runs<late_results::Known>,
+    returned: &Runs<Texts>,
+) -> Verdict<Task> {
     let (task, run) = (member.task, member.run);
     let Some(loaded) = loaded else {
         return Verdict::Refused(OpError::NotFound(format!("task {task} does not exist")));
@@ -184,29 +255,14 @@ fn diagnose(member: &RunReport, loaded: Option<tasks::Loaded>, returned: Option<
         let message = format!("run {run} of task {task} is not held by worker {group}/{id} of queue {queue}");
         return Verdict::Refused(OpError::Forbidden(message));
     }
-    if let Some(ended) = loaded.task.ended.iter().find(|ended| ended.run.run == run) {
-        // A repeat of the report that ended the run. A run caused by the ending may have begun.
-        // Otherwise this run must be the task's last: a rerun revokes completed and failed.
-        let retried = match member.ending {
-            Ending::Reported(Report::Failed) => loaded.task.reason_of(run.next()) == Some(ReasonCreated::TaskRetry),
-            ending => ending.retry().is_some(),
+    if let Some(ended) = find_ended(&loaded.task, run) {
+        let known = known.get(&(task.uuid(), run));
+        return match known {
+            Some(known) if late::is_late(member.ending, ended.ended_by) => {
+                diagnose_late(member, loaded.task, *known, returned)
+            }
+            Some(_) | None => diagnose_repeat(member, loaded.task, returned.get(&(task.uuid(), run))),
         };
-        let last = matches!(loaded.task.life().state, State::Resolved(last, _) if last == run);
-        if !(member.ending.repeats(ended) && (retried || last)) {
-            return Verdict::Refused(refused(Refusal::AlreadyResolved, task, run));
-        }
-        let another = |what: &str| {
-            let message = format!("run {run} of task {task} is already resolved with another {what}");
-            Verdict::Refused(OpError::Conflict(message))
-        };
-        if !repeats_result(returned.and_then(|texts| texts.result.as_deref()), member.result.as_ref()) {
-            return another("result");
-        }
-        let failure = returned.and_then(|texts| texts.failure.as_deref());
-        if !repeats_failure(failure, member.failure.as_ref()) {
-            return another("failure");
-        }
-        return Verdict::Done(loaded.task);
     }
     // Any report of the run would be refused the same way.
     let report = Event::End(run, Ending::Reported(Report::Completed), None);
@@ -220,4 +276,71 @@ fn diagnose(member: &RunReport, loaded: Option<tasks::Loaded>, returned: Option<
         )));
     }
     Verdict::Locked
+}
+
+/// The run has ended: the report repeats the one that ended it, or is refused.
+fn diagnose_repeat(member: &RunReport, loaded: Task, returned: Option<&Texts>) -> Verdict<Task> {
+    let (task, run) = (member.task, member.run);
+    // A run caused by the ending may have begun. Otherwise this run must be the task's last: a rerun
+    // revokes completed and failed.
+    let retried = match member.ending {
+        Ending::Reported(Report::Failed) => loaded.reason_of(run.next()) == Some(ReasonCreated::TaskRetry),
+        ending => ending.retry().is_some(),
+    };
+    let last = matches!(loaded.life().state, State::Resolved(last, _) if last == run);
+    let repeats = find_ended(&loaded, run).is_some_and(|ended| member.ending.repeats(ended));
+    if !(repeats && (retried || last)) {
+        return Verdict::Refused(refused(Refusal::AlreadyResolved, task, run));
+    }
+    same_texts(member, loaded, returned)
+}
+
+/// The run was taken from its worker, which reports it as completed.
+fn diagnose_late(
+    member: &RunReport,
+    loaded: Task,
+    known: late_results::Known,
+    returned: &Runs<Texts>,
+) -> Verdict<Task> {
+    let (task, run) = (member.task, member.run);
+    if known.recorded.is_some_and(|recorded| find_ended(&loaded, recorded).is_none()) {
+        // It was recorded after the task was read.
+        return Verdict::Locked;
+    }
+    let report = LateReport {
+        ending: member.ending,
+        ended_by: find_ended(&loaded, run).and_then(|ended| ended.ended_by),
+        policy: known.policy,
+        recorded: known.recorded,
+        was_rerun: late::was_rerun(&loaded, run),
+        state: loaded.life().state,
+    };
+    match late::judge(report) {
+        // `run` records it, by a statement of its own.
+        late::Verdict::Counts => Verdict::Again,
+        late::Verdict::Repeats(recorded) => same_texts(member, loaded, returned.get(&(task.uuid(), recorded))),
+        #[cfg(feature = "test-util")]
+        late::Verdict::Refused if tenure_store::breakage::strikes(tenure_store::breakage::Breakage::LateTwice) => {
+            Verdict::Done(loaded)
+        }
+        late::Verdict::Refused => {
+            end_counters::count_late(LateOutcome::Rejected);
+            Verdict::Refused(refused(Refusal::AlreadyResolved, task, run))
+        }
+    }
+}
+
+/// A repeat has the same result and failure, or none.
+fn same_texts(member: &RunReport, loaded: Task, returned: Option<&Texts>) -> Verdict<Task> {
+    let another = |what: &str| {
+        let message = format!("run {} of task {} is already resolved with another {what}", member.run, member.task);
+        Verdict::Refused(OpError::Conflict(message))
+    };
+    if !repeats_result(returned.and_then(|texts| texts.result.as_deref()), member.result.as_ref()) {
+        return another("result");
+    }
+    if !repeats_failure(returned.and_then(|texts| texts.failure.as_deref()), member.failure.as_ref()) {
+        return another("failure");
+    }
+    Verdict::Done(loaded)
 }

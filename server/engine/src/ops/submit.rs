@@ -1,24 +1,31 @@
 //! Creates tasks in one transaction, all or none, by the statement and rules of createTask.
 
+mod guards;
+
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use sqlx::{Connection, PgConnection, PgPool};
+use sqlx::{Connection, PgConnection, PgPool, Postgres, Transaction};
 use tenure_api::ids::{TaskGroupId, TaskId, TaskQueueId};
 use tenure_api::states::Requires;
 use uuid::Uuid;
 
-use super::OpError;
-use super::create_task::{Unstored, diagnose};
+use super::unstored::{Unstored, diagnose};
+use super::{OpError, guarded};
 use crate::batch::Verdict;
 use crate::notifiers::{Effects, Notifiers};
+use guards::Guards;
 use tenure_domain::create::{Awaited, NewTask, dependency_refusal};
+use tenure_domain::policy::guard::Decision;
 use tenure_domain::submit::{Defaults, DefaultsQuery, Graph};
 use tenure_domain::task::Task;
 use tenure_store::dependencies::{self, Edge, Required, Wanted};
+use tenure_store::events::Sequenced;
 use tenure_store::failure::{Class, classify};
 use tenure_store::idempotency::{self, Keyed, StoredSubmission};
+use tenure_store::queues::Key as QueueKey;
 use tenure_store::transitions::create::{self, Created, Member};
 use tenure_store::{clock, groups, queues, session, submission_defaults, tasks};
 
@@ -39,7 +46,23 @@ pub struct Key {
 pub struct Submitted {
     pub group: TaskGroupId,
     /// In request order.
-    pub tasks: Vec<Task>,
+    pub tasks: Vec<SubmittedTask>,
+}
+
+#[derive(Debug)]
+pub struct SubmittedTask {
+    pub task: Task,
+    /// True if the task existed, with the unique name of the entry.
+    pub is_duplicate: bool,
+}
+
+/// What a submission needs from the engine.
+#[derive(Clone, Copy)]
+pub struct Parts<'a> {
+    pub pool: &'a PgPool,
+    pub notifiers: &'a Notifiers,
+    /// Position after which counter changes are read.
+    pub sequenced: Sequenced,
 }
 
 /// Returns the time at which a submission is checked, and the inputs of its default deadlines. A
@@ -60,17 +83,18 @@ pub async fn read_defaults(
 }
 
 /// Creates the tasks. If the key was used before, returns its tasks in their present state.
-pub async fn submit(
-    pool: &PgPool,
-    notifiers: &Notifiers,
-    graph: &Graph,
-    key: Option<&Key>,
-) -> Result<Submitted, OpError> {
+pub async fn submit(parts: Parts<'_>, graph: &Graph, key: Option<&Key>) -> Result<Submitted, OpError> {
     for _ in 0..TRIES_MAX {
-        match attempt(pool, notifiers, graph, key).await {
+        match attempt(parts, graph, key).await {
             Ok(Some(submitted)) => return Ok(submitted),
             Ok(None) => {}
-            Err(SubmitError::Refused(error)) => return Err(error),
+            Err(SubmitError::Refused(error)) => {
+                guarded::count_refusal(&error);
+                if matches!(error, OpError::BacklogFull(_)) {
+                    guarded::note_refusals(&mut *parts.pool.acquire().await?, &[&error]).await?;
+                }
+                return Err(error);
+            }
             Err(SubmitError::Database(error)) if classify(&error) != Class::Contention => return Err(error.into()),
             Err(SubmitError::Database(error)) => {
                 tracing::debug!(error = %error, "a submission met a lock; retrying");
@@ -93,22 +117,18 @@ impl From<sqlx::Error> for SubmitError {
 
 /// Runs one transaction. `None` requires a new attempt: another server interfered, or a new queue
 /// got no key.
-async fn attempt(
-    pool: &PgPool,
-    notifiers: &Notifiers,
-    graph: &Graph,
-    key: Option<&Key>,
-) -> Result<Option<Submitted>, SubmitError> {
-    let mut conn = pool.acquire().await?;
+async fn attempt(parts: Parts<'_>, graph: &Graph, key: Option<&Key>) -> Result<Option<Submitted>, SubmitError> {
+    let mut conn = parts.pool.acquire().await?;
     let mut transaction = conn.begin().await?;
     if let Some(key) = key {
-        let ids: Vec<Uuid> = graph.entries.iter().map(|entry| entry.task.id.uuid()).collect();
         let keyed = Keyed { client_id: &key.client_id, key: &key.key, digest: &key.digest };
+        let ids = graph.ids();
         if let Some(known) = idempotency::take(&mut transaction, keyed, graph.group.uuid(), &ids, KEY_KEPT).await? {
-            return replay(&mut transaction, key, known).await.map(Some);
+            return replay(&mut transaction, graph, key, known).await.map(Some);
         }
     }
     session::plan_as_hot(&mut transaction).await?;
+    guards::lock_names(&mut transaction, graph).await?;
     // Waits for transactions that purge or extend the group.
     groups::lock(&mut transaction, graph.group.uuid()).await?;
     let names: BTreeSet<_> = graph.entries.iter().map(|entry| &entry.task.queue).collect();
@@ -117,32 +137,63 @@ async fn attempt(
         // A new queue drew a key in use: retry with another.
         return Ok(None);
     }
+    let guards = guards::look(&mut transaction, parts.sequenced, graph, &queues).await?;
+    let coalesced = guards.coalesced(graph);
+    if let Some(key) = key.filter(|_| matches!(coalesced, Cow::Owned(_))) {
+        let ids = coalesced.ids();
+        idempotency::replace_tasks(&mut transaction, &key.client_id, &key.key, &ids).await?;
+    }
+    let submitted = create(parts, transaction, &coalesced, &queues, guards).await?;
+    Ok(submitted.map(|tasks| Submitted { group: graph.group, tasks }))
+}
+
+/// Creates the tasks that no existing task replaces, and commits.
+async fn create(
+    parts: Parts<'_>,
+    mut transaction: Transaction<'_, Postgres>,
+    graph: &Graph,
+    queues: &HashMap<TaskQueueId, QueueKey>,
+    guards: Guards,
+) -> Result<Option<Vec<SubmittedTask>>, SubmitError> {
     let mut plan = Plan::new(graph, list_required(&mut transaction, graph).await?);
+    if !plan.apply(graph, &guards)? {
+        return Ok(None);
+    }
     let members: Vec<Member<'_>> = plan
         .valid
         .iter()
         .filter_map(|&n| {
             let task = &graph.entries[n].task;
-            Some(Member { task, queue: *queues.get(&task.queue)?, waits: plan.waits(n), ruled: false })
+            Some(Member { task, queue: queues.get(&task.queue)?.id, waits: plan.waits(n), ruled: false })
         })
         .collect();
-    for mut row in create::create(&mut transaction, &members).await? {
+    let outcome = create::create(&mut transaction, &members, guards.guarded()).await?;
+    if !outcome.bounded.is_empty() {
+        // A queue has a limit since its key was read.
+        return Ok(None);
+    }
+    for mut row in outcome.stored {
         row.member = plan.valid[row.member];
         plan.stored.insert(row.member, row);
     }
-    let Some(tasks) = answers(&mut transaction, graph, &queues, &plan).await? else { return Ok(None) };
+    let Some(tasks) = answers(&mut transaction, graph, queues, &plan).await? else { return Ok(None) };
     let edges = plan.edges(graph, &tasks);
     dependencies::insert(&mut transaction, &edges).await?;
+    guards.hold_names(&mut transaction, &plan).await?;
     let queues_of = |held: bool| {
         let pending = plan.stored.values().filter(move |row| !row.waits && row.held == held);
-        let queues = pending.filter_map(|row| queues.get(&graph.entries[row.member].task.queue).copied());
+        let queues = pending.filter_map(|row| queues.get(&graph.entries[row.member].task.queue).map(|key| key.id));
         queues.collect::<BTreeSet<i32>>()
     };
     let admission = queues_of(true).into_iter().collect();
     let claimable = queues_of(false);
     let dependents = plan.stored.values().any(|row| row.waits);
-    notifiers.commit(transaction, Effects { dependents, admission, ..Effects::claimable(claimable) }).await?;
-    Ok(Some(Submitted { group: graph.group, tasks }))
+    parts.notifiers.commit(transaction, Effects { dependents, admission, ..Effects::claimable(claimable) }).await?;
+    plan.count(graph);
+    let is_duplicate = graph.entries.iter().map(|entry| entry.holder.is_some());
+    Ok(Some(
+        tasks.into_iter().zip(is_duplicate).map(|(task, is_duplicate)| SubmittedTask { task, is_duplicate }).collect(),
+    ))
 }
 
 /// Returns the present state of all dependencies, by entry.
@@ -169,6 +220,8 @@ struct Plan {
     /// Entries with acceptable dependencies.
     valid: Vec<usize>,
     stored: BTreeMap<usize, Created>,
+    /// By entry: `tasks.seq` of the tasks that hold its name.
+    holders: HashMap<usize, Vec<i64>>,
 }
 
 impl Plan {
@@ -186,13 +239,41 @@ impl Plan {
             .map(|rows| rows.iter().filter_map(|row| Some((TaskId::from_uuid(row.id)?, found(row)))).collect())
             .collect();
         let valid = (0..graph.entries.len())
+            .filter(|&n| graph.entries[n].holder.is_none())
             .filter(|&n| dependency_refusal(&graph.entries[n].task, &awaited[n]).is_none())
             .collect();
-        Self { required, awaited, valid, stored: BTreeMap::new() }
+        Self { required, awaited, valid, stored: BTreeMap::new(), holders: HashMap::new() }
+    }
+
+    /// Decides by names and limits. False if a lock is missing.
+    fn apply(&mut self, graph: &Graph, guards: &Guards) -> Result<bool, SubmitError> {
+        for (n, decision) in guards.decide(graph, &self.valid, |n| self.waits_for_dependencies(n)) {
+            match decision {
+                Decision::Create => {}
+                Decision::Wait => drop(self.holders.insert(n, guards.holders(n))),
+                Decision::Refuse(refusal) => return Err(SubmitError::Refused(guards.error(graph, n, refusal))),
+                Decision::Behind(_) | Decision::Locked => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    fn waits_for_dependencies(&self, entry: usize) -> bool {
+        self.required[entry].iter().any(|required| !required.satisfied)
     }
 
     fn waits(&self, entry: usize) -> bool {
-        self.required[entry].iter().any(|required| !required.satisfied)
+        self.holders.contains_key(&entry) || self.waits_for_dependencies(entry)
+    }
+
+    /// Counts the tasks that duplicate names have replaced or delayed.
+    fn count(&self, graph: &Graph) {
+        let coalesced = graph.entries.iter().filter(|entry| entry.holder.is_some()).count();
+        for (outcome, tasks) in [("coalesced", coalesced), ("queued", self.holders.len())] {
+            if tasks > 0 {
+                metrics::counter!("tenure_duplicates_total", "outcome" => outcome).increment(tasks as u64);
+            }
+        }
     }
 
     /// Edges of the stored entries. Repeats have theirs already.
@@ -201,14 +282,24 @@ impl Plan {
         let mut edges = Vec::new();
         for &n in self.stored.keys() {
             let task = &graph.entries[n].task;
+            let holders = self.holders.get(&n).map_or(&[][..], Vec::as_slice);
+            let first = edges.len();
             edges.extend(self.required[n].iter().filter_map(|required| {
+                let required_seq = required.seq.or_else(|| keys.get(&required.id).copied())?;
                 Some(Edge {
-                    required: required.seq.or_else(|| keys.get(&required.id).copied())?,
+                    required: required_seq,
                     dependent: task.id.uuid(),
                     any_end: task.requires == Requires::AllResolved,
                     satisfied: required.satisfied,
+                    fixed: holders.contains(&required_seq),
                 })
             }));
+            for &required in holders {
+                if edges[first..].iter().all(|edge: &Edge| edge.required != required) {
+                    let dependent = task.id.uuid();
+                    edges.push(Edge { required, dependent, any_end: true, satisfied: false, fixed: true });
+                }
+            }
         }
         edges
     }
@@ -218,20 +309,27 @@ impl Plan {
 async fn answers(
     transaction: &mut PgConnection,
     graph: &Graph,
-    queues: &HashMap<TaskQueueId, i32>,
+    queues: &HashMap<TaskQueueId, QueueKey>,
     plan: &Plan,
 ) -> Result<Option<Vec<Task>>, SubmitError> {
     let entries = || graph.entries.iter().enumerate();
+    let holders: Vec<Uuid> = entries().filter_map(|(_, entry)| Some(entry.holder?.uuid())).collect();
+    let mut holders = if holders.is_empty() { HashMap::new() } else { tasks::load(transaction, &holders).await? };
     let unstored: Vec<Unstored<'_>> = entries()
-        .filter(|(n, _)| !plan.stored.contains_key(n))
+        .filter(|(n, entry)| !plan.stored.contains_key(n) && entry.holder.is_none())
         .filter_map(|(n, entry)| {
             let task = &entry.task;
-            Some(Unstored { task, queue: *queues.get(&task.queue)?, awaited: &plan.awaited[n] })
+            Some(Unstored { task, queue: queues.get(&task.queue)?.id, awaited: &plan.awaited[n] })
         })
         .collect();
     let mut others = diagnose(transaction, &unstored).await?.into_iter();
     let mut tasks = Vec::with_capacity(graph.entries.len());
     for (n, entry) in entries() {
+        if let Some(holder) = entry.holder {
+            let Some(loaded) = holders.remove(&holder.uuid()) else { return Ok(None) };
+            tasks.push(loaded.task);
+            continue;
+        }
         let verdict = plan.stored.get(&n).map(|stored| Verdict::Done(stored.task(&entry.task)));
         match verdict.or_else(|| others.next()) {
             Some(Verdict::Done(task)) => tasks.push(task),
@@ -243,7 +341,12 @@ async fn answers(
 }
 
 /// Returns the tasks of a repeat in their present state.
-async fn replay(transaction: &mut PgConnection, key: &Key, known: StoredSubmission) -> Result<Submitted, SubmitError> {
+async fn replay(
+    transaction: &mut PgConnection,
+    graph: &Graph,
+    key: &Key,
+    known: StoredSubmission,
+) -> Result<Submitted, SubmitError> {
     let refuse = |error| SubmitError::Refused(error);
     if known.digest != key.digest {
         return Err(refuse(OpError::Conflict(
@@ -256,8 +359,14 @@ async fn replay(transaction: &mut PgConnection, key: &Key, known: StoredSubmissi
         ))
     };
     let mut loaded = tasks::load(transaction, &known.tasks).await?;
-    let tasks = known.tasks.iter().map(|id| loaded.remove(id).map(|loaded| loaded.task).ok_or_else(gone));
-    let tasks = tasks.collect::<Result<Vec<_>, _>>()?;
     let group = TaskGroupId::from_uuid(known.group).ok_or_else(gone)?;
+    let entries = known.tasks.iter().zip(&graph.entries);
+    let tasks = entries.map(|(id, entry)| {
+        let task = loaded.remove(id).map(|loaded| loaded.task).ok_or_else(gone)?;
+        // An entry without an id may have been created with any.
+        let is_duplicate = task.group != group || (entry.is_given && task.id != entry.task.id);
+        Ok(SubmittedTask { task, is_duplicate })
+    });
+    let tasks = tasks.collect::<Result<Vec<_>, SubmitError>>()?;
     Ok(Submitted { group, tasks })
 }

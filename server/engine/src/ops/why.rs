@@ -8,6 +8,7 @@ use super::workers::write_down;
 use crate::batch::low_water_marks::LowWaterMarks;
 use crate::notifiers::Notifiers;
 use crate::workers::Workers;
+use tenure_store::enqueued;
 use tenure_store::events::Sequenced;
 use tenure_store::why::{self as store, Known};
 
@@ -43,5 +44,18 @@ pub(super) async fn read(parts: Parts<'_>, id: TaskId) -> Result<Known, OpError>
     let mut snapshot = store::begin(pool).await?;
     let known = store::find(&mut snapshot, id, sequenced, |queue| marks.get(queue)).await?;
     snapshot.commit().await?;
-    known.ok_or_else(|| OpError::NotFound(format!("task {id} does not exist")))
+    match known {
+        Some(known) => Ok(known),
+        None => Err(missing(pool, id).await?),
+    }
+}
+
+/// The reason is shown to those who may list refused tasks.
+async fn missing(pool: &PgPool, id: TaskId) -> Result<OpError, sqlx::Error> {
+    let why = match enqueued::find_waiting(pool, id.uuid()).await? {
+        None => "does not exist",
+        Some(None) => "was enqueued from SQL and waits for its creation",
+        Some(Some(_)) => "was enqueued from SQL and refused; listRefusedEnqueues has the reason",
+    };
+    Ok(OpError::NotFound(format!("task {id} {why}")))
 }

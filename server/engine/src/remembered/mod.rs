@@ -16,6 +16,7 @@
 //! and after its own changes. It then reads the facts whose generation differs. If a read fails,
 //! the last value stays in use.
 
+pub mod enqueue_roles;
 mod fact;
 pub mod quarantines;
 pub mod registry;
@@ -29,6 +30,7 @@ use std::time::Instant;
 use chrono::{DateTime, Utc};
 use sqlx::PgPool;
 
+use self::enqueue_roles::EnqueueRoles;
 use self::fact::{AnyFact, Poll};
 pub use self::fact::{Fact, Remembered};
 use self::quarantines::{DatabaseClock, Quarantined, Quarantines};
@@ -65,6 +67,8 @@ facts! {
     /// Workers that get no work.
     quarantines: Quarantined,
     removals: Removals,
+    /// Empty until the first role is allowed.
+    enqueue_roles: EnqueueRoles,
 }
 
 impl Facts {

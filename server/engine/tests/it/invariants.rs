@@ -29,6 +29,7 @@ const BREAKAGES: &[(&str, &str)] = &[
          SELECT at, cardinality(kinds), kinds, seqs, runs, retries_left FROM transitions WHERE kinds[1] = 2",
         "I1: a run is claimed at most once",
     ),
+    ("UPDATE runs SET late_of = 0 WHERE state = 3", "I1: a late result has the claim"),
     ("INSERT INTO results SELECT seq, run, '1' FROM runs WHERE state = 5", "I1: a completed or failed run may have"),
     (
         "INSERT INTO results SELECT seq, run, '1', '{}' FROM runs WHERE state = 3",
@@ -106,6 +107,17 @@ const BREAKAGES: &[(&str, &str)] = &[
         "I4: the counts",
     ),
     ("INSERT INTO counters SELECT id, 1, 0 FROM task_queues ON CONFLICT (queue) DO UPDATE SET pending = 1", "I4: the counts"),
+    (
+        "INSERT INTO task_options (seq, unique_name) SELECT seq, 'n' FROM tasks WHERE state < 2
+         ON CONFLICT (seq) DO UPDATE SET unique_name = 'n'",
+        "Names: at most one unresolved task",
+    ),
+    (
+        "INSERT INTO task_options (seq, unique_name) SELECT min(seq), 'n' FROM tasks WHERE state < 2
+         ON CONFLICT (seq) DO UPDATE SET unique_name = 'n'",
+        "Names: each unresolved task with a name",
+    ),
+    ("UPDATE task_queues SET backlog_tasks = 1", "Backlogs: a queue with a limit"),
     ("INSERT INTO outbox_order SELECT 1000, 1, 1000000", "I5: each outbox row has one position"),
     ("DELETE FROM outbox", "I5: each outbox row has one position"),
     (

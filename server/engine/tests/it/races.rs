@@ -7,6 +7,7 @@ mod events;
 mod guards;
 mod holds;
 mod interleavings;
+mod late_results;
 mod left_out;
 mod live_logs;
 mod locks;

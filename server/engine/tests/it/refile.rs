@@ -65,7 +65,7 @@ fn options(sent: &Value) -> Options {
 
 /// Stores options as the task's creation would.
 async fn store_options(conn: &mut PgConnection, task: TaskId, options: &Options) {
-    let Options { start, delivery, complete_time, retry_delay, retry_failed, key: _, worker: _ } = options;
+    let Options { start, delivery, complete_time, retry_delay, retry_failed, key: _, unique: _, worker: _ } = options;
     assert!(start.is_none_or(|start| matches!(start, Start::After(_))));
     sqlx::query(
         "INSERT INTO task_options (seq, delivery, complete_time, retry_first, retry_factor, retry_most, retry_failed)

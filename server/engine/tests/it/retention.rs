@@ -220,7 +220,8 @@ async fn submission_is_filed_once_by_its_last_end() {
     change(&queue, task, Change::Rerun).await.unwrap();
     complete(&queue).await;
     // Ends in the same part of the log, and is kept until it expires.
-    queue.create_one(QUEUE).await;
+    let at = |days| tenure_api::dates::Timestamp::new(tenure_engine::clock::real_now() + TimeDelta::days(days));
+    submit(&queue, &json!({"created": at(2), "deadline": at(3), "expires": at(400)})).await;
     complete(&queue).await;
     queue.passes.run_all_due().await.unwrap();
     let filed = "SELECT COALESCE(sum(cardinality(seqs)), 0)::bigint FROM due WHERE expires IS NOT NULL";

@@ -73,7 +73,7 @@ async fn read(conn: &mut PgConnection, epoch: i64, after: i64) -> Vec<InboxItem>
 }
 
 fn task_of(item: &InboxItem) -> Uuid {
-    let InboxEvent::RunEnded { task_id, run_id, state, reason_resolved, ended_by } = item.what else {
+    let InboxEvent::RunEnded { task_id, run_id, state, reason_resolved, ended_by, .. } = item.what else {
         panic!("{item:?}")
     };
     assert_eq!((run_id.number(), state, ended_by), (0, RunState::Exception, Some(EndedBy::Lease)));

@@ -28,9 +28,10 @@ async fn colliding_queue_key_loses_no_task() {
     let origin = Origin { now: real_now(), client_id: "me", root_url: "https://tenure.example", defaults: &defaults };
     let draw = || TaskId::from_random(tenure_store::secrets::random());
     let graph = Graph::of_several(serde_json::from_str(&body).unwrap(), origin, draw).unwrap();
-    let submitted = submit(&queue.engine.pool, &queue.engine.notifiers, &graph, None).await.unwrap();
+    let submitted = submit(queue.engine.submit_parts(), &graph, None).await.unwrap();
     assert_eq!(submitted.tasks.len(), graph.entries.len());
     for (entry, answered) in graph.entries.iter().zip(&submitted.tasks) {
+        let answered = &answered.task;
         let stored = queue.status(entry.task.id).await;
         assert_eq!((answered.id, answered.seq), (stored.id, stored.seq));
         assert_eq!(stored.queue, entry.task.queue);

@@ -36,7 +36,7 @@ pub use tenure_store::due_marks::START;
 pub use tenure_store::events::Sequenced;
 use tenure_store::secrets::random;
 pub use tenure_store::testing::{Gate, TestDatabase, eventually, number, until_a_session_waits, until_sessions_wait};
-use tenure_store::transitions::create::{Member, create};
+use tenure_store::transitions::create::{Guarded, Member, create};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
@@ -209,7 +209,7 @@ pub async fn create_on(conn: &mut PgConnection, queue: &Queue, tasks: &[NewTask]
     for task in tasks {
         members.push(Member { task, queue: queue.key(task.queue.as_str()).await, waits: false, ruled: false });
     }
-    assert_eq!(create(conn, &members).await.unwrap().len(), tasks.len());
+    assert_eq!(create(conn, &members, Guarded::No).await.unwrap().stored.len(), tasks.len());
 }
 
 /// Full scans and rows read by a transaction so far.

@@ -4,6 +4,7 @@ use std::pin::Pin;
 
 use tenure_engine::batch::tick::{Kind, Ticks};
 use tenure_engine::batch::{Batcher, DIVIDED_MIN, Operation, Verdict};
+use tenure_engine::events::sequencer::Sequencer;
 use tenure_engine::notifiers::{Effects, Notifiers};
 use tenure_engine::ops::create_task::{CreateTask, NewTaskInQueue};
 use tenure_engine::route::HotSessions;
@@ -296,8 +297,13 @@ async fn blocked_create_releases_others_of_its_tick() {
     let connector = rig.database.connector();
     // Creates share the ticks of the second operation.
     let (ticks, tasks) = (Ticks::start(&connector, HotSessions::MIN, &rig.tasks), &rig.tasks);
-    let creates =
-        Batcher::start(CreateTask { queues: Queues::default() }, &connector, &Notifiers::default(), &ticks, tasks);
+    let creates = Batcher::start(
+        CreateTask { queues: Queues::default(), sequenced: Sequencer::default().reader() },
+        &connector,
+        &Notifiers::default(),
+        &ticks,
+        tasks,
+    );
     let notes = Batcher::start(Note::<true>, &connector, &Notifiers::default(), &ticks, tasks);
     let queue = Queue::start(rig.database.options());
     let key = queue.key(QUEUE).await;
@@ -369,7 +375,7 @@ async fn tasks_without_options_use_their_own_statement() {
     let database = TestDatabase::create().await;
     let (connector, tasks) = (database.connector(), TaskTracker::new());
     let ticks = Ticks::start(&connector, HotSessions::MIN, &tasks);
-    let operation = CreateTask { queues: Queues::default() };
+    let operation = CreateTask { queues: Queues::default(), sequenced: Sequencer::default().reader() };
     let creates = Batcher::start(operation, &connector, &Notifiers::default(), &ticks, &tasks);
     let queue = Queue::start(database.options());
     let key = queue.key(QUEUE).await;

@@ -4,7 +4,8 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 use tenure_api::dates::Timestamp;
-use tenure_api::ids::TaskId;
+use tenure_api::ids::{TaskId, TaskQueueId};
+use tenure_api::states::OnDuplicate;
 
 use super::outlook::Outlook;
 use super::{CreateArgs, outcome, progress};
@@ -44,16 +45,23 @@ pub(super) async fn create(server: &Server, args: CreateArgs) -> Result<ExitCode
             answer["tasks"][n]["status"] = waited["status"].take();
         }
     }
-    server.print(&answer, |answer| {
-        let row = |entry: &Value| [field(entry, "/taskId"), field(entry, "/status/state"), field(entry, "/name")];
-        let tasks = table(["TASK", "STATE", "NAME"], entries(answer, "tasks").iter().map(row));
-        format!("group {}\n{tasks}", field(answer, "/taskGroupId"))
-    })?;
+    server.print(&answer, created)?;
     Ok(code)
 }
 
+pub(super) fn created(answer: &Value) -> String {
+    let state = |entry: &Value| {
+        // Another task has the unique name of this one.
+        let exists = if entry["deduplicated"] == Value::Bool(true) { " (existing)" } else { "" };
+        field(entry, "/status/state") + exists
+    };
+    let row = |entry: &Value| [field(entry, "/taskId"), state(entry), field(entry, "/name")];
+    let tasks = table(["TASK", "STATE", "NAME"], entries(answer, "tasks").iter().map(row));
+    format!("group {}\n{tasks}", field(answer, "/taskGroupId"))
+}
+
 pub(super) fn definition(args: &CreateArgs, deadline: Option<Timestamp>) -> Value {
-    let mut body = json!({ "taskQueueId": args.queue, "payload": { "command": [args.command] } });
+    let mut body = command_task(args.queue.as_ref(), &args.command, args.unique.as_deref(), args.on_duplicate);
     if let Some(name) = &args.name {
         body["metadata"] = json!({ "name": name });
     }
@@ -68,6 +76,23 @@ pub(super) fn definition(args: &CreateArgs, deadline: Option<Timestamp>) -> Valu
     }
     if !args.after.is_empty() {
         body["dependencies"] = json!(args.after);
+    }
+    body
+}
+
+/// Returns the definition of a task that runs a command.
+pub(in crate::cli) fn command_task(
+    queue: Option<&TaskQueueId>,
+    command: &[String],
+    unique: Option<&str>,
+    on_duplicate: Option<OnDuplicate>,
+) -> Value {
+    let mut body = json!({ "taskQueueId": queue, "payload": { "command": [command] } });
+    if let Some(name) = unique {
+        body["options"] = json!({ "unique": name });
+    }
+    if let Some(treatment) = on_duplicate {
+        body["options"]["onDuplicate"] = json!(treatment);
     }
     body
 }

@@ -3,7 +3,7 @@
 use clap::Parser;
 use clap::error::ErrorKind;
 
-use super::create::definition;
+use super::create::{created as listing, definition};
 use super::*;
 
 #[derive(Debug, Parser)]
@@ -38,10 +38,34 @@ fn command_becomes_task_with_command_payload() {
             "retries": 1, "deadline": "2027-01-31T12:00:00.000Z", "dependencies": [ID],
         })
     );
+    let named = created(&["--unique", "nightly", "--", "make"]);
+    assert_eq!(named["options"], json!({"unique": "nightly"}));
+    let named = created(&["--unique", "nightly", "--on-duplicate", "coalesce", "--", "make"]);
+    assert_eq!(named["options"], json!({"unique": "nightly", "onDuplicate": "coalesce"}));
     let soon: Timestamp =
         serde_json::from_value(created(&["--deadline", "2h", "--", "x"])["deadline"].clone()).unwrap();
     let minutes = (soon.time() - tenure_engine::clock::real_now()).num_minutes();
     assert!((118..=120).contains(&minutes), "{minutes}");
+}
+
+#[test]
+fn run_passes_its_options_on() {
+    let words = ["run", "-q", "p/w", "--unique", "wait", "--on-duplicate", "queue", "--retries", "1", "--", "make"];
+    let Ok(TaskCommand::Run(args)) = parse(&words) else { panic!("a task") };
+    let expected = json!({"taskQueueId": "p/w", "payload": {"command": [["make"]]}, "retries": 1,
+        "options": {"unique": "wait", "onDuplicate": "queue"}});
+    assert_eq!(definition(&CreateArgs::from(*args), None), expected);
+}
+
+#[test]
+fn existing_task_is_told_from_new_one() {
+    let task = |n: usize| json!({"taskId": format!("T{n}"), "status": {"state": "pending"}});
+    let mut existing = task(2);
+    existing["deduplicated"] = json!(true);
+    let text = listing(&json!({"taskGroupId": "G", "tasks": [task(1), existing]}));
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[0], "group G");
+    assert_eq!(lines[2..], ["T1    pending             -", "T2    pending (existing)  -"]);
 }
 
 #[test]
@@ -64,6 +88,9 @@ fn wrong_arguments_are_usage_errors() {
         (&["create", "-q", "p/w", "--after", "x", "--", "true"], ErrorKind::ValueValidation),
         (&["create", "-q", "p/w", "--file", "x"], ErrorKind::ArgumentConflict),
         (&["create", "--file", "x", "--", "true"], ErrorKind::ArgumentConflict),
+        (&["create", "--file", "x", "--unique", "n"], ErrorKind::ArgumentConflict),
+        (&["create", "-q", "p/w", "--on-duplicate", "queue", "--", "true"], ErrorKind::MissingRequiredArgument),
+        (&["run", "-q", "p/w", "--unique", "n", "--on-duplicate", "x", "--", "true"], ErrorKind::ValueValidation),
         (&["run", "-q", "p/w"], ErrorKind::MissingRequiredArgument),
         (&["run", "-q", "p/w", "--wait", "--", "true"], ErrorKind::UnknownArgument),
         (&["logs"], ErrorKind::MissingRequiredArgument),

@@ -2,6 +2,7 @@
 
 use super::StatusBody;
 use crate::http::api::prelude::*;
+use tenure_api::errors::ErrorCode::DuplicateTask;
 use tenure_domain::task::Task;
 use tenure_engine::ops::change_task::{Change, change};
 
@@ -41,7 +42,11 @@ pub fn rerun_task() -> Endpoint {
                     "It gets its full number of retries again. A pending or running task is returned unchanged; a \
                      task that waits for dependencies stops waiting.",
                 )
-                .refuses(RequestConflict, "the task has reached the maximum number of runs")
+                .refuses(
+                    RequestConflict,
+                    "the task has reached the maximum number of runs, or waits for its unique name",
+                )
+                .refuses(DuplicateTask, "another unresolved task has its unique name")
         })
 }
 

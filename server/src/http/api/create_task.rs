@@ -1,6 +1,7 @@
 //! createTask.
 
 use tenure_api::bodies::CreateTaskRequest;
+use tenure_api::errors::ErrorCode::{BacklogLimitReached, DuplicateTask};
 use tenure_api::states::Priority;
 
 use super::StatusBody;
@@ -53,7 +54,8 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
              three if they agree. `created` must be within 15 minutes of now, and `deadline` within five days. A \
              task with `dependencies` is unscheduled until they are resolved as `requires` demands. `tenure` in its \
              `extra` is an object of options that override the policy of the queue: when the first run may start, \
-             what a lost worker costs, how long a claim may last and a retry waits.",
+             what a lost worker costs, how long a claim may last and a retry waits, and a name that one unresolved \
+             task may have.",
         )
         .takes::<CreateTaskRequest<'_>>(&sample.new_task())
         .names(&[
@@ -74,8 +76,13 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(
             RequestConflict,
             "the task exists with another definition; its group belongs to another schedulerId or is sealed; or it has \
-             the option `retryFailed`, and a server of an older release is connected to the database",
+             the option `retryFailed` or `unique`, and a server of an older release is connected to the database",
         )
+        .refuses(
+            DuplicateTask,
+            "an unresolved task of the queue and schedulerId has the `unique` name, and `onDuplicate` is not `queue`",
+        )
+        .refuses(BacklogLimitReached, "the queue has as many pending tasks as its policy allows")
 }
 
 async fn create_task(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {

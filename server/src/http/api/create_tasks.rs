@@ -4,14 +4,14 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 use sha2::{Digest, Sha256};
 use tenure_api::bodies::Status;
-use tenure_api::errors::ErrorCode::InvalidRequestArguments;
+use tenure_api::errors::ErrorCode::{BacklogLimitReached, DuplicateTask, InvalidRequestArguments};
 use tenure_api::ids::TaskGroupId;
-use tenure_api::submit::{SubmitRequest, SubmittedTask};
+use tenure_api::submit::{SubmitRequest, SubmittedTask as Entry};
 
 use super::create_task;
 use crate::http::api::prelude::*;
 use tenure_domain::submit::{DefaultsQuery, Graph, Origin};
-use tenure_engine::ops::submit::{Key, read_defaults, submit};
+use tenure_engine::ops::submit::{Key, SubmittedTask, read_defaults, submit};
 
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
@@ -35,6 +35,13 @@ struct Body<'a> {
 struct EntryBody<'a> {
     /// Id of the task.
     task_id: TaskId,
+    /// The id from the request, if another task takes the place of this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    requested_task_id: Option<TaskId>,
+    /// True if the task existed: it has the unique name, and the request coalesces. Else absent.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schema(required = false)]
+    deduplicated: bool,
     /// The name from the request, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<&'a str>,
@@ -68,7 +75,8 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .about(
             "Ids, dates, payload and metadata are optional: the server generates them. `dependencies` may contain \
              names of other tasks of the request, in any order, but without cycles. Each task needs the scopes of \
-             createTask for its own fields. `deadline` may be up to 366 days ahead, which is its default unless the \
+             createTask for its own fields. With `onDuplicate` `coalesce`, an unresolved task with the unique name takes \
+             the place of the new one, also for tasks that depend on it. `deadline` may be up to 366 days ahead, which is its default unless the \
              policy of the queue has `deadlineAfter`.",
         )
         .header(
@@ -77,7 +85,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
              in their current state",
             &key,
         )
-        .takes_either::<SubmitRequest<'_>, SubmittedTask<'_>>(&json!({"tasks": [build, test]}))
+        .takes_either::<SubmitRequest<'_>, Entry<'_>>(&json!({"tasks": [build, test]}))
         .names(&[("taskId", "$response.body#/tasks/0/taskId"), ("taskGroupId", "$response.body#/taskGroupId")])
         .answers::<Body<'_>>(
             "The current states of the tasks, in the order of the request",
@@ -93,6 +101,12 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
              with the same id or name, or two groups",
         )
         .refuses(RequestConflict, "as for createTask; or the `Idempotency-Key` was sent with another body within a day")
+        .refuses(
+            DuplicateTask,
+            "an unresolved task has the unique name of a task, which does not coalesce; `entry` is its name in the \
+             request, or its index from 0",
+        )
+        .refuses(BacklogLimitReached, "as for createTask; none of the tasks was created")
 }
 
 async fn create_tasks(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
@@ -105,18 +119,24 @@ async fn create_tasks(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     if graph.needs_gate() {
         app.engine.gate.open().await?;
     }
-    let submitted = submit(&app.engine.pool, &app.engine.notifiers, &graph, key.as_ref()).await?;
+    let submitted = submit(app.engine.submit_parts(), &graph, key.as_ref()).await?;
     let entries = graph.entries.iter().zip(&submitted.tasks);
     ok(&Body {
         task_group_id: submitted.group,
         tasks: entries
-            .map(|(entry, task)| EntryBody { task_id: task.id, name: entry.name.as_deref(), status: task.status() })
+            .map(|(entry, SubmittedTask { task, is_duplicate })| EntryBody {
+                task_id: task.id,
+                requested_task_id: Some(entry.task.id).filter(|_| *is_duplicate && entry.is_given),
+                deduplicated: *is_duplicate,
+                name: entry.name.as_deref(),
+                status: task.status(),
+            })
             .collect(),
     })
 }
 
 enum Sent<'a> {
-    One(Box<SubmittedTask<'a>>),
+    One(Box<Entry<'a>>),
     Several(SubmitRequest<'a>),
 }
 

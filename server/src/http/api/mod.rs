@@ -2,6 +2,7 @@
 //! the call, checks the scopes, runs the operation and renders the response; it has no rules.
 
 pub mod artifacts;
+pub mod authority;
 pub mod change_task;
 pub mod change_task_group_priority;
 pub mod change_task_priority;
@@ -13,6 +14,7 @@ pub mod clock;
 pub mod counts;
 pub mod create_task;
 pub mod create_tasks;
+pub mod enqueued;
 pub mod events;
 pub mod health;
 pub mod list_dependent_tasks;
@@ -33,6 +35,7 @@ pub mod reclaim_task;
 pub mod recorded;
 pub mod report;
 pub mod roles;
+pub mod schedules;
 pub mod scopes;
 pub mod servers;
 pub mod sessions;

@@ -1,6 +1,8 @@
 //! Policies, pauses and current state of queues.
 
-use tenure_api::policy::{PauseOfQueue, PauseRequest, PolicyOfQueue, QueueCounts, QueueNow, QueuePolicy};
+use tenure_api::policy::{
+    Backlog, BacklogOfQueue, PauseOfQueue, PauseRequest, PolicyOfQueue, QueueCounts, QueueNow, QueuePolicy,
+};
 
 use crate::http::api::prelude::*;
 use tenure_domain::policy::counts::{Counted, shown};
@@ -183,6 +185,11 @@ async fn handle_get_queue(app: Api, call: Arc<Call>) -> Result<Response, ApiErro
     let assigned = found.as_ref().map_or(0, |found| found.assigned);
     let admissible = found.as_ref().map_or(0, |found| found.admissible);
     let policy_version = found.as_ref().and_then(|found| found.policy_version);
+    let limit = found.as_ref().and_then(|found| found.backlog_limit);
+    let backlog = limit.map(|limit| BacklogOfQueue {
+        tasks: counted.pending + counted.delayed,
+        limit: Backlog { tasks: Some(limit) },
+    });
     let pause = found.and_then(|found| found.paused);
     let QueueCounts { pending, claimed, delayed, waiting, assigned, ready, runnable } =
         shown(counted, assigned, admissible, pause.is_some());
@@ -202,6 +209,7 @@ async fn handle_get_queue(app: Api, call: Arc<Call>) -> Result<Response, ApiErro
             until: until.map(Timestamp::new),
         }),
         policy_version,
+        backlog,
     })
 }
 
@@ -255,8 +263,8 @@ fn describe_put_policy(operation: Operation, sample: &Sample) -> Operation {
         .refuses(InputError, "a number is out of its range, or a field is not built yet; the message names it")
         .refuses(
             RequestConflict,
-            "the policy has another version than the one in `If-Match`; or it has `retryFailed`, `deadlineAfter` or \
-             `retain`, and a server of an older release is connected to the database",
+            "the policy has another version than the one in `If-Match`; or it has `retryFailed`, `deadlineAfter`, \
+             `retain` or `lateResult` `first-wins`, and a server of an older release is connected to the database",
         )
 }
 

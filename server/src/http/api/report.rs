@@ -38,6 +38,9 @@ const RELEASING: Template = Scope("queue:reclaim-task:<taskId>/<runId>");
 const REPEATS: &str = "The credentials of a claim allow this call, which can be repeated.";
 const RESULTS: &str = "A worker can return a `result`, which getTaskResult and waitForTask show. A repeat with \
                        another result is refused with 409; a repeat without one succeeds.";
+const LATE: &str = "If the run was taken from its worker by its `completeTime`, or because the scheduler was replaced, \
+                    and the queue's policy has `lateResult` `first-wins`, the report resolves a task that is \
+                    unresolved: the open run ends as `superseded`, and a completed run is added.";
 const FAILURES: &str = "The worker can say why in `failure`, which getTaskResult, waitForTask and whyTask show. A \
                         repeat with another failure is refused with 409; a repeat without one succeeds.";
 const TOO_LARGE: &str = "`result` has more than 65,536 bytes as compact JSON";
@@ -53,7 +56,7 @@ pub fn report_completed() -> Endpoint {
         .early_check(Call::authorize_by_path)
         .described("queue", "Report that a run succeeded", |operation, sample| {
             described(operation, sample, "completed")
-                .about(&format!("{REPEATS} {RESULTS}"))
+                .about(&format!("{REPEATS} {RESULTS} {LATE}"))
                 .may_take_json::<ReportedResult<'_>>(&json!({"result": {"rows": 12}}))
                 .refuses(InputError, TOO_LARGE)
                 .refuses(InputError, "`failure` or `retry` is given: the run was completed")

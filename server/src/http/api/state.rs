@@ -10,6 +10,7 @@ use super::recorded::Metrics;
 use crate::http::files::Files;
 use crate::http::intake::Intake;
 use crate::http::poll::urls::PollUrls;
+use tenure_engine::authority::Authority;
 use tenure_engine::background::registry::Passes;
 use tenure_engine::engine::Engine;
 use tenure_store::secrets::WorkerDigests;
@@ -22,6 +23,8 @@ pub struct ApiState {
     pub intake: Arc<Intake>,
     pub engine: Arc<Engine>,
     pub passes: Arc<Passes>,
+    /// Rights of the owners of schedules.
+    pub authority: Arc<dyn Authority>,
     pub poll_urls: Arc<PollUrls>,
     /// The drain waits for these streams.
     pub tasks: TaskTracker,

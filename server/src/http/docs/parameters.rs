@@ -115,6 +115,10 @@ fn one(endpoint: &Declaration, name: &str, sample: &Sample) -> Value {
             let key = json!({"type": "string", "minLength": 1, "maxLength": KEY_CHARS_MAX});
             ("The key; encode a slash as `%2F`", key, json!("acme"))
         }
+        "scheduleName" => {
+            let pattern = json!({"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"});
+            ("The schedule", pattern, json!("nightly"))
+        }
         "service" => ("The service", text, json!("queue")),
         "reference" => {
             let names = json!({"enum": ["api.json", "exchanges.json", "metrics.json"]});

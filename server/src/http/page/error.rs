@@ -45,6 +45,8 @@ impl From<OpError> for PageError {
             OpError::Expired(_)
             | OpError::Forbidden(_)
             | OpError::Conflict(_)
+            | OpError::Duplicate(_)
+            | OpError::BacklogFull(_)
             | OpError::SessionExists(_)
             | OpError::PolicyMismatch(_)
             | OpError::SessionEnded(_)

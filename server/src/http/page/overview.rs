@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use maud::{Markup, html};
+use sqlx::PgConnection;
 
 use super::error::PageError;
 use super::layout::{self, Page, section, table};
@@ -15,7 +16,7 @@ use super::text;
 use super::visit::Visit;
 use tenure_domain::scopes::Expression;
 use tenure_store::page::{self, ClaimRow, Ends, Filter, QueueRow};
-use tenure_store::{clock, session};
+use tenure_store::{clock, enqueued, session};
 
 pub(super) const REFRESH: Duration = Duration::from_secs(5);
 /// While an old transaction is open, dead rows cannot be removed and claims become slower.
@@ -54,14 +55,27 @@ pub(super) async fn overview(app: Site, visit: Arc<Visit>) -> Result<Page, PageE
     }
     let mut conn = app.engine.pool.acquire().await?;
     let oldest = session::get_oldest_transaction(&mut conn).await?;
+    let refused = count_refused(&app, &visit, &mut conn).await?;
     let body = html! {
         (figures(&visit, &queues, oldest_pending.as_ref(), oldest, now))
+        @if refused > 0 {
+            p.warning { span.bad { (layout::number(refused)) } " tasks that were enqueued from SQL were refused. "
+                code { "tenure enqueue refused" } " shows why, " code { "tenure enqueue retry" } " tries one again." }
+        }
         (queues_section(&visit, &queues, oldest_pending.as_ref(), hidden.as_ref(), now))
         (claims_section(&visit, claims.as_deref(), all_claims || !allowed.is_empty(), now))
         (rows::failures_section(&visit, &failures, now, About::default()))
         (rows::workers_section(&visit, work.as_deref(), now, About::default()))
     };
     Ok(Page { title: "Overview".to_owned(), refresh: Some(REFRESH), body })
+}
+
+/// Counts refused tasks that were enqueued from SQL, for visitors who may list them.
+async fn count_refused(app: &Site, visit: &Visit, conn: &mut PgConnection) -> Result<i64, sqlx::Error> {
+    if app.engine.facts.enqueue_roles.get().is_empty() || !visit.may("tenure:list-enqueued") {
+        return Ok(0);
+    }
+    enqueued::count_refused(conn).await
 }
 
 /// Scopes to see even an empty overview, so that closed read access is closed here, too.

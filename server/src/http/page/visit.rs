@@ -88,7 +88,12 @@ impl Visit {
     pub(super) fn unknown(app: &Site) -> Self {
         Self {
             session: None,
-            principal: Principal { client_id: None, scopes: std::sync::Arc::default(), expires_ms: None },
+            principal: Principal {
+                client_id: None,
+                scopes: std::sync::Arc::default(),
+                expires_ms: None,
+                is_temporary: false,
+            },
             base: app.pages.base.clone(),
             root_url: app.pages.root_url.clone(),
             place: "/".to_owned(),

@@ -112,6 +112,8 @@ impl From<OpError> for PollError {
             | OpError::Expired(_)
             | OpError::Forbidden(_)
             | OpError::Conflict(_)
+            | OpError::Duplicate(_)
+            | OpError::BacklogFull(_)
             | OpError::SessionExists(_)
             | OpError::PolicyMismatch(_)
             | OpError::SessionEnded(_)

@@ -14,6 +14,7 @@ use tenure_domain::events::{Kind, note};
 use tenure_domain::message::DEQUEUES_ALARMING;
 use tenure_domain::policy::ending::{FREE_RUNS_MAX, RUN_LAST};
 use tenure_domain::policy::hold::{BACKOFF_MOST, Hold, LOSSES_FREE};
+use tenure_domain::policy::late;
 use tenure_domain::policy::refile::Stage;
 use tenure_domain::policy::terms::Traits;
 
@@ -156,7 +157,8 @@ pub(super) fn group(name: &str, group: &str) -> Option<Codes> {
         | ReasonResolved::Canceled
         | ReasonResolved::MalformedPayload
         | ReasonResolved::ResourceUnavailable
-        | ReasonResolved::InternalError => false,
+        | ReasonResolved::InternalError
+        | ReasonResolved::Superseded => false,
     };
     Some(match (name, group) {
         ("ReasonResolved", "tried again") => codes_where(ReasonResolved::from_code, reason_is_tried_again),
@@ -168,7 +170,8 @@ pub(super) fn group(name: &str, group: &str) -> Option<Codes> {
             | EndedBy::WorkerRemoved
             | EndedBy::NotAccepted
             | EndedBy::CompleteTime
-            | EndedBy::SchedulerReplaced => false,
+            | EndedBy::SchedulerReplaced
+            | EndedBy::LateResult => false,
         }),
         // Matches `session::is_item` of the rules.
         ("EndedBy", "unknown to the worker") => codes_where(EndedBy::from_code, |by| match by {
@@ -177,8 +180,10 @@ pub(super) fn group(name: &str, group: &str) -> Option<Codes> {
             | EndedBy::Released
             | EndedBy::SessionEnded
             | EndedBy::WorkerRemoved
-            | EndedBy::NotAccepted => false,
+            | EndedBy::NotAccepted
+            | EndedBy::LateResult => false,
         }),
+        ("EndedBy", "may count late") => codes_where(EndedBy::from_code, late::may_count),
         ("State", "open") => codes_where(State::from_code, state_is_open),
         ("State", "resolved") => codes_where(State::from_code, move |state| !state_is_open(state)),
         ("Kind", "retried") => codes_where(Kind::from_code, kind_is_retried),

@@ -34,6 +34,15 @@ pub struct Member<'a> {
     pub ruled: bool,
 }
 
+/// The locks that a creator holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Guarded {
+    /// Tasks of queues with a backlog limit are left out.
+    No,
+    /// The limits were checked under their locks.
+    Yes,
+}
+
 impl Member<'_> {
     /// True for the common case, in which no existing row can conflict.
     pub fn is_alone(&self) -> bool {
@@ -88,6 +97,7 @@ struct OptionColumns<'a> {
     worker_groups: Vec<Option<&'a str>>,
     worker_ids: Vec<Option<&'a str>>,
     worker_waits: Vec<Option<i32>>,
+    unique_names: Vec<Option<&'a str>>,
     retry_failed: Vec<Option<bool>>,
 }
 
@@ -99,8 +109,9 @@ impl<'a> OptionColumns<'a> {
         self.worker_ids.push(worker.map(|worker| worker.worker_id.as_str()));
         self.worker_waits.push(worker.map(|worker| i32::try_from(worker.wait.num_seconds()).unwrap_or(i32::MAX)));
         let none = Options::default();
-        let Options { start, delivery, complete_time, retry_delay, retry_failed, key: _, worker: _ } =
+        let Options { start, delivery, complete_time, retry_delay, retry_failed, key: _, unique: _, worker: _ } =
             options.unwrap_or(&none);
+        self.unique_names.push(options.and_then(|options| options.unique.as_ref()).map(|unique| unique.name.as_str()));
         self.retry_failed.push(*retry_failed);
         let (delay, not_before) = match *start {
             None => (None, None),
@@ -164,6 +175,8 @@ pub struct Outcome {
     pub stored: Vec<Created>,
     /// Members omitted because of their queue's policy, from 0. [`create`] stores them.
     pub ruled: Vec<usize>,
+    /// Members omitted because their queue has a backlog limit.
+    pub bounded: Vec<usize>,
 }
 
 #[derive(Debug)]
@@ -211,30 +224,41 @@ fn are_alone(members: &[Member<'_>]) -> bool {
 
 /// Stores new tasks with valid dates, whose group accepts them and whose queue has this key. Omits
 /// all others from the result.
-pub async fn create(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<Vec<Created>, sqlx::Error> {
+pub async fn create(conn: &mut PgConnection, members: &[Member<'_>], guarded: Guarded) -> Result<Outcome, sqlx::Error> {
+    if guarded == Guarded::Yes {
+        return create_any(conn, members, guarded).await;
+    }
     let rows = conn.run_one(&statement(members)).await?.decode::<StoredRow>()?;
-    let grouped: Vec<usize> = rows.iter().filter(|row| row.seq.is_none()).map(|row| hot::member(row.n)).collect();
-    let mut stored = outcome(rows).stored;
+    // A member that the general statement leaves out is left out again.
+    let grouped: Vec<usize> =
+        rows.iter().filter(|row| row.seq.is_none() && !row.held).map(|row| hot::member(row.n)).collect();
+    let mut whole = outcome(rows);
+    whole.ruled.clear();
     if !grouped.is_empty() {
         let rest: Vec<Member<'_>> = grouped.iter().map(|&place| members[place]).collect();
-        let more = create_any(conn, &rest).await?;
-        stored.extend(more.into_iter().map(|row| Created { member: grouped[row.member], ..row }));
+        let more = create_any(conn, &rest, guarded).await?;
+        whole.stored.extend(more.stored.into_iter().map(|row| Created { member: grouped[row.member], ..row }));
+        whole.bounded.extend(more.bounded.into_iter().map(|member| grouped[member]));
     }
-    Ok(stored)
+    Ok(whole)
 }
 
 /// Like [`create`], for tasks of any group, with or without dependencies.
-pub async fn create_any(conn: &mut PgConnection, members: &[Member<'_>]) -> Result<Vec<Created>, sqlx::Error> {
-    Ok(decode(&conn.run_one(&any(&Columns::new(members))).await?)?.stored)
+pub async fn create_any(
+    conn: &mut PgConnection,
+    members: &[Member<'_>],
+    guarded: Guarded,
+) -> Result<Outcome, sqlx::Error> {
+    decode(&conn.run_one(&any(&Columns::new(members), guarded)).await?)
 }
 
-/// Returns the statement for these tasks. Its outcome may omit a storable task: one named after its
-/// group, or in a queue with a policy.
+/// Returns the statement for these tasks, which have no unique names. Its outcome may omit a storable
+/// task: one named after its group, or in a queue with a policy.
 pub fn statement(members: &[Member<'_>]) -> Statement {
     match members {
         [member] if member.is_alone() => one::statement(member),
         _ if are_alone(members) => alone::statement(&Columns::new(members)),
-        _ => any(&Columns::new(members)),
+        _ => any(&Columns::new(members), Guarded::No),
     }
 }
 
@@ -243,7 +267,8 @@ pub fn decode(rows: &Rows) -> Result<Outcome, sqlx::Error> {
 }
 
 row! {
-    /// Without `seq`, the group is not free or the queue has a policy.
+    /// Without `seq`, the group is not free or the queue has a policy: if also `held`, one with a
+    /// backlog limit.
     pub(crate) struct StoredRow {
         n: i64,
         seq: Option<i64>,
@@ -260,6 +285,7 @@ fn outcome(rows: Vec<StoredRow>) -> Outcome {
         let member = hot::member(n);
         match seq {
             Some(seq) => outcome.stored.push(Created { member, seq, now, waits, held, ruled }),
+            None if ruled && held => outcome.bounded.push(member),
             None if ruled => outcome.ruled.push(member),
             None => {}
         }
@@ -268,7 +294,7 @@ fn outcome(rows: Vec<StoredRow>) -> Outcome {
 }
 
 #[expect(clippy::too_many_lines, reason = "one statement, one clause a line")]
-fn any(columns: &Columns<'_>) -> Statement {
+fn any(columns: &Columns<'_>, guarded: Guarded) -> Statement {
     statement!(
         StoredRow,
         r#"-- create_task
@@ -276,7 +302,8 @@ fn any(columns: &Columns<'_>) -> Statement {
         -- A server may remember a key that a failover has lost.
         known_queues AS MATERIALIZED (
             SELECT array_agg(q.id ORDER BY k.n) AS ids, array_agg(q.traits ORDER BY k.n) AS traits,
-                   array_agg(q.delay ORDER BY k.n) AS delays, array_agg(q.key_by ORDER BY k.n) AS keys_by
+                   array_agg(q.delay ORDER BY k.n) AS delays, array_agg(q.key_by ORDER BY k.n) AS keys_by,
+                   array_agg(q.backlog_tasks IS NOT NULL ORDER BY k.n) AS bounded
             FROM unnest($2::int[] /* keys */, $19::text[] /* names */) WITH ORDINALITY AS k(id, name, n)
             LEFT JOIN task_queues q ON q.id = k.id AND q.name = k.name
         ),
@@ -291,11 +318,12 @@ fn any(columns: &Columns<'_>) -> Statement {
                 $23::float8[] /* delays */, $24::timestamptz[] /* not_before */, $25::float8[] /* complete_times */,
                 $26::float8[] /* retry_first */, $27::float8[] /* retry_factor */, $28::float8[] /* retry_most */, $29::text[] /* keys */,
                 $30::text[] /* groups of workers */, $31::text[] /* their ids */, $32::int[] /* waits for them */,
-                $33::boolean[] /* retry_failed */
+                $33::boolean[] /* retry_failed */, $34::text[] /* unique names */
             ) WITH ORDINALITY AS i(
                 id, queue_place, priority, retries, task_group, group_expires, scheduler,
                 project, created, deadline, expires, scopes, routes, tags, definition, ahead, waits, delivery, delay, not_before,
-                complete_time, retry_first, retry_factor, retry_most, key, worker_group, worker_id, worker_wait, retry_failed, n)
+                complete_time, retry_first, retry_factor, retry_most, key, worker_group, worker_id, worker_wait, retry_failed,
+                unique_name, n)
         ),
         -- Here and below, IN (SELECT …) IS TRUE looks each row up in a hash: these sessions plan no hash joins, and a join of the
         -- batch with itself by nested loops takes the square of its members.
@@ -308,10 +336,11 @@ fn any(columns: &Columns<'_>) -> Statement {
                    admission_key_id(known.queue, run_key(known.key_by, input.key, input.project, input.scheduler, input.task_group)) AS key_id
             FROM input, db_now, known_queues,
                  LATERAL (SELECT known_queues.ids[input.queue_place] AS queue, known_queues.traits[input.queue_place] AS traits,
+                                 known_queues.bounded[input.queue_place] AS bounded,
                                  known_queues.delays[input.queue_place] AS delay, known_queues.keys_by[input.queue_place] AS key_by) known,
                  LATERAL (SELECT COALESCE(input.not_before, db_now.now + make_interval(
                                           secs => NULLIF(COALESCE(input.delay, known.delay), 0 /* count */))) AS ready) start
-            WHERE known.queue IS NOT NULL
+            WHERE known.queue IS NOT NULL AND ($35 /* guarded */ OR NOT known.bounded)
               AND input.created BETWEEN db_now.now - make_interval(secs => $16 /* CREATED_DRIFT */)
                                     AND db_now.now + make_interval(secs => $16)
               AND input.deadline BETWEEN db_now.now AND db_now.now + make_interval(secs => input.ahead)
@@ -395,11 +424,12 @@ fn any(columns: &Columns<'_>) -> Statement {
         ),
         options AS (
             INSERT INTO task_options (seq, delivery, delay, not_before, complete_time, retry_first, retry_factor, retry_most, key,
-                                      worker_group, worker_id, worker_wait, retry_failed)
+                                      worker_group, worker_id, worker_wait, retry_failed, unique_name)
             SELECT seq, delivery, delay, not_before, complete_time, retry_first, retry_factor, retry_most, key, worker_group,
-                   worker_id, worker_wait, retry_failed
+                   worker_id, worker_wait, retry_failed, unique_name
             FROM stored
-            WHERE num_nonnulls(delivery, delay, not_before, complete_time, retry_first, key, worker_group, retry_failed) > 0 /* count */
+            WHERE num_nonnulls(delivery, delay, not_before, complete_time, retry_first, key, worker_group, retry_failed,
+                               unique_name) > 0 /* count */
         ),
         runs_pending AS (
             INSERT INTO pending (seq, id, run, queue, priority, deadline, scheduled, reason_created, retries_left, traits, key_id,
@@ -433,7 +463,11 @@ fn any(columns: &Columns<'_>) -> Statement {
         SELECT stored.n AS "n!", stored.seq AS "seq?", stored.waits AS "waits!",
                (stored.held_until IS NOT NULL OR stored.key_id IS NOT NULL) AS "held!",
                stored.ruled AS "ruled!", db_now.now AS "now!"
-        FROM stored, db_now"#,
+        FROM stored, db_now
+        -- Left out: the queue has a limit that was not checked.
+        UNION ALL
+        SELECT input.n, NULL, false, true, true, db_now.now FROM input, known_queues, db_now
+        WHERE NOT $35 /* guarded */ AND known_queues.bounded[input.queue_place]"#,
         &columns.ids,
         &columns.queues,
         &columns.priorities,
@@ -467,5 +501,7 @@ fn any(columns: &Columns<'_>) -> Statement {
         &columns.options.worker_ids as &[Option<&str>],
         &columns.options.worker_waits as &[Option<i32>],
         &columns.options.retry_failed as &[Option<bool>],
+        &columns.options.unique_names as &[Option<&str>],
+        guarded == Guarded::Yes,
     )
 }

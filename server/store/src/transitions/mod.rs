@@ -14,6 +14,7 @@
 //! | [`limit`] | running → running, with a time limit | `set_complete_by` |
 //! | [`end`](mod@end) | running → resolved, or pending as the next run | `resolve_run…` (hot) |
 //! | [`end_open`] | unscheduled, pending, running → exception | `end_open` |
+//! | [`late`] | pending, running → exception, and a new run → completed | `record_late_result` |
 //! | [`schedule`] | unscheduled → pending | `schedule_tasks` |
 //! | [`end_hold`] | held → ready or waiting | `end_holds`, `end_commanded_delay` |
 //! | [`restamp`] | pending, running → same, with new traits | `restamp_runs`, `rekey_runs` |
@@ -22,10 +23,11 @@
 //! | [`lone_group`] | no move; the group of a lone task gets a row | `store_lone_group` |
 //! | [`purge`] | resolved → deleted | `purge_tasks` |
 //!
-//! `resolve_run` and `end_open` both resolve tasks. The first ends claimed runs without waiting for
+//! `resolve_run`, `end_open` and `record_late_result` resolve tasks. The first ends claimed runs without waiting for
 //! locks, and [`Ending`](tenure_domain::policy::ending::Ending) decides if another run follows. The
 //! second ends a task in any open state, and no run follows. Its caller locks the tasks, because
-//! pending runs and unscheduled tasks have no claim row to skip.
+//! pending runs and unscheduled tasks have no claim row to skip. The third resolves a task by the
+//! report of an earlier run.
 //!
 //! Six make a run claimable: `create_task` and `schedule_tasks` (first run), `resolve_run` (next
 //! run), `rerun_task`, `end_holds` and `end_commanded_delay`. Only the next run after an
@@ -43,6 +45,7 @@ pub mod create;
 pub mod end;
 pub mod end_hold;
 pub mod end_open;
+pub mod late;
 pub mod limit;
 pub mod lone_group;
 pub mod purge;

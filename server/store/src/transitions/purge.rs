@@ -119,8 +119,9 @@ async fn purge_bare(transaction: &mut PgConnection, (ids, seqs): (Vec<Uuid>, Vec
     }
     let edges = purge_edges(transaction, &ids, &seqs).await?;
     let (ids, seqs) = list_without_edges(transaction, &ids, &seqs).await?;
-    let Purged { tasks, deadlines } = purge(transaction, &ids, &seqs).await?;
+    let Purged { tasks, deadlines, names } = purge(transaction, &ids, &seqs).await?;
     due::drop_purged(transaction, &deadlines).await?;
+    purge_names(transaction, &names).await?;
     Ok(Gone { tasks: tasks.cast_unsigned(), edges, artifacts: 0 })
 }
 
@@ -236,7 +237,7 @@ fn ahead() -> f64 {
 }
 
 /// Filters `seqs` to tasks that may not be purged: with artifacts or unread log rows, or resolved
-/// again since they were listed. New edges are tested where edges are purged.
+/// again since they were listed, or holding the unique name of a task that waits. New edges are tested where edges are purged.
 async fn list_retained(
     transaction: &mut PgConnection,
     sequenced: Sequenced,
@@ -254,6 +255,7 @@ async fn list_retained(
         SELECT i.seq AS "seq!" FROM unnest($1::bigint[]) AS i(seq)
         -- Subqueries for each row, so that the planner never reads all artifacts.
         WHERE (SELECT true FROM artifacts a WHERE a.seq = i.seq LIMIT 1)
+           OR (SELECT true FROM dependencies e WHERE e.required = i.seq AND NOT e.satisfied AND e.fixed LIMIT 1)
         UNION ALL
         SELECT i.seq FROM unnest($1::bigint[]) AS i(seq)
         WHERE (SELECT kept_until(t.state, (SELECT l.resolved FROM runs l WHERE l.seq = t.seq AND l.run = t.run), d.expires,
@@ -333,6 +335,32 @@ struct Purged {
     tasks: i64,
     /// Distinct deadlines that have not passed.
     deadlines: Vec<DateTime<Utc>>,
+    /// `unique_names.id` of the tasks that had names.
+    names: Vec<i64>,
+}
+
+/// Purges names without existing holders. Waits for no lock.
+async fn purge_names(transaction: &mut PgConnection, names: &[i64]) -> Result<(), sqlx::Error> {
+    if names.is_empty() {
+        return Ok(());
+    }
+    let locked = sqlx::query_scalar!(
+        "-- lock_unused_names\nSELECT id FROM unique_names WHERE id = ANY($1) ORDER BY id FOR UPDATE SKIP LOCKED",
+        names
+    )
+    .fetch_all(&mut *transaction)
+    .await?;
+    // A later statement, which sees the holders that were stored until the lock.
+    sqlx::query!(
+        "-- purge_names
+        DELETE FROM unique_names u
+        WHERE u.id = ANY($1)
+          AND NOT EXISTS (SELECT FROM unnest(u.holders) AS h(seq) JOIN task_definitions d ON d.seq = h.seq)",
+        &locked
+    )
+    .execute(transaction)
+    .await?;
+    Ok(())
 }
 
 /// Purges tasks without edges in one statement, so no row is ever visible without its task. The
@@ -351,13 +379,17 @@ async fn purge(transaction: &mut PgConnection, ids: &[Uuid], seqs: &[i64]) -> Re
         ),
         history AS (DELETE FROM runs r WHERE r.seq = ANY($2)),
         returned AS (DELETE FROM results r WHERE r.seq = ANY($2)),
-        options AS (DELETE FROM task_options o WHERE o.seq = ANY($2)),
+        options AS (DELETE FROM task_options o WHERE o.seq = ANY($2) RETURNING o.seq, o.unique_name),
         progress AS (DELETE FROM checkpoints k WHERE k.seq = ANY($2)),
         commands AS (DELETE FROM task_commands x WHERE x.seq = ANY($2)),
-        definitions AS (DELETE FROM task_definitions d WHERE d.seq = ANY($2) RETURNING d.deadline),
-        deleted AS (DELETE FROM tasks t WHERE t.id = ANY($1) RETURNING t.id)
+        definitions AS (DELETE FROM task_definitions d WHERE d.seq = ANY($2) RETURNING d.seq, d.scheduler, d.deadline),
+        deleted AS (DELETE FROM tasks t WHERE t.id = ANY($1) RETURNING t.seq, t.queue)
         SELECT (SELECT count(*) FROM deleted) AS "tasks!",
-               ARRAY(SELECT DISTINCT d.deadline FROM definitions d WHERE d.deadline > (SELECT now FROM db_now)) AS "deadlines!""#,
+               ARRAY(SELECT DISTINCT d.deadline FROM definitions d WHERE d.deadline > (SELECT now FROM db_now)) AS "deadlines!",
+               ARRAY(SELECT unique_name_id(q.name, d.scheduler, o.unique_name)
+                     FROM options o JOIN definitions d ON d.seq = o.seq JOIN deleted t ON t.seq = o.seq
+                     JOIN task_queues q ON q.id = t.queue
+                     WHERE o.unique_name IS NOT NULL) AS "names!""#,
         ids,
         seqs
     )

@@ -5,7 +5,7 @@ use tenure_api::states::ReasonCreated;
 use uuid::Uuid;
 
 /// Appends a run to a resolved or unscheduled task, with new retries. Returns the queue, or none if
-/// the task has an open run. The caller has locked the task.
+/// the task has an open run or waits for its unique name. The caller has locked the task.
 ///
 /// The run is not delayed. A command that was not executed is deleted. If unsatisfied edges wait
 /// for the end that is revoked, it is noted for the dependency pass.
@@ -20,6 +20,8 @@ pub async fn rerun(conn: &mut PgConnection, locked: Uuid, retries_left: i16) -> 
             FROM tasks t JOIN task_definitions d ON d.seq = t.seq JOIN task_queues q ON q.id = t.queue
             LEFT JOIN task_options o ON o.seq = t.seq
             WHERE t.id = $1 AND t.state <> 1 /* State::Unresolved */
+              -- Not before its unique name is free.
+              AND NOT EXISTS (SELECT FROM dependencies e WHERE e.dependent = t.id AND e.fixed AND NOT e.satisfied)
         ),
         moved AS (
             UPDATE tasks t SET state = 1 /* State::Unresolved */, run = ready.run, retries_left = $2,

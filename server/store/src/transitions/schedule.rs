@@ -43,6 +43,8 @@ pub async fn schedule(conn: &mut PgConnection, locked: &[Uuid], when: When) -> R
             CROSS JOIN LATERAL (SELECT COALESCE(o.not_before, db_now.now + make_interval(
                                            secs => NULLIF(COALESCE(o.delay, q.delay), 0 /* count */))) AS ready) start
             WHERE t.state = 0 /* State::Unscheduled */
+              -- Even by hand, not before its unique name is free.
+              AND NOT EXISTS (SELECT FROM dependencies e WHERE e.dependent = t.id AND e.fixed AND NOT e.satisfied)
               AND ($2 OR NOT EXISTS (SELECT FROM dependencies e WHERE e.dependent = t.id AND NOT e.satisfied))
             ORDER BY t.seq
         ),

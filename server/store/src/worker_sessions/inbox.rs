@@ -13,6 +13,7 @@ use tenure_api::dates::Timestamp;
 use tenure_api::ids::TaskId;
 use tenure_api::sessions::{InboxEvent, InboxItem};
 use tenure_api::states::WorkerCommand;
+use tenure_domain::policy::late;
 use tenure_domain::session::{COMMANDS_MAX, INBOX_SHOWN_MAX};
 use uuid::Uuid;
 
@@ -100,6 +101,7 @@ impl ItemRow {
                     state: columns.state(state)?,
                     reason_resolved: columns.reason_resolved(reason)?,
                     ended_by: columns.ended_by(self.ended_by)?,
+                    result_counts: false,
                 }
             }
             Item::Assigned => {
@@ -160,7 +162,38 @@ pub async fn read_inboxes(
         rows = read(conn, readers).await?;
     }
     let items = rows.into_iter().map(ItemRow::read).filter_map(Result::transpose);
-    Ok(items.collect::<Result<_, _>>()?)
+    let mut items: Vec<(i64, InboxItem)> = items.collect::<Result<_, _>>()?;
+    mark_late_results(conn, &mut items).await?;
+    Ok(items)
+}
+
+/// Marks ended runs whose results may still count. Reads policies only if there are such runs,
+/// whose queue is that of the session.
+async fn mark_late_results(conn: &mut PgConnection, items: &mut [(i64, InboxItem)]) -> Result<(), sqlx::Error> {
+    let mut ended: Vec<(i64, &mut bool)> = Vec::new();
+    for (epoch, item) in items {
+        if let InboxEvent::RunEnded { ended_by: Some(by), result_counts, .. } = &mut item.what
+            && late::may_count(*by)
+        {
+            ended.push((*epoch, result_counts));
+        }
+    }
+    if ended.is_empty() {
+        return Ok(());
+    }
+    let epochs: Vec<i64> = ended.iter().map(|(epoch, _)| *epoch).collect();
+    let first_wins = sqlx::query_scalar!(
+        "-- list_first_wins
+        SELECT s.epoch FROM worker_sessions s JOIN task_queues q ON q.id = s.queue
+        WHERE s.epoch = ANY($1) AND q.late_results",
+        &epochs
+    )
+    .fetch_all(conn)
+    .await?;
+    for (epoch, result_counts) in ended {
+        *result_counts = first_wins.contains(&epoch);
+    }
+    Ok(())
 }
 
 async fn read(conn: &mut PgConnection, readers: &[(i64, i64)]) -> Result<Vec<ItemRow>, sqlx::Error> {

@@ -2,7 +2,7 @@
 
 use tenure_store::admission::Marks;
 use tenure_store::session;
-use tenure_store::transitions::create::{self, Member};
+use tenure_store::transitions::create::{self, Guarded, Member};
 use tenure_store::transitions::end;
 
 use super::decisions;
@@ -31,7 +31,7 @@ async fn create_runs(conn: &mut PgConnection, queue: i32) {
     let of = |n: usize| new_task(PULLED, &json!({"extra": {"tenure": {"key": format!("k{}", n % KEYS)}}}));
     let tasks: Vec<_> = (0..RUNS).map(of).collect();
     let members: Vec<_> = tasks.iter().map(|task| Member { task, queue, waits: false, ruled: true }).collect();
-    assert_eq!(create::create(conn, &members).await.unwrap().len(), RUNS);
+    assert_eq!(create::create(conn, &members, Guarded::No).await.unwrap().stored.len(), RUNS);
 }
 
 async fn claim_runs(conn: &mut PgConnection, marks: &mut Marks, queue: i32) -> Vec<(Uuid, i16)> {

@@ -4,7 +4,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::json;
 use sqlx::{Connection, PgConnection, Row};
 use tenure_api::ids::{RunId, TaskId};
-use tenure_api::states::{ExceptionReason, ReasonCreated, ReasonResolved};
+use tenure_api::states::{EndedBy, ExceptionReason, ReasonCreated, ReasonResolved};
 use tenure_domain::lifecycle::{Outcome, REQUEUES_MAX, Report};
 use tenure_domain::policy::ending::{
     Allowance, Ending, FREE_RUNS_MAX, RUN_LAST, RetryRule, TABLE, retries_after_rerun,
@@ -16,7 +16,7 @@ use tenure_domain::session::is_item;
 use tenure_store::testing::check_kinds_on;
 use tenure_store::transitions::end::{self, Member};
 use tenure_store::transitions::schedule::{self, When};
-use tenure_store::transitions::{claim, claim_one, end_open, renew, rerun};
+use tenure_store::transitions::{claim, claim_one, end_open, late, renew, rerun};
 use tenure_store::{claims, deadlines, tasks};
 
 use crate::support::*;
@@ -79,7 +79,7 @@ fn events(life: Life) -> Vec<Stated> {
     let mut events =
         vec![Event::DeadlinePassed, Event::Schedule(None), Event::Rerun { retries: 3, hold: None }, Event::Cancel];
     for named in (last.saturating_sub(1)..last + 2).map(run) {
-        events.extend([Event::Claim(named), Event::Reclaim(named)]);
+        events.extend([Event::Claim(named), Event::Reclaim(named), Event::LateResult(named)]);
         events.extend(TABLE.map(|(ending, ..)| Event::End(named, ending, None)));
     }
     let mut stated: Vec<Stated> = events.into_iter().map(|event| (event, None)).collect();
@@ -226,6 +226,19 @@ async fn send(conn: &mut PgConnection, id: TaskId, event: Event, start: Option<S
             deadlines::end_overdue(conn, START, 10).await.unwrap();
             return;
         }
+        Event::LateResult(run) => {
+            // As if every earlier run had been taken from its worker.
+            sqlx::query(
+                "UPDATE runs r SET ended_by = 7 FROM tasks t WHERE t.id = $1 AND r.seq = t.seq AND r.run < t.run",
+            )
+            .bind(id.uuid())
+            .execute(&mut *conn)
+            .await
+            .unwrap();
+            sqlx::query("UPDATE task_queues SET late_results = true").execute(&mut *conn).await.unwrap();
+            late::record(conn, id.uuid(), run, None).await.unwrap();
+            return;
+        }
         Event::End(run, ending, _) => (run, ending),
     };
     let member = Member { start, ..Member::new(id.uuid(), signed(run), ending) };
@@ -316,7 +329,7 @@ async fn compare(conn: &mut PgConnection, id: TaskId, life: Life, (event, start)
     }
     let unasked = match event {
         Event::End(_, ending, _) => is_item(ending),
-        Event::Cancel | Event::DeadlinePassed => true,
+        Event::Cancel | Event::DeadlinePassed | Event::LateResult(_) => true,
         Event::Schedule(_)
         | Event::Rerun { .. }
         | Event::Ready(_)
@@ -333,11 +346,18 @@ async fn compare(conn: &mut PgConnection, id: TaskId, life: Life, (event, start)
     assert_eq!(items(conn).await, expected, "{case}");
     let made = match (&loaded.task.last, ended) {
         (Last::Pending(open), _) => Some((open.run, open.reason)),
-        (Last::Ended, Some(ended)) if ended.run.reason == ReasonCreated::Exception => {
-            Some((ended.run.run, ended.run.reason))
+        (Last::Ended, Some(_)) => {
+            let last = loaded.task.ended.last().unwrap();
+            (last.run.reason == ReasonCreated::Exception).then_some((last.run.run, last.run.reason))
         }
         _ => None,
     };
+    if let Event::LateResult(run) = event {
+        let made = loaded.task.ended.last().unwrap();
+        assert_eq!((made.outcome(), made.ended_by), (Outcome::Completed, Some(EndedBy::LateResult)), "{case}");
+        let of = &loaded.task.ended[usize::from(run.number())];
+        assert_eq!(made.tenancy.as_ref().unwrap().started, of.tenancy.as_ref().unwrap().started, "{case}");
+    }
     assert_eq!(made, step.made, "{case}");
     // The state was made by hand, without events and counts.
     assert_eq!(check_kinds_on(conn, &["I1", "I2", "Sessions"]).await, Vec::<String>::new(), "{case}");

@@ -194,7 +194,9 @@ async fn send(conn: &mut PgConnection, task: TaskId, event: Event) {
             assert_eq!(end_holds(conn, START, 10).await.unwrap().into_values().sum::<usize>(), 1);
         }
         Event::Claim(run) => drop(claim_one(conn, id, signed(run), "g", "w", LEASE, None).await.unwrap()),
-        Event::Hold(..) | Event::Accept(_) | Event::TakenBack(..) => panic!("{event:?} is not of a delayed run"),
+        Event::Hold(..) | Event::Accept(_) | Event::TakenBack(..) | Event::LateResult(_) => {
+            panic!("{event:?} is not of a delayed run")
+        }
         Event::Reclaim(run) => {
             drop(renew::renew(conn, &[renew::Member { id, run: signed(run) }], LEASE).await.unwrap());
         }

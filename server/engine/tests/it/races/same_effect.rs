@@ -1,6 +1,7 @@
 //! Specialised statements have the same effect as the general ones, in random states.
 
 use tenure_domain::work::Holder;
+use tenure_store::transitions::create::Guarded;
 use tenure_store::transitions::{claim, create, end};
 
 use crate::support::*;
@@ -170,10 +171,14 @@ async fn create_statements_have_same_effect() {
                 .map(|row| format!("{} {} {} {}", row.member, row.waits, row.held, row.ruled))
                 .collect::<Vec<String>>()
         };
-        let ordinary =
-            effect(&mut world.conn, async |conn| describe(create::create(conn, &members).await.unwrap())).await;
-        let general =
-            effect(&mut world.conn, async |conn| describe(create::create_any(conn, &members).await.unwrap())).await;
+        let ordinary = effect(&mut world.conn, async |conn| {
+            describe(create::create(conn, &members, Guarded::No).await.unwrap().stored)
+        })
+        .await;
+        let general = effect(&mut world.conn, async |conn| {
+            describe(create::create_any(conn, &members, Guarded::No).await.unwrap().stored)
+        })
+        .await;
         let ids: Vec<String> = new.iter().map(|(task, key)| format!("{} in {key}", task.id.uuid())).collect();
         assert_same(&format!("{ids:?}"), &ordinary, &general);
     }

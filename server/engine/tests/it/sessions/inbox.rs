@@ -29,7 +29,7 @@ async fn cancel(queue: &Queue, task: TaskId) {
 
 fn ended(task: TaskId, reason: ReasonResolved, by: Option<EndedBy>) -> InboxEvent {
     let (task_id, run_id, state) = (task, FIRST, RunState::Exception);
-    InboxEvent::RunEnded { task_id, run_id, state, reason_resolved: reason, ended_by: by }
+    InboxEvent::RunEnded { task_id, run_id, state, reason_resolved: reason, ended_by: by, result_counts: false }
 }
 
 fn events(items: &[InboxItem]) -> Vec<InboxEvent> {

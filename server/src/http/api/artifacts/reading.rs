@@ -49,7 +49,14 @@ pub(super) async fn find(app: &Api, call: &Call, run: Option<RunId>) -> Result<F
     let missing = |name: &str| ApiError::new(ErrorCode::ResourceNotFound, format!("there is no artifact {name:?}"));
     let links_max = i32::try_from(LINKS_MAX).unwrap_or(i32::MAX);
     let mut conn = app.engine.pool.acquire().await?;
-    let chain = artifacts::find_chain(&mut conn, task, run, name.as_str(), links_max).await?;
+    let mut chain = artifacts::find_chain(&mut conn, task, run, name.as_str(), links_max).await?;
+    // A run that was made for a late result has none: they stay with the reported run.
+    if chain.is_none()
+        && let Some((_, reported)) = artifacts::find_run(&mut conn, task, run).await?
+        && run != Some(reported)
+    {
+        chain = artifacts::find_chain(&mut conn, task, Some(reported), name.as_str(), links_max).await?;
+    }
     drop(conn);
     let chain = chain.ok_or_else(|| missing(name.as_str()))?;
     let mut names = vec![name.as_str()];

@@ -1,0 +1,222 @@
+//! Schedules: storing them, and creating their tasks.
+//!
+//! A task is created in the transaction that moves its schedule on, so each time gets one task, no
+//! matter when a server is killed or how many servers find the schedule due. The schedule's owner
+//! is checked each time. Task ids are random: nobody can take one first.
+
+mod fire;
+
+use std::time::Duration;
+
+use sqlx::{Connection, PgPool};
+use tenure_api::ids::TaskId;
+use tenure_domain::create::NewTask;
+use tenure_domain::schedule::SCHEDULES_MAX;
+use tenure_domain::schedule::definition::{Definition, Occasion, Schedule};
+use tenure_domain::submit::Origin;
+use tenure_store::events::Sequenced;
+use tenure_store::queues::Queues;
+use tenure_store::{clock, schedules, session};
+use uuid::Uuid;
+
+pub use self::fire::{Fired, fire};
+use super::OpError;
+use super::guarded::{self, Locking, Made, Wanted};
+use super::submit::read_defaults;
+use crate::authority::{Authority, Denied, Needed};
+use crate::gate::Gate;
+use crate::notifiers::{Effects, Notifiers};
+
+/// Tries of a transaction that meets locks.
+const TRIES_MAX: usize = 5;
+/// Limit of the search for the first time of a new pattern.
+const SEARCH_MAX: Duration = Duration::from_secs(1);
+
+/// What schedules need of the engine.
+#[derive(Clone, Copy)]
+pub struct Parts<'a> {
+    pub pool: &'a PgPool,
+    pub queues: &'a Queues,
+    pub notifiers: &'a Notifiers,
+    pub sequenced: Sequenced,
+    pub gate: &'a Gate,
+    pub authority: &'a dyn Authority,
+    pub root_url: &'a str,
+}
+
+fn missing(name: &str) -> OpError {
+    OpError::NotFound(format!("the schedule {name:?} does not exist"))
+}
+
+/// # Errors
+/// If it does not exist.
+pub async fn get(parts: Parts<'_>, name: &str) -> Result<Schedule, OpError> {
+    schedules::find(parts.pool, name).await?.ok_or_else(|| missing(name))
+}
+
+/// Lists schedules by name, after the name `after`.
+pub async fn list(parts: Parts<'_>, after: Option<&str>, limit: i64) -> Result<Vec<Schedule>, OpError> {
+    Ok(schedules::list(parts.pool, after, limit).await?)
+}
+
+/// Builds the task of a schedule as of now, with a new id.
+///
+/// # Errors
+/// If the task is not acceptable.
+pub async fn draft(
+    parts: Parts<'_>,
+    definition: &Definition,
+    client_id: &str,
+    occasion: Occasion<'_>,
+) -> Result<NewTask, OpError> {
+    let query = definition.defaults_query()?;
+    let (now, defaults) = read_defaults(&mut *parts.pool.acquire().await?, &query, None).await?;
+    let origin = Origin { now, client_id, root_url: parts.root_url, defaults: &defaults };
+    let draw = || TaskId::from_random(Uuid::new_v4().into_bytes());
+    let graph = definition.submission(occasion, origin, draw)?;
+    let entry = graph.entries.into_iter().next();
+    entry.map(|entry| entry.task).ok_or_else(|| OpError::Input("`task` must be one task".to_owned()))
+}
+
+/// Stores a schedule of this client. A changed pattern, and one that was paused, counts from now.
+///
+/// # Errors
+/// If the pattern has no time soon, or too many schedules exist.
+pub async fn put(parts: Parts<'_>, name: &str, definition: &Definition, client_id: &str) -> Result<(), OpError> {
+    parts.gate.open().await?;
+    let now = clock::get_now(&mut *parts.pool.acquire().await?).await?;
+    let pattern = definition.pattern()?;
+    // A search without a result reads thousands of years.
+    let search = tokio::task::spawn_blocking(move || pattern.first_after(now));
+    let first = match tokio::time::timeout(SEARCH_MAX, search).await {
+        Ok(Ok(first)) => first?,
+        Ok(Err(_)) | Err(_) => {
+            return Err(OpError::Input("`cron` has no time that can be found within a second".to_owned()));
+        }
+    };
+    let mut conn = parts.pool.acquire().await?;
+    let mut transaction = conn.begin().await?;
+    session::idle_briefly(&mut transaction).await?;
+    let old = schedules::lock(&mut transaction, name).await?;
+    if old.is_none() && schedules::is_full(&mut transaction, SCHEDULES_MAX as i64).await? {
+        return Err(OpError::Conflict(format!(
+            "{SCHEDULES_MAX} schedules exist, which is the limit: delete unneeded ones"
+        )));
+    }
+    let kept = old.filter(|old| continues(&old.definition, definition)).map(|old| old.next);
+    schedules::put(&mut transaction, name, definition, client_id, kept.unwrap_or(Some(first))).await?;
+    transaction.commit().await?;
+    parts.notifiers.stay_active();
+    tracing::info!(schedule.name = name, client.id = client_id, "a schedule was stored");
+    Ok(())
+}
+
+/// True if times that are due stay due.
+fn continues(old: &Definition, new: &Definition) -> bool {
+    (&old.cron, &old.timezone) == (&new.cron, &new.timezone) && !old.paused && !new.paused
+}
+
+/// # Errors
+/// If it does not exist.
+pub async fn delete(parts: Parts<'_>, name: &str) -> Result<(), OpError> {
+    if !schedules::delete(parts.pool, name).await? {
+        return Err(missing(name));
+    }
+    tracing::info!(schedule.name = name, "a schedule was deleted");
+    Ok(())
+}
+
+/// Pauses or resumes a schedule. Times while it was paused are not made up.
+///
+/// # Errors
+/// If it does not exist.
+pub async fn set_paused(parts: Parts<'_>, name: &str, paused: bool) -> Result<Schedule, OpError> {
+    let mut conn = parts.pool.acquire().await?;
+    let mut transaction = conn.begin().await?;
+    session::idle_briefly(&mut transaction).await?;
+    let schedule = schedules::lock(&mut transaction, name).await?.ok_or_else(|| missing(name))?;
+    if schedule.definition.paused != paused {
+        let now = clock::get_now(&mut transaction).await?;
+        let next = schedule.definition.pattern()?.next_after(now);
+        schedules::set_paused(&mut transaction, name, paused, next).await?;
+        tracing::info!(schedule.name = name, schedule.paused = paused, "a schedule was paused or resumed");
+    }
+    transaction.commit().await?;
+    parts.notifiers.stay_active();
+    get(parts, name).await
+}
+
+/// Creates a task of the schedule now, also while it is paused, with the rights of its owner.
+///
+/// # Errors
+/// If the schedule does not exist, or its task is refused.
+pub async fn trigger(parts: Parts<'_>, name: &str) -> Result<TaskId, OpError> {
+    let schedule = get(parts, name).await?;
+    for _ in 0..TRIES_MAX {
+        let at = clock::get_now(&mut *parts.pool.acquire().await?).await?;
+        let prepared = match prepare(parts, &schedule, Occasion { name, at }).await {
+            // The caller has the scopes that it needs.
+            Err(OpError::Forbidden(why)) => {
+                return Err(OpError::Conflict(format!(
+                    "the owner of the schedule {name:?} cannot create the task: {why}"
+                )));
+            }
+            other => other?,
+        };
+        let mut conn = parts.pool.acquire().await?;
+        let mut transaction = conn.begin().await?;
+        session::idle_briefly(&mut transaction).await?;
+        let mut effects = Effects::default();
+        match prepared.create(parts, &mut transaction, &mut effects).await? {
+            Made::Created(task) | Made::Repeat(task) => {
+                parts.notifiers.commit(transaction, effects).await?;
+                return Ok(task.id);
+            }
+            Made::Refused(error) => {
+                transaction.rollback().await?;
+                guarded::note_refusals(&mut conn, &[&error]).await?;
+                return Err(error);
+            }
+            Made::Again => transaction.rollback().await?,
+        }
+    }
+    Err(OpError::Unavailable)
+}
+
+/// A task that its owner may create.
+struct Prepared {
+    task: NewTask,
+    queue: i32,
+}
+
+/// Builds the task of a schedule and checks its owner, before any transaction.
+///
+/// # Errors
+/// `Forbidden` if the owner lacks a right.
+async fn prepare(parts: Parts<'_>, schedule: &Schedule, occasion: Occasion<'_>) -> Result<Prepared, OpError> {
+    let task = draft(parts, &schedule.definition, &schedule.client_id, occasion).await?;
+    match parts.authority.check(&schedule.client_id, Needed::CreateTask(&task)).await {
+        Ok(()) => {}
+        Err(Denied::Refused(why)) => return Err(OpError::Forbidden(why)),
+        Err(Denied::Unavailable) => return Err(OpError::Unavailable),
+    }
+    if task.needs_gate() {
+        parts.gate.open().await?;
+    }
+    let queue = parts.queues.get_or_create_key(parts.pool, &task.queue).await?;
+    Ok(Prepared { task, queue })
+}
+
+impl Prepared {
+    async fn create(
+        &self,
+        parts: Parts<'_>,
+        transaction: &mut sqlx::PgConnection,
+        effects: &mut Effects,
+    ) -> Result<Made, sqlx::Error> {
+        session::plan_as_hot(transaction).await?;
+        let wanted = [Wanted { task: &self.task, queue: self.queue }];
+        let made = guarded::create(transaction, parts.sequenced, &wanted, Locking::Waits, effects).await?;
+        Ok(made.into_iter().next().unwrap_or(Made::Again))
+    }
+}

@@ -1,0 +1,117 @@
+//! Backlog limits by number of tasks.
+
+use tenure_store::guarded as store;
+use tenure_store::session;
+
+use super::*;
+
+/// Exclusive and shared modes meet at this limit.
+const LARGE: usize = 20_050;
+
+fn plain(tasks: usize) -> Vec<NewTask> {
+    (0..tasks).map(|_| new_task(QUEUE, &json!({}))).collect()
+}
+
+/// Counts acknowledged and refused creates.
+fn count(answers: &[Result<Task, OpError>]) -> (usize, usize) {
+    let full = |answer: &&Result<Task, OpError>| match answer {
+        Err(OpError::BacklogFull(_)) => true,
+        Ok(_) => false,
+        Err(other) => panic!("{other:?}"),
+    };
+    let refused = answers.iter().filter(full).count();
+    (answers.len() - refused, refused)
+}
+
+#[tokio::test]
+async fn t14_creates_never_exceed_the_limit() {
+    let pair = Pair::start().await;
+    put(&pair.here, json!({"backlog": {"tasks": 5}})).await;
+    let tasks = plain(50);
+    assert_eq!(count(&pair.create_all(&tasks).await), (5, 45));
+    assert_eq!(number(pair.database.pool(), "SELECT count(*) FROM tasks").await, 5, "refused tasks are not stored");
+    let notes = "SELECT count(*) FROM outbox_new WHERE kinds = '{14}' AND details[1] LIKE '%backlog-limit-reached%'";
+    assert_eq!(number(pair.database.pool(), notes).await, 1, "of all servers together");
+    for round in 0..10 {
+        let claims = pair.here.claim_work(QUEUE, "w", 2, Duration::ZERO);
+        let tasks = plain(20);
+        let (answers, claimed) = tokio::join!(pair.create_all(&tasks), claims);
+        claimed.unwrap().delivery.delivered();
+        count(&answers);
+        assert!(pending(&pair.database).await <= 5, "round {round}");
+    }
+    pair.finish().await;
+}
+
+#[tokio::test]
+async fn repeat_in_a_full_queue_is_answered() {
+    let pair = Pair::start().await;
+    put(&pair.here, json!({"backlog": {"tasks": 1}})).await;
+    let task = new_task(QUEUE, &json!({}));
+    pair.here.create(&task).await.unwrap();
+    for server in [&pair.here, &pair.there] {
+        assert_eq!(server.create(&task).await.unwrap().id, task.id);
+        let other = server.create(&new_task(QUEUE, &json!({}))).await;
+        assert!(matches!(other, Err(OpError::BacklogFull(_))), "{other:?}");
+    }
+    pair.finish().await;
+}
+
+#[tokio::test]
+async fn t14_limit_is_exact_where_locks_change_mode() {
+    let pair = Pair::start().await;
+    put(&pair.here, json!({"backlog": {"tasks": LARGE}})).await;
+    let (mut created, mut refused) = (0, 0);
+    while refused == 0 {
+        let (more, full) = count(&pair.create_all(&plain(1_000)).await);
+        created += more;
+        refused += full;
+        pair.here.run_pass("sequence").await.unwrap();
+    }
+    assert_eq!(created, LARGE);
+    assert_eq!(pending(&pair.database).await, i64::try_from(LARGE).unwrap());
+    pair.finish().await;
+}
+
+#[tokio::test]
+async fn only_pending_runs_count_and_retries_are_never_refused() {
+    let pair = Pair::start().await;
+    put(&pair.here, json!({"backlog": {"tasks": 2}})).await;
+    let delayed = named_with(&json!({"delay": 600}), &json!({}));
+    pair.here.create(&delayed).await.unwrap();
+    let run = new_task(QUEUE, &json!({}));
+    pair.here.create(&run).await.unwrap();
+    assert_eq!(count(&pair.create_all(&plain(1)).await), (0, 1), "a delayed run counts");
+    let waits = new_task(QUEUE, &json!({"dependencies": [run.id]}));
+    pair.there.create(&waits).await.unwrap();
+    let claim = pair.here.claim_one(QUEUE).await;
+    assert_eq!(count(&pair.create_all(&plain(1)).await), (1, 0), "a claimed run does not count");
+    let again = Report::Exception(ExceptionReason::WorkerShutdown);
+    pair.here.report(run.id, claim.run, again).await.unwrap();
+    assert_eq!(pending(&pair.database).await, 3, "a retry was acknowledged with its task");
+    assert_eq!(count(&pair.create_all(&plain(1)).await), (0, 1));
+    remove_policy(&pair.here).await;
+    assert_eq!(count(&pair.create_all(&plain(4)).await), (4, 0));
+    pair.finish().await;
+}
+
+/// A server that is stopped with the lock holds creators up for a second.
+#[tokio::test]
+async fn t14_stopped_server_delays_others_by_a_second() {
+    let pair = Pair::start().await;
+    put(&pair.here, json!({"backlog": {"tasks": 5}})).await;
+    pair.here.create_one(QUEUE).await;
+    let mut stopped = pair.database.connect().await;
+    let mut transaction = stopped.begin().await.unwrap();
+    session::idle_briefly(&mut transaction).await.unwrap();
+    let key = pair.here.key(QUEUE).await;
+    let locks = BTreeMap::from([(key, tenure_domain::policy::guard::BacklogLock::Exclusive)]);
+    store::lock_backlogs(&mut transaction, &locks).await.unwrap();
+    let started = Instant::now();
+    let (bounded, other) = (new_task(QUEUE, &json!({})), new_task("proj/other", &json!({})));
+    let (bounded, other) = tokio::join!(pair.here.create(&bounded), pair.there.create(&other));
+    bounded.unwrap();
+    other.unwrap();
+    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+    pair.finish().await;
+}
