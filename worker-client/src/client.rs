@@ -446,12 +446,14 @@ pub(crate) fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> 
 fn refusal(status: u16, body: &[u8], retry_after: Option<Duration>) -> Error {
     // A proxy sends no error body of ours; its status suffices.
     let answer: ErrorAnswer = serde_json::from_slice(body).unwrap_or_default();
+    if let Some(holder) = answer.holder() {
+        return Error::DuplicateTask { holder, entry: answer.entry(), message: first_line(&answer.message) };
+    }
     refusal_in_words(status, answer.code, &answer.message, retry_after)
 }
 
 pub(crate) fn refusal_in_words(status: u16, code: String, message: &str, retry_after: Option<Duration>) -> Error {
-    // Further lines repeat the call, which is in the log already.
-    let message = message.lines().next().unwrap_or_default().chars().take(MESSAGE_MAX).collect();
+    let message = first_line(message);
     if code == ErrorCode::SessionExists.as_str() {
         return Error::SessionExists(message);
     }
@@ -459,6 +461,11 @@ pub(crate) fn refusal_in_words(status: u16, code: String, message: &str, retry_a
         return Error::SessionEnded(message);
     }
     Error::Refused { status, code, message, retry_after }
+}
+
+/// Further lines repeat the call, which is in the log already.
+fn first_line(message: &str) -> String {
+    message.lines().next().unwrap_or_default().chars().take(MESSAGE_MAX).collect()
 }
 
 #[cfg(test)]

@@ -14,13 +14,15 @@ use serde_json::value::{RawValue, to_raw_value};
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::{InvalidId, TaskId, TaskQueueId};
 use tenure_api::policy::{RetryDelay, TaskOptions};
-use tenure_api::states::Priority;
+use tenure_api::states::{OnDuplicate, Priority};
 
 use crate::client::{Call, Own, TENURE_API, TIMEOUT};
 use crate::{Client, Error, Handle, kinds};
 
 /// Limit of the server for one request.
 const BATCH_JOBS: usize = 1_000;
+/// Limit of the server for jobs with a unique name in one request.
+const BATCH_NAMED: usize = 200;
 /// A server accepts bodies of 10 MiB.
 const BATCH_BYTES: usize = 8 << 20;
 /// Ratio of consecutive delays of a backoff.
@@ -81,7 +83,8 @@ pub enum EnqueueError {
     #[error("the payload cannot be written as JSON")]
     Payload(#[source] serde_json::Error),
     /// The server refused the job, for example without the scope, or did not answer. Without an
-    /// answer the job may have been added.
+    /// answer the job may have been added. A full queue (429) is retried as the client's
+    /// [`RetryPolicy`](crate::RetryPolicy) says, by default for half a minute.
     #[error(transparent)]
     Request(#[from] Error),
 }
@@ -160,10 +163,12 @@ impl Client {
     }
 
     /// Adds jobs to their queues, up to 1,000 in one request. The jobs of a request are added
-    /// together or not at all, and their tasks are a group.
+    /// together or not at all, and their tasks are a group. A request has up to 200 jobs with a
+    /// [unique](Enqueue::unique) name, and no name twice.
     ///
     /// # Errors
     /// A job is refused, which stops at its request. The error has the handles of earlier jobs.
+    /// [`Error::DuplicateTask`] has the index of its job behind these.
     ///
     /// ```no_run
     /// # use tenure_client::Client;
@@ -177,18 +182,21 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub async fn enqueue_all(&self, jobs: impl IntoIterator<Item = Enqueue>) -> Result<Vec<Handle>, EnqueueAllError> {
-        let (mut enqueued, mut batch, mut bytes) = (Vec::new(), Vec::new(), 0);
+        let (mut enqueued, mut batch, mut bytes, mut named) = (Vec::new(), Vec::new(), 0, 0);
         for job in jobs {
+            let is_named = usize::from(job.options.unique.is_some());
             let task = match job.definition() {
                 Ok(task) => task,
                 Err(error) => return Err(EnqueueAllError { enqueued, error }),
             };
-            if batch.len() >= BATCH_JOBS || bytes + task.get().len() > BATCH_BYTES {
+            let is_full = batch.len() >= BATCH_JOBS || named + is_named > BATCH_NAMED;
+            if is_full || bytes + task.get().len() > BATCH_BYTES {
                 self.add_batch(&mut enqueued, &batch).await?;
                 batch.clear();
-                bytes = 0;
+                (bytes, named) = (0, 0);
             }
             bytes += task.get().len();
+            named += is_named;
             batch.push(task);
         }
         self.add_batch(&mut enqueued, &batch).await?;
@@ -222,7 +230,7 @@ impl Client {
     }
 }
 
-fn random_key() -> String {
+pub(crate) fn random_key() -> String {
     uuid::Uuid::new_v4().to_string()
 }
 
@@ -306,6 +314,44 @@ impl Enqueue {
     /// Sets the key, from 1 to 255 characters, for the queue's limits per key and its fair sharing.
     pub fn key(mut self, key: &str) -> Self {
         self.options.key = Some(key.to_owned());
+        self
+    }
+
+    /// Sets a unique name, from 1 to 255 characters. Of the jobs with one name in a queue at most
+    /// one is unresolved, through all its retries; then the name is free. Another job is refused
+    /// with [`Error::DuplicateTask`], unless [`on_duplicate`](Self::on_duplicate) or the queue's
+    /// policy says otherwise.
+    ///
+    /// ```no_run
+    /// # use tenure_client::{EnqueueError, Error};
+    /// # async fn example(reports: tenure_client::Queue) -> Result<(), EnqueueError> {
+    /// let report = serde_json::json!({"customer": 7});
+    /// match reports.enqueue(&report).unique("customer-7").await {
+    ///     Ok(handle) => println!("added as {}", handle.task_id()),
+    ///     Err(EnqueueError::Request(Error::DuplicateTask { holder, .. })) => println!("{holder} does it"),
+    ///     Err(other) => return Err(other),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn unique(mut self, name: &str) -> Self {
+        self.options.unique = Some(name.to_owned());
+        self
+    }
+
+    /// Sets what happens while an unresolved job has the [unique](Self::unique) name: `Reject`
+    /// refuses this one, `Coalesce` returns the handle of the other, `Queue` lets this one wait for
+    /// its end. By default the queue's policy decides.
+    ///
+    /// ```no_run
+    /// # use tenure_client::OnDuplicate;
+    /// # async fn example(reports: tenure_client::Queue) -> Result<(), tenure_client::EnqueueError> {
+    /// let report = serde_json::json!({"customer": 7});
+    /// let handle = reports.enqueue(&report).unique("customer-7").on_duplicate(OnDuplicate::Coalesce).await?;
+    /// # drop(handle);
+    /// # Ok(()) }
+    /// ```
+    pub fn on_duplicate(mut self, treatment: OnDuplicate) -> Self {
+        self.options.on_duplicate = Some(treatment);
         self
     }
 
@@ -402,6 +448,17 @@ impl Enqueue {
         handles.pop().ok_or_else(|| Error::BadAnswer(serde::de::Error::custom("it has no task")).into())
     }
 
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Returns the definition of a job that is added repeatedly, and the seconds from its creation
+    /// to its deadline.
+    pub(crate) fn repeated(mut self) -> Result<(Box<RawValue>, Option<i64>), EnqueueError> {
+        let deadline_after = self.deadline.take().map(seconds);
+        Ok((self.definition()?, deadline_after))
+    }
+
     fn definition(self) -> Result<Box<RawValue>, EnqueueError> {
         let Self { client, queue, payload, kind, name, priority, retries, deadline, dependencies, tags, options } =
             self;
@@ -487,6 +544,8 @@ mod tests {
             .key("customer-7")
             .retries(3)
             .retry_failed()
+            .unique("customer-7")
+            .on_duplicate(OnDuplicate::Queue)
             .backoff(2 * second, 300 * second)
             .priority(Priority::High)
             .after([id])
@@ -503,6 +562,8 @@ mod tests {
                 "delay": 1,
                 "key": "customer-7",
                 "retryFailed": true,
+                "unique": "customer-7",
+                "onDuplicate": "queue",
                 "retryDelay": {"first": 2, "factor": 2.0, "most": 300},
             },
         });

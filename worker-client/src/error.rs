@@ -5,6 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use tenure_api::errors::ErrorCode;
+use tenure_api::ids::TaskId;
 
 /// A call without a usable answer.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +23,17 @@ pub enum Error {
         message: String,
         /// Requested pause before a retry.
         retry_after: Option<Duration>,
+    },
+    /// An unresolved task has the unique name of a new one, and the new one is not stored.
+    #[error("{message}")]
+    DuplicateTask {
+        /// The unresolved task.
+        holder: TaskId,
+        /// Name of the refused task in its request, or its index from 0. Absent if the request was
+        /// for one task.
+        entry: Option<String>,
+        /// First line of the explanation.
+        message: String,
     },
     /// The worker already has a session. The text contains its start and expiry.
     #[error("{0}")]
@@ -74,7 +86,8 @@ impl Error {
             Self::Network(_) | Self::Stalled(_) | Self::Damaged(_) => true,
             Self::Refused { status, .. } => matches!(status, 408 | 429 | 500..),
             Self::Store { status } => matches!(status, 400 | 403 | 408 | 429 | 500..),
-            Self::SessionExists(_)
+            Self::DuplicateTask { .. }
+            | Self::SessionExists(_)
             | Self::SessionEnded(_)
             | Self::RunLost(_)
             | Self::BadAnswer(_)
@@ -103,6 +116,7 @@ impl Error {
     pub fn status(&self) -> Option<u16> {
         match self {
             Self::Refused { status, .. } | Self::Store { status } => Some(*status),
+            Self::DuplicateTask { .. } => Some(ErrorCode::DuplicateTask.status()),
             Self::SessionExists(_) => Some(ErrorCode::SessionExists.status()),
             Self::SessionEnded(_) => Some(ErrorCode::SessionEnded.status()),
             Self::Network(_)

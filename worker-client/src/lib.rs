@@ -34,6 +34,7 @@ mod messages;
 mod policies;
 mod read_log;
 pub mod retry;
+mod schedules;
 mod sessions;
 mod signed_url;
 mod submit;
@@ -56,6 +57,7 @@ pub use messages::{Message, MessageQueue, PollUrls, Undecodable};
 pub use read_log::LogStream;
 pub use reqwest::Method;
 pub use retry::RetryPolicy;
+pub use schedules::Schedule;
 pub use serde_json::value::RawValue;
 pub use sessions::{Inbox, InboxItem};
 pub use tenure::{GroupChange, TaskChange};
@@ -69,7 +71,7 @@ pub use tenure_api::sessions::{
     CommandRequest, InboxEvent, QueueWorker, QueueWorkers, RenewSessionRequest, Session, SessionRenewed,
     SessionStarted, StartSessionRequest,
 };
-pub use tenure_api::states::{ExceptionReason, Priority, SessionEnd, TaskCommand, WorkerCommand};
+pub use tenure_api::states::{CatchUp, ExceptionReason, OnDuplicate, Priority, SessionEnd, TaskCommand, WorkerCommand};
 pub use tenure_api::work::{RunOutcome, RunResult};
 pub use wire::{Metadata, NewTask, QueueCounts, RunStatus, State, Task, TaskStatus};
 pub use work::Worked;

@@ -8,6 +8,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use tenure_api::credentials::Credentials;
 use tenure_api::dates::Timestamp;
+use tenure_api::errors::ErrorCode;
 use tenure_api::ids::{RunId, SessionId, TaskGroupId, TaskId, TaskQueueId};
 use tenure_api::states::Priority;
 
@@ -257,10 +258,35 @@ pub(crate) struct ReclaimAnswer {
 }
 
 #[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct ErrorAnswer {
     /// For an artifact of the type error the queue sends its reason instead.
     #[serde(default, alias = "reason")]
     pub code: String,
     #[serde(default)]
     pub message: String,
+    /// Holder of a unique name.
+    #[serde(default)]
+    task_id: Value,
+    /// Name or index of a refused task in its request.
+    #[serde(default)]
+    entry: Value,
+}
+
+impl ErrorAnswer {
+    /// Returns the task that has the unique name of a refused one.
+    pub(crate) fn holder(&self) -> Option<TaskId> {
+        if self.code != ErrorCode::DuplicateTask.as_str() {
+            return None;
+        }
+        self.task_id.as_str()?.parse().ok()
+    }
+
+    pub(crate) fn entry(&self) -> Option<String> {
+        match &self.entry {
+            Value::Null => None,
+            Value::String(name) => Some(name.clone()),
+            index => Some(index.to_string()),
+        }
+    }
 }

@@ -22,6 +22,7 @@ from .app import Tenure
 from .errors import (
     Cancelled,
     ConfigurationError,
+    DuplicateJob,
     Fail,
     JobCancelled,
     JobFailed,
@@ -38,12 +39,15 @@ from .errors import (
 )
 from .handle import Handle, Status
 from .job import Cancellation, Job
-from .task import JobRequest, Options, Priority, Task
+from .schedule import CatchUp, Schedule
+from .task import JobRequest, OnDuplicate, Options, Priority, Task
 
 __all__ = [
     "Cancellation",
     "Cancelled",
+    "CatchUp",
     "ConfigurationError",
+    "DuplicateJob",
     "Fail",
     "Handle",
     "Job",
@@ -51,6 +55,7 @@ __all__ = [
     "JobFailed",
     "JobRequest",
     "NameTaken",
+    "OnDuplicate",
     "Options",
     "PayloadError",
     "Priority",
@@ -59,6 +64,7 @@ __all__ = [
     "ResultError",
     "Retry",
     "RunLost",
+    "Schedule",
     "ServerUnavailable",
     "Status",
     "Task",

@@ -13,6 +13,7 @@ from .errors import ConfigurationError, Seconds
 from .handle import Handle
 from .job import Job
 from .outcome import Around
+from .schedule import Schedule
 from .settings import Settings, read_settings
 from .task import JobRequest, Task
 
@@ -24,6 +25,8 @@ R = TypeVar("R")
 
 TASKS_MAX = 1_000
 """Jobs of one request, the limit of the API."""
+NAMES_MAX = 200
+"""Jobs with a unique name in one request, the limit of the API."""
 _BODY_MAX = 8 << 20
 # Rough size of a definition without its payload, in bytes.
 _DEFINITION = 500
@@ -157,9 +160,11 @@ class Tenure:
         """Enqueue jobs, in one request for each 1,000. Each request enqueues all of them or none.
 
         Args:
-            jobs: Jobs made by ``task.job(…)``.
+            jobs: Jobs made by ``task.job(…)``. A request has up to 200 with a unique name, and no
+                name twice.
 
         Raises:
+            DuplicateJob: Another job has the unique name of one.
             RequestRefused: The server refused a request. Jobs of earlier requests are enqueued.
             ServerUnavailable: No server answered, after several attempts.
         """
@@ -189,6 +194,10 @@ class Tenure:
     def handle(self, id: str) -> Handle[Any]:
         """Return the handle of a job by its id."""
         return Handle(self, id)
+
+    def schedule(self, name: str) -> Schedule:
+        """Return a schedule by its name, to set, trigger or delete it. Sends no request."""
+        return Schedule(self, name)
 
     def _handles(self, jobs: Sequence[JobRequest[R]], answer: Any) -> list[Handle[R]]:
         pairs = zip(jobs, answer["tasks"], strict=True)
@@ -227,16 +236,19 @@ class Tenure:
 
 
 def _batches(jobs: list[JobRequest[R]]) -> Iterator[list[JobRequest[R]]]:
-    """Split jobs by the limits of one request: their number, and the size of its body."""
+    """Split jobs by the limits of one request: jobs, names, and the size of its body."""
     batch: list[JobRequest[R]] = []
-    size = 0
+    size, names = 0, 0
     for job in jobs:
+        named = job.options.unique is not None
         length = _DEFINITION + len(to_json(job.args))
-        if batch and (len(batch) == TASKS_MAX or size + length > _BODY_MAX):
+        is_full = len(batch) == TASKS_MAX or names + named > NAMES_MAX
+        if batch and (is_full or size + length > _BODY_MAX):
             yield batch
-            batch, size = [], 0
+            batch, size, names = [], 0, 0
         batch.append(job)
         size += length
+        names += named
     if batch:
         yield batch
 

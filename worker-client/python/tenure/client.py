@@ -14,7 +14,7 @@ import httpx
 
 from . import __version__
 from .api import LONGEST_PAUSE, RETRIES, Call, backoff, to_json
-from .errors import RequestRefused, ServerUnavailable
+from .errors import DUPLICATE, DuplicateJob, RequestRefused, ServerUnavailable
 from .hawk import Target, authorization
 from .settings import Settings
 
@@ -179,7 +179,12 @@ def _refusal(response: httpx.Response) -> RequestRefused:
     message = (message.splitlines() or [""])[0][:_MESSAGE_MAX]
     retry_after = response.headers.get("retry-after", "")
     pause = float(retry_after) if retry_after.isascii() and retry_after.isdigit() else None
-    return RequestRefused(response.status_code, str(answer.get("code") or ""), message, pause)
+    code = str(answer.get("code") or "")
+    holder = answer.get("taskId")
+    if code == DUPLICATE and isinstance(holder, str):
+        entry = None if answer.get("entry") is None else str(answer["entry"])
+        return DuplicateJob(message, holder, entry)
+    return RequestRefused(response.status_code, code, message, pause)
 
 
 class Client:

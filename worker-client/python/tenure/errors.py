@@ -21,6 +21,10 @@ def seconds_of(duration: Seconds, what: str, most: float) -> float:
     return seconds
 
 
+DUPLICATE = "DuplicateTask"
+"""Error code of the API for a unique name that is taken."""
+
+
 def described(error: BaseException) -> str:
     """Return the type and message of an error that is not of this library."""
     return f"{type(error).__qualname__}: {error}"
@@ -69,6 +73,23 @@ class RequestRefused(TenureError):
     def is_unclear(self) -> bool:
         """True if a proxy may have answered instead of the server."""
         return not self.code
+
+
+class DuplicateJob(RequestRefused):
+    """The unique name of a job is taken, and the job was not enqueued.
+
+    Attributes:
+        holder: Id of the unresolved job that has the name. ``app.handle(holder)`` is its handle.
+        entry: Index of the refused job in its request, from 0. None if the server named none.
+    """
+
+    def __init__(self, message: str, holder: str, entry: str | None = None) -> None:
+        super().__init__(409, DUPLICATE, message)
+        self.holder = holder
+        self.entry = entry
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.message, self.holder, self.entry)
 
 
 class PayloadError(TenureError, ValueError):

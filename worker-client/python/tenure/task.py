@@ -23,6 +23,10 @@ R = TypeVar("R")
 Priority = Literal["highest", "very-high", "high", "medium", "low", "very-low", "lowest", "normal"]
 """Priority of a job within its queue. ``normal`` is another name of ``lowest``, the default."""
 
+OnDuplicate = Literal["reject", "coalesce", "queue"]
+"""What happens to a job whose unique name is taken: it is refused, the handle is that of the job
+which has the name, or it waits for the end of that job."""
+
 RunsIn = Literal["thread", "asyncio", "process"]
 """Where a handler runs."""
 
@@ -33,6 +37,7 @@ _NAME_MAX = 255
 # The server's limit for the backoff of one job.
 _BACKOFF_FIRST_MAX = 3_600.0
 _PRIORITIES = Priority.__args__  # type: ignore[attr-defined]
+_ON_DUPLICATE = OnDuplicate.__args__  # type: ignore[attr-defined]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,6 +48,8 @@ class Options:
         delay: Seconds until the job may start, at most 366 days.
         not_before: The same as a date. Not together with ``delay``.
         key: Key for limits and fair sharing of the queue: 1 to 255 characters.
+        unique: Name that at most one unresolved job of the queue has: 1 to 255 characters.
+        on_duplicate: What happens while another job has the name. Only with ``unique``.
         priority: Priority within the queue.
         retries: How often the job is tried again, 0 to 49.
         backoff: Seconds before the second attempt, at most an hour, and the longest pause.
@@ -55,6 +62,8 @@ class Options:
     delay: Seconds | None = None
     not_before: datetime.datetime | None = None
     key: str | None = None
+    unique: str | None = None
+    on_duplicate: OnDuplicate | None = None
     priority: Priority | None = None
     retries: int | None = None
     backoff: tuple[Seconds, Seconds] | None = None
@@ -79,12 +88,21 @@ class Options:
             seconds_of(self.deadline, "deadline", _YEAR)
         if self.priority is not None and self.priority not in _PRIORITIES:
             raise ValueError(f"priority must be one of {', '.join(_PRIORITIES)}")
-        if self.key is not None and not 1 <= len(self.key) <= 255:
-            raise ValueError("key must have 1 to 255 characters")
+        self._check_names()
         if self.retries is not None:
             _check_retries(self.retries)
         if self.backoff is not None:
             _backoff(self.backoff, _BACKOFF_FIRST_MAX)
+
+    def _check_names(self) -> None:
+        for name, text in (("key", self.key), ("unique", self.unique)):
+            if text is not None and not 1 <= len(text) <= 255:
+                raise ValueError(f"{name} must have 1 to 255 characters")
+        if self.on_duplicate is not None:
+            if self.unique is None:
+                raise ValueError("on_duplicate needs unique, the name of the job")
+            if self.on_duplicate not in _ON_DUPLICATE:
+                raise ValueError(f"on_duplicate must be one of {', '.join(_ON_DUPLICATE)}")
 
 
 def _check_retries(retries: int) -> None:
@@ -132,6 +150,13 @@ class JobRequest(Generic[R]):
             definition["dependencies"] = ids
         if options.tags:
             definition["tags"] = options.tags
+        runs = self._runs()
+        if runs:
+            definition["options"] = runs
+        return definition
+
+    def _runs(self) -> dict[str, Any]:
+        task, options = self.task, self.options
         runs: dict[str, Any] = {}
         if options.delay is not None:
             runs["delay"] = math.ceil(seconds_of(options.delay, "delay", _YEAR))
@@ -139,15 +164,17 @@ class JobRequest(Generic[R]):
             runs["notBefore"] = _date(options.not_before)
         if options.key is not None:
             runs["key"] = options.key
+        if options.unique is not None:
+            runs["unique"] = options.unique
+        if options.on_duplicate is not None:
+            runs["onDuplicate"] = options.on_duplicate
         if options.backoff is not None:
             first, most = _backoff(options.backoff, _BACKOFF_FIRST_MAX)
             pauses = {"first": math.ceil(first), "factor": 2, "most": math.ceil(most)}
             runs["retryDelay"] = pauses
         if task.timeout is not None:
             runs["completeTime"] = math.ceil(task.timeout)
-        if runs:
-            definition["options"] = runs
-        return definition
+        return runs
 
 
 def _date(date: datetime.datetime) -> str:
@@ -177,7 +204,9 @@ class Enqueuer(Generic[P, R]):
         Raises:
             TypeError: Arguments are missing, or too many.
             PayloadError: An argument is no JSON, or does not match its annotation.
-            RequestRefused: The server refused the job, for example without the scope.
+            DuplicateJob: Another job has the unique name.
+            RequestRefused: The server refused the job, for example without the scope. A full queue
+                refuses it with the status 429, after several attempts in half a minute.
             ServerUnavailable: No server answered, after several attempts.
         """
         [handle] = self._task.app.enqueue_many([self.job(*args, **kwargs)])
@@ -260,6 +289,8 @@ class Task(Enqueuer[P, R]):
         delay: Seconds | None = None,
         not_before: datetime.datetime | None = None,
         key: str | None = None,
+        unique: str | None = None,
+        on_duplicate: OnDuplicate | None = None,
         priority: Priority | None = None,
         retries: int | None = None,
         backoff: tuple[Seconds, Seconds] | None = None,
@@ -273,6 +304,12 @@ class Task(Enqueuer[P, R]):
             delay: Seconds until the job may start, at most 366 days.
             not_before: The same as a date with a time zone. Not together with ``delay``.
             key: Key for limits and fair sharing of the queue: 1 to 255 characters.
+            unique: Name of the job, 1 to 255 characters. At most one unresolved job of the queue
+                has it, through all its attempts.
+            on_duplicate: What happens while another job has the name: ``reject`` raises
+                ``DuplicateJob``, ``coalesce`` returns the handle of that job, and with ``queue``
+                this job waits for its end. Default: what the policy of the queue says, or
+                ``reject``.
             priority: Priority within the queue.
             retries: How often the job is tried again, 0 to 49.
             backoff: Seconds before the second attempt, at most an hour, and the longest pause. It
@@ -289,6 +326,8 @@ class Task(Enqueuer[P, R]):
             delay=delay,
             not_before=not_before,
             key=key,
+            unique=unique,
+            on_duplicate=on_duplicate,
             priority=priority,
             retries=retries,
             backoff=backoff,

@@ -86,6 +86,14 @@ def test_enqueue_and_long(folder: Path, live_server: Server) -> None:
         worker.kill()
 
 
+def test_names_and_schedules(folder: Path, live_server: Server) -> None:
+    shown = _run(folder, live_server, sys.executable, "unique.py")
+    assert shown.split() == ["True", "pending", "True", "unscheduled"]
+    shown = _run(folder, live_server, sys.executable, "nightly.py")
+    assert shown.split() == ["pending", "5"]
+    live_server.call("DELETE", "/api/tenure/v1/schedules/nightly")
+
+
 def test_tests_of_users(folder: Path, live_server: Server) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_jobs.py"]
     assert "3 passed" in _run(folder, live_server, *command)

@@ -7,7 +7,9 @@ import asyncio
 import pytest
 from conftest import Bench, wait_for
 
-from tenure import JobCancelled, JobFailed
+from tenure import DuplicateJob, JobCancelled, JobFailed, RequestRefused, Tenure
+from tenure.api import TENURE_API, Call
+from tenure.testing import Server
 
 SOON = 60
 
@@ -210,3 +212,86 @@ def test_handler_in_process_works_crashes_and_is_killed(bench: Bench) -> None:
     # The only process is killed, and another one takes the next job.
     assert jobs.cpu.enqueue("after").result(timeout=SOON) == "after"
     assert worker.stop() == 0
+
+
+def test_unique_name_is_taken_until_its_job_ends(bench: Bench) -> None:
+    jobs = bench.app()
+    named = jobs.note.options(unique="nightly")
+    first = named.enqueue("first")
+    with pytest.raises(DuplicateJob) as refused:
+        named.enqueue("second")
+    assert (refused.value.holder, refused.value.status) == (first.id, 409)
+    with pytest.raises(DuplicateJob) as refused:
+        jobs.app.enqueue_many([jobs.note.job("other"), named.job("second")])
+    assert (refused.value.holder, refused.value.entry) == (first.id, "1")
+    coalesced = jobs.note.options(unique="nightly", on_duplicate="coalesce").enqueue("third")
+    assert coalesced.id == first.id
+    queued = jobs.note.options(unique="nightly", on_duplicate="queue").enqueue("fourth")
+    assert queued.status() == "unscheduled"
+    bench.worker()
+    assert queued.result(timeout=SOON) == "fourth"
+    assert bench.records() == ["first", "fourth"]
+    assert named.enqueue("fifth").result(timeout=SOON) == "fifth"
+
+
+def test_full_queue_takes_job_once_there_is_room(bench: Bench) -> None:
+    jobs = bench.app()
+    bench.set_policy(backlog={"tasks": 2})
+    for text in ("one", "two"):
+        jobs.note.enqueue(text)
+    call = Call("POST", f"{TENURE_API}/tasks", {"taskQueueId": bench.queue})
+    with pytest.raises(RequestRefused) as refused:
+        jobs.app.client.call(call, retries=0)
+    assert (refused.value.code, refused.value.retry_after) == ("BacklogLimitReached", 5)
+    bench.worker()
+    assert jobs.note.enqueue("three").result(timeout=SOON) == "three"
+
+
+def test_schedule_is_set_triggered_and_deleted(bench: Bench) -> None:
+    jobs = bench.app()
+    schedule = jobs.app.schedule(bench.queue.partition("/")[2])
+    job = jobs.note.options(unique="yearly", deadline=3600).job("happy new year")
+    stored = schedule.set(job, cron="0 0 1 1 *", timezone="Europe/Berlin")
+    assert len(stored["next"]) == 5
+    assert stored["next"][0].endswith("-12-31T23:00:00.000Z")
+    triggered = schedule.trigger()
+    with pytest.raises(DuplicateJob) as refused:
+        schedule.trigger()
+    assert refused.value.holder == triggered.id
+    bench.worker()
+    assert triggered.result(timeout=SOON) == "happy new year"
+    schedule.pause()
+    assert schedule.show()["paused"]
+
+    async def change() -> None:
+        await schedule.aset(jobs.note.job("hello"), cron="@daily", catch_up="none")
+        triggered = await schedule.atrigger()
+        assert await triggered.aresult(timeout=SOON) == "hello"
+
+    asyncio.run(change())
+    schedule.resume()
+    shown = schedule.show()
+    assert (shown["cron"], shown["timezone"], shown["paused"]) == ("@daily", "UTC", False)
+    schedule.delete()
+    with pytest.raises(RequestRefused) as missing:
+        schedule.trigger()
+    assert missing.value.status == 404
+
+
+def test_schedule_enqueues_job_at_each_time(
+    tenure_server: Server, timed_app: Tenure, queue: str
+) -> None:
+    written: list[str] = []
+
+    @timed_app.task(queue=queue)
+    def write(text: str) -> None:
+        written.append(text)
+
+    schedule = timed_app.schedule(queue.partition("/")[2])
+    schedule.set(write.job("an hour"), cron="@hourly")
+    for hour in (1, 2):
+        tenure_server.advance(3600)
+        wait_for(lambda: tenure_server.work(timed_app), "the job")
+        assert len(written) == hour
+    assert schedule.show()["last"]["outcome"] == "created"
+    schedule.delete()

@@ -193,6 +193,7 @@ def test_wrong_job_of_python_is_malformed_for_rust(
 
 def test_both_write_the_same_job(bench: Bench) -> None:
     options: dict[str, Any] = {"delay": 3600, "key": "customer-7", "priority": "high", "retries": 3}
+    options.update(unique="customer-7", on_duplicate="queue")
     handle = bench.app().sell.options(**options, backoff=(2, 300)).enqueue("tea")
     job_id = _add(bench, "sell", {"item": "tea"}, **options, backoff=[2, 300])
 
@@ -208,6 +209,14 @@ def test_both_write_the_same_job(bench: Bench) -> None:
     assert task["payload"] == {"kind": "sell", "args": {"item": "tea"}}
     assert (task["priority"], task["retries"]) == ("high", 3)
     backoff = {"first": 2, "factor": 2, "most": 300}
-    assert task["extra"]["tenure"] == {"delay": 3600, "key": "customer-7", "retryDelay": backoff}
-    why = bench.server.call("GET", f"/api/tenure/v1/tasks/{job_id}/why")
+    assert task["extra"]["tenure"] == {
+        "delay": 3600,
+        "key": "customer-7",
+        "unique": "customer-7",
+        "onDuplicate": "queue",
+        "retryDelay": backoff,
+    }
+    why = bench.server.call("GET", f"/api/tenure/v1/tasks/{handle.id}/why")
     assert why["reasons"][0]["code"] == "delay"
+    why = bench.server.call("GET", f"/api/tenure/v1/tasks/{job_id}/why")
+    assert why["reasons"][0]["code"] == "dependencies"

@@ -16,6 +16,7 @@ import pytest
 from tenure import (
     Cancelled,
     ConfigurationError,
+    DuplicateJob,
     Fail,
     JobFailed,
     Release,
@@ -226,6 +227,9 @@ def test_refused_release_ends_as_shutdown() -> None:
 def test_errors_can_be_pickled() -> None:
     refused = pickle.loads(pickle.dumps(RequestRefused(403, "InsufficientScopes", "no", 1.5)))
     assert (refused.status, refused.message, refused.retry_after) == (403, "no", 1.5)
+    duplicate = pickle.loads(pickle.dumps(DuplicateJob("it is taken", "id", "7")))
+    assert (str(duplicate), duplicate.status) == ("409 DuplicateTask: it is taken", 409)
+    assert (duplicate.holder, duplicate.entry, duplicate.is_transient) == ("id", "7", False)
     failed = JobFailed("id", "failed", "failed", {"kind": "K", "message": "m"})
     assert str(pickle.loads(pickle.dumps(failed))) == str(failed)
 
@@ -500,6 +504,10 @@ def test_two_tasks_of_one_name_are_refused() -> None:
         {"deadline": 400 * 86_400},
         {"priority": "urgent"},
         {"key": ""},
+        {"unique": ""},
+        {"unique": "x" * 256},
+        {"on_duplicate": "queue"},
+        {"unique": "x", "on_duplicate": "wait"},
         {"retries": 50},
         {"backoff": (5, 2)},
         {"backoff": (3_601, 5_000)},

@@ -362,7 +362,7 @@ impl Member<'_> {
         }
         self.read = id;
         match what {
-            Some(InboxEvent::RunEnded { task_id, run_id, state, reason_resolved, ended_by }) => {
+            Some(InboxEvent::RunEnded { task_id, run_id, state, reason_resolved, ended_by, .. }) => {
                 self.inner.jobs.end(EndedRun { task_id, run_id, state, reason_resolved, ended_by });
             }
             Some(InboxEvent::Command { command, task_id }) => {

@@ -1,7 +1,9 @@
 //! Typed jobs and their handles.
 
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
-use tenure_client::{EnqueueError, Error, RawValue, ResultError, State};
+use tenure_client::{EnqueueError, Error, OnDuplicate, RawValue, ResultError, RetryPolicy, State};
 
 use crate::consumer::client;
 use crate::queue::{Queue, RecordedRequest, Reply, TASK_IDS, ok, refuse};
@@ -51,6 +53,69 @@ async fn unanswered_job_is_repeated_with_its_key() {
 }
 
 #[tokio::test]
+async fn full_queue_is_retried_when_it_says() {
+    let queue = Queue::start().await;
+    queue.on("/tasks", created);
+    let full = json!({"code": "BacklogLimitReached", "message": "queue acme/mail has 5 tasks"});
+    let full = move || Reply { headers: vec![("retry-after", "1".into())], body: full.clone(), ..refuse(429) };
+    queue.once("/tasks", full());
+    queue.once("/tasks", full());
+    let mail = client(&queue).queue("acme/mail");
+    let begun = Instant::now();
+    mail.enqueue(&json!({"to": "a"})).await.unwrap();
+    assert!(begun.elapsed() >= Duration::from_secs(2));
+    let requests = queue.requests("/tasks");
+    assert_eq!(requests.len(), 3);
+    assert!(requests.iter().all(|request| key(request) == key(&requests[0])));
+
+    queue.on("/tasks", move |_| full());
+    let impatient = client(&queue).with_retry_policy(RetryPolicy::never()).queue("acme/mail");
+    let EnqueueError::Request(refused) = impatient.enqueue(&json!({})).await.unwrap_err() else { panic!("a request") };
+    assert_eq!((refused.status(), refused.retry_after()), (Some(429), Some(Duration::from_secs(1))));
+}
+
+#[tokio::test]
+async fn duplicate_names_its_holder() {
+    let queue = Queue::start().await;
+    let mail = client(&queue).queue("acme/mail");
+    let mut refusal = json!({"code": "DuplicateTask", "message": "the task has the name\n---\nmore"});
+    for (holder, entry, expected) in [
+        (json!(TASK_IDS[1]), json!("nightly"), Some((Some("nightly"), "the task has the name"))),
+        (json!(TASK_IDS[1]), json!(7), Some((Some("7"), "the task has the name"))),
+        (json!(TASK_IDS[1]), json!(null), Some((None, "the task has the name"))),
+        (json!(7), json!(0), None),
+    ] {
+        (refusal["taskId"], refusal["entry"]) = (holder, entry);
+        queue.once("/tasks", Reply { body: refusal.clone(), ..refuse(409) });
+        let refused = mail.enqueue(&json!({})).unique("nightly").await.unwrap_err();
+        let EnqueueError::Request(error) = refused else { panic!("a request") };
+        assert_eq!((error.status(), error.is_transient()), (Some(409), false));
+        let read = match &error {
+            Error::DuplicateTask { holder, entry, message } => {
+                assert_eq!(holder.to_string(), TASK_IDS[1]);
+                Some((entry.as_deref(), message.as_str()))
+            }
+            _ => None,
+        };
+        assert_eq!(read, expected, "{error:?}");
+    }
+    assert_eq!(queue.requests("/tasks")[0].body["tasks"][0]["options"], json!({"unique": "nightly"}));
+    assert_eq!(queue.requests("/tasks").len(), 4, "a duplicate is not retried");
+}
+
+#[tokio::test]
+async fn coalesced_job_has_handle_of_its_holder() {
+    let queue = Queue::start().await;
+    let entry = json!({"taskId": TASK_IDS[1], "status": {}, "deduplicated": true});
+    queue.on("/tasks", move |_| ok(json!({"taskGroupId": TASK_IDS[0], "tasks": [entry]})));
+    let job = client(&queue).queue("acme/mail").enqueue(&json!({}));
+    let handle = job.unique("nightly").on_duplicate(OnDuplicate::Coalesce).await.unwrap();
+    assert_eq!(handle.task_id().to_string(), TASK_IDS[1]);
+    let options = &queue.requests("/tasks")[0].body["tasks"][0]["options"];
+    assert_eq!(options, &json!({"unique": "nightly", "onDuplicate": "coalesce"}));
+}
+
+#[tokio::test]
 async fn jobs_are_added_by_batches() {
     let queue = Queue::start().await;
     queue.on("/tasks", created);
@@ -66,8 +131,12 @@ async fn jobs_are_added_by_batches() {
     let large = json!({"text": "x".repeat(3 << 20)});
     client.enqueue_all((0..3).map(|_| numbers.enqueue(&large))).await.unwrap();
     assert_eq!(sizes(&queue)[2..], [2, 1]);
+    // And at most 200 names.
+    let named = (0..201).map(|n| numbers.enqueue(&json!({})).unique(&format!("name-{n}")));
+    client.enqueue_all(named.chain([numbers.enqueue(&json!({}))])).await.unwrap();
+    assert_eq!(sizes(&queue)[4..], [200, 2]);
     assert!(numbers.enqueue_all([(); 0]).await.unwrap().is_empty());
-    assert_eq!(queue.requests("/tasks").len(), 4);
+    assert_eq!(queue.requests("/tasks").len(), 6);
 }
 
 #[tokio::test]

@@ -21,6 +21,7 @@ mod poll_refused;
 mod processes;
 mod queue;
 mod results;
+mod schedules;
 mod secrets;
 mod sessions;
 mod store;
