@@ -12,7 +12,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tenure_client::consumer::{Consumer, Job, Outcome, Stop};
-use tenure_client::{Client, Enqueue, Failure, Handle, Priority, ResultError};
+use tenure_client::{Client, Enqueue, Failure, Handle, OnDuplicate, Priority, ResultError};
 use tokio::signal::unix::{SignalKind, signal};
 
 const USAGE: &str = "usage: rust_jobs work QUEUE | add QUEUE KIND ARGS OPTIONS | result ID | receipt ID";
@@ -58,6 +58,8 @@ struct Sale {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Options {
+    unique: Option<String>,
+    on_duplicate: Option<OnDuplicate>,
     delay: Option<u64>,
     key: Option<String>,
     priority: Option<Priority>,
@@ -113,7 +115,13 @@ async fn add(client: &Client, [queue, kind, args, options]: [&str; 4]) -> Result
 }
 
 fn with_options(mut job: Enqueue, options: Options) -> Enqueue {
-    let Options { delay, key, priority, retries, backoff } = options;
+    let Options { unique, on_duplicate, delay, key, priority, retries, backoff } = options;
+    if let Some(unique) = unique {
+        job = job.unique(&unique);
+    }
+    if let Some(treatment) = on_duplicate {
+        job = job.on_duplicate(treatment);
+    }
     if let Some(delay) = delay {
         job = job.delay(Duration::from_secs(delay));
     }

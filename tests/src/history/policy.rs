@@ -57,6 +57,11 @@ pub(super) fn release_json(start: Option<Start>) -> Map<String, Value> {
     start.into_iter().map(Start::field).collect()
 }
 
+/// Unique names per queue: few, so that tasks often want the same one.
+const NAMES: u64 = 2;
+/// Percentage of tasks with options that have a name.
+const UNIQUE_PERCENT: u64 = 60;
+
 /// Delay of retries. Each wait is `factor` times the previous one, up to `most`. The shortest is
 /// the first one, or `most` if that is shorter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,6 +96,21 @@ pub struct Options {
     pub delivery: Option<Delivery>,
     pub retry_delay: Option<RetryDelay>,
     pub retry_failed: Option<bool>,
+    pub unique: Option<Unique>,
+}
+
+/// A unique name, of few per queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unique {
+    pub name: u64,
+    /// True if a submission takes the existing task; createTask refuses the new one either way.
+    pub coalesces: bool,
+}
+
+impl Unique {
+    fn invent(random: &mut Random) -> Self {
+        Self { name: random.below(NAMES), coalesces: random.percent(50) }
+    }
 }
 
 impl Options {
@@ -103,6 +123,7 @@ impl Options {
             delivery: if random.percent(40) { random.pick(Delivery::ALL).copied() } else { None },
             retry_delay: random.percent(30).then(|| RetryDelay::invent(random)),
             retry_failed: random.percent(60).then(|| random.percent(60)),
+            unique: random.percent(UNIQUE_PERCENT).then(|| Unique::invent(random)),
         }
     }
 
@@ -116,6 +137,10 @@ impl Options {
         }
         if let Some(retry_failed) = self.retry_failed {
             fields.insert("retryFailed".to_owned(), retry_failed.into());
+        }
+        if let Some(Unique { name, coalesces }) = self.unique {
+            fields.insert("unique".to_owned(), format!("name {name}").into());
+            fields.insert("onDuplicate".to_owned(), if coalesces { "coalesce" } else { "reject" }.into());
         }
         (!fields.is_empty()).then_some(Value::Object(fields))
     }
@@ -134,6 +159,8 @@ pub struct Policy {
     pub claim_timeout: Option<u64>,
     /// True if a failed run is followed by another one while retries are left.
     pub retry_failed: bool,
+    /// True if the result of a run that was taken from its worker may count.
+    pub late_result: bool,
 }
 
 impl Policy {
@@ -143,9 +170,10 @@ impl Policy {
             delivery: if random.percent(60) { random.pick(Delivery::ALL).copied() } else { None },
             delay: if random.percent(40) { DELAY_MIN + random.below(POLICY_DELAY_MAX - DELAY_MIN) } else { 0 },
             retry_delay: random.percent(30).then(|| RetryDelay::invent(random)),
-            complete_time: random.percent(20).then(|| lease(random)),
+            complete_time: random.percent(40).then(|| lease(random)),
             claim_timeout: random.percent(20).then(|| lease(random)),
             retry_failed: random.percent(60),
+            late_result: random.percent(60),
         }
     }
 
@@ -156,6 +184,9 @@ impl Policy {
         }
         if let Some(delay) = self.retry_delay {
             policy["retryDelay"] = delay.json();
+        }
+        if self.late_result {
+            policy["lateResult"] = "first-wins".into();
         }
         for (name, seconds) in [("completeTime", self.complete_time), ("claimTimeout", self.claim_timeout)] {
             if let Some(seconds) = seconds {

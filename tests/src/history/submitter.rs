@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::RETAINED_QUEUE;
 use super::policy::Options;
-use super::record::{Change, Event, PRIORITIES, TaskSpec};
+use super::record::{Answer, Change, Event, PRIORITIES, TaskSpec};
 use super::world::{Actor, Tried};
 use crate::definition::Definition;
 use crate::http::{QUEUE_API, TENURE_API};
@@ -30,6 +30,8 @@ const HURRIED_MILLIS: i64 = 120 * 1000;
 pub(super) const UNHURRIED_MILLIS: i64 = 4 * 60 * 60 * 1000;
 const RETRIES_MAX: u64 = 5;
 const PADDING: usize = 64;
+/// Status of createTask while another task has the unique name.
+const DUPLICATE: u16 = 409;
 
 pub(super) async fn submit(mut actor: Actor) {
     loop {
@@ -78,7 +80,10 @@ async fn create(actor: &mut Actor, tried: Tried) {
         };
         actor.call("PUT", &format!("{QUEUE_API}/task/{}", tried.spec.task), Some(&body)).await
     };
-    actor.world.write(start, Event::Create { task: tried.spec, answer: answer.without_content() });
+    // The answer is about another task: this one was not created.
+    let is_duplicate = answer.done().is_some_and(|body| body["tasks"][0]["deduplicated"] == true);
+    let answer = if is_duplicate { Answer::Refused(DUPLICATE) } else { answer.without_content() };
+    actor.world.write(start, Event::Create { task: tried.spec, answer });
 }
 
 fn with_field(body: &str, name: &str, value: &str) -> String {

@@ -2,6 +2,7 @@
 //! compares the cost of lost and slow workers with the published table.
 
 mod kill;
+mod late_results;
 mod release;
 mod results;
 mod retried_failures;

@@ -68,7 +68,9 @@ breakages! {
     the_checker_catches_a_wrong_count_of_delayed_runs, OPERATIONS_WHEN_OFTEN_BROKEN, "delayed-off-by-one", Rule::Counts;
     the_checker_catches_a_session_that_ends_and_keeps_its_runs, OPERATIONS_WHEN_BROKEN, "leak-session", Rule::SessionLeak;
     the_checker_catches_a_failed_run_without_retry, OPERATIONS_WHEN_BROKEN, "failed-not-retried", Rule::FailedRuns;
+    the_checker_catches_a_second_late_result, OPERATIONS_WHEN_BROKEN, "late-twice", Rule::ResolvedOnce;
     the_checker_catches_a_lost_task_command, OPERATIONS_WHEN_BROKEN, "lose-task-command", Rule::SessionInbox;
+    the_checker_catches_a_name_held_twice, OPERATIONS_WHEN_BROKEN, "name-twice", Rule::Names;
     the_checker_catches_an_early_purge, OPERATIONS_WHEN_BROKEN, "purge-early", Rule::Retained;
 }
 

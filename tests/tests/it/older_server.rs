@@ -14,13 +14,16 @@ async fn new_features_wait_for_upgrade_of_older_server() {
     let rig = Rig::start().await;
     let older = rig.database.connect(&format!("tenure/{} tick", NEEDED - 1)).await;
     let policy = format!("{TENURE_API}/queues/{}/policy", queue_segment(QUEUE));
+    let schedule = format!("{TENURE_API}/schedules/nightly");
     let (task, tasks) = (format!("/task/{}", new_task()), format!("{TENURE_API}/tasks"));
     let mut with_option = definition(QUEUE);
     with_option["extra"] = json!({"tenure": {"retryFailed": true}});
     let requests = [
         ("PUT", &policy, json!({"retryFailed": true})),
         ("PUT", &policy, json!({"deadlineAfter": 3600})),
+        ("PUT", &schedule, json!({"cron": "0 3 * * *", "task": {"taskQueueId": QUEUE}})),
         ("PUT", &policy, json!({"retain": {"completed": 3600}})),
+        ("PUT", &policy, json!({"lateResult": "first-wins"})),
         ("PUT", &task, with_option),
         ("POST", &tasks, json!({"taskQueueId": QUEUE, "options": {"retryFailed": true}})),
     ];

@@ -101,7 +101,15 @@ const WALK: &[&str] = &[
     "sealTaskGroup",
     "cancelTaskGroup",
     "createTasks",
+    "listRefusedEnqueues",
     "listQueues",
+    "putSchedule",
+    "schedule",
+    "listSchedules",
+    "triggerSchedule",
+    "pauseSchedule",
+    "resumeSchedule",
+    "deleteSchedule",
     "listServers",
     "putQueuePolicy",
     "queuePolicy",
@@ -183,6 +191,9 @@ const BY_UPLOAD: &[&str] = &["finishArtifact"];
 /// other tests send them.
 const BY_SCHEDULER: &[&str] = &["replaceScheduler"];
 
+/// Operations with a task that was enqueued from SQL and refused; other tests send them.
+const BY_ENQUEUE: &[&str] = &["retryEnqueue"];
+
 pub struct Operation {
     pub method: String,
     pub path: String,
@@ -235,11 +246,15 @@ impl Operation {
         self.described["requestBody"]["content"]["application/json"]["example"].clone()
     }
 
-    /// The object whose fields a scope uses: the body, or the first of its tasks, which are alike
-    /// in these fields.
+    /// The object whose fields a scope uses: the body, its task, or the first of its tasks, which
+    /// are alike in these fields.
     fn fields(&self) -> Value {
         let body = self.body();
-        if body["tasks"].is_array() { body["tasks"][0].clone() } else { body }
+        match (&body["tasks"][0], &body["task"]) {
+            (Value::Null, Value::Null) => body,
+            (Value::Null, task) => task.clone(),
+            (first, _) => first.clone(),
+        }
     }
 
     fn value(&self, name: &str) -> String {
@@ -390,7 +405,9 @@ async fn every_operation_succeeds_with_the_described_scopes() {
     let all = paths.values().flat_map(|methods| methods.as_object().unwrap().values());
     let unsent: Vec<&str> = all
         .filter_map(|described| described["operationId"].as_str())
-        .filter(|name| !sent.contains(*name) && ![BY_SIGNATURE, BY_UPLOAD, BY_SCHEDULER].concat().contains(name))
+        .filter(|name| {
+            !sent.contains(*name) && ![BY_SIGNATURE, BY_UPLOAD, BY_SCHEDULER, BY_ENQUEUE].concat().contains(name)
+        })
         .collect();
     assert!(unsent.is_empty(), "add to WALK in tests/tests/it/openapi.rs: {unsent:?}");
 }

@@ -3,7 +3,7 @@
 use tenure_api::ids::SlugId;
 
 use super::ledger::{Creation, Ledger};
-use super::{Findings, History, Rule};
+use super::{Findings, History, Rule, late, names};
 use crate::history::RETAINED_QUEUE;
 use crate::history::record::{Answer, Change, PRIORITIES, TaskSpec};
 use crate::history::snapshot::{Snapshot, Status};
@@ -15,7 +15,7 @@ const RETRIED: [&str; 3] = ["worker-shutdown", "intermittent-task", "claim-expir
 
 pub(super) fn check(history: &History, ledger: &Ledger<'_>, findings: &mut Findings) {
     for (task, creations) in &ledger.creations {
-        check_conflicts(*task, creations, findings);
+        check_conflicts(*task, creations, ledger, findings);
         match ledger.acknowledged(*task) {
             Some((spec, _)) => {
                 check_exists(history, ledger, "when all was quiet", &history.quiet, spec, findings);
@@ -61,7 +61,8 @@ fn check_exists(
     // A rerun renews the retries.
     let earlier = ledger.reruns(task) as u32 * (1 + spec.retries);
     let used = spec.retries.saturating_sub(status.retries_left);
-    let free = HANDED_BACK_MAX + ledger.queues.free_runs(spec, status) + ledger.releases(status) as u32;
+    let superseded = status.runs.iter().filter(|run| late::is_superseded(run)).count() as u32;
+    let free = superseded + HANDED_BACK_MAX + ledger.queues.free_runs(spec, status) + ledger.releases(status) as u32;
     if status.runs.len() as u32 > earlier + 1 + used + free {
         findings.add(Rule::Accounted, format!("{task} has more runs than retries used: {status:?} {when}"));
     }
@@ -74,7 +75,7 @@ fn check_resolved(spec: &TaskSpec, drained: &Snapshot, findings: &mut Findings) 
     }
 }
 
-/// Runs are numbered without gaps, and all but the last were retried.
+/// Runs are numbered without gaps, and all but the last were retried or superseded.
 fn check_runs(task: SlugId, status: &Status, findings: &mut Findings) {
     let numbered = status.runs.iter().enumerate().all(|(place, run)| usize::from(run.run_id) == place);
     let last = status.runs.last().map_or("unscheduled", |run| run.state.as_str());
@@ -82,6 +83,7 @@ fn check_runs(task: SlugId, status: &Status, findings: &mut Findings) {
         let reason = pair[0].reason_resolved.as_deref();
         match (pair[0].state.as_str(), pair[1].reason_created.as_str()) {
             (_, "rerun") | ("failed", "task-retry") => true,
+            ("exception", "exception") => late::follows(&pair[0], &pair[1]),
             ("exception", _) => reason.is_some_and(|reason| RETRIED.contains(&reason)),
             _ => false,
         }
@@ -99,7 +101,7 @@ fn check_refused(task: SlugId, creations: &[Creation<'_>], drained: &Snapshot, f
     }
 }
 
-fn check_conflicts(task: SlugId, creations: &[Creation<'_>], findings: &mut Findings) {
+fn check_conflicts(task: SlugId, creations: &[Creation<'_>], ledger: &Ledger<'_>, findings: &mut Findings) {
     let done: Vec<&Creation<'_>> = creations.iter().filter(|creation| creation.answer.done().is_some()).collect();
     if let [first, rest @ ..] = done.as_slice()
         && rest.iter().any(|creation| creation.spec.content != first.spec.content)
@@ -112,7 +114,7 @@ fn check_conflicts(task: SlugId, creations: &[Creation<'_>], findings: &mut Find
                 && other.answer.may_be_done()
                 && other.span.start <= refused.span.end
         });
-        if !justified {
+        if !justified && !names::may_be_taken(refused.spec, refused.span.end, ledger) {
             findings.add(Rule::Conflict, format!("a create of {task} was refused although nothing contradicted it"));
         }
     }

@@ -4,7 +4,7 @@
 use tenure_api::states::Delivery;
 
 use super::ledger::{Ledger, Span};
-use super::{Findings, History, Rule};
+use super::{Findings, History, Rule, late};
 use crate::history::record::{RunKey, Stamp, TaskSpec, Verdict};
 use crate::history::snapshot::{Run, Status};
 
@@ -65,7 +65,7 @@ fn check_cost(spec: &TaskSpec, status: &Status, ledger: &Ledger<'_>, findings: &
     let costly = ended.iter().filter(|run| {
         let released = is_released((spec.task, run.run_id), ledger);
         let lost = matches!(run.reason_resolved.as_deref(), Some("claim-expired" | "worker-shutdown"));
-        !(released || lost && free_losses)
+        !(released || lost && free_losses || late::is_superseded(run))
     });
     let used = spec.retries.saturating_sub(status.retries_left) as usize;
     let costly = costly.count();

@@ -10,7 +10,9 @@ mod deliveries;
 mod dependencies;
 mod failures;
 mod handouts;
+mod late;
 mod ledger;
+mod names;
 mod pauses;
 mod priority;
 mod queues;
@@ -87,6 +89,8 @@ pub enum Rule {
     SessionLeak,
     /// An inbox returns each item until it is acknowledged, and not longer.
     SessionInbox,
+    /// At most one unresolved task has a unique name.
+    Names,
     Counts,
     /// An event never changes while it can be read.
     EventsSteady,
@@ -131,6 +135,7 @@ pub fn check(history: &History) -> Vec<Violation> {
     results::check(history, &ledger, &mut findings);
     retained::check(history, &ledger, &mut findings);
     sessions::check(history, &ledger, &mut findings);
+    names::check(history, &ledger, &mut findings);
     counts::check(history, &mut findings);
     for answer in &history.internal_errors {
         findings.add(Rule::NoInternalError, answer.clone());

@@ -1,8 +1,11 @@
-//! A run is resolved at most once, as in its accepted report.
+//! A run is resolved at most once, as in its accepted report. A late report resolves a run that is
+//! made for it, at most one of each task until a rerun.
 
-use super::ledger::{Ledger, Report};
-use super::{Findings, History, Rule};
-use crate::history::record::{RunKey, Verdict};
+use tenure_api::ids::SlugId;
+
+use super::ledger::{Ledger, Report, Span};
+use super::{Findings, History, Rule, late};
+use crate::history::record::{RunKey, Stamp, Verdict};
 use crate::history::snapshot::{Run, Status};
 
 pub(super) fn check(history: &History, ledger: &Ledger<'_>, findings: &mut Findings) {
@@ -12,8 +15,13 @@ pub(super) fn check(history: &History, ledger: &Ledger<'_>, findings: &mut Findi
     }
     for (task, status) in &history.drained.tasks {
         for run in &status.runs {
-            let reports = ledger.reports.get(&(*task, run.run_id)).map_or(&[][..], Vec::as_slice);
+            let origin = late::origin(status, run);
+            let reported = origin.unwrap_or(run).run_id;
+            let reports = ledger.reports.get(&(*task, reported)).map_or(&[][..], Vec::as_slice);
             check_origin((*task, run.run_id), run, reports, findings);
+            if origin.is_some() {
+                check_policy(*task, run, ledger, findings);
+            }
         }
     }
 }
@@ -31,7 +39,8 @@ fn check_reports(run: RunKey, reports: &[Report<'_>], status: Option<&Status>, f
     let Some(status) = status else { return };
     let found = status.runs.get(usize::from(number));
     for verdict in accepted {
-        if !found.is_some_and(|found| agrees(found, verdict)) {
+        let is_late = verdict == Verdict::Completed && late::made_for(status, number).is_some();
+        if !is_late && !found.is_some_and(|found| agrees(found, verdict)) {
             findings.add(
                 Rule::ResolvedOnce,
                 format!("run {number} of {task} was accepted as {verdict:?} and is {found:?} at the end"),
@@ -48,6 +57,16 @@ fn check_origin(run: RunKey, found: &Run, reports: &[Report<'_>], findings: &mut
     let Some(verdict) = by_workers_only.into_iter().find(|verdict| agrees(found, *verdict)) else { return };
     if !reports.iter().any(|report| agrees(found, report.verdict) && report.answer.may_be_done()) {
         findings.add(Rule::ResolvedOnce, format!("run {number} of {task} is {verdict:?} and no worker reported that"));
+    }
+}
+
+/// A late result counts only where a policy says so.
+fn check_policy(task: SlugId, made: &Run, ledger: &Ledger<'_>, findings: &mut Findings) {
+    let Some((spec, _)) = ledger.acknowledged(task) else { return };
+    let Some(created) = ledger.created(task) else { return };
+    let policies = ledger.queues.policies(spec.queue, Span { start: created.start, end: Stamp::MAX });
+    if !policies.iter().any(|policy| policy.late_result) {
+        findings.add(Rule::ResolvedOnce, format!("{task} took a late result, which its queue rejects: {made:?}"));
     }
 }
 

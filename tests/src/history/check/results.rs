@@ -3,15 +3,14 @@
 use std::collections::BTreeSet;
 
 use super::ledger::Ledger;
-use super::{Findings, History, Rule};
+use super::{Findings, History, Rule, late};
 
 pub(super) fn check(history: &History, ledger: &Ledger<'_>, findings: &mut Findings) {
     for ((task, run), returned) in &ledger.queues.results {
         // Another rule reports a missing task.
-        if !history.drained.tasks.contains_key(task) {
-            continue;
-        }
-        let found = history.results.get(&(*task, *run));
+        let Some(status) = history.drained.tasks.get(task) else { continue };
+        let stored = late::made_for(status, *run).map_or(*run, |made| made.run_id);
+        let found = history.results.get(&(*task, stored));
         let certain: BTreeSet<u64> =
             returned.iter().filter(|request| request.certain).map(|request| request.what).collect();
         if certain.len() > 1 {

@@ -2,6 +2,8 @@
 
 mod dependencies;
 mod failures;
+mod late;
+mod names;
 mod queues;
 mod retained;
 mod sessions;

@@ -4,6 +4,7 @@ use tenure_api::ids::SlugId;
 use tenure_api::states::{Delivery, SessionEnd};
 
 use super::{Act, Answer, Findings, History, Ledger, Life, Reclaims, Rule, RunKey};
+use crate::history::check::late;
 use crate::history::check::ledger::{Report, Span};
 use crate::history::record::{Stamp, Verdict};
 use crate::history::snapshot::Run;
@@ -23,7 +24,7 @@ pub(super) fn check(
         let ended = history.drained.tasks.get(&run.0).and_then(|status| status.runs.get(usize::from(run.1)));
         if let (Some((ended_by, clock)), Some(ended)) = (life.ended_by, ended) {
             check_left(run, ended, life, clock, findings);
-            check_refused(run, ledger, reclaims, life, ended_by, findings);
+            check_refused(run, history, ledger, reclaims, life, ended_by, findings);
         }
     }
 }
@@ -67,10 +68,11 @@ fn check_left(run: RunKey, ended: &Run, life: &Life<'_>, clock: i64, findings: &
     }
 }
 
-/// No report or renewal of the run is accepted after the end. A worker-shutdown report only repeats
-/// the run's state.
+/// No report or renewal of the run is accepted after the end, except a late result. A
+/// worker-shutdown report only repeats the run's state.
 fn check_refused(
     run: RunKey,
+    history: &History,
     ledger: &Ledger<'_>,
     reclaims: &Reclaims,
     life: &Life<'_>,
@@ -78,7 +80,8 @@ fn check_refused(
     findings: &mut Findings,
 ) {
     let renewed = reclaims.get(&run).into_iter().flatten().find(|span| span.start > ended);
-    let reports = ledger.reports.get(&run).map_or(&[][..], Vec::as_slice);
+    let is_late = history.drained.tasks.get(&run.0).is_some_and(|status| late::made_for(status, run.1).is_some());
+    let reports = if is_late { &[][..] } else { ledger.reports.get(&run).map_or(&[][..], Vec::as_slice) };
     let reported = reports.iter().find(|report| {
         report.verdict != Verdict::WorkerShutdown && report.answer.done().is_some() && report.span.start > ended && {
             // A repeated report is accepted again.

@@ -5,13 +5,14 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::{Act, Answer, Findings, History, Ledger, Life, Rule, RunKey};
+use crate::history::check::late::SUPERSEDED;
 use crate::history::check::ledger::Span;
 use crate::history::record::{Change, Stamp};
 use crate::history::sessions::Item;
 
 const SHOWN_MAX: usize = 1_000;
 /// Reasons that do not come from the run's worker.
-const BY_OTHERS: [&str; 3] = ["canceled", "deadline-exceeded", "claim-expired"];
+const BY_OTHERS: [&str; 4] = ["canceled", "deadline-exceeded", "claim-expired", SUPERSEDED];
 const CANCELED: &str = "canceled";
 /// Reasons that need a report.
 const BY_REPORT: [&str; 2] = ["completed", "failed"];

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 use tenure_api::errors::ErrorCode::{
-    InputError, InputValidationError, InsufficientScopes, MalformedPayload, RequestConflict, ResourceNotFound,
+    BacklogLimitReached, DuplicateTask, InputError, InputValidationError, InsufficientScopes, MalformedPayload,
+    RequestConflict, ResourceNotFound,
 };
 
 use crate::endpoints::row::{OperationRows, State, Who, a_task, a_task_with, operation, refused, succeeds};
@@ -28,6 +29,8 @@ fn creating() -> OperationRows {
         .gives("/status/projectId", "none")
         .gives("/status/priority", "lowest")
         .gives("/status/retriesLeft", 5)
+        .elsewhere(DuplicateTask, "z1_fifty_creates_of_a_name_make_one_task")
+        .elsewhere(BacklogLimitReached, "t14_queue_is_never_longer_than_its_limit")
         .gives("/status/runs/0/reasonCreated", "scheduled")
         .row(succeeds("the two halves of the queue's id").body(in_halves).gives("/status/taskQueueId", "<taskQueueId>"))
         .row(
@@ -196,6 +199,7 @@ fn changing() -> Vec<OperationRows> {
             .row(succeeds("a resolved task").on(State::Completed).gives("/status/state", "completed")),
         change("rerunTask")
             .gives("/status/state", "pending")
+            .elsewhere(DuplicateTask, "z3_and_z12_name_is_free_after_the_end_and_events_tell_tasks_apart")
             .row(succeeds("a claimed task").on(State::Claimed).gives("/status/state", "running"))
             .row(
                 succeeds("a resolved task")
