@@ -40,9 +40,9 @@ pub struct ScheduleRequest<'a> {
     /// Times at which no server ran. Default `last`.
     #[serde(default, deserialize_with = "present")]
     pub catch_up: Option<CatchUp>,
-    /// True: no tasks are created. Default false.
-    #[serde(default)]
-    pub paused: bool,
+    /// True: no tasks are created. Default: as before; a new schedule is not paused.
+    #[serde(default, deserialize_with = "present")]
+    pub paused: Option<bool>,
 }
 
 /// A schedule.

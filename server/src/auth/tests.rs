@@ -1,6 +1,7 @@
 //! One test for each credential and each refusal. Accounts are built here; tests of the store cover
 //! the database.
 
+use sqlx::PgPool;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use proptest::prelude::*;
@@ -441,18 +442,23 @@ proptest! {
     }
 }
 
+/// Creates the client `ci` with the scope `a`.
+async fn create_ci(pool: &PgPool, keys: &SecretKeys) {
+    let client = clients::NewClient {
+        client_id: "ci".to_owned(),
+        scopes: strings(&["a"]),
+        description: String::new(),
+        expires: None,
+        delete_on_expiration: false,
+    };
+    clients::create(pool, keys, &client, &permanent().access_token).await.unwrap();
+}
+
 #[tokio::test]
 async fn database_failure_is_not_a_client_failure() {
     let keys = SecretKeys::parse(KEYS).unwrap();
     tenure_store::testing::with_clients(|pool| async move {
-        let client = clients::NewClient {
-            client_id: "ci".to_owned(),
-            scopes: strings(&["a"]),
-            description: String::new(),
-            expires: None,
-            delete_on_expiration: false,
-        };
-        clients::create(&pool, &keys, &client, &permanent().access_token).await.unwrap();
+        create_ci(&pool, &keys).await;
         let authenticator = Authenticator::new(pool.clone(), Facts::new(pool.clone()), keys);
         let (permanent_header, temporary) = (sign(&permanent()), sign(&temporary(None, &["a"])));
         let principal = authenticator.authenticate(&request(&permanent_header), NOW).await.unwrap();
@@ -485,14 +491,7 @@ async fn database_failure_is_not_a_client_failure() {
 async fn scopes_of_a_client_are_those_it_has_now() {
     let keys = SecretKeys::parse(KEYS).unwrap();
     tenure_store::testing::with_clients(|pool| async move {
-        let client = clients::NewClient {
-            client_id: "ci".to_owned(),
-            scopes: strings(&["a"]),
-            description: String::new(),
-            expires: None,
-            delete_on_expiration: false,
-        };
-        clients::create(&pool, &keys, &client, &permanent().access_token).await.unwrap();
+        create_ci(&pool, &keys).await;
         let authenticator = Authenticator::new(pool.clone(), Facts::new(pool.clone()), keys);
         let scopes = authenticator.scopes_of("ci").await.unwrap();
         assert!(scopes.allows("a") && scopes.allows("assume:client-id:ci") && !scopes.allows("b"));

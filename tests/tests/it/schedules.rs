@@ -8,7 +8,7 @@ use tenure_tests::http::{Answer, TENURE_API};
 use tenure_tests::random::Random;
 use tenure_tests::server::Launch;
 
-use crate::rig::{Rig, call, client_of, eventually, ok};
+use crate::rig::{Raw, Rig, Signature, call, client_of, eventually, ok};
 
 const QUEUE: &str = "schedules/linux";
 /// More with `TENURE_SCHEDULES=10000`.
@@ -112,6 +112,28 @@ async fn schedule_is_shown_with_its_next_times() {
     {
         assert_eq!(rig.call(method, &path(rest), None).await.code(), "ResourceNotFound", "{method} {rest}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn repeated_trigger_makes_one_task() {
+    let rig = Rig::start().await;
+    ok(put(&rig, &rig.root, "one", &yearly()).await);
+    ok(put(&rig, &rig.root, "two", &yearly()).await);
+    let trigger = async |name: &str, key: &str| {
+        let target = path(&format!("{name}/trigger"));
+        let signature = Signature { who: &rig.root, method: "POST", target: &target, ..Signature::of(&rig.server) };
+        let raw = Raw::new("POST", &target).authorization(&signature.header()).header("Idempotency-Key", key);
+        rig.send(&raw).await
+    };
+    let (first, same) = tokio::join!(trigger("one", "k"), trigger("one", "k"));
+    let task = first.json()["taskId"].clone();
+    assert!(task.is_string(), "{}", first.body);
+    assert_eq!(same.json()["taskId"], task);
+    assert_eq!(trigger("one", "k").await.json()["taskId"], task);
+    assert_ne!(trigger("one", "l").await.json()["taskId"], task);
+    assert_eq!(trigger("two", "k").await.status, 409);
+    let queue = ok(rig.call("GET", &format!("{TENURE_API}/queues/schedules%2Flinux"), None).await);
+    assert_eq!(queue["pending"], 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -102,7 +102,7 @@ impl Definition {
                 })
                 .transpose()?,
             catch_up: sent.catch_up.unwrap_or(CatchUp::Last),
-            paused: sent.paused,
+            paused: sent.paused.unwrap_or(false),
         };
         definition.pattern()?;
         let task = definition.task()?;

@@ -13,7 +13,7 @@ use tenure_api::ids::TaskId;
 use tenure_domain::create::NewTask;
 use tenure_domain::schedule::SCHEDULES_MAX;
 use tenure_domain::schedule::definition::{Definition, Occasion, Schedule};
-use tenure_domain::submit::Origin;
+use tenure_domain::submit::{Graph, Origin};
 use tenure_store::events::Sequenced;
 use tenure_store::queues::Queues;
 use tenure_store::{clock, schedules, session};
@@ -22,7 +22,7 @@ use uuid::Uuid;
 pub use self::fire::{Fired, fire};
 use super::OpError;
 use super::guarded::{self, Locking, Made, Wanted};
-use super::submit::read_defaults;
+use super::submit::{self, Key, read_defaults, submit};
 use crate::authority::{Authority, Denied, Needed};
 use crate::gate::Gate;
 use crate::notifiers::{Effects, Notifiers};
@@ -42,6 +42,14 @@ pub struct Parts<'a> {
     pub gate: &'a Gate,
     pub authority: &'a dyn Authority,
     pub root_url: &'a str,
+}
+
+/// A schedule to store.
+#[derive(Debug, Clone)]
+pub struct Put {
+    pub definition: Definition,
+    /// As requested.
+    pub paused: Option<bool>,
 }
 
 fn missing(name: &str) -> OpError {
@@ -69,20 +77,30 @@ pub async fn draft(
     client_id: &str,
     occasion: Occasion<'_>,
 ) -> Result<NewTask, OpError> {
-    let query = definition.defaults_query()?;
-    let (now, defaults) = read_defaults(&mut *parts.pool.acquire().await?, &query, None).await?;
-    let origin = Origin { now, client_id, root_url: parts.root_url, defaults: &defaults };
-    let draw = || TaskId::from_random(Uuid::new_v4().into_bytes());
-    let graph = definition.submission(occasion, origin, draw)?;
-    let entry = graph.entries.into_iter().next();
-    entry.map(|entry| entry.task).ok_or_else(|| OpError::Input("`task` must be one task".to_owned()))
+    let graph = draft_graph(parts, definition, client_id, occasion, None).await?;
+    graph.entries.into_iter().next().map(|entry| entry.task).ok_or(OpError::Unavailable)
 }
 
-/// Stores a schedule of this client. A changed pattern, and one that was paused, counts from now.
+async fn draft_graph(
+    parts: Parts<'_>,
+    definition: &Definition,
+    client_id: &str,
+    occasion: Occasion<'_>,
+    key: Option<&Key>,
+) -> Result<Graph, OpError> {
+    let query = definition.defaults_query()?;
+    let (now, defaults) = read_defaults(&mut *parts.pool.acquire().await?, &query, key).await?;
+    let origin = Origin { now, client_id, root_url: parts.root_url, defaults: &defaults };
+    Ok(definition.submission(occasion, origin, || TaskId::from_random(Uuid::new_v4().into_bytes()))?)
+}
+
+/// Stores a schedule of this client. A changed pattern counts from now, and so does the first one
+/// after a pause. Without `paused`, an existing schedule stays paused or not.
 ///
 /// # Errors
 /// If the pattern has no time soon, or too many schedules exist.
-pub async fn put(parts: Parts<'_>, name: &str, definition: &Definition, client_id: &str) -> Result<(), OpError> {
+pub async fn put(parts: Parts<'_>, name: &str, put: Put, client_id: &str) -> Result<(), OpError> {
+    let Put { mut definition, paused } = put;
     parts.gate.open().await?;
     let now = clock::get_now(&mut *parts.pool.acquire().await?).await?;
     let pattern = definition.pattern()?;
@@ -103,8 +121,9 @@ pub async fn put(parts: Parts<'_>, name: &str, definition: &Definition, client_i
             "{SCHEDULES_MAX} schedules exist, which is the limit: delete unneeded ones"
         )));
     }
-    let kept = old.filter(|old| continues(&old.definition, definition)).map(|old| old.next);
-    schedules::put(&mut transaction, name, definition, client_id, kept.unwrap_or(Some(first))).await?;
+    definition.paused = paused.unwrap_or_else(|| old.as_ref().is_some_and(|old| old.definition.paused));
+    let kept = old.filter(|old| continues(&old.definition, &definition)).map(|old| old.next);
+    schedules::put(&mut transaction, name, &definition, client_id, kept.unwrap_or(Some(first))).await?;
     transaction.commit().await?;
     parts.notifiers.stay_active();
     tracing::info!(schedule.name = name, client.id = client_id, "a schedule was stored");
@@ -146,15 +165,17 @@ pub async fn set_paused(parts: Parts<'_>, name: &str, paused: bool) -> Result<Sc
     get(parts, name).await
 }
 
-/// Creates a task of the schedule now, also while it is paused, with the rights of its owner.
+/// Creates a task of the schedule now, also while it is paused, with the rights of its owner. If the
+/// key was used before, returns that task.
 ///
 /// # Errors
 /// If the schedule does not exist, or its task is refused.
-pub async fn trigger(parts: Parts<'_>, name: &str) -> Result<TaskId, OpError> {
-    let schedule = get(parts, name).await?;
-    for _ in 0..TRIES_MAX {
-        let at = clock::get_now(&mut *parts.pool.acquire().await?).await?;
-        let prepared = match prepare(parts, &schedule, Occasion { name, at }).await {
+pub async fn trigger(parts: Parts<'_>, name: &str, key: Option<&Key>) -> Result<TaskId, OpError> {
+    let Schedule { definition, client_id, .. } = get(parts, name).await?;
+    let at = clock::get_now(&mut *parts.pool.acquire().await?).await?;
+    let graph = draft_graph(parts, &definition, &client_id, Occasion { name, at }, key).await?;
+    for entry in &graph.entries {
+        match check_owner(parts, &client_id, &entry.task).await {
             // The caller has the scopes that it needs.
             Err(OpError::Forbidden(why)) => {
                 return Err(OpError::Conflict(format!(
@@ -162,25 +183,22 @@ pub async fn trigger(parts: Parts<'_>, name: &str) -> Result<TaskId, OpError> {
                 )));
             }
             other => other?,
-        };
-        let mut conn = parts.pool.acquire().await?;
-        let mut transaction = conn.begin().await?;
-        session::idle_briefly(&mut transaction).await?;
-        let mut effects = Effects::default();
-        match prepared.create(parts, &mut transaction, &mut effects).await? {
-            Made::Created(task) | Made::Repeat(task) => {
-                parts.notifiers.commit(transaction, effects).await?;
-                return Ok(task.id);
-            }
-            Made::Refused(error) => {
-                transaction.rollback().await?;
-                guarded::note_refusals(&mut conn, &[&error]).await?;
-                return Err(error);
-            }
-            Made::Again => transaction.rollback().await?,
         }
     }
-    Err(OpError::Unavailable)
+    let Parts { pool, notifiers, sequenced, .. } = parts;
+    let submitted = submit(submit::Parts { pool, notifiers, sequenced }, &graph, key).await?;
+    submitted.tasks.first().map(|submitted| submitted.task.id).ok_or(OpError::Unavailable)
+}
+
+/// # Errors
+/// `Forbidden` if the owner lacks a right.
+async fn check_owner(parts: Parts<'_>, client_id: &str, task: &NewTask) -> Result<(), OpError> {
+    match parts.authority.check(client_id, Needed::CreateTask(task)).await {
+        Ok(()) if task.needs_gate() => parts.gate.open().await,
+        Ok(()) => Ok(()),
+        Err(Denied::Refused(why)) => Err(OpError::Forbidden(why)),
+        Err(Denied::Unavailable) => Err(OpError::Unavailable),
+    }
 }
 
 /// A task that its owner may create.
@@ -195,14 +213,7 @@ struct Prepared {
 /// `Forbidden` if the owner lacks a right.
 async fn prepare(parts: Parts<'_>, schedule: &Schedule, occasion: Occasion<'_>) -> Result<Prepared, OpError> {
     let task = draft(parts, &schedule.definition, &schedule.client_id, occasion).await?;
-    match parts.authority.check(&schedule.client_id, Needed::CreateTask(&task)).await {
-        Ok(()) => {}
-        Err(Denied::Refused(why)) => return Err(OpError::Forbidden(why)),
-        Err(Denied::Unavailable) => return Err(OpError::Unavailable),
-    }
-    if task.needs_gate() {
-        parts.gate.open().await?;
-    }
+    check_owner(parts, &schedule.client_id, &task).await?;
     let queue = parts.queues.get_or_create_key(parts.pool, &task.queue).await?;
     Ok(Prepared { task, queue })
 }

@@ -21,7 +21,7 @@ async fn put_schedule(queue: &Queue, name: &str, body: &Value) {
     let text = body.to_string();
     let sent: ScheduleRequest<'_> = serde_json::from_str(&text).unwrap();
     let definition = Definition::from_request(&sent).unwrap();
-    ops::put(parts(queue), name, &definition, OWNER).await.unwrap();
+    ops::put(parts(queue), name, ops::Put { definition, paused: sent.paused }, OWNER).await.unwrap();
 }
 
 fn hourly() -> Value {

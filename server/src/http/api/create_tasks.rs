@@ -13,7 +13,8 @@ use crate::http::api::prelude::*;
 use tenure_domain::submit::{DefaultsQuery, Graph, Origin};
 use tenure_engine::ops::submit::{Key, SubmittedTask, read_defaults, submit};
 
-const IDEMPOTENCY_KEY: &str = "idempotency-key";
+pub const BAD_KEY: &str = "the header `Idempotency-Key` is empty, too long, or not printable ASCII";
+pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 const KEY_CHARS_MAX: usize = 255;
 
@@ -70,7 +71,6 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
     test["dependencies"] = json!(["build"]);
     let mut status = sample.status("pending");
     status["priority"] = "medium".into();
-    let key = json!({"type": "string", "pattern": "^[\\x20-\\x7e]+$", "maxLength": KEY_CHARS_MAX});
     operation
         .about(
             "Ids, dates, payload and metadata are optional: the server generates them. `dependencies` may contain \
@@ -83,7 +83,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
             IDEMPOTENCY_KEY,
             "Makes it safe to repeat the request: for a day, the same key with the same body returns the same tasks \
              in their current state",
-            &key,
+            &key_schema(),
         )
         .takes_either::<SubmitRequest<'_>, Entry<'_>>(&json!({"tasks": [build, test]}))
         .names(&[("taskId", "$response.body#/tasks/0/taskId"), ("taskGroupId", "$response.body#/taskGroupId")])
@@ -94,7 +94,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
                 "tasks": [{"taskId": sample.task, "name": "build", "status": status}],
             }),
         )
-        .refuses(InvalidRequestArguments, "the header `Idempotency-Key` is empty, too long, or not printable ASCII")
+        .refuses(InvalidRequestArguments, BAD_KEY)
         .refuses(
             InputError,
             "as for createTask; or a dependency that is neither an id nor a name of the request, a cycle, two tasks \
@@ -111,7 +111,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
 
 async fn create_tasks(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.no_query()?;
-    let key = idempotency_key(&call)?;
+    let key = idempotency_key(&call, || digest(&call))?;
     let graph = read(&app, &call, key.as_ref()).await?;
     for (n, entry) in graph.entries.iter().enumerate() {
         call.authorize(&create_task::values(&entry.task)).map_err(|error| error.at(&graph.place(n)))?;
@@ -168,7 +168,15 @@ async fn read(app: &Api, call: &Call, key: Option<&Key>) -> Result<Graph, ApiErr
     Ok(graph?)
 }
 
-fn idempotency_key(call: &Call) -> Result<Option<Key>, ApiError> {
+pub fn key_schema() -> serde_json::Value {
+    json!({"type": "string", "pattern": "^[\\x20-\\x7e]+$", "maxLength": KEY_CHARS_MAX})
+}
+
+/// Reads the header `Idempotency-Key`. Requests with the same key must have the same digest.
+pub fn idempotency_key(
+    call: &Call,
+    digest: impl FnOnce() -> Result<Vec<u8>, ApiError>,
+) -> Result<Option<Key>, ApiError> {
     let values = call.header_values(IDEMPOTENCY_KEY);
     let Some(value) = values.first() else { return Ok(None) };
     let text = value.to_str().unwrap_or_default();
@@ -182,7 +190,7 @@ fn idempotency_key(call: &Call) -> Result<Option<Key>, ApiError> {
     Ok(Some(Key {
         client_id: call.principal()?.client_id.clone().unwrap_or_default(),
         key: text.to_owned(),
-        digest: digest(call)?,
+        digest: digest()?,
     }))
 }
 

@@ -4,6 +4,7 @@ use chrono::{DateTime, Utc};
 use tenure_api::schedules::{LastTime, Schedule as ScheduleOnWire, ScheduleRequest, Schedules, Triggered};
 
 use super::create_task;
+use super::create_tasks::{BAD_KEY, IDEMPOTENCY_KEY, idempotency_key, key_schema};
 use crate::http::api::prelude::*;
 use crate::http::docs::parameters::paged_up_to;
 use tenure_domain::json::raw as raw_value;
@@ -109,12 +110,13 @@ fn describe_put_schedule(operation: Operation, sample: &Sample) -> Operation {
 async fn handle_put_schedule(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.no_query()?;
     let name = name(&call)?;
-    let definition = Definition::from_request(&call.json::<ScheduleRequest<'_>>()?)?;
+    let sent: ScheduleRequest<'_> = call.json()?;
+    let definition = Definition::from_request(&sent)?;
     let owner = owner(&call)?;
     let at = clock::get_now(&mut *app.engine.pool.acquire().await?).await?;
     let task = ops::draft(parts(&app), &definition, &owner, Occasion { name: &name, at }).await?;
     call.authorize(&create_task::values(&task))?;
-    ops::put(parts(&app), &name, &definition, &owner).await?;
+    ops::put(parts(&app), &name, ops::Put { definition, paused: sent.paused }, &owner).await?;
     ok(&shown(ops::get(parts(&app), &name).await?)?)
 }
 
@@ -223,10 +225,20 @@ pub fn trigger_schedule() -> Endpoint {
 fn describe_trigger_schedule(operation: Operation, sample: &Sample) -> Operation {
     operation
         .about("Also while the schedule is paused, and with the rights of its owner. Its next times stay.")
+        .header(
+            IDEMPOTENCY_KEY,
+            "Makes it safe to repeat the request: for a day, the same key returns the same task",
+            &key_schema(),
+        )
         .answers::<Triggered>("The task", &json!({"taskId": sample.task}))
         .refuses(InputError, "the task is no longer acceptable, or the name of the schedule is not")
         .refuses(ResourceNotFound, NO_SCHEDULE)
-        .refuses(RequestConflict, "the owner lacks a scope, or the group of the task is sealed")
+        .refuses(InvalidRequestArguments, BAD_KEY)
+        .refuses(
+            RequestConflict,
+            "the owner lacks a scope, the group of the task is sealed, or the `Idempotency-Key` was sent with another \
+             request within a day",
+        )
         .refuses(ErrorCode::DuplicateTask, "an unresolved task has the unique name of the task")
         .refuses(ErrorCode::BacklogLimitReached, "the queue has as many pending tasks as its policy allows")
 }
@@ -234,7 +246,9 @@ fn describe_trigger_schedule(operation: Operation, sample: &Sample) -> Operation
 async fn handle_trigger_schedule(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     call.no_query()?;
-    let task_id = ops::trigger(parts(&app), &name(&call)?).await?;
+    let name = name(&call)?;
+    let key = idempotency_key(&call, || Ok(Sha256::digest(format!("trigger {name}")).to_vec()))?;
+    let task_id = ops::trigger(parts(&app), &name, key.as_ref()).await?;
     ok(&Triggered { task_id })
 }
 

@@ -67,6 +67,8 @@ async fn paused_by_put_counts_from_the_put_that_resumes() {
     put_schedule(&queue, NAME, &with("paused", json!(true))).await;
     later(&database, &queue, "3 hours").await;
     put_schedule(&queue, NAME, &hourly()).await;
+    assert!(stored(&queue).await.definition.paused, "a program that stores it again does not resume it");
+    put_schedule(&queue, NAME, &with("paused", json!(false))).await;
     assert!(stored(&queue).await.next.unwrap() > now(&database).await);
     assert_eq!(tasks(&database).await, 0);
     finish(database, queue).await;
@@ -98,7 +100,7 @@ async fn owner_without_scopes_stops_the_schedule_until_they_are_back() {
     assert!(stored(&queue).await.error.unwrap().contains(OWNER));
     let notes = "SELECT count(*) FROM outbox_new WHERE details[1] LIKE '%schedule-failed%'";
     assert!(number(database.pool(), notes).await > 0);
-    let refused = ops::trigger(parts(&queue), NAME).await;
+    let refused = ops::trigger(parts(&queue), NAME, None).await;
     assert!(matches!(refused, Err(OpError::Conflict(_))), "{refused:?}");
     queue.authority.denied.lock().unwrap().clear();
     later(&database, &queue, "1 hour").await;
@@ -157,10 +159,10 @@ async fn trigger_makes_a_task_and_keeps_the_times() {
     let (database, queue) = start().await;
     put_schedule(&queue, NAME, &with("paused", json!(true))).await;
     let before = stored(&queue).await;
-    let task = ops::trigger(parts(&queue), NAME).await.unwrap();
+    let task = ops::trigger(parts(&queue), NAME, None).await.unwrap();
     assert_eq!(queue.status(task).await.id, task);
     assert_eq!(stored(&queue).await, before);
-    let missing = ops::trigger(parts(&queue), "other").await;
+    let missing = ops::trigger(parts(&queue), "other", None).await;
     assert!(matches!(missing, Err(OpError::NotFound(_))), "{missing:?}");
     finish(database, queue).await;
 }
@@ -184,10 +186,11 @@ async fn limit_of_schedules_is_named() {
     run_sql(database.pool(), sql).await;
     let text = hourly().to_string();
     let definition = Definition::from_request(&serde_json::from_str(&text).unwrap()).unwrap();
-    match ops::put(parts(&queue), NAME, &definition, OWNER).await {
+    let put = ops::Put { definition, paused: None };
+    match ops::put(parts(&queue), NAME, put.clone(), OWNER).await {
         Err(OpError::Conflict(why)) => assert!(why.contains("10000"), "{why}"),
         other => panic!("{other:?}"),
     }
-    ops::put(parts(&queue), "s1", &definition, OWNER).await.unwrap();
+    ops::put(parts(&queue), "s1", put, OWNER).await.unwrap();
     finish(database, queue).await;
 }
