@@ -1,10 +1,10 @@
 //! One test for each credential and each refusal. Accounts are built here; tests of the store cover
 //! the database.
 
-use sqlx::PgPool;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use proptest::prelude::*;
+use sqlx::PgPool;
 use tenure_api::credentials::{Credentials, Grant, issue};
 use tenure_api::hawk::{SignRequest, authorization_header};
 

@@ -127,7 +127,7 @@ async fn repeated_trigger_makes_one_task() {
     };
     let (first, same) = tokio::join!(trigger("one", "k"), trigger("one", "k"));
     let task = first.json()["taskId"].clone();
-    assert!(task.is_string(), "{}", first.body);
+    assert!(task.is_string(), "{}", first.json());
     assert_eq!(same.json()["taskId"], task);
     assert_eq!(trigger("one", "k").await.json()["taskId"], task);
     assert_ne!(trigger("one", "l").await.json()["taskId"], task);

@@ -1,6 +1,7 @@
 //! Schedules: tasks at the times of a cron pattern.
 
 use chrono::{DateTime, Utc};
+use sha2::{Digest as _, Sha256};
 use tenure_api::schedules::{LastTime, Schedule as ScheduleOnWire, ScheduleRequest, Schedules, Triggered};
 
 use super::create_task;
@@ -233,7 +234,7 @@ fn describe_trigger_schedule(operation: Operation, sample: &Sample) -> Operation
         .answers::<Triggered>("The task", &json!({"taskId": sample.task}))
         .refuses(InputError, "the task is no longer acceptable, or the name of the schedule is not")
         .refuses(ResourceNotFound, NO_SCHEDULE)
-        .refuses(InvalidRequestArguments, BAD_KEY)
+        .refuses(ErrorCode::InvalidRequestArguments, BAD_KEY)
         .refuses(
             RequestConflict,
             "the owner lacks a scope, the group of the task is sealed, or the `Idempotency-Key` was sent with another \
