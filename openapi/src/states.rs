@@ -222,7 +222,7 @@ words! {
 }
 
 words! {
-    /// What a schedule does about times at which no server ran.
+    /// Treatment of times at which no server ran.
     CatchUp {
         /// No task for a time that is over a minute late.
         None = 0 "none",

@@ -22,7 +22,7 @@ pub enum Needed<'a> {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
-    /// For people: what is missing. Permanent until someone changes the client or its roles.
+    /// The missing right, for people. Permanent until someone changes the client or its roles.
     #[error("{0}")]
     Refused(String),
     /// The database did not answer: try again.

@@ -17,7 +17,7 @@ pub fn count(ending: Ending, claims: usize) {
 /// The fate of a report, as completed, of a run that was taken from its worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LateOutcome {
-    /// It resolved its task.
+    /// The report resolved its task.
     Recorded,
     /// The queue rejects late results, or another run came first.
     Rejected,

@@ -13,7 +13,7 @@ use super::life::State;
 use crate::lifecycle::Report;
 use crate::task::{Last, Task};
 
-/// A report of a run that has ended in another way, and what is stored about the task.
+/// A report of an ended run, with stored facts about its task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LateReport {
     pub ending: Ending,
@@ -30,7 +30,7 @@ pub struct LateReport {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It resolves the task.
+    /// The report resolves the task.
     Counts,
     /// It repeats the report for which this run was made.
     Repeats(RunId),

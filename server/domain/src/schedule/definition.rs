@@ -28,7 +28,7 @@ pub const TAG_TIME: &str = "tenure-schedule-time";
 const OWN_FIELDS: &str = "`taskId`, `created`, `deadline`, `expires` and `dependencies` do not belong to the task of a \
                           schedule; use `deadlineAfter` and `expiresAfter` beside it";
 
-/// What the owner of a schedule says.
+/// The settings of a schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Definition {
     pub cron: String,
@@ -62,7 +62,7 @@ pub struct Schedule {
     /// The client whose scopes count.
     pub client_id: String,
     pub created: DateTime<Utc>,
-    /// When it was last stored, paused or resumed.
+    /// Time of the last PUT, pause or resumption.
     pub changed: DateTime<Utc>,
 }
 

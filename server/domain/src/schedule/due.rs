@@ -23,7 +23,7 @@ pub struct Due {
     pub next: Option<DateTime<Utc>>,
 }
 
-/// `next` is the time of the pattern that is to be made next, and `now` not before it.
+/// `next` is the next time of the pattern without a task, and `now` not before it.
 #[must_use]
 pub fn decide(pattern: &Pattern, catch_up: CatchUp, next: DateTime<Utc>, now: DateTime<Utc>) -> Due {
     let wanted = match catch_up {

@@ -27,7 +27,7 @@ pub const REFUSED_MAX: i64 = 10_000;
 const REFUSED_DAYS: i32 = 30;
 /// Rows per scan, and of each transaction that was open.
 const SCAN_MAX: usize = 2_000;
-/// Rows of which a slice is locked: other servers hold some of the first ones.
+/// Rows to choose a slice from: other servers hold locks on some of the first.
 const LISTED_MAX: usize = 2 * SLICE as usize;
 /// Bytes of bodies per slice.
 const BYTES_MAX: i64 = 16 << 20;

@@ -7,7 +7,7 @@ use tenure_domain::create::{Awaited, NewTask, dependency_refusal};
 use tenure_store::dependencies::{self, Edge, Required, Wanted};
 use tenure_store::transitions::create::{self, Guarded, Member, Outcome};
 
-/// A task to create, and what it waits for.
+/// A task to create, with the tasks that it waits for.
 pub(super) struct Draft<'a> {
     pub(super) task: &'a NewTask,
     pub(super) queue: i32,

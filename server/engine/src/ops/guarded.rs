@@ -147,8 +147,8 @@ impl Look {
         self.guards[position].holders.iter().map(|holder| holder.seq).collect()
     }
 
-    /// Decides for the tasks at these positions. `waits` tells which have unsatisfied dependencies,
-    /// `locked` of which the name is locked.
+    /// Decides for the tasks at these positions. `waits` is true of those with unsatisfied
+    /// dependencies, `locked` of those whose name is locked.
     pub(super) fn decide(
         &self,
         wanted: &[Wanted<'_>],

@@ -32,7 +32,7 @@ const TRIES_MAX: usize = 5;
 /// Limit of the search for the first time of a new pattern.
 const SEARCH_MAX: Duration = Duration::from_secs(1);
 
-/// What schedules need of the engine.
+/// Parts of the engine for schedules.
 #[derive(Clone, Copy)]
 pub struct Parts<'a> {
     pub pool: &'a PgPool,

@@ -56,7 +56,7 @@ pub struct SubmittedTask {
     pub is_duplicate: bool,
 }
 
-/// What a submission needs from the engine.
+/// Parts of the engine for submissions.
 #[derive(Clone, Copy)]
 pub struct Parts<'a> {
     pub pool: &'a PgPool,

@@ -16,9 +16,9 @@ struct RefusedBody {
     task_queue_id: String,
     /// The database role that enqueued it.
     role: String,
-    /// When it was enqueued.
+    /// Time of the enqueueing transaction.
     enqueued: Timestamp,
-    /// Why it was refused.
+    /// Reason of the refusal.
     error: String,
 }
 

@@ -15,7 +15,7 @@ use uuid::Uuid;
 use super::end_open::Ended;
 use crate::decode::Row;
 
-/// What is stored about late results of a run.
+/// Stored facts about late results of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Known {
     /// As the task's queue says now.
@@ -24,7 +24,7 @@ pub struct Known {
     pub recorded: Option<RunId>,
 }
 
-/// Reads what is known about late results of these runs. Omits missing tasks.
+/// Reads the stored facts about late results of these runs. Omits missing tasks.
 pub async fn find(
     conn: &mut PgConnection,
     runs: &[(Uuid, RunId)],

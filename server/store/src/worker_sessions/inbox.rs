@@ -167,8 +167,8 @@ pub async fn read_inboxes(
     Ok(items)
 }
 
-/// Marks ended runs whose results may still count. Reads policies only if there are such runs,
-/// whose queue is that of the session.
+/// Marks ended runs whose results may still count. Without such runs it reads no policy. Runs have
+/// the queue of their session.
 async fn mark_late_results(conn: &mut PgConnection, items: &mut [(i64, InboxItem)]) -> Result<(), sqlx::Error> {
     let mut ended: Vec<(i64, &mut bool)> = Vec::new();
     for (epoch, item) in items {

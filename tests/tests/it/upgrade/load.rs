@@ -40,7 +40,7 @@ const WORKERS: usize = 2;
 const CLAIMED_AT_ONCE: u16 = 3;
 /// How long a run of `LIMITED` takes. So long that tasks pile up, and the limits are reached.
 const TAKES: Duration = Duration::from_millis(300);
-/// One run in so many is retried.
+/// One of this many runs is retried.
 const RETRIED_OF: usize = 8;
 /// Tasks of each queue that are completed between two restarts.
 const PROGRESS: usize = 5;

@@ -174,7 +174,7 @@ impl Found<'_> {
         Ok(fired)
     }
 
-    /// The note of a failure. None if the task names no queue any more.
+    /// The note of a failure. None if the task is no longer acceptable.
     async fn note(&self, at: DateTime<Utc>, why: &str) -> Option<Note> {
         let Self { parts, schedule, .. } = *self;
         let occasion = Occasion { name: &schedule.name, at };
