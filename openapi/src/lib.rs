@@ -5,20 +5,24 @@
 //! that its clients and workers run against Tenure unchanged.
 
 pub mod artifacts;
+pub mod audit;
 pub mod auth;
 pub mod blob_url;
 pub mod bodies;
 pub mod checkpoints;
 pub mod dates;
+pub mod dead_letters;
 pub mod errors;
 pub mod ids;
 pub mod live_log;
 pub mod objects;
 pub mod policy;
+pub mod problems;
 pub mod purge_cache;
 pub mod query;
 pub mod queue_keys;
 pub mod states;
+pub mod statistics;
 pub mod submit;
 pub mod why;
 pub mod work;
@@ -33,5 +37,6 @@ mod schema;
 pub mod servers;
 pub mod sessions;
 mod structure;
+pub mod subscriptions;
 mod text;
 pub mod whole;

@@ -79,10 +79,10 @@ pub struct QueuePolicy {
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(ignore)]
     pub partition: Option<Value>,
-    /// See `onDuplicate`.
+    /// True: tasks that end as failed or exception, but not canceled ones, are listed until they are
+    /// run again. Default false.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(ignore)]
-    pub dead_letters: Option<Value>,
+    pub dead_letters: Option<bool>,
     /// True: a run reported as failed uses up a retry, and another run follows. Default false.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub retry_failed: Option<bool>,
@@ -360,6 +360,8 @@ pub struct QueueNow {
     /// Absent without a limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backlog: Option<BacklogOfQueue>,
+    /// Failed tasks that wait to be run again, counted up to 10,000.
+    pub dead_letters: i64,
 }
 
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, ToSchema)]
@@ -426,7 +428,7 @@ impl Visitor<'_> for Seconds {
 }
 
 /// Parses a whole number of any size: one too large for the type is outside every range.
-fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
+pub(crate) fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
     // `deserialize_f64` accepts any number. Otherwise serde_json passes numbers as maps, to
     // preserve all digits.
     deserializer.deserialize_f64(Seconds)

@@ -246,6 +246,30 @@ words! {
 }
 
 words! {
+    /// The state of a subscription.
+    SubscriptionState {
+        /// Events are sent as they happen.
+        Active = 0 "active",
+        /// The last message was not accepted. It is sent again.
+        Failing = 1 "failing",
+        /// Nothing is sent until it is resumed.
+        Suspended = 2 "suspended",
+    }
+}
+
+words! {
+    /// Why a subscription was suspended.
+    SuspendedBy {
+        /// The oldest event was not accepted in time.
+        Age = 1 "age",
+        /// The receiver answered 410.
+        Gone = 2 "gone",
+        /// The next events are no longer in the log.
+        EventsLost = 3 "events-lost",
+    }
+}
+
+words! {
     /// The source of a task's key for limits and fair sharing.
     KeyBy {
         Key = 0 "key",
@@ -424,6 +448,12 @@ mod tests {
         }
         for &word in ScheduleOutcome::ALL {
             assert_eq!(ScheduleOutcome::from_code(word.code()), Some(word));
+        }
+        for &word in SubscriptionState::ALL {
+            assert_eq!(SubscriptionState::from_code(word.code()), Some(word));
+        }
+        for &word in SuspendedBy::ALL {
+            assert_eq!(SuspendedBy::from_code(word.code()), Some(word));
         }
         for &word in KeyBy::ALL {
             assert_eq!(KeyBy::from_code(word.code()), Some(word));

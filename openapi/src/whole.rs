@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 use serde::de::{Deserializer, Error, Unexpected, Visitor};
 
 /// Every whole number up to here has an exact floating-point value.
-const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
+pub(crate) const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
 
 struct Whole<T>(PhantomData<T>);
 

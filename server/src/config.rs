@@ -11,8 +11,10 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use tenure_domain::delivery::address::{Cidr, DeliverTo};
 use tenure_embedded::EmbeddedSettings;
 use tenure_engine::blobs::settings::ArtifactSettings;
+use tenure_engine::events::deliveries::DeliverySettings;
 use tenure_engine::route::HotSessions;
 use tenure_store::hosts::Hosts;
 use tenure_store::secrets::SecretKeys;
@@ -54,6 +56,13 @@ const POLL_RESERVATION_MAX: Duration = Duration::from_secs(5 * MINUTE);
 const EVENT_RETENTION_MIN: Duration = Duration::from_secs(1);
 /// Events are rows: retaining them forever fills the disk.
 const EVENT_RETENTION_MAX: Duration = Duration::from_secs(366 * DAY);
+/// With less, an incident is found after its traces are gone.
+const AUDIT_RETENTION_MIN: Duration = Duration::from_secs(DAY);
+/// Ten years.
+const AUDIT_RETENTION_MAX: Duration = Duration::from_secs(3_660 * DAY);
+/// With less, a restarted receiver has already missed events.
+const SUBSCRIPTION_HOLD_MIN: Duration = Duration::from_secs(MINUTE);
+const SUBSCRIPTION_HOLD_MAX: Duration = Duration::from_secs(30 * DAY);
 /// Object stores accept 10,000 parts; uploads use parts of 5 MiB.
 const ARTIFACT_SIZE_MAX: u64 = 48 << 30;
 /// Longer than any balancer needs to notice, and short enough to wait for.
@@ -163,6 +172,23 @@ pub struct ServeArgs {
     #[arg(long, env = "TENURE_EVENT_RETENTION", default_value = "7d", value_name = "DURATION", value_parser = parse_duration)]
     pub event_retention: Duration,
 
+    /// How long the audit of changes is retained (1d to 3660d). If too small, nobody can tell who
+    /// made a change that is noticed late.
+    #[arg(long, env = "TENURE_AUDIT_RETENTION", default_value = "400d", value_name = "DURATION", value_parser = parse_duration)]
+    pub audit_retention: Duration,
+
+    /// Maximum age of events and tasks that are kept for a subscription whose receiver does not
+    /// accept them (1m to 30d); the subscription is then suspended. If too small, receivers miss
+    /// events after an outage; if too large, a dead receiver fills the disk.
+    #[arg(long, env = "TENURE_SUBSCRIPTION_HOLD", default_value = "5d", value_name = "DURATION", value_parser = parse_duration)]
+    pub subscription_hold: Duration,
+
+    /// Addresses that webhooks of subscriptions may reach beyond public ones, as a comma list of
+    /// blocks such as `10.20.0.0/16`. Clients choose the URLs: list only networks that they may send
+    /// requests to. Default: none.
+    #[arg(long, env = "TENURE_DELIVER_TO", value_name = "CIDR,...")]
+    pub deliver_to: Option<String>,
+
     /// Where artifacts are stored: file:///folder, s3://bucket/prefix, gs://bucket/prefix or
     /// az://container/prefix, with credentials from the usual variables (AWS_..., GOOGLE_...,
     /// AZURE_STORAGE_...). Default: files in the folder `artifacts` of the data directory, which
@@ -248,6 +274,8 @@ pub struct Settings {
     pub message_visibility: Duration,
     pub poll_reservation: Duration,
     pub event_retention: Duration,
+    pub audit_retention: Duration,
+    pub deliveries: DeliverySettings,
     pub artifacts: ArtifactSettings,
     pub hot_sessions: HotSessions,
     pub limits: Limits,
@@ -346,6 +374,8 @@ impl ServeArgs {
             message_visibility: self.message_visibility,
             poll_reservation: self.poll_reservation,
             event_retention: self.event_retention,
+            audit_retention: self.audit_retention,
+            deliveries: DeliverySettings { deliver_to: self.checked_deliver_to()?, hold: self.subscription_hold },
             artifacts: self.checked_artifacts()?,
             hot_sessions: self.checked_hot_sessions()?,
             limits: self.limits.limits()?,
@@ -385,6 +415,18 @@ impl ServeArgs {
                 EVENT_RETENTION_MIN,
                 EVENT_RETENTION_MAX,
             ),
+            (
+                "--audit-retention (TENURE_AUDIT_RETENTION)",
+                self.audit_retention,
+                AUDIT_RETENTION_MIN,
+                AUDIT_RETENTION_MAX,
+            ),
+            (
+                "--subscription-hold (TENURE_SUBSCRIPTION_HOLD)",
+                self.subscription_hold,
+                SUBSCRIPTION_HOLD_MIN,
+                SUBSCRIPTION_HOLD_MAX,
+            ),
             ("--drain-delay (TENURE_DRAIN_DELAY)", self.drain_delay, zero, DRAIN_DELAY_MAX),
         ] {
             if !(least..=most).contains(&value) {
@@ -396,6 +438,16 @@ impl ServeArgs {
             }
         }
         Ok(())
+    }
+
+    fn checked_deliver_to(&self) -> Result<DeliverTo, SettingError> {
+        let list = self.deliver_to.as_deref().unwrap_or_default();
+        let blocks = list.split(',').map(str::trim).filter(|block| !block.is_empty());
+        let blocks: Result<Vec<Cidr>, String> = blocks.map(str::parse).collect();
+        blocks.map(DeliverTo::new).map_err(|why| {
+            let fix = format!("{why}; write a comma list of blocks, as in 10.20.0.0/16,fd00::/8");
+            SettingError::new("--deliver-to (TENURE_DELIVER_TO)", list, fix)
+        })
     }
 
     fn checked_hot_sessions(&self) -> Result<HotSessions, SettingError> {

@@ -7,6 +7,7 @@ mod backup;
 pub mod cli;
 pub mod config;
 pub mod descriptors;
+mod disk;
 pub mod http;
 mod key_check;
 pub mod log_limiter;

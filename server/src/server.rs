@@ -15,6 +15,7 @@ use uuid::Uuid;
 use crate::auth::Authenticator;
 use crate::config::{ClockMode, Database, Settings};
 use crate::descriptors;
+use crate::disk;
 use crate::http::api::authority::ClientAuthority;
 use crate::http::api::recorded::Metrics;
 use crate::http::api::state::ApiState;
@@ -38,15 +39,17 @@ use crate::service_manager;
 use crate::telemetry;
 use tenure_embedded::{self as embedded, Embedded, RootCredentials};
 use tenure_engine::authority::Authority;
+use tenure_engine::background::problems::{FreeDisk, Machine};
 use tenure_engine::background::registry::Passes;
 use tenure_engine::background::{clocks, driver};
 use tenure_engine::blobs::Blobs;
 use tenure_engine::blobs::settings::ArtifactsPlace;
 use tenure_engine::engine::{self, Engine, EngineSettings, Lifetime};
+use tenure_engine::events::deliveries::{self, Deliveries};
 use tenure_engine::ops::workers;
 use tenure_store::clients::{self, NewClient};
 use tenure_store::connector::Connector;
-use tenure_store::secrets::{Purpose, SecretKeys, WorkerDigests, new_access_token};
+use tenure_store::secrets::{Purpose, SecretKeys, SubscriptionSecrets, WorkerDigests, new_access_token};
 use tenure_store::servers::{self, Member};
 use tenure_store::session::Pools;
 use tenure_store::settings as facts;
@@ -56,6 +59,8 @@ use tenure_store::{clock, cluster, schema};
 const DRAIN_REQUESTS: Duration = Duration::from_secs(6);
 /// For batches, requeues and passes, after that.
 const DRAIN_TASKS: Duration = Duration::from_secs(2);
+/// For the last numbers of queues.
+const STATISTICS_MAX: Duration = Duration::from_secs(1);
 /// A connection to a silent database never closes.
 pub(crate) const CLOSE_MAX: Duration = Duration::from_secs(2);
 /// From the start of the drain to the end of the process, including PostgreSQL, plus a margin.
@@ -179,7 +184,9 @@ async fn serve(
     let (tasks, connections, stop) = (TaskTracker::new(), TaskTracker::new(), CancellationToken::new());
     let areas = assemble(settings, database, keys, (root_url, member), &tasks, &stop, shutdown);
     let (passes, heavy) = (Arc::clone(&areas.api.passes), areas.api.intake.heavy.clone());
+    let deliveries = areas.api.deliveries.clone();
     let engine = Arc::clone(&passes.engine);
+    let metrics = RequestMetrics::new(areas.docs.routes.iter().map(|route| route.endpoint.name));
     let limits = settings.limits;
     let front = Front {
         router: http::router(areas),
@@ -189,7 +196,7 @@ async fn serve(
         answers: Budget::new("answers", limits.answer_memory),
         write_timeout: limits.write_timeout,
         connections_max: descriptors::connections_max(limits.connections_max),
-        metrics: RequestMetrics::new(),
+        metrics,
     };
     // Before the first request, whose credentials need the clock.
     clocks::pass(&engine).await?;
@@ -198,7 +205,7 @@ async fn serve(
     }
     engine.facts.refresh().await?;
     workers::note_held(&engine.pool).await?;
-    let seen = engine.workers.clone();
+    let (seen, statistics) = (engine.workers.clone(), engine.notifiers.statistics().clone());
     facts::put(&database.pools.requests, facts::ROOT_URL, root_url).await?;
     drop((engine, passes));
     if shutdown.requested.is_cancelled() {
@@ -211,10 +218,7 @@ async fn serve(
     tokio::join!(connection::serve(listener, front), announce_stop(shutdown, settings.drain_delay));
     tracing::info!("draining");
     start_checkpoint(database, &tasks, &stop);
-    connections.close();
-    if tokio::time::timeout(DRAIN_REQUESTS, connections.wait()).await.is_err() {
-        tracing::warn!(connections = connections.len(), "some requests did not end in time");
-    }
+    end_requests(&connections, deliveries).await;
     // The last connection has dropped the state of every area. When the passes have ended too,
     // nothing holds the engine: its batchers finish their work and end.
     stop.cancel();
@@ -229,8 +233,30 @@ async fn serve(
     if !matches!(written, Ok(Ok(_))) {
         tracing::warn!("the times when workers were last seen could not be stored");
     }
+    // After the last batch.
+    let written = tokio::time::timeout(STATISTICS_MAX, statistics.write_down(&database.pools.requests)).await;
+    if !matches!(written, Ok(Ok(_))) {
+        tracing::warn!("the last numbers of queues could not be stored");
+    }
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Waits for open requests, and for the answers to messages of subscriptions.
+async fn end_requests(connections: &TaskTracker, deliveries: Deliveries) {
+    connections.close();
+    let (answered, delivered) = tokio::join!(
+        tokio::time::timeout(DRAIN_REQUESTS, connections.wait()),
+        tokio::time::timeout(DRAIN_REQUESTS, deliveries.ended()),
+    );
+    // Held until now, it would keep the engine.
+    drop(deliveries);
+    if answered.is_err() {
+        tracing::warn!(connections = connections.len(), "some requests did not end in time");
+    }
+    if delivered.is_err() {
+        tracing::warn!("some messages of subscriptions were not answered in time; another server sends them again");
+    }
 }
 
 async fn announce_stop(shutdown: &Shutdown, drain_delay: Duration) {
@@ -305,6 +331,7 @@ fn assemble(
     let blobs = open_blobs(settings, &keys, root_url, tasks, stop);
     let engine = start_engine(settings, database, blobs, member, &lifetime);
     let (poll_keys, worker_digests) = (keys.signing_keys(Purpose::PollUrls), WorkerDigests::new(&keys));
+    let subscription_secrets = SubscriptionSecrets::new(&keys);
     let poll_urls = Arc::new(PollUrls::new(poll_keys, root_url, settings.message_visibility));
     let authenticator = Authenticator::new(database.pools.lookups.clone(), engine.facts.clone(), keys);
     let caches = authenticator.caches();
@@ -320,7 +347,9 @@ fn assemble(
         manual_clock: settings.clock == ClockMode::Manual,
     });
     let authority: Arc<dyn Authority> = Arc::new(ClientAuthority::new(intake.clone()));
-    let passes = Passes::new(&engine, &database.connector, &authority);
+    let deliveries = start_deliveries(settings, &engine, &authority, subscription_secrets, &lifetime);
+    let passes = Passes::new(&engine, &database.connector, &authority, &deliveries);
+    passes.problems.watch(machine(settings, database));
     driver::run_passes(&passes, &database.connector, &lifetime);
     Areas {
         poll: Arc::new(PollState { intake: intake.clone(), engine: engine.clone(), poll_urls: poll_urls.clone() }),
@@ -349,6 +378,7 @@ fn assemble(
             engine,
             passes,
             authority,
+            deliveries,
             poll_urls,
             tasks: tasks.clone(),
             files,
@@ -358,9 +388,20 @@ fn assemble(
             drain: shutdown.drain.clone(),
             claim_work_wait: settings.claim_work_wait,
             started: Instant::now(),
-            metrics: Metrics::new(metrics, settings.metrics_token.clone()),
+            metrics: served_metrics(settings, database, metrics),
         }),
     }
+}
+
+fn served_metrics(settings: &Settings, database: &Ready, recorded: PrometheusHandle) -> Metrics {
+    let data_dir = database.embedded.as_ref().map(|_| settings.data_dir.clone());
+    Metrics::new(recorded, settings.metrics_token.clone(), database.pools.clone(), data_dir)
+}
+
+/// Only an embedded database is certain to be on this machine.
+fn machine(settings: &Settings, database: &Ready) -> Machine {
+    let folder = database.embedded.as_ref().map(|_| settings.data_dir.clone());
+    Machine { free_disk: folder.map(|folder| Box::new(move || disk::free_part(&folder)) as FreeDisk) }
 }
 
 fn start_engine(
@@ -375,13 +416,36 @@ fn start_engine(
         poll_reservation: settings.poll_reservation,
         message_visibility: settings.message_visibility,
         event_retention: settings.event_retention,
+        audit_retention: settings.audit_retention,
         hot_sessions: settings.hot_sessions,
         live_log_max: settings.limits.live_log_max,
+        statistics_queues: settings.limits.statistics_queues,
+        metrics_queues: settings.limits.metrics_queues,
         member,
     };
     let (connector, pools) = (database.connector.clone(), database.pools.clone());
     let parts = engine::Database { claim_connector: connector.clone(), connector, pools };
     Engine::start(parts, times, blobs, lifetime)
+}
+
+fn start_deliveries(
+    settings: &Settings,
+    engine: &Engine,
+    authority: &Arc<dyn Authority>,
+    secrets: SubscriptionSecrets,
+    lifetime: &Lifetime,
+) -> Deliveries {
+    Deliveries::new(deliveries::Parts {
+        pool: engine.background_pool.clone(),
+        sequencer: engine.sequencer.clone(),
+        tail: engine.tail.clone(),
+        server: engine.schedulers.member().id,
+        authority: Arc::clone(authority),
+        secrets,
+        settings: settings.deliveries.clone(),
+        tasks: lifetime.tasks.clone(),
+        drain: lifetime.drain.clone(),
+    })
 }
 
 /// The check of the store continues in the background.

@@ -17,12 +17,15 @@ use crate::log_limiter::LogLimiter;
 
 /// The variable with the filter of logs.
 pub(crate) const FILTER: &str = "TENURE_LOG";
-/// Omits access lines.
-pub(crate) const DEFAULT_FILTER: &str = "info,access=warn,sqlx=warn";
+/// Omits access lines, and a crate's lines on errors that are reported anyway.
+pub(crate) const DEFAULT_FILTER: &str = "info,access=warn,sqlx=warn,rustls_platform_verifier=off";
 /// In seconds.
 const SECONDS: [f64; 14] =
     [0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.0, 5.0, 30.0];
 const MEMBERS: [f64; 9] = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 150.0, 200.0];
+const STATEMENTS: [f64; 7] = [1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0];
+/// Few, since there is a histogram for each operation. In seconds.
+const REQUEST_SECONDS: [f64; 8] = [0.002, 0.008, 0.032, 0.128, 0.512, 2.0, 8.0, 32.0];
 
 /// Names of the batchers.
 const OPERATIONS: [&str; 9] = [
@@ -83,9 +86,12 @@ pub fn start_metrics() -> PrometheusHandle {
 }
 
 fn install() -> PrometheusHandle {
+    let full = |name: &str| Matcher::Full(name.to_owned());
     let builder = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS)
         .and_then(|builder| builder.set_buckets_for_metric(Matcher::Suffix("_members".to_owned()), &MEMBERS))
+        .and_then(|builder| builder.set_buckets_for_metric(full("tenure_tick_statements"), &STATEMENTS))
+        .and_then(|builder| builder.set_buckets_for_metric(full("tenure_http_request_seconds"), &REQUEST_SECONDS))
         .expect("the lists of buckets are not empty");
     let recorder = builder.build_recorder();
     let handle = recorder.handle();
@@ -121,6 +127,7 @@ fn describe() {
     describe_counter!("tenure_schedule_fires_total", "Times of schedules, by result");
     describe_histogram!("tenure_schedule_late_seconds", "How long after its time a schedule created its task");
     describe_admission();
+    describe_subscriptions();
     describe_counter!("tenure_duplicates_total", "New tasks whose unique name an unresolved task had");
     describe_counter!("tenure_backlog_refused_total", "New tasks refused because of the backlog limit of their queue");
     describe_counter!(
@@ -140,13 +147,57 @@ fn describe() {
     describe_counter!("tenure_artifact_requests_total", "Uploads and downloads of artifacts' bytes");
     describe_counter!("tenure_artifact_bytes_total", "Artifact bytes received and sent");
     describe_gauge!("tenure_oldest_transaction_seconds", "Age of the oldest transaction in the database");
+    describe_gauge!("tenure_counts_age_seconds", "Time since the gauges of queues were last read from the database");
     describe_gauge!("tenure_clock_skew_seconds", "How far the database's clock is ahead of this machine's");
     describe_counter!("tenure_enqueued_refused_total", "Tasks that were enqueued from SQL and refused");
+    describe_gauge!("tenure_problems", "Problems that need somebody, by kind; 0 if there is none");
+    describe_waiting();
+    describe_database();
+    describe_process();
     describe_counter!("tenure_pass_failures_total", "Failed background passes; each is retried");
-    describe_histogram!("http_request_duration_seconds", "How long requests took");
-    describe_counter!("http_requests_total", "Requests answered, by class of status");
+    describe_counter!("tenure_http_requests_total", "Requests answered, by operation and class of status");
+    describe_histogram!(
+        "tenure_http_request_seconds",
+        "How long requests took, without the time that the caller asked to wait"
+    );
     describe_counter!("tenure_limits_reached_total", "How often a limit on what callers may use was reached");
     begin_at_zero();
+}
+
+fn describe_waiting() {
+    use metrics::{describe_counter, describe_gauge};
+    describe_gauge!("tenure_waiting_for_tasks", "Requests waiting for the end of a task");
+    describe_gauge!("tenure_inbox_waiters", "Requests waiting for an item of the inbox of a session");
+    describe_gauge!("tenure_live_log_bytes", "Bytes of live logs in the database");
+    describe_gauge!("tenure_live_log_streams", "Live logs being read");
+    describe_gauge!("tenure_sessions", "Live sessions of workers");
+    describe_counter!("tenure_session_ends_total", "Ended sessions of workers");
+}
+
+fn describe_database() {
+    use metrics::{describe_counter, describe_gauge, describe_histogram};
+    describe_gauge!("tenure_database_up", "1 if the database commits writes now, else 0");
+    describe_gauge!("tenure_database_bytes", "Size of the database");
+    describe_gauge!("tenure_data_free_bytes", "Free space for the data of the embedded PostgreSQL");
+    describe_counter!("tenure_database_breaks_total", "How often the database was replaced, restored or restarted");
+    describe_gauge!("tenure_replication_standbys", "Standbys connected to the database");
+    describe_gauge!("tenure_replication_synchronous", "1 if a failover keeps acknowledged changes, else 0");
+    describe_gauge!("tenure_pool_connections", "Pooled connections to the database");
+    describe_histogram!("tenure_pool_wait_seconds", "How long it took to get a connection of the pool of requests");
+    describe_gauge!("tenure_log_reader_lag_events", "Events in the log that a reader has not processed");
+    describe_gauge!("tenure_events_oldest_seconds", "Age of the oldest event in the log");
+    describe_gauge!("tenure_backup_seconds", "Time since the last backup; infinite without one");
+}
+
+fn describe_process() {
+    metrics_process::Collector::default().describe();
+    metrics::describe_gauge!("tenure_build_info", "1, with the version of this server");
+    metrics::gauge!(
+        "tenure_build_info",
+        "version" => env!("CARGO_PKG_VERSION"),
+        "commit" => env!("TENURE_COMMIT")
+    )
+    .set(1.0);
 }
 
 fn describe_admission() {
@@ -165,6 +216,14 @@ fn describe_admission() {
     );
 }
 
+fn describe_subscriptions() {
+    use metrics::{describe_counter, describe_gauge};
+    describe_counter!("tenure_deliveries_total", "Messages sent to the receivers of subscriptions, by result");
+    describe_gauge!("tenure_subscription_lag_seconds", "Age of the oldest event that a subscription has not passed");
+    describe_gauge!("tenure_subscription_lag_events", "Events of the log that a subscription has not passed");
+    describe_gauge!("tenure_subscriptions_suspended", "Suspended subscriptions, whose receivers get no events");
+}
+
 /// Makes the first increment of a counter visible. Counters of passes are set by their driver.
 fn begin_at_zero() {
     metrics::counter!("tenure_claims_undelivered_total").absolute(0);
@@ -172,7 +231,10 @@ fn begin_at_zero() {
     tenure_engine::decision::metrics::begin_at_zero();
     tenure_engine::end_counters::begin_at_zero();
     tenure_engine::background::schedules::begin_at_zero();
+    tenure_engine::background::problems::begin_at_zero();
+    tenure_engine::background::subscriptions::begin_at_zero();
     metrics::gauge!("tenure_waiting_for_tasks").set(0.0);
+    drop(metrics::histogram!("tenure_pool_wait_seconds"));
     for outcome in ["rejected", "coalesced", "queued"] {
         metrics::counter!("tenure_duplicates_total", "outcome" => outcome).absolute(0);
     }
@@ -202,9 +264,6 @@ fn begin_at_zero() {
     }
     for limit in ["bodies", "answers", "heads", "writes", "connections", "logins", "reads"] {
         metrics::counter!("tenure_limits_reached_total", "limit" => limit).absolute(0);
-    }
-    for status in ["2xx", "4xx", "5xx"] {
-        metrics::counter!("http_requests_total", "status" => status).absolute(0);
     }
 }
 

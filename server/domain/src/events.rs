@@ -194,7 +194,7 @@ pub enum Payload {
     Task(Box<TaskPayload>),
     /// About a group.
     Group(GroupPayload),
-    /// About a queue.
+    /// About a queue or a subscription.
     Note(note::Note),
 }
 

@@ -14,6 +14,8 @@ pub enum Presence {
     Removed,
     /// Gets no work, even if it still holds runs.
     Quarantined,
+    /// Its session asked for no further runs.
+    Frozen,
     Working,
     Idle,
     Silent,
@@ -25,6 +27,8 @@ pub struct Known {
     /// The end of the quarantine; may be past.
     pub quarantine_until: Option<DateTime<Utc>>,
     pub removed: Option<DateTime<Utc>>,
+    /// True if its live session is frozen.
+    pub frozen: bool,
     pub claims: i64,
 }
 
@@ -35,6 +39,8 @@ impl Presence {
             Self::Removed
         } else if known.quarantine_until.is_some_and(|until| is_barred(until, now)) {
             Self::Quarantined
+        } else if known.frozen {
+            Self::Frozen
         } else if known.claims > 0 {
             Self::Working
         } else if now - known.contact > SILENT_AFTER {
@@ -49,6 +55,7 @@ impl Presence {
         match self {
             Self::Removed => "removed",
             Self::Quarantined => "quarantined",
+            Self::Frozen => "frozen",
             Self::Working => "working",
             Self::Idle => "idle",
             Self::Silent => "silent",
@@ -69,22 +76,25 @@ mod tests {
     #[test]
     fn presence_is_most_important_applicable_state() {
         let silent = -SILENT_AFTER.num_seconds() - 1;
-        for (contact, quarantine, removed, claims, word) in [
-            (0, None, None, 0, "idle"),
-            (silent + 1, None, None, 0, "idle"),
-            (silent, None, None, 0, "silent"),
+        for (contact, quarantine, removed, frozen, claims, word) in [
+            (0, None, None, false, 0, "idle"),
+            (silent + 1, None, None, false, 0, "idle"),
+            (silent, None, None, false, 0, "silent"),
             // It renews its claim once in many minutes.
-            (silent, None, None, 1, "working"),
-            (0, Some(1), None, 1, "quarantined"),
-            (silent, Some(1), None, 0, "quarantined"),
-            (0, Some(0), None, 0, "idle"),
-            (-5, Some(1), Some(-5), 1, "removed"),
-            (silent, None, Some(-5), 0, "removed"),
+            (silent, None, None, false, 1, "working"),
+            (0, None, None, true, 0, "frozen"),
+            (silent, None, None, true, 1, "frozen"),
+            (0, Some(1), None, true, 1, "quarantined"),
+            (0, Some(1), None, false, 1, "quarantined"),
+            (silent, Some(1), None, false, 0, "quarantined"),
+            (0, Some(0), None, false, 0, "idle"),
+            (-5, Some(1), Some(-5), true, 1, "removed"),
+            (silent, None, Some(-5), false, 0, "removed"),
             // Another worker of this name has registered.
-            (-4, None, Some(-5), 0, "idle"),
+            (-4, None, Some(-5), false, 0, "idle"),
         ] {
-            let known =
-                Known { contact: at(contact), quarantine_until: quarantine.map(at), removed: removed.map(at), claims };
+            let (quarantine_until, removed) = (quarantine.map(at), removed.map(at));
+            let known = Known { contact: at(contact), quarantine_until, removed, frozen, claims };
             assert_eq!(Presence::of(known, at(0)).as_str(), word, "{known:?}");
         }
     }

@@ -397,7 +397,7 @@ fn created(task: &SubmittedTask<'_>, origin: Origin<'_>) -> Timestamp {
 }
 
 /// Queue of a task, if it names one. Contradictions are refused later.
-fn queue(task: &SubmittedTask<'_>) -> Option<TaskQueueId> {
+pub(crate) fn queue(task: &SubmittedTask<'_>) -> Option<TaskQueueId> {
     let halves = task.provisioner_id.as_ref().zip(task.worker_type.as_ref());
     halves
         .map(|(provisioner, worker_type)| TaskQueueId::new(provisioner, worker_type))

@@ -38,14 +38,18 @@ use crate::ops::report::ReportRun;
 use crate::ops::sessions::{self, RenewSession};
 use crate::ops::status::ReadStatus;
 use crate::ops::submit;
+use crate::ops::subscriptions;
 use crate::ops::why;
 use crate::ops::work::{self, Ways, Worked};
 use crate::ops::{self, OpError};
+use crate::problems::LatestProblems;
 use crate::remembered::Facts;
 use crate::remembered::registry::Registry;
 use crate::route::HotSessions;
 use crate::schedulers::Schedulers;
 use crate::sessions::{Identities, Outlook, Renewals, Sessions};
+use crate::shown_queues::ShownQueues;
+use crate::statistics::Statistics;
 use crate::task_waits::TaskWaits;
 use crate::workers::Workers;
 use tenure_domain::create::NewTask;
@@ -73,9 +77,14 @@ pub struct EngineSettings {
     /// How long a received message is hidden from other pollers.
     pub message_visibility: Duration,
     pub event_retention: Duration,
+    pub audit_retention: Duration,
     pub hot_sessions: HotSessions,
     /// Bytes of all live logs together; 0 disables them.
     pub live_log_max: u64,
+    /// Maximum of queues that metrics name.
+    pub metrics_queues: usize,
+    /// Maximum of queues with statistics of their own; all others are added up.
+    pub statistics_queues: usize,
     /// Id, name and weight of this server.
     pub member: Member,
 }
@@ -111,6 +120,10 @@ pub struct Engine {
     /// Tells monitors whether writes commit.
     pub heartbeat: Heartbeat,
     pub schedulers: Schedulers,
+    /// The queues that metrics name.
+    pub shown_queues: ShownQueues,
+    /// What needs somebody.
+    pub problems: LatestProblems,
     pub facts: Facts,
     /// Opened by the first use of a feature that older servers lack.
     pub gate: Gate,
@@ -140,7 +153,8 @@ impl Engine {
         let Database { connector, claim_connector, pools: Pools { requests, background: pool, lookups } } = database;
         let Lifetime { tasks, stop, drain } = lifetime;
         let (queues, low_water_marks, facts) = (Queues::default(), LowWaterMarks::default(), Facts::new(lookups));
-        let (notifiers, workers) = (Notifiers::new(settings.hot_sessions), Workers::new(facts.quarantines()));
+        let notifiers = Notifiers::new(settings.hot_sessions, Statistics::new(settings.statistics_queues));
+        let workers = Workers::new(facts.quarantines());
         let (sequencer, polled, lease) = (Sequencer::default(), PolledQueues::default(), settings.claim_timeout);
         let ticks = Ticks::start(&claim_connector, settings.hot_sessions, tasks);
         facts.removals.notify(notifiers.clone());
@@ -183,6 +197,8 @@ impl Engine {
             tail: Tail::start(pool.clone(), sequencer, notifiers.clone(), tasks, drain.clone()),
             heartbeat: Heartbeat::start(&connector, settings.member.id, tasks, stop),
             schedulers: Schedulers::new(settings.member.clone()),
+            shown_queues: ShownQueues::new(settings.metrics_queues),
+            problems: LatestProblems::default(),
             skew: ClockSkew::default(),
             facts,
             gate: Gate::new(requests.clone()),
@@ -244,6 +260,12 @@ impl Engine {
         ops::schedules::Parts { pool, queues, notifiers, sequenced, gate, authority, root_url }
     }
 
+    pub fn subscription_parts(&self) -> subscriptions::Parts<'_> {
+        let Self { pool, notifiers, sequencer, gate, .. } = self;
+        let (sequenced, begins) = (sequencer.reached(), sequencer.begins());
+        subscriptions::Parts { pool, notifiers, sequenced, begins, gate }
+    }
+
     pub fn server_parts(&self) -> ops::servers::Parts<'_> {
         let Self { pool, queues, notifiers, schedulers, .. } = self;
         ops::servers::Parts { pool, queues, notifiers, schedulers }
@@ -269,6 +291,7 @@ impl Engine {
             sequencer,
             sessions,
             schedulers,
+            problems,
             gate,
             ..
         } = &self;
@@ -283,6 +306,7 @@ impl Engine {
         remembered.add("renewals of sessions", on(&sessions.renewals, Renewals::drop_all));
         remembered.add("ends of sessions", on(&sessions.outlook, Outlook::drop_all));
         remembered.add("terms of schedulers", on(schedulers, Schedulers::drop_all));
+        remembered.add("problems", on(problems, LatestProblems::drop_all));
         remembered.add("polled queues", on(polled, PolledQueues::drop_all));
         remembered.add("gate of features", on(gate, Gate::close));
         remembered.add("facts", on(facts, Facts::drop_all));

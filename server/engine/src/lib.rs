@@ -19,11 +19,14 @@ pub mod live_logs;
 pub mod notifiers;
 pub mod ops;
 mod parked;
+pub mod problems;
 pub mod remembered;
 pub mod resolutions;
 pub mod route;
 pub mod schedulers;
 pub mod sessions;
+pub mod shown_queues;
+pub mod statistics;
 pub mod task_waits;
 #[cfg(feature = "test-util")]
 pub mod testing;

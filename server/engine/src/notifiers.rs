@@ -16,6 +16,7 @@ use uuid::Uuid;
 use crate::parked::Signal;
 use crate::resolutions::Resolutions;
 use crate::route::HotSessions;
+use crate::statistics::Statistics;
 use tenure_store::in_use::InUse;
 use tenure_store::worker_removals::Gone;
 use wait_lists::WaitLists;
@@ -74,6 +75,7 @@ struct NotifiersInner {
     facts: Notify,
     resolved: Arc<Signal<Uuid>>,
     resolutions: Resolutions,
+    statistics: Statistics,
     /// True if anything may be unresolved; passes then run often.
     active: AtomicBool,
     notifications: AtomicU64,
@@ -91,8 +93,9 @@ pub struct SendAway {
 }
 
 impl Notifiers {
-    pub fn new(sessions: HotSessions) -> Self {
-        Self { shared: Arc::new(NotifiersInner { wait_lists: WaitLists::new(sessions), ..NotifiersInner::default() }) }
+    pub fn new(sessions: HotSessions, statistics: Statistics) -> Self {
+        let wait_lists = WaitLists::new(sessions);
+        Self { shared: Arc::new(NotifiersInner { wait_lists, statistics, ..NotifiersInner::default() }) }
     }
 
     /// Notifies after a commit of this server that made runs claimable or messages visible.
@@ -105,8 +108,13 @@ impl Notifiers {
     }
 
     pub fn apply(&self, effects: Effects) {
-        let Effects { claimable, resolved, resolutions, resolved_unnamed, dependents, inboxes, admission } = effects;
-        self.shared.resolutions.count(&resolutions);
+        let Effects { claimable, resolved, created, ended, resolved_unnamed, dependents, inboxes, admission } = effects;
+        self.shared.statistics.created(&created);
+        if !ended.is_empty() {
+            self.shared.statistics.ended(&ended);
+            let resolved = ended.iter().filter(|end| end.resolves).map(|end| (end.queue, end.reason));
+            self.shared.resolutions.count(resolved);
+        }
         self.notify_admission(claimable.iter().chain(&admission));
         self.notify(claimable);
         if !inboxes.is_empty() {
@@ -225,6 +233,10 @@ impl Notifiers {
 
     pub fn resolutions(&self) -> &Resolutions {
         &self.shared.resolutions
+    }
+
+    pub fn statistics(&self) -> &Statistics {
+        &self.shared.statistics
     }
 
     /// Sets whether dependencies exist, according to the pass. Dependencies created at other

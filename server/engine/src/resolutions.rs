@@ -1,7 +1,8 @@
 //! Counts tasks resolved by this server per queue, for the metrics. A retried run resolves no task.
 //!
-//! Commits count by queue key, without waiting. A pass looks up the names later. Queues without
-//! resolutions for a day are dropped.
+//! Commits count by queue key, without waiting. A pass looks up the names later. Tasks of queues
+//! that metrics do not name are counted together: counts of a queue that is no longer named are
+//! dropped, since a sum must never fall.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -11,7 +12,8 @@ use std::time::Instant;
 use tenure_api::ids::TaskQueueId;
 use tenure_api::states::ReasonResolved;
 
-use crate::gauges::{Metric, SHOWN_AFTER};
+use crate::gauges::Metric;
+use crate::shown_queues::{OTHER, ShownQueues};
 
 /// Metrics of each queue. The last one has a label for the reason.
 pub const METRICS: [Metric; 3] = [
@@ -27,23 +29,21 @@ pub struct Resolutions {
     /// Counts since the last lookup of names, by `task_queues.id`. Separate, because `shown` is
     /// locked while it is rendered.
     unnamed: Mutex<HashMap<i32, Counts>>,
-    shown: Mutex<BTreeMap<TaskQueueId, Shown>>,
+    shown: Mutex<Shown>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Shown {
-    counts: Counts,
-    added: Instant,
+    queues: BTreeMap<TaskQueueId, Counts>,
+    /// Of queues that were not named when their tasks were resolved.
+    others: Counts,
 }
 
 impl Resolutions {
     /// Counts tasks resolved by a statement that has or may have committed.
-    pub fn count(&self, resolved: &[(i32, ReasonResolved)]) {
-        if resolved.is_empty() {
-            return;
-        }
+    pub fn count(&self, resolved: impl IntoIterator<Item = (i32, ReasonResolved)>) {
         let mut unnamed = lock(&self.unnamed);
-        for &(queue, reason) in resolved {
+        for (queue, reason) in resolved {
             *unnamed.entry(queue).or_default().entry(reason).or_default() += 1;
         }
     }
@@ -52,46 +52,52 @@ impl Resolutions {
         lock(&self.unnamed).keys().take(limit).copied().collect()
     }
 
-    /// Publishes the counts of a queue under its name, or drops them if the queue is gone.
-    pub fn show(&self, queue: i32, name: Option<TaskQueueId>, now: Instant) {
+    /// Publishes the counts of a queue, or drops them if the queue is gone.
+    pub fn show(&self, queue: i32, name: Option<TaskQueueId>, named: &ShownQueues, now: Instant) {
         let counts = lock(&self.unnamed).remove(&queue);
         let (Some(counts), Some(name)) = (counts, name) else { return };
+        named.admit([name.as_str()], now);
         let mut all = lock(&self.shown);
-        let shown = all.entry(name).or_insert_with(|| Shown { counts: Counts::new(), added: now });
-        shown.added = now;
+        let shown = if named.contains(name.as_str()) { all.queues.entry(name).or_default() } else { &mut all.others };
         for (reason, count) in counts {
-            *shown.counts.entry(reason).or_default() += count;
+            *shown.entry(reason).or_default() += count;
         }
     }
 
-    /// Drops queues without resolutions for a day.
-    pub fn drop_idle(&self, now: Instant) -> usize {
+    /// Drops queues that are no longer named, and returns their number.
+    pub fn drop_unnamed(&self, named: &ShownQueues) -> usize {
         let mut all = lock(&self.shown);
-        let before = all.len();
-        all.retain(|_, shown| now.saturating_duration_since(shown.added) < SHOWN_AFTER);
-        before - all.len()
+        let before = all.queues.len();
+        all.queues.retain(|name, _| named.contains(name.as_str()));
+        before - all.queues.len()
     }
 
     /// Appends the metrics in the Prometheus text format. Queue names need no escaping.
     pub fn render(&self, text: &mut String) {
         let all = lock(&self.shown);
-        if all.is_empty() {
+        let mut rows: Vec<(String, &Counts)> =
+            all.queues.iter().map(|(queue, counts)| (labels(queue), counts)).collect();
+        if !all.others.is_empty() {
+            let labels = format!("taskQueueId=\"{OTHER}\",provisionerId=\"{OTHER}\",workerType=\"{OTHER}\"");
+            rows.push((labels, &all.others));
+        }
+        if rows.is_empty() {
             return;
         }
         let [completed, failed, (exceptions, about_exceptions)] = METRICS;
         for ((name, about), reason) in [(completed, ReasonResolved::Completed), (failed, ReasonResolved::Failed)] {
             let _ = writeln!(text, "# HELP {name} {about}\n# TYPE {name} counter");
-            for (queue, shown) in &*all {
-                let count = shown.counts.get(&reason).copied().unwrap_or_default();
-                let _ = writeln!(text, "{name}{{{}}} {count}", labels(queue));
+            for (labels, counts) in &rows {
+                let count = counts.get(&reason).copied().unwrap_or_default();
+                let _ = writeln!(text, "{name}{{{labels}}} {count}");
             }
             text.push('\n');
         }
         let _ = writeln!(text, "# HELP {exceptions} {about_exceptions}\n# TYPE {exceptions} counter");
-        for (queue, shown) in &*all {
-            for (reason, count) in &shown.counts {
+        for (labels, counts) in &rows {
+            for (reason, count) in *counts {
                 if !matches!(reason, ReasonResolved::Completed | ReasonResolved::Failed) {
-                    let _ = writeln!(text, "{exceptions}{{{},reasonResolved=\"{reason}\"}} {count}", labels(queue));
+                    let _ = writeln!(text, "{exceptions}{{{labels},reasonResolved=\"{reason}\"}} {count}");
                 }
             }
         }
@@ -110,8 +116,6 @@ fn labels(queue: &TaskQueueId) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn rendered(resolutions: &Resolutions) -> String {
@@ -121,20 +125,16 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_shown_by_queue_name_and_dropped_after_a_day() {
-        let resolutions = Resolutions::default();
-        let begin = Instant::now();
+    fn counts_are_shown_by_queue_name_until_it_is_dropped() {
+        let (resolutions, begin) = (Resolutions::default(), Instant::now());
+        let (both, none) = (ShownQueues::new(2), ShownQueues::new(0));
         let name = |text: &str| text.parse::<TaskQueueId>().ok();
-        resolutions.count(&[
-            (1, ReasonResolved::Completed),
-            (1, ReasonResolved::Canceled),
-            (2, ReasonResolved::Failed),
-        ]);
-        resolutions.count(&[(1, ReasonResolved::Completed), (3, ReasonResolved::Failed)]);
+        resolutions.count([(1, ReasonResolved::Completed), (1, ReasonResolved::Canceled), (2, ReasonResolved::Failed)]);
+        resolutions.count([(1, ReasonResolved::Completed), (3, ReasonResolved::Failed)]);
         assert_eq!(rendered(&resolutions), "");
         assert_eq!((resolutions.list_unnamed(2).len(), resolutions.list_unnamed(10).len()), (2, 3));
         for (queue, name) in [(1, name("a/b")), (2, name("a/c")), (3, None)] {
-            resolutions.show(queue, name, begin);
+            resolutions.show(queue, name, &both, begin);
         }
         assert!(resolutions.list_unnamed(10).is_empty());
         let (b, c) = (
@@ -151,14 +151,29 @@ mod tests {
         );
         assert_eq!(rendered(&resolutions), expected);
         // Later counts are added, also under another key of the same name.
-        let later = begin + Duration::from_secs(60);
-        resolutions.count(&[(4, ReasonResolved::Completed)]);
-        resolutions.show(4, name("a/b"), later);
+        resolutions.count([(4, ReasonResolved::Completed)]);
+        resolutions.show(4, name("a/b"), &both, begin);
         assert!(rendered(&resolutions).contains(&format!("queue_completed_tasks{{{b}}} 3\n")));
-        assert_eq!(resolutions.drop_idle(begin + SHOWN_AFTER), 1);
-        let text = rendered(&resolutions);
-        assert!(text.contains(b) && !text.contains(c), "{text}");
-        assert_eq!(resolutions.drop_idle(later + SHOWN_AFTER), 1);
+        assert_eq!((resolutions.drop_unnamed(&both), resolutions.drop_unnamed(&none)), (0, 2));
         assert_eq!(rendered(&resolutions), "");
+    }
+
+    #[test]
+    fn count_of_unnamed_queues_never_falls() {
+        let (resolutions, begin, named) = (Resolutions::default(), Instant::now(), ShownQueues::new(1));
+        let name = |text: &str| text.parse::<TaskQueueId>().ok();
+        let other = r#"queue_failed_tasks{taskQueueId="other",provisionerId="other",workerType="other"} "#;
+        named.rank(vec![("a/b", 1)], begin);
+        resolutions.count([(1, ReasonResolved::Failed), (2, ReasonResolved::Failed)]);
+        for (queue, name) in [(1, name("a/b")), (2, name("a/c"))] {
+            resolutions.show(queue, name, &named, begin);
+        }
+        assert!(rendered(&resolutions).contains(&format!("{other}1\n")));
+        named.rank(vec![("a/c", 2)], begin);
+        resolutions.count([(2, ReasonResolved::Failed)]);
+        resolutions.show(2, name("a/c"), &named, begin);
+        let text = rendered(&resolutions);
+        let own = r#"queue_failed_tasks{taskQueueId="a/c",provisionerId="a",workerType="c"} 1"#;
+        assert!(text.contains(&format!("{other}1\n")) && text.contains(own), "{text}");
     }
 }

@@ -2,7 +2,7 @@
 //! them.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use chrono::TimeDelta;
@@ -25,19 +25,24 @@ use crate::batch::wait_list::Answer;
 use crate::blobs::Blobs;
 use crate::blobs::settings::{ArtifactSettings, ArtifactsPlace};
 use crate::engine::{Database, Engine, EngineSettings, Lifetime};
+use crate::events::deliveries::{self, Deliveries, DeliverySettings};
 use crate::ops::OpError;
+use crate::ops::actor::Actor;
 use crate::ops::claim_task::{self, ClaimTask};
 use crate::ops::claim_work::Request;
 use crate::ops::messages::{self, DeleteRequest, Deleted, GetRequest};
 use crate::ops::reclaim::ClaimRenewal;
 use crate::ops::report::RunReport;
 use crate::route::HotSessions;
+use crate::statistics::QUEUES_DEFAULT;
 use tenure_domain::create::{NewTask, Requested};
+use tenure_domain::delivery::address::{Cidr, DeliverTo};
 use tenure_domain::lifecycle::Report;
 use tenure_domain::message::QueueName;
 use tenure_domain::task::{Granted, Task};
 use tenure_store::connector::Connector;
 use tenure_store::hot::messages::Got;
+use tenure_store::secrets::{SecretKeys, SubscriptionSecrets};
 use tenure_store::servers::{self, Member};
 use tenure_store::session::Pools;
 
@@ -45,7 +50,10 @@ pub const LEASE: Duration = Duration::from_secs(1200);
 /// How long claimWork skips a run whose message was received.
 pub const RESERVATION: Duration = Duration::from_secs(2);
 pub const VISIBILITY: Duration = Duration::from_secs(300);
+pub const AUDIT_RETENTION: Duration = Duration::from_secs(24 * 3600);
 pub const QUEUE: &str = "proj/worker";
+/// Makes the changes of tests.
+pub static ANN: LazyLock<Actor> = LazyLock::new(|| Actor::new("ann"));
 
 /// Denies clients for the reasons that a test gives.
 #[derive(Debug, Default)]
@@ -65,6 +73,7 @@ pub struct Queue {
     pub passes: Arc<Passes>,
     pub pools: Pools,
     pub authority: Arc<TestAuthority>,
+    pub deliveries: Deliveries,
     lifetime: Lifetime,
 }
 
@@ -106,8 +115,11 @@ impl Queue {
             poll_reservation: RESERVATION,
             message_visibility: VISIBILITY,
             event_retention: Duration::from_secs(3600),
+            audit_retention: AUDIT_RETENTION,
             hot_sessions,
             live_log_max: 1 << 30,
+            statistics_queues: QUEUES_DEFAULT,
+            metrics_queues: 500,
             member: Member { id: Uuid::new_v4(), name: "test".to_owned(), weight: 1 },
         };
         let connector = Connector::new(options.clone());
@@ -117,8 +129,9 @@ impl Queue {
         let engine = Engine::start(database, settings, blobs, &lifetime);
         let authority = Arc::<TestAuthority>::default();
         let of_clients: Arc<dyn Authority> = authority.clone();
-        let passes = Passes::new(&engine, &connector, &of_clients);
-        Self { passes, engine, pools, authority, lifetime }
+        let deliveries = start_deliveries(&engine, Arc::clone(&of_clients), &lifetime);
+        let passes = Passes::new(&engine, &connector, &of_clients, &deliveries);
+        Self { passes, engine, pools, authority, deliveries, lifetime }
     }
 
     /// Inserts this server's row: heartbeats only update it.
@@ -211,13 +224,31 @@ impl Queue {
     }
 
     pub async fn stop(self) {
-        let Self { engine, passes, pools, authority: _, lifetime: Lifetime { tasks, stop, .. } } = self;
-        drop((engine, passes));
+        let Self { engine, passes, pools, authority: _, deliveries, lifetime: Lifetime { tasks, stop, .. } } = self;
+        drop((engine, passes, deliveries));
         stop.cancel();
         tasks.close();
         tokio::time::timeout(Duration::from_secs(20), tasks.wait()).await.expect("everything ends when it is stopped");
         pools.close().await;
     }
+}
+
+/// Delivers to this machine. All servers of a test have the same secret key.
+fn start_deliveries(engine: &Engine, authority: Arc<dyn Authority>, lifetime: &Lifetime) -> Deliveries {
+    let keys = SecretKeys::parse("AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=").expect("a key");
+    let blocks = ["127.0.0.0/8", "::1"].map(|block| block.parse::<Cidr>().expect("a block of addresses"));
+    let deliver_to = DeliverTo::new(blocks.into());
+    Deliveries::new(deliveries::Parts {
+        pool: engine.background_pool.clone(),
+        sequencer: engine.sequencer.clone(),
+        tail: engine.tail.clone(),
+        server: engine.schedulers.member().id,
+        authority,
+        secrets: SubscriptionSecrets::new(&keys),
+        settings: DeliverySettings { deliver_to, hold: Duration::from_secs(5 * 86_400) },
+        tasks: lifetime.tasks.clone(),
+        drain: lifetime.drain.clone(),
+    })
 }
 
 /// Returns a task with a deadline in an hour, and these additional fields.

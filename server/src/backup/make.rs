@@ -20,7 +20,7 @@ use tenure_engine::blobs::settings::ArtifactsPlace;
 use tenure_engine::ops::objects::hex;
 use tenure_store::backup::{self, Snapshot};
 use tenure_store::blobs::{self, CurrentBlob};
-use tenure_store::{clock, cluster};
+use tenure_store::{clock, cluster, settings};
 
 /// Each pass copies only new artifacts, so the last passes are short.
 const PASSES_MAX: u32 = 5;
@@ -71,7 +71,7 @@ pub async fn make(source: &Source, dir: &Path) -> Result<Manifest, BackupError> 
     manifest.artifacts = artifacts;
     write_keys(&source.keys, dir)?;
     let dir = dir.to_owned();
-    blocking(move || {
+    let manifest = blocking(move || {
         for name in [DUMP, ARTIFACT_SUMS, SECRET_KEY, ROOT_CREDENTIALS] {
             if dir.join(name).exists() {
                 manifest.files.push(StoredFile::of(&dir, name)?);
@@ -80,7 +80,10 @@ pub async fn make(source: &Source, dir: &Path) -> Result<Manifest, BackupError> 
         manifest.write(&dir)?;
         Ok(manifest)
     })
-    .await
+    .await?;
+    // For the metrics. A standby cannot store it.
+    drop(settings::note_backup(&source.pool).await);
+    Ok(manifest)
 }
 
 fn write_keys(keys: &Keys, dir: &Path) -> Result<(), BackupError> {

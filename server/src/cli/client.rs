@@ -8,12 +8,13 @@ use sqlx::PgPool;
 use tenure_api::credentials::{AccessToken, valid_scope};
 use tenure_api::dates::Timestamp;
 
+use super::actor::local_actor;
 use super::print::{complain, finish, plain, pretty, table};
 use tenure_domain::grants::QueuePattern;
 use tenure_domain::roles::SCOPE_CHARS_MAX;
-use tenure_engine::ops::clients::{check, check_client_id};
+use tenure_engine::ops::clients::{self as ops, check, check_client_id};
 use tenure_store::clients::{self, ClientChange, ClientInfo, NewClient};
-use tenure_store::secrets::{SecretKeys, new_access_token};
+use tenure_store::secrets::SecretKeys;
 use tenure_store::settings;
 
 #[derive(Debug, Args)]
@@ -202,14 +203,14 @@ pub async fn execute(
 ) -> Result<String, CommandError> {
     match args.command {
         ClientCommand::Create(args) => {
-            let (token, scopes) = (new_access_token(), args.all_scopes());
+            let scopes = args.all_scopes();
             let CreateArgs { client_id, description, expires, .. } = args;
             check(&description, &scopes).map_err(CommandError::Invalid)?;
             let expires = expires.map(Timestamp::time);
             let client = NewClient { client_id, scopes, description, expires, delete_on_expiration: false };
             let keys = keys.ok_or(CommandError::Keyless)?;
-            let created = clients::create(pool, keys, &client, &token).await?;
-            require(created, || CommandError::Exists(client.client_id.clone()))?;
+            let token = ops::create_new(pool, keys, &local_actor(), &client).await?;
+            let token = token.ok_or_else(|| CommandError::Exists(client.client_id.clone()))?;
             Ok(credentials_json(&client.client_id, &token, root_url))
         }
         ClientCommand::List => {
@@ -231,19 +232,19 @@ pub async fn execute(
                 }),
                 delete_on_expiration: None,
             };
-            let client = clients::update(pool, &client_id, None, &change).await?;
+            let client = ops::update(pool, &local_actor(), &client_id, None, &change).await?;
             show(args.json, client_id, client)
         }
         ClientCommand::Disable(IdArg { client_id }) => {
-            let client = clients::set_disabled(pool, &client_id, true).await?;
+            let client = ops::set_disabled(pool, &local_actor(), &client_id, true).await?;
             show(args.json, client_id, client)
         }
         ClientCommand::Enable(IdArg { client_id }) => {
-            let client = clients::set_disabled(pool, &client_id, false).await?;
+            let client = ops::set_disabled(pool, &local_actor(), &client_id, false).await?;
             show(args.json, client_id, client)
         }
         ClientCommand::Delete(IdArg { client_id }) => {
-            let deleted = clients::delete(pool, &client_id).await?;
+            let deleted = ops::delete(pool, &local_actor(), &client_id).await?;
             // A database without clients accepts a new key: the only way to continue after a lost
             // key.
             settings::purge_keys_without_clients(pool).await?;
@@ -252,9 +253,9 @@ pub async fn execute(
             Ok(if args.json { json!({ "clientId": client_id, "deleted": true }).to_string() } else { done() })
         }
         ClientCommand::ResetToken(IdArg { client_id }) => {
-            let (token, keys) = (new_access_token(), keys.ok_or(CommandError::Keyless)?);
-            let reset = clients::reset_token(pool, keys, &client_id, &token).await?;
-            require(reset, || CommandError::Missing(client_id.clone()))?;
+            let keys = keys.ok_or(CommandError::Keyless)?;
+            let token = ops::reset_token(pool, keys, &local_actor(), &client_id).await?;
+            let token = token.ok_or_else(|| CommandError::Missing(client_id.clone()))?;
             Ok(credentials_json(&client_id, &token, root_url))
         }
     }

@@ -6,17 +6,20 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 use clap_complete::Shell;
 
+use super::audit::AuditArgs;
 use super::backup::{BackupArgs, RestoreArgs};
 use super::client::ClientArgs;
 use super::enqueue::EnqueueArgs;
 use super::events::EventsArgs;
 use super::group::GroupCommand;
 use super::http::ServerArgs;
+use super::problems::ProblemsArgs;
 use super::queue::QueueCommand;
 use super::role::RoleArgs;
 use super::schedule::ScheduleCommand;
 use super::servers::ServersCommand;
 use super::session::SessionCommand;
+use super::subscription::SubscriptionCommand;
 use super::task::{TaskCommand, shelter_ids};
 use super::usage::Usage;
 use super::verify::VerifyCommand;
@@ -33,7 +36,7 @@ pub struct Cli {
 #[derive(Subcommand, Debug)]
 pub enum Command {
     /// Run the server.
-    Serve(ServeArgs),
+    Serve(Box<ServeArgs>),
     /// Migrate the database to this release's schema, and exit.
     Migrate(DatabaseArgs),
     /// Back up the database, the artifacts and the keys into a new directory, while servers run.
@@ -111,6 +114,13 @@ pub enum Command {
         #[command(subcommand)]
         schedule: ScheduleCommand,
     },
+    /// Store, list, show, test, resume and delete subscriptions, which send events to webhooks.
+    Subscription {
+        #[command(flatten)]
+        server: ServerArgs,
+        #[command(subcommand)]
+        subscription: SubscriptionCommand,
+    },
     /// List and end sessions of workers, and send them commands.
     Session {
         #[command(flatten)]
@@ -120,6 +130,11 @@ pub enum Command {
     },
     /// Print events as they happen, one line of JSON each, until interrupted.
     Events(EventsArgs),
+    /// List who changed what: tasks, groups, queues, workers, clients, roles and schedules.
+    Audit(AuditArgs),
+    /// List what needs somebody: problems of queues, servers and the database. The exit code is 1
+    /// if a problem needs somebody now.
+    Problems(ProblemsArgs),
     /// List the servers of the database, and the queues that each schedules.
     Server {
         #[command(flatten)]

@@ -8,8 +8,10 @@ use sqlx::PgPool;
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::TaskId;
 
+use super::actor::local_actor;
 use super::print::{complain, finish, plain, pretty, table};
 use tenure_engine::background::enqueued::REFUSED_MAX;
+use tenure_engine::ops::enqueue_roles as ops;
 use tenure_store::clients;
 use tenure_store::enqueued::{self, Allowed, Refused, Role};
 
@@ -85,11 +87,9 @@ pub async fn execute(pool: &PgPool, args: EnqueueArgs) -> Result<String, Command
             })
         }
         EnqueueCommand::Deny { role } => {
-            let mut transaction = pool.begin().await?;
-            if !enqueued::deny(&mut transaction, &role).await? {
+            if !ops::deny(pool, &local_actor(), &role).await? {
                 return Err(CommandError::NotAllowed(role));
             }
-            transaction.commit().await?;
             let done = || format!("Role {} may no longer enqueue tasks.", plain(&role));
             Ok(if args.json { json!({"role": role, "denied": true}).to_string() } else { done() })
         }
@@ -115,11 +115,8 @@ async fn allow(pool: &PgPool, role: &str, client_id: &str) -> Result<Allowed, Co
     if clients::find(pool, client_id).await?.is_none() {
         return Err(CommandError::MissingClient(client_id.to_owned()));
     }
-    let mut transaction = pool.begin().await?;
-    let allowed = enqueued::allow(&mut transaction, role, client_id).await?;
-    let allowed = allowed.ok_or_else(|| CommandError::MissingRole(role.to_owned()))?;
-    transaction.commit().await?;
-    Ok(allowed)
+    let allowed = ops::allow(pool, &local_actor(), role, client_id).await?;
+    allowed.ok_or_else(|| CommandError::MissingRole(role.to_owned()))
 }
 
 fn describe(role: &str, client_id: &str, allowed: &Allowed) -> String {

@@ -45,6 +45,10 @@ pub struct ServerArgs {
     /// The certificate that belongs to temporary credentials.
     #[arg(long, global = true, env = "TASKCLUSTER_CERTIFICATE", hide_env_values = true, value_name = "JSON")]
     pub certificate: Option<String>,
+    /// PEM file with the certificate of the authority that signed the server's. It is trusted in
+    /// addition to the system's authorities, or those in SSL_CERT_FILE.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
     /// Directory that contains root-credentials.json.
     #[arg(long, global = true, env = "TENURE_DATA_DIR", default_value = "./tenure-data", value_name = "DIR")]
     pub data_dir: PathBuf,
@@ -81,6 +85,12 @@ impl CommandError {
     /// Converts an error of the client library into one line for people.
     #[must_use]
     pub fn new(error: &Error, root_url: &str) -> Self {
+        if let Some(problem) = error.certificate_problem() {
+            return Self::Refused(format!(
+                "the certificate of {root_url} is not trusted ({problem}): name a file with the certificate of its \
+                 authority with --ca"
+            ));
+        }
         Self::Refused(match error {
             Error::Network(cause) => {
                 let mut innermost: &dyn std::error::Error = cause;
@@ -125,9 +135,13 @@ pub struct Server {
 impl Server {
     /// Sends no request.
     pub fn new(args: ServerArgs) -> Result<Self, CommandError> {
-        let json = args.json;
+        let (json, ca) = (args.json, args.ca.clone());
         let (root_url, credentials) = account(args)?;
         let mut builder = Client::builder().root_url(&root_url);
+        if let Some(file) = ca {
+            builder =
+                builder.ca_file(&file).map_err(|error| CommandError::Usage(format!("--ca: {}", chain(&error))))?;
+        }
         if let Some(credentials) = credentials {
             builder = builder.credentials(credentials);
         }
@@ -287,6 +301,7 @@ mod tests {
             client_id: client_id.map(str::to_owned),
             access_token: token.map(str::to_owned),
             certificate: None,
+            ca: None,
             data_dir: dir.to_owned(),
             json: false,
         }

@@ -1,5 +1,7 @@
 //! The commands of `tenure`.
 
+mod actor;
+pub mod audit;
 mod backup;
 mod check;
 pub mod client;
@@ -13,12 +15,14 @@ mod init;
 mod input;
 mod manual;
 mod print;
+pub mod problems;
 pub mod queue;
 pub mod role;
 pub mod schedule;
 pub mod servers;
 pub mod session;
 mod signals;
+pub mod subscription;
 pub mod task;
 mod usage;
 pub mod verify;
@@ -97,7 +101,7 @@ fn workers_for(cores: usize) -> usize {
 
 async fn run(command: Command) -> ExitCode {
     match command {
-        Command::Serve(serve_args) => serve(serve_args).await,
+        Command::Serve(serve_args) => serve(*serve_args).await,
         Command::Migrate(database) => migrate(database).await,
         Command::Backup { database, backup: args } => backup::backup(database, args).await,
         Command::Restore { database, restore } => backup::restore(database, restore).await,
@@ -120,6 +124,9 @@ async fn run(command: Command) -> ExitCode {
         Command::Queue { server, queue } => {
             http::call("queue", server, async |server| queue::run(server, queue).await).await
         }
+        Command::Subscription { server, subscription } => {
+            http::call("subscription", server, async |server| subscription::run(server, subscription).await).await
+        }
         Command::Schedule { server, schedule } => {
             http::call("schedule", server, async |server| schedule::run(server, schedule).await).await
         }
@@ -128,6 +135,12 @@ async fn run(command: Command) -> ExitCode {
         }
         Command::Events(args) => {
             http::call("events", args.server.clone(), async |server| events::run(server, &args).await).await
+        }
+        Command::Audit(args) => {
+            http::call("audit", args.server.clone(), async |server| audit::run(server, args).await).await
+        }
+        Command::Problems(args) => {
+            http::call("problems", args.server.clone(), async |server| problems::run(server, &args).await).await
         }
         Command::Server { server, command } => {
             http::call("server", server, async |server| servers::run(server, command).await).await

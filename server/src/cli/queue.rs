@@ -1,6 +1,8 @@
 //! `tenure queue`: counts, policies and pauses of queues.
 
+mod dead_letters;
 mod keys;
+mod statistics;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -14,7 +16,9 @@ use super::http::{CommandError, Server, entries, field};
 use super::input;
 use super::print::table;
 use super::when::{When, parse_when};
+use dead_letters::{DeadLettersArgs, RedriveArgs};
 use keys::KeyCommand;
+use statistics::StatisticsArgs;
 
 #[derive(Debug, Subcommand)]
 pub enum QueueCommand {
@@ -22,6 +26,8 @@ pub enum QueueCommand {
     List,
     /// Show the counts of one queue by the state of its tasks, and its pause
     Show(QueueArg),
+    /// Show the numbers of a queue, or of all queues together, over time
+    Statistics(StatisticsArgs),
     /// Show, set and delete the policy of a queue
     #[command(subcommand)]
     Policy(PolicyCommand),
@@ -34,6 +40,10 @@ pub enum QueueCommand {
     Pause(PauseArgs),
     /// Give workers the tasks of a queue again
     Resume(QueueArg),
+    /// List the failed tasks of a queue that wait to be run again
+    DeadLetters(DeadLettersArgs),
+    /// Run failed tasks of a queue again
+    Redrive(RedriveArgs),
     /// Replace the server that schedules a queue, as if that server were lost
     ReplaceScheduler(QueueArg),
 }
@@ -94,6 +104,7 @@ pub async fn run(server: &Server, command: QueueCommand) -> Result<ExitCode, Com
             }
             server.print(&answer, shown)?;
         }
+        QueueCommand::Statistics(args) => statistics::run(server, args).await?,
         QueueCommand::Policy(PolicyCommand::Show(QueueArg { queue })) => {
             server.print(&client.get_queue_policy(&queue).await.map_err(refused)?, policy)?;
         }
@@ -114,6 +125,8 @@ pub async fn run(server: &Server, command: QueueCommand) -> Result<ExitCode, Com
         QueueCommand::Resume(QueueArg { queue }) => {
             server.print(&client.resume_queue(&queue).await.map_err(refused)?, paused)?;
         }
+        QueueCommand::DeadLetters(args) => dead_letters::list(server, args).await?,
+        QueueCommand::Redrive(args) => return dead_letters::redrive(server, args).await,
         QueueCommand::ReplaceScheduler(QueueArg { queue }) => {
             server.print(&client.replace_scheduler(&queue).await.map_err(refused)?, replaced)?;
         }
@@ -134,6 +147,9 @@ fn shown(queue: &Value) -> String {
     if let Some(limits) = queue["backlog"]["limit"].as_object() {
         let used = |(name, limit): (&String, &Value)| format!("{} of {limit} {name}", queue["backlog"][name]);
         rows.push(("backlog", limits.iter().map(used).collect::<Vec<_>>().join(", ")));
+    }
+    if queue["deadLetters"].as_i64().is_some_and(|letters| letters > 0) {
+        rows.push(("dead letters", field(queue, "/deadLetters")));
     }
     rows.push(("policy version", field(queue, "/policyVersion")));
     let pause = &queue["pause"];
@@ -204,7 +220,17 @@ mod tests {
             (&["pause", "p_w"], ErrorKind::ValueValidation),
             (&["pause", "p/w", "--until", "soon"], ErrorKind::ValueValidation),
             (&["resume", "p/w", "--reason", "x"], ErrorKind::UnknownArgument),
+            (&["statistics", "p/w", "--since", "soon"], ErrorKind::ValueValidation),
+            (&["statistics", "p/w", "--step", "1.5"], ErrorKind::ValueValidation),
             (&["replace-scheduler"], ErrorKind::MissingRequiredArgument),
+            (&["dead-letters"], ErrorKind::MissingRequiredArgument),
+            (&["dead-letters", "p/w", "--reason", "boredom"], ErrorKind::ValueValidation),
+            (&["dead-letters", "p/w", "--before", "2h"], ErrorKind::ValueValidation),
+            (&["dead-letters", "p/w", "--limit", "0"], ErrorKind::ValueValidation),
+            (&["redrive"], ErrorKind::MissingRequiredArgument),
+            (&["redrive", "p/w", "task"], ErrorKind::ValueValidation),
+            (&["redrive", "p/w", "9HrBC1jMQ3KlZw4CssPUeQ", "--limit", "5"], ErrorKind::ArgumentConflict),
+            (&["redrive", "p/w", "--copy", "soon"], ErrorKind::ValueValidation),
         ] {
             let parsed = Tenure::try_parse_from(["queue"].iter().chain(words));
             assert_eq!(parsed.map_err(|error| error.kind()).err(), Some(kind), "{words:?}");
@@ -213,6 +239,11 @@ mod tests {
             &["policy", "set", "-p/w", "-"][..],
             &["key", "set", "p/w", "-k", "--rate", "5/1h", "--burst", "2"],
             &["pause", "-p/w", "--reason", "r", "--until", "1h"],
+            &["statistics"],
+            &["statistics", "-p/w", "--since", "24h", "--step", "10m"],
+            &["dead-letters", "-p/w", "--reason", "claim-expired", "--before", "2027-01-31T12:00:00Z"],
+            &["redrive", "-p/w", "--reason", "failed", "--limit", "5", "--copy", "1d"],
+            &["redrive", "p/w", "9HrBC1jMQ3KlZw4CssPUeQ", "--copy", "60"],
         ] {
             assert!(Tenure::try_parse_from(["queue"].iter().chain(words)).is_ok(), "{words:?}");
         }

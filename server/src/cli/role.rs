@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 use sqlx::PgPool;
 
+use super::actor::local_actor;
 use super::client::parse_scope;
 use super::print::{complain, finish, plain, pretty, table};
 use tenure_domain::roles::valid_role_id;
@@ -106,7 +107,7 @@ pub async fn execute(pool: &PgPool, args: RoleArgs) -> Result<String, CommandErr
         RoleCommand::Create(CreateArgs { role_id, scopes, description }) => {
             let role = NewRole { role_id, scopes, description };
             ops::check(&role).map_err(CommandError::Invalid)?;
-            Ok(show(args.json, &ops::create(pool, &role).await??))
+            Ok(show(args.json, &ops::create(pool, &local_actor(), &role).await??))
         }
         RoleCommand::List => {
             let all = roles::list(pool, None, None).await?;
@@ -122,10 +123,10 @@ pub async fn execute(pool: &PgPool, args: RoleArgs) -> Result<String, CommandErr
                 description: description.unwrap_or(existing.description),
             };
             ops::check(&role).map_err(CommandError::Invalid)?;
-            Ok(show(args.json, &ops::update(pool, &role, Some(&existing.scopes)).await??))
+            Ok(show(args.json, &ops::update(pool, &local_actor(), &role, Some(&existing.scopes)).await??))
         }
         RoleCommand::Delete { role_id } => {
-            if !roles::delete(pool, &role_id).await? {
+            if !ops::delete(pool, &local_actor(), &role_id).await? {
                 return Err(CommandError::Missing(role_id));
             }
             let done = || format!("Deleted role {role_id}.");

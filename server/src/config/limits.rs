@@ -18,6 +18,11 @@ const WRITE_TIMEOUT_MAX: Duration = Duration::from_secs(60 * 60);
 const CONNECTIONS_MIN: usize = 16;
 /// Ports and descriptors are exhausted before.
 const CONNECTIONS_MAX: usize = 1_000_000;
+/// About 5,600 rows each.
+const STATISTICS_QUEUES_MAX: usize = 100_000;
+
+/// Each queue has over 30 lines in every scrape.
+const METRICS_QUEUES_MAX: usize = 10_000;
 
 #[derive(Args, Clone, Debug)]
 pub struct LimitArgs {
@@ -43,11 +48,22 @@ pub struct LimitArgs {
     #[arg(long, env = "TENURE_LIVE_LOG_MAX", default_value = "1GiB", value_name = "BYTES", value_parser = parse_size)]
     pub live_log_max: u64,
 
+    /// Queues with statistics and metrics of tasks of their own (1 to 100000); the numbers of all
+    /// others are added up. If too small, busy queues have none.
+    #[arg(long, env = "TENURE_STATISTICS_QUEUES", default_value = "1000", value_name = "COUNT")]
+    pub statistics_queues: usize,
+
     /// Maximum of concurrent connections (16 to 1000000); more get 503. Default: 10000, or as many
     /// as the limit of open files allows. If too small, workers that wait for work take all of
     /// them.
     #[arg(long, env = "TENURE_CONNECTIONS_MAX", value_name = "COUNT")]
     pub connections_max: Option<usize>,
+
+    /// Number of queues that metrics name (1 to 10000): those with the most runs. They stay for an
+    /// hour. All others are summed up as `other`. If too small, a busy queue has no metrics of its
+    /// own.
+    #[arg(long, env = "TENURE_METRICS_QUEUES", default_value = "500", value_name = "COUNT")]
+    pub metrics_queues: usize,
 }
 
 /// The checked limits; sizes in bytes.
@@ -58,7 +74,10 @@ pub struct Limits {
     /// How long a write may make no progress.
     pub write_timeout: Duration,
     pub live_log_max: u64,
+    pub statistics_queues: usize,
     pub connections_max: Option<usize>,
+    /// Queues that metrics name.
+    pub metrics_queues: usize,
 }
 
 impl LimitArgs {
@@ -84,9 +103,21 @@ impl LimitArgs {
             answer_memory: memory("--answer-memory (TENURE_ANSWER_MEMORY)", self.answer_memory)?,
             write_timeout: self.write_timeout,
             live_log_max: self.checked_live_log_max()?,
+            statistics_queues: self.checked_statistics_queues()?,
             connections_max: self.connections_max,
+            metrics_queues: self.checked_metrics_queues()?,
         })
     }
+
+    fn checked_statistics_queues(&self) -> Result<usize, SettingError> {
+        if !(1..=STATISTICS_QUEUES_MAX).contains(&self.statistics_queues) {
+            let fix = format!("choose between 1 and {STATISTICS_QUEUES_MAX}");
+            let name = "--statistics-queues (TENURE_STATISTICS_QUEUES)";
+            return Err(SettingError::new(name, self.statistics_queues, fix));
+        }
+        Ok(self.statistics_queues)
+    }
+
     fn checked_live_log_max(&self) -> Result<u64, SettingError> {
         if self.live_log_max > MEMORY_MAX {
             let size = artifacts::display_size;
@@ -94,5 +125,13 @@ impl LimitArgs {
             return Err(SettingError::new("--live-log-max (TENURE_LIVE_LOG_MAX)", size(self.live_log_max), fix));
         }
         Ok(self.live_log_max)
+    }
+
+    fn checked_metrics_queues(&self) -> Result<usize, SettingError> {
+        if !(1..=METRICS_QUEUES_MAX).contains(&self.metrics_queues) {
+            let fix = format!("choose between 1 and {METRICS_QUEUES_MAX}");
+            return Err(SettingError::new("--metrics-queues (TENURE_METRICS_QUEUES)", self.metrics_queues, fix));
+        }
+        Ok(self.metrics_queues)
     }
 }

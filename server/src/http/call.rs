@@ -34,6 +34,7 @@ use super::intake::Intake;
 use super::scopes::{Template, Values};
 use crate::auth::{Now, Principal, RequestParts, SignedPayload};
 use tenure_domain::json;
+use tenure_engine::ops::actor::Actor;
 use tenure_engine::ops::list_tasks::{Cursor, PAGE_MAX};
 use tenure_engine::wait_limit::Caller;
 use tokio::time::{Instant, sleep};
@@ -42,6 +43,9 @@ use tokio::time::{Instant, sleep};
 const REAUTHORIZE_AFTER: Duration = Duration::from_millis(100);
 /// Clock of unsigned requests, which do not depend on the time.
 const NO_TIME: Now = Now { real_ms: 0, server_ms: 0 };
+
+/// Recorded for requests without credentials, if the role `anonymous` has the scope.
+const ANONYMOUS: &str = "anonymous";
 
 const FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -156,6 +160,13 @@ impl Call {
         }
     }
 
+    /// Leaves this time out of the metric of the operation: the caller asked to wait.
+    pub fn note_wait(&self, waited: Duration) {
+        if let Some(connection) = &self.connection {
+            connection.note_wait(waited);
+        }
+    }
+
     /// Awaits `answer` and then checks the caller's access again: its client may have changed
     /// meanwhile. A refused answer is dropped, which requeues its claims. Afterwards
     /// [`Call::principal`] is the new principal.
@@ -166,7 +177,14 @@ impl Call {
         answer: impl Future<Output = Result<T, E>>,
     ) -> Result<T, ApiError> {
         let began = Instant::now();
-        let answer = answer.await.map_err(Into::into)?;
+        let answer = match answer.await {
+            Ok(answer) => answer,
+            Err(error) => {
+                // The error does not say how long the call waited.
+                self.note_wait(began.elapsed());
+                return Err(error.into());
+            }
+        };
         self.waited.store(true, Ordering::Relaxed);
         if began.elapsed() >= REAUTHORIZE_AFTER {
             let principal = self.authorize_again(intake, values).await?;
@@ -260,11 +278,22 @@ impl Call {
         self.head.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str)
     }
 
+    /// None for anonymous callers.
+    pub fn client_id(&self) -> Option<&str> {
+        self.principal_after_wait.get().or(self.principal.as_ref())?.client_id.as_deref()
+    }
+
     pub fn principal(&self) -> Result<&Principal, ApiError> {
         self.principal_after_wait
             .get()
             .or(self.principal.as_ref())
             .ok_or_else(|| ApiError::internal("a request was not authenticated"))
+    }
+
+    /// Returns the caller, for the record of a change.
+    pub fn actor(&self) -> Result<Actor, ApiError> {
+        let client_id = self.principal()?.client_id.as_deref().unwrap_or(ANONYMOUS);
+        Ok(Actor::new(client_id).traced(self.connection.as_ref().and_then(Connection::trace_id)))
     }
 
     /// Checks the endpoint's scopes. `values` fills placeholders that are not path parameters.
@@ -487,26 +516,31 @@ impl Call {
                 "the body must be JSON and be sent with Content-Type: application/json",
             ));
         }
-        json::check(&self.body).map_err(|error| {
-            ApiError::new(ErrorCode::MalformedPayload, format!("the body is not acceptable JSON: {error}"))
-        })?;
-        let refused = |code, message| Err(ApiError::new(code, message));
-        match self.body.iter().find(|byte| !byte.is_ascii_whitespace()) {
-            Some(b'{') => {}
-            // The parsers that serde derives for structs also accept arrays.
-            Some(b'[') => {
-                return refused(ErrorCode::InputValidationError, "the body must be a JSON object, not an array");
-            }
-            _ => return refused(ErrorCode::MalformedPayload, "the body must be a JSON object"),
-        }
-        // The body is known to be JSON, so every error is a schema violation.
-        serde_json::from_slice(&self.body)
-            .map_err(|error| ApiError::new(ErrorCode::InputValidationError, invalid::<T>(&self.body, &error)))
+        read_object(&self.body)
     }
 
     pub fn json_or_default<T: DeserializeOwned + Default>(&self) -> Result<T, ApiError> {
         if self.body.is_empty() { Ok(T::default()) } else { self.json() }
     }
+}
+
+/// Reads a JSON object.
+pub fn read_object<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ApiError> {
+    json::check(body).map_err(|error| {
+        ApiError::new(ErrorCode::MalformedPayload, format!("the body is not acceptable JSON: {error}"))
+    })?;
+    let refused = |code, message| Err(ApiError::new(code, message));
+    match body.iter().find(|byte| !byte.is_ascii_whitespace()) {
+        Some(b'{') => {}
+        // The parsers that serde derives for structs also accept arrays.
+        Some(b'[') => {
+            return refused(ErrorCode::InputValidationError, "the body must be a JSON object, not an array");
+        }
+        _ => return refused(ErrorCode::MalformedPayload, "the body must be a JSON object"),
+    }
+    // The body is known to be JSON, so every error is a schema violation.
+    serde_json::from_slice(body)
+        .map_err(|error| ApiError::new(ErrorCode::InputValidationError, invalid::<T>(body, &error)))
 }
 
 /// Adds the path of the invalid field to serde's message.

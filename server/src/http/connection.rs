@@ -10,7 +10,8 @@ use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use http::header::{ALLOW, CONNECTION};
-use http::{HeaderValue, Request, Response, StatusCode};
+use http::{HeaderValue, Request, Response};
+use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -23,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::{Service as _, ServiceExt as _};
 
+use super::access_log::{self, Line};
 use super::answers;
 use super::budget::Budget;
 use super::compression::compress;
@@ -219,17 +221,20 @@ async fn answer(
     let started = Instant::now();
     let reading = connection.clone();
     let (method, peer) = (request.method().clone(), connection.peer());
-    let logged = tracing::enabled!(target: "access", tracing::Level::INFO).then(|| request.uri().path().to_owned());
+    let logged = access_log::is_on().then(|| request.uri().path().to_owned());
     let trace = headers::trace_of(&request);
+    connection.begin_request(trace.header());
     let trace_id = logged.is_some().then(|| trace.id().to_owned());
     let from_browser = request.headers().contains_key(http::header::ORIGIN);
     let encodings = request.headers().get(http::header::ACCEPT_ENCODING).cloned();
+    let mut noted = None;
     let response = if method == http::Method::OPTIONS {
         preflight(request.uri(), front.router.clone()).await
     } else {
         request.extensions_mut().insert(connection);
         // A router is always ready, and its error type is uninhabited.
-        let response = front.router.clone().call(request).await.unwrap_or_default();
+        let mut response = front.router.clone().call(request).await.unwrap_or_default();
+        noted = response.extensions_mut().remove();
         // Counted while it waits for compression, too.
         let held = answers::hold(&front.answers, response);
         let share = answers::share_of(&held);
@@ -237,9 +242,11 @@ async fn answer(
         if made { answers::hold(&front.answers, response) } else { response }
     };
     let took = started.elapsed();
-    front.metrics.count(response.status(), took);
+    front.metrics.count(reading.take_served(), response.status(), took);
     if let Some((path, trace_id)) = logged.zip(trace_id) {
-        log_access(&method, &path, response.status(), took, peer, &trace_id);
+        let (status, bytes) = (response.status(), response.body().size_hint().exact());
+        let (method, path, trace_id) = (&method, path.as_str(), trace_id.as_str());
+        access_log::log(Line { method, path, noted, status, bytes, took, peer, trace_id });
     }
     reading.phase().end_answer();
     let mut response = headers::complete(response, trace, from_browser || method == http::Method::OPTIONS);
@@ -264,23 +271,6 @@ async fn preflight(uri: &http::Uri, router: Router) -> Response<Body> {
         .headers_mut()
         .insert(ALLOW, HeaderValue::from_str(&methods).unwrap_or(HeaderValue::from_static("OPTIONS")));
     response
-}
-
-fn log_access(method: &http::Method, path: &str, status: StatusCode, took: Duration, peer: SocketAddr, trace_id: &str) {
-    // JSON would carry a u128 as text.
-    let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-    tracing::info!(
-        target: "access",
-        {
-            http.method = %method,
-            http.path = path,
-            http.status = status.as_u16(),
-            took_us,
-            peer.address = %peer,
-            trace.id = trace_id,
-        },
-        "request"
-    );
 }
 
 #[cfg(test)]

@@ -30,6 +30,7 @@ fn permitted(scopes: &[String], queue: &str) -> BTreeSet<&'static str> {
         .text("clientId", "ci")
         .text("roleId", "ci")
         .text("scheduleName", "nightly")
+        .text("subscriptionName", "billing")
         .text("name", "private/build.log")
         .text("cacheName", "cache");
     let values = Values::of_path()
@@ -41,6 +42,7 @@ fn permitted(scopes: &[String], queue: &str) -> BTreeSet<&'static str> {
         .list("taskQueueIds", [queue])
         .list("prioritiesFromHighestToThatOfTheTask", Priority::ALL.iter().map(ToString::to_string))
         .condition("priorityIsLowest", true)
+        .condition("resultIsAskedFor", true)
         .condition("optionsHaveDelivery", false);
     let held = ScopeSet::new(scopes.iter().cloned());
     let mut names = BTreeSet::new();

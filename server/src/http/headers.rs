@@ -28,6 +28,10 @@ impl Trace {
     pub fn id(&self) -> &str {
         self.trace_id.to_str().unwrap_or("-")
     }
+
+    pub(super) fn header(&self) -> HeaderValue {
+        self.trace_id.clone()
+    }
 }
 
 #[must_use]

@@ -1,6 +1,7 @@
 //! The HTTP interface: the route table and common handling of requests.
 
 mod access;
+mod access_log;
 mod answers;
 pub mod api;
 pub mod blobs;
@@ -29,7 +30,10 @@ pub mod scopes;
 mod stream;
 mod timer;
 
+use std::sync::Arc;
+
 use axum::Router;
+use http::{HeaderMap, Method, Uri};
 
 use api::artifacts::{artifact, artifact_info, create_artifact, finish_artifact, get_artifact, list_artifacts};
 use api::events::{list_events, stream_events};
@@ -37,11 +41,11 @@ use api::live_log::{append_live_log, get_live_log};
 use api::scopes::{authenticate_hawk, current_scopes, expand_scopes, test_authenticate};
 use api::state::{Api, ApiState};
 use api::{
-    change_task, change_task_group_priority, change_task_priority, checkpoint, claim_task, claim_work, clients, clock,
-    counts, create_task, create_tasks, enqueued, health, list_dependent_tasks, list_queues, metrics, objects,
-    poll_task_urls, purge_cache, queue_keys, queue_lists, queue_policy, queue_views, reclaim_task, report, roles,
-    schedules, servers, sessions, status, task, task_batches, task_group, task_result, wait_for_task, why, work,
-    worker_manager, workers,
+    audit, change_task, change_task_group_priority, change_task_priority, checkpoint, claim_task, claim_work, clients,
+    clock, counts, create_task, create_tasks, dead_letters, enqueued, health, list_dependent_tasks, list_queues,
+    metrics, objects, poll_task_urls, problems, purge_cache, queue_keys, queue_lists, queue_policy, queue_views,
+    reclaim_task, report, roles, schedules, servers, sessions, statistics, status, subscriptions, task, task_batches,
+    task_group, task_result, wait_for_task, why, work, worker_manager, workers,
 };
 use blobs::get::download_artifact;
 use blobs::put::upload_artifact;
@@ -63,6 +67,7 @@ pub struct Areas {
 
 pub fn router(areas: Areas) -> Router {
     let Areas { api, poll, blobs, page, docs } = areas;
+    let site = Arc::clone(&page);
     service_routes()
         .merge(apis())
         .into_router(api)
@@ -70,7 +75,9 @@ pub fn router(areas: Areas) -> Router {
         .merge(poll_routes().into_router(poll))
         .merge(stored_bytes().into_router(blobs))
         .merge(page::router(page))
-        .fallback(fallback::no_such_route)
+        .fallback(move |uri: Uri, method: Method, headers: HeaderMap| {
+            fallback::no_such_route(Arc::clone(&site), uri, method, headers)
+        })
         .method_not_allowed_fallback(fallback::no_such_method)
 }
 
@@ -271,7 +278,10 @@ fn own_api() -> Routes<ApiState> {
         .route("/sessions/{sessionId}/renew", [sessions::renew_session()])
         .route("/sessions/{sessionId}/commands", [sessions::command_session()])
         .merge(schedule_routes())
+        .merge(subscription_routes())
         .route("/servers", [servers::list_servers()])
+        .route("/statistics", [statistics::of_all()])
+        .route("/problems", [problems::list_problems()])
         .route("/queues", [list_queues::endpoint()])
         .merge(queue_routes())
         .route("/workers/{taskQueueId}/{workerGroup}/{workerId}/removed", [worker_manager::worker_removed()])
@@ -279,6 +289,7 @@ fn own_api() -> Routes<ApiState> {
             "/workers/{provisionerId}/{workerType}/{workerGroup}/{workerId}/removed",
             [worker_manager::worker_removed()],
         )
+        .route("/audit", [audit::list_audit()])
         .route("/clock", [clock::get_clock()])
         .route("/clock/advance", [clock::advance_clock()])
 }
@@ -293,6 +304,21 @@ fn schedule_routes() -> Routes<ApiState> {
         .route("/schedules/{scheduleName}/trigger", [schedules::trigger_schedule()])
         .route("/schedules/{scheduleName}/pause", [schedules::pause_schedule()])
         .route("/schedules/{scheduleName}/resume", [schedules::resume_schedule()])
+}
+
+fn subscription_routes() -> Routes<ApiState> {
+    Routes::default()
+        .route("/subscriptions", [subscriptions::list_subscriptions()])
+        .route(
+            "/subscriptions/{subscriptionName}",
+            [
+                subscriptions::get_subscription(),
+                subscriptions::put_subscription(),
+                subscriptions::delete_subscription(),
+            ],
+        )
+        .route("/subscriptions/{subscriptionName}/test", [subscriptions::test_subscription()])
+        .route("/subscriptions/{subscriptionName}/resume", [subscriptions::resume_subscription()])
 }
 
 /// A queue's id spans one escaped segment or two.
@@ -312,8 +338,14 @@ fn queue_routes() -> Routes<ApiState> {
         .route("/queues/{provisionerId}/{workerType}/pause", [queue_policy::pause_queue()])
         .route("/queues/{taskQueueId}/resume", [queue_policy::resume_queue()])
         .route("/queues/{provisionerId}/{workerType}/resume", [queue_policy::resume_queue()])
+        .route("/queues/{taskQueueId}/dead-letters", [dead_letters::list_dead_letters()])
+        .route("/queues/{provisionerId}/{workerType}/dead-letters", [dead_letters::list_dead_letters()])
+        .route("/queues/{taskQueueId}/redrive", [dead_letters::redrive_queue()])
+        .route("/queues/{provisionerId}/{workerType}/redrive", [dead_letters::redrive_queue()])
         .route("/queues/{taskQueueId}/scheduler/replace", [servers::replace_scheduler()])
         .route("/queues/{provisionerId}/{workerType}/scheduler/replace", [servers::replace_scheduler()])
+        .route("/queues/{taskQueueId}/statistics", [statistics::of_queue()])
+        .route("/queues/{provisionerId}/{workerType}/statistics", [statistics::of_queue()])
         .route("/queues/{taskQueueId}/workers", [sessions::list_queue_workers()])
         .route("/queues/{provisionerId}/{workerType}/workers", [sessions::list_queue_workers()])
 }
@@ -370,5 +402,7 @@ fn stored_bytes() -> Routes<BlobsState> {
     Routes::default().nest(blobs::PATH, signed)
 }
 
+#[cfg(test)]
+mod audited_tests;
 #[cfg(test)]
 mod grants_tests;

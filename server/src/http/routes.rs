@@ -10,8 +10,10 @@ use axum::response::Response;
 use axum::routing::MethodRouter;
 use tokio::time::Instant;
 
+use super::access_log;
 use super::answers;
 use super::call::Call;
+use super::connection::Connection;
 use super::declaration::Declaration;
 use super::endpoint::{Endpoint, Service};
 use super::error::ApiError;
@@ -69,7 +71,7 @@ impl<S: Send + Sync + 'static> Routes<S> {
         let endpoints: Vec<Arc<Declaration>> = endpoints.into().into_iter().map(Arc::new).collect();
         // One handler serves all methods, but the router lists them in `Allow`.
         let methods = endpoints.iter().fold(MethodRouter::new(), |methods: MethodRouter<Arc<S>>, endpoint| {
-            methods.on(endpoint.method.filter(), handler.clone())
+            methods.on(endpoint.method.filter(), Named { handler: handler.clone(), operation: endpoint.name })
         });
         self.add(path, endpoints, methods.fallback(handler))
     }
@@ -108,17 +110,48 @@ impl<S: Send + Sync + 'static> Routes<S> {
     }
 }
 
+/// A handler that tells the metrics its operation.
+#[derive(Clone)]
+struct Named<H> {
+    handler: H,
+    operation: &'static str,
+}
+
+impl<H, T, S> Handler<T, S> for Named<H>
+where
+    H: Handler<T, S>,
+{
+    type Future = H::Future;
+
+    fn call(self, request: Request, state: S) -> Self::Future {
+        note_operation(&request, self.operation);
+        self.handler.call(request, state)
+    }
+}
+
+pub(super) fn note_operation(request: &Request, operation: &'static str) {
+    if let Some(connection) = request.extensions().get::<Connection>() {
+        connection.note_operation(operation);
+    }
+}
+
 async fn serve<S: AsRef<Intake>>(
     endpoint: Arc<Declaration>,
     service: Arc<Service<S>>,
     state: Arc<S>,
     request: Request,
 ) -> Response {
+    note_operation(&request, endpoint.name);
     // Not the method of `Arc` of the same name.
     let intake: &Intake = S::as_ref(&state);
     let call = match Call::read(intake, Arc::clone(&endpoint), service.early_check, request).await {
         Ok(call) => Arc::new(call),
-        Err(refused) => return refused,
+        Err(mut refused) => {
+            if access_log::is_on() {
+                access_log::note(&mut refused, endpoint.name, None);
+            }
+            return refused;
+        }
     };
     let share = call.share();
     let size = if endpoint.has_large_answer { LARGE_MIN } else { call.body.len() };
@@ -149,5 +182,8 @@ async fn serve<S: AsRef<Intake>>(
         Err(error) => call.refuse(error),
     };
     answers::note_share(&mut response, share);
+    if access_log::is_on() {
+        access_log::note(&mut response, endpoint.name, call.client_id());
+    }
     response
 }

@@ -3,10 +3,11 @@
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use http::HeaderValue;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 use tokio_util::sync::CancellationToken;
@@ -24,13 +25,37 @@ struct State {
     cut: CancellationToken,
     phase: Phase,
     timer: ConnectionTimer,
+    /// Of the current request: requests of a connection do not overlap.
+    trace_id: Mutex<Option<HeaderValue>>,
+    served: Mutex<Served>,
+}
+
+/// Facts about the current request, for the metrics.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Served {
+    /// None if no route matched.
+    pub(super) operation: Option<&'static str>,
+    /// Time that the caller asked to wait.
+    pub(super) waited: Duration,
 }
 
 impl Connection {
     #[must_use]
     pub fn new(peer: SocketAddr) -> Self {
         let (unflushed, cut, phase) = (Mutex::default(), CancellationToken::new(), Phase::default());
-        Self(Arc::new(State { peer, unflushed, cut, phase, timer: ConnectionTimer::default() }))
+        let (timer, trace_id, served) = (ConnectionTimer::default(), Mutex::default(), Mutex::default());
+        Self(Arc::new(State { peer, unflushed, cut, phase, timer, trace_id, served }))
+    }
+
+    pub(super) fn begin_request(&self, trace_id: HeaderValue) {
+        *self.0.trace_id.lock().unwrap_or_else(PoisonError::into_inner) = Some(trace_id);
+    }
+
+    /// Returns the trace id of the current request.
+    #[must_use]
+    pub fn trace_id(&self) -> Option<String> {
+        let trace_id = self.0.trace_id.lock().unwrap_or_else(PoisonError::into_inner);
+        trace_id.as_ref().and_then(|trace_id| trace_id.to_str().ok()).map(str::to_owned)
     }
 
     /// Behind a proxy, the proxy's address.
@@ -60,6 +85,23 @@ impl Connection {
     /// For the connection's successive waits.
     pub(super) fn timer(&self) -> &ConnectionTimer {
         &self.0.timer
+    }
+
+    pub(super) fn note_operation(&self, name: &'static str) {
+        self.served().operation = Some(name);
+    }
+
+    pub(super) fn note_wait(&self, waited: Duration) {
+        self.served().waited += waited;
+    }
+
+    /// Takes the facts about the request that ends.
+    pub(super) fn take_served(&self) -> Served {
+        std::mem::take(&mut *self.served())
+    }
+
+    fn served(&self) -> MutexGuard<'_, Served> {
+        self.0.served.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn take(&self) -> Vec<Delivery> {

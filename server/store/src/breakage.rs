@@ -54,8 +54,16 @@ pub enum Breakage {
     PurgeEarly,
     /// Some tasks are created although their name is taken.
     NameTwice,
+    /// Queues take more tasks than their backlog limit.
+    BacklogOver,
+    /// Creates decide by names and backlogs as they were before their locks.
+    LookBeforeLock,
     /// A late result is acknowledged although it does not count, as after another result.
     LateTwice,
+    /// An event is left out of a message.
+    SkipEvent,
+    /// A message that is sent again differs.
+    RepeatDiffers,
 }
 
 /// First strikes early, since slow machines have few opportunities.
@@ -99,7 +107,8 @@ pub fn strikes(breakage: Breakage) -> bool {
         | Breakage::DelayedOffByOne
         | Breakage::DoubleAdmit
         | Breakage::FailedNotRetried
-        | Breakage::LateTwice => (FIRST_OF_FEW, EVERY_OF_FEW),
+        | Breakage::LateTwice
+        | Breakage::RepeatDiffers => (FIRST_OF_FEW, EVERY_OF_FEW),
         _ => (FIRST, EVERY),
     };
     is_on(breakage) && CHANCES.fetch_add(1, Ordering::Relaxed) % every == first - 1

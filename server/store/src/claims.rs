@@ -21,10 +21,24 @@ pub async fn list_returnable(conn: &mut PgConnection, ids: &[Uuid]) -> Result<Ve
     Ok(rows.into_iter().map(|row| (row.id, row.run)).collect())
 }
 
-pub async fn list_batch(conn: &mut PgConnection, batch: Uuid) -> Result<Vec<(Uuid, i16)>, sqlx::Error> {
-    let rows =
-        sqlx::query!("-- list_batch\nSELECT id, run FROM claims WHERE batch = $1", batch).fetch_all(conn).await?;
-    Ok(rows.into_iter().map(|row| (row.id, row.run)).collect())
+/// A claim whose answer was lost.
+#[derive(Debug, Clone, Copy)]
+pub struct LostClaim {
+    pub id: Uuid,
+    pub run: i16,
+    pub queue: i32,
+    pub scheduled: DateTime<Utc>,
+    pub started: DateTime<Utc>,
+}
+
+pub async fn list_batch(conn: &mut PgConnection, batch: Uuid) -> Result<Vec<LostClaim>, sqlx::Error> {
+    sqlx::query_as!(
+        LostClaim,
+        "-- list_batch\nSELECT id, run, queue, scheduled, started FROM claims WHERE batch = $1",
+        batch
+    )
+    .fetch_all(conn)
+    .await
 }
 
 /// Lists claims with an expired lease, the longest overdue first; none is left before `from`.

@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
-use sqlx::PgExecutor;
+use sqlx::{PgConnection, PgExecutor};
 use tenure_api::credentials::AccessToken;
 use tenure_api::dates::Timestamp;
 
@@ -268,6 +268,23 @@ pub async fn find(db: impl PgExecutor<'_>, client_id: &str) -> Result<Option<Cli
         client_id,
     )
     .fetch_optional(db)
+    .await?;
+    Ok(row.map(ClientInfo::from))
+}
+
+/// Locks a client against changes and returns it.
+pub async fn lock(transaction: &mut PgConnection, client_id: &str) -> Result<Option<ClientInfo>, sqlx::Error> {
+    let row = sqlx::query_as!(
+        ClientRow,
+        "-- lock_client
+        SELECT client_id, scopes, description, expires, delete_on_expiration, disabled, created, last_modified,
+               last_rotated, last_used
+        FROM clients
+        WHERE client_id = $1
+        FOR UPDATE",
+        client_id,
+    )
+    .fetch_optional(transaction)
     .await?;
     Ok(row.map(ClientInfo::from))
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{ConnectOptions as _, Connection as _, PgPool};
+use sqlx::{ConnectOptions as _, Connection as _, PgConnection, PgPool};
 use tokio::time::timeout;
 
 use crate::connector::no_answer;
@@ -59,6 +59,16 @@ pub async fn find_warnings(pool: &PgPool) -> Result<Vec<Warning>, sqlx::Error> {
             Some(Warning { setting: row.name, value: row.setting, advice })
         })
         .collect())
+}
+
+/// Returns the size of the database in bytes. PostgreSQL asks the file system about every file.
+pub async fn get_size(conn: &mut PgConnection) -> Result<i64, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"-- get_database_size
+        SELECT pg_database_size(current_database()) AS "bytes!""#
+    )
+    .fetch_one(conn)
+    .await
 }
 
 pub async fn get_major_version(pool: &PgPool) -> Result<u32, sqlx::Error> {

@@ -8,18 +8,14 @@ use uuid::Uuid;
 use super::due::{self, Ctid};
 use super::failure::{Class, classify};
 use super::session::avoid_scans;
-use super::transitions::end_open;
+use super::transitions::end_open::{self, Ended};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Slice {
     pub found: usize,
     pub dealt_with: usize,
     /// Tasks that ended. The others were resolved before.
-    pub ended: usize,
-    /// `task_queues.id` of each ended task.
-    pub queues: Vec<i32>,
-    /// Sessions that held runs of these tasks.
-    pub sessions: Vec<i64>,
+    pub ended: Ended,
 }
 
 /// Handling of runs that other transactions have locked.
@@ -49,7 +45,7 @@ async fn end_slice(
     avoid_scans(&mut transaction).await?;
     let due = list_overdue(&mut transaction, from, limit).await?;
     if due.places.is_empty() {
-        return Ok(Slice { found: 0, dealt_with: 0, ended: 0, queues: Vec::new(), sessions: Vec::new() });
+        return Ok(Slice { found: 0, dealt_with: 0, ended: Ended::default() });
     }
     let found = due.ids.len() + due.idle;
     // Tasks before runs, like all writers. Locked tasks are left to the next pass.
@@ -70,8 +66,7 @@ async fn end_slice(
         due::refile_deadlines(&mut transaction, &due.places, &locked).await? + due.idle
     };
     transaction.commit().await?;
-    let end_open::Ended { tasks, queues, sessions } = ended;
-    Ok(Slice { found, dealt_with, ended: tasks.len(), queues, sessions })
+    Ok(Slice { found, dealt_with, ended })
 }
 
 /// Filters these locked tasks to those whose open run is not locked, or which have none. Locks

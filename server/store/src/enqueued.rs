@@ -66,6 +66,18 @@ pub async fn allow(conn: &mut PgConnection, role: &str, client_id: &str) -> Resu
     Ok(allowed)
 }
 
+/// Locks the row of a role, and returns the client with whose scopes it may enqueue tasks.
+pub async fn lock_client(transaction: &mut PgConnection, role: &str) -> Result<Option<String>, sqlx::Error> {
+    let client = sqlx::query_scalar!(
+        "-- lock_enqueue_role
+        SELECT client_id FROM enqueue_roles WHERE role = $1 FOR UPDATE",
+        role
+    )
+    .fetch_optional(transaction)
+    .await?;
+    Ok(client.flatten())
+}
+
 /// Denies a role. Its rows are refused from then on. False if it was not allowed.
 pub async fn deny(conn: &mut PgConnection, role: &str) -> Result<bool, sqlx::Error> {
     let done = sqlx::query!(

@@ -292,6 +292,21 @@ pub async fn read_on(conn: &mut PgConnection, after: i64, limit: usize) -> Resul
     })
 }
 
+/// Returns the age in seconds of the oldest event in the log, 0 if there is none. Reads from
+/// `begins`, like [`purge`].
+pub async fn get_oldest_age(conn: &mut PgConnection, begins: i64) -> Result<f64, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"-- get_oldest_event
+        SELECT COALESCE(extract(epoch FROM (SELECT now FROM db_now) - (
+            SELECT (SELECT x.at FROM outbox x WHERE x.id = o.outbox_id) FROM outbox_order o
+            WHERE o.first >= $1 ORDER BY o.first LIMIT 1
+        )), 0)::float8 AS "seconds!""#,
+        begins
+    )
+    .fetch_one(conn)
+    .await
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Purged {
     pub rows: u64,
@@ -300,7 +315,7 @@ pub struct Purged {
 }
 
 /// Purges events older than `retention`, except the newest, whose position the next event
-/// continues.
+/// continues, and undelivered events of active subscriptions.
 ///
 /// Reads from `begins` to the first retained row, since the log has no gaps, so the cost does not
 /// depend on its length. Without `begins`, it would scan dead rows that are not vacuumed yet or
@@ -314,12 +329,15 @@ pub async fn purge(
     let row = sqlx::query!(
         r#"-- purge_events
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
+        delivered AS MATERIALIZED (SELECT min(position) AS position FROM subscriptions WHERE suspended IS NULL),
         -- By position alone: with a condition on the age here, the whole log would be tested when nothing is old.
         oldest AS MATERIALIZED (
             SELECT o.first, o.outbox_id FROM outbox_order o
             WHERE o.first >= $3 AND o.first < (SELECT max(first) FROM outbox_order)
               -- What a pass has not processed yet is retained.
-              AND o.first <= (SELECT min(position) FROM log_readers)
+              AND o.first <= LEAST((SELECT min(position) FROM log_readers), (SELECT position FROM delivered))
+              -- The end of a row may not be delivered yet.
+              AND o.first + o.events - 1 <= COALESCE((SELECT position FROM delivered), o.first + o.events)
             ORDER BY o.first LIMIT $2
         ),
         tested AS MATERIALIZED (

@@ -72,11 +72,11 @@ pub async fn count_tasks(conn: &mut PgConnection, group: Uuid) -> Result<i64, sq
 }
 
 /// Seals a group, unless it is sealed.
-pub async fn seal(conn: &mut PgConnection, id: Uuid) -> Result<(), sqlx::Error> {
+pub async fn seal(conn: &mut PgConnection, id: Uuid) -> Result<bool, sqlx::Error> {
     // Separate, so that the next statement sees the row, even if another transaction inserts it
     // now.
     lone_group::store(conn, id).await?;
-    sqlx::query!(
+    let sealed = sqlx::query!(
         "-- seal_group
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         sealed AS (
@@ -91,7 +91,7 @@ pub async fn seal(conn: &mut PgConnection, id: Uuid) -> Result<(), sqlx::Error> 
     )
     .execute(conn)
     .await?;
-    Ok(())
+    Ok(sealed.rows_affected() > 0)
 }
 
 /// Locks the next unresolved tasks of a group before their deadline, by id.
@@ -109,6 +109,11 @@ pub async fn lock_open(
     )
     .fetch_all(transaction)
     .await
+}
+
+/// Counts the unresolved tasks of a group before their deadline, up to `limit`.
+pub async fn count_open(conn: &mut PgConnection, group: Uuid, limit: i64) -> Result<usize, sqlx::Error> {
+    Ok(list_open(conn, group, Uuid::nil(), limit).await?.len())
 }
 
 async fn list_open(conn: &mut PgConnection, group: Uuid, after: Uuid, limit: i64) -> Result<Vec<Uuid>, sqlx::Error> {

@@ -71,6 +71,7 @@ pub const CHECKS: &[(&str, &str)] = &[
         "SELECT x.what || ' of seq ' || x.seq
          FROM (SELECT 'pending' AS what, seq FROM pending UNION ALL SELECT 'claims', seq FROM claims
                UNION ALL SELECT 'runs', seq FROM runs UNION ALL SELECT 'task_definitions', seq FROM task_definitions
+               UNION ALL SELECT 'dead letter', seq FROM failed_runs WHERE dead
                -- A purged task may be left there until the row is due.
                UNION ALL SELECT 'due', seq FROM (SELECT unnest(seqs) AS seq FROM due) s
                WHERE seq > (SELECT last_value FROM task_seq)) x

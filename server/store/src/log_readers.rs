@@ -44,6 +44,42 @@ pub async fn lock_next(transaction: &mut PgConnection, reader: &str, rows_max: i
     Ok(row.through.map_or(Next::End, |through| Next::Part(Part { after, rows: row.rows, through })))
 }
 
+/// Adds a reader whose row was deleted. It begins at the end of the log.
+pub async fn add(conn: &mut PgConnection, reader: &str) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "-- add_log_reader
+        INSERT INTO log_readers (name, position)
+        SELECT $1, COALESCE((SELECT first + events - 1 FROM outbox_order ORDER BY first DESC LIMIT 1), 0)
+        ON CONFLICT DO NOTHING",
+        reader
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lag {
+    pub reader: String,
+    /// Events in the log after its cursor.
+    pub events: i64,
+}
+
+pub async fn list_lags(conn: &mut PgConnection) -> Result<Vec<Lag>, sqlx::Error> {
+    sqlx::query_as!(
+        Lag,
+        r#"-- list_log_reader_lags
+        WITH last AS MATERIALIZED (
+            SELECT first + events - 1 AS position FROM outbox_order ORDER BY first DESC LIMIT 1
+        )
+        SELECT r.name AS reader,
+               GREATEST(COALESCE((SELECT position FROM last), 0 /* ord */) - r.position, 0 /* count */) AS "events!"
+        FROM log_readers r ORDER BY r.name"#
+    )
+    .fetch_all(conn)
+    .await
+}
+
 /// Moves the cursor, which this transaction has locked.
 pub async fn advance(transaction: &mut PgConnection, reader: &str, position: i64) -> Result<(), sqlx::Error> {
     sqlx::query!("-- advance_log_reader\nUPDATE log_readers SET position = $2 WHERE name = $1", reader, position)

@@ -7,7 +7,9 @@
 
 mod edges;
 mod groups;
+mod held;
 mod oldest;
+mod schedules;
 mod workers;
 
 use std::collections::HashMap;
@@ -19,12 +21,16 @@ use tenure_api::states::{Priority, ReasonCreated, ReasonResolved, RunState};
 
 pub use self::edges::{EdgeRow, list_edges};
 pub use self::groups::{GroupRow, MemberRow, MemberState, find_group, list_members};
-pub use self::oldest::list_oldest;
-pub use self::workers::{WORKERS_READ, WorkerRow, list_known, list_of_name};
+pub use self::held::{HeldRow, list_held};
+pub use self::oldest::{Asked, Oldest, list_oldest};
+pub use self::schedules::{SCHEDULES_READ, list_schedules};
+pub use self::workers::{Named, WORKERS_READ, WorkerRow, list_known, list_named, list_of_name};
 use super::decode::Row;
 use super::events::Sequenced;
 use super::failure::is_cancelled;
 use super::low_water_marks::Marks;
+pub use super::session::set_plans;
+use tenure_domain::policy::counts::Counted;
 
 pub const QUEUES_MAX: i64 = 200;
 /// Claims read, by end of lease.
@@ -44,19 +50,6 @@ pub async fn begin(pool: &PgPool) -> Result<Transaction<'static, Postgres>, sqlx
     let mut transaction = pool.begin().await?;
     set_plans(&mut transaction).await?;
     Ok(transaction)
-}
-
-/// Applies the settings of [`begin`] to an open transaction.
-pub async fn set_plans(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
-    sqlx::query!(
-        "-- page_settings
-        SELECT set_config(s.name, s.value, true)
-        FROM (VALUES ('enable_seqscan', 'off'), ('enable_bitmapscan', 'off'), ('enable_hashjoin', 'off'),
-                     ('enable_mergejoin', 'off'), ('statement_timeout', '3s')) AS s(name, value)"
-    )
-    .fetch_all(conn)
-    .await?;
-    Ok(())
 }
 
 /// Begins an optional, read-only part of a page within the transaction of [`begin`].
@@ -90,6 +83,19 @@ pub struct QueueRow {
     /// Pending runs that wait for admission.
     pub waiting: i64,
     pub paused: Option<DateTime<Utc>>,
+}
+
+impl QueueRow {
+    #[must_use]
+    pub fn counted(&self) -> Counted {
+        let Self { pending, claimed, delayed, waiting, .. } = *self;
+        Counted { pending, claimed, delayed, waiting }
+    }
+
+    #[must_use]
+    pub fn asked(&self, marks: Marks) -> Asked {
+        Asked { marks, counted: self.counted() }
+    }
 }
 
 /// Lists the fullest and the newest queues, or one queue.
@@ -273,6 +279,8 @@ pub struct EndedRow {
     pub worker: Option<(String, String)>,
     /// True if another run followed.
     pub retried: bool,
+    /// The reported failure as JSON; read with [`Ends::Failures`] only.
+    pub failure: Option<String>,
     /// None if long.
     pub definition: Option<String>,
 }
@@ -281,7 +289,7 @@ pub struct EndedRow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ends {
     All,
-    /// All except successes.
+    /// All except successes and cancellations.
     Failures,
 }
 
@@ -321,10 +329,12 @@ pub async fn list_ended(
             JOIN task_definitions d ON d.seq = e.seq JOIN tasks t ON t.id = d.id
             WHERE ($4::int[] /* queues */ IS NULL OR t.queue = ANY($4))
               AND ($5::text /* worker group */ IS NULL OR (r.worker_group = $5 AND r.worker_id = $6 /* worker id */))
+              AND (NOT $10::boolean /* failures */ OR r.reason_resolved <> 3 /* ReasonResolved::Canceled */)
             ORDER BY e.is_new DESC, e.id DESC, e.n DESC LIMIT $7 /* limit */
         )
         SELECT s.id, s.run, q.name AS queue, s.state, s.reason_created, s.reason_resolved, s.resolved, s.worker_group,
                s.worker_id, s.kind IN (6, 15) /* Kind: retried */ AS "retried!",
+               CASE WHEN $10 THEN (SELECT x.failure FROM results x WHERE x.seq = s.seq AND x.run = s.run) END AS failure,
                CASE WHEN octet_length(d.definition) <= $8 /* NAMED_DEFINITION_MAX */ THEN d.definition END AS definition
         FROM selected s JOIN task_queues q ON q.id = s.queue JOIN task_definitions d ON d.seq = s.seq
         ORDER BY s.is_new DESC, s.batch DESC, s.n DESC"#,
@@ -336,7 +346,8 @@ pub async fn list_ended(
         filter.worker.map(|(_, id)| id),
         limit,
         NAMED_DEFINITION_MAX,
-        sequenced.0
+        sequenced.0,
+        ends == Ends::Failures
     )
     .fetch_all(conn)
     .await?;
@@ -353,6 +364,7 @@ pub async fn list_ended(
                 resolved: row.resolved,
                 worker: row.worker_group.zip(row.worker_id),
                 retried: row.retried,
+                failure: row.failure,
                 definition: row.definition,
             })
         })

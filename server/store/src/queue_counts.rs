@@ -6,6 +6,7 @@ use sqlx::PgConnection;
 use tenure_api::ids::TaskQueueId;
 
 use super::admission::{Marks, runnable};
+use super::dead_letters::COUNT_MAX;
 use super::events::Sequenced;
 use tenure_domain::policy::counts::Counted;
 use tenure_domain::policy::pause::Paused;
@@ -23,6 +24,8 @@ pub struct ShownQueue {
     pub policy_version: Option<i64>,
     /// Limit of pending runs.
     pub backlog_limit: Option<i64>,
+    /// Counted up to [`COUNT_MAX`].
+    pub dead_letters: i64,
 }
 
 pub async fn find(
@@ -57,13 +60,15 @@ async fn find_row(
                COALESCE(b.delayed, 0) + COALESCE(c.delayed, 0) AS "delayed!",
                COALESCE(b.waiting, 0) + COALESCE(c.waiting, 0) AS "waiting!",
                (SELECT count(*) FROM worker_sessions w JOIN pending p ON p.session = w.epoch AND p.hold = 3 /* Hold::Assigned */
-                WHERE w.queue = q.id AND w.ended IS NULL) AS "assigned!"
+                WHERE w.queue = q.id AND w.ended IS NULL) AS "assigned!",
+               (SELECT count(*) FROM (SELECT FROM failed_runs f WHERE f.queue = q.id AND f.dead LIMIT $3) f) AS "dead_letters!"
         FROM task_queues q LEFT JOIN counters b ON b.queue = q.id
         LEFT JOIN queue_policies p ON p.queue = q.id AND p.policy IS NOT NULL
         CROSS JOIN changed c
         WHERE q.name = $1"#,
         queue.as_str(),
-        sequenced.0
+        sequenced.0,
+        COUNT_MAX
     )
     .fetch_optional(conn)
     .await?;
@@ -80,6 +85,7 @@ async fn find_row(
             }),
             policy_version: row.policy_version,
             backlog_limit: row.backlog_tasks,
+            dead_letters: row.dead_letters,
         };
         (row.id, shown)
     }))
@@ -87,6 +93,8 @@ async fn find_row(
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedQueue {
+    /// `task_queues.id`.
+    pub id: i32,
     pub name: String,
     pub counted: Counted,
     /// As in [`ShownQueue`], like `admissible`.
@@ -173,13 +181,23 @@ pub async fn list(
     let mut listed = Vec::with_capacity(rows.len());
     for row in rows {
         let Row {
-            pending, claimed, delayed, waiting, assigned, paused, refiling, announced, backlog_limit, now, ..
+            id,
+            name,
+            pending,
+            claimed,
+            delayed,
+            waiting,
+            assigned,
+            paused,
+            refiling,
+            announced,
+            backlog_limit,
+            now,
         } = row;
         let counted = Counted { pending, claimed, delayed, waiting };
-        let admissible = if paused.is_some() { 0 } else { runnable::count(conn, row.id, counted, marks).await? };
-        let name = row.name;
+        let admissible = if paused.is_some() { 0 } else { runnable::count(conn, id, counted, marks).await? };
         let queue =
-            ListedQueue { name, counted, assigned, admissible, paused, refiling, announced, backlog_limit, now };
+            ListedQueue { id, name, counted, assigned, admissible, paused, refiling, announced, backlog_limit, now };
         listed.push(queue);
     }
     Ok(listed)

@@ -157,16 +157,28 @@ impl Queues {
     }
 
     pub async fn get_name(&self, pool: &PgPool, key: i32) -> Result<TaskQueueId, sqlx::Error> {
-        match self.cache.read(|cache| cache.names.get(&key).cloned()) {
+        match self.find_name(key) {
             Some(name) => Ok(name),
-            None => Box::pin(self.look_up_name(pool, key)).await,
+            None => Box::pin(async { self.look_up_name(&mut *pool.acquire().await?, key).await }).await,
         }
     }
 
-    async fn look_up_name(&self, pool: &PgPool, key: i32) -> Result<TaskQueueId, sqlx::Error> {
+    /// As [`Self::get_name`], for callers that hold a connection.
+    pub async fn get_name_on(&self, conn: &mut PgConnection, key: i32) -> Result<TaskQueueId, sqlx::Error> {
+        match self.find_name(key) {
+            Some(name) => Ok(name),
+            None => self.look_up_name(conn, key).await,
+        }
+    }
+
+    fn find_name(&self, key: i32) -> Option<TaskQueueId> {
+        self.cache.read(|cache| cache.names.get(&key).cloned())
+    }
+
+    async fn look_up_name(&self, conn: &mut PgConnection, key: i32) -> Result<TaskQueueId, sqlx::Error> {
         let since = self.cache.epoch();
         let name = sqlx::query_scalar!("-- get_queue\nSELECT name FROM task_queues WHERE id = $1", key)
-            .fetch_one(pool)
+            .fetch_one(conn)
             .await?;
         let name = parse_name(&name)?;
         self.remember(since, key, &name);

@@ -1,7 +1,7 @@
 //! The table `roles`.
 
 use serde::Serialize;
-use sqlx::{PgConnection, PgExecutor, PgPool};
+use sqlx::{PgConnection, PgExecutor};
 use tenure_api::dates::Timestamp;
 
 use crate::facts;
@@ -112,13 +112,11 @@ pub async fn update(db: impl PgExecutor<'_>, role: &NewRole) -> Result<Option<Ro
 }
 
 /// Deletes a role. False if it does not exist.
-pub async fn delete(pool: &PgPool, role_id: &str) -> Result<bool, sqlx::Error> {
-    let mut transaction = pool.begin().await?;
+pub async fn delete(transaction: &mut PgConnection, role_id: &str) -> Result<bool, sqlx::Error> {
     // Before the role, which another change locks after this.
-    lock_all(&mut transaction).await?;
+    lock_all(transaction).await?;
     let done =
-        sqlx::query!("DELETE FROM roles WHERE role_id = $1 -- delete_role", role_id).execute(&mut *transaction).await?;
-    transaction.commit().await?;
+        sqlx::query!("DELETE FROM roles WHERE role_id = $1 -- delete_role", role_id).execute(transaction).await?;
     Ok(done.rows_affected() == 1)
 }
 
@@ -145,7 +143,13 @@ mod tests {
                 other.commit().await.unwrap();
                 changed
             };
-            let (deleted, changed) = tokio::join!(delete(&pool, "a"), changing);
+            let deleting = async {
+                let mut transaction = pool.begin().await.unwrap();
+                let deleted = delete(&mut transaction, "a").await;
+                transaction.commit().await.unwrap();
+                deleted
+            };
+            let (deleted, changed) = tokio::join!(deleting, changing);
             assert!(deleted.unwrap() && changed.unwrap().is_some());
         })
         .await;
@@ -168,7 +172,7 @@ mod tests {
     #[tokio::test]
     async fn role_change_raises_generation() {
         with_clients(|pool| async move {
-            assert!(delete(&pool, "anonymous").await.unwrap());
+            assert!(delete(&mut pool.acquire().await.unwrap(), "anonymous").await.unwrap());
             let generation =
                 async || facts::get_generations(&mut pool.acquire().await.unwrap()).await.unwrap().of[FACT];
             let mut last = generation().await;

@@ -100,6 +100,22 @@ pub async fn list(db: impl PgExecutor<'_>, after: Option<&str>, limit: i64) -> R
     rows.into_iter().map(Row::decode).collect()
 }
 
+/// Lists the first schedules by name. A task of more than `task_bytes` is read as `{}`.
+pub async fn list_brief(db: impl PgExecutor<'_>, limit: i64, task_bytes: i32) -> Result<Vec<Schedule>, sqlx::Error> {
+    let rows = sqlx::query_as!(
+        Row,
+        r#"-- list_schedules_briefly
+        SELECT name, cron, timezone, CASE WHEN octet_length(task) <= $2 THEN task ELSE '{}' END AS "task!", deadline_after,
+               expires_after, catch_up, paused, next_at, client_id, created, changed, last_at, last_outcome, last_task, error
+        FROM schedules ORDER BY name LIMIT $1"#,
+        limit,
+        task_bytes
+    )
+    .fetch_all(db)
+    .await?;
+    rows.into_iter().map(Row::decode).collect()
+}
+
 /// Locks a schedule and returns it. A fire that has begun ends first.
 pub async fn lock(transaction: &mut PgConnection, name: &str) -> Result<Option<Schedule>, sqlx::Error> {
     let row = sqlx::query_as!(

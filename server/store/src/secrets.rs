@@ -31,6 +31,8 @@ pub enum Purpose {
     WorkerSecrets,
     BlobUrls,
     KeyCheck,
+    /// Encrypts secrets in `subscriptions`.
+    Subscriptions,
 }
 
 impl Purpose {
@@ -44,6 +46,7 @@ impl Purpose {
             Self::WorkerSecrets => b"tenure/worker-secrets/v1",
             Self::BlobUrls => b"tenure/blob-urls/v1",
             Self::KeyCheck => b"tenure/key-check/v1",
+            Self::Subscriptions => b"tenure/subscriptions/v1",
         }
     }
 }
@@ -112,8 +115,7 @@ impl SecretKeys {
 
     fn new(secrets: &[[u8; SECRET_KEY_BYTES]]) -> Self {
         let derivers: Vec<_> = secrets.iter().map(|secret| Hkdf::<Sha256>::new(None, secret)).collect();
-        let ciphers = derivers.iter().map(|deriver| Aes256Gcm::new(&derive(deriver, Purpose::ClientTokens).into()));
-        Self { ciphers: ciphers.collect(), derivers }
+        Self { ciphers: ciphers(&derivers, Purpose::ClientTokens), derivers }
     }
 
     pub fn generate_setting() -> String {
@@ -143,22 +145,58 @@ impl SecretKeys {
 
     /// Encrypts a token, bound to the client's id.
     pub fn encrypt_token(&self, client_id: &str, token: &AccessToken) -> Vec<u8> {
-        let nonce = random::<NONCE_BYTES>();
-        let payload = Payload { msg: token.expose().as_bytes(), aad: client_id.as_bytes() };
-        let sealed =
-            self.ciphers[0].encrypt(&Nonce::from(nonce), payload).expect("a token is far below AES-GCM's limit");
-        [&nonce[..], &sealed].concat()
+        seal(&self.ciphers, client_id, token.expose().as_bytes())
     }
 
     /// Decrypts a token with any of the keys.
     ///
     /// # Errors If none encrypted it for this client.
     pub fn decrypt_token(&self, client_id: &str, ciphertext: &[u8]) -> Result<AccessToken, Undecryptable> {
-        let (nonce, sealed) = ciphertext.split_first_chunk::<NONCE_BYTES>().ok_or(Undecryptable)?;
-        let aad = client_id.as_bytes();
-        let open = |cipher: &Aes256Gcm| cipher.decrypt(&Nonce::from(*nonce), Payload { msg: sealed, aad }).ok();
-        let token = self.ciphers.iter().find_map(open).ok_or(Undecryptable)?;
+        let token = open(&self.ciphers, client_id, ciphertext)?;
         String::from_utf8(token).map(AccessToken::new).map_err(|_| Undecryptable)
+    }
+}
+
+fn ciphers(derivers: &[Hkdf<Sha256>], purpose: Purpose) -> Vec<Aes256Gcm> {
+    derivers.iter().map(|deriver| Aes256Gcm::new(&derive(deriver, purpose).into())).collect()
+}
+
+/// Encrypts with the first key, bound to the name of the owner.
+fn seal(ciphers: &[Aes256Gcm], owner: &str, secret: &[u8]) -> Vec<u8> {
+    let nonce = random::<NONCE_BYTES>();
+    let payload = Payload { msg: secret, aad: owner.as_bytes() };
+    let sealed = ciphers[0].encrypt(&Nonce::from(nonce), payload).expect("a secret is far below AES-GCM's limit");
+    [&nonce[..], &sealed].concat()
+}
+
+fn open(ciphers: &[Aes256Gcm], owner: &str, ciphertext: &[u8]) -> Result<Vec<u8>, Undecryptable> {
+    let (nonce, sealed) = ciphertext.split_first_chunk::<NONCE_BYTES>().ok_or(Undecryptable)?;
+    let aad = owner.as_bytes();
+    let open = |cipher: &Aes256Gcm| cipher.decrypt(&Nonce::from(*nonce), Payload { msg: sealed, aad }).ok();
+    ciphers.iter().find_map(open).ok_or(Undecryptable)
+}
+
+/// Encrypts the secrets of subscriptions.
+#[derive(Clone)]
+pub struct SubscriptionSecrets {
+    ciphers: Vec<Aes256Gcm>,
+}
+
+impl SubscriptionSecrets {
+    pub fn new(keys: &SecretKeys) -> Self {
+        Self { ciphers: ciphers(&keys.derivers, Purpose::Subscriptions) }
+    }
+
+    /// Encrypts a secret, bound to the name of its subscription.
+    pub fn seal(&self, subscription: &str, secret: &[u8]) -> Vec<u8> {
+        seal(&self.ciphers, subscription, secret)
+    }
+
+    /// Decrypts a secret with any of the keys.
+    ///
+    /// # Errors If none encrypted it for this subscription.
+    pub fn open(&self, subscription: &str, ciphertext: &[u8]) -> Result<Vec<u8>, Undecryptable> {
+        open(&self.ciphers, subscription, ciphertext)
     }
 }
 
@@ -286,6 +324,17 @@ mod tests {
         assert_eq!(old.decrypt_token("ci", &sealed), Ok(token()));
         let unchanged = both.clone().led_by(&KeyCheck::stored("another")).checks();
         assert_eq!(unchanged, both.checks());
+    }
+
+    #[test]
+    fn secret_is_decrypted_only_for_its_subscription() {
+        let secrets = |setting: &str| SubscriptionSecrets::new(&keys(setting));
+        let sealed = secrets(OLD).seal("billing", b"hush");
+        assert!(!sealed.windows(4).any(|window| window == b"hush"));
+        assert_eq!(secrets(&format!("{},{OLD}", new())).open("billing", &sealed), Ok(b"hush".to_vec()));
+        assert_eq!(secrets(OLD).open("mail", &sealed), Err(Undecryptable));
+        assert_eq!(secrets(&new()).open("billing", &sealed), Err(Undecryptable));
+        assert!(keys(OLD).decrypt_token("billing", &sealed).is_err(), "each purpose has its key");
     }
 
     #[test]

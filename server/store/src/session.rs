@@ -182,6 +182,20 @@ pub async fn avoid_scans(transaction: &mut PgConnection) -> Result<(), sqlx::Err
     Ok(())
 }
 
+/// Makes the rest of a transaction plan only with indexes and nested loops, like hot sessions, and
+/// time out after 3 s.
+pub async fn set_plans(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "-- page_settings
+        SELECT set_config(s.name, s.value, true)
+        FROM (VALUES ('enable_seqscan', 'off'), ('enable_bitmapscan', 'off'), ('enable_hashjoin', 'off'),
+                     ('enable_mergejoin', 'off'), ('statement_timeout', '3s')) AS s(name, value)"
+    )
+    .fetch_all(conn)
+    .await?;
+    Ok(())
+}
+
 row! {
     /// After a failover, another backend may have the same process id.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]

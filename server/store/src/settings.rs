@@ -12,6 +12,9 @@ pub const NEEDED_MIGRATION: &str = "needed-migration";
 /// Maximum silence of a scheduler, in milliseconds. Written by `servers::join`.
 pub const SCHEDULER_ACTIVATION: &str = "scheduler-activation";
 
+/// Time of the last backup by `tenure backup`, in seconds since 1970.
+const LAST_BACKUP: &str = "last-backup";
+
 pub async fn find(db: impl PgExecutor<'_>, name: &str) -> Result<Option<String>, sqlx::Error> {
     sqlx::query_scalar!("SELECT value FROM settings WHERE name = $1 -- find_setting", name).fetch_optional(db).await
 }
@@ -54,6 +57,31 @@ pub async fn put(db: impl PgExecutor<'_>, name: &str, value: &str) -> Result<(),
     .execute(db)
     .await?;
     Ok(())
+}
+
+/// Records that a backup was made now.
+pub async fn note_backup(db: impl PgExecutor<'_>) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "-- note_backup
+        INSERT INTO settings (name, value) VALUES ($1, extract(epoch FROM clock_timestamp())::text)
+        ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+        LAST_BACKUP,
+    )
+    .execute(db)
+    .await?;
+    Ok(())
+}
+
+/// Returns the seconds since the last backup; none if there was none.
+pub async fn find_backup_age(db: impl PgExecutor<'_>) -> Result<Option<f64>, sqlx::Error> {
+    sqlx::query_scalar!(
+        r#"-- find_backup_age
+        SELECT GREATEST(extract(epoch FROM clock_timestamp())::float8 - value::float8, 0 /* count */) AS "seconds!"
+        FROM settings WHERE name = $1"#,
+        LAST_BACKUP,
+    )
+    .fetch_optional(db)
+    .await
 }
 
 /// Raises the last migration that a program must know. Never lowers it.

@@ -248,6 +248,14 @@ pub async fn lock(conn: &mut PgConnection, id: Uuid) -> Result<(), sqlx::Error> 
     Ok(())
 }
 
+/// Locks the rows of tasks in the order of their ids, waiting.
+pub async fn lock_all(conn: &mut PgConnection, ids: &[Uuid]) -> Result<(), sqlx::Error> {
+    sqlx::query!("-- lock_tasks\nSELECT FROM tasks WHERE id = ANY($1) ORDER BY id FOR UPDATE", ids)
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
 pub async fn lock_in_queue(conn: &mut PgConnection, id: Uuid) -> Result<Option<i32>, sqlx::Error> {
     sqlx::query_scalar!("-- lock_task\nSELECT queue FROM tasks WHERE id = $1 FOR UPDATE", id).fetch_optional(conn).await
 }

@@ -13,8 +13,8 @@ use super::codes::State;
 use super::decode::{Row, Undecodable};
 use super::events::Sequenced;
 use super::low_water_marks::Marks;
-use super::page;
 use super::queues::parse_name;
+use super::session;
 use super::transitions::claim::PRIORITIES;
 use tenure_domain::lifecycle::Outcome;
 use tenure_domain::policy::ending::Allowance;
@@ -30,10 +30,10 @@ use tenure_domain::policy::why::{
 /// update it.
 const WORKERS_READ: i64 = 10_000;
 
-/// Begins a read-only transaction with one snapshot and the plans of [`page::begin`].
+/// Begins a read-only transaction with one snapshot and the plans of [`session::set_plans`].
 pub async fn begin(pool: &PgPool) -> Result<Transaction<'static, Postgres>, sqlx::Error> {
     let mut transaction = pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
-    page::set_plans(&mut transaction).await?;
+    session::set_plans(&mut transaction).await?;
     Ok(transaction)
 }
 

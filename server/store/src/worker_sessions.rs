@@ -200,6 +200,13 @@ pub async fn identify(conn: &mut PgConnection, id: SessionId) -> Result<Option<I
     row.map(IdentityRow::read).transpose()
 }
 
+/// Returns the client that started a session.
+pub async fn find_starter(conn: &mut PgConnection, epoch: i64) -> Result<Option<String>, sqlx::Error> {
+    sqlx::query_scalar!("-- find_session_starter\nSELECT client_id FROM worker_sessions WHERE epoch = $1", epoch)
+        .fetch_optional(conn)
+        .await
+}
+
 pub async fn find(conn: &mut PgConnection, epoch: i64) -> Result<Option<Stored>, sqlx::Error> {
     let row = sqlx::query!(
         r#"-- find_session

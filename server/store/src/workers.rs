@@ -9,6 +9,7 @@ use uuid::Uuid;
 
 use super::due_marks::DueMarks;
 use super::facts;
+use tenure_domain::presence::SILENT_AFTER;
 use tenure_domain::worker::{
     QUARANTINED_KEPT, QUARANTINES_MAX, RECENT_MAX, Recent, Visibility, WORKER_KEPT, WorkerKey,
 };
@@ -316,10 +317,17 @@ pub struct WorkerCounts {
     pub quarantined: i64,
     /// Workers with a claim, not quarantined.
     pub running: i64,
+    /// Those whose sessions take no more tasks, not quarantined, with or without a claim.
+    pub frozen: i64,
+    /// Those with a claim, neither quarantined nor frozen.
+    pub working: i64,
+    /// Those without a claim that have lately contacted a server.
+    pub idle: i64,
+    pub silent: i64,
 }
 
-/// Counts shown workers. Reads all claims and workers: call it every half minute, not per request.
-/// Nothing precedes the marks.
+/// Counts shown workers by their presence. A removed worker is only in the total. Reads all claims
+/// and workers: call it every half minute, not per request. Nothing precedes the marks.
 pub async fn count(conn: &mut PgConnection, marks: &DueMarks) -> Result<Vec<WorkerCounts>, sqlx::Error> {
     sqlx::query_as!(
         WorkerCounts,
@@ -329,20 +337,46 @@ pub async fn count(conn: &mut PgConnection, marks: &DueMarks) -> Result<Vec<Work
         shown AS MATERIALIZED (
             SELECT w.queue, COALESCE(w.quarantine_until > db_now.now, false) AS quarantined,
                    (w.queue, w.worker_group, w.worker_id) IN (SELECT b.queue, b.worker_group, b.worker_id FROM busy b)
-                       AS running
-            FROM workers w, db_now
+                       AS running,
+                   COALESCE(s.frozen, false) AS frozen, db_now.now,
+                   -- The greatest date that is not null.
+                   GREATEST(w.last_seen, s.until - make_interval(secs => s.ttl)) AS contact, r.removed
+            FROM workers w CROSS JOIN db_now
+            -- By key for each worker, so that the planner never reads a whole table.
+            LEFT JOIN LATERAL (
+                SELECT x.frozen, x.until, x.ttl FROM worker_sessions x
+                WHERE x.queue = w.queue AND x.worker_group = w.worker_group COLLATE "default"
+                  AND x.worker_id = w.worker_id COLLATE "default" AND x.ended IS NULL LIMIT 1
+            ) s ON true
+            LEFT JOIN LATERAL (
+                SELECT x.removed FROM worker_removals x
+                WHERE x.queue = w.queue AND x.worker_group = w.worker_group COLLATE "default"
+                  AND x.worker_id = w.worker_id COLLATE "default" LIMIT 1
+            ) r ON true
             WHERE w.due >= $2 AND (w.expires > db_now.now OR w.quarantine_until > db_now.now)
+        ),
+        present AS MATERIALIZED (
+            SELECT s.queue, s.quarantined, s.running, s.frozen, COALESCE(s.removed >= s.contact, false) AS removed,
+                   s.now - s.contact > make_interval(secs => $3 /* SILENT_AFTER */) AS silent
+            FROM shown s
         )
         -- A name is looked up for each queue, not for each worker.
-        SELECT q.name AS queue, c.total AS "total!", c.quarantined AS "quarantined!", c.running AS "running!"
+        SELECT q.name AS queue, c.total AS "total!", c.quarantined AS "quarantined!", c.running AS "running!",
+               c.frozen AS "frozen!", c.working AS "working!", c.idle AS "idle!", c.silent AS "silent!"
         FROM (
-            SELECT s.queue, count(*) AS total, count(*) FILTER (WHERE s.quarantined) AS quarantined,
-                   count(*) FILTER (WHERE s.running AND NOT s.quarantined) AS running
-            FROM shown s GROUP BY s.queue
+            SELECT p.queue, count(*) AS total, count(*) FILTER (WHERE p.quarantined) AS quarantined,
+                   count(*) FILTER (WHERE p.running AND NOT p.quarantined) AS running,
+                   count(*) FILTER (WHERE p.frozen AND NOT p.quarantined AND NOT p.removed) AS frozen,
+                   count(*) FILTER (WHERE p.running AND NOT (p.quarantined OR p.frozen OR p.removed)) AS working,
+                   count(*) FILTER (WHERE NOT (p.running OR p.quarantined OR p.frozen OR p.removed OR p.silent)) AS idle,
+                   count(*) FILTER (WHERE p.silent AND NOT (p.running OR p.quarantined OR p.frozen OR p.removed))
+                       AS silent
+            FROM present p GROUP BY p.queue
         ) c JOIN task_queues q ON q.id = c.queue
         ORDER BY q.name"#,
         marks.claims,
-        marks.workers
+        marks.workers,
+        SILENT_AFTER.as_seconds_f64()
     )
     .fetch_all(conn)
     .await

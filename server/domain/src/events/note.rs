@@ -1,5 +1,5 @@
-//! Notes: events about queues, on Tenure's own exchanges. The outbox stores them as emitted,
-//! because no task or group has the state to render them from.
+//! Notes: events about queues and subscriptions, on Tenure's own exchanges. The outbox stores them
+//! as emitted, because no task or group has the state to render them from.
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::{RunId, ServerId, SessionId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
 use tenure_api::policy::{Backlog, QueuePolicy};
-use tenure_api::states::{Priority, SchedulerEnd, SessionEnd};
+use tenure_api::states::{Priority, SchedulerEnd, SessionEnd, SuspendedBy};
 use utoipa::ToSchema;
 
 use super::{Event, Payload};
@@ -19,7 +19,7 @@ pub const KIND: i16 = 14;
 pub const RUNS_MAX: usize = 200;
 /// Prefix of Tenure's own exchanges.
 pub const PREFIX: &str = "exchange/tenure/v1/";
-pub const EXCHANGES: [&str; 10] = [
+pub const EXCHANGES: [&str; 11] = [
     "task-ready",
     "queue-paused",
     "queue-resumed",
@@ -30,6 +30,7 @@ pub const EXCHANGES: [&str; 10] = [
     "scheduler-inactive",
     "schedule-failed",
     "backlog-limit-reached",
+    "subscription-suspended",
 ];
 const VERSION: u8 = 1;
 
@@ -58,6 +59,8 @@ pub enum Note {
     ScheduleFailed(ScheduleFailed),
     /// A task was refused because of its queue's backlog limit.
     BacklogLimitReached(BacklogLimitReached),
+    /// A subscription was suspended: its receiver gets no more events.
+    SubscriptionSuspended(SubscriptionSuspended),
 }
 
 /// Delayed runs of a queue have become ready to be claimed.
@@ -246,7 +249,38 @@ pub struct ScheduleFailed {
     pub client_id: String,
 }
 
+/// A subscription was suspended: its receiver gets no more events until it is resumed.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schema(as = SubscriptionSuspendedMessage)]
+pub struct SubscriptionSuspended {
+    /// Version of the message format.
+    version: u8,
+    /// Name of the subscription.
+    pub name: String,
+    /// Why it was suspended.
+    pub suspended_by: SuspendedBy,
+    /// Events of the log after this position were not delivered.
+    pub position: i64,
+    /// Why the last attempt failed, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// The client that owns the subscription.
+    pub client_id: String,
+}
+
 impl Note {
+    pub fn subscription_suspended(
+        name: String,
+        suspended_by: SuspendedBy,
+        position: i64,
+        error: Option<String>,
+        client_id: String,
+    ) -> Self {
+        let version = VERSION;
+        Self::SubscriptionSuspended(SubscriptionSuspended { version, name, suspended_by, position, error, client_id })
+    }
+
     pub fn schedule_failed(
         task_queue_id: TaskQueueId,
         name: String,
@@ -355,21 +389,24 @@ impl Note {
             Self::SchedulerInactive(_) => "exchange/tenure/v1/scheduler-inactive",
             Self::ScheduleFailed(_) => "exchange/tenure/v1/schedule-failed",
             Self::BacklogLimitReached(_) => "exchange/tenure/v1/backlog-limit-reached",
+            Self::SubscriptionSuspended(_) => "exchange/tenure/v1/subscription-suspended",
         }
     }
 
-    pub fn queue(&self) -> &TaskQueueId {
+    /// The queue; none for a note about a subscription.
+    fn queue(&self) -> Option<&TaskQueueId> {
         match self {
-            Self::TaskReady(note) => &note.task_queue_id,
-            Self::QueuePaused(note) => &note.task_queue_id,
-            Self::QueueResumed(note) => &note.task_queue_id,
-            Self::QueuePolicyChanged(note) => &note.task_queue_id,
-            Self::SessionStarted(note) => &note.task_queue_id,
-            Self::SessionEnded(note) => &note.task_queue_id,
-            Self::SchedulerActive(note) => &note.task_queue_id,
-            Self::SchedulerInactive(note) => &note.task_queue_id,
-            Self::ScheduleFailed(note) => &note.task_queue_id,
-            Self::BacklogLimitReached(note) => &note.task_queue_id,
+            Self::TaskReady(note) => Some(&note.task_queue_id),
+            Self::QueuePaused(note) => Some(&note.task_queue_id),
+            Self::QueueResumed(note) => Some(&note.task_queue_id),
+            Self::QueuePolicyChanged(note) => Some(&note.task_queue_id),
+            Self::SessionStarted(note) => Some(&note.task_queue_id),
+            Self::SessionEnded(note) => Some(&note.task_queue_id),
+            Self::SchedulerActive(note) => Some(&note.task_queue_id),
+            Self::SchedulerInactive(note) => Some(&note.task_queue_id),
+            Self::ScheduleFailed(note) => Some(&note.task_queue_id),
+            Self::BacklogLimitReached(note) => Some(&note.task_queue_id),
+            Self::SubscriptionSuspended(_) => None,
         }
     }
 
@@ -393,6 +430,7 @@ impl Note {
             "scheduler-inactive" => serde_json::from_str(text).ok().map(Self::SchedulerInactive),
             "schedule-failed" => serde_json::from_str(text).ok().map(Self::ScheduleFailed),
             "backlog-limit-reached" => serde_json::from_str(text).ok().map(Self::BacklogLimitReached),
+            "subscription-suspended" => serde_json::from_str(text).ok().map(Self::SubscriptionSuspended),
             _ => None,
         }
     }
@@ -406,12 +444,15 @@ struct Details<'a, T> {
 
 pub fn render(at: DateTime<Utc>, details: &str, position: i64) -> Option<Event> {
     let note = Note::from_details(details)?;
-    let queue = note.queue();
+    let routing_key = match note.queue() {
+        Some(queue) => format!("primary.{}.{}._", queue.provisioner_id(), queue.worker_type()),
+        None => "primary._".to_owned(),
+    };
     Some(Event {
         position,
         time: Timestamp::new(at),
         exchange: note.exchange(),
-        routing_key: format!("primary.{}.{}._", queue.provisioner_id(), queue.worker_type()),
+        routing_key,
         cc: Vec::new(),
         unique: None,
         payload: Payload::Note(note),

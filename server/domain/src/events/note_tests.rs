@@ -15,14 +15,25 @@ fn session_of(queue: &TaskQueueId) -> Identity {
     }
 }
 
-fn notes() -> Vec<(Note, serde_json::Value)> {
-    let queue: TaskQueueId = "acme/linux".parse().unwrap();
-    let paused = Paused {
+fn paused() -> Paused {
+    Paused {
         since: DateTime::UNIX_EPOCH,
         by: "ann".into(),
         reason: Some("disk\u{0}".into()),
         until: DateTime::from_timestamp(60, 0),
-    };
+    }
+}
+
+fn subscription_suspended() -> (Note, serde_json::Value) {
+    (
+        Note::subscription_suspended("billing".into(), SuspendedBy::Gone, 4, Some("gone".into()), "ann".into()),
+        json!({"version": 1, "name": "billing", "suspendedBy": "gone", "position": 4, "error": "gone",
+            "clientId": "ann"}),
+    )
+}
+
+fn notes() -> Vec<(Note, serde_json::Value)> {
+    let queue: TaskQueueId = "acme/linux".parse().unwrap();
     let run =
         ReadyRun { task_id: "9HrBC1jMQ3KlZw4CssPUeQ".parse().unwrap(), run_id: RunId::FIRST, priority: Priority::High };
     let policy = QueuePolicy { delay: Some(30), ..QueuePolicy::default() };
@@ -45,7 +56,7 @@ fn notes() -> Vec<(Note, serde_json::Value)> {
                 "runs": [{"taskId": "9HrBC1jMQ3KlZw4CssPUeQ", "runId": 0, "priority": "high"}]}),
         ),
         (
-            Note::queue_paused(queue.clone(), &paused),
+            Note::queue_paused(queue.clone(), &paused()),
             json!({"version": 1, "taskQueueId": "acme/linux", "clientId": "ann", "since": zero, "reason": "disk\u{0}",
                 "until": minute}),
         ),
@@ -76,6 +87,7 @@ fn notes() -> Vec<(Note, serde_json::Value)> {
             json!({"version": 1, "taskQueueId": "acme/linux", "name": "nightly", "at": zero, "error": "gone",
                 "clientId": "ann"}),
         ),
+        subscription_suspended(),
         (
             Note::queue_policy_changed(queue, "ann".into(), 8, None),
             json!({"version": 1, "taskQueueId": "acme/linux", "clientId": "ann", "policyVersion": 8}),
@@ -95,8 +107,9 @@ fn note_round_trips_through_outbox() {
         assert!(!details.contains('\0'), "a text column cannot hold U+0000");
         assert_eq!(Note::from_details(&details), Some(note.clone()));
         let event = render(DateTime::UNIX_EPOCH, &details, 5).unwrap();
+        let routing_key = if note.queue().is_some() { "primary.acme.linux._" } else { "primary._" };
         let expected = json!({"position": 5, "time": "1970-01-01T00:00:00.000Z", "exchange": note.exchange(),
-            "routingKey": "primary.acme.linux._", "cc": [], "payload": payload});
+            "routingKey": routing_key, "cc": [], "payload": payload});
         assert_eq!(serde_json::to_value(&event).unwrap(), expected);
     }
 }
@@ -118,6 +131,7 @@ fn every_message_fits_only_its_own_type() {
             + fits::<SchedulerActive>(&payload)
             + fits::<SchedulerInactive>(&payload)
             + fits::<ScheduleFailed>(&payload)
+            + fits::<SubscriptionSuspended>(&payload)
             + fits::<BacklogLimitReached>(&payload);
         assert_eq!(forms, 1, "{payload}");
     }

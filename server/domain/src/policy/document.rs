@@ -47,7 +47,7 @@ pub const BACKLOG_TASKS_MAX: i64 = 1_000_000_000;
 
 /// Unimplemented fields: refused unless neutral. When a field is implemented, remove it here, and
 /// its `#[schema(ignore)]` in the request type.
-const NOT_BUILT: [&str; 2] = ["partition", "deadLetters"];
+const NOT_BUILT: [&str; 1] = ["partition"];
 
 /// A checked queue policy with its defaults.
 #[derive(Debug, Clone, PartialEq)]
@@ -80,6 +80,8 @@ pub struct Policy {
     /// Limit of pending runs.
     pub backlog_tasks: Option<u32>,
     pub late_result: LateResult,
+    /// True if failed tasks are listed until they are run again.
+    pub dead_letters: bool,
     text: String,
 }
 
@@ -171,6 +173,7 @@ impl Policy {
             on_duplicate: None,
             backlog_tasks: None,
             late_result: LateResult::Reject,
+            dead_letters: false,
             text: "{}".to_owned(),
         }
     }
@@ -207,6 +210,7 @@ impl Policy {
             on_duplicate: sent.on_duplicate,
             backlog_tasks: sent.backlog.map(backlog).transpose()?,
             late_result: sent.late_result.unwrap_or(LateResult::Reject),
+            dead_letters: sent.dead_letters.unwrap_or(false),
             text: json::text(sent)?,
         })
     }
@@ -229,10 +233,12 @@ impl Policy {
 
     /// True if servers of the previous release cannot carry out a policy.
     pub fn needs_gate(sent: &QueuePolicy) -> bool {
-        let QueuePolicy { retry_failed, deadline_after, retain, on_duplicate, backlog, late_result, .. } = sent;
+        let QueuePolicy {
+            retry_failed, deadline_after, retain, on_duplicate, backlog, late_result, dead_letters, ..
+        } = sent;
         let retries_or_keeps = retry_failed.is_some() || deadline_after.is_some() || retain.is_some();
         let guards = on_duplicate.is_some() || backlog.is_some();
-        retries_or_keeps || guards || *late_result == Some(LateResult::FirstWins)
+        retries_or_keeps || guards || *late_result == Some(LateResult::FirstWins) || *dead_letters == Some(true)
     }
 
     /// Only servers of the previous release read it from a run. In later releases each run with a
@@ -354,7 +360,7 @@ fn fields_to_come(sent: &QueuePolicy) -> [FieldToCome; 15] {
         ("rate", None, rate.map(|_| false)),
         ("fair", Some("false"), fair.map(|fair| !fair)),
         ("partition", None, partition.as_ref().map(|_| false)),
-        ("deadLetters", Some("false"), dead_letters.as_ref().map(|value| value.as_bool() == Some(false))),
+        ("deadLetters", Some("false"), dead_letters.map(|listed| !listed)),
         ("retryFailed", Some("false"), retry_failed.map(|retry| !retry)),
         ("deadlineAfter", None, deadline_after.map(|_| false)),
         ("retain", None, retain.map(|_| false)),

@@ -91,10 +91,21 @@ fn unimplemented_field_is_refused_unless_neutral() {
     let read = policy(&neutral).unwrap();
     let shown: Value = serde_json::from_str(read.text()).unwrap();
     assert_eq!(shown, neutral, "shown as sent");
-    for (field, value, or) in [("partition", json!("p"), ""), ("deadLetters", json!(true), ", or set it to false")] {
-        let refused = policy(&json!({ field: value })).unwrap_err();
-        assert_eq!(refused, format!("`{field}` is not built yet: leave it out{or}"));
+    let refused = policy(&json!({"partition": "p"})).unwrap_err();
+    assert_eq!(refused, "`partition` is not built yet: leave it out");
+}
+
+#[test]
+fn dead_letters_are_off_by_default_and_need_gate() {
+    for (body, listed) in
+        [(json!({}), false), (json!({"deadLetters": false}), false), (json!({"deadLetters": true}), true)]
+    {
+        let read = policy(&body).unwrap();
+        assert_eq!(read.dead_letters, listed);
+        assert_eq!(Policy::from_stored(read.text()).unwrap(), read);
+        assert_eq!(Policy::needs_gate(&Policy::read(read.text()).unwrap()), listed, "{body}");
     }
+    assert!(serde_json::from_value::<QueuePolicy>(json!({"deadLetters": "yes"})).is_err());
 }
 
 #[test]

@@ -47,7 +47,7 @@ use super::unacceptable::Unacceptable;
 
 pub const REASON_CHARS_MAX: usize = 255;
 
-fn number(field: &str, value: i64, least: u32, most: i64) -> Result<u32, Unacceptable> {
+pub(crate) fn number(field: &str, value: i64, least: u32, most: i64) -> Result<u32, Unacceptable> {
     let out = || Unacceptable::Rule(format!("`{field}` must be from {least} to {most}"));
     u32::try_from(value).ok().filter(|number| *number >= least && value <= most).ok_or_else(out)
 }

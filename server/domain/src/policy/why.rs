@@ -19,6 +19,7 @@ pub const BEFORE_COUNTED_MAX: u32 = 10_000;
 pub const WORKERS_SHOWN_MAX: usize = 10;
 /// Maximum runs named as holders of slots.
 pub const HOLDERS_SHOWN_MAX: usize = 10;
+const NEXT_DECISION: &str = "It waits for the next admission decision of its queue.";
 /// How long a request for work counts as recent.
 pub const ASKED_WITHIN: TimeDelta = TimeDelta::seconds(60);
 
@@ -351,6 +352,13 @@ fn holding(held: &Held, is_paused: bool, names: Names) -> (Option<Reason>, Vec<R
     }
 }
 
+/// Describes why a run is held by its limits or its assignment.
+pub fn held_words(held: &Held, names: Names) -> String {
+    let (hold, sessions) = holding(held, false, names);
+    let sentences: Vec<String> = hold.iter().chain(&sessions).map(sentence).collect();
+    if sentences.is_empty() { NEXT_DECISION.to_owned() } else { sentences.join(" ") }
+}
+
 fn dependencies(
     task: TaskId,
     unsatisfied: u32,
@@ -551,7 +559,7 @@ fn waiting(reason: &Reason) -> String {
             .map_or_else(|| "the worker that its task names".to_owned(), |worker| format!("worker {}", name(worker)));
         sentences.push(format!("It waits for {worker} until {until}; then any worker may have it."));
     } else if next_start.is_none() {
-        sentences.push("It waits for the next admission decision of its queue.".to_owned());
+        sentences.push(NEXT_DECISION.to_owned());
     }
     if let Some(next) = next_start {
         sentences.push(format!("The rate allows the next start at {next}."));

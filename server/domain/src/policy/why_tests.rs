@@ -123,6 +123,34 @@ fn pending(held: Held, asking: Vec<WorkerName>) -> StateFacts {
 /// Every combination of sessions, of a session that did not accept the run, and of requesting
 /// workers.
 #[test]
+fn held_run_names_limit_or_session() {
+    let waiting = |waiting| Held::Waiting(Box::new(waiting));
+    let full = Waiting { key: Some("acme".into()), slots: Some((2, 2)), ..Waiting::default() };
+    let rate = Waiting { total: Some((3, 1)), next_start: Some(at(NOW + 60)), ..Waiting::default() };
+    let assigned = Assigned { to: Some((worker(), session())), since: Some(at(NOW)), accept_by: None };
+    for (held, shown, hidden) in [
+        (
+            waiting(full),
+            "It waits for a slot of its key \"acme\", which has 2.",
+            "It waits for a slot of its key, which has 2.",
+        ),
+        (
+            waiting(rate),
+            "The rate allows the next start at 1970-01-01T00:17:40.000Z.",
+            "The rate allows the next start at 1970-01-01T00:17:40.000Z.",
+        ),
+        (waiting(Waiting::default()), NEXT_DECISION, NEXT_DECISION),
+        (
+            Held::Assigned(assigned),
+            "It was assigned to the session of worker g/w at 1970-01-01T00:16:40.000Z, which has not accepted it yet.",
+            "It was assigned to the session of a worker at 1970-01-01T00:16:40.000Z, which has not accepted it yet.",
+        ),
+    ] {
+        assert_eq!([Names::Shown, Names::Hidden].map(|names| held_words(&held, names)), [shown, hidden]);
+    }
+}
+
+#[test]
 fn waiting_run_names_cause_and_sessions() {
     let all = [
         (None, None),

@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 use tenure_api::dates::Timestamp;
-use tenure_api::ids::TaskId;
+use tenure_api::ids::{TaskId, TaskQueueId};
 use tenure_api::schedules::ScheduleRequest;
 use tenure_api::states::{CatchUp, ScheduleOutcome};
 use tenure_api::submit::SubmittedTask;
@@ -10,7 +10,7 @@ use tenure_api::submit::SubmittedTask;
 use super::pattern::{Pattern, ZONE_DEFAULT};
 use crate::json;
 use crate::policy::seconds;
-use crate::submit::{DefaultsQuery, Graph, Origin};
+use crate::submit::{self, DefaultsQuery, Graph, Origin};
 use crate::unacceptable::Unacceptable;
 
 pub const NAME_CHARS_MAX: usize = 64;
@@ -122,6 +122,11 @@ impl Definition {
             return Err(Unacceptable::Schema("`task` must be an object".to_owned()));
         }
         serde_json::from_str(&self.task).map_err(|error| Unacceptable::Schema(format!("`task`: {error}")))
+    }
+
+    /// Queue of the tasks; none if they are not acceptable, or name no queue.
+    pub fn queue(&self) -> Option<TaskQueueId> {
+        submit::queue(&self.task().ok()?)
     }
 
     /// Returns the stored values that the deadline of a task depends on.

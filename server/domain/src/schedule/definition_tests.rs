@@ -47,6 +47,20 @@ fn absent_fields_have_defaults() {
 }
 
 #[test]
+fn queue_is_that_of_tasks() {
+    let halves = json!({"provisionerId": "acme", "workerType": "reports"});
+    for (task, queue) in [
+        (json!({"taskQueueId": "acme/reports"}), Some("acme/reports")),
+        (json!({"taskQueueId": "reports"}), Some("default/reports")),
+        (halves, Some("acme/reports")),
+        (json!({}), None),
+    ] {
+        let found = read(&with("task", task.clone())).unwrap().queue();
+        assert_eq!(found.as_ref().map(TaskQueueId::as_str), queue, "{task}");
+    }
+}
+
+#[test]
 fn bad_fields_are_refused() {
     for (body, word) in [
         (with("cron", json!("0 3 * *")), "five fields"),

@@ -2,14 +2,17 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
+use tenure_api::ids::TaskQueueId;
 
 use super::PassReport;
 use crate::engine::Engine;
 use crate::gauges::{Metric, QueueGauges};
-use tenure_domain::policy::counts::shown;
+use crate::statistics::Depth;
+use tenure_domain::policy::counts::{Counted, shown};
 use tenure_store::messages::{self, HiddenCounts};
 use tenure_store::queue_counts::{self, ListedQueue, Listing};
 use tenure_store::{deadlines, holds, schedules, session};
@@ -67,21 +70,33 @@ impl OldTransaction {
 #[derive(Debug)]
 pub struct CountersPass {
     pub gauges: QueueGauges<{ METRICS.len() }>,
+    /// Time of the last counts; at first the start.
+    counted: Mutex<Instant>,
     old_transaction: OldTransaction,
 }
 
 impl Default for CountersPass {
     fn default() -> Self {
-        Self { gauges: QueueGauges::new(METRICS), old_transaction: OldTransaction::default() }
+        Self {
+            gauges: QueueGauges::new(METRICS),
+            counted: Mutex::new(Instant::now()),
+            old_transaction: OldTransaction::default(),
+        }
     }
 }
 
 impl CountersPass {
+    /// Publishes the age of the counts, which stay while the database is away.
+    pub fn publish_age(&self) {
+        let counted = *self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        metrics::gauge!("tenure_counts_age_seconds").set(counted.elapsed().as_secs_f64());
+    }
+
     /// Publishes the counts, and checks whether any task is unresolved. Only the first run lists
     /// queues without runs, which may be very many.
     pub async fn run(&self, engine: &Engine) -> Result<PassReport, sqlx::Error> {
         let notified = engine.notifiers.notifications();
-        name_resolutions(engine).await?;
+        name_counted(engine).await?;
         let mut conn = engine.background_pool.acquire().await?;
         let marks = engine.due_marks.get();
         let mut open = 0;
@@ -91,16 +106,24 @@ impl CountersPass {
             .map(|hidden| (hidden.queue.clone(), hidden))
             .collect();
         let listing = if self.gauges.is_new() { Listing::All } else { Listing::Open };
-        let (mut found, mut announced) = (HashMap::new(), 0);
-        for queue in
-            queue_counts::list(&mut conn, engine.sequencer.reached(), listing, &engine.admission_marks.all()).await?
-        {
+        let (mut found, mut runs, mut announced) = (HashMap::new(), Vec::new(), 0);
+        let listed =
+            queue_counts::list(&mut conn, engine.sequencer.reached(), listing, &engine.admission_marks.all()).await?;
+        engine.notifiers.statistics().note_depths(listed.iter().map(depth));
+        for queue in listed {
             open += queue.counted.pending + queue.counted.claimed;
             announced += queue.announced;
             let numbers = numbers(&queue, hidden.get(&queue.name));
+            runs.push((queue.name.clone(), queue.counted.pending + queue.counted.claimed));
             found.insert(queue.name, numbers);
         }
-        self.gauges.replace(found, Instant::now());
+        let now = Instant::now();
+        engine.shown_queues.rank(runs.iter().map(|(name, runs)| (name.as_str(), *runs)).collect(), now);
+        let assigned = engine.schedulers.terms.queues();
+        engine.shown_queues.admit(assigned.iter().map(String::as_str), now);
+        self.gauges.replace(found, now);
+        engine.notifiers.statistics().show(&engine.shown_queues);
+        *self.counted.lock().unwrap_or_else(PoisonError::into_inner) = now;
         metrics::gauge!("tenure_admission_announcements").set(announced as f64);
         // Tasks with open dependencies are neither pending nor claimed, but have deadlines.
         if open == 0
@@ -119,18 +142,30 @@ impl CountersPass {
     }
 }
 
-async fn name_resolutions(engine: &Engine) -> Result<(), sqlx::Error> {
-    let resolutions = engine.notifiers.resolutions();
+/// Names the queues in which something was counted.
+async fn name_counted(engine: &Engine) -> Result<(), sqlx::Error> {
+    let (resolutions, statistics) = (engine.notifiers.resolutions(), engine.notifiers.statistics());
     for queue in resolutions.list_unnamed(NAMED_MAX) {
-        let name = match engine.queues.get_name(&engine.background_pool, queue).await {
-            Ok(name) => Some(name),
-            // The queue was lost in a failover, with its tasks.
-            Err(sqlx::Error::RowNotFound) => None,
-            Err(error) => return Err(error),
-        };
-        resolutions.show(queue, name, Instant::now());
+        resolutions.show(queue, find_name(engine, queue).await?, &engine.shown_queues, Instant::now());
+    }
+    for queue in statistics.list_unnamed(NAMED_MAX) {
+        statistics.set_name(queue, find_name(engine, queue).await?);
     }
     Ok(())
+}
+
+/// None if the queue was lost in a failover, with its tasks.
+async fn find_name(engine: &Engine, queue: i32) -> Result<Option<TaskQueueId>, sqlx::Error> {
+    match engine.queues.get_name(&engine.background_pool, queue).await {
+        Ok(name) => Ok(Some(name)),
+        Err(sqlx::Error::RowNotFound) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn depth(queue: &ListedQueue) -> Depth<'_> {
+    let Counted { pending, claimed, .. } = queue.counted;
+    Depth { queue: queue.id, name: &queue.name, pending, claimed, at: queue.now }
 }
 
 fn numbers(queue: &ListedQueue, hidden: Option<&HiddenCounts>) -> [f64; METRICS.len()] {

@@ -4,26 +4,27 @@
 use super::{PassReport, SLICE};
 use crate::engine::Engine;
 use crate::notifiers::Effects;
+use crate::statistics::End;
 use tenure_api::states::ReasonResolved;
 use tenure_store::deadlines;
 
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let mut conn = engine.background_pool.acquire().await?;
     let slice = deadlines::end_overdue(&mut conn, engine.due_marks.get().deadlines, SLICE).await?;
-    if slice.ended > 0 {
-        let resolutions = slice.queues.iter().map(|&queue| (queue, ReasonResolved::DeadlineExceeded)).collect();
+    let exhausted = slice.ended.tasks.len();
+    if exhausted > 0 {
         engine.notifiers.apply(Effects {
             resolved_unnamed: true,
-            resolutions,
-            admission: slice.queues,
-            inboxes: slice.sessions,
+            ended: End::of_tasks(&slice.ended, ReasonResolved::DeadlineExceeded).collect(),
+            admission: slice.ended.queues,
+            inboxes: slice.ended.sessions,
             ..Effects::default()
         });
     }
     Ok(PassReport {
         found: slice.found,
         done: slice.dealt_with,
-        exhausted: slice.ended,
+        exhausted,
         lost_race: slice.found - slice.dealt_with,
         ..PassReport::default()
     })

@@ -65,6 +65,9 @@ impl Driver {
             let (active, begun) = (engine.notifiers.passes(), engine.sessions.activity.begun());
             let pause = match result {
                 Ok(report) => {
+                    if report.failing == 0 {
+                        self.passes.problems.pass_ran(name);
+                    }
                     if failing && report.failing == 0 {
                         tracing::info!(pass = name, "background pass recovered");
                         failing = false;
@@ -74,6 +77,7 @@ impl Driver {
                     pause_after(self.pass.pace, report, engine.notifiers.is_active(), any_session)
                 }
                 Err(error) => {
+                    self.passes.problems.pass_failed(name);
                     // Logged once per outage.
                     if !failing && !outage::is_known(&error) {
                         tracing::error!(pass = name, error = %error, "background pass failed; it will be retried");

@@ -14,7 +14,7 @@ use sqlx::{Connection, PgConnection};
 use super::{PassReport, SLICE};
 use crate::authority::Authority;
 use crate::engine::Engine;
-use crate::ops::enqueued::{Parts, Settled, Slice, create};
+use crate::ops::enqueued::{Parts, Slice, create};
 use crate::ops::guarded;
 use tenure_domain::enqueue::{Attempt, Fate, Mark, fate};
 use tenure_store::cached::Cached;
@@ -136,12 +136,13 @@ impl EnqueuedPass {
         let slice = Slice { rows: &rows, now };
         let (facts, gate, sequenced) = (&engine.facts, &engine.gate, engine.sequencer.reached());
         let parts = Parts { facts, gate, authority: &*self.authority, sequenced };
-        let Settled { fates, effects, full } = create(parts, &mut transaction, slice).await?;
-        enqueued::settle(&mut transaction, &fates).await?;
-        engine.notifiers.commit(transaction, effects).await?;
-        report_refusals(&rows, &fates);
-        guarded::note_refusals(conn, &full.iter().collect::<Vec<_>>()).await?;
-        Ok(Handled { settled: fates.len(), left })
+        let mut settled = create(parts, &mut transaction, slice).await?;
+        enqueued::settle(&mut transaction, &settled.fates).await?;
+        engine.notifiers.commit(transaction, std::mem::take(&mut settled.effects)).await?;
+        settled.count();
+        report_refusals(&rows, &settled.fates);
+        guarded::note_refusals(conn, &settled.refusals.iter().collect::<Vec<_>>()).await?;
+        Ok(Handled { settled: settled.fates.len(), left })
     }
 
     /// A lock or the data of a row made the slice fail: each row is handled alone, so that it does

@@ -7,21 +7,26 @@ use std::time::{Duration, Instant};
 
 use super::admission::{self, AdmissionPass};
 use super::counters::CountersPass;
+use super::dead_letters::DeadLettersPass;
 use super::enqueued::EnqueuedPass;
 use super::expiry::ExpiryPass;
 use super::groups::GroupsPass;
 use super::low_water_marks::LowWaterMarksPass;
+use super::oldest::OldestPass;
+use super::problems::ProblemsPass;
 use super::refile::RefilePass;
 use super::replication::ReplicationPass;
 use super::schedules::SchedulesPass;
+use super::subscriptions::SubscriptionsPass;
 use super::workers::{self, WorkerCountsPass};
 use super::{
-    PassReport, accept, artifacts, blobs, claims, clocks, deadlines, dependencies, enqueued, events, facts, holds,
-    idempotency, idle_queues, live_logs, messages, pauses, purge_cache, quarantines, registrations, removals, servers,
-    sessions, slow, task_commands,
+    PassReport, accept, artifacts, audit, blobs, claims, clocks, deadlines, dependencies, enqueued, events, facts,
+    failures, holds, idempotency, idle_queues, live_logs, messages, pauses, purge_cache, quarantines, registrations,
+    removals, servers, sessions, slow, statistics, task_commands, vitals,
 };
 use crate::authority::Authority;
 use crate::engine::Engine;
+use crate::events::deliveries::Deliveries;
 use tenure_store::connector::Connector;
 use tenure_store::{deadlines as deadlines_store, holds as holds_store, messages as messages_store};
 
@@ -76,7 +81,9 @@ impl Pass {
 pub struct Passes {
     pub engine: Arc<Engine>,
     pub counters: CountersPass,
+    pub dead_letters: DeadLettersPass,
     pub worker_counts: WorkerCountsPass,
+    pub oldest: OldestPass,
     pub low_water_marks: LowWaterMarksPass,
     /// Also run at startup.
     pub replication: ReplicationPass,
@@ -84,25 +91,36 @@ pub struct Passes {
     enqueued: EnqueuedPass,
     expiry: ExpiryPass,
     groups: GroupsPass,
+    pub problems: ProblemsPass,
     refile: RefilePass,
     schedules: SchedulesPass,
+    subscriptions: SubscriptionsPass,
 }
 
 impl Passes {
     #[must_use]
-    pub fn new(engine: &Arc<Engine>, connector: &Connector, authority: &Arc<dyn Authority>) -> Arc<Self> {
+    pub fn new(
+        engine: &Arc<Engine>,
+        connector: &Connector,
+        authority: &Arc<dyn Authority>,
+        deliveries: &Deliveries,
+    ) -> Arc<Self> {
         Arc::new(Self {
             engine: Arc::clone(engine),
             counters: CountersPass::default(),
+            dead_letters: DeadLettersPass::default(),
             worker_counts: WorkerCountsPass::default(),
+            oldest: OldestPass::default(),
             low_water_marks: LowWaterMarksPass::new(connector),
             replication: ReplicationPass::default(),
             admission: AdmissionPass::default(),
             enqueued: EnqueuedPass::new(engine, Arc::clone(authority)),
             expiry: ExpiryPass::new(engine),
             groups: GroupsPass::new(engine),
+            problems: ProblemsPass::new(deliveries.hold()),
             refile: RefilePass::default(),
             schedules: SchedulesPass::new(authority),
+            subscriptions: SubscriptionsPass::new(deliveries),
         })
     }
 
@@ -146,6 +164,9 @@ const DEPENDENCIES: Pace = Pace::Dependencies(Duration::from_millis(20));
 const ADMISSION: Pace = Pace::Admission(Duration::from_millis(5));
 /// No request waits for these events.
 const GROUPS: Pace = Pace::Groups(Duration::from_millis(250));
+/// No request waits for lists of failures.
+const FAILURES: Pace = Pace::Every(Duration::from_secs(1));
+const FORGETTING: Pace = Pace::InSlices(Duration::from_secs(60));
 /// How long a task that was enqueued from SQL may wait for its creation.
 const ENQUEUED: Pace = Pace::InSlices(Duration::from_millis(100));
 const REFILING: Pace = Pace::InSlices(Duration::from_millis(500));
@@ -153,10 +174,13 @@ const REFILING: Pace = Pace::InSlices(Duration::from_millis(500));
 const REPAIRING: Pace = Pace::Every(Duration::from_secs(2));
 const LIFTING: Pace = Pace::InSlices(Duration::from_secs(2));
 const COMPARING: Pace = Pace::Every(Duration::from_secs(60));
-/// Checks a few settings and the connected standbys.
+/// How long the deliveries of a stopped server may wait.
+const DELIVERIES: Pace = Pace::Every(Duration::from_secs(1));
+/// Checks a few settings and the connected standbys, or reads a bounded number of rows.
 const WATCHING: Pace = Pace::Every(Duration::from_secs(5));
-/// A killed server loses its observations since the last write.
+/// A killed server loses its observations and numbers since the last write.
 const WRITING: Pace = Pace::Every(Duration::from_secs(10));
+const FOLDING: Pace = Pace::InSlices(Duration::from_secs(60));
 const COUNTING: Pace = Pace::Every(Duration::from_secs(30));
 /// Length of a generation of cached queues.
 const IDLE_QUEUES: Pace = Pace::Every(Duration::from_secs(60));
@@ -191,12 +215,15 @@ pub static PASSES: &[Pass] = passes! {
     "admission", ADMISSION, Waits, AdmissionPass::run, admission;
     "dependencies", DEPENDENCIES, Waits, dependencies::pass;
     "groups", GROUPS, Waits, GroupsPass::run, groups;
+    // After the passes that give events their positions.
+    "failures", FAILURES, Waits, failures::pass;
     "live_logs", PURGING, Waits, live_logs::pass;
     // Before the expiry: tasks are retained until their artifacts are gone.
     "artifacts", PURGING, Waits, artifacts::pass;
     "expiry", PURGING, Waits, ExpiryPass::run, expiry;
     "refused", PURGING, Waits, enqueued::purge;
     "idempotency", PURGING, Waits, idempotency::pass;
+    "audit", PURGING, Waits, audit::pass;
     "task_commands", PURGING, Waits, task_commands::pass;
     "purge_cache", PURGING, Waits, purge_cache::pass;
     "workers", PURGING, Waits, workers::purge;
@@ -208,16 +235,27 @@ pub static PASSES: &[Pass] = passes! {
     "idle_keys", PURGING, Waits, admission::purge;
     "ended_sessions", PURGING, Waits, sessions::purge;
     "servers", PURGING, Waits, servers::pass;
+    "fold_statistics", FOLDING, Waits, statistics::fold;
+    "old_failures", FORGETTING, Waits, failures::purge;
     "refile", REFILING, GoesOn, RefilePass::run, refile;
     "purge_events", PURGING, GoesOn, events::purge;
     "counters", HOUSEKEEPING, GoesOn, CountersPass::run, counters;
+    "oldest", WATCHING, GoesOn, OldestPass::run, oldest;
     "sequence", HOUSEKEEPING, GoesOn, events::sequence;
     "low_water_marks", HOUSEKEEPING, GoesOn, LowWaterMarksPass::run, low_water_marks;
     "stranded_runs", REPAIRING, GoesOn, LowWaterMarksPass::repair, low_water_marks;
     "clock", COMPARING, GoesOn, clocks::pass;
+    "problems", WATCHING, GoesOn, ProblemsPass::run, problems;
     "replication", WATCHING, GoesOn, ReplicationPass::run, replication;
+    "event_log", WATCHING, GoesOn, vitals::log;
+    "pool", WATCHING, GoesOn, vitals::pool;
+    "database_size", COMPARING, GoesOn, vitals::size;
+    "subscriptions", DELIVERIES, GoesOn, SubscriptionsPass::run, subscriptions;
+    "subscription_ages", WATCHING, GoesOn, SubscriptionsPass::check_ages, subscriptions;
     "workers_seen", WRITING, GoesOn, workers::write_down;
+    "statistics", WRITING, GoesOn, statistics::write_down;
     "facts", FACTS, GoesOn, facts::pass;
+    "dead_letters", COUNTING, GoesOn, DeadLettersPass::run, dead_letters;
     "worker_counts", COUNTING, GoesOn, WorkerCountsPass::run, worker_counts;
     "idle_queues", IDLE_QUEUES, GoesOn, idle_queues::pass;
 };

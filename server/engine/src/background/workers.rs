@@ -1,5 +1,6 @@
 //! Stores the workers seen by this server, and purges those long unseen by any.
 
+use std::collections::HashMap;
 use std::time::Instant;
 
 use super::{PassReport, SLICE};
@@ -13,8 +14,11 @@ pub const METRICS: [Metric; 4] = [
     ("queue_workers_total", "Workers of a task queue that were seen within a day, or are quarantined"),
     ("queue_quarantined_workers", "Workers that are quarantined"),
     ("queue_running_workers", "Workers that hold a claim"),
-    ("queue_idle_workers", "Workers that hold no claim"),
+    ("queue_idle_workers", "Workers that hold no claim and have lately contacted a server"),
 ];
+const BY_STATE: Metric = ("tenure_workers", "Workers of a task queue by what they do");
+/// Values of the label `state`.
+const STATES: [&str; 5] = ["working", "idle", "silent", "quarantined", "frozen"];
 
 pub async fn write_down(engine: &Engine) -> Result<PassReport, sqlx::Error> {
     let done = ops::write_down(&engine.background_pool, &engine.workers).await?;
@@ -24,11 +28,12 @@ pub async fn write_down(engine: &Engine) -> Result<PassReport, sqlx::Error> {
 #[derive(Debug)]
 pub struct WorkerCountsPass {
     pub gauges: QueueGauges<{ METRICS.len() }>,
+    pub by_state: QueueGauges<{ STATES.len() }>,
 }
 
 impl Default for WorkerCountsPass {
     fn default() -> Self {
-        Self { gauges: QueueGauges::new(METRICS) }
+        Self { gauges: QueueGauges::new(METRICS), by_state: QueueGauges::labelled(BY_STATE, "state", STATES) }
     }
 }
 
@@ -36,10 +41,15 @@ impl WorkerCountsPass {
     pub async fn run(&self, engine: &Engine) -> Result<PassReport, sqlx::Error> {
         let counts = workers::count(&mut *engine.background_pool.acquire().await?, &engine.due_marks.get()).await?;
         let found = counts.len();
-        let numbers = counts.into_iter().map(|WorkerCounts { queue, total, quarantined, running }| {
-            (queue, [total, quarantined, running, total - quarantined - running].map(|number| number as f64))
-        });
-        self.gauges.replace(numbers.collect(), Instant::now());
+        let now = Instant::now();
+        engine.shown_queues.admit(counts.iter().map(|counts| counts.queue.as_str()), now);
+        let (mut numbers, mut by_state) = (HashMap::new(), HashMap::new());
+        for WorkerCounts { queue, total, quarantined, running, frozen, working, idle, silent } in counts {
+            by_state.insert(queue.clone(), [working, idle, silent, quarantined, frozen].map(|number| number as f64));
+            numbers.insert(queue, [total, quarantined, running, idle].map(|number| number as f64));
+        }
+        self.gauges.replace(numbers, now);
+        self.by_state.replace(by_state, now);
         Ok(PassReport { found, done: found, ..PassReport::default() })
     }
 }

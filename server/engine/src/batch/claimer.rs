@@ -12,13 +12,15 @@ use super::delivery::{Delivery, Requeue, UndeliveredClaim};
 use super::session::Session;
 use super::wait_list::WaitListParts;
 use crate::failure::{Failure, OpError};
+use crate::statistics::{Start, Statistics};
 use tenure_api::states::SessionEnd;
 use tenure_domain::task::{EndedRun, Granted};
 use tenure_domain::worker::Recent;
+use tenure_store::claims::{self, LostClaim};
 use tenure_store::queues::Queues;
 use tenure_store::session::{self, Backend, LostBackend};
 use tenure_store::transitions::claim::{self, Claimed, Worker};
-use tenure_store::{claims, tasks, worker_sessions};
+use tenure_store::{tasks, worker_sessions};
 
 /// Recovery interval while the database is unavailable or the lost session lives.
 const RECOVERY_EVERY: Duration = Duration::from_millis(200);
@@ -79,6 +81,7 @@ pub(super) struct Claimer {
     pool: PgPool,
     queues: Queues,
     requeue: Requeue,
+    statistics: Statistics,
     pub(super) lease: Duration,
     tracker: TaskTracker,
 }
@@ -104,6 +107,7 @@ impl Claimer {
             pool: parts.pool.clone(),
             queues: parts.queues.clone(),
             requeue: parts.requeue.clone(),
+            statistics: parts.notifiers.statistics().clone(),
             lease: parts.lease,
             tracker,
         }
@@ -118,6 +122,10 @@ impl Claimer {
 
     pub(super) fn guard_in_order(&self, made: Vec<Claimed>, left: Vec<Claimed>) -> Guarded {
         let guard = self.requeue.guard(made.iter().map(|row| UndeliveredClaim { id: row.id, run: row.run }).collect());
+        if !made.is_empty() {
+            let start = |row: &Claimed| Start { queue: row.queue, scheduled: row.scheduled, at: row.started };
+            self.statistics.started(made.iter().map(start));
+        }
         let gone = left.iter().filter(|row| row.session_ended).map(|row| (row.queue, position(row))).collect();
         Guarded { made, guard, left: left.into_iter().map(|row| row.queue).collect(), gone }
     }
@@ -240,7 +248,7 @@ impl Claimer {
     /// Requeues claims that may have committed although the answer was lost, once the lost session
     /// can no longer commit.
     pub(super) fn recover(&self, batch: Uuid, backend: Option<Backend>) {
-        let (pool, requeue) = (self.pool.clone(), self.requeue.clone());
+        let (pool, requeue, statistics) = (self.pool.clone(), self.requeue.clone(), self.statistics.clone());
         self.tracker.spawn(async move {
             let until = Instant::now() + RECOVERY_MAX;
             while Instant::now() < until {
@@ -248,7 +256,14 @@ impl Claimer {
                 match tokio::time::timeout(RECOVERY_TRY_MAX, find_lost(&pool, batch, backend)).await {
                     Ok(Ok(LostBatch::Claims(lost))) => {
                         tracing::warn!(batch = %batch, claims = lost.len(), "recovered a batch whose answer was lost");
-                        requeue.take(lost);
+                        let start = |claim: &LostClaim| Start {
+                            queue: claim.queue,
+                            scheduled: claim.scheduled,
+                            at: claim.started,
+                        };
+                        statistics.started(lost.iter().map(start));
+                        let undelivered = |claim: LostClaim| UndeliveredClaim { id: claim.id, run: claim.run };
+                        requeue.take(lost.into_iter().map(undelivered).collect());
                         return;
                     }
                     Ok(Ok(LostBatch::AwaitsStandby)) => tokio::time::sleep(STANDBY_EVERY).await,
@@ -262,7 +277,7 @@ impl Claimer {
 
 enum LostBatch {
     /// All its claims; none can follow.
-    Claims(Vec<UndeliveredClaim>),
+    Claims(Vec<LostClaim>),
     MayCommit,
     /// Committed, but invisible to other sessions until a synchronous standby has the commit.
     AwaitsStandby,
@@ -277,6 +292,5 @@ async fn find_lost(pool: &PgPool, batch: Uuid, backend: Option<Backend>) -> Resu
             LostBackend::AwaitsStandby => return Ok(LostBatch::AwaitsStandby),
         }
     }
-    let lost = claims::list_batch(&mut conn, batch).await?;
-    Ok(LostBatch::Claims(lost.into_iter().map(|(id, run)| UndeliveredClaim { id, run }).collect()))
+    Ok(LostBatch::Claims(claims::list_batch(&mut conn, batch).await?))
 }

@@ -49,6 +49,7 @@ struct Decided {
     claimer: Claimer,
     waiters: Vec<Waiter>,
     found: Result<DecisionResult, OpError>,
+    began: Instant,
 }
 
 enum DecisionResult {
@@ -272,7 +273,9 @@ impl LimitedList {
             // Claim nothing for disconnected clients.
             queue.waiters.retain(|waiter| !waiter.reply.is_closed());
             if self.workers.any_quarantined(key) {
-                self.suspended.extend(queue.take_if(|waiter| self.workers.is_quarantined(waiter.worker())));
+                let mut suspended = queue.take_if(|waiter| self.workers.is_quarantined(waiter.worker()));
+                suspended.iter_mut().for_each(Waiter::park);
+                self.suspended.extend(suspended);
             }
             if queue.waiters.is_empty() {
                 queue.ready = false;
@@ -291,7 +294,7 @@ impl LimitedList {
 
     /// Delivers the claims of a decision. Requests without claims keep waiting.
     fn finish(&mut self, decided: Decided) {
-        let Decided { queue: key, claimer, waiters, found } = decided;
+        let Decided { queue: key, claimer, waiters, found, began } = decided;
         self.idle.push(claimer);
         let queue = self.queues.entry(key).or_default();
         queue.deciding = false;
@@ -315,13 +318,16 @@ impl LimitedList {
             }
         };
         let mut all_served = true;
-        for (position, waiter) in (1..).zip(waiters) {
+        for (position, mut waiter) in (1..).zip(waiters) {
             let taken = claims.as_mut().map(|claims| claims.take(position));
             if is_stale || leaving.iter().any(|leaving| waiter.is_of(&leaving.worker)) {
                 // Requeues its claims.
                 drop(taken);
-                let empty = Answer { claims: Vec::new(), delivery: self.requeue.guard(Vec::new()) };
-                drop(waiter.reply.send(if is_stale { Err(OpError::StaleQueue) } else { Ok(empty) }));
+                if is_stale {
+                    drop(waiter.reply.send(Err(OpError::StaleQueue)));
+                } else {
+                    waiter.end(&self.requeue);
+                }
                 continue;
             }
             let (granted, delivery) = match taken {
@@ -332,6 +338,7 @@ impl LimitedList {
                 }
                 _ => {
                     self.next_timeout = self.next_timeout.min(waiter.until);
+                    waiter.park();
                     queue.insert(waiter);
                     all_served = false;
                     continue;
@@ -341,11 +348,13 @@ impl LimitedList {
             let granted = tenure_store::breakage::perhaps_twice(granted);
             // Quarantined meanwhile: dropping the guard requeues the claims.
             if self.workers.is_quarantined(waiter.worker()) {
+                waiter.park();
                 self.suspended.push(waiter);
                 continue;
             }
+            let waited = waiter.waited(began);
             // If the receiver is gone, the guard requeues the claims.
-            drop(waiter.reply.send(Ok(Answer { claims: granted, delivery })));
+            drop(waiter.reply.send(Ok(Answer { claims: granted, delivery, waited })));
         }
         // Later requests were not decided. If an earlier one got nothing, nothing may start for
         // them either.
@@ -363,18 +372,17 @@ impl LimitedList {
         if self.next_timeout > now && !stopping {
             return;
         }
-        let empty = || Answer { claims: Vec::new(), delivery: requeue.guard(Vec::new()) };
         let mut next = now + LOOK_EVERY;
         for queue in self.queues.values_mut() {
             // Even a wait timeout of zero gets one try.
             let grace = if queue.ready || queue.deciding { LOOK_EVERY } else { Duration::ZERO };
             for waiter in queue.take_if(|waiter| stopping || waiter.until + grace <= now) {
-                drop(waiter.reply.send(Ok(empty())));
+                waiter.end(requeue);
             }
             next = queue.waiters.iter().fold(next, |next, waiter| next.min(waiter.until));
         }
         for waiter in self.suspended.extract_if(.., |waiter| stopping || waiter.until <= now) {
-            drop(waiter.reply.send(Ok(empty())));
+            waiter.end(requeue);
         }
         let first = self.suspended.iter().map(|waiter| waiter.until).min();
         self.next_timeout = first.map_or(next, |first| next.min(first)).max(now + TIMEOUT_GRAIN);
@@ -393,10 +401,7 @@ impl LimitedList {
                 gone.extend(queue.take_if(|waiter| waiter.is_of(&worker)));
             }
             let deciding = self.queues.get_mut(&worker.queue).filter(|queue| queue.deciding);
-            for waiter in gone {
-                let empty = Answer { claims: Vec::new(), delivery: self.requeue.guard(Vec::new()) };
-                drop(waiter.reply.send(Ok(empty)));
-            }
+            gone.into_iter().for_each(|waiter| waiter.end(&self.requeue));
             match deciding {
                 // The decision may include a request of the worker.
                 Some(queue) => queue.leaving.push(SendAway { worker, done }),
@@ -462,6 +467,7 @@ async fn decide(
     sequenced: ReadSequenced,
     marks: AdmissionMarks,
 ) -> Done {
+    let began = Instant::now();
     let workers: Vec<Worker<'_>> = waiters.iter().map(|waiter| waiter.request.claims_as()).collect();
     let name = waiters.first().map(|waiter| waiter.request.queue.as_str()).unwrap_or_default();
     let found = decide_once(queue, &mut claimer, name, &waiters, &workers, (sequenced(), &marks)).await;
@@ -482,7 +488,7 @@ async fn decide(
         Err(failure) => Err(failure.report("claim")),
     };
     drop(workers);
-    Done::Decided(Box::new(Decided { queue, claimer, waiters, found }))
+    Done::Decided(Box::new(Decided { queue, claimer, waiters, found, began }))
 }
 
 async fn decide_once(

@@ -77,6 +77,8 @@ pub struct Answer {
     pub claims: Vec<Granted>,
     /// Mark as delivered once the response is flushed.
     pub delivery: Delivery,
+    /// How long the request waited because there was nothing for it.
+    pub waited: Duration,
 }
 
 pub(super) struct Waiter {
@@ -85,9 +87,25 @@ pub(super) struct Waiter {
     pub(super) turn: u64,
     pub(super) reply: oneshot::Sender<Result<Answer, OpError>>,
     pub(super) until: Instant,
+    /// End of the first try that found nothing, or time of the suspension.
+    pub(super) parked: Option<Instant>,
 }
 
 impl Waiter {
+    pub(super) fn park(&mut self) {
+        self.parked.get_or_insert_with(Instant::now);
+    }
+
+    pub(super) fn waited(&self, until: Instant) -> Duration {
+        self.parked.map_or(Duration::ZERO, |parked| until.saturating_duration_since(parked))
+    }
+
+    /// Ends the request without claims. The caller may be gone.
+    pub(super) fn end(self, requeue: &Requeue) {
+        let waited = self.waited(Instant::now());
+        drop(self.reply.send(Ok(Answer { claims: Vec::new(), delivery: requeue.guard(Vec::new()), waited })));
+    }
+
     pub(super) fn worker(&self) -> &WorkerKey {
         &self.request.worker
     }
@@ -185,7 +203,7 @@ impl WaitList {
         let until = Instant::now() + request.wait_timeout;
         let (worker, session) = (request.worker.clone(), request.session);
         self.workers.saw(worker.clone(), Sight::ClaimWork);
-        let waiter = Waiter { request, turn: 0, reply, until };
+        let waiter = Waiter { request, turn: 0, reply, until, parked: None };
         if self.notifiers.is_limited(worker.queue) {
             self.limited.try_send(waiter).map_err(|_| shed())?;
         } else {
@@ -332,7 +350,6 @@ impl WaitListWorker {
         if self.next_timeout > now && !stopping {
             return;
         }
-        let empty = || Answer { claims: Vec::new(), delivery: requeue.guard(Vec::new()) };
         self.waiting.count(self.waiters.values().map(VecDeque::len).sum(), "claim");
         let mut next = now + RETRY_EVERY;
         for (queue, queue_waiters) in &mut self.waiters {
@@ -342,15 +359,13 @@ impl WaitListWorker {
             if queue_waiters.iter().any(over) {
                 let (leaving, rest): (VecDeque<Waiter>, _) = std::mem::take(queue_waiters).into_iter().partition(over);
                 *queue_waiters = rest;
-                for waiter in leaving {
-                    drop(waiter.reply.send(Ok(empty())));
-                }
+                leaving.into_iter().for_each(|waiter| waiter.end(requeue));
             }
             next = queue_waiters.iter().fold(next, |next, waiter| next.min(waiter.until));
         }
         self.waiters.retain(|_, queue_waiters| !queue_waiters.is_empty());
         for waiter in self.suspended.extract_if(.., |waiter| stopping || waiter.until <= now) {
-            drop(waiter.reply.send(Ok(empty())));
+            waiter.end(requeue);
         }
         let first = self.suspended.iter().map(|waiter| waiter.until).min();
         self.next_timeout = first.map_or(next, |first| next.min(first)).max(now + TIMEOUT_GRAIN);
@@ -371,10 +386,7 @@ impl WaitListWorker {
                 *queue_waiters = rest;
                 gone.extend(leaving);
             }
-            for waiter in gone {
-                let empty = Answer { claims: Vec::new(), delivery: self.requeue.guard(Vec::new()) };
-                drop(waiter.reply.send(Ok(empty)));
-            }
+            gone.into_iter().for_each(|waiter| waiter.end(&self.requeue));
             // The remover may have stopped waiting.
             let _ = done.send(());
         }
@@ -409,9 +421,10 @@ impl WaitListWorker {
             queue_waiters.retain(|waiter| !waiter.reply.is_closed());
             if self.workers.any_quarantined(queue) {
                 let quarantined = |waiter: &Waiter| self.workers.is_quarantined(waiter.worker());
-                let (suspended, free) = queue_waiters.drain(..).partition(quarantined);
+                let (mut suspended, free): (VecDeque<Waiter>, _) = queue_waiters.drain(..).partition(quarantined);
                 *queue_waiters = free;
-                self.suspended.extend::<VecDeque<_>>(suspended);
+                suspended.iter_mut().for_each(Waiter::park);
+                self.suspended.extend(suspended);
             }
         }
         for queue in self.order.begin(&self.ready) {
@@ -438,10 +451,11 @@ impl WaitListWorker {
         for (position, request) in (1..).zip(&requests) {
             positions.entry(request.worker.queue).or_insert(position..position).end = position + 1;
         }
+        let began = Instant::now();
         match self.batch.run(&requests, turn).await {
             Ok(mut claims_found) => {
                 for (queue, positions) in positions {
-                    self.deliver(queue, positions, claims_found.remove(&queue));
+                    self.deliver(queue, positions, claims_found.remove(&queue), began);
                 }
             }
             Err(error) => {
@@ -452,20 +466,22 @@ impl WaitListWorker {
         }
     }
 
-    /// Delivers claims to the first waiters, in the order assigned by the statement. Waiters
-    /// without a claim stay.
-    fn deliver(&mut self, queue: i32, positions: Range<usize>, claims_found: Option<QueueClaims>) {
+    /// Delivers the claims of a try that began at `began` to the first waiters, in the order
+    /// assigned by the statement. Waiters without a claim stay.
+    fn deliver(&mut self, queue: i32, positions: Range<usize>, claims_found: Option<QueueClaims>, began: Instant) {
         let Some(queue_waiters) = self.waiters.get_mut(&queue) else { return };
         let Some(mut claims_found) = claims_found else {
+            queue_waiters.iter_mut().take(positions.len()).for_each(Waiter::park);
             self.ready.remove(&queue);
             self.order.serve(queue, false);
             return;
         };
         let (mut waiting, asked): (VecDeque<Waiter>, _) = (VecDeque::new(), positions.len());
         for position in positions {
-            let Some(waiter) = queue_waiters.pop_front() else { break };
+            let Some(mut waiter) = queue_waiters.pop_front() else { break };
             let (claims, delivery) = match claims_found.take(position) {
                 Ok((claims, _)) if claims.is_empty() => {
+                    waiter.park();
                     waiting.push_back(waiter);
                     continue;
                 }
@@ -479,11 +495,13 @@ impl WaitListWorker {
             let claims = tenure_store::breakage::perhaps_twice(claims);
             // Quarantined meanwhile: dropping the guard requeues the claims.
             if self.workers.is_quarantined(waiter.worker()) {
+                waiter.park();
                 self.suspended.push(waiter);
                 continue;
             }
+            let waited = waiter.waited(began);
             // If the receiver is gone, the guard requeues the claims.
-            drop(waiter.reply.send(Ok(Answer { claims, delivery })));
+            drop(waiter.reply.send(Ok(Answer { claims, delivery, waited })));
         }
         if claims_found.more && waiting.len() == asked {
             self.order.pass_over(queue);

@@ -230,6 +230,14 @@ impl Blobs {
         }
     }
 
+    /// Checks that the store can be used.
+    ///
+    /// # Errors
+    /// Errors of the store.
+    pub async fn check(&self) -> Result<(), BlobError> {
+        self.shared.backing.probe().await.map_err(BlobError::Store)
+    }
+
     /// Returns the bytes stored under these names, without names that have none.
     pub async fn find(
         &self,

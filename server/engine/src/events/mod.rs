@@ -1,15 +1,16 @@
 //! Readers of the event log.
 //!
 //! - [`log_reader`] serves passes that must process every event once, even across crashes:
-//!   dependencies and groups.
+//!   dependencies, groups and [`failures`].
 //! - [`page`] and [`stream`] serve clients with their own cursors, without loss within the
 //!   retention.
 //! - [`tail`] buffers the newest events for all open streams.
 //! - [`render`] renders events for streams and sinks.
+//! - [`deliveries`] sends events to the receivers of subscriptions.
 //!
 //! # A new sink
 //!
-//! A sink forwards events to another system, such as a webhook or an AMQP exchange. It is a file in
+//! A sink forwards events to another system, such as an AMQP exchange. It is a file in
 //! this folder that implements [`log_reader::Sink`], and a pass in `background/` that calls
 //! [`log_reader::read_next`] with it.
 //!
@@ -23,6 +24,8 @@
 //!   `--event-retention` that all cursors in `log_readers` have passed. A stuck sink therefore
 //!   holds up the purge. The migration that removes a sink deletes its row.
 
+pub mod deliveries;
+pub mod failures;
 pub mod log_reader;
 pub mod page;
 pub mod render;

@@ -74,6 +74,11 @@ impl Stream {
         self.after
     }
 
+    /// True if the log may have been rolled back since the stream began.
+    pub fn has_ended(&self) -> bool {
+        self.listener.has_ended()
+    }
+
     /// Waits for the next events, at most until `until`.
     ///
     /// # Errors

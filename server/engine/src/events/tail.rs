@@ -19,12 +19,15 @@ use super::render::RenderedEvent;
 use super::sequencer::Sequencer;
 use crate::essential;
 use crate::notifiers::Notifiers;
+use tenure_domain::delivery::SUBSCRIPTIONS_MAX;
 use tenure_domain::duty_cycle::DutyCycle;
 use tenure_store::events::{self, Stretch};
 use tenure_store::outage;
 
-/// Listeners per server.
+/// Listeners of clients per server.
 pub const LISTENERS_MAX: usize = 500;
+/// Listeners of subscriptions per server. Twice their number: a task that ends, and its successor.
+const SUBSCRIBERS_MAX: usize = 2 * SUBSCRIPTIONS_MAX;
 /// Poll interval of the log while there are listeners. Some events, and all of other servers, come
 /// without a notification.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -127,6 +130,7 @@ struct TailInner {
     /// Notified whenever `ring` changes.
     changed: watch::Sender<()>,
     listener_slots: Arc<Semaphore>,
+    subscriber_slots: Arc<Semaphore>,
     listener_added: Notify,
     catching_up: Semaphore,
 }
@@ -171,6 +175,7 @@ impl Tail {
             breaks: AtomicU64::new(0),
             changed: watch::Sender::new(()),
             listener_slots: Arc::new(Semaphore::new(LISTENERS_MAX)),
+            subscriber_slots: Arc::new(Semaphore::new(SUBSCRIBERS_MAX)),
             listener_added: Notify::new(),
             catching_up: Semaphore::new(CATCHING_UP_MAX),
         };
@@ -181,14 +186,24 @@ impl Tail {
 
     /// Returns `None` if there are too many listeners.
     pub fn listen(&self) -> Option<Listener> {
-        let slot = Arc::clone(&self.shared.listener_slots).try_acquire_owned().ok()?;
+        self.listen_with(&self.shared.listener_slots)
+    }
+
+    /// Listens for a subscription. The limit of clients does not apply.
+    pub fn listen_for_subscription(&self) -> Option<Listener> {
+        self.listen_with(&self.shared.subscriber_slots)
+    }
+
+    fn listen_with(&self, slots: &Arc<Semaphore>) -> Option<Listener> {
+        let slot = Arc::clone(slots).try_acquire_owned().ok()?;
         self.shared.listener_added.notify_one();
         let (changed, breaks) = (self.shared.changed.subscribe(), self.breaks());
         Some(Listener { tail: self.clone(), breaks, changed, _slot: slot })
     }
 
     pub fn listeners(&self) -> usize {
-        LISTENERS_MAX - self.shared.listener_slots.available_permits()
+        let TailInner { listener_slots, subscriber_slots, .. } = &*self.shared;
+        LISTENERS_MAX + SUBSCRIBERS_MAX - listener_slots.available_permits() - subscriber_slots.available_permits()
     }
 
     /// Clears the buffer because the log may have been rolled back; it begins again at the end of
@@ -302,10 +317,15 @@ impl Tail {
 }
 
 impl Listener {
+    /// True if the log may have been rolled back since the listener began.
+    pub fn has_ended(&self) -> bool {
+        self.tail.breaks() != self.breaks
+    }
+
     pub async fn next(&mut self, after: i64) -> Next {
         loop {
             self.changed.mark_unchanged();
-            if self.tail.breaks() != self.breaks {
+            if self.has_ended() {
                 return Next::Ended;
             }
             if let Some(next) = self.tail.ring().as_ref().and_then(|ring| ring.after(after)) {
@@ -330,6 +350,7 @@ impl Listener {
 #[cfg(test)]
 mod tests {
     use sqlx::Connection as _;
+    use tenure_api::dates::Timestamp;
     use tenure_store::connector::Connector;
     use tenure_store::testing::{Proxy, TestDatabase, eventually, until_a_session_waits};
 
@@ -341,6 +362,7 @@ mod tests {
     fn rendered(position: i64, bytes: usize) -> Arc<RenderedEvent> {
         Arc::new(RenderedEvent {
             position,
+            time: Timestamp::new(chrono::DateTime::UNIX_EPOCH),
             exchange: "task-defined",
             routing_key: String::new(),
             cc: Vec::new(),

@@ -119,6 +119,12 @@ impl LiveLogs {
         Ok(LiveStream { pieces, permit })
     }
 
+    /// Returns the used part of the space, from 0 to about 1.
+    pub(crate) fn used(&self) -> f64 {
+        let LiveLogsInner { max, total, .. } = &*self.0;
+        if *max > 0 { total.load(Ordering::Relaxed) as f64 / *max as f64 } else { 0.0 }
+    }
+
     pub(crate) async fn count(&self) -> Result<(), sqlx::Error> {
         let is_recent = |counted: Option<Instant>| counted.is_some_and(|counted| counted.elapsed() < COUNTED_EVERY);
         if is_recent(*self.0.counted.lock().unwrap_or_else(PoisonError::into_inner)) {

@@ -5,6 +5,8 @@ use tenure_store::transitions::end::Resolved;
 use tenure_store::transitions::end_open::Ended;
 use uuid::Uuid;
 
+use crate::statistics::{Creation, End};
+
 /// Changes by a transaction that others wait for. An operation collects them;
 /// [`super::Notifiers::apply`] applies them once, after the commit, when the changes are visible.
 /// Readers of the event log are notified in any case: every transaction with effects writes events.
@@ -14,8 +16,10 @@ pub struct Effects {
     /// Queues in which a run became claimable, or a message visible.
     pub claimable: Vec<i32>,
     pub resolved: Vec<Uuid>,
-    /// Queue and reason of each resolved task, for the metrics.
-    pub resolutions: Vec<(i32, ReasonResolved)>,
+    /// New tasks, for the statistics.
+    pub created: Vec<Creation>,
+    /// Ended runs, for the statistics.
+    pub ended: Vec<End>,
     /// True if unlisted tasks were resolved.
     pub resolved_unnamed: bool,
     /// True if a task with dependencies was created.
@@ -35,20 +39,19 @@ impl Effects {
     /// Adds an ended run: its task is resolved, or the next run is pending.
     pub fn run_ended(&mut self, run: &Resolved) {
         self.admission.push(run.queue);
+        self.ended.extend(End::of_run(run));
         if run.next_reason.is_some() {
             self.claimable.push(run.queue);
         } else {
             self.resolved.push(run.id);
-            self.resolutions.extend(run.reason().map(|reason| (run.queue, reason)));
         }
     }
 
     /// Adds tasks that were resolved otherwise than by the end of their claim.
     pub fn tasks_ended(&mut self, ended: Ended, reason: ReasonResolved) {
-        let Ended { tasks, queues, sessions } = ended;
-        self.admission.extend(&queues);
-        self.resolved.extend(tasks);
-        self.resolutions.extend(queues.into_iter().map(|queue| (queue, reason)));
-        self.inboxes.extend(sessions);
+        self.ended.extend(End::of_tasks(&ended, reason));
+        self.admission.extend(ended.queues);
+        self.resolved.extend(ended.tasks);
+        self.inboxes.extend(ended.sessions);
     }
 }

@@ -1,13 +1,16 @@
 //! scheduleTask, rerunTask and cancelTask: transactions that lock one task row first.
 
 use serde::Deserialize;
+use serde_json::json;
 use sqlx::{Connection, PgConnection, PgPool};
 use tenure_api::ids::TaskId;
 use tenure_api::states::ReasonResolved;
 
+use super::actor::Actor;
 use super::guarded::duplicate_of;
 use super::{OpError, refused};
 use crate::notifiers::{Effects, Notifiers};
+use tenure_domain::audit::{Action, Entry};
 use tenure_domain::policy::ending::Allowance;
 use tenure_domain::policy::life::{Event, Life, Refusal, State, Step, apply};
 use tenure_domain::task::Task;
@@ -28,14 +31,30 @@ pub enum Change {
     Cancel,
 }
 
+impl Change {
+    fn action(self) -> Action {
+        match self {
+            Self::Schedule => Action::ScheduleTask,
+            Self::Rerun => Action::RerunTask,
+            Self::Cancel => Action::CancelTask,
+        }
+    }
+}
+
 /// The part of a definition that a rerun needs.
 #[derive(Deserialize)]
-struct Retries {
-    retries: u16,
+pub(super) struct Retries {
+    pub(super) retries: u16,
 }
 
 /// Returns the task, unchanged if it is already in the requested state.
-pub async fn change(pool: &PgPool, notifiers: &Notifiers, id: TaskId, change: Change) -> Result<Task, OpError> {
+pub async fn change(
+    pool: &PgPool,
+    notifiers: &Notifiers,
+    actor: &Actor,
+    id: TaskId,
+    change: Change,
+) -> Result<Task, OpError> {
     let mut conn = pool.acquire().await?;
     let mut transaction = conn.begin().await?;
     let name = lock_name(&mut transaction, id, change).await?;
@@ -56,7 +75,10 @@ pub async fn change(pool: &PgPool, notifiers: &Notifiers, id: TaskId, change: Ch
                 guarded::hold_names(&mut transaction, &[(name.id, name.seq)]).await?;
             }
             let task = load(&mut transaction, id).await?.task;
+            let entry = Entry::new(change.action(), id, json!({"taskQueueId": task.queue.as_str()}));
+            let recorded = actor.record(&mut transaction, entry).await?;
             notifiers.commit(transaction, effects).await?;
+            recorded.log();
             return Ok(task);
         }
     }
@@ -96,7 +118,7 @@ async fn check_name(conn: &mut PgConnection, task: &Task, change: Change, name: 
 }
 
 /// Rule, hold and losses do not matter for these changes.
-fn life(loaded: &Loaded) -> Life {
+pub(super) fn life(loaded: &Loaded) -> Life {
     let life = loaded.task.life();
     Life { left: Allowance { free_runs: loaded.free_runs, requeues: loaded.requeues, ..life.left }, ..life }
 }

@@ -12,6 +12,7 @@ use super::{OpError, refused};
 use crate::decision::marks::AdmissionMarks;
 use crate::decision::{self, Named, Reads};
 use crate::notifiers::Effects;
+use crate::statistics::Start;
 use tenure_domain::create::shown_definition;
 use tenure_domain::policy::life::{Event, apply};
 use tenure_domain::policy::why::{self as policy, Names};
@@ -70,6 +71,7 @@ pub async fn claim_task(
         // No change, but announcements may have been taken.
         None => transaction.rollback().await?,
     }
+    notifiers.statistics().started(start_of(claimed_of, loaded.as_ref()));
     let holds = |loaded: &tasks::Loaded| match &loaded.task.last {
         Last::Running(open, tenancy) if open.run == run && same_worker(tenancy, request) => Some(tenancy.started),
         Last::Unscheduled | Last::Pending(_) | Last::Running(..) | Last::Ended => None,
@@ -111,6 +113,15 @@ pub async fn claim_task(
         // The run became claimable between the statements.
         Ok(_) => OpError::Unavailable,
     }))
+}
+
+/// Returns the start of the run that was claimed of this queue, if any was.
+fn start_of(claimed_of: Option<i32>, loaded: Option<&tasks::Loaded>) -> Option<Start> {
+    let (queue, loaded) = (claimed_of?, loaded?);
+    match &loaded.task.last {
+        Last::Running(open, tenancy) => Some(Start { queue, scheduled: open.scheduled, at: tenancy.started }),
+        Last::Unscheduled | Last::Pending(_) | Last::Ended => None,
+    }
 }
 
 /// Claims the run if it is ready, assigned to the session, or allowed by its queue's limits. True

@@ -13,6 +13,7 @@ use super::unstored::{Unstored, diagnose};
 use crate::batch::tick::Kind;
 use crate::batch::{Batcher, Operation, Verdict};
 use crate::notifiers::Effects;
+use crate::statistics::Creation;
 use tenure_domain::create::NewTask;
 use tenure_domain::task::Task;
 use tenure_store::events::Sequenced;
@@ -75,8 +76,7 @@ impl CreateTask {
             drafts = read;
             outcome
         };
-        effects.claimable.extend(claimable(members, &outcome.stored));
-        effects.admission.extend(held(members, &outcome.stored));
+        note_created(members, &outcome.stored, effects);
         self.note(members, &outcome);
         judge(conn, members, outcome, &drafts).await
     }
@@ -100,13 +100,22 @@ impl CreateTask {
             None => {
                 let mut transaction = conn.begin().await?;
                 session::idle_briefly(&mut transaction).await?;
+                let before = effects.created.len();
                 let made =
-                    guarded::create_after(&mut transaction, sequenced, &wanted, first, Locking::Tries, effects).await?;
+                    guarded::create_after(&mut transaction, sequenced, &wanted, first, Locking::Tries, effects).await;
+                if made.is_err() {
+                    // Rolled back, and perhaps tried again.
+                    effects.created.truncate(before);
+                }
+                let made = made?;
                 transaction.commit().await?;
                 made
             }
         };
         let refusals: Vec<&OpError> = made.iter().filter_map(Made::refusal).collect();
+        for error in &refusals {
+            guarded::count_refusal(error);
+        }
         guarded::note_refusals(conn, &refusals).await?;
         let mut verdicts: Vec<Verdict<Task>> = made.into_iter().map(verdict).collect();
         let unclear: Vec<usize> = (0..verdicts.len()).filter(|&n| matches!(verdicts[n], Verdict::Locked)).collect();
@@ -192,8 +201,7 @@ impl Operation for CreateTask {
     fn decode(&self, members: &[&NewTaskInQueue], rows: &Rows, effects: &mut Effects) -> Result<Outcome, sqlx::Error> {
         let outcome = create::decode(rows)?;
         self.note(members, &outcome);
-        effects.claimable.extend(claimable(members, &outcome.stored));
-        effects.admission.extend(held(members, &outcome.stored));
+        note_created(members, &outcome.stored, effects);
         Ok(outcome)
     }
 
@@ -243,6 +251,12 @@ impl Operation for CreateTask {
         // already, or the inserts wait for them.
         groups::lock(conn, member.task.group.uuid()).await
     }
+}
+
+fn note_created(members: &[&NewTaskInQueue], stored: &[Created], effects: &mut Effects) {
+    effects.claimable.extend(claimable(members, stored));
+    effects.admission.extend(held(members, stored));
+    effects.created.extend(stored.iter().map(|row| Creation { queue: members[row.member].queue, at: row.now }));
 }
 
 /// Queues with new claimable runs.

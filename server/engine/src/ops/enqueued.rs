@@ -46,8 +46,18 @@ pub struct Settled {
     /// What becomes of each row, in order.
     pub fates: Vec<(i64, Fate)>,
     pub effects: Effects,
-    /// Refusals of full queues, for [`guarded::note_refusals`].
-    pub full: Vec<OpError>,
+    /// Of tasks that were not created, for [`guarded::note_refusals`].
+    pub refusals: Vec<OpError>,
+    /// Tasks for which the unresolved task of their name stands.
+    pub coalesced: usize,
+}
+
+impl Settled {
+    /// Counts duplicates and tasks of full queues. Call it after the commit.
+    pub fn count(&self) {
+        self.refusals.iter().for_each(guarded::count_refusal);
+        guarded::count_duplicates("coalesced", self.coalesced);
+    }
 }
 
 /// Creates the tasks in this transaction.
@@ -60,12 +70,15 @@ pub async fn create(
     let mut tasks = read(parts, transaction, slice, &mut attempts).await?;
     judge(parts, slice, &mut tasks, &mut attempts).await?;
     await_enqueued(transaction, &mut tasks, &mut attempts).await?;
-    let (mut effects, mut full) = (Effects::default(), Vec::new());
+    let (mut effects, mut refusals, mut coalesced) = (Effects::default(), Vec::new(), 0);
     for (row, made, on_duplicate) in store(parts.sequenced, transaction, &tasks, &mut effects).await? {
-        attempts.insert(row, attempt(&made, on_duplicate));
-        if let Made::Refused(error @ OpError::BacklogFull(_)) = made {
-            full.push(error);
+        let attempt = attempt(&made, on_duplicate);
+        match made {
+            Made::Refused(_) if attempt == Attempt::Done => coalesced += 1,
+            Made::Refused(error) => refusals.push(error),
+            Made::Created(_) | Made::Repeat(_) | Made::Again => {}
         }
+        attempts.insert(row, attempt);
     }
     let fate_of = |(n, row): (usize, &Enqueued)| {
         // A row without an attempt has a queue whose key another server took.
@@ -73,7 +86,7 @@ pub async fn create(
         (row.id, fate(attempt, row.tries, slice.now))
     };
     let fates = slice.rows.iter().enumerate().map(fate_of).collect();
-    Ok(Settled { fates, effects, full })
+    Ok(Settled { fates, effects, refusals, coalesced })
 }
 
 /// Tasks to create, by the index of their rows.

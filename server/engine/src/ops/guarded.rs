@@ -18,6 +18,8 @@ use tenure_domain::policy::guard::{
     Backlog, BacklogLock, Decision, HOLDERS_MAX, Member, Name, Refusal, decide, refusal,
 };
 use tenure_domain::task::Task;
+#[cfg(feature = "test-util")]
+use tenure_store::breakage::{Breakage, is_on};
 use tenure_store::events::Sequenced;
 use tenure_store::groups;
 use tenure_store::guarded::{self as store, Guards};
@@ -30,6 +32,7 @@ use super::unstored::{Unstored, diagnose};
 use crate::batch::Verdict;
 use crate::failure::{BacklogFull, Duplicate};
 use crate::notifiers::Effects;
+use crate::statistics::Creation;
 
 pub use tenure_store::guarded::Locking;
 
@@ -60,7 +63,8 @@ pub struct Look {
 }
 
 /// Creates tasks in the caller's transaction. Returns one result per task, in order. The caller
-/// applies `effects` after the commit, and may then call [`note_refusals`].
+/// applies `effects` after the commit, and then counts refusals ([`count_refusal`]), because it knows
+/// whether a duplicate was refused or replaced, and may call [`note_refusals`].
 ///
 /// With [`Locking::Waits`], locks names, groups and backlogs, in this order, each waiting: the
 /// transaction may hold no lock that comes later (ARCHITECTURE.md). With [`Locking::Tries`], waits
@@ -120,13 +124,18 @@ impl Look {
         self.guards[position].is_bounded
     }
 
+    #[cfg(feature = "test-util")]
+    fn with_locks(mut self, held: &HeldLocks) -> Self {
+        for (queue, backlog) in &mut self.backlogs {
+            backlog.lock = held.backlogs.get(queue).copied().unwrap_or(BacklogLock::None);
+        }
+        self
+    }
+
     /// Refuses all tasks, if none of them needs a lock to be refused.
     pub fn refuse_all(&self, wanted: &[Wanted<'_>]) -> Option<Vec<Made>> {
         let refused = self.refusals(wanted);
-        (refused.len() == wanted.len()).then(|| {
-            refused.values().for_each(count_refusal);
-            refused.into_values().map(Made::Refused).collect()
-        })
+        (refused.len() == wanted.len()).then(|| refused.into_values().map(Made::Refused).collect())
     }
 
     pub(super) fn exists(&self, position: usize) -> bool {
@@ -250,8 +259,10 @@ pub async fn create_after(
 ) -> Result<Vec<Made>, sqlx::Error> {
     let mut refused = first.refusals(wanted);
     let open: Vec<usize> = (0..wanted.len()).filter(|position| !refused.contains_key(position)).collect();
+    #[cfg(feature = "test-util")]
+    linger().await;
     let held = lock(transaction, wanted, &open, &first, locking).await?;
-    let look = look_with(transaction, sequenced, wanted, &held.backlogs).await?;
+    let look = look_again(transaction, sequenced, wanted, first, &held).await?;
     let tasks = wanted.iter().map(|wanted| (wanted.task, wanted.queue)).collect();
     let mut drafts = drafts::read(transaction, tasks).await?;
     // Tasks with invalid dependencies take no name and no place, and are diagnosed.
@@ -286,8 +297,33 @@ pub async fn create_after(
         }
     }
     add_effects(effects, wanted, &stored);
-    count(&refused, &drafts, &stored);
+    let queued = stored.keys().filter(|&&position| !drafts[position].holders.is_empty()).count();
+    count_duplicates("queued", queued);
     answer(transaction, &drafts, stored, refused, &again).await
+}
+
+/// Reads the guards under the locks, which `first` precedes.
+async fn look_again(
+    transaction: &mut PgConnection,
+    sequenced: Sequenced,
+    wanted: &[Wanted<'_>],
+    first: Look,
+    held: &HeldLocks,
+) -> Result<Look, sqlx::Error> {
+    #[cfg(feature = "test-util")]
+    if is_on(Breakage::LookBeforeLock) {
+        return Ok(first.with_locks(held));
+    }
+    drop(first);
+    look_with(transaction, sequenced, wanted, &held.backlogs).await
+}
+
+/// Gives other servers time for a look of their own.
+#[cfg(feature = "test-util")]
+async fn linger() {
+    if is_on(Breakage::LookBeforeLock) {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
 }
 
 /// Locks of this transaction.
@@ -340,6 +376,7 @@ pub(super) fn name(task: &NewTask) -> store::Name<'_> {
 fn add_effects(effects: &mut Effects, wanted: &[Wanted<'_>], stored: &BTreeMap<usize, Created>) {
     for (&position, row) in stored {
         let queue = wanted[position].queue;
+        effects.created.push(Creation { queue, at: row.now });
         if row.waits {
             effects.dependents = true;
         } else if row.held {
@@ -350,21 +387,17 @@ fn add_effects(effects: &mut Effects, wanted: &[Wanted<'_>], stored: &BTreeMap<u
     }
 }
 
-/// Counts refused and queued tasks.
-fn count(refused: &BTreeMap<usize, OpError>, drafts: &[Draft<'_>], stored: &BTreeMap<usize, Created>) {
-    refused.values().for_each(count_refusal);
-    let queued = stored.keys().filter(|&&position| !drafts[position].holders.is_empty()).count();
-    if queued > 0 {
-        metrics::counter!("tenure_duplicates_total", "outcome" => "queued").increment(queued as u64);
+/// Counts tasks whose name was taken.
+pub fn count_duplicates(outcome: &'static str, tasks: usize) {
+    if tasks > 0 {
+        metrics::counter!("tenure_duplicates_total", "outcome" => outcome).increment(tasks as u64);
     }
 }
 
 /// Counts a refusal because of a name or a limit.
 pub fn count_refusal(error: &OpError) {
     match error {
-        OpError::Duplicate(_) => {
-            metrics::counter!("tenure_duplicates_total", "outcome" => "rejected").increment(1);
-        }
+        OpError::Duplicate(_) => count_duplicates("rejected", 1),
         OpError::BacklogFull(full) => {
             let queue = full.queue.to_string();
             metrics::counter!("tenure_backlog_refused_total", "task_queue" => queue).increment(1);

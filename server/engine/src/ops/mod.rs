@@ -1,6 +1,7 @@
 //! One file per operation. The rules of `domain` diagnose members skipped by a batch's statement.
 //! Nothing here depends on HTTP.
 
+pub mod actor;
 pub mod change_priority;
 pub mod change_task;
 pub mod checkpoint;
@@ -10,6 +11,7 @@ pub mod clients;
 pub mod create_artifact;
 pub mod create_task;
 mod drafts;
+pub mod enqueue_roles;
 pub mod enqueued;
 pub mod guarded;
 pub mod list_runs;
@@ -21,14 +23,17 @@ pub mod purge_cache;
 pub mod queue_keys;
 pub mod queue_policy;
 pub mod reclaim;
+pub mod redrive;
 pub mod registrations;
 pub mod report;
 pub mod roles;
 pub mod schedules;
 pub mod servers;
 pub mod sessions;
+pub mod statistics;
 pub mod status;
 pub mod submit;
+pub mod subscriptions;
 pub mod task_command;
 pub mod task_group;
 mod unstored;

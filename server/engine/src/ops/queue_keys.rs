@@ -1,12 +1,15 @@
 //! Keys of a queue: rules that override the policy for one key, and the use of each key.
 
+use serde_json::json;
 use sqlx::{Connection, PgConnection};
 use tenure_api::ids::TaskQueueId;
 use tenure_api::queue_keys::{KeyRules as KeyRulesOnWire, QueueKey};
 
 use super::OpError;
+use super::actor::{Actor, Recorded};
 use super::queue_policy::Parts;
 use crate::notifiers::Effects;
+use tenure_domain::audit::{Action, Entry};
 use tenure_domain::policy::document::Policy;
 use tenure_domain::policy::keys::{KEYS_WITH_RULES_MAX, KeyRules};
 use tenure_store::admission::key_rules::{self, KeyNow};
@@ -30,7 +33,13 @@ fn missing(queue: &TaskQueueId, key: &str) -> OpError {
 ///
 /// # Errors
 /// If too many keys of the queue have rules.
-pub async fn put(parts: Parts<'_>, queue: &TaskQueueId, key: &str, rules: &KeyRules) -> Result<QueueKey, OpError> {
+pub async fn put(
+    parts: Parts<'_>,
+    actor: &Actor,
+    queue: &TaskQueueId,
+    key: &str,
+    rules: &KeyRules,
+) -> Result<QueueKey, OpError> {
     let number = parts.queues.get_or_create_key(parts.pool, queue).await?;
     let mut conn = parts.pool.acquire().await?;
     let mut transaction = conn.begin().await?;
@@ -44,14 +53,18 @@ pub async fn put(parts: Parts<'_>, queue: &TaskQueueId, key: &str, rules: &KeyRu
              rules, or change the policy"
         )));
     }
-    key_rules::put_rules(&mut transaction, number, key, rules).await?;
+    let mut recorded = None;
+    if key_rules::put_rules(&mut transaction, number, key, rules).await? {
+        let entry = Entry::new(Action::PutQueueKey, queue, json!({"key": key, "rules": rules.to_wire()}));
+        recorded = Some(actor.record(&mut transaction, entry).await?);
+    }
     parts.notifiers.commit(transaction, Effects { admission: vec![number], ..Effects::default() }).await?;
-    tracing::info!(queue.id = %queue, "rules of a key were changed");
+    recorded.into_iter().for_each(Recorded::log);
     one(&mut conn, number, key).await?.ok_or_else(|| missing(queue, key))
 }
 
 /// Makes the policy apply to the key again.
-pub async fn delete(parts: Parts<'_>, queue: &TaskQueueId, key: &str) -> Result<(), OpError> {
+pub async fn delete(parts: Parts<'_>, actor: &Actor, queue: &TaskQueueId, key: &str) -> Result<(), OpError> {
     let Some(number) = parts.queues.find_key(parts.pool, queue).await? else { return Ok(()) };
     let mut conn = parts.pool.acquire().await?;
     let mut transaction = conn.begin().await?;
@@ -59,8 +72,10 @@ pub async fn delete(parts: Parts<'_>, queue: &TaskQueueId, key: &str) -> Result<
     if !key_rules::delete_rules(&mut transaction, number, key).await? {
         return Ok(());
     }
+    let entry = Entry::new(Action::DeleteQueueKey, queue, json!({"key": key}));
+    let recorded = actor.record(&mut transaction, entry).await?;
     parts.notifiers.commit(transaction, Effects { admission: vec![number], ..Effects::default() }).await?;
-    tracing::info!(queue.id = %queue, "rules of a key were deleted");
+    recorded.log();
     Ok(())
 }
 

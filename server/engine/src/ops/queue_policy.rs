@@ -1,11 +1,15 @@
 //! Policies and pauses of queues.
 
+use serde_json::json;
 use sqlx::{Connection, PgConnection, PgPool};
+use tenure_api::dates::Timestamp;
 use tenure_api::ids::TaskQueueId;
 use tenure_api::policy::{PauseRequest, QueuePolicy};
 
 use super::OpError;
+use super::actor::Actor;
 use crate::notifiers::{Effects, Notifiers};
+use tenure_domain::audit::{Action, Entry};
 use tenure_domain::events::note::Note;
 use tenure_domain::policy::document::{self, Change, Match, Policy};
 use tenure_domain::policy::pause::{self, Outcome, Paused};
@@ -64,21 +68,21 @@ async fn with_refiling(
 }
 
 #[derive(Debug)]
-pub struct Put<'a> {
+pub struct Put {
     pub sent: QueuePolicy,
     /// Parsed and checked.
     pub policy: Policy,
     /// The policy that may be replaced.
     pub replaces: Match,
-    pub client_id: &'a str,
 }
 
 /// Replaces the policy of a queue. Creates the queue if needed. The same policy changes nothing.
 ///
 /// # Errors
 /// If the current policy is not the one to replace.
-pub async fn put(parts: Parts<'_>, queue: &TaskQueueId, put: Put<'_>) -> Result<Current, OpError> {
-    let Put { sent, policy, replaces, client_id } = put;
+pub async fn put(parts: Parts<'_>, actor: &Actor, queue: &TaskQueueId, put: Put) -> Result<Current, OpError> {
+    let Put { sent, policy, replaces } = put;
+    let client_id = actor.client_id.as_str();
     let key = parts.queues.get_or_create_key(parts.pool, queue).await?;
     let mut conn = parts.pool.acquire().await?;
     let mut transaction = conn.begin().await?;
@@ -94,14 +98,16 @@ pub async fn put(parts: Parts<'_>, queue: &TaskQueueId, put: Put<'_>) -> Result<
     }
     let limited = policy.admission().is_some();
     let (stored, inboxes) = policies::put(&mut transaction, key, &policy, client_id).await?;
+    let detail = json!({"policyVersion": stored.version, "policy": sent});
     let note = Note::queue_policy_changed(queue.clone(), client_id.to_owned(), stored.version, Some(sent));
     policies::emit(&mut transaction, &note).await?;
+    let recorded = actor.record(&mut transaction, Entry::new(Action::PutQueuePolicy, queue, detail)).await?;
     parts.notifiers.commit(transaction, Effects { inboxes, ..Effects::default() }).await?;
+    recorded.log();
     if limited {
         parts.notifiers.expect_limited(key);
         parts.notifiers.notify_schedulers();
     }
-    tracing::info!(queue.id = %queue, policy.version = stored.version, client.id = client_id, "the policy of a queue was changed");
     with_refiling(parts, &mut conn, queue, stored).await
 }
 
@@ -113,7 +119,8 @@ fn as_rule(stored: &StoredPolicy) -> document::Current<'_> {
 ///
 /// # Errors
 /// If the current policy is not the one to remove.
-pub async fn delete(parts: Parts<'_>, queue: &TaskQueueId, wanted: Match, client_id: &str) -> Result<(), OpError> {
+pub async fn delete(parts: Parts<'_>, actor: &Actor, queue: &TaskQueueId, wanted: Match) -> Result<(), OpError> {
+    let client_id = actor.client_id.as_str();
     let Some(key) = parts.queues.find_key(parts.pool, queue).await? else { return Ok(()) };
     let mut conn = parts.pool.acquire().await?;
     let mut transaction = conn.begin().await?;
@@ -127,8 +134,10 @@ pub async fn delete(parts: Parts<'_>, queue: &TaskQueueId, wanted: Match, client
     let Some(version) = policies::delete(&mut transaction, key, client_id).await? else { return Ok(()) };
     let note = Note::queue_policy_changed(queue.clone(), client_id.to_owned(), version, None);
     policies::emit(&mut transaction, &note).await?;
+    let entry = Entry::new(Action::DeleteQueuePolicy, queue, json!({"policyVersion": version}));
+    let recorded = actor.record(&mut transaction, entry).await?;
     parts.notifiers.commit(transaction, Effects::default()).await?;
-    tracing::info!(queue.id = %queue, policy.version = version, client.id = client_id, "the policy of a queue was removed");
+    recorded.log();
     Ok(())
 }
 
@@ -139,9 +148,9 @@ pub async fn delete(parts: Parts<'_>, queue: &TaskQueueId, wanted: Match, client
 /// If the request is invalid.
 pub async fn pause(
     parts: Parts<'_>,
+    actor: &Actor,
     queue: &TaskQueueId,
     request: &PauseRequest,
-    client_id: &str,
 ) -> Result<Paused, OpError> {
     let key = parts.queues.get_or_create_key(parts.pool, queue).await?;
     let mut conn = parts.pool.acquire().await?;
@@ -151,18 +160,20 @@ pub async fn pause(
     }
     let current = policies::find_pause(&mut transaction, key).await?;
     let now = clock::get_now(&mut transaction).await?;
-    let paused = match pause::pause(current.as_ref(), request, client_id, now)? {
+    let paused = match pause::pause(current.as_ref(), request, &actor.client_id, now)? {
         Outcome::Repeat(paused) => return Ok(paused),
         Outcome::Paused(paused) => paused,
     };
     policies::set_pause(&mut transaction, key, Some(&paused)).await?;
     policies::emit(&mut transaction, &Note::queue_paused(queue.clone(), &paused)).await?;
+    let detail = json!({"reason": paused.reason, "until": paused.until.map(Timestamp::new)});
+    let recorded = actor.record(&mut transaction, Entry::new(Action::PauseQueue, queue, detail)).await?;
     parts.notifiers.commit(transaction, Effects::default()).await?;
-    tracing::info!(queue.id = %queue, client.id = client_id, "a queue was paused");
+    recorded.log();
     Ok(paused)
 }
 
-pub async fn resume(parts: Parts<'_>, queue: &TaskQueueId, client_id: &str) -> Result<(), OpError> {
+pub async fn resume(parts: Parts<'_>, actor: &Actor, queue: &TaskQueueId) -> Result<(), OpError> {
     let Some(key) = parts.queues.find_key(parts.pool, queue).await? else { return Ok(()) };
     let mut conn = parts.pool.acquire().await?;
     let mut transaction = conn.begin().await?;
@@ -172,9 +183,10 @@ pub async fn resume(parts: Parts<'_>, queue: &TaskQueueId, client_id: &str) -> R
         return Ok(());
     }
     let inboxes = policies::set_pause(&mut transaction, key, None).await?;
-    policies::emit(&mut transaction, &Note::queue_resumed(queue.clone(), Some(client_id.to_owned()))).await?;
+    policies::emit(&mut transaction, &Note::queue_resumed(queue.clone(), Some(actor.client_id.clone()))).await?;
+    let recorded = actor.record(&mut transaction, Entry::new(Action::ResumeQueue, queue, json!({}))).await?;
     parts.notifiers.commit(transaction, Effects { inboxes, ..Effects::claimable([key]) }).await?;
-    tracing::info!(queue.id = %queue, client.id = client_id, "a queue was resumed");
+    recorded.log();
     Ok(())
 }
 

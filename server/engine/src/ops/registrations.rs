@@ -1,10 +1,14 @@
 //! Workers of the worker manager: creation and registration.
 
 use chrono::{DateTime, Utc};
+use serde_json::json;
 use sqlx::{Connection, PgPool};
+use tenure_api::dates::Timestamp;
 use tenure_api::worker_manager::{STATIC, WorkerSecret};
 
 use super::OpError;
+use super::actor::{Actor, Recorded};
+use tenure_domain::audit::{Action, Entry};
 use tenure_domain::registration::{Shown, Standing, WorkerName, credentials_end, credentials_start, may_exchange};
 use tenure_store::clock;
 use tenure_store::secrets::{WorkerDigests, random};
@@ -49,6 +53,7 @@ pub struct LetIn {
 pub async fn create(
     pool: &PgPool,
     digests: &WorkerDigests,
+    actor: &Actor,
     name: &WorkerName,
     create: &Create,
 ) -> Result<Registered, OpError> {
@@ -63,7 +68,15 @@ pub async fn create(
         config: create.config.clone(),
         expires: create.expires,
     };
-    let created = worker_manager::create(&mut *conn, name, &new).await?;
+    let mut transaction = conn.begin().await?;
+    let created = worker_manager::create(&mut *transaction, name, &new).await?;
+    let mut recorded = None;
+    if created {
+        let detail = json!({"capacity": create.capacity, "expires": Timestamp::new(create.expires)});
+        recorded = Some(actor.record(&mut transaction, Entry::new(Action::CreateWorker, name, detail)).await?);
+    }
+    transaction.commit().await?;
+    recorded.into_iter().for_each(Recorded::log);
     let Some(found) = worker_manager::find(&mut *conn, name).await? else { return Err(OpError::Unavailable) };
     match found.standing() {
         _ if !created && !digests.matches(&worker, &create.secret, &found.static_secret) => {
@@ -86,6 +99,7 @@ pub async fn create(
 pub async fn update(
     pool: &PgPool,
     digests: &WorkerDigests,
+    actor: &Actor,
     name: &WorkerName,
     change: Change,
 ) -> Result<Registered, OpError> {
@@ -108,7 +122,16 @@ pub async fn update(
     };
     worker_manager::update(&mut transaction, name, &change).await?;
     let changed = worker_manager::find(&mut *transaction, name).await?.ok_or_else(|| missing(name))?;
+    let is_same = !is_another
+        && (found.capacity, &found.config, found.expires) == (changed.capacity, &changed.config, changed.expires);
+    let mut recorded = None;
+    if !is_same {
+        let expires = Timestamp::new(changed.expires);
+        let detail = json!({"capacity": changed.capacity, "expires": expires, "newSecret": is_another});
+        recorded = Some(actor.record(&mut transaction, Entry::new(Action::UpdateWorker, name, detail)).await?);
+    }
     transaction.commit().await?;
+    recorded.into_iter().for_each(Recorded::log);
     Ok(changed)
 }
 

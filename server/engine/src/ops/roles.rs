@@ -1,9 +1,12 @@
 //! Changes of roles, one at a time under a lock: a cycle depends on all roles. The slow checks run
 //! before the lock, and under it only if roles have changed since.
 
+use serde_json::json;
 use sqlx::{Connection, PgConnection, PgPool};
 
 use super::OpError;
+use super::actor::{Actor, Recorded};
+use tenure_domain::audit::{self, Account, Action, Entry};
 use tenure_domain::roles::{
     ASSUME, EXPANSION_MAX, GIVEN_MAX, OWN_SCOPES_ROOM, Resolver, RoleScopes, check_description, check_parameters,
     check_scopes, keeps_clients_out, valid_role_id,
@@ -21,7 +24,7 @@ pub fn check(role: &NewRole) -> Result<(), String> {
 }
 
 /// Creates a role. A repeat with the same definition returns the existing role.
-pub async fn create(pool: &PgPool, role: &NewRole) -> Result<Result<RoleInfo, OpError>, sqlx::Error> {
+pub async fn create(pool: &PgPool, actor: &Actor, role: &NewRole) -> Result<Result<RoleInfo, OpError>, sqlx::Error> {
     let mut conn = pool.acquire().await?;
     let generation = roles::get_generation(&mut conn).await?;
     if let Some(answer) = answer_without_creating(&mut conn, role).await? {
@@ -35,7 +38,10 @@ pub async fn create(pool: &PgPool, role: &NewRole) -> Result<Result<RoleInfo, Op
         return Ok(answer);
     }
     let created = roles::create(&mut *transaction, role).await?;
+    let entry = Entry::new(Action::CreateRole, &role.role_id, audit::created(account(&created)));
+    let recorded = actor.record(&mut transaction, entry).await?;
     transaction.commit().await?;
+    recorded.log();
     Ok(Ok(created))
 }
 
@@ -54,6 +60,7 @@ async fn answer_without_creating(
 /// Changes a role. Given `seen`, fails if its scopes are different.
 pub async fn update(
     pool: &PgPool,
+    actor: &Actor,
     role: &NewRole,
     seen: Option<&[String]>,
 ) -> Result<Result<RoleInfo, OpError>, sqlx::Error> {
@@ -69,9 +76,34 @@ pub async fn update(
     {
         return Ok(Err(unfit));
     }
+    let before = roles::find(&mut *transaction, &role.role_id).await?;
     let changed = roles::update(&mut *transaction, role).await?;
+    let both = before.as_ref().zip(changed.as_ref());
+    let mut recorded = None;
+    if let Some(detail) = both.and_then(|(before, after)| audit::changed(account(before), account(after))) {
+        let entry = Entry::new(Action::UpdateRole, &role.role_id, detail);
+        recorded = Some(actor.record(&mut transaction, entry).await?);
+    }
     transaction.commit().await?;
+    recorded.into_iter().for_each(Recorded::log);
     Ok(changed.ok_or_else(|| missing(&role.role_id)))
+}
+
+/// Deletes a role. False if it does not exist.
+pub async fn delete(pool: &PgPool, actor: &Actor, role_id: &str) -> Result<bool, sqlx::Error> {
+    let mut transaction = pool.begin().await?;
+    if !roles::delete(&mut transaction, role_id).await? {
+        return Ok(false);
+    }
+    let recorded = actor.record(&mut transaction, Entry::new(Action::DeleteRole, role_id, json!({}))).await?;
+    transaction.commit().await?;
+    recorded.log();
+    Ok(true)
+}
+
+fn account(role: &RoleInfo) -> Account<'_> {
+    let RoleInfo { scopes, description, .. } = role;
+    Account { scopes, description, expires: None, delete_on_expiration: false }
 }
 
 async fn check_update(
@@ -128,6 +160,7 @@ mod tests {
 
     use super::OpError::{Conflict, Input, NotFound};
     use super::*;
+    use crate::testing::ANN;
     use tenure_store::testing::{until_sessions_wait, with_clients};
 
     fn role(role_id: &str, scopes: &[&str]) -> NewRole {
@@ -142,7 +175,7 @@ mod tests {
                 let (a, b) = (format!("a{round}"), format!("b{round}"));
                 let (to_a, to_b) = (format!("assume:{a}"), format!("assume:{b}"));
                 let (one, other) = (role(&a, &[&to_b]), role(&b, &[&to_a]));
-                let (one, other) = tokio::join!(create(&pool, &one), create(&pool, &other));
+                let (one, other) = tokio::join!(create(&pool, &ANN, &one), create(&pool, &ANN, &other));
                 let (one, other) = (one.unwrap(), other.unwrap());
                 assert!(one.is_ok() != other.is_ok(), "{one:?} {other:?}");
                 let refused = one.err().or(other.err()).unwrap();
@@ -155,18 +188,18 @@ mod tests {
     #[tokio::test]
     async fn requests_without_change_take_no_lock() {
         with_clients(|pool| async move {
-            create(&pool, &role("there", &["a"])).await.unwrap().unwrap();
+            create(&pool, &ANN, &role("there", &["a"])).await.unwrap().unwrap();
             let mut other = pool.begin().await.unwrap();
             roles::lock_all(&mut other).await.unwrap();
             let all = async {
-                create(&pool, &role("there", &["a"])).await.unwrap().unwrap();
+                create(&pool, &ANN, &role("there", &["a"])).await.unwrap().unwrap();
                 let seen = ["b".to_owned()];
                 [
-                    create(&pool, &role("there", &["b"])).await,
-                    create(&pool, &role("circle", &["assume:circle"])).await,
-                    update(&pool, &role("there", &["assume:there"]), None).await,
-                    update(&pool, &role("there", &["c"]), Some(&seen)).await,
-                    update(&pool, &role("missing", &[]), None).await,
+                    create(&pool, &ANN, &role("there", &["b"])).await,
+                    create(&pool, &ANN, &role("circle", &["assume:circle"])).await,
+                    update(&pool, &ANN, &role("there", &["assume:there"]), None).await,
+                    update(&pool, &ANN, &role("there", &["c"]), Some(&seen)).await,
+                    update(&pool, &ANN, &role("missing", &[]), None).await,
                 ]
             };
             let refused = tokio::time::timeout(Duration::from_secs(10), all).await.expect("requests take the lock");
@@ -181,12 +214,12 @@ mod tests {
     #[tokio::test]
     async fn checks_repeat_under_lock_after_concurrent_change() {
         with_clients(|pool| async move {
-            create(&pool, &role("c", &[])).await.unwrap().unwrap();
+            create(&pool, &ANN, &role("c", &[])).await.unwrap().unwrap();
             let mut other = pool.begin().await.unwrap();
             roles::lock_all(&mut other).await.unwrap();
             let (one, another) = (role("a", &["assume:b"]), role("c", &["assume:b"]));
             let seen: [String; 0] = [];
-            let both = async { tokio::join!(create(&pool, &one), update(&pool, &another, Some(&seen))) };
+            let both = async { tokio::join!(create(&pool, &ANN, &one), update(&pool, &ANN, &another, Some(&seen))) };
             let meanwhile = async {
                 until_sessions_wait(&pool, 2).await;
                 roles::create(&mut *other, &role("b", &["assume:a"])).await.unwrap();
@@ -207,21 +240,21 @@ mod tests {
                 let scope = |n: usize| format!("{role_id}:{n:04}:{}", "x".repeat(1_000));
                 NewRole { scopes: (0..kibibytes).map(scope).collect(), ..role(role_id, &[]) }
             };
-            create(&pool, &large("one", 2_000)).await.unwrap().unwrap();
+            create(&pool, &ANN, &large("one", 2_000)).await.unwrap().unwrap();
             // It would fit, but not for a client with own scopes.
-            let refused = create(&pool, &large("two", 1_500)).await.unwrap().unwrap_err();
+            let refused = create(&pool, &ANN, &large("two", 1_500)).await.unwrap().unwrap_err();
             assert!(matches!(&refused, OpError::Input(message) if message.contains("3145728")), "{refused}");
-            create(&pool, &large("two", 500)).await.unwrap().unwrap();
-            let refused = update(&pool, &large("two", 2_000), None).await.unwrap().unwrap_err();
+            create(&pool, &ANN, &large("two", 500)).await.unwrap().unwrap();
+            let refused = update(&pool, &ANN, &large("two", 2_000), None).await.unwrap().unwrap_err();
             assert!(matches!(refused, OpError::Input(_)), "{refused}");
             // Too large already, as before the check existed: clients still let in must not be kept
             // out now.
             roles::update(&pool, &large("two", 1_500)).await.unwrap().unwrap();
-            let refused = update(&pool, &large("two", 2_500), None).await.unwrap().unwrap_err();
+            let refused = update(&pool, &ANN, &large("two", 2_500), None).await.unwrap().unwrap_err();
             assert!(matches!(refused, OpError::Input(_)), "{refused}");
             roles::update(&pool, &large("two", 2_500)).await.unwrap().unwrap();
-            update(&pool, &large("two", 2_400), None).await.unwrap().unwrap();
-            create(&pool, &role("three", &["a"])).await.unwrap().unwrap();
+            update(&pool, &ANN, &large("two", 2_400), None).await.unwrap().unwrap();
+            create(&pool, &ANN, &role("three", &["a"])).await.unwrap().unwrap();
         })
         .await;
     }

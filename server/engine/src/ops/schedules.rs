@@ -8,8 +8,10 @@ mod fire;
 
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use sqlx::{Connection, PgPool};
 use tenure_api::ids::TaskId;
+use tenure_domain::audit::{Action, Entry};
 use tenure_domain::create::NewTask;
 use tenure_domain::schedule::SCHEDULES_MAX;
 use tenure_domain::schedule::definition::{Definition, Occasion, Schedule};
@@ -21,6 +23,7 @@ use uuid::Uuid;
 
 pub use self::fire::{Fired, fire};
 use super::OpError;
+use super::actor::{Actor, Recorded};
 use super::guarded::{self, Locking, Made, Wanted};
 use super::submit::{self, Key, read_defaults, submit};
 use crate::authority::{Authority, Denied, Needed};
@@ -99,7 +102,7 @@ async fn draft_graph(
 ///
 /// # Errors
 /// If the pattern has no time soon, or too many schedules exist.
-pub async fn put(parts: Parts<'_>, name: &str, put: Put, client_id: &str) -> Result<(), OpError> {
+pub async fn put(parts: Parts<'_>, actor: &Actor, name: &str, put: Put) -> Result<(), OpError> {
     let Put { mut definition, paused } = put;
     parts.gate.open().await?;
     let now = clock::get_now(&mut *parts.pool.acquire().await?).await?;
@@ -122,12 +125,24 @@ pub async fn put(parts: Parts<'_>, name: &str, put: Put, client_id: &str) -> Res
         )));
     }
     definition.paused = paused.unwrap_or_else(|| old.as_ref().is_some_and(|old| old.definition.paused));
+    let is_same = |old: &Schedule| old.definition == definition && old.client_id == actor.client_id;
+    let mut recorded = None;
+    if !old.as_ref().is_some_and(is_same) {
+        let entry = Entry::new(Action::PutSchedule, name, detail(&definition));
+        recorded = Some(actor.record(&mut transaction, entry).await?);
+    }
     let kept = old.filter(|old| continues(&old.definition, &definition)).map(|old| old.next);
-    schedules::put(&mut transaction, name, &definition, client_id, kept.unwrap_or(Some(first))).await?;
+    schedules::put(&mut transaction, name, &definition, &actor.client_id, kept.unwrap_or(Some(first))).await?;
     transaction.commit().await?;
     parts.notifiers.stay_active();
-    tracing::info!(schedule.name = name, client.id = client_id, "a schedule was stored");
+    recorded.into_iter().for_each(Recorded::log);
     Ok(())
+}
+
+/// Leaves out the task, whose payload may contain secrets.
+fn detail(definition: &Definition) -> Value {
+    let Definition { cron, timezone, catch_up, paused, .. } = definition;
+    json!({"cron": cron, "timezone": timezone, "catchUp": catch_up, "paused": paused})
 }
 
 /// True if times that are due stay due.
@@ -137,11 +152,15 @@ fn continues(old: &Definition, new: &Definition) -> bool {
 
 /// # Errors
 /// If it does not exist.
-pub async fn delete(parts: Parts<'_>, name: &str) -> Result<(), OpError> {
-    if !schedules::delete(parts.pool, name).await? {
+pub async fn delete(parts: Parts<'_>, actor: &Actor, name: &str) -> Result<(), OpError> {
+    let mut conn = parts.pool.acquire().await?;
+    let mut transaction = conn.begin().await?;
+    if !schedules::delete(&mut *transaction, name).await? {
         return Err(missing(name));
     }
-    tracing::info!(schedule.name = name, "a schedule was deleted");
+    let recorded = actor.record(&mut transaction, Entry::new(Action::DeleteSchedule, name, json!({}))).await?;
+    transaction.commit().await?;
+    recorded.log();
     Ok(())
 }
 
@@ -149,19 +168,22 @@ pub async fn delete(parts: Parts<'_>, name: &str) -> Result<(), OpError> {
 ///
 /// # Errors
 /// If it does not exist.
-pub async fn set_paused(parts: Parts<'_>, name: &str, paused: bool) -> Result<Schedule, OpError> {
+pub async fn set_paused(parts: Parts<'_>, actor: &Actor, name: &str, paused: bool) -> Result<Schedule, OpError> {
     let mut conn = parts.pool.acquire().await?;
     let mut transaction = conn.begin().await?;
     session::idle_briefly(&mut transaction).await?;
     let schedule = schedules::lock(&mut transaction, name).await?.ok_or_else(|| missing(name))?;
+    let mut recorded = None;
     if schedule.definition.paused != paused {
         let now = clock::get_now(&mut transaction).await?;
         let next = schedule.definition.pattern()?.next_after(now);
         schedules::set_paused(&mut transaction, name, paused, next).await?;
-        tracing::info!(schedule.name = name, schedule.paused = paused, "a schedule was paused or resumed");
+        let action = if paused { Action::PauseSchedule } else { Action::ResumeSchedule };
+        recorded = Some(actor.record(&mut transaction, Entry::new(action, name, json!({}))).await?);
     }
     transaction.commit().await?;
     parts.notifiers.stay_active();
+    recorded.into_iter().for_each(Recorded::log);
     get(parts, name).await
 }
 

@@ -1,13 +1,16 @@
 //! Servers of a database, and schedulers of queues.
 
+use serde_json::json;
 use sqlx::{Connection, PgPool};
 use tenure_api::ids::{ServerId, TaskQueueId};
 use tenure_api::servers::{ListedServer, SchedulerReplaced, SchedulerTerm, Servers};
 use tenure_api::states::SchedulerEnd;
 
 use super::OpError;
+use super::actor::Actor;
 use crate::notifiers::{Effects, Notifiers};
 use crate::schedulers::Schedulers;
+use tenure_domain::audit::{Action, Entry};
 use tenure_store::queues::{self, Queues};
 use tenure_store::{schedulers, servers};
 
@@ -54,8 +57,8 @@ pub async fn list(parts: Parts<'_>) -> Result<Servers, OpError> {
 /// If the queue does not assign its runs.
 pub async fn replace_scheduler(
     parts: Parts<'_>,
+    actor: &Actor,
     queue: &TaskQueueId,
-    client_id: &str,
 ) -> Result<SchedulerReplaced, OpError> {
     let none = || OpError::Conflict(format!("queue {queue} does not assign its tasks, and has no scheduler"));
     let key = parts.queues.find_key(parts.pool, queue).await?.ok_or_else(none)?;
@@ -64,8 +67,11 @@ pub async fn replace_scheduler(
     let seen = schedulers::lock(&mut transaction, key).await?.ok_or_else(none)?.active;
     let to = parts.schedulers.elected(&servers::list(&mut transaction).await?, key);
     let term = schedulers::change(&mut transaction, seen, to, SchedulerEnd::Replaced).await?.ok_or_else(none)?;
+    let server_id = to.map(ServerId::new);
+    let entry = Entry::new(Action::ReplaceScheduler, queue, json!({"term": term, "serverId": server_id}));
+    let recorded = actor.record(&mut transaction, entry).await?;
     parts.notifiers.commit(transaction, Effects::default()).await?;
     parts.notifiers.notify_schedulers();
-    tracing::info!(queue.id = %queue, term, client.id = client_id, "the scheduler of a queue was replaced by hand");
-    Ok(SchedulerReplaced { task_queue_id: queue.clone(), term, server_id: to.map(ServerId::new) })
+    recorded.log();
+    Ok(SchedulerReplaced { task_queue_id: queue.clone(), term, server_id })
 }

@@ -6,19 +6,22 @@ mod renew;
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, TimeDelta, Utc};
+use serde_json::json;
 use sqlx::{Connection, PgPool};
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::{SessionId, TaskQueueId};
 use tenure_api::sessions::{CommandRequest, InboxItem};
 use tenure_api::states::SessionEnd;
 
-pub use self::end::{Attempt, Left, end, end_whole, give_back_more};
+pub use self::end::{Attempt, Left, close_whole, end, end_whole, give_back_more};
 pub use self::renew::{RenewSession, Renewing};
 use super::OpError;
+use super::actor::Actor;
 use super::report::send_away;
 use crate::batch::Batcher;
 use crate::notifiers::{Effects, Notifiers, WAIT_LIST_TIMEOUT};
 use crate::sessions::{Certainty, Sessions};
+use tenure_domain::audit::{self, Action, Entry};
 use tenure_domain::events::note::Note;
 use tenure_domain::session::{
     COMMANDS_MAX, Identity, Start, StartRefused, Stated, WORKERS_SHOWN_MAX, check_command, may_start,
@@ -53,6 +56,8 @@ pub struct Read {
     pub renewed: Renewed,
     /// Empty after a timeout.
     pub items: Vec<InboxItem>,
+    /// How long the request waited for items.
+    pub waited: Duration,
 }
 
 /// Starts a session. With takeover, first ends the worker's live session.
@@ -257,19 +262,24 @@ pub async fn inbox(
         }
     };
     parts.sessions.activity.seen();
+    let began = Instant::now();
     let found = parts.sessions.inboxes.read(identity.epoch, after, wait, certainty).await?;
+    let waited = began.elapsed().min(wait);
     if let Some(live) = found.live {
         // Another renewal may have been answered since, by any server: `until` never goes back.
         renewed.until = live.until.max(renewed.until);
         renewed.policy_version = live.policy_version;
     }
-    Ok(Read { renewed, items: found.items })
+    Ok(Read { renewed, items: found.items, waited })
 }
 
-/// Ends a session for its worker. Returns the number of returned runs, also on a repeat.
-pub async fn close(parts: Parts<'_>, identity: &Identity) -> Result<i64, OpError> {
+/// Ends a session for its worker. Returns the number of returned runs, also on a repeat. The audit
+/// omits ends by the client that started the session.
+pub async fn close(parts: Parts<'_>, actor: &Actor, identity: &Identity) -> Result<i64, OpError> {
     let mut conn = parts.pool.acquire().await?;
-    match end_whole(&mut conn, parts.notifiers, identity.epoch, SessionEnd::Closed).await? {
+    let starter = worker_sessions::find_starter(&mut conn, identity.epoch).await?;
+    let actor = Some(actor).filter(|actor| starter.as_ref() != Some(&actor.client_id));
+    match close_whole(&mut conn, parts.notifiers, actor, identity.epoch).await? {
         Attempt::Ended(left) => Ok(i64::try_from(left.runs).unwrap_or(i64::MAX)),
         Attempt::Held => Err(OpError::Unavailable),
         Attempt::NotLive => {
@@ -297,14 +307,23 @@ pub async fn list_workers(parts: Parts<'_>, queue: &TaskQueueId) -> Result<Vec<M
 ///
 /// # Errors
 /// `NotFound` if the session has ended, `Conflict` if it has too many commands.
-pub async fn command(parts: Parts<'_>, identity: &Identity, request: &CommandRequest) -> Result<i64, OpError> {
+pub async fn command(
+    parts: Parts<'_>,
+    actor: &Actor,
+    identity: &Identity,
+    request: &CommandRequest,
+) -> Result<i64, OpError> {
     check_command(request)?;
     let mut conn = parts.pool.acquire().await?;
     let mut transaction = conn.begin().await?;
     match worker_sessions::command(&mut transaction, identity.epoch, request.command, request.task_id).await? {
         Sent::Item(id) => {
+            let detail = json!({"sessionId": identity.id, "command": request.command, "taskId": request.task_id});
+            let entry = Entry::new(Action::CommandSession, worker_of(identity), detail);
+            let recorded = actor.record(&mut transaction, entry).await?;
             let effects = Effects { inboxes: vec![identity.epoch], ..Effects::default() };
             parts.notifiers.commit(transaction, effects).await?;
+            recorded.log();
             Ok(id)
         }
         Sent::Ended => Err(OpError::NotFound(format!("session {} has ended", identity.id))),
@@ -313,4 +332,9 @@ pub async fn command(parts: Parts<'_>, identity: &Identity, request: &CommandReq
             identity.id
         ))),
     }
+}
+
+/// Names the session's worker in the audit.
+fn worker_of(identity: &Identity) -> String {
+    audit::worker(identity.queue.as_str(), identity.worker_group.as_str(), identity.worker_id.as_str())
 }

@@ -16,6 +16,7 @@ use super::unstored::{Unstored, diagnose};
 use super::{OpError, guarded};
 use crate::batch::Verdict;
 use crate::notifiers::{Effects, Notifiers};
+use crate::statistics::Creation;
 use guards::Guards;
 use tenure_domain::create::{Awaited, NewTask, dependency_refusal};
 use tenure_domain::policy::guard::Decision;
@@ -188,7 +189,13 @@ async fn create(
     let admission = queues_of(true).into_iter().collect();
     let claimable = queues_of(false);
     let dependents = plan.stored.values().any(|row| row.waits);
-    parts.notifiers.commit(transaction, Effects { dependents, admission, ..Effects::claimable(claimable) }).await?;
+    let creation = |row: &Created| {
+        let queue = queues.get(&graph.entries[row.member].task.queue)?.id;
+        Some(Creation { queue, at: row.now })
+    };
+    let created = plan.stored.values().filter_map(creation).collect();
+    let effects = Effects { created, dependents, admission, ..Effects::claimable(claimable) };
+    parts.notifiers.commit(transaction, effects).await?;
     plan.count(graph);
     let is_duplicate = graph.entries.iter().map(|entry| entry.holder.is_some());
     Ok(Some(
@@ -269,11 +276,8 @@ impl Plan {
     /// Counts the tasks that duplicate names have replaced or delayed.
     fn count(&self, graph: &Graph) {
         let coalesced = graph.entries.iter().filter(|entry| entry.holder.is_some()).count();
-        for (outcome, tasks) in [("coalesced", coalesced), ("queued", self.holders.len())] {
-            if tasks > 0 {
-                metrics::counter!("tenure_duplicates_total", "outcome" => outcome).increment(tasks as u64);
-            }
-        }
+        guarded::count_duplicates("coalesced", coalesced);
+        guarded::count_duplicates("queued", self.holders.len());
     }
 
     /// Edges of the stored entries. Repeats have theirs already.

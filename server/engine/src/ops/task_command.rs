@@ -6,12 +6,16 @@
 //! once.
 
 use chrono::{DateTime, Utc};
+use serde_json::json;
 use sqlx::{Connection, PgPool};
+use tenure_api::dates::Timestamp;
 use tenure_api::ids::TaskId;
 use tenure_api::states::TaskCommand;
 
 use super::OpError;
+use super::actor::Actor;
 use crate::notifiers::{Effects, Notifiers};
+use tenure_domain::audit::{Action, Entry};
 use tenure_store::task_commands::{self, Stored};
 use tenure_store::tasks;
 use tenure_store::transitions::end_hold;
@@ -23,18 +27,21 @@ use tenure_store::transitions::end_hold;
 pub async fn put(
     pool: &PgPool,
     notifiers: &Notifiers,
+    actor: &Actor,
     task: TaskId,
     (command, until): (TaskCommand, Option<DateTime<Utc>>),
-    client_id: &str,
 ) -> Result<Stored, OpError> {
     let mut conn = pool.acquire().await?;
     let mut transaction = conn.begin().await?;
     if tasks::lock_in_queue(&mut transaction, task.uuid()).await?.is_none() {
         return Err(OpError::NotFound(format!("task {task} does not exist")));
     }
-    let stored = task_commands::put(&mut transaction, task.uuid(), command, until, client_id).await?;
+    let stored = task_commands::put(&mut transaction, task.uuid(), command, until, &actor.client_id).await?;
     let stored = stored.ok_or_else(|| OpError::Conflict(format!("task {task} is resolved: rerun it first")))?;
+    let detail = json!({"command": command, "until": until.map(Timestamp::new)});
+    let recorded = actor.record(&mut transaction, Entry::new(Action::PutTaskCommand, task, detail)).await?;
     transaction.commit().await?;
+    recorded.log();
     let mut transaction = conn.begin().await?;
     if let Some(epoch) = task_commands::deliver(&mut transaction, task.uuid()).await? {
         notifiers.commit(transaction, Effects { inboxes: vec![epoch], ..Effects::default() }).await?;

@@ -6,13 +6,16 @@
 
 use std::time::{Duration, Instant};
 
+use serde_json::json;
 use sqlx::{Connection, PgConnection, PgPool};
 use tenure_api::ids::TaskGroupId;
 use tenure_api::states::ReasonResolved;
 use uuid::Uuid;
 
 use super::OpError;
+use super::actor::{Actor, Recorded};
 use crate::notifiers::{Effects, Notifiers};
+use tenure_domain::audit::{Action, Entry};
 use tenure_domain::task::Group;
 use tenure_store::transitions::end_open;
 use tenure_store::{clock, groups, refile};
@@ -41,9 +44,16 @@ pub async fn get(conn: &mut PgConnection, id: TaskGroupId) -> Result<Group, OpEr
 }
 
 /// Seals a group against new tasks. Repeatable.
-pub async fn seal(pool: &PgPool, id: TaskGroupId) -> Result<Group, OpError> {
+pub async fn seal(pool: &PgPool, actor: &Actor, id: TaskGroupId) -> Result<Group, OpError> {
     let mut conn = pool.acquire().await?;
-    groups::seal(&mut conn, id.uuid()).await?;
+    let mut transaction = conn.begin().await?;
+    let mut recorded = None;
+    if groups::seal(&mut transaction, id.uuid()).await? {
+        let entry = Entry::new(Action::SealTaskGroup, id, json!({}));
+        recorded = Some(actor.record(&mut transaction, entry).await?);
+    }
+    transaction.commit().await?;
+    recorded.into_iter().for_each(Recorded::log);
     let group = get(&mut conn, id).await?;
     drop(conn);
     wait_for_older(pool).await?;
@@ -77,12 +87,17 @@ pub fn check_sealed(group: &Group) -> Result<(), OpError> {
 }
 
 /// Cancels all unresolved tasks of a sealed group that are before their deadline.
-pub async fn cancel(pool: &PgPool, notifiers: &Notifiers, id: TaskGroupId) -> Result<Cancelled, OpError> {
+pub async fn cancel(
+    pool: &PgPool,
+    notifiers: &Notifiers,
+    actor: &Actor,
+    id: TaskGroupId,
+) -> Result<Cancelled, OpError> {
     // The sealing caller may not have waited. After a timeout, the existing tasks are cancelled all
     // the same.
     let waited = wait_for_older(pool).await;
     let mut conn = pool.acquire().await?;
-    let (mut after, mut tasks) = (Uuid::nil(), Vec::new());
+    let (mut after, mut tasks, mut recorded) = (Uuid::nil(), Vec::new(), None);
     loop {
         let mut transaction = conn.begin().await?;
         let mut left = groups::lock_open(&mut transaction, id.uuid(), after, SLICE).await?;
@@ -97,10 +112,15 @@ pub async fn cancel(pool: &PgPool, notifiers: &Notifiers, id: TaskGroupId) -> Re
                 break;
             }
         }
-        tasks.extend(&effects.resolved);
+        if !effects.resolved.is_empty() {
+            tasks.extend(&effects.resolved);
+            let entry = Entry::new(Action::CancelTaskGroup, id, json!({"tasks": tasks.len()}));
+            actor.record_slice(&mut transaction, &mut recorded, entry).await?;
+        }
         notifiers.commit(transaction, effects).await?;
         after = last;
     }
+    recorded.into_iter().for_each(Recorded::log);
     waited?;
     let size = groups::count_tasks(&mut conn, id.uuid()).await?;
     Ok(Cancelled { size, tasks })

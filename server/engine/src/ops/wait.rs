@@ -25,6 +25,8 @@ pub struct Waited {
     pub task: Task,
     /// False after a timeout or while the server drains.
     pub resolved: bool,
+    /// How long the request waited for the end.
+    pub waited: Duration,
     /// Held until the caller has read the task's result: all waiters of one task would otherwise
     /// compete for connections.
     _permit: Option<OwnedSemaphorePermit>,
@@ -39,6 +41,7 @@ pub async fn wait(
     wait_timeout: Duration,
 ) -> Result<Waited, OpError> {
     let until = Instant::now() + wait_timeout;
+    let mut waited = Duration::ZERO;
     loop {
         // Before the read, so that an end in between is notified.
         let waiter = waits.wait_for(id.uuid(), caller, until)?;
@@ -47,10 +50,12 @@ pub async fn wait(
         let task = status.submit(id).await?;
         let resolved = task.is_resolved();
         if resolved || last_read {
-            return Ok(Waited { task, resolved, _permit: permit });
+            return Ok(Waited { task, resolved, waited, _permit: permit });
         }
         drop(permit);
+        let began = Instant::now();
         waiter.resolved().await;
+        waited += began.elapsed();
     }
 }
 

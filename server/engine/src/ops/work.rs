@@ -3,6 +3,7 @@
 //! All are submitted together, so that one tick can commit them. No report waits for the claim.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use sqlx::PgPool;
@@ -70,7 +71,7 @@ pub async fn work(ways: &Ways<'_>, results: &[Reported], claim: &claim_work::Req
         if claim.tasks > 0 {
             claim_work(wait_list, queues, pool, claim).await
         } else {
-            Ok(Answer { claims: Vec::new(), delivery: requeue.guard(Vec::new()) })
+            Ok(Answer { claims: Vec::new(), delivery: requeue.guard(Vec::new()), waited: Duration::ZERO })
         }
     };
     // Reports first: the claim may then join their transaction.

@@ -7,18 +7,21 @@
 
 use std::time::{Duration, Instant};
 
+use serde_json::json;
 use sqlx::{Connection, PgConnection, PgPool};
 use tenure_api::states::SessionEnd;
 use uuid::Uuid;
 
 use super::OpError;
+use super::actor::{Actor, Recorded};
 use super::sessions::{self, Attempt};
 use crate::end_counters;
 use crate::notifiers::{Effects, Notifiers};
+use tenure_domain::audit::{Action, Entry};
 use tenure_domain::policy::ending::Ending;
 use tenure_domain::registration::WorkerName;
 use tenure_store::queues::Queues;
-use tenure_store::transitions::end::{self, Member};
+use tenure_store::transitions::end::{self, Member, Resolved};
 use tenure_store::worker_removals::{self, Gone};
 use tenure_store::{clock, worker_manager, worker_sessions};
 
@@ -37,19 +40,22 @@ pub struct Removed {
     pub ended: usize,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Default)]
 pub struct Ended {
-    pub runs: usize,
-    /// Runs that are retried.
+    pub runs: Vec<Resolved>,
+    /// Number of runs that are retried.
     pub retried: usize,
 }
 
-/// Records the removal of a worker and ends its claims. Repeatable.
+/// Records the removal of a worker and ends its claims. Repeatable. `action` is the operation for
+/// the audit.
 pub async fn remove(
     pool: &PgPool,
     queues: &Queues,
     notifiers: &Notifiers,
+    actor: &Actor,
     name: &WorkerName,
+    action: Action,
 ) -> Result<Removed, OpError> {
     let queue = queues.find_key(pool, &name.pool).await?;
     let gone = queue.map(|queue| Gone { queue, worker_group: name.group.to_string(), worker_id: name.id.to_string() });
@@ -59,11 +65,20 @@ pub async fn remove(
     }
     let mut conn = pool.acquire().await?;
     let mut transaction = conn.begin().await?;
+    worker_manager::lock(&mut transaction, name).await?;
+    let registered = worker_manager::find(&mut *transaction, name).await?;
+    let is_repeat = registered.is_some_and(|registered| registered.removed.is_some());
     let known = worker_manager::note_removed(&mut transaction, name).await?;
+    let mut recorded = None;
+    if !is_repeat && (known || gone.is_some()) {
+        let entry = Entry::new(action, name, json!({"registered": known}));
+        recorded = Some(actor.record(&mut transaction, entry).await?);
+    }
     if let Some(gone) = &gone {
         worker_removals::note(&mut transaction, gone, known).await?;
     }
     transaction.commit().await?;
+    recorded.into_iter().for_each(Recorded::log);
     let mut ended = 0;
     if let Some(gone) = &gone {
         notifiers.stay_active();
@@ -95,8 +110,8 @@ async fn end_all(conn: &mut PgConnection, notifiers: &Notifiers, gone: &Gone) ->
             return Ok(ended);
         }
         let slice = end(conn, notifiers, &found, Ending::WorkerRemoved).await?;
-        ended += slice.runs;
-        if slice.runs > 0 {
+        ended += slice.runs.len();
+        if !slice.runs.is_empty() {
             progress = Instant::now();
         } else if progress.elapsed() > HELD_WAIT {
             return Ok(ended);
@@ -121,8 +136,8 @@ pub async fn end(
         effects.run_ended(row);
         effects.inboxes.extend(row.session);
     }
-    let ended = Ended { runs: resolved.len(), retried: effects.claimable.len() };
+    let ended = Ended { retried: effects.claimable.len(), runs: resolved };
     notifiers.apply(effects);
-    end_counters::count(ending, ended.runs);
+    end_counters::count(ending, ended.runs.len());
     Ok(ended)
 }

@@ -3,13 +3,17 @@
 use std::time::Instant;
 
 use chrono::{DateTime, Utc};
+use serde_json::json;
 use sqlx::{Connection, PgConnection, PgPool};
+use tenure_api::dates::Timestamp;
 use tenure_api::ids::{RunId, TaskId, TaskQueueId};
 use uuid::Uuid;
 
 use super::OpError;
+use super::actor::Actor;
 use crate::remembered::Facts;
 use crate::workers::{Workers, age};
+use tenure_domain::audit::{self, Action, Entry};
 use tenure_domain::worker::{RECENT_MAX, WORKER_KEPT, WorkerKey};
 use tenure_store::clock;
 use tenure_store::decode::Row;
@@ -179,6 +183,7 @@ pub async fn quarantine(
     facts: &Facts,
     workers: &Workers,
     queues: &Queues,
+    actor: &Actor,
     name: &Name,
     change: Quarantine<'_>,
 ) -> Result<KnownWorker, OpError> {
@@ -191,6 +196,9 @@ pub async fn quarantine(
         return Err(name.missing());
     }
     let known = read(&mut transaction, name, queue).await?;
+    let detail = json!({"quarantineUntil": Timestamp::new(change.until), "quarantineInfo": change.info});
+    let worker = audit::worker(name.queue.as_str(), &name.group, &name.id);
+    let recorded = actor.record(&mut transaction, Entry::new(Action::QuarantineWorker, worker, detail)).await?;
     transaction.commit().await.map_err(OpError::from)?;
     drop(conn);
     // Committed: nothing from here on may fail the request.
@@ -201,13 +209,6 @@ pub async fn quarantine(
         );
         facts.quarantine_here(&key, change.until);
     }
-    tracing::info!(
-        queue.id = %name.queue,
-        worker.group = name.group,
-        worker.id = name.id,
-        client.id = change.client_id,
-        until = %change.until,
-        "the quarantine of a worker was changed"
-    );
+    recorded.log();
     Ok(known)
 }

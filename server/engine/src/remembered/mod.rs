@@ -22,6 +22,7 @@ pub mod quarantines;
 pub mod registry;
 pub mod removals;
 pub mod roles;
+pub mod subscriptions;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,6 +37,7 @@ pub use self::fact::{Fact, Remembered};
 use self::quarantines::{DatabaseClock, Quarantined, Quarantines};
 use self::removals::Removals;
 use self::roles::Roles;
+use self::subscriptions::Subscriptions;
 use tenure_domain::worker::WorkerKey;
 use tenure_store::facts;
 
@@ -69,6 +71,7 @@ facts! {
     removals: Removals,
     /// Empty until the first role is allowed.
     enqueue_roles: EnqueueRoles,
+    subscriptions: Subscriptions,
 }
 
 impl Facts {

@@ -113,7 +113,7 @@ async fn key_is_known_after_its_first_run_is_purged() {
     change(&ground.queue, gone, Change::Cancel).await.unwrap();
     ground.advance(120.0).await;
     eventually("it is purged", async || {
-        for pass in ["deadlines", "sequence", "dependencies", "groups", "expiry"] {
+        for pass in ["deadlines", "sequence", "dependencies", "groups", "failures", "expiry"] {
             ground.run_pass(pass).await;
         }
         number(ground.database.pool(), "SELECT count(*) FROM tasks").await == 1
@@ -177,12 +177,12 @@ async fn concurrent_policy_change_is_compared_with_latest() {
     let sent: QueuePolicy = serde_json::from_value(json!({"concurrency": {"perKey": 3}})).unwrap();
     let version: i64 = number(ground.database.pool(), "SELECT version FROM queue_policies").await;
     let replaces = Match::from_header(Some(&format!("\"{version}\""))).unwrap();
-    let change = Put { policy: Policy::from_request(&sent).unwrap(), sent, replaces, client_id: "ann" };
+    let change = Put { policy: Policy::from_request(&sent).unwrap(), sent, replaces };
     let mut other = ground.database.connect().await;
     let mut holder = other.begin().await.unwrap();
     sqlx::query("SELECT FROM task_queues FOR NO KEY UPDATE").execute(&mut *holder).await.unwrap();
     let queue_name = QUEUE.parse().unwrap();
-    let change = queue_policy::put(ground.queue.engine.queue_parts(), &queue_name, change);
+    let change = queue_policy::put(ground.queue.engine.queue_parts(), &ANN, &queue_name, change);
     let meanwhile = async {
         until_a_session_waits(ground.database.pool()).await;
         sqlx::query("UPDATE queue_policies SET version = version + 1").execute(&mut *holder).await.unwrap();

@@ -405,7 +405,7 @@ async fn rerun_drops_command_only_of_started_task() {
     let waits = new_task("proj/waits", &json!({"dependencies": [required]}));
     queue.create(&waits).await.unwrap();
     for task in [ended, waits.id] {
-        task_command::put(pool, notifiers, task, (TaskCommand::Kill, None), "ann").await.unwrap();
+        task_command::put(pool, notifiers, &ANN, task, (TaskCommand::Kill, None)).await.unwrap();
     }
     change(&queue, ended, Change::Cancel).await.unwrap();
     for task in [ended, waits.id] {

@@ -5,6 +5,7 @@ mod held;
 mod measure;
 mod sessions;
 
+use tenure_domain::policy::counts::Counted;
 use tenure_domain::work::Holder;
 use tenure_engine::background::dependencies::DependencySink;
 use tenure_engine::background::groups::GroupSink;
@@ -17,7 +18,8 @@ use tenure_store::page::{self, Ends, Filter};
 use tenure_store::transitions::end::Member;
 use tenure_store::transitions::{claim, claim_one, end, purge, renew, reprioritise};
 use tenure_store::{
-    self, claims, counters, deadlines, dependencies, dependency_work, events, groups, queue_lists, session, tasks,
+    self, claims, counters, deadlines, dependencies, dependency_work, events, groups, problems, queue_lists, session,
+    tasks,
 };
 
 use crate::passes::without_autovacuum;
@@ -376,8 +378,20 @@ async fn run_page(conn: &mut PgConnection, statement: &str, held: Uuid) {
             assert_eq!(page::list_queues(conn, Sequenced::default(), Some(key)).await.unwrap().len(), 1);
         }
         "page_oldest" => {
-            let oldest = page::list_oldest(conn, &HashMap::from([(key, NO_MARKS)])).await.unwrap();
+            let asked = page::Asked { marks: NO_MARKS, counted: Counted { pending: 1, ..Counted::default() } };
+            let oldest = page::list_oldest(conn, &HashMap::from([(key, asked)])).await.unwrap();
             assert!(oldest.unwrap().contains_key(&key));
+        }
+        "page_problems" => {
+            let (recent, before) = (Duration::from_secs(900), Duration::from_secs(3_600));
+            assert!(!problems::list_pending(conn, Sequenced::default()).await.unwrap().is_empty());
+            problems::list_paused(conn).await.unwrap();
+            problems::list_refiling(conn).await.unwrap();
+            problems::list_barred(conn, Duration::from_secs(60), START).await.unwrap();
+            problems::list_failing(conn, recent).await.unwrap();
+            problems::count_ended(conn, &only, recent, before).await.unwrap();
+            problems::list_failures(conn, &only, recent).await.unwrap();
+            problems::list_blocked(conn).await.unwrap();
         }
         "page_hidden" => assert!(!page::list_hidden(conn, START).await.unwrap().unwrap().is_empty()),
         "page_claims" => {
@@ -414,12 +428,16 @@ async fn run_page(conn: &mut PgConnection, statement: &str, held: Uuid) {
         }
         "page_workers" => drop(page::list_known(conn, key).await.unwrap()),
         "page_worker" => drop(page::list_of_name(conn, "g", "w").await.unwrap()),
+        "page_named_workers" => {
+            let name = page::Named { queue: "fill/q1", worker_group: "g", worker_id: "w" };
+            drop(page::list_named(conn, &[name]).await.unwrap());
+        }
         other => unreachable!("{other}"),
     }
 }
 
 /// Statements that run in sessions of the pool.
-const COLD: [&str; 37] = [
+const COLD: [&str; 39] = [
     "list_of_pending",
     "list_of_claimed",
     "list_of_named",
@@ -457,6 +475,8 @@ const COLD: [&str; 37] = [
     "page_edges",
     "page_workers",
     "page_worker",
+    "page_named_workers",
+    "page_problems",
 ];
 
 async fn fill_with_what_is_due(filler: &mut PgConnection) {

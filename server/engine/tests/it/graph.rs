@@ -39,6 +39,8 @@ async fn settle(queue: &Queue) {
 
 async fn run_groups(queue: &Queue) {
     while queue.run_pass("groups").await.unwrap().done > 0 {}
+    // Tasks are kept until all readers of the log have passed their end.
+    while queue.run_pass("failures").await.unwrap().done > 0 {}
 }
 
 /// Claims and reports the only pending task of the tests' queue.

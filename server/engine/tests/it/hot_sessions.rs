@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 
+use tenure_domain::audit::Action;
 use tenure_engine::batch::wait_list::Answer;
 use tenure_engine::ops::worker_removed::remove;
 use tenure_engine::route::Route;
@@ -129,7 +130,9 @@ async fn removed_worker_requests_end_in_every_loop() {
             let (group, id) = ("group".parse().unwrap(), "gone".parse().unwrap());
             let worker = WorkerName { pool: name.parse().unwrap(), group, id };
             let engine = &queue.engine;
-            remove(&engine.pool, &engine.queues, &engine.notifiers, &worker).await.unwrap();
+            remove(&engine.pool, &engine.queues, &engine.notifiers, &ANN, &worker, Action::WorkerRemoved)
+                .await
+                .unwrap();
         }
     };
     let (answers, ()) = tokio::time::timeout(SOON, async { tokio::join!(waiting, removal) }).await.expect("answers");

@@ -249,7 +249,7 @@ async fn with_some_tasks() -> TestDatabase {
                          UNION ALL SELECT 2, NULL, NULL, 1::smallint) i";
     sqlx::raw_sql(sessions).execute(database.pool()).await.unwrap();
     let (pool, notifiers) = (&queue.engine.pool, &queue.engine.notifiers);
-    task_command::put(pool, notifiers, commanded, (TaskCommand::Pause, None), "ann").await.unwrap();
+    task_command::put(pool, notifiers, &ANN, commanded, (TaskCommand::Pause, None)).await.unwrap();
     queue.stop().await;
     database
 }

@@ -26,7 +26,7 @@ fn gives(queue: &Queue, role_id: &str) -> bool {
 async fn fact_is_reread_when_generation_differs() {
     let (database, queue) = start().await;
     let refresh = async || queue.engine.facts.refresh().await.unwrap();
-    assert_eq!(refresh().await, 4, "nothing was cached");
+    assert_eq!(refresh().await, 5, "nothing was cached");
     assert_eq!(refresh().await, 0);
     roles::create(database.pool(), &role("r")).await.unwrap();
     assert_eq!(refresh().await, 1);
@@ -74,7 +74,8 @@ async fn quarantine_takes_effect_despite_unreadable_fact() {
     engine.facts.refresh().await.unwrap();
     run_sql(database.pool(), "ALTER TABLE roles RENAME TO away; SELECT raise_fact('roles')").await;
     let change = Quarantine { until: now + TimeDelta::hours(1), info: None, client_id: "tester" };
-    workers::quarantine(&engine.pool, &engine.facts, &engine.workers, &engine.queues, &name, change).await.unwrap();
+    let (pool, facts) = (&engine.pool, &engine.facts);
+    workers::quarantine(pool, facts, &engine.workers, &engine.queues, &ANN, &name, change).await.unwrap();
     let worker = WorkerKey { queue: key, group: "g".to_owned(), id: "bad".to_owned() };
     assert!(engine.facts.quarantines().is_on(&worker));
     run_sql(database.pool(), "ALTER TABLE away RENAME TO roles").await;
@@ -163,7 +164,7 @@ async fn all_caches_can_be_invalidated_at_once() {
     engine.remembered.drop_all();
     assert_eq!(queue.key(QUEUE).await, key + 100);
     assert_eq!(engine.low_water_marks.get(key).epoch, -1);
-    assert_eq!(engine.facts.refresh().await.unwrap(), 4);
+    assert_eq!(engine.facts.refresh().await.unwrap(), 5);
     let task = queue.create_one(QUEUE).await;
     let claim = queue.claim_one(QUEUE).await;
     assert_eq!(claim.task.id, task);

@@ -1,6 +1,7 @@
 //! Claims of removed workers end at once and only once.
 
 use tenure_api::worker_manager::{STATIC, WorkerSecret};
+use tenure_domain::audit::Action;
 use tenure_engine::background::removals;
 use tenure_engine::ops::worker_removed::{Removed, remove};
 use tenure_engine::ops::{registrations, workers};
@@ -19,7 +20,16 @@ fn named(worker: &str) -> WorkerName {
 }
 
 async fn gone(queue: &Queue, worker: &str) -> Removed {
-    remove(&queue.engine.pool, &queue.engine.queues, &queue.engine.notifiers, &named(worker)).await.unwrap()
+    remove(
+        &queue.engine.pool,
+        &queue.engine.queues,
+        &queue.engine.notifiers,
+        &ANN,
+        &named(worker),
+        Action::WorkerRemoved,
+    )
+    .await
+    .unwrap()
 }
 
 async fn make_known(database: &TestDatabase, worker: &str) {
@@ -249,7 +259,7 @@ async fn worker_from_before_clock_reset_gets_valid_credentials() {
     let (worker, secret) = (named("early"), WorkerSecret::from_random([1; 33]));
     let expires = tenure_engine::clock::real_now() + Duration::from_secs(3600);
     let create = registrations::Create { secret, capacity: 1, config: "{}".to_owned(), expires };
-    let created = registrations::create(database.pool(), &digests, &worker, &create).await.unwrap().created;
+    let created = registrations::create(database.pool(), &digests, &ANN, &worker, &create).await.unwrap().created;
     let set_back = "UPDATE clock SET clock_offset = interval '-1 h'";
     sqlx::query(set_back).execute(database.pool()).await.unwrap();
     let let_in = registrations::register(database.pool(), &digests, &worker, STATIC, &create.secret).await.unwrap();
@@ -267,7 +277,7 @@ async fn expired_worker_cannot_be_recreated_yet() {
         let expires = tenure_engine::clock::real_now() + Duration::from_secs(hours * 3600);
         let secret = WorkerSecret::from_random([1; 33]);
         let create = registrations::Create { secret, capacity: 1, config: "{}".to_owned(), expires };
-        registrations::create(database.pool(), &digests, &worker, &create).await
+        registrations::create(database.pool(), &digests, &ANN, &worker, &create).await
     };
     create(1).await.unwrap();
     let later = "UPDATE clock SET clock_offset = interval '2 h'";
@@ -286,11 +296,11 @@ async fn secret_matches_across_keys() {
     let secret = || WorkerSecret::from_random([1; 33]);
     let expires = tenure_engine::clock::real_now() + Duration::from_secs(3600);
     let create = registrations::Create { secret: secret(), capacity: 1, config: "{}".to_owned(), expires };
-    registrations::create(database.pool(), &before, &worker, &create).await.unwrap();
+    registrations::create(database.pool(), &before, &ANN, &worker, &create).await.unwrap();
     let registered = registrations::register(database.pool(), &before, &worker, STATIC, &secret()).await.unwrap();
     let update = async |secret| {
         let change = registrations::Change { secret: Some(secret), capacity: 1, config: None, expires };
-        registrations::update(database.pool(), &after, &worker, change).await.unwrap();
+        registrations::update(database.pool(), &after, &ANN, &worker, change).await.unwrap();
     };
     update(secret()).await;
     let again = registrations::reregister(database.pool(), &after, &worker, &registered.secret).await.unwrap();

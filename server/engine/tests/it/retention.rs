@@ -181,7 +181,7 @@ async fn task_is_kept_until_all_log_readers_passed_its_end() {
     complete(&queue).await;
     queue.passes.run_all_due().await.unwrap();
     advance(&database, "61 seconds").await;
-    for reader in ["groups", "dependencies"] {
+    for reader in ["groups", "dependencies", "failures"] {
         // The end of the task, and of its group.
         let lagging = format!("UPDATE log_readers SET position = position - 2 WHERE name = '{reader}'");
         run_sql(database.pool(), &lagging).await;

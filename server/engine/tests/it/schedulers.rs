@@ -5,6 +5,7 @@ mod keys;
 mod locks;
 
 use tenure_api::sessions::StartSessionRequest;
+use tenure_domain::audit::Action;
 use tenure_domain::election::BEATS_BEFORE_TAKEOVER;
 use tenure_domain::session::{Start, Stated};
 use tenure_engine::background::{accept, election, pauses, quarantines, sessions as sessions_pass};
@@ -121,16 +122,17 @@ async fn admit(queue: &Queue) -> usize {
 }
 
 #[tokio::test]
-async fn term_of_former_assign_queue_is_shown_as_0_for_a_day() {
+async fn term_of_former_assign_queue_is_shown_as_0_for_an_hour() {
     let (mut ground, server) = served().await;
     ground.beat(&server).await;
     let shown = || {
         let mut text = String::new();
-        server.engine.schedulers.terms.render(&mut text);
+        server.engine.schedulers.terms.render(&mut text, &server.engine.shown_queues);
         text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).map(str::to_owned).collect::<Vec<_>>()
     };
     assert!(shown().is_empty());
-    let line = |term: i64| format!("tenure_scheduler_term{{taskQueueId=\"{QUEUE}\"}} {term}");
+    server.engine.shown_queues.admit([QUEUE], Instant::now());
+    let line = |term: i64| format!("tenure_scheduler_term{{task_queue=\"{QUEUE}\"}} {term}");
     put(&server, json!({"dispatch": "assign"})).await;
     ground.beat(&server).await;
     let term = server.engine.schedulers.leader(server.key(QUEUE).await).term.expect("the only server is the scheduler");
@@ -140,8 +142,8 @@ async fn term_of_former_assign_queue_is_shown_as_0_for_a_day() {
     assert_eq!(shown(), [line(0)]);
     // A further election would drop it.
     assert!(!server.engine.schedulers.expects_any());
-    let day = Duration::from_secs(24 * 60 * 60);
-    assert_eq!(server.engine.schedulers.terms.drop_idle(Instant::now() + day), 1);
+    let hour = Duration::from_secs(60 * 60);
+    assert_eq!(server.engine.schedulers.terms.drop_idle(Instant::now() + hour), 1);
     assert!(shown().is_empty());
     ground.finish([server]).await;
 }
@@ -346,7 +348,13 @@ async fn removal_ends_assigned_at_most_once_run() {
     let name =
         WorkerName { pool: QUEUE.parse().unwrap(), group: "group".parse().unwrap(), id: "worker".parse().unwrap() };
     let engine = &server.engine;
-    assert_eq!(remove(&engine.pool, &engine.queues, &engine.notifiers, &name).await.unwrap().ended, 1);
+    assert_eq!(
+        remove(&engine.pool, &engine.queues, &engine.notifiers, &ANN, &name, Action::WorkerRemoved)
+            .await
+            .unwrap()
+            .ended,
+        1
+    );
     let task = server.status(TaskId::from_uuid(id).unwrap()).await;
     let [ended] = task.ended.as_slice() else { panic!("{task:?}") };
     assert_eq!(

@@ -6,6 +6,7 @@ mod once;
 use tenure_api::schedules::ScheduleRequest;
 use tenure_api::states::ScheduleOutcome;
 use tenure_domain::schedule::definition::{Definition, Schedule};
+use tenure_engine::ops::actor::Actor;
 use tenure_engine::ops::schedules as ops;
 
 use crate::support::*;
@@ -21,7 +22,7 @@ async fn put_schedule(queue: &Queue, name: &str, body: &Value) {
     let text = body.to_string();
     let sent: ScheduleRequest<'_> = serde_json::from_str(&text).unwrap();
     let definition = Definition::from_request(&sent).unwrap();
-    ops::put(parts(queue), name, ops::Put { definition, paused: sent.paused }, OWNER).await.unwrap();
+    ops::put(parts(queue), &Actor::new(OWNER), name, ops::Put { definition, paused: sent.paused }).await.unwrap();
 }
 
 fn hourly() -> Value {

@@ -188,11 +188,11 @@ impl Walk {
                 "changeTaskPriority"
             }
             (11, _) => {
-                drop(change_priority::change_group(&pool, &notifiers, self.known[0], priority).await);
+                drop(change_priority::change_group(&pool, &notifiers, &ANN, self.known[0], priority).await);
                 "changeTaskGroupPriority"
             }
             (12, _) if self.known.len() > 30 => {
-                drop(task_group::seal(&pool, self.known[0]).await);
+                drop(task_group::seal(&pool, &ANN, self.known[0]).await);
                 "sealTaskGroup"
             }
             (_, Some(id)) => {

@@ -30,7 +30,7 @@ pub use tenure_engine::ops::change_task::Change;
 pub use tenure_engine::ops::claim_task::ClaimTask;
 use tenure_engine::ops::queue_policy::{self, Put};
 use tenure_engine::ops::{change_priority, change_task};
-pub use tenure_engine::testing::{LEASE, QUEUE, Queue, new_task, new_task_with_id};
+pub use tenure_engine::testing::{ANN, LEASE, QUEUE, Queue, new_task, new_task_with_id};
 use tenure_store::clock;
 pub use tenure_store::due_marks::START;
 pub use tenure_store::events::Sequenced;
@@ -89,13 +89,13 @@ pub async fn put(queue: &Queue, policy: Value) -> i64 {
 pub async fn put_to(queue: &Queue, name: &str, policy: Value) -> i64 {
     let sent: QueuePolicy = serde_json::from_value(policy).unwrap();
     let policy = Policy::from_request(&sent).unwrap();
-    let put = Put { policy, sent, replaces: Match::Anything, client_id: "ann" };
-    queue_policy::put(queue.engine.queue_parts(), &name.parse().unwrap(), put).await.unwrap().refiling
+    let put = Put { policy, sent, replaces: Match::Anything };
+    queue_policy::put(queue.engine.queue_parts(), &ANN, &name.parse().unwrap(), put).await.unwrap().refiling
 }
 
 pub async fn remove_policy(queue: &Queue) {
     let (parts, name) = (queue.engine.queue_parts(), QUEUE.parse().unwrap());
-    queue_policy::delete(parts, &name, Match::Anything, "ann").await.unwrap();
+    queue_policy::delete(parts, &ANN, &name, Match::Anything).await.unwrap();
 }
 
 /// Runs the pass until all runs follow. Returns the number of processed runs.
@@ -116,20 +116,20 @@ pub async fn admit(queue: &Queue) {
 
 /// scheduleTask, rerunTask or cancelTask.
 pub async fn change(queue: &Queue, task: TaskId, wanted: Change) -> Result<Task, OpError> {
-    change_task::change(&queue.engine.pool, &queue.engine.notifiers, task, wanted).await
+    change_task::change(&queue.engine.pool, &queue.engine.notifiers, &ANN, task, wanted).await
 }
 
 pub async fn prioritise(queue: &Queue, task: TaskId, priority: Priority) -> Result<Task, OpError> {
-    change_priority::change_task(&queue.engine.pool, &queue.engine.notifiers, task, priority).await
+    change_priority::change_task(&queue.engine.pool, &queue.engine.notifiers, &ANN, task, priority).await
 }
 
 pub async fn pause(queue: &Queue, name: &str) {
     let (parts, name) = (queue.engine.queue_parts(), name.parse().unwrap());
-    queue_policy::pause(parts, &name, &PauseRequest::default(), "ann").await.unwrap();
+    queue_policy::pause(parts, &ANN, &name, &PauseRequest::default()).await.unwrap();
 }
 
 pub async fn resume(queue: &Queue, name: &str) {
-    queue_policy::resume(queue.engine.queue_parts(), &name.parse().unwrap(), "ann").await.unwrap();
+    queue_policy::resume(queue.engine.queue_parts(), &ANN, &name.parse().unwrap()).await.unwrap();
 }
 
 pub async fn run_sql(executor: impl PgExecutor<'_>, sql: &str) {

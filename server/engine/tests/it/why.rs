@@ -148,7 +148,7 @@ async fn delay_and_pause_are_named_together() {
     let task = queue.create_one(QUEUE).await;
     let name: TaskQueueId = QUEUE.parse().unwrap();
     let request = PauseRequest { reason: Some("disk".to_owned()), until: None };
-    queue_policy::pause(queue.engine.queue_parts(), &name, &request, "ann").await.unwrap();
+    queue_policy::pause(queue.engine.queue_parts(), &ANN, &name, &request).await.unwrap();
     let (codes, all) = reasons(&queue, task).await;
     assert_eq!(codes, ["paused", "no-worker"]);
     assert_eq!((&all[0]["by"], &all[0]["reason"]), (&json!("ann"), &json!("disk")));
@@ -319,7 +319,7 @@ async fn queue_shows_runs_by_hold() {
     let counted = (shown.counted.pending, shown.counted.claimed, shown.counted.delayed);
     assert_eq!((counted, shown.paused, shown.policy_version), ((2, 1, 2), None, None));
     let request = PauseRequest { reason: None, until: None };
-    let paused = queue_policy::pause(queue.engine.queue_parts(), &name, &request, "ann").await.unwrap();
+    let paused = queue_policy::pause(queue.engine.queue_parts(), &ANN, &name, &request).await.unwrap();
     let shown = queue_counts::find(&mut conn, queue.engine.sequencer.reached(), &name).await.unwrap().unwrap();
     assert_eq!(shown.paused.as_ref(), Some(&paused));
     pause(&queue, "proj/paused").await;
@@ -343,7 +343,7 @@ async fn metrics_show_zeros_for_empty_queue_without_rereading() {
     let shown = async |queue: &Queue| {
         queue.run_pass("counters").await.unwrap();
         let mut text = String::new();
-        queue.passes.counters.gauges.render(&mut text);
+        queue.passes.counters.gauges.render(&mut text, &queue.engine.shown_queues);
         text.lines().find(|line| line.starts_with("queue_pending_tasks{")).map(str::to_owned)
     };
     let expected = |runs: u32| Some(format!("queue_pending_tasks{{taskQueueId=\"{QUEUE}\"}} {runs}"));

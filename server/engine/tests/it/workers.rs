@@ -51,7 +51,7 @@ async fn quarantine(queue: &Queue, id: &str, hours: i64) -> Result<KnownWorker, 
     let until = now(queue).await + TimeDelta::hours(hours);
     let change = Quarantine { until, info: Some("tests"), client_id: "tester" };
     let engine = &queue.engine;
-    ops::quarantine(&engine.pool, &engine.facts, &engine.workers, &engine.queues, &name(id), change).await
+    ops::quarantine(&engine.pool, &engine.facts, &engine.workers, &engine.queues, &ANN, &name(id), change).await
 }
 
 fn ids(rows: &[WorkerRow]) -> Vec<&str> {
@@ -327,6 +327,32 @@ async fn renewal_counts_as_contact() {
 }
 
 #[tokio::test]
+async fn worker_that_is_gone_is_not_counted_as_idle() {
+    let (database, queue) = start().await;
+    for id in ["silent", "back", "frozen", "removed"] {
+        poll(&queue, id).await;
+    }
+    queue.run_pass("workers_seen").await.unwrap();
+    for sql in [
+        "INSERT INTO worker_sessions
+             (id, queue, worker_group, worker_id, client_id, ttl, until, started, weight, capacity, frozen)
+         SELECT gen_random_uuid(), id, 'group', 'frozen', 'tests', 60, tenure_now(), tenure_now(), 1, 1, true
+         FROM task_queues",
+        "INSERT INTO worker_removals (queue, worker_group, worker_id, removed, for_good, next_look)
+         SELECT id, 'group', 'removed', tenure_now(), false, tenure_now() FROM task_queues",
+    ] {
+        run_sql(database.pool(), sql).await;
+    }
+    advance(&queue, 61.0).await;
+    poll(&queue, "back").await;
+    queue.run_pass("workers_seen").await.unwrap();
+    let counts = store::count(&mut database.connect().await, &DueMarks::default()).await.unwrap();
+    let counted = counts.iter().map(|one| (one.total, one.working, one.idle, one.silent, one.frozen));
+    assert_eq!(counted.collect::<Vec<_>>(), [(4, 0, 1, 1, 1)]);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
 async fn workers_are_counted_once_by_state() {
     let (database, queue) = start().await;
     for id in ["idle", "bad", "busy", "bad-busy"] {
@@ -340,7 +366,16 @@ async fn workers_are_counted_once_by_state() {
         quarantine(&queue, id, 1).await.unwrap();
     }
     let counts = store::count(&mut database.connect().await, &DueMarks::default()).await.unwrap();
-    let expected = store::WorkerCounts { queue: QUEUE.to_owned(), total: 4, quarantined: 2, running: 1 };
+    let expected = store::WorkerCounts {
+        queue: QUEUE.to_owned(),
+        total: 4,
+        quarantined: 2,
+        running: 1,
+        frozen: 0,
+        working: 1,
+        idle: 1,
+        silent: 0,
+    };
     assert_eq!(counts, [expected]);
     let db_now = now(&queue).await;
     for (id, claims, state) in [
@@ -353,7 +388,7 @@ async fn workers_are_counted_once_by_state() {
     }
     let shown = || {
         let mut text = String::new();
-        queue.passes.worker_counts.gauges.render(&mut text);
+        queue.passes.worker_counts.gauges.render(&mut text, &queue.engine.shown_queues);
         text.lines().nth(2).unwrap_or_default().to_owned()
     };
     let expected = |workers: u32| format!("queue_workers_total{{taskQueueId=\"{QUEUE}\"}} {workers}");

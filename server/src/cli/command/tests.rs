@@ -45,6 +45,9 @@ fn default_settings_are_unchanged() {
     assert_eq!(settings.message_visibility, Duration::from_secs(5 * MINUTE));
     assert_eq!(settings.poll_reservation, Duration::from_secs(2));
     assert_eq!(settings.event_retention, Duration::from_secs(7 * DAY));
+    assert_eq!(settings.audit_retention, Duration::from_secs(400 * DAY));
+    assert_eq!(settings.deliveries.hold, Duration::from_secs(5 * DAY));
+    assert!(settings.deliveries.deliver_to.is_empty());
     assert_eq!(settings.artifacts.place.to_string(), "./tenure-data/artifacts");
     assert_eq!(settings.artifacts.size_max, 10 << 30);
     assert_eq!(settings.clock, ClockMode::Database);
@@ -138,6 +141,18 @@ fn secrets_in_files_are_used() {
 }
 
 #[test]
+fn webhooks_reach_listed_networks() {
+    let given = settings(&["--deliver-to", "10.20.0.0/16, ::1", "--subscription-hold", "1d"]).ok().unwrap().deliveries;
+    assert!(given.deliver_to.lists("10.20.3.4".parse().unwrap()) && given.deliver_to.lists("::1".parse().unwrap()));
+    assert_eq!(given.hold, Duration::from_secs(DAY));
+    assert!(settings(&["--deliver-to", ""]).ok().unwrap().deliveries.deliver_to.is_empty());
+    for wrong in ["localhost", "10.0.0.0/33", "10.0.0.0/8;::1"] {
+        refused(&["--deliver-to", wrong], &["--deliver-to", wrong, "10.20.0.0/16"]);
+    }
+    refused(&["--subscription-hold", "31d"], &["--subscription-hold", "1m and 30d"]);
+}
+
+#[test]
 fn durations_have_units_and_limits() {
     assert_eq!(settings(&["--claim-timeout", "90s"]).ok().unwrap().claim_timeout, Duration::from_secs(90));
     refused(&["--claim-timeout", "90"], &["--claim-timeout", "'90'", "90s"]);
@@ -173,6 +188,15 @@ fn database_options_precede_or_follow_verb() {
         let Command::Client { database, .. } = read(args).unwrap().command else { panic!("client expected") };
         assert_eq!(database.data_dir, PathBuf::from("/d"));
     }
+}
+
+#[test]
+fn metrics_queues_out_of_range_are_refused() {
+    for wrong in ["0", "10001"] {
+        let name = "--metrics-queues (TENURE_METRICS_QUEUES)";
+        refused(&["--metrics-queues", wrong], &[name, &format!("'{wrong}'"), "choose between 1 and 10000"]);
+    }
+    assert_eq!(settings(&[]).ok().unwrap().limits.metrics_queues, 500);
 }
 
 #[test]

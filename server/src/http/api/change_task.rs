@@ -79,7 +79,7 @@ async fn change_task(app: Api, call: Arc<Call>, transition: Change) -> Result<Re
     // The scopes contain the task's scheduler, group, project and queue.
     let task = app.engine.status.submit(id).await?;
     call.authorize(&values(&task))?;
-    let task = change(&app.engine.pool, &app.engine.notifiers, id, transition).await?;
+    let task = change(&app.engine.pool, &app.engine.notifiers, &call.actor()?, id, transition).await?;
     ok(&StatusBody { status: &task.status() })
 }
 

@@ -59,7 +59,8 @@ async fn change_task_group_priority(app: Api, call: Arc<Call>) -> Result<Respons
     let ChangePriorityRequest { new_priority } = call.json()?;
     let group = task_group::get(&mut *app.engine.pool.acquire().await?, id).await?;
     call.authorize(&Values::of_path().text("schedulerId", group.scheduler.as_str()))?;
-    let affected = change_priority::change_group(&app.engine.pool, &app.engine.notifiers, id, new_priority).await?;
+    let (pool, notifiers) = (&app.engine.pool, &app.engine.notifiers);
+    let affected = change_priority::change_group(pool, notifiers, &call.actor()?, id, new_priority).await?;
     ok(&GroupBody {
         task_group_id: id,
         scheduler_id: group.scheduler,

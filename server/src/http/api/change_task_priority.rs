@@ -34,6 +34,7 @@ async fn change_task_priority(app: Api, call: Arc<Call>) -> Result<Response, Api
     let ChangePriorityRequest { new_priority } = call.json()?;
     let task = app.engine.status.submit(id).await?;
     call.authorize(&Values::of_path().text("taskQueueId", task.queue.as_str()))?;
-    let task = change_priority::change_task(&app.engine.pool, &app.engine.notifiers, id, new_priority).await?;
+    let (pool, notifiers) = (&app.engine.pool, &app.engine.notifiers);
+    let task = change_priority::change_task(pool, notifiers, &call.actor()?, id, new_priority).await?;
     ok(&StatusBody { status: &task.status() })
 }

@@ -4,7 +4,6 @@ use serde_json::value::RawValue;
 use tenure_api::checkpoints::{Checkpoint, CheckpointRequest, CheckpointStored, CommandOfTask, TaskCommandRequest};
 
 use crate::http::api::prelude::*;
-use crate::http::api::queue_policy::client_id;
 use tenure_domain::checkpoint::{COMMAND_KEPT, NewCheckpoint, check_command};
 use tenure_domain::task::Task;
 use tenure_engine::ops::create_artifact::RunRef;
@@ -161,6 +160,6 @@ async fn handle_put_task_command(app: Api, call: Arc<Call>) -> Result<Response, 
     let sent: TaskCommandRequest = call.json()?;
     check_command(&sent)?;
     let wanted = (sent.command, sent.until.map(Timestamp::time));
-    let stored = task_command::put(&app.engine.pool, &app.engine.notifiers, id, wanted, client_id(&call)?).await?;
+    let stored = task_command::put(&app.engine.pool, &app.engine.notifiers, &call.actor()?, id, wanted).await?;
     answer(id, &stored)
 }

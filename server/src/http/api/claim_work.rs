@@ -85,9 +85,10 @@ async fn claim_work(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     };
     // An error from here on drops the answer, which requeues the claims.
     let answer = call.wait_for(&app.intake, &asking, claiming).await?;
+    call.note_wait(answer.waited);
     let size = answer.claims.iter().filter_map(|granted| granted.definition.as_ref()).map(String::len).sum();
     let (heavy, connection) = (app.intake.heavy.clone(), call.connection.clone());
-    let Answer { claims, delivery } = answer;
+    let Answer { claims, delivery, .. } = answer;
     let json = heavy.run(size, move || claims_json(&app, &claims)).await?;
     Ok(carry(json, delivery, connection))
 }

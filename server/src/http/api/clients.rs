@@ -11,7 +11,6 @@ use tenure_domain::roles::{Resolver, added};
 use tenure_domain::scopes::ScopeSet;
 use tenure_engine::ops::{OpError, clients as ops};
 use tenure_store::clients::{self, ClientChange, ClientInfo, NewClient};
-use tenure_store::secrets::new_access_token;
 
 /// Expiry shown for clients without one, in milliseconds since 1970: the year 3000. The field is
 /// required.
@@ -140,7 +139,7 @@ async fn handle_create_client(app: Api, call: Arc<Call>) -> Result<Response, Api
     call.authorize(&Values::of_path().list("scopesThatAreNew", added(None, &scopes, &[])))?;
     let expires = Some(expires.time());
     let new = NewClient { client_id: id.to_owned(), scopes, description, expires, delete_on_expiration };
-    let token = ops::create(&app.engine.pool, app.intake.authenticator.keys(), &new).await??;
+    let token = ops::create(&app.engine.pool, app.intake.authenticator.keys(), &call.actor()?, &new).await??;
     app.intake.authenticator.client_changed(id);
     answer(&app, id, clients::find(&app.engine.pool, id).await?, Some(&token)).await
 }
@@ -166,7 +165,7 @@ async fn handle_delete_client(app: Api, call: Arc<Call>) -> Result<Response, Api
     call.authorize_by_path()?;
     let id = client_id(&call)?;
     call.no_query()?;
-    clients::delete(&app.engine.pool, id).await?;
+    ops::delete(&app.engine.pool, &call.actor()?, id).await?;
     app.intake.authenticator.client_changed(id);
     Ok(nothing())
 }
@@ -240,10 +239,9 @@ async fn handle_reset_access_token(app: Api, call: Arc<Call>) -> Result<Response
     call.authorize_by_path()?;
     let id = client_id(&call)?;
     call.no_query()?;
-    let token = new_access_token();
-    clients::reset_token(&app.engine.pool, app.intake.authenticator.keys(), id, &token).await?;
+    let token = ops::reset_token(&app.engine.pool, app.intake.authenticator.keys(), &call.actor()?, id).await?;
     app.intake.authenticator.client_changed(id);
-    answer(&app, id, clients::find(&app.engine.pool, id).await?, Some(&token)).await
+    answer(&app, id, clients::find(&app.engine.pool, id).await?, token.as_ref()).await
 }
 
 /// `POST /clients/:clientId/enable`
@@ -274,7 +272,7 @@ async fn set_disabled(app: Api, call: Arc<Call>, disabled: bool) -> Result<Respo
     call.authorize_by_path()?;
     let id = client_id(&call)?;
     call.no_query()?;
-    let client = clients::set_disabled(&app.engine.pool, id, disabled).await?;
+    let client = ops::set_disabled(&app.engine.pool, &call.actor()?, id, disabled).await?;
     app.intake.authenticator.client_changed(id);
     answer(&app, id, client, None).await
 }
@@ -317,7 +315,7 @@ async fn handle_update_client(app: Api, call: Arc<Call>) -> Result<Response, Api
     };
     // Exactly the scopes added to `existing.scopes` were authorized, so a concurrent change must
     // fail.
-    let changed = clients::update(&app.engine.pool, id, Some(&existing.scopes), &change).await?;
+    let changed = ops::update(&app.engine.pool, &call.actor()?, id, Some(&existing.scopes), &change).await?;
     app.intake.authenticator.client_changed(id);
     if changed.is_none() {
         let message = format!("client {id:?} was changed by another request at the same time; read it and try again");

@@ -9,6 +9,8 @@ use crate::http::api::prelude::*;
 use crate::http::scopes::Template::If;
 use tenure_domain::create::NewTask;
 use tenure_domain::policy::options::Needs;
+use tenure_domain::task::Task;
+use tenure_engine::engine::Engine;
 
 /// `PUT /task/:taskId`
 pub fn endpoint() -> Endpoint {
@@ -18,7 +20,7 @@ pub fn endpoint() -> Endpoint {
 /// The task's own scopes, routes, project and scheduler, and its priority or a higher one in its
 /// queue. The lowest priority accepts the scope of submitters from the time of signed URLs, too.
 /// Options about the loss of a worker need a further scope.
-pub(super) const SCOPES: Template = AllOf(&[
+pub(in crate::http) const SCOPES: Template = AllOf(&[
     ForEach { item: "scope", list: "scopes", scopes: &["<scope>"] },
     ForEach { item: "route", list: "routes", scopes: &["queue:route:<route>"] },
     If { condition: "optionsHaveDelivery", then: &Scope("tenure:task-options:<taskQueueId>") },
@@ -91,18 +93,22 @@ async fn create_task(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let requested = NewTask::from_request(id, &call.json::<CreateTaskRequest<'_>>()?)?;
     call.authorize(&values(requested.task()))?;
     let task = requested.accept()?;
-    if task.needs_gate() {
-        app.engine.gate.open().await?;
-    }
     #[cfg(feature = "test-util")]
     if tenure_store::breakage::strikes(tenure_store::breakage::Breakage::LoseCreate) {
         return Ok(super::raw("{\"status\":{}}"));
     }
-    let created = app.engine.create_task(Arc::new(task)).await?;
-    ok(&StatusBody { status: &created.into_status() })
+    ok(&StatusBody { status: &store(&app.engine, task).await?.into_status() })
 }
 
-pub(super) fn values(task: &NewTask) -> Values<'_> {
+/// Creates a task whose scopes were checked.
+pub(in crate::http) async fn store(engine: &Engine, task: NewTask) -> Result<Task, ApiError> {
+    if task.needs_gate() {
+        engine.gate.open().await?;
+    }
+    Ok(engine.create_task(Arc::new(task)).await?)
+}
+
+pub(in crate::http) fn values(task: &NewTask) -> Values<'_> {
     let priorities = Priority::ALL.iter().filter(|&&priority| priority <= task.priority);
     Values::of_path()
         .list("scopes", task.scopes.iter().map(String::as_str))

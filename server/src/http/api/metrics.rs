@@ -36,6 +36,9 @@ async fn answer(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
         response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         return Ok(response);
     }
+    // Also tells whether the database commits writes, within three seconds.
+    let is_up = app.engine.heartbeat.beat().await.is_ok();
+    metrics::gauge!("tenure_database_up").set(f64::from(u8::from(is_up)));
     let now = i64::try_from(app.started.elapsed().as_millis()).unwrap_or(i64::MAX);
     let files = app.files.clone();
     let make = move || Ok(Some(File::new(CONTENT_TYPE, app.metrics.render(&app.passes))));

@@ -2,6 +2,7 @@
 //! the call, checks the scopes, runs the operation and renders the response; it has no rules.
 
 pub mod artifacts;
+pub mod audit;
 pub mod authority;
 pub mod change_task;
 pub mod change_task_group_priority;
@@ -14,8 +15,10 @@ pub mod clock;
 pub mod counts;
 pub mod create_task;
 pub mod create_tasks;
+pub mod dead_letters;
 pub mod enqueued;
 pub mod events;
+mod exposition;
 pub mod health;
 pub mod list_dependent_tasks;
 pub mod list_queues;
@@ -26,6 +29,7 @@ pub mod objects;
 pub mod pages;
 pub mod poll_task_urls;
 mod prelude;
+pub mod problems;
 pub mod purge_cache;
 pub mod queue_keys;
 pub mod queue_lists;
@@ -40,7 +44,9 @@ pub mod scopes;
 pub mod servers;
 pub mod sessions;
 pub mod state;
+pub mod statistics;
 pub mod status;
+pub mod subscriptions;
 pub mod task;
 pub mod task_batches;
 pub mod task_group;

@@ -49,7 +49,7 @@ fn describe_delete_queue_key(operation: Operation, _: &Sample) -> Operation {
 
 async fn handle_delete_queue_key(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let queue = call.only_task_queue()?;
-    ops::delete(app.engine.queue_parts(), &queue, &key(&call)?).await?;
+    ops::delete(app.engine.queue_parts(), &call.actor()?, &queue, &key(&call)?).await?;
     Ok(raw("{}"))
 }
 
@@ -133,5 +133,5 @@ async fn handle_put_queue_key(app: Api, call: Arc<Call>) -> Result<Response, Api
     let key = key(&call)?;
     let sent: KeyRulesOnWire = call.json()?;
     let rules = KeyRules::from_request(&sent)?;
-    ok(&ops::put(app.engine.queue_parts(), &queue, &key, &rules).await?)
+    ok(&ops::put(app.engine.queue_parts(), &call.actor()?, &queue, &key, &rules).await?)
 }

@@ -8,14 +8,14 @@ use crate::http::api::prelude::*;
 use tenure_domain::policy::counts::{Counted, shown};
 use tenure_domain::policy::document::{Match, Policy};
 use tenure_domain::policy::pause::Paused;
+use tenure_engine::engine::Engine;
+use tenure_engine::ops::actor::Actor;
 use tenure_engine::ops::queue_policy::{self as ops, Current};
 use tenure_store::policies::StoredPolicy;
 use tenure_store::queue_counts;
 
 pub(super) const CHANGING: Template = Scope("tenure:manage-queue:<taskQueueId>");
 const READING: Template = Scope("tenure:get-queue:<taskQueueId>");
-/// Recorded for requests without credentials, if the role `anonymous` has the scope.
-const ANONYMOUS: &str = "anonymous";
 const OTHER_VERSION: &str = "the policy has another version than the one in `If-Match`";
 
 /// Pause of a queue.
@@ -92,11 +92,6 @@ fn if_match(call: &Call) -> Result<Match, ApiError> {
     Match::from_header(call.header("if-match")).map_err(ApiError::from)
 }
 
-/// For the record of a change.
-pub(super) fn client_id(call: &Call) -> Result<&str, ApiError> {
-    Ok(call.principal()?.client_id.as_deref().unwrap_or(ANONYMOUS))
-}
-
 fn body(queue: TaskQueueId, current: Current) -> Result<PolicyOfQueue, ApiError> {
     let Current { stored: StoredPolicy { version, policy, updated, client_id, stage: _ }, refiling } = current;
     let policy = Policy::read(&policy).map_err(|error| ApiError::internal(&error.to_string()))?;
@@ -128,7 +123,7 @@ fn describe_delete_policy(operation: Operation, _: &Sample) -> Operation {
 
 async fn handle_delete_policy(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let queue = call.only_task_queue()?;
-    ops::delete(app.engine.queue_parts(), &queue, if_match(&call)?, client_id(&call)?).await?;
+    ops::delete(app.engine.queue_parts(), &call.actor()?, &queue, if_match(&call)?).await?;
     Ok(raw("{}"))
 }
 
@@ -167,12 +162,13 @@ fn describe_get_queue(operation: Operation, sample: &Sample) -> Operation {
         .about(
             "Each run counts as `pending`, `delayed` or `claimed`. Autoscalers use `runnable`: the runs that would \
              start now, 0 while the queue is paused. A queue that does not exist yet has zeros. A queue whose worker \
-             type is `policy`, `keys`, `pause`, `resume` or `workers` must be written in one segment here.",
+             type is `policy`, `keys`, `pause`, `resume`, `workers`, `statistics`, `dead-letters` or `redrive` must be \
+             written in one segment here.",
         )
         .answers::<QueueNow>(
             "The queue",
             &json!({"taskQueueId": QUEUE, "pending": 3, "claimed": 1, "delayed": 2, "waiting": 0, "assigned": 0, "ready": 3, "runnable": 0,
-                "policyVersion": 1, "pause": {"since": sample.after(0), "by": "root", "reason": "the build disks are full",
+                "deadLetters": 0, "policyVersion": 1, "pause": {"since": sample.after(0), "by": "root", "reason": "the build disks are full",
                     "until": sample.after(60)}}),
         )
 }
@@ -186,6 +182,7 @@ async fn handle_get_queue(app: Api, call: Arc<Call>) -> Result<Response, ApiErro
     let admissible = found.as_ref().map_or(0, |found| found.admissible);
     let policy_version = found.as_ref().and_then(|found| found.policy_version);
     let limit = found.as_ref().and_then(|found| found.backlog_limit);
+    let dead_letters = found.as_ref().map_or(0, |found| found.dead_letters);
     let backlog = limit.map(|limit| BacklogOfQueue {
         tasks: counted.pending + counted.delayed,
         limit: Backlog { tasks: Some(limit) },
@@ -210,6 +207,7 @@ async fn handle_get_queue(app: Api, call: Arc<Call>) -> Result<Response, ApiErro
         }),
         policy_version,
         backlog,
+        dead_letters,
     })
 }
 
@@ -239,7 +237,7 @@ fn describe_pause_queue(operation: Operation, sample: &Sample) -> Operation {
 async fn handle_pause_queue(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let queue = call.only_task_queue()?;
     let request: PauseRequest = call.json_or_default()?;
-    let paused = ops::pause(app.engine.queue_parts(), &queue, &request, client_id(&call)?).await?;
+    let paused = ops::pause(app.engine.queue_parts(), &call.actor()?, &queue, &request).await?;
     ok(&PauseBody::new(&queue, Some(paused)))
 }
 
@@ -264,21 +262,31 @@ fn describe_put_policy(operation: Operation, sample: &Sample) -> Operation {
         .refuses(
             RequestConflict,
             "the policy has another version than the one in `If-Match`; or it has `retryFailed`, `deadlineAfter`, \
-             `retain` or `lateResult` `first-wins`, and a server of an older release is connected to the database",
+             `retain`, `deadLetters` or `lateResult` `first-wins`, and a server of an older release is connected to the \
+             database",
         )
 }
 
 async fn handle_put_policy(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let queue = call.only_task_queue()?;
     let replaces = if_match(&call)?;
-    let sent: QueuePolicy = call.json()?;
+    let stored = store(&app.engine, &call.actor()?, &queue, call.json()?, replaces).await?;
+    ok(&body(queue, stored)?)
+}
+
+/// Replaces the policy of a queue.
+pub(in crate::http) async fn store(
+    engine: &Engine,
+    actor: &Actor,
+    queue: &TaskQueueId,
+    sent: QueuePolicy,
+    replaces: Match,
+) -> Result<Current, ApiError> {
     let policy = Policy::from_request(&sent)?;
     if Policy::needs_gate(&sent) {
-        app.engine.gate.open().await?;
+        engine.gate.open().await?;
     }
-    let put = ops::Put { sent, policy, replaces, client_id: client_id(&call)? };
-    let stored = ops::put(app.engine.queue_parts(), &queue, put).await?;
-    ok(&body(queue, stored)?)
+    Ok(ops::put(engine.queue_parts(), actor, queue, ops::Put { sent, policy, replaces }).await?)
 }
 
 /// `POST /queues/:taskQueueId/resume`
@@ -298,6 +306,6 @@ fn describe_resume_queue(operation: Operation, _: &Sample) -> Operation {
 
 async fn handle_resume_queue(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let queue = call.only_task_queue()?;
-    ops::resume(app.engine.queue_parts(), &queue, client_id(&call)?).await?;
+    ops::resume(app.engine.queue_parts(), &call.actor()?, &queue).await?;
     ok(&PauseBody::new(&queue, None))
 }

@@ -13,6 +13,8 @@ use crate::http::api::prelude::*;
 use tenure_domain::lifecycle::Report;
 use tenure_domain::policy::ending::Ending;
 use tenure_domain::policy::report::{self as rules, RunFailure, TaskResult};
+use tenure_domain::task::Task;
+use tenure_engine::engine::Engine;
 use tenure_engine::ops::report::{RunReport, stop_waiting};
 use tenure_engine::ops::task_command::end_delay;
 
@@ -189,11 +191,25 @@ async fn exception(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
 
 async fn release(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
-    let start = rules::release(&call.json_or_default::<ReleaseRequest>()?)?;
-    let task = call.task_id()?;
-    let released = submit(app.clone(), call, |member| RunReport { ending: Ending::Released, start, ..member }).await?;
+    let sent: ReleaseRequest = call.json_or_default()?;
+    let (task, run) = (call.task_id()?, call.run_id()?);
+    call.no_query()?;
+    let released = release_run(&app.engine, task, run, &sent).await?;
+    ok(&StatusBody { status: &released.into_status() })
+}
+
+/// Releases a claimed run, for its worker or an operator.
+pub(in crate::http) async fn release_run(
+    engine: &Engine,
+    task: TaskId,
+    run: RunId,
+    sent: &ReleaseRequest,
+) -> Result<Task, ApiError> {
+    let start = rules::release(sent)?;
+    let member = RunReport::plain(task, run, Report::Completed);
+    let released = engine.report.submit(RunReport { ending: Ending::Released, start, ..member }).await?;
     if start.is_some() {
-        end_delay(&app.engine.pool, &app.engine.notifiers, task).await?;
+        end_delay(&engine.pool, &engine.notifiers, task).await?;
     }
     Ok(released)
 }

@@ -127,7 +127,7 @@ async fn handle_create_role(app: Api, call: Arc<Call>) -> Result<Response, ApiEr
     let role = read(&call)?;
     let id = &role.role_id;
     call.authorize(&Values::of_path().list("scopesThatAreNew", added(Some(id), &role.scopes, &[])))?;
-    let made = ops::create(&app.engine.pool, &role).await?;
+    let made = ops::create(&app.engine.pool, &call.actor()?, &role).await?;
     app.intake.authenticator.roles_changed();
     answer(&app, &made?).await
 }
@@ -153,7 +153,7 @@ async fn handle_delete_role(app: Api, call: Arc<Call>) -> Result<Response, ApiEr
     call.authorize_by_path()?;
     let id = role_id(&call)?;
     call.no_query()?;
-    roles::delete(&app.engine.pool, id).await?;
+    ops::delete(&app.engine.pool, &call.actor()?, id).await?;
     app.intake.authenticator.roles_changed();
     Ok(nothing())
 }
@@ -300,7 +300,7 @@ async fn handle_update_role(app: Api, call: Arc<Call>) -> Result<Response, ApiEr
     call.authorize(&Values::of_path().list("scopesThatAreNew", added(Some(id), &role.scopes, &existing.scopes)))?;
     // Exactly the scopes added to `existing.scopes` were authorized, so a concurrent change must
     // fail.
-    let changed = ops::update(&app.engine.pool, &role, Some(&existing.scopes)).await?;
+    let changed = ops::update(&app.engine.pool, &call.actor()?, &role, Some(&existing.scopes)).await?;
     app.intake.authenticator.roles_changed();
     answer(&app, &changed?).await
 }

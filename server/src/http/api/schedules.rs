@@ -117,7 +117,7 @@ async fn handle_put_schedule(app: Api, call: Arc<Call>) -> Result<Response, ApiE
     let at = clock::get_now(&mut *app.engine.pool.acquire().await?).await?;
     let task = ops::draft(parts(&app), &definition, &owner, Occasion { name: &name, at }).await?;
     call.authorize(&create_task::values(&task))?;
-    ops::put(parts(&app), &name, ops::Put { definition, paused: sent.paused }, &owner).await?;
+    ops::put(parts(&app), &call.actor()?, &name, ops::Put { definition, paused: sent.paused }).await?;
     ok(&shown(ops::get(parts(&app), &name).await?)?)
 }
 
@@ -210,7 +210,7 @@ fn describe_delete_schedule(operation: Operation, _: &Sample) -> Operation {
 async fn handle_delete_schedule(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     call.no_query()?;
-    ops::delete(parts(&app), &name(&call)?).await?;
+    ops::delete(parts(&app), &call.actor()?, &name(&call)?).await?;
     Ok(raw("{}"))
 }
 
@@ -301,5 +301,5 @@ async fn handle_resume_schedule(app: Api, call: Arc<Call>) -> Result<Response, A
 async fn set_paused(app: &Api, call: &Call, paused: bool) -> Result<Response, ApiError> {
     call.authorize_by_path()?;
     call.no_query()?;
-    ok(&shown(ops::set_paused(parts(app), &name(call)?, paused).await?)?)
+    ok(&shown(ops::set_paused(parts(app), &call.actor()?, &name(call)?, paused).await?)?)
 }

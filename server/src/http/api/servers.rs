@@ -3,7 +3,7 @@
 use tenure_api::servers::{SchedulerReplaced, Servers};
 
 use crate::http::api::prelude::*;
-use crate::http::api::queue_policy::{CHANGING, client_id};
+use crate::http::api::queue_policy::CHANGING;
 use tenure_engine::ops::servers;
 
 const SERVER: &str = "3f0c6a52-9c1e-4b57-8a43-2d1f6e9b7c05";
@@ -66,5 +66,5 @@ fn describe_replace_scheduler(operation: Operation, _: &Sample) -> Operation {
 
 async fn handle_replace_scheduler(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let queue = call.only_task_queue()?;
-    ok(&servers::replace_scheduler(app.engine.server_parts(), &queue, client_id(&call)?).await?)
+    ok(&servers::replace_scheduler(app.engine.server_parts(), &call.actor()?, &queue).await?)
 }

@@ -12,7 +12,6 @@ use tenure_api::sessions::{
 };
 
 use crate::http::api::prelude::*;
-use crate::http::api::queue_policy::client_id;
 use crate::http::declaration::ANSWER_MAX;
 use crate::http::docs::sample::SESSION;
 use tenure_domain::session::{COMMANDS_MAX, Identity, Start, Stated, WAIT_MAX};
@@ -106,7 +105,7 @@ async fn handle_command_session(app: Api, call: Arc<Call>) -> Result<Response, A
     call.authorize(&values(&identity))?;
     call.no_query()?;
     let command: CommandRequest = call.json()?;
-    let id = sessions::command(app.engine.session_parts(), &identity, &command).await?;
+    let id = sessions::command(app.engine.session_parts(), &call.actor()?, &identity, &command).await?;
     answer(StatusCode::ACCEPTED, &CommandSent { id })
 }
 
@@ -132,7 +131,7 @@ fn describe_end_session(operation: Operation, _: &Sample) -> Operation {
 async fn handle_end_session(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let identity = of_worker(&app, &call).await?;
     call.no_query()?;
-    let returned = sessions::close(app.engine.session_parts(), &identity).await?;
+    let returned = sessions::close(app.engine.session_parts(), &call.actor()?, &identity).await?;
     ok(&SessionReturned { returned })
 }
 
@@ -306,7 +305,8 @@ async fn handle_session_inbox(app: Api, call: Arc<Call>) -> Result<Response, Api
     let (after, wait) = read_query(&call)?;
     let asked = DateTime::from_timestamp_millis(app.intake.now().await?.server_ms).unwrap_or_default();
     let reading = sessions::inbox(app.engine.session_parts(), &identity, after, wait, asked);
-    let sessions::Read { renewed, items } = call.wait_for(&app.intake, &values(&identity), reading).await?;
+    let sessions::Read { renewed, items, waited } = call.wait_for(&app.intake, &values(&identity), reading).await?;
+    call.note_wait(waited);
     // Base of the worker's remaining lease; the renewal happened before the wait.
     let now =
         DateTime::from_timestamp_millis(app.intake.now().await?.server_ms).unwrap_or(renewed.now).max(renewed.now);
@@ -386,7 +386,7 @@ async fn handle_start_session(app: Api, call: Arc<Call>) -> Result<Response, Api
     call.authorize(&asking)?;
     let start = Start::from_request(body)?;
     let sessions::Started { identity, until, policy_version } =
-        sessions::start(app.engine.session_parts(), &start, client_id(&call)?).await?;
+        sessions::start(app.engine.session_parts(), &start, &call.actor()?.client_id).await?;
     let started = SessionStarted {
         session_id: identity.id,
         epoch: identity.epoch,

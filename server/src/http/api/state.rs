@@ -13,6 +13,7 @@ use crate::http::poll::urls::PollUrls;
 use tenure_engine::authority::Authority;
 use tenure_engine::background::registry::Passes;
 use tenure_engine::engine::Engine;
+use tenure_engine::events::deliveries::Deliveries;
 use tenure_store::secrets::WorkerDigests;
 
 pub type Api = Arc<ApiState>;
@@ -25,6 +26,7 @@ pub struct ApiState {
     pub passes: Arc<Passes>,
     /// Rights of the owners of schedules.
     pub authority: Arc<dyn Authority>,
+    pub deliveries: Deliveries,
     pub poll_urls: Arc<PollUrls>,
     /// The drain waits for these streams.
     pub tasks: TaskTracker,

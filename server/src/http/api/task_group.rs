@@ -88,7 +88,7 @@ async fn handle_cancel_task_group(app: Api, call: Arc<Call>) -> Result<Response,
     let group = task_group::get(&mut *app.engine.pool.acquire().await?, id).await?;
     task_group::check_sealed(&group)?;
     call.authorize(&Values::of_path().text("schedulerId", group.scheduler.as_str()))?;
-    let cancelled = task_group::cancel(&app.engine.pool, &app.engine.notifiers, id).await?;
+    let cancelled = task_group::cancel(&app.engine.pool, &app.engine.notifiers, &call.actor()?, id).await?;
     ok(&CancelledBody {
         task_group_id: id,
         task_group_size: cancelled.size,
@@ -195,5 +195,5 @@ async fn handle_seal_task_group(app: Api, call: Arc<Call>) -> Result<Response, A
     call.no_query()?;
     let group = task_group::get(&mut *app.engine.pool.acquire().await?, id).await?;
     call.authorize(&Values::of_path().text("schedulerId", group.scheduler.as_str()))?;
-    ok(&GroupBody::from(task_group::seal(&app.engine.pool, id).await?))
+    ok(&GroupBody::from(task_group::seal(&app.engine.pool, &call.actor()?, id).await?))
 }

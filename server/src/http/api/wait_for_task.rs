@@ -70,6 +70,7 @@ async fn wait_for_task(app: Api, call: Arc<Call>) -> Result<Response, ApiError> 
     let (engine, caller) = (&app.engine, call.caller());
     let waiting = wait(&engine.status, &engine.task_waits, &app.drain, id, caller, wait_timeout);
     let waited = call.wait_for(&app.intake, &Values::of_path(), waiting).await?;
+    call.note_wait(waited.waited);
     // `waited` holds a permit, so waiting callers read one after the other.
     let Returned { result, failure } =
         if waited.resolved { for_caller(&app, &call, &waited.task).await? } else { Returned::default() };

@@ -140,7 +140,8 @@ async fn handle(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     };
     // An error from here on drops the delivery, which requeues the claims.
     let Worked { results: verdicts, answer } = call.wait_for(&app.intake, &asking, working).await?;
-    let Answer { claims, delivery } = answer;
+    call.note_wait(answer.waited);
+    let Answer { claims, delivery, .. } = answer;
     let size = room_for_all(&claims) + results.len() * SMALL_ANSWER;
     let mut verdicts = verdicts.into_iter();
     let verdicts = results.into_iter().filter_map(move |result| match result {

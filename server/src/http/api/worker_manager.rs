@@ -9,7 +9,10 @@ use tenure_api::worker_manager::{
 
 use crate::http::api::prelude::*;
 use crate::http::api::to_json;
+use crate::http::intake::Intake;
+use tenure_domain::audit::Action;
 use tenure_domain::registration::{CONFIG_BYTES_MAX, Standing, WorkerName};
+use tenure_engine::ops::actor::Actor;
 use tenure_engine::ops::registrations::{self as ops, Change, Create};
 use tenure_engine::ops::worker_removed::{self as removal, Removed};
 use tenure_store::worker_manager::{self, Registered};
@@ -20,10 +23,16 @@ const SECRET: &str = "44-characters-that-only-the-worker-knows-000";
 
 const DAY_MINUTES: i64 = 24 * 60;
 
-async fn remove(app: &Api, name: &WorkerName) -> Result<Removed, ApiError> {
-    let removed = removal::remove(&app.engine.pool, &app.engine.queues, &app.engine.notifiers, name).await;
+pub(in crate::http) async fn remove(
+    intake: &Intake,
+    actor: &Actor,
+    name: &WorkerName,
+    action: Action,
+) -> Result<Removed, ApiError> {
+    let engine = &intake.engine;
+    let removed = removal::remove(&engine.pool, &engine.queues, &engine.notifiers, actor, name, action).await;
     // Even on failure: the removal may have been recorded.
-    app.intake.authenticator.worker_changed(&name.client_id());
+    intake.authenticator.worker_changed(&name.client_id());
     Ok(removed?)
 }
 
@@ -161,7 +170,7 @@ async fn handle_create_worker(app: Api, call: Arc<Call>) -> Result<Response, Api
     let change = read(WorkerRequest { expires, capacity, provider_info: Some(rest) })?;
     let config = change.config.unwrap_or_else(|| "{}".to_owned());
     let create = Create { secret, capacity: change.capacity, config, expires: change.expires };
-    let made = ops::create(&app.engine.pool, &app.worker_digests, &name, &create).await?;
+    let made = ops::create(&app.engine.pool, &app.worker_digests, &call.actor()?, &name, &create).await?;
     app.intake.authenticator.worker_changed(&name.client_id());
     shown(&name, &made)
 }
@@ -249,7 +258,7 @@ async fn handle_remove_worker(app: Api, call: Arc<Call>) -> Result<Response, Api
     if worker_manager::find(&app.engine.pool, &name).await?.is_none() {
         return Err(ops::missing(&name).into());
     }
-    remove(&app, &name).await?;
+    remove(&app.intake, &call.actor()?, &name, Action::RemoveWorker).await?;
     Ok(raw("{}"))
 }
 
@@ -349,7 +358,8 @@ fn describe_update_worker(operation: Operation, sample: &Sample) -> Operation {
 
 async fn handle_update_worker(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let name = named(&call)?;
-    let changed = ops::update(&app.engine.pool, &app.worker_digests, &name, read(call.json()?)?).await?;
+    let change = read(call.json()?)?;
+    let changed = ops::update(&app.engine.pool, &app.worker_digests, &call.actor()?, &name, change).await?;
     app.intake.authenticator.worker_changed(&name.client_id());
     shown(&name, &changed)
 }
@@ -391,7 +401,7 @@ fn describe_worker_removed(operation: Operation, _: &Sample) -> Operation {
 
 async fn handle_worker_removed(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let name = named(&call)?;
-    let removed = remove(&app, &name).await?;
+    let removed = remove(&app.intake, &call.actor()?, &name, Action::WorkerRemoved).await?;
     ok(&Removal { claims_ended: removed.ended })
 }
 

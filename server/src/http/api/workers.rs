@@ -303,9 +303,6 @@ fn split(place: &str) -> Result<(&str, &str), ApiError> {
     place.split_once('/').ok_or_else(ApiError::unknown_token)
 }
 
-/// Recorded for requests without credentials, if the role `anonymous` has the scope.
-const ANONYMOUS: &str = "anonymous";
-
 /// `PUT /provisioners/:provisionerId/worker-types/:workerType/workers/:workerGroup/:workerId`
 pub fn quarantine_worker() -> Endpoint {
     Endpoint::put("quarantineWorker", handle_quarantine_worker)
@@ -345,10 +342,10 @@ async fn handle_quarantine_worker(app: Api, call: Arc<Call>) -> Result<Response,
         return Err(ApiError::new(ErrorCode::InputValidationError, format!("the body: {wrong}")));
     }
     let name = name(&call)?;
-    let client_id = call.principal()?.client_id.as_deref().unwrap_or(ANONYMOUS);
-    let change = Quarantine { until: quarantine_until.time(), info, client_id };
-    let engine = &app.engine;
-    let worker = ops::quarantine(&engine.pool, &engine.facts, &engine.workers, &engine.queues, &name, change).await?;
+    let (engine, actor) = (&app.engine, call.actor()?);
+    let change = Quarantine { until: quarantine_until.time(), info, client_id: &actor.client_id };
+    let worker =
+        ops::quarantine(&engine.pool, &engine.facts, &engine.workers, &engine.queues, &actor, &name, change).await?;
     ok(&WorkerBody::from(worker))
 }
 

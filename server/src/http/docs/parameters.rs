@@ -119,6 +119,10 @@ fn one(endpoint: &Declaration, name: &str, sample: &Sample) -> Value {
             let pattern = json!({"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"});
             ("The schedule", pattern, json!("nightly"))
         }
+        "subscriptionName" => {
+            let pattern = json!({"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"});
+            ("The subscription", pattern, json!("billing"))
+        }
         "service" => ("The service", text, json!("queue")),
         "reference" => {
             let names = json!({"enum": ["api.json", "exchanges.json", "metrics.json"]});

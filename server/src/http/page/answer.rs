@@ -10,12 +10,13 @@ use maud::{Markup, html};
 
 use super::error::PageError;
 use super::layout::{self, Page};
+use super::overview::REFRESH;
 use super::state::Site;
 use super::visit::{NoVisit, Visit};
 
-/// Only own styles, icons and form targets; no framing.
-const POLICY: &str =
-    "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+/// Only own scripts, styles, icons, requests and form targets; no framing.
+const POLICY: &str = "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self'; img-src 'self'; \
+                      form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 const RETRY_SECONDS: &str = "1";
 
 /// The error is the response.
@@ -41,14 +42,14 @@ fn error_page(visit: &Visit, error: &PageError) -> Page {
         }
         PageError::Unavailable => (
             "The database did not answer",
-            html! { p { "Load the page again in a few seconds. Everything that was acknowledged is stored." } },
+            html! { p { "Everything that was acknowledged is stored. Try again in a few seconds." } },
         ),
         PageError::Internal => ("Internal error", html! { p { "The cause is in the server's log." } }),
     };
+    let passes = matches!(error.status(), StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS);
     Page {
-        title: title.to_owned(),
-        refresh: None,
-        body: html! { section.panel { h2 { (title) } div.note { (body) } } },
+        is_error: true,
+        ..Page::new(title, passes.then_some(REFRESH), html! { section.panel { h1 { (title) } div.note { (body) } } })
     }
 }
 

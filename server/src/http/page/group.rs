@@ -6,11 +6,16 @@ use maud::html;
 use tenure_api::ids::{TaskGroupId, TaskId};
 use uuid::Uuid;
 
+use super::actions::{self, On, Subject};
+use super::audit;
 use super::error::PageError;
 use super::layout::{self, Page, section, table};
 use super::overview::REFRESH;
+use super::problems;
 use super::state::Site;
 use super::visit::Visit;
+use tenure_domain::audit::Kind;
+use tenure_domain::task::Group;
 use tenure_store::clock;
 use tenure_store::page::{self, MemberRow, MemberState};
 
@@ -29,6 +34,7 @@ pub(super) async fn group(app: Site, visit: Arc<Visit>) -> Result<Page, PageErro
     let found = page::find_group(&mut conn, id.uuid()).await?;
     let group = found.ok_or_else(|| PageError::NotFound(format!("There is no task group {id}.")))?;
     let members = page::list_members(&mut conn, id.uuid(), after, TASKS_MAX).await?;
+    let changes = audit::latest(&mut conn, &visit, Kind::TaskGroup, &[id.to_string()]).await?;
     conn.commit().await?;
     let cells = |row: &MemberRow| {
         let state = match row.state {
@@ -52,8 +58,13 @@ pub(super) async fn group(app: Site, visit: Arc<Visit>) -> Result<Page, PageErro
             a href={ (visit.link_to("group", &[&id.to_string()])) "?after=" (last.task) "&refresh=off" } { "the next" }
         } @else { (members.len()) }
     };
+    let subject =
+        Subject::Group(Group { id, scheduler: group.scheduler.clone(), expires: group.expires, sealed: group.sealed });
     let body = html! {
         h1 { span.kind { "Task group" } code { (id) } }
+        (problems::about(&app, &visit, |object| object.group == Some(id)))
+        (audit::shown(&changes, now))
+        (actions::bar(&visit, On::Group, &subject))
         dl.facts {
             div { dt { "Scheduler" } dd { (group.scheduler) } }
             div { dt { "Sealed" } dd { @match group.sealed { Some(time) => (layout::time(time, now)), None => { "no, tasks may be added" } } } }
@@ -66,5 +77,5 @@ pub(super) async fn group(app: Site, visit: Arc<Visit>) -> Result<Page, PageErro
         }
     };
     // Later pages are read undisturbed.
-    Ok(Page { title: format!("Task group {id}"), refresh: after.is_nil().then_some(REFRESH), body })
+    Ok(Page::new(format!("Task group {id}"), after.is_nil().then_some(REFRESH), body))
 }

@@ -11,18 +11,50 @@ use super::visit::Visit;
 use tenure_domain::scopes::Expression;
 
 pub(super) const STYLE: &str = include_str!("style.css");
+pub(super) const SCRIPT: &str = include_str!("refresh.js");
 pub(super) const ICON: &str = include_str!("icon.svg");
 
 pub(super) struct Page {
     pub(super) title: String,
     /// Interval, unless the visitor has stopped the refresh.
     pub(super) refresh: Option<Duration>,
+    /// True if another page has this address once the error has passed.
+    pub(super) is_error: bool,
     pub(super) body: Markup,
 }
 
+impl Page {
+    pub(super) fn new(title: impl Into<String>, refresh: Option<Duration>, body: Markup) -> Self {
+        Self { title: title.into(), refresh, is_error: false, body }
+    }
+}
+
+/// Who loads the page again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Refresh {
+    /// Nobody: the page does not change.
+    Never,
+    /// Nobody: the visitor has stopped it.
+    Stopped,
+    /// The script, which keeps selections and scroll positions.
+    Script(Duration),
+    /// The browser, for visitors without scripts who asked for it.
+    Browser(Duration),
+}
+
+impl Refresh {
+    fn of(visit: &Visit, page: &Page) -> Self {
+        let Some(every) = page.refresh.filter(|_| visit.is_read) else { return Self::Never };
+        match visit.query("refresh") {
+            Some("off") => Self::Stopped,
+            Some(seconds) if seconds == every.as_secs().to_string() => Self::Browser(every),
+            Some(_) | None => Self::Script(every),
+        }
+    }
+}
+
 pub(super) fn frame(visit: &Visit, page: &Page) -> Markup {
-    let stopped = visit.query("refresh") == Some("off");
-    let refresh = page.refresh.filter(|_| !stopped);
+    let refresh = Refresh::of(visit, page);
     html! {
         (DOCTYPE)
         html lang="en" {
@@ -30,17 +62,27 @@ pub(super) fn frame(visit: &Visit, page: &Page) -> Markup {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="robots" content="noindex";
-                @if let Some(every) = refresh { meta http-equiv="refresh" content=(every.as_secs()); }
+                @if let Refresh::Browser(every) = refresh { meta http-equiv="refresh" content=(every.as_secs()); }
                 title { (page.title) " · Tenure" }
                 link rel="icon" type="image/svg+xml" href=(asset(visit, "icon.svg", ICON));
                 link rel="stylesheet" href=(asset(visit, "style.css", STYLE));
+                @if let Refresh::Script(every) = refresh {
+                    script src=(asset(visit, "refresh.js", SCRIPT)) data-every=(every.as_secs()) data-whole=[page.is_error.then_some("true")] defer {}
+                }
             }
             body {
                 header.top {
                     a.brand href=(visit.link("/")) { span.mark aria-hidden="true" {} "Tenure" }
-                    nav { (refresh_switch(visit, page, stopped)) (account(visit)) }
+                    nav {
+                        (refresh_switch(visit, refresh))
+                        a href=(visit.link("/docs/")) { "API" }
+                        (account(visit))
+                    }
                 }
-                main { (page.body) }
+                main {
+                    @if let Some(done) = &visit.done { p.done role="status" { (done) } }
+                    (page.body)
+                }
                 footer { "Tenure " (env!("CARGO_PKG_VERSION")) }
             }
         }
@@ -56,14 +98,26 @@ fn asset(visit: &Visit, name: &str, content: &str) -> String {
     visit.link(&format!("/page/{name}?v={print:016x}"))
 }
 
-fn refresh_switch(visit: &Visit, page: &Page, stopped: bool) -> Markup {
-    let Some(every) = page.refresh else { return Markup::default() };
-    let path = visit.place.split('?').next().unwrap_or("/");
+fn refresh_switch(visit: &Visit, refresh: Refresh) -> Markup {
+    let path = visit.link(visit.place.split('?').next().unwrap_or("/"));
+    let stop = |every: Duration, class: &str| {
+        let title = "The page loads itself again; click to stop";
+        html! { a class=(class) href={ (path) "?refresh=off" } title=(title) { "every " (every.as_secs()) " s" } }
+    };
     html! {
-        @if stopped {
-            a.live.off href=(visit.link(path)) title="Load the page again by itself" { "paused" }
-        } @else {
-            a.live href={ (visit.link(path)) "?refresh=off" } title={ "Loads again every " (every.as_secs()) " s; click to stop" } { "live" }
+        @match refresh {
+            Refresh::Never => {},
+            Refresh::Stopped => {
+                a.live.off href=(path) title="Let the page load itself again" { "stopped" }
+            },
+            Refresh::Browser(every) => (stop(every, "live")),
+            Refresh::Script(every) => {
+                (stop(every, "live scripted"))
+                noscript {
+                    a href="" { "load again" } " "
+                    a href={ (path) "?refresh=" (every.as_secs()) } { "every " (every.as_secs()) " s" }
+                }
+            }
         }
     }
 }
@@ -125,7 +179,7 @@ pub(super) fn table(rows: &[Cells]) -> Markup {
     let words = |heading: &'static str| heading.trim_start_matches('>');
     let is_number = |heading: &str| heading.starts_with('>');
     html! {
-        div.scroll { table {
+        div.scroll tabindex="0" { table {
             thead { tr { @for (heading, _) in rows.iter().take(1).flatten() {
                 th scope="col" .number[is_number(heading)] { (words(heading)) }
             } } }
@@ -140,6 +194,22 @@ pub(super) fn table(rows: &[Cells]) -> Markup {
 pub(super) fn time(time: DateTime<Utc>, now: DateTime<Utc>) -> Markup {
     let exact = Timestamp::new(time).to_string();
     html! { time datetime=(exact) title=(exact) { (text::relative(time, now)) } }
+}
+
+/// A sentence with its dates as times of day and distances.
+pub(super) fn sentence(text: &str, now: DateTime<Utc>) -> Markup {
+    html! { @for part in text::parts(text) { @match part {
+        text::Part::Words(words) => (words),
+        text::Part::Time(at) => (moment(at, now)),
+    } } }
+}
+
+fn moment(time: DateTime<Utc>, now: DateTime<Utc>) -> Markup {
+    let exact = Timestamp::new(time).to_string();
+    let format = if time.date_naive() == now.date_naive() { "%H:%M:%S" } else { "%Y-%m-%d %H:%M:%S" };
+    html! {
+        time datetime=(exact) title=(exact) { (time.format(format).to_string()) " UTC (" (text::relative(time, now)) ")" }
+    }
 }
 
 /// Distance from now, without direction.
@@ -169,6 +239,11 @@ pub(super) fn queue(visit: &Visit, name: &str) -> Markup {
 
 pub(super) fn worker(visit: &Visit, group: &str, id: &str) -> Markup {
     html! { a href=(visit.link_to("worker", &[group, id])) { (group) "/" (id) } }
+}
+
+/// Words in a cell, which may take several lines.
+pub(super) fn said(words: &Markup) -> Markup {
+    html! { span.said { (words) } }
 }
 
 pub(super) fn none() -> Markup {

@@ -133,9 +133,9 @@ pub(super) async fn log_out(State(app): State<Site>, request: Request) -> Respon
     let form = read_form::<LogoutForm>(&app, request).await;
     if !is_from_us(&app, &headers) || !form.is_some_and(|form| session.form_token.matches(&form.token)) {
         let unknown = Visit::unknown(&app);
-        let body = html! { section.panel { h2 { "Not logged out" } div.note { p { "The form was not sent from this page, or belongs to another session. "
+        let body = html! { section.panel { h1 { "Not logged out" } div.note { p { "The form was not sent from this page, or belongs to another session. "
         a href=(unknown.link("/")) { "Go back" } " and log out from there." } } } };
-        let page = Page { title: "Not logged out".to_owned(), refresh: None, body };
+        let page = Page::new("Not logged out", None, body);
         return answer(StatusCode::FORBIDDEN, &layout::frame(&unknown, &page));
     }
     redirect(&app, "/", &gone)
@@ -168,11 +168,7 @@ fn redirect(app: &Site, place: &str, cookie: &str) -> Response {
 }
 
 fn page(visit: &Visit, next: &str, client: &str, wrong: Option<&str>) -> Page {
-    Page {
-        title: "Log in".to_owned(),
-        refresh: None,
-        body: form_body(visit, visit::safe_place(next).unwrap_or("/"), client, wrong),
-    }
+    Page::new("Log in", None, form_body(visit, visit::safe_place(next).unwrap_or("/"), client, wrong))
 }
 
 fn form_body(visit: &Visit, next: &str, client: &str, wrong: Option<&str>) -> Markup {

@@ -1,11 +1,17 @@
-//! The operator's pages, each rendered from one read of the database, without scripts. They change
-//! only the visitor's session and the pause of a queue.
+//! The operator's pages, each rendered from one read of the database. Forms call the operations of
+//! the API. Pages are whole without a script: the only one loads a page again without losing the
+//! place.
 //!
 //! maud escapes all external text at compile time. The content security policy would block a script
-//! that slipped through.
+//! in the text that slipped through.
 
+mod actions;
 mod answer;
 mod artifacts;
+mod audit;
+mod cookies;
+mod dead_letters;
+mod done;
 mod edges;
 mod error;
 mod group;
@@ -16,11 +22,15 @@ mod login;
 mod logins;
 mod overview;
 mod pause;
+mod problems;
 mod queue;
 mod rows;
 mod schedulers;
+mod schedules;
+mod session;
 mod sessions;
 pub mod state;
+mod subscriptions;
 mod task;
 mod text;
 mod visit;
@@ -31,26 +41,30 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::middleware::map_request;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use http::StatusCode;
 use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
+use http::{HeaderMap, StatusCode};
 
 use self::answer::{answer, read_visit, refuse};
 use self::error::PageError;
-use self::layout::{ICON, Page, STYLE};
+use self::layout::{ICON, Page, SCRIPT, STYLE};
 use self::login::FORM_MAX;
 use self::state::Site;
 use self::visit::Visit;
+use super::access_log;
 use super::answers;
 use super::budget::Share;
 use super::poll::common::refuse_unknown_path;
+use super::request_metrics::PAGE;
+use super::routes::note_operation;
 
 /// The URL changes with the text.
 const STYLE_CACHE: &str = "public, max-age=86400, immutable";
 
 pub fn router(site: Site) -> Router {
-    Router::new()
+    let router = Router::new()
         .route("/", get(page(Reads::Database, overview::overview)))
         .route("/task/{taskId}", get(page(Reads::Database, task::task)))
         .route("/task/{taskId}/log", get(log::log))
@@ -58,17 +72,33 @@ pub fn router(site: Site) -> Router {
         .route("/queue/{provisionerId}/{workerType}", get(page(Reads::Database, queue::queue)))
         .route("/queue/{provisionerId}/{workerType}/pause", get(page(Reads::Database, pause::form)).post(pause::pause))
         .route("/queue/{provisionerId}/{workerType}/resume", post(pause::resume))
+        .route("/subscription/{subscriptionName}/resume", post(subscriptions::resume))
         .route("/worker/{workerGroup}/{workerId}", get(page(Reads::Database, worker::worker)))
+        .route("/session/{sessionId}", get(page(Reads::Database, session::session)))
         .route("/login", get(page(Reads::Nothing, login::form)).post(login::log_in))
         .route("/logout", post(login::log_out))
         .route("/page/style.css", get(style))
-        .route("/page/icon.svg", get(icon))
-        .layer(DefaultBodyLimit::max(FORM_MAX))
-        .with_state(site)
+        .route("/page/refresh.js", get(script))
+        .route("/page/icon.svg", get(icon));
+    let router = actions::all().fold(router, |router, (on, action)| {
+        let asking = page(Reads::Database, move |app, visit| actions::show(app, visit, on, action));
+        let acting = move |State(app): State<Site>, request: Request| actions::act(app, request, on, action);
+        router.route(&action.path(on), get(asking).post(acting))
+    });
+    router.layer(DefaultBodyLimit::max(FORM_MAX)).layer(map_request(name_operation)).with_state(site)
+}
+
+async fn name_operation(request: Request) -> Request {
+    note_operation(&request, PAGE);
+    request
 }
 
 async fn style() -> Response {
     ([(CONTENT_TYPE, "text/css; charset=utf-8"), (CACHE_CONTROL, STYLE_CACHE)], STYLE).into_response()
+}
+
+async fn script() -> Response {
+    ([(CONTENT_TYPE, "text/javascript; charset=utf-8"), (CACHE_CONTROL, STYLE_CACHE)], SCRIPT).into_response()
 }
 
 async fn icon() -> Response {
@@ -78,6 +108,12 @@ async fn icon() -> Response {
         (CONTENT_SECURITY_POLICY, "default-src 'none'"),
     ];
     (headers, ICON).into_response()
+}
+
+/// The answer to a browser for a path without a page.
+pub async fn no_such_page(site: &Site, headers: &HeaderMap) -> Response {
+    let visit = Visit::without_page(site, headers).await;
+    refuse(&visit, &PageError::NotFound("There is no page at this address.".to_owned()))
 }
 
 /// Reads of the database take a read slot.
@@ -119,7 +155,14 @@ where
                 Ok(page) => answer(StatusCode::OK, &layout::frame(&visit, &page)),
                 Err(error) => refuse(&visit, &error),
             };
-            counted(page, logged_in)
+            let mut page = counted(page, logged_in);
+            if visit.done.is_some() {
+                done::clear(&app, &mut page);
+            }
+            if access_log::is_on() {
+                access_log::note(&mut page, "page", visit.client_id());
+            }
+            page
         })
     }
 }
@@ -137,6 +180,11 @@ mod tests {
 
     use super::*;
     use crate::http::budget::Budget;
+
+    #[test]
+    fn script_stays_small() {
+        assert!(SCRIPT.len() <= 3_000, "{} bytes", SCRIPT.len());
+    }
 
     #[test]
     fn page_budget_depends_on_login() {

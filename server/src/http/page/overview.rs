@@ -10,15 +10,20 @@ use sqlx::PgConnection;
 
 use super::error::PageError;
 use super::layout::{self, Page, section, table};
+use super::problems;
 use super::rows::{self, About, ROWS_MAX, claims_scope, workers_scope};
 use super::state::Site;
+use super::subscriptions;
 use super::text;
 use super::visit::Visit;
 use tenure_domain::scopes::Expression;
-use tenure_store::page::{self, ClaimRow, Ends, Filter, QueueRow};
+use tenure_store::page::{self, ClaimRow, Ends, Filter, Oldest, QueueRow};
 use tenure_store::{clock, enqueued, session};
 
 pub(super) const REFRESH: Duration = Duration::from_secs(5);
+pub(super) const RUNNABLE: &str = "How long the oldest run has waited that could start now with enough workers";
+pub(super) const HELD: &str =
+    "How long the oldest run has waited that a limit holds, or that its session has not accepted yet";
 /// While an old transaction is open, dead rows cannot be removed and claims become slower.
 const OLD_TRANSACTION: Duration = Duration::from_secs(60);
 
@@ -31,8 +36,9 @@ pub(super) async fn overview(app: Site, visit: Arc<Visit>) -> Result<Page, PageE
     queues.retain(|queue| visit.may(listing_scope(&queue.name)));
     let (marks, low_water_marks) = (app.engine.due_marks.get(), &app.engine.low_water_marks);
     let with_pending = queues.iter().filter(|queue| queue.pending > 0);
-    let starts: HashMap<_, _> = with_pending.map(|queue| (queue.key, low_water_marks.peek(queue.key))).collect();
-    let oldest_pending = page::list_oldest(&mut conn, &starts).await?;
+    let asked: HashMap<_, _> =
+        with_pending.map(|queue| (queue.key, queue.asked(low_water_marks.peek(queue.key)))).collect();
+    let oldest_pending = page::list_oldest(&mut conn, &asked).await?;
     let hidden = page::list_hidden(&mut conn, marks.hidden).await?;
     let allowed: Vec<i32> =
         queues.iter().filter(|queue| visit.may(claims_scope(&queue.name))).map(|queue| queue.key).collect();
@@ -42,10 +48,13 @@ pub(super) async fn overview(app: Site, visit: Arc<Visit>) -> Result<Page, PageE
     let failures = rows::failures(&mut conn, sequenced, &visit, Filter::default()).await?;
     let ended = page::list_ended(&mut conn, sequenced, Ends::All, Filter::default(), page::ENDED_READ).await?;
     let holders = page::list_holders(&mut conn, marks.claims, None).await?;
-    let mut work = holders.map(|holders| rows::work(&holders, &ended));
-    if let Some(work) = &mut work {
-        work.retain(|work| visit.may(workers_scope(work.queue())));
-    }
+    let work = match holders.map(|holders| rows::work(&holders, &ended)) {
+        Some(mut work) => {
+            work.retain(|work| visit.may(workers_scope(work.queue())));
+            Some(rows::of_named(&mut conn, work, now).await?)
+        }
+        None => None,
+    };
     conn.commit().await?;
     let sees_rows = !(queues.is_empty() && failures.is_empty())
         || claims.as_ref().is_some_and(|claims| !claims.is_empty())
@@ -56,7 +65,11 @@ pub(super) async fn overview(app: Site, visit: Arc<Visit>) -> Result<Page, PageE
     let mut conn = app.engine.pool.acquire().await?;
     let oldest = session::get_oldest_transaction(&mut conn).await?;
     let refused = count_refused(&app, &visit, &mut conn).await?;
+    let subscriptions = subscriptions::list(&app, &visit, &mut conn).await?;
+    let real_now = if subscriptions.is_empty() { now } else { clock::get_real_now(&mut conn).await? };
     let body = html! {
+        h1.sr { "Overview" }
+        (problems::all(&app, &visit))
         (figures(&visit, &queues, oldest_pending.as_ref(), oldest, now))
         @if refused > 0 {
             p.warning { span.bad { (layout::number(refused)) } " tasks that were enqueued from SQL were refused. "
@@ -66,8 +79,9 @@ pub(super) async fn overview(app: Site, visit: Arc<Visit>) -> Result<Page, PageE
         (claims_section(&visit, claims.as_deref(), all_claims || !allowed.is_empty(), now))
         (rows::failures_section(&visit, &failures, now, About::default()))
         (rows::workers_section(&visit, work.as_deref(), now, About::default()))
+        (subscriptions::section(&visit, &subscriptions, real_now))
     };
-    Ok(Page { title: "Overview".to_owned(), refresh: Some(REFRESH), body })
+    Ok(Page::new("Overview", Some(REFRESH), body))
 }
 
 /// Counts refused tasks that were enqueued from SQL, for visitors who may list them.
@@ -83,7 +97,7 @@ fn any_queue() -> Expression {
     Expression::any_of(["queue:list-task-queues", "queue:list-worker-types:*"])
 }
 
-fn listing_scope(queue: &str) -> Expression {
+pub(super) fn listing_scope(queue: &str) -> Expression {
     let provisioner = queue.split('/').next().unwrap_or_default();
     Expression::any_of(["queue:list-task-queues".to_owned(), format!("queue:list-worker-types:{provisioner}")])
 }
@@ -99,7 +113,7 @@ pub(super) fn may_see_claimed(visit: &Visit, queue: &str) -> bool {
 fn figures(
     visit: &Visit,
     queues: &[QueueRow],
-    oldest_pending: Option<&HashMap<i32, DateTime<Utc>>>,
+    oldest_pending: Option<&HashMap<i32, Oldest>>,
     oldest: Duration,
     now: DateTime<Utc>,
 ) -> Markup {
@@ -107,24 +121,25 @@ fn figures(
         queues.iter().filter(|queue| may_see_pending(visit, &queue.name)).map(|queue| queue.pending).sum();
     let seen = queues.iter().filter(|queue| may_see_claimed(visit, &queue.name));
     let claimed: Option<i64> = seen.map(|queue| queue.claimed).fold(None, |sum, more| Some(sum.unwrap_or(0) + more));
-    let waits = |oldest_pending: &HashMap<i32, DateTime<Utc>>| {
+    let age = |which: fn(&Oldest) -> Option<DateTime<Utc>>| {
+        let Some(oldest_pending) = oldest_pending else { return layout::unread_value() };
         let seen = queues.iter().filter(|queue| may_see_pending(visit, &queue.name));
-        match seen.filter_map(|queue| oldest_pending.get(&queue.key).copied()).min() {
+        match seen.filter_map(|queue| oldest_pending.get(&queue.key).and_then(which)).min() {
             Some(time) => layout::span(time, now),
-            None => html! { span.zero { "0 s" } },
+            None => html! { span.zero { "–" } },
         }
     };
     let unseen = html! { span.dim title="needs queue:claimed-count" { "–" } };
     html! {
-        h1.sr { "Overview" }
-        dl.figures {
+        dl.figures.five {
             div { dt { "Pending" } dd { (layout::number(pending)) } }
             div { dt { "Running" } dd { @match claimed {
                 Some(claimed) => (layout::number(claimed)),
                 None if queues.is_empty() => (layout::number(0)),
                 None => (unseen),
             } } }
-            div { dt { "Longest wait" } dd { (oldest_pending.map_or_else(layout::unread_value, waits)) } }
+            div { dt title=(RUNNABLE) { "Oldest runnable" } dd { (age(|oldest| oldest.runnable)) } }
+            div { dt title=(HELD) { "Oldest held" } dd { (age(|oldest| oldest.held)) } }
             div { dt title="The oldest open transaction in the database, by any program" { "Oldest transaction" }
                 dd.bad[oldest >= OLD_TRANSACTION] { (text::age(oldest)) } }
         }
@@ -138,14 +153,14 @@ fn figures(
 fn queues_section(
     visit: &Visit,
     queues: &[QueueRow],
-    oldest_pending: Option<&HashMap<i32, DateTime<Utc>>>,
+    oldest_pending: Option<&HashMap<i32, Oldest>>,
     hidden: Option<&HashMap<i32, i64>>,
     now: DateTime<Utc>,
 ) -> Markup {
     if queues.is_empty() {
         let note = html! {
             p { "There is no queue yet. The first task that names a queue creates it:" }
-            pre { "curl -u " i { "CLIENT:TOKEN" } " " (visit.root_url) "/api/tenure/v1/tasks \\\n  -H 'Content-Type: application/json' \\\n  -d '{\"taskQueueId\": \"tour/first\", \"payload\": {\"command\": [[\"echo\", \"hello\"]]}}'" }
+            pre tabindex="0" { "curl -u " i { "CLIENT:TOKEN" } " " (visit.root_url) "/api/tenure/v1/tasks \\\n  -H 'Content-Type: application/json' \\\n  -d '{\"taskQueueId\": \"tour/first\", \"payload\": {\"command\": [[\"echo\", \"hello\"]]}}'" }
             p { "docs/tour.md shows the next steps." }
         };
         return section("Queues", &html! {}, &layout::empty(&note));
@@ -155,9 +170,10 @@ fn queues_section(
         let pending = may_see_pending(visit, &queue.name);
         let seen = |may: bool, number: i64| if may { layout::number(number) } else { unseen.clone() };
         let hidden = hidden.map(|hidden| seen(pending, hidden.get(&queue.key).copied().unwrap_or(0)));
-        let oldest = |oldest_pending: &HashMap<i32, DateTime<Utc>>| {
-            let oldest = oldest_pending.get(&queue.key).filter(|_| pending);
-            oldest.map_or_else(layout::none, |&time| layout::span(time, now))
+        let age = |which: fn(&Oldest) -> Option<DateTime<Utc>>| {
+            let Some(oldest_pending) = oldest_pending else { return layout::unread_value() };
+            let time = oldest_pending.get(&queue.key).filter(|_| pending).and_then(which);
+            time.map_or_else(layout::none, |time| layout::span(time, now))
         };
         vec![
             (
@@ -168,7 +184,8 @@ fn queues_section(
             (">Delayed", seen(pending, queue.delayed)),
             (">Claimed", seen(may_see_claimed(visit, &queue.name), queue.claimed)),
             (">Hidden", hidden.unwrap_or_else(layout::unread_value)),
-            (">Oldest pending", oldest_pending.map_or_else(layout::unread_value, oldest)),
+            (">Oldest runnable", age(|oldest| oldest.runnable)),
+            (">Oldest held", age(|oldest| oldest.held)),
         ]
     };
     let rows: Vec<_> = queues.iter().map(cells).collect();

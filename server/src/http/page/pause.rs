@@ -13,7 +13,8 @@ use tenure_api::dates::Timestamp;
 use tenure_api::ids::TaskQueueId;
 use tenure_api::policy::PauseRequest;
 
-use super::answer::{read_visit, refuse, see_other};
+use super::answer::{read_visit, refuse};
+use super::done;
 use super::error::PageError;
 use super::layout::{self, Page};
 use super::login::read_form;
@@ -25,7 +26,7 @@ use tenure_engine::ops::queue_policy as ops;
 use tenure_store::clock;
 
 /// In minutes.
-const TIMES: [(i64, &str); 5] = [
+pub(super) const TIMES: [(i64, &str); 5] = [
     (15, "15 minutes from now"),
     (60, "an hour from now"),
     (240, "4 hours from now"),
@@ -91,7 +92,7 @@ pub(super) async fn form(_: Site, visit: Arc<Visit>) -> Result<Page, PageError> 
         }
         a.button href=(back) { "Cancel" }
     } };
-    Ok(Page { title: format!("Pause {queue}"), refresh: None, body })
+    Ok(Page::new(format!("Pause {queue}"), None, body))
 }
 
 /// `POST /queue/:provisionerId/:workerType/pause`
@@ -112,10 +113,19 @@ async fn change(app: &Site, request: Request, what: Change) -> Response {
     };
     let headers = parts.headers.clone();
     let form = read_form::<PauseForm>(app, Request::from_parts(parts, body)).await;
+    let line = match what {
+        Change::Pause => "The queue is paused.",
+        Change::Resume => "The queue is resumed.",
+    };
     match act(app, &visit, &headers, form, what).await {
-        Ok(queue) => see_other(&link(&visit, &queue)),
+        Ok(queue) => done::see_other(app, &link(&visit, &queue), line),
         Err(error) => refuse(&visit, &error),
     }
+}
+
+pub(super) fn foreign_form() -> PageError {
+    let message = "The form was not sent from this page, or belongs to another session.";
+    PageError::Refused(StatusCode::FORBIDDEN, message.to_owned())
 }
 
 async fn act(
@@ -125,25 +135,21 @@ async fn act(
     form: Option<PauseForm>,
     what: Change,
 ) -> Result<TaskQueueId, PageError> {
-    let ours = || {
-        let message = "The form was not sent from this page, or belongs to another session.";
-        PageError::Refused(StatusCode::FORBIDDEN, message.to_owned())
-    };
     let (Some(form), Some(session), true) = (form, &visit.session, is_from_us(app, headers)) else {
-        return Err(ours());
+        return Err(foreign_form());
     };
     if !session.form_token.matches(&form.token) {
-        return Err(ours());
+        return Err(foreign_form());
     }
     let queue = queue_of(visit)?;
     visit.authorize(scope(&queue))?;
-    let by = visit.client_id().unwrap_or_default();
+    let actor = visit.actor();
     match what {
-        Change::Resume => ops::resume(app.engine.queue_parts(), &queue, by).await?,
+        Change::Resume => ops::resume(app.engine.queue_parts(), &actor, &queue).await?,
         Change::Pause => {
             let now = clock::get_now(&mut *app.engine.pool.acquire().await?).await?;
             let request = PauseRequest { reason: reason(&form.reason), until: until(&form.minutes, now)? };
-            ops::pause(app.engine.queue_parts(), &queue, &request, by).await?;
+            ops::pause(app.engine.queue_parts(), &actor, &queue, &request).await?;
         }
     }
     Ok(queue)
@@ -189,6 +195,8 @@ pub(super) fn shown(visit: &Visit, queue: &TaskQueueId, paused: Option<&Paused>,
             }
         } @else if session.is_some() {
             div.actions { a.button href={ (link) "/pause" } { "Pause…" } }
+        } @else if visit.session.is_some() {
+            div.actions { span.lacking { button type="button" disabled { "Pause…" } " needs " code { (scope(queue)) } } }
         }
     }
 }

@@ -6,6 +6,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use maud::{Markup, html};
 use sqlx::PgConnection;
 use tenure_api::ids::TaskId;
+use tenure_api::policy::Failure;
 use tenure_api::states::RunState;
 
 use super::layout::{self, section, table};
@@ -13,8 +14,9 @@ use super::text;
 use super::visit::Visit;
 use tenure_domain::presence::{Known, Presence};
 use tenure_domain::scopes::Expression;
+use tenure_domain::verdict::failure_line;
 use tenure_store::events::Sequenced;
-use tenure_store::page::{self, ClaimRow, EndedRow, Ends, Filter, HolderRow, WorkerRow};
+use tenure_store::page::{self, ClaimRow, EndedRow, Ends, Filter, HolderRow, Named, WorkerRow};
 
 pub(super) const ROWS_MAX: i64 = 25;
 const WORKERS_MAX: usize = 50;
@@ -71,6 +73,7 @@ pub(super) fn ended(visit: &Visit, rows: &[EndedRow], now: DateTime<Utc>, about:
     let cells = |row: &EndedRow| {
         let reason = html! {
             @if row.reason.as_str() != row.state.as_str() { (row.reason) " " }
+            @if let Some(line) = row.failure.as_deref().and_then(failure) { (layout::said(&html! { (line) })) " " }
             @if row.retried { span.dim { "tried again" } }
         };
         let mut cells = vec![
@@ -92,6 +95,16 @@ pub(super) fn ended(visit: &Visit, rows: &[EndedRow], now: DateTime<Utc>, about:
     table(&rows.iter().map(cells).collect::<Vec<_>>())
 }
 
+/// The failure in one line, with the exit code of its command.
+fn failure(json: &str) -> Option<String> {
+    let failure: Failure = serde_json::from_str(json).ok()?;
+    let line = failure_line(&failure);
+    Some(match failure.exit_code {
+        Some(code) if !line.contains("exit code") => format!("exit code {code}: {line}"),
+        Some(_) | None => line,
+    })
+}
+
 pub(super) async fn failures(
     conn: &mut PgConnection,
     sequenced: Sequenced,
@@ -102,12 +115,15 @@ pub(super) async fn failures(
     rows.retain(|row| visit.may(format!("queue:status:{}", row.task)));
     for row in &mut rows {
         hide_definition(visit, row.task, &mut row.definition);
+        if !visit.may(format!("tenure:get-result:{}", row.queue)) {
+            row.failure = None;
+        }
     }
     Ok(rows)
 }
 
 pub(super) fn failures_section(visit: &Visit, rows: &[EndedRow], now: DateTime<Utc>, about: About) -> Markup {
-    let note = html! { "failed runs and exceptions, newest first" };
+    let note = html! { "failed runs and exceptions, newest first; without cancelled tasks" };
     if rows.is_empty() {
         let note = html! { p { "Nothing has failed lately in the newest part of the event log." } };
         return section("Latest failures", &html! {}, &layout::empty(&note));
@@ -128,8 +144,8 @@ pub(super) struct Work {
 }
 
 pub(super) fn presence(row: &WorkerRow, claims: i64, now: DateTime<Utc>) -> Presence {
-    let known = Known { contact: row.contact(), quarantine_until: row.quarantine_until, removed: row.removed, claims };
-    Presence::of(known, now)
+    let WorkerRow { quarantine_until, removed, frozen, .. } = *row;
+    Presence::of(Known { contact: row.contact(), quarantine_until, removed, frozen, claims }, now)
 }
 
 /// Adds the workers' presences, even without recent activity. Latest contact first.
@@ -158,6 +174,16 @@ pub(super) fn with_presence(mut all: Vec<Work>, known: &[WorkerRow], now: DateTi
 
 fn sort(all: &mut [Work]) {
     all.sort_by(|a, b| b.seen.cmp(&a.seen).then_with(|| (&a.group, &a.id, &a.queue).cmp(&(&b.group, &b.id, &b.queue))));
+}
+
+/// Adds the presences of the workers to show.
+pub(super) async fn of_named(
+    conn: &mut PgConnection,
+    all: Vec<Work>,
+    now: DateTime<Utc>,
+) -> Result<Vec<Work>, sqlx::Error> {
+    let known = page::list_named(conn, &all.iter().take(WORKERS_MAX).map(Work::name).collect::<Vec<_>>()).await?;
+    Ok(with_presence(all, &known, now))
 }
 
 /// Latest activity first.
@@ -202,7 +228,7 @@ pub(super) fn workers_section(visit: &Visit, all: Option<&[Work]>, now: DateTime
         let note = html! {
             p { "No worker holds a task or has finished one lately." }
             p { "Start one:" }
-            pre { "tenure-worker run --root-url " (visit.root_url) " --task-queue " i { "QUEUE" } " --worker-group "
+            pre tabindex="0" { "tenure-worker run --root-url " (visit.root_url) " --task-queue " i { "QUEUE" } " --worker-group "
                 i { "GROUP" } " --worker-id " i { "ID" } }
         };
         return section("Workers", &html! {}, &layout::empty(&note));
@@ -231,6 +257,10 @@ pub(super) fn workers_section(visit: &Visit, all: Option<&[Work]>, now: DateTime
 }
 
 impl Work {
+    fn name(&self) -> Named<'_> {
+        Named { queue: &self.queue, worker_group: &self.group, worker_id: &self.id }
+    }
+
     pub(super) fn queue(&self) -> &str {
         &self.queue
     }

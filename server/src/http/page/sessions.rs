@@ -2,6 +2,7 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 use maud::{Markup, html};
+use tenure_api::ids::SessionId;
 
 use super::layout::{self, section, table};
 use super::text;
@@ -26,7 +27,7 @@ pub(super) fn sessions_section(visit: &Visit, members: &[Member], now: DateTime<
         let frozen = if *frozen { layout::state("frozen") } else { layout::none() };
         vec![
             ("Worker", layout::worker(visit, identity.worker_group.as_str(), identity.worker_id.as_str())),
-            ("Session", html! { code title=(identity.id) { (text::short(&identity.id.to_string())) } }),
+            ("Session", session(visit, identity.id)),
             (">Running", layout::number(*running)),
             (">Assigned", layout::number(*assigned)),
             (">Capacity", layout::number((*capacity).into())),
@@ -42,4 +43,9 @@ pub(super) fn sessions_section(visit: &Visit, members: &[Member], now: DateTime<
     let note =
         html! { "when a session ends, its runs go to others" @if members.len() > shown { "; the first " (shown) } };
     section("Sessions", &note, &table(&rows))
+}
+
+fn session(visit: &Visit, id: SessionId) -> Markup {
+    let id = id.to_string();
+    html! { a href=(visit.link_to("session", &[&id])) title=(id) { code { (text::short(&id)) } } }
 }

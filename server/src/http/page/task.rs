@@ -10,9 +10,11 @@ use tenure_api::bodies::{Metadata, Run, Status};
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::{RunId, TaskId};
 use tenure_api::policy::Failure;
-use tenure_api::states::{EndedBy, ReasonCreated};
+use tenure_api::states::{EndedBy, ReasonCreated, TaskState};
 
+use super::actions::{self, On, Subject};
 use super::artifacts::{self, artifacts_section};
+use super::audit;
 use super::edges::{EDGES_MAX, edges};
 use super::error::PageError;
 use super::layout::{self, Cells, Page, section, table};
@@ -20,8 +22,9 @@ use super::overview::REFRESH;
 use super::state::Site;
 use super::visit::Visit;
 use super::{log, text};
+use tenure_domain::audit::Kind;
 use tenure_domain::create::shown_definition;
-use tenure_domain::policy::why::{Names, why, with_failure, words};
+use tenure_domain::policy::why::{Names, why, words};
 use tenure_domain::scopes::Expression;
 use tenure_domain::verdict::{Report, failure_line, verdict};
 use tenure_engine::ops::create_artifact::RunRef;
@@ -51,25 +54,28 @@ pub(super) async fn task(app: Site, visit: Arc<Visit>) -> Result<Page, PageError
     let mut conn = page::begin(&app.engine.pool).await?;
     // One more than shown, to detect further tasks.
     let around = page::list_edges(&mut conn, id, EDGES_MAX as i64 + 1).await?;
+    let changes = audit::latest(&mut conn, &visit, Kind::Task, &[id.to_string()]).await?;
     conn.commit().await?;
     let listed = artifacts::find(&app, id).await?;
     let tail = match status.runs.last() {
         Some(run) => log::tail(&app, &visit, RunRef { task: id, run: run.run_id }).await?,
         None => None,
     };
-    let known = ops::find(app.engine.why_parts(), id).await?;
-    let names = if visit.may(format!("tenure:get-queue:{}", known.queue)) { Names::Shown } else { Names::Hidden };
     let returned = Returned::of(&visit, &status, &ends);
-    let sentences = words(&with_failure(why(&known.facts, names), returned.failure.clone()));
+    let is_open = matches!(status.state, TaskState::Unscheduled | TaskState::Pending | TaskState::Running);
+    let sentences = if is_open { sentences(&app, &visit, id).await? } else { Vec::new() };
     let metadata = definition.as_deref().and_then(text::metadata);
     let name = metadata.as_ref().map(|metadata| metadata.name.trim()).filter(|name| !name.is_empty());
+    let subject = Subject::of_task(task, definition.as_deref());
     let body = html! {
         h1 { span.kind { "Task" } @match name { Some(name) => (name), None => { code { (id) } } } }
         @if visit.may(of_status.clone()) {
             p.verdict { (verdict(&status, &returned.report(), now)) }
+            (audit::shown(&changes, now))
+            (actions::bar(&visit, On::Task, &subject))
             (facts(&visit, &status, now))
             @if let Some(metadata) = &metadata { (about(metadata)) }
-            (section("Why the task is in this state", &html! {}, &html! { ul.why { @for sentence in &sentences { li { (sentence) } } } }))
+            @if is_open { (why_section(&sentences, now)) }
             @if let Some(tail) = &tail { (log::log_section(&visit, tail)) }
             (edges(&visit, id, &around))
             (runs(&visit, &status, &ends, &returned, now))
@@ -87,8 +93,18 @@ pub(super) async fn task(app: Site, visit: Arc<Visit>) -> Result<Page, PageError
             (section("Definition", &html! {}, &html! { div.note { (layout::denied(&visit, &of_definition)) } }))
         }
     };
-    let refresh = (!matches!(status.state.as_str(), "completed" | "failed" | "exception")).then_some(REFRESH);
-    Ok(Page { title: format!("Task {}", name.unwrap_or(&id.to_string())), refresh, body })
+    Ok(Page::new(format!("Task {}", name.unwrap_or(&id.to_string())), is_open.then_some(REFRESH), body))
+}
+
+async fn sentences(app: &Site, visit: &Visit, id: TaskId) -> Result<Vec<String>, PageError> {
+    let known = ops::find(app.engine.why_parts(), id).await?;
+    let names = if visit.may(format!("tenure:get-queue:{}", known.queue)) { Names::Shown } else { Names::Hidden };
+    Ok(words(&why(&known.facts, names)))
+}
+
+fn why_section(sentences: &[String], now: DateTime<Utc>) -> Markup {
+    let body = html! { ul.why { @for sentence in sentences { li { (layout::sentence(sentence, now)) } } } };
+    section("Why the task is in this state", &html! {}, &body)
 }
 
 fn facts(visit: &Visit, status: &Status, now: DateTime<Utc>) -> Markup {
@@ -108,7 +124,7 @@ fn facts(visit: &Visit, status: &Status, now: DateTime<Utc>) -> Markup {
 
 fn about(metadata: &Metadata) -> Markup {
     html! { section.panel {
-        @if !metadata.description.trim().is_empty() { p.description { (metadata.description) } }
+        @if !metadata.description.trim().is_empty() { p.description tabindex="0" { (metadata.description) } }
         dl.facts {
             div { dt { "Owner" } dd { (metadata.owner) } }
             div { dt { "Source" } dd {
@@ -181,7 +197,7 @@ fn failure_section(failure: &Failure) -> Markup {
         @if let Some(kind) = kind { (kind) " " }
         @if let Some(code) = exit_code { "exit code " (code) }
     };
-    section("Failure", &note, &html! { pre.json { (message) } })
+    section("Failure", &note, &html! { pre.json tabindex="0" { (message) } })
 }
 
 /// From the last run that has one.
@@ -192,7 +208,7 @@ fn result_section(visit: &Visit, status: &Status, ends: &Ends) -> Markup {
     if !visit.may(required.clone()) {
         return section("Result", &note, &html! { div.note { (layout::denied(visit, &required)) } });
     }
-    section("Result", &note, &html! { pre.json { (text::pretty(result)) } })
+    section("Result", &note, &html! { pre.json tabindex="0" { (text::pretty(result)) } })
 }
 
 /// For visitors who may see results.
@@ -202,14 +218,14 @@ fn checkpoint_section(visit: &Visit, status: &Status, stored: &Stored, now: Date
     if !visit.may(required.clone()) {
         return section("Checkpoint", &note, &html! { div.note { (layout::denied(visit, &required)) } });
     }
-    section("Checkpoint", &note, &html! { pre.json { (text::pretty(&stored.checkpoint)) } })
+    section("Checkpoint", &note, &html! { pre.json tabindex="0" { (text::pretty(&stored.checkpoint)) } })
 }
 
 fn run_cells(visit: &Visit, run: &Run, ended_by: Option<EndedBy>, failure: Option<&str>, now: DateTime<Utc>) -> Cells {
     let reason = html! {
         @if let Some(reason) = run.reason_resolved.filter(|reason| reason.as_str() != run.state.as_str()) { (reason) " " }
         @if let Some(by) = ended_by { span.dim { "ended by " (by) " " } }
-        @if let Some(failure) = failure { (failure) " " }
+        @if let Some(failure) = failure { (layout::said(&html! { (failure) })) " " }
         @if run.reason_created != ReasonCreated::Scheduled { span.dim { "made by " (run.reason_created) } }
     };
     let worker = run.worker_group.as_deref().zip(run.worker_id.as_deref());
@@ -237,7 +253,7 @@ fn definition_section(visit: &Visit, id: TaskId, definition: &str) -> Markup {
         &note,
         &html! {
             @if cut { p.warning { "This is only its beginning: it is " (text::count(i64::try_from(definition.len()).unwrap_or(i64::MAX))) " bytes long." } }
-            pre.json { (text::pretty(shown)) }
+            pre.json tabindex="0" { (text::pretty(shown)) }
         },
     )
 }

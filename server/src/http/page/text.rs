@@ -5,9 +5,13 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::Deserialize;
 use tenure_api::bodies::Metadata;
+use tenure_domain::terminal::Terminal;
 pub(super) use tenure_domain::verdict::span;
 
 const ID_SHOWN: usize = 8;
+/// Length of a date of the API, and of the part before its T.
+const DATE_LENGTH: usize = 24;
+const DAY_LENGTH: usize = 10;
 /// In levels. Without a limit, deep nesting would turn a small text into megabytes.
 const INDENTED_MAX: usize = 16;
 /// In bytes; the API has the rest.
@@ -23,6 +27,32 @@ pub(super) fn relative(time: DateTime<Utc>, now: DateTime<Utc>) -> String {
     } else {
         format!("in {}", span(since))
     }
+}
+
+/// A part of a sentence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part<'a> {
+    Words(&'a str),
+    Time(DateTime<Utc>),
+}
+
+/// Splits a sentence at its dates, which are in the format of the API.
+pub(super) fn parts(sentence: &str) -> Vec<Part<'_>> {
+    let (mut parts, mut rest) = (Vec::new(), sentence);
+    while let Some((at, time)) = find_time(rest) {
+        parts.extend([Part::Words(&rest[..at]), Part::Time(time)]);
+        rest = &rest[at + DATE_LENGTH..];
+    }
+    parts.push(Part::Words(rest));
+    parts
+}
+
+fn find_time(text: &str) -> Option<(usize, DateTime<Utc>)> {
+    text.match_indices('T').find_map(|(at, _)| {
+        let begin = at.checked_sub(DAY_LENGTH)?;
+        let date = text.get(begin..begin + DATE_LENGTH).filter(|date| date.ends_with('Z'))?;
+        Some((begin, DateTime::parse_from_rfc3339(date).ok()?.to_utc()))
+    })
 }
 
 /// May be far below a second.
@@ -123,10 +153,9 @@ pub(super) fn beginning(text: &str, bytes_max: usize) -> (&str, bool) {
     (&text[..end], end < text.len())
 }
 
-/// Drops control characters except line feeds and tabs.
-pub(super) fn plain(bytes: &[u8]) -> String {
-    let is_shown = |character: &char| matches!(character, '\n' | '\t') || !character.is_control();
-    String::from_utf8_lossy(bytes).chars().filter(is_shown).collect()
+/// Output of a command without escape sequences and control characters. Invalid bytes are marked.
+pub(super) fn plain(terminal: &mut Terminal, bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).chars().filter(|character| terminal.shows(*character)).collect()
 }
 
 #[cfg(test)]
@@ -141,6 +170,24 @@ mod tests {
         assert_eq!(relative(now + TimeDelta::milliseconds(900), now), "now");
         assert_eq!(age(Duration::from_millis(12)), "12 ms");
         assert_eq!(age(Duration::from_secs(61)), "1 m 1 s");
+    }
+
+    #[test]
+    fn sentence_is_split_at_its_dates() {
+        let date = "2026-11-29T16:04:05.678Z";
+        let time = DateTime::parse_from_rfc3339(date).unwrap().to_utc();
+        let sentence = format!("Tests hold it since {date}; until {date}.");
+        let expected = [
+            Part::Words("Tests hold it since "),
+            Part::Time(time),
+            Part::Words("; until "),
+            Part::Time(time),
+            Part::Words("."),
+        ];
+        assert_eq!(parts(&sentence), expected);
+        for plain in ["", "The T", "é-11-29T16:04:05.678Z", "2026-13-29T16:04:05.678Z", "2026-11-29T16:04"] {
+            assert_eq!(parts(plain), [Part::Words(plain)]);
+        }
     }
 
     #[test]

@@ -2,16 +2,19 @@
 
 use axum::RequestExt;
 use axum::extract::{RawPathParams, Request};
-use http::header::{COOKIE, HOST, ORIGIN};
-use http::{HeaderMap, StatusCode};
+use http::header::{HOST, ORIGIN};
+use http::{HeaderMap, Method, StatusCode};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
+use super::cookies;
 use super::error::PageError;
 use super::state::Site;
 use crate::auth::{AuthError, Now, Principal, RequestParts, Session};
 use crate::http::access::REAUTHORIZE_EVERY;
 use crate::http::budget::Share;
+use crate::http::connection::Connection;
 use tenure_domain::scopes::Expression;
+use tenure_engine::ops::actor::Actor;
 
 pub(super) const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 /// In bytes.
@@ -26,8 +29,13 @@ pub(super) struct Visit {
     pub root_url: String,
     /// Path and query, without the root URL's path.
     pub place: String,
+    /// Line about the effect of the visitor's last form.
+    pub done: Option<String>,
+    /// True if the address can be loaded again.
+    pub is_read: bool,
     params: Vec<(String, String)>,
     query: Vec<(String, String)>,
+    trace_id: Option<String>,
 }
 
 pub(super) struct NoVisit {
@@ -46,13 +54,17 @@ impl Visit {
         let uri = request.uri();
         let place = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str).to_owned();
         let query = read_query(uri.query().unwrap_or_default());
+        let is_read = request.method() == Method::GET;
         let (session, principal) = match find_visitor(app, request.headers()).await {
             Ok(found) => found,
             Err(error) => {
-                return Err(Box::new(NoVisit { visit: Self::unknown(app), status: error.status(), error }));
+                let visit = Self { place, is_read, query, ..Self::unknown(app) };
+                return Err(Box::new(NoVisit { visit, status: error.status(), error }));
             }
         };
-        let visit = Self { session, principal, place, query, ..Self::unknown(app) };
+        let trace_id = request.extensions().get::<Connection>().and_then(Connection::trace_id);
+        let done = session.as_ref().and_then(|_| cookies::done(request.headers()));
+        let visit = Self { session, principal, place, is_read, query, done, trace_id, ..Self::unknown(app) };
         match params {
             Ok(params) => Ok(Self { params, ..visit }),
             Err(_) => {
@@ -85,6 +97,14 @@ impl Visit {
         }
     }
 
+    /// For an address that no route has. The visitor counts as logged out if the database is away.
+    pub(super) async fn without_page(app: &Site, headers: &HeaderMap) -> Self {
+        match find_visitor(app, headers).await {
+            Ok((session, principal)) => Self { session, principal, ..Self::unknown(app) },
+            Err(_) => Self::unknown(app),
+        }
+    }
+
     pub(super) fn unknown(app: &Site) -> Self {
         Self {
             session: None,
@@ -97,8 +117,11 @@ impl Visit {
             base: app.pages.base.clone(),
             root_url: app.pages.root_url.clone(),
             place: "/".to_owned(),
+            done: None,
+            is_read: false,
             params: Vec::new(),
             query: Vec::new(),
+            trace_id: None,
         }
     }
 
@@ -117,6 +140,11 @@ impl Visit {
 
     pub(super) fn client_id(&self) -> Option<&str> {
         self.session.as_ref().and_then(|session| session.principal.client_id.as_deref())
+    }
+
+    /// Returns the visitor, for the record of a change.
+    pub(super) fn actor(&self) -> Actor {
+        Actor::new(self.client_id().unwrap_or_default()).traced(self.trace_id.clone())
     }
 
     /// Decoded; empty if the route has no such parameter.
@@ -165,13 +193,17 @@ fn is_page(path: &str) -> bool {
         |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
     match path.split('/').collect::<Vec<_>>().as_slice() {
         [""] => true,
-        ["task" | "group", name] | ["task", name, "log"] => is_name(name),
-        ["queue" | "worker", first, second] | ["queue", first, second, "pause"] => is_name(first) && is_name(second),
+        // The page of an object, or of an action on it.
+        ["task" | "group" | "session", names @ ..] => {
+            [1, 2].contains(&names.len()) && names.iter().all(|name| is_name(name))
+        }
+        ["queue", names @ ..] => [2, 3].contains(&names.len()) && names.iter().all(|name| is_name(name)),
+        ["worker", names @ ..] => [2, 5].contains(&names.len()) && names.iter().all(|name| is_name(name)),
         _ => false,
     }
 }
 
-fn read_query(query: &str) -> Vec<(String, String)> {
+pub(super) fn read_query(query: &str) -> Vec<(String, String)> {
     let decode = |text: &str| percent_decode_str(&text.replace('+', " ")).decode_utf8_lossy().into_owned();
     let pairs = query.split('&').filter(|pair| !pair.is_empty());
     pairs
@@ -186,10 +218,7 @@ pub(super) fn cookie_name(app: &Site) -> &'static str {
 }
 
 pub(super) async fn find_visitor(app: &Site, headers: &HeaderMap) -> Result<(Option<Session>, Principal), PageError> {
-    let name = cookie_name(app);
-    let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
-    let mut pairs = cookies.flat_map(|cookies| cookies.split(';')).filter_map(|cookie| cookie.trim().split_once('='));
-    if let Some((_, ticket)) = pairs.find(|(key, _)| *key == name) {
+    if let Some(ticket) = cookies::find(headers, cookie_name(app)) {
         let now = app.intake.now().await?;
         if let Some(session) =
             app.intake.authenticator.resume(ticket, now).await.map_err(|error| lookup_failed(&error))?
@@ -243,6 +272,10 @@ mod tests {
             "/task/a-b_c/log?run=1",
             "/queue/a/b?refresh=off",
             "/queue/a/b/pause",
+            "/queue/a/b/policy",
+            "/task/a-b_c/cancel",
+            "/session/x/end",
+            "/worker/g/w/a/b/quarantine",
             "/group/x?after=a%2Fb&refresh=off",
             "/worker/g/w",
         ] {
@@ -262,7 +295,10 @@ mod tests {
             "/docs/",
             "/task/",
             "/task/abc/artifacts/x",
-            "/queue/a/b/resume",
+            "/task",
+            "/queue/a",
+            "/queue/a/b/c/d",
+            "/worker/g/w/a/quarantine",
             "/queue/a//",
             "/task/..",
             "/task/../api/x",

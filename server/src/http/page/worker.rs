@@ -1,23 +1,35 @@
 //! `/worker/<workerGroup>/<workerId>`: a worker's presence, claims and recent activity.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 use maud::{Markup, html};
-use tenure_api::ids::{WorkerGroup, WorkerId};
+use sqlx::PgConnection;
+use tenure_api::ids::{TaskQueueId, WorkerGroup, WorkerId};
 
+use super::actions::{self, On, Subject};
+use super::audit;
 use super::error::PageError;
 use super::layout::{self, Page, section, table};
 use super::overview::REFRESH;
+use super::problems;
 use super::rows::{self, About, ROWS_MAX};
 use super::state::Site;
 use super::visit::Visit;
+use tenure_domain::audit::{Kind, worker as worker_object};
 use tenure_domain::presence::Presence;
+use tenure_domain::registration::WorkerName;
+use tenure_domain::worker::WorkerKey;
+use tenure_domain::worker::is_barred;
 use tenure_engine::ops::workers;
 use tenure_store::clock;
 use tenure_store::page::{self, ClaimRow, Ends, Filter, WorkerRow};
+use tenure_store::workers::{self as workers_store, QuarantineRow};
 
 const ABOUT: About = About { queue: false, worker: true };
+/// Queues whose quarantines of the worker are read.
+const HISTORIES_MAX: usize = 10;
 
 /// `GET /worker/:workerGroup/:workerId`
 pub(super) async fn worker(app: Site, visit: Arc<Visit>) -> Result<Page, PageError> {
@@ -37,7 +49,9 @@ pub(super) async fn worker(app: Site, visit: Arc<Visit>) -> Result<Page, PageErr
     let mut known = page::list_of_name(&mut conn, group.as_str(), id.as_str()).await?;
     let claims = page::list_claims(&mut conn, app.engine.due_marks.get().claims, filter, ROWS_MAX).await?;
     let mut ended = page::list_ended(&mut conn, sequenced, Ends::All, filter, ROWS_MAX).await?;
-    conn.commit().await?;
+    let objects: Vec<String> =
+        known.iter().map(|row| worker_object(&row.queue_name, group.as_str(), id.as_str())).collect();
+    let changes = audit::latest(&mut conn, &visit, Kind::Worker, &objects).await?;
     let in_time = claims.is_some();
     let mut claims = claims.unwrap_or_default();
     // A worker has a row, and needs a scope, per queue.
@@ -46,6 +60,8 @@ pub(super) async fn worker(app: Site, visit: Arc<Visit>) -> Result<Page, PageErr
     known.retain(|row| may(&row.queue_name));
     claims.retain(|row| may(&row.queue));
     ended.retain(|row| may(&row.queue));
+    let quarantines = quarantines(&mut conn, &known).await?;
+    conn.commit().await?;
     let seen = known.len() + claims.len() + ended.len();
     // The same response for missing workers, to hide which exist.
     if seen == 0 && (found > 0 || !may_any) {
@@ -57,9 +73,14 @@ pub(super) async fn worker(app: Site, visit: Arc<Visit>) -> Result<Page, PageErr
     for row in &mut ended {
         rows::hide_definition(&visit, row.task, &mut row.definition);
     }
+    let name = format!("{group}/{id}");
     let body = html! {
         h1 { span.kind { "Worker" } (group) "/" (id) }
+        (problems::about(&app, &visit, |object| object.worker.as_deref() == Some(name.as_str())))
+        (audit::shown(&changes, now))
         @if !known.is_empty() { (contact(&visit, &known, in_time.then_some(claims.as_slice()), now)) }
+        (quarantine_section(&visit, &quarantines, now))
+        @if visit.session.is_some() { (actions_section(&visit, &known, (&group, &id), now)) }
         @if seen == 0 {
             (section("Contact", &html! {}, &layout::empty(&html! {
                 p { "No worker of this name has been in contact within the last day." }
@@ -75,7 +96,66 @@ pub(super) async fn worker(app: Site, visit: Arc<Visit>) -> Result<Page, PageErr
             (section("Ended lately", &html! { "newest first" }, &rows::ended(&visit, &ended, now, ABOUT)))
         }
     };
-    Ok(Page { title: format!("Worker {group}/{id}"), refresh: Some(REFRESH), body })
+    Ok(Page::new(format!("Worker {group}/{id}"), Some(REFRESH), body))
+}
+
+/// Changes of the worker's quarantines, newest first, with their queues.
+async fn quarantines(
+    conn: &mut PgConnection,
+    known: &[WorkerRow],
+) -> Result<Vec<(String, QuarantineRow)>, sqlx::Error> {
+    let mut all = Vec::new();
+    for row in known.iter().take(HISTORIES_MAX) {
+        let (group, id) = (row.worker_group.clone(), row.worker_id.clone());
+        let changes = workers_store::list_quarantines(conn, &WorkerKey { queue: row.queue, group, id }).await?;
+        all.extend(changes.into_iter().map(|change| (row.queue_name.clone(), change)));
+    }
+    all.sort_by_key(|(_, change)| Reverse(change.updated));
+    Ok(all)
+}
+
+fn quarantine_section(visit: &Visit, changes: &[(String, QuarantineRow)], now: DateTime<Utc>) -> Markup {
+    if changes.is_empty() {
+        return html! {};
+    }
+    let cells = |(queue, change): &(String, QuarantineRow)| {
+        let QuarantineRow { client_id, updated, quarantine_until, info } = change;
+        let end = html! {
+            @if quarantine_until <= updated { "lifted" } @else { (layout::time(*quarantine_until, now)) }
+        };
+        vec![
+            ("Queue", layout::queue(visit, queue)),
+            ("Changed", layout::time(*updated, now)),
+            ("By", html! { code { (client_id) } }),
+            ("Until", end),
+            ("Reason", info.as_deref().map_or_else(layout::none, |info| layout::said(&html! { (info) }))),
+        ]
+    };
+    let shown = usize::try_from(ROWS_MAX).unwrap_or(usize::MAX);
+    let rows: Vec<_> = changes.iter().take(shown).map(cells).collect();
+    let note = html! { "newest first" @if changes.len() > shown { "; " (shown) " of " (changes.len()) } };
+    section("Quarantines", &note, &table(&rows))
+}
+
+/// A worker is quarantined, and declared gone, for a single queue.
+fn actions_section(
+    visit: &Visit,
+    known: &[WorkerRow],
+    (group, id): (&WorkerGroup, &WorkerId),
+    now: DateTime<Utc>,
+) -> Markup {
+    let subject = |row: &WorkerRow| {
+        let name =
+            WorkerName { pool: TaskQueueId::read_full(&row.queue_name).ok()?, group: group.clone(), id: id.clone() };
+        let is_quarantined = row.quarantine_until.is_some_and(|until| is_barred(until, now));
+        Some(Subject::Worker { name, is_quarantined })
+    };
+    html! { @for row in known { @if let Some(subject) = subject(row) {
+        section.panel {
+            header { h2 { "In queue " (layout::queue(visit, &row.queue_name)) } }
+            (actions::bar(visit, On::Worker, &subject))
+        }
+    } } }
 }
 
 /// Without its claims it is unknown whether a worker works.
@@ -83,7 +163,8 @@ fn contact(visit: &Visit, known: &[WorkerRow], claims: Option<&[ClaimRow]>, now:
     let cells = |row: &WorkerRow| {
         let held = claims.into_iter().flatten().filter(|claim| claim.queue == row.queue_name).count();
         let presence = rows::presence(row, i64::try_from(held).unwrap_or(i64::MAX), now);
-        let is_known = claims.is_some() || matches!(presence, Presence::Quarantined | Presence::Removed);
+        let is_known =
+            claims.is_some() || matches!(presence, Presence::Quarantined | Presence::Frozen | Presence::Removed);
         let state = if is_known { layout::state(presence.as_str()) } else { layout::unread_value() };
         let quarantine = row.quarantine_until.filter(|_| presence == Presence::Quarantined);
         let time = |time: Option<DateTime<Utc>>| time.map_or_else(layout::none, |time| layout::time(time, now));

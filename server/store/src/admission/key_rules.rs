@@ -30,18 +30,22 @@ pub async fn count_rules(
     Ok((row.exists, row.count))
 }
 
+/// Stores the rules of a key. False if it has them already.
 pub async fn put_rules(
     transaction: &mut PgConnection,
     queue: i32,
     key: &str,
     rules: &KeyRules,
-) -> Result<(), sqlx::Error> {
-    sqlx::query!(
+) -> Result<bool, sqlx::Error> {
+    let put = sqlx::query!(
         "-- put_key_rules
-        INSERT INTO queue_keys (queue, key, concurrency, rate_count, rate_seconds, rate_burst, weight)
+        INSERT INTO queue_keys AS k (queue, key, concurrency, rate_count, rate_seconds, rate_burst, weight)
         VALUES ($1, $2, $3, $4, $5, $6, $7)
         ON CONFLICT (queue, key) DO UPDATE SET concurrency = EXCLUDED.concurrency, rate_count = EXCLUDED.rate_count,
-            rate_seconds = EXCLUDED.rate_seconds, rate_burst = EXCLUDED.rate_burst, weight = EXCLUDED.weight",
+            rate_seconds = EXCLUDED.rate_seconds, rate_burst = EXCLUDED.rate_burst, weight = EXCLUDED.weight
+            WHERE (k.concurrency, k.rate_count, k.rate_seconds, k.rate_burst, k.weight)
+                IS DISTINCT FROM (EXCLUDED.concurrency, EXCLUDED.rate_count, EXCLUDED.rate_seconds, EXCLUDED.rate_burst,
+                                  EXCLUDED.weight)",
         queue,
         key,
         rules.concurrency.map(u32::cast_signed),
@@ -52,7 +56,11 @@ pub async fn put_rules(
     )
     .execute(&mut *transaction)
     .await?;
-    announce_key(transaction, queue, key).await
+    if put.rows_affected() == 0 {
+        return Ok(false);
+    }
+    announce_key(transaction, queue, key).await?;
+    Ok(true)
 }
 
 /// True if the policy or a key rule of the queue has a rate.

@@ -1,22 +1,26 @@
 //! Counts the waiting runs that limits allow to start now, given enough workers. Autoscalers read
 //! it: it must be cheap and never too high, but need not be exact.
 
+use std::collections::HashMap;
+
 use chrono::{DateTime, Utc};
 use sqlx::{Connection, PgConnection};
-use tenure_domain::admission::{PRIORITIES, key_allows, queue_allows};
+use tenure_domain::admission::{PRIORITIES, key_allows, queue_allows, starts_at};
 use tenure_domain::policy::counts::Counted;
+use tenure_domain::policy::document::Admission;
 
 use super::load_keys;
 use super::marks::Marks;
 use super::waiting::read_policy;
-use crate::page;
+use crate::session;
 
 /// Keys checked, if keys have limits.
 pub const KEYS_LOOKED_AT_MAX: i64 = 1_000;
 /// Runs counted of these keys.
 pub const RUNS_COUNTED_MAX: i64 = 10_000;
 
-struct Limited {
+/// The limits of a queue that has or had admission.
+pub(crate) struct Limited {
     policy: Option<String>,
     has_rules: bool,
     tat: f64,
@@ -24,30 +28,64 @@ struct Limited {
     now: DateTime<Utc>,
 }
 
+/// Waiting runs that the limits of a whole queue allow to start.
+pub(crate) enum Allowed {
+    /// Without limits, all are about to become ready.
+    All,
+    /// The policy is unreadable: this release cannot start any. Other queues are unaffected; the
+    /// admission pass logs the error.
+    Unreadable,
+    /// Up to this number, subject to the limits of their keys.
+    UpTo(i64, Admission),
+}
+
+impl Limited {
+    pub(crate) fn allowed(&self, counted: Counted) -> Allowed {
+        let Counted { pending, claimed, delayed: _, waiting } = counted;
+        let admission = match read_policy(self.policy.as_deref()) {
+            Ok(Some(admission)) => admission,
+            Ok(None) => return Allowed::All,
+            Err(_) => return Allowed::Unreadable,
+        };
+        let unclaimed = pending - waiting;
+        let free = admission.total.map(|total| u64::try_from(i64::from(total) - unclaimed - claimed).unwrap_or(0));
+        let allowed = queue_allows(free, admission.rate_total, self.tat, holding(admission, unclaimed), self.now());
+        let allowed = allowed.map_or(waiting, |allowed| waiting.min(i64::try_from(allowed).unwrap_or(i64::MAX)));
+        Allowed::UpTo(allowed, admission)
+    }
+
+    /// Returns when the rate of the queue allows the next start; none if now.
+    pub(crate) fn next_start(&self, admission: Admission, unclaimed: i64) -> Option<f64> {
+        starts_at(admission.rate_total, self.tat, holding(admission, unclaimed), self.now())
+    }
+
+    /// In seconds since 1970.
+    pub(crate) fn now(&self) -> f64 {
+        self.now.timestamp_micros() as f64 / 1e6
+    }
+}
+
+/// An assigned run holds a token of the queue.
+fn holding(admission: Admission, unclaimed: i64) -> u32 {
+    if admission.assign { u32::try_from(unclaimed.max(0)).unwrap_or(u32::MAX) } else { 0 }
+}
+
 /// Returns the number of waiting runs that would start. Zero if the policy is unreadable.
 pub async fn count(conn: &mut PgConnection, queue: i32, counted: Counted, marks: &Marks) -> Result<i64, sqlx::Error> {
-    let Counted { pending, claimed, delayed: _, waiting } = counted;
+    let waiting = counted.waiting;
     if waiting <= 0 {
         return Ok(0);
     }
     let mut snapshot = conn.begin().await?;
-    page::set_plans(&mut snapshot).await?;
-    let Some(limited) = find_limits(&mut snapshot, queue).await? else { return Ok(waiting) };
-    let Limited { policy, has_rules, tat, least, now } = limited;
-    let admission = match read_policy(policy.as_deref()) {
-        Ok(Some(admission)) => admission,
-        // Without limits, all are about to become ready.
-        Ok(None) => return Ok(waiting),
-        // This release cannot start any. Other queues are unaffected; the admission pass logs the
-        // error.
-        Err(_) => return Ok(0),
+    session::set_plans(&mut snapshot).await?;
+    let Some(limited) = list_limits(&mut snapshot, &[queue]).await?.remove(&queue) else { return Ok(waiting) };
+    let (allowed, admission) = match limited.allowed(counted) {
+        Allowed::All => return Ok(waiting),
+        Allowed::Unreadable => return Ok(0),
+        Allowed::UpTo(allowed, admission) => (allowed, admission),
     };
-    let now = now.timestamp_micros() as f64 / 1e6;
-    let unclaimed = pending - waiting;
-    let free = admission.total.map(|total| u64::try_from(i64::from(total) - unclaimed - claimed).unwrap_or(0));
-    let holding = if admission.assign { u32::try_from(unclaimed.max(0)).unwrap_or(u32::MAX) } else { 0 };
-    let allowed = queue_allows(free, admission.rate_total, tat, holding, now);
-    let allowed = allowed.map_or(waiting, |allowed| waiting.min(i64::try_from(allowed).unwrap_or(i64::MAX)));
+    let now = limited.now();
+    let Limited { has_rules, least, .. } = limited;
     if allowed == 0 || !(has_rules || admission.per_key.is_some() || admission.rate_per_key.is_some()) {
         return Ok(allowed);
     }
@@ -63,24 +101,27 @@ pub async fn count(conn: &mut PgConnection, queue: i32, counted: Counted, marks:
     Ok(startable)
 }
 
-/// Reads the limits of a queue that has or had admission.
-async fn find_limits(conn: &mut PgConnection, queue: i32) -> Result<Option<Limited>, sqlx::Error> {
-    let row = sqlx::query!(
-        r#"-- find_limits
-        SELECT p.policy AS "policy?", COALESCE(s.tat, 0) AS "tat!", s.least AS "least?", db_now.now AS "now!",
+/// Reads the limits of `queues`, except queues that never had admission.
+pub(crate) async fn list_limits(conn: &mut PgConnection, queues: &[i32]) -> Result<HashMap<i32, Limited>, sqlx::Error> {
+    let rows = sqlx::query!(
+        r#"-- list_limits
+        SELECT a.queue, p.policy AS "policy?", COALESCE(s.tat, 0) AS "tat!", s.least AS "least?", db_now.now AS "now!",
                EXISTS (SELECT FROM queue_keys k WHERE k.queue = a.queue) AS "has_rules!"
         FROM admission_queues a LEFT JOIN queue_policies p ON p.queue = a.queue CROSS JOIN db_now
         LEFT JOIN LATERAL (
             SELECT s.tat, s.least FROM admission_state s WHERE s.queue = a.queue ORDER BY s.version DESC LIMIT 1
         ) s ON true
-        WHERE a.queue = $1"#,
-        queue
+        WHERE a.queue = ANY($1)"#,
+        queues
     )
-    .fetch_optional(conn)
+    .fetch_all(conn)
     .await?;
-    let Some(row) = row else { return Ok(None) };
-    let least = row.least.and_then(|least| least.try_into().ok()).unwrap_or([0.0; PRIORITIES]);
-    Ok(Some(Limited { policy: row.policy, has_rules: row.has_rules, tat: row.tat, least, now: row.now }))
+    let limited = rows.into_iter().map(|row| {
+        let least = row.least.and_then(|least| least.try_into().ok()).unwrap_or([0.0; PRIORITIES]);
+        let limited = Limited { policy: row.policy, has_rules: row.has_rules, tat: row.tat, least, now: row.now };
+        (row.queue, limited)
+    });
+    Ok(limited.collect())
 }
 
 /// Lists keys that may start a run, in order of their turns; at least `runs`, if there are as many,

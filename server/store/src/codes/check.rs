@@ -136,6 +136,10 @@ fn kind_is_retried(kind: Kind) -> bool {
     }
 }
 
+fn kind_resolves_badly(kind: Kind) -> bool {
+    kind != Kind::Completed && kind_resolves(kind)
+}
+
 /// Returns the codes of a group. Each lists all variants, so that a new one does not compile
 /// without a decision.
 pub(super) fn group(name: &str, group: &str) -> Option<Codes> {
@@ -186,10 +190,14 @@ pub(super) fn group(name: &str, group: &str) -> Option<Codes> {
         ("EndedBy", "may count late") => codes_where(EndedBy::from_code, late::may_count),
         ("State", "open") => codes_where(State::from_code, state_is_open),
         ("State", "resolved") => codes_where(State::from_code, move |state| !state_is_open(state)),
+        ("State", "resolved badly") => {
+            codes_where(State::from_code, move |state| state != State::Completed && !state_is_open(state))
+        }
         ("Kind", "retried") => codes_where(Kind::from_code, kind_is_retried),
         ("Kind", "resolved") => codes_where(Kind::from_code, kind_resolves),
-        ("Kind", "resolved badly") => {
-            codes_where(Kind::from_code, move |kind| kind != Kind::Completed && kind_resolves(kind))
+        ("Kind", "resolved badly") => codes_where(Kind::from_code, kind_resolves_badly),
+        ("Kind", "of failed runs") => {
+            codes_where(Kind::from_code, |kind| kind_resolves_badly(kind) || kind_is_retried(kind))
         }
         // Input of the dependency pass: ends of required tasks, and new dependent tasks.
         ("Kind", "settles") => codes_where(Kind::from_code, move |kind| kind == Kind::Defined || kind_resolves(kind)),

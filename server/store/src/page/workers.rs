@@ -21,6 +21,8 @@ pub struct WorkerRow {
     pub quarantine_until: Option<DateTime<Utc>>,
     /// Last renewal of its live session.
     pub renewed: Option<DateTime<Utc>>,
+    /// True if its live session is frozen.
+    pub frozen: bool,
     /// Removal. For a registered worker, not the removal of an earlier worker with the same name.
     pub removed: Option<DateTime<Utc>>,
 }
@@ -46,6 +48,7 @@ pub async fn list_known(conn: &mut PgConnection, queue: i32) -> Result<Vec<Worke
         SELECT k.queue, q.name AS queue_name, k.worker_group AS "worker_group!", k.worker_id AS "worker_id!",
                k.first_claim AS first_seen, k.last_seen, k.quarantine_until,
                s.until - make_interval(secs => s.ttl) AS renewed,
+               COALESCE(s.frozen AND s.until > (SELECT now FROM db_now), false) AS "frozen!",
                CASE WHEN g.pool IS NULL THEN r.removed ELSE g.removed END AS removed
         FROM known k JOIN task_queues q ON q.id = k.queue
         LEFT JOIN worker_sessions s
@@ -77,6 +80,7 @@ pub async fn list_of_name(
         )
         SELECT k.queue, q.name AS queue_name, k.worker_group, k.worker_id, k.first_claim AS first_seen, k.last_seen,
                k.quarantine_until, s.until - make_interval(secs => s.ttl) AS renewed,
+               COALESCE(s.frozen AND s.until > (SELECT now FROM db_now), false) AS "frozen!",
                CASE WHEN g.pool IS NULL THEN r.removed ELSE g.removed END AS removed
         FROM known k JOIN task_queues q ON q.id = k.queue
         LEFT JOIN worker_sessions s
@@ -88,6 +92,44 @@ pub async fn list_of_name(
         worker_group,
         worker_id,
         QUEUES_READ
+    )
+    .fetch_all(conn)
+    .await
+}
+
+/// Names of a worker and its queue.
+#[derive(Debug, Clone, Copy)]
+pub struct Named<'a> {
+    pub queue: &'a str,
+    pub worker_group: &'a str,
+    pub worker_id: &'a str,
+}
+
+/// Lists the known workers among `names`, with one index probe each.
+pub async fn list_named(conn: &mut PgConnection, names: &[Named<'_>]) -> Result<Vec<WorkerRow>, sqlx::Error> {
+    let queues: Vec<&str> = names.iter().map(|name| name.queue).collect();
+    let groups: Vec<&str> = names.iter().map(|name| name.worker_group).collect();
+    let ids: Vec<&str> = names.iter().map(|name| name.worker_id).collect();
+    sqlx::query_as!(
+        WorkerRow,
+        r#"-- page_named_workers
+        SELECT w.queue AS "queue!", q.name AS "queue_name!", w.worker_group AS "worker_group!", w.worker_id AS "worker_id!",
+               w.first_claim AS "first_seen!", w.last_seen AS "last_seen!", w.quarantine_until,
+               s.until - make_interval(secs => s.ttl) AS renewed,
+               COALESCE(s.frozen AND s.until > (SELECT now FROM db_now), false) AS "frozen!",
+               CASE WHEN g.pool IS NULL THEN r.removed ELSE g.removed END AS removed
+        FROM unnest($1::text[] /* queues */, $2::text[] /* worker groups */, $3::text[] /* worker ids */) AS i(queue, worker_group, worker_id)
+        JOIN task_queues q ON q.name = i.queue COLLATE "C"
+        JOIN workers w ON w.queue = q.id AND w.worker_group = i.worker_group COLLATE "C" AND w.worker_id = i.worker_id COLLATE "C"
+        LEFT JOIN worker_sessions s
+            ON s.queue = q.id AND s.worker_group = i.worker_group AND s.worker_id = i.worker_id AND s.ended IS NULL
+        LEFT JOIN worker_removals r
+            ON r.queue = q.id AND r.worker_group = i.worker_group AND r.worker_id = i.worker_id
+        LEFT JOIN registered_workers g
+            ON g.pool = i.queue AND g.worker_group = i.worker_group AND g.worker_id = i.worker_id"#,
+        &queues as &[&str],
+        &groups as &[&str],
+        &ids as &[&str]
     )
     .fetch_all(conn)
     .await

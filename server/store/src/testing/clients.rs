@@ -9,6 +9,7 @@ use sqlx::{AssertSqlSafe, Connection as _, PgConnection, PgPool};
 use crate::secrets::random;
 
 const SCHEMA: &str = include_str!("../../../../migrations/0001_schema.sql");
+const AUDIT: &str = include_str!("../../../../migrations/0034_audit.sql");
 /// Stopped, so that tests control the time.
 const CLOCK: &str = "CREATE OR REPLACE FUNCTION tenure_now() RETURNS timestamptz LANGUAGE sql AS
     $$ SELECT coalesce(nullif(current_setting('test.now', true), ''), '2026-01-31T12:00:00Z')::timestamptz $$;
@@ -31,7 +32,7 @@ pub async fn with_clients<F: Future<Output = ()>>(test: impl FnOnce(PgPool) -> F
         .await
         .expect("the database answers");
     let mut transaction = pool.begin().await.expect("the database answers");
-    for sql in [SCHEMA, CLOCK] {
+    for sql in [SCHEMA, AUDIT, CLOCK] {
         sqlx::raw_sql(sql).execute(&mut *transaction).await.expect("the database answers");
     }
     transaction.commit().await.expect("the database answers");

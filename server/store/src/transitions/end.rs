@@ -140,11 +140,11 @@ row! {
         priority: i16,
         scheduled: DateTime<Utc>,
         reason_created: i16,
-        started: DateTime<Utc>,
+        pub started: DateTime<Utc>,
         taken_until: DateTime<Utc>,
-        now: DateTime<Utc>,
-        worker_group: String,
-        worker_id: String,
+        pub now: DateTime<Utc>,
+        pub worker_group: String,
+        pub worker_id: String,
         retries_left: i16,
         pub next_reason: Option<i16>,
         scheduler: String,
@@ -165,6 +165,10 @@ impl Resolved {
 
     pub fn reason(&self) -> Option<ReasonResolved> {
         ReasonResolved::from_code(self.reason_resolved)
+    }
+
+    pub fn ended_by(&self) -> Option<EndedBy> {
+        self.ended_by.and_then(EndedBy::from_code)
     }
 
     /// Returns the task after the end. `history` is read after this run was added to it, or not at

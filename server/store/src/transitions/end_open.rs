@@ -1,5 +1,6 @@
 //! Ends tasks without a report.
 
+use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use tenure_api::states::{EndedBy, ReasonResolved};
 use uuid::Uuid;
@@ -8,6 +9,12 @@ use uuid::Uuid;
 pub struct Ended {
     pub tasks: Vec<Uuid>,
     pub queues: Vec<i32>,
+    /// Start of each task's run; none if no worker held it.
+    pub starts: Vec<Option<DateTime<Utc>>>,
+    /// Time of the end.
+    pub now: DateTime<Utc>,
+    /// The cause of the end.
+    pub by: Option<EndedBy>,
     /// Sessions that held runs of these tasks; each has an inbox item.
     pub sessions: Vec<i64>,
 }
@@ -107,8 +114,8 @@ pub async fn end_open_by(
                    min(counts.waiting)
             FROM ended JOIN open ON open.seq = ended.seq, db_now, counts HAVING count(*) > 0
         )
-        SELECT open.id, open.queue AS "queue!", released.session, released.seq IS NOT NULL AS "held!" FROM ended JOIN open ON open.seq = ended.seq
-        LEFT JOIN released ON released.seq = ended.seq"#,
+        SELECT open.id, open.queue AS "queue!", released.session AS "session?", released.started AS "started?", db_now.now AS "now!"
+        FROM ended JOIN open ON open.seq = ended.seq LEFT JOIN released ON released.seq = ended.seq, db_now"#,
         locked,
         reason.code(),
         by.map(EndedBy::code)
@@ -116,6 +123,8 @@ pub async fn end_open_by(
     .fetch_all(transaction)
     .await?;
     let sessions = rows.iter().filter_map(|row| row.session).collect();
+    let starts = rows.iter().map(|row| row.started).collect();
+    let now = rows.first().map(|row| row.now).unwrap_or_default();
     let (tasks, queues) = rows.into_iter().map(|row| (row.id, row.queue)).unzip();
-    Ok(Ended { tasks, queues, sessions })
+    Ok(Ended { tasks, queues, starts, now, by, sessions })
 }

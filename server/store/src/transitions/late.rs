@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use sqlx::PgConnection;
 use tenure_api::ids::RunId;
-use tenure_api::states::LateResult;
+use tenure_api::states::{EndedBy, LateResult};
 use tenure_domain::policy::report::TaskResult;
 use uuid::Uuid;
 
@@ -173,12 +173,19 @@ pub async fn record(
                                        3 /* Kind::Completed */::smallint]
                                  || array_fill(10 /* Kind::GroupResolved */::smallint, ARRAY[m.lone::int]) AS kinds) k
         )
-        SELECT m.queue AS "queue!", m.session AS "session?" FROM made m"#,
+        SELECT m.queue AS "queue!", m.session AS "session?", m.started AS "started?", db_now.now AS "now!" FROM made m, db_now"#,
         id,
         late.number().cast_signed(),
         result.map(TaskResult::text)
     )
     .fetch_optional(conn)
     .await?;
-    Ok(row.map(|row| Ended { tasks: vec![id], queues: vec![row.queue], sessions: row.session.into_iter().collect() }))
+    Ok(row.map(|row| Ended {
+        tasks: vec![id],
+        queues: vec![row.queue],
+        starts: vec![row.started],
+        now: row.now,
+        by: Some(EndedBy::LateResult),
+        sessions: row.session.into_iter().collect(),
+    }))
 }

@@ -55,9 +55,9 @@ pub struct Slice<C> {
 /// and the pass that removes them does the rest.
 ///
 /// Retains a task until its deadline was processed, its artifacts are removed, and all readers of
-/// the log are past its end: they look up its group and dependents. None is left before `from`. The
-/// cursor keeps retained tasks from blocking others. Purges nothing while much of the log is
-/// unread.
+/// the log are past its end: they look up its group and dependents. Active subscriptions, too, must
+/// have delivered its events. None is left before `from`. The cursor keeps retained tasks from
+/// blocking others. Purges nothing while much of the log is unread.
 pub async fn purge_tasks(
     conn: &mut PgConnection,
     sequenced: Sequenced,
@@ -236,8 +236,9 @@ fn ahead() -> f64 {
     0.0
 }
 
-/// Filters `seqs` to tasks that may not be purged: with artifacts or unread log rows, or resolved
-/// again since they were listed, or holding the unique name of a task that waits. New edges are tested where edges are purged.
+/// Filters `seqs` to tasks that may not be purged: with artifacts, unread log rows or undelivered
+/// events, or resolved again since they were listed, or holding the unique name of a task that
+/// waits. New edges are tested where edges are purged.
 async fn list_retained(
     transaction: &mut PgConnection,
     sequenced: Sequenced,
@@ -251,6 +252,17 @@ async fn list_retained(
             UNION ALL
             SELECT unnest((SELECT x.seqs FROM outbox x WHERE x.id = o.outbox_id)) FROM outbox_order o
             WHERE o.first > (SELECT min(position) FROM log_readers)
+        ),
+        -- Events that a subscription has not delivered go with their tasks. A task has events for up to half an hour after
+        -- its end. In the snapshot of `unread`, so that an event is either there or in the log.
+        undelivered AS MATERIALIZED (
+            SELECT (SELECT x.at FROM outbox_order o JOIN outbox x ON x.id = o.outbox_id
+                    WHERE o.first >= COALESCE((SELECT max(first) FROM outbox_order WHERE first <= s.position + 1), 0)
+                      AND o.first + o.events > s.position + 1
+                    ORDER BY o.first LIMIT 1) - interval '1 hour' AS since
+            FROM (SELECT min(position) AS position FROM subscriptions WHERE suspended IS NULL) s
+            -- Without a position the whole log would be tested.
+            WHERE s.position IS NOT NULL
         )
         SELECT i.seq AS "seq!" FROM unnest($1::bigint[]) AS i(seq)
         -- Subqueries for each row, so that the planner never reads all artifacts.
@@ -263,7 +275,12 @@ async fn list_retained(
                FROM task_definitions d JOIN tasks t ON t.id = d.id JOIN task_queues q ON q.id = t.queue
                WHERE d.seq = i.seq) > (SELECT now FROM db_now)
         UNION ALL
-        SELECT i.seq FROM unnest($1::bigint[]) AS i(seq) WHERE EXISTS (SELECT FROM unread u WHERE u.seq = i.seq)"#,
+        SELECT i.seq FROM unnest($1::bigint[]) AS i(seq) WHERE EXISTS (SELECT FROM unread u WHERE u.seq = i.seq)
+        UNION ALL
+        SELECT i.seq FROM unnest($1::bigint[]) AS i(seq)
+        WHERE (SELECT since FROM undelivered) IS NOT NULL
+          AND (SELECT l.resolved FROM task_definitions d JOIN tasks t ON t.id = d.id JOIN runs l ON l.seq = t.seq AND l.run = t.run
+               WHERE d.seq = i.seq) >= (SELECT since FROM undelivered)"#,
         seqs,
         sequenced.0,
         ahead()
@@ -382,6 +399,8 @@ async fn purge(transaction: &mut PgConnection, ids: &[Uuid], seqs: &[i64]) -> Re
         options AS (DELETE FROM task_options o WHERE o.seq = ANY($2) RETURNING o.seq, o.unique_name),
         progress AS (DELETE FROM checkpoints k WHERE k.seq = ANY($2)),
         commands AS (DELETE FROM task_commands x WHERE x.seq = ANY($2)),
+        -- From now on they age like other failed runs.
+        letters AS (UPDATE failed_runs f SET dead = false WHERE f.dead AND f.seq = ANY($2)),
         definitions AS (DELETE FROM task_definitions d WHERE d.seq = ANY($2) RETURNING d.seq, d.scheduler, d.deadline),
         deleted AS (DELETE FROM tasks t WHERE t.id = ANY($1) RETURNING t.seq, t.queue)
         SELECT (SELECT count(*) FROM deleted) AS "tasks!",

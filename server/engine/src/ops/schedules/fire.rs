@@ -115,6 +115,7 @@ impl Found<'_> {
         refusal: &OpError,
     ) -> Result<Fired, sqlx::Error> {
         let why = refusal.to_string();
+        guarded::count_refusal(refusal);
         match refusal {
             OpError::Duplicate(duplicate) => {
                 let last = Last { at, outcome: ScheduleOutcome::Skipped, task: Some(duplicate.holder) };

@@ -5,12 +5,16 @@
 //! transaction that cannot get all locks is undone and retried later. The caller or the pass gives
 //! back further slices, and claims of the session committed after its end.
 
+use serde_json::json;
 use sqlx::{Connection, PgConnection};
 use tenure_api::states::{EndedBy, ReasonResolved, SessionEnd};
 use uuid::Uuid;
 
+use super::worker_of;
 use crate::end_counters;
 use crate::notifiers::{Effects, Notifiers};
+use crate::ops::actor::{Actor, Recorded};
+use tenure_domain::audit::{Action, Entry};
 use tenure_domain::events::note::Note;
 use tenure_domain::policy::ending::{Ending, TakenBack};
 use tenure_domain::session::{SLICE, assigned_run_ends, run_ends};
@@ -55,7 +59,18 @@ pub async fn end(
     epoch: i64,
     by: SessionEnd,
 ) -> Result<Attempt, sqlx::Error> {
-    match end_now(conn, notifiers, epoch, by).await {
+    end_as(conn, notifiers, None, epoch, by).await
+}
+
+/// As [`end()`], and records it if there is an actor.
+async fn end_as(
+    conn: &mut PgConnection,
+    notifiers: &Notifiers,
+    actor: Option<&Actor>,
+    epoch: i64,
+    by: SessionEnd,
+) -> Result<Attempt, sqlx::Error> {
+    match end_now(conn, notifiers, actor, epoch, by).await {
         // Another transaction holds the session or one of its runs.
         Err(error) if classify(&error) == Class::Contention => Ok(Attempt::Held),
         attempt => attempt,
@@ -65,6 +80,7 @@ pub async fn end(
 async fn end_now(
     conn: &mut PgConnection,
     notifiers: &Notifiers,
+    actor: Option<&Actor>,
     epoch: i64,
     by: SessionEnd,
 ) -> Result<Attempt, sqlx::Error> {
@@ -79,7 +95,14 @@ async fn end_now(
     let Slice { left, held, endings, effects } = slice;
     // One event covers all slices.
     policies::emit(&mut transaction, &Note::session_ended(&identity, by, count(left.runs) + held)).await?;
+    let mut recorded = None;
+    if let Some(actor) = actor {
+        let detail = json!({"sessionId": identity.id, "runs": left.runs});
+        let entry = Entry::new(Action::EndSession, worker_of(&identity), detail);
+        recorded = Some(actor.record(&mut transaction, entry).await?);
+    }
     notifiers.commit(transaction, effects).await?;
+    recorded.into_iter().for_each(Recorded::log);
     end_counters::count_session(by);
     count_endings(&endings);
     tracing::info!(
@@ -105,7 +128,31 @@ pub async fn end_whole(
     epoch: i64,
     by: SessionEnd,
 ) -> Result<Attempt, sqlx::Error> {
-    let mut attempt = end(conn, notifiers, epoch, by).await?;
+    let attempt = end(conn, notifiers, epoch, by).await?;
+    give_back_rest(conn, notifiers, attempt, epoch, by).await
+}
+
+/// Ends a session on request and gives back all its runs. Records it if there is an actor.
+///
+/// # Errors
+/// As [`end_whole()`].
+pub async fn close_whole(
+    conn: &mut PgConnection,
+    notifiers: &Notifiers,
+    actor: Option<&Actor>,
+    epoch: i64,
+) -> Result<Attempt, sqlx::Error> {
+    let attempt = end_as(conn, notifiers, actor, epoch, SessionEnd::Closed).await?;
+    give_back_rest(conn, notifiers, attempt, epoch, SessionEnd::Closed).await
+}
+
+async fn give_back_rest(
+    conn: &mut PgConnection,
+    notifiers: &Notifiers,
+    mut attempt: Attempt,
+    epoch: i64,
+    by: SessionEnd,
+) -> Result<Attempt, sqlx::Error> {
     if let Attempt::Ended(left) = &mut attempt {
         while left.more {
             left.join(give_back_more(conn, notifiers, epoch, by).await?);

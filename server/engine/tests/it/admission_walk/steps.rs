@@ -345,22 +345,22 @@ fn take<'a>(world: &'a World, step: &'a Step, server: usize) -> BoxFuture<'a, Ta
         Step::Renew(claims) => all("renewed", claims, |(task, run)| queue.reclaim(*task, *run).boxed()).boxed(),
         Step::Change(task, change) => {
             let what = if *change == Change::Cancel { "cancelled" } else { "rerun" };
-            one(what, change_task::change(pool, notifiers, *task, *change)).boxed()
+            one(what, change_task::change(pool, notifiers, &ANN, *task, *change)).boxed()
         }
         Step::Reprioritise(task, priority) => {
-            one("reprioritised", change_priority::change_task(pool, notifiers, *task, *priority)).boxed()
+            one("reprioritised", change_priority::change_task(pool, notifiers, &ANN, *task, *priority)).boxed()
         }
         Step::Put { queue: of, policy } => {
             let watched = &world.queues[*of];
             put(queue, &watched.name, &watched.policies[*policy]).boxed()
         }
         Step::Pause(of) => one("paused", async move {
-            queue_policy::pause(queue.engine.queue_parts(), &world.queues[*of].name, &PauseRequest::default(), "ann")
+            queue_policy::pause(queue.engine.queue_parts(), &ANN, &world.queues[*of].name, &PauseRequest::default())
                 .await
         })
         .boxed(),
         Step::Resume(of) => {
-            one("resumed", queue_policy::resume(queue.engine.queue_parts(), &world.queues[*of].name, "ann")).boxed()
+            one("resumed", queue_policy::resume(queue.engine.queue_parts(), &ANN, &world.queues[*of].name)).boxed()
         }
         Step::Begin(start) => one("begun", async move {
             let begun = sessions::start(queue.engine.session_parts(), start, "ann").await?;
@@ -372,7 +372,7 @@ fn take<'a>(world: &'a World, step: &'a Step, server: usize) -> BoxFuture<'a, Ta
             one("restated", sessions::renew(queue.engine.session_parts(), &world.sessions[*session], *stated)).boxed()
         }
         Step::Close { session } => {
-            one("closed", sessions::close(queue.engine.session_parts(), &world.sessions[*session])).boxed()
+            one("closed", sessions::close(queue.engine.session_parts(), &ANN, &world.sessions[*session])).boxed()
         }
         Step::Admit => async move {
             beat(world).await;
@@ -465,14 +465,14 @@ pub async fn put(queue: &Queue, name: &tenure_api::ids::TaskQueueId, policy: &se
     let parts = queue.engine.queue_parts();
     let replaces = Match::from_header(None).unwrap();
     if policy.is_null() {
-        return match queue_policy::delete(parts, name, replaces, "ann").await {
+        return match queue_policy::delete(parts, &ANN, name, replaces).await {
             Ok(()) => Ok(("deleted", 1)),
             Err(OpError::NotFound(_)) => Ok(("deleted", 0)),
             Err(error) => Err(error),
         };
     }
     let (sent, policy) = parsed(policy);
-    queue_policy::put(parts, name, Put { policy, sent, replaces, client_id: "ann" }).await?;
+    queue_policy::put(parts, &ANN, name, Put { policy, sent, replaces }).await?;
     Ok(("put", 1))
 }
 
@@ -503,7 +503,7 @@ async fn kill(world: &World, victim: Victim, micros: u64) -> Taken {
 pub async fn resume_all(world: &World) {
     for (of, watched) in world.queues.iter().enumerate() {
         let queue = &world.servers[of % 2];
-        let resume = || queue_policy::resume(queue.engine.queue_parts(), &watched.name, "ann");
+        let resume = || queue_policy::resume(queue.engine.queue_parts(), &ANN, &watched.name);
         despite_kills(world, resume).await.unwrap();
     }
 }

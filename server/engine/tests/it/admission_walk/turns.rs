@@ -129,7 +129,7 @@ async fn begin(servers: &[Queue; 2]) {
     put(&servers[0], &name, &json!({"fair": true, "concurrency": {"total": 30}})).await.unwrap();
     for (key, weight) in WEIGHTS.into_iter().enumerate() {
         let rules = KeyRules { concurrency: None, rate: None, weight: Some(weight) };
-        queue_keys::put(engine.queue_parts(), &name, &key_name(key), &rules).await.unwrap();
+        queue_keys::put(engine.queue_parts(), &ANN, &name, &key_name(key), &rules).await.unwrap();
     }
     while queue_policy::get(engine.queue_parts(), &name).await.unwrap().refiling > 0 {
         servers[0].run_pass("refile").await.unwrap();

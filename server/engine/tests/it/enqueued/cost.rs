@@ -7,6 +7,10 @@ use super::{Shop, enqueue};
 use crate::passes::without_autovacuum;
 use crate::support::*;
 
+/// More with `TENURE_ENQUEUED_TASKS=100000`.
+const TASKS: usize = 6_000;
+/// Tasks per transaction, as in `BATCH`.
+const BATCH_TASKS: usize = 2_000;
 const BATCH: &str = "SELECT tenure_enqueue('proj/worker', '{}') FROM generate_series(1, 2000)";
 /// Blocks of the table and its indexes that this session has read.
 const BLOCKS: &str = "SELECT (heap_blks_read + heap_blks_hit + idx_blks_read + idx_blks_hit)::bigint
@@ -32,6 +36,7 @@ async fn scan(conn: &mut PgConnection, mark: &mut Mark) -> Vec<i64> {
 
 #[tokio::test]
 async fn scan_stays_flat_while_old_transaction_is_open() {
+    let amount = std::env::var("TENURE_ENQUEUED_TASKS").map_or(TASKS, |text| text.parse().unwrap());
     let shop = Shop::open().await;
     without_autovacuum(&mut shop.database.connect().await).await;
     // The snapshot keeps every dead row; the application's transaction has an old id.
@@ -40,7 +45,7 @@ async fn scan_stays_flat_while_old_transaction_is_open() {
     run_sql(&mut old, "BEGIN").await;
     let late = enqueue(&mut old, &json!({}), &json!({})).await.unwrap();
     let (mut reader, mut mark, mut read) = (shop.database.connect().await, Mark::default(), Vec::new());
-    for _ in 0..3 {
+    for _ in 0..amount / BATCH_TASKS {
         run_sql(&mut conn, BATCH).await;
         shop.handle().await;
         assert_eq!(scan(&mut reader, &mut mark).await, [0_i64; 0], "all rows are handled");
@@ -48,7 +53,7 @@ async fn scan_stays_flat_while_old_transaction_is_open() {
         assert_eq!(scan(&mut reader, &mut mark).await, [0_i64; 0]);
         read.push(blocks(&mut reader).await - before);
     }
-    assert_eq!((shop.tasks().await, shop.waiting().await), (6_000, 0));
+    assert_eq!((shop.tasks().await, shop.waiting().await), (amount as i64, 0));
     assert!(read.iter().all(|&blocks| blocks <= BLOCKS_MAX), "{read:?}");
     run_sql(&mut old, "COMMIT").await;
     assert_eq!(scan(&mut reader, &mut mark).await.len(), 1);

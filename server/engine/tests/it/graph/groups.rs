@@ -78,10 +78,10 @@ async fn group_is_sealed_once_and_refuses_tasks() {
     let (database, queue) = start().await;
     let (id, _) = group(&queue, 2).await;
     let unknown = TaskId::from_random(tenure_store::secrets::random());
-    assert!(matches!(seal(&queue.engine.pool, unknown).await, Err(OpError::NotFound(_))));
-    let sealed = seal(&queue.engine.pool, id).await.unwrap().sealed;
+    assert!(matches!(seal(&queue.engine.pool, &ANN, unknown).await, Err(OpError::NotFound(_))));
+    let sealed = seal(&queue.engine.pool, &ANN, id).await.unwrap().sealed;
     assert!(sealed.is_some());
-    assert_eq!(seal(&queue.engine.pool, id).await.unwrap().sealed, sealed);
+    assert_eq!(seal(&queue.engine.pool, &ANN, id).await.unwrap().sealed, sealed);
     let late = queue.create(&new_task(QUEUE, &json!({"taskGroupId": id}))).await;
     assert!(matches!(&late, Err(OpError::Conflict(text)) if text.contains("sealed")), "{late:?}");
     let [event] = &emitted(&database, "task-group-sealed").await[..] else { panic!("not emitted once") };
@@ -110,8 +110,8 @@ async fn sealing_waits_for_task_being_added() {
         adding.commit().await.unwrap();
     };
     let sealing_and_cancelling = async {
-        check_sealed(&seal(&queue.engine.pool, id).await.unwrap()).unwrap();
-        cancel(&queue.engine.pool, &queue.engine.notifiers, id).await.unwrap()
+        check_sealed(&seal(&queue.engine.pool, &ANN, id).await.unwrap()).unwrap();
+        cancel(&queue.engine.pool, &queue.engine.notifiers, &ANN, id).await.unwrap()
     };
     let (cancelled, ()) = tokio::join!(sealing_and_cancelling, adding_it);
     assert_eq!((cancelled.size, cancelled.tasks.len()), (3, 3));
@@ -130,7 +130,7 @@ async fn groups_waiting_for_seal_hold_no_connection() {
     let (id, _) = group(&queue, 2).await;
     let mut conn = database.connect_hot().await;
     let older = conn.begin().await.unwrap();
-    let sealing = join_all((0..SEALED).map(|_| seal(&queue.engine.pool, id)));
+    let sealing = join_all((0..SEALED).map(|_| seal(&queue.engine.pool, &ANN, id)));
     let others = async {
         tokio::time::sleep(Duration::from_millis(500)).await;
         let connection = tokio::time::timeout(Duration::from_secs(1), queue.engine.pool.acquire()).await;
@@ -151,9 +151,9 @@ async fn sealed_group_is_cancelled_in_slices() {
     let waits = create_waiting(&queue, &[tasks[1]], &json!({"taskGroupId": id})).await;
     let mut conn = database.connect().await;
     assert!(matches!(check_sealed(&get(&mut conn, id).await.unwrap()), Err(OpError::Conflict(_))));
-    let sealed = seal(&queue.engine.pool, id).await.unwrap();
+    let sealed = seal(&queue.engine.pool, &ANN, id).await.unwrap();
     check_sealed(&sealed).unwrap();
-    let cancelled = cancel(&queue.engine.pool, &queue.engine.notifiers, id).await.unwrap();
+    let cancelled = cancel(&queue.engine.pool, &queue.engine.notifiers, &ANN, id).await.unwrap();
     assert_eq!((cancelled.size, cancelled.tasks.len()), (451, 450));
     assert!(cancelled.tasks.contains(&waits.uuid()));
     assert_eq!(state(&queue, running.task.id).await, "exception");
@@ -162,7 +162,7 @@ async fn sealed_group_is_cancelled_in_slices() {
         number(database.pool(), "SELECT max(cardinality(seqs))::bigint FROM transitions WHERE kinds[1] = 5").await
             <= 200
     );
-    let again = cancel(&queue.engine.pool, &queue.engine.notifiers, id).await.unwrap();
+    let again = cancel(&queue.engine.pool, &queue.engine.notifiers, &ANN, id).await.unwrap();
     assert_eq!((again.size, again.tasks.len()), (451, 0));
     run_groups(&queue).await;
     assert_eq!(emitted(&database, "task-group-resolved").await.len(), 1);
@@ -178,11 +178,13 @@ async fn group_priority_changes_tasks_never_resolved() {
     }
     change(&queue, tasks[1], Change::Rerun).await.unwrap();
     let running = queue.claim_one(QUEUE).await;
-    let affected = change_group(&queue.engine.pool, &queue.engine.notifiers, id, Priority::High).await.unwrap();
+    let affected = change_group(&queue.engine.pool, &queue.engine.notifiers, &ANN, id, Priority::High).await.unwrap();
     assert_eq!(affected.len(), 248);
     assert!(affected.contains(&running.task.id.uuid()) && !affected.contains(&tasks[1].uuid()));
     assert_eq!(queue.status(tasks[1]).await.priority, Priority::Lowest);
-    assert!(change_group(&queue.engine.pool, &queue.engine.notifiers, id, Priority::High).await.unwrap().is_empty());
+    assert!(
+        change_group(&queue.engine.pool, &queue.engine.notifiers, &ANN, id, Priority::High).await.unwrap().is_empty()
+    );
     let [event] = &emitted(&database, "task-group-priority-changed").await[..] else { panic!("not emitted once") };
     let payload =
         json!({"version": 1, "taskGroupId": id, "schedulerId": "-", "newPriority": "high", "tasksAffected": 248});
@@ -202,12 +204,12 @@ async fn group_priority_change_requires_its_event() {
     for statement in [refuse, trigger] {
         sqlx::query(statement).execute(database.pool()).await.unwrap();
     }
-    change_group(&queue.engine.pool, &queue.engine.notifiers, id, Priority::High).await.unwrap_err();
+    change_group(&queue.engine.pool, &queue.engine.notifiers, &ANN, id, Priority::High).await.unwrap_err();
     for task in [tasks[0], tasks[199]] {
         assert_eq!(queue.status(task).await.priority, Priority::Lowest);
     }
     sqlx::query("DROP TRIGGER refuse ON outbox_new").execute(database.pool()).await.unwrap();
-    let affected = change_group(&queue.engine.pool, &queue.engine.notifiers, id, Priority::High).await.unwrap();
+    let affected = change_group(&queue.engine.pool, &queue.engine.notifiers, &ANN, id, Priority::High).await.unwrap();
     assert_eq!(affected.len(), 200);
     assert_eq!(emitted(&database, "task-group-priority-changed").await.len(), 1);
     finish(database, queue).await;

@@ -30,7 +30,7 @@ async fn lone_group_is_found_listed_and_prioritised_without_row() {
     assert_eq!(group.expires, task.group_expires);
     let (group, page) = list_group(&queue.engine.pool, task.id, Cursor { after: None, limit: 10 }).await.unwrap();
     assert_eq!((group.id, page.tasks.len(), page.next), (task.id, 1, None));
-    change_group(&queue.engine.pool, &queue.engine.notifiers, task.id, Priority::High).await.unwrap();
+    change_group(&queue.engine.pool, &queue.engine.notifiers, &ANN, task.id, Priority::High).await.unwrap();
     let [event] = &emitted(&database, "task-group-priority-changed").await[..] else { panic!("not emitted once") };
     assert_eq!(event["payload"]["schedulerId"], "mine");
     assert_eq!(number(database.pool(), ROWS).await, 0);
@@ -194,20 +194,20 @@ async fn creation_waits_for_group_of_other_transaction() {
 async fn lone_group_is_sealed_cancelled_and_ends_once() {
     let (database, queue) = start().await;
     let (first, done) = (queue.create_one(QUEUE).await, queue.create_one(QUEUE).await);
-    let sealed = seal(&queue.engine.pool, first).await.unwrap();
+    let sealed = seal(&queue.engine.pool, &ANN, first).await.unwrap();
     assert!(sealed.sealed.is_some());
-    assert_eq!(seal(&queue.engine.pool, first).await.unwrap().sealed, sealed.sealed);
+    assert_eq!(seal(&queue.engine.pool, &ANN, first).await.unwrap().sealed, sealed.sealed);
     let late = queue.create(&member(first, "-")).await;
     assert!(matches!(&late, Err(OpError::Conflict(text)) if text.contains("sealed")), "{late:?}");
     assert_eq!(emitted(&database, "task-group-sealed").await.len(), 1);
-    let cancelled = cancel(&queue.engine.pool, &queue.engine.notifiers, first).await.unwrap();
+    let cancelled = cancel(&queue.engine.pool, &queue.engine.notifiers, &ANN, first).await.unwrap();
     assert_eq!((cancelled.size, cancelled.tasks), (1, vec![first.uuid()]));
     run_groups(&queue).await;
     let [event] = &emitted(&database, "task-group-resolved").await[..] else { panic!("not emitted once") };
     assert!(event["payload"]["sealed"].is_string());
     // This end was emitted before the group was sealed.
     assert_eq!(claim_and_report(&queue, Report::Completed).await, done);
-    seal(&queue.engine.pool, done).await.unwrap();
+    seal(&queue.engine.pool, &ANN, done).await.unwrap();
     run_groups(&queue).await;
     let events = emitted(&database, "task-group-resolved").await;
     assert_eq!(events.len(), 2);

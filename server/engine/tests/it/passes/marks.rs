@@ -1,11 +1,12 @@
 //! Low-water marks of times must not pass remaining rows.
 
 use tenure_api::dates::Timestamp;
+use tenure_domain::policy::counts::Counted;
 use tenure_engine::background::registry::PASSES;
 use tenure_engine::background::{claims, registrations, workers};
 use tenure_engine::clock::real_now;
 use tenure_store::low_water_marks::Marks;
-use tenure_store::page::{self, Filter};
+use tenure_store::page::{self, Asked, Filter};
 use tenure_store::worker_manager::{self, NewWorker, WorkerChange};
 use tenure_store::{claims as store, clock};
 
@@ -130,7 +131,8 @@ async fn operators_page_reads_from_marks() {
     for (epoch, mark, found) in [(epoch, ord - 1, 1), (epoch, ord, 0), (epoch + 1, ord, 1)] {
         let marks = Marks { epoch, marks: [mark; 7] };
         let waiting = page::list_waiting(&mut reader, key, marks, 10).await.unwrap().unwrap();
-        let oldest = page::list_oldest(&mut reader, &HashMap::from([(key, marks)])).await.unwrap().unwrap();
+        let asked = Asked { marks, counted: Counted { pending: 1, ..Counted::default() } };
+        let oldest = page::list_oldest(&mut reader, &HashMap::from([(key, asked)])).await.unwrap().unwrap();
         assert_eq!((waiting.len(), oldest.len()), (found, found), "{marks:?}");
     }
     reader.commit().await.unwrap();

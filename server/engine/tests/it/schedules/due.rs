@@ -48,10 +48,10 @@ async fn missed_times_are_made_up_as_the_schedule_says() {
 async fn paused_times_are_not_made_up() {
     let (database, queue) = start().await;
     put_schedule(&queue, NAME, &with("catchUp", json!("all"))).await;
-    ops::set_paused(parts(&queue), NAME, true).await.unwrap();
+    ops::set_paused(parts(&queue), &ANN, NAME, true).await.unwrap();
     later(&database, &queue, "5 hours").await;
     assert_eq!(tasks(&database).await, 0);
-    let resumed = ops::set_paused(parts(&queue), NAME, false).await.unwrap();
+    let resumed = ops::set_paused(parts(&queue), &ANN, NAME, false).await.unwrap();
     assert!(resumed.next.unwrap() > now(&database).await);
     later(&database, &queue, "1 second").await;
     let before = tasks(&database).await;
@@ -171,10 +171,10 @@ async fn trigger_makes_a_task_and_keeps_the_times() {
 async fn deleted_schedule_makes_no_task() {
     let (database, queue) = start().await;
     put_schedule(&queue, NAME, &hourly()).await;
-    ops::delete(parts(&queue), NAME).await.unwrap();
+    ops::delete(parts(&queue), &ANN, NAME).await.unwrap();
     later(&database, &queue, "2 hours").await;
     assert_eq!(tasks(&database).await, 0);
-    assert!(matches!(ops::delete(parts(&queue), NAME).await, Err(OpError::NotFound(_))));
+    assert!(matches!(ops::delete(parts(&queue), &ANN, NAME).await, Err(OpError::NotFound(_))));
     finish(database, queue).await;
 }
 
@@ -187,10 +187,10 @@ async fn limit_of_schedules_is_named() {
     let text = hourly().to_string();
     let definition = Definition::from_request(&serde_json::from_str(&text).unwrap()).unwrap();
     let put = ops::Put { definition, paused: None };
-    match ops::put(parts(&queue), NAME, put.clone(), OWNER).await {
+    match ops::put(parts(&queue), &Actor::new(OWNER), NAME, put.clone()).await {
         Err(OpError::Conflict(why)) => assert!(why.contains("10000"), "{why}"),
         other => panic!("{other:?}"),
     }
-    ops::put(parts(&queue), "s1", put, OWNER).await.unwrap();
+    ops::put(parts(&queue), &Actor::new(OWNER), "s1", put).await.unwrap();
     finish(database, queue).await;
 }

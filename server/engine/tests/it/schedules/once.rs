@@ -64,7 +64,7 @@ async fn schedule_changed_after_it_was_read_is_left_alone() {
     let (read, at) = (stored(&queue).await, now(&database).await);
     put_schedule(&queue, NAME, &with("deadlineAfter", json!(3_600))).await;
     assert_eq!(fire(parts(&queue), &read, at).await.unwrap(), Fired::Lost);
-    ops::set_paused(parts(&queue), NAME, true).await.unwrap();
+    ops::set_paused(parts(&queue), &ANN, NAME, true).await.unwrap();
     let paused = stored(&queue).await;
     assert_eq!(fire(parts(&queue), &paused, at).await.unwrap(), Fired::Lost);
     assert_eq!(tasks(&database).await, 0);

@@ -7,7 +7,7 @@ use tenure_engine::batch::wait_list::RUNS_MAX;
 /// Ends the session by another server, unnoticed by this one.
 async fn close_elsewhere(ground: &Ground, session: &Identity) {
     let other = Queue::start(ground.database.options());
-    sessions::close(other.engine.session_parts(), session).await.unwrap();
+    sessions::close(other.engine.session_parts(), &ANN, session).await.unwrap();
     other.stop().await;
 }
 
@@ -25,7 +25,7 @@ async fn waiting_claim_is_refused_when_its_session_ends() {
             if elsewhere {
                 close_elsewhere(&ground, &session).await;
             } else {
-                sessions::close(queue.engine.session_parts(), &session).await.unwrap();
+                sessions::close(queue.engine.session_parts(), &ANN, &session).await.unwrap();
             }
         };
         let waiting = async {
@@ -90,7 +90,7 @@ async fn results_are_stored_despite_claim_of_ended_session() {
     let task = queue.create_one(QUEUE).await;
     let without = Request { session: None, ..claim_of(&session, 1, LONG) };
     queue.engine.claim_work(&without).await.unwrap().delivery.delivered();
-    sessions::close(queue.engine.session_parts(), &session).await.unwrap();
+    sessions::close(queue.engine.session_parts(), &ANN, &session).await.unwrap();
     let results = [Reported {
         task,
         run: FIRST,

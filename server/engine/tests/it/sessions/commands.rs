@@ -9,7 +9,7 @@ use super::*;
 
 async fn command(queue: &Queue, task: TaskId, command: TaskCommand) -> Stored {
     let (pool, notifiers) = (&queue.engine.pool, &queue.engine.notifiers);
-    task_command::put(pool, notifiers, task, (command, None), "ann").await.unwrap()
+    task_command::put(pool, notifiers, &ANN, task, (command, None)).await.unwrap()
 }
 
 async fn items(queue: &Queue, session: &Identity, after: i64) -> Vec<InboxItem> {
@@ -50,7 +50,7 @@ async fn command_beside_the_end_of_a_session_stays_with_its_task() {
         let session = begin(queue, &format!("worker-{round}")).await;
         claim(queue, &session, TASKS).await;
         let sending = join_all(tasks.iter().map(|task| command(queue, *task, TaskCommand::Pause)));
-        let (sent, closed) = tokio::join!(sending, sessions::close(queue.engine.session_parts(), &session));
+        let (sent, closed) = tokio::join!(sending, sessions::close(queue.engine.session_parts(), &ANN, &session));
         assert_eq!(closed.unwrap(), TASKS as i64);
         let mut conn = queue.engine.pool.acquire().await.unwrap();
         for (task, stored) in tasks.iter().zip(sent) {

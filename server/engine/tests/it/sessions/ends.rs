@@ -113,7 +113,7 @@ async fn t1_t2_by_close_releases_runs_except_at_most_once() {
     let at_least = create(queue, 5, &json!({"delivery": "at-least-once"})).await;
     let once = create(queue, 5, &json!({"delivery": "at-most-once"})).await;
     claim(queue, &session, 15).await;
-    assert_eq!(sessions::close(queue.engine.session_parts(), &session).await.unwrap(), 15);
+    assert_eq!(sessions::close(queue.engine.session_parts(), &ANN, &session).await.unwrap(), 15);
     for &task in free.iter().chain(&at_least) {
         let task = queue.status(task).await;
         assert_eq!(tried_again(&task), Some((SHUT_DOWN, Some(EndedBy::Released))));
@@ -146,7 +146,10 @@ async fn session_with_more_than_a_slice_returns_all_runs() {
         }
         assert_eq!(claim(&ground.queue, &session, RUNS).await.len(), RUNS);
         if close {
-            assert_eq!(sessions::close(ground.queue.engine.session_parts(), &session).await.unwrap(), RUNS as i64);
+            assert_eq!(
+                sessions::close(ground.queue.engine.session_parts(), &ANN, &session).await.unwrap(),
+                RUNS as i64
+            );
         } else {
             ground.expire(&session).await;
             eventually("the rest is given back", async || {

@@ -171,7 +171,7 @@ async fn request_after_renewal_acknowledges_once() {
         sessions::inbox(queue.engine.session_parts(), &session, after, wait, asked).await.unwrap().items
     };
     let freeze = CommandRequest { command: WorkerCommand::Freeze, task_id: None };
-    let sent = sessions::command(queue.engine.session_parts(), &session, &freeze).await.unwrap();
+    let sent = sessions::command(queue.engine.session_parts(), &ANN, &session, &freeze).await.unwrap();
     assert_eq!(ask(0, Duration::ZERO).await[0].id, sent);
     let renewed = until().await;
     assert_eq!(ask(sent, SHORT).await, []);

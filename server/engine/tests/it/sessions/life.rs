@@ -1,6 +1,7 @@
 //! Start, renewal and end of sessions.
 
 use super::*;
+use tenure_domain::audit::Action;
 use tenure_engine::background::removals;
 use tenure_engine::ops::worker_removed::remove;
 use tenure_store::worker_removals::{self, Gone};
@@ -99,17 +100,20 @@ async fn session_close_is_idempotent() {
     create(&ground.queue, 3, &json!({})).await;
     claim(&ground.queue, &session, 3).await;
     for _ in 0..3 {
-        assert_eq!(sessions::close(ground.queue.engine.session_parts(), &session).await.unwrap(), 3);
+        assert_eq!(sessions::close(ground.queue.engine.session_parts(), &ANN, &session).await.unwrap(), 3);
     }
     let again = begin(&ground.queue, "one").await;
     assert!(again.epoch > session.epoch, "the name is free");
-    assert_eq!(sessions::close(ground.queue.engine.session_parts(), &again).await.unwrap(), 0);
+    assert_eq!(sessions::close(ground.queue.engine.session_parts(), &ANN, &again).await.unwrap(), 0);
     // After a day it is purged.
     ground.advance(24 * 3600 + 60).await;
     while passes::purge(&ground.queue.engine).await.unwrap().done > 0 {}
     let gone = sessions::find(ground.queue.engine.session_parts(), session.id).await;
     assert!(matches!(gone, Err(OpError::NotFound(_))), "{gone:?}");
-    assert!(matches!(sessions::close(ground.queue.engine.session_parts(), &session).await, Err(OpError::NotFound(_))));
+    assert!(matches!(
+        sessions::close(ground.queue.engine.session_parts(), &ANN, &session).await,
+        Err(OpError::NotFound(_))
+    ));
     assert!(matches!(renew(&ground.queue, &session).await, Err(OpError::NotFound(_))));
     assert_eq!(number(ground.database.pool(), "SELECT count(*) FROM worker_sessions").await, 0);
     ground.finish().await;
@@ -128,7 +132,8 @@ async fn removal_ends_session_of_worker() {
     let name =
         WorkerName { pool: session.queue.clone(), group: session.worker_group.clone(), id: session.worker_id.clone() };
     let parts = &queue.engine;
-    let removed = remove(&parts.pool, &parts.queues, &parts.notifiers, &name).await.unwrap();
+    let removed =
+        remove(&parts.pool, &parts.queues, &parts.notifiers, &ANN, &name, Action::WorkerRemoved).await.unwrap();
     assert_eq!(removed.ended, 3);
     assert_eq!(ground.ended(&session).await, Some(SessionEnd::WorkerRemoved));
     for task in of_session.into_iter().chain([alone]) {
@@ -199,7 +204,7 @@ async fn session_start_and_end_are_logged() {
     let session = begin(&ground.queue, "one").await;
     create(&ground.queue, 1, &json!({})).await;
     claim(&ground.queue, &session, 1).await;
-    sessions::close(ground.queue.engine.session_parts(), &session).await.unwrap();
+    sessions::close(ground.queue.engine.session_parts(), &ANN, &session).await.unwrap();
     let expected =
         [Note::session_started(&session, "client".to_owned()), Note::session_ended(&session, SessionEnd::Closed, 1)];
     assert_eq!(notes(&mut ground.conn).await, expected);
@@ -230,7 +235,7 @@ async fn session_ended_over_a_day_ago_is_not_found() {
     let mut ground = Ground::new().await;
     let session = begin(&ground.queue, "one").await;
     create(&ground.queue, 1, &json!({})).await;
-    sessions::close(ground.queue.engine.session_parts(), &session).await.unwrap();
+    sessions::close(ground.queue.engine.session_parts(), &ANN, &session).await.unwrap();
     let ask = async |server: &Queue, id: tenure_api::ids::SessionId| {
         let parts = server.engine.session_parts();
         let session = sessions::identify(parts, id).await?;

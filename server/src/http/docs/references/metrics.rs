@@ -15,8 +15,6 @@ pub(super) fn reference() -> Map<String, Value> {
     let [completed, failed, exceptions] = resolutions::METRICS;
     metrics.extend([completed, failed].map(|(name, about)| one(name, "counter", about, &RESOLVED[..3])));
     metrics.push(one(exceptions.0, "counter", exceptions.1, &RESOLVED));
-    metrics.push(one("http_request_duration_seconds", "histogram", "How long requests took", &[]));
-    metrics.push(one("http_requests_total", "counter", "Requests answered, by class of status", &["status"]));
     Map::from_iter([("serviceName".to_owned(), "queue".into()), ("metrics".to_owned(), metrics.into())])
 }
 

@@ -16,6 +16,7 @@ use crate::http::page::state::Site;
 use crate::http::page::text::plain;
 use crate::http::page::visit::Visit;
 use tenure_domain::live_log::Cursor;
+use tenure_domain::terminal::Terminal;
 use tenure_engine::blobs::{BlobError, BlobName, Generation};
 use tenure_engine::ops::create_artifact::RunRef;
 use tenure_store::live_logs::{self, Position};
@@ -116,7 +117,7 @@ fn unpack(packed: &[u8]) -> Option<String> {
 
 /// Drops the partial first line of an incomplete text.
 fn last_lines(bytes: &[u8], whole: bool) -> String {
-    let text = plain(bytes);
+    let text = plain(&mut Terminal::default(), bytes);
     let mut lines: Vec<&str> = text.lines().collect();
     if !whole && lines.len() > 1 {
         lines.remove(0);
@@ -131,7 +132,8 @@ pub(in crate::http::page) fn log_section(visit: &Visit, tail: &Tail) -> Markup {
     let note = html! { "the last " (LINES_MAX) " lines of run " (tail.of.run) " · " a href=(link) { "all of it" } };
     let body = match &tail.lines {
         Some(lines) if lines.is_empty() => html! { div.note { p { "Nothing was printed yet." } } },
-        Some(lines) => html! { pre.json { (lines) } },
+        // The box shows its end.
+        Some(lines) => html! { div.log tabindex="0" { pre { (lines) } } },
         None => html! { div.note { p { "The log is too large to show its end here." } } },
     };
     section("Log", &note, &body)
@@ -166,6 +168,7 @@ mod tests {
         // The whole text is a part of one line.
         assert_eq!(last_lines(b"one", false), "one");
         assert_eq!(last_lines(b"", true), "");
+        assert_eq!(last_lines(b"\x1b[31mred\x1b[0m\n\x1b]0;title\x07two", true), "red\ntwo");
         let shown = last_lines(numbered(60).as_bytes(), true);
         assert_eq!((shown.lines().count(), shown.lines().next()), (LINES_MAX, Some("line 10")));
     }

@@ -1,0 +1,99 @@
+//! What needs somebody, on the overview and on the pages of queues, groups and workers.
+
+use maud::{Markup, html};
+use tenure_api::problems::{Problem, ProblemObject, ProblemSeverity};
+
+use super::layout::{self, section};
+use super::overview::listing_scope;
+use super::pause::reading_scope;
+use super::state::Site;
+use super::visit::Visit;
+use tenure_domain::problems::reduce;
+
+const TITLE: &str = "What needs somebody";
+const ROWS_MAX: usize = 25;
+const OF_SERVERS: &str = "tenure:list-servers";
+const OF_SUBSCRIPTIONS: &str = "tenure:list-subscriptions";
+
+/// All problems that the visitor may see, at the top of the overview.
+pub(super) fn all(app: &Site, visit: &Visit) -> Markup {
+    let Some(found) = app.engine.problems.get() else {
+        let note = html! { p { "The facts about queues and servers have not been read lately. The next page may have them." } };
+        return section(TITLE, &html! {}, &layout::empty(&note));
+    };
+    let mut shown = Vec::new();
+    for problem in &found.problems {
+        match &problem.object.queue {
+            Some(queue) if visit.may(listing_scope(queue.as_str())) => shown.push(for_visitor(visit, problem)),
+            None if visit.may(without_queue(&problem.object)) => shown.push(problem.clone()),
+            Some(_) | None => {}
+        }
+    }
+    let urgent = shown.iter().filter(|problem| problem.severity == ProblemSeverity::Now).count();
+    let note = html! {
+        @if !shown.is_empty() { (urgent) " now, " (shown.len() - urgent) " known" }
+        @if !visit.may(OF_SERVERS) { " without servers and database, which need " code { (OF_SERVERS) } }
+    };
+    if shown.is_empty() {
+        let nothing = html! { p { "Nothing: no queue, server, pass or subscription has a problem." } };
+        return section(TITLE, &note, &layout::empty(&nothing));
+    }
+    let body = html! {
+        (list(visit, &shown[..shown.len().min(ROWS_MAX)]))
+        @if shown.len() > ROWS_MAX {
+            div.note { p { (shown.len() - ROWS_MAX) " more: " code { "tenure problems" } " lists all of them." } }
+        }
+    };
+    section(TITLE, &note, &body)
+}
+
+/// Scope to see a problem that is not about a queue.
+fn without_queue(object: &ProblemObject) -> &'static str {
+    if object.subscription.is_some() { OF_SUBSCRIPTIONS } else { OF_SERVERS }
+}
+
+/// Problems of one object, at the top of its page; empty without any.
+pub(super) fn about(app: &Site, visit: &Visit, is_about: impl Fn(&ProblemObject) -> bool) -> Markup {
+    let Some(found) = app.engine.problems.get() else { return html! {} };
+    let may_list = |problem: &&Problem| {
+        let queue = problem.object.queue.as_ref();
+        queue.is_none_or(|queue| visit.may(listing_scope(queue.as_str())) || visit.may(reading_scope(queue)))
+    };
+    let own = found.problems.iter().filter(|problem| is_about(&problem.object)).filter(may_list);
+    let shown: Vec<Problem> = own.take(ROWS_MAX).map(|problem| for_visitor(visit, problem)).collect();
+    if shown.is_empty() {
+        return html! {};
+    }
+    section(TITLE, &html! {}, &list(visit, &shown))
+}
+
+/// Numbers and names of a queue need the scope that shows it.
+fn for_visitor(visit: &Visit, problem: &Problem) -> Problem {
+    let hidden = problem.object.queue.as_ref().is_some_and(|queue| !visit.may(reading_scope(queue)));
+    if hidden { reduce(problem) } else { problem.clone() }
+}
+
+fn list(visit: &Visit, problems: &[Problem]) -> Markup {
+    html! {
+        ul.problems { @for problem in problems { li {
+            (layout::state(problem.severity.as_str())) " " (problem.message)
+            @if let Some(action) = &problem.action { p { (action) } }
+            (links(visit, &problem.object))
+        } } }
+    }
+}
+
+fn links(visit: &Visit, object: &ProblemObject) -> Markup {
+    let worker = object.worker.as_deref().and_then(|worker| worker.split_once('/'));
+    html! {
+        @if object.queue.is_some() || worker.is_some() || object.group.is_some() {
+            p.dim {
+                @if let Some(queue) = &object.queue { "queue " (layout::queue(visit, queue.as_str())) " " }
+                @if let Some((group, id)) = worker { "worker " (layout::worker(visit, group, id)) " " }
+                @if let Some(group) = object.group {
+                    "group " a href=(visit.link_to("group", &[&group.to_string()])) { code { (group) } }
+                }
+            }
+        }
+    }
+}
