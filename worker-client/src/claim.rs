@@ -47,6 +47,13 @@ struct ReportBody<'a> {
 }
 
 /// Name under which a worker claims.
+///
+/// ```
+/// # use tenure_client::WorkerName;
+/// let me = WorkerName { group: "eu".parse()?, id: "mail-1".parse()? };
+/// # drop(me);
+/// # Ok::<(), tenure_client::InvalidId>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkerName {
     /// Group, often a data centre or region.
@@ -213,11 +220,25 @@ impl ClaimAnswer {
 }
 
 impl Claim {
+    /// Returns the id of the task.
+    ///
+    /// ```no_run
+    /// # fn example(claim: &tenure_client::Claim) {
+    /// println!("working on {}", claim.task_id());
+    /// # }
+    /// ```
     #[must_use]
     pub fn task_id(&self) -> TaskId {
         self.task_id
     }
 
+    /// Returns the run, from 0.
+    ///
+    /// ```no_run
+    /// # fn example(claim: &tenure_client::Claim) {
+    /// println!("run {} of {}", claim.run_id(), claim.task_id());
+    /// # }
+    /// ```
     #[must_use]
     pub fn run_id(&self) -> RunId {
         self.run_id
@@ -237,12 +258,25 @@ impl Claim {
     }
 
     /// Returns the task's definition.
+    ///
+    /// ```no_run
+    /// # fn example(claim: &tenure_client::Claim) {
+    /// println!("{} until {}", claim.task().metadata.name, claim.task().deadline);
+    /// # }
+    /// ```
     #[must_use]
     pub fn task(&self) -> &Task {
         &self.task
     }
 
     /// Returns the lease after the last renewal.
+    ///
+    /// ```no_run
+    /// # fn example(claim: &tenure_client::Claim) {
+    /// let left = claim.lease().ends().saturating_duration_since(tokio::time::Instant::now());
+    /// println!("{} s are left", left.as_secs());
+    /// # }
+    /// ```
     #[must_use]
     pub fn lease(&self) -> Lease {
         *self.lease.borrow()
@@ -404,6 +438,12 @@ impl Claim {
     }
 
     /// Returns a client with the task's credentials. Renewals update it and its clones.
+    ///
+    /// ```no_run
+    /// # fn example(claim: &tenure_client::Claim) {
+    /// println!("credentials at {}", claim.client().root_url());
+    /// # }
+    /// ```
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.client

@@ -1,11 +1,12 @@
 //! The HTTP client: signs requests, retries them where that helps, and decodes answers.
 
+use std::path::Path;
 use std::sync::{Arc, Once, PoisonError, RwLock};
 use std::time::Duration;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, DATE, HeaderMap, RETRY_AFTER};
-use reqwest::{Method, StatusCode, Url};
+use reqwest::{Certificate, Method, StatusCode, Url};
 use serde::de::DeserializeOwned;
 use tenure_api::credentials::{AccessToken, Credentials};
 use tenure_api::dates::Timestamp;
@@ -14,6 +15,7 @@ use tenure_api::hawk::{SignRequest, authorization_header};
 use tenure_api::ids::SessionId;
 use tokio::time::Instant;
 
+use crate::calls::{CallCounts, Calls};
 use crate::clock::{ServerClock, http_date};
 use crate::wire::ErrorAnswer;
 use crate::{Error, RetryPolicy, retry};
@@ -53,6 +55,7 @@ struct ClientInner {
     api: Url,
     root_url: String,
     clock: ServerClock,
+    calls: Calls,
 }
 
 /// Collects the settings of a [`Client`].
@@ -61,6 +64,7 @@ pub struct ClientBuilder {
     root_url: String,
     credentials: Option<Credentials>,
     retry: RetryPolicy,
+    authorities: Vec<Certificate>,
 }
 
 impl ClientBuilder {
@@ -86,9 +90,39 @@ impl ClientBuilder {
     }
 
     /// Sets the retry policy.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tenure_client::{Client, RetryPolicy};
+    /// let patient = RetryPolicy::default().retries(20).longest_pause(Duration::from_secs(60));
+    /// let builder = Client::builder().retry_policy(patient);
+    /// # let _ = builder;
+    /// ```
     #[must_use]
     pub fn retry_policy(self, retry: RetryPolicy) -> Self {
         Self { retry, ..self }
+    }
+
+    /// Trusts the authorities in a PEM file in addition to the system's.
+    ///
+    /// # Errors
+    /// The file cannot be read, or has no certificate.
+    ///
+    /// ```
+    /// # use std::path::Path;
+    /// # use tenure_client::Client;
+    /// assert!(Client::builder().ca_file(Path::new("does-not-exist.pem")).is_err());
+    /// ```
+    pub fn ca_file(mut self, file: &Path) -> Result<Self, Error> {
+        let what = || format!("{} cannot be read as CA certificates", file.display());
+        let pem = std::fs::read(file).map_err(Error::of_file(what()))?;
+        let found = Certificate::from_pem_bundle(&pem);
+        let found = found.map_err(|error| Error::of_file(what())(std::io::Error::other(error)))?;
+        if found.is_empty() {
+            return Err(Error::of_file(what())(std::io::Error::other("it has no certificate")));
+        }
+        self.authorities.extend(found);
+        Ok(self)
     }
 
     /// Builds the client without sending a request.
@@ -110,15 +144,20 @@ impl ClientBuilder {
         }
         api.set_path(&format!("{}{API_PATH}", api.path().trim_end_matches('/')));
         install_tls_provider();
-        let http = http_client(reqwest::redirect::Policy::none, &api)?;
-        let store = http_client(|| reqwest::redirect::Policy::limited(STORE_REDIRECTS), &api)?;
-        let clock = ServerClock::default();
-        let shared = Arc::new(ClientInner { http, store, api, root_url: self.root_url, clock });
+        let authorities = &self.authorities;
+        let http = http_client(reqwest::redirect::Policy::none, &api, authorities)?;
+        let store = http_client(|| reqwest::redirect::Policy::limited(STORE_REDIRECTS), &api, authorities)?;
+        let (clock, calls) = (ServerClock::default(), Calls::default());
+        let shared = Arc::new(ClientInner { http, store, api, root_url: self.root_url, clock, calls });
         Ok(Client { shared, credentials: self.credentials.map(place_of), retry: self.retry, session: None })
     }
 }
 
-fn http_client(redirects: impl Fn() -> reqwest::redirect::Policy, api: &Url) -> Result<reqwest::Client, Error> {
+fn http_client(
+    redirects: impl Fn() -> reqwest::redirect::Policy,
+    api: &Url,
+    authorities: &[Certificate],
+) -> Result<reqwest::Client, Error> {
     let builder = || {
         reqwest::Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
@@ -126,7 +165,7 @@ fn http_client(redirects: impl Fn() -> reqwest::redirect::Policy, api: &Url) -> 
             .redirect(redirects())
             .user_agent(concat!("tenure-worker/", env!("CARGO_PKG_VERSION")))
     };
-    let client = match builder().build() {
+    let client = match builder().tls_certs_merge(authorities.iter().cloned()).build() {
         // A bare container has no CA certificates, and this server needs none.
         Err(_) if api.scheme() == "http" => builder().tls_certs_only([]).build(),
         client => client,
@@ -185,6 +224,13 @@ pub(crate) fn parameter(value: &dyn std::fmt::Display) -> String {
 
 impl Client {
     /// Returns a builder with default settings.
+    ///
+    /// ```
+    /// # use tenure_client::Client;
+    /// let client = Client::builder().root_url("https://tenure.example.com/").build()?;
+    /// assert_eq!(client.root_url(), "https://tenure.example.com");
+    /// # Ok::<(), tenure_client::Error>(())
+    /// ```
     #[must_use]
     pub fn builder() -> ClientBuilder {
         ClientBuilder::default()
@@ -197,6 +243,13 @@ impl Client {
     ///
     /// # Errors
     /// A variable is missing, or the root URL is invalid.
+    ///
+    /// ```no_run
+    /// # fn example() -> Result<(), tenure_client::Error> {
+    /// let client = tenure_client::Client::from_env()?;
+    /// println!("using {}", client.root_url());
+    /// # Ok(()) }
+    /// ```
     pub fn from_env() -> Result<Self, Error> {
         Self::from_variables(|name| std::env::var(name).ok())
     }
@@ -226,9 +279,25 @@ impl Client {
 
     /// Estimates the server's time from its answers, for `created` and `deadline` of a task. Before
     /// the first answer this is the local time; [`server_time`](Self::server_time) asks the server.
+    ///
+    /// ```no_run
+    /// # fn example(client: &tenure_client::Client) {
+    /// println!("the server's clock shows {}", client.now());
+    /// # }
+    /// ```
     #[must_use]
     pub fn now(&self) -> Timestamp {
         self.shared.clock.now()
+    }
+
+    /// Returns counts of the calls of this client and its clones, for monitoring.
+    #[must_use]
+    pub fn calls(&self) -> CallCounts {
+        self.shared.calls.counts()
+    }
+
+    pub(crate) fn note_call(&self, answer: &Result<reqwest::Response, reqwest::Error>) {
+        self.shared.calls.note(answer);
     }
 
     /// Returns this client with other credentials.
@@ -410,7 +479,9 @@ impl Client {
         if let Some(body) = &call.body {
             request = request.header(CONTENT_TYPE, call.own.content_type.unwrap_or(JSON)).body(body.clone());
         }
-        let response = request.send().await.map_err(|error| Error::Network(error.without_url()))?;
+        let answer = request.send().await;
+        self.note_call(&answer);
+        let response = answer.map_err(|error| Error::Network(error.without_url()))?;
         if let Some(date) = header(response.headers(), DATE.as_str()).and_then(http_date) {
             self.shared.clock.learn(date);
         }

@@ -29,6 +29,14 @@ const BATCH_BYTES: usize = 8 << 20;
 const BACKOFF_FACTOR: f64 = 2.0;
 
 /// A queue to which jobs are added: see [`Client::queue`]. Cheap to clone.
+///
+/// ```no_run
+/// # async fn example(client: &tenure_client::Client) -> Result<(), tenure_client::EnqueueError> {
+/// let mail = client.queue("acme/mail");
+/// mail.enqueue(&serde_json::json!({"to": "a@example.com"})).await?;
+/// mail.enqueue(&serde_json::json!({"to": "b@example.com"})).await?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Queue {
     client: Client,
@@ -74,6 +82,17 @@ pub struct Enqueue {
 }
 
 /// Why a job was not added to its queue.
+///
+/// ```no_run
+/// # use tenure_client::{EnqueueError, Queue};
+/// # async fn example(mail: Queue) {
+/// match mail.enqueue(&serde_json::json!({"to": "a@example.com"})).await {
+///     Ok(handle) => println!("added as {}", handle.task_id()),
+///     Err(EnqueueError::Queue(invalid)) => println!("no such queue: {invalid}"),
+///     Err(other) => println!("perhaps not added: {other}"),
+/// }
+/// # }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnqueueError {
@@ -300,18 +319,42 @@ impl Enqueue {
     }
 
     /// Sets the delay before the first run: up to 366 days, rounded up to seconds.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # async fn example(mail: tenure_client::Queue) -> Result<(), tenure_client::EnqueueError> {
+    /// let email = serde_json::json!({"to": "a@example.com"});
+    /// mail.enqueue(&email).delay(Duration::from_secs(30)).await?;
+    /// # Ok(()) }
+    /// ```
     pub fn delay(mut self, delay: Duration) -> Self {
         self.options.delay = Some(seconds(delay));
         self
     }
 
     /// Sets the earliest start of the first run. Not together with [`delay`](Self::delay).
+    ///
+    /// ```no_run
+    /// # use chrono::{DateTime, Utc};
+    /// # async fn example(mail: tenure_client::Queue) -> Result<(), tenure_client::EnqueueError> {
+    /// let email = serde_json::json!({"to": "a@example.com"});
+    /// let monday: DateTime<Utc> = "2031-01-06T08:00:00Z".parse().expect("a date");
+    /// mail.enqueue(&email).not_before(monday).await?;
+    /// # Ok(()) }
+    /// ```
     pub fn not_before(mut self, time: impl Into<Timestamp>) -> Self {
         self.options.not_before = Some(time.into());
         self
     }
 
     /// Sets the key, from 1 to 255 characters, for the queue's limits per key and its fair sharing.
+    ///
+    /// ```no_run
+    /// # async fn example(mail: tenure_client::Queue) -> Result<(), tenure_client::EnqueueError> {
+    /// let email = serde_json::json!({"to": "a@example.com"});
+    /// mail.enqueue(&email).key("customer-7").await?;
+    /// # Ok(()) }
+    /// ```
     pub fn key(mut self, key: &str) -> Self {
         self.options.key = Some(key.to_owned());
         self
@@ -358,6 +401,13 @@ impl Enqueue {
     /// Sets the number of retries, from 0 to 49; 5 by default. Lost workers and
     /// [`Outcome::Retry`](crate::consumer::Outcome::Retry) use them, and failures with
     /// [`retry_failed`](Self::retry_failed).
+    ///
+    /// ```no_run
+    /// # async fn example(mail: tenure_client::Queue) -> Result<(), tenure_client::EnqueueError> {
+    /// let email = serde_json::json!({"to": "a@example.com"});
+    /// mail.enqueue(&email).retries(3).await?;
+    /// # Ok(()) }
+    /// ```
     pub fn retries(self, retries: u8) -> Self {
         Self { retries: Some(retries), ..self }
     }
@@ -378,6 +428,15 @@ impl Enqueue {
 
     /// Sets the delay before the first retry, at most an hour. It doubles up to `most`, at most a
     /// day. Both are rounded up to seconds. By default the queue's policy decides.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # async fn example(mail: tenure_client::Queue) -> Result<(), tenure_client::EnqueueError> {
+    /// let email = serde_json::json!({"to": "a@example.com"});
+    /// // After 2, 4, 8 … seconds, up to five minutes.
+    /// mail.enqueue(&email).backoff(Duration::from_secs(2), Duration::from_secs(300)).await?;
+    /// # Ok(()) }
+    /// ```
     pub fn backoff(mut self, first: Duration, most: Duration) -> Self {
         let (first, most) = (seconds(first), Some(seconds(most)));
         self.options.retry_delay = Some(RetryDelay { first, factor: Some(BACKOFF_FACTOR), most });
@@ -385,6 +444,14 @@ impl Enqueue {
     }
 
     /// Sets the priority; the lowest by default.
+    ///
+    /// ```no_run
+    /// # use tenure_client::Priority;
+    /// # async fn example(mail: tenure_client::Queue) -> Result<(), tenure_client::EnqueueError> {
+    /// let email = serde_json::json!({"to": "a@example.com"});
+    /// mail.enqueue(&email).priority(Priority::High).await?;
+    /// # Ok(()) }
+    /// ```
     pub fn priority(self, priority: Priority) -> Self {
         Self { priority: Some(priority), ..self }
     }
@@ -417,11 +484,25 @@ impl Enqueue {
     }
 
     /// Sets the name that people see; by default the kind, or the queue.
+    ///
+    /// ```no_run
+    /// # async fn example(mail: tenure_client::Queue) -> Result<(), tenure_client::EnqueueError> {
+    /// let email = serde_json::json!({"to": "a@example.com"});
+    /// mail.enqueue(&email).name("welcome a@example.com").await?;
+    /// # Ok(()) }
+    /// ```
     pub fn name(self, name: &str) -> Self {
         Self { name: Some(name.to_owned()), ..self }
     }
 
     /// Adds a tag, by which tasks can be searched.
+    ///
+    /// ```no_run
+    /// # async fn example(mail: tenure_client::Queue) -> Result<(), tenure_client::EnqueueError> {
+    /// let email = serde_json::json!({"to": "a@example.com"});
+    /// mail.enqueue(&email).tag("campaign", "spring").await?;
+    /// # Ok(()) }
+    /// ```
     pub fn tag(mut self, name: &str, value: &str) -> Self {
         self.tags.insert(name.to_owned(), value.to_owned());
         self

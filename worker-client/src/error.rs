@@ -80,6 +80,13 @@ pub enum Error {
 impl Error {
     /// True if the same call may succeed later: no answer, 408, 429 or 5xx. Stores answer 403 for
     /// an expired URL and 400 for slow uploads; a new URL helps.
+    ///
+    /// ```
+    /// # use tenure_client::Error;
+    /// let refused = Error::Refused { status: 503, code: String::new(), message: String::new(), retry_after: None };
+    /// assert!(refused.is_transient());
+    /// assert!(!Error::RunLost("cancelled".to_owned()).is_transient());
+    /// ```
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
@@ -100,8 +107,32 @@ impl Error {
         }
     }
 
+    /// Returns why the certificate of the server is not trusted, if that is the error.
+    #[must_use]
+    pub fn certificate_problem(&self) -> Option<String> {
+        let Self::Network(error) = self else { return None };
+        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+        while let Some(error) = cause {
+            if let Some(problem @ rustls::Error::InvalidCertificate(_)) = error.downcast_ref::<rustls::Error>() {
+                return Some(problem.to_string());
+            }
+            // The source of an I/O error skips its inner error.
+            cause = match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+                Some(inner) => Some(inner as &(dyn std::error::Error + 'static)),
+                None => error.source(),
+            };
+        }
+        None
+    }
+
     /// True if a proxy may have answered: the error code is missing, or the answer does not match
     /// the API. The server may still process the request.
+    ///
+    /// ```
+    /// # use tenure_client::Error;
+    /// let refused = Error::Refused { status: 404, code: String::new(), message: String::new(), retry_after: None };
+    /// assert!(refused.is_unclear());
+    /// ```
     #[must_use]
     pub fn is_unclear(&self) -> bool {
         match self {
@@ -112,6 +143,12 @@ impl Error {
     }
 
     /// Returns the HTTP status of a refusal.
+    ///
+    /// ```
+    /// # use tenure_client::Error;
+    /// let refused = Error::Refused { status: 409, code: String::new(), message: String::new(), retry_after: None };
+    /// assert_eq!(refused.status(), Some(409));
+    /// ```
     #[must_use]
     pub fn status(&self) -> Option<u16> {
         match self {
@@ -134,6 +171,14 @@ impl Error {
     }
 
     /// Returns the pause that the server requested.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tenure_client::Error;
+    /// let pause = Some(Duration::from_secs(5));
+    /// let refused = Error::Refused { status: 429, code: String::new(), message: String::new(), retry_after: pause };
+    /// assert_eq!(refused.retry_after(), pause);
+    /// ```
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         if let Self::Refused { retry_after, .. } = self { *retry_after } else { None }

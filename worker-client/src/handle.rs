@@ -109,6 +109,13 @@ impl Client {
 }
 
 impl Handle {
+    /// Returns the id of the task, by which [`Client::handle`] makes another handle.
+    ///
+    /// ```no_run
+    /// # fn example(handle: &tenure_client::Handle) {
+    /// println!("added as {}", handle.task_id());
+    /// # }
+    /// ```
     #[must_use]
     pub fn task_id(&self) -> TaskId {
         self.task_id

@@ -15,11 +15,14 @@
 mod notice;
 
 pub mod artifacts;
+mod audit;
+mod calls;
 mod checkpoints;
 mod claim;
 mod client;
 mod clock;
 pub mod consumer;
+mod dead_letters;
 pub mod debug;
 mod enqueue;
 pub mod error;
@@ -37,16 +40,21 @@ pub mod retry;
 mod schedules;
 mod sessions;
 mod signed_url;
+mod statistics;
 mod submit;
+mod subscriptions;
 mod tenure;
 mod wire;
 mod work;
 
 pub use artifacts::{Artifact, Downloaded, NewArtifact, PutUrl, UnusableBecause, Upload};
+pub use audit::AuditFilter;
+pub use calls::CallCounts;
 pub use checkpoints::Checkpoint;
 pub use claim::{Claim, Lost, LostBecause, NotReported, Renewal, Reported, WorkerName};
 pub use client::{Client, ClientBuilder};
 pub use consumer::testing;
+pub use dead_letters::DeadLetterFilter;
 pub use enqueue::{Enqueue, EnqueueAllError, EnqueueError, Queue};
 pub use error::Error;
 pub use events::EventStream;
@@ -60,10 +68,12 @@ pub use retry::RetryPolicy;
 pub use schedules::Schedule;
 pub use serde_json::value::RawValue;
 pub use sessions::{Inbox, InboxItem};
+pub use statistics::StatisticsRange;
 pub use tenure::{GroupChange, TaskChange};
 pub use tenure_api::checkpoints::{CommandOfTask, TaskCommandRequest};
 pub use tenure_api::credentials::{AccessToken, Credentials};
 pub use tenure_api::dates::Timestamp;
+pub use tenure_api::dead_letters::{RedriveCopy, RedriveRequest};
 pub use tenure_api::ids::{InvalidId, RunId, SessionId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
 pub use tenure_api::policy::{Failure, PauseRequest, ReleaseRequest};
 pub use tenure_api::queue_keys::KeyRules;
@@ -71,7 +81,10 @@ pub use tenure_api::sessions::{
     CommandRequest, InboxEvent, QueueWorker, QueueWorkers, RenewSessionRequest, Session, SessionRenewed,
     SessionStarted, StartSessionRequest,
 };
-pub use tenure_api::states::{CatchUp, ExceptionReason, OnDuplicate, Priority, SessionEnd, TaskCommand, WorkerCommand};
+pub use tenure_api::states::{
+    CatchUp, ExceptionReason, OnDuplicate, Priority, ReasonResolved, SessionEnd, TaskCommand, WorkerCommand,
+};
+pub use tenure_api::subscriptions::After;
 pub use tenure_api::work::{RunOutcome, RunResult};
 pub use wire::{Metadata, NewTask, QueueCounts, RunStatus, State, Task, TaskStatus};
 pub use work::Worked;

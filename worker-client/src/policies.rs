@@ -141,6 +141,17 @@ impl Client {
         self.own(Method::GET, "/servers".to_owned(), None).await
     }
 
+    /// Lists what needs somebody: problems of queues, servers and the database.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// println!("{}", client.list_problems().await?["problems"]);
+    /// # Ok(()) }
+    /// ```
+    pub async fn list_problems(&self) -> Result<Value, Error> {
+        self.own(Method::GET, "/problems".to_owned(), None).await
+    }
+
     /// Explains the state of a task.
     ///
     /// ```no_run

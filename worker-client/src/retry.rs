@@ -36,24 +36,52 @@ impl Default for RetryPolicy {
 
 impl RetryPolicy {
     /// Returns a policy without retries.
+    ///
+    /// ```
+    /// # use tenure_client::{Error, RetryPolicy};
+    /// let busy = Error::Refused { status: 503, code: String::new(), message: String::new(), retry_after: None };
+    /// assert!(RetryPolicy::never().pause_after(1, &busy, 0.5).is_none());
+    /// ```
     #[must_use]
     pub fn never() -> Self {
         Self { retries: 0, ..Self::default() }
     }
 
     /// Sets the number of retries.
+    ///
+    /// ```
+    /// # use tenure_client::{Error, RetryPolicy};
+    /// let busy = Error::Refused { status: 503, code: String::new(), message: String::new(), retry_after: None };
+    /// let once = RetryPolicy::default().retries(1);
+    /// assert!(once.pause_after(1, &busy, 0.5).is_some());
+    /// assert!(once.pause_after(2, &busy, 0.5).is_none());
+    /// ```
     #[must_use]
     pub fn retries(self, retries: u32) -> Self {
         Self { retries, ..self }
     }
 
     /// Sets the first pause; each further pause doubles.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tenure_client::RetryPolicy;
+    /// let policy = RetryPolicy::default().first_pause(Duration::from_secs(1));
+    /// assert_eq!(policy.backoff(1, 1.0), Duration::from_secs(1));
+    /// ```
     #[must_use]
     pub fn first_pause(self, first_pause: Duration) -> Self {
         Self { first_pause, ..self }
     }
 
     /// Sets the longest pause.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tenure_client::RetryPolicy;
+    /// let policy = RetryPolicy::default().longest_pause(Duration::from_secs(2));
+    /// assert_eq!(policy.backoff(20, 1.0), Duration::from_secs(2));
+    /// ```
     #[must_use]
     pub fn longest_pause(self, longest_pause: Duration) -> Self {
         Self { longest_pause, ..self }
@@ -75,10 +103,28 @@ impl RetryPolicy {
 
     /// Returns the pause after attempt `tried` (from 1) failed, or none if no retry follows.
     /// `jitter` is from 0 to 1, as from [`jitter()`].
+    ///
+    /// ```no_run
+    /// # use tenure_client::{Client, Error, RetryPolicy, retry};
+    /// # async fn example(
+    /// #     client: &Client,
+    /// #     mut attempt: impl AsyncFnMut() -> Result<(), Error>,
+    /// # ) -> Result<(), Error> {
+    /// let mut tried = 0;
+    /// while let Err(error) = attempt().await {
+    ///     tried += 1;
+    ///     match client.retry_policy().pause_after(tried, &error, retry::jitter()) {
+    ///         Some(pause) => tokio::time::sleep(pause).await,
+    ///         None => return Err(error),
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn pause_after(&self, tried: u32, error: &Error, jitter: f64) -> Option<Duration> {
         let may_pass = error.is_transient() || self.unclear_too && error.is_unclear();
-        if tried > self.retries || !may_pass {
+        // Nothing but a change of settings mends an untrusted certificate.
+        if tried > self.retries || !may_pass || error.certificate_problem().is_some() {
             return None;
         }
         Some(self.pause_of(tried, error, jitter))
@@ -102,6 +148,14 @@ impl RetryPolicy {
 
     /// Returns the backoff after consecutive failures (from 1), ignoring the number of retries. It
     /// doubles up to the longest pause; a jitter of 0 halves it.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tenure_client::RetryPolicy;
+    /// let policy = RetryPolicy::default().first_pause(Duration::from_secs(1));
+    /// assert_eq!(policy.backoff(3, 1.0), Duration::from_secs(4));
+    /// assert_eq!(policy.backoff(3, 0.0), Duration::from_secs(2));
+    /// ```
     #[must_use]
     pub fn backoff(&self, failures: u32, jitter: f64) -> Duration {
         let doublings = failures.saturating_sub(1).min(16);
@@ -112,6 +166,10 @@ impl RetryPolicy {
 }
 
 /// Returns a random number from 0 to 1.
+///
+/// ```
+/// assert!((0.0..=1.0).contains(&tenure_client::retry::jitter()));
+/// ```
 #[must_use]
 pub fn jitter() -> f64 {
     let bits = uuid::Uuid::new_v4().as_u128() & u128::from(u32::MAX);

@@ -16,6 +16,14 @@ use crate::{Client, Enqueue, EnqueueError, Error, Handle};
 
 /// A schedule and its job: see [`Enqueue::schedule`]. It is stored by `.await`, in place of the
 /// schedule of its name, and returns the schedule as [`Client::get_schedule`] does.
+///
+/// ```no_run
+/// # async fn example(reports: tenure_client::Queue) -> Result<(), tenure_client::EnqueueError> {
+/// let report = reports.enqueue(&serde_json::json!({"of": "yesterday"}));
+/// let stored = report.schedule("nightly", "@daily").await?;
+/// println!("next at {}", stored["next"][0]);
+/// # Ok(()) }
+/// ```
 #[must_use = "a schedule is stored by `.await`"]
 pub struct Schedule {
     job: Enqueue,
@@ -69,6 +77,13 @@ impl Enqueue {
 
 impl Schedule {
     /// Sets the time zone of the pattern, such as `Europe/Berlin`; UTC by default.
+    ///
+    /// ```no_run
+    /// # async fn example(reports: tenure_client::Queue) -> Result<(), tenure_client::EnqueueError> {
+    /// let report = reports.enqueue(&serde_json::json!({"of": "yesterday"}));
+    /// report.schedule("nightly", "0 3 * * *").timezone("Europe/Berlin").await?;
+    /// # Ok(()) }
+    /// ```
     pub fn timezone(self, timezone: &str) -> Self {
         Self { timezone: Some(timezone.to_owned()), ..self }
     }

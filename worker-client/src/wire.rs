@@ -33,6 +33,13 @@ pub enum State {
 }
 
 impl State {
+    /// True if no run follows, unless the task is rerun.
+    ///
+    /// ```
+    /// use tenure_client::State;
+    ///
+    /// assert!(State::Exception.is_resolved() && !State::Running.is_resolved());
+    /// ```
     #[must_use]
     pub fn is_resolved(self) -> bool {
         matches!(self, Self::Completed | Self::Failed | Self::Exception)

@@ -40,6 +40,7 @@ from .errors import (
 from .handle import Handle, Status
 from .job import Cancellation, Job
 from .schedule import CatchUp, Schedule
+from .subscription import Subscription
 from .task import JobRequest, OnDuplicate, Options, Priority, Task
 
 __all__ = [
@@ -67,6 +68,7 @@ __all__ = [
     "Schedule",
     "ServerUnavailable",
     "Status",
+    "Subscription",
     "Task",
     "Tenure",
     "TenureError",

@@ -57,6 +57,7 @@ def _worker(parsed: argparse.Namespace) -> Worker:
         grace=parsed.grace,
         prefetch=parsed.prefetch,
         burst=parsed.burst,
+        keep_late=parsed.keep_late,
     )
 
 
@@ -121,6 +122,8 @@ def _parser() -> argparse.ArgumentParser:
         help="time that handlers have to finish after SIGTERM [%(default).0f]")  # fmt: skip
     add("--prefetch", type=int, metavar="N", help="jobs to claim beyond --concurrency [automatic]")
     add("--burst", action="store_true", help="stop when the queues are empty")
+    add("--keep-late", action="store_true",
+        help="finish jobs whose completeTime is over, if their results may count")  # fmt: skip
     add("--log-level", default="info", choices=["debug", "info", "warning", "error"],
         help="[%(default)s]")  # fmt: skip
     return parser

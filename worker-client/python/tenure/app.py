@@ -7,14 +7,16 @@ import os
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+from urllib.parse import urlencode
 
-from .api import TENURE_API, Call, to_json
-from .errors import ConfigurationError, Seconds
+from .api import TENURE_API, Call, parameter, to_json
+from .errors import ConfigurationError, Seconds, seconds_of
 from .handle import Handle
 from .job import Job
 from .outcome import Around
 from .schedule import Schedule
-from .settings import Settings, read_settings
+from .settings import Settings, queue_id, read_settings
+from .subscription import Subscription
 from .task import JobRequest, Task
 
 if TYPE_CHECKING:
@@ -28,6 +30,10 @@ TASKS_MAX = 1_000
 NAMES_MAX = 200
 """Jobs with a unique name in one request, the limit of the API."""
 _BODY_MAX = 8 << 20
+# In seconds.
+_STATISTICS_MAX = 90 * 86_400.0
+_COPY_MAX = 366 * 86_400.0
+_PROBLEMS = Call("GET", f"{TENURE_API}/problems")
 # Rough size of a definition without its payload, in bytes.
 _DEFINITION = 500
 
@@ -199,6 +205,169 @@ class Tenure:
         """Return a schedule by its name, to set, trigger or delete it. Sends no request."""
         return Schedule(self, name)
 
+    def subscription(self, name: str) -> Subscription:
+        """Return a subscription by its name, to set, test or delete it. Sends no request."""
+        return Subscription(self, name)
+
+    def statistics(
+        self, queue: str | None = None, *, since: Seconds = 3_600, step: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Return the numbers of a queue over time, or of all queues together, oldest first.
+
+        Each point has ``at``, ``created``, ``started``, ``completed``, ``failed``, ``exception``,
+        ``lost``, ``pendingMost`` and ``claimedMost``, and in seconds ``waitP50``, ``waitP95``,
+        ``runP50`` and ``runP95`` unless nothing was counted.
+
+        Args:
+            queue: Queue; None for all queues together.
+            since: How far back to begin, up to 90 days.
+            step: Seconds per point: 60, 600 or 3600. By default the smallest that is possible.
+
+        Raises:
+            ValueError: ``since`` is negative or too long.
+            RequestRefused: The server refused it, for example because ``step`` is too small.
+            ServerUnavailable: No server answered, after several attempts.
+        """
+        begin = (self._now or self.client.now)() - datetime.timedelta(
+            seconds=seconds_of(since, "since", _STATISTICS_MAX)
+        )
+        path = "" if queue is None else f"/queues/{parameter(queue_id(queue))}"
+        query = f"from={parameter(begin.isoformat())}" + (f"&step={step}" if step else "")
+        answer = self.client.call(Call("GET", f"{TENURE_API}{path}/statistics?{query}"))
+        points: list[dict[str, Any]] = answer["points"]
+        return points
+
+    def audit(
+        self,
+        *,
+        client: str | None = None,
+        object: str | None = None,
+        kind: str | None = None,
+        action: str | None = None,
+        after: datetime.datetime | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        """Return who changed what, newest first. Requests pages as they are needed.
+
+        Args:
+            client: Only changes of this client.
+            object: Only changes of the object with this id.
+            kind: Only changes of this kind of object, such as ``task`` or ``queue``.
+            action: Only changes by this operation, such as ``cancelTask``.
+            after: Only changes after this time, which has a time zone.
+
+        Raises:
+            ValueError: ``after`` has no time zone.
+            RequestRefused: The client may not list the audit.
+            ServerUnavailable: No server answered, after several attempts.
+        """
+        given = {
+            "client": client,
+            "object": object,
+            "kind": kind,
+            "action": action,
+            "after": None if after is None else _utc(after, "after"),
+        }
+        query = {name: value for name, value in given.items() if value is not None}
+        return self._pages("/audit", "audit", query)
+
+    def dead_letters(
+        self, queue: str, *, reason: str | None = None, before: datetime.datetime | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Return the failed tasks of a queue that wait to be run again, oldest first.
+
+        Requests pages as they are needed. Each task has ``taskId``, ``runId``, ``name``, ``state``,
+        ``reasonResolved``, ``resolved`` and ``deadline``.
+
+        Args:
+            queue: Queue, whose policy has ``deadLetters``.
+            reason: Only tasks that ended for this reason, such as ``failed``.
+            before: Only tasks that failed before this time, which has a time zone.
+
+        Raises:
+            ValueError: ``before`` has no time zone.
+            RequestRefused: The client may not read the queue.
+            ServerUnavailable: No server answered, after several attempts.
+        """
+        until = None if before is None else _utc(before, "before")
+        given = {"reason": reason, "before": until}
+        query = {name: value for name, value in given.items() if value is not None}
+        path = f"/queues/{parameter(queue_id(queue))}/dead-letters"
+        return self._pages(path, "deadLetters", query)
+
+    def redrive(
+        self,
+        queue: str,
+        *,
+        tasks: Sequence[str] | None = None,
+        reason: str | None = None,
+        before: datetime.datetime | None = None,
+        limit: int | None = None,
+        copy: Seconds | None = None,
+        continuation_token: str | None = None,
+    ) -> dict[str, Any]:
+        """Run failed tasks of a queue again, the oldest first, in one request.
+
+        The answer has the numbers ``redriven``, ``copied`` and ``refusedCount``, the first
+        ``refused`` tasks with ``code`` and ``message``, and ``continuationToken`` if there are
+        more.
+
+        Args:
+            queue: Queue.
+            tasks: Only these tasks, up to 1,000. Not with the conditions below.
+            reason: Only tasks that ended for this reason, such as ``failed``.
+            before: Only tasks that failed before this time, which has a time zone.
+            limit: Number of tasks to try, up to 10,000. Default: 1,000.
+            copy: Copy tasks whose deadline has passed, with a deadline after this time. Default:
+                they are refused.
+            continuation_token: That of the previous answer, to continue behind its tasks.
+
+        Raises:
+            ValueError: ``before`` has no time zone, or ``copy`` is negative or too long.
+            RequestRefused: The client may not manage the queue, or an argument is wrong.
+            ServerUnavailable: No server answered, after several attempts.
+        """
+        after = None if copy is None else round(seconds_of(copy, "copy", _COPY_MAX))
+        given = {
+            "taskIds": None if tasks is None else list(tasks),
+            "reason": reason,
+            "before": before and _utc(before, "before"),
+            "limit": limit,
+            "copy": None if after is None else {"deadlineAfter": after},
+            "continuationToken": continuation_token,
+        }
+        body = {name: value for name, value in given.items() if value is not None}
+        path = f"{TENURE_API}/queues/{parameter(queue_id(queue))}/redrive"
+        answer: dict[str, Any] = self.client.call(Call("POST", path, body))
+        return answer
+
+    def _pages(self, path: str, name: str, query: dict[str, str]) -> Iterator[dict[str, Any]]:
+        while True:
+            whole = f"{TENURE_API}{path}" + (f"?{urlencode(query)}" if query else "")
+            page = self.client.call(Call("GET", whole))
+            # A page with a token may be empty.
+            yield from page[name]
+            if "continuationToken" not in page:
+                return
+            query["continuationToken"] = page["continuationToken"]
+
+    def problems(self) -> list[dict[str, Any]]:
+        """Return what needs somebody, the most urgent first.
+
+        Each problem has ``kind``, ``severity`` (``now`` or ``known``), ``object``, ``since``,
+        ``message`` and ``action``.
+
+        Raises:
+            RequestRefused: The client may not list queues.
+            ServerUnavailable: No server answered, after several attempts.
+        """
+        listed: list[dict[str, Any]] = self.client.call(_PROBLEMS)["problems"]
+        return listed
+
+    async def aproblems(self) -> list[dict[str, Any]]:
+        """Do the same as ``problems`` in asynchronous code."""
+        listed: list[dict[str, Any]] = (await self.async_client.call(_PROBLEMS))["problems"]
+        return listed
+
     def _handles(self, jobs: Sequence[JobRequest[R]], answer: Any) -> list[Handle[R]]:
         pairs = zip(jobs, answer["tasks"], strict=True)
         return [
@@ -233,6 +402,13 @@ class Tenure:
         if self._clients is None:
             self._clients = ClientCache(self.settings)
         return self._clients
+
+
+def _utc(time: datetime.datetime, what: str) -> str:
+    """Return a time as the API takes it."""
+    if time.tzinfo is None:
+        raise ValueError(f"{what} must have a time zone")
+    return time.astimezone(datetime.timezone.utc).isoformat()
 
 
 def _batches(jobs: list[JobRequest[R]]) -> Iterator[list[JobRequest[R]]]:

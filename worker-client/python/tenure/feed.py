@@ -45,8 +45,8 @@ class FeedOwner(Protocol):
     def find(self, task_id: str, run_id: int) -> Run | None:
         """Return a held run."""
 
-    def run_ended(self, task_id: str, run_id: int, reason: str) -> None:
-        """Handle the end of a run without a report of this worker."""
+    def run_ended(self, task_id: str, run_id: int, reason: str, *, counts: bool) -> None:
+        """Handle the end of a run without a report of this worker. Its result may count, or not."""
 
     def command(self, command: str, task_id: str | None) -> None:
         """Carry out a command of an operator."""
@@ -107,7 +107,8 @@ class Feed:
         kind = item.get("kind")
         if kind == "run-ended":
             reason = str(item.get("reasonResolved"))
-            self._owner.run_ended(item["taskId"], item["runId"], reason)
+            counts = item.get("resultCounts") is True
+            self._owner.run_ended(item["taskId"], item["runId"], reason, counts=counts)
         elif kind == "command":
             log.info("command of an operator: %s", item.get("command"))
             self._owner.command(str(item.get("command")), item.get("taskId"))

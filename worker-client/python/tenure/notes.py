@@ -51,10 +51,16 @@ class Checkpoints:
         self._progress: dict[str, Any] | None = None
         self._posted: dict[str, Any] | None = None
         self._next = 0.0
+        self._is_dropped = False
+
+    def drop(self) -> None:
+        """Store nothing more, without an error: the next run has the task."""
+        self._is_dropped, self._posted = True, None
 
     def post(self, progress: dict[str, Any]) -> None:
         """Store this progress soon. Any thread may call it."""
-        self._posted = progress
+        if not self._is_dropped:
+            self._posted = progress
 
     @property
     def is_due(self) -> bool:
@@ -94,6 +100,8 @@ class Checkpoints:
         async with self._lock:
             before = self._has_read, self._checkpoint
             self._has_read, self._checkpoint = True, value
+            if self._is_dropped:
+                return
             if self._posted is not None:
                 self._progress, self._posted = self._posted, None
             try:
@@ -154,12 +162,21 @@ class LiveLog:
         self._offset = 0
         self._next = 0.0
         self._is_artifact = False
+        self._is_dropped = False
         self._sending = asyncio.Lock()
+
+    def drop(self) -> None:
+        """Send nothing more: the run has ended."""
+        with self._lock:
+            self._is_dropped = True
+            self._pending.clear()
 
     def append(self, text: str) -> None:
         """Append text. Any thread may call it."""
         data = text.encode("utf-8", "replace")
         with self._lock:
+            if self._is_dropped:
+                return
             self._pending += data
             beyond = len(self._pending) - _LOG_MAX
             if beyond > 0:

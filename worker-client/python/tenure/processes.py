@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import importlib
 import multiprocessing
 import os
@@ -69,6 +70,15 @@ class Processes:
             self._threads += 1
             name = f"tenure-process-{self._threads}"
             threading.Thread(target=self._work, name=name, daemon=True).start()
+
+    def withdraw(self) -> list[Run]:
+        """Return the runs whose handlers have not begun, and forget them."""
+        runs: list[Run] = []
+        with contextlib.suppress(queue.Empty):
+            while (run := self._queue.get_nowait()) is not None:
+                runs.append(run)
+        self._pending -= len(runs)
+        return runs
 
     def cancel(self, run: Run) -> None:
         """Do nothing: the thread of the process sees that the run was cancelled."""

@@ -23,10 +23,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tenure")
 
-Hold = Literal["ours", "unrenewable", "gone"]
+Hold = Literal["ours", "unrenewable", "late", "gone"]
 """``ours``; ``unrenewable``: no renewal was answered in time, so the handler is asked to stop, and
-its outcome is reported until the lease ends; ``gone``: no further request is sent for the run."""
+its outcome is reported until the lease ends; ``late``: the run has ended, but its handler goes on,
+and only a result is reported; ``gone``: no further request is sent for the run."""
 
+# Time of the session's inbox to tell of an ended run, twice as long as it promises.
+_TOLD_WITHIN = 2.0
 _LONGEST_PAUSE = 2.0
 _SHORTEST_TIMEOUT = 0.5
 
@@ -56,6 +59,8 @@ class Run:
         self.claimed_at = time.monotonic()
         self.started_at: float | None = None
         self.hold: Hold = "ours"
+        self.keeps_late = False
+        """True if the handler goes on while its result may count late."""
         self.is_renewing = False
         self.had_overrun = False
         self.lost_at: float | None = None
@@ -181,12 +186,27 @@ class Run:
         self._owner.cancel(self)
 
     def lose(self, why: Cancellation) -> None:
-        """Send nothing more for this run: it has ended, or is another worker's."""
-        if self.hold != "gone":
+        """Send nothing more for this run: it has ended, or is another worker's.
+
+        No effect on a late run, which was lost before.
+        """
+        if not self.has_ended:
             self.hold = "gone"
             self.lost_at = time.monotonic()
             log.info("%s: %s", self, _LOSSES.get(why, why))
             self.stop(why)
+
+    @property
+    def has_ended(self) -> bool:
+        """True if the server counts the run as ended."""
+        return self.hold in ("late", "gone")
+
+    def outlive(self) -> None:
+        """Let the handler of the ended run go on: its result may count."""
+        self.hold = "late"
+        self.checkpoints.drop()
+        self.log.drop()
+        log.info("%s has ended, but its result may count: its handler goes on", self)
 
     def check_lease(self, now: float) -> None:
         """Stop the handler in time, if no renewal was answered."""
@@ -215,6 +235,9 @@ class Run:
                     answer = await self._link.call(call)
                 except RequestRefused as error:
                     if error.status in (403, 404, 409, 410) and not error.is_unclear:
+                        if self.keeps_late:
+                            # The refusal does not tell whether the result may count.
+                            await asyncio.sleep(_TOLD_WITHIN)
                         return self.lose("lost")
                 except ServerUnavailable:
                     pass

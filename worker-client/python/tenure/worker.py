@@ -68,6 +68,7 @@ class Worker:
         grace: float = HANDLER_GRACE,
         prefetch: int | None = None,
         burst: bool = False,
+        keep_late: bool = False,
     ) -> None:
         """Prepare a worker. It does nothing until ``run`` or ``serve``.
 
@@ -86,6 +87,9 @@ class Worker:
             prefetch: Jobs to claim beyond ``concurrency``. Default: none, unless jobs take less
                 than 50 ms.
             burst: True stops the worker when its queues are empty and its jobs have ended.
+            keep_late: True lets a handler go on when the queue's ``completeTime`` has ended its
+                run, if the queue's ``lateResult`` is ``first-wins``. A result then counts unless
+                another run was first; other ends are not reported. Needs a session.
 
         Raises:
             ConfigurationError: A value is out of range, there is no task, or a handler's parameters
@@ -95,6 +99,8 @@ class Worker:
             raise ConfigurationError(f"concurrency must be from 1 to {_CONCURRENCY_MAX}")
         if session_ttl is not None and not 15 <= session_ttl <= 3_600:
             raise ConfigurationError("the time to live of a session must be from 15 to 3600 s")
+        if keep_late and session_ttl is None:
+            raise ConfigurationError("keep_late needs a session, which tells of ended runs")
         if prefetch is not None and not 0 <= prefetch <= _CONCURRENCY_MAX:
             raise ConfigurationError(f"prefetch must be from 0 to {_CONCURRENCY_MAX}")
         if processes is not None and processes < 1:
@@ -116,6 +122,7 @@ class Worker:
         self._ttl = session_ttl
         self._grace = grace
         self._fixed_prefetch = prefetch
+        self._keep_late = keep_late
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()
         self._stop_early = False
@@ -219,10 +226,11 @@ class Worker:
         self._ended_early: collections.OrderedDict[tuple[str, int], str] = collections.OrderedDict()
         self._finishing: set[asyncio.Task[None]] = set()
         self.slots = Slots(self._concurrency, self._weights, time.monotonic)
+        self._processes = Processes(self._process_count, self._ended)
         self._executors: dict[RunsIn, Executor] = {
             "thread": Threads(self._concurrency, self._ended),
             "asyncio": Coroutines(self._ended),
-            "process": Processes(self._process_count, self._ended),
+            "process": self._processes,
         }
         with self._lock:
             self._loop = loop
@@ -247,7 +255,9 @@ class Worker:
     def _said(self) -> dict[str, Any]:
         """Return what the server should know: handlers of lost runs occupy their slots."""
         late = time.monotonic() - _STOPS_WITHIN
-        lost = sum(1 for run in self._held.values() if (run.lost_at or late) < late)
+        lost = sum(
+            1 for run in self._held.values() if run.hold == "late" or (run.lost_at or late) < late
+        )
         frozen = self._is_frozen or self._is_stopping
         return {"frozen": frozen, "capacity": max(0, self._concurrency - lost)}
 
@@ -257,6 +267,7 @@ class Worker:
         """Start a claimed run, or keep it until a slot is free."""
         run = Run(claim, feed.queue, self.app.tasks, self, self._link)
         run.at_most_once = run.at_most_once or feed.at_most_once is True
+        run.keeps_late = self._keep_late
         self._held[run.key] = run
         reason = self._ended_early.pop(run.key, None)
         if reason is not None:
@@ -277,11 +288,16 @@ class Worker:
         """Return a held run."""
         return self._held.get((task_id, run_id))
 
-    def run_ended(self, task_id: str, run_id: int, reason: str) -> None:
-        """Stop a run that has ended without a report of this worker."""
+    def run_ended(self, task_id: str, run_id: int, reason: str, *, counts: bool) -> None:
+        """Stop a run that ended without a report of this worker, unless its result may count."""
         run = self.find(task_id, run_id)
         if run is not None:
-            run.lose(_cancellation_of(reason))
+            goes_on = counts and run.keeps_late and run.hold == "ours"
+            if goes_on and run.started_at is not None:
+                run.outlive()
+                self._say()
+            else:
+                run.lose(_cancellation_of(reason))
             return
         self._ended_early[task_id, run_id] = reason
         if len(self._ended_early) > _ENDED_EARLY_MAX:
@@ -365,7 +381,9 @@ class Worker:
         """Report a run, and free its slot."""
         feed = self._feeds[run.queue]
         body = self._report(run, ended)
-        if run.hold != "gone" and body is not None:
+        if run.hold == "late" and ended.how != "completed":
+            log.info("%s has ended late without a result: nothing is reported", run)
+        elif run.hold != "gone" and body is not None:
             feed.outbox.put(run, body)
         elif run.hold == "gone":
             log.info("%s has ended, but is no longer this worker's: nothing is reported", run)
@@ -377,7 +395,7 @@ class Worker:
         for feed in self._feeds.values():
             feed.is_drained = False
             feed.wake()
-        if run.hold == "gone":
+        if run.has_ended:
             self._say()
 
     def _report(self, run: Run, ended: Ended) -> dict[str, Any] | None:
@@ -417,7 +435,7 @@ class Worker:
 
     def _give_back(self, run: Run) -> None:
         """Release a run that has not begun: another run follows at once, and no retry is used."""
-        if run.hold != "gone":
+        if not run.has_ended:
             self._feeds[run.queue].outbox.put(run, {"outcome": "released"})
         self._drop(run)
 
@@ -477,6 +495,11 @@ class Worker:
             feed.take_none(True)
         while self._buffer:
             self._give_back(self._buffer.popleft())
+        # There may be more slots than processes.
+        for run in self._processes.withdraw():
+            self._running -= 1
+            run.started_at = None
+            self._give_back(run)
         for run in self._held.values():
             run.job._stop_soon()
         self._say()
@@ -492,7 +515,7 @@ class Worker:
         await self._wait_for_handlers(ends)
         for run in list(self._held.values()):
             log.warning("%s did not stop in time", run)
-            if run.started_at is not None and run.hold != "gone":
+            if run.started_at is not None and not run.has_ended:
                 body = self._report_of_cancelled(run)
                 if body is not None:
                     self._feeds[run.queue].outbox.put(run, body)

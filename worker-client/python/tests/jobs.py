@@ -94,6 +94,23 @@ async def asleep(job: Job, seconds: float, name: str = "asleep") -> str:
 
 
 @app.task(queue=QUEUE)
+def slow_once(job: Job, seconds: float, fails: bool = False) -> int:
+    """Takes so long in its first run."""
+    record(f"run {job.run_id} begins")
+    if job.run_id == 0:
+        job.wait_cancelled(seconds)
+        record(f"run 0 {job.cancellation or 'ends'}")
+        job.raise_if_cancelled()
+        # The next run has the task, so this is not stored.
+        job.log("late")
+        job.progress(1, 1)
+        job.checkpoint("late")
+        if fails:
+            raise ValueError("too late")
+    return job.run_id
+
+
+@app.task(queue=QUEUE)
 def stubborn(seconds: float, name: str = "stubborn") -> str:
     """Does not look whether it was cancelled."""
     record(f"{name} begins")
@@ -133,6 +150,16 @@ def cpu(job: Job, what: str) -> str:
     if what == "fail":
         raise ValueError("in a process")
     return what
+
+
+@app.task(queue=QUEUE, cpu=True)
+def cpu_waits(name: str, gate: str) -> str:
+    """Does not look whether it was cancelled, and ends when the file exists."""
+    record(f"{name} begins")
+    while not os.path.exists(gate):
+        time.sleep(0.02)
+    record(f"{name} ends")
+    return name
 
 
 # Tasks that have a handler in Rust too: tests/src/bin/rust_jobs.rs.

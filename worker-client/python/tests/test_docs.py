@@ -94,6 +94,11 @@ def test_names_and_schedules(folder: Path, live_server: Server) -> None:
     live_server.call("DELETE", "/api/tenure/v1/schedules/nightly")
 
 
+def test_subscription(folder: Path, live_server: Server) -> None:
+    shown = _run(folder, live_server, sys.executable, "billing.py")
+    assert shown.split() == ["whsec_", "active"]
+
+
 def test_tests_of_users(folder: Path, live_server: Server) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_jobs.py"]
     assert "3 passed" in _run(folder, live_server, *command)

@@ -95,6 +95,12 @@ def sleeps(seconds: float) -> None:
     time.sleep(seconds)
 
 
+@app.task(queue="test/test", cpu=True)
+def waits_for(gate: str) -> None:
+    while not Path(gate).exists():
+        time.sleep(0.01)
+
+
 class _Owner:
     def cancel(self, run: Run) -> None: ...
 
@@ -227,6 +233,30 @@ def test_cancelled_run_starts_in_no_process() -> None:
         executor.submit(run)
 
     assert _ended(lambda on_end: Processes(1, on_end), use) == [Ended("cancelled")]
+
+
+def test_withdrawn_run_starts_in_no_process(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    withdrawn: list[Run] = []
+    runs: list[Run] = []
+
+    def use(executor: Executor) -> None:
+        assert isinstance(executor, Processes)
+        runs.extend([_run("waits_for", gate=str(gate)), _run("computes", value=1)])
+        executor.submit(runs[0])
+        # The thread of the only process has taken the first run.
+        while not executor._queue.empty():
+            time.sleep(0.01)
+        executor.submit(runs[1])
+        withdrawn.extend(executor.withdraw())
+        assert executor.withdraw() == []
+        gate.touch()
+        # The process goes on with runs that come later.
+        executor.submit(_run("computes", value=2))
+
+    ends = _ended(lambda on_end: Processes(1, on_end), use, count=2)
+    assert ends == [Ended("completed"), Ended("completed", result=2)]
+    assert withdrawn == [runs[1]]
 
 
 def test_error_of_argument_type_makes_payload_malformed() -> None:

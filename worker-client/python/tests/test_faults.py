@@ -112,6 +112,28 @@ def test_sigterm_waits_for_handlers_and_releases_others(bench: Bench) -> None:
         assert status["retriesLeft"] == 5
 
 
+def test_sigterm_releases_jobs_without_a_process(bench: Bench) -> None:
+    jobs = bench.app()
+    worker = bench.worker("--concurrency", "4", "--processes", "1", "--grace", "30")
+    gate = bench.folder / "gate"
+    first = jobs.cpu_waits.enqueue("first", str(gate))
+    bench.wait_for_record("first begins")
+    others = [jobs.cpu_waits.enqueue(f"j{n}", str(gate)) for n in range(3)]
+    for handle in others:
+        wait_for(lambda handle=handle: handle.status() == "running", "the claims")
+    worker.send(signal.SIGTERM)
+    # While the first handler works, within the grace.
+    for handle in others:
+        wait_for(lambda handle=handle: handle.status() == "pending", "the releases")
+        status = bench.status(handle.id)
+        assert [run["state"] for run in status["runs"]] == ["exception", "pending"]
+        assert status["retriesLeft"] == 5
+    gate.touch()
+    assert worker.wait() == 0
+    assert first.result(timeout=SOON) == "first"
+    assert bench.records() == ["first begins", "first ends"]
+
+
 def test_claims_ahead_are_given_back(bench: Bench) -> None:
     jobs = bench.app()
     handles = [jobs.sleep.enqueue(300, "long"), *[jobs.note.enqueue(f"n{n}") for n in range(5)]]
@@ -158,6 +180,47 @@ def test_second_signal_ends_worker_at_once(bench: Bench) -> None:
     worker.wait_for_text("stopping")
     worker.send(signal.SIGTERM)
     assert worker.wait() == 1
+
+
+def _first_wins(bench: Bench) -> None:
+    bench.set_policy(completeTime=2, lateResult="first-wins")
+
+
+def test_kept_job_of_ended_run_counts_late(bench: Bench) -> None:
+    _first_wins(bench)
+    jobs = bench.app()
+    worker = bench.worker("--concurrency", "1", "--keep-late")
+    handle = jobs.slow_once.enqueue(6)
+    assert handle.result(timeout=SOON) == 0
+    assert bench.reasons(handle.id) == ["claim-expired", "superseded", "completed"]
+    # The next run may begin before the late result is stored.
+    assert bench.records()[:2] == ["run 0 begins", "run 0 ends"]
+    worker.wait_for_text("its handler goes on")
+    # Its slot is free again.
+    assert jobs.note.enqueue("after").result(timeout=SOON) == "after"
+    assert worker.stop() == 0
+
+
+def test_late_failure_of_kept_job_is_not_reported(bench: Bench) -> None:
+    _first_wins(bench)
+    jobs = bench.app()
+    worker = bench.worker("--concurrency", "1", "--keep-late")
+    handle = jobs.slow_once.enqueue(6, fails=True)
+    assert handle.result(timeout=SOON) == 1
+    assert bench.reasons(handle.id) == ["claim-expired", "completed"]
+    assert bench.records() == ["run 0 begins", "run 0 ends", "run 1 begins"]
+    assert worker.stop() == 0
+
+
+def test_job_of_ended_run_stops_by_default(bench: Bench) -> None:
+    _first_wins(bench)
+    jobs = bench.app()
+    worker = bench.worker("--concurrency", "1")
+    handle = jobs.slow_once.enqueue(300)
+    assert handle.result(timeout=SOON) == 1
+    assert bench.reasons(handle.id) == ["claim-expired", "completed"]
+    assert bench.records() == ["run 0 begins", "run 0 lost", "run 1 begins"]
+    assert worker.stop() == 0
 
 
 def test_frozen_worker_loses_its_lease(hasty_bench: Bench) -> None:

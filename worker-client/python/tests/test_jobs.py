@@ -247,6 +247,13 @@ def test_full_queue_takes_job_once_there_is_room(bench: Bench) -> None:
     assert jobs.note.enqueue("three").result(timeout=SOON) == "three"
 
 
+def test_problems_are_listed(bench: Bench) -> None:
+    jobs = bench.app()
+    listed = jobs.app.problems()
+    assert all(problem["message"] and problem["severity"] in ("now", "known") for problem in listed)
+    assert isinstance(asyncio.run(jobs.app.aproblems()), list)
+
+
 def test_schedule_is_set_triggered_and_deleted(bench: Bench) -> None:
     jobs = bench.app()
     schedule = jobs.app.schedule(bench.queue.partition("/")[2])

@@ -203,6 +203,44 @@ def test_lost_trigger_is_repeated_with_its_key(script: Script) -> None:
     assert server.calls == ["POST /api/tenure/v1/schedules/nightly/trigger"] * 3
 
 
+def test_subscription_has_receiver_and_filter(script: Script) -> None:
+    task, server = script(httpx.Response(200, json={"name": "billing"}))
+    billing = task.app.subscription("billing/1")
+    assert billing.set("https://example.com/") == {"name": "billing"}
+    billing.set(
+        "https://example.com/",
+        exchanges=["task-completed"],
+        result=True,
+        batch=100,
+        secret="whsec_1",
+        giveUpAfter=3600,
+    )
+    assert billing.test() == billing.show() == {"name": "billing"}
+    billing.resume()
+    billing.resume("latest")
+    billing.delete()
+    path = "/api/tenure/v1/subscriptions/billing%2F1"
+    assert server.calls == [
+        f"PUT {path}",
+        f"PUT {path}",
+        f"POST {path}/test",
+        f"GET {path}",
+        f"POST {path}/resume",
+        f"POST {path}/resume",
+        f"DELETE {path}",
+    ]
+    plain, full = (json.loads(request.content) for request in server.requests[:2])
+    webhook = {"url": "https://example.com/"}
+    assert plain == {"to": {"webhook": webhook}, "result": False, "batch": 1}
+    assert full == {
+        "to": {"webhook": {**webhook, "secret": "whsec_1"}},
+        "exchange": ["task-completed"],
+        "result": True,
+        "batch": 100,
+        "giveUpAfter": 3600,
+    }
+
+
 def test_schedule_is_shown_paused_and_deleted(script: Script) -> None:
     task, server = script(httpx.Response(200, json={"name": "nightly"}))
     schedule = task.app.schedule("nightly")
@@ -217,3 +255,79 @@ def test_schedule_is_shown_paused_and_deleted(script: Script) -> None:
         f"POST {path}/resume",
         f"DELETE {path}",
     ]
+
+
+def test_statistics_of_queue_and_all_are_read(script: Script) -> None:
+    task, server = script(httpx.Response(200, json={"step": 60, "points": [{"created": 1}]}))
+    app = task.app
+    assert app.statistics("mail", since=7_200, step=600) == [{"created": 1}]
+    app.statistics()
+    of_queue, of_all = server.requests
+    paths = [call.partition("?")[0] for call in server.calls]
+    assert paths == [
+        "GET /api/tenure/v1/queues/default%2Fmail/statistics",
+        "GET /api/tenure/v1/statistics",
+    ]
+    assert of_queue.url.params["step"] == "600"
+    assert "step" not in of_all.url.params
+    begins = [datetime.datetime.fromisoformat(r.url.params["from"]) for r in server.requests]
+    assert begins[1] - begins[0] > datetime.timedelta(minutes=59)
+
+
+def test_wrong_time_of_statistics_is_refused(script: Script) -> None:
+    task, server = script(httpx.Response(200, json={}))
+    for since in (-1, 91 * 86_400):
+        with pytest.raises(ValueError, match="since"):
+            task.app.statistics(since=since)
+    assert server.calls == []
+
+
+def test_dead_letters_are_read_page_by_page(script: Script) -> None:
+    first = httpx.Response(200, json={"deadLetters": [], "continuationToken": "MQ"})
+    last = httpx.Response(200, json={"deadLetters": [{"taskId": "T"}]})
+    task, server = script(first, last)
+    before = datetime.datetime(2026, 1, 31, 12, tzinfo=datetime.timezone.utc)
+    letters = task.app.dead_letters("mail", reason="failed", before=before)
+    assert [letter["taskId"] for letter in letters] == ["T"]
+    path = "GET /api/tenure/v1/queues/default%2Fmail/dead-letters?reason=failed"
+    path += "&before=2026-01-31T12%3A00%3A00%2B00%3A00"
+    assert server.calls == [path, f"{path}&continuationToken=MQ"]
+    with pytest.raises(ValueError, match="before must have a time zone"):
+        task.app.dead_letters("mail", before=datetime.datetime(2026, 1, 31))
+
+
+def test_redrive_sends_given_conditions_only(script: Script) -> None:
+    answer = {"redriven": 1, "copied": 0, "refusedCount": 0, "refused": []}
+    task, server = script(httpx.Response(200, json=answer))
+    assert task.app.redrive("mail") == answer
+    task.app.redrive("mail", limit=5, copy=datetime.timedelta(days=1), continuation_token="MQ")
+    task.app.redrive("mail", tasks=["T"])
+    assert server.calls == ["POST /api/tenure/v1/queues/default%2Fmail/redrive"] * 3
+    bodies = [json.loads(request.content) for request in server.requests]
+    copy = {"deadlineAfter": 86_400}
+    assert bodies == [
+        {},
+        {"limit": 5, "copy": copy, "continuationToken": "MQ"},
+        {"taskIds": ["T"]},
+    ]
+    with pytest.raises(ValueError, match="copy"):
+        task.app.redrive("mail", copy=-1)
+
+
+def test_audit_is_read_page_by_page(script: Script) -> None:
+    first = httpx.Response(200, json={"audit": [{"id": 2}], "continuationToken": "Mg"})
+    empty = httpx.Response(200, json={"audit": [], "continuationToken": "MQ"})
+    last = httpx.Response(200, json={"audit": [{"id": 1}]})
+    task, server = script(first, empty, last)
+    zone = datetime.timezone(datetime.timedelta(hours=1))
+    after = datetime.datetime(2026, 1, 31, 13, tzinfo=zone)
+    entries = task.app.audit(client="acme/ops", action="cancelTask", after=after)
+    assert server.requests == []
+    assert [entry["id"] for entry in entries] == [2, 1]
+    path = "GET /api/tenure/v1/audit?client=acme%2Fops&action=cancelTask"
+    path += "&after=2026-01-31T12%3A00%3A00%2B00%3A00"
+    assert server.calls == [path, f"{path}&continuationToken=Mg", f"{path}&continuationToken=MQ"]
+    assert list(task.app.audit()) == [{"id": 1}]
+    assert server.calls[-1] == "GET /api/tenure/v1/audit"
+    with pytest.raises(ValueError, match="must have a time zone"):
+        task.app.audit(after=datetime.datetime(2026, 1, 31))

@@ -74,6 +74,7 @@ pub struct ConsumerBuilder {
     balance_every: Duration,
     commands_every: Duration,
     debug_port: Option<u16>,
+    keep_late: bool,
     source: Option<Box<dyn AnySource>>,
     handler: Option<Arc<dyn Run>>,
     /// Handlers by kind.
@@ -102,6 +103,14 @@ impl Consumer {
     /// Returns a builder. The client needs the scopes `queue:claim-work:<queue>` and
     /// `queue:worker-id:<group>/<id>`. If the queue assigns its runs, it also needs
     /// `queue:claim-task:<queue>` and a [session](ConsumerBuilder::session), the default.
+    ///
+    /// ```
+    /// # use tenure_client::Client;
+    /// # use tenure_client::consumer::{Consumer, ConsumerBuilder};
+    /// # fn example(client: Client) -> Result<ConsumerBuilder, tenure_client::InvalidId> {
+    /// let builder = Consumer::builder(client, "acme/mail".parse()?);
+    /// # Ok(builder) }
+    /// ```
     pub fn builder(client: Client, queue: TaskQueueId) -> ConsumerBuilder {
         ConsumerBuilder::new(client, queue)
     }
@@ -123,6 +132,7 @@ impl ConsumerBuilder {
             balance_every: BALANCE_EVERY,
             commands_every: ASK_EVERY,
             debug_port: None,
+            keep_late: false,
             source: None,
             handler: None,
             kinds: Vec::new(),
@@ -131,11 +141,25 @@ impl ConsumerBuilder {
 
     /// Sets the worker's group, often a region, and its id in the group. Concurrent consumers need
     /// different names.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::ConsumerBuilder;
+    /// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
+    /// builder.name("eu", "mail-1")
+    /// # }
+    /// ```
     pub fn name(self, group: &str, id: &str) -> Self {
         Self { name: Some((group.to_owned(), id.to_owned())), ..self }
     }
 
     /// Sets the maximum of concurrent jobs: 1 to 1000, 1 by default.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::ConsumerBuilder;
+    /// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
+    /// builder.capacity(8)
+    /// # }
+    /// ```
     pub fn capacity(self, jobs: usize) -> Self {
         Self { capacity: jobs, ..self }
     }
@@ -143,35 +167,81 @@ impl ConsumerBuilder {
     /// Sets the time to live of the session: 15 s to an hour, [`SESSION_TTL`] by default. If the
     /// process is dead or disconnected for longer, its tasks go to others. A starting consumer
     /// takes over the session of its name, and the previous process ends.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tenure_client::consumer::ConsumerBuilder;
+    /// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
+    /// builder.session(Duration::from_secs(60))
+    /// # }
+    /// ```
     pub fn session(self, ttl: Duration) -> Self {
         Self { session: Wanted::Session(ttl), ..self }
     }
 
     /// Disables the session, to survive longer network outages. Each job then lasts as long as its
     /// lease, a run ended from outside is noticed at its next renewal, and commands do not arrive.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::ConsumerBuilder;
+    /// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
+    /// builder.without_session()
+    /// # }
+    /// ```
     pub fn without_session(self) -> Self {
         Self { session: Wanted::Nothing, ..self }
     }
 
     /// Sets the wait of a call for work: 20 s by default and at most. Only whole seconds count;
     /// with less than one, empty calls follow each other every half second.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tenure_client::consumer::ConsumerBuilder;
+    /// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
+    /// builder.wait(Duration::from_secs(5))
+    /// # }
+    /// ```
     pub fn wait(self, wait: Duration) -> Self {
         Self { wait: wait.min(WAIT), ..self }
     }
 
     /// Sets how long a handler has to stop before its run may go to another worker, if the server
     /// cannot be reached. 30 s by default, at most a third of the lease or session.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tenure_client::consumer::ConsumerBuilder;
+    /// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
+    /// builder.grace(Duration::from_secs(10))
+    /// # }
+    /// ```
     pub fn grace(self, grace: Duration) -> Self {
         Self { grace: Some(grace), ..self }
     }
 
     /// Sets the share of a lease after which it is renewed, between 0 and 1: ¾ by default. Renewal
     /// is earlier to leave time for retries before the grace.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::ConsumerBuilder;
+    /// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
+    /// builder.heartbeat(0.5)
+    /// # }
+    /// ```
     pub fn heartbeat(self, part_of_lease: f64) -> Self {
         Self { heartbeat: part_of_lease, ..self }
     }
 
     /// Sets the outcome of a panic: by default internal-error.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::OnPanic;
+    /// # use tenure_client::consumer::ConsumerBuilder;
+    /// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
+    /// builder.on_panic(OnPanic::Retry)
+    /// # }
+    /// ```
     pub fn on_panic(self, on_panic: OnPanic) -> Self {
         Self { on_panic, ..self }
     }
@@ -179,12 +249,29 @@ impl ConsumerBuilder {
     /// Sets the balancer. The consumer then claims tasks by name, one at a time, and its client
     /// needs `queue:claim-task:<queue>`, `queue:pending-list:<queue>`, `tenure:list-events` and
     /// `tenure:get-queue:<queue>`.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::balancer::Fair;
+    /// # use tenure_client::consumer::ConsumerBuilder;
+    /// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
+    /// builder.balancer(Fair::default())
+    /// # }
+    /// ```
     pub fn balancer(self, balancer: impl Balancer) -> Self {
         Self { balancer: Some(Arc::new(balancer)), ..self }
     }
 
     /// Sets the interval of balancing: more than zero, a quarter of an hour by default. Up to 10 s
     /// are added, to spread workers started together.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tenure_client::consumer::balancer::Fair;
+    /// # use tenure_client::consumer::ConsumerBuilder;
+    /// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
+    /// builder.balancer(Fair::default()).balance_every(Duration::from_secs(60))
+    /// # }
+    /// ```
     pub fn balance_every(self, every: Duration) -> Self {
         Self { balance_every: every, ..self }
     }
@@ -192,19 +279,64 @@ impl ConsumerBuilder {
     /// Sets how often a consumer without a session polls for commands for each task of a
     /// [`Machine`](super::statemachine::Machine): 20 s by default, at least 1 s. With a session,
     /// commands arrive at once.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tenure_client::consumer::ConsumerBuilder;
+    /// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
+    /// builder.without_session().commands_every(Duration::from_secs(5))
+    /// # }
+    /// ```
     pub fn commands_every(self, every: Duration) -> Self {
         Self { commands_every: every, ..self }
     }
 
     /// Serves the [status](super::ConsumerHandle::status) at `GET /debug` on this port of
     /// 127.0.0.1; 0 selects a free port. Off by default.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::ConsumerBuilder;
+    /// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
+    /// builder.debug_port(8090)
+    /// # }
+    /// ```
     pub fn debug_port(self, port: u16) -> Self {
         Self { debug_port: Some(port), ..self }
+    }
+
+    /// Lets a handler go on when its run was taken away by the queue's `completeTime`, or because its
+    /// scheduler was replaced, if the queue's `lateResult` is `first-wins`. A completed result then
+    /// counts if no other run has resolved the task before; other outcomes are not reported. Until
+    /// its end the handler takes up a slot, [`Stop::how_lost`](super::Stop::how_lost) names the end
+    /// of the run, and log and checkpoints are no longer stored. False by default: such handlers are
+    /// asked to stop. Needs a session, and no [source](Self::source).
+    ///
+    /// ```
+    /// # use tenure_client::consumer::ConsumerBuilder;
+    /// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
+    /// builder.capacity(8).keep_late(true)
+    /// # }
+    /// ```
+    pub fn keep_late(self, keep_late: bool) -> Self {
+        Self { keep_late, ..self }
     }
 
     /// Sets a [source](super::source) of work instead of own calls. Such a consumer has no
     /// balancer, a session only if one is [set](Self::session), no limit of its capacity, and
     /// ignores [`wait`](Self::wait).
+    ///
+    /// ```
+    /// # use tenure_client::consumer::ConsumerBuilder;
+    /// # use tenure_client::consumer::source::ClaimWork;
+    /// # use tenure_client::{Client, InvalidId, WorkerName};
+    /// # fn example(builder: ConsumerBuilder, client: Client, me: WorkerName)
+    /// #     -> Result<ConsumerBuilder, InvalidId> {
+    /// // Claims from any server of the Queue API.
+    /// let source = ClaimWork::new(client, "proj/linux".parse()?, me);
+    /// # Ok(
+    /// builder.source(source)
+    /// # ) }
+    /// ```
     pub fn source(self, source: impl Source) -> Self {
         Self { source: Some(Box::new(source)), ..self }
     }
@@ -272,6 +404,14 @@ impl ConsumerBuilder {
     /// # Errors
     /// The name or the handler is missing, the name is invalid, a kind has two handlers, a setting
     /// is out of range, or two settings exclude each other.
+    ///
+    /// ```no_run
+    /// # use tenure_client::consumer::ConsumerBuilder;
+    /// # async fn example(builder: ConsumerBuilder) -> Result<(), Box<dyn std::error::Error>> {
+    /// let consumer = builder.build()?;
+    /// consumer.run().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn build(self) -> Result<Consumer, BuildError> {
         let Self {
             client,
@@ -285,6 +425,7 @@ impl ConsumerBuilder {
             balance_every,
             commands_every,
             debug_port,
+            keep_late,
             source,
             ..
         } = self;
@@ -316,6 +457,9 @@ impl ConsumerBuilder {
         if source.is_some() && balancer.is_some() {
             return Err(BuildError::OutOfRange("a consumer with a source has no balancer: leave one of them out"));
         }
+        if keep_late && (session.is_none() || source.is_some()) {
+            return Err(BuildError::OutOfRange("keep_late needs a session, and no source"));
+        }
         let settings = Settings {
             client,
             queue,
@@ -330,6 +474,7 @@ impl ConsumerBuilder {
             balance_every,
             commands_every,
             debug_port,
+            keep_late,
             has_source: source.is_some(),
         };
         Ok(Consumer::new(Inner::new(settings, handler), source))
@@ -398,7 +543,13 @@ mod tests {
         }
         assert!(builder().session(15 * second).capacity(1000).commands_every(second).build().is_ok());
         assert!(with_source().capacity(1001).build().is_ok());
-        for wrong in [with_source().balancer(Sleep::default()), with_source().capacity(0)] {
+        assert!(builder().keep_late(true).build().is_ok());
+        for wrong in [
+            with_source().balancer(Sleep::default()),
+            with_source().capacity(0),
+            with_source().session(15 * second).keep_late(true),
+            builder().without_session().keep_late(true),
+        ] {
             assert!(matches!(refusal(wrong), BuildError::OutOfRange(_)));
         }
     }

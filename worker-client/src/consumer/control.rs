@@ -17,8 +17,17 @@ pub(super) enum Hold {
     Ours,
     /// Held until its lease ends.
     Unrenewable,
+    /// Ended, but a completed result may count: send only that.
+    Late,
     /// Lost: send no further requests for this run.
     Gone,
+}
+
+impl Hold {
+    /// True if the server counts the run as ended.
+    pub(super) fn has_ended(self) -> bool {
+        matches!(self, Self::Late | Self::Gone)
+    }
 }
 
 /// A job as seen by the rest of the consumer.
@@ -85,6 +94,10 @@ impl Control {
         drop(self.hold.subscribe().wait_for(|hold| *hold == Hold::Gone).await);
     }
 
+    pub(super) async fn late(&self) {
+        drop(self.hold.subscribe().wait_for(|hold| *hold == Hold::Late).await);
+    }
+
     /// The first reason stays, unless the run is lost later.
     pub(super) fn ask_to_stop(&self, reason: StopReason) {
         let changed = self.stop.send_if_modified(|asked| {
@@ -109,8 +122,29 @@ impl Control {
         self.lose(reason, Some(HowLost::Ended(ended)));
     }
 
-    /// The first cause stays.
+    /// Lets the handler of an ended run go on, unless it was asked to stop because of its run.
+    pub(super) fn keep_late(&self, ended: EndedRun) {
+        let kept = self.hold.send_if_modified(|hold| {
+            let ours = *hold == Hold::Ours;
+            if ours {
+                *hold = Hold::Late;
+            }
+            ours
+        });
+        if !kept {
+            return self.end(ended);
+        }
+        self.note_cause(Some(HowLost::Ended(ended)));
+        self.lost.notify_one();
+        let (task_id, run_id) = (self.task_id, self.run_id.number());
+        tracing::info!(task.id = %task_id, run.id = run_id, "the run has ended, but its result may count: the job goes on");
+    }
+
+    /// The first cause stays. No effect on a late run, which was lost before.
     pub(super) fn lose(&self, reason: StopReason, how: Option<HowLost>) {
+        if self.hold() == Hold::Late {
+            return;
+        }
         self.note_cause(how);
         if self.hold.send_if_modified(|hold| std::mem::replace(hold, Hold::Gone) != Hold::Gone) {
             self.lost.notify_one();
@@ -118,8 +152,12 @@ impl Control {
         self.ask_to_stop(reason);
     }
 
-    /// Another worker may start the run at `ends`, so its handler must stop before.
+    /// Another worker may start the run at `ends`, so its handler must stop before. No effect on a
+    /// late run.
     pub(super) fn stop_renewing(&self, ends: Instant, how: HowLost) {
+        if self.hold() == Hold::Late {
+            return;
+        }
         self.note_cause(Some(how));
         self.ends.get_or_init(|| ends);
         self.hold.send_if_modified(|hold| {
@@ -142,6 +180,8 @@ impl Control {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use tenure_api::states::{EndedBy, ReasonResolved, RunState};
+
     use super::*;
 
     pub(in crate::consumer) fn control() -> Control {
@@ -174,5 +214,35 @@ pub(super) mod tests {
         control.lose(StopReason::Lost, None);
         control.stop_renewing(Instant::now(), HowLost::Unanswered);
         assert_eq!(control.hold(), Hold::Gone);
+    }
+
+    #[test]
+    fn late_run_is_not_lost_again() {
+        let control = control();
+        control.keep_late(ended(&control));
+        control.stop_renewing(Instant::now(), HowLost::SessionUnanswered);
+        control.lose(StopReason::Lost, Some(HowLost::SessionEnded));
+        control.end(ended(&control));
+        assert_eq!((control.hold(), control.reason()), (Hold::Late, None));
+        control.ask_to_stop(StopReason::Shutdown);
+        assert_eq!(control.reason(), Some(StopReason::Shutdown));
+    }
+
+    #[test]
+    fn run_without_renewal_does_not_become_late() {
+        let control = control();
+        control.stop_renewing(Instant::now(), HowLost::Unanswered);
+        control.keep_late(ended(&control));
+        assert_eq!(control.hold(), Hold::Gone);
+    }
+
+    fn ended(control: &Control) -> EndedRun {
+        EndedRun {
+            task_id: control.task_id,
+            run_id: control.run_id,
+            state: RunState::Exception,
+            reason_resolved: ReasonResolved::ClaimExpired,
+            ended_by: Some(EndedBy::CompleteTime),
+        }
     }
 }

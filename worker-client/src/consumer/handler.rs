@@ -60,6 +60,17 @@ where
 
 /// A claimed run with its decoded payload. A [`Value`] rounds numbers that are too long for an
 /// `f64`; to keep every digit use a `Box<`[`RawValue`](crate::RawValue)`>`.
+///
+/// ```
+/// use tenure_client::consumer::{Job, Stop};
+///
+/// #[derive(serde::Deserialize)]
+/// struct Email { to: String }
+///
+/// async fn send(job: Job<Email>, _stop: Stop) {
+///     println!("attempt {}: to {}", job.attempt(), job.payload().to);
+/// }
+/// ```
 pub struct Job<P = Value> {
     payload: P,
     core: Core,
@@ -176,16 +187,41 @@ impl<P> Job<P> {
         Self { payload, core }
     }
 
+    /// Returns the payload.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::Job;
+    /// # fn example(job: Job<String>) {
+    /// println!("to {}", job.payload());
+    /// # }
+    /// ```
     #[must_use]
     pub fn payload(&self) -> &P {
         &self.payload
     }
 
+    /// Returns the payload by value.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::Job;
+    /// # fn example(job: Job<Vec<String>>) {
+    /// let addresses: Vec<String> = job.into_payload();
+    /// # drop(addresses);
+    /// # }
+    /// ```
     #[must_use]
     pub fn into_payload(self) -> P {
         self.payload
     }
 
+    /// Returns the id of the task.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::Job;
+    /// # fn example(job: Job) {
+    /// println!("working on {}", job.task_id());
+    /// # }
+    /// ```
     #[must_use]
     pub fn task_id(&self) -> TaskId {
         self.core.task_id
@@ -217,12 +253,26 @@ impl<P> Job<P> {
 
     /// Returns the run, from 0. With the task it is a fencing token: no two workers complete the
     /// same pair.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::Job;
+    /// # fn example(job: Job) {
+    /// println!("run {} of {}", job.run_id(), job.task_id());
+    /// # }
+    /// ```
     #[must_use]
     pub fn run_id(&self) -> RunId {
         self.core.run_id
     }
 
     /// Returns the task's definition.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::Job;
+    /// # fn example(job: Job) {
+    /// println!("{} until {}", job.task().metadata.name, job.task().deadline);
+    /// # }
+    /// ```
     #[must_use]
     pub fn task(&self) -> &Task {
         &self.core.task
@@ -230,18 +280,40 @@ impl<P> Job<P> {
 
     /// Returns a client with the task's credentials, which are renewed with the claim. It has the
     /// retry policy of the consumer's client.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::Job;
+    /// # fn example(job: Job) {
+    /// println!("credentials at {}", job.client().root_url());
+    /// # }
+    /// ```
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.core.client
     }
 
     /// Returns the log, readable while the handler works.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::Job;
+    /// # fn example(job: Job) {
+    /// job.log().line("half of it is done");
+    /// # }
+    /// ```
     #[must_use]
     pub fn log(&self) -> &JobLog {
         &self.core.log
     }
 
     /// Returns the lease after the last renewal.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::Job;
+    /// # fn example(job: Job) {
+    /// let left = job.lease().ends().saturating_duration_since(tokio::time::Instant::now());
+    /// println!("{} s are left", left.as_secs());
+    /// # }
+    /// ```
     #[must_use]
     pub fn lease(&self) -> Lease {
         *self.core.lease.borrow()
@@ -268,7 +340,8 @@ impl<P> Job<P> {
 
     /// Stores the task's progress, as JSON of up to 64 KiB, in place of the previous checkpoint.
     /// People see it, and the next run resumes from it if this one is lost or released. Call it
-    /// every few seconds at most: each call writes to the database.
+    /// every few seconds at most: each call writes to the database. A [late
+    /// job](super::ConsumerBuilder::keep_late) stores nothing, because the next run has the task.
     ///
     /// # Errors
     /// The run is lost ([`Error::RunLost`] if known, otherwise 409 or 403), or the checkpoint is
@@ -288,6 +361,7 @@ impl<P> Job<P> {
         tokio::select! {
             biased;
             () = control.gone() => Err(Error::RunLost(control.lost_because())),
+            () = control.late() => Ok(()),
             stored = progress.checkpoint(checkpoint) => stored,
         }
     }

@@ -10,6 +10,9 @@
 //!   outcome is reported until the lease ends. If the session has survived, the run is still held;
 //!   otherwise the server refuses the report.
 //!
+//! With [`keep_late`](super::ConsumerBuilder::keep_late) a run that has ended may be *late* instead:
+//! its handler goes on, and only a completed result is reported, without a limit of time.
+//!
 //! Times are server dates on the monotonic clock (see [`crate::Lease`]).
 
 use std::sync::Arc;
@@ -36,6 +39,8 @@ use crate::keep::{Terms, Unkept};
 use crate::notice::{self, JOB};
 use crate::{Claim, Error, ExceptionReason, Failure, RunOutcome, RunResult, retry};
 
+/// Time of the session's inbox to tell of an ended run, twice as long as it promises.
+const TOLD_WITHIN: Duration = Duration::from_secs(2);
 /// Between two attempts of a report.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
@@ -89,7 +94,8 @@ impl HeldRun {
         };
         control.reporting.store(true, Ordering::Relaxed);
         let outcome = ended.unwrap_or_else(|error| after_panic(inner.settings.on_panic, error));
-        if !log.is_empty() {
+        // The server makes the artifact of an ended run.
+        if !log.is_empty() && control.hold() != Hold::Late {
             self.upload(&log).await;
         }
         self.report(&outcome, &afterwards).await;
@@ -113,7 +119,13 @@ impl HeldRun {
             biased;
             () = control.not_ours() => {}
             unkept = claim.keep(terms) => match unkept {
-                Unkept::Lost(lost) => control.lose(StopReason::Lost, Some(HowLost::Refused(lost))),
+                Unkept::Lost(lost) => {
+                    // The refusal does not tell whether the result of the run may count.
+                    if inner.settings.keep_late {
+                        let _told = tokio::time::timeout(TOLD_WITHIN, control.not_ours()).await;
+                    }
+                    control.lose(StopReason::Lost, Some(HowLost::Refused(lost)));
+                }
                 Unkept::Unanswered => {
                     warning!("the claim could not be renewed; the job is stopped before its lease ends");
                     control.stop_renewing(claim.lease().ends(), HowLost::Unanswered);
@@ -151,15 +163,19 @@ impl HeldRun {
 
     async fn report(&self, outcome: &Outcome, afterwards: &Afterwards) {
         let Self { inner, claim, control } = self;
+        let is_late = control.hold() == Hold::Late;
         if control.hold() == Hold::Gone || *outcome == Outcome::Unreported {
             return warning!(because = control.lost_because(), "claim lost; nothing is reported");
+        }
+        if is_late && !matches!(outcome, Outcome::Completed(_)) {
+            return tracing::info!(?outcome, "only a completed result counts late; nothing is reported");
         }
         tokio::select! {
             biased;
             () = control.gone() => {
                 warning!(outcome = format!("{outcome:?}"), "the run was lost before its outcome could be reported");
             }
-            () = tokio::time::sleep_until(claim.lease().ends()) => {
+            () = tokio::time::sleep_until(claim.lease().ends()), if !is_late => {
                 control.lose(StopReason::Lost, None);
                 warning!(outcome = format!("{outcome:?}"), "the claim ended before its outcome could be reported");
             }
@@ -264,6 +280,9 @@ async fn outlive(
     control: &Control,
     inner: &Inner,
 ) -> Result<Outcome, JoinError> {
+    if control.hold() == Hold::Late {
+        return handler.await;
+    }
     let overrun_at = control.ends.get().map_or(lease_ends, |ends| lease_ends.min(*ends));
     if control.hold() != Hold::Gone {
         tokio::select! {

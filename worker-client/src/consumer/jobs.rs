@@ -10,7 +10,7 @@ use std::time::Duration;
 use tenure_api::ids::{RunId, TaskId};
 use tokio::sync::{Notify, watch};
 
-use super::control::{Control, Hold};
+use super::control::Control;
 use super::stop::{EndedRun, StopReason};
 use crate::Client;
 
@@ -83,6 +83,14 @@ impl Jobs {
         early.push_back(ended);
     }
 
+    /// Handles the announced end of a run whose result may count. Ends a job that has not begun.
+    pub(super) fn keep_late(&self, ended: EndedRun) {
+        match self.find(ended.task_id, ended.run_id) {
+            Some(job) => job.keep_late(ended),
+            None => self.end(ended),
+        }
+    }
+
     pub(super) fn all(&self) -> Vec<Arc<Control>> {
         self.by_run().values().cloned().collect()
     }
@@ -104,10 +112,10 @@ impl Jobs {
         !its.is_empty()
     }
 
-    /// A job whose run is lost takes a slot until it ends.
+    /// A job whose run has ended takes a slot until it ends itself.
     pub(super) fn count_places(&self) {
-        let gone = self.by_run().values().filter(|job| job.hold() == Hold::Gone).count();
-        let places = self.capacity.saturating_sub(gone);
+        let ended = self.by_run().values().filter(|job| job.hold().has_ended()).count();
+        let places = self.capacity.saturating_sub(ended);
         self.places.send_if_modified(|counted| std::mem::replace(counted, places) != places);
     }
 
@@ -138,7 +146,7 @@ pub(super) struct Listed<'a> {
 impl Drop for Listed<'_> {
     fn drop(&mut self) {
         let job = self.jobs.by_run().remove(&self.run);
-        if job.is_some_and(|job| job.hold() == Hold::Gone) {
+        if job.is_some_and(|job| job.hold().has_ended()) {
             self.jobs.places_changed.notify_one();
         }
     }
@@ -148,20 +156,41 @@ impl Drop for Listed<'_> {
 mod tests {
     use tenure_api::states::{ReasonResolved, RunState};
 
+    use super::super::control::Hold;
     use super::*;
 
-    #[test]
-    fn end_reaches_job_or_is_kept_until_its_claim_comes() {
+    fn jobs() -> Jobs {
         let client = Client::builder().root_url("http://127.0.0.1:1").build().unwrap();
-        let jobs = Jobs::new(&client, 1);
-        let (task_id, run_id) = ("9HrBC1jMQ3KlZw4CssPUeQ".parse().unwrap(), "0".parse().unwrap());
-        let end = || EndedRun {
-            task_id,
-            run_id,
+        Jobs::new(&client, 1)
+    }
+
+    fn end() -> EndedRun {
+        EndedRun {
+            task_id: "9HrBC1jMQ3KlZw4CssPUeQ".parse().unwrap(),
+            run_id: "0".parse().unwrap(),
             state: RunState::Exception,
             reason_resolved: ReasonResolved::Canceled,
             ended_by: None,
-        };
+        }
+    }
+
+    #[test]
+    fn late_job_takes_a_place_and_one_that_has_not_begun_ends() {
+        let (jobs, run) = (jobs(), (end().task_id, end().run_id));
+        let job = jobs.enter(run);
+        jobs.keep_late(end());
+        jobs.count_places();
+        assert_eq!((job.hold(), job.reason(), *jobs.places.borrow()), (Hold::Late, None, 0));
+        drop(jobs.listed(&job));
+        jobs.count_places();
+        assert_eq!(*jobs.places.borrow(), 1);
+        jobs.keep_late(end());
+        assert_eq!(jobs.enter(run).hold(), Hold::Gone);
+    }
+
+    #[test]
+    fn end_reaches_job_or_is_kept_until_its_claim_comes() {
+        let (jobs, task_id, run_id) = (jobs(), end().task_id, end().run_id);
         jobs.end(end());
         let job = jobs.enter((task_id, run_id));
         assert_eq!((job.hold(), job.reason()), (Hold::Gone, Some(StopReason::Canceled)));

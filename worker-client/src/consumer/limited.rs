@@ -45,6 +45,13 @@ pub struct Limited<H> {
 
 impl<H> Limited<H> {
     /// Wraps a handler, without limits.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::{Job, Limited, Stop};
+    /// # async fn resize(_job: Job, _stop: Stop) {}
+    /// let limited = Limited::new(resize);
+    /// # drop(limited);
+    /// ```
     #[must_use]
     pub fn new(handler: H) -> Self {
         Self { handler, slots: None, timeout: None }
@@ -52,6 +59,13 @@ impl<H> Limited<H> {
 
     /// Sets the maximum of concurrent calls of the handler; 0 counts as 1. Further jobs wait, each
     /// in a slot of the consumer's capacity, and are released if they must stop before they start.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::{Job, Limited, Stop};
+    /// # async fn resize(_job: Job, _stop: Stop) {}
+    /// let limited = Limited::new(resize).concurrency(2);
+    /// # drop(limited);
+    /// ```
     #[must_use]
     pub fn concurrency(self, jobs: usize) -> Self {
         Self { slots: Some(Semaphore::new(jobs.clamp(1, Semaphore::MAX_PERMITS))), ..self }
@@ -59,6 +73,14 @@ impl<H> Limited<H> {
 
     /// Sets the timeout of a call of the handler. Then its future is dropped at its next `.await`,
     /// and the job is failed with the class `timeout`. Threads and tasks that it started go on.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tenure_client::consumer::{Job, Limited, Stop};
+    /// # async fn resize(_job: Job, _stop: Stop) {}
+    /// let limited = Limited::new(resize).timeout(Duration::from_secs(60));
+    /// # drop(limited);
+    /// ```
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { timeout: Some(timeout), ..self }

@@ -54,12 +54,26 @@ struct Written {
 
 impl JobLog {
     /// Appends bytes, normally UTF-8.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::Job;
+    /// # fn example(job: Job) {
+    /// job.log().write(b"50 %\r");
+    /// # }
+    /// ```
     pub fn write(&self, bytes: impl AsRef<[u8]>) {
         self.lock().write(bytes.as_ref());
         self.0.begun.notify_one();
     }
 
     /// Appends a line and a line feed.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::Job;
+    /// # fn example(job: Job) {
+    /// job.log().line(format_args!("{} is done", job.task_id()));
+    /// # }
+    /// ```
     pub fn line(&self, text: impl fmt::Display) {
         // In one write: other parts of a handler may write concurrently.
         self.write(format!("{text}\n"));

@@ -48,6 +48,18 @@ impl Consumer {
         Self { inner: Arc::new(inner), source, ended, ends }
     }
 
+    /// Returns a handle, for example for another task.
+    ///
+    /// ```no_run
+    /// # async fn example(consumer: tenure_client::consumer::Consumer) -> Result<(), tenure_client::Error> {
+    /// let handle = consumer.handle();
+    /// tokio::spawn(async move {
+    ///     drop(tokio::signal::ctrl_c().await);
+    ///     handle.shutdown().await;
+    /// });
+    /// consumer.run().await?;
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn handle(&self) -> ConsumerHandle {
         ConsumerHandle { inner: Arc::clone(&self.inner), ended: self.ended.clone() }
@@ -119,39 +131,91 @@ impl Consumer {
 }
 
 impl ConsumerHandle {
+    /// Returns the present status.
+    ///
+    /// ```no_run
+    /// # fn example(handle: &tenure_client::consumer::ConsumerHandle) {
+    /// for job in handle.status().tasks {
+    ///     println!("{} since {}", job.task_id, job.started);
+    /// }
+    /// # }
+    /// ```
     #[must_use]
     pub fn status(&self) -> Status {
         self.inner.status()
     }
 
     /// Address of [`GET /debug`](super::ConsumerBuilder::debug_port), once the consumer runs.
+    ///
+    /// ```no_run
+    /// # fn example(handle: &tenure_client::consumer::ConsumerHandle) {
+    /// if let Some(address) = handle.debug_address() {
+    ///     println!("http://{address}/debug");
+    /// }
+    /// # }
+    /// ```
     #[must_use]
     pub fn debug_address(&self) -> Option<SocketAddr> {
         self.inner.started.get()?.debug_address
     }
 
     /// Stops taking tasks until [`unfreeze`](Self::unfreeze); jobs continue.
+    ///
+    /// ```no_run
+    /// # fn example(handle: &tenure_client::consumer::ConsumerHandle) {
+    /// handle.freeze();
+    /// assert!(handle.status().frozen);
+    /// # }
+    /// ```
     pub fn freeze(&self) {
         self.inner.orders.freeze(true);
     }
 
+    /// Takes tasks again.
+    ///
+    /// ```no_run
+    /// # fn example(handle: &tenure_client::consumer::ConsumerHandle) {
+    /// handle.unfreeze();
+    /// # }
+    /// ```
     pub fn unfreeze(&self) {
         self.inner.orders.freeze(false);
     }
 
     /// Balances now, even if frozen. Returns at once.
+    ///
+    /// ```no_run
+    /// # fn example(handle: &tenure_client::consumer::ConsumerHandle) {
+    /// handle.balance();
+    /// # }
+    /// ```
     pub fn balance(&self) {
         self.inner.orders.balance.notify_one();
     }
 
     /// Asks the job of a task to stop, with [`StopReason::Command`](super::StopReason::Command).
     /// Returns false if there is none.
+    ///
+    /// ```no_run
+    /// # fn example(handle: &tenure_client::consumer::ConsumerHandle) {
+    /// for job in handle.status().tasks {
+    ///     handle.stop_task(job.task_id);
+    /// }
+    /// # }
+    /// ```
     pub fn stop_task(&self, task_id: TaskId) -> bool {
         self.inner.jobs.stop_task(task_id)
     }
 
     /// Stops claiming, asks all jobs to stop, and waits for their end. Dropping the future does not
     /// cancel the shutdown.
+    ///
+    /// ```no_run
+    /// # async fn example(handle: tenure_client::consumer::ConsumerHandle) {
+    /// handle.shutdown().await;
+    /// println!("all jobs have ended");
+    /// # }
+    /// ```
     pub async fn shutdown(&self) {
         self.inner.orders.shutdown.cancel();
         self.ended.cancelled().await;

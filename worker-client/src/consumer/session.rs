@@ -362,8 +362,10 @@ impl Member<'_> {
         }
         self.read = id;
         match what {
-            Some(InboxEvent::RunEnded { task_id, run_id, state, reason_resolved, ended_by, .. }) => {
-                self.inner.jobs.end(EndedRun { task_id, run_id, state, reason_resolved, ended_by });
+            Some(InboxEvent::RunEnded { task_id, run_id, state, reason_resolved, ended_by, result_counts }) => {
+                let ended = EndedRun { task_id, run_id, state, reason_resolved, ended_by };
+                let Inner { jobs, settings, .. } = self.inner;
+                if result_counts && settings.keep_late { jobs.keep_late(ended) } else { jobs.end(ended) }
             }
             Some(InboxEvent::Command { command, task_id }) => {
                 tracing::info!(?command, task.id = task_id.map(display), "command received");

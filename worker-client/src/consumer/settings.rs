@@ -32,5 +32,7 @@ pub(super) struct Settings {
     /// Interval of polls without a session.
     pub commands_every: Duration,
     pub debug_port: Option<u16>,
+    /// Handlers go on while their results may count late.
+    pub keep_late: bool,
     pub has_source: bool,
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::{RunId, SessionId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
 
-use super::control::{Control, Hold};
+use super::control::Control;
 use super::inner::Inner;
 use super::stop::StopReason;
 use crate::Error;
@@ -54,7 +54,7 @@ pub struct JobStatus {
 pub enum JobState {
     Running,
     Stopping,
-    /// The handler works although the run is lost.
+    /// The handler works although the run is lost, or has ended and its result may count.
     Lost,
     /// The handler has ended; its outcome is being reported.
     Reporting,
@@ -99,7 +99,7 @@ impl Control {
         let stop_reason = self.reason();
         let state = if self.reporting.load(Ordering::Relaxed) {
             JobState::Reporting
-        } else if self.hold() == Hold::Gone {
+        } else if self.hold().has_ended() {
             JobState::Lost
         } else if stop_reason.is_some() {
             JobState::Stopping

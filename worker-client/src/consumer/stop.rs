@@ -99,6 +99,17 @@ impl Stop {
     }
 
     /// Waits for a request. May be called repeatedly.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::{Outcome, Stop};
+    /// # async fn work() {}
+    /// # async fn example(stop: &Stop) -> Outcome {
+    /// tokio::select! {
+    ///     () = work() => Outcome::Completed(None),
+    ///     () = stop.requested() => Outcome::Release { after: None },
+    /// }
+    /// # }
+    /// ```
     pub async fn requested(&self) {
         self.wait_for(Option::is_some).await;
     }
@@ -144,6 +155,16 @@ impl Stop {
     }
 
     /// Returns why the job must stop. The loss of the run replaces an earlier reason.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::{Outcome, Stop, StopReason};
+    /// # fn example(stop: &Stop) -> Outcome {
+    /// match stop.reason() {
+    ///     Some(StopReason::Shutdown) => Outcome::Release { after: None },
+    ///     _ => Outcome::failed("stopped"),
+    /// }
+    /// # }
+    /// ```
     #[must_use]
     pub fn reason(&self) -> Option<StopReason> {
         *self.asked.borrow()

@@ -93,6 +93,14 @@ pub fn stoppable() -> (Stopper, Stop) {
 }
 
 /// Asks a handler to stop: see [`stoppable`].
+///
+/// ```
+/// use tenure_client::consumer::StopReason;
+///
+/// let (stopper, stop) = tenure_client::testing::stoppable();
+/// stopper.request(StopReason::Canceled);
+/// assert_eq!(stop.reason(), Some(StopReason::Canceled));
+/// ```
 #[derive(Debug)]
 pub struct Stopper {
     asked: watch::Sender<Option<StopReason>>,
@@ -170,6 +178,12 @@ impl<P> TestJob<P> {
     }
 
     /// Sets the attempt, from 1, and the number of the run to one less.
+    ///
+    /// ```
+    /// use tenure_client::testing::TestJob;
+    ///
+    /// assert_eq!(TestJob::new("a@example.com").attempt(3).build().attempt(), 3);
+    /// ```
     pub fn attempt(self, attempt: u32) -> Self {
         Self { attempt, ..self }
     }
@@ -183,12 +197,26 @@ impl<P> TestJob<P> {
     }
 
     /// Builds the job.
+    ///
+    /// ```
+    /// use tenure_client::testing::TestJob;
+    ///
+    /// assert_eq!(*TestJob::new(5).build().payload(), 5);
+    /// ```
     #[must_use]
     pub fn build(self) -> Job<P> {
         self.observed().0
     }
 
     /// Builds the job, and a view of its log and checkpoint.
+    ///
+    /// ```
+    /// use tenure_client::testing::TestJob;
+    ///
+    /// let (job, seen) = TestJob::new(()).observed();
+    /// job.log().line("begun");
+    /// assert_eq!(seen.log(), "begun\n");
+    /// ```
     #[must_use]
     pub fn observed(self) -> (Job<P>, Observed) {
         let Self { payload, task_id, attempt, checkpoint } = self;

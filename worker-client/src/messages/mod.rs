@@ -136,7 +136,9 @@ impl Client {
     async fn use_signed(&self, method: Method, url: &str) -> Result<String, Error> {
         let url = Url::parse(url).map_err(|_| Error::SignedUrl("it is not a URL"))?;
         let network = |error: reqwest::Error| Error::Network(error.without_url());
-        let response = self.http().request(method, url).timeout(TIMEOUT).send().await.map_err(network)?;
+        let answer = self.http().request(method, url).timeout(TIMEOUT).send().await;
+        self.note_call(&answer);
+        let response = answer.map_err(network)?;
         let status = response.status();
         let retry_after = header(response.headers(), RETRY_AFTER.as_str()).and_then(|s| s.trim().parse().ok());
         let code = header(response.headers(), ERROR_CODE).map(str::to_owned);

@@ -20,6 +20,7 @@ mod job;
 mod leftovers;
 mod log;
 mod message;
+mod metrics;
 mod outputs;
 mod payload;
 mod poll;
@@ -43,6 +44,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 pub use guard::{become_command, guard};
 use health::Health;
+pub use metrics::Metrics;
+use metrics::Outcomes;
 use poll::Poller;
 use source::Work;
 use status::Status;
@@ -133,16 +136,22 @@ impl Default for Limits {
 pub struct Worker {
     settings: Arc<Settings>,
     debug: Option<Debug>,
+    metrics: Option<Metrics>,
 }
 
 impl Worker {
     pub fn new(settings: Settings) -> Self {
-        Self { settings: Arc::new(settings), debug: None }
+        Self { settings: Arc::new(settings), debug: None, metrics: None }
     }
 
     #[must_use]
     pub fn with_debug(self, debug: Debug) -> Self {
         Self { debug: Some(debug), ..self }
+    }
+
+    #[must_use]
+    pub fn with_metrics(self, metrics: Metrics) -> Self {
+        Self { metrics: Some(metrics), ..self }
     }
 
     /// Works until `shutdown` is cancelled and all claims have been reported. First cleans up after
@@ -152,9 +161,11 @@ impl Worker {
     /// The queue refused this worker (401, 403) before it had ever worked, or another process took
     /// over the session of its name ([`Error::SessionEnded`]).
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), Error> {
-        let Self { settings, debug } = self;
-        let consumer = consumer(&settings, &shutdown);
+        let Self { settings, debug, metrics } = self;
+        let outcomes = Outcomes::default();
+        let consumer = consumer(&settings, &outcomes, &shutdown);
         let _serving = debug.map(|debug| serve_debug(debug, &consumer, &settings));
+        let _measuring = metrics.map(|metrics| serve_metrics(metrics, &consumer, &settings, outcomes));
         let Settings { name, work_dir, keep, .. } = &*settings;
         let (work_dir, keep) = (work_dir.clone(), *keep);
         if let Err(error) = blocking(move || leftovers::clear(&work_dir, keep)).await {
@@ -168,7 +179,7 @@ impl Worker {
     }
 }
 
-fn consumer(settings: &Arc<Settings>, shutdown: &CancellationToken) -> Consumer {
+fn consumer(settings: &Arc<Settings>, outcomes: &Outcomes, shutdown: &CancellationToken) -> Consumer {
     let Settings { client, queue, name, capacity, stop_grace, .. } = &**settings;
     let health = Health::default();
     let builder = Consumer::builder(client.clone(), queue.clone());
@@ -190,7 +201,7 @@ fn consumer(settings: &Arc<Settings>, shutdown: &CancellationToken) -> Consumer 
         .grace(*stop_grace)
         // The worker's fault, so another worker should retry the task.
         .on_panic(OnPanic::Retry)
-        .handler(Tasks::new(settings, &health, shutdown))
+        .handler(Tasks::new(settings, &health, outcomes, shutdown))
         .build()
         .expect("the name is one, and nothing is out of range")
 }
@@ -200,6 +211,22 @@ fn serve_debug(debug: Debug, consumer: &Consumer, settings: &Settings) -> AbortO
     tracing::info!("the status is at http://{address}/debug");
     let (handle, plane, started) = (consumer.handle(), settings.plane, settings.client.now());
     AbortOnDropHandle::new(tokio::spawn(debug.serve(move || Status::of(handle.status(), plane, started))))
+}
+
+fn serve_metrics(
+    metrics: Metrics,
+    consumer: &Consumer,
+    settings: &Arc<Settings>,
+    outcomes: Outcomes,
+) -> AbortOnDropHandle<()> {
+    let address = metrics.address();
+    tracing::info!("the metrics are at http://{address}/metrics");
+    let (handle, settings) = (consumer.handle(), Arc::clone(settings));
+    let render = move || {
+        let running = handle.status().tasks.len();
+        metrics::render(&settings, &outcomes, running, settings.client.calls())
+    };
+    AbortOnDropHandle::new(tokio::spawn(metrics.serve(render)))
 }
 
 async fn last_call(shutdown: &CancellationToken) {

@@ -6,6 +6,7 @@ mod secret;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _};
+use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -20,7 +21,8 @@ use tenure_client::error::chain;
 use tenure_client::live_log::LAST_PIECE_WITHIN;
 use tenure_client::{Client, Credentials, Error, RetryPolicy, WorkerName};
 use tenure_worker::{
-    DEQUEUE_ALARM, Limits, Plane, STOP_GRACE, Settings, TRANSFER_RETRIES, TaskUser, Worker, become_command, guard,
+    DEQUEUE_ALARM, Limits, Metrics, Plane, STOP_GRACE, Settings, TRANSFER_RETRIES, TaskUser, Worker, become_command,
+    guard,
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -148,6 +150,12 @@ struct Run {
     /// port [default: none]
     #[arg(long, env = "TENURE_DEBUG_PORT")]
     debug_port: Option<u16>,
+    /// Serve metrics for Prometheus at GET /metrics, and GET /livez, on this address, such as
+    /// 0.0.0.0:9090; port 0 selects a free port [default: none]
+    ///
+    /// Everybody who reaches the address may read them. They name the worker and its queue.
+    #[arg(long, env = "TENURE_METRICS_LISTEN", value_name = "IP:PORT")]
+    metrics_listen: Option<SocketAddr>,
     /// With --plane poll: log messages that were received more often than this, 1 or more.
     ///
     /// Each time, such a message was neither claimed nor deleted. If the value is too low, the
@@ -184,11 +192,11 @@ fn main() -> ExitCode {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let colours = std::io::stderr().is_terminal();
     tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr).init();
-    let debug_port = run.debug_port;
+    let (debug_port, metrics_listen) = (run.debug_port, run.metrics_listen);
     match settings(run) {
         Ok(settings) => {
             protect();
-            start(settings, debug_port)
+            start(settings, debug_port, metrics_listen)
         }
         Err(problem) => {
             eprintln!("tenure-worker: {problem}");
@@ -225,7 +233,7 @@ fn protect() {
 }
 
 #[tokio::main]
-async fn start(settings: Settings, debug_port: Option<u16>) -> ExitCode {
+async fn start(settings: Settings, debug_port: Option<u16>, metrics_listen: Option<SocketAddr>) -> ExitCode {
     let (terminate, interrupt) = match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
         (Ok(terminate), Ok(interrupt)) => (terminate, interrupt),
         (Err(error), _) | (_, Err(error)) => {
@@ -240,6 +248,15 @@ async fn start(settings: Settings, debug_port: Option<u16>) -> ExitCode {
             Ok(debug) => worker.with_debug(debug),
             Err(error) => {
                 eprintln!("tenure-worker: --debug-port: {}", chain(&error));
+                return ExitCode::from(USAGE);
+            }
+        };
+    }
+    if let Some(address) = metrics_listen {
+        worker = match Metrics::listen(address).await {
+            Ok(metrics) => worker.with_metrics(metrics),
+            Err(error) => {
+                eprintln!("tenure-worker: --metrics-listen: {address} cannot be listened on ({error})");
                 return ExitCode::from(USAGE);
             }
         };

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::health::{Health, no_space};
 use super::job::Job;
+use super::metrics::Outcomes;
 use super::outputs::upload_log;
 use super::process::Guards;
 use super::verdict::{Ending, Outcome, Problem};
@@ -22,15 +23,22 @@ pub(super) struct Tasks {
     settings: Arc<Settings>,
     guards: Guards,
     health: Health,
+    outcomes: Outcomes,
     shutdown: CancellationToken,
 }
 
 impl Tasks {
-    pub(super) fn new(settings: &Arc<Settings>, health: &Health, shutdown: &CancellationToken) -> Self {
+    pub(super) fn new(
+        settings: &Arc<Settings>,
+        health: &Health,
+        outcomes: &Outcomes,
+        shutdown: &CancellationToken,
+    ) -> Self {
         Self {
             settings: Arc::clone(settings),
             guards: Guards::default(),
             health: health.clone(),
+            outcomes: outcomes.clone(),
             shutdown: shutdown.clone(),
         }
     }
@@ -82,6 +90,7 @@ impl Handler<serde_json::Value> for Tasks {
                 Some(problem.into())
             }
         };
+        self.outcomes.count(ending.as_ref().map(|ending| ending.outcome));
         let Some(Ending { outcome, failure }) = ending else { return consumer::Outcome::Unreported };
         self.health.ended(outcome, begun.elapsed());
         let outcome = match outcome {

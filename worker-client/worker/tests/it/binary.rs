@@ -151,6 +151,44 @@ async fn debug_page_shows_status_on_loopback() {
 }
 
 #[tokio::test]
+async fn metrics_count_tasks_by_outcome() {
+    let queue = Queue::start().await;
+    queue.hand_out(&[claim(TASK_IDS[0], LEASE, &shell("exit 3"))]);
+    let dir = TempDir::new().unwrap();
+    let mut command = program(&queue.root_url(), dir.path(), "claim");
+    let mut child = command.args(["--metrics-listen", "127.0.0.1:0"]).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let address = loop {
+        let line = lines.next_line().await.unwrap().expect("log line with the URL of the metrics");
+        if let Some((_, url)) = line.split_once("the metrics are at http://") {
+            break url.trim().trim_end_matches("/metrics").to_owned();
+        }
+    };
+    let ask = async |path: &str| {
+        let mut socket = TcpStream::connect(&address).await.unwrap();
+        socket.write_all(format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        answer.split_once("\r\n\r\n").unwrap().1.to_owned()
+    };
+    assert_eq!(ask("/livez").await, "ok\n");
+    let failed = "tenure_worker_tasks_total{outcome=\"failed\"} 1";
+    let mut shown = ask("/metrics").await;
+    while !shown.lines().any(|line| line == failed) {
+        shown = ask("/metrics").await;
+    }
+    let worker = "task_queue=\"p/w\",worker_group=\"g\",worker_id=\"w\"";
+    for part in
+        ["tenure_worker_capacity 2\n", "tenure_worker_failed_calls_total ", "tenure_worker_silence_seconds ", worker]
+    {
+        assert!(shown.contains(part), "{part} is missing:\n{shown}");
+    }
+    send(&child, Signal::SIGTERM);
+    assert_eq!(end(child).await.0, Some(0));
+}
+
+#[tokio::test]
 async fn second_signal_ends_worker_at_once() {
     let queue = Queue::start().await;
     let script = "trap '' TERM; echo $$ > shell; while :; do sleep 1; done";

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test's helpers may fail as its tests do")]
 
 mod artifacts;
+mod audit;
 mod binary;
 mod client;
 mod consumer;
@@ -25,6 +26,7 @@ mod schedules;
 mod secrets;
 mod sessions;
 mod store;
+mod subscriptions;
 mod uploads;
 mod worker;
 mod worker_session;
