@@ -81,7 +81,9 @@ async function fill(api) {
   const { sessionId } = await begin("worker-02", { capacity: 4 });
   const [running] = await claim(1, "worker-02", { sessionId });
   const log = `/api/tenure/v1/tasks/${running.status.taskId}/runs/0/live-log`;
-  await api("PUT", `${log}?offset=0`, `cc -c main.c\n${HOSTILE}\n${"a line that is longer than any phone is wide ".repeat(8)}\n`);
+  const compiled = Array.from({ length: 35 }, (_, n) => `cc -c part-${n}.c\n`).join("");
+  const long = "a line that is longer than any phone is wide ".repeat(8);
+  await api("PUT", `${log}?offset=0`, `cc -c main.c\n${HOSTILE}\n${long}\n\u001b[31mred\u001b[0m\n${compiled}`);
   await api("PUT", `${log}?offset=5000`, "cc -o main main.o\n");
   const idle = await begin("worker-03", { weight: 65535, capacity: 1000 });
   await api("POST", `/api/tenure/v1/sessions/${idle.sessionId}/renew`, { frozen: true });
@@ -98,15 +100,18 @@ async function fill(api) {
   return { group, hostile: ids.hostile, running: running.status.taskId, retried: shut.status.taskId };
 }
 
+const isOverview = (url) => url.pathname === "/";
+
 /** A page of this size, and how to look at it. */
-async function open({ newPage, screenshot }, size) {
+async function open({ newPage, screenshot, axe }, size) {
   const page = await newPage(SIZES[size]);
   const look = async (name) => {
     await screenshot(`${name}-${size}`, page, { fullPage: true });
     // Tables scroll in their own boxes; the page itself never scrolls sideways.
     const [wide, room] = await page.evaluate(() => [document.documentElement.scrollWidth, document.documentElement.clientWidth]);
     assert.ok(wide <= room, `${name} on ${size} is ${wide} wide in ${room}`);
-    assert.equal(await page.locator("script").count(), 0, `${name} has a script`);
+    assert.equal(await page.locator('script:not([src*="/page/refresh.js"])').count(), 0, `${name} has a foreign script`);
+    assert.deepEqual(await axe(page), [], `${name} on ${size}`);
   };
   const visit = async (path, name, status = 200) => {
     const response = await page.goto(path);
@@ -151,7 +156,7 @@ async function pauseAndResume({ page, look, text, visit }, made) {
   await page.getByLabel("Reason").fill(HOSTILE);
   await page.getByLabel("Until").selectOption({ label: "an hour from now" });
   await page.getByRole("button", { name: "Pause" }).click();
-  await page.getByText("Paused by root").waitFor();
+  await page.getByText("Paused by root").first().waitFor();
   await look("queue-paused");
   assert.ok((await text()).includes(HOSTILE), "the reason is shown as text");
   await visit(`/task/${made.retried}`, "task-paused");
@@ -179,6 +184,12 @@ async function showFull(tools, size, made) {
   assert.match(await text(), /running/);
   assert.match(await text(), /Log[^]*cc -c main\.c[^]*bytes of the log are missing here[^]*cc -o main/);
   assert.ok((await text()).includes(HOSTILE), "what was printed is shown as text");
+  assert.match(await text(), /^red$/m);
+  const [height, room, below] = await page.locator(".log").evaluate((log) => {
+    const end = log.firstElementChild.getBoundingClientRect().bottom - log.getBoundingClientRect().bottom;
+    return [log.scrollHeight, log.clientHeight, end];
+  });
+  assert.ok(height > room && below < 3, `the end of the log is ${below} below its box`);
   // The page of the log is never complete during the run.
   await page.goto(`/task/${made.running}/log`, { waitUntil: "commit" });
   await page.getByText("cc -o main main.o").waitFor();
@@ -220,7 +231,90 @@ export default {
     for (const size of Object.keys(SIZES)) await showFull(tools, size, made);
   },
 
-  "a queue that comes into being appears by itself, until the page is paused": async (tools) => {
+  "at 1400 pixels no table is wider than its box": async (tools) => {
+    const page = await tools.newPage({ viewport: { width: 1400, height: 900 } });
+    await page.goto("/login");
+    await logIn({ page }, tools.root);
+    for (const path of ["/", `/queue/${QUEUE}`, `/queue/${ASSIGNED}`]) {
+      await page.goto(path);
+      const wide = await page.locator(".scroll").evaluateAll((boxes) =>
+        boxes.filter((box) => box.scrollWidth > box.clientWidth).map((box) => box.closest("section").querySelector("h2").innerText));
+      assert.deepEqual(wide, [], path);
+    }
+  },
+
+  "a page is exchanged without losing the place, unless it is in use": async (tools) => {
+    tools.expectConsole(/status of 503/);
+    const page = await tools.newPage({});
+    let loads = 0;
+    page.on("request", (request) => (loads += new URL(request.url()).pathname === "/" ? 1 : 0));
+    await page.clock.install();
+    await page.goto("/");
+    await page.evaluate(() => (document.body.dataset.same = "yes"));
+    const appears = async () => {
+      const name = `proj-browser/appears-${randomBytes(4).toString("hex")}`;
+      const at = (seconds) => new Date(Date.now() + seconds * 1000).toISOString();
+      await tools.api("PUT", `/api/queue/v1/task/${slug()}`, {
+        taskQueueId: name,
+        created: at(0),
+        deadline: at(60),
+        metadata: { name: "late", description: "", owner: "o", source: "https://example.com" },
+        payload: {},
+      });
+      return page.getByRole("link", { name, exact: true });
+    };
+    const first = await appears();
+    await page.evaluate(() => getSelection().selectAllChildren(document.querySelector("main")));
+    await page.clock.runFor(11_000);
+    assert.equal(loads, 1, "the page is not loaded while text is selected");
+    await page.evaluate(() => getSelection().removeAllRanges());
+    await page.getByRole("link", { name: QUEUE, exact: true }).first().focus();
+    await page.clock.runFor(6_000);
+    await first.waitFor();
+    assert.equal(await page.evaluate(() => document.activeElement.innerText), QUEUE);
+    await page.route(isOverview, (route) => route.fulfill({ status: 503, body: "" }));
+    await until("the page says that its server is away", async () => {
+      await page.clock.runFor(6_000);
+      return /no answer since/.test(await page.locator(".live").innerText());
+    });
+    await page.unroute(isOverview);
+    const second = await appears();
+    await until("the page goes on", async () => {
+      await page.clock.runFor(6_000);
+      return (await second.count()) > 0;
+    });
+    assert.equal(await page.locator(".live").innerText(), "every 5 s");
+    assert.equal(await page.evaluate(() => document.body.dataset.same), "yes", "the page was never loaded as a whole");
+  },
+
+  "the page of an error gives way to the page itself": async (tools) => {
+    tools.expectConsole(/status of 503/);
+    const page = await tools.newPage({});
+    const script = '<script src="/page/refresh.js" data-every="5" data-whole="true" defer></script>';
+    await page.clock.install();
+    await page.route(isOverview, (route) =>
+      route.fulfill({ status: 503, contentType: "text/html", body: `${script}<a class="live">every 5 s</a><main>away</main>` }));
+    await page.goto("/");
+    await page.clock.runFor(6_000);
+    assert.equal(await page.locator("main").innerText(), "away");
+    await page.unroute(isOverview);
+    await until("the page is there", async () => {
+      await page.clock.runFor(6_000).catch(() => {});
+      return (await page.locator("main h1").count()) > 0;
+    });
+  },
+
+  "a visitor without scripts can load the page again, or have it loaded": async (tools) => {
+    const page = await tools.newPage({ javaScriptEnabled: false });
+    await page.goto("/");
+    await page.getByRole("link", { name: "load again" }).click();
+    assert.equal(await page.locator("meta[http-equiv=refresh]").count(), 0);
+    await page.locator("noscript a", { hasText: "every 5 s" }).click();
+    await page.waitForURL("**/?refresh=5");
+    assert.equal(await page.locator("meta[http-equiv=refresh]").getAttribute("content"), "5");
+  },
+
+  "a queue that comes into being appears by itself, until the page is stopped": async (tools) => {
     const { page, visit } = await open(tools, "desktop");
     await visit("/", "overview-anonymous");
     const name = `proj-browser/appears-${slug().slice(0, 6).toLowerCase().replaceAll(/[^a-z0-9]/g, "x")}`;
@@ -233,8 +327,8 @@ export default {
       payload: {},
     });
     await page.getByText(name).waitFor({ timeout: 20_000 });
-    await page.getByRole("link", { name: "live" }).click();
-    await page.getByRole("link", { name: "paused" }).waitFor();
-    assert.equal(await page.locator("meta[http-equiv=refresh]").count(), 0);
+    await page.getByRole("link", { name: "every 5 s" }).click();
+    await page.getByRole("link", { name: "stopped" }).waitFor();
+    assert.equal(await page.locator("meta[http-equiv=refresh], script").count(), 0);
   },
 };

@@ -115,6 +115,12 @@ async function arrange(browser, server, suite) {
     require,
     /** Leaves a picture for people to look at. */
     screenshot: (name, of = page, how = {}) => of.screenshot({ ...how, path: join(screenshots, `${suite}-${name}.png`) }),
+    /** The rules of accessibility that a page breaks, each with the impact and some of the elements. */
+    async axe(of) {
+      await of.evaluate(readFileSync(require.resolve("axe-core/axe.min.js"), "utf8"));
+      const violations = await of.evaluate(async () => (await window.axe.run({ resultTypes: ["violations"] })).violations);
+      return violations.map(({ id, impact, nodes }) => ({ id, impact, nodes: nodes.slice(0, 3).map((node) => node.html) }));
+    },
     /** A call of the API by root, past the browser, with a text or with JSON; gives the JSON of a success. */
     async api(method, path, body) {
       const isText = typeof body === "string";

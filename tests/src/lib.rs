@@ -8,6 +8,7 @@ pub mod db;
 pub mod postgres;
 pub mod replication;
 pub mod server;
+pub mod webhooks;
 
 pub mod accountant;
 pub mod history;

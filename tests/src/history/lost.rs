@@ -26,6 +26,7 @@ pub fn times_of_loss(records: &[Record]) -> Vec<(Stamp, Stamp)> {
 fn forget(event: &mut Event) {
     match event {
         Event::Create { answer, .. }
+        | Event::Enqueue { answer, .. }
         | Event::ClaimTask { answer, .. }
         | Event::Reclaim { answer, .. }
         | Event::Report { answer, .. }

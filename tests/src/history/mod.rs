@@ -3,17 +3,19 @@
 //! cannot all be true.
 //!
 //! `check` has the rules: pure, and tested on hand-made histories. `snapshot` is the state that the
-//! server shows when all is quiet. The actors share `world`: `submitter`, `worker` (with `poller`),
-//! `member` (a worker with a session), `reader`, `operator` and `saboteur`. `storm` runs them and
-//! drains the queues.
+//! server shows when all is quiet. The actors share `world`: `submitter`, `application` (which
+//! enqueues from SQL), `worker` (with `poller`), `member` (a worker with a session), `reader`,
+//! `operator` and `saboteur`. `storm` runs them and drains the queues.
 
 pub mod check;
 pub mod lost;
 pub mod policy;
 pub mod record;
+pub mod schedules;
 pub mod sessions;
 pub mod snapshot;
 
+mod application;
 mod ground;
 mod last_sessions;
 mod log_reader;
@@ -24,6 +26,7 @@ mod reader;
 mod saboteur;
 mod storm;
 mod submitter;
+pub mod subscriber;
 mod worker;
 mod world;
 
@@ -42,6 +45,11 @@ pub const RETAINED_QUEUE: usize = 4;
 pub const RETAIN_COMPLETED: i64 = 300;
 /// The same for a task resolved as failed or exception.
 pub const RETAIN_FAILED: i64 = 600;
+
+/// The queue with a backlog limit, which is never changed.
+pub const BOUNDED_QUEUE: usize = 5;
+/// Limit of that queue: little, so that it is often full.
+pub const BACKLOG: usize = 4;
 
 /// The wire name of a worker, which records identify by number.
 #[must_use]

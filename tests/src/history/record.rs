@@ -65,6 +65,12 @@ pub enum Event {
         task: TaskSpec,
         answer: Answer<()>,
     },
+    /// A task enqueued from SQL; refused if its transaction was rolled back. Its creation, by a
+    /// server, has a record of its own.
+    Enqueue {
+        task: SlugId,
+        answer: Answer<()>,
+    },
     ClaimWork {
         queue: usize,
         worker: usize,

@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tenure_api::ids::SlugId;
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 
 use super::check::History;
 use super::ground::Ground;
@@ -24,9 +24,10 @@ use super::record::{Answer, Event, RunKey};
 use super::saboteur::sabotage;
 use super::snapshot::{Counts, Snapshot, Status};
 use super::submitter::{UNHURRIED_MILLIS, submit};
+use super::subscriber::{Delivered, Subscriber};
 use super::worker::Worker;
 use super::world::{Actor, World};
-use super::{RETAIN_COMPLETED, RETAIN_FAILED, RETAINED_QUEUE};
+use super::{BACKLOG, BOUNDED_QUEUE, RETAIN_COMPLETED, RETAIN_FAILED, RETAINED_QUEUE, application, schedules};
 use crate::http::{QUEUE_API, TENURE_API, queue_segment};
 use crate::random::Random;
 use crate::server::{Launch, Server, create_root_client, fresh_secret_key};
@@ -37,7 +38,8 @@ const WORKERS: usize = 8;
 const MEMBERS: [usize; 3] = [20, 21, 21];
 /// Tasks per request: one page of statuses.
 const TASKS_PER_CALL: usize = 1_000;
-const QUEUES: [&str; 5] = ["storm/alpha", "storm/beta", "storm/gamma", "storm/polled", "storm/retained"];
+const QUEUES: [&str; 6] =
+    ["storm/alpha", "storm/beta", "storm/gamma", "storm/polled", "storm/retained", "storm/bounded"];
 const CLAIM_TERM_SECONDS: u64 = 60;
 /// Longest pause between two moves of the clock, in milliseconds, and longest move, in seconds.
 const CLOCK_PAUSE_MAX: u64 = 200;
@@ -65,6 +67,9 @@ pub struct Plan {
     pub operations: u64,
     /// An invariant that the server breaks on purpose: a value of `TENURE_BREAK`.
     pub breakage: Option<&'static str>,
+    /// True if a subscription sends completions to a receiver that fails at random. It keeps resolved
+    /// tasks longer, so the other histories do without.
+    pub subscriber: bool,
     /// True if the database fails over and loses the end of its log. It then has its own cluster.
     pub failovers: bool,
 }
@@ -79,12 +84,15 @@ pub async fn run(plan: &Plan) -> History {
     let world = Arc::new(World::new(root, root_urls, queues, plan.seed, plan.operations));
     let mut first = Actor::patient(Arc::clone(&world), 0);
     read_clock(&mut first).await;
-    set_retention(&mut first).await;
+    set_policies(&mut first).await;
+    application::allow(&ground.url(), &world.root.client_id).await;
+    let group = schedules::start(&mut first).await;
 
     let mut actors = JoinSet::new();
     for number in 1..=SUBMITTERS {
         actors.spawn(submit(Actor::new(Arc::clone(&world), number)));
     }
+    actors.spawn(application::enqueue(Actor::new(Arc::clone(&world), 130), ground.url()));
     for number in 0..WORKERS {
         let actor = Actor::new(Arc::clone(&world), 100 + number as u64);
         actors.spawn(Worker::new(actor, number).work());
@@ -98,6 +106,12 @@ pub async fn run(plan: &Plan) -> History {
     trouble.spawn(operate(Actor::patient(Arc::clone(&world), 203)));
     trouble.spawn(count_backlog(Actor::patient(Arc::clone(&world), 204)));
     trouble.spawn(read(Actor::patient(Arc::clone(&world), 205)));
+    let subscriber = if plan.subscriber {
+        let subscriber = Subscriber::start(Actor::patient(Arc::clone(&world), 206)).await;
+        Some(tokio::spawn(subscriber.misbehave()))
+    } else {
+        None
+    };
     let sabotaged = tokio::spawn(sabotage(Arc::clone(&world), ground, 201));
     let log = tokio::spawn(LogReader::new(Actor::patient(Arc::clone(&world), 202)).follow());
     while let Some(ended) = actors.join_next().await {
@@ -110,6 +124,7 @@ pub async fn run(plan: &Plan) -> History {
 
     let ground = sabotaged.await.expect("an actor does its work without failing");
     let mut log = log.await.expect("an actor does its work without failing");
+    let fires = vec![schedules::finish(&mut first, group).await];
     let limit = if plan.breakage.is_some() { QUIET_WITHIN_WHEN_BROKEN } else { QUIET_WITHIN };
     resume_all(&world).await;
     last_sessions::play(&world).await;
@@ -120,11 +135,17 @@ pub async fn run(plan: &Plan) -> History {
     let drained = Snapshot { sessions, ..take_snapshot(&world, limit).await };
     let results = read_results(&world).await;
     log.read_all_again().await;
+    let delivered = listen_to_end(subscriber, limit).await;
     for server in servers.running {
         assert!(server.stop().await.success(), "a server that is asked to stop ends with success");
     }
     ground.finish(plan.breakage.is_some()).await;
-    History { quiet, settled, drained, results, ..world.history() }
+    History { quiet, settled, drained, results, fires, delivered, ..world.history() }
+}
+
+async fn listen_to_end(subscriber: Option<JoinHandle<Subscriber>>, limit: Duration) -> Option<Delivered> {
+    let subscriber = subscriber?.await.expect("an actor does its work without failing");
+    Some(subscriber.catch_up(limit).await)
 }
 
 struct Servers {
@@ -137,7 +158,8 @@ async fn start_servers(plan: &Plan, database_url: &str, folder: &std::path::Path
     let mut launch = Launch::on_database(database_url, &secret)
         .flag("--clock", "manual")
         .flag("--claim-timeout", format!("{CLAIM_TERM_SECONDS}s"))
-        .flag("--claim-work-wait", "1s");
+        .flag("--claim-work-wait", "1s")
+        .flag("--deliver-to", "127.0.0.0/8");
     if let Some(breakage) = plan.breakage {
         launch = launch.env("TENURE_BREAK", breakage);
     }
@@ -147,10 +169,14 @@ async fn start_servers(plan: &Plan, database_url: &str, folder: &std::path::Path
     Servers { running: vec![first, second], root }
 }
 
-async fn set_retention(actor: &mut Actor) {
-    let path = format!("{TENURE_API}/queues/{}/policy", queue_segment(QUEUES[RETAINED_QUEUE]));
-    let policy = json!({"retain": {"completed": RETAIN_COMPLETED, "failed": RETAIN_FAILED}}).to_string();
-    until_answered(actor, "PUT", &path, Some(&policy)).await.expect("a policy is stored");
+/// Stores the policies that are never changed.
+async fn set_policies(actor: &mut Actor) {
+    let retention = json!({"retain": {"completed": RETAIN_COMPLETED, "failed": RETAIN_FAILED}});
+    let backlog = json!({"backlog": {"tasks": BACKLOG}});
+    for (queue, policy) in [(RETAINED_QUEUE, retention), (BOUNDED_QUEUE, backlog)] {
+        let path = format!("{TENURE_API}/queues/{}/policy", queue_segment(QUEUES[queue]));
+        until_answered(actor, "PUT", &path, Some(&policy.to_string())).await.expect("a policy is stored");
+    }
 }
 
 /// Advances the clock in steps small enough that a request in flight does not expire.
@@ -283,9 +309,9 @@ async fn read_counts(reader: &mut Actor) -> Vec<Counts> {
 
 async fn read_tasks(world: &Arc<World>) -> HashMap<SlugId, Status> {
     let mut reader = Actor::patient(Arc::clone(world), 310);
-    let tried: Vec<SlugId> = world.all_tried().iter().map(|tried| tried.spec.task).collect();
-    let mut found = HashMap::with_capacity(tried.len());
-    for ids in tried.chunks(TASKS_PER_CALL) {
+    let tasks = world.all_tasks();
+    let mut found = HashMap::with_capacity(tasks.len());
+    for ids in tasks.chunks(TASKS_PER_CALL) {
         let body = json!({ "taskIds": ids }).to_string();
         let answer = until_answered(&mut reader, "POST", &format!("{QUEUE_API}/tasks/status"), Some(&body)).await;
         let page = StatusPage::deserialize(answer.unwrap_or_default()).expect("statuses answers with statuses");

@@ -12,7 +12,7 @@ use crate::definition::Definition;
 use crate::http::{QUEUE_API, TENURE_API};
 use tenure_api::ids::SlugId;
 
-const BACKLOG_MAX: i64 = 300;
+pub(super) const BACKLOG_MAX: i64 = 300;
 const WAIT: Duration = Duration::from_millis(5);
 /// Number of latest tasks from which repeats, conflicts, changes and dependencies are picked.
 const RECENT: usize = 40;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tenure_api::credentials::Credentials;
-use tenure_api::ids::SessionId;
+use tenure_api::ids::{SessionId, SlugId};
 
 use super::check::History;
 use super::lost::{forget_lost, times_of_loss};
@@ -48,6 +48,8 @@ pub(super) struct World {
     /// Held by actors that move the database's clock, or that fail if others move it.
     pub(super) clock: tokio::sync::Mutex<()>,
     tried: Mutex<Vec<Tried>>,
+    /// Tasks enqueued from SQL.
+    enqueued: Mutex<Vec<SlugId>>,
     history: Mutex<History>,
 }
 
@@ -72,6 +74,7 @@ impl World {
             backlog: AtomicI64::new(0),
             clock: tokio::sync::Mutex::default(),
             tried: Mutex::default(),
+            enqueued: Mutex::default(),
             history: Mutex::new(history),
         }
     }
@@ -118,8 +121,15 @@ impl World {
         random.pick(&tried[tried.len().saturating_sub(last)..]).cloned()
     }
 
-    pub(super) fn all_tried(&self) -> Vec<Tried> {
-        self.tried.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(super) fn note_enqueued(&self, task: SlugId) {
+        self.enqueued.lock().unwrap_or_else(PoisonError::into_inner).push(task);
+    }
+
+    /// All tasks that may exist.
+    pub(super) fn all_tasks(&self) -> Vec<SlugId> {
+        let tried = self.tried.lock().unwrap_or_else(PoisonError::into_inner);
+        let enqueued = self.enqueued.lock().unwrap_or_else(PoisonError::into_inner);
+        tried.iter().map(|tried| tried.spec.task).chain(enqueued.iter().copied()).collect()
     }
 
     pub(super) fn write(&self, start: Stamp, event: Event) {

@@ -6,6 +6,7 @@ mod interrupted;
 mod logs;
 mod outcomes;
 
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
@@ -13,7 +14,7 @@ use tenure_tests::http::TENURE_API;
 use tenure_tests::server::binary;
 
 use crate::policy_commands::{account, answer, done, run};
-use crate::rig::{Rig, finish, new_task, ok, refusal, stderr, stdout, tenure};
+use crate::rig::{Rig, eventually, finish, new_folder, new_task, ok, refusal, stderr, stdout, tenure};
 
 const QUEUE: &str = "command/line";
 const QUEUES: &str = "PENDING  CLAIMED  DELAYED  RUNNABLE  PAUSED  QUEUE\n";
@@ -70,6 +71,53 @@ async fn commands_need_no_certificates_for_http() {
     env.push(("TASKCLUSTER_ROOT_URL", "https://127.0.0.1:1"));
     let refused = stderr(&tenure(&["queue", "list"], &env).await);
     assert!(refused.contains("CA certificates"), "{refused}");
+}
+
+/// Stops with it.
+struct TlsServer(Child);
+
+impl Drop for TlsServer {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+/// Starts a server with a self-signed certificate that answers every request with a page.
+async fn start_tls(folder: &Path) -> (TlsServer, PathBuf, String) {
+    let (certificate, key) = (folder.join("tls.crt"), folder.join("tls.key"));
+    let mut openssl = Command::new("openssl");
+    openssl.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]);
+    openssl.args(["-subj", "/CN=server", "-addext", "subjectAltName=IP:127.0.0.1"]);
+    // A certificate authority is no valid server certificate.
+    openssl.args(["-addext", "basicConstraints=critical,CA:FALSE"]);
+    let made = openssl.arg("-out").arg(&certificate).arg("-keyout").arg(&key).output().expect("scripts/setup --tests");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let mut serving = Command::new("openssl");
+    serving.args(["s_server", "-quiet", "-www", "-accept", &address, "-cert"]).arg(&certificate).arg("-key").arg(&key);
+    let serving = serving.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let server = TlsServer(serving);
+    eventually("it listens", async || std::net::TcpStream::connect(&address).ok()).await;
+    (server, certificate, format!("https://{address}"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn untrusted_certificate_is_one_line_and_ca_trusts_it() {
+    let folder = new_folder();
+    let (_server, certificate, root_url) = start_tls(folder.path()).await;
+    let env =
+        [("TASKCLUSTER_ROOT_URL", root_url.as_str()), ("TASKCLUSTER_CLIENT_ID", ""), ("TASKCLUSTER_ACCESS_TOKEN", "")];
+    let output = tenure(&["queue", "list"], &env).await;
+    let refused = stderr(&output);
+    assert!(!output.status.success() && refused.lines().count() == 1, "{refused}");
+    assert!(refused.contains(&format!("the certificate of {root_url} is not trusted")), "{refused}");
+    assert!(refused.contains("--ca"), "{refused}");
+    let trusted = stderr(&tenure(&["queue", "list", "--ca", certificate.to_str().unwrap()], &env).await);
+    assert!(trusted.contains("is not one of Tenure"), "{trusted}");
+    let output = tenure(&["queue", "list", "--ca", "/dev/null"], &env).await;
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("it has no certificate"), "{}", stderr(&output));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

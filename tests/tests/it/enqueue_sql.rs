@@ -7,7 +7,7 @@ use sqlx::postgres::{PgConnectOptions, PgPool};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use tenure_tests::http::TENURE_API;
 
-use crate::rig::{Rig, eventually, ok, send, stderr, tenure};
+use crate::rig::{Raw, Rig, eventually, ok, send, stderr, tenure};
 
 const PAGE: &str = include_str!("../../../docs/enqueue-from-sql.md");
 const PROGRAM: &str = include_str!("enqueue_sql/place_order.rs");
@@ -98,6 +98,36 @@ async fn killed_servers_create_each_task_once() {
     eventually("no row is left", async || (count(&rig, "SELECT count(*) FROM enqueued").await == 0).then_some(()))
         .await;
     assert_eq!(count(&rig, "SELECT count(*) FROM tasks").await, 2_000);
+    drop(conn);
+    application.end(&rig).await;
+}
+
+/// Value of `tenure_duplicates_total` for an outcome.
+async fn duplicates(rig: &Rig, outcome: &str) -> u64 {
+    let text = rig.send(&Raw::new("GET", "/metrics")).await.text();
+    let series = format!("tenure_duplicates_total{{outcome=\"{outcome}\"}} ");
+    text.lines().find_map(|line| line.strip_prefix(&series)).map_or(0, |value| value.parse().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn coalesced_row_is_not_counted_as_rejected() {
+    let rig = Rig::start().await;
+    let application = Application::new(&rig, "root").await;
+    let mut conn = application.connect().await;
+    for on_duplicate in ["reject", "coalesce", "reject"] {
+        let options = json!({"options": {"unique": "report", "onDuplicate": on_duplicate}}).to_string();
+        let sql = "SELECT tenure_enqueue('acme/mail', '{}', $1::text::jsonb)";
+        sqlx::query(sql).bind(options).execute(&mut conn).await.unwrap();
+        let open = "SELECT count(*) FROM enqueued WHERE error IS NULL";
+        eventually("the row is handled", async || (count(&rig, open).await == 0).then_some(())).await;
+    }
+    assert_eq!(count(&rig, "SELECT count(*) FROM enqueued").await, 1, "the second of those to reject");
+    // Counted after the commit that the test has seen.
+    eventually("both are counted", async || {
+        let counted = (duplicates(&rig, "coalesced").await, duplicates(&rig, "rejected").await);
+        (counted == (1, 1)).then_some(())
+    })
+    .await;
     drop(conn);
     application.end(&rig).await;
 }

@@ -6,13 +6,21 @@ use futures_util::future::join_all;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
+use tenure_api::credentials::Credentials;
 use tenure_api::ids::SlugId;
 use tenure_tests::http::TENURE_API;
 use tenure_tests::server::Server;
 
-use crate::rig::{Raw, RawReply, Rig, Signature, definition, eventually, new_task, ok, run_of, send};
+use crate::rig::{Raw, RawReply, Rig, Signature, call, client_of, definition, eventually, new_task, ok, run_of, send};
 
 const QUEUE: &str = "guarded/linux";
+/// Clients that fill a queue. More rounds and tasks with `TENURE_BACKLOG_ROUNDS=10` and
+/// `TENURE_BACKLOG_TASKS=20050`: the first fifty tasks then share the lock of the backlog.
+const CLIENTS: usize = 64;
+const ROUNDS: usize = 1;
+const TASKS: usize = 300;
+/// Refusals after which a client of a full queue stops.
+const REFUSED: usize = 3;
 
 struct Pair {
     rig: Rig,
@@ -179,6 +187,40 @@ async fn t14_queue_is_never_longer_than_its_limit() {
         assert!(answers.iter().all(|(_, reply)| matches!(reply.status, 200 | 429)));
         let queue = ok(pair.rig.call("GET", &format!("{TENURE_API}/queues/guarded%2Flinux"), None).await);
         assert!(queue["pending"].as_i64().unwrap() <= 5, "{queue}");
+    }
+}
+
+fn setting(name: &str, otherwise: usize) -> usize {
+    std::env::var(name).map_or(otherwise, |text| text.parse().unwrap())
+}
+
+/// Creates tasks until the queue is full. Returns their number.
+async fn fill(server: &Server, who: &Credentials, queue: &str) -> usize {
+    let (mut client, body) = (client_of(server), definition(queue));
+    let (mut created, mut refused) = (0, 0);
+    while refused < REFUSED {
+        let answer = call(&mut client, who, "PUT", &format!("/task/{}", new_task()), Some(&body)).await;
+        match answer.status {
+            200 => created += 1,
+            429 => refused += 1,
+            other => panic!("{other}: {}", answer.body),
+        }
+    }
+    created
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn t14_full_load_fills_queue_exactly() {
+    let pair = Pair::start().await;
+    let (rounds, tasks) = (setting("TENURE_BACKLOG_ROUNDS", ROUNDS), setting("TENURE_BACKLOG_TASKS", TASKS));
+    for round in 0..rounds {
+        let queue = format!("guarded/round-{round}");
+        pair.rig.put_policy(&queue, &json!({"backlog": {"tasks": tasks}})).await;
+        let clients = (0..CLIENTS).map(|n| fill(pair.server(n), &pair.rig.root, &queue));
+        let created: usize = join_all(clients).await.into_iter().sum();
+        assert_eq!(created, tasks, "round {round}");
+        let shown = ok(pair.rig.call("GET", &format!("{TENURE_API}/queues/guarded%2Fround-{round}"), None).await);
+        assert_eq!(shown["backlog"]["tasks"], json!(tasks), "round {round}");
     }
 }
 

@@ -29,9 +29,18 @@ async fn the_metrics_count_from_zero_and_follow_the_queue() {
     let rig = Rig::start().await;
     let metrics = async || rig.send(&Raw::new("GET", "/metrics")).await.text();
     let initial = metrics().await;
-    for zero in ["tenure_claims_undelivered_total 0", r#"tenure_batch_shed_total{operation="create"} 0"#] {
-        assert!(initial.contains(zero), "{zero} is missing:\n{initial}");
+    for line in [
+        "tenure_claims_undelivered_total 0",
+        r#"tenure_batch_shed_total{operation="create"} 0"#,
+        r#"tenure_http_requests_total{operation="createTask",status="5xx"} 0"#,
+        "tenure_database_up 1",
+        r#"tenure_build_info{version=""#,
+        "process_open_fds ",
+    ] {
+        assert!(initial.contains(line), "{line} is missing:\n{initial}");
     }
+    let names: Vec<&str> = initial.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
+    assert!(names.is_sorted(), "{names:?}");
     for _ in 0..3 {
         rig.create_one("health/check").await;
     }
@@ -46,13 +55,64 @@ async fn the_metrics_count_from_zero_and_follow_the_queue() {
             r#"tenure_batch_waiting{operation="claim"} 0"#,
             r#"tenure_pass_total{pass="claims",what="found"} "#,
             "tenure_oldest_transaction_seconds ",
-            r#"http_requests_total{status="2xx"} "#,
+            r#"tenure_http_requests_total{operation="createTask",status="2xx"} 3"#,
         ]
         .iter()
         .all(|line| text.contains(line))
         .then_some(())
     })
     .await;
+}
+
+/// Value of a metric of a queue. Its label is `task_queue` or `taskQueueId`.
+fn value_of(text: &str, metric: &str, queue: &str) -> Option<f64> {
+    let (start, queue) = (format!("{metric}{{"), format!("\"{queue}\""));
+    let line = text.lines().find(|line| line.starts_with(&start) && line.contains(&queue))?;
+    line.rsplit(' ').next()?.parse().ok()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn age_of_held_run_is_told_from_that_of_runnable_run() {
+    let rig = Rig::start().await;
+    let (rated, plain) = ("health/rated", "health/plain");
+    rig.put_policy(rated, &json!({"rate": {"total": {"count": 1, "seconds": 3_600}}})).await;
+    let ages = async |queue: &str| {
+        let text = rig.send(&Raw::new("GET", "/metrics")).await.text();
+        Some((
+            value_of(&text, "tenure_oldest_runnable_seconds", queue)?,
+            value_of(&text, "tenure_oldest_held_seconds", queue)?,
+        ))
+    };
+    for queue in [rated, rated, plain] {
+        rig.create_one(queue).await;
+    }
+    eventually("a run of each queue may start", async || {
+        let (rated, plain) = (ages(rated).await?, ages(plain).await?);
+        (rated.0 > 0.0 && plain.0 > 0.0 && (rated.1, plain.1) == (0.0, 0.0)).then_some(())
+    })
+    .await;
+    // The claim takes the only token.
+    assert_eq!(rig.claim(rated, 1).await.len(), 1);
+    eventually("the other run is held", async || {
+        ages(rated).await.filter(|(runnable, held)| *runnable == 0.0 && *held > 0.0)
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn age_of_counts_grows_while_they_cannot_be_read() {
+    let rig = Rig::start().await;
+    let age = async || {
+        let text = rig.send(&Raw::new("GET", "/metrics")).await.text();
+        let line = text.lines().find(|line| line.starts_with("tenure_counts_age_seconds "))?;
+        line.rsplit(' ').next()?.parse::<f64>().ok()
+    };
+    eventually("the counts are read", async || age().await.filter(|age| *age < 2.0)).await;
+    let mut holder = rig.database.connect("holder").await;
+    sqlx::raw_sql("BEGIN; LOCK TABLE counters").execute(&mut holder).await.unwrap();
+    eventually("their age grows", async || age().await.filter(|age| *age > 4.0)).await;
+    drop(holder);
+    eventually("they are read again", async || age().await.filter(|age| *age < 2.0)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -77,6 +137,40 @@ async fn metrics_count_starts_of_limited_queue_and_what_blocks() {
         .then_some(())
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn metrics_name_largest_queues_and_sum_up_others() {
+    let rig = Rig::start_with(|launch| launch.flag("--metrics-queues", "1")).await;
+    for _ in 0..3 {
+        rig.create_one("health/large").await;
+    }
+    let has = async |line: &str| {
+        let text = rig.send(&Raw::new("GET", "/metrics")).await.text();
+        text.lines().any(|one| one == line).then_some(text)
+    };
+    eventually("it is named", async || has(r#"queue_pending_tasks{taskQueueId="health/large"} 3"#).await).await;
+    for queue in ["health/one", "health/two"] {
+        rig.create_one(queue).await;
+    }
+    let text = eventually("the others are summed up", async || {
+        has(r#"tenure_queue_runnable_tasks{task_queue="other"} 2"#).await
+    })
+    .await;
+    assert!(!text.contains("health/one") && !text.contains("health/two"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn duration_of_claim_leaves_out_wait_for_work() {
+    const WAIT_SECONDS: f64 = 5.0;
+    let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "5s")).await;
+    assert!(rig.claim("health/empty", 1).await.is_empty());
+    let text = rig.send(&Raw::new("GET", "/metrics")).await.text();
+    let sum = text
+        .lines()
+        .find_map(|line| line.strip_prefix("tenure_http_request_seconds_sum{operation=\"claimWork\"} "))
+        .and_then(|sum| sum.parse::<f64>().ok());
+    assert!(sum.is_some_and(|sum| sum < WAIT_SECONDS), "{text}");
 }
 
 fn passes_of<'a>(metrics: &'a str, name: &str) -> BTreeSet<&'a str> {
@@ -151,7 +245,7 @@ async fn every_metric_of_the_reference_is_published(rig: &Rig) {
     let text = rig.send(&Raw::new("GET", "/metrics")).await.text();
     let reference = rig.send(&Raw::new("GET", "/references/queue/v1/metrics.json")).await.json();
     let metrics = reference["metrics"].as_array().unwrap();
-    assert_eq!(metrics.len(), 11, "{reference}");
+    assert_eq!(metrics.len(), 9, "{reference}");
     for metric in metrics {
         let of = |field: &str| metric[field].as_str().unwrap();
         let name = of("name");

@@ -14,6 +14,8 @@ const OPERATIONS: u64 = 3_000;
 const OPERATIONS_WHEN_BROKEN: u64 = 1_500;
 /// The same for a breakage at every third opportunity.
 const OPERATIONS_WHEN_OFTEN_BROKEN: u64 = 1_000;
+/// Breakages that only a subscriber notices.
+const OF_SUBSCRIBERS: [&str; 2] = ["skip-event", "repeat-differs"];
 /// Number of histories, at least one of which must catch a breakage.
 const HISTORIES_WHEN_BROKEN: usize = 4;
 const QUOTED: usize = 20;
@@ -22,7 +24,7 @@ const QUOTED: usize = 20;
 async fn every_answer_of_a_stormy_history_can_be_true() {
     let operations = std::env::var("TENURE_HISTORY_OPS").map_or(OPERATIONS, |text| text.parse().unwrap());
     let failovers = std::env::var_os("TENURE_HISTORY_FAILOVERS").is_some();
-    let plan = Plan { seed: seed(), operations, breakage: None, failovers };
+    let plan = Plan { seed: seed(), operations, breakage: None, subscriber: false, failovers };
     let history = run(&plan).await;
     let violations = check(&history);
     if !violations.is_empty() {
@@ -38,15 +40,31 @@ async fn every_answer_of_a_stormy_history_can_be_true() {
         _ => false,
     });
     assert!(purged.count() > 0, "no task was purged");
+    let has = |wanted: fn(&Event) -> bool| history.records.iter().any(|record| wanted(&record.event));
+    assert!(has(|event| matches!(event, Event::Create { answer: Answer::Refused(429), .. })), "no queue was full");
+    assert!(has(|event| matches!(event, Event::Enqueue { answer: Answer::Done(()), .. })), "nothing came from SQL");
+    assert!(history.fires.iter().any(|fires| !fires.times.is_empty()), "no schedule was due");
     let ends: Vec<SessionEnd> = history.quiet.sessions.values().filter_map(|shown| Some(shown.ended?.1)).collect();
     for by in [SessionEnd::Closed, SessionEnd::Takeover, SessionEnd::Expired] {
         assert!(ends.contains(&by), "no session ended as {by}, of {}", ends.len());
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_completion_reaches_the_subscriber_of_a_stormy_history() {
+    let operations = OPERATIONS_WHEN_BROKEN;
+    let plan = Plan { seed: seed(), operations, breakage: None, subscriber: true, failovers: false };
+    let history = run(&plan).await;
+    let violations = check(&history);
+    if !violations.is_empty() {
+        panic!("{}", explain(&plan, &history, &violations));
+    }
+    assert!(history.delivered.is_some_and(|delivered| !delivered.tasks.is_empty()));
+}
+
 /// Tests that the checker catches a breakage: name, operations of a history, breakage and rule.
 macro_rules! breakages {
-    ($($test:ident, $operations:expr, $breakage:literal, $rule:expr;)*) => {$(
+    ($($test:ident, $operations:expr, $breakage:expr, $rule:expr;)*) => {$(
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $test() {
             assert_caught($operations, $breakage, $rule).await;
@@ -71,6 +89,10 @@ breakages! {
     the_checker_catches_a_second_late_result, OPERATIONS_WHEN_BROKEN, "late-twice", Rule::ResolvedOnce;
     the_checker_catches_a_lost_task_command, OPERATIONS_WHEN_BROKEN, "lose-task-command", Rule::SessionInbox;
     the_checker_catches_a_name_held_twice, OPERATIONS_WHEN_BROKEN, "name-twice", Rule::Names;
+    the_checker_catches_a_backlog_over_its_limit, OPERATIONS_WHEN_BROKEN, "backlog-over", Rule::Backlog;
+    the_checker_catches_a_look_before_the_lock, OPERATIONS_WHEN_BROKEN, "look-before-lock", Rule::Backlog;
+    the_checker_catches_a_skipped_event, OPERATIONS_WHEN_BROKEN, OF_SUBSCRIBERS[0], Rule::Delivered;
+    the_checker_catches_an_altered_repeat, OPERATIONS_WHEN_BROKEN, OF_SUBSCRIBERS[1], Rule::RepeatsAlike;
     the_checker_catches_an_early_purge, OPERATIONS_WHEN_BROKEN, "purge-early", Rule::Retained;
 }
 
@@ -80,7 +102,8 @@ breakages! {
 async fn assert_caught(operations: u64, breakage: &'static str, rule: Rule) {
     let mut missed = Vec::new();
     for _ in 0..HISTORIES_WHEN_BROKEN {
-        let plan = Plan { seed: seed(), operations, breakage: Some(breakage), failovers: false };
+        let subscriber = OF_SUBSCRIBERS.contains(&breakage);
+        let plan = Plan { seed: seed(), operations, breakage: Some(breakage), subscriber, failovers: false };
         let history = run(&plan).await;
         let violations = check(&history);
         if violations.iter().any(|violation| violation.rule == rule) {

@@ -6,14 +6,16 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use tenure_tests::http::TENURE_API;
 
-use crate::rig::{DataFolder, call, claim_path, client_of, definition, embedded, minutes_from_now, new_task, worker};
+use crate::rig::{
+    DataFolder, Rig, call, claim_path, client_of, definition, embedded, eventually, minutes_from_now, new_task, worker,
+};
 
 const QUEUE: &str = "logs/queue";
 
 fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
-        Value::Bool(_) => "bool",
+        Value::Bool(_) => "boolean",
         Value::Number(_) => "number",
         Value::String(_) => "text",
         Value::Array(_) | Value::Object(_) => "structure",
@@ -38,6 +40,8 @@ async fn log_fields_have_one_type_and_form() {
     let policy = format!("{TENURE_API}/queues/logs%2Fqueue/policy");
     done("PUT", &policy, Some(json!({"completeTime": 60}))).await;
     done("DELETE", &policy, None).await;
+    let rules = format!("{TENURE_API}/queues/logs%2Fqueue/keys/acme");
+    done("PUT", &rules, Some(json!({"concurrency": 2}))).await;
     done("PUT", &format!("/task/{}", new_task()), Some(definition(QUEUE))).await;
     done("POST", &claim_path(QUEUE), Some(worker(1))).await;
     let starting = json!({"taskQueueId": QUEUE, "workerGroup": "group", "workerId": "worker"});
@@ -58,14 +62,60 @@ async fn log_fields_have_one_type_and_form() {
         let is_a_number = value.as_str().is_some_and(|text| text.parse::<f64>().is_ok());
         assert!(!is_a_number, "{name} is a number as text: {value}");
     }
-    for name in ["took_us", "http.status", "postgres.pid"] {
+    for (name, documented) in documented() {
+        if let Some((kind, value)) = kinds.get(name) {
+            assert_eq!(*kind, documented, "{name} is {value}");
+        }
+    }
+    let accesses: Vec<_> = lines.iter().filter(|line| line.contains_key("http.path")).collect();
+    let created = accesses.iter().find(|line| line.get("operation") == Some(&json!("createTask"))).unwrap();
+    assert_eq!(created["client.id"], json!("root"), "{created:?}");
+    assert!(created["bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{created:?}");
+    for name in ["took_us", "bytes", "http.status", "postgres.pid"] {
         assert_eq!(kinds.get(name).map(|(kind, _)| *kind), Some("number"), "{name}");
     }
     let workers: Vec<_> = lines.iter().filter(|line| line.contains_key("worker.id")).collect();
-    assert_eq!(workers.len(), 4, "a session begins and ends, a quarantine, a removal: {workers:?}");
+    assert_eq!(workers.len(), 3, "a session begins and ends, a removal: {workers:?}");
     for line in workers {
         assert_eq!((&line["worker.group"], &line["worker.id"]), (&json!("group"), &json!("worker")), "{line:?}");
     }
+    let audit: Vec<_> = lines.iter().filter(|line| line.contains_key("audit.id")).collect();
+    let actions: Vec<_> = audit.iter().map(|line| line["action"].as_str().unwrap()).collect();
+    assert_eq!(actions, ["putQueuePolicy", "deleteQueuePolicy", "putQueueKey", "quarantineWorker", "workerRemoved"]);
+    assert!(audit.iter().all(|line| line["message"] == "audit" && line["client.id"] == "root"), "{audit:?}");
+}
+
+/// Types of the fields in the table of the document.
+fn documented() -> BTreeMap<&'static str, &'static str> {
+    let (_, table) = include_str!("../../../docs/logs.md").split_once("## Fields").expect("the section");
+    let mut found = BTreeMap::new();
+    for row in table.lines().filter(|line| line.starts_with("| `")) {
+        let cells: Vec<&str> = row.split(" | ").collect();
+        let types: Vec<&str> = cells[1].split(", ").collect();
+        for (n, name) in cells[0].split('`').skip(1).step_by(2).enumerate() {
+            found.insert(name, *types.get(n).unwrap_or(&types[0]));
+        }
+    }
+    found
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lost_runs_are_logged_one_by_one() {
+    let rig = Rig::manual().await;
+    let task = rig.create_one(QUEUE).await;
+    assert_eq!(rig.claim(QUEUE, 1).await.len(), 1);
+    rig.advance(1_500).await;
+    let line = eventually("the run is logged", async || {
+        let lines = lines_of(&rig.server.log());
+        lines.into_iter().find(|line| line.contains_key("ended_by"))
+    })
+    .await;
+    let fields = ["task.id", "run.id", "queue.id", "worker.group", "worker.id", "ended_by"].map(|name| &line[name]);
+    assert_eq!(
+        fields,
+        [&json!(task), &json!(0), &json!(QUEUE), &json!("group"), &json!("worker"), &json!("lease")],
+        "{line:?}"
+    );
 }
 
 /// Rust files of the server, the client library and its worker, without tests.

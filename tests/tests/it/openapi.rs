@@ -110,7 +110,15 @@ const WALK: &[&str] = &[
     "pauseSchedule",
     "resumeSchedule",
     "deleteSchedule",
+    "putSubscription",
+    "subscription",
+    "listSubscriptions",
+    "testSubscription",
+    "resumeSubscription",
+    "deleteSubscription",
     "listServers",
+    "listAudit",
+    "listProblems",
     "putQueuePolicy",
     "queuePolicy",
     "putQueueKey",
@@ -119,6 +127,10 @@ const WALK: &[&str] = &[
     "deleteQueueKey",
     "pauseQueue",
     "getQueue",
+    "getQueueStatistics",
+    "getStatistics",
+    "listDeadLetters",
+    "redriveQueue",
     "resumeQueue",
     "deleteQueuePolicy",
     "startSession",
@@ -289,7 +301,7 @@ impl Operation {
         }
         if let Some(condition) = expression["if"].as_str() {
             // No example meets the condition.
-            assert_eq!(condition, "optionsHaveDelivery");
+            assert!(["optionsHaveDelivery", "resultIsAskedFor"].contains(&condition), "{condition}");
             return Vec::new();
         }
         let (each, body) = (expression["each"].as_str().unwrap(), self.fields());

@@ -1,10 +1,14 @@
 //! The operator's page as a browser requests it: who may log in, which data a visitor sees, and
 //! that no text of a submitter becomes markup.
 
+mod actions;
+mod changes;
 mod closed;
 mod logs;
 mod outcomes;
+mod problems;
 mod queues;
+mod subscriptions;
 mod unread;
 
 use std::time::{Duration, Instant};
@@ -15,8 +19,8 @@ use tenure_api::credentials::Credentials;
 use crate::rig::{LOOK_EVERY, Raw, RawReply, Rig, eventually, new_task, stderr};
 
 const QUEUE: &str = "page/queue";
-const POLICY: &str =
-    "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+const POLICY: &str = "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self'; img-src 'self'; \
+                      form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 const COOKIE: &str = "tenure-session";
 const OUT_WITHIN: Duration = Duration::from_secs(10);
 /// Ends an attribute, a text, a comment and a script, and starts new elements.
@@ -121,21 +125,54 @@ async fn a_new_server_shows_what_to_do_and_every_page_has_its_headers() {
         ] {
             assert_eq!(reply.header(name), Some(value), "{path}");
         }
-        hides(&reply, &["<script", "style=", "javascript:"]);
+        hides(&reply, &["<script>", "style=", "javascript:"]);
     }
-    let style = page
-        .text()
-        .split("href=\"")
-        .find(|part| part.contains("style.css"))
-        .unwrap()
-        .split('"')
-        .next()
-        .unwrap()
-        .to_owned();
-    let style = get(&rig, &style, None).await;
-    assert_eq!((style.status, style.header("content-type")), (200, Some("text/css; charset=utf-8")));
-    assert!(get(&rig, "/?refresh=off", None).await.text().contains("paused"));
-    assert!(page.text().contains("http-equiv=\"refresh\""));
+    for (file, kind) in [("style.css", "text/css; charset=utf-8"), ("refresh.js", "text/javascript; charset=utf-8")] {
+        let text = page.text();
+        let address = text.split('"').find(|part| part.contains(file)).expect("the page names its file");
+        let reply = get(&rig, address, None).await;
+        assert_eq!((reply.status, reply.header("content-type")), (200, Some(kind)));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unknown_path_is_a_page_for_browsers_only() {
+    let rig = Rig::start().await;
+    let root = log_in(&rig, &rig.root).await;
+    let browser = Raw::new("GET", "/nowhere/b").header("Accept", "text/html,*/*;q=0.8").header("Cookie", &root);
+    let page = rig.send(&browser).await;
+    assert_eq!((page.status, page.header("content-type")), (404, Some("text/html; charset=utf-8")), "{}", page.text());
+    assert_eq!(page.header("content-security-policy"), Some(POLICY));
+    assert!(page.text().contains("<h1>Not found</h1>") && page.text().contains("Log out"), "{}", page.text());
+    hides(&page, &["refresh.js"]);
+    for (method, accept) in [("GET", "application/json"), ("GET", "*/*"), ("POST", "text/html")] {
+        let reply = rig.send(&Raw::new(method, "/nowhere").header("Accept", accept)).await;
+        assert_eq!((reply.status, reply.header("content-type")), (404, Some("application/json")), "{method} {accept}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn page_loads_again_until_it_is_stopped() {
+    let rig = Rig::start().await;
+    let (script, meta) = ("/page/refresh.js", "http-equiv=\"refresh\"");
+    let page = get(&rig, "/", None).await;
+    shows(&page, &[script, "data-every=\"5\"", "every 5 s", "<noscript><a href=\"\">load again</a>"]);
+    hides(&page, &[meta, "data-whole"]);
+    let by_browser = get(&rig, "/?refresh=5", None).await;
+    shows(&by_browser, &[meta, "every 5 s"]);
+    hides(&by_browser, &[script]);
+    let stopped = get(&rig, "/?refresh=off", None).await;
+    shows(&stopped, &["stopped"]);
+    hides(&stopped, &[script, meta]);
+    // An error that does not pass.
+    hides(&get(&rig, "/task/nonsense", None).await, &[script, meta]);
+    // The database is away, as far as this page can tell.
+    let mut holder = rig.database.connect("holder").await;
+    sqlx::raw_sql("BEGIN; LOCK TABLE counters").execute(&mut holder).await.unwrap();
+    let away = get(&rig, "/", None).await;
+    assert_eq!(away.status, 503, "{}", away.text());
+    assert!(away.text().contains(script) && away.text().contains("data-whole"), "{}", away.text());
+    drop(holder);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -199,7 +236,7 @@ async fn unknown_client_and_wrong_token_get_same_delayed_answer() {
         assert!(began.elapsed() >= Duration::from_millis(500), "{client}");
         assert_eq!((reply.status, reply.header("set-cookie"), reply.header("www-authenticate")), (401, None, None));
         assert!(reply.text().contains("There is no such client, or the access token is wrong."));
-        hides(&reply, &["<script", "<img"]);
+        hides(&reply, &["<script>", "<img"]);
         assert_eq!(reply.header("content-security-policy"), Some(POLICY));
         if !client.is_empty() && client != HOSTILE {
             answers.push(reply.text().replace(client, "CLIENT"));
@@ -411,7 +448,7 @@ async fn text_of_submitter_is_escaped_on_every_page() {
         for path in &pages {
             let page = get(&rig, path, Some(&root)).await;
             shows(&page, &["&lt;script&gt;alert(1)&lt;/script&gt;"]);
-            hides(&page, &["<script", "<img", "</textarea>", "javascript:"]);
+            hides(&page, &["<script>", "<img", "</textarea>", "javascript:"]);
         }
     }
     let page = get(&rig, &format!("/task/{script}"), None).await;

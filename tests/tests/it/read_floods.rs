@@ -67,7 +67,7 @@ impl Ground {
             "taskQueueId" | "workerPoolId" => escaped(FLOODED),
             "provisionerId" => "flooded".to_owned(),
             "workerType" => "queue".to_owned(),
-            "workerGroup" | "workerId" | "key" | "scheduleName" => "some".to_owned(),
+            "workerGroup" | "workerId" | "key" | "scheduleName" | "subscriptionName" => "some".to_owned(),
             "name" => "public/some.log".to_owned(),
             "clientId" => "root".to_owned(),
             "roleId" => "anonymous".to_owned(),
@@ -95,6 +95,7 @@ impl Ground {
             "/group/{taskGroupId}",
             "/queue/flooded/queue",
             "/worker/some/some",
+            "/session/{sessionId}",
         ];
         targets.extend(pages.map(|page| self.fill(page)));
         targets

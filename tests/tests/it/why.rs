@@ -157,8 +157,8 @@ async fn queue_shows_counts_pause_and_policy_from_the_start() {
     })
     .await;
     for line in [
-        "tenure_queue_delayed_tasks{taskQueueId=\"why/linux\"} 0",
-        "tenure_queue_runnable_tasks{taskQueueId=\"why/linux\"} 0",
+        "tenure_queue_delayed_tasks{task_queue=\"why/linux\"} 0",
+        "tenure_queue_runnable_tasks{task_queue=\"why/linux\"} 0",
         "tenure_endings_total{ended_by=\"complete-time\"} 0",
     ] {
         assert!(metrics.lines().any(|found| found == line), "{line} is not in\n{metrics}");

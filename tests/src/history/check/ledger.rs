@@ -130,7 +130,8 @@ impl<'a> Ledger<'a> {
                 }
             }
             Event::ClaimWork { .. } | Event::ClaimTask { .. } | Event::Reclaim { .. } => {}
-            Event::Release { .. }
+            Event::Enqueue { .. }
+            | Event::Release { .. }
             | Event::Returned { .. }
             | Event::Policy { .. }
             | Event::Pause { .. }

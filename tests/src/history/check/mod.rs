@@ -5,10 +5,13 @@
 //! itself; it only widens the possible meanings of other records.
 
 mod accounted;
+mod backlog;
 mod counts;
 mod deliveries;
 mod dependencies;
+mod enqueued;
 mod failures;
+mod fires;
 mod handouts;
 mod late;
 mod ledger;
@@ -21,6 +24,7 @@ mod results;
 mod retained;
 mod sessions;
 mod starts;
+mod subscriber;
 #[cfg(test)]
 mod tests;
 
@@ -30,7 +34,9 @@ use std::fmt;
 use serde_json::Value;
 
 use super::record::{Record, RunKey};
+use super::schedules::Fires;
 use super::snapshot::Snapshot;
+use super::subscriber::Delivered;
 use ledger::Ledger;
 
 #[derive(Debug, Clone, Default)]
@@ -47,6 +53,9 @@ pub struct History {
     /// State after the remaining tasks were worked off or passed their deadlines.
     pub drained: Snapshot,
     pub results: HashMap<RunKey, Value>,
+    pub fires: Vec<Fires>,
+    /// Messages to the subscriber, if there was one.
+    pub delivered: Option<Delivered>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -91,9 +100,19 @@ pub enum Rule {
     SessionInbox,
     /// At most one unresolved task has a unique name.
     Names,
+    /// Creates do not fill a queue beyond its backlog limit.
+    Backlog,
+    /// A task enqueued from SQL exists exactly if its transaction was committed.
+    Enqueued,
+    /// Each time of a schedule has one task.
+    Schedules,
     Counts,
     /// An event never changes while it can be read.
     EventsSteady,
+    /// Every completion reaches the subscriber.
+    Delivered,
+    /// A repeated message is the same message.
+    RepeatsAlike,
     /// A database failure is answered with "try again", never with 500.
     NoInternalError,
 }
@@ -136,7 +155,11 @@ pub fn check(history: &History) -> Vec<Violation> {
     retained::check(history, &ledger, &mut findings);
     sessions::check(history, &ledger, &mut findings);
     names::check(history, &ledger, &mut findings);
+    backlog::check(&ledger, &mut findings);
+    enqueued::check(history, &mut findings);
+    fires::check(history, &mut findings);
     counts::check(history, &mut findings);
+    subscriber::check(history, &mut findings);
     for answer in &history.internal_errors {
         findings.add(Rule::NoInternalError, answer.clone());
     }

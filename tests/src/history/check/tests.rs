@@ -1,7 +1,10 @@
 //! Each rule on hand-made histories: a history that obeys it, and one for each way to break it.
 
+mod backlog;
 mod dependencies;
+mod enqueued;
 mod failures;
+mod fires;
 mod late;
 mod names;
 mod queues;

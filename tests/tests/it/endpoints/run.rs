@@ -1,5 +1,7 @@
 //! Sends the cases of an operation and checks the answers.
 
+use std::ops::RangeInclusive;
+
 use serde_json::Value;
 use tenure_api::errors::ErrorCode;
 
@@ -8,9 +10,13 @@ use super::derived::{HALF_A_PAIR, is_open};
 use super::row::{Body, Outcome, Row};
 use super::state::{Bench, Facts, fill, fill_text, target};
 use crate::openapi::{Operation, fits};
-use crate::rig::{Raw, RawReply};
+use crate::rig::{Raw, RawReply, new_task};
 
 const BODY_MAX: usize = 10 << 20;
+
+/// Operations whose usual case records nothing: the client is enabled already, and the session is
+/// ended by the client that started it.
+const UNRECORDED: [&str; 2] = ["enableClient", "endSession"];
 
 /// Sends every case; returns descriptions of failures. Refusals change nothing, so consecutive
 /// refusals in one state share it. The first success after them shares it too, and so shows that
@@ -18,13 +24,20 @@ const BODY_MAX: usize = 10 << 20;
 pub async fn all(bench: &Bench, document: &Value, tested: &Tested) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut shared: Option<(Row, Facts)> = None;
+    let is_recorded = is_recorded(document, tested.entry.name);
     for row in &tested.rows {
         let facts = match shared.take() {
             Some((before, facts)) if before.state == row.state => facts,
             _ => bench.make(row.state).await,
         };
-        let reply = send(bench, tested, row, &facts).await;
-        if let Err(why) = check(document, tested, row, &facts, &reply) {
+        let trace_id = new_task().to_string();
+        let reply = send(bench, tested, row, &facts, &trace_id).await;
+        let recorded = bench.count_recorded(&trace_id, tested.entry.name).await;
+        let expected = expected_records(is_recorded, tested, row);
+        let checked = check(document, tested, row, &facts, &reply).and_then(|()| {
+            if expected.contains(&recorded) { Ok(()) } else { Err(format!("it was recorded {recorded} times")) }
+        });
+        if let Err(why) = checked {
             let sent = format!("{} ({:?}, {:?})", row.case, row.state, row.outcome);
             wrong.push(format!("{}: {sent}: {why}", tested.entry.name));
         }
@@ -35,7 +48,7 @@ pub async fn all(bench: &Bench, document: &Value, tested: &Tested) -> Vec<String
     wrong
 }
 
-async fn send(bench: &Bench, tested: &Tested, row: &Row, facts: &Facts) -> RawReply {
+async fn send(bench: &Bench, tested: &Tested, row: &Row, facts: &Facts, trace_id: &str) -> RawReply {
     let mut named = facts.clone();
     if let Some((name, value)) = &row.parameter {
         let name =
@@ -47,6 +60,7 @@ async fn send(bench: &Bench, tested: &Tested, row: &Row, facts: &Facts) -> RawRe
         path = format!("{path}?{}", fill_text(&row.query, facts));
     }
     let request = Raw::new(row.method.unwrap_or(&tested.operation.method), &path);
+    let request = request.header("x-taskcluster-trace-id", trace_id);
     let usual = tested.entry.body.as_ref();
     let json = |body: &Value| fill(body, facts).to_string().into_bytes();
     let request = match &row.body {
@@ -56,6 +70,25 @@ async fn send(bench: &Bench, tested: &Tested, row: &Row, facts: &Facts) -> RawRe
         Body::TooLarge => request.json(Some(&vec![b' '; BODY_MAX + 1])),
     };
     bench.rig.send(&bench.sign(row.who, request)).await
+}
+
+/// The usual case of a change is recorded once; others may repeat it; refused calls record nothing.
+fn expected_records(is_recorded: bool, tested: &Tested, row: &Row) -> RangeInclusive<i64> {
+    if !is_recorded || matches!(row.outcome, Outcome::Refusal(_)) {
+        0..=0
+    } else if row.case == "as described" && !UNRECORDED.contains(&tested.entry.name) {
+        1..=1
+    } else {
+        0..=1
+    }
+}
+
+/// True if listAudit has changes by this operation.
+fn is_recorded(document: &Value, name: &str) -> bool {
+    let list = Operation::find(document, "listAudit");
+    let parameters = list.described["parameters"].as_array().expect("listAudit has parameters");
+    let action = parameters.iter().find(|parameter| parameter["name"] == "action").expect("one is the operation");
+    action["schema"]["enum"].as_array().is_some_and(|names| names.iter().any(|known| known == name))
 }
 
 fn check(document: &Value, tested: &Tested, row: &Row, facts: &Facts, reply: &RawReply) -> Result<(), String> {

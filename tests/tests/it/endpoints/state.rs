@@ -32,6 +32,7 @@ pub struct Bench {
     without_scopes: String,
     ahead_ms: Cell<i64>,
     states: Cell<u32>,
+    audit: tokio::sync::Mutex<sqlx::PgConnection>,
     moving: tokio::sync::Mutex<()>,
 }
 
@@ -40,6 +41,7 @@ impl Bench {
         let settings =
             |launch: tenure_tests::server::Launch| launch.flag("--clock", "manual").flag("--claim-work-wait", "1s");
         let rig = Rig::start_with(settings).await;
+        let audit = tokio::sync::Mutex::new(rig.database.connect("audit").await);
         let root = basic(&rig.root.client_id, rig.root.access_token.expose());
         let without_scopes = rig.make_client("nobody", &[]).await;
         let without_scopes = basic(&without_scopes.client_id, without_scopes.access_token.expose());
@@ -49,6 +51,7 @@ impl Bench {
             without_scopes,
             ahead_ms: Cell::new(0),
             states: Cell::new(0),
+            audit,
             moving: tokio::sync::Mutex::new(()),
         }
     }
@@ -71,6 +74,13 @@ impl Bench {
                 request.authorization(&signature.header())
             }
         }
+    }
+
+    /// Returns how many changes of this operation the request with this trace id has recorded.
+    pub async fn count_recorded(&self, trace_id: &str, operation: &str) -> i64 {
+        let count = sqlx::query_scalar("SELECT count(*) FROM audit WHERE trace_id = $1 AND action = $2");
+        let mut conn = self.audit.lock().await;
+        count.bind(trace_id).bind(operation).fetch_one(&mut *conn).await.unwrap()
     }
 
     pub async fn must(&self, method: &str, target: &str, body: Option<&Value>) -> Value {

@@ -22,7 +22,7 @@ const LOSING_FOR: Duration = Duration::from_secs(4);
 /// A server notices the loss with its next connection; ten times the interval of its own check.
 const ENDED_WITHIN: Duration = Duration::from_secs(60);
 
-async fn ask(stage: &Stage, server: usize, method: &str, path: &str, body: Option<&Value>) -> Answer {
+pub(super) async fn ask(stage: &Stage, server: usize, method: &str, path: &str, body: Option<&Value>) -> Answer {
     eventually(&format!("{method} {path} is answered"), async || {
         let answer = call(&mut client_of(&stage.servers[server]), &stage.root, method, path, body).await;
         (answer.status != 503).then_some(answer)

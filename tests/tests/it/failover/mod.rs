@@ -8,6 +8,7 @@
 mod loss;
 mod proof;
 mod stall;
+mod subscriptions;
 mod switch;
 
 use std::time::Duration;
@@ -45,6 +46,7 @@ impl Stage {
         let url = database.forwarder.url();
         let launch = Launch::on_database(&url, &key)
             .flag("--claim-work-wait", "1s")
+            .flag("--deliver-to", "127.0.0.0/8")
             .flag("--claim-timeout", format!("{}s", CLAIM_TERM.as_secs()));
         let first = launch.start(folder.path(), "first").await;
         let second = launch.start(folder.path(), "second").await;

@@ -54,7 +54,6 @@ async fn task_page_shows_verdict_artifacts_and_related_tasks() {
         &page,
         &[
             "Failed on group/worker after ",
-            "It failed on group/worker after ",
             ": exit code 3 ",
             "\nits last words",
             "Artifacts",
@@ -78,7 +77,7 @@ async fn task_page_shows_verdict_artifacts_and_related_tasks() {
         ],
     );
     // A browser that follows a link sends no credentials.
-    hides(&page, &["artifacts/private", "<script", "<img"]);
+    hides(&page, &["artifacts/private", "<script>", "<img", "Why the task is in this state"]);
     let anonymous = get(&rig, &page_of(check), None).await;
     shows(&anonymous, &["Failed on group/worker after ", "Needed by"]);
     hides(&anonymous, &["exit code 3", "its last words"]);
@@ -115,6 +114,30 @@ async fn retried_failed_run_is_listed_as_failure() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cancelled_tasks_do_not_hide_failures() {
+    let rig = Rig::start().await;
+    let failed = rig.create_one(QUEUE).await;
+    let claim = rig.claim(QUEUE, 1).await.remove(0);
+    let failure = json!({"failure": {"message": "no space left", "kind": "Trouble", "exitCode": 4}});
+    rig.report(&claim, "failed", Some(&failure)).await;
+    let mut cancelled = Vec::new();
+    for _ in 0..30 {
+        let task = rig.create_one(QUEUE).await;
+        ok(rig.call("POST", &format!("/task/{task}/cancel"), None).await);
+        cancelled.push(format!("/task/{task}"));
+    }
+    let root = log_in(&rig, &rig.root).await;
+    for path in ["/", "/queue/page/queue"] {
+        let page = get(&rig, path, Some(&root)).await;
+        shows(&page, &[&format!("/task/{failed}"), "exit code 4: Trouble: no space left"]);
+        hides(&page, &cancelled.iter().map(String::as_str).collect::<Vec<_>>());
+        let anonymous = get(&rig, path, None).await;
+        shows(&anonymous, &[&format!("/task/{failed}")]);
+        hides(&anonymous, &["no space left"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn checkpoint_is_shown_to_readers_of_the_result() {
     let rig = Rig::start().await;
     let task = rig.create_one(QUEUE).await;
@@ -127,7 +150,7 @@ async fn checkpoint_is_shown_to_readers_of_the_result() {
     ok(call(&mut rig.client(), &credentials_of(&claim), "PUT", &path, Some(&body)).await);
     let shown = get(&rig, &page, Some(&root)).await;
     shows(&shown, &["Checkpoint", "of run 0", "4711"]);
-    hides(&shown, &["<script", "<img"]);
+    hides(&shown, &["<script>", "<img"]);
     let anonymous = get(&rig, &page, None).await;
     shows(&anonymous, &["Checkpoint", &format!("tenure:get-result:{QUEUE}")]);
     hides(&anonymous, &["4711"]);
@@ -147,7 +170,7 @@ async fn the_tasks_around_a_task_are_bounded() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_is_idle_working_quarantined_silent_or_removed() {
+async fn pages_show_the_state_of_a_worker() {
     let rig = Rig::manual().await;
     let (worker, queue) = ("/worker/group/worker", "/queue/page/queue");
     let unknown = get(&rig, &format!("/worker/group/{}", new_task()), None).await;
@@ -172,11 +195,22 @@ async fn a_worker_is_idle_working_quarantined_silent_or_removed() {
         let body = json!({"quarantineUntil": until, "quarantineInfo": "tests"});
         ok(rig.call("PUT", path, Some(&body)).await);
     };
+    hides(&get(&rig, worker, Some(&root)).await, &["Quarantines</h2>"]);
     quarantine(minutes_from_now(60)).await;
     is("quarantined").await;
     shows(&get(&rig, worker, Some(&root)).await, &["Quarantined until"]);
     quarantine("2000-01-01T00:00:00.000Z".to_owned()).await;
     is("idle").await;
+    shows(&get(&rig, worker, Some(&root)).await, &["Quarantines</h2>", "lifted", "tests", "<code>root</code>"]);
+    let session = rig.start_session(QUEUE, "worker", json!({})).await;
+    let session = format!("{TENURE_API}/sessions/{session}");
+    for (frozen, word) in [(true, "frozen"), (false, "idle")] {
+        let answer = rig.call("POST", &format!("{session}/renew"), Some(&json!({"frozen": frozen}))).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        is(word).await;
+        shows(&get(&rig, "/", Some(&root)).await, &[&format!("<span class=\"state {word}\">{word}</span>")]);
+    }
+    assert_eq!(rig.call("DELETE", &session, None).await.status, 200);
     rig.advance(120).await;
     is("silent").await;
     let path = format!("{TENURE_API}/workers/page%2Fqueue/group/worker/removed");

@@ -18,7 +18,7 @@ async fn pause_and_resume_need_scope_and_form_of_this_page() {
     shows(&get(&rig, queue, None).await, &["tenure:get-queue:page/queue"]);
     let form = get(&rig, pausing, Some(&root)).await;
     shows(&form, &["an hour from now"]);
-    hides(&form, &["http-equiv=\"refresh\""]);
+    hides(&form, &["http-equiv=\"refresh\"", "refresh.js"]);
     let token = form_token(&form.text()).to_owned();
     let looker = rig.make_client("looker", &["queue:*", "tenure:get-queue:*"]).await;
     let looker = log_in(&rig, &looker).await;
@@ -47,7 +47,7 @@ async fn pause_and_resume_need_scope_and_form_of_this_page() {
     assert_eq!((reply.status, reply.header("location")), (303, Some(queue)), "{}", reply.text());
     let page = get(&rig, queue, Some(&root)).await;
     shows(&page, &["Paused by <code>root</code>", "resumes", "Resume</button>"]);
-    hides(&page, &["<script", "<img"]);
+    hides(&page, &["<script>", "<img"]);
     shows(&get(&rig, queue, Some(&looker)).await, &["Paused by <code>root</code>", "<q>"]);
     let page = get(&rig, queue, None).await;
     shows(&page, &["Paused ", "resumes"]);
@@ -122,7 +122,13 @@ async fn keys_and_limits_need_scope_and_task_shows_its_wait() {
         &["Keys", "acme", "&lt;b&gt;", "its own", "7 in 60 s", "2.5", "At most 1 run of each key at a time."],
     );
     hides(&shown, &["<b>"]);
-    hides(&get(&rig, page, None).await, &["acme", "At most 1 run"]);
+    let shown = crate::rig::eventually("the second run is held", async || {
+        let shown = get(&rig, page, Some(&root)).await;
+        shown.text().contains("Held</h2>").then_some(shown)
+    })
+    .await;
+    shows(&shown, &["It waits for a slot of its key &quot;acme&quot;, which has 1.", "Oldest held"]);
+    hides(&get(&rig, page, None).await, &["acme", "At most 1 run", "It waits for"]);
     let path = format!("/task/{waiting}");
     shows(
         &get(&rig, &path, Some(&root)).await,
@@ -130,6 +136,66 @@ async fn keys_and_limits_need_scope_and_task_shows_its_wait() {
     );
     let anonymous = get(&rig, &path, None).await;
     shows(&anonymous, &["It waits for a slot of its key, which has 1."]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn backlog_of_bounded_queue_is_shown() {
+    let rig = Rig::start().await;
+    let (page, root) = ("/queue/page/queue", log_in(&rig, &rig.root).await);
+    rig.create_one(QUEUE).await;
+    hides(&get(&rig, page, Some(&root)).await, &["Backlog", "<meter"]);
+    let policy = json!({"backlog": {"tasks": 5_000}});
+    ok(rig.call("PUT", &format!("{TENURE_API}/queues/page%2Fqueue/policy"), Some(&policy)).await);
+    rig.create_one(QUEUE).await;
+    let shown = get(&rig, page, Some(&root)).await;
+    shows(&shown, &["Backlog", "2 of 5\u{202f}000", "max=\"5000\"", "value=\"2\""]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn schedules_of_queue_need_scope_to_list_them() {
+    let rig = Rig::start().await;
+    let (page, root) = ("/queue/page/queue", log_in(&rig, &rig.root).await);
+    let task = rig.create_one(QUEUE).await;
+    hides(&get(&rig, page, Some(&root)).await, &["Schedules"]);
+    let long = "x".repeat(17 << 10);
+    for (name, queue, payload) in [
+        ("nightly", QUEUE, json!({})),
+        ("idle", QUEUE, json!({})),
+        ("other", "page/other", json!({})),
+        ("long", QUEUE, json!({"a": long})),
+    ] {
+        let body = json!({"cron": "0 3 1 1 *", "timezone": "Europe/Berlin", "paused": name == "idle",
+            "task": {"taskQueueId": queue, "payload": payload}});
+        ok(rig.call("PUT", &format!("{TENURE_API}/schedules/{name}"), Some(&body)).await);
+    }
+    let last =
+        "UPDATE schedules SET last_at = tenure_now() - interval '3 minutes', last_outcome = 2, error = '<b>no</b>',
+                                     last_task = (SELECT id FROM tasks) WHERE name = 'nightly'";
+    sql(&rig, last).await;
+    let shown = get(&rig, page, Some(&root)).await;
+    shows(&shown, &["Schedules", "nightly", "idle", "state paused", "0 3 1 1 *", "Europe/Berlin", "3 m", "skipped"]);
+    shows(&shown, &[&format!("/task/{task}"), "&lt;b&gt;no&lt;/b&gt;"]);
+    hides(&shown, &["<b>no", ">other<", ">long<"]);
+    let looker = log_in(&rig, &rig.make_client("looker", &["queue:*", "tenure:get-queue:*"]).await).await;
+    hides(&get(&rig, page, Some(&looker)).await, &["Schedules", "nightly"]);
+    hides(&get(&rig, page, None).await, &["Schedules", "nightly"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn runs_held_by_a_rate_are_listed_with_the_reason() {
+    let rig = Rig::start().await;
+    let (page, root) = ("/queue/page/queue", log_in(&rig, &rig.root).await);
+    rig.put_policy(QUEUE, &json!({"rate": {"total": {"count": 1, "seconds": 3_600}}})).await;
+    rig.create_one(QUEUE).await;
+    hides(&get(&rig, page, Some(&root)).await, &["Held</h2>"]);
+    assert_eq!(rig.claim(QUEUE, 1).await.len(), 1);
+    let held = format!("/task/{}", rig.create_one(QUEUE).await);
+    let shown = crate::rig::eventually("the run is held", async || {
+        let shown = get(&rig, page, Some(&root)).await;
+        shown.text().contains("Held</h2>").then_some(shown)
+    })
+    .await;
+    shows(&shown, &[&held, "The rate allows the next start at "]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -137,7 +137,7 @@ async fn a_message_that_comes_again_and_again_is_logged_once() {
     let warnings: Vec<&str> = log.lines().filter(|line| line.contains("received many times")).collect();
     assert_eq!(warnings.len(), 1, "{log}");
     assert!(warnings[0].contains(&task.to_string()) && warnings[0].contains(QUEUE), "{}", warnings[0]);
-    let gauge = format!(r#"tenure_messages_alarming{{taskQueueId="{QUEUE}"}} 1"#);
+    let gauge = format!(r#"tenure_messages_alarming{{task_queue="{QUEUE}"}} 1"#);
     let metrics = async || send(&rig.server, "GET", "/metrics").await.text();
     eventually("the metrics show it", async || metrics().await.contains(&gauge).then_some(())).await;
     let text = metrics().await;

@@ -1,0 +1,292 @@
+// Actions on the operator's page: by keyboard, with and without scripts, with and without scopes.
+import assert from "node:assert/strict";
+import { randomBytes } from "node:crypto";
+
+const PHONE = { viewport: { width: 390, height: 844 }, isMobile: true, hasTouch: true };
+
+function slug() {
+  const bytes = randomBytes(16);
+  bytes[0] &= 0x7f;
+  bytes[6] = (bytes[6] & 0x0f) | 0x40;
+  bytes[8] = (bytes[8] & 0x3f) | 0x80;
+  return bytes.toString("base64url");
+}
+
+// A group with a task that is claimed by a session, one that waits, and one that needs the second.
+async function fill(api) {
+  const queue = `proj-actions/q${randomBytes(6).toString("hex")}`;
+  const at = (seconds) => new Date(Date.now() + seconds * 1000).toISOString();
+  const group = slug();
+  const create = async (name, dependencies = []) => {
+    const id = slug();
+    await api("PUT", `/api/queue/v1/task/${id}`, {
+      taskQueueId: queue,
+      taskGroupId: group,
+      dependencies,
+      created: at(0),
+      deadline: at(3600),
+      payload: { command: ["make", name] },
+      metadata: { name, description: "", owner: "ci@example.com", source: "https://example.com" },
+    });
+    return id;
+  };
+  const running = await create("running");
+  const worker = { workerGroup: "rack", workerId: `worker-${slug()}` };
+  const { sessionId } = await api("POST", "/api/tenure/v1/sessions", { taskQueueId: queue, ...worker, ttl: 3600 });
+  const claimed = await api("POST", `/api/queue/v1/claim-work/${encodeURIComponent(queue)}`, { ...worker, tasks: 1, sessionId });
+  assert.equal(claimed.tasks[0].status.taskId, running);
+  const waiting = await create("waiting");
+  return { queue, group, running, waiting, unscheduled: await create("unscheduled", [waiting]), sessionId, ...worker };
+}
+
+async function logIn(page, { clientId, accessToken }) {
+  await page.goto("/login");
+  await page.getByLabel("Client id").fill(clientId);
+  await page.getByLabel("Access token").fill(accessToken);
+  await page.getByLabel("Access token").press("Enter");
+  await page.waitForURL((url) => !url.pathname.endsWith("/login"));
+}
+
+// Presses Tab until an element with this name has the focus.
+async function tabTo(page, name) {
+  for (let presses = 0; presses < 80; presses += 1) {
+    const focused = await page.evaluate(() => {
+      const { textContent, id } = document.activeElement ?? {};
+      const label = id && document.querySelector(`label[for="${CSS.escape(id)}"]`);
+      return (label?.textContent ?? textContent ?? "").trim();
+    });
+    if (focused === name || focused.startsWith(`${name} `)) return;
+    await page.keyboard.press("Tab");
+  }
+  assert.fail(`the Tab key does not lead to ${name}`);
+}
+
+// Presses Enter there, and waits for the page that this leads to.
+async function press(page, name) {
+  await tabTo(page, name);
+  const loaded = page.waitForEvent("domcontentloaded");
+  await page.keyboard.press("Enter");
+  await loaded;
+}
+
+// One line says what was done, and the next load of the page does not repeat it.
+async function says(page, line) {
+  await page.getByRole("status").filter({ hasText: line }).waitFor();
+  assert.equal(await page.locator("main script").count(), 0);
+}
+
+async function fits(page) {
+  const [wide, room] = await page.evaluate(() => [document.documentElement.scrollWidth, document.documentElement.clientWidth]);
+  assert.ok(wide <= room, `${page.url()} is ${wide} wide in ${room}`);
+}
+
+async function actOnTasks(page, made, screenshot, name) {
+  // Stopped, so that a reload does not take the focus while keys are pressed.
+  await page.goto(`/task/${made.waiting}?refresh=off`);
+  await fits(page);
+  await screenshot(`task-${name}`, page, { fullPage: true });
+  await press(page, "Priority…");
+  await page.getByLabel("Priority").selectOption("high");
+  await press(page, "Change the priority");
+  await says(page, "The priority of the task is high.");
+  await page.goto(`/task/${made.waiting}?refresh=off`);
+  assert.equal(await page.locator(".done").count(), 0);
+  await press(page, "Cancel…");
+  await page.getByText("1 task needs it.").waitFor();
+  await page.getByText(`tenure task cancel ${made.waiting}`).waitFor();
+  await fits(page);
+  await screenshot(`cancel-${name}`, page, { fullPage: true });
+  await press(page, "Cancel the task");
+  await says(page, "The task is cancelled.");
+  await press(page, "Rerun");
+  await says(page, "The task was rerun and is pending.");
+  await page.goto(`/task/${made.unscheduled}?refresh=off`);
+  await press(page, "Schedule…");
+  await press(page, "Schedule");
+  await says(page, "The task was scheduled and is pending.");
+  await page.goto(`/task/${made.running}?refresh=off`);
+  await press(page, "Command…");
+  await page.getByLabel("Command").selectOption("sleep");
+  await page.getByLabel("Until").fill("soon");
+  await press(page, "Send the command");
+  await page.getByRole("alert").filter({ hasText: "until" }).waitFor();
+  assert.equal(await page.getByLabel("Until").inputValue(), "soon", "what was typed is kept");
+  await page.getByLabel("Command").selectOption("pause");
+  await page.getByLabel("Until").fill("");
+  await press(page, "Send the command");
+  await says(page, "The command pause was sent.");
+  await page.goto(`/task/${made.running}?refresh=off`);
+  await press(page, "Release…");
+  await page.getByLabel("Delay").fill("600");
+  await press(page, "Release the run");
+  await says(page, "Run 0 was released.");
+  await page.goto(`/task/${made.running}?refresh=off`);
+  await press(page, "Create again…");
+  await page.getByLabel("Payload").fill("{");
+  await press(page, "Create the task");
+  await page.getByRole("alert").filter({ hasText: "is not JSON" }).waitFor();
+  await fits(page);
+  await screenshot(`create-again-${name}`, page, { fullPage: true });
+  await page.getByLabel("Payload").fill(JSON.stringify({ command: ["make", "again"] }));
+  await press(page, "Create the task");
+  await says(page, `Created again from task ${made.running}.`);
+}
+
+async function actOnGroup(page, made) {
+  await page.goto(`/group/${made.group}?refresh=off`);
+  await press(page, "Priority…");
+  await page.getByLabel("Priority").selectOption("medium");
+  await press(page, "Change the priority");
+  await says(page, /^The priority of \d tasks? is medium\.$/);
+  await page.goto(`/group/${made.group}?refresh=off`);
+  await press(page, "Seal…");
+  await press(page, "Seal the group");
+  await says(page, "The group is sealed.");
+  await page.goto(`/group/${made.group}?refresh=off`);
+  await press(page, "Cancel…");
+  await page.getByText(/unresolved tasks? of the group end/).waitFor();
+  await press(page, "Cancel these tasks");
+  await says(page, /^\d tasks? of 3 w(as|ere) cancelled\.$/);
+}
+
+async function actOnQueue(page, made, screenshot, name) {
+  const path = `/queue/${made.queue}?refresh=off`;
+  await page.goto(path);
+  await fits(page);
+  await screenshot(`queue-${name}`, page, { fullPage: true });
+  await press(page, "Policy…");
+  await page.getByLabel("Policy").fill(JSON.stringify({ dispatch: "assign", concurrency: { perKey: 2 } }));
+  await press(page, "Show what it means");
+  await page.getByText("At most 2 runs of each key at a time.").waitFor();
+  await fits(page);
+  await screenshot(`policy-${name}`, page, { fullPage: true });
+  await press(page, "Store the policy");
+  await says(page, /^The policy has version \d+\.$/);
+  await page.goto(path);
+  await press(page, "Limits of a key…");
+  await page.getByLabel("Key").fill("acme");
+  await page.getByLabel("Concurrency").fill("many");
+  await press(page, "Store the limits");
+  await page.getByRole("alert").filter({ hasText: "concurrency" }).waitFor();
+  await page.getByLabel("Concurrency").fill("5");
+  await press(page, "Store the limits");
+  await says(page, 'The limits of key "acme" are stored.');
+  await page.goto(path);
+  await press(page, "Delete the limits of a key…");
+  await page.getByLabel("Key").fill("acme");
+  await press(page, "Show the limits");
+  await page.getByText("Concurrency: 5").waitFor();
+  await press(page, "Delete the limits");
+  await says(page, 'Key "acme" has no limits of its own.');
+  const replace = page.getByRole("link", { name: "Replace the scheduler…" });
+  for (let tries = 0; tries < 100 && (await replace.count()) === 0; tries += 1) await page.goto(path);
+  await press(page, "Replace the scheduler…");
+  await press(page, "Replace the scheduler");
+  await says(page, /^The scheduler was replaced: term \d+\.$/);
+  await page.goto(path);
+  await press(page, "Delete the policy…");
+  await press(page, "Delete the policy");
+  await says(page, "The queue has no policy.");
+}
+
+async function actOnWorker(page, made, screenshot, name) {
+  await page.goto(`/session/${made.sessionId}?refresh=off`);
+  await fits(page);
+  await screenshot(`session-${name}`, page, { fullPage: true });
+  await press(page, "Freeze");
+  await says(page, "The command freeze is in the inbox of the session.");
+  await page.goto(`/session/${made.sessionId}/unfreeze`);
+  await press(page, "Unfreeze");
+  await says(page, "The command unfreeze is in the inbox of the session.");
+  await page.goto(`/session/${made.sessionId}?refresh=off`);
+  await press(page, "Stop a task…");
+  await page.getByLabel("Task").fill(made.running);
+  await press(page, "Stop the task");
+  await says(page, "The command stop-task is in the inbox of the session.");
+  await page.goto(`/session/${made.sessionId}?refresh=off`);
+  await press(page, "Shut down…");
+  await press(page, "Shut the worker down");
+  await says(page, "The command shutdown is in the inbox of the session.");
+  await page.goto(`/session/${made.sessionId}?refresh=off`);
+  await press(page, "End…");
+  await press(page, "End the session");
+  await says(page, /^The session has ended; \d runs? left it\.$/);
+  const path = `/worker/${made.workerGroup}/${made.workerId}?refresh=off`;
+  await page.goto(path);
+  await fits(page);
+  await press(page, "Quarantine…");
+  await page.getByLabel("Reason").fill("its disk is full");
+  await page.getByLabel("Until").selectOption({ label: "an hour from now" });
+  await press(page, "Quarantine the worker");
+  await says(page, /^The worker is quarantined until /);
+  await page.goto(path);
+  await press(page, "Lift the quarantine");
+  await says(page, "The quarantine is lifted.");
+  await page.goto(path);
+  await press(page, "Declare gone…");
+  await press(page, "Declare the worker gone");
+  await says(page, /^The worker is gone; \d runs? w(as|ere) ended\.$/);
+}
+
+async function actOnAll(tools, device, name) {
+  const page = await tools.newPage(device);
+  const made = await fill(tools.api);
+  await logIn(page, tools.root);
+  await actOnTasks(page, made, tools.screenshot, name);
+  await actOnQueue(page, made, tools.screenshot, name);
+  await actOnWorker(page, made, tools.screenshot, name);
+  await actOnGroup(page, made);
+}
+
+export default {
+  "each action is done by keyboard": async (tools) => {
+    tools.expectConsole(/status of 400/);
+    await actOnAll(tools, {}, "desktop");
+  },
+
+  "each action is done without scripts, on a phone": async (tools) => {
+    tools.expectConsole(/status of 400/);
+    await actOnAll(tools, { ...PHONE, javaScriptEnabled: false }, "phone");
+  },
+
+  "buttons without their scopes are disabled and name them": async (tools) => {
+    const made = await fill(tools.api);
+    const accessToken = (await tools.api("PUT", `/api/auth/v1/clients/${encodeURIComponent("looker")}`, {
+      expires: new Date(Date.now() + 3_600_000).toISOString(),
+      description: "",
+      scopes: ["tenure:get-queue:*"],
+    })).accessToken;
+    const { page } = tools;
+    await logIn(page, { clientId: "looker", accessToken });
+    for (const [path, button, scope] of [
+      [`/task/${made.waiting}`, "Cancel…", `tenure:cancel-task:${made.queue}`],
+      [`/group/${made.group}`, "Seal…", `queue:seal-task-group:-/${made.group}`],
+      [`/queue/${made.queue}`, "Policy…", `tenure:manage-queue:${made.queue}`],
+      [`/session/${made.sessionId}`, "Freeze", `tenure:command-worker:${made.queue}`],
+      [`/worker/${made.workerGroup}/${made.workerId}`, "Quarantine…", "queue:quarantine-worker:"],
+    ]) {
+      await page.goto(`${path}?refresh=off`);
+      const found = page.getByRole("button", { name: button, exact: true });
+      assert.ok(await found.isDisabled(), `${button} of ${path}`);
+      assert.ok((await page.locator("main").innerText()).includes(scope), `${path} names ${scope}`);
+      await fits(page);
+    }
+    await tools.screenshot("without-scopes", page, { fullPage: true });
+  },
+
+  "a form of another session is refused": async (tools) => {
+    tools.expectConsole(/status of 403/);
+    const made = await fill(tools.api);
+    const { page } = tools;
+    await logIn(page, tools.root);
+    await page.goto(`/task/${made.waiting}/cancel`);
+    // Another login of the same client begins while the form is open.
+    await page.context().clearCookies();
+    const other = await page.context().newPage();
+    await logIn(other, tools.root);
+    await page.getByRole("button", { name: "Cancel the task" }).click();
+    await page.getByText("belongs to another session").waitFor();
+    const { status } = await tools.api("GET", `/api/queue/v1/task/${made.waiting}/status`);
+    assert.equal(status.state, "pending");
+  },
+};
