@@ -63,7 +63,7 @@ async fn t14_limit_is_exact_where_locks_change_mode() {
     put(&pair.here, json!({"backlog": {"tasks": LARGE}})).await;
     let (mut created, mut refused) = (0, 0);
     while refused == 0 {
-        let (more, full) = count(&pair.create_all(&plain(1_000)).await);
+        let (more, full) = count(&pair.create_all(&plain(250)).await);
         created += more;
         refused += full;
         pair.here.run_pass("sequence").await.unwrap();
