@@ -41,7 +41,7 @@ COMMENT ON COLUMN subscriptions.route IS 'Only events of tasks with a route that
 COMMENT ON COLUMN subscriptions.batch IS 'Maximum events per message.';
 COMMENT ON COLUMN subscriptions.result IS 'True: ends of tasks are sent with their results.';
 COMMENT ON COLUMN subscriptions.give_up_after IS 'Age in seconds at which an undelivered event suspends the subscription.';
-COMMENT ON COLUMN subscriptions.client_id IS 'The client that stored it last, whose scopes count for each message.';
+COMMENT ON COLUMN subscriptions.client_id IS 'The client of the last PUT. Its scopes are checked for each message.';
 COMMENT ON COLUMN subscriptions.created IS 'When it was first stored.';
 COMMENT ON COLUMN subscriptions.changed IS 'When it was last stored or resumed.';
 COMMENT ON COLUMN subscriptions.counted_from IS 'When (real time) it was created or last resumed: older events are counted from here.';
@@ -51,7 +51,7 @@ COMMENT ON COLUMN subscriptions.server IS 'The server that sends; null if none d
 COMMENT ON COLUMN subscriptions.term IS 'Incremented by each change of the sending server and of the subscription.';
 COMMENT ON COLUMN subscriptions.lease_until IS 'When (real time) another server may take over.';
 COMMENT ON COLUMN subscriptions.failures IS 'Failed attempts since the last success.';
-COMMENT ON COLUMN subscriptions.failing_since IS 'When (real time) the first of them failed; null if there is none.';
+COMMENT ON COLUMN subscriptions.failing_since IS 'Time (real) of the first of these failures; null without any.';
 COMMENT ON COLUMN subscriptions.next_try IS 'When (real time) the message is sent again; null if it did not fail.';
 COMMENT ON COLUMN subscriptions.error IS 'Why the last attempt failed; null if it did not.';
 COMMENT ON COLUMN subscriptions.last_success IS 'When (real time) a message was last accepted; null if none was.';

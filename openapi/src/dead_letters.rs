@@ -26,7 +26,7 @@ pub struct DeadLetter {
     /// Absent if the reason tells it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_by: Option<EndedBy>,
-    /// When the task failed.
+    /// Time of the failure.
     pub resolved: Timestamp,
     /// Until then the task can be run again; afterwards only a copy can.
     pub deadline: Timestamp,
@@ -62,7 +62,7 @@ pub struct RedriveRequest {
     #[serde(default, deserialize_with = "present_seconds", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 10_000)]
     pub limit: Option<i64>,
-    /// Token of the previous answer: continues behind the tasks that it tried.
+    /// Token of the previous answer: continues after the tasks tried so far.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub continuation_token: Option<String>,
     /// Copies tasks whose deadline has passed. Without it they are refused.
@@ -80,19 +80,19 @@ pub struct RedriveCopy {
     pub deadline_after: i64,
 }
 
-/// What became of the dead letters that were tried.
+/// Result of running dead letters again.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Redriven {
     /// Tasks that have a new run.
     pub redriven: u32,
-    /// Tasks of which there is a copy.
+    /// Copied tasks.
     pub copied: u32,
     /// Number of refused tasks, which are still dead letters.
     pub refused_count: u32,
-    /// The first 100 of them.
+    /// The first 100 refused tasks.
     pub refused: Vec<RefusedRedrive>,
-    /// Token to continue with; absent if no dead letter is left behind those that were tried.
+    /// Token to continue with; absent after the last dead letter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continuation_token: Option<String>,
 }

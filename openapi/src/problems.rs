@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 use crate::dates::Timestamp;
 use crate::ids::{TaskGroupId, TaskQueueId};
 
-/// What needs somebody now, and what an operator has stopped.
+/// Problems that need an operator (`now`), or that an operator caused (`known`).
 #[derive(Serialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 pub struct Problems {
     /// Sorted by severity (`now` first), kind and age.

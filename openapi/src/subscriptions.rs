@@ -72,7 +72,7 @@ pub struct WebhookRequest {
     pub secret: Option<String>,
 }
 
-/// Where a suspended subscription continues.
+/// How to resume a subscription.
 #[derive(Deserialize, Debug, Default, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ResumeRequest {
@@ -153,7 +153,7 @@ pub struct Subscription {
     /// Why it is suspended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended_by: Option<SuspendedBy>,
-    /// Since when it is suspended.
+    /// Time of the suspension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended: Option<Timestamp>,
     /// Events up to this position of the log were delivered, or do not pass the filter.
@@ -162,13 +162,13 @@ pub struct Subscription {
     pub lag_events: i64,
     /// Age of the oldest such event in seconds.
     pub lag_seconds: f64,
-    /// When a message was last accepted.
+    /// Time of the last accepted message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_success: Option<Timestamp>,
-    /// Since when messages fail.
+    /// Time of the first failed attempt since the last accepted message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failing_since: Option<Timestamp>,
-    /// When the message is sent again.
+    /// Time of the next attempt, after a failed one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_try: Option<Timestamp>,
     /// Why the last attempt failed.
@@ -176,9 +176,9 @@ pub struct Subscription {
     pub last_error: Option<String>,
     /// The client of the last `PUT`. Its scopes are checked for each message.
     pub client_id: String,
-    /// When it was first stored.
+    /// Time of the first `PUT`.
     pub created: Timestamp,
-    /// When it was last stored or resumed.
+    /// Time of the last `PUT` or resumption.
     pub last_modified: Timestamp,
 }
 

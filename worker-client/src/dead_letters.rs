@@ -56,13 +56,13 @@ impl Client {
     }
 
     /// Runs dead letters of a queue again: by default up to 1,000, the oldest first. The answer has
-    /// their number and the refused ones; its `continuationToken` continues behind them.
+    /// their number and the refused tasks. Its `continuationToken` continues after the tried tasks.
     ///
     /// ```no_run
     /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
     /// let request = tenure_client::RedriveRequest { limit: Some(100), ..Default::default() };
     /// let answer = client.redrive_queue(&"acme/mail".parse()?, &request).await?;
-    /// println!("{} of them run again", answer["redriven"]);
+    /// println!("{} tasks run again", answer["redriven"]);
     /// # Ok(()) }
     /// ```
     pub async fn redrive_queue(&self, queue: &TaskQueueId, request: &RedriveRequest) -> Result<Value, Error> {

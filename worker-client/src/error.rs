@@ -83,7 +83,8 @@ impl Error {
     ///
     /// ```
     /// # use tenure_client::Error;
-    /// let refused = Error::Refused { status: 503, code: String::new(), message: String::new(), retry_after: None };
+    /// let (code, message) = (String::new(), String::new());
+    /// let refused = Error::Refused { status: 503, code, message, retry_after: None };
     /// assert!(refused.is_transient());
     /// assert!(!Error::RunLost("cancelled".to_owned()).is_transient());
     /// ```
@@ -130,7 +131,8 @@ impl Error {
     ///
     /// ```
     /// # use tenure_client::Error;
-    /// let refused = Error::Refused { status: 404, code: String::new(), message: String::new(), retry_after: None };
+    /// let (code, message) = (String::new(), String::new());
+    /// let refused = Error::Refused { status: 404, code, message, retry_after: None };
     /// assert!(refused.is_unclear());
     /// ```
     #[must_use]
@@ -146,7 +148,8 @@ impl Error {
     ///
     /// ```
     /// # use tenure_client::Error;
-    /// let refused = Error::Refused { status: 409, code: String::new(), message: String::new(), retry_after: None };
+    /// let (code, message) = (String::new(), String::new());
+    /// let refused = Error::Refused { status: 409, code, message, retry_after: None };
     /// assert_eq!(refused.status(), Some(409));
     /// ```
     #[must_use]
@@ -176,7 +179,8 @@ impl Error {
     /// # use std::time::Duration;
     /// # use tenure_client::Error;
     /// let pause = Some(Duration::from_secs(5));
-    /// let refused = Error::Refused { status: 429, code: String::new(), message: String::new(), retry_after: pause };
+    /// let (code, message) = (String::new(), String::new());
+    /// let refused = Error::Refused { status: 429, code, message, retry_after: pause };
     /// assert_eq!(refused.retry_after(), pause);
     /// ```
     #[must_use]

@@ -39,7 +39,8 @@ impl RetryPolicy {
     ///
     /// ```
     /// # use tenure_client::{Error, RetryPolicy};
-    /// let busy = Error::Refused { status: 503, code: String::new(), message: String::new(), retry_after: None };
+    /// let (code, message) = (String::new(), String::new());
+    /// let busy = Error::Refused { status: 503, code, message, retry_after: None };
     /// assert!(RetryPolicy::never().pause_after(1, &busy, 0.5).is_none());
     /// ```
     #[must_use]
@@ -51,7 +52,8 @@ impl RetryPolicy {
     ///
     /// ```
     /// # use tenure_client::{Error, RetryPolicy};
-    /// let busy = Error::Refused { status: 503, code: String::new(), message: String::new(), retry_after: None };
+    /// let (code, message) = (String::new(), String::new());
+    /// let busy = Error::Refused { status: 503, code, message, retry_after: None };
     /// let once = RetryPolicy::default().retries(1);
     /// assert!(once.pause_after(1, &busy, 0.5).is_some());
     /// assert!(once.pause_after(2, &busy, 0.5).is_none());

@@ -47,7 +47,7 @@ pub fn at_most(counts: &[i64; BUCKETS], share: f64) -> Option<f64> {
     Some(LAST_BOUND)
 }
 
-/// True if a run with this end was lost: its worker may have done any part of it.
+/// True if a run with this end was lost with its worker, which may have done any part of the work.
 #[must_use]
 pub fn is_lost(by: EndedBy) -> bool {
     match by {

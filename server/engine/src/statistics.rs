@@ -331,7 +331,7 @@ impl Statistics {
         }
     }
 
-    /// Drops queues in which nothing was counted for a day.
+    /// Drops queues in which nothing was counted for an hour.
     pub fn drop_idle(&self, now: Instant) -> usize {
         let mut known = self.lock();
         let before = known.queues.len();

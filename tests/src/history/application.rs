@@ -1,5 +1,4 @@
-//! An application that enqueues tasks from SQL in its own transactions, and rolls some of those
-//! back.
+//! An application that enqueues tasks from SQL in its own transactions, and rolls some back.
 
 use std::str::FromStr as _;
 use std::sync::Arc;

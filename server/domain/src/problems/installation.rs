@@ -82,11 +82,11 @@ fn database(facts: &Facts) -> Vec<Problem> {
     }
     for (advice, since) in &risks.replication {
         let message = format!("Replication of the database is not safe: {advice}.");
-        problems.push(risk(*since, message, "docs/high-availability.md has the settings."));
+        problems.push(risk(*since, message, "docs/database.md has the settings."));
     }
     if let Some((free, since)) = risks.disk_free {
         let message = format!("The disk of the database has {} % free.", percent(free));
-        problems.push(risk(since, message, "Free or add space; docs/database.md says what takes it."));
+        problems.push(risk(since, message, "Free or add space; docs/troubleshooting.md says what takes it."));
     }
     if let Some((ahead, since)) = risks.skew {
         let place = if ahead < TimeDelta::zero() { "behind" } else { "ahead of" };

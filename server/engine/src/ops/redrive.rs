@@ -1,8 +1,8 @@
 //! Runs dead letters again: reruns tasks before their deadline, and copies others.
 //!
 //! Tasks are handled in slices, one transaction each. A slice locks the names, the backlog and the
-//! rows of its tasks, and then reads which of them are still dead letters. Of two redrives, one thus
-//! gets a task. A copied task is unmarked in the transaction that creates its copy.
+//! rows of its tasks, and then reads which tasks are still dead letters, so that only one of two
+//! redrives gets a task. A copied task is unmarked in the transaction that creates its copy.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -49,7 +49,7 @@ pub struct Outcome {
     pub copied: u32,
     /// Number of all refused tasks.
     pub refused_count: u32,
-    /// The first of them.
+    /// The first [`REFUSED_MAX`] refused tasks.
     pub refused: Vec<(TaskId, OpError)>,
     /// Where to continue; none at the end of the list.
     pub next: Option<Cursor>,
@@ -114,7 +114,7 @@ struct Redriving<'a> {
 struct Slice {
     /// Tasks that are dead letters.
     found: HashSet<TaskId>,
-    /// `tasks.seq` of those that are none any more.
+    /// `tasks.seq` of reruns and copied tasks, which are no longer dead letters.
     done: Vec<i64>,
     redriven: u32,
     copied: u32,

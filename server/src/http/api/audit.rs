@@ -11,7 +11,7 @@ use tenure_store::audit::{self, EXAMINED_MAX, Filter, Recorded};
 
 const SCOPE: &str = "tenure:list-audit";
 
-/// Scope for the audit. Pages that show a part of it need it, too.
+/// Scope for the audit, also on pages that show entries.
 pub(in crate::http) fn scope() -> Expression {
     SCOPE.into()
 }
@@ -42,8 +42,9 @@ fn describe_list_audit(operation: Operation, sample: &Sample) -> Operation {
     paged(operation)
         .about(&format!(
             "Newest first. Changes that an operator may want to ask about: of tasks, groups, queues, workers, clients, \
-             roles and schedules; not the creation of tasks and the calls of workers. A page examines up to \
-             {EXAMINED_MAX} changes, so a page with a token is not the last one, even if it has few or no entries."
+             roles, schedules, subscriptions and database roles; not the creation of tasks and the calls of workers. \
+             A page examines up to {EXAMINED_MAX} changes, so a page with a token is not the last one, even if it has \
+             few or no entries."
         ))
         .query("client", "Only changes of this client", &text, &Value::Null)
         .query("kind", "Only changes of this kind of object", &kinds, &Value::Null)

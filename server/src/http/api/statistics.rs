@@ -78,8 +78,8 @@ fn described(operation: Operation, sample: &Sample, more: &str) -> Operation {
     let about = format!(
         "Each point covers `step` seconds, by the clock of the database. Numbers per minute are kept for 24 hours, \
          per ten minutes for 14 days, per hour for 90 days. The numbers of other servers appear within 10 seconds; a \
-         killed server loses up to so many. A percentile is the upper bound of a bucket: 0.1, 0.5, 1, 5, 15, 60, 300, \
-         900, 3600, 14400 or 86400 seconds, or 366 days. {more}At most {POINTS_MAX} points are returned."
+         killed server loses up to 10 seconds of numbers. A percentile is the upper bound of a bucket: 0.1, 0.5, 1, 5, \
+         15, 60, 300, 900, 3600, 14400 or 86400 seconds, or 366 days. {more}At most {POINTS_MAX} points are returned."
     );
     operation
         .about(&about)

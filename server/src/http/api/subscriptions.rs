@@ -117,8 +117,9 @@ fn describe_put_subscription(operation: Operation, sample: &Sample) -> Operation
         .answers::<SubscriptionOnWire>("The subscription", &stored)
         .refuses(
             InputError,
-            "the URL does not begin with https:// or leads to an address that is not public, the filter or a limit is \
-             invalid, `after` is not in the log or given for an existing subscription, or the name is invalid",
+            "the URL begins neither with https:// nor, for addresses in `--deliver-to`, with http://; it leads to an \
+             address that is neither public nor in `--deliver-to`; the filter or a limit is invalid; `after` is not in \
+             the log or given for an existing subscription; or the name is invalid",
         )
         .refuses(ResourceExpired, "events after `after` are no longer retained")
         .refuses(

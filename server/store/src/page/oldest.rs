@@ -1,5 +1,5 @@
-//! Ages of the oldest pending runs of queues: the oldest runnable run, and the oldest one that is
-//! held by limits or assigned to a session.
+//! Ages of the oldest pending runs of queues: the oldest runnable run, and the oldest run that limits
+//! hold or that is assigned to a session.
 
 use std::collections::HashMap;
 
