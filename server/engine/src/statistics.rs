@@ -82,12 +82,7 @@ pub struct Depth<'a> {
 /// Clones share the numbers.
 #[derive(Clone)]
 pub struct Statistics {
-    shared: Arc<StatisticsInner>,
-}
-
-struct StatisticsInner {
-    known: Mutex<Known>,
-    writing: tokio::sync::Mutex<()>,
+    known: Arc<Mutex<Known>>,
 }
 
 struct Known {
@@ -232,11 +227,11 @@ impl Statistics {
         let (queues, uncounted) = (HashMap::new(), BTreeMap::new());
         let known =
             Known { queues_max, queues, uncounted, other: counted(), all: counted(), hidden: Totals::default() };
-        Self { shared: Arc::new(StatisticsInner { known: Mutex::new(known), writing: tokio::sync::Mutex::default() }) }
+        Self { known: Arc::new(Mutex::new(known)) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
-        self.shared.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts tasks created by a statement that has or may have committed; so do the others.
@@ -331,7 +326,7 @@ impl Statistics {
         }
     }
 
-    /// Drops queues in which nothing was counted for a day.
+    /// Drops queues in which nothing was counted for an hour.
     pub fn drop_idle(&self, now: Instant) -> usize {
         let mut known = self.lock();
         let before = known.queues.len();
@@ -395,11 +390,8 @@ impl Statistics {
         Taken { rows, statistics: self }
     }
 
-    /// Stores the numbers of this server and returns the number of rows. Reads after the call
-    /// include everything counted before.
+    /// Stores the numbers of this server and returns the number of rows.
     pub async fn write_down(&self, pool: &PgPool) -> Result<usize, sqlx::Error> {
-        // A concurrent write must store its numbers before they are read.
-        let _turn = self.shared.writing.lock().await;
         let taken = self.take();
         let written = taken.rows.len();
         if written == 0 {

@@ -142,7 +142,7 @@ fn queues_beyond_limit_are_added_up() {
     let again = rendered(&statistics);
     assert!(again.contains("created_total{task_queue=\"a/busy\"} 1\n"), "{again}");
     assert!(again.contains("created_total{task_queue=\"other\"} 3\n"), "must not fall: {again}");
-    // The day begins after the numbers are stored.
+    // The hour begins after the numbers are stored.
     assert_eq!(statistics.drop_idle(Instant::now() + SHOWN_AFTER), 0);
     statistics.take().written();
     assert_eq!(statistics.drop_idle(Instant::now() + SHOWN_AFTER), 1);
