@@ -42,7 +42,6 @@ impl Metrics {
         counters.gauges.render(&mut text, shown);
         problems.oldest.gauges.render(&mut text, shown);
         dead_letters.gauges.render(&mut text, shown);
-        engine.notifiers.resolutions().render(&mut text);
         engine.notifiers.statistics().render(&mut text, shown);
         worker_counts.gauges.render(&mut text, shown);
         worker_counts.by_state.render(&mut text, shown);
