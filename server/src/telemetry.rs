@@ -228,6 +228,7 @@ fn describe_subscriptions() {
 fn begin_at_zero() {
     metrics::counter!("tenure_claims_undelivered_total").absolute(0);
     metrics::counter!("tenure_enqueued_refused_total").absolute(0);
+    metrics::counter!("tenure_backlog_refused_total").absolute(0);
     tenure_engine::decision::metrics::begin_at_zero();
     tenure_engine::end_counters::begin_at_zero();
     tenure_engine::background::schedules::begin_at_zero();

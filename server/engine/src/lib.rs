@@ -21,7 +21,6 @@ pub mod ops;
 mod parked;
 pub mod problems;
 pub mod remembered;
-pub mod resolutions;
 pub mod route;
 pub mod schedulers;
 pub mod sessions;

@@ -14,7 +14,6 @@ use tokio::sync::{Notify, futures::Notified, oneshot};
 use uuid::Uuid;
 
 use crate::parked::Signal;
-use crate::resolutions::Resolutions;
 use crate::route::HotSessions;
 use crate::statistics::Statistics;
 use tenure_store::in_use::InUse;
@@ -74,7 +73,6 @@ struct NotifiersInner {
     limited_changes: AtomicU64,
     facts: Notify,
     resolved: Arc<Signal<Uuid>>,
-    resolutions: Resolutions,
     statistics: Statistics,
     /// True if anything may be unresolved; passes then run often.
     active: AtomicBool,
@@ -110,11 +108,7 @@ impl Notifiers {
     pub fn apply(&self, effects: Effects) {
         let Effects { claimable, resolved, created, ended, resolved_unnamed, dependents, inboxes, admission } = effects;
         self.shared.statistics.created(&created);
-        if !ended.is_empty() {
-            self.shared.statistics.ended(&ended);
-            let resolved = ended.iter().filter(|end| end.resolves).map(|end| (end.queue, end.reason));
-            self.shared.resolutions.count(resolved);
-        }
+        self.shared.statistics.ended(&ended);
         self.notify_admission(claimable.iter().chain(&admission));
         self.notify(claimable);
         if !inboxes.is_empty() {
@@ -229,10 +223,6 @@ impl Notifiers {
 
     pub(crate) fn resolved(&self) -> Arc<Signal<Uuid>> {
         Arc::clone(&self.shared.resolved)
-    }
-
-    pub fn resolutions(&self) -> &Resolutions {
-        &self.shared.resolutions
     }
 
     pub fn statistics(&self) -> &Statistics {

@@ -66,10 +66,6 @@ impl ShownQueues {
         }
     }
 
-    pub fn contains(&self, name: &str) -> bool {
-        self.lock().contains_key(name)
-    }
-
     pub fn names(&self) -> HashSet<String> {
         self.lock().keys().cloned().collect()
     }
@@ -125,6 +121,5 @@ mod tests {
         shown.admit(["b/1"], later);
         shown.rank(Vec::new(), later);
         assert_eq!(named(&shown), ["b/1"]);
-        assert!(shown.contains("b/1") && !shown.contains("a/1"));
     }
 }

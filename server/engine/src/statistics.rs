@@ -82,12 +82,7 @@ pub struct Depth<'a> {
 /// Clones share the numbers.
 #[derive(Clone)]
 pub struct Statistics {
-    shared: Arc<StatisticsInner>,
-}
-
-struct StatisticsInner {
-    known: Mutex<Known>,
-    writing: tokio::sync::Mutex<()>,
+    known: Arc<Mutex<Known>>,
 }
 
 struct Known {
@@ -101,6 +96,8 @@ struct Known {
     /// Totals of the queues that metrics do not name. A queue that is named later begins with its
     /// own, so that these never fall.
     hidden: Totals,
+    /// Last call of [`Statistics::show`].
+    shown: Instant,
 }
 
 /// The numbers of one queue.
@@ -173,8 +170,14 @@ impl Known {
     ) {
         let minute = Step::Minute.floor(at);
         change(self.all.minute(minute));
-        self.admit(queue, now);
-        let counted = self.queues.get_mut(&queue).unwrap_or(&mut self.other);
+        // Most queues are known: one lookup.
+        let counted = match self.queues.get_mut(&queue) {
+            Some(counted) => counted,
+            None => {
+                self.admit(queue, now);
+                self.queues.get_mut(&queue).unwrap_or(&mut self.other)
+            }
+        };
         change(counted.minute(minute));
         add(if counted.is_shown == Some(false) { &mut self.hidden } else { &mut counted.totals });
         counted.used = now;
@@ -228,15 +231,15 @@ impl Statistics {
     /// Up to `queues_max` queues have numbers of their own; all others are added up.
     #[must_use]
     pub fn new(queues_max: usize) -> Self {
-        let counted = || Counted::new(None, Instant::now());
-        let (queues, uncounted) = (HashMap::new(), BTreeMap::new());
-        let known =
-            Known { queues_max, queues, uncounted, other: counted(), all: counted(), hidden: Totals::default() };
-        Self { shared: Arc::new(StatisticsInner { known: Mutex::new(known), writing: tokio::sync::Mutex::default() }) }
+        let shown = Instant::now();
+        let counted = || Counted::new(None, shown);
+        let (queues, uncounted, hidden) = (HashMap::new(), BTreeMap::new(), Totals::default());
+        let known = Known { queues_max, queues, uncounted, other: counted(), all: counted(), hidden, shown };
+        Self { known: Arc::new(Mutex::new(known)) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
-        self.shared.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts tasks created by a statement that has or may have committed; so do the others.
@@ -263,6 +266,9 @@ impl Statistics {
     }
 
     pub fn ended(&self, ended: &[End]) {
+        if ended.is_empty() {
+            return;
+        }
         let (now, mut known) = (Instant::now(), self.lock());
         for &End { queue, reason, by, resolves, started, at } in ended {
             let lost = by.filter(|by| is_lost(*by));
@@ -341,10 +347,15 @@ impl Statistics {
         before - known.queues.len()
     }
 
-    /// Decides which queues the metrics name.
+    /// Decides which queues the metrics name. Queues in which something was counted since the last
+    /// call are admitted: their runs may have ended before any pass saw them.
     pub fn show(&self, shown: &ShownQueues) {
-        let names = shown.names();
         let mut known = self.lock();
+        let since = std::mem::replace(&mut known.shown, Instant::now());
+        let is_used = |counted: &&Counted| counted.is_shown.is_none() || counted.used >= since;
+        let used = known.queues.values().filter(is_used);
+        shown.admit(used.filter_map(|counted| counted.name.as_ref()).map(TaskQueueId::as_str), known.shown);
+        let names = shown.names();
         let Known { queues, hidden, .. } = &mut *known;
         for counted in queues.values_mut() {
             let Some(name) = &counted.name else { continue };
@@ -395,11 +406,8 @@ impl Statistics {
         Taken { rows, statistics: self }
     }
 
-    /// Stores the numbers of this server and returns the number of rows. Reads after the call
-    /// include everything counted before.
+    /// Stores the numbers of this server and returns the number of rows.
     pub async fn write_down(&self, pool: &PgPool) -> Result<usize, sqlx::Error> {
-        // A concurrent write must store its numbers before they are read.
-        let _turn = self.shared.writing.lock().await;
         let taken = self.take();
         let written = taken.rows.len();
         if written == 0 {

@@ -162,7 +162,7 @@ impl Call {
 
     /// Leaves this time out of the metric of the operation: the caller asked to wait.
     pub fn note_wait(&self, waited: Duration) {
-        if let Some(connection) = &self.connection {
+        if let Some(connection) = self.connection.as_ref().filter(|_| !waited.is_zero()) {
             connection.note_wait(waited);
         }
     }

@@ -242,7 +242,7 @@ async fn answer(
         if made { answers::hold(&front.answers, response) } else { response }
     };
     let took = started.elapsed();
-    front.metrics.count(reading.take_served(), response.status(), took);
+    front.metrics.count(&reading.take_served(), response.status(), took);
     if let Some((path, trace_id)) = logged.zip(trace_id) {
         let (status, bytes) = (response.status(), response.body().size_hint().exact());
         let (method, path, trace_id) = (&method, path.as_str(), trace_id.as_str());

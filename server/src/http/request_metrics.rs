@@ -63,7 +63,7 @@ impl RequestMetrics {
         }
     }
 
-    pub(super) fn count(&self, served: Served, status: StatusCode, took: Duration) {
+    pub(super) fn count(&self, served: &Served, status: StatusCode, took: Duration) {
         let operation = served.operation.and_then(|name| self.operations.get(name)).unwrap_or(&self.other);
         operation.seconds().record(took.saturating_sub(served.waited));
         let class = usize::from(status.as_u16() / 100).checked_sub(2);

@@ -25,14 +25,14 @@ struct State {
     cut: CancellationToken,
     phase: Phase,
     timer: ConnectionTimer,
-    /// Of the current request: requests of a connection do not overlap.
-    trace_id: Mutex<Option<HeaderValue>>,
+    /// Requests of a connection do not overlap.
     served: Mutex<Served>,
 }
 
-/// Facts about the current request, for the metrics.
-#[derive(Debug, Clone, Copy, Default)]
+/// Facts about the current request.
+#[derive(Debug, Default)]
 pub(super) struct Served {
+    trace_id: Option<HeaderValue>,
     /// None if no route matched.
     pub(super) operation: Option<&'static str>,
     /// Time that the caller asked to wait.
@@ -43,19 +43,18 @@ impl Connection {
     #[must_use]
     pub fn new(peer: SocketAddr) -> Self {
         let (unflushed, cut, phase) = (Mutex::default(), CancellationToken::new(), Phase::default());
-        let (timer, trace_id, served) = (ConnectionTimer::default(), Mutex::default(), Mutex::default());
-        Self(Arc::new(State { peer, unflushed, cut, phase, timer, trace_id, served }))
+        let (timer, served) = (ConnectionTimer::default(), Mutex::default());
+        Self(Arc::new(State { peer, unflushed, cut, phase, timer, served }))
     }
 
     pub(super) fn begin_request(&self, trace_id: HeaderValue) {
-        *self.0.trace_id.lock().unwrap_or_else(PoisonError::into_inner) = Some(trace_id);
+        *self.served() = Served { trace_id: Some(trace_id), ..Served::default() };
     }
 
     /// Returns the trace id of the current request.
     #[must_use]
     pub fn trace_id(&self) -> Option<String> {
-        let trace_id = self.0.trace_id.lock().unwrap_or_else(PoisonError::into_inner);
-        trace_id.as_ref().and_then(|trace_id| trace_id.to_str().ok()).map(str::to_owned)
+        self.served().trace_id.as_ref().and_then(|trace_id| trace_id.to_str().ok()).map(str::to_owned)
     }
 
     /// Behind a proxy, the proxy's address.

@@ -51,7 +51,7 @@ async fn backlog_is_set_and_shown() {
     let make_room = async {
         eventually("the queue is full", async || {
             let metrics = rig.send(&Raw::new("GET", "/metrics")).await.text();
-            metrics.contains("tenure_backlog_refused_total{task_queue=\"name/commands\"} 1").then_some(())
+            metrics.lines().any(|line| line == "tenure_backlog_refused_total 1").then_some(())
         })
         .await;
         done(&rig, &["task", "cancel", first["taskId"].as_str().unwrap()]).await

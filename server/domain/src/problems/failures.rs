@@ -38,19 +38,7 @@ fn is_failure(reason: ReasonResolved) -> bool {
 
 /// True if a task that ended for this reason was tried: its end tells of the queue.
 fn is_tried(reason: ReasonResolved) -> bool {
-    is_failure(reason)
-        || match reason {
-            ReasonResolved::Completed | ReasonResolved::DeadlineExceeded => true,
-            ReasonResolved::Failed
-            | ReasonResolved::Canceled
-            | ReasonResolved::ClaimExpired
-            | ReasonResolved::WorkerShutdown
-            | ReasonResolved::MalformedPayload
-            | ReasonResolved::ResourceUnavailable
-            | ReasonResolved::InternalError
-            | ReasonResolved::IntermittentTask
-            | ReasonResolved::Superseded => false,
-        }
+    is_failure(reason) || [ReasonResolved::Completed, ReasonResolved::DeadlineExceeded].contains(&reason)
 }
 
 impl Ends {
@@ -159,18 +147,12 @@ pub(super) fn find_blocked(blocked: &[Blocked], now: DateTime<Utc>) -> Vec<Probl
     let of_one = |blocked: &Blocked| {
         let Blocked { group, required, queue, reason, failed, tasks, at_least } = blocked;
         let least = if *at_least { "at least " } else { "" };
-        let verb = match reason {
-            ReasonResolved::Canceled => "was canceled",
-            ReasonResolved::DeadlineExceeded => "missed its deadline",
-            ReasonResolved::Completed
-            | ReasonResolved::Failed
-            | ReasonResolved::ClaimExpired
-            | ReasonResolved::WorkerShutdown
-            | ReasonResolved::MalformedPayload
-            | ReasonResolved::ResourceUnavailable
-            | ReasonResolved::InternalError
-            | ReasonResolved::IntermittentTask
-            | ReasonResolved::Superseded => "failed",
+        let verb = if *reason == ReasonResolved::Canceled {
+            "was canceled"
+        } else if *reason == ReasonResolved::DeadlineExceeded {
+            "missed its deadline"
+        } else {
+            "failed"
         };
         let need = if *tasks == 1 { "it needs" } else { "they need" };
         let message = format!(

@@ -144,10 +144,7 @@ impl CountersPass {
 
 /// Names the queues in which something was counted.
 async fn name_counted(engine: &Engine) -> Result<(), sqlx::Error> {
-    let (resolutions, statistics) = (engine.notifiers.resolutions(), engine.notifiers.statistics());
-    for queue in resolutions.list_unnamed(NAMED_MAX) {
-        resolutions.show(queue, find_name(engine, queue).await?, &engine.shown_queues, Instant::now());
-    }
+    let statistics = engine.notifiers.statistics();
     for queue in statistics.list_unnamed(NAMED_MAX) {
         statistics.set_name(queue, find_name(engine, queue).await?);
     }

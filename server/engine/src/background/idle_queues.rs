@@ -9,7 +9,7 @@ use tenure_store::in_use::InUse;
 
 /// Generations last longer than a claimWork request may wait with the key of its queue.
 pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
-    let Engine { queues, low_water_marks, notifiers, messages, polled, schedulers, shown_queues, .. } = engine;
+    let Engine { queues, low_water_marks, notifiers, messages, polled, schedulers, .. } = engine;
     let polled = polled.update(polled.epoch(), InUse::begin_turn).unwrap_or_default();
     let done = queues.drop_idle()
         + low_water_marks.drop_idle()
@@ -17,7 +17,6 @@ pub async fn pass(engine: &Engine) -> Result<PassReport, sqlx::Error> {
         + messages.drop_outdated()
         // Nothing else drops these gauges: elections stop when no queue assigns its runs.
         + schedulers.terms.drop_idle(Instant::now())
-        + notifiers.resolutions().drop_unnamed(shown_queues)
         + notifiers.statistics().drop_idle(Instant::now())
         + polled;
     Ok(PassReport { found: done, done, ..PassReport::default() })

@@ -27,7 +27,6 @@ pub mod idle_queues;
 pub mod live_logs;
 pub mod low_water_marks;
 pub mod messages;
-pub mod oldest;
 pub mod other_servers;
 pub mod pauses;
 pub mod problems;

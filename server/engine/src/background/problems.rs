@@ -2,6 +2,7 @@
 //! somebody ([`tenure_domain::problems`]).
 
 mod facts;
+mod oldest;
 mod seen;
 
 use std::collections::BTreeMap;
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use tenure_api::problems::{Problem, ProblemKind};
 
+use self::oldest::OldestRuns;
 use self::seen::FirstSeen;
 use super::PassReport;
 use crate::engine::Engine;
@@ -43,6 +45,7 @@ pub struct ProblemsPass {
     /// Passes that fail, with the time of the first failure in a row.
     failing: Mutex<BTreeMap<&'static str, Instant>>,
     store: Mutex<Store>,
+    pub oldest: OldestRuns,
     /// `--subscription-hold`.
     hold: Duration,
 }

@@ -12,7 +12,6 @@ use super::enqueued::EnqueuedPass;
 use super::expiry::ExpiryPass;
 use super::groups::GroupsPass;
 use super::low_water_marks::LowWaterMarksPass;
-use super::oldest::OldestPass;
 use super::problems::ProblemsPass;
 use super::refile::RefilePass;
 use super::replication::ReplicationPass;
@@ -83,7 +82,6 @@ pub struct Passes {
     pub counters: CountersPass,
     pub dead_letters: DeadLettersPass,
     pub worker_counts: WorkerCountsPass,
-    pub oldest: OldestPass,
     pub low_water_marks: LowWaterMarksPass,
     /// Also run at startup.
     pub replication: ReplicationPass,
@@ -110,7 +108,6 @@ impl Passes {
             counters: CountersPass::default(),
             dead_letters: DeadLettersPass::default(),
             worker_counts: WorkerCountsPass::default(),
-            oldest: OldestPass::default(),
             low_water_marks: LowWaterMarksPass::new(connector),
             replication: ReplicationPass::default(),
             admission: AdmissionPass::default(),
@@ -240,7 +237,6 @@ pub static PASSES: &[Pass] = passes! {
     "refile", REFILING, GoesOn, RefilePass::run, refile;
     "purge_events", PURGING, GoesOn, events::purge;
     "counters", HOUSEKEEPING, GoesOn, CountersPass::run, counters;
-    "oldest", WATCHING, GoesOn, OldestPass::run, oldest;
     "sequence", HOUSEKEEPING, GoesOn, events::sequence;
     "low_water_marks", HOUSEKEEPING, GoesOn, LowWaterMarksPass::run, low_water_marks;
     "stranded_runs", REPAIRING, GoesOn, LowWaterMarksPass::repair, low_water_marks;

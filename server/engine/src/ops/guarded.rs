@@ -398,10 +398,7 @@ pub fn count_duplicates(outcome: &'static str, tasks: usize) {
 pub fn count_refusal(error: &OpError) {
     match error {
         OpError::Duplicate(_) => count_duplicates("rejected", 1),
-        OpError::BacklogFull(full) => {
-            let queue = full.queue.to_string();
-            metrics::counter!("tenure_backlog_refused_total", "task_queue" => queue).increment(1);
-        }
+        OpError::BacklogFull(_) => metrics::counter!("tenure_backlog_refused_total").increment(1),
         _ => {}
     }
 }

@@ -8,7 +8,6 @@ use tenure_domain::statistics::{Numbers, Range, Step, at_most};
 use tenure_store::{clock, statistics as store};
 
 use super::OpError;
-use crate::statistics::Statistics;
 
 /// A request, before its check.
 #[derive(Debug, Clone, Copy, Default)]
@@ -29,9 +28,8 @@ pub enum Of {
     Nothing,
 }
 
-/// Reads numbers over time: of this server until now, and of others until some seconds ago.
-pub async fn read(pool: &PgPool, statistics: &Statistics, of: Of, wanted: Wanted) -> Result<Answer, OpError> {
-    statistics.write_down(pool).await?;
+/// Reads numbers over time, as the servers have stored them until some seconds ago.
+pub async fn read(pool: &PgPool, of: Of, wanted: Wanted) -> Result<Answer, OpError> {
     let mut conn = pool.acquire().await?;
     let now = clock::get_now(&mut conn).await?;
     let Wanted { from, to, step } = wanted;

@@ -110,6 +110,9 @@ fn series_of_queue_begin_at_zero() {
         "tenure_tasks_resolved_total{task_queue=\"a/b\",state=\"exception\",reason=\"canceled\"} 1\n",
         "tenure_tasks_resolved_total{task_queue=\"a/b\",state=\"exception\",reason=\"claim-expired\"} 0\n",
         "tenure_runs_lost_total{task_queue=\"a/b\",ended_by=\"lease\"} 1\n",
+        "queue_completed_tasks{taskQueueId=\"a/b\",provisionerId=\"a\",workerType=\"b\"} 2\n",
+        "queue_failed_tasks{taskQueueId=\"a/b\",provisionerId=\"a\",workerType=\"b\"} 0\n",
+        "queue_exception_tasks{taskQueueId=\"a/b\",provisionerId=\"a\",workerType=\"b\",reasonResolved=\"canceled\"} 1\n",
         "tenure_run_wait_seconds_bucket{task_queue=\"a/b\",le=\"0.1\"} 0\n",
         "tenure_run_wait_seconds_bucket{task_queue=\"a/b\",le=\"0.5\"} 1\n",
         "tenure_run_wait_seconds_bucket{task_queue=\"a/b\",le=\"+Inf\"} 1\n",
@@ -120,6 +123,17 @@ fn series_of_queue_begin_at_zero() {
     ] {
         assert!(text.contains(series), "{series}{text}");
     }
+}
+
+#[test]
+fn queue_whose_runs_have_ended_is_named() {
+    let (statistics, shown) = (Statistics::default(), ShownQueues::new(1));
+    statistics.created(&[creation(1, "2026-01-01T12:00:00Z")]);
+    // Its name is not known yet.
+    assert_eq!(rendered_with(&statistics, &shown), "");
+    statistics.set_name(1, "a/b".parse().ok());
+    let text = rendered_with(&statistics, &shown);
+    assert!(text.contains("created_total{task_queue=\"a/b\"} 1\n"), "{text}");
 }
 
 #[test]
@@ -139,6 +153,8 @@ fn queues_beyond_limit_are_added_up() {
     statistics.created(&[creation(2, time)]);
     let hidden = rendered_with(&statistics, &none);
     assert!(hidden.contains("created_total{task_queue=\"other\"} 3\n"), "{hidden}");
+    let labels = "taskQueueId=\"other\",provisionerId=\"other\",workerType=\"other\"";
+    assert!(hidden.contains(&format!("queue_completed_tasks{{{labels}}} 0\n")), "{hidden}");
     let again = rendered(&statistics);
     assert!(again.contains("created_total{task_queue=\"a/busy\"} 1\n"), "{again}");
     assert!(again.contains("created_total{task_queue=\"other\"} 3\n"), "must not fall: {again}");

@@ -1,5 +1,5 @@
 //! Numbers of queues since the start of this server, and their metrics. Every series of a queue
-//! begins at 0, so that its first increment is visible.
+//! begins at 0, so that its first increment is visible, except `queue_exception_tasks`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,6 +8,13 @@ use tenure_api::states::{EndedBy, ReasonResolved, RunState};
 use tenure_domain::statistics::{BOUNDS, BUCKETS, REASONS, bucket, is_lost, place, state_of};
 
 use crate::gauges::Metric;
+
+/// Metrics that Taskcluster has, too. The last one has a label for the reason.
+pub const OF_TASKCLUSTER: [Metric; 3] = [
+    ("queue_completed_tasks", "Tasks of a task queue that were completed"),
+    ("queue_failed_tasks", "Tasks of a task queue that failed"),
+    ("queue_exception_tasks", "Tasks of a task queue that ended as exceptions"),
+];
 
 /// States of ended runs, in the order of [`Totals::runs`].
 const STATES: [RunState; 3] = [RunState::Completed, RunState::Failed, RunState::Exception];
@@ -106,6 +113,7 @@ pub(super) fn render(queues: &BTreeMap<String, Totals>, text: &mut String) {
             let _ = writeln!(text, "{name}{{task_queue=\"{queue}\",state=\"{state}\",reason=\"{reason}\"}} {count}");
         }
     }
+    render_for_taskcluster(queues, text);
     begin(text, LOST, "counter");
     for (queue, totals) in queues {
         for by in EndedBy::ALL.iter().filter(|by| is_lost(**by)) {
@@ -124,6 +132,32 @@ pub(super) fn render(queues: &BTreeMap<String, Totals>, text: &mut String) {
         }
     }
     text.push('\n');
+}
+
+fn render_for_taskcluster(queues: &BTreeMap<String, Totals>, text: &mut String) {
+    let rows: Vec<(String, &Totals)> = queues.iter().map(|(queue, totals)| (labels(queue), totals)).collect();
+    let [completed, failed, exceptions] = OF_TASKCLUSTER;
+    for (metric, reason) in [(completed, ReasonResolved::Completed), (failed, ReasonResolved::Failed)] {
+        begin(text, metric, "counter");
+        for (labels, totals) in &rows {
+            let _ = writeln!(text, "{}{{{labels}}} {}", metric.0, totals.resolved[place(reason)]);
+        }
+    }
+    begin(text, exceptions, "counter");
+    for (labels, totals) in &rows {
+        for &reason in ReasonResolved::ALL {
+            let count = totals.resolved[place(reason)];
+            if state_of(reason) == RunState::Exception && count > 0 {
+                let _ = writeln!(text, "{}{{{labels},reasonResolved=\"{reason}\"}} {count}", exceptions.0);
+            }
+        }
+    }
+}
+
+/// Labels of Taskcluster's metrics. The name of the queues that are not named has one part.
+fn labels(queue: &str) -> String {
+    let (provisioner, worker_type) = queue.split_once('/').unwrap_or((queue, queue));
+    format!("taskQueueId=\"{queue}\",provisionerId=\"{provisioner}\",workerType=\"{worker_type}\"")
 }
 
 /// Begins a metric.

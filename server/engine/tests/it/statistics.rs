@@ -15,7 +15,7 @@ async fn write_down(queue: &Queue) -> usize {
 }
 
 async fn read_of(queue: &Queue, of: Of, wanted: Wanted) -> Result<Answer, OpError> {
-    read(&queue.engine.pool, queue.engine.notifiers.statistics(), of, wanted).await
+    read(&queue.engine.pool, of, wanted).await
 }
 
 /// Creates tasks in every way but schedules and SQL, which share the code.

@@ -34,15 +34,14 @@ impl Metrics {
 
     /// Renders the current metrics in Prometheus' text format.
     pub(super) fn render(&self, passes: &Passes) -> String {
-        let Passes { engine, counters, dead_letters, oldest, worker_counts, .. } = passes;
+        let Passes { engine, counters, dead_letters, problems, worker_counts, .. } = passes;
         counters.publish_age();
         self.process.collect();
         self.measure();
         let (mut text, shown) = (self.recorded.render(), &engine.shown_queues);
         counters.gauges.render(&mut text, shown);
-        oldest.gauges.render(&mut text, shown);
+        problems.oldest.gauges.render(&mut text, shown);
         dead_letters.gauges.render(&mut text, shown);
-        engine.notifiers.resolutions().render(&mut text);
         engine.notifiers.statistics().render(&mut text, shown);
         worker_counts.gauges.render(&mut text, shown);
         worker_counts.by_state.render(&mut text, shown);

@@ -46,7 +46,7 @@ async fn handle_of_all(app: Api, call: Arc<Call>) -> Result<Response, ApiError> 
 }
 
 async fn answer(app: &Api, of: Of, wanted: Wanted) -> Result<Response, ApiError> {
-    ok(&read(&app.engine.pool, app.engine.notifiers.statistics(), of, wanted).await?)
+    ok(&read(&app.engine.pool, of, wanted).await?)
 }
 
 fn wanted(call: &Call) -> Result<Wanted, ApiError> {
@@ -77,9 +77,9 @@ fn described(operation: Operation, sample: &Sample, more: &str) -> Operation {
     let date = json!({"type": "string", "format": "date-time"});
     let about = format!(
         "Each point covers `step` seconds, by the clock of the database. Numbers per minute are kept for 24 hours, \
-         per ten minutes for 14 days, per hour for 90 days. The numbers of other servers appear within 10 seconds; a \
-         killed server loses up to 10 seconds of numbers. A percentile is the upper bound of a bucket: 0.1, 0.5, 1, 5, \
-         15, 60, 300, 900, 3600, 14400 or 86400 seconds, or 366 days. {more}At most {POINTS_MAX} points are returned."
+         per ten minutes for 14 days, per hour for 90 days. Numbers appear within 10 seconds; a killed server loses \
+         up to 10 seconds of numbers. A percentile is the upper bound of a bucket: 0.1, 0.5, 1, 5, 15, 60, 300, 900, \
+         3600, 14400 or 86400 seconds, or 366 days. {more}At most {POINTS_MAX} points are returned."
     );
     operation
         .about(&about)

@@ -52,7 +52,7 @@ impl ProblemsPass {
         let paused = problems::list_paused(conn).await?;
         let pending = problems::list_pending(conn, engine.sequencer.reached()).await?;
         // The number of runnable runs is only needed for queues that may be in trouble.
-        let (oldest, admissible) = read_waiting(conn, engine, &pending, now).await?;
+        let (oldest, admissible) = self.read_waiting(conn, engine, &pending, now).await?;
         transaction.commit().await?;
 
         let mut known = lock(&self.seen);
@@ -86,6 +86,35 @@ impl ProblemsPass {
         let still = seeing.end();
         *known = still;
         Ok(facts)
+    }
+
+    async fn read_waiting(
+        &self,
+        conn: &mut PgConnection,
+        engine: &Engine,
+        pending: &[PendingQueue],
+        now: DateTime<Utc>,
+    ) -> Result<(HashMap<i32, Oldest>, Admissible), sqlx::Error> {
+        let asked =
+            |queue: &PendingQueue| Asked { marks: engine.low_water_marks.peek(queue.key), counted: queue.counted };
+        let asked = pending.iter().map(|queue| (queue.key, asked(queue))).collect();
+        let found = page::list_oldest(conn, &asked).await?;
+        // Not read in time behind an old transaction, which is a problem of its own. The last ages
+        // stay.
+        if let Some(oldest) = &found {
+            self.oldest.publish(pending, oldest, now);
+        }
+        let oldest = found.unwrap_or_default();
+        let mut admissible = HashMap::new();
+        let marks = engine.admission_marks.all();
+        for queue in pending {
+            let runnable_since = oldest.get(&queue.key).and_then(|oldest| oldest.runnable);
+            if runnable_since.is_some_and(|since| now - since > SILENT_AFTER) {
+                let count = runnable::count(conn, queue.key, queue.counted, &marks).await?;
+                admissible.insert(queue.key, count);
+            }
+        }
+        Ok((oldest, admissible))
     }
 
     fn failing_passes(&self, engine: &Engine, now: DateTime<Utc>) -> Vec<FailingPass> {
@@ -132,28 +161,6 @@ fn within(time: TimeDelta) -> Duration {
 }
 
 type Admissible = HashMap<i32, i64>;
-
-async fn read_waiting(
-    conn: &mut PgConnection,
-    engine: &Engine,
-    pending: &[PendingQueue],
-    now: DateTime<Utc>,
-) -> Result<(HashMap<i32, Oldest>, Admissible), sqlx::Error> {
-    let asked = |queue: &PendingQueue| Asked { marks: engine.low_water_marks.peek(queue.key), counted: queue.counted };
-    let asked = pending.iter().map(|queue| (queue.key, asked(queue))).collect();
-    // Not read in time behind an old transaction, which is a problem of its own.
-    let oldest = page::list_oldest(conn, &asked).await?.unwrap_or_default();
-    let mut admissible = HashMap::new();
-    let marks = engine.admission_marks.all();
-    for queue in pending {
-        let runnable_since = oldest.get(&queue.key).and_then(|oldest| oldest.runnable);
-        if runnable_since.is_some_and(|since| now - since > SILENT_AFTER) {
-            let count = runnable::count(conn, queue.key, queue.counted, &marks).await?;
-            admissible.insert(queue.key, count);
-        }
-    }
-    Ok((oldest, admissible))
-}
 
 struct Waiting {
     pending: Vec<PendingQueue>,

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use tenure_engine::background::{counters, workers};
-use tenure_engine::resolutions;
+use tenure_engine::statistics::totals::OF_TASKCLUSTER;
 
 const OF_QUEUES: &str = "queue_";
 const RESOLVED: [&str; 4] = ["taskQueueId", "provisionerId", "workerType", "reasonResolved"];
@@ -12,7 +12,7 @@ const RESOLVED: [&str; 4] = ["taskQueueId", "provisionerId", "workerType", "reas
 pub(super) fn reference() -> Map<String, Value> {
     let gauges = counters::METRICS.iter().chain(&workers::METRICS).filter(|(name, _)| name.starts_with(OF_QUEUES));
     let mut metrics: Vec<Value> = gauges.map(|&(name, about)| one(name, "gauge", about, &RESOLVED[..1])).collect();
-    let [completed, failed, exceptions] = resolutions::METRICS;
+    let [completed, failed, exceptions] = OF_TASKCLUSTER;
     metrics.extend([completed, failed].map(|(name, about)| one(name, "counter", about, &RESOLVED[..3])));
     metrics.push(one(exceptions.0, "counter", exceptions.1, &RESOLVED));
     Map::from_iter([("serviceName".to_owned(), "queue".into()), ("metrics".to_owned(), metrics.into())])
