@@ -361,6 +361,10 @@ async fn test_message_shows_what_the_receiver_answers() {
     let redirected = test().await;
     assert_eq!((&redirected["delivered"], &redirected["status"]), (&json!(false), &json!(307)));
     assert!(receiver.seen().iter().all(|message| message.path == "/hook"), "a redirect is not followed");
+    receiver.set(Manner::Floods);
+    let flooded = test().await;
+    assert_eq!((&flooded["delivered"], flooded["body"].as_str().map(str::len)), (&json!(true), Some(1_024)));
+    assert!(flooded["milliseconds"].as_u64().is_some_and(|time| time < 14_000), "the rest is not read: {flooded}");
     receiver.set(Manner::Cuts);
     assert!(test().await["error"].is_string());
     receiver.set(Manner::Hangs);
@@ -403,6 +407,19 @@ async fn private_addresses_are_not_reached() {
     .await;
     assert!(shown["lastError"].as_str().is_some_and(|error| error.contains("not public")), "{shown}");
     assert_eq!(receiver.connections(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn http_needs_no_certificates_and_no_proxy() {
+    let rig = Rig::start_with(|launch| {
+        let launch = launch.env("SSL_CERT_FILE", "/dev/null").env("http_proxy", "http://127.0.0.1:1");
+        launch.flag("--deliver-to", HERE)
+    })
+    .await;
+    let receiver = Receiver::start().await;
+    subscribe(&rig, &to(&receiver)).await;
+    let result = ok(rig.call("POST", &path(&format!("{NAME}/test")), None).await);
+    assert_eq!(result["delivered"], true, "{result}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
