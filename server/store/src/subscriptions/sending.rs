@@ -33,8 +33,10 @@ pub async fn lease(conn: &mut PgConnection, server: Uuid, running: &[String]) ->
         WITH free AS MATERIALIZED (
             SELECT s.name FROM subscriptions s
             WHERE s.suspended IS NULL AND NOT s.name = ANY($2)
-              -- A task of this server may have ended by an error.
-              AND (s.lease_until <= clock_timestamp() OR s.server = $1)
+              -- A task of this server may have ended by an error. A lease longer than any is from before the clock was set
+              -- back.
+              AND (s.server = $1 OR s.lease_until <= clock_timestamp()
+                   OR s.lease_until > clock_timestamp() + make_interval(secs => $3))
             ORDER BY s.name FOR UPDATE SKIP LOCKED
         )
         UPDATE subscriptions s
