@@ -20,7 +20,7 @@ pub const SECRET_BYTES: usize = 32;
 /// Characters of an id after its prefix: 132 bits.
 const ID_CHARS: usize = 22;
 
-/// Signs messages. It has no Debug.
+/// Signs messages. Its Debug hides it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct WebhookSecret(Vec<u8>);
 
