@@ -341,6 +341,17 @@ async fn new_secret_signs_beside_the_one_before() {
     until_all_arrived(&receiver, &[task]).await;
     let message = receiver.seen().pop().unwrap();
     assert!(message.is_signed_by(&old) && message.is_signed_by(new), "{message:?}");
+    // Also while one server goes on sending.
+    let mut database = rig.database.connect("test").await;
+    let sql = "UPDATE subscriptions SET previous_until = clock_timestamp() + interval '4 seconds',
+               server = NULL, term = term + 1, lease_until = clock_timestamp()";
+    sqlx::query(sql).execute(&mut database).await.unwrap();
+    eventually("only the new secret signs", async || {
+        complete_one(&rig).await;
+        let message = receiver.seen().pop().unwrap();
+        (message.is_signed_by(new) && !message.is_signed_by(&old)).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -15,7 +15,7 @@ use crate::engine::Engine;
 use crate::events::deliveries::{Deliveries, suspend};
 
 /// How often in a row a subscription must be over its limit. If no server ran for longer than the
-/// limit, the first one has this many passes to deliver what was left.
+/// limit, the first server has this many passes to deliver the remaining events.
 const OVER_LIMIT_PASSES: u32 = 3;
 
 pub struct SubscriptionsPass {
@@ -65,7 +65,7 @@ impl SubscriptionsPass {
         Ok(report)
     }
 
-    /// Counts subscriptions over their limit, and returns those that were over it often enough.
+    /// Counts subscriptions over their limit, and returns the ones to suspend.
     fn note_over_limit<'a>(&self, ages: &'a [Age]) -> Vec<&'a Subscription> {
         let hold = self.deliveries.hold();
         let mut counts = self.over_limit.lock().unwrap_or_else(PoisonError::into_inner);

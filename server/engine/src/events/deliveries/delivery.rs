@@ -53,6 +53,8 @@ struct Delivery {
     client_id: String,
     /// Signing keys; none if the secret cannot be decrypted.
     keys: Option<Vec<SigningKey>>,
+    /// From then on only the first key signs.
+    previous_until: Instant,
     failures: u32,
     /// Set once everything up to `in_flight` is done, until this is committed.
     done: Option<Recorded>,
@@ -89,9 +91,11 @@ pub(super) async fn run(inner: Arc<DeliveriesInner>, leased: Leased) {
         }
     };
     let keys = inner.keys(&name, &leased.secrets).ok();
-    let Leased { lease, definition, client_id, failures, wait, secrets: _ } = leased;
+    let Leased { lease, definition, client_id, failures, wait, secrets: _, previous_for } = leased;
     let (done, committed) = (None, Instant::now());
-    let mut delivery = Delivery { inner, lease, definition, filter, client_id, keys, failures, done, committed };
+    let previous_until = committed + previous_for;
+    let mut delivery =
+        Delivery { inner, lease, definition, filter, client_id, keys, previous_until, failures, done, committed };
     let ended = match delivery.deliver(wait).await {
         Ok(End::Lost) => Ok(()),
         Ok(End::Drained) => delivery.release().await,
@@ -208,7 +212,7 @@ impl Delivery {
     /// Takes the events of a new message, and commits its end.
     async fn compose(&mut self, reader: &mut Reader) -> Result<Result<Composed, End>, sqlx::Error> {
         let batch = usize::from(self.definition.batch);
-        // Few events of a long log may pass the filter; the message then has what was found.
+        // Few events of a long log may pass the filter: then the message is smaller.
         if let Ok(filled) = timeout(FILL_MAX, reader.fill(batch, Instant::now())).await
             && let Some(end) = ended(filled?)
         {
@@ -343,6 +347,8 @@ impl Delivery {
             Err(Denied::Unavailable) => return failed(Denied::Unavailable.to_string()),
         }
         let Some(keys) = &self.keys else { return failed(UNDECRYPTABLE.to_owned()) };
+        let signing = if Instant::now() < self.previous_until { keys.len() } else { 1 };
+        let keys = keys.get(..signing).unwrap_or(keys);
         let message = perhaps_altered(message, self.failures > 0);
         let answered = self.inner.sender.send(&self.definition.url, &message, keys);
         let drained = async {
