@@ -23,6 +23,8 @@ pub enum Manner {
     Cuts,
     /// Handles the message and dies before the answer.
     Dies,
+    /// Accepts, with a body that does not end.
+    Floods,
 }
 
 #[derive(Debug, Clone)]
@@ -157,6 +159,12 @@ async fn serve(mut stream: TcpStream, shared: Arc<Shared>, port: u16) -> Option<
             }
             Manner::Hangs => std::future::pending().await,
             Manner::Dies | Manner::Cuts => return None,
+            Manner::Floods => {
+                stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.ok()?;
+                loop {
+                    stream.write_all(&[b'x'; 4_096]).await.ok()?;
+                }
+            }
         };
         stream.write_all(answer.as_bytes()).await.ok()?;
     }

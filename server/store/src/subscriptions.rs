@@ -117,22 +117,11 @@ pub async fn list(db: impl PgExecutor<'_>, name: Option<&str>) -> Result<Vec<Sub
     rows.into_iter().map(Row::decode).collect()
 }
 
-/// An existing subscription, locked.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Locked {
-    pub position: i64,
-    pub suspended: bool,
-}
-
-pub async fn lock(transaction: &mut PgConnection, name: &str) -> Result<Option<Locked>, sqlx::Error> {
-    sqlx::query_as!(
-        Locked,
-        r#"-- lock_subscription
-        SELECT position, suspended IS NOT NULL AS "suspended!" FROM subscriptions WHERE name = $1 FOR UPDATE"#,
-        name
-    )
-    .fetch_optional(transaction)
-    .await
+/// Locks a subscription and returns its position.
+pub async fn lock(transaction: &mut PgConnection, name: &str) -> Result<Option<i64>, sqlx::Error> {
+    sqlx::query_scalar!("-- lock_subscription\nSELECT position FROM subscriptions WHERE name = $1 FOR UPDATE", name)
+        .fetch_optional(transaction)
+        .await
 }
 
 /// True if there are as many subscriptions as `max`. Those being created at the same moment are
@@ -198,6 +187,9 @@ pub struct SealedSecret {
 
 /// Replaces a locked subscription at its position. The server that sends notices the new term. A
 /// new secret is used at once, and the one before it for another day.
+///
+/// With another filter or batch, a message in flight is composed anew: up to `in_flight`, any number
+/// of events may pass the new filter.
 pub async fn update(
     transaction: &mut PgConnection,
     name: &str,
@@ -214,6 +206,8 @@ pub async fn update(
             secret = COALESCE($10, s.secret),
             previous_secret = CASE WHEN $12 THEN s.secret ELSE s.previous_secret END,
             previous_until = CASE WHEN $12 THEN clock_timestamp() + make_interval(secs => $11) ELSE s.previous_until END,
+            in_flight = CASE WHEN (s.exchanges, s.routing_key_pattern, s.route, s.batch) IS NOT DISTINCT FROM ($3, $4, $5, $6)
+                             THEN s.in_flight ELSE s.position END,
             server = NULL, term = s.term + 1, lease_until = clock_timestamp(), next_try = NULL
         FROM db_now WHERE s.name = $1",
         name,
@@ -298,7 +292,7 @@ pub async fn suspend(
     Ok(true)
 }
 
-/// An active subscription with an undelivered event, or without one.
+/// A subscription with the time for which its age has counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Age {
     pub subscription: Subscription,

@@ -3,8 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use futures_util::future::join_all;
 use serde_json::{Value, json};
-use tenure_tests::http::TENURE_API;
+use tenure_tests::http::{Answer, TENURE_API};
 use tenure_tests::server::{Launch, Server};
 use tenure_tests::webhooks::{Manner, Message, Receiver};
 
@@ -340,6 +341,17 @@ async fn new_secret_signs_beside_the_one_before() {
     until_all_arrived(&receiver, &[task]).await;
     let message = receiver.seen().pop().unwrap();
     assert!(message.is_signed_by(&old) && message.is_signed_by(new), "{message:?}");
+    // Also while one server goes on sending.
+    let mut database = rig.database.connect("test").await;
+    let sql = "UPDATE subscriptions SET previous_until = clock_timestamp() + interval '4 seconds',
+               server = NULL, term = term + 1, lease_until = clock_timestamp()";
+    sqlx::query(sql).execute(&mut database).await.unwrap();
+    eventually("only the new secret signs", async || {
+        complete_one(&rig).await;
+        let message = receiver.seen().pop().unwrap();
+        (message.is_signed_by(new) && !message.is_signed_by(&old)).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -361,11 +373,19 @@ async fn test_message_shows_what_the_receiver_answers() {
     let redirected = test().await;
     assert_eq!((&redirected["delivered"], &redirected["status"]), (&json!(false), &json!(307)));
     assert!(receiver.seen().iter().all(|message| message.path == "/hook"), "a redirect is not followed");
+    receiver.set(Manner::Floods);
+    let flooded = test().await;
+    assert_eq!((&flooded["delivered"], flooded["body"].as_str().map(str::len)), (&json!(true), Some(1_024)));
+    assert!(flooded["milliseconds"].as_u64().is_some_and(|time| time < 14_000), "the rest is not read: {flooded}");
     receiver.set(Manner::Cuts);
     assert!(test().await["error"].is_string());
     receiver.set(Manner::Hangs);
-    let hung = test().await;
-    assert!(hung["milliseconds"].as_u64().is_some_and(|time| time >= 14_000), "{hung}");
+    let testing = path(&format!("{NAME}/test"));
+    let answers = join_all((0..11).map(|_| rig.call("POST", &testing, None))).await;
+    let (hung, refused): (Vec<_>, Vec<_>) = answers.iter().partition(|answer| answer.status == 200);
+    let patient = |answer: &&Answer| answer.body["milliseconds"].as_u64().is_some_and(|time| time >= 14_000);
+    assert!(hung.len() == 10 && hung.iter().all(patient), "{hung:?}");
+    assert_eq!(refused[0].code(), "ServiceUnavailable", "ten at the same time are enough");
 }
 
 /// Section of attacks: a URL of a client must not reach addresses within the operator's network.
@@ -403,6 +423,19 @@ async fn private_addresses_are_not_reached() {
     .await;
     assert!(shown["lastError"].as_str().is_some_and(|error| error.contains("not public")), "{shown}");
     assert_eq!(receiver.connections(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn http_needs_no_certificates_and_no_proxy() {
+    let rig = Rig::start_with(|launch| {
+        let launch = launch.env("SSL_CERT_FILE", "/dev/null").env("http_proxy", "http://127.0.0.1:1");
+        launch.flag("--deliver-to", HERE)
+    })
+    .await;
+    let receiver = Receiver::start().await;
+    subscribe(&rig, &to(&receiver)).await;
+    let result = ok(rig.call("POST", &path(&format!("{NAME}/test")), None).await);
+    assert_eq!(result["delivered"], true, "{result}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,7 +3,7 @@
 //! suspension names the position that it was decided for. The messages themselves are sent by
 //! [`crate::events::deliveries`].
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 
 use tenure_api::states::{SubscriptionState, SuspendedBy};
@@ -14,15 +14,21 @@ use super::PassReport;
 use crate::engine::Engine;
 use crate::events::deliveries::{Deliveries, suspend};
 
+/// How often in a row a subscription must be over its limit. If no server ran for longer than the
+/// limit, the first server has this many passes to deliver the remaining events.
+const OVER_LIMIT_PASSES: u32 = 3;
+
 pub struct SubscriptionsPass {
     deliveries: Deliveries,
+    /// Number of passes in a row that found these subscriptions over their limit.
+    over_limit: Mutex<BTreeMap<String, u32>>,
     /// Names with gauges.
     shown: Mutex<BTreeSet<String>>,
 }
 
 impl SubscriptionsPass {
     pub fn new(deliveries: &Deliveries) -> Self {
-        Self { deliveries: deliveries.clone(), shown: Mutex::default() }
+        Self { deliveries: deliveries.clone(), over_limit: Mutex::default(), shown: Mutex::default() }
     }
 
     /// Starts deliveries that no server has.
@@ -45,12 +51,7 @@ impl SubscriptionsPass {
             subscriptions::list_ages(&mut conn).await?
         };
         let mut report = PassReport::default();
-        for age in &ages {
-            let Age { subscription, .. } = age;
-            let give_up_after = subscription.definition.give_up_after;
-            if subscription.suspended.is_some() || !gives_up(age.counting(), give_up_after, self.deliveries.hold()) {
-                continue;
-            }
+        for subscription in self.note_over_limit(&ages) {
             report.found += 1;
             let (name, position) = (&subscription.name, subscription.position);
             if suspend(&engine.background_pool, name, position, SuspendedBy::Age).await? {
@@ -62,6 +63,27 @@ impl SubscriptionsPass {
         let subscriptions: Vec<&Subscription> = ages.iter().map(|age| &age.subscription).collect();
         self.show(&subscriptions);
         Ok(report)
+    }
+
+    /// Counts subscriptions over their limit, and returns the ones to suspend.
+    fn note_over_limit<'a>(&self, ages: &'a [Age]) -> Vec<&'a Subscription> {
+        let hold = self.deliveries.hold();
+        let mut counts = self.over_limit.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::take(&mut *counts);
+        let mut due = Vec::new();
+        for age in ages {
+            let subscription = &age.subscription;
+            let is_over = gives_up(age.counting(), subscription.definition.give_up_after, hold);
+            if subscription.suspended.is_some() || !is_over {
+                continue;
+            }
+            let passes = before.get(&subscription.name).map_or(1, |passes| passes.saturating_add(1));
+            counts.insert(subscription.name.clone(), passes);
+            if passes >= OVER_LIMIT_PASSES {
+                due.push(subscription);
+            }
+        }
+        due
     }
 
     /// Publishes the gauges. A deleted subscription keeps zeros.

@@ -142,9 +142,9 @@ pub async fn resume(
     let ends = read_ends(parts, &mut conn).await?;
     let mut transaction = conn.begin().await?;
     session::idle_briefly(&mut transaction).await?;
-    let stopped = subscriptions::lock(&mut transaction, name).await?.ok_or_else(|| missing(name))?;
+    let stopped_at = subscriptions::lock(&mut transaction, name).await?.ok_or_else(|| missing(name))?;
     // It may have moved on since the caller has seen it.
-    let position = check_position(ends, after.unwrap_or(After::Position(stopped.position)))?;
+    let position = check_position(ends, after.unwrap_or(After::Position(stopped_at)))?;
     subscriptions::resume(&mut transaction, name, position).await?;
     let entry = Entry::new(Action::ResumeSubscription, name, json!({"position": position}));
     let recorded = actor.record(&mut transaction, entry).await?;

@@ -108,6 +108,10 @@ async fn suspended_subscription_holds_nothing_back() {
     queue.run_pass("subscription_ages").await.unwrap();
     assert_eq!(suspended_by(&queue).await, None, "it was created just now");
     run_sql(database.pool(), "UPDATE subscriptions SET counted_from = counted_from - interval '6 days'").await;
+    // After a time without servers, the remaining events are delivered first.
+    for _ in 0..2 {
+        assert_eq!(queue.run_pass("subscription_ages").await.unwrap().found, 0);
+    }
     let report = queue.run_pass("subscription_ages").await.unwrap();
     assert_eq!((report.found, report.done), (1, 1));
     assert_eq!(suspended_by(&queue).await, Some(SuspendedBy::Age));

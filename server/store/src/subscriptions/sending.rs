@@ -20,6 +20,8 @@ pub struct Leased {
     pub client_id: String,
     /// Sealed secrets that sign messages, the current one first.
     pub secrets: Vec<Vec<u8>>,
+    /// How long the previous secret signs messages, too.
+    pub previous_for: Duration,
     pub failures: u32,
     /// Wait before the next attempt.
     pub wait: Duration,
@@ -33,8 +35,10 @@ pub async fn lease(conn: &mut PgConnection, server: Uuid, running: &[String]) ->
         WITH free AS MATERIALIZED (
             SELECT s.name FROM subscriptions s
             WHERE s.suspended IS NULL AND NOT s.name = ANY($2)
-              -- A task of this server may have ended by an error.
-              AND (s.lease_until <= clock_timestamp() OR s.server = $1)
+              -- A task of this server may have ended by an error. A lease that ends later than a new one is from before the
+              -- clock was set back.
+              AND (s.server = $1 OR s.lease_until <= clock_timestamp()
+                   OR s.lease_until > clock_timestamp() + make_interval(secs => $3))
             ORDER BY s.name FOR UPDATE SKIP LOCKED
         )
         UPDATE subscriptions s
@@ -42,6 +46,7 @@ pub async fn lease(conn: &mut PgConnection, server: Uuid, running: &[String]) ->
         FROM free WHERE s.name = free.name
         RETURNING s.name, s.url, s.secret,
                   CASE WHEN s.previous_until > clock_timestamp() THEN s.previous_secret END AS "previous_secret?",
+                  COALESCE(extract(epoch FROM s.previous_until - clock_timestamp()), 0)::float8 AS "previous_for!",
                   s.exchanges, s.routing_key_pattern, s.route, s.batch, s.result, s.give_up_after, s.client_id, s.position,
                   s.in_flight, s.term, s.failures,
                   COALESCE(extract(epoch FROM s.next_try - clock_timestamp()), 0)::float8 AS "wait!""#,
@@ -64,6 +69,7 @@ pub async fn lease(conn: &mut PgConnection, server: Uuid, running: &[String]) ->
         },
         client_id: row.client_id,
         secrets: std::iter::once(row.secret).chain(row.previous_secret).collect(),
+        previous_for: Duration::try_from_secs_f64(row.previous_for).unwrap_or_default(),
         failures: row.failures.unsigned_abs(),
         wait: Duration::try_from_secs_f64(row.wait).unwrap_or_default(),
     });

@@ -15,7 +15,7 @@ use tenure_store::outage;
 use tenure_store::secrets::random;
 use tenure_store::subscriptions::Lease;
 use tenure_store::subscriptions::sending::{self, Leased, Recorded};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::reader::{Filled, Reader, Results, item, load_results};
 use super::{DeliveriesInner, UNDECRYPTABLE, required_scopes, suspend};
@@ -28,8 +28,8 @@ use crate::events::stream::Stream;
 const RENEW_EVERY: Duration = Duration::from_secs(10);
 /// How often `position` moves past events that do not pass the filter.
 const SKIP_EVERY: Duration = Duration::from_secs(5);
-/// How long the message of a server before is read.
-const READ_MAX: Duration = Duration::from_secs(10);
+/// How long events of a message are read without extending the lease.
+const FILL_MAX: Duration = Duration::from_secs(5);
 /// How long a drain waits for the answer to a message.
 const DRAIN_ANSWER: Duration = Duration::from_secs(5);
 
@@ -53,6 +53,8 @@ struct Delivery {
     client_id: String,
     /// Signing keys; none if the secret cannot be decrypted.
     keys: Option<Vec<SigningKey>>,
+    /// From then on only the first key signs.
+    previous_until: Instant,
     failures: u32,
     /// Set once everything up to `in_flight` is done, until this is committed.
     done: Option<Recorded>,
@@ -89,9 +91,11 @@ pub(super) async fn run(inner: Arc<DeliveriesInner>, leased: Leased) {
         }
     };
     let keys = inner.keys(&name, &leased.secrets).ok();
-    let Leased { lease, definition, client_id, failures, wait, secrets: _ } = leased;
+    let Leased { lease, definition, client_id, failures, wait, secrets: _, previous_for } = leased;
     let (done, committed) = (None, Instant::now());
-    let mut delivery = Delivery { inner, lease, definition, filter, client_id, keys, failures, done, committed };
+    let previous_until = committed + previous_for;
+    let mut delivery =
+        Delivery { inner, lease, definition, filter, client_id, keys, previous_until, failures, done, committed };
     let ended = match delivery.deliver(wait).await {
         Ok(End::Lost) => Ok(()),
         Ok(End::Drained) => delivery.release().await,
@@ -179,8 +183,10 @@ impl Delivery {
             let until = if self.done.is_some() { Instant::now() } else { self.next_commit() };
             let drain = self.inner.parts.drain.clone();
             let filled = tokio::select! {
-                filled = reader.fill(1, until) => filled?,
+                // A drain begins no further message, even if there always is one.
+                biased;
                 () = drain.cancelled() => return Ok(Err(self.end_drained(reader).await?)),
+                filled = reader.fill(1, until) => filled?,
                 () = self.inner.changed.notified() => {
                     if !self.commit(reader, self.lease.in_flight, self.lease.in_flight).await? {
                         return Ok(Err(End::Lost));
@@ -206,7 +212,10 @@ impl Delivery {
     /// Takes the events of a new message, and commits its end.
     async fn compose(&mut self, reader: &mut Reader) -> Result<Result<Composed, End>, sqlx::Error> {
         let batch = usize::from(self.definition.batch);
-        if let Some(end) = ended(reader.fill(batch, Instant::now()).await?) {
+        // Few events of a long log may pass the filter: then the message is smaller.
+        if let Ok(filled) = timeout(FILL_MAX, reader.fill(batch, Instant::now())).await
+            && let Some(end) = ended(filled?)
+        {
             return Ok(Err(end));
         }
         let results = if self.definition.result {
@@ -223,20 +232,22 @@ impl Delivery {
         Ok(Ok((events, results)))
     }
 
-    /// Reads the message that the server before may have sent.
+    /// Reads the message that the server before may have sent. Without its last events it would be
+    /// another message, so this takes as long as it needs.
     async fn repeat(&mut self, reader: &mut Reader) -> Result<Result<Composed, End>, sqlx::Error> {
         let end = self.lease.in_flight;
         let drain = self.inner.parts.drain.clone();
-        let filled = tokio::select! {
-            filled = reader.fill_through(end, Instant::now() + READ_MAX) => filled?,
-            () = drain.cancelled() => return Ok(Err(End::Drained)),
-        };
-        if let Some(end) = ended(filled) {
-            return Ok(Err(end));
-        }
-        // Without its last events it would be another message.
-        if !reader.has_read(end) {
-            return Ok(Err(End::Lost));
+        while !reader.has_read(end) {
+            let filled = tokio::select! {
+                filled = reader.fill_through(end, Instant::now() + FILL_MAX) => filled?,
+                () = drain.cancelled() => return Ok(Err(End::Drained)),
+            };
+            if let Some(end) = ended(filled) {
+                return Ok(Err(end));
+            }
+            if !reader.has_read(end) && !self.commit(reader, self.lease.position, end).await? {
+                return Ok(Err(End::Lost));
+            }
         }
         let events = reader.take_through(end);
         let results = if self.definition.result {
@@ -274,8 +285,9 @@ impl Delivery {
     }
 
     async fn end_drained(&mut self, reader: &Reader) -> Result<End, sqlx::Error> {
-        let end = self.lease.in_flight;
-        let kept = self.done.is_none() || self.commit(reader, end, end).await?;
+        let through = reader.taken_through().max(self.lease.in_flight);
+        let moved = self.done.is_some() || through > self.lease.in_flight;
+        let kept = !moved || self.commit(reader, through, through).await?;
         Ok(if kept { End::Drained } else { End::Lost })
     }
 
@@ -335,6 +347,8 @@ impl Delivery {
             Err(Denied::Unavailable) => return failed(Denied::Unavailable.to_string()),
         }
         let Some(keys) = &self.keys else { return failed(UNDECRYPTABLE.to_owned()) };
+        let signing = if Instant::now() < self.previous_until { keys.len() } else { 1 };
+        let keys = keys.get(..signing).unwrap_or(keys);
         let message = perhaps_altered(message, self.failures > 0);
         let answered = self.inner.sender.send(&self.definition.url, &message, keys);
         let drained = async {

@@ -48,6 +48,9 @@ use crate::failure::OpError;
 
 /// Connections that all deliveries of this server use at the same time.
 const CONNECTIONS_MAX: usize = 2;
+/// Test messages at the same time: clients choose when and where to, and each look-up of a name may
+/// hold a thread.
+const TESTS_MAX: usize = 10;
 
 #[derive(Debug, Clone)]
 pub struct DeliverySettings {
@@ -83,6 +86,7 @@ struct DeliveriesInner {
     /// Names of the subscriptions that this server sends.
     running: Mutex<BTreeSet<String>>,
     connections: Semaphore,
+    tests: Semaphore,
     /// The tasks that send.
     sending: TaskTracker,
     /// Notified by a change of a subscription at this server.
@@ -123,6 +127,7 @@ impl Deliveries {
             sender,
             running: Mutex::default(),
             connections: Semaphore::new(CONNECTIONS_MAX),
+            tests: Semaphore::new(TESTS_MAX),
             sending: TaskTracker::new(),
             changed: Notify::new(),
         };
@@ -191,9 +196,10 @@ impl Deliveries {
     /// Sends a test message, also for a suspended subscription.
     ///
     /// # Errors
-    /// If the subscription does not exist, or its secret cannot be decrypted.
+    /// If the subscription does not exist, its secret cannot be decrypted, or too many tests run.
     pub async fn test(&self, name: &str) -> Result<TestDelivery, OpError> {
         let inner = &self.shared;
+        let _turn = inner.tests.try_acquire().map_err(|_| OpError::Overloaded("testSubscription"))?;
         let missing = || OpError::NotFound(format!("the subscription {name:?} does not exist"));
         let found = subscriptions::list(&inner.parts.pool, Some(name)).await?.pop().ok_or_else(missing)?;
         let sealed = subscriptions::find_secret(&inner.parts.pool, name).await?.ok_or_else(missing)?;

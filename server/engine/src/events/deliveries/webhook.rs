@@ -47,10 +47,11 @@ fn may_reach(deliver_to: &DeliverTo, address: IpAddr, encrypted: bool) -> bool {
 
 /// Checks the URL of a receiver. Refusals complete "the URL".
 pub(super) fn check(text: &str, deliver_to: &DeliverTo) -> Result<Url, String> {
-    if text.len() > URL_BYTES_MAX {
+    let url = Url::parse(text).map_err(|error| format!("must be a URL such as https://example.com/hook ({error})"))?;
+    // The normal form is stored, and checked again before each message.
+    if url.as_str().len() > URL_BYTES_MAX {
         return Err(format!("must have at most {URL_BYTES_MAX} bytes"));
     }
-    let url = Url::parse(text).map_err(|error| format!("must be a URL such as https://example.com/hook ({error})"))?;
     match url.scheme() {
         "https" => {}
         "http" if !deliver_to.is_empty() => {}
@@ -106,27 +107,22 @@ impl Answer {
     }
 }
 
-struct Clients {
-    https: Client,
-    http: Client,
-}
-
+/// The clients are made by the first message: certificates take time and memory.
 pub(super) struct Sender {
     deliver_to: Arc<DeliverTo>,
-    /// Made by the first message: certificates take time and memory.
-    clients: OnceLock<Result<Clients, String>>,
+    https: OnceLock<Client>,
+    http: OnceLock<Client>,
 }
 
 impl Sender {
     pub(super) fn new(deliver_to: DeliverTo) -> Self {
-        Self { deliver_to: Arc::new(deliver_to), clients: OnceLock::new() }
+        Self { deliver_to: Arc::new(deliver_to), https: OnceLock::new(), http: OnceLock::new() }
     }
 
     /// Sends a message, and returns the answer or why there is none.
     pub(super) async fn send(&self, url: &str, message: &Message, keys: &[SigningKey]) -> Result<Answer, String> {
         let url = check(url, &self.deliver_to).map_err(|why| format!("the URL {why}"))?;
-        let clients = self.clients.get_or_init(|| self.connect()).as_ref().map_err(Clone::clone)?;
-        let client = if url.scheme() == "https" { &clients.https } else { &clients.http };
+        let client = self.client(url.scheme() == "https")?;
         let seconds = real_now().timestamp();
         let request = client
             .post(url)
@@ -139,13 +135,18 @@ impl Sender {
         Ok(read(response).await)
     }
 
-    fn connect(&self) -> Result<Clients, String> {
+    fn client(&self, encrypted: bool) -> Result<&Client, String> {
+        let made = if encrypted { &self.https } else { &self.http };
+        if let Some(client) = made.get() {
+            return Ok(client);
+        }
         // The HTTP client has no cryptography of its own. An earlier choice is no error.
         let _already = rustls::crypto::ring::default_provider().install_default();
-        let https = self.builder(true).https_only(true).build().map_err(describe)?;
-        // It needs no certificates, which a bare container lacks.
-        let http = self.builder(false).tls_certs_only([]).build().map_err(describe)?;
-        Ok(Clients { https, http })
+        let builder = self.builder(encrypted);
+        // Without encryption it needs no certificates, which a bare container lacks.
+        let builder = if encrypted { builder.https_only(true) } else { builder.tls_certs_only([]) };
+        let client = builder.build().map_err(describe)?;
+        Ok(made.get_or_init(|| client))
     }
 
     fn builder(&self, encrypted: bool) -> reqwest::ClientBuilder {
@@ -239,6 +240,8 @@ mod tests {
             "https://169.254.169.254/latest/meta-data/",
             "https://[fd00:ec2::254]/",
             &format!("https://example.com/{}", "x".repeat(URL_BYTES_MAX)),
+            // Its normal form is longer.
+            &format!("https://example.com/{}", "ä".repeat(URL_BYTES_MAX / 4)),
         ] {
             assert!(check(url, &nothing).is_err(), "{url}");
         }

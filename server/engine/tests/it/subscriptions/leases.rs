@@ -37,6 +37,33 @@ async fn lease_goes_to_one_server_until_it_is_silent() {
 }
 
 #[tokio::test]
+async fn lease_ends_if_the_clock_is_set_back() {
+    let mut ground = Ground::new().await;
+    subscribe(&ground.queue).await;
+    let first = lease(&mut ground.conn, Uuid::new_v4()).await.unwrap();
+    run_sql(&mut ground.conn, "UPDATE subscriptions SET lease_until = lease_until + interval '1 hour'").await;
+    let second = lease(&mut ground.conn, Uuid::new_v4()).await.unwrap();
+    assert_eq!(second.lease.term, first.lease.term + 1);
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn message_in_flight_is_composed_anew_for_another_filter() {
+    let mut ground = Ground::new().await;
+    subscribe(&ground.queue).await;
+    let held = lease(&mut ground.conn, Uuid::new_v4()).await.unwrap().lease;
+    assert!(advance_to(&mut ground.conn, &held, 0, 10).await);
+    // The first PUT changes nothing.
+    for (more, in_flight) in [(json!({}), 10), (json!({"batch": 2}), 0)] {
+        let put = ops::Put { definition: definition(&more), secret: None, sealed_default: vec![], after: None };
+        ops::put(ground.queue.engine.subscription_parts(), &ANN, NAME, put).await.unwrap();
+        let held = lease(&mut ground.conn, Uuid::new_v4()).await.unwrap().lease;
+        assert_eq!((held.position, held.in_flight), (0, in_flight), "{more}");
+    }
+    ground.finish().await;
+}
+
+#[tokio::test]
 async fn lost_commit_ends_the_lease() {
     let mut ground = Ground::new().await;
     subscribe(&ground.queue).await;
@@ -82,6 +109,7 @@ async fn changed_secret_signs_beside_the_one_before() {
     }
     let leased = lease(&mut ground.conn, Uuid::new_v4()).await.unwrap();
     assert_eq!((leased.secrets, leased.definition.batch), (vec![vec![3], vec![1]], 2));
+    assert!(leased.previous_for > Duration::from_secs(23 * 3_600), "{:?}", leased.previous_for);
     run_sql(&mut ground.conn, "UPDATE subscriptions SET previous_until = clock_timestamp(), server = NULL").await;
     run_sql(&mut ground.conn, SILENCE).await;
     assert_eq!(lease(&mut ground.conn, Uuid::new_v4()).await.unwrap().secrets, [[3]]);
