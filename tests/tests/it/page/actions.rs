@@ -460,6 +460,26 @@ async fn actions_need_scope_and_form_of_this_session() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sent_form_is_logged_with_its_client() {
+    let rig = Rig::start_with(|launch| launch.env("TENURE_LOG", "info,access=info")).await;
+    let (task, root) = (rig.create_one(QUEUE).await, Visitor::root(&rig).await);
+    for path in ["/queue/page/queue/resume".to_owned(), format!("/task/{task}/cancel")] {
+        root.done(&rig, &path, &[]).await;
+        let expected = (json!("POST"), json!("page"), json!("root"));
+        eventually("the form is in the log", async || {
+            let log = rig.server.log();
+            let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+            let mut fields = lines.map(|mut line| line["fields"].take()).filter(|fields| fields["http.path"] == *path);
+            let found = |fields: Value| {
+                (fields["http.method"].clone(), fields["operation"].clone(), fields["client.id"].clone()) == expected
+            };
+            fields.any(found).then_some(())
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn button_without_scope_is_disabled_and_names_it() {
     let rig = start().await;
     let task = rig.create_one(QUEUE).await;
