@@ -11,7 +11,7 @@ const OF_WORKERS: &str = "a call of workers with their claims, sessions or regis
 const READS: &str = "only reads";
 const SIGNED: &str = "a message or bytes, by a signed URL";
 
-const UNRECORDED: [(&str, &str); 35] = [
+const UNRECORDED: [(&str, &str); 34] = [
     ("createTask", CREATES),
     ("createTasks", CREATES),
     ("retryEnqueue", CREATES),
@@ -26,7 +26,6 @@ const UNRECORDED: [(&str, &str); 35] = [
     ("putCheckpoint", OF_WORKERS),
     ("reclaimTask", OF_WORKERS),
     ("registerWorker", OF_WORKERS),
-    ("releaseTask", OF_WORKERS),
     ("renewSession", OF_WORKERS),
     ("reportCompleted", OF_WORKERS),
     ("reportException", OF_WORKERS),

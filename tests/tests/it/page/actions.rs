@@ -101,6 +101,9 @@ async fn task_actions_change_the_task() {
         line("Run 1 was released.")
     );
     assert_eq!(rig.status(task).await["runs"][1]["reasonResolved"], "worker-shutdown");
+    let audit = ok(rig.call("GET", &format!("{TENURE_API}/audit?object={task}&action=releaseTask"), None).await);
+    let entry = &audit["audit"][0];
+    assert_eq!((&entry["clientId"], &entry["detail"]["runId"]), (&json!("root"), &json!(1)), "{audit}");
     let scheduled = root.done(&rig, &format!("/task/{dependent}/schedule"), &[]).await;
     assert_eq!(scheduled.1, "The task was scheduled and is pending.");
     assert_eq!(rig.status(dependent).await["state"], "pending");

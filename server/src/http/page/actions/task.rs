@@ -1,6 +1,7 @@
 //! Actions on tasks.
 
 use maud::{Markup, html};
+use serde_json::json;
 use tenure_api::checkpoints::TaskCommandRequest;
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::TaskId;
@@ -13,6 +14,7 @@ use super::{Action, Failed, Order, Outcome, Subject, again, mismatch};
 use crate::http::api::report::release_run;
 use crate::http::page::edges::EDGES_MAX;
 use crate::http::page::error::PageError;
+use tenure_domain::audit::{self, Entry};
 use tenure_domain::checkpoint::check_command;
 use tenure_domain::task::{Last, Task};
 use tenure_engine::ops::OpError;
@@ -219,7 +221,12 @@ async fn release(order: &Order<'_>) -> Result<Outcome, Failed> {
         return Err(OpError::Conflict(message).into());
     }
     let sent = ReleaseRequest { delay: order.sent.whole("delay")?, not_before: None };
-    release_run(&order.app.engine, task.id, run, &sent).await?;
+    let engine = &order.app.engine;
+    release_run(engine, task.id, run, &sent).await?;
+    // Not in the transaction of the release, which reports of workers share.
+    let entry =
+        Entry::new(audit::Action::ReleaseTask, task.id, json!({"taskQueueId": task.queue.as_str(), "runId": run}));
+    order.actor.record(&mut *engine.pool.acquire().await?, entry).await?.log();
     Ok(Outcome::Done(format!("Run {run} was released.")))
 }
 
