@@ -84,10 +84,11 @@ async fn end_now(
     };
     let Slice { left, held, endings, effects } = slice;
     // One event covers all slices.
-    policies::emit(&mut transaction, &Note::session_ended(&identity, by, count(left.runs) + held)).await?;
+    let runs = count(left.runs) + held;
+    policies::emit(&mut transaction, &Note::session_ended(&identity, by, runs)).await?;
     let mut recorded = None;
     if let Some(actor) = actor {
-        let detail = json!({"sessionId": identity.id, "runs": left.runs});
+        let detail = json!({"sessionId": identity.id, "runs": runs});
         let entry = Entry::new(Action::EndSession, worker_of(&identity), detail);
         recorded = Some(actor.record(&mut transaction, entry).await?);
     }
