@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 
-use chrono::{DateTime, Utc};
 use tenure_api::bodies::Metadata;
 use tenure_api::dead_letters::{DeadLetter, DeadLetters, RedriveRequest, Redriven, RefusedRedrive};
 use tenure_api::states::ReasonResolved;
@@ -105,17 +104,11 @@ fn filter(query: &[(String, String)]) -> Result<Filter, ApiError> {
                 let words: Vec<&str> = ReasonResolved::ALL.iter().map(|reason| reason.as_str()).collect();
                 reason = Some(known.ok_or_else(|| wrong(&format!("must be one of {}", words.join(", "))))?);
             }
-            "before" => {
-                before = Some(date(value).ok_or_else(|| wrong("must be a time such as 2027-01-31T12:00:00Z"))?);
-            }
+            "before" => before = Some(query_time(name, value)?),
             _ => {}
         }
     }
     Ok(Filter::new(reason, before))
-}
-
-fn date(text: &str) -> Option<DateTime<Utc>> {
-    serde_json::from_value::<Timestamp>(text.into()).ok().map(Timestamp::time)
 }
 
 fn name(definition: &str) -> Option<String> {
