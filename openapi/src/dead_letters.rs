@@ -86,11 +86,11 @@ pub struct RedriveCopy {
 pub struct Redriven {
     /// Tasks that have a new run.
     pub redriven: u32,
-    /// Tasks of which there is a copy.
+    /// Tasks that were copied.
     pub copied: u32,
     /// Number of refused tasks, which are still dead letters.
     pub refused_count: u32,
-    /// The first 100 of them.
+    /// The first 100 refused tasks.
     pub refused: Vec<RefusedRedrive>,
     /// Token to continue with; absent if no dead letter is left behind those that were tried.
     #[serde(default, skip_serializing_if = "Option::is_none")]

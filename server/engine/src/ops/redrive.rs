@@ -49,7 +49,7 @@ pub struct Outcome {
     pub copied: u32,
     /// Number of all refused tasks.
     pub refused_count: u32,
-    /// The first of them.
+    /// The first [`REFUSED_MAX`] refused tasks.
     pub refused: Vec<(TaskId, OpError)>,
     /// Where to continue; none at the end of the list.
     pub next: Option<Cursor>,
@@ -114,7 +114,7 @@ struct Redriving<'a> {
 struct Slice {
     /// Tasks that are dead letters.
     found: HashSet<TaskId>,
-    /// `tasks.seq` of those that are none any more.
+    /// `tasks.seq` of tasks that were run again or copied.
     done: Vec<i64>,
     redriven: u32,
     copied: u32,
