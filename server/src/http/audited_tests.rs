@@ -65,3 +65,11 @@ fn every_change_is_recorded_or_excepted() {
     let gone: Vec<_> = known.difference(&changing).collect();
     assert!(gone.is_empty(), "no operation has these names: {gone:?}");
 }
+
+#[test]
+fn document_names_every_recorded_change() {
+    let document = include_str!("../../../docs/audit.md");
+    let words: BTreeSet<&str> = document.split(|letter: char| !letter.is_ascii_alphanumeric()).collect();
+    let missing: Vec<_> = Action::ALL.iter().map(|action| action.name()).filter(|name| !words.contains(name)).collect();
+    assert!(missing.is_empty(), "docs/audit.md lacks {missing:?}");
+}
