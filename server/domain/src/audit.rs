@@ -99,6 +99,7 @@ actions! {
     ScheduleTask "scheduleTask" Task "Scheduled",
     ChangeTaskPriority "changeTaskPriority" Task "Priority changed",
     PutTaskCommand "putTaskCommand" Task "Command sent",
+    ReleaseTask "releaseTask" Task "Run released",
     SealTaskGroup "sealTaskGroup" TaskGroup "Sealed",
     CancelTaskGroup "cancelTaskGroup" TaskGroup "Cancelled",
     ChangeTaskGroupPriority "changeTaskGroupPriority" TaskGroup "Priority changed",

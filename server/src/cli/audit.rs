@@ -4,12 +4,11 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::{Value, json};
-use tenure_api::dates::Timestamp;
 use tenure_client::AuditFilter;
 
 use super::http::{CommandError, Server, ServerArgs, entries, field};
 use super::print::table;
-use crate::config::parse_duration;
+use super::when::{When, parse_when};
 
 /// Changes per request.
 const PAGE: u16 = 1_000;
@@ -30,38 +29,22 @@ pub struct AuditArgs {
     pub action: Option<String>,
     /// Only changes since this time, or within this duration, such as 2h
     #[arg(long, value_name = "TIME", value_parser = parse_since)]
-    pub since: Option<Since>,
+    pub since: Option<When>,
     /// The number of changes to show, the latest ones
     #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: u32,
 }
 
-#[derive(Debug, Clone, Copy)]
-pub enum Since {
-    Ago(std::time::Duration),
-    At(Timestamp),
-}
-
-fn parse_since(text: &str) -> Result<Since, String> {
-    if let Ok(time) = serde_json::from_value(json!(text)) {
-        return Ok(Since::At(time));
-    }
-    let wrong = || "write a duration such as 2h, or a time such as 2027-01-31T12:00:00Z".to_owned();
-    parse_duration(text).map(Since::Ago).map_err(|_| wrong())
+fn parse_since(text: &str) -> Result<When, String> {
+    Ok(match parse_when(text)? {
+        When::In(ago) => When::In(-ago),
+        When::At(time) => When::At(time),
+    })
 }
 
 pub async fn run(server: &Server, args: AuditArgs) -> Result<ExitCode, CommandError> {
     let AuditArgs { client, object, action, since, limit, .. } = args;
-    let after = match since {
-        None => None,
-        Some(Since::At(time)) => Some(time),
-        Some(Since::Ago(ago)) => {
-            let now = server.client.server_time().await.map_err(|error| server.error(&error))?;
-            let time = chrono::TimeDelta::from_std(ago).ok().and_then(|ago| now.time().checked_sub_signed(ago));
-            // Earlier than every change.
-            time.map(Timestamp::new)
-        }
-    };
+    let after = server.time(since).await?;
     let wanted = usize::try_from(limit).unwrap_or(usize::MAX);
     let mut filter = AuditFilter { client_id: client, object, action, after, ..AuditFilter::default() };
     let (mut all, mut token) = (Vec::new(), None::<String>);
@@ -108,8 +91,8 @@ mod tests {
 
     #[test]
     fn since_is_date_or_duration() {
-        assert!(matches!(parse_since("2027-01-31T12:00:00Z"), Ok(Since::At(_))));
-        assert!(matches!(parse_since("2h"), Ok(Since::Ago(ago)) if ago.as_secs() == 7_200));
+        assert!(matches!(parse_since("2027-01-31T12:00:00Z"), Ok(When::At(_))));
+        assert_eq!(parse_since("2h"), Ok(When::In(chrono::TimeDelta::hours(-2))));
         for wrong in ["", "soon", "2", "2027-01-31"] {
             assert!(parse_since(wrong).is_err(), "{wrong}");
         }

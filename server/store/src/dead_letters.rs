@@ -3,6 +3,8 @@
 //! A row stays marked until the pass has read that its task was run again. Reads therefore compare
 //! it with the task.
 
+use std::collections::HashMap;
+
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use tenure_api::ids::{RunId, TaskId};
@@ -18,6 +20,8 @@ pub const COUNT_MAX: i64 = 10_000;
 pub const QUEUES_MAX: i64 = 1_000;
 /// Rows examined per page.
 pub const EXAMINED_MAX: i64 = 5_000;
+/// Larger definitions are not read for the names of tasks, in bytes.
+const DEFINITION_MAX: i32 = 16 << 10;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetter {
@@ -185,17 +189,13 @@ pub async fn find(conn: &mut PgConnection, queue: i32, tasks: &[Uuid]) -> Result
     decode(rows)
 }
 
-/// Returns the definitions of tasks with up to `bytes_max` bytes, by `tasks.seq`.
-pub async fn list_definitions(
-    conn: &mut PgConnection,
-    seqs: &[i64],
-    bytes_max: i32,
-) -> Result<Vec<(i64, String)>, sqlx::Error> {
+/// Returns the definitions of tasks, by `tasks.seq`, without large ones.
+pub async fn list_definitions(conn: &mut PgConnection, seqs: &[i64]) -> Result<HashMap<i64, String>, sqlx::Error> {
     let rows = sqlx::query!(
         "-- list_small_definitions
         SELECT d.seq, d.definition FROM task_definitions d WHERE d.seq = ANY($1) AND octet_length(d.definition) <= $2",
         seqs,
-        bytes_max
+        DEFINITION_MAX
     )
     .fetch_all(conn)
     .await?;

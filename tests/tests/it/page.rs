@@ -213,6 +213,18 @@ async fn behind_tls_the_cookie_is_for_this_host_and_tls_only() {
             && cookie.ends_with("; Path=/; Max-Age=43200; HttpOnly; SameSite=Strict; Secure"),
         "{cookie}"
     );
+    let session = cookie.split(';').next().unwrap();
+    let page = Raw::new("GET", "/login").header("Cookie", session).send(&behind).await.text();
+    let resume = form("/queue/page/queue/resume", &[("token", form_token(&page))]);
+    let resume = resume.header("Origin", "https://tenure.example.com").header("Cookie", session);
+    let done = resume.send(&behind).await;
+    assert_eq!(done.status, 303, "{}", done.text());
+    let line = done.header("set-cookie").unwrap();
+    assert!(
+        line.starts_with("__Host-tenure-done=")
+            && line.ends_with("; Path=/; Max-Age=60; HttpOnly; SameSite=Strict; Secure"),
+        "{line}"
+    );
     // Under another name of the server, too, a form must come from a page over TLS.
     for (scheme, status) in [("http", 403), ("https", 303)] {
         let raw = form("/login", &[("client", "root"), ("token", token), ("next", "/")]);

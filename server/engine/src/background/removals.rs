@@ -64,7 +64,7 @@ async fn end_sessions(
         if began.elapsed() > SESSIONS_MAX {
             continue;
         }
-        match end_whole(conn, &engine.notifiers, epoch, SessionEnd::WorkerRemoved).await {
+        match end_whole(conn, &engine.notifiers, None, epoch, SessionEnd::WorkerRemoved).await {
             Ok(Attempt::Ended(left)) => {
                 report.done += 1;
                 report.retried += left.retried;

@@ -76,7 +76,7 @@ async fn end_expired(
     for Expiring { epoch, .. } in &listed[..overdue] {
         clock.go_on(conn).await?;
         report.found += 1;
-        match end(conn, &engine.notifiers, *epoch, SessionEnd::Expired).await {
+        match end(conn, &engine.notifiers, None, *epoch, SessionEnd::Expired).await {
             Ok(Attempt::Ended(left)) => {
                 report.done += 1;
                 count(report, left);

@@ -13,7 +13,7 @@ use tenure_api::ids::{SessionId, TaskQueueId};
 use tenure_api::sessions::{CommandRequest, InboxItem};
 use tenure_api::states::SessionEnd;
 
-pub use self::end::{Attempt, Left, close_whole, end, end_whole, give_back_more};
+pub use self::end::{Attempt, Left, end, end_whole, give_back_more};
 pub use self::renew::{RenewSession, Renewing};
 use super::OpError;
 use super::actor::Actor;
@@ -100,7 +100,7 @@ async fn try_start(parts: Parts<'_>, start: &Start, queue: i32, client_id: &str)
     if let Some(live) = live {
         transaction.rollback().await?;
         // In its own transaction: its runs are back before the new session begins.
-        return match end_whole(&mut conn, parts.notifiers, live.epoch, SessionEnd::Takeover).await? {
+        return match end_whole(&mut conn, parts.notifiers, None, live.epoch, SessionEnd::Takeover).await? {
             Attempt::Held => Err(OpError::Unavailable),
             Attempt::Ended(_) | Attempt::NotLive => Ok(None),
         };
@@ -279,7 +279,7 @@ pub async fn close(parts: Parts<'_>, actor: &Actor, identity: &Identity) -> Resu
     let mut conn = parts.pool.acquire().await?;
     let starter = worker_sessions::find_starter(&mut conn, identity.epoch).await?;
     let actor = Some(actor).filter(|actor| starter.as_ref() != Some(&actor.client_id));
-    match close_whole(&mut conn, parts.notifiers, actor, identity.epoch).await? {
+    match end_whole(&mut conn, parts.notifiers, actor, identity.epoch, SessionEnd::Closed).await? {
         Attempt::Ended(left) => Ok(i64::try_from(left.runs).unwrap_or(i64::MAX)),
         Attempt::Held => Err(OpError::Unavailable),
         Attempt::NotLive => {

@@ -93,7 +93,7 @@ pub async fn remove(
 async fn end_session(conn: &mut PgConnection, notifiers: &Notifiers, gone: &Gone) -> Result<usize, sqlx::Error> {
     let Gone { queue, worker_group, worker_id } = gone;
     let Some(epoch) = worker_sessions::find_live(conn, *queue, worker_group, worker_id).await? else { return Ok(0) };
-    match sessions::end_whole(conn, notifiers, epoch, SessionEnd::WorkerRemoved).await? {
+    match sessions::end_whole(conn, notifiers, None, epoch, SessionEnd::WorkerRemoved).await? {
         Attempt::Ended(left) => Ok(left.runs),
         Attempt::NotLive | Attempt::Held => Ok(0),
     }

@@ -110,6 +110,22 @@ async fn failed_tasks_are_listed_until_they_run_again() {
 }
 
 #[tokio::test]
+async fn retried_task_is_listed_after_its_last_run() {
+    let (database, queue) = start_listing().await;
+    let task = queue.create_one(QUEUE).await;
+    let claim = queue.claim_one(QUEUE).await;
+    queue.report(task, claim.run, Report::Exception(ExceptionReason::WorkerShutdown)).await.unwrap();
+    read_log(&queue).await;
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM failed_runs").await, 1);
+    assert_eq!(number(database.pool(), DEAD).await, 0);
+    end_all(&queue, Report::Failed).await;
+    read_log(&queue).await;
+    assert_eq!(listed(&queue).await, [task]);
+    assert_eq!(number(database.pool(), DEAD).await, 1);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
 async fn run_that_was_rerun_before_the_log_was_read_is_not_dead() {
     let (database, queue) = start_listing().await;
     let task = fail_one(&queue).await;
@@ -196,6 +212,9 @@ async fn refused_tasks_at_the_head_stop_no_redrive() {
     assert_eq!(sum, (1_500, 0, 1_500));
     assert_eq!(number(database.pool(), "SELECT count(*) FROM pending WHERE run = 1").await, 1_500);
     assert_eq!(number(database.pool(), DEAD).await, 1_500);
+    let entries = "SELECT array_agg(detail ->> 'redriven' ORDER BY id) FROM audit WHERE action = 'redriveQueue'";
+    let entries: Vec<String> = sqlx::query_scalar(entries).fetch_one(database.pool()).await.unwrap();
+    assert_eq!(entries, ["500", "1000"], "one entry for all slices of a request");
     let copied = redrive_with(&queue, json!({"limit": 10, "copy": {"deadlineAfter": 3_600}})).await;
     assert_eq!(counts(&copied), (0, 10, 0));
     assert!(copied.next.is_some());

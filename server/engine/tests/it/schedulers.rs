@@ -386,7 +386,7 @@ async fn unaccepted_at_most_once_run_waits_after_close() {
     let (mut ground, server) = with_an_assigned_run_by(json!({"dispatch": "assign", "delivery": "at-most-once"})).await;
     let epoch: i64 = sqlx::query_scalar("SELECT epoch FROM worker_sessions").fetch_one(&mut ground.conn).await.unwrap();
     let mut closing = server.engine.pool.acquire().await.unwrap();
-    sessions::end(&mut closing, &server.engine.notifiers, epoch, SessionEnd::Closed).await.unwrap();
+    sessions::end(&mut closing, &server.engine.notifiers, None, epoch, SessionEnd::Closed).await.unwrap();
     assert_eq!(ground.count("pending WHERE hold = 2").await, 1);
     drop(closing);
     ground.finish([server]).await;

@@ -1,6 +1,5 @@
 //! The audit: who changed what.
 
-use chrono::{DateTime, Utc};
 use tenure_api::audit::{Audit, AuditEntry};
 
 use crate::http::api::prelude::*;
@@ -87,18 +86,11 @@ fn filter(query: &[(String, String)]) -> Result<Filter<'_>, ApiError> {
                 let kinds = Kind::ALL.map(Kind::as_str).join(", ");
                 filter.kind = Some(Kind::parse(value).ok_or_else(|| wrong(&format!("must be one of {kinds}")))?);
             }
-            "after" => {
-                let date = parse_date(value).ok_or_else(|| wrong("must be a time such as 2027-01-31T12:00:00Z"))?;
-                filter.after = Some(date);
-            }
+            "after" => filter.after = Some(query_time(name, value)?),
             _ => {}
         }
     }
     Ok(filter)
-}
-
-fn parse_date(text: &str) -> Option<DateTime<Utc>> {
-    serde_json::from_value::<Timestamp>(text.into()).ok().map(Timestamp::time)
 }
 
 fn shown(row: Recorded) -> Result<AuditEntry, ApiError> {

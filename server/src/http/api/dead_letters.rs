@@ -1,8 +1,5 @@
 //! Dead letters of a queue: listDeadLetters, redriveQueue.
 
-use std::collections::HashMap;
-
-use chrono::{DateTime, Utc};
 use tenure_api::bodies::Metadata;
 use tenure_api::dead_letters::{DeadLetter, DeadLetters, RedriveRequest, Redriven, RefusedRedrive};
 use tenure_api::states::ReasonResolved;
@@ -15,9 +12,6 @@ use tenure_domain::dead_letter::{Cursor, Filter, Place, Redrive};
 use tenure_engine::ops::OpError;
 use tenure_engine::ops::redrive::{Outcome, redrive};
 use tenure_store::dead_letters::{self as store, EXAMINED_MAX};
-
-/// Larger definitions are not read for the name, in bytes.
-const NAMED_MAX: i32 = 16 << 10;
 
 /// `GET /queues/:taskQueueId/dead-letters`
 pub fn list_dead_letters() -> Endpoint {
@@ -76,8 +70,7 @@ async fn handle_list_dead_letters(app: Api, call: Arc<Call>) -> Result<Response,
     let mut conn = tenure_store::page::begin(&app.engine.pool).await?;
     let found = store::list(&mut conn, key, filter, after.unwrap_or(Place::START), limit).await?;
     let seqs: Vec<i64> = found.rows.iter().map(|row| row.seq).collect();
-    let definitions: HashMap<i64, String> =
-        store::list_definitions(&mut conn, &seqs, NAMED_MAX).await?.into_iter().collect();
+    let definitions = store::list_definitions(&mut conn, &seqs).await?;
     conn.commit().await?;
     let shown = |row: store::DeadLetter| DeadLetter {
         task_id: row.task,
@@ -105,17 +98,11 @@ fn filter(query: &[(String, String)]) -> Result<Filter, ApiError> {
                 let words: Vec<&str> = ReasonResolved::ALL.iter().map(|reason| reason.as_str()).collect();
                 reason = Some(known.ok_or_else(|| wrong(&format!("must be one of {}", words.join(", "))))?);
             }
-            "before" => {
-                before = Some(date(value).ok_or_else(|| wrong("must be a time such as 2027-01-31T12:00:00Z"))?);
-            }
+            "before" => before = Some(query_time(name, value)?),
             _ => {}
         }
     }
     Ok(Filter::new(reason, before))
-}
-
-fn date(text: &str) -> Option<DateTime<Utc>> {
-    serde_json::from_value::<Timestamp>(text.into()).ok().map(Timestamp::time)
 }
 
 fn name(definition: &str) -> Option<String> {

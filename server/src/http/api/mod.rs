@@ -59,6 +59,7 @@ pub mod workers;
 
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
+use chrono::{DateTime, Utc};
 use http::HeaderValue;
 use http::header::CONTENT_TYPE;
 use serde::Serialize;
@@ -93,6 +94,14 @@ fn raw(json: impl Into<Body>) -> Response {
     let mut response = Response::new(json.into());
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
+}
+
+/// Reads a time in the query.
+fn query_time(name: &str, value: &str) -> Result<DateTime<Utc>, ApiError> {
+    let time: Result<Timestamp, _> = serde_json::from_value(value.into());
+    let wrong =
+        |_| ApiError::arguments(format!("the query parameter `{name}` must be a time such as 2027-01-31T12:00:00Z"));
+    Ok(time.map_err(wrong)?.time())
 }
 
 /// Initial capacity of a response, in bytes: a status with a few runs fits.

@@ -12,7 +12,7 @@ pub(super) use utoipa::ToSchema;
 
 pub(super) use super::pages::{PAGE_MAX, Page};
 pub(super) use super::state::{Api, Endpoint};
-pub(super) use super::{nothing, ok, raw};
+pub(super) use super::{nothing, ok, query_time, raw};
 pub(super) use crate::http::call::Call;
 pub(super) use crate::http::docs::operation::Operation;
 pub(super) use crate::http::docs::parameters::paged;

@@ -1,6 +1,5 @@
 //! Numbers of queues over time: getQueueStatistics, getStatistics.
 
-use chrono::{DateTime, Utc};
 use tenure_api::statistics::Statistics;
 
 use crate::http::api::prelude::*;
@@ -53,8 +52,8 @@ fn wanted(call: &Call) -> Result<Wanted, ApiError> {
     let mut wanted = Wanted::default();
     for (name, value) in call.query(&["from", "to", "step"])? {
         match name.as_str() {
-            "from" => wanted.from = Some(date(&name, &value)?),
-            "to" => wanted.to = Some(date(&name, &value)?),
+            "from" => wanted.from = Some(query_time(&name, &value)?),
+            "to" => wanted.to = Some(query_time(&name, &value)?),
             _ => {
                 let step = value.parse().ok().and_then(Step::of_seconds);
                 let wrong = || ApiError::arguments(format!("the query parameter `{name}` must be 60, 600 or 3600"));
@@ -63,14 +62,6 @@ fn wanted(call: &Call) -> Result<Wanted, ApiError> {
         }
     }
     Ok(wanted)
-}
-
-fn date(name: &str, value: &str) -> Result<DateTime<Utc>, ApiError> {
-    let date: Result<Timestamp, _> = serde_json::from_value(value.into());
-    let wrong = |_| {
-        ApiError::arguments(format!("the query parameter `{name}` must be a time such as 2026-01-31T12:00:00.000Z"))
-    };
-    Ok(date.map_err(wrong)?.time())
 }
 
 fn described(operation: Operation, sample: &Sample, more: &str) -> Operation {

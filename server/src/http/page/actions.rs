@@ -30,6 +30,7 @@ use super::answer::{answer, read_visit, refuse};
 use super::done;
 use super::error::PageError;
 use super::layout::{self, Page};
+use super::of_visitor;
 use super::state::Site;
 use super::visit::Visit;
 use crate::http::access::Access;
@@ -243,10 +244,8 @@ pub(super) async fn act(app: Site, request: Request, on: On, action: &'static Ac
         Ok(visit) => visit,
         Err(response) => return response,
     };
-    match carry_out(&app, &visit, (&headers, body), on, action).await {
-        Ok(response) => response,
-        Err(error) => refuse(&visit, &error),
-    }
+    let response = carry_out(&app, &visit, (&headers, body), on, action).await;
+    of_visitor(&visit, response.unwrap_or_else(|error| refuse(&visit, &error)))
 }
 
 async fn carry_out(
@@ -266,6 +265,7 @@ async fn carry_out(
         Err(Failed::Page(error)) => return Err(error),
         Err(Failed::Form(status, message)) => (status, Notice::Wrong(message)),
     };
+    let _slot = app.intake.read_slots.take(visit.share()).await?;
     let form = (action.form)(&order).await?;
     Ok(answer(status, &layout::frame(visit, &form::page(action, &order, &form, Some(&notice)))))
 }

@@ -13,8 +13,6 @@ use super::visit::Visit;
 use tenure_store::dead_letters::{self, DeadLetter};
 
 const SHOWN_MAX: i64 = 20;
-/// Larger definitions are not read for the name, in bytes.
-const NAMED_MAX: i32 = 16 << 10;
 
 /// The newest dead letters, with their definitions by `tasks.seq`.
 pub(super) struct Letters {
@@ -31,7 +29,7 @@ impl Letters {
 pub(super) async fn read(conn: &mut PgConnection, queue: i32) -> Result<Letters, sqlx::Error> {
     let rows = dead_letters::list_newest(conn, queue, SHOWN_MAX).await?;
     let seqs: Vec<i64> = rows.iter().map(|row| row.seq).collect();
-    let definitions = dead_letters::list_definitions(conn, &seqs, NAMED_MAX).await?.into_iter().collect();
+    let definitions = dead_letters::list_definitions(conn, &seqs).await?;
     Ok(Letters { rows, definitions })
 }
 

@@ -7,7 +7,7 @@ use http::header::SET_COOKIE;
 use percent_encoding::utf8_percent_encode;
 
 use super::answer;
-use super::cookies::{DONE, LINE_MAX};
+use super::cookies::{self, LINE_MAX};
 use super::state::Site;
 use super::visit::SEGMENT;
 
@@ -28,8 +28,7 @@ pub(super) fn clear(app: &Site, response: &mut Response) {
 }
 
 fn set(app: &Site, response: &mut Response, value: &str, lifetime: u64) {
-    let secure = if app.pages.secure() { "; Secure" } else { "" };
-    let cookie = format!("{DONE}={value}; Path=/; Max-Age={lifetime}; HttpOnly; SameSite=Strict{secure}");
+    let cookie = cookies::setting(app, cookies::done_name(app), value, lifetime);
     // Without the line, the action is done all the same.
     if let Ok(cookie) = HeaderValue::from_str(&cookie) {
         response.headers_mut().append(SET_COOKIE, cookie);

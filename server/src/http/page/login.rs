@@ -19,10 +19,11 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::answer::{answer, refuse, see_other};
+use super::cookies;
 use super::error::PageError;
 use super::layout::{self, Page};
 use super::state::Site;
-use super::visit::{self, Visit, cookie_name, find_visitor, is_from_us, safe_place};
+use super::visit::{self, Visit, find_visitor, is_from_us, safe_place};
 use crate::auth::{AuthError, SESSION_LIFETIME};
 use crate::http::body;
 use crate::http::budget::Share;
@@ -154,8 +155,7 @@ pub(super) async fn read_form<T: DeserializeOwned + 'static>(app: &Site, request
 }
 
 fn cookie(app: &Site, ticket: &str, seconds: u64) -> String {
-    let secure = if app.pages.secure() { "; Secure" } else { "" };
-    format!("{}={ticket}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}", cookie_name(app))
+    cookies::setting(app, cookies::session_name(app), ticket, seconds)
 }
 
 fn redirect(app: &Site, place: &str, cookie: &str) -> Response {

@@ -142,7 +142,6 @@ where
                 Ok(visit) => Arc::new(visit),
                 Err(response) => return response,
             };
-            let logged_in = visit.session.is_some();
             let made = async {
                 let _slot = match reads {
                     Reads::Database => Some(app.intake.read_slots.take(visit.share()).await?),
@@ -155,16 +154,22 @@ where
                 Ok(page) => answer(StatusCode::OK, &layout::frame(&visit, &page)),
                 Err(error) => refuse(&visit, &error),
             };
-            let mut page = counted(page, logged_in);
+            let mut page = of_visitor(&visit, page);
             if visit.done.is_some() {
                 done::clear(&app, &mut page);
-            }
-            if access_log::is_on() {
-                access_log::note(&mut page, "page", visit.client_id());
             }
             page
         })
     }
+}
+
+/// Notes the visitor for the budget of answers and the access log.
+fn of_visitor(visit: &Visit, page: Response) -> Response {
+    let mut page = counted(page, visit.session.is_some());
+    if access_log::is_on() {
+        access_log::note(&mut page, PAGE, visit.client_id());
+    }
+    page
 }
 
 /// Charges the page to the visitor's share, so that stalled anonymous readers do not use up the

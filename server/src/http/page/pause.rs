@@ -18,6 +18,7 @@ use super::done;
 use super::error::PageError;
 use super::layout::{self, Page};
 use super::login::read_form;
+use super::of_visitor;
 use super::state::Site;
 use super::visit::{Visit, is_from_us};
 use tenure_domain::policy::pause::Paused;
@@ -117,10 +118,11 @@ async fn change(app: &Site, request: Request, what: Change) -> Response {
         Change::Pause => "The queue is paused.",
         Change::Resume => "The queue is resumed.",
     };
-    match act(app, &visit, &headers, form, what).await {
+    let response = match act(app, &visit, &headers, form, what).await {
         Ok(queue) => done::see_other(app, &link(&visit, &queue), line),
         Err(error) => refuse(&visit, &error),
-    }
+    };
+    of_visitor(&visit, response)
 }
 
 pub(super) fn foreign_form() -> PageError {

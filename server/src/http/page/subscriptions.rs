@@ -16,6 +16,7 @@ use super::done;
 use super::error::PageError;
 use super::layout::{self, Cells};
 use super::login::read_form;
+use super::of_visitor;
 use super::pause::foreign_form;
 use super::state::Site;
 use super::text;
@@ -107,10 +108,11 @@ pub(super) async fn resume(State(app): State<Site>, request: Request) -> Respons
     };
     let headers = parts.headers.clone();
     let form = read_form::<ResumeForm>(&app, Request::from_parts(parts, body)).await;
-    match act(&app, &visit, &headers, form).await {
+    let response = match act(&app, &visit, &headers, form).await {
         Ok(()) => done::see_other(&app, &visit.link("/"), "The subscription is resumed."),
         Err(error) => refuse(&visit, &error),
-    }
+    };
+    of_visitor(&visit, response)
 }
 
 /// Resumes the subscription where it stopped.

@@ -63,7 +63,7 @@ impl Visit {
             }
         };
         let trace_id = request.extensions().get::<Connection>().and_then(Connection::trace_id);
-        let done = session.as_ref().and_then(|_| cookies::done(request.headers()));
+        let done = session.as_ref().and_then(|_| cookies::done(request.headers(), cookies::done_name(app)));
         let visit = Self { session, principal, place, is_read, query, done, trace_id, ..Self::unknown(app) };
         match params {
             Ok(params) => Ok(Self { params, ..visit }),
@@ -212,13 +212,8 @@ pub(super) fn read_query(query: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Browsers accept a cookie with this prefix only from this host.
-pub(super) fn cookie_name(app: &Site) -> &'static str {
-    if app.pages.secure() { "__Host-tenure-session" } else { "tenure-session" }
-}
-
 pub(super) async fn find_visitor(app: &Site, headers: &HeaderMap) -> Result<(Option<Session>, Principal), PageError> {
-    if let Some(ticket) = cookies::find(headers, cookie_name(app)) {
+    if let Some(ticket) = cookies::find(headers, cookies::session_name(app)) {
         let now = app.intake.now().await?;
         if let Some(session) =
             app.intake.authenticator.resume(ticket, now).await.map_err(|error| lookup_failed(&error))?

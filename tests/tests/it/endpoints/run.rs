@@ -14,9 +14,9 @@ use crate::rig::{Raw, RawReply, new_task};
 
 const BODY_MAX: usize = 10 << 20;
 
-/// Operations whose usual case records nothing: the client is enabled already, and the session is
-/// ended by the client that started it.
-const UNRECORDED: [&str; 2] = ["enableClient", "endSession"];
+/// Operations whose usual case records nothing: the client is enabled already, the session is ended
+/// by the client that started it, and the run is released by its worker.
+const UNRECORDED: [&str; 3] = ["enableClient", "endSession", "releaseTask"];
 
 /// Sends every case; returns descriptions of failures. Refusals change nothing, so consecutive
 /// refusals in one state share it. The first success after them shares it too, and so shows that

@@ -101,6 +101,9 @@ async fn task_actions_change_the_task() {
         line("Run 1 was released.")
     );
     assert_eq!(rig.status(task).await["runs"][1]["reasonResolved"], "worker-shutdown");
+    let audit = ok(rig.call("GET", &format!("{TENURE_API}/audit?object={task}&action=releaseTask"), None).await);
+    let entry = &audit["audit"][0];
+    assert_eq!((&entry["clientId"], &entry["detail"]["runId"]), (&json!("root"), &json!(1)), "{audit}");
     let scheduled = root.done(&rig, &format!("/task/{dependent}/schedule"), &[]).await;
     assert_eq!(scheduled.1, "The task was scheduled and is pending.");
     assert_eq!(rig.status(dependent).await["state"], "pending");
@@ -457,6 +460,26 @@ async fn actions_need_scope_and_form_of_this_session() {
     assert_eq!(worker["quarantineDetails"], json!([]));
     let live = ok(rig.call("GET", &format!("{TENURE_API}/sessions/{session}"), None).await);
     assert_eq!(live.get("ended"), None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sent_form_is_logged_with_its_client() {
+    let rig = Rig::start_with(|launch| launch.env("TENURE_LOG", "info,access=info")).await;
+    let (task, root) = (rig.create_one(QUEUE).await, Visitor::root(&rig).await);
+    for path in ["/queue/page/queue/resume".to_owned(), format!("/task/{task}/cancel")] {
+        root.done(&rig, &path, &[]).await;
+        let expected = (json!("POST"), json!("page"), json!("root"));
+        eventually("the form is in the log", async || {
+            let log = rig.server.log();
+            let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+            let mut fields = lines.map(|mut line| line["fields"].take()).filter(|fields| fields["http.path"] == *path);
+            let found = |fields: Value| {
+                (fields["http.method"].clone(), fields["operation"].clone(), fields["client.id"].clone()) == expected
+            };
+            fields.any(found).then_some(())
+        })
+        .await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

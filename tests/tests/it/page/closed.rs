@@ -65,6 +65,27 @@ async fn existence_of_worker_needs_the_scope_to_see_workers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn forms_tell_no_more_than_pages() {
+    let rig = Rig::start().await;
+    let task = rig.create_one(QUEUE).await;
+    rig.create_with(QUEUE, |body| body["dependencies"] = json!([task])).await;
+    assert_eq!(rig.claim(QUEUE, 1).await.len(), 1);
+    let session = rig.start_session(QUEUE, "w1", json!({})).await;
+    let (cancel, end) = (format!("/task/{task}/cancel"), format!("/session/{session}/end"));
+    let root = log_in(&rig, &rig.root).await;
+    shows(&get(&rig, &cancel, Some(&root)).await, &["group/worker", "1 task needs it."]);
+    shows(&get(&rig, &end, Some(&root)).await, &["Its 0 running"]);
+    close(&rig, &[], &format!("/api/queue/v1/task/{task}/status")).await;
+    let scopes = ["tenure:cancel-task:page/queue", "queue:claim-work:page/queue", "queue:worker-id:group/*"];
+    let stranger = log_in(&rig, &rig.make_client("stranger", &scopes).await).await;
+    let page = get(&rig, &cancel, Some(&stranger)).await;
+    shows(&page, &["A worker holds it.", "Tasks that need it completed cannot run"]);
+    hides(&page, &["group/worker", "needs it."]);
+    let page = get(&rig, &end, Some(&stranger)).await;
+    shows(&page, &["Its running and assigned runs leave it."]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_login_form_waits_for_no_page_of_others() {
     let rig = Rig::start().await;
     let (mut holder, mut looker) = (rig.database.connect("holder").await, rig.database.connect("looker").await);

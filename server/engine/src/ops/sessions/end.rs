@@ -52,18 +52,8 @@ pub enum Attempt {
 }
 
 /// Ends a session and gives back its first slice. An expired session ends only if it was not
-/// renewed meanwhile.
+/// renewed meanwhile. Records the end if there is an actor.
 pub async fn end(
-    conn: &mut PgConnection,
-    notifiers: &Notifiers,
-    epoch: i64,
-    by: SessionEnd,
-) -> Result<Attempt, sqlx::Error> {
-    end_as(conn, notifiers, None, epoch, by).await
-}
-
-/// As [`end()`], and records it if there is an actor.
-async fn end_as(
     conn: &mut PgConnection,
     notifiers: &Notifiers,
     actor: Option<&Actor>,
@@ -94,10 +84,11 @@ async fn end_now(
     };
     let Slice { left, held, endings, effects } = slice;
     // One event covers all slices.
-    policies::emit(&mut transaction, &Note::session_ended(&identity, by, count(left.runs) + held)).await?;
+    let runs = count(left.runs) + held;
+    policies::emit(&mut transaction, &Note::session_ended(&identity, by, runs)).await?;
     let mut recorded = None;
     if let Some(actor) = actor {
-        let detail = json!({"sessionId": identity.id, "runs": left.runs});
+        let detail = json!({"sessionId": identity.id, "runs": runs});
         let entry = Entry::new(Action::EndSession, worker_of(&identity), detail);
         recorded = Some(actor.record(&mut transaction, entry).await?);
     }
@@ -125,34 +116,11 @@ async fn end_now(
 pub async fn end_whole(
     conn: &mut PgConnection,
     notifiers: &Notifiers,
-    epoch: i64,
-    by: SessionEnd,
-) -> Result<Attempt, sqlx::Error> {
-    let attempt = end(conn, notifiers, epoch, by).await?;
-    give_back_rest(conn, notifiers, attempt, epoch, by).await
-}
-
-/// Ends a session on request and gives back all its runs. Records it if there is an actor.
-///
-/// # Errors
-/// As [`end_whole()`].
-pub async fn close_whole(
-    conn: &mut PgConnection,
-    notifiers: &Notifiers,
     actor: Option<&Actor>,
     epoch: i64,
-) -> Result<Attempt, sqlx::Error> {
-    let attempt = end_as(conn, notifiers, actor, epoch, SessionEnd::Closed).await?;
-    give_back_rest(conn, notifiers, attempt, epoch, SessionEnd::Closed).await
-}
-
-async fn give_back_rest(
-    conn: &mut PgConnection,
-    notifiers: &Notifiers,
-    mut attempt: Attempt,
-    epoch: i64,
     by: SessionEnd,
 ) -> Result<Attempt, sqlx::Error> {
+    let mut attempt = end(conn, notifiers, actor, epoch, by).await?;
     if let Attempt::Ended(left) = &mut attempt {
         while left.more {
             left.join(give_back_more(conn, notifiers, epoch, by).await?);

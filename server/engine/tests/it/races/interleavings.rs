@@ -106,7 +106,7 @@ async fn by_request(queue: &Queue, subject: &Subject, event: Event) -> bool {
         Event::End(_, Ending::SessionEnded, _) => {
             let (engine, by) = (&queue.engine, SessionEnd::Takeover);
             let mut conn = engine.pool.acquire().await.unwrap();
-            return match sessions::end(&mut conn, &engine.notifiers, subject.session.epoch, by).await.unwrap() {
+            return match sessions::end(&mut conn, &engine.notifiers, None, subject.session.epoch, by).await.unwrap() {
                 Attempt::Ended(left) => left.runs > 0,
                 Attempt::NotLive => false,
                 Attempt::Held => panic!("it waits for the others"),

@@ -37,7 +37,7 @@ async fn returned_run_is_reassigned_at_once_despite_rate() {
             let first = given_to(&mut ground).await.expect("assigned to a worker");
             if closes {
                 let mut closing = server.engine.pool.acquire().await.unwrap();
-                sessions::end(&mut closing, &server.engine.notifiers, first, SessionEnd::Closed).await.unwrap();
+                sessions::end(&mut closing, &server.engine.notifiers, None, first, SessionEnd::Closed).await.unwrap();
             } else {
                 let later = "UPDATE clock SET clock_offset = clock_offset + interval '31 seconds'";
                 ground.run(later).await;

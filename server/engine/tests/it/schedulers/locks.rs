@@ -38,7 +38,7 @@ impl Held {
     async fn close(&self) -> Attempt {
         let engine = &self.server.engine;
         let mut conn = engine.pool.acquire().await.unwrap();
-        sessions::end(&mut conn, &engine.notifiers, self.epoch, SessionEnd::Closed).await.unwrap()
+        sessions::end(&mut conn, &engine.notifiers, None, self.epoch, SessionEnd::Closed).await.unwrap()
     }
 
     async fn finish(self) {

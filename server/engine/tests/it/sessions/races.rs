@@ -35,7 +35,7 @@ impl Race {
     async fn end_as(&self, by: SessionEnd) -> Attempt {
         let engine = &self.ground.queue.engine;
         let mut conn = engine.pool.acquire().await.unwrap();
-        sessions::end(&mut conn, &engine.notifiers, self.session.epoch, by).await.unwrap()
+        sessions::end(&mut conn, &engine.notifiers, None, self.session.epoch, by).await.unwrap()
     }
 
     async fn end(&self) -> Attempt {
@@ -241,7 +241,7 @@ async fn z7_thousand_runs_leave_session_atomically() {
         let mut conn = queue.engine.pool.acquire().await.unwrap();
         loop {
             let by = SessionEnd::Takeover;
-            match sessions::end(&mut conn, &queue.engine.notifiers, session.epoch, by).await.unwrap() {
+            match sessions::end(&mut conn, &queue.engine.notifiers, None, session.epoch, by).await.unwrap() {
                 Attempt::Held => {}
                 attempt => break assert_eq!(attempt, Attempt::Ended(Left { runs: ALL, retried: ALL, more: false })),
             }

@@ -8,6 +8,7 @@ use tenure_api::states::WorkerCommand;
 use super::form::{Field, Form, ready};
 use super::{Action, Failed, Order, Outcome, Subject, mismatch};
 use crate::http::page::error::PageError;
+use crate::http::page::pause::reading_scope;
 use crate::http::page::rows::{ROWS_MAX, claims_scope};
 use tenure_domain::session::Identity;
 use tenure_engine::ops::sessions;
@@ -116,13 +117,17 @@ async fn send(order: &Order<'_>, command: WorkerCommand) -> Result<Outcome, Fail
     Ok(Outcome::Done(format!("The command {command} is in the inbox of the session.")))
 }
 
-/// Counts the runs that leave the session.
+/// Counts the runs that leave the session, for visitors who may read it.
 async fn end_form(order: &Order<'_>) -> Result<Form, PageError> {
-    let stored = sessions::find(order.app.engine.session_parts(), of(order)?.id).await?;
+    let identity = of(order)?;
+    let may_read = order.visit.may(reading_scope(&identity.queue));
+    let stored = sessions::find(order.app.engine.session_parts(), identity.id).await?;
     let about = html! {
         p.warning {
             @if stored.ended.is_some() {
                 "The session has already ended."
+            } @else if !may_read {
+                "Its running and assigned runs leave it."
             } @else {
                 "Its " (stored.running) " running and " (stored.assigned) " assigned runs leave it."
             }

@@ -1,8 +1,10 @@
 //! Actions on tasks.
 
 use maud::{Markup, html};
+use serde_json::json;
 use tenure_api::checkpoints::TaskCommandRequest;
 use tenure_api::dates::Timestamp;
+use tenure_api::ids::TaskId;
 use tenure_api::policy::ReleaseRequest;
 use tenure_api::states::{TaskCommand, TaskState};
 
@@ -12,6 +14,7 @@ use super::{Action, Failed, Order, Outcome, Subject, again, mismatch};
 use crate::http::api::report::release_run;
 use crate::http::page::edges::EDGES_MAX;
 use crate::http::page::error::PageError;
+use tenure_domain::audit::{self, Entry};
 use tenure_domain::checkpoint::check_command;
 use tenure_domain::task::{Last, Task};
 use tenure_engine::ops::OpError;
@@ -63,7 +66,7 @@ pub(super) const ACTIONS: &[Action] = &[
         "release",
         "releaseTask",
         "Release…",
-        |order| ready(of(order).map(release_form)),
+        |order| ready(of(order).map(|of| release_form(order, of))),
         |order| Box::pin(release(order)),
     )
     .offered(|subject| is_last(subject, |last| matches!(last, Last::Running(..))))
@@ -121,30 +124,46 @@ fn command(subject: &Subject, verb: &str) -> Option<String> {
 /// Describes the effect on the worker of a running task, and counts the dependent tasks.
 async fn cancel_form(order: &Order<'_>) -> Result<Form, PageError> {
     let OfTask { task, .. } = of(order)?;
-    let mut conn = page::begin(&order.app.engine.pool).await?;
-    let edges = page::list_edges(&mut conn, task.id, EDGES_MAX as i64 + 1).await?;
-    conn.commit().await?;
-    let dependents = edges.iter().filter(|edge| !edge.is_required).count();
+    let dependents = count_dependents(order, task.id).await?;
     let about = html! {
         p.dim { "The task ends as exception, with the reason canceled." }
-        (holder(task))
-        @if dependents > 0 {
+        (holder(order, task))
+        @if dependents != Some(0) {
             p.warning {
-                @if dependents > EDGES_MAX { "More than " (EDGES_MAX) } @else { (dependents) }
-                @if dependents == 1 { " task needs it." } @else { " tasks need it." }
-                " Tasks that need it completed cannot run unless it is rerun."
+                @if let Some(dependents) = dependents {
+                    @if dependents > EDGES_MAX { "More than " (EDGES_MAX) } @else { (dependents) }
+                    @if dependents == 1 { " task needs it. " } @else { " tasks need it. " }
+                }
+                "Tasks that need it completed cannot run unless it is rerun."
             }
         }
     };
     Ok(Form::new("Cancel the task", about))
 }
 
-fn holder(task: &Task) -> Markup {
+/// Counts up to one task more than [`EDGES_MAX`], for visitors who may list them.
+async fn count_dependents(order: &Order<'_>, task: TaskId) -> Result<Option<usize>, PageError> {
+    if !order.visit.may(format!("queue:list-dependent-tasks:{task}")) {
+        return Ok(None);
+    }
+    let mut conn = page::begin(&order.app.engine.pool).await?;
+    let edges = page::list_edges(&mut conn, task, EDGES_MAX as i64 + 1).await?;
+    conn.commit().await?;
+    Ok(Some(edges.iter().filter(|edge| !edge.is_required).count()))
+}
+
+/// Names the worker to visitors who may read the status.
+fn holder(order: &Order<'_>, task: &Task) -> Markup {
     html! {
         @match &task.last {
             Last::Running(_, tenancy) => {
-                p.dim { "Worker " code { (tenancy.worker_group) "/" (tenancy.worker_id) } " holds it. A worker with a \
-                         session learns this within a second, others when they next renew or report." }
+                p.dim {
+                    @if order.visit.may(format!("queue:status:{}", task.id)) {
+                        "Worker " code { (tenancy.worker_group) "/" (tenancy.worker_id) }
+                    } @else { "A worker" }
+                    " holds it. A worker with a session learns this within a second, others when they next renew or \
+                     report."
+                }
             }
             Last::Unscheduled | Last::Pending(_) | Last::Ended => {}
         }
@@ -182,10 +201,10 @@ async fn change_priority(order: &Order<'_>) -> Result<Outcome, Failed> {
     Ok(Outcome::Done(format!("The priority of the task is {priority}.")))
 }
 
-fn release_form(of: &OfTask) -> Form {
+fn release_form(order: &Order<'_>, of: &OfTask) -> Form {
     let about = html! {
         p.dim { "The run ends, and the next one is pending at its position. This uses no retry." }
-        (holder(&of.task))
+        (holder(order, &of.task))
     };
     let run = of.task.status().runs.last().map_or_else(String::new, |run| run.run_id.to_string());
     let delay = Field::line("delay", "Delay").hint("in seconds until the next run may start; empty for none");
@@ -202,7 +221,12 @@ async fn release(order: &Order<'_>) -> Result<Outcome, Failed> {
         return Err(OpError::Conflict(message).into());
     }
     let sent = ReleaseRequest { delay: order.sent.whole("delay")?, not_before: None };
-    release_run(&order.app.engine, task.id, run, &sent).await?;
+    let engine = &order.app.engine;
+    release_run(engine, task.id, run, &sent).await?;
+    // Not in the transaction of the release, which reports of workers share.
+    let entry =
+        Entry::new(audit::Action::ReleaseTask, task.id, json!({"taskQueueId": task.queue.as_str(), "runId": run}));
+    order.actor.record(&mut *engine.pool.acquire().await?, entry).await?.log();
     Ok(Outcome::Done(format!("Run {run} was released.")))
 }
 
