@@ -52,9 +52,26 @@ pub struct SubscriptionRequest {
 #[derive(Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ReceiverRequest {
-    /// A receiver of HTTP requests.
-    #[serde(deserialize_with = "object")]
-    pub webhook: WebhookRequest,
+    /// A receiver of HTTP requests. Either this or `amqp` is needed.
+    #[serde(default, deserialize_with = "present")]
+    pub webhook: Option<WebhookRequest>,
+    /// A broker that takes AMQP messages.
+    #[serde(default, deserialize_with = "present")]
+    pub amqp: Option<AmqpRequest>,
+}
+
+/// A broker that takes AMQP 0-9-1 messages, such as RabbitMQ.
+#[derive(Deserialize, Debug, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct AmqpRequest {
+    /// The broker, with user, password and virtual host: `amqps`, or `amqp` to addresses that the
+    /// servers allow.
+    #[schema(min_length = 1, max_length = 2_048)]
+    pub url: String,
+    /// What the names of exchanges begin with. Default: nothing.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(max_length = 100)]
+    pub prefix: Option<String>,
 }
 
 /// A receiver of messages as of Standard Webhooks.
@@ -187,7 +204,21 @@ pub struct Subscription {
 #[serde(rename_all = "camelCase")]
 pub struct Receiver {
     /// A receiver of HTTP requests.
-    pub webhook: Webhook,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub webhook: Option<Webhook>,
+    /// A broker that takes AMQP messages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub amqp: Option<Amqp>,
+}
+
+/// A broker that takes AMQP 0-9-1 messages.
+#[derive(Serialize, Deserialize, Debug, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Amqp {
+    /// The broker, without user and password.
+    pub url: String,
+    /// What the names of exchanges begin with.
+    pub prefix: String,
 }
 
 /// A receiver of messages as of Standard Webhooks.

@@ -48,9 +48,16 @@ pub struct ResumeArgs {
 pub struct SetArgs {
     /// The name of the subscription
     pub name: String,
-    /// Where messages are posted, such as https://example.com/tenure
-    #[arg(long)]
-    pub url: String,
+    /// Where messages are posted, such as https://example.com/tenure, or a broker, such as
+    /// amqps://user:password@broker.example/vhost
+    #[arg(long, required_unless_present = "url_file")]
+    pub url: Option<String>,
+    /// A file with the URL, which hides a password from other users; a dash is standard input
+    #[arg(long, value_name = "FILE", conflicts_with = "url")]
+    pub url_file: Option<PathBuf>,
+    /// For a broker: what the names of exchanges begin with [default: nothing]
+    #[arg(long, value_name = "TEXT")]
+    pub prefix: Option<String>,
     /// Only events of this exchange, such as task-completed; repeat it for more [default: all]
     #[arg(long = "exchange", value_name = "NAME")]
     pub exchanges: Vec<String>,
@@ -124,10 +131,20 @@ pub async fn run(server: &Server, command: SubscriptionCommand) -> Result<ExitCo
 }
 
 fn definition(args: &SetArgs) -> Result<Value, CommandError> {
-    let mut body = json!({ "to": { "webhook": { "url": args.url } } });
+    let url = match (&args.url, &args.url_file) {
+        (Some(url), _) => url.clone(),
+        (None, Some(file)) => input::read_text("--url-file", file)?.trim().to_owned(),
+        (None, None) => String::new(),
+    };
+    let kind = if url.starts_with("amqp") { "amqp" } else { "webhook" };
+    let mut receiver = json!({ "url": url });
     if let Some(file) = &args.secret_file {
-        body["to"]["webhook"]["secret"] = json!(input::read_text("--secret-file", file)?.trim());
+        receiver["secret"] = json!(input::read_text("--secret-file", file)?.trim());
     }
+    if let Some(prefix) = &args.prefix {
+        receiver["prefix"] = json!(prefix);
+    }
+    let mut body = json!({ "to": { kind: receiver } });
     if !args.exchanges.is_empty() {
         body["exchange"] = json!(args.exchanges);
     }
@@ -160,12 +177,17 @@ fn rows(subscriptions: &[Value]) -> String {
             field(subscription, "/lagEvents"),
             lag(subscription),
             field(subscription, "/lastSuccess"),
-            field(subscription, "/to/webhook/url"),
+            url(subscription),
             field(subscription, "/lastError"),
         ]
     };
     let head = ["SUBSCRIPTION", "STATE", "BEHIND", "BY", "LAST SUCCESS", "URL", "ERROR"];
     table(head, subscriptions.iter().map(row))
+}
+
+fn url(subscription: &Value) -> String {
+    let kind = if subscription["to"]["amqp"].is_null() { "webhook" } else { "amqp" };
+    field(&subscription["to"][kind], "/url")
 }
 
 /// Age of the oldest undelivered event.
@@ -178,8 +200,7 @@ fn shown(subscription: &Value) -> String {
     let exchanges: Vec<String> = entries(subscription, "exchange").iter().map(|name| field(name, "")).collect();
     let mut rows = vec![
         ("subscription", of("/name")),
-        ("url", of("/to/webhook/url")),
-        ("secret", of("/to/webhook/secret")),
+        ("url", url(subscription)),
         ("exchanges", if exchanges.is_empty() { "all".to_owned() } else { exchanges.join(", ") }),
         ("routing keys", of("/routingKeyPattern")),
         ("routes", of("/route")),
@@ -193,6 +214,8 @@ fn shown(subscription: &Value) -> String {
         ("last success", of("/lastSuccess")),
     ];
     for (name, pointer) in [
+        ("secret", "/to/webhook/secret"),
+        ("prefix", "/to/amqp/prefix"),
         ("suspended", "/suspended"),
         ("suspended by", "/suspendedBy"),
         ("failing since", "/failingSince"),
@@ -209,7 +232,8 @@ fn shown(subscription: &Value) -> String {
 fn tested(result: &Value) -> String {
     let time = field(result, "/milliseconds");
     if result["delivered"] == Value::Bool(true) {
-        return format!("The receiver accepted the message with status {} in {time} ms.", field(result, "/status"));
+        let status = result["status"].as_u64().map_or_else(String::new, |status| format!(" with status {status}"));
+        return format!("The receiver accepted the message{status} in {time} ms.");
     }
     let body = if result["body"].is_null() { String::new() } else { format!("\n{}", field(result, "/body")) };
     format!("The message was not accepted after {time} ms: {}{body}", field(result, "/error"))

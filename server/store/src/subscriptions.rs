@@ -6,7 +6,7 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use sqlx::{PgConnection, PgExecutor};
 use tenure_api::states::SuspendedBy;
-use tenure_domain::delivery::{Definition, Lag, PREVIOUS_SECRET, Subscription, Suspended};
+use tenure_domain::delivery::{Definition, Lag, PREVIOUS_SECRET, Protocol, Subscription, Suspended};
 use tenure_domain::events::note::Note;
 use uuid::Uuid;
 
@@ -28,6 +28,7 @@ struct Undecodable {
 struct Row {
     name: String,
     url: String,
+    exchange_prefix: Option<String>,
     exchanges: Option<String>,
     routing_key_pattern: Option<String>,
     route: Option<String>,
@@ -60,6 +61,7 @@ impl Row {
         };
         let definition = Definition {
             url: self.url,
+            protocol: Protocol::from_prefix(self.exchange_prefix),
             exchanges: self.exchanges,
             routing_key_pattern: self.routing_key_pattern,
             route: self.route,
@@ -98,7 +100,7 @@ pub async fn list(db: impl PgExecutor<'_>, name: Option<&str>) -> Result<Vec<Sub
         WITH newest AS MATERIALIZED (
             SELECT COALESCE((SELECT first + events FROM outbox_order ORDER BY first DESC LIMIT 1), 1) - 1 AS position
         )
-        SELECT s.name, s.url, s.exchanges, s.routing_key_pattern, s.route, s.batch, s.result, s.give_up_after, s.client_id,
+        SELECT s.name, s.url, s.exchange_prefix, s.exchanges, s.routing_key_pattern, s.route, s.batch, s.result, s.give_up_after, s.client_id,
                s.created, s.changed, s.position, s.failing_since, s.next_try, s.error, s.last_success, s.suspended,
                s.suspended_by, GREATEST(newest.position - s.position, 0 /* count */) AS "lag_events!",
                -- A row of the log has several events.
@@ -151,9 +153,9 @@ pub async fn insert(
         "-- insert_subscription
         INSERT INTO subscriptions (name, url, secret, exchanges, routing_key_pattern, route, batch, result, give_up_after,
                                    client_id, created, changed, counted_from, position, in_flight, term, lease_until,
-                                   failures)
+                                   failures, exchange_prefix)
         SELECT $1, $2, $3, $4, $5, $6, $7 /* batch */, $8 /* result */, $9 /* give up after */, $10, db_now.now, db_now.now,
-               moment.now, $11, $11, 0 /* count */, moment.now, 0 /* count */
+               moment.now, $11, $11, 0 /* count */, moment.now, 0 /* count */, $12
         FROM db_now, (SELECT clock_timestamp() AS now) moment
         ON CONFLICT (name) DO NOTHING",
         name,
@@ -166,7 +168,8 @@ pub async fn insert(
         definition.result,
         definition.give_up_after.as_seconds_f64(),
         client_id,
-        position
+        position,
+        definition.protocol.prefix()
     )
     .execute(&mut *transaction)
     .await?;
@@ -186,7 +189,8 @@ pub struct SealedSecret {
 }
 
 /// Replaces a locked subscription at its position. The server that sends notices the new term. A
-/// new secret is used at once, and the one before it for another day.
+/// new secret is used at once, and the one before it for another day, unless it was of another
+/// protocol.
 ///
 /// With another filter or batch, a message in flight is composed anew: up to `in_flight`, any number
 /// of events may pass the new filter.
@@ -204,7 +208,9 @@ pub async fn update(
         SET url = $2, exchanges = $3, routing_key_pattern = $4, route = $5, batch = $6 /* batch */, result = $7 /* result */,
             give_up_after = $8 /* give up after */, client_id = $9, changed = db_now.now,
             secret = COALESCE($10, s.secret),
-            previous_secret = CASE WHEN $12 THEN s.secret ELSE s.previous_secret END,
+            previous_secret = CASE WHEN (s.exchange_prefix IS NULL) <> ($13::text IS NULL) THEN NULL
+                                   WHEN $12 THEN s.secret ELSE s.previous_secret END,
+            exchange_prefix = $13,
             previous_until = CASE WHEN $12 THEN clock_timestamp() + make_interval(secs => $11) ELSE s.previous_until END,
             in_flight = CASE WHEN (s.exchanges, s.routing_key_pattern, s.route, s.batch) IS NOT DISTINCT FROM ($3, $4, $5, $6)
                              THEN s.in_flight ELSE s.position END,
@@ -221,7 +227,8 @@ pub async fn update(
         client_id,
         secret.map(|secret| secret.bytes.as_slice()),
         PREVIOUS_SECRET.as_seconds_f64(),
-        is_new
+        is_new,
+        definition.protocol.prefix()
     )
     .execute(transaction)
     .await?;

@@ -1,4 +1,4 @@
-"""Subscriptions: the server sends events to a URL, signed as of Standard Webhooks."""
+"""Subscriptions: the server sends events to a webhook or an AMQP broker."""
 
 from __future__ import annotations
 
@@ -34,17 +34,19 @@ class Subscription:
         result: bool = False,
         batch: int = 1,
         secret: str | None = None,
+        prefix: str | None = None,
         **fields: Any,
     ) -> dict[str, Any]:
         """Store the subscription, in place of the one of this name, which keeps its position.
 
         Args:
-            url: Where messages are posted.
+            url: Where messages are posted, or a broker: ``amqps://user:password@broker.example/vhost``.
             exchanges: Events to send, such as ``["task-completed"]``; without any, all.
             result: Send ends of tasks with their results.
             batch: Maximum events per message, up to 100.
             secret: Secret that signs messages, ``whsec_…``. Without one, a new subscription gets a
                 generated one.
+            prefix: For a broker: what the names of exchanges begin with.
             **fields: Further fields of the API, such as ``routingKeyPattern``, ``after`` and
                 ``giveUpAfter``.
 
@@ -56,8 +58,10 @@ class Subscription:
             RequestRefused: The server refused the subscription, for example its URL.
             ServerUnavailable: No server answered, after several attempts.
         """
-        webhook = {"url": url} if secret is None else {"url": url, "secret": secret}
-        to = {"webhook": webhook}
+        receiver = {"url": url} if secret is None else {"url": url, "secret": secret}
+        if prefix is not None:
+            receiver["prefix"] = prefix
+        to = {"amqp" if url.startswith("amqp") else "webhook": receiver}
         body: dict[str, Any] = {"to": to, "result": result, "batch": batch, **fields}
         if exchanges:
             body["exchange"] = list(exchanges)

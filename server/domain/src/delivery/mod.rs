@@ -2,15 +2,17 @@
 //!
 //! - [`address`]: where webhooks may be delivered.
 //! - [`message`]: messages and their signatures.
+//! - [`publication`]: events as AMQP messages.
 
 pub mod address;
 pub mod message;
+pub mod publication;
 
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use tenure_api::states::{SubscriptionState, SuspendedBy};
-use tenure_api::subscriptions::SubscriptionRequest;
+use tenure_api::subscriptions::{ReceiverRequest, SubscriptionRequest};
 
 use self::message::Form;
 use crate::event_filter::{Filter, Unfit};
@@ -21,6 +23,7 @@ use crate::unacceptable::Unacceptable;
 pub const SUBSCRIPTIONS_MAX: usize = 100;
 pub const NAME_CHARS_MAX: usize = 64;
 pub const URL_BYTES_MAX: usize = 2_048;
+const PREFIX_BYTES_MAX: usize = 100;
 const EXCHANGES_MAX: usize = 100;
 const BATCH_MAX: i64 = 100;
 /// In seconds.
@@ -37,10 +40,37 @@ const RETRY_AFTER_MOST: Duration = Duration::from_secs(3_600);
 /// How long the previous secret signs messages, too.
 pub const PREVIOUS_SECRET: TimeDelta = TimeDelta::days(1);
 
+/// How a receiver takes events.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Protocol {
+    /// HTTP requests.
+    Webhook,
+    /// AMQP messages, to exchanges whose names begin with the prefix.
+    Amqp { prefix: String },
+}
+
+impl Protocol {
+    /// As stored.
+    #[must_use]
+    pub fn from_prefix(prefix: Option<String>) -> Self {
+        prefix.map_or(Self::Webhook, |prefix| Self::Amqp { prefix })
+    }
+
+    #[must_use]
+    pub fn prefix(&self) -> Option<&str> {
+        match self {
+            Self::Webhook => None,
+            Self::Amqp { prefix } => Some(prefix),
+        }
+    }
+}
+
 /// The settings of a subscription.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Definition {
+    /// For AMQP without user and password.
     pub url: String,
+    pub protocol: Protocol,
     /// Separated by commas.
     pub exchanges: Option<String>,
     pub routing_key_pattern: Option<String>,
@@ -111,8 +141,10 @@ impl Definition {
         };
         let batch = sent.batch.unwrap_or(1);
         let batch = u8::try_from(batch).ok().filter(|_| (1..=BATCH_MAX).contains(&batch));
+        let (url, protocol) = receiver(&sent.to)?;
         let definition = Self {
-            url: sent.to.webhook.url.clone(),
+            url,
+            protocol,
             exchanges,
             routing_key_pattern: sent.routing_key_pattern.clone(),
             route: sent.route.clone(),
@@ -153,6 +185,24 @@ impl Definition {
     #[must_use]
     pub fn form(&self) -> Form {
         if self.batch == 1 { Form::One } else { Form::Several }
+    }
+}
+
+fn receiver(to: &ReceiverRequest) -> Result<(String, Protocol), Unacceptable> {
+    match (&to.webhook, &to.amqp) {
+        (Some(webhook), None) => Ok((webhook.url.clone(), Protocol::Webhook)),
+        (None, Some(amqp)) => {
+            let prefix = amqp.prefix.clone().unwrap_or_default();
+            if prefix.len() > PREFIX_BYTES_MAX || prefix.chars().any(char::is_control) {
+                return Err(Unacceptable::Rule(format!(
+                    "`prefix` must have at most {PREFIX_BYTES_MAX} bytes and no control characters"
+                )));
+            }
+            Ok((amqp.url.clone(), Protocol::Amqp { prefix }))
+        }
+        (None, None) | (Some(_), Some(_)) => {
+            Err(Unacceptable::Rule("`to` must have either `webhook` or `amqp`".to_owned()))
+        }
     }
 }
 
@@ -259,6 +309,25 @@ mod tests {
         ] {
             let Err(Unacceptable::Rule(why)) = definition(&fields) else { panic!("{fields} is refused") };
             assert!(why.contains(&format!("`{named}`")), "{why}");
+        }
+    }
+
+    #[test]
+    fn receiver_is_a_webhook_or_a_broker() {
+        let receiver = |to: Value| Definition::from_request(&serde_json::from_value(json!({"to": to})).unwrap());
+        let url = "amqps://user:password@broker.example/vhost";
+        let plain = receiver(json!({"amqp": {"url": url}})).unwrap();
+        assert_eq!((plain.url.as_str(), plain.protocol.prefix()), (url, Some("")));
+        let named = receiver(json!({"amqp": {"url": url, "prefix": "prod/"}})).unwrap();
+        assert_eq!(Protocol::from_prefix(named.protocol.prefix().map(str::to_owned)), named.protocol);
+        for (to, field) in [
+            (json!({}), "`to`"),
+            (json!({"webhook": {"url": "https://example.com/"}, "amqp": {"url": url}}), "`to`"),
+            (json!({"amqp": {"url": url, "prefix": "x".repeat(101)}}), "`prefix`"),
+            (json!({"amqp": {"url": url, "prefix": "a\u{0}"}}), "`prefix`"),
+        ] {
+            let Err(Unacceptable::Rule(why)) = receiver(to.clone()) else { panic!("{to} is refused") };
+            assert!(why.contains(field), "{why}");
         }
     }
 

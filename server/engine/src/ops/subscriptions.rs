@@ -77,15 +77,24 @@ pub async fn put(parts: Parts<'_>, actor: &Actor, name: &str, put: Put) -> Resul
                 "`after` is for new subscriptions; resume an existing one with `after` to move it".to_owned(),
             ));
         }
-        let has_new_secret = secret.as_ref().is_some_and(|secret| secret.is_new);
         let old = subscriptions::list(&mut *transaction, Some(name)).await?.pop();
         let is_same = |old: &Subscription| old.definition == definition && old.client_id == actor.client_id;
+        // The secret of a broker signs nothing.
+        let is_other_protocol =
+            old.as_ref().is_some_and(|old| old.definition.protocol.prefix().is_some() && secret.is_none());
+        let secret =
+            if is_other_protocol { Some(SealedSecret { bytes: sealed_default, is_new: true }) } else { secret };
+        let has_new_secret = secret.as_ref().is_some_and(|secret| secret.is_new);
         if has_new_secret || !old.as_ref().is_some_and(is_same) {
             let entry = Entry::new(Action::PutSubscription, name, detail(&definition, has_new_secret));
             recorded = Some(actor.record(&mut transaction, entry).await?);
         }
         subscriptions::update(&mut transaction, name, &definition, secret.as_ref(), &actor.client_id).await?;
-        if secret.is_some() { SecretUsed::Given } else { SecretUsed::Kept }
+        match secret {
+            _ if is_other_protocol => SecretUsed::Default,
+            Some(_) => SecretUsed::Given,
+            None => SecretUsed::Kept,
+        }
     } else {
         if subscriptions::is_full(&mut transaction, SUBSCRIPTIONS_MAX as i64).await? {
             return Err(OpError::Conflict(format!(
@@ -110,13 +119,16 @@ pub async fn put(parts: Parts<'_>, actor: &Actor, name: &str, put: Put) -> Resul
 
 /// Leaves out the path of the URL, which may be a secret of the receiver.
 fn detail(definition: &Definition, has_new_secret: bool) -> Value {
-    let Definition { url, exchanges, routing_key_pattern, route, result, batch, give_up_after } = definition;
+    let Definition { url, protocol, exchanges, routing_key_pattern, route, result, batch, give_up_after } = definition;
     let mut detail = json!({
         "to": url.split('/').take(3).collect::<Vec<_>>().join("/"),
         "result": result,
         "batch": batch,
         "giveUpAfter": give_up_after.num_seconds(),
     });
+    if let Some(prefix) = protocol.prefix() {
+        detail["prefix"] = prefix.into();
+    }
     for (field, value) in [("exchange", exchanges), ("routingKeyPattern", routing_key_pattern), ("route", route)] {
         if let Some(value) = value {
             detail[field] = value.as_str().into();

@@ -40,6 +40,19 @@ fn subscription_has_receiver_and_filters() {
 }
 
 #[test]
+fn broker_has_a_url_and_a_prefix() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("url");
+    let url = "amqps://user:password@broker.example/vhost";
+    std::fs::write(&file, format!("{url}\n")).unwrap();
+    let words = ["set", "pulse", "--url-file", file.to_str().unwrap(), "--prefix", "prod/"];
+    assert_eq!(stored(&words), json!({"to": {"amqp": {"url": url, "prefix": "prod/"}}}));
+    let shown = shown(&json!({"to": {"amqp": {"url": "amqps://broker.example/vhost", "prefix": "prod/"}}}));
+    assert!(shown.contains("amqps://broker.example/vhost") && shown.contains("prod/"), "{shown}");
+    assert_eq!(parse(&["set", "pulse", "--url", url, "--url-file", "-"]).err(), Some(ErrorKind::ArgumentConflict));
+}
+
+#[test]
 fn wrong_arguments_are_usage_errors() {
     let set = |words: &'static [&'static str]| [&["set", "billing", "--url", "https://example.com/"], words].concat();
     for (words, kind) in [

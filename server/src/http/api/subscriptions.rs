@@ -1,16 +1,16 @@
-//! Subscriptions, which send events to webhooks.
+//! Subscriptions, which send events to webhooks and brokers.
 
 use std::time::Duration;
 
 use tenure_api::errors::ErrorCode::ResourceExpired;
 use tenure_api::subscriptions::{
-    Receiver, ResumeRequest, Subscription as SubscriptionOnWire, SubscriptionRequest, Subscriptions, TestDelivery,
+    Amqp, Receiver, ResumeRequest, Subscription as SubscriptionOnWire, SubscriptionRequest, Subscriptions, TestDelivery,
     Webhook,
 };
 
 use crate::http::api::prelude::*;
 use tenure_domain::delivery::message::WebhookSecret;
-use tenure_domain::delivery::{ANSWER_MAX, Definition, Subscription, named};
+use tenure_domain::delivery::{ANSWER_MAX, Definition, Protocol, Subscription, named};
 use tenure_engine::ops::subscriptions::{self as ops, SecretUsed};
 use tenure_store::secrets::random;
 
@@ -39,7 +39,7 @@ fn shown(subscription: Subscription) -> SubscriptionOnWire {
     let Subscription { name, definition, client_id, created, changed, position, suspended, .. } = subscription;
     SubscriptionOnWire {
         name,
-        to: Receiver { webhook: Webhook { url: definition.url, secret: HIDDEN.to_owned() } },
+        to: receiver(definition.url, definition.protocol),
         exchange: definition.exchanges.map(|list| list.split(',').map(|name| name.trim().to_owned()).collect()),
         routing_key_pattern: definition.routing_key_pattern,
         route: definition.route,
@@ -59,6 +59,15 @@ fn shown(subscription: Subscription) -> SubscriptionOnWire {
         client_id,
         created: Timestamp::new(created),
         last_modified: Timestamp::new(changed),
+    }
+}
+
+fn receiver(url: String, protocol: Protocol) -> Receiver {
+    match protocol {
+        Protocol::Webhook => {
+            Receiver { webhook: Some(Webhook { url, secret: HIDDEN.to_owned() }), amqp: None }
+        }
+        Protocol::Amqp { prefix } => Receiver { webhook: None, amqp: Some(Amqp { url, prefix }) },
     }
 }
 
@@ -110,15 +119,16 @@ fn describe_put_subscription(operation: Operation, sample: &Sample) -> Operation
             "Creates or replaces it; the caller becomes its owner, who needs `tenure:list-events`, and for results \
              `tenure:get-result:*`, for each message. A replaced subscription keeps its position. Messages follow \
              Standard Webhooks: they are signed with the secret, which this answer shows only if it was generated. \
-             Events are sent in order, at least once, and a repeat has the same id.",
+             With `amqp` in place of `webhook`, events are published to a broker, whose user and password are not \
+             shown again. Events are sent in order, at least once, and a repeat has the same id.",
         )
         .takes::<SubscriptionRequest>(&example_request())
         .names(&[("subscriptionName", "$response.body#/name")])
         .answers::<SubscriptionOnWire>("The subscription", &stored)
         .refuses(
             InputError,
-            "the URL begins neither with https:// nor, for addresses in `--deliver-to`, with http://; it leads to an \
-             address that is neither public nor in `--deliver-to`; the filter or a limit is invalid; `after` is not in \
+            "`to` has not exactly one receiver; the URL begins neither with https:// or amqps:// nor, for addresses in \
+             `--deliver-to`, with http:// or amqp://; it leads to an address that is neither public nor in `--deliver-to`; the filter or a limit is invalid; `after` is not in \
              the log or given for an existing subscription; or the name is invalid",
         )
         .refuses(ResourceExpired, "events after `after` are no longer retained")
@@ -135,19 +145,23 @@ async fn handle_put_subscription(app: Api, call: Arc<Call>) -> Result<Response, 
     let mut definition = Definition::from_request(&sent)?;
     call.authorize(&Values::of_path().condition(RESULT, definition.result))?;
     check_owner(&call)?;
-    definition.url = app.deliveries.check_url(&definition.url)?;
-    let given = sent.to.webhook.secret.as_deref().map(WebhookSecret::parse).transpose()?;
-    let secret = match &given {
+    let broker_url = app.deliveries.check_url(&mut definition)?;
+    let given = sent.to.webhook.and_then(|webhook| webhook.secret);
+    let given = given.as_deref().map(WebhookSecret::parse).transpose()?;
+    let given = broker_url.as_deref().map(str::as_bytes).or(given.as_ref().map(WebhookSecret::as_bytes));
+    let secret = match given {
         Some(given) => Some(app.deliveries.seal_given(&name, given).await?),
         None => None,
     };
     let default = WebhookSecret::from_random(random());
-    let put = ops::Put { definition, secret, sealed_default: app.deliveries.seal(&name, &default), after: sent.after };
+    let put = ops::Put { definition, secret, sealed_default: app.deliveries.seal(&name, default.as_bytes()), after: sent.after };
     let used = ops::put(parts(&app), &call.actor()?, &name, put).await?;
     app.deliveries.notify_changed();
     let mut stored = shown(ops::get(parts(&app), &name).await?);
-    if used == SecretUsed::Default {
-        stored.to.webhook.secret = default.expose();
+    if used == SecretUsed::Default
+        && let Some(webhook) = &mut stored.to.webhook
+    {
+        webhook.secret = default.expose();
     }
     ok(&stored)
 }
@@ -251,8 +265,9 @@ pub fn test_subscription() -> Endpoint {
 fn describe_test_subscription(operation: Operation, _: &Sample) -> Operation {
     operation
         .about(
-            "Sends one signed message of type `test` and waits for its answer, up to 15 seconds. Also while the \
-             subscription is suspended. Its position stays.",
+            "Sends one signed message of type `test` and waits for its answer, up to 15 seconds. To a broker it is \
+             published without a queue, which needs no right to declare an exchange. Also while the subscription is \
+             suspended. Its position stays.",
         )
         .answers::<TestDelivery>(
             "What the receiver answered",

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use sqlx::PgConnection;
-use tenure_domain::delivery::Definition;
+use tenure_domain::delivery::{Definition, Protocol};
 use uuid::Uuid;
 
 use super::{Lease, span};
@@ -18,7 +18,7 @@ pub struct Leased {
     pub lease: Lease,
     pub definition: Definition,
     pub client_id: String,
-    /// Sealed secrets that sign messages, the current one first.
+    /// Sealed secrets that sign messages, the current one first; for AMQP the sealed URL.
     pub secrets: Vec<Vec<u8>>,
     /// How long the previous secret signs messages, too.
     pub previous_for: Duration,
@@ -44,7 +44,7 @@ pub async fn lease(conn: &mut PgConnection, server: Uuid, running: &[String]) ->
         UPDATE subscriptions s
         SET server = $1, term = s.term + 1, lease_until = clock_timestamp() + make_interval(secs => $3)
         FROM free WHERE s.name = free.name
-        RETURNING s.name, s.url, s.secret,
+        RETURNING s.name, s.url, s.exchange_prefix, s.secret,
                   CASE WHEN s.previous_until > clock_timestamp() THEN s.previous_secret END AS "previous_secret?",
                   COALESCE(extract(epoch FROM s.previous_until - clock_timestamp()), 0)::float8 AS "previous_for!",
                   s.exchanges, s.routing_key_pattern, s.route, s.batch, s.result, s.give_up_after, s.client_id, s.position,
@@ -60,6 +60,7 @@ pub async fn lease(conn: &mut PgConnection, server: Uuid, running: &[String]) ->
         lease: Lease { name: row.name, server, term: row.term, position: row.position, in_flight: row.in_flight },
         definition: Definition {
             url: row.url,
+            protocol: Protocol::from_prefix(row.exchange_prefix),
             exchanges: row.exchanges,
             routing_key_pattern: row.routing_key_pattern,
             route: row.route,

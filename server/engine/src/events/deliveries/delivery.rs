@@ -7,7 +7,8 @@ use std::time::Duration;
 use tenure_api::credentials::SigningKey;
 use tenure_api::states::SuspendedBy;
 use tenure_domain::delivery::message::{Item, Message};
-use tenure_domain::delivery::{Attempt, Definition, Meaning, backoff};
+use tenure_domain::delivery::publication::Publication;
+use tenure_domain::delivery::{Attempt, Definition, Meaning, Protocol, backoff};
 use tenure_domain::event_filter::Filter;
 #[cfg(feature = "test-util")]
 use tenure_store::breakage::{self, Breakage};
@@ -17,7 +18,8 @@ use tenure_store::subscriptions::Lease;
 use tenure_store::subscriptions::sending::{self, Leased, Recorded};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::reader::{Filled, Reader, Results, item, load_results};
+use super::amqp::Publisher;
+use super::reader::{Filled, Reader, Results, item, load_results, published};
 use super::{DeliveriesInner, UNDECRYPTABLE, required_scopes, suspend};
 use crate::authority::{Denied, Needed};
 use crate::events::Start;
@@ -45,14 +47,26 @@ enum End {
 /// Events of a message with their results.
 type Composed = (Vec<Arc<RenderedEvent>>, Results);
 
+pub(super) enum Receiver {
+    /// With the signing keys.
+    Webhook(Vec<SigningKey>),
+    Amqp(Publisher),
+}
+
+/// Events as their receiver takes them.
+enum Outgoing {
+    Webhook(Message),
+    Amqp(Vec<Publication>),
+}
+
 struct Delivery {
     inner: Arc<DeliveriesInner>,
     lease: Lease,
     definition: Definition,
     filter: Filter,
     client_id: String,
-    /// Signing keys; none if the secret cannot be decrypted.
-    keys: Option<Vec<SigningKey>>,
+    /// None if its secret cannot be decrypted.
+    receiver: Option<Receiver>,
     /// From then on only the first key signs.
     previous_until: Instant,
     failures: u32,
@@ -90,12 +104,12 @@ pub(super) async fn run(inner: Arc<DeliveriesInner>, leased: Leased) {
             return sleep_or_drain(&inner, RENEW_EVERY).await;
         }
     };
-    let keys = inner.keys(&name, &leased.secrets).ok();
+    let receiver = inner.receiver(&name, &leased.definition.protocol, &leased.secrets);
     let Leased { lease, definition, client_id, failures, wait, secrets: _, previous_for } = leased;
     let (done, committed) = (None, Instant::now());
     let previous_until = committed + previous_for;
     let mut delivery =
-        Delivery { inner, lease, definition, filter, client_id, keys, previous_until, failures, done, committed };
+        Delivery { inner, lease, definition, filter, client_id, receiver, previous_until, failures, done, committed };
     let ended = match delivery.deliver(wait).await {
         Ok(End::Lost) => Ok(()),
         Ok(End::Drained) => delivery.release().await,
@@ -135,6 +149,10 @@ enum Attempted {
     Drained,
 }
 
+fn failed(error: String) -> Attempted {
+    Attempted::Failed { error, wait: Duration::ZERO }
+}
+
 impl Delivery {
     async fn deliver(&mut self, mut wait: Duration) -> Result<End, sqlx::Error> {
         let mut reader = match self.begin().await? {
@@ -150,8 +168,8 @@ impl Delivery {
                 self.done = Some(Recorded::Nothing);
                 continue;
             }
-            let message = self.message(&events, &results);
-            if let Some(end) = self.send(&message, wait).await? {
+            let outgoing = self.outgoing(&events, &results);
+            if let Some(end) = self.send(&outgoing, wait).await? {
                 return Ok(end);
             }
             self.done = Some(Recorded::Success);
@@ -159,9 +177,20 @@ impl Delivery {
         }
     }
 
-    fn message(&self, events: &[Arc<RenderedEvent>], results: &Results) -> Message {
-        let items: Vec<Item<'_>> = events.iter().map(|event| item(event, results)).collect();
-        Message::of(&items, self.definition.form())
+    fn outgoing(&self, events: &[Arc<RenderedEvent>], results: &Results) -> Outgoing {
+        let items = events.iter().map(|event| item(event, results));
+        match &self.definition.protocol {
+            Protocol::Webhook => {
+                let items: Vec<Item<'_>> = items.collect();
+                Outgoing::Webhook(Message::of(&items, self.definition.form()))
+            }
+            Protocol::Amqp { prefix } => {
+                let publish = |(item, event): (Item<'_>, &Arc<RenderedEvent>)| {
+                    Publication::of(&item, published(event), prefix)
+                };
+                Outgoing::Amqp(items.zip(events).map(publish).collect())
+            }
+        }
     }
 
     async fn begin(&self) -> Result<Result<Reader, End>, sqlx::Error> {
@@ -296,14 +325,14 @@ impl Delivery {
         sending::release(&mut conn, &self.lease).await
     }
 
-    /// Sends a message until it is accepted.
-    async fn send(&mut self, message: &Message, mut wait: Duration) -> Result<Option<End>, sqlx::Error> {
+    /// Sends events until they are accepted.
+    async fn send(&mut self, outgoing: &Outgoing, mut wait: Duration) -> Result<Option<End>, sqlx::Error> {
         let name = self.lease.name.clone();
         loop {
             if let Some(end) = self.pause(wait).await? {
                 return Ok(Some(end));
             }
-            match self.attempt(message).await {
+            match self.attempt(outgoing).await {
                 Attempted::Accepted => {
                     if self.failures > 0 {
                         tracing::info!(
@@ -337,35 +366,46 @@ impl Delivery {
         }
     }
 
-    async fn attempt(&self, message: &Message) -> Attempted {
+    async fn attempt(&mut self, outgoing: &Outgoing) -> Attempted {
         let parts = &self.inner.parts;
         let required = required_scopes(self.definition.result);
-        let failed = |error: String| Attempted::Failed { error, wait: Duration::ZERO };
         match parts.authority.check(&self.client_id, Needed::Scopes(&required)).await {
             Ok(()) => {}
             Err(Denied::Refused(why)) => return failed(format!("the owner may not read events: {why}")),
             Err(Denied::Unavailable) => return failed(Denied::Unavailable.to_string()),
         }
-        let Some(keys) = &self.keys else { return failed(UNDECRYPTABLE.to_owned()) };
-        let signing = if Instant::now() < self.previous_until { keys.len() } else { 1 };
-        let keys = keys.get(..signing).unwrap_or(keys);
-        let message = perhaps_altered(message, self.failures > 0);
-        let answered = self.inner.sender.send(&self.definition.url, &message, keys);
+        let drain = parts.drain.clone();
         let drained = async {
-            parts.drain.cancelled().await;
+            drain.cancelled().await;
             sleep(DRAIN_ANSWER).await;
         };
-        let sent = tokio::select! {
-            sent = answered => sent,
-            () = drained => return Attempted::Drained,
-        };
-        match sent {
-            Ok(answer) => match Attempt::Answered(answer.status, answer.retry_after).meaning() {
-                Meaning::Accepted => Attempted::Accepted,
-                Meaning::Gone => Attempted::Gone(answer.describe()),
-                Meaning::Again(wait) => Attempted::Failed { error: answer.describe(), wait },
-            },
-            Err(error) => failed(error),
+        tokio::select! {
+            attempted = self.transmit(outgoing) => attempted,
+            () = drained => Attempted::Drained,
+        }
+    }
+
+    async fn transmit(&mut self, outgoing: &Outgoing) -> Attempted {
+        match (&mut self.receiver, outgoing) {
+            (Some(Receiver::Webhook(keys)), Outgoing::Webhook(message)) => {
+                let signing = if Instant::now() < self.previous_until { keys.len() } else { 1 };
+                let keys = keys.get(..signing).unwrap_or(keys);
+                let message = perhaps_altered(message, self.failures > 0);
+                let answer = match self.inner.sender.send(&self.definition.url, &message, keys).await {
+                    Ok(answer) => answer,
+                    Err(error) => return failed(error),
+                };
+                match Attempt::Answered(answer.status, answer.retry_after).meaning() {
+                    Meaning::Accepted => Attempted::Accepted,
+                    Meaning::Gone => Attempted::Gone(answer.describe()),
+                    Meaning::Again(wait) => Attempted::Failed { error: answer.describe(), wait },
+                }
+            }
+            (Some(Receiver::Amqp(publisher)), Outgoing::Amqp(publications)) => {
+                publisher.publish(publications).await.map_or_else(failed, |()| Attempted::Accepted)
+            }
+            // The receiver was made from the same definition as the message.
+            (None | Some(_), _) => failed(UNDECRYPTABLE.to_owned()),
         }
     }
 

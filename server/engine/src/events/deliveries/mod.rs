@@ -3,7 +3,7 @@
 //! One server at a time sends the messages of a subscription. It leases the row of `subscriptions`
 //! under a new term, and reads the log as a stream (`reader`). Before it sends a message, it
 //! commits the message's end as `in_flight`, together with the acknowledgement of the message
-//! before (`delivery`). No transaction is open while it sends (`webhook`).
+//! before (`delivery`). No transaction is open while it sends (`webhook`, `amqp`).
 //!
 //! - *No event is skipped*: `position` moves only past events that were acknowledged or do not pass
 //!   the filter. Each commit compares term and positions, so a server that was replaced, or that
@@ -13,6 +13,7 @@
 //! - *Nothing is held back for ever*: the pass `subscription_ages` suspends a subscription whose
 //!   oldest event is too old.
 
+mod amqp;
 mod delivery;
 mod reader;
 mod webhook;
@@ -29,7 +30,7 @@ use tenure_api::states::SuspendedBy;
 use tenure_api::subscriptions::TestDelivery;
 use tenure_domain::delivery::address::DeliverTo;
 use tenure_domain::delivery::message::{Message, WebhookSecret};
-use tenure_domain::delivery::{Attempt, Meaning};
+use tenure_domain::delivery::{Attempt, Definition, Meaning, Protocol};
 use tenure_domain::scopes::Expression;
 use tenure_store::secrets::{SubscriptionSecrets, Undecryptable, random};
 use tenure_store::subscriptions::{SealedSecret, sending};
@@ -39,6 +40,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
+use self::amqp::Publisher;
+use self::delivery::Receiver;
 use self::webhook::Sender;
 use super::sequencer::Sequencer;
 use super::tail::Tail;
@@ -104,6 +107,21 @@ impl DeliveriesInner {
         Ok((self.parts.pool.acquire().await?, turn))
     }
 
+    /// None if the secret cannot be decrypted.
+    fn receiver(&self, name: &str, protocol: &Protocol, sealed: &[Vec<u8>]) -> Option<Receiver> {
+        match protocol {
+            Protocol::Webhook => self.keys(name, sealed).ok().map(Receiver::Webhook),
+            Protocol::Amqp { .. } => {
+                let url = self.broker_url(name, sealed.first()?)?;
+                Some(Receiver::Amqp(Publisher::new(url, Arc::clone(self.sender.deliver_to()))))
+            }
+        }
+    }
+
+    fn broker_url(&self, name: &str, sealed: &[u8]) -> Option<String> {
+        String::from_utf8(self.parts.secrets.open(name, sealed).ok()?).ok()
+    }
+
     /// Signing keys of a subscription, the current one first. A previous one may be unreadable.
     fn keys(&self, name: &str, sealed: &[Vec<u8>]) -> Result<Vec<SigningKey>, Undecryptable> {
         let mut keys = Vec::with_capacity(sealed.len());
@@ -139,26 +157,37 @@ impl Deliveries {
         self.shared.parts.settings.hold
     }
 
-    /// Checks the URL of a receiver and returns its normal form. The address of a name is checked
-    /// when it is connected to.
+    /// Checks the URL of a receiver and stores its normal form. Returns the URL of a broker, which
+    /// is a secret. The address of a name is checked when it is connected to.
     ///
     /// # Errors
     /// If it is no URL, or leads to an address that is not allowed.
-    pub fn check_url(&self, url: &str) -> Result<String, OpError> {
-        let checked = webhook::check(url, &self.shared.parts.settings.deliver_to);
-        checked.map(String::from).map_err(|why| OpError::Input(format!("`url` {why}")))
+    pub fn check_url(&self, definition: &mut Definition) -> Result<Option<String>, OpError> {
+        let deliver_to = &self.shared.parts.settings.deliver_to;
+        let refused = |why| OpError::Input(format!("`url` {why}"));
+        match definition.protocol {
+            Protocol::Webhook => {
+                definition.url = webhook::check(&definition.url, deliver_to).map_err(refused)?.into();
+                Ok(None)
+            }
+            Protocol::Amqp { .. } => {
+                let broker = amqp::check(&definition.url, deliver_to).map_err(refused)?;
+                definition.url = broker.shown;
+                Ok(Some(broker.url))
+            }
+        }
     }
 
     #[must_use]
-    pub fn seal(&self, name: &str, secret: &WebhookSecret) -> Vec<u8> {
-        self.shared.parts.secrets.seal(name, secret.as_bytes())
+    pub fn seal(&self, name: &str, secret: &[u8]) -> Vec<u8> {
+        self.shared.parts.secrets.seal(name, secret)
     }
 
     /// Encrypts a given secret, and compares it with the stored one.
-    pub async fn seal_given(&self, name: &str, secret: &WebhookSecret) -> Result<SealedSecret, sqlx::Error> {
+    pub async fn seal_given(&self, name: &str, secret: &[u8]) -> Result<SealedSecret, sqlx::Error> {
         let Parts { pool, secrets, .. } = &self.shared.parts;
         let stored = subscriptions::find_secret(pool, name).await?;
-        let is_known = |stored: Vec<u8>| secrets.open(name, &stored).is_ok_and(|stored| stored == secret.as_bytes());
+        let is_known = |stored: Vec<u8>| secrets.open(name, &stored).is_ok_and(|stored| stored == secret);
         Ok(SealedSecret { bytes: self.seal(name, secret), is_new: !stored.is_some_and(is_known) })
     }
 
@@ -203,11 +232,19 @@ impl Deliveries {
         let missing = || OpError::NotFound(format!("the subscription {name:?} does not exist"));
         let found = subscriptions::list(&inner.parts.pool, Some(name)).await?.pop().ok_or_else(missing)?;
         let sealed = subscriptions::find_secret(&inner.parts.pool, name).await?.ok_or_else(missing)?;
-        let keys = inner.keys(name, &[sealed]).map_err(|_| OpError::Conflict(UNDECRYPTABLE.to_owned()))?;
+        let undecryptable = || OpError::Conflict(UNDECRYPTABLE.to_owned());
         let message = Message::test(name, Timestamp::new(real_now()), random());
         let started = Instant::now();
+        let elapsed = || u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        if found.definition.protocol != Protocol::Webhook {
+            let url = inner.broker_url(name, &sealed).ok_or_else(undecryptable)?;
+            let error = amqp::test(&url, &message, inner.sender.deliver_to()).await.err();
+            let delivered = error.is_none();
+            return Ok(TestDelivery { delivered, status: None, body: None, error, milliseconds: elapsed() });
+        }
+        let keys = inner.keys(name, &[sealed]).map_err(|_| undecryptable())?;
         let sent = inner.sender.send(&found.definition.url, &message, &keys).await;
-        let milliseconds = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let milliseconds = elapsed();
         Ok(match sent {
             Ok(answer) => {
                 let delivered = Attempt::Answered(answer.status, None).meaning() == Meaning::Accepted;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use sqlx::PgConnection;
 use tenure_api::ids::{RunId, TaskId};
 use tenure_domain::delivery::message::{Item, MESSAGE_BYTES_MAX};
+use tenure_domain::delivery::publication::Published;
 use tenure_domain::event_filter::short_name;
 use tenure_store::results;
 use tokio::time::Instant;
@@ -137,6 +138,11 @@ pub(super) async fn load_results<'a>(
     }
     let loaded = results::load(conn, &runs).await?;
     Ok(loaded.into_iter().filter_map(|(run, texts)| Some((run, texts.result?))).collect())
+}
+
+pub(super) fn published(event: &RenderedEvent) -> Published<'_> {
+    let RenderedEvent { exchange, routing_key, cc, position, .. } = event;
+    Published { exchange, routing_key, cc, position: *position }
 }
 
 pub(super) fn item<'a>(event: &'a RenderedEvent, results: &'a Results) -> Item<'a> {

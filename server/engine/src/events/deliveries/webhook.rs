@@ -19,6 +19,7 @@ use tenure_api::credentials::SigningKey;
 use tenure_domain::delivery::address::DeliverTo;
 use tenure_domain::delivery::message::Message;
 use tenure_domain::delivery::{ANSWER_MAX, URL_BYTES_MAX};
+use url::Host;
 
 use crate::clock::real_now;
 
@@ -27,7 +28,7 @@ const ANSWER_BYTES_MAX: usize = 64 << 10;
 /// Of the body of an answer, for people.
 const SHOWN_BYTES_MAX: usize = 1 << 10;
 /// Of an error, for people.
-const ERROR_CHARS_MAX: usize = 500;
+pub(super) const ERROR_CHARS_MAX: usize = 500;
 /// Shorter than receivers commonly keep connections.
 const IDLE_CONNECTION: Duration = Duration::from_secs(20);
 const IDLE_CONNECTIONS_MAX: usize = 2;
@@ -37,11 +38,11 @@ type BoxError = Box<dyn StdError + Send + Sync>;
 
 #[derive(Debug, thiserror::Error)]
 #[error("the host has an address that is not public; the operator can allow it with --deliver-to")]
-struct NotAllowed;
+pub(super) struct NotAllowed;
 
 /// True if the address may be connected to. Unencrypted messages need an address that the operator
 /// has listed.
-fn may_reach(deliver_to: &DeliverTo, address: IpAddr, encrypted: bool) -> bool {
+pub(super) fn may_reach(deliver_to: &DeliverTo, address: IpAddr, encrypted: bool) -> bool {
     if encrypted { deliver_to.allows(address) } else { deliver_to.lists(address) }
 }
 
@@ -61,13 +62,19 @@ pub(super) fn check(text: &str, deliver_to: &DeliverTo) -> Result<Url, String> {
     if !url.username().is_empty() || url.password().is_some() {
         return Err("must have no user and no password; signatures prove who sends".to_owned());
     }
-    // The parser has normalized every spelling of an address.
-    let host = url.host_str().unwrap_or_default();
-    let literal = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host).parse::<IpAddr>();
-    match literal {
-        Ok(address) if !may_reach(deliver_to, address, url.scheme() == "https") => Err(NOT_ALLOWED.to_owned()),
-        Ok(_) | Err(_) => Ok(url),
-    }
+    check_host(url.host_str().unwrap_or_default(), deliver_to, url.scheme() == "https")?;
+    Ok(url)
+}
+
+/// Checks a host of a URL, whose address may be spelled in any way. The addresses of a name are
+/// checked when they are connected to.
+pub(super) fn check_host(host: &str, deliver_to: &DeliverTo, encrypted: bool) -> Result<(), String> {
+    let address = match Host::parse(host).map_err(|error| format!("must have a valid host ({error})"))? {
+        Host::Domain(_) => return Ok(()),
+        Host::Ipv4(address) => IpAddr::from(address),
+        Host::Ipv6(address) => IpAddr::from(address),
+    };
+    if may_reach(deliver_to, address, encrypted) { Ok(()) } else { Err(NOT_ALLOWED.to_owned()) }
 }
 
 struct CheckedResolver {
@@ -117,6 +124,10 @@ pub(super) struct Sender {
 impl Sender {
     pub(super) fn new(deliver_to: DeliverTo) -> Self {
         Self { deliver_to: Arc::new(deliver_to), https: OnceLock::new(), http: OnceLock::new() }
+    }
+
+    pub(super) fn deliver_to(&self) -> &Arc<DeliverTo> {
+        &self.deliver_to
     }
 
     /// Sends a message, and returns the answer or why there is none.

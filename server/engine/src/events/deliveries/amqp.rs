@@ -1,0 +1,324 @@
+//! Publishes events to an AMQP 0-9-1 broker with publisher confirms.
+//!
+//! Clients choose the brokers. As for webhooks, each address is checked when it is connected to, and
+//! TLS verifies the name. A connection has a thread of its own, which reads its socket: closing the
+//! socket ends the thread, also if the broker is silent.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::fd::AsFd as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions};
+use lapin::tcp::{AsyncTcpStream, TLSConfig};
+use lapin::types::{AMQPValue, FieldArray, FieldTable, ShortString};
+use lapin::uri::{AMQPScheme, AMQPUri};
+use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties, ExchangeKind, runtime};
+use reqwest::Url;
+use tenure_domain::delivery::address::DeliverTo;
+use tenure_domain::delivery::message::Message;
+use tenure_domain::delivery::publication::Publication;
+use tenure_domain::delivery::{ANSWER_MAX, URL_BYTES_MAX};
+use tokio::net::lookup_host;
+use tokio::time::timeout;
+
+use super::webhook::{ERROR_CHARS_MAX, NotAllowed, check_host, may_reach};
+
+/// Bounds the buffers of a connection, whatever the broker offers.
+const FRAME_BYTES_MAX: u32 = 128 << 10;
+const HEARTBEAT_SECONDS: u16 = 10;
+const PERSISTENT: u8 = 2;
+const NAME_BYTES_MAX: usize = 255;
+
+/// A checked URL.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Broker {
+    /// Without user and password.
+    pub(super) shown: String,
+    /// As given.
+    pub(super) url: String,
+}
+
+/// Checks the URL of a broker. Refusals complete "the URL".
+pub(super) fn check(text: &str, deliver_to: &DeliverTo) -> Result<Broker, String> {
+    const EXAMPLE: &str = "must be a URL such as amqps://user:password@broker.example/vhost";
+    let mut url = Url::parse(text).map_err(|error| format!("{EXAMPLE} ({error})"))?;
+    if text.len() > URL_BYTES_MAX || url.as_str().len() > URL_BYTES_MAX {
+        return Err(format!("must have at most {URL_BYTES_MAX} bytes"));
+    }
+    let encrypted = match url.scheme() {
+        "amqps" => true,
+        "amqp" if !deliver_to.is_empty() => false,
+        "amqp" => return Err("must begin with amqps://; amqp is for addresses in --deliver-to".to_owned()),
+        _ => return Err("must begin with amqps://".to_owned()),
+    };
+    if url.query().is_some() || url.fragment().is_some() {
+        return Err("must end with the virtual host".to_owned());
+    }
+    parse(text)?;
+    check_host(url.host_str().unwrap_or_default(), deliver_to, encrypted)?;
+    // Both fail only without a host.
+    let _without = (url.set_username(""), url.set_password(None));
+    Ok(Broker { shown: url.into(), url: text.to_owned() })
+}
+
+fn parse(text: &str) -> Result<AMQPUri, String> {
+    let mut uri: AMQPUri = text.parse().map_err(|error| format!("must be one of AMQP ({error})"))?;
+    uri.query.frame_max = Some(FRAME_BYTES_MAX);
+    uri.query.heartbeat = Some(HEARTBEAT_SECONDS);
+    Ok(uri)
+}
+
+/// Publishes the events of a subscription. It keeps its connection.
+pub(super) struct Publisher {
+    url: String,
+    deliver_to: Arc<DeliverTo>,
+    link: Option<Link>,
+}
+
+impl Publisher {
+    pub(super) fn new(url: String, deliver_to: Arc<DeliverTo>) -> Self {
+        Self { url, deliver_to, link: None }
+    }
+
+    /// Returns once the broker has confirmed all, or says why it has not.
+    pub(super) async fn publish(&mut self, publications: &[Publication]) -> Result<(), String> {
+        let kept = self.link.take().filter(|link| link.connection.status().connected());
+        let attempt = async {
+            let mut link = match kept {
+                Some(link) => link,
+                None => Link::open(&self.url, &self.deliver_to).await?,
+            };
+            link.publish(publications).await?;
+            Ok(link)
+        };
+        self.link = Some(in_time(attempt).await?);
+        Ok(())
+    }
+}
+
+/// Connects and publishes a message to no queue, which the broker confirms.
+pub(super) async fn test(url: &str, message: &Message, deliver_to: &Arc<DeliverTo>) -> Result<(), String> {
+    in_time(async {
+        let link = Link::open(url, deliver_to).await?;
+        let properties = BasicProperties::default().with_message_id(message.id.as_str().into());
+        link.send("", "tenure.test", message.body.as_bytes(), properties).await?.wait().await
+    })
+    .await
+}
+
+async fn in_time<T>(attempt: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    match timeout(ANSWER_MAX, attempt).await {
+        Ok(result) => result,
+        Err(_) => Err(format!("the broker did not answer within {} seconds", ANSWER_MAX.as_secs())),
+    }
+}
+
+struct Link {
+    channel: Channel,
+    connection: Connection,
+    /// Exchanges that this connection has declared.
+    declared: BTreeSet<String>,
+    _socket: Socket,
+}
+
+impl Link {
+    async fn open(url: &str, deliver_to: &Arc<DeliverTo>) -> Result<Self, String> {
+        let checked = check(url, deliver_to).map_err(|why| format!("the URL {why}"))?;
+        let uri = parse(&checked.url).map_err(|why| format!("the URL {why}"))?;
+        // The TLS of connections has no cryptography of its own. An earlier choice is no error.
+        let _already = rustls::crypto::ring::default_provider().install_default();
+        let socket = Socket::default();
+        let connection = connect(uri, Arc::clone(deliver_to), Arc::clone(&socket.0)).await.map_err(describe)?;
+        let channel = connection.create_channel().await.map_err(describe)?;
+        channel.confirm_select(ConfirmSelectOptions::default()).await.map_err(describe)?;
+        Ok(Self { channel, connection, declared: BTreeSet::new(), _socket: socket })
+    }
+
+    async fn publish(&mut self, publications: &[Publication]) -> Result<(), String> {
+        let mut confirms = Vec::with_capacity(publications.len());
+        for publication in publications {
+            self.declare(&publication.exchange).await?;
+            let Publication { exchange, routing_key, body, .. } = publication;
+            confirms.push(self.send(exchange, routing_key, body.as_bytes(), properties(publication)).await?);
+        }
+        for confirm in confirms {
+            confirm.wait().await?;
+        }
+        Ok(())
+    }
+
+    async fn declare(&mut self, exchange: &str) -> Result<(), String> {
+        if self.declared.contains(exchange) {
+            return Ok(());
+        }
+        let options = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
+        let declared =
+            self.channel.exchange_declare(short(exchange)?, ExchangeKind::Topic, options, FieldTable::default());
+        declared.await.map_err(describe)?;
+        self.declared.insert(exchange.to_owned());
+        Ok(())
+    }
+
+    async fn send(
+        &self,
+        exchange: &str,
+        routing_key: &str,
+        body: &[u8],
+        properties: BasicProperties,
+    ) -> Result<Confirm, String> {
+        let (exchange, routing_key) = (short(exchange)?, short(routing_key)?);
+        let options = BasicPublishOptions::default();
+        let published = self.channel.basic_publish(exchange, routing_key, options, body, properties);
+        published.await.map(Confirm).map_err(describe)
+    }
+}
+
+struct Confirm(lapin::PublisherConfirm);
+
+impl Confirm {
+    async fn wait(self) -> Result<(), String> {
+        match self.0.await.map_err(describe)? {
+            Confirmation::Ack(_) => Ok(()),
+            Confirmation::Nack(_) | Confirmation::NotRequested => Err("the broker refused a message".to_owned()),
+        }
+    }
+}
+
+fn short(name: &str) -> Result<ShortString, String> {
+    if name.len() > NAME_BYTES_MAX {
+        return Err(format!("an exchange or routing key has more than {NAME_BYTES_MAX} bytes, the limit of AMQP"));
+    }
+    Ok(name.into())
+}
+
+fn properties(publication: &Publication) -> BasicProperties {
+    let mut headers = FieldTable::default();
+    headers.insert("position".into(), AMQPValue::LongLongInt(publication.position));
+    if let Some(unique) = &publication.unique {
+        headers.insert("unique".into(), AMQPValue::LongString(unique.as_str().into()));
+    }
+    if !publication.cc.is_empty() {
+        let keys: Vec<AMQPValue> =
+            publication.cc.iter().map(|key| AMQPValue::LongString(key.as_str().into())).collect();
+        headers.insert("CC".into(), AMQPValue::FieldArray(FieldArray::from(keys)));
+    }
+    BasicProperties::default()
+        .with_content_type("application/json".into())
+        .with_delivery_mode(PERSISTENT)
+        .with_message_id(publication.id.as_str().into())
+        .with_headers(headers)
+}
+
+/// A second handle of a connection's socket.
+#[derive(Default)]
+struct Handle {
+    socket: OnceLock<TcpStream>,
+    closed: AtomicBool,
+}
+
+/// Closes the socket when it is dropped.
+#[derive(Default)]
+struct Socket(Arc<Handle>);
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // The thread may just be connecting: it looks afterwards.
+        self.0.closed.store(true, Ordering::SeqCst);
+        if let Some(socket) = self.0.socket.get() {
+            let _closed = socket.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+async fn connect(uri: AMQPUri, deliver_to: Arc<DeliverTo>, handle: Arc<Handle>) -> lapin::Result<Connection> {
+    let runtime = runtime::default_runtime()?;
+    let open = async move |uri: AMQPUri, runtime| {
+        let (host, port) = (uri.authority.host.as_str(), uri.authority.port);
+        let addresses = resolve(host, port, &deliver_to, uri.scheme == AMQPScheme::AMQPS).await?;
+        let connected = timeout(ANSWER_MAX, AsyncTcpStream::connect(&runtime, addresses)).await;
+        let stream = connected.map_err(io::Error::from)??;
+        if let AsyncTcpStream::Plain(plain) = &stream {
+            let _first = handle.socket.set(plain.get_ref().as_fd().try_clone_to_owned()?.into());
+        }
+        if handle.closed.load(Ordering::SeqCst) {
+            return Err(io::Error::from(io::ErrorKind::ConnectionAborted).into());
+        }
+        Ok(match uri.scheme {
+            AMQPScheme::AMQP => stream,
+            AMQPScheme::AMQPS => stream.into_tls(host, TLSConfig::default()).await?,
+        })
+    };
+    Connection::connector(uri, runtime, open, ConnectionProperties::default()).await
+}
+
+async fn resolve(host: &str, port: u16, deliver_to: &DeliverTo, encrypted: bool) -> io::Result<Vec<SocketAddr>> {
+    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    let found = lookup_host((host, port)).await?;
+    let allowed: Vec<SocketAddr> = found.filter(|address| may_reach(deliver_to, address.ip(), encrypted)).collect();
+    if allowed.is_empty() { Err(io::Error::other(NotAllowed)) } else { Ok(allowed) }
+}
+
+fn describe(error: lapin::Error) -> String {
+    error.to_string().chars().filter(|char| *char != '\0').take(ERROR_CHARS_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure_domain::delivery::address::Cidr;
+
+    use super::*;
+
+    fn listed(blocks: &[&str]) -> DeliverTo {
+        DeliverTo::new(blocks.iter().map(|block| block.parse::<Cidr>().unwrap()).collect())
+    }
+
+    #[test]
+    fn url_leads_to_a_public_address() {
+        let nothing = listed(&[]);
+        let checked = check("amqps://user:p%40ss@broker.example:5673/a", &nothing).unwrap();
+        assert_eq!(checked.shown, "amqps://broker.example:5673/a");
+        for url in ["amqps://broker.example", "amqps://1.1.1.1/%2f", "amqps://[2606:4700::1111]/"] {
+            assert!(check(url, &nothing).is_ok(), "{url}");
+        }
+        for url in [
+            "",
+            "broker.example",
+            "https://broker.example/",
+            "amqp://broker.example/",
+            "amqps://",
+            "amqps:///vhost",
+            "amqps://broker.example/a/b",
+            "amqps://broker.example/?heartbeat=0",
+            "amqps://broker.example/#a",
+            "amqps://127.0.0.1/",
+            "amqps://127.1/",
+            "amqps://2130706433/",
+            "amqps://0x7f000001/",
+            "amqps://[::1]/",
+            "amqps://[::ffff:127.0.0.1]/",
+            "amqps://169.254.169.254/",
+            &format!("amqps://broker.example/{}", "x".repeat(URL_BYTES_MAX)),
+        ] {
+            assert!(check(url, &nothing).is_err(), "{url}");
+        }
+        let home = listed(&["127.0.0.0/8"]);
+        for url in ["amqp://guest:guest@127.0.0.1:5672/%2f", "amqps://127.1/", "amqp://localhost"] {
+            assert!(check(url, &home).is_ok(), "{url}");
+        }
+        assert!(check("amqp://10.0.0.1/", &home).is_err() && check("amqp://1.1.1.1/", &home).is_err());
+    }
+
+    #[tokio::test]
+    async fn address_is_checked_at_the_connection() {
+        for (blocks, encrypted) in [(&[][..], true), (&["10.0.0.0/8"][..], false)] {
+            for host in ["localhost", "127.0.0.1", "127.1", "[::1]"] {
+                assert!(resolve(host, 5672, &listed(blocks), encrypted).await.is_err(), "{host}");
+            }
+        }
+        let found = resolve("localhost", 5672, &listed(&["127.0.0.0/8"]), false).await.unwrap();
+        assert!(!found.is_empty() && found.iter().all(|address| address.ip().is_loopback()));
+    }
+}
