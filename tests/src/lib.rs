@@ -6,6 +6,7 @@ pub use tenure_driver::{clock, definition, http, random, wire};
 
 pub mod db;
 pub mod postgres;
+pub mod rabbitmq;
 pub mod replication;
 pub mod server;
 pub mod webhooks;

@@ -114,7 +114,7 @@ pub enum Command {
         #[command(subcommand)]
         schedule: ScheduleCommand,
     },
-    /// Store, list, show, test, resume and delete subscriptions, which send events to webhooks.
+    /// Store, list, show, test, resume and delete subscriptions, which send events to webhooks and brokers.
     Subscription {
         #[command(flatten)]
         server: ServerArgs,

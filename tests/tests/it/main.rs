@@ -9,6 +9,7 @@
 
 mod accounts;
 mod admission;
+mod amqp;
 mod artifacts;
 mod audit;
 mod authentication;

@@ -87,7 +87,7 @@ async fn until_delivered(rig: &Rig) {
 }
 
 /// Name of the server that sends, if one does.
-async fn sending_server(rig: &Rig) -> Option<String> {
+pub async fn sending_server(rig: &Rig) -> Option<String> {
     let mut database = rig.database.connect("test").await;
     let sql = "SELECT s.name FROM subscriptions x JOIN servers s ON s.id = x.server
                WHERE x.lease_until > clock_timestamp()";
@@ -95,7 +95,7 @@ async fn sending_server(rig: &Rig) -> Option<String> {
 }
 
 /// As if the lease of a dead server had run out.
-async fn end_lease(rig: &Rig) {
+pub async fn end_lease(rig: &Rig) {
     let mut database = rig.database.connect("test").await;
     sqlx::query("UPDATE subscriptions SET lease_until = clock_timestamp()").execute(&mut database).await.unwrap();
 }

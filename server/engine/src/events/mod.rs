@@ -12,7 +12,7 @@
 //!
 //! A sink acts on every event within the database. It is a file in this folder that implements
 //! [`log_reader::Sink`], and a pass in `background/` that calls [`log_reader::read_next`] with it.
-//! Events for other systems, such as an AMQP exchange, are sent by [`deliveries`].
+//! Events for other systems, webhooks and AMQP brokers, are sent by [`deliveries`].
 //!
 //! - *Cursor*: a row of the table `log_readers` under [`log_reader::Sink::NAME`]. A migration adds
 //!   the row with the position to begin after.

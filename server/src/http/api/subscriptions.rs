@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tenure_api::errors::ErrorCode::ResourceExpired;
 use tenure_api::subscriptions::{
-    Amqp, Receiver, ResumeRequest, Subscription as SubscriptionOnWire, SubscriptionRequest, Subscriptions, TestDelivery,
-    Webhook,
+    Amqp, Receiver, ResumeRequest, Subscription as SubscriptionOnWire, SubscriptionRequest, Subscriptions,
+    TestDelivery, Webhook,
 };
 
 use crate::http::api::prelude::*;
@@ -64,9 +64,7 @@ fn shown(subscription: Subscription) -> SubscriptionOnWire {
 
 fn receiver(url: String, protocol: Protocol) -> Receiver {
     match protocol {
-        Protocol::Webhook => {
-            Receiver { webhook: Some(Webhook { url, secret: HIDDEN.to_owned() }), amqp: None }
-        }
+        Protocol::Webhook => Receiver { webhook: Some(Webhook { url, secret: HIDDEN.to_owned() }), amqp: None },
         Protocol::Amqp { prefix } => Receiver { webhook: None, amqp: Some(Amqp { url, prefix }) },
     }
 }
@@ -154,7 +152,12 @@ async fn handle_put_subscription(app: Api, call: Arc<Call>) -> Result<Response, 
         None => None,
     };
     let default = WebhookSecret::from_random(random());
-    let put = ops::Put { definition, secret, sealed_default: app.deliveries.seal(&name, default.as_bytes()), after: sent.after };
+    let put = ops::Put {
+        definition,
+        secret,
+        sealed_default: app.deliveries.seal(&name, default.as_bytes()),
+        after: sent.after,
+    };
     let used = ops::put(parts(&app), &call.actor()?, &name, put).await?;
     app.deliveries.notify_changed();
     let mut stored = shown(ops::get(parts(&app), &name).await?);

@@ -185,9 +185,8 @@ impl Delivery {
                 Outgoing::Webhook(Message::of(&items, self.definition.form()))
             }
             Protocol::Amqp { prefix } => {
-                let publish = |(item, event): (Item<'_>, &Arc<RenderedEvent>)| {
-                    Publication::of(&item, published(event), prefix)
-                };
+                let publish =
+                    |(item, event): (Item<'_>, &Arc<RenderedEvent>)| Publication::of(&item, published(event), prefix);
                 Outgoing::Amqp(items.zip(events).map(publish).collect())
             }
         }
