@@ -107,17 +107,8 @@ impl Notifiers {
     }
 
     pub fn apply(&self, effects: Effects) {
-        let Effects {
-            claimable,
-            resolved,
-            created,
-            ended,
-            traced,
-            resolved_unnamed,
-            dependents,
-            inboxes,
-            admission,
-        } = effects;
+        let Effects { claimable, resolved, created, ended, traced, resolved_unnamed, dependents, inboxes, admission } =
+            effects;
         self.shared.statistics.created(&created);
         self.shared.statistics.ended(&ended);
         traces::record_created(&created, &self.shared.statistics);
