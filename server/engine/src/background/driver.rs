@@ -74,7 +74,7 @@ impl Driver {
                         failing = false;
                     }
                     self.publish(report, started);
-                    traces::record_pass(name, started, &report);
+                    traces::record_pass(name, started, report.found, report.done);
                     let any_session = engine.sessions.activity.any();
                     pause_after(self.pass.pace, report, engine.notifiers.is_active(), any_session)
                 }

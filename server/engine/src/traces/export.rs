@@ -91,7 +91,7 @@ impl Worker {
                 self.failed.increment(spans);
                 if self.warned.is_none_or(|last| last.elapsed() >= WARNED_EVERY) {
                     self.warned = Some(Instant::now());
-                    tracing::warn!(error, "spans could not be sent to the collector of --otlp-endpoint; they are lost");
+                    tracing::warn!(error = %error, "spans could not be sent to the collector of --otlp-endpoint; they are lost");
                 }
             }
         }

@@ -9,7 +9,6 @@ use uuid::Uuid;
 
 use super::otlp::Span;
 use super::{is_on, new_span, samples, send};
-use crate::background::PassReport;
 use crate::clock::real_now;
 
 /// Requests that the span of a tick links to.
@@ -150,16 +149,16 @@ impl Drop for TickSpan {
 }
 
 /// Records a pass that found something, if its new trace is.
-pub(crate) fn record_pass(name: &str, started: Instant, report: &PassReport) {
-    if !is_on() || report.found + report.done == 0 {
+pub(crate) fn record_pass(name: &str, started: Instant, found: usize, done: usize) {
+    if !is_on() || found + done == 0 {
         return;
     }
     let trace = Uuid::new_v4();
     if samples(trace) {
         let (began, ended) = times_since(started);
         let span = Span::new(new_span(trace), format!("pass {name}"), began, ended)
-            .with("tenure.found", number(report.found))
-            .with("tenure.done", number(report.done));
+            .with("tenure.found", number(found))
+            .with("tenure.done", number(done));
         send(span);
     }
 }
