@@ -322,6 +322,10 @@ pub struct Claim<'a> {
     pub task: Option<&'a RawValue>,
     /// Valid for this run only.
     pub credentials: Credentials,
+    /// The span of this run, for the environment of its process as `TRACEPARENT`; absent if the
+    /// server sends no traces.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
 }
 
 /// Values of `tasks` in claimWork.

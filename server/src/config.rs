@@ -16,6 +16,7 @@ use tenure_embedded::EmbeddedSettings;
 use tenure_engine::blobs::settings::ArtifactSettings;
 use tenure_engine::events::deliveries::DeliverySettings;
 use tenure_engine::route::HotSessions;
+use tenure_engine::traces::TraceSettings;
 use tenure_store::hosts::Hosts;
 use tenure_store::secrets::SecretKeys;
 
@@ -26,6 +27,7 @@ mod error;
 mod limits;
 mod scheduler;
 mod secret;
+mod traces;
 
 pub use artifacts::{ARTIFACTS_SETTING, parse_size, read_place};
 pub use database_url::{MASK, masked as masked_url};
@@ -35,6 +37,7 @@ pub use limits::{LimitArgs, Limits};
 pub use scheduler::{SchedulerArgs, SchedulerSettings};
 pub use secret::{Origin, Secret};
 use secret::{SecretSetting, credentials_directory};
+pub use traces::TraceArgs;
 
 /// In seconds.
 const MINUTE: u64 = 60;
@@ -221,6 +224,9 @@ pub struct ServeArgs {
     #[arg(long, env = "TENURE_METRICS_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     pub metrics_token: Option<String>,
 
+    #[command(flatten)]
+    pub traces: TraceArgs,
+
     /// The source of time. `manual` is for tests: the database's time plus an offset that a request
     /// can advance.
     #[arg(long, env = "TENURE_CLOCK", default_value = "database", value_name = "CLOCK")]
@@ -284,6 +290,8 @@ pub struct Settings {
     pub secret_keys: Option<GivenKeys>,
     /// None: metrics are public.
     pub metrics_token: Option<String>,
+    /// None: no traces.
+    pub traces: Option<TraceSettings>,
     pub clock: ClockMode,
     pub drain_delay: Duration,
 }
@@ -382,6 +390,7 @@ impl ServeArgs {
             scheduler: self.scheduler.settings()?,
             secret_keys,
             metrics_token: self.checked_metrics_token()?,
+            traces: self.traces.settings()?,
             clock: self.clock,
             drain_delay: self.drain_delay,
         })
@@ -483,7 +492,7 @@ impl ServeArgs {
             }
             return Ok(None);
         };
-        match root_url_fix(url) {
+        match http_url_fix(url) {
             None => Ok(Some(url.to_owned())),
             Some(fix) => Err(SettingError::new(NAME, url, fix)),
         }
@@ -514,14 +523,15 @@ fn parse_listen(text: &str) -> Result<SocketAddr, String> {
     first.copied().ok_or_else(|| format!("the host name has no address: write {LISTEN_EXAMPLE}"))
 }
 
-fn root_url_fix(url: &str) -> Option<&'static str> {
+/// Returns what to change in a URL without a slash at its end.
+fn http_url_fix(url: &str) -> Option<&'static str> {
     if !url.starts_with("http://") && !url.starts_with("https://") {
         return Some("start it with http:// or https://");
     }
     let uri = url.parse::<http::Uri>().ok();
     let authority = uri.as_ref().and_then(http::Uri::authority);
     if authority.is_none_or(|authority| authority.host().is_empty() || authority.as_str().contains('@')) {
-        return Some("write a URL with a host and without a user, such as https://tenure.example.com");
+        return Some("write a URL with a host and without a user, such as https://server.example.com");
     }
     // `http::Uri` ignores an invalid port.
     let port = authority.and_then(|authority| authority.as_str().strip_prefix(authority.host())?.strip_prefix(':'));

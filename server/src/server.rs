@@ -47,6 +47,7 @@ use tenure_engine::blobs::settings::ArtifactsPlace;
 use tenure_engine::engine::{self, Engine, EngineSettings, Lifetime};
 use tenure_engine::events::deliveries::{self, Deliveries};
 use tenure_engine::ops::workers;
+use tenure_engine::traces::{self, Exporter};
 use tenure_store::clients::{self, NewClient};
 use tenure_store::connector::Connector;
 use tenure_store::secrets::{Purpose, SecretKeys, SubscriptionSecrets, WorkerDigests, new_access_token};
@@ -61,6 +62,8 @@ const DRAIN_REQUESTS: Duration = Duration::from_secs(6);
 const DRAIN_TASKS: Duration = Duration::from_secs(2);
 /// For the last numbers of queues.
 const STATISTICS_MAX: Duration = Duration::from_secs(1);
+/// For the last spans.
+const TRACES_MAX: Duration = Duration::from_secs(1);
 /// A connection to a silent database never closes.
 pub(crate) const CLOSE_MAX: Duration = Duration::from_secs(2);
 /// From the start of the drain to the end of the process, including PostgreSQL, plus a margin.
@@ -186,6 +189,8 @@ async fn serve(
     let (passes, heavy) = (Arc::clone(&areas.api.passes), areas.api.intake.heavy.clone());
     let deliveries = areas.api.deliveries.clone();
     let engine = Arc::clone(&passes.engine);
+    // After the metrics, which count spans.
+    let traces = start_traces(settings, &engine);
     let metrics = RequestMetrics::new(areas.docs.routes.iter().map(|route| route.endpoint.name));
     let limits = settings.limits;
     let front = Front {
@@ -238,8 +243,21 @@ async fn serve(
     if !matches!(written, Ok(Ok(_))) {
         tracing::warn!("the last numbers of queues could not be stored");
     }
+    end_traces(traces).await;
     tracing::info!("stopped");
     Ok(())
+}
+
+fn start_traces(settings: &Settings, engine: &Engine) -> Option<Exporter> {
+    traces::start(settings.traces.as_ref()?, &engine.schedulers.member().name)
+}
+
+async fn end_traces(traces: Option<Exporter>) {
+    if let Some(exporter) = traces
+        && tokio::time::timeout(TRACES_MAX, exporter.end()).await.is_err()
+    {
+        tracing::warn!("the last spans could not be sent");
+    }
 }
 
 /// Waits for open requests, and for the answers to messages of subscriptions.

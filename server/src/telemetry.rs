@@ -151,6 +151,7 @@ fn describe() {
     describe_gauge!("tenure_clock_skew_seconds", "How far the database's clock is ahead of this machine's");
     describe_counter!("tenure_enqueued_refused_total", "Tasks that were enqueued from SQL and refused");
     describe_gauge!("tenure_problems", "Problems that need somebody, by kind; 0 if there is none");
+    describe_counter!("tenure_trace_spans_total", "Spans of traces, by what became of them");
     describe_waiting();
     describe_database();
     describe_process();
@@ -234,6 +235,7 @@ fn begin_at_zero() {
     tenure_engine::background::schedules::begin_at_zero();
     tenure_engine::background::problems::begin_at_zero();
     tenure_engine::background::subscriptions::begin_at_zero();
+    tenure_engine::traces::begin_at_zero();
     metrics::gauge!("tenure_waiting_for_tasks").set(0.0);
     drop(metrics::histogram!("tenure_pool_wait_seconds"));
     for outcome in ["rejected", "coalesced", "queued"] {

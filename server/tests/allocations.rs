@@ -172,6 +172,7 @@ fn hot_request_allocates_at_most_its_limit() {
         let credentials = Credentials { client_id: "tests".to_owned(), access_token: token, certificate: None };
         (database, port, credentials, running)
     });
+    assert!(!tenure_engine::traces::is_on(), "the limits are those of a server without traces");
     let mut client = Client { stream: TcpStream::connect(("127.0.0.1", port)).unwrap(), port, credentials };
     // The first round prepares the statements.
     round(&mut client);

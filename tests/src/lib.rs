@@ -4,6 +4,7 @@
 
 pub use tenure_driver::{clock, definition, http, random, wire};
 
+pub mod collector;
 pub mod db;
 pub mod postgres;
 pub mod rabbitmq;

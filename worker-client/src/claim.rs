@@ -72,6 +72,7 @@ pub struct Claim {
     lease: watch::Sender<Lease>,
     rerun: Option<RunId>,
     attempt: u32,
+    traceparent: Option<String>,
 }
 
 /// A claim no longer held. Another worker may run the task already.
@@ -209,6 +210,7 @@ impl Client {
             run_id: answer.run_id,
             task: answer.task,
             lease: watch::Sender::new(lease),
+            traceparent: answer.traceparent,
         }
     }
 }
@@ -267,6 +269,19 @@ impl Claim {
     #[must_use]
     pub fn task(&self) -> &Task {
         &self.task
+    }
+
+    /// Returns the header `traceparent` for requests that the work on the task sends, so that their
+    /// spans belong to the run's. None if the server sends no traces.
+    ///
+    /// ```no_run
+    /// # fn example(claim: &tenure_client::Claim, command: &mut std::process::Command) {
+    /// command.envs(claim.traceparent().map(|value| ("TRACEPARENT", value)));
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn traceparent(&self) -> Option<&str> {
+        self.traceparent.as_deref()
     }
 
     /// Returns the lease after the last renewal.

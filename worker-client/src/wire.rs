@@ -240,6 +240,8 @@ pub(crate) struct ClaimAnswer {
     pub taken_until: Timestamp,
     pub task: Task,
     pub credentials: Credentials,
+    #[serde(default)]
+    pub traceparent: Option<String>,
 }
 
 impl ClaimAnswer {

@@ -15,6 +15,7 @@ pub mod failure;
 pub mod gate;
 pub mod gauges;
 pub mod heartbeat;
+mod http_client;
 pub mod live_logs;
 pub mod notifiers;
 pub mod ops;
@@ -29,5 +30,6 @@ pub mod statistics;
 pub mod task_waits;
 #[cfg(feature = "test-util")]
 pub mod testing;
+pub mod traces;
 pub mod wait_limit;
 pub mod workers;

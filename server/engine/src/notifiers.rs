@@ -16,6 +16,7 @@ use uuid::Uuid;
 use crate::parked::Signal;
 use crate::route::HotSessions;
 use crate::statistics::Statistics;
+use crate::traces;
 use tenure_store::in_use::InUse;
 use tenure_store::worker_removals::Gone;
 use wait_lists::WaitLists;
@@ -106,9 +107,12 @@ impl Notifiers {
     }
 
     pub fn apply(&self, effects: Effects) {
-        let Effects { claimable, resolved, created, ended, resolved_unnamed, dependents, inboxes, admission } = effects;
+        let Effects { claimable, resolved, created, ended, traced, resolved_unnamed, dependents, inboxes, admission } =
+            effects;
         self.shared.statistics.created(&created);
         self.shared.statistics.ended(&ended);
+        traces::record_created(&created, &self.shared.statistics);
+        traces::record_ended(traced, &self.shared.statistics);
         self.notify_admission(claimable.iter().chain(&admission));
         self.notify(claimable);
         if !inboxes.is_empty() {

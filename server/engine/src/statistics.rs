@@ -15,9 +15,11 @@ use sqlx::{Connection, PgPool};
 use tenure_api::ids::TaskQueueId;
 use tenure_api::states::{EndedBy, ReasonResolved};
 use tenure_domain::statistics::{Numbers, Step, bucket, is_lost, place};
+use tenure_domain::traces::SpanContext;
 use tenure_store::statistics::{self as store, ALL, OTHER, Row};
 use tenure_store::transitions::end::Resolved;
 use tenure_store::transitions::end_open;
+use uuid::Uuid;
 
 use crate::shown_queues::{self, SHOWN_AFTER, ShownQueues};
 use totals::Totals;
@@ -31,7 +33,10 @@ const WRITTEN_MAX: usize = 500;
 #[derive(Debug, Clone, Copy)]
 pub struct Creation {
     pub queue: i32,
+    pub task: Uuid,
     pub at: DateTime<Utc>,
+    /// For its trace.
+    pub link: Option<SpanContext>,
 }
 
 /// A claimed run.
@@ -248,7 +253,7 @@ impl Statistics {
             return;
         }
         let (now, mut known) = (Instant::now(), self.lock());
-        for &Creation { queue, at } in created {
+        for &Creation { queue, at, .. } in created {
             known.count(queue, (at, now), |numbers| numbers.created += 1, |totals| totals.created += 1);
         }
     }
@@ -322,6 +327,11 @@ impl Statistics {
         let known = self.lock();
         let unnamed = known.queues.iter().filter(|(_, counted)| counted.name.is_none());
         unnamed.take(limit).map(|(queue, _)| *queue).collect()
+    }
+
+    /// Returns the name of a queue that has numbers of its own, once it is known.
+    pub fn name_of(&self, queue: i32) -> Option<TaskQueueId> {
+        self.lock().queues.get(&queue)?.name.clone()
     }
 
     /// Names the numbers of a queue, or drops them if the queue is gone.

@@ -32,9 +32,10 @@ use super::error;
 use super::headers;
 use super::heavy::Heavy;
 use super::read_buffers::{ReadBuffer, ReadBuffers};
-use super::request_metrics::RequestMetrics;
+use super::request_metrics::{self, RequestMetrics};
 pub use super::stream::Connection;
 use super::stream::Tracked;
+use tenure_engine::traces::EndedRequest;
 
 /// Time limit for a request's head and for an idle connection. The contract requires more than the
 /// load balancers' keep-alive.
@@ -224,6 +225,7 @@ async fn answer(
     let logged = access_log::is_on().then(|| request.uri().path().to_owned());
     let trace = headers::trace_of(&request);
     connection.begin_request(trace.header());
+    let span = trace.span();
     let trace_id = logged.is_some().then(|| trace.id().to_owned());
     let from_browser = request.headers().contains_key(http::header::ORIGIN);
     let encodings = request.headers().get(http::header::ACCEPT_ENCODING).cloned();
@@ -233,7 +235,12 @@ async fn answer(
     } else {
         request.extensions_mut().insert(connection);
         // A router is always ready, and its error type is uninhabited.
-        let mut response = front.router.clone().call(request).await.unwrap_or_default();
+        let answering = front.router.clone().call(request);
+        let answered = match &span {
+            Some(span) => span.scope(answering).await,
+            None => answering.await,
+        };
+        let mut response = answered.unwrap_or_default();
         noted = response.extensions_mut().remove();
         // Counted while it waits for compression, too.
         let held = answers::hold(&front.answers, response);
@@ -242,7 +249,17 @@ async fn answer(
         if made { answers::hold(&front.answers, response) } else { response }
     };
     let took = started.elapsed();
-    front.metrics.count(&reading.take_served(), response.status(), took);
+    let served = reading.take_served();
+    front.metrics.count(&served, response.status(), took);
+    if let Some(span) = span {
+        span.end(EndedRequest {
+            operation: served.operation.unwrap_or(request_metrics::OTHER),
+            method: method.as_str(),
+            status: response.status().as_u16(),
+            took,
+            waited: served.waited,
+        });
+    }
     if let Some((path, trace_id)) = logged.zip(trace_id) {
         let (status, bytes) = (response.status(), response.body().size_hint().exact());
         let (method, path, trace_id) = (&method, path.as_str(), trace_id.as_str());

@@ -1,16 +1,21 @@
 //! Headers of every response.
 
+use std::sync::Arc;
+
 use axum::body::Body;
 use http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_MAX_AGE,
     ACCESS_CONTROL_REQUEST_METHOD, CACHE_CONTROL, CONTENT_SECURITY_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
 use http::{HeaderName, HeaderValue, Request, Response};
+use tenure_domain::traces::SpanContext;
+use tenure_engine::traces::{self, RequestSpan};
 use uuid::Uuid;
 
 pub const METHODS: &str = "OPTIONS,GET,HEAD,POST,PUT,DELETE,TRACE,CONNECT";
 const HEADERS: &str = "X-Requested-With,Content-Type,Authorization,Accept,Origin,Cache-Control";
 const TRACE_IN: HeaderName = HeaderName::from_static("x-taskcluster-trace-id");
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACE_OUT: HeaderName = HeaderName::from_static("x-for-trace-id");
 const REQUEST_OUT: HeaderName = HeaderName::from_static("x-for-request-id");
 /// Longest trace id accepted from a caller.
@@ -21,6 +26,7 @@ pub struct Trace {
     /// From the caller, or generated here.
     trace_id: HeaderValue,
     request_id: HeaderValue,
+    span: Option<Arc<RequestSpan>>,
 }
 
 impl Trace {
@@ -32,19 +38,37 @@ impl Trace {
     pub(super) fn header(&self) -> HeaderValue {
         self.trace_id.clone()
     }
+
+    /// None if the request leaves nothing in a trace.
+    pub(super) fn span(&self) -> Option<Arc<RequestSpan>> {
+        self.span.clone()
+    }
 }
 
 #[must_use]
 pub fn trace_of<B>(request: &Request<B>) -> Trace {
-    let mut text = Uuid::encode_buffer();
-    let text = Uuid::new_v4().hyphenated().encode_lower(&mut text);
+    let (id, mut text) = (Uuid::new_v4(), Uuid::encode_buffer());
+    let text = id.hyphenated().encode_lower(&mut text);
     let request_id = HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static("-"));
     let given = request.headers().get(TRACE_IN).filter(|id| !id.is_empty() && id.len() <= TRACE_MAX);
-    let trace_id = match given.filter(|id| id.to_str().is_ok()) {
-        Some(id) => id.clone(),
-        None => request_id.clone(),
-    };
-    Trace { trace_id, request_id }
+    let given = given.filter(|id| id.to_str().is_ok());
+    if traces::is_on() {
+        return recorded(request, id, given, request_id);
+    }
+    let trace_id = given.cloned().unwrap_or_else(|| request_id.clone());
+    Trace { trace_id, request_id, span: None }
+}
+
+/// The trace of a request is that of the caller's span. Otherwise it is the caller's trace id if
+/// that is a UUID, or a new one. The logs have the same id, unless the caller gave another text.
+fn recorded<B>(request: &Request<B>, id: Uuid, given: Option<&HeaderValue>, request_id: HeaderValue) -> Trace {
+    let caller = request.headers().get(TRACEPARENT);
+    let caller = caller.and_then(|header| SpanContext::from_traceparent(header.to_str().ok()?));
+    let given_uuid = given.and_then(|header| Uuid::try_parse(header.to_str().ok()?).ok()).filter(|id| !id.is_nil());
+    let trace = caller.map(|caller| caller.trace).or(given_uuid).unwrap_or(id);
+    let mut own = Uuid::encode_buffer();
+    let own = HeaderValue::from_str(trace.simple().encode_lower(&mut own)).unwrap_or(HeaderValue::from_static("-"));
+    Trace { trace_id: given.cloned().unwrap_or(own), request_id, span: RequestSpan::begin(trace, caller) }
 }
 
 /// Default policy: a browser that renders the response loads and runs nothing.

@@ -14,7 +14,7 @@ const STATUS_CLASSES: [&str; 5] = ["2xx", "3xx", "4xx", "5xx", "other"];
 /// Classes that are shown from the start, so that the first response is visible as an increment.
 const USUAL: [usize; 3] = [0, 2, 3];
 /// Requests without a route, and those for the methods of a path.
-const OTHER: &str = "other";
+pub(super) const OTHER: &str = "other";
 /// The operator's pages.
 pub(super) const PAGE: &str = "page";
 

@@ -72,6 +72,7 @@ mod subscription_commands;
 mod subscriptions;
 mod task_commands;
 mod task_options;
+mod traces;
 mod under_load;
 mod upgrade;
 mod verify_delivery;

@@ -48,6 +48,7 @@ class JobInfo:
         created: When the job was enqueued, by the clock of its creator.
         deadline: When the server ends the job.
         key: Key for the limits of the queue, if it has one.
+        traceparent: Header for requests of the handler, if the server sends traces.
     """
 
     id: str
@@ -59,6 +60,7 @@ class JobInfo:
     created: datetime.datetime
     deadline: datetime.datetime
     key: str | None
+    traceparent: str | None = None
 
 
 class Job:
@@ -118,6 +120,14 @@ class Job:
     def key(self) -> str | None:
         """Key for the limits of the queue, if the job has one."""
         return self._info.key
+
+    @property
+    def traceparent(self) -> str | None:
+        """Header ``traceparent`` for requests of the handler; None if the server sends no traces.
+
+        Handlers in processes of their own have it as ``TRACEPARENT`` in their environment, too.
+        """
+        return self._info.traceparent
 
     @property
     def cancelled(self) -> bool:

@@ -341,6 +341,10 @@ def _tell(job: Job, what: str, value: Cancellation) -> None:
 
 
 def _run(start: _Start, job: Job) -> Ended:
+    # Of this run, or of none.
+    os.environ.pop("TRACEPARENT", None)
+    if job.traceparent is not None:
+        os.environ["TRACEPARENT"] = job.traceparent
     try:
         found: Any = importlib.import_module(start.module)
         for name in start.function.split("."):

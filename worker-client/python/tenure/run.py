@@ -94,6 +94,7 @@ class Run:
             created=date_of(definition["created"]),
             deadline=date_of(definition["deadline"]),
             key=options.get("key"),
+            traceparent=claim.get("traceparent"),
         )
         self.info = info
         self.checkpoints = Checkpoints(self.task_id, self.run_id, self.send)

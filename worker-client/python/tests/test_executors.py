@@ -101,6 +101,11 @@ def waits_for(gate: str) -> None:
         time.sleep(0.01)
 
 
+@app.task(queue="test/test", cpu=True)
+def shows_span(job: Job) -> Any:
+    return [job.traceparent, os.environ.get("TRACEPARENT")]
+
+
 class _Owner:
     def cancel(self, run: Run) -> None: ...
 
@@ -109,12 +114,14 @@ def _run(kind: str, **args: Any) -> Run:
     return _claimed({"kind": kind, "args": args})
 
 
-def _claimed(payload: Any, **options: Any) -> Run:
+def _claimed(payload: Any, traceparent: str | None = None, **options: Any) -> Run:
     credentials = {"clientId": "c", "accessToken": "t"}
     status = {"taskId": "a", "retriesLeft": 5, "runs": [{"runId": 0, "started": DATE}]}
     dates = dict.fromkeys(("created", "deadline", "expires"), DATE)
     task = {**dates, "payload": payload, "extra": {"tenure": options}}
     claim = {"status": status, "runId": 0, "task": task, "takenUntil": DATE}
+    if traceparent is not None:
+        claim["traceparent"] = traceparent
     link: Any = None
     return Run({**claim, "credentials": credentials}, "test/test", app.tasks, _Owner(), link)
 
@@ -158,6 +165,18 @@ def test_argument_that_pickle_refuses_reaches_process() -> None:
         executor.submit(_run("counts", value={"number": 5}))
 
     assert _ended(lambda on_end: Processes(1, on_end), use) == [Ended("completed", result=5)]
+
+
+def test_process_has_span_of_its_run_alone() -> None:
+    span = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+    def use(executor: Executor) -> None:
+        payload = {"kind": "shows_span", "args": {}}
+        executor.submit(_claimed(payload, span))
+        executor.submit(_claimed(payload))
+
+    ends = _ended(lambda on_end: Processes(1, on_end), use, count=2)
+    assert [ended.result for ended in ends] == [[span, span], [None, None]]
 
 
 def test_dead_process_ends_run_while_its_child_lives(tmp_path: Path) -> None:

@@ -91,6 +91,7 @@ pub(super) struct Core {
     /// Created by the task's last rerun.
     rerun: Option<RunId>,
     attempt: u32,
+    traceparent: Option<String>,
     /// Arguments of the job's kind. None without kinds.
     args: Option<Box<RawValue>>,
 }
@@ -115,6 +116,7 @@ impl Core {
             afterwards: Afterwards::default(),
             rerun: claim.rerun(),
             attempt: claim.attempt(),
+            traceparent: claim.traceparent().map(str::to_owned),
             args: None,
         }
     }
@@ -142,6 +144,7 @@ impl Core {
             afterwards: Afterwards::default(),
             rerun: None,
             attempt,
+            traceparent: None,
             args: None,
         }
     }
@@ -263,6 +266,20 @@ impl<P> Job<P> {
     #[must_use]
     pub fn run_id(&self) -> RunId {
         self.core.run_id
+    }
+
+    /// Returns the header `traceparent` for requests of the handler, so that their spans belong to
+    /// the run's. None if the server sends no traces.
+    ///
+    /// ```
+    /// # use tenure_client::consumer::Job;
+    /// # fn example(job: Job, command: &mut std::process::Command) {
+    /// command.envs(job.traceparent().map(|value| ("TRACEPARENT", value)));
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn traceparent(&self) -> Option<&str> {
+        self.core.traceparent.as_deref()
     }
 
     /// Returns the task's definition.

@@ -45,7 +45,8 @@ impl Tasks {
 
     fn open(&self, job: &consumer::Job) -> std::io::Result<Job> {
         let (task_id, run_id) = (job.task_id(), job.run_id());
-        let directory = Arc::new(WorkDirectory::create(&self.settings, task_id, run_id)?);
+        let directory = WorkDirectory::create(&self.settings, task_id, run_id)?.traced(job.traceparent());
+        let directory = Arc::new(directory);
         let sender = || {
             let log = Arc::new(directory.log().clone());
             live_log::Sender::new(job.client(), task_id, run_id, job.task().expires, log)

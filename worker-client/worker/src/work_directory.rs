@@ -24,7 +24,7 @@ pub(super) struct WorkDirectory {
     dir: PathBuf,
     log: Log,
     record: Record,
-    env: [(&'static str, OsString); 4],
+    env: Vec<(&'static str, OsString)>,
     user: Option<TaskUser>,
 }
 
@@ -63,7 +63,7 @@ impl WorkDirectory {
         let me = &settings.name;
         log.try_note(&format!("task {task_id} run {run_id}, on worker {}/{}", me.group, me.id))?;
         let record = Record::create(work_dir, name, &dir)?;
-        let env = [
+        let env = vec![
             ("TASK_ID", task_id.to_string().into()),
             ("RUN_ID", run_id.to_string().into()),
             ("TASKCLUSTER_ROOT_URL", settings.client.root_url().into()),
@@ -75,6 +75,12 @@ impl WorkDirectory {
             lchown(&directory.dir, Some(ids.uid), Some(ids.gid))?;
         }
         Ok(directory)
+    }
+
+    /// Gives the span of the run to the commands of the task.
+    pub(super) fn traced(mut self, traceparent: Option<&str>) -> Self {
+        self.env.extend(traceparent.map(|value| ("TRACEPARENT", value.into())));
+        self
     }
 
     pub(super) fn dir(&self) -> &Path {
@@ -185,8 +191,7 @@ mod tests {
         let log = Log::create(&dir, 1000).unwrap();
         log.fill_up(&dir).unwrap();
         let record = Record::create(work.path(), name, &dir).unwrap();
-        let env = std::array::from_fn(|_| ("", OsString::new()));
-        let directory = WorkDirectory { dir: dir.clone(), log, record, env, user: None };
+        let directory = WorkDirectory { dir: dir.clone(), log, record, env: Vec::new(), user: None };
         assert!(!is_kept(work.path(), name, &dir), "directory in use counts as kept");
         assert!(directory.close(true).is_err());
         assert!(is_kept(work.path(), name, &dir));

@@ -13,6 +13,7 @@ use super::registry::{PASSES, Pace, Pass, Passes};
 use super::{AFTER_FAILURE, PassReport, SLICE, election, other_servers};
 use crate::engine::Lifetime;
 use crate::essential;
+use crate::traces;
 use tenure_store::connector::Connector;
 use tenure_store::outage;
 
@@ -73,6 +74,7 @@ impl Driver {
                         failing = false;
                     }
                     self.publish(report, started);
+                    traces::record_pass(name, started, report.found, report.done);
                     let any_session = engine.sessions.activity.any();
                     pause_after(self.pass.pace, report, engine.notifiers.is_active(), any_session)
                 }

@@ -44,13 +44,14 @@ use crate::essential;
 use crate::failure::{Failure, OpError};
 use crate::notifiers::{Effects, Notifiers};
 use crate::route::Route;
+use crate::traces::{self, RequestSpan};
 use blocking_path::BlockingPath;
 use figures::Figures;
 use tenure_store::connector::Connector;
 use tenure_store::failure::is_lost_connection;
 use tenure_store::hot::statement::{Rows, Run, Statement};
 use tenure_store::outage;
-use tick::{APART, Arrivals, Kind, NotDone, Permit, Seat, TickLoop, Ticks, Turn};
+use tick::{APART, Arrivals, Committed, Kind, NotDone, Permit, Seat, TickLoop, Ticks, Turn};
 use waiting::{Waiting, Weight};
 
 /// Weight of a member without a body, in bytes.
@@ -200,6 +201,8 @@ struct Job<O: Operation> {
     member: O::Member,
     reply: oneshot::Sender<Result<O::Answer, OpError>>,
     since: Instant,
+    /// The recorded request that it is from.
+    span: Option<Arc<RequestSpan>>,
     /// Held while the member is in memory.
     _weight: Weight,
 }
@@ -259,7 +262,10 @@ impl<O: Operation> Batcher<O> {
         let queue = &self.queues[O::route(&member).among(self.queues.len())];
         let (reply, answer) = oneshot::channel();
         let weight = Weight::take(weight, &self.waiting_bytes);
-        let job = weight.map(|weight| Job { member, reply, since: Instant::now(), _weight: weight });
+        let job = weight.map(|weight| {
+            let (since, span) = (Instant::now(), traces::current());
+            Job { member, reply, since, span, _weight: weight }
+        });
         if job.is_none_or(|job| queue.jobs.try_send(job).is_err()) {
             metrics::counter!("tenure_batch_shed_total", "operation" => O::NAME).increment(1);
             return Err(OpError::Overloaded(O::NAME));
@@ -346,8 +352,11 @@ impl<O: Operation> Worker<O> {
         }
         turn.add_claimable(parts.iter().flatten().filter_map(|job| O::claimable(&job.member)));
         match turn.run_all(statements).await {
-            Ok(rows) => {
+            Ok(Committed { rows, trace }) => {
                 let mut again = apart;
+                if let Some(tick) = trace {
+                    parts.iter().flatten().filter_map(|job| job.span.as_ref()).for_each(|span| tick.link(span));
+                }
                 for (part, rows) in parts.into_iter().zip(rows) {
                     again.extend(self.conclude(part, &rows).await);
                 }

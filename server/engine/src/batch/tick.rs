@@ -27,6 +27,7 @@ use super::session::Session;
 use crate::essential;
 use crate::failure::Failure;
 use crate::route::HotSessions;
+use crate::traces::{self, TickTrace};
 use tenure_store::connector::Connector;
 use tenure_store::hot::pipeline::Pipeline;
 use tenure_store::hot::statement::{Rows, Statement};
@@ -284,13 +285,19 @@ pub(super) struct Turn {
 
 struct Part {
     statements: Vec<Statement>,
-    reply: oneshot::Sender<Result<Vec<Rows>, NotDone>>,
+    reply: oneshot::Sender<Result<Committed<Vec<Rows>>, NotDone>>,
 }
 
 /// Receiver of the rows from the previous reply's `end` up to `end`.
 struct Reply {
-    reply: oneshot::Sender<Result<Vec<Rows>, NotDone>>,
+    reply: oneshot::Sender<Result<Committed<Vec<Rows>>, NotDone>>,
     end: usize,
+}
+
+/// Rows of a committed tick.
+pub(super) struct Committed<R> {
+    pub(super) rows: R,
+    pub(super) trace: TickTrace,
 }
 
 #[derive(Debug)]
@@ -328,13 +335,13 @@ impl Turn {
     }
 
     /// Hands over a statement. Returns its rows after the commit.
-    pub(super) async fn run(self, statement: Statement) -> Result<Rows, NotDone> {
-        let rows = self.run_all(vec![statement]).await?;
-        Ok(rows.into_iter().next().expect("each statement has its rows"))
+    pub(super) async fn run(self, statement: Statement) -> Result<Committed<Rows>, NotDone> {
+        let Committed { rows, trace } = self.run_all(vec![statement]).await?;
+        Ok(Committed { rows: rows.into_iter().next().expect("each statement has its rows"), trace })
     }
 
     /// Like [`Self::run`], for several statements in order.
-    pub(super) async fn run_all(self, statements: Vec<Statement>) -> Result<Vec<Rows>, NotDone> {
+    pub(super) async fn run_all(self, statements: Vec<Statement>) -> Result<Committed<Vec<Rows>>, NotDone> {
         let (reply, answer) = oneshot::channel();
         if self.hand_over.send(Part { statements, reply }).is_err() {
             return Err(NotDone::Undone);
@@ -450,11 +457,12 @@ impl Ticker {
         metrics::histogram!("tenure_tick_seconds").record(started.elapsed());
         match ran {
             Ok(rows) => {
+                let trace = traces::begin_tick(started, statements.len());
                 let mut rows = rows.into_iter().enumerate().peekable();
                 for Reply { reply, end } in replies {
                     let own = std::iter::from_fn(|| rows.next_if(|(place, _)| *place < end)).map(|(_, rows)| rows);
                     // A dropped operation has no callers left.
-                    drop(reply.send(Ok(own.collect())));
+                    drop(reply.send(Ok(Committed { rows: own.collect(), trace: trace.clone() })));
                 }
             }
             Err(failure) => self.fail(&failure, spoiler, replies),

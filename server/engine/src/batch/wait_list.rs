@@ -24,13 +24,14 @@ use super::figures::Figures;
 use super::limited::LimitedList;
 use super::low_water_marks::LowWaterMarks;
 use super::order::Order;
-use super::tick::{APART, Arrivals, ClaimSeats, Kind, NotDone, Permit, TickLoop, Ticks, Turn};
+use super::tick::{APART, Arrivals, ClaimSeats, Committed, Kind, NotDone, Permit, TickLoop, Ticks, Turn};
 use crate::decision::marks::AdmissionMarks;
 use crate::essential;
 use crate::failure::{Failure, OpError};
 use crate::notifiers::{Notifiers, SendAway, fallbacks_are_on};
 use crate::route::Route;
 use crate::sessions::EndSignals;
+use crate::traces::{self, RequestSpan, TickTrace};
 use crate::workers::Workers;
 use tenure_api::ids::TaskQueueId;
 use tenure_domain::task::Granted;
@@ -89,6 +90,8 @@ pub(super) struct Waiter {
     pub(super) until: Instant,
     /// End of the first try that found nothing, or time of the suspension.
     pub(super) parked: Option<Instant>,
+    /// The request, if its trace is recorded.
+    pub(super) span: Option<Arc<RequestSpan>>,
 }
 
 impl Waiter {
@@ -203,7 +206,7 @@ impl WaitList {
         let until = Instant::now() + request.wait_timeout;
         let (worker, session) = (request.worker.clone(), request.session);
         self.workers.saw(worker.clone(), Sight::ClaimWork);
-        let waiter = Waiter { request, turn: 0, reply, until, parked: None };
+        let waiter = Waiter { request, turn: 0, reply, until, parked: None, span: traces::current() };
         if self.notifiers.is_limited(worker.queue) {
             self.limited.try_send(waiter).map_err(|_| shed())?;
         } else {
@@ -452,10 +455,12 @@ impl WaitListWorker {
             positions.entry(request.worker.queue).or_insert(position..position).end = position + 1;
         }
         let began = Instant::now();
-        match self.batch.run(&requests, turn).await {
+        let found = self.batch.run(&requests, turn).await;
+        let tick = self.batch.tick.take();
+        match found {
             Ok(mut claims_found) => {
                 for (queue, positions) in positions {
-                    self.deliver(queue, positions, claims_found.remove(&queue), began);
+                    self.deliver(queue, positions, claims_found.remove(&queue), (began, &tick));
                 }
             }
             Err(error) => {
@@ -466,9 +471,15 @@ impl WaitListWorker {
         }
     }
 
-    /// Delivers the claims of a try that began at `began` to the first waiters, in the order
-    /// assigned by the statement. Waiters without a claim stay.
-    fn deliver(&mut self, queue: i32, positions: Range<usize>, claims_found: Option<QueueClaims>, began: Instant) {
+    /// Delivers the claims of a try that began at `began`, perhaps in a tick, to the first waiters,
+    /// in the order assigned by the statement. Waiters without a claim stay.
+    fn deliver(
+        &mut self,
+        queue: i32,
+        positions: Range<usize>,
+        claims_found: Option<QueueClaims>,
+        (began, tick): (Instant, &TickTrace),
+    ) {
         let Some(queue_waiters) = self.waiters.get_mut(&queue) else { return };
         let Some(mut claims_found) = claims_found else {
             queue_waiters.iter_mut().take(positions.len()).for_each(Waiter::park);
@@ -500,6 +511,9 @@ impl WaitListWorker {
                 continue;
             }
             let waited = waiter.waited(began);
+            if let (Some(tick), Some(span)) = (tick, &waiter.span) {
+                tick.link(span);
+            }
             // If the receiver is gone, the guard requeues the claims.
             drop(waiter.reply.send(Ok(Answer { claims, delivery, waited })));
         }
@@ -541,13 +555,15 @@ struct ClaimBatch {
     permit: Permit,
     /// Until then statements do not join ticks.
     apart_until: Option<Instant>,
+    /// The tick of the last statement.
+    tick: TickTrace,
     figures: Option<Figures>,
 }
 
 impl ClaimBatch {
     fn new(parts: &WaitListParts<'_>, permit: Permit, tracker: TaskTracker) -> Self {
         let (low_water_marks, claimer) = (parts.low_water_marks.clone(), Claimer::new(parts, tracker));
-        Self { claimer, low_water_marks, permit, apart_until: None, figures: None }
+        Self { claimer, low_water_marks, permit, apart_until: None, tick: None, figures: None }
     }
 
     async fn close(self) {
@@ -615,13 +631,16 @@ impl ClaimBatch {
         let batch = Uuid::new_v4();
         let is_for_creates = turn.is_for_creates();
         match turn.run(claim::statement(wants, workers, self.claimer.lease, batch)).await {
-            Ok(rows) => match rows.decode() {
-                Ok(rows) => Ok(self.claimer.guard(rows)),
-                Err(error) => {
-                    self.claimer.recover(batch, None);
-                    Err(Failure::new(error))
+            Ok(Committed { rows, trace }) => {
+                self.tick = trace;
+                match rows.decode() {
+                    Ok(rows) => Ok(self.claimer.guard(rows)),
+                    Err(error) => {
+                        self.claimer.recover(batch, None);
+                        Err(Failure::new(error))
+                    }
                 }
-            },
+            }
             // The creates' session is unusable and nothing ran. The own session tries the waiters
             // every second.
             Err(NotDone::Unknown(Failure::NotRun(_), _)) if is_for_creates => Ok(self.claimer.guard(Vec::new())),

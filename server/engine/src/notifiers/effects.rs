@@ -6,6 +6,7 @@ use tenure_store::transitions::end_open::Ended;
 use uuid::Uuid;
 
 use crate::statistics::{Creation, End};
+use crate::traces::TracedRun;
 
 /// Changes by a transaction that others wait for. An operation collects them;
 /// [`super::Notifiers::apply`] applies them once, after the commit, when the changes are visible.
@@ -16,10 +17,12 @@ pub struct Effects {
     /// Queues in which a run became claimable, or a message visible.
     pub claimable: Vec<i32>,
     pub resolved: Vec<Uuid>,
-    /// New tasks, for the statistics.
+    /// New tasks, for the statistics and traces.
     pub created: Vec<Creation>,
     /// Ended runs, for the statistics.
     pub ended: Vec<End>,
+    /// Ended runs whose traces are recorded.
+    pub traced: Vec<TracedRun>,
     /// True if unlisted tasks were resolved.
     pub resolved_unnamed: bool,
     /// True if a task with dependencies was created.
@@ -40,6 +43,7 @@ impl Effects {
     pub fn run_ended(&mut self, run: &Resolved) {
         self.admission.push(run.queue);
         self.ended.extend(End::of_run(run));
+        self.traced.extend(TracedRun::of_run(run));
         if run.next_reason.is_some() {
             self.claimable.push(run.queue);
         } else {
@@ -50,6 +54,7 @@ impl Effects {
     /// Adds tasks that were resolved otherwise than by the end of their claim.
     pub fn tasks_ended(&mut self, ended: Ended, reason: ReasonResolved) {
         self.ended.extend(End::of_tasks(&ended, reason));
+        self.traced.extend(TracedRun::of_tasks(&ended, reason));
         self.admission.extend(ended.queues);
         self.resolved.extend(ended.tasks);
         self.inboxes.extend(ended.sessions);

@@ -14,8 +14,10 @@ use crate::batch::tick::Kind;
 use crate::batch::{Batcher, Operation, Verdict};
 use crate::notifiers::Effects;
 use crate::statistics::Creation;
+use crate::traces;
 use tenure_domain::create::NewTask;
 use tenure_domain::task::Task;
+use tenure_domain::traces::SpanContext;
 use tenure_store::events::Sequenced;
 use tenure_store::hot::statement::{Rows, Statement};
 use tenure_store::queues::{self, Queues, Remembered};
@@ -109,6 +111,11 @@ impl CreateTask {
                 }
                 let made = made?;
                 transaction.commit().await?;
+                for member in members.iter().filter(|member| member.link.is_some()) {
+                    let task = member.task.id.uuid();
+                    let created = effects.created[before..].iter_mut().filter(|creation| creation.task == task);
+                    created.for_each(|creation| creation.link = member.link);
+                }
                 made
             }
         };
@@ -142,7 +149,8 @@ pub async fn create_task(
 ) -> Result<Task, OpError> {
     for _ in 0..LOOKUPS_MAX {
         let queue = queues.get_or_create_key(pool, &task.queue).await?;
-        match batcher.submit(NewTaskInQueue { task: Arc::clone(&task), queue }).await {
+        let link = traces::link_of_new_task();
+        match batcher.submit(NewTaskInQueue { task: Arc::clone(&task), queue, link }).await {
             Err(OpError::StaleQueue) => queues.drop_key(&task.queue),
             answer => return answer,
         }
@@ -154,6 +162,8 @@ pub async fn create_task(
 pub struct NewTaskInQueue {
     pub task: Arc<NewTask>,
     pub queue: i32,
+    /// For the trace of the task.
+    pub link: Option<SpanContext>,
 }
 
 impl Operation for CreateTask {
@@ -256,7 +266,10 @@ impl Operation for CreateTask {
 fn note_created(members: &[&NewTaskInQueue], stored: &[Created], effects: &mut Effects) {
     effects.claimable.extend(claimable(members, stored));
     effects.admission.extend(held(members, stored));
-    effects.created.extend(stored.iter().map(|row| Creation { queue: members[row.member].queue, at: row.now }));
+    effects.created.extend(stored.iter().map(|row| {
+        let NewTaskInQueue { task, queue, link } = members[row.member];
+        Creation { queue: *queue, task: task.id.uuid(), at: row.now, link: *link }
+    }));
 }
 
 /// Queues with new claimable runs.

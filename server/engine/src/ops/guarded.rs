@@ -375,8 +375,8 @@ pub(super) fn name(task: &NewTask) -> store::Name<'_> {
 
 fn add_effects(effects: &mut Effects, wanted: &[Wanted<'_>], stored: &BTreeMap<usize, Created>) {
     for (&position, row) in stored {
-        let queue = wanted[position].queue;
-        effects.created.push(Creation { queue, at: row.now });
+        let Wanted { task, queue } = wanted[position];
+        effects.created.push(Creation { queue, task: task.id.uuid(), at: row.now, link: None });
         if row.waits {
             effects.dependents = true;
         } else if row.held {

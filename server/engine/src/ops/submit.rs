@@ -17,6 +17,7 @@ use super::{OpError, guarded};
 use crate::batch::Verdict;
 use crate::notifiers::{Effects, Notifiers};
 use crate::statistics::Creation;
+use crate::traces;
 use guards::Guards;
 use tenure_domain::create::{Awaited, NewTask, dependency_refusal};
 use tenure_domain::policy::guard::Decision;
@@ -189,9 +190,10 @@ async fn create(
     let admission = queues_of(true).into_iter().collect();
     let claimable = queues_of(false);
     let dependents = plan.stored.values().any(|row| row.waits);
+    let link = traces::link_of_new_task();
     let creation = |row: &Created| {
-        let queue = queues.get(&graph.entries[row.member].task.queue)?.id;
-        Some(Creation { queue, at: row.now })
+        let task = &graph.entries[row.member].task;
+        Some(Creation { queue: queues.get(&task.queue)?.id, task: task.id.uuid(), at: row.now, link })
     };
     let created = plan.stored.values().filter_map(creation).collect();
     let effects = Effects { created, dependents, admission, ..Effects::claimable(claimable) };

@@ -7,7 +7,7 @@ fn at(text: &str) -> DateTime<Utc> {
 }
 
 fn creation(queue: i32, time: &str) -> Creation {
-    Creation { queue, at: at(time) }
+    Creation { queue, task: Uuid::nil(), at: at(time), link: None }
 }
 
 fn rows(taken: &Taken<'_>) -> Vec<(i32, String, i64)> {

@@ -307,7 +307,7 @@ async fn blocked_create_releases_others_of_its_tick() {
     let notes = Batcher::start(Note::<true>, &connector, &Notifiers::default(), &ticks, tasks);
     let queue = Queue::start(rig.database.options());
     let key = queue.key(QUEUE).await;
-    let create = |task: NewTask| creates.submit(NewTaskInQueue { task: Arc::new(task), queue: key });
+    let create = |task: NewTask| creates.submit(NewTaskInQueue { task: Arc::new(task), queue: key, link: None });
     create(new_task(QUEUE, &json!({}))).await.unwrap();
     notes.submit(value(1)).await.unwrap();
 
@@ -386,7 +386,8 @@ async fn tasks_without_options_use_their_own_statement() {
     for (plain, rows) in [(50, vec![50, 1]), (DIVIDED_MIN, vec![20, 1]), (DIVIDED_MIN - 1, vec![20])] {
         let mut new: Vec<NewTask> = (0..plain).map(|_| new_task(QUEUE, &json!({}))).collect();
         new.insert(plain / 2, delayed());
-        let members = new.iter().map(|task| NewTaskInQueue { task: Arc::new(task.clone()), queue: key }).collect();
+        let members =
+            new.iter().map(|task| NewTaskInQueue { task: Arc::new(task.clone()), queue: key, link: None }).collect();
         for (answer, task) in submit_together(&ticks, &creates, members).await.into_iter().zip(&new) {
             assert_eq!(answer.unwrap().id, task.id);
         }

@@ -72,6 +72,7 @@ use self::state::Api;
 use super::error::ApiError;
 use crate::auth::ClaimedRun;
 use tenure_domain::task::Granted;
+use tenure_engine::traces;
 
 fn ok(body: &impl Serialize) -> Result<Response, ApiError> {
     Ok(raw(to_bytes(body)?))
@@ -187,6 +188,7 @@ fn write_claim(json: &mut Vec<u8>, app: &Api, granted: &Granted) -> Result<(), A
         taken_until: Timestamp::new(granted.tenancy.taken_until),
         task: None,
         credentials,
+        traceparent: traces::traceparent_of_run(granted.task.id.uuid(), granted.run.number()),
     };
     write_json(json, &claim)?;
     if let Some(definition) = &granted.definition {

@@ -138,7 +138,7 @@ row! {
         ended_by: Option<i16>,
         pub queue: i32,
         priority: i16,
-        scheduled: DateTime<Utc>,
+        pub scheduled: DateTime<Utc>,
         reason_created: i16,
         pub started: DateTime<Utc>,
         taken_until: DateTime<Utc>,

@@ -9,6 +9,10 @@ use uuid::Uuid;
 pub struct Ended {
     pub tasks: Vec<Uuid>,
     pub queues: Vec<i32>,
+    /// Number of each task's run.
+    pub runs: Vec<i16>,
+    /// Since when each run was pending.
+    pub scheduled: Vec<DateTime<Utc>>,
     /// Start of each task's run; none if no worker held it.
     pub starts: Vec<Option<DateTime<Utc>>>,
     /// Time of the end.
@@ -114,7 +118,7 @@ pub async fn end_open_by(
                    min(counts.waiting)
             FROM ended JOIN open ON open.seq = ended.seq, db_now, counts HAVING count(*) > 0
         )
-        SELECT open.id, open.queue AS "queue!", released.session AS "session?", released.started AS "started?", db_now.now AS "now!"
+        SELECT open.id, open.queue AS "queue!", ended.run::smallint AS "run!", ended.scheduled AS "scheduled!", released.session AS "session?", released.started AS "started?", db_now.now AS "now!"
         FROM ended JOIN open ON open.seq = ended.seq LEFT JOIN released ON released.seq = ended.seq, db_now"#,
         locked,
         reason.code(),
@@ -123,8 +127,9 @@ pub async fn end_open_by(
     .fetch_all(transaction)
     .await?;
     let sessions = rows.iter().filter_map(|row| row.session).collect();
-    let starts = rows.iter().map(|row| row.started).collect();
+    let (starts, runs) = rows.iter().map(|row| (row.started, row.run)).unzip();
+    let scheduled = rows.iter().map(|row| row.scheduled).collect();
     let now = rows.first().map(|row| row.now).unwrap_or_default();
     let (tasks, queues) = rows.into_iter().map(|row| (row.id, row.queue)).unzip();
-    Ok(Ended { tasks, queues, starts, now, by, sessions })
+    Ok(Ended { tasks, queues, runs, scheduled, starts, now, by, sessions })
 }

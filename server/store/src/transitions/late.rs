@@ -173,7 +173,7 @@ pub async fn record(
                                        3 /* Kind::Completed */::smallint]
                                  || array_fill(10 /* Kind::GroupResolved */::smallint, ARRAY[m.lone::int]) AS kinds) k
         )
-        SELECT m.queue AS "queue!", m.session AS "session?", m.started AS "started?", db_now.now AS "now!" FROM made m, db_now"#,
+        SELECT m.queue AS "queue!", m.run AS "run!", m.session AS "session?", m.started AS "started?", db_now.now AS "now!" FROM made m, db_now"#,
         id,
         late.number().cast_signed(),
         result.map(TaskResult::text)
@@ -183,6 +183,9 @@ pub async fn record(
     Ok(row.map(|row| Ended {
         tasks: vec![id],
         queues: vec![row.queue],
+        runs: vec![row.run],
+        // The run for a late result is never pending.
+        scheduled: vec![row.now],
         starts: vec![row.started],
         now: row.now,
         by: Some(EndedBy::LateResult),

@@ -24,7 +24,8 @@ use tenure_domain::delivery::{ANSWER_MAX, URL_BYTES_MAX};
 use tokio::net::lookup_host;
 use tokio::time::timeout;
 
-use super::webhook::{ERROR_CHARS_MAX, NotAllowed, check_host, may_reach};
+use super::webhook::{NotAllowed, check_host, may_reach};
+use crate::http_client::{ERROR_CHARS_MAX, provide_cryptography};
 
 /// Bounds the buffers of a connection, whatever the broker offers.
 const FRAME_BYTES_MAX: u32 = 128 << 10;
@@ -128,8 +129,7 @@ impl Link {
     async fn open(url: &str, deliver_to: &Arc<DeliverTo>) -> Result<Self, String> {
         let checked = check(url, deliver_to).map_err(|why| format!("the URL {why}"))?;
         let uri = parse(&checked.url).map_err(|why| format!("the URL {why}"))?;
-        // The TLS of connections has no cryptography of its own. An earlier choice is no error.
-        let _already = rustls::crypto::ring::default_provider().install_default();
+        provide_cryptography();
         let socket = Socket::default();
         let connection = connect(uri, Arc::clone(deliver_to), Arc::clone(&socket.0)).await.map_err(describe)?;
         let channel = connection.create_channel().await.map_err(describe)?;

@@ -22,13 +22,12 @@ use tenure_domain::delivery::{ANSWER_MAX, URL_BYTES_MAX};
 use url::Host;
 
 use crate::clock::real_now;
+use crate::http_client::{describe, provide_cryptography};
 
 /// More of an answer is not read.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 /// Of the body of an answer, for people.
 const SHOWN_BYTES_MAX: usize = 1 << 10;
-/// Of an error, for people.
-pub(super) const ERROR_CHARS_MAX: usize = 500;
 /// Shorter than receivers commonly keep connections.
 const IDLE_CONNECTION: Duration = Duration::from_secs(20);
 const IDLE_CONNECTIONS_MAX: usize = 2;
@@ -151,8 +150,7 @@ impl Sender {
         if let Some(client) = made.get() {
             return Ok(client);
         }
-        // The HTTP client has no cryptography of its own. An earlier choice is no error.
-        let _already = rustls::crypto::ring::default_provider().install_default();
+        provide_cryptography();
         let builder = self.builder(encrypted);
         // Without encryption it needs no certificates, which a bare container lacks.
         let builder = if encrypted { builder.https_only(true) } else { builder.tls_certs_only([]) };
@@ -196,18 +194,6 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
         return Some(Duration::from_secs(seconds));
     }
     (DateTime::parse_from_rfc2822(text).ok()?.to_utc() - real_now()).to_std().ok()
-}
-
-/// The error with its causes, without the URL.
-fn describe(error: reqwest::Error) -> String {
-    let error = error.without_url();
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text.chars().filter(|char| *char != '\0').take(ERROR_CHARS_MAX).collect()
 }
 
 #[cfg(test)]
