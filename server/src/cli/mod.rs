@@ -115,6 +115,9 @@ async fn run(command: Command) -> ExitCode {
         Command::Enqueue { database, enqueue: args } => {
             administrate_in(database, async |opened: &Opened| enqueue::run(&opened.pool, args).await).await
         }
+        Command::Task { server, task } if task.handles_signals() => {
+            http::call_to_its_end("task", server, async |server| task::run(server, task).await).await
+        }
         Command::Task { server, task } => {
             http::call("task", server, async |server| task::run(server, task).await).await
         }
