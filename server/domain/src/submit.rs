@@ -160,7 +160,7 @@ impl Graph {
         let payloads = if several { inputs::payloads(&tasks, &ids)? } else { Vec::new() };
         let mut entries = Vec::with_capacity(tasks.len());
         for (n, (mut task, dependencies)) in tasks.into_iter().zip(wiring.dependencies).enumerate() {
-            task.payload = payloads.get(n).and_then(|payload| payload.as_deref()).or(task.payload);
+            task.payload = payloads.get(n).and_then(Option::as_deref).or(task.payload);
             let (name, is_given) = (task.name.clone(), task.task_id.is_some());
             let task = entry(task, ids[n], group, dependencies, deadlines[n], origin)
                 .map_err(|error| at(several, n, error))?;

@@ -135,8 +135,16 @@ pub async fn run(server: &Server, command: QueueCommand) -> Result<ExitCode, Com
 }
 
 fn counts(queues: &[Value]) -> String {
-    let fields = ["/pendingTasks", "/claimedTasks", "/delayedTasks", "/runnableTasks", "/paused", "/taskQueueId"];
-    let head = ["PENDING", "CLAIMED", "DELAYED", "RUNNABLE", "PAUSED", "QUEUE"];
+    let fields = [
+        "/pendingTasks",
+        "/waitingTasks",
+        "/runnableTasks",
+        "/claimedTasks",
+        "/delayedTasks",
+        "/paused",
+        "/taskQueueId",
+    ];
+    let head = ["PENDING", "WAITING", "RUNNABLE", "CLAIMED", "DELAYED", "PAUSED", "QUEUE"];
     table(head, queues.iter().map(|queue| fields.map(|at| field(queue, at))))
 }
 
@@ -283,10 +291,10 @@ mod tests {
         assert!(shown(&queue).ends_with("paused           by root at S (disk), until it is resumed\n"));
         queue["backlog"] = json!({"tasks": 9, "limit": {"tasks": 1000}});
         assert_eq!(shown(&queue).lines().nth(8), Some("backlog          9 of 1000 tasks"));
-        let listed = json!({"taskQueueId": "p/w", "pendingTasks": 5, "claimedTasks": 3, "delayedTasks": 4, "runnableTasks": 0,
-            "paused": "S"});
-        let expected =
-            "PENDING  CLAIMED  DELAYED  RUNNABLE  PAUSED  QUEUE\n5        3        4        0         S       p/w\n";
+        let listed = json!({"taskQueueId": "p/w", "pendingTasks": 5, "waitingTasks": 2, "claimedTasks": 3, "delayedTasks": 4,
+            "runnableTasks": 0, "paused": "S"});
+        let expected = "PENDING  WAITING  RUNNABLE  CLAIMED  DELAYED  PAUSED  QUEUE\n\
+                        5        2        0         3        4        S       p/w\n";
         assert_eq!(counts(&[listed]), expected);
     }
 }

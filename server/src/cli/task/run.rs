@@ -25,6 +25,7 @@ const NOT_EXECUTABLE: u8 = 126;
 const KILLED_BY: u8 = 128;
 const SIGNALS: std::ops::RangeInclusive<u8> = 1..=64;
 
+#[derive(Clone, Copy)]
 struct Created {
     task: TaskId,
     /// False if an existing task has the unique name.
