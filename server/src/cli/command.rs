@@ -21,8 +21,10 @@ use super::servers::ServersCommand;
 use super::session::SessionCommand;
 use super::subscription::SubscriptionCommand;
 use super::task::{TaskCommand, shelter_ids};
+use super::top::TopArgs;
 use super::usage::Usage;
 use super::verify::VerifyCommand;
+use super::worker::WorkerCommand;
 use crate::config::{DatabaseArgs, SecretKeyArgs, ServeArgs};
 
 /// A task queue served over HTTP and stored in PostgreSQL.
@@ -121,6 +123,13 @@ pub enum Command {
         #[command(subcommand)]
         subscription: SubscriptionCommand,
     },
+    /// List, show and quarantine workers of queues.
+    Worker {
+        #[command(flatten)]
+        server: ServerArgs,
+        #[command(subcommand)]
+        worker: WorkerCommand,
+    },
     /// List and end sessions of workers, and send them commands.
     Session {
         #[command(flatten)]
@@ -135,6 +144,8 @@ pub enum Command {
     /// List what needs somebody: problems of queues, servers and the database. The exit code is 1
     /// if a problem needs somebody now.
     Problems(ProblemsArgs),
+    /// Show the queues with the most work: what waits and for how long, their workers and rates.
+    Top(TopArgs),
     /// List the servers of the database, and the queues that each schedules.
     Server {
         #[command(flatten)]

@@ -24,9 +24,11 @@ pub mod session;
 mod signals;
 pub mod subscription;
 pub mod task;
+pub mod top;
 mod usage;
 pub mod verify;
 mod when;
+pub mod worker;
 
 use std::ffi::OsString;
 use std::num::NonZero;
@@ -133,6 +135,9 @@ async fn run(command: Command) -> ExitCode {
         Command::Schedule { server, schedule } => {
             http::call("schedule", server, async |server| schedule::run(server, schedule).await).await
         }
+        Command::Worker { server, worker } => {
+            http::call("worker", server, async |server| worker::run(server, worker).await).await
+        }
         Command::Session { server, session } => {
             http::call("session", server, async |server| session::run(server, session).await).await
         }
@@ -144,6 +149,9 @@ async fn run(command: Command) -> ExitCode {
         }
         Command::Problems(args) => {
             http::call("problems", args.server.clone(), async |server| problems::run(server, &args).await).await
+        }
+        Command::Top(args) => {
+            http::call("top", args.server.clone(), async |server| top::run(server, &args).await).await
         }
         Command::Server { server, command } => {
             http::call("server", server, async |server| servers::run(server, command).await).await

@@ -79,6 +79,7 @@ mod who_am_i;
 mod why;
 mod work;
 mod worker_artifacts;
+mod worker_commands;
 mod worker_live_log;
 mod worker_manager;
 mod worker_stops;
