@@ -12,7 +12,7 @@ use super::client::ClientArgs;
 use super::enqueue::EnqueueArgs;
 use super::events::EventsArgs;
 use super::group::GroupCommand;
-use super::http::ServerArgs;
+use super::http::{CallArgs, ServerArgs};
 use super::problems::ProblemsArgs;
 use super::queue::QueueCommand;
 use super::role::RoleArgs;
@@ -66,9 +66,11 @@ pub enum Command {
         #[command(flatten)]
         secret_key: SecretKeyArgs,
         /// The URL that clients use; it is printed with new credentials. Default: that of the
-        /// server that started last.
+        /// server that started last, or with --http the one that is called.
         #[arg(long, global = true, env = "TENURE_ROOT_URL", value_name = "URL")]
         root_url: Option<String>,
+        #[command(flatten)]
+        call: CallArgs,
         #[command(flatten)]
         client: ClientArgs,
     },
@@ -76,6 +78,8 @@ pub enum Command {
     Role {
         #[command(flatten)]
         database: DatabaseArgs,
+        #[command(flatten)]
+        call: CallArgs,
         #[command(flatten)]
         role: RoleArgs,
     },

@@ -108,10 +108,19 @@ async fn run(command: Command) -> ExitCode {
         Command::Backup { database, backup: args } => backup::backup(database, args).await,
         Command::Restore { database, restore } => backup::restore(database, restore).await,
         Command::Openapi => openapi(),
-        Command::Client { database, secret_key, root_url, client } => {
+        Command::Client { call, database, root_url, client, .. } if call.http => {
+            let server = call.server(database.data_dir, client.json);
+            let root_url = root_url.as_deref();
+            http::call("client", server, async |server| client::remote::run(server, root_url, client).await).await
+        }
+        Command::Client { database, secret_key, root_url, client, .. } => {
             administrate(database, secret_key, root_url, client).await
         }
-        Command::Role { database, role } => {
+        Command::Role { call, database, role } if call.http => {
+            let server = call.server(database.data_dir, role.json);
+            http::call("role", server, async |server| role::remote::run(server, role).await).await
+        }
+        Command::Role { database, role, .. } => {
             administrate_in(database, async |opened: &Opened| role::run(&opened.pool, role).await).await
         }
         Command::Enqueue { database, enqueue: args } => {

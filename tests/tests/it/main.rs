@@ -7,6 +7,7 @@
 
 #![expect(clippy::unwrap_used, reason = "everything here is a test or a part of one")]
 
+mod access_commands;
 mod accounts;
 mod admission;
 mod artifacts;
