@@ -4,6 +4,7 @@
 mod events;
 mod interrupted;
 mod logs;
+mod options;
 mod outcomes;
 
 use std::path::{Path, PathBuf};
