@@ -67,7 +67,7 @@ async fn look(server: &Server, limit: usize) -> Result<Value, CommandError> {
     queues.truncate(limit);
     let range = StatisticsRange { from: server.time(Some(RATES_OF)).await?, to: None, step: Some(STEP) };
     let rates: Vec<Value> = stream::iter(&queues)
-        .map(|queue| rates(server, field(queue, "/taskQueueId"), range))
+        .map(|queue| rates(server, queue, range))
         .buffered(READS_MAX)
         .try_collect()
         .await?;
@@ -82,8 +82,8 @@ fn number(queue: &Value, name: &str) -> i64 {
 }
 
 /// Null without the scope that shows the numbers of the queue.
-async fn rates(server: &Server, queue: String, range: StatisticsRange) -> Result<Value, CommandError> {
-    let Ok(queue) = queue.parse::<TaskQueueId>() else { return Ok(Value::Null) };
+async fn rates(server: &Server, queue: &Value, range: StatisticsRange) -> Result<Value, CommandError> {
+    let Ok(queue) = field(queue, "/taskQueueId").parse::<TaskQueueId>() else { return Ok(Value::Null) };
     match server.client.get_queue_statistics(&queue, range).await {
         Ok(answer) => Ok(per_minute(entries(&answer, "points"))),
         Err(error) if error.status() == Some(403) => Ok(Value::Null),

@@ -50,9 +50,13 @@ impl Stalled {
         if is_asked || now - self.progress.get() < AFTER {
             return None;
         }
+        // Set before the answer, so that of many waiting tasks one is asked about.
+        let before = self.asked.replace(Some(now));
         let client = server.client.with_retry_policy(RetryPolicy::never());
-        let answer = client.why(task).await.ok()?;
-        self.asked.set(Some(now));
+        let Ok(answer) = client.why(task).await else {
+            self.asked.set(before);
+            return None;
+        };
         let text = sentences(&answer)?;
         let codes = entries(&answer, "reasons").iter().map(|reason| field(reason, "/code")).collect();
         let printed = self.codes.replace(codes);
