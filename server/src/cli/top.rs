@@ -66,11 +66,8 @@ async fn look(server: &Server, limit: usize) -> Result<Value, CommandError> {
     queues.sort_by_key(|queue| Reverse(number(queue, "pendingTasks") + number(queue, "claimedTasks")));
     queues.truncate(limit);
     let range = StatisticsRange { from: server.time(Some(RATES_OF)).await?, to: None, step: Some(STEP) };
-    let rates: Vec<Value> = stream::iter(&queues)
-        .map(|queue| rates(server, queue, range))
-        .buffered(READS_MAX)
-        .try_collect()
-        .await?;
+    let rates: Vec<Value> =
+        stream::iter(&queues).map(|queue| rates(server, queue, range)).buffered(READS_MAX).try_collect().await?;
     for (queue, rates) in queues.iter_mut().zip(rates) {
         queue["perMinute"] = rates;
     }
