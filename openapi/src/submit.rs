@@ -36,7 +36,8 @@ pub struct SubmittedTask<'a> {
     /// Default: a new id.
     #[serde(default, deserialize_with = "present")]
     pub task_id: Option<TaskId>,
-    /// Local name in the `dependencies` of the same submission: any text that is not a task's id.
+    /// Local name in the `dependencies` of the same submission, and in the `taskId` of `inputs` in
+    /// its payloads: any text that is not a task's id.
     #[serde(default, deserialize_with = "present")]
     #[schema(min_length = 1, max_length = 255)]
     pub name: Option<String>,

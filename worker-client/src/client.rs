@@ -5,7 +5,7 @@ use std::sync::{Arc, Once, PoisonError, RwLock};
 use std::time::Duration;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, DATE, HeaderMap, RETRY_AFTER};
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, DATE, HeaderMap, IF_MATCH, RETRY_AFTER};
 use reqwest::{Certificate, Method, StatusCode, Url};
 use serde::de::DeserializeOwned;
 use tenure_api::credentials::{AccessToken, Credentials};
@@ -206,6 +206,8 @@ pub(crate) struct Own {
     pub idempotency_key: Option<String>,
     /// JSON by default.
     pub content_type: Option<&'static str>,
+    /// Version that the changed object must have.
+    pub if_match: Option<i64>,
 }
 
 pub(crate) struct Answer<T> {
@@ -431,10 +433,12 @@ impl Client {
         let status = response.status();
         let retry_after = header(response.headers(), RETRY_AFTER.as_str()).and_then(|s| s.trim().parse().ok());
         let body = response.bytes().await.map_err(|error| Error::Network(error.without_url()))?;
+        // Without a body, as after a deletion, the value is null.
+        let json: &[u8] = if status == StatusCode::NO_CONTENT { b"null" } else { &body };
         // The location of an artifact is a redirect, with the URL in its body too.
         if status.is_success() || status == StatusCode::SEE_OTHER {
             let answer = |value| Answer { value, date, sent, received };
-            serde_json::from_slice(&body).map(answer).map_err(Error::BadAnswer)
+            serde_json::from_slice(json).map(answer).map_err(Error::BadAnswer)
         } else {
             Err(refusal(status.as_u16(), &body, retry_after.map(Duration::from_secs)))
         }
@@ -475,6 +479,9 @@ impl Client {
         }
         if let Some(key) = &call.own.idempotency_key {
             request = request.header(IDEMPOTENCY_KEY, key);
+        }
+        if let Some(version) = call.own.if_match {
+            request = request.header(IF_MATCH, format!("\"{version}\""));
         }
         if let Some(body) = &call.body {
             request = request.header(CONTENT_TYPE, call.own.content_type.unwrap_or(JSON)).body(body.clone());

@@ -14,6 +14,7 @@
 #[macro_use]
 mod notice;
 
+mod access;
 pub mod artifacts;
 mod audit;
 mod calls;
@@ -46,6 +47,7 @@ mod subscriptions;
 mod tenure;
 mod wire;
 mod work;
+mod workers;
 
 pub use artifacts::{Artifact, Downloaded, NewArtifact, PutUrl, UnusableBecause, Upload};
 pub use audit::AuditFilter;

@@ -37,6 +37,26 @@ impl Client {
         self.own(Method::PUT, of_queue(queue, "policy"), Some(policy.to_string())).await
     }
 
+    /// Replaces the policy of a queue if it still has this version.
+    ///
+    /// # Errors
+    /// The policy has another version (409).
+    ///
+    /// ```no_run
+    /// # async fn example(client: &tenure_client::Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let queue = "acme/mail".parse()?;
+    /// let mut current = client.get_queue_policy(&queue).await?;
+    /// current["policy"]["claimTimeout"] = 120.into();
+    /// let version = current["version"].as_i64().unwrap_or_default();
+    /// client.change_queue_policy(&queue, &current["policy"], version).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn change_queue_policy(&self, queue: &TaskQueueId, policy: &Value, version: i64) -> Result<Value, Error> {
+        let own = Own { api: Some(TENURE_API), if_match: Some(version), ..Own::default() };
+        let body = Some(policy.to_string().into_bytes());
+        self.send_call(Method::PUT, of_queue(queue, "policy"), body, TIMEOUT, own).await
+    }
+
     /// Removes the policy of a queue, if any.
     ///
     /// ```no_run

@@ -1,7 +1,10 @@
 //! Submissions of one or more tasks: checks, defaults, local names and detection of cycles.
 //!
 //! A text in `dependencies` that parses as a task id is one. Any other text is the local name of
-//! another task of the submission: 1 to 255 characters, unique, and no task id.
+//! another task of the submission: 1 to 255 characters, unique, and no task id. So may be
+//! `inputs[].taskId` in a payload.
+
+mod inputs;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -154,8 +157,10 @@ impl Graph {
             None => draw(),
         };
         let deadlines = deadlines(&tasks, &ids, &wiring, origin);
+        let payloads = if several { inputs::payloads(&tasks, &ids)? } else { Vec::new() };
         let mut entries = Vec::with_capacity(tasks.len());
-        for (n, (task, dependencies)) in tasks.into_iter().zip(wiring.dependencies).enumerate() {
+        for (n, (mut task, dependencies)) in tasks.into_iter().zip(wiring.dependencies).enumerate() {
+            task.payload = payloads.get(n).and_then(Option::as_deref).or(task.payload);
             let (name, is_given) = (task.name.clone(), task.task_id.is_some());
             let task = entry(task, ids[n], group, dependencies, deadlines[n], origin)
                 .map_err(|error| at(several, n, error))?;
@@ -173,6 +178,9 @@ impl Graph {
         for (n, entry) in self.entries.iter_mut().enumerate() {
             entry.holder = holders.get(&n).copied();
             entry.task.replace_dependencies(&replaced);
+            if let Some(definition) = inputs::replaced(&entry.task.definition, &replaced) {
+                entry.task.definition = definition;
+            }
         }
     }
 

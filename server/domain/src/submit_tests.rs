@@ -225,6 +225,44 @@ fn local_names_become_ids_in_any_order() {
 }
 
 #[test]
+fn local_names_in_inputs_become_ids() {
+    let graph = read(&json!({"tasks": [
+        {"taskQueueId": "p/w", "dependencies": ["build \"x\""], "payload": {"big": 12345678901234567890_u64, "inputs": [
+            {"taskId": "build \"x\"", "artifact": "a", "path": "build \"x\""},
+            {"taskId": ID, "artifact": "a", "path": "b"},
+            {"taskId": "other", "artifact": "a", "path": "c"},
+        ]}},
+        {"taskQueueId": "p/w", "name": "build \"x\"", "payload": {"inputs": "build"}},
+        {"taskQueueId": "p/w", "payload": {"inputs": [{"taskId": 7}], "name": "build \"x\""}},
+    ]}))
+    .unwrap();
+    let payload = |n: usize| definition(&graph, n)["payload"].clone();
+    let expected = json!({"big": 12345678901234567890_u64, "inputs": [
+        {"taskId": drawn(2), "artifact": "a", "path": "build \"x\""},
+        {"taskId": ID, "artifact": "a", "path": "b"},
+        {"taskId": "other", "artifact": "a", "path": "c"},
+    ]});
+    assert_eq!(payload(0), expected);
+    assert_eq!(payload(1), json!({"inputs": "build"}));
+    assert_eq!(payload(2), json!({"inputs": [{"taskId": 7}], "name": "build \"x\""}));
+    let one = read(&json!({"taskQueueId": "p/w", "name": "x", "payload": {"inputs": [{"taskId": "x"}]}})).unwrap();
+    assert_eq!(definition(&one, 0)["payload"], json!({"inputs": [{"taskId": "x"}]}));
+}
+
+#[test]
+fn inputs_are_those_of_existing_tasks() {
+    let mut graph = read(&json!({"tasks": [
+        {"taskQueueId": "p/w", "name": "build", "options": {"unique": "build"}},
+        {"taskQueueId": "p/w", "dependencies": ["build"], "payload": {"inputs": [{"taskId": "build"}, {"taskId": OTHER}]}},
+    ]}))
+    .unwrap();
+    graph.coalesce(&BTreeMap::from([(0, ID.parse().unwrap())]));
+    let stored = definition(&graph, 1);
+    assert_eq!(stored["dependencies"], json!([ID]));
+    assert_eq!(stored["payload"], json!({"inputs": [{"taskId": ID}, {"taskId": OTHER}]}));
+}
+
+#[test]
 fn a_refusal_names_the_entry() {
     let long = "x".repeat(NAME_CHARS_MAX + 1);
     for (tasks, says) in [

@@ -56,6 +56,11 @@ impl<const N: usize> QueueGauges<N> {
         self.lock().iter().flatten().map(|(queue, _)| queue.clone()).collect()
     }
 
+    /// Returns the values of each queue.
+    pub fn values(&self) -> HashMap<String, [f64; N]> {
+        self.lock().iter().flatten().map(|(queue, shown)| (queue.clone(), shown.numbers)).collect()
+    }
+
     pub fn is_new(&self) -> bool {
         self.lock().is_none()
     }

@@ -1,4 +1,6 @@
-//! `tenure client`: manages clients, directly in the database.
+//! `tenure client`: manages clients, directly in the database or by calling a server.
+
+pub(super) mod remote;
 
 use std::process::ExitCode;
 

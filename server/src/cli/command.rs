@@ -12,7 +12,7 @@ use super::client::ClientArgs;
 use super::enqueue::EnqueueArgs;
 use super::events::EventsArgs;
 use super::group::GroupCommand;
-use super::http::ServerArgs;
+use super::http::{CallArgs, ServerArgs};
 use super::problems::ProblemsArgs;
 use super::queue::QueueCommand;
 use super::role::RoleArgs;
@@ -21,8 +21,10 @@ use super::servers::ServersCommand;
 use super::session::SessionCommand;
 use super::subscription::SubscriptionCommand;
 use super::task::{TaskCommand, shelter_ids};
+use super::top::TopArgs;
 use super::usage::Usage;
 use super::verify::VerifyCommand;
+use super::worker::WorkerCommand;
 use crate::config::{DatabaseArgs, SecretKeyArgs, ServeArgs};
 
 /// A task queue served over HTTP and stored in PostgreSQL.
@@ -64,9 +66,11 @@ pub enum Command {
         #[command(flatten)]
         secret_key: SecretKeyArgs,
         /// The URL that clients use; it is printed with new credentials. Default: that of the
-        /// server that started last.
+        /// server that started last, or with --http the one that is called.
         #[arg(long, global = true, env = "TENURE_ROOT_URL", value_name = "URL")]
         root_url: Option<String>,
+        #[command(flatten)]
+        call: CallArgs,
         #[command(flatten)]
         client: ClientArgs,
     },
@@ -74,6 +78,8 @@ pub enum Command {
     Role {
         #[command(flatten)]
         database: DatabaseArgs,
+        #[command(flatten)]
+        call: CallArgs,
         #[command(flatten)]
         role: RoleArgs,
     },
@@ -121,6 +127,13 @@ pub enum Command {
         #[command(subcommand)]
         subscription: SubscriptionCommand,
     },
+    /// List, show and quarantine workers of queues.
+    Worker {
+        #[command(flatten)]
+        server: ServerArgs,
+        #[command(subcommand)]
+        worker: WorkerCommand,
+    },
     /// List and end sessions of workers, and send them commands.
     Session {
         #[command(flatten)]
@@ -135,6 +148,8 @@ pub enum Command {
     /// List what needs somebody: problems of queues, servers and the database. The exit code is 1
     /// if a problem needs somebody now.
     Problems(ProblemsArgs),
+    /// Show the queues with the most work: what waits and for how long, their workers and rates.
+    Top(TopArgs),
     /// List the servers of the database, and the queues that each schedules.
     Server {
         #[command(flatten)]

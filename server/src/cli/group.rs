@@ -1,5 +1,6 @@
 //! `tenure group`: groups of tasks.
 
+mod never;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -11,6 +12,11 @@ use tenure_api::ids::TaskGroupId;
 use tenure_client::GroupChange;
 
 use super::http::{CommandError, Server, entries, field};
+use never::Culprit;
+
+const CULPRITS_SHOWN_MAX: usize = 5;
+/// Shown characters of an id.
+const ID_SHOWN: usize = 8;
 
 #[derive(Debug, Subcommand)]
 pub enum GroupCommand {
@@ -80,7 +86,28 @@ fn details(group: &Value) -> String {
         ("tasks".to_owned(), tasks.len().to_string()),
     ];
     rows.extend(states(tasks).into_iter().map(|(state, count)| (format!("  {state}"), count.to_string())));
+    let culprits = never::culprits(tasks);
+    if !culprits.is_empty() {
+        rows.push(("never run".to_owned(), blocked(&culprits)));
+    }
     rows.iter().map(|(name, value)| format!("{name:13}  {value}\n")).collect()
+}
+
+/// Example: `2 tasks, because check (PxxR0mgp) failed`.
+fn blocked(culprits: &[Culprit<'_>]) -> String {
+    let count: usize = culprits.iter().map(|culprit| culprit.blocked).sum();
+    let mut failed: Vec<String> = culprits.iter().take(CULPRITS_SHOWN_MAX).map(|culprit| label(culprit.task)).collect();
+    if culprits.len() > CULPRITS_SHOWN_MAX {
+        failed.push(format!("{} others", culprits.len() - CULPRITS_SHOWN_MAX));
+    }
+    let tasks = if count == 1 { "task" } else { "tasks" };
+    format!("{count} {tasks}, because {} failed", failed.join(", "))
+}
+
+/// Returns a task's name and the beginning of its id.
+fn label(task: &Value) -> String {
+    let id = field(task, "/status/taskId");
+    format!("{} ({})", field(task, "/task/metadata/name"), id.get(..ID_SHOWN).unwrap_or(&id))
 }
 
 fn states(tasks: &[Value]) -> BTreeMap<String, usize> {
@@ -89,4 +116,24 @@ fn states(tasks: &[Value]) -> BTreeMap<String, usize> {
         *states.entry(field(task, "/status/state")).or_default() += 1;
     }
     states
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn tasks_that_can_never_run_are_counted_with_cause() {
+        let task = |n: usize, state: &str, dependencies: Value| {
+            json!({"status": {"taskId": format!("{n}xxR0mgpQ0qT5bXyXQ3e1A"), "state": state},
+                "task": {"metadata": {"name": format!("t{n}\u{1b}")}, "dependencies": dependencies}})
+        };
+        let mut tasks = vec![task(1, "failed", json!([])), task(2, "unscheduled", json!(["1xxR0mgpQ0qT5bXyXQ3e1A"]))];
+        let text = details(&json!({ "tasks": tasks }));
+        assert!(text.ends_with("never run      1 task, because t1\u{fffd} (1xxR0mgp) failed\n"), "{text}");
+        tasks[0]["status"]["state"] = json!("running");
+        assert!(!details(&json!({ "tasks": tasks })).contains("never run"));
+    }
 }

@@ -17,6 +17,10 @@ use super::when::When;
 
 /// Written by a server with embedded PostgreSQL for its first client.
 const ROOT_CREDENTIALS: &str = "root-credentials.json";
+/// Section of the help with the options that every command has.
+const CONNECTION: &str = "Connection";
+/// Section of the help with the options of [`CallArgs`].
+const CALLING: &str = "Calling a server";
 const USAGE: u8 = 2;
 
 /// Retries of a long-running command, and the longest pause between two. Jitter may halve a pause.
@@ -27,10 +31,17 @@ const PAUSE_PATIENT: Duration = Duration::from_secs(5);
 pub struct ServerArgs {
     /// The URL of the server. Without it and the two options below, all three come from
     /// root-credentials.json in the data directory.
-    #[arg(long, global = true, env = "TASKCLUSTER_ROOT_URL", value_name = "URL")]
+    #[arg(long, global = true, env = "TASKCLUSTER_ROOT_URL", value_name = "URL", help_heading = CONNECTION)]
     pub root_url: Option<String>,
     /// The client to call it as.
-    #[arg(long, global = true, env = "TASKCLUSTER_CLIENT_ID", value_name = "ID", allow_hyphen_values = true)]
+    #[arg(
+        long,
+        global = true,
+        env = "TASKCLUSTER_CLIENT_ID",
+        value_name = "ID",
+        allow_hyphen_values = true,
+        help_heading = CONNECTION
+    )]
     pub client_id: Option<String>,
     /// Its secret. Better set in the environment: other users can see the arguments of a process.
     #[arg(
@@ -39,18 +50,33 @@ pub struct ServerArgs {
         env = "TASKCLUSTER_ACCESS_TOKEN",
         hide_env_values = true,
         value_name = "TOKEN",
-        allow_hyphen_values = true
+        allow_hyphen_values = true,
+        help_heading = CONNECTION
     )]
     pub access_token: Option<String>,
     /// The certificate that belongs to temporary credentials.
-    #[arg(long, global = true, env = "TASKCLUSTER_CERTIFICATE", hide_env_values = true, value_name = "JSON")]
+    #[arg(
+        long,
+        global = true,
+        env = "TASKCLUSTER_CERTIFICATE",
+        hide_env_values = true,
+        value_name = "JSON",
+        help_heading = CONNECTION
+    )]
     pub certificate: Option<String>,
     /// PEM file with the certificate of the authority that signed the server's. It is trusted in
     /// addition to the system's authorities, or those in SSL_CERT_FILE.
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE", help_heading = CONNECTION)]
     pub ca: Option<PathBuf>,
     /// Directory that contains root-credentials.json.
-    #[arg(long, global = true, env = "TENURE_DATA_DIR", default_value = "./tenure-data", value_name = "DIR")]
+    #[arg(
+        long,
+        global = true,
+        env = "TENURE_DATA_DIR",
+        default_value = "./tenure-data",
+        value_name = "DIR",
+        help_heading = CONNECTION
+    )]
     pub data_dir: PathBuf,
     /// Print the server's answer as JSON.
     #[arg(long, global = true)]
@@ -62,6 +88,70 @@ impl std::fmt::Debug for ServerArgs {
         f.debug_struct("ServerArgs")
             .field("root_url", &self.root_url)
             .field("client_id", &self.client_id)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Options of commands that use the database, to call a server instead.
+#[derive(Args, Clone)]
+pub struct CallArgs {
+    /// Call a server, as `tenure task` does, instead of opening the database.
+    #[arg(long, global = true, help_heading = CALLING)]
+    pub http: bool,
+    /// The URL of the server. Without it, the client and its secret, all three come from
+    /// root-credentials.json in the data directory.
+    #[arg(long, global = true, env = "TASKCLUSTER_ROOT_URL", value_name = "URL", help_heading = CALLING)]
+    pub server_url: Option<String>,
+    /// The client to call it as.
+    #[arg(
+        long = "client-id",
+        global = true,
+        env = "TASKCLUSTER_CLIENT_ID",
+        value_name = "ID",
+        allow_hyphen_values = true,
+        help_heading = CALLING
+    )]
+    pub caller: Option<String>,
+    /// Its secret. Better set in the environment: other users can see the arguments of a process.
+    #[arg(
+        long,
+        global = true,
+        env = "TASKCLUSTER_ACCESS_TOKEN",
+        hide_env_values = true,
+        value_name = "TOKEN",
+        allow_hyphen_values = true,
+        help_heading = CALLING
+    )]
+    pub access_token: Option<String>,
+    /// The certificate that belongs to temporary credentials.
+    #[arg(
+        long,
+        global = true,
+        env = "TASKCLUSTER_CERTIFICATE",
+        hide_env_values = true,
+        value_name = "JSON",
+        help_heading = CALLING
+    )]
+    pub certificate: Option<String>,
+    /// PEM file with the certificate of the authority that signed the server's.
+    #[arg(long, global = true, value_name = "FILE", help_heading = CALLING)]
+    pub ca: Option<PathBuf>,
+}
+
+impl CallArgs {
+    #[must_use]
+    pub fn server(self, data_dir: PathBuf, json: bool) -> ServerArgs {
+        let Self { http: _, server_url, caller, access_token, certificate, ca } = self;
+        ServerArgs { root_url: server_url, client_id: caller, access_token, certificate, ca, data_dir, json }
+    }
+}
+
+impl std::fmt::Debug for CallArgs {
+    /// Leaves out the secrets.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CallArgs")
+            .field("http", &self.http)
+            .field("server_url", &self.server_url)
             .finish_non_exhaustive()
     }
 }

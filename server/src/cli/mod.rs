@@ -24,9 +24,11 @@ pub mod session;
 mod signals;
 pub mod subscription;
 pub mod task;
+pub mod top;
 mod usage;
 pub mod verify;
 mod when;
+pub mod worker;
 
 use std::ffi::OsString;
 use std::num::NonZero;
@@ -106,14 +108,26 @@ async fn run(command: Command) -> ExitCode {
         Command::Backup { database, backup: args } => backup::backup(database, args).await,
         Command::Restore { database, restore } => backup::restore(database, restore).await,
         Command::Openapi => openapi(),
-        Command::Client { database, secret_key, root_url, client } => {
+        Command::Client { call, database, root_url, client, .. } if call.http => {
+            let server = call.server(database.data_dir, client.json);
+            let root_url = root_url.as_deref();
+            http::call("client", server, async |server| client::remote::run(server, root_url, client).await).await
+        }
+        Command::Client { database, secret_key, root_url, client, .. } => {
             administrate(database, secret_key, root_url, client).await
         }
-        Command::Role { database, role } => {
+        Command::Role { call, database, role } if call.http => {
+            let server = call.server(database.data_dir, role.json);
+            http::call("role", server, async |server| role::remote::run(server, role).await).await
+        }
+        Command::Role { database, role, .. } => {
             administrate_in(database, async |opened: &Opened| role::run(&opened.pool, role).await).await
         }
         Command::Enqueue { database, enqueue: args } => {
             administrate_in(database, async |opened: &Opened| enqueue::run(&opened.pool, args).await).await
+        }
+        Command::Task { server, task } if task.handles_signals() => {
+            http::call_to_its_end("task", server, async |server| task::run(server, task).await).await
         }
         Command::Task { server, task } => {
             http::call("task", server, async |server| task::run(server, task).await).await
@@ -130,6 +144,9 @@ async fn run(command: Command) -> ExitCode {
         Command::Schedule { server, schedule } => {
             http::call("schedule", server, async |server| schedule::run(server, schedule).await).await
         }
+        Command::Worker { server, worker } => {
+            http::call("worker", server, async |server| worker::run(server, worker).await).await
+        }
         Command::Session { server, session } => {
             http::call("session", server, async |server| session::run(server, session).await).await
         }
@@ -141,6 +158,9 @@ async fn run(command: Command) -> ExitCode {
         }
         Command::Problems(args) => {
             http::call("problems", args.server.clone(), async |server| problems::run(server, &args).await).await
+        }
+        Command::Top(args) => {
+            http::call("top", args.server.clone(), async |server| top::run(server, &args).await).await
         }
         Command::Server { server, command } => {
             http::call("server", server, async |server| servers::run(server, command).await).await

@@ -2,9 +2,9 @@
 
 mod dead_letters;
 mod keys;
+mod policy;
 mod statistics;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
@@ -13,11 +13,11 @@ use tenure_api::ids::TaskQueueId;
 use tenure_client::PauseRequest;
 
 use super::http::{CommandError, Server, entries, field};
-use super::input;
 use super::print::table;
 use super::when::{When, parse_when};
 use dead_letters::{DeadLettersArgs, RedriveArgs};
 use keys::KeyCommand;
+use policy::PolicyCommand;
 use statistics::StatisticsArgs;
 
 #[derive(Debug, Subcommand)]
@@ -55,22 +55,6 @@ pub struct QueueArg {
     pub queue: TaskQueueId,
 }
 
-#[derive(Debug, Subcommand)]
-pub enum PolicyCommand {
-    /// Show the policy
-    Show(QueueArg),
-    /// Replace the policy; fields missing in the file get their defaults
-    Set {
-        /// The queue, `<provisionerId>/<workerType>`; `mail` means `default/mail`
-        #[arg(allow_hyphen_values = true)]
-        queue: TaskQueueId,
-        /// A file with the policy as JSON; a dash is standard input
-        file: PathBuf,
-    },
-    /// Delete the policy
-    Delete(QueueArg),
-}
-
 #[derive(Debug, Args)]
 pub struct PauseArgs {
     /// The queue, `<provisionerId>/<workerType>`; `mail` means `default/mail`
@@ -105,17 +89,7 @@ pub async fn run(server: &Server, command: QueueCommand) -> Result<ExitCode, Com
             server.print(&answer, shown)?;
         }
         QueueCommand::Statistics(args) => statistics::run(server, args).await?,
-        QueueCommand::Policy(PolicyCommand::Show(QueueArg { queue })) => {
-            server.print(&client.get_queue_policy(&queue).await.map_err(refused)?, policy)?;
-        }
-        QueueCommand::Policy(PolicyCommand::Set { queue, file }) => {
-            let wanted = input::read_json("FILE", &file)?;
-            server.print(&client.set_queue_policy(&queue, &wanted).await.map_err(refused)?, policy)?;
-        }
-        QueueCommand::Policy(PolicyCommand::Delete(QueueArg { queue })) => {
-            let answer = client.delete_queue_policy(&queue).await.map_err(refused)?;
-            server.print(&answer, |_| format!("Queue {queue} has no policy."))?;
-        }
+        QueueCommand::Policy(command) => policy::run(server, command).await?,
         QueueCommand::Keys(QueueArg { queue }) => keys::list(server, &queue).await?,
         QueueCommand::Key(command) => keys::run(server, command).await?,
         QueueCommand::Pause(PauseArgs { queue, reason, until }) => {
@@ -135,8 +109,16 @@ pub async fn run(server: &Server, command: QueueCommand) -> Result<ExitCode, Com
 }
 
 fn counts(queues: &[Value]) -> String {
-    let fields = ["/pendingTasks", "/claimedTasks", "/delayedTasks", "/runnableTasks", "/paused", "/taskQueueId"];
-    let head = ["PENDING", "CLAIMED", "DELAYED", "RUNNABLE", "PAUSED", "QUEUE"];
+    let fields = [
+        "/pendingTasks",
+        "/waitingTasks",
+        "/runnableTasks",
+        "/claimedTasks",
+        "/delayedTasks",
+        "/paused",
+        "/taskQueueId",
+    ];
+    let head = ["PENDING", "WAITING", "RUNNABLE", "CLAIMED", "DELAYED", "PAUSED", "QUEUE"];
     table(head, queues.iter().map(|queue| fields.map(|at| field(queue, at))))
 }
 
@@ -155,15 +137,6 @@ fn shown(queue: &Value) -> String {
     let pause = &queue["pause"];
     rows.push(("paused", if pause.is_null() { "no".to_owned() } else { paused_by(pause, "/by") }));
     rows.into_iter().map(|(name, value)| format!("{name:15}  {value}\n")).collect()
-}
-
-fn policy(answer: &Value) -> String {
-    let head = ["queue", "version", "updated", "by", "refiling"].map(str::to_owned);
-    let of_queue = ["/taskQueueId", "/version", "/updated", "/clientId", "/refiling"].map(|at| field(answer, at));
-    let fields = answer["policy"].as_object().into_iter().flatten();
-    let fields = fields.map(|(name, _)| (format!("  {name}"), field(&answer["policy"], &format!("/{name}"))));
-    let rows = head.into_iter().zip(of_queue).chain(fields);
-    rows.map(|(name, value)| format!("{name:15}  {value}\n")).collect()
 }
 
 fn paused(answer: &Value) -> String {
@@ -209,6 +182,10 @@ mod tests {
             (&["policy"][..], ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand),
             (&["policy", "show"], ErrorKind::MissingRequiredArgument),
             (&["policy", "set", "p/w"], ErrorKind::MissingRequiredArgument),
+            (&["policy", "set", "p/w", "--merge"], ErrorKind::MissingRequiredArgument),
+            (&["policy", "set", "p/w", "--burst", "5"], ErrorKind::MissingRequiredArgument),
+            (&["policy", "set", "p/w", "--delivery", "twice"], ErrorKind::InvalidValue),
+            (&["policy", "set", "p/w", "--fair=often"], ErrorKind::InvalidValue),
             (&["policy", "change", "p/w"], ErrorKind::InvalidSubcommand),
             (&["keys"], ErrorKind::MissingRequiredArgument),
             (&["key"], ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand),
@@ -237,6 +214,8 @@ mod tests {
         }
         for words in [
             &["policy", "set", "-p/w", "-"][..],
+            &["policy", "set", "p/w", "--fair", "--merge"],
+            &["policy", "set", "p/w", "-", "--rate", "5/1h", "--burst", "2"],
             &["key", "set", "p/w", "-k", "--rate", "5/1h", "--burst", "2"],
             &["pause", "-p/w", "--reason", "r", "--until", "1h"],
             &["statistics"],
@@ -251,7 +230,7 @@ mod tests {
 
     #[test]
     fn policy_and_pause_are_shown_for_people() {
-        let text = policy(&json!({"taskQueueId": "p/w", "version": 3, "updated": "2026-01-31T12:00:00.000Z",
+        let text = policy::shown(&json!({"taskQueueId": "p/w", "version": 3, "updated": "2026-01-31T12:00:00.000Z",
             "clientId": "root", "refiling": 0, "policy": {"delivery": "at-most-once", "retryDelay": {"first": 5}}}));
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "queue            p/w");
@@ -283,10 +262,10 @@ mod tests {
         assert!(shown(&queue).ends_with("paused           by root at S (disk), until it is resumed\n"));
         queue["backlog"] = json!({"tasks": 9, "limit": {"tasks": 1000}});
         assert_eq!(shown(&queue).lines().nth(8), Some("backlog          9 of 1000 tasks"));
-        let listed = json!({"taskQueueId": "p/w", "pendingTasks": 5, "claimedTasks": 3, "delayedTasks": 4, "runnableTasks": 0,
-            "paused": "S"});
-        let expected =
-            "PENDING  CLAIMED  DELAYED  RUNNABLE  PAUSED  QUEUE\n5        3        4        0         S       p/w\n";
+        let listed = json!({"taskQueueId": "p/w", "pendingTasks": 5, "waitingTasks": 2, "claimedTasks": 3, "delayedTasks": 4,
+            "runnableTasks": 0, "paused": "S"});
+        let expected = "PENDING  WAITING  RUNNABLE  CLAIMED  DELAYED  PAUSED  QUEUE\n\
+                        5        2        0         3        4        S       p/w\n";
         assert_eq!(counts(&[listed]), expected);
     }
 }

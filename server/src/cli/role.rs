@@ -1,4 +1,6 @@
-//! `tenure role`: manages roles, directly in the database.
+//! `tenure role`: manages roles, directly in the database or by calling a server.
+
+pub(super) mod remote;
 
 use std::process::ExitCode;
 

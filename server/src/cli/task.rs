@@ -1,13 +1,16 @@
 //! `tenure task`.
 
+mod artifacts;
 mod command;
 pub(super) mod create;
 mod logs;
+mod options;
 pub(super) mod outlook;
 pub(super) mod progress;
 mod run;
-mod shown;
+pub(super) mod shown;
 mod sink;
+mod stalled;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -22,12 +25,14 @@ use tenure_client::{ReleaseRequest, TaskChange};
 use tenure_domain::policy::why::words;
 use tenure_domain::verdict::Report;
 
+use artifacts::{ArtifactsArgs, DownloadArgs};
 use command::CommandArgs;
+use options::TaskOptions;
 use outlook::Outlook;
 
 use super::http::{CommandError, Server, entries, field};
 use super::print::{pretty, table};
-use super::when::{When, parse_date, parse_seconds, parse_when};
+use super::when::{parse_date, parse_seconds};
 
 #[derive(Debug, Subcommand)]
 pub enum TaskCommand {
@@ -81,10 +86,25 @@ pub enum TaskCommand {
         #[arg(long)]
         run: Option<RunId>,
     },
+    /// List the artifacts of a run
+    Artifacts(ArtifactsArgs),
+    /// Download an artifact of a run
+    Download(DownloadArgs),
     /// Send a command to the worker of a task, or show the pending one
     Command(CommandArgs),
     /// List the tasks of a group
     List(ListArgs),
+}
+
+impl TaskCommand {
+    /// True if the command reacts to signals itself.
+    pub(super) fn handles_signals(&self) -> bool {
+        match self {
+            Self::Run(args) => args.cancel_on_interrupt,
+            Self::Download(_) => true,
+            _ => false,
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -94,31 +114,10 @@ pub struct CreateArgs {
     pub queue: Option<TaskQueueId>,
     /// A file with the body of the request, one task or several under "tasks"; a dash is standard
     /// input
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "TaskOptions")]
     pub file: Option<PathBuf>,
-    /// The name of the task [default: its command]
-    #[arg(long, conflicts_with = "file")]
-    pub name: Option<String>,
-    /// Its priority: highest, very-high, high, medium, low, very-low or lowest [default: lowest]
-    #[arg(long, value_parser = parse_priority, conflicts_with = "file")]
-    pub priority: Option<Priority>,
-    /// Number of retries when its worker is lost, 0 to 49 [default: 5]
-    #[arg(long, conflicts_with = "file")]
-    pub retries: Option<u16>,
-    /// Its deadline: a duration such as 2h, or a time such as 2027-01-31T12:00:00Z [default: as the
-    /// policy of the queue says, or in 366 days]
-    #[arg(long, value_name = "WHEN", value_parser = parse_when, conflicts_with = "file")]
-    pub deadline: Option<When>,
-    /// Run it after these tasks are completed: one or more ids
-    #[arg(long, value_name = "TASK", allow_hyphen_values = true, conflicts_with = "file")]
-    pub after: Vec<TaskId>,
-    /// A name that at most one unresolved task of the queue may have
-    #[arg(long, value_name = "NAME", conflicts_with = "file")]
-    pub unique: Option<String>,
-    /// If a task has the name: reject refuses the new one, coalesce takes the existing one, queue
-    /// lets the new one wait [default: as the policy of the queue says, or reject]
-    #[arg(long, value_name = "WHAT", value_parser = parse_on_duplicate, requires = "unique")]
-    pub on_duplicate: Option<OnDuplicate>,
+    #[command(flatten)]
+    pub options: TaskOptions,
     /// Wait until all created tasks are resolved, as `tenure task wait` does
     #[arg(long)]
     pub wait: bool,
@@ -132,29 +131,11 @@ pub struct RunArgs {
     /// The queue, as `<provisionerId>/<workerType>`; `mail` means `default/mail`
     #[arg(short, long, allow_hyphen_values = true)]
     pub queue: TaskQueueId,
-    /// The name of the task [default: its command]
+    #[command(flatten)]
+    pub options: TaskOptions,
+    /// Cancel the task if this command is interrupted, by SIGINT (Ctrl-C), SIGTERM or SIGHUP
     #[arg(long)]
-    pub name: Option<String>,
-    /// Its priority: highest, very-high, high, medium, low, very-low or lowest [default: lowest]
-    #[arg(long, value_parser = parse_priority)]
-    pub priority: Option<Priority>,
-    /// Number of retries when its worker is lost, 0 to 49 [default: 5]
-    #[arg(long)]
-    pub retries: Option<u16>,
-    /// Its deadline: a duration such as 2h, or a time such as 2027-01-31T12:00:00Z [default: as the
-    /// policy of the queue says, or in 366 days]
-    #[arg(long, value_name = "WHEN", value_parser = parse_when)]
-    pub deadline: Option<When>,
-    /// Run it after these tasks are completed: one or more ids
-    #[arg(long, value_name = "TASK", allow_hyphen_values = true)]
-    pub after: Vec<TaskId>,
-    /// A name that at most one unresolved task of the queue may have
-    #[arg(long, value_name = "NAME")]
-    pub unique: Option<String>,
-    /// If a task has the name: reject refuses the new one, coalesce takes the existing one, queue
-    /// lets the new one wait [default: as the policy of the queue says, or reject]
-    #[arg(long, value_name = "WHAT", value_parser = parse_on_duplicate, requires = "unique")]
-    pub on_duplicate: Option<OnDuplicate>,
+    pub cancel_on_interrupt: bool,
     /// The command and its arguments, after two dashes
     #[arg(last = true, required = true)]
     pub command: Vec<String>,
@@ -162,20 +143,8 @@ pub struct RunArgs {
 
 impl From<RunArgs> for CreateArgs {
     fn from(args: RunArgs) -> Self {
-        let RunArgs { queue, name, priority, retries, deadline, after, unique, on_duplicate, command } = args;
-        Self {
-            queue: Some(queue),
-            file: None,
-            name,
-            priority,
-            retries,
-            deadline,
-            after,
-            unique,
-            on_duplicate,
-            wait: false,
-            command,
-        }
+        let RunArgs { queue, options, cancel_on_interrupt: _, command } = args;
+        Self { queue: Some(queue), file: None, options, wait: false, command }
     }
 }
 
@@ -314,23 +283,12 @@ pub async fn run(server: &Server, command: TaskCommand) -> Result<ExitCode, Comm
     let refused = |error| server.error(&error);
     match command {
         TaskCommand::Create(args) => return create::create(server, *args).await,
-        TaskCommand::Run(args) => return run::run(server, &CreateArgs::from(*args)).await,
+        TaskCommand::Run(args) => return run::run(server, *args).await,
         TaskCommand::Command(args) => return command::command(server, &args).await,
+        TaskCommand::Artifacts(args) => artifacts::list(server, &args).await?,
+        TaskCommand::Download(args) => return artifacts::download(server, &args).await,
         TaskCommand::Logs(args) => return logs::logs(server, &args).await,
-        TaskCommand::Wait { tasks } => {
-            let known = Outlook::new(server);
-            known.read(&tasks).await?;
-            // Having answered once, the server may be away for a while.
-            let server = &server.patient();
-            let outlook = known.asking(server);
-            for group in outlook.groups(&tasks).into_iter().take(progress::LINES_MAX) {
-                progress::announce(server, group);
-            }
-            let answers = progress::wait(server, &outlook, &tasks).await?;
-            let code = outcome(&answers);
-            server.print(&json!({ "tasks": answers }), |answer| states(entries(answer, "tasks")))?;
-            return Ok(code);
-        }
+        TaskCommand::Wait { tasks } => return wait(server, &tasks).await,
         TaskCommand::Show { task } => {
             server.print(&shown::read(server, task).await?, |answer| shown::details(server, answer))?;
         }
@@ -375,6 +333,21 @@ pub async fn run(server: &Server, command: TaskCommand) -> Result<ExitCode, Comm
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+async fn wait(server: &Server, tasks: &[TaskId]) -> Result<ExitCode, CommandError> {
+    let known = Outlook::new(server);
+    known.read(tasks).await?;
+    // Having answered once, the server may be away for a while.
+    let server = &server.patient();
+    let outlook = known.asking(server);
+    for group in outlook.groups(tasks).into_iter().take(progress::LINES_MAX) {
+        progress::announce(server, group);
+    }
+    let answers = progress::wait(server, &outlook, tasks).await?;
+    let code = outcome(&answers);
+    server.print(&json!({ "tasks": answers }), |answer| states(entries(answer, "tasks")))?;
+    Ok(code)
 }
 
 /// Changes tasks one after the other. Changes made before a refusal remain and are printed.

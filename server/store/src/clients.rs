@@ -1,7 +1,7 @@
 //! The table `clients`. Access tokens are encrypted and decrypted only here.
 
 use chrono::{DateTime, Utc};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use sqlx::{PgConnection, PgExecutor};
 use tenure_api::credentials::AccessToken;
 use tenure_api::dates::Timestamp;
@@ -64,7 +64,7 @@ pub struct ClientAccount {
     pub use_is_news: bool,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClientInfo {
     pub client_id: String,

@@ -1,13 +1,13 @@
 //! The table `roles`.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use sqlx::{PgConnection, PgExecutor};
 use tenure_api::dates::Timestamp;
 
 use crate::facts;
 use tenure_domain::roles::RoleScopes;
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RoleInfo {
     pub role_id: String,

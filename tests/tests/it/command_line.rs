@@ -4,6 +4,7 @@
 mod events;
 mod interrupted;
 mod logs;
+mod options;
 mod outcomes;
 
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ use crate::policy_commands::{account, answer, done, run};
 use crate::rig::{Rig, eventually, finish, new_folder, new_task, ok, refusal, stderr, stdout, tenure};
 
 const QUEUE: &str = "command/line";
-const QUEUES: &str = "PENDING  CLAIMED  DELAYED  RUNNABLE  PAUSED  QUEUE\n";
+const QUEUES: &str = "PENDING  WAITING  RUNNABLE  CLAIMED  DELAYED  PAUSED  QUEUE\n";
 
 struct Worker(Child);
 
@@ -250,7 +251,7 @@ async fn tasks_groups_and_queues_are_shown_and_changed() {
         (&task.clone().into(), &"shown".into())
     );
     assert!(!text.contains("checkpoint"), "{text}");
-    let counts = format!("{QUEUES}1        0        0        1         -       command/line\n");
+    let counts = format!("{QUEUES}1        0        1         0        0        -       command/line\n");
     assert_eq!(done(&rig, &["queue", "list"]).await, counts);
     let text = done(&rig, &["queue", "show", QUEUE]).await;
     for line in ["queue            command/line", "ready            1", "runnable         1", "paused           no"] {

@@ -7,6 +7,7 @@
 
 #![expect(clippy::unwrap_used, reason = "everything here is a test or a part of one")]
 
+mod access_commands;
 mod accounts;
 mod admission;
 mod amqp;
@@ -81,6 +82,7 @@ mod who_am_i;
 mod why;
 mod work;
 mod worker_artifacts;
+mod worker_commands;
 mod worker_live_log;
 mod worker_manager;
 mod worker_stops;

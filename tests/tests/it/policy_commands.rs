@@ -64,6 +64,16 @@ async fn a_policy_is_set_shown_and_deleted() {
     let again = with_input(&rig, &["queue", "policy", "set", QUEUE, "-", "--json"], r#"{"delay": 30}"#).await;
     let again: Value = serde_json::from_str(&stdout(&again)).unwrap();
     assert_eq!((&again["policy"], again["version"].as_i64() > Some(1)), (&json!({"delay": 30}), true));
+    let merge = ["queue", "policy", "set", QUEUE, "--merge", "--concurrency", "5", "--rate", "100/1h"];
+    let merged = answer(&rig, &merge).await;
+    let rate = json!({"total": {"count": 100, "seconds": 3600}});
+    assert_eq!(merged["policy"], json!({"delay": 30, "concurrency": {"total": 5}, "rate": rate}));
+    let patch = r#"{"delay": null, "concurrency": {"perKey": 2}}"#;
+    let merged = with_input(&rig, &["queue", "policy", "set", QUEUE, "-", "--merge", "--json"], patch).await;
+    let merged: Value = serde_json::from_str(&stdout(&merged)).unwrap();
+    assert_eq!(merged["policy"], json!({"concurrency": {"total": 5, "perKey": 2}, "rate": rate}));
+    let replaced = answer(&rig, &["queue", "policy", "set", QUEUE, "--fair"]).await;
+    assert_eq!(replaced["policy"], json!({"fair": true}));
     for _ in 0..2 {
         assert_eq!(done(&rig, &["queue", "policy", "delete", QUEUE]).await, "Queue policy/commands has no policy.\n");
     }

@@ -415,8 +415,8 @@ async fn all_queues_are_listed_with_their_counts() {
     assert_eq!(rig.claim("b/b", 1).await.len(), 1);
     let path = format!("{TENURE_API}/queues");
     let expected = json!({"queues": [
-        {"taskQueueId": "a/a", "pendingTasks": 1, "claimedTasks": 0, "delayedTasks": 0, "runnableTasks": 1},
-        {"taskQueueId": "b/b", "pendingTasks": 1, "claimedTasks": 1, "delayedTasks": 0, "runnableTasks": 1},
+        {"taskQueueId": "a/a", "pendingTasks": 1, "claimedTasks": 0, "delayedTasks": 0, "waitingTasks": 0, "runnableTasks": 1},
+        {"taskQueueId": "b/b", "pendingTasks": 1, "claimedTasks": 1, "delayedTasks": 0, "waitingTasks": 0, "runnableTasks": 1},
     ]});
     assert_eq!(rig.call("GET", &path, None).await.body, expected);
     let narrow = rig.make_client("narrow", &["queue:create-task:*"]).await;

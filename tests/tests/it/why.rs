@@ -146,8 +146,8 @@ async fn queue_shows_counts_pause_and_policy_from_the_start() {
     counted["pause"] = json!({"since": paused["since"], "by": rig.root.client_id, "reason": "disk"});
     assert_eq!(of_queue(&rig).await, counted);
     let listed = rig.call("GET", &format!("{TENURE_API}/queues"), None).await;
-    let expected = json!({"taskQueueId": QUEUE, "pendingTasks": 1, "claimedTasks": 1, "delayedTasks": 0, "runnableTasks": 0,
-        "paused": paused["since"]});
+    let expected = json!({"taskQueueId": QUEUE, "pendingTasks": 1, "claimedTasks": 1, "delayedTasks": 0, "waitingTasks": 0,
+        "runnableTasks": 0, "paused": paused["since"]});
     assert_eq!(listed.body["queues"], json!([expected]));
     let metrics = eventually("the pause is measured", async || {
         let text = rig.send(&Raw::new("GET", "/metrics")).await.text();

@@ -243,6 +243,16 @@ fn backup_needs_directory_or_verify() {
     }
 }
 
+#[test]
+fn connection_options_have_section_of_their_own() {
+    let Err(Usage::Answer(help)) = read(&["task", "run", "--help"]) else { panic!("help expected") };
+    let (own, connection) = help.split_once("\nConnection:\n").unwrap();
+    for option in ["--root-url", "--client-id", "--access-token", "--certificate", "--ca", "--data-dir"] {
+        assert!(connection.contains(option) && !own.contains(&format!("{option} ")), "{option}:\n{help}");
+    }
+    assert!(own.contains("--queue") && own.contains("--json"), "{help}");
+}
+
 /// Returns the names of all commands without subcommands, such as `tenure queue policy show`.
 fn commands(of: &clap::Command) -> Vec<String> {
     let below: Vec<&clap::Command> = of.get_subcommands().collect();

@@ -9,11 +9,13 @@ use tenure_api::ids::{TaskGroupId, TaskId};
 use tenure_client::RetryPolicy;
 use tenure_domain::duty_cycle::DutyCycle;
 
-use super::states;
+use super::never::has_failed;
+use super::{label, states};
 use crate::cli::http::{CommandError, Server, entries, field};
 use crate::cli::print::complain;
 use crate::cli::task::outlook::Outlook;
 use crate::cli::task::progress::announce;
+use crate::cli::task::shown::verdict_of;
 
 /// Reading many tasks may take long.
 const LOOK_CYCLE: DutyCycle = DutyCycle::new(10, Duration::from_secs(3), Duration::from_secs(10));
@@ -42,6 +44,7 @@ pub(super) async fn watch(server: &Server, group: TaskGroupId) -> Result<(ExitCo
         line.show(summary(tasks));
         if let Some(never) = ended(&outlook, tasks).await? {
             line.end();
+            name_failed(&patient, tasks).await;
             let more = never.len().saturating_sub(NAMED_MAX);
             never.iter().take(NAMED_MAX).for_each(|line| complain(line));
             if more > 0 {
@@ -69,6 +72,22 @@ async fn ended(outlook: &Outlook<'_>, tasks: &[Value]) -> Result<Option<Vec<Stri
         lines.push(format!("{}: cannot run, {never}", outlook.short(id)));
     }
     Ok(Some(lines))
+}
+
+/// Prints a line for each failed task, with its exit code or failure if the caller may read it.
+async fn name_failed(server: &Server, tasks: &[Value]) {
+    let failed: Vec<&Value> = tasks.iter().filter(|task| has_failed(task)).collect();
+    for task in failed.iter().take(NAMED_MAX) {
+        let answer = match field(task, "/status/taskId").parse::<TaskId>() {
+            Ok(id) => server.client.wait_for_task(id, 0).await.ok(),
+            Err(_) => None,
+        };
+        let verdict = verdict_of(server, answer.as_ref().unwrap_or(task));
+        complain(&format!("{}: {}", label(task), verdict.unwrap_or_else(|| field(task, "/status/state"))));
+    }
+    if failed.len() > NAMED_MAX {
+        complain(&format!("{} more failed", failed.len() - NAMED_MAX));
+    }
 }
 
 /// Example: `3 of 5 tasks have ended: 2 completed, 1 failed, 1 pending, 1 running`.

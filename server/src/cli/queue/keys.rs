@@ -50,7 +50,7 @@ pub struct SetArgs {
 }
 
 /// Parses `COUNT/TIME`.
-fn parse_rate(text: &str) -> Result<(i64, i64), String> {
+pub(super) fn parse_rate(text: &str) -> Result<(i64, i64), String> {
     let wrong = || "write a number of starts and a duration, such as 100/1h".to_owned();
     let (count, time) = text.split_once('/').ok_or_else(wrong)?;
     Ok((count.parse().map_err(|_| wrong())?, parse_seconds(time).map_err(|_| wrong())?))

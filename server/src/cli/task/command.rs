@@ -8,7 +8,8 @@ use tenure_api::checkpoints::{CommandOfTask, TaskCommandRequest};
 use tenure_api::ids::TaskId;
 use tenure_api::states::TaskCommand as Word;
 
-use super::{CommandError, Server, When, parse_when};
+use super::{CommandError, Server};
+use crate::cli::when::{When, parse_when};
 
 #[derive(Debug, Args)]
 pub struct CommandArgs {

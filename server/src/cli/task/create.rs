@@ -16,7 +16,7 @@ use crate::cli::print::table;
 pub(super) async fn create(server: &Server, args: CreateArgs) -> Result<ExitCode, CommandError> {
     let body = match &args.file {
         Some(file) => input::read_json("--file", file)?,
-        None => definition(&args, server.time(args.deadline).await?),
+        None => definition(&args, server.time(args.options.deadline).await?),
     };
     // A retry after a lost response must not create anything twice.
     let key = uuid::Uuid::new_v4().to_string();
@@ -61,22 +61,9 @@ pub(super) fn created(answer: &Value) -> String {
 }
 
 pub(super) fn definition(args: &CreateArgs, deadline: Option<Timestamp>) -> Value {
-    let mut body = command_task(args.queue.as_ref(), &args.command, args.unique.as_deref(), args.on_duplicate);
-    if let Some(name) = &args.name {
-        body["metadata"] = json!({ "name": name });
-    }
-    if let Some(priority) = args.priority {
-        body["priority"] = json!(priority);
-    }
-    if let Some(retries) = args.retries {
-        body["retries"] = json!(retries);
-    }
-    if let Some(deadline) = deadline {
-        body["deadline"] = json!(deadline);
-    }
-    if !args.after.is_empty() {
-        body["dependencies"] = json!(args.after);
-    }
+    let options = &args.options;
+    let mut body = command_task(args.queue.as_ref(), &args.command, options.unique.as_deref(), options.on_duplicate);
+    options.add_to(&mut body, deadline);
     body
 }
 

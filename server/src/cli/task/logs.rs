@@ -17,6 +17,7 @@ use tenure_domain::live_log::deleted_line;
 
 use super::LogArgs;
 use super::sink::{LineSorter, Sink};
+use super::stalled::Stalled;
 use crate::cli::http::{CommandError, Server, may_pass};
 use crate::cli::print::complain;
 
@@ -46,12 +47,15 @@ pub(super) async fn logs(server: &Server, args: &LogArgs) -> Result<ExitCode, Co
 
 /// Returns the last run of a task; with `--follow`, waits for one.
 async fn last_run(server: &Server, args: &LogArgs) -> Result<RunId, CommandError> {
-    let mut seconds = 0;
+    let (mut seconds, stalled) = (0, Stalled::new());
     loop {
         let (status, resolved) = look(server, args.task, seconds).await?;
         match status.runs.last() {
             Some(run) => return Ok(run.run_id),
-            None if args.follow && !resolved => seconds = LOOK_SECONDS,
+            None if args.follow && !resolved => {
+                stalled.complain(server, args.task).await;
+                seconds = LOOK_SECONDS;
+            }
             None => return Err(CommandError::Refused(format!("task {} has no run yet", args.task))),
         }
     }
@@ -74,6 +78,7 @@ pub(super) async fn print_run(
     sink: &mut Sink,
 ) -> Result<bool, CommandError> {
     let (mut printed, mut failures, mut seconds) = (Printed::default(), 0, 0);
+    let stalled = Stalled::new();
     loop {
         let (status, _) = look(server, task, seconds).await?;
         let found = status.runs.iter().find(|known| known.run_id == run);
@@ -102,6 +107,7 @@ pub(super) async fn print_run(
             return Ok(printed.offset > 0);
         }
         if state == RunState::Pending {
+            stalled.complain(server, task).await;
             seconds = LOOK_SECONDS;
         } else {
             seconds = 0;

@@ -10,6 +10,7 @@ use tenure_api::ids::{TaskGroupId, TaskId};
 
 use super::outlook::Outlook;
 use super::shown;
+use super::stalled::Stalled;
 use crate::cli::http::{CommandError, Server, field};
 use crate::cli::print::complain;
 
@@ -25,9 +26,15 @@ pub fn announce(server: &Server, group: TaskGroupId) {
 
 /// Waits until all tasks are resolved or certain not to run. Prints why a task cannot run.
 pub async fn wait(server: &Server, outlook: &Outlook<'_>, tasks: &[TaskId]) -> Result<Vec<Value>, CommandError> {
-    let screen = RefCell::new(Screen::new(tasks.len()));
+    let waiting = Waiting {
+        server,
+        outlook,
+        screen: RefCell::new(Screen::new(tasks.len())),
+        stalled: Stalled::new(),
+        is_single: tasks.len() == 1,
+    };
     let waited: Vec<Waited> = stream::iter(tasks.iter().enumerate())
-        .map(|(n, &task)| wait_for_one(server, outlook, &screen, n, task))
+        .map(|(n, &task)| waiting.wait_for_one(n, task))
         .buffered(WAITS_MAX)
         .try_collect()
         .await?;
@@ -45,30 +52,49 @@ struct Waited {
     never: Option<String>,
 }
 
-async fn wait_for_one(
-    server: &Server,
-    outlook: &Outlook<'_>,
-    screen: &RefCell<Screen>,
-    n: usize,
-    task: TaskId,
-) -> Result<Waited, CommandError> {
-    // The first request does not wait, so that a state is shown at once.
-    let (mut seconds, patient) = (0, server.patient());
-    loop {
-        let client = if seconds == 0 { &server.client } else { &patient.client };
-        let answer = client.wait_for_task(task, seconds).await.map_err(|error| server.error(&error))?;
-        let resolved = answer["resolved"] == Value::Bool(true);
-        let unscheduled = answer.pointer("/status/state").is_some_and(|state| state == "unscheduled");
-        let never = if unscheduled { outlook.never(task).await? } else { None };
-        let words = match &never {
-            Some(_) => "cannot run".to_owned(),
-            None => words(server, &answer, resolved),
-        };
-        screen.borrow_mut().show(n, format!("{}  {words}", outlook.label(task)));
-        if resolved || never.is_some() {
-            return Ok(Waited { answer, never });
+struct Waiting<'a> {
+    server: &'a Server,
+    outlook: &'a Outlook<'a>,
+    screen: RefCell<Screen>,
+    stalled: Stalled,
+    is_single: bool,
+}
+
+impl Waiting<'_> {
+    async fn wait_for_one(&self, n: usize, task: TaskId) -> Result<Waited, CommandError> {
+        let Self { server, outlook, .. } = *self;
+        // The first request does not wait, so that a state is shown at once.
+        let (mut seconds, patient) = (0, server.patient());
+        loop {
+            let client = if seconds == 0 { &server.client } else { &patient.client };
+            let answer = client.wait_for_task(task, seconds).await.map_err(|error| server.error(&error))?;
+            let resolved = answer["resolved"] == Value::Bool(true);
+            let state = field(&answer, "/status/state");
+            let never = if state == "unscheduled" { outlook.never(task).await? } else { None };
+            let words = match &never {
+                Some(_) => "cannot run".to_owned(),
+                None => words(server, &answer, resolved),
+            };
+            self.screen.borrow_mut().show(n, format!("{}  {words}", outlook.label(task)));
+            if resolved || never.is_some() {
+                self.stalled.note_progress();
+                return Ok(Waited { answer, never });
+            }
+            match state.as_str() {
+                "running" => self.stalled.note_progress(),
+                // Of several tasks, a pending one tells more than those that wait for it.
+                "unscheduled" if !self.is_single => {}
+                _ => self.explain(task).await,
+            }
+            seconds = LOOK_SECONDS;
         }
-        seconds = LOOK_SECONDS;
+    }
+
+    async fn explain(&self, task: TaskId) {
+        if let Some(why) = self.stalled.explain(self.server, task).await {
+            let line = format!("{} does not start: {why}", self.outlook.label(task));
+            drop(self.screen.borrow_mut().say(&line));
+        }
     }
 }
 
@@ -101,6 +127,18 @@ impl Screen {
         }
         self.lines[n] = line;
         drop(self.write(n));
+    }
+
+    /// Prints a line above the others.
+    fn say(&mut self, line: &str) -> std::io::Result<()> {
+        let mut out = std::io::stderr().lock();
+        if self.drawn > 0 {
+            write!(out, "\x1b[{}A\r\x1b[J", self.drawn)?;
+        }
+        writeln!(out, "{line}")?;
+        drop(out);
+        let was_drawn = std::mem::take(&mut self.drawn) > 0;
+        if was_drawn { self.write(0) } else { Ok(()) }
     }
 
     fn write(&mut self, n: usize) -> std::io::Result<()> {

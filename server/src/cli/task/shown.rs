@@ -5,6 +5,7 @@ use tenure_api::bodies::Status;
 use tenure_api::ids::TaskId;
 use tenure_domain::verdict::{Report, one_line, verdict};
 
+use super::artifacts;
 use crate::cli::http::{CommandError, Server, entries, field};
 use crate::cli::print::{plain, table};
 
@@ -53,13 +54,7 @@ pub async fn read(server: &Server, task: TaskId) -> Result<Value, CommandError> 
         Err(error) => return Err(refused(error)),
     }
     match client.list_artifacts(task, None).await {
-        Ok(artifacts) => {
-            let entry = |artifact: &tenure_client::Artifact| {
-                json!({"name": artifact.name, "storageType": artifact.storage_type, "contentType": artifact.content_type,
-                    "size": artifact.size.or(artifact.content_length), "expires": artifact.expires})
-            };
-            answer["artifacts"] = artifacts.iter().map(entry).collect();
-        }
+        Ok(found) => answer["artifacts"] = found.iter().map(artifacts::as_json).collect(),
         Err(error) if missing(&error) => {}
         Err(error) => return Err(refused(error)),
     }
@@ -122,18 +117,10 @@ pub fn details(server: &Server, answer: &Value) -> String {
         ["RUN", "STATE", "REASON", "STARTED", "RESOLVED", "WORKER"],
         entries(&answer["status"], "runs").iter().map(run),
     );
-    let artifacts = entries(answer, "artifacts");
-    if artifacts.is_empty() {
+    let listed = entries(answer, "artifacts");
+    if listed.is_empty() {
         return format!("{verdict}\n\n{text}\n{runs}");
     }
-    let artifact = |artifact: &Value| {
-        [
-            field(artifact, "/size"),
-            field(artifact, "/storageType"),
-            field(artifact, "/contentType"),
-            field(artifact, "/name"),
-        ]
-    };
-    let artifacts = table(["BYTES", "STORED AS", "TYPE", "ARTIFACT"], artifacts.iter().map(artifact));
+    let artifacts = artifacts::rows(listed);
     format!("{verdict}\n\n{text}\n{runs}\n{artifacts}")
 }

@@ -13,6 +13,7 @@ struct Tenure {
 }
 
 const ID: &str = "9HrBC1jMQ3KlZw4CssPUeQ";
+const OTHER: &str = "-hrBC1jMQ3KlZw4CssPUeQ";
 
 fn parse(words: &[&str]) -> Result<TaskCommand, ErrorKind> {
     Tenure::try_parse_from(["task"].iter().chain(words)).map(|tenure| tenure.task).map_err(|error| error.kind())
@@ -22,7 +23,7 @@ fn created(words: &[&str]) -> Value {
     let Ok(TaskCommand::Create(args)) = parse(&[&["create", "-q", "p/w"], words].concat()) else {
         panic!("{words:?} is a task")
     };
-    definition(&args, args.deadline.map(|deadline| deadline.time(tenure_engine::clock::real_now().into())))
+    definition(&args, args.options.deadline.map(|deadline| deadline.time(tenure_engine::clock::real_now().into())))
 }
 
 #[test]
@@ -46,6 +47,54 @@ fn command_becomes_task_with_command_payload() {
         serde_json::from_value(created(&["--deadline", "2h", "--", "x"])["deadline"].clone()).unwrap();
     let minutes = (soon.time() - tenure_engine::clock::real_now()).num_minutes();
     assert!((118..=120).contains(&minutes), "{minutes}");
+}
+
+#[test]
+fn options_become_fields_of_task_and_payload() {
+    let words = [
+        "--group",
+        OTHER,
+        "--delay",
+        "1h",
+        "--key",
+        "acme",
+        "--max-run-time",
+        "10m",
+        "--env",
+        "A=1",
+        "--env",
+        "B=x=y",
+        "--input",
+        &format!("{ID}/public/in.tar"),
+        "--input",
+        &format!("{OTHER}/a=in/a"),
+        "--after",
+        ID,
+        "--artifact",
+        "out/=public/out",
+        "--artifact",
+        "sum.txt",
+        "--",
+        "make",
+    ];
+    let expected = json!({
+        "taskQueueId": "p/w", "taskGroupId": OTHER, "dependencies": [ID, OTHER],
+        "options": {"delay": 3_600, "key": "acme"},
+        "payload": {
+            "command": [["make"]], "env": {"A": "1", "B": "x=y"}, "maxRunTime": 600,
+            "inputs": [
+                {"taskId": ID, "artifact": "public/in.tar", "path": "in.tar"},
+                {"taskId": OTHER, "artifact": "a", "path": "in/a"},
+            ],
+            "artifacts": [
+                {"path": "out", "name": "public/out", "type": "directory"},
+                {"path": "sum.txt", "name": "sum.txt", "type": "file"},
+            ],
+        },
+    });
+    assert_eq!(created(&words), expected);
+    let later = created(&["--delay", "2027-01-31T12:00:00Z", "--", "make"]);
+    assert_eq!(later["options"], json!({"notBefore": "2027-01-31T12:00:00.000Z"}));
 }
 
 #[test]
@@ -89,6 +138,14 @@ fn wrong_arguments_are_usage_errors() {
         (&["create", "-q", "p/w", "--file", "x"], ErrorKind::ArgumentConflict),
         (&["create", "--file", "x", "--", "true"], ErrorKind::ArgumentConflict),
         (&["create", "--file", "x", "--unique", "n"], ErrorKind::ArgumentConflict),
+        (&["create", "--file", "x", "--env", "A=1"], ErrorKind::ArgumentConflict),
+        (&["create", "-q", "p/w", "--env", "A", "--", "true"], ErrorKind::ValueValidation),
+        (&["create", "-q", "p/w", "--input", ID, "--", "true"], ErrorKind::ValueValidation),
+        (&["create", "-q", "p/w", "--artifact", "/", "--", "true"], ErrorKind::ValueValidation),
+        (&["create", "-q", "p/w", "--max-run-time", "long", "--", "true"], ErrorKind::ValueValidation),
+        (&["create", "-q", "p/w", "--cancel-on-interrupt", "--", "true"], ErrorKind::UnknownArgument),
+        (&["artifacts"], ErrorKind::MissingRequiredArgument),
+        (&["download", ID], ErrorKind::MissingRequiredArgument),
         (&["create", "-q", "p/w", "--on-duplicate", "queue", "--", "true"], ErrorKind::MissingRequiredArgument),
         (&["run", "-q", "p/w", "--unique", "n", "--on-duplicate", "x", "--", "true"], ErrorKind::ValueValidation),
         (&["run", "-q", "p/w"], ErrorKind::MissingRequiredArgument),
@@ -116,6 +173,9 @@ fn wrong_arguments_are_usage_errors() {
     }
     for words in [
         &["create", "--file", "-", "--wait"][..],
+        &["run", "-q", "p/w", "--cancel-on-interrupt", "--", "true"],
+        &["artifacts", OTHER, "--run", "0"],
+        &["download", OTHER, "public/x", "-o", "-"],
         &["command", ID],
         &["command", "-hrBC1jMQ3KlZw4CssPUeQ", "sleep", "--until", "2h"],
     ] {

@@ -14,7 +14,7 @@ use tenure_store::clients::{self, ClientChange, ClientInfo, NewClient};
 
 /// Expiry shown for clients without one, in milliseconds since 1970: the year 3000. The field is
 /// required.
-pub(super) const NEVER_MS: i64 = 32_503_680_000_000;
+pub(crate) const NEVER_MS: i64 = 32_503_680_000_000;
 
 const NO_CLIENT: &str = "the client does not exist";
 const CHANGING: &str = "The caller needs every scope that the client gains.";

@@ -14,7 +14,7 @@ use crate::rig::{Rig, TIMEOUT};
 
 /// The program with the default action of SIGINT, even if a script runs these tests in the
 /// background.
-fn interruptible() -> Command {
+pub fn interruptible() -> Command {
     if cfg!(target_os = "linux") {
         let mut command = Command::new("env");
         command.arg("--default-signal=INT").arg(binary());

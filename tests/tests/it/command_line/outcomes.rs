@@ -51,10 +51,14 @@ async fn a_wait_ends_when_the_outcome_is_certain() {
     let lines: Vec<&str> = watched.lines().collect();
     assert_eq!(lines[0], format!("group {group}  {}/group/{group}", rig.server.root_url()));
     assert_eq!(lines[1], "2 of 4 tasks have ended: 1 completed, 1 failed, 2 unscheduled");
-    let mut never = lines[2..].to_vec();
+    let failed = format!("check ({}): Failed on g/w after ", &ids[1][..8]);
+    assert!(lines[2].starts_with(&failed) && lines[2].ends_with(": exit code 3"), "{watched}");
+    let mut never = lines[3..].to_vec();
     never.sort_unstable();
     assert_eq!(never, [&*expected[1], &*expected[0]]);
     assert!(stdout(&output).contains("  unscheduled  2"), "{}", stdout(&output));
+    let cause = format!("never run      2 tasks, because {culprit}\n");
+    assert!(done(&rig, &["group", "show", group]).await.ends_with(&cause), "{cause}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
