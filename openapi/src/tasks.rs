@@ -8,6 +8,7 @@ use crate::dates::Timestamp;
 use crate::ids::{ProjectId, TaskGroupId, TaskId, TaskQueueId};
 use crate::schema::word_enum;
 use crate::states::{EndedBy, Priority, ReasonResolved, TaskState};
+use crate::structure::present;
 
 /// Maximum bytes of a text of a filter.
 pub const TEXT_MAX: usize = 4_096;
@@ -42,15 +43,8 @@ word_enum!(
 );
 
 impl ListState {
-    pub const ALL: [Self; 7] = [
-        Self::Unscheduled,
-        Self::Pending,
-        Self::Held,
-        Self::Running,
-        Self::Completed,
-        Self::Failed,
-        Self::Exception,
-    ];
+    pub const ALL: [Self; 7] =
+        [Self::Unscheduled, Self::Pending, Self::Held, Self::Running, Self::Completed, Self::Failed, Self::Exception];
 
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -89,35 +83,35 @@ impl std::fmt::Display for ListState {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct TaskFilter {
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub task_queue_id: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub task_group_id: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub state: Option<ListState>,
     /// Why the last run ended, such as `claim-expired`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Worker of the last run: `workerGroup/workerId`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub worker: Option<String>,
     /// A part of `metadata.name`; letters from A to Z match in either case.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// A tag with its value: `key=value`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub tag: Option<String>,
     /// `metadata.owner`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub project_id: Option<String>,
     /// The earliest `created`; with a state or reason of failures, the earliest time of failure.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Timestamp>)]
     pub since: Option<DateTime<Utc>>,
     /// The latest time, likewise.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Timestamp>)]
     pub until: Option<DateTime<Utc>>,
 }
