@@ -22,7 +22,7 @@ pub enum ListState {
     Unscheduled,
     /// With held and delayed runs.
     Pending,
-    /// Pending, and waits for a limit of its queue.
+    /// Pending, and held by a limit of its queue, or assigned to a session that has not accepted it.
     Held,
     Running,
     Completed,
@@ -32,7 +32,7 @@ pub enum ListState {
 
 word_enum!(
     ListState,
-    "The state of a task; `held` are pending tasks that wait for a limit of their queue.",
+    "The state of a task; `held` are pending tasks that a limit of their queue holds.",
     Unscheduled "unscheduled",
     Pending "pending",
     Held "held",
@@ -106,7 +106,7 @@ pub struct TaskFilter {
     pub owner: Option<String>,
     #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub project_id: Option<String>,
-    /// The earliest `created`; with a state or reason of failures, the earliest time of failure.
+    /// The earliest `created`; with a state or reason of failures, the earliest time of the failure.
     #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Timestamp>)]
     pub since: Option<DateTime<Utc>>,
@@ -138,6 +138,9 @@ impl TaskFilter {
         }
         if self.tag.is_some() && self.tag_pair().is_none() {
             return Err("`tag` must be `key=value`".to_owned());
+        }
+        if self.state == Some(ListState::Held) && self.task_queue_id.is_none() {
+            return Err("`state` can be `held` only together with `taskQueueId`".to_owned());
         }
         for (field, text) in
             [("worker", &self.worker), ("name", &self.name), ("tag", &self.tag), ("owner", &self.owner)]
@@ -175,6 +178,22 @@ impl TaskFilter {
     pub fn tag_pair(&self) -> Option<(&str, &str)> {
         self.tag.as_deref()?.split_once('=').filter(|(key, _)| !key.is_empty())
     }
+
+    /// True if it asks for failures. Then its times are those of failures.
+    #[must_use]
+    pub fn is_of_failures(&self) -> bool {
+        match self.state {
+            Some(ListState::Failed | ListState::Exception) => true,
+            Some(_) => false,
+            None => self.ended_for().is_some_and(|reason| reason != ReasonResolved::Completed),
+        }
+    }
+
+    /// True if it asks for something that only definitions have.
+    #[must_use]
+    pub fn reads_definitions(&self) -> bool {
+        self.name.is_some() || self.tag.is_some() || self.owner.is_some()
+    }
 }
 
 /// A task of a list.
@@ -193,8 +212,6 @@ pub struct TaskSummary {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
     pub state: TaskState,
-    /// True for a pending task that waits for a limit of its queue.
-    pub held: bool,
     /// Why the last run ended; absent unless it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason_resolved: Option<ReasonResolved>,
@@ -235,4 +252,67 @@ pub struct TaskList {
     /// Token of the next page; absent on the last page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub continuation_token: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn filter(fields: serde_json::Value) -> TaskFilter {
+        serde_json::from_value(fields).unwrap()
+    }
+
+    #[test]
+    fn filter_has_given_fields_only() {
+        assert_eq!(filter(json!({})), TaskFilter::default());
+        let fields = json!({"taskQueueId": "acme/linux", "state": "held", "tag": "kind=a=b", "worker": "g/w"});
+        let read = filter(fields.clone());
+        assert_eq!(serde_json::to_value(&read).unwrap(), fields);
+        assert_eq!((read.tag_pair(), read.worker_name()), (Some(("kind", "a=b")), Some(("g", "w"))));
+        assert_eq!(read.validate(), Ok(()));
+        for unknown in [json!({"taskId": "x"}), json!({"state": "done"}), json!({"name": null})] {
+            assert!(serde_json::from_value::<TaskFilter>(unknown.clone()).is_err(), "{unknown}");
+        }
+    }
+
+    #[test]
+    fn wrong_condition_is_named() {
+        for (fields, field) in [
+            (json!({"taskQueueId": "a b/c"}), "taskQueueId"),
+            (json!({"taskGroupId": "short"}), "taskGroupId"),
+            (json!({"projectId": "a b"}), "projectId"),
+            (json!({"reason": "bored"}), "reason"),
+            (json!({"worker": "alone"}), "worker"),
+            (json!({"worker": "/w"}), "worker"),
+            (json!({"tag": "key"}), "tag"),
+            (json!({"tag": "=value"}), "tag"),
+            (json!({"name": ""}), "name"),
+            (json!({"owner": "a\u{0}"}), "owner"),
+            (json!({"name": "x".repeat(TEXT_MAX + 1)}), "name"),
+            (json!({"since": "0001-01-01T00:00:00Z"}), "since"),
+            (json!({"state": "held"}), "state"),
+        ] {
+            let wrong = filter(fields.clone()).validate().expect_err(&fields.to_string());
+            assert!(wrong.starts_with(&format!("`{field}`")), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn states_and_reasons_of_failures_are_known() {
+        for (fields, expected) in [
+            (json!({}), false),
+            (json!({"state": "failed"}), true),
+            (json!({"state": "exception"}), true),
+            (json!({"state": "pending", "reason": "failed"}), false),
+            (json!({"reason": "claim-expired"}), true),
+            (json!({"reason": "completed"}), false),
+        ] {
+            assert_eq!(filter(fields.clone()).is_of_failures(), expected, "{fields}");
+        }
+        for state in ListState::ALL {
+            assert_eq!(serde_json::to_value(state).unwrap(), json!(state.as_str()));
+        }
+    }
 }
