@@ -78,7 +78,7 @@ pub struct ListedTask {
 
 impl ListedTask {
     fn new(details: Details, brief: Option<Brief>) -> Self {
-        let Details { task, queue, project, scheduler, group, state, priority, runs, deadline, .. } = details;
+        let Details { task, queue, project, scheduler, group, state, priority, last_run, deadline, .. } = details;
         let Details { scheduled, started, resolved, reason, ended_by, worker, .. } = details;
         let created = brief.as_ref().map(|brief| brief.created);
         let (name, owner) = brief.map(|brief| (brief.name, brief.owner)).unzip();
@@ -94,7 +94,7 @@ impl ListedTask {
             reason,
             ended_by,
             priority,
-            runs,
+            runs: last_run.map_or(0, |run| run.number() + 1),
             worker,
             created,
             scheduled,
@@ -284,7 +284,10 @@ impl Walk<'_> {
             let brief = details.definition.as_deref().and_then(Brief::read);
             let time =
                 if self.filter.is_of_failures() { details.resolved } else { brief.as_ref().map(|brief| brief.created) };
-            if !matches_time(self.filter, time)
+            // A failure of an earlier run.
+            let is_past = keys[details.index].run.is_some_and(|run| details.last_run != Some(run));
+            if is_past
+                || !matches_time(self.filter, time)
                 || !matches_texts(self.filter, brief.as_ref(), details.tags.as_deref())
                 || found.ids.contains(&details.task)
             {

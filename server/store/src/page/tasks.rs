@@ -6,7 +6,7 @@
 
 use chrono::{DateTime, Utc};
 use sqlx::{PgConnection, PgPool, Postgres, Transaction};
-use tenure_api::ids::{TaskGroupId, TaskId, TaskQueueId};
+use tenure_api::ids::{RunId, TaskGroupId, TaskId, TaskQueueId};
 use tenure_api::states::{EndedBy, Priority, ReasonResolved, TaskState};
 use uuid::Uuid;
 
@@ -28,7 +28,15 @@ const QUEUES_MAX: i64 = 1_000;
 #[derive(Debug, Clone, Copy)]
 pub struct Key {
     pub seq: i64,
+    /// The run that failed, which may not be the last one any more. None in other lists.
+    pub run: Option<RunId>,
     pub position: Position,
+}
+
+impl Key {
+    fn of_task(seq: i64, position: Position) -> Self {
+        Self { seq, run: None, position }
+    }
 }
 
 /// Begins the transaction of a list. Its statements time out after a second.
@@ -49,7 +57,7 @@ pub async fn list_created(conn: &mut PgConnection, before: i64, limit: i64) -> R
     )
     .fetch_all(conn)
     .await?;
-    Ok(rows.into_iter().map(|seq| Key { seq, position: Position::Created(seq) }).collect())
+    Ok(rows.into_iter().map(|seq| Key::of_task(seq, Position::Created(seq))).collect())
 }
 
 /// Lists the tasks of a group, by id.
@@ -77,7 +85,7 @@ pub async fn list_of_group(
     rows.into_iter()
         .map(|row| {
             let task = Row { table: "tasks", task: row.id }.slug("id", row.id)?;
-            Ok(Key { seq: row.seq, position: Position::Group(task) })
+            Ok(Key::of_task(row.seq, Position::Group(task)))
         })
         .collect::<Result<_, Undecodable>>()
         .map_err(sqlx::Error::from)
@@ -119,7 +127,7 @@ pub async fn list_pending(
     )
     .fetch_all(conn)
     .await?;
-    Ok(rows.into_iter().map(|row| Key { seq: row.seq, position: Position::Queued(row.ord) }).collect())
+    Ok(rows.into_iter().map(|row| Key::of_task(row.seq, Position::Queued(row.ord))).collect())
 }
 
 /// Lists pending runs of a queue that a delay or a limit holds or that are assigned, in the order of
@@ -135,7 +143,7 @@ pub async fn list_held(conn: &mut PgConnection, queue: i32, after: i64, limit: i
     )
     .fetch_all(conn)
     .await?;
-    Ok(rows.into_iter().map(|row| Key { seq: row.seq, position: Position::Queued(row.ord) }).collect())
+    Ok(rows.into_iter().map(|row| Key::of_task(row.seq, Position::Queued(row.ord))).collect())
 }
 
 /// True if the limits of a queue, apart from those of its keys, let a run start.
@@ -161,7 +169,7 @@ pub async fn list_running(
     )
     .fetch_all(conn)
     .await?;
-    let key = |taken_until, seq| Key { seq, position: Position::Running(taken_until, seq) };
+    let key = |taken_until, seq| Key::of_task(seq, Position::Running(taken_until, seq));
     Ok(rows.into_iter().map(|row| key(row.taken_until, row.seq)).collect())
 }
 
@@ -173,7 +181,7 @@ pub async fn list_failed(
     (resolved, seq): (DateTime<Utc>, i64),
     limit: i64,
 ) -> Result<Vec<Key>, sqlx::Error> {
-    let key = |resolved, seq| Key { seq, position: Position::Failed(resolved, seq) };
+    let key = |resolved, seq, run| Key { seq, run: run_of(run), position: Position::Failed(resolved, seq) };
     let Some(queue) = queue else {
         // No index has the order of all of them.
         let rows = sqlx::query!(
@@ -184,12 +192,12 @@ pub async fn list_failed(
                 SELECT (SELECT f.queue FROM failed_runs f WHERE f.dead AND f.queue > k.queue ORDER BY f.queue LIMIT 1), k.n + 1
                 FROM known k WHERE k.queue IS NOT NULL AND k.n < $4
             )
-            SELECT x.resolved AS "resolved!", x.seq AS "seq!" FROM (
-                (SELECT f.resolved, f.seq FROM failed_runs f WHERE NOT f.dead AND (f.resolved, f.seq) < ($1, $2)
+            SELECT x.resolved AS "resolved!", x.seq AS "seq!", x.run AS "run!" FROM (
+                (SELECT f.resolved, f.seq, f.run FROM failed_runs f WHERE NOT f.dead AND (f.resolved, f.seq) < ($1, $2)
                  ORDER BY f.resolved DESC, f.seq DESC LIMIT $3)
                 UNION ALL
-                SELECT f.resolved, f.seq FROM known k CROSS JOIN LATERAL (
-                    SELECT f.resolved, f.seq FROM failed_runs f
+                SELECT f.resolved, f.seq, f.run FROM known k CROSS JOIN LATERAL (
+                    SELECT f.resolved, f.seq, f.run FROM failed_runs f
                     WHERE f.queue = k.queue AND f.dead AND (f.resolved, f.seq) < ($1, $2)
                     ORDER BY f.resolved DESC, f.seq DESC LIMIT $3
                 ) f
@@ -201,11 +209,11 @@ pub async fn list_failed(
         )
         .fetch_all(conn)
         .await?;
-        return Ok(rows.into_iter().map(|row| key(row.resolved, row.seq)).collect());
+        return Ok(rows.into_iter().map(|row| key(row.resolved, row.seq, row.run)).collect());
     };
     let rows = sqlx::query!(
         "-- list_failed_tasks_of_queue
-        SELECT f.resolved, f.seq FROM failed_runs f WHERE f.queue = $1 AND (f.resolved, f.seq) < ($2, $3)
+        SELECT f.resolved, f.seq, f.run FROM failed_runs f WHERE f.queue = $1 AND (f.resolved, f.seq) < ($2, $3)
         ORDER BY f.resolved DESC, f.seq DESC LIMIT $4",
         queue,
         resolved,
@@ -214,7 +222,11 @@ pub async fn list_failed(
     )
     .fetch_all(conn)
     .await?;
-    Ok(rows.into_iter().map(|row| key(row.resolved, row.seq)).collect())
+    Ok(rows.into_iter().map(|row| key(row.resolved, row.seq, row.run)).collect())
+}
+
+fn run_of(number: i16) -> Option<RunId> {
+    u16::try_from(number).ok().and_then(RunId::new)
 }
 
 /// Lists tasks with an id in a range among the newest [`SHORT_IDS_MAX`], newest first.
@@ -263,8 +275,7 @@ pub struct Details {
     pub group: TaskGroupId,
     pub state: TaskState,
     pub priority: Priority,
-    /// Number of runs.
-    pub runs: u16,
+    pub last_run: Option<RunId>,
     pub deadline: DateTime<Utc>,
     /// Of the last run, as are the other times.
     pub scheduled: Option<DateTime<Utc>>,
@@ -400,7 +411,7 @@ impl TryFrom<DetailsRow> for Details {
             group: columns.slug("task_group", row.task_group)?,
             state: TaskState::from_code(row.state).ok_or_else(|| columns.invalid("state", row.state))?,
             priority: columns.priority(row.priority)?,
-            runs: row.run.map(|run| columns.run(run)).transpose()?.map_or(0, |run| run.number() + 1),
+            last_run: row.run.map(|run| columns.run(run)).transpose()?,
             deadline: row.deadline,
             scheduled: row.scheduled,
             started: row.started,
