@@ -70,6 +70,7 @@ mod submit;
 mod subscription_commands;
 mod subscriptions;
 mod task_commands;
+mod task_list;
 mod task_options;
 mod under_load;
 mod upgrade;

@@ -13,8 +13,11 @@ use super::state::Site;
 use super::tasks::{self, OF_STATUSES, SHORT};
 use super::visit::Visit;
 use tenure_domain::task_filter::{TaskFilter, ids_of_short};
-use tenure_engine::ops::task_list;
+use tenure_engine::ops::{task_list, workers};
 use tenure_store::page;
+
+/// Scopes of workers begin with it.
+const OF_WORKERS: &str = "queue:list-workers:";
 
 /// `GET /search`
 pub(super) async fn search(State(app): State<Site>, request: Request) -> Response {
@@ -74,6 +77,11 @@ async fn of_queue(app: &Site, visit: &Visit, text: &str) -> Result<Option<String
 
 async fn of_worker(app: &Site, visit: &Visit, text: &str) -> Result<Option<String>, PageError> {
     let Some((group, id)) = text.split_once('/') else { return Ok(None) };
+    if !visit.may_some(OF_WORKERS) {
+        return Ok(None);
+    }
+    // Includes this server's latest contacts.
+    workers::write_down(&app.engine.pool, &app.engine.workers).await?;
     let mut conn = page::begin(&app.engine.pool).await?;
     let known = page::list_of_name(&mut conn, group, id).await?;
     conn.commit().await?;
