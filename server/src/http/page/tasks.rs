@@ -31,7 +31,7 @@ const AFTER: &str = "after";
 pub(super) const SHORT: &str = "short";
 
 /// Fields of the form, with their labels, and examples of their values.
-const FIELDS: [(&str, &str, &str); 10] = [
+static FIELDS: [(&str, &str, &str); 10] = [
     ("queue", "Queue", "acme/linux"),
     ("name", "Name", "part of the name"),
     ("reason", "Reason", "claim-expired"),
