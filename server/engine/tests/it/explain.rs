@@ -421,6 +421,24 @@ async fn run_page(conn: &mut PgConnection, statement: &str, held: Uuid) {
             let members = page::list_members(conn, group, Uuid::nil(), 200).await.unwrap();
             assert!((9..=10).contains(&members.len()));
         }
+        list if list.starts_with("page_tasks") => run_task_list(conn, list, key, held).await,
+        "page_edges" => {
+            let task = TaskId::from_uuid(held).unwrap();
+            // Each inserted task depends on itself.
+            assert_eq!(page::list_edges(conn, task, 101).await.unwrap().len(), 2);
+        }
+        "page_workers" => drop(page::list_known(conn, key).await.unwrap()),
+        "page_worker" => drop(page::list_of_name(conn, "g", "w").await.unwrap()),
+        "page_named_workers" => {
+            let name = page::Named { queue: "fill/q1", worker_group: "g", worker_id: "w" };
+            drop(page::list_named(conn, &[name]).await.unwrap());
+        }
+        other => unreachable!("{other}"),
+    }
+}
+
+async fn run_task_list(conn: &mut PgConnection, statement: &str, key: i32, held: Uuid) {
+    match statement {
         "page_tasks" => {
             let keys = page::tasks::list_created(conn, i64::MAX, 101).await.unwrap();
             let seqs: Vec<i64> = keys.iter().map(|key| key.seq).collect();
@@ -438,17 +456,6 @@ async fn run_page(conn: &mut PgConnection, statement: &str, held: Uuid) {
             let group = TaskId::from_uuid(group.fetch_one(&mut *conn).await.unwrap()).unwrap();
             let members = page::tasks::list_of_group(conn, group, Uuid::nil(), 200).await.unwrap();
             assert!((9..=10).contains(&members.len()));
-        }
-        "page_edges" => {
-            let task = TaskId::from_uuid(held).unwrap();
-            // Each inserted task depends on itself.
-            assert_eq!(page::list_edges(conn, task, 101).await.unwrap().len(), 2);
-        }
-        "page_workers" => drop(page::list_known(conn, key).await.unwrap()),
-        "page_worker" => drop(page::list_of_name(conn, "g", "w").await.unwrap()),
-        "page_named_workers" => {
-            let name = page::Named { queue: "fill/q1", worker_group: "g", worker_id: "w" };
-            drop(page::list_named(conn, &[name]).await.unwrap());
         }
         other => unreachable!("{other}"),
     }

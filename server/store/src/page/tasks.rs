@@ -320,6 +320,7 @@ pub async fn list_details(
     conditions: &Conditions<'_>,
 ) -> Result<Vec<Details>, sqlx::Error> {
     let Conditions { queue, state, held, is_admitting, reason, worker, project, needles } = conditions;
+    let (group, id) = worker.unzip();
     let rows = sqlx::query_as!(
         DetailsRow,
         r#"-- list_task_details
@@ -332,25 +333,18 @@ pub async fn list_details(
                    COALESCE(c.started, r.started) AS started, r.resolved, r.reason_resolved, r.ended_by,
                    COALESCE(c.worker_group, r.worker_group) AS worker_group, COALESCE(c.worker_id, r.worker_id) AS worker_id
             FROM unnest($1::bigint[]) WITH ORDINALITY AS i(seq, n)
+            CROSS JOIN LATERAL (SELECT x.* FROM task_definitions x WHERE x.seq = i.seq LIMIT 1) d
             CROSS JOIN LATERAL (
-                SELECT x.seq, x.id, x.scheduler, x.project, x.task_group, x.deadline FROM task_definitions x
-                WHERE x.seq = i.seq LIMIT 1
-            ) d
-            CROSS JOIN LATERAL (
-                SELECT x.queue, x.priority, x.run, x.state FROM tasks x
-                WHERE x.id = d.id AND ($2::int /* queue */ IS NULL OR x.queue = $2) LIMIT 1
+                SELECT x.* FROM tasks x WHERE x.id = d.id AND ($2::int /* queue */ IS NULL OR x.queue = $2) LIMIT 1
             ) t
             LEFT JOIN LATERAL (
-                SELECT x.scheduled, x.hold, x.key_id FROM pending x
-                WHERE t.state = 1 /* State::Unresolved */ AND x.seq = i.seq LIMIT 1
+                SELECT x.* FROM pending x WHERE t.state = 1 /* State::Unresolved */ AND x.seq = i.seq LIMIT 1
             ) p ON true
             LEFT JOIN LATERAL (
-                SELECT x.scheduled, x.started, x.worker_group, x.worker_id FROM claims x
-                WHERE t.state = 1 /* State::Unresolved */ AND x.seq = i.seq LIMIT 1
+                SELECT x.* FROM claims x WHERE t.state = 1 /* State::Unresolved */ AND x.seq = i.seq LIMIT 1
             ) c ON true
             LEFT JOIN LATERAL (
-                SELECT x.scheduled, x.started, x.resolved, x.reason_resolved, x.ended_by, x.worker_group, x.worker_id
-                FROM runs x WHERE t.state > 1 /* State: resolved */ AND x.seq = i.seq AND x.run = t.run LIMIT 1
+                SELECT x.* FROM runs x WHERE t.state > 1 /* State: resolved */ AND x.seq = i.seq AND x.run = t.run LIMIT 1
             ) r ON true
         )
         SELECT f.n AS "n!", f.id AS "id!", q.name AS "queue!", f.project AS "project!", f.scheduler AS "scheduler!",
@@ -364,8 +358,7 @@ pub async fn list_details(
         WHERE ($3::smallint /* state */ IS NULL OR f.state = $3)
           AND (NOT $4::boolean /* held */ OR f.hold = 3 /* Hold::Assigned */
                OR (f.hold = 2 /* Hold::Waiting */ AND NOT ($5::boolean /* is admitting */ AND EXISTS (
-                   SELECT FROM admission_heads h
-                   WHERE h.key_id = f.key_id AND h.priority = f.priority
+                   SELECT FROM admission_heads h WHERE h.key_id = f.key_id AND h.priority = f.priority
                      AND (h.ready OR COALESCE(h.at <= (SELECT now FROM db_now), false))
                ))))
           AND ($6::smallint /* reason */ IS NULL OR f.reason_resolved = $6)
@@ -383,8 +376,8 @@ pub async fn list_details(
         *held,
         *is_admitting,
         reason.map(ReasonResolved::code),
-        worker.map(|(group, _)| group),
-        worker.map(|(_, id)| id),
+        group,
+        id,
         *project,
         needles.name.as_deref(),
         needles.owner.as_deref(),

@@ -52,12 +52,12 @@ async fn search_leads_to_what_is_named() {
     rig.create_with(QUEUE, |body| body["taskGroupId"] = json!(group)).await;
     assert_eq!(rig.claim(QUEUE, 1).await.len(), 1);
     let root = log_in(&rig, &rig.root).await;
-    let (id, short) = (task.to_string(), task.to_string()[..8].to_owned());
+    let (id, short, in_group) = (task.to_string(), task.to_string()[..8].to_owned(), group.to_string());
     for (text, place) in [
         ("", "/tasks".to_owned()),
         (id.as_str(), format!("/task/{id}")),
         (short.as_str(), format!("/task/{id}")),
-        (&group.to_string(), format!("/group/{group}")),
+        (in_group.as_str(), format!("/group/{group}")),
         ("page%2Fqueue", "/queue/page/queue".to_owned()),
         ("group%2Fworker", "/worker/group/worker".to_owned()),
         ("no%2Fqueue", "/tasks?name=no%2Fqueue".to_owned()),
