@@ -83,10 +83,13 @@ impl std::fmt::Display for ListState {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct TaskFilter {
+    /// Name of the queue; `mail` means `default/mail`.
     #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub task_queue_id: Option<String>,
+    /// Id of the group.
     #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub task_group_id: Option<String>,
+    /// State of the task; `held` needs `taskQueueId`.
     #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub state: Option<ListState>,
     /// Why the last run ended, such as `claim-expired`.
@@ -104,6 +107,7 @@ pub struct TaskFilter {
     /// `metadata.owner`.
     #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
+    /// The project.
     #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub project_id: Option<String>,
     /// The earliest `created`; with a state or reason of failures, the earliest time of the failure.
@@ -201,9 +205,13 @@ impl TaskFilter {
 #[serde(rename_all = "camelCase")]
 pub struct TaskSummary {
     pub task_id: TaskId,
+    /// Name of the queue.
     pub task_queue_id: TaskQueueId,
+    /// The project.
     pub project_id: String,
+    /// The scheduler.
     pub scheduler_id: String,
+    /// Id of the group.
     pub task_group_id: TaskGroupId,
     /// `metadata.name`. Absent if the definition is larger than 16 KiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -211,6 +219,7 @@ pub struct TaskSummary {
     /// `metadata.owner`. Absent if the definition is larger than 16 KiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
+    /// Current state.
     pub state: TaskState,
     /// Why the last run ended; absent unless it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -219,14 +228,15 @@ pub struct TaskSummary {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_by: Option<EndedBy>,
     pub priority: Priority,
-    /// Number of runs.
+    /// Number of runs so far.
     pub runs: u16,
-    /// Worker of the last run.
+    /// Group of the worker of the last run; absent without a worker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker_group: Option<String>,
+    /// Its id within the group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker_id: Option<String>,
-    /// Absent if the definition is larger than 16 KiB.
+    /// When the task was created, as its creator wrote it. Absent if the definition is larger than 16 KiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created: Option<Timestamp>,
     /// When the last run became pending.
@@ -238,6 +248,7 @@ pub struct TaskSummary {
     /// When the last run ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resolved: Option<Timestamp>,
+    /// An unresolved task ends then.
     pub deadline: Timestamp,
 }
 
@@ -245,6 +256,7 @@ pub struct TaskSummary {
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TaskList {
+    /// In the order of the list.
     pub tasks: Vec<TaskSummary>,
     /// Time of the oldest task that was looked at, if only a part was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
