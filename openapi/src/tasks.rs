@@ -236,7 +236,7 @@ pub struct TaskSummary {
     /// Its id within the group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker_id: Option<String>,
-    /// When the task was created, as its creator wrote it. Absent if the definition is larger than 16 KiB.
+    /// Time of creation, as in the definition. Absent if that is larger than 16 KiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created: Option<Timestamp>,
     /// When the last run became pending.
