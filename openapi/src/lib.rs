@@ -38,5 +38,6 @@ pub mod servers;
 pub mod sessions;
 mod structure;
 pub mod subscriptions;
+pub mod tasks;
 mod text;
 pub mod whole;

@@ -214,6 +214,8 @@ async function showFull(tools, size, made) {
   assert.equal(await page.locator("main img, main svg, main [onerror], main [onload]").count(), 0);
   await visit(`/task/${slug()}`, "not-found", 404);
   await visit("/", "overview");
+  await visit(`/tasks?queue=${encodeURIComponent(QUEUE)}&name=${encodeURIComponent("<script>")}`, "tasks");
+  await visit("/tasks?since=soon", "tasks-refused");
   await page.getByRole("button", { name: "Log out" }).click();
   await page.getByRole("link", { name: "Log in" }).first().waitFor();
   assert.equal((await page.context().cookies()).length, 0, "logging out takes the cookie away");

@@ -44,6 +44,7 @@ mod signed_url;
 mod statistics;
 mod submit;
 mod subscriptions;
+mod tasks;
 mod tenure;
 mod wire;
 mod work;
@@ -87,6 +88,7 @@ pub use tenure_api::states::{
     CatchUp, ExceptionReason, OnDuplicate, Priority, ReasonResolved, SessionEnd, TaskCommand, WorkerCommand,
 };
 pub use tenure_api::subscriptions::After;
+pub use tenure_api::tasks::{ListState, TaskFilter};
 pub use tenure_api::work::{RunOutcome, RunResult};
 pub use wire::{Metadata, NewTask, QueueCounts, RunStatus, State, Task, TaskStatus};
 pub use work::Worked;

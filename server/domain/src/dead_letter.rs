@@ -67,7 +67,7 @@ impl Cursor {
 }
 
 /// Of four-digit years, which PostgreSQL can store.
-fn time(micros: &str) -> Option<DateTime<Utc>> {
+pub(crate) fn time(micros: &str) -> Option<DateTime<Utc>> {
     let time = DateTime::from_timestamp_micros(micros.parse().ok()?)?;
     (1970..=LAST_YEAR).contains(&time.year()).then_some(time)
 }

@@ -31,6 +31,7 @@ pub mod session;
 pub mod statistics;
 pub mod submit;
 pub mod task;
+pub mod task_filter;
 pub mod terminal;
 pub mod topic;
 pub mod traces;

@@ -126,6 +126,16 @@ impl ScopeSet {
         self.0[..place].last().is_some_and(|held| satisfies(held, required))
     }
 
+    /// True if it allows some scope with this prefix.
+    #[must_use]
+    pub fn allows_some(&self, prefix: &str) -> bool {
+        let reaches = |held: &str| match held.strip_suffix('*') {
+            Some(stem) => stem.starts_with(prefix) || prefix.starts_with(stem),
+            None => held.starts_with(prefix),
+        };
+        self.iter().any(reaches)
+    }
+
     #[must_use]
     pub fn first_missing<'a>(&self, required: &'a [String]) -> Option<&'a str> {
         required.iter().map(String::as_str).find(|scope| !self.allows(scope))
@@ -313,6 +323,17 @@ mod tests {
         let expression = Expression::all_of([Expression::from("a"), Expression::any_of(["b", "c"])]);
         assert_eq!(serde_json::to_string(&expression).unwrap(), r#"{"AllOf":["a",{"AnyOf":["b","c"]}]}"#);
         assert_eq!(serde_json::to_string(&Expression::all_of(["a"])).unwrap(), r#""a""#);
+    }
+
+    #[test]
+    fn some_scope_of_a_prefix_is_allowed_by_any_overlap() {
+        for held in ["*", "queue:*", "queue:status:*", "queue:status:abc", "queue:status:a*"] {
+            assert!(set(&[held]).allows_some("queue:status:"), "{held}");
+        }
+        for held in ["queue:status", "queue:status*x", "queue:get-task:*", "queue:statuses:*"] {
+            assert!(!set(&[held]).allows_some("queue:status:"), "{held}");
+        }
+        assert!(!set(&[]).allows_some("queue:status:"));
     }
 
     #[test]

@@ -3,6 +3,8 @@
 mod artifacts;
 mod command;
 pub(super) mod create;
+pub(super) mod id;
+mod list;
 mod logs;
 mod options;
 pub(super) mod outlook;
@@ -19,14 +21,16 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use tenure_api::dates::Timestamp;
-use tenure_api::ids::{RunId, TaskGroupId, TaskId, TaskQueueId};
-use tenure_api::states::{OnDuplicate, Priority, TaskState};
+use tenure_api::ids::{RunId, TaskId, TaskQueueId};
+use tenure_api::states::{OnDuplicate, Priority};
 use tenure_client::{ReleaseRequest, TaskChange};
 use tenure_domain::policy::why::words;
 use tenure_domain::verdict::Report;
 
 use artifacts::{ArtifactsArgs, DownloadArgs};
 use command::CommandArgs;
+use id::TaskRef;
+use list::ListArgs;
 use options::TaskOptions;
 use outlook::Outlook;
 
@@ -47,41 +51,41 @@ pub enum TaskCommand {
     /// Wait until tasks are resolved, or certain not to run; fails unless all of them were
     /// completed
     Wait {
-        /// The ids of the tasks
+        /// The ids of the tasks, or their first 8 characters
         #[arg(required = true)]
-        tasks: Vec<TaskId>,
+        tasks: Vec<TaskRef>,
     },
     /// Show a task
     Show {
-        /// The id of the task
+        /// The id of the task, or its first 8 characters
         #[arg(allow_hyphen_values = true)]
-        task: TaskId,
+        task: TaskRef,
     },
     /// Cancel tasks
     Cancel {
-        /// The ids of the tasks
+        /// The ids of the tasks, or their first 8 characters
         #[arg(required = true)]
-        tasks: Vec<TaskId>,
+        tasks: Vec<TaskRef>,
     },
     /// Run resolved tasks once more
     Rerun {
-        /// The ids of the tasks
+        /// The ids of the tasks, or their first 8 characters
         #[arg(required = true)]
-        tasks: Vec<TaskId>,
+        tasks: Vec<TaskRef>,
     },
     /// Explain why a task is not running, or how it ended
     Why {
-        /// The id of the task
+        /// The id of the task, or its first 8 characters
         #[arg(allow_hyphen_values = true)]
-        task: TaskId,
+        task: TaskRef,
     },
     /// Release a claimed run; the next run uses up no retry
     Release(ReleaseArgs),
     /// Print the result that the worker of a task reported; fails with the failure if there is none
     Result {
-        /// The id of the task
+        /// The id of the task, or its first 8 characters
         #[arg(allow_hyphen_values = true)]
-        task: TaskId,
+        task: TaskRef,
         /// The number of the run [default: the last one]
         #[arg(long)]
         run: Option<RunId>,
@@ -92,7 +96,7 @@ pub enum TaskCommand {
     Download(DownloadArgs),
     /// Send a command to the worker of a task, or show the pending one
     Command(CommandArgs),
-    /// List the tasks of a group
+    /// List tasks by queue, state, name and other conditions, or the tasks of a group
     List(ListArgs),
 }
 
@@ -150,9 +154,9 @@ impl From<RunArgs> for CreateArgs {
 
 #[derive(Debug, Args)]
 pub struct LogArgs {
-    /// The id of the task
+    /// The id of the task, or its first 8 characters
     #[arg(allow_hyphen_values = true)]
-    pub task: TaskId,
+    pub task: TaskRef,
     /// Continue until the run has ended
     #[arg(short, long)]
     pub follow: bool,
@@ -162,37 +166,10 @@ pub struct LogArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct ListArgs {
-    /// The id of the group
-    #[arg(long, allow_hyphen_values = true)]
-    pub group: TaskGroupId,
-    /// Only tasks in this state: unscheduled, pending, running, completed, failed or exception;
-    /// repeat it for more
-    #[arg(long = "state", value_name = "STATE", value_parser = parse_state)]
-    pub states: Vec<TaskState>,
-    /// Only tasks of this queue, `<provisionerId>/<workerType>`
-    #[arg(long, allow_hyphen_values = true)]
-    pub queue: Option<TaskQueueId>,
-    /// Only tasks with this text in their names
-    #[arg(long, value_name = "TEXT")]
-    pub name: Option<String>,
-}
-
-impl ListArgs {
-    fn has(&self, entry: &Value) -> bool {
-        let state = field(entry, "/status/state");
-        let name = field(entry, "/task/metadata/name");
-        (self.states.is_empty() || self.states.iter().any(|wanted| wanted.as_str() == state))
-            && self.queue.as_ref().is_none_or(|queue| queue.as_str() == field(entry, "/status/taskQueueId"))
-            && self.name.as_ref().is_none_or(|text| name.contains(text))
-    }
-}
-
-#[derive(Debug, Args)]
 pub struct ReleaseArgs {
-    /// The id of the task
+    /// The id of the task, or its first 8 characters
     #[arg(allow_hyphen_values = true)]
-    pub task: TaskId,
+    pub task: TaskRef,
     /// The number of the run
     pub run: RunId,
     /// Delay of the next run: seconds, or a duration such as 2h, up to 366d [default: none]
@@ -210,11 +187,6 @@ fn parse_priority(text: &str) -> Result<Priority, String> {
 
 pub(super) fn parse_on_duplicate(text: &str) -> Result<OnDuplicate, String> {
     serde_json::from_value(json!(text)).map_err(|_| "choose one of reject, coalesce, queue".to_owned())
-}
-
-fn parse_state(text: &str) -> Result<TaskState, String> {
-    let rule = || "choose one of unscheduled, pending, running, completed, failed, exception".to_owned();
-    serde_json::from_value(json!(text)).map_err(|_| rule())
 }
 
 /// Rearranges ids beginning with a dash, which clap would parse as options. Commands with one id
@@ -269,7 +241,7 @@ fn repeat_after(args: Vec<OsString>) -> Vec<OsString> {
     for word in args {
         let text = word.to_str().unwrap_or_default();
         match within {
-            Some(true) if is_id(text) => repeated.push(AFTER.into()),
+            Some(true) if text.parse::<TaskRef>().is_ok() => repeated.push(AFTER.into()),
             Some(false) => within = Some(true),
             _ if text == AFTER => within = Some(false),
             _ => within = text.starts_with("--after=").then_some(true),
@@ -282,19 +254,27 @@ fn repeat_after(args: Vec<OsString>) -> Vec<OsString> {
 pub async fn run(server: &Server, command: TaskCommand) -> Result<ExitCode, CommandError> {
     let refused = |error| server.error(&error);
     match command {
-        TaskCommand::Create(args) => return create::create(server, *args).await,
-        TaskCommand::Run(args) => return run::run(server, *args).await,
+        TaskCommand::Create(mut args) => {
+            args.options.find_tasks(server).await?;
+            return create::create(server, *args).await;
+        }
+        TaskCommand::Run(mut args) => {
+            args.options.find_tasks(server).await?;
+            return run::run(server, *args).await;
+        }
         TaskCommand::Command(args) => return command::command(server, &args).await,
         TaskCommand::Artifacts(args) => artifacts::list(server, &args).await?,
         TaskCommand::Download(args) => return artifacts::download(server, &args).await,
         TaskCommand::Logs(args) => return logs::logs(server, &args).await,
-        TaskCommand::Wait { tasks } => return wait(server, &tasks).await,
+        TaskCommand::Wait { tasks } => return wait(server, &TaskRef::find_all(server, &tasks).await?).await,
         TaskCommand::Show { task } => {
+            let task = task.find(server).await?;
             server.print(&shown::read(server, task).await?, |answer| shown::details(server, answer))?;
         }
-        TaskCommand::Cancel { tasks } => change(server, tasks, TaskChange::Cancel).await?,
-        TaskCommand::Rerun { tasks } => change(server, tasks, TaskChange::Rerun).await?,
+        TaskCommand::Cancel { tasks } => change(server, &tasks, TaskChange::Cancel).await?,
+        TaskCommand::Rerun { tasks } => change(server, &tasks, TaskChange::Rerun).await?,
         TaskCommand::Why { task } => {
+            let task = task.find(server).await?;
             let answer = server.client.why(task).await.map_err(refused)?;
             let why = serde_json::from_value(answer.clone()).map_err(|error| server.strange(&error))?;
             // Contains foreign text, such as the reason of a pause.
@@ -302,35 +282,20 @@ pub async fn run(server: &Server, command: TaskCommand) -> Result<ExitCode, Comm
             server.print(&answer, |_| sentences.collect::<Vec<_>>().join("\n"))?;
         }
         TaskCommand::Release(ReleaseArgs { task, run, delay, not_before }) => {
+            let task = task.find(server).await?;
             let release = ReleaseRequest { delay, not_before };
             let answer = server.client.release_run(task, run, &release).await.map_err(refused)?;
             server.print(&answer, |answer| states(std::slice::from_ref(answer)))?;
         }
         TaskCommand::Result { task, run } => {
+            let task = task.find(server).await?;
             let answer = server.client.get_result(task, run).await.map_err(refused)?;
             if answer.get("result").is_none() && !server.json {
                 return Err(CommandError::Refused(no_result(task, &answer)));
             }
             server.print(&answer, |answer| pretty(&answer["result"]))?;
         }
-        TaskCommand::List(wanted) => {
-            let mut answer = server.client.list_group(wanted.group).await.map_err(refused)?;
-            if let Some(tasks) = answer["tasks"].as_array_mut() {
-                tasks.retain(|entry| wanted.has(entry));
-            }
-            server.print(&answer, |answer| {
-                let row = |entry: &Value| {
-                    [
-                        field(entry, "/status/taskId"),
-                        field(entry, "/status/state"),
-                        runs(entry),
-                        field(entry, "/status/taskQueueId"),
-                        field(entry, "/task/metadata/name"),
-                    ]
-                };
-                table(["TASK", "STATE", "RUNS", "QUEUE", "NAME"], entries(answer, "tasks").iter().map(row))
-            })?;
-        }
+        TaskCommand::List(args) => list::list(server, args).await?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -351,7 +316,8 @@ async fn wait(server: &Server, tasks: &[TaskId]) -> Result<ExitCode, CommandErro
 }
 
 /// Changes tasks one after the other. Changes made before a refusal remain and are printed.
-async fn change(server: &Server, tasks: Vec<TaskId>, change: TaskChange) -> Result<(), CommandError> {
+async fn change(server: &Server, tasks: &[TaskRef], change: TaskChange) -> Result<(), CommandError> {
+    let tasks = TaskRef::find_all(server, tasks).await?;
     let mut answers = Vec::new();
     let mut failure = None;
     for task in tasks {

@@ -60,7 +60,7 @@ fn permitted(scopes: &[String], queue: &str) -> BTreeSet<&'static str> {
 fn grants_permit_the_listed_operations_of_their_queues() {
     let pattern: QueuePattern = "acme/*".parse().unwrap();
     let submit = permitted(&pattern.submit_scopes(), "acme/linux");
-    let by_task = BTreeSet::from(["status", "statuses", "waitForTask", "whyTask"]);
+    let by_task = BTreeSet::from(["listTasks", "status", "statuses", "waitForTask", "whyTask"]);
     let by_queue =
         BTreeSet::from(["createTask", "createTasks", "getTaskResult", "getCheckpoint", "cancelTask", "rerunTask"]);
     assert_eq!(submit, &by_task | &by_queue);

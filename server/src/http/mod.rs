@@ -43,9 +43,9 @@ use api::state::{Api, ApiState};
 use api::{
     audit, change_task, change_task_group_priority, change_task_priority, checkpoint, claim_task, claim_work, clients,
     clock, counts, create_task, create_tasks, dead_letters, enqueued, health, list_dependent_tasks, list_queues,
-    metrics, objects, poll_task_urls, problems, purge_cache, queue_keys, queue_lists, queue_policy, queue_views,
-    reclaim_task, report, roles, schedules, servers, sessions, statistics, status, subscriptions, task, task_batches,
-    task_group, task_result, wait_for_task, why, work, worker_manager, workers,
+    list_tasks, metrics, objects, poll_task_urls, problems, purge_cache, queue_keys, queue_lists, queue_policy,
+    queue_views, reclaim_task, report, roles, schedules, servers, sessions, statistics, status, subscriptions, task,
+    task_batches, task_group, task_result, wait_for_task, why, work, worker_manager, workers,
 };
 use blobs::get::download_artifact;
 use blobs::put::upload_artifact;
@@ -260,7 +260,7 @@ fn own_api() -> Routes<ApiState> {
     Routes::default()
         .route("/events", [list_events::endpoint()])
         .route("/events/stream", [stream_events::endpoint()])
-        .route("/tasks", [create_tasks::endpoint()])
+        .route("/tasks", [create_tasks::endpoint(), list_tasks::endpoint()])
         .route("/tasks/{taskId}/wait", [wait_for_task::endpoint()])
         .route("/tasks/{taskId}/result", [task_result::endpoint()])
         .route("/tasks/{taskId}/checkpoint", [checkpoint::get_checkpoint()])

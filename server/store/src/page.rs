@@ -10,6 +10,7 @@ mod groups;
 mod held;
 mod oldest;
 mod schedules;
+pub mod tasks;
 mod workers;
 
 use std::collections::HashMap;

@@ -72,6 +72,7 @@ mod submit;
 mod subscription_commands;
 mod subscriptions;
 mod task_commands;
+mod task_list;
 mod task_options;
 mod traces;
 mod under_load;

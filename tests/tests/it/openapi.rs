@@ -101,6 +101,7 @@ const WALK: &[&str] = &[
     "sealTaskGroup",
     "cancelTaskGroup",
     "createTasks",
+    "listTasks",
     "listRefusedEnqueues",
     "listQueues",
     "putSchedule",

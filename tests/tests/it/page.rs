@@ -9,6 +9,7 @@ mod outcomes;
 mod problems;
 mod queues;
 mod subscriptions;
+mod tasks;
 mod unread;
 
 use std::time::{Duration, Instant};
@@ -106,6 +107,7 @@ async fn a_new_server_shows_what_to_do_and_every_page_has_its_headers() {
     );
     let paths = [
         ("/", 200),
+        ("/tasks", 200),
         ("/login", 200),
         ("/task/nonsense", 404),
         ("/group/x", 404),
@@ -452,6 +454,7 @@ async fn text_of_submitter_is_escaped_on_every_page() {
         format!("/group/{group}"),
         "/queue/page/queue".to_owned(),
         "/worker/group/worker".to_owned(),
+        "/tasks".to_owned(),
     ];
     for ended in [false, true] {
         if ended {
@@ -471,6 +474,7 @@ async fn text_of_submitter_is_escaped_on_every_page() {
         "/queue/%3Cscript%3E/x",
         "/worker/%3Cimg/x",
         "/?refresh=%22%3E%3Cscript%3E",
+        "/search?q=%22%3E%3Cscript%3E",
         "/group/%3Cscript%3E?after=%3Cscript%3E",
     ] {
         hides(&get(&rig, path, None).await, &["<script>", "<img"]);

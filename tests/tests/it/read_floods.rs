@@ -96,6 +96,7 @@ impl Ground {
             "/queue/flooded/queue",
             "/worker/some/some",
             "/session/{sessionId}",
+            "/tasks",
         ];
         targets.extend(pages.map(|page| self.fill(page)));
         targets

@@ -295,6 +295,7 @@ async fn the_operators_page_and_the_event_stream_close_with_it() {
         format!("/group/{task}"),
         format!("/queue/{QUEUE}"),
         "/worker/group/worker".to_owned(),
+        "/tasks".to_owned(),
     ];
     let get = async |path: &str| rig.send(&Raw::new("GET", path)).await;
     for path in &pages {

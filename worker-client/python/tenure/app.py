@@ -270,6 +270,61 @@ class Tenure:
         query = {name: value for name, value in given.items() if value is not None}
         return self._pages("/audit", "audit", query)
 
+    def list_tasks(
+        self,
+        *,
+        queue: str | None = None,
+        group: str | None = None,
+        state: str | None = None,
+        reason: str | None = None,
+        worker: str | None = None,
+        name: str | None = None,
+        tag: str | None = None,
+        owner: str | None = None,
+        project: str | None = None,
+        since: datetime.datetime | None = None,
+        until: datetime.datetime | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        """Return the tasks that meet all conditions. Requests pages as they are needed.
+
+        Each task has ``taskId``, ``taskQueueId``, ``state``, ``priority``, ``runs`` and more.
+
+        Args:
+            queue: Only tasks of this queue.
+            group: Only tasks of the group with this id.
+            state: ``unscheduled``, ``pending``, ``held``, ``running``, ``completed``, ``failed`` or
+                ``exception``. ``held`` needs a queue.
+            reason: Only tasks whose last run ended for this reason, such as ``claim-expired``.
+            worker: Only tasks whose last run is or was of this worker, ``group/id``.
+            name: Only tasks with this text in their names.
+            tag: Only tasks with this tag, ``key=value``.
+            owner: Only tasks of this owner.
+            project: Only tasks of this project.
+            since: Only tasks created since this time, which has a time zone; failed tasks by the
+                time of the failure.
+            until: Only tasks until this time, likewise.
+
+        Raises:
+            ValueError: A time has no time zone.
+            RequestRefused: A condition is wrong, or the client may not read the status of tasks.
+            ServerUnavailable: No server answered, after several attempts.
+        """
+        given = {
+            "taskQueueId": None if queue is None else queue_id(queue),
+            "taskGroupId": group,
+            "state": state,
+            "reason": reason,
+            "worker": worker,
+            "name": name,
+            "tag": tag,
+            "owner": owner,
+            "projectId": project,
+            "since": None if since is None else _utc(since, "since"),
+            "until": None if until is None else _utc(until, "until"),
+        }
+        query = {name: value for name, value in given.items() if value is not None}
+        return self._pages("/tasks", "tasks", query)
+
     def dead_letters(
         self, queue: str, *, reason: str | None = None, before: datetime.datetime | None = None
     ) -> Iterator[dict[str, Any]]:

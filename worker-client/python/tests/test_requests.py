@@ -314,6 +314,20 @@ def test_redrive_sends_given_conditions_only(script: Script) -> None:
         task.app.redrive("mail", copy=-1)
 
 
+def test_tasks_are_listed_page_by_page(script: Script) -> None:
+    first = httpx.Response(200, json={"tasks": [], "continuationToken": "MQ"})
+    last = httpx.Response(200, json={"tasks": [{"taskId": "T"}]})
+    task, server = script(first, last)
+    since = datetime.datetime(2026, 1, 31, 12, tzinfo=datetime.timezone.utc)
+    tasks = task.app.list_tasks(queue="mail", state="failed", name="a b", since=since)
+    assert [one["taskId"] for one in tasks] == ["T"]
+    path = "GET /api/tenure/v1/tasks?taskQueueId=default%2Fmail&state=failed&name=a+b"
+    path += "&since=2026-01-31T12%3A00%3A00%2B00%3A00"
+    assert server.calls == [path, f"{path}&continuationToken=MQ"]
+    with pytest.raises(ValueError, match="since must have a time zone"):
+        task.app.list_tasks(since=datetime.datetime(2026, 1, 31))
+
+
 def test_audit_is_read_page_by_page(script: Script) -> None:
     first = httpx.Response(200, json={"audit": [{"id": 2}], "continuationToken": "Mg"})
     empty = httpx.Response(200, json={"audit": [], "continuationToken": "MQ"})

@@ -36,6 +36,7 @@ pub mod submit;
 pub mod subscriptions;
 pub mod task_command;
 pub mod task_group;
+pub mod task_list;
 mod unstored;
 pub mod wait;
 pub mod why;

@@ -421,6 +421,7 @@ async fn run_page(conn: &mut PgConnection, statement: &str, held: Uuid) {
             let members = page::list_members(conn, group, Uuid::nil(), 200).await.unwrap();
             assert!((9..=10).contains(&members.len()));
         }
+        list if list.starts_with("page_tasks") => run_task_list(conn, list, key, held).await,
         "page_edges" => {
             let task = TaskId::from_uuid(held).unwrap();
             // Each inserted task depends on itself.
@@ -436,8 +437,32 @@ async fn run_page(conn: &mut PgConnection, statement: &str, held: Uuid) {
     }
 }
 
+async fn run_task_list(conn: &mut PgConnection, statement: &str, key: i32, held: Uuid) {
+    match statement {
+        "page_tasks" => {
+            let keys = page::tasks::list_created(conn, i64::MAX, 101).await.unwrap();
+            let seqs: Vec<i64> = keys.iter().map(|key| key.seq).collect();
+            let found = page::tasks::list_details(conn, &seqs, &page::tasks::Conditions::default()).await.unwrap();
+            assert_eq!(found.len(), 101);
+            assert_eq!(page::tasks::list_running(conn, (START, i64::MIN), 101).await.unwrap().len(), 101);
+            assert!(page::tasks::is_admitting(conn, Sequenced::default(), key).await.unwrap());
+            page::tasks::list_held(conn, key, 0, 101).await.unwrap();
+        }
+        "page_tasks pending" => {
+            assert_eq!(page::tasks::list_pending(conn, key, NO_MARKS, 0, 101).await.unwrap().len(), 101);
+        }
+        "page_tasks of group" => {
+            let group = sqlx::query_scalar("SELECT task_group FROM tasks WHERE id = $1").bind(held);
+            let group = TaskId::from_uuid(group.fetch_one(&mut *conn).await.unwrap()).unwrap();
+            let members = page::tasks::list_of_group(conn, group, Uuid::nil(), 200).await.unwrap();
+            assert!((9..=10).contains(&members.len()));
+        }
+        other => unreachable!("{other}"),
+    }
+}
+
 /// Statements that run in sessions of the pool.
-const COLD: [&str; 39] = [
+const COLD: [&str; 42] = [
     "list_of_pending",
     "list_of_claimed",
     "list_of_named",
@@ -472,6 +497,9 @@ const COLD: [&str; 39] = [
     "page_failures",
     "page_waiting",
     "page_members",
+    "page_tasks",
+    "page_tasks pending",
+    "page_tasks of group",
     "page_edges",
     "page_workers",
     "page_worker",

@@ -44,6 +44,7 @@ mod storage;
 mod submissions;
 mod subscriptions;
 mod support;
+mod task_list;
 mod ticks;
 mod unreadable;
 mod vitals;

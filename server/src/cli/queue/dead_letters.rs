@@ -6,12 +6,13 @@ use clap::Args;
 use serde_json::{Value, json};
 use tenure_api::dates::Timestamp;
 use tenure_api::dead_letters::{RedriveCopy, RedriveRequest};
-use tenure_api::ids::{TaskId, TaskQueueId};
+use tenure_api::ids::TaskQueueId;
 use tenure_api::states::ReasonResolved;
 use tenure_client::DeadLetterFilter;
 
 use crate::cli::http::{CommandError, Server, entries, field};
 use crate::cli::print::table;
+use crate::cli::task::id::TaskRef;
 use crate::cli::when::{parse_date, parse_seconds};
 
 /// Tasks per request.
@@ -46,7 +47,7 @@ pub struct RedriveArgs {
     queue: TaskQueueId,
     /// Only these tasks [default: all, the oldest first]
     #[arg(value_name = "TASK", conflicts_with_all = ["reason", "before", "limit"])]
-    tasks: Vec<TaskId>,
+    tasks: Vec<TaskRef>,
     #[command(flatten)]
     filter: FilterArgs,
     /// The number of tasks to try, the oldest ones [default: all]
@@ -117,6 +118,7 @@ pub async fn redrive(server: &Server, args: RedriveArgs) -> Result<ExitCode, Com
             }
         }
     }
+    let tasks = TaskRef::find_all(server, &tasks).await?;
     for several in tasks.chunks(PAGE) {
         let request = RedriveRequest { task_ids: Some(several.to_vec()), copy, ..RedriveRequest::default() };
         let answer = server.client.redrive_queue(&queue, &request).await;

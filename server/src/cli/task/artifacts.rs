@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::{Value, json};
-use tenure_api::ids::{RunId, TaskId};
+use tenure_api::ids::RunId;
 use tenure_client::Artifact;
 
+use super::id::TaskRef;
 use crate::cli::http::{CommandError, Server, entries, field};
 use crate::cli::print::{print_bytes, table};
 use crate::cli::signals;
@@ -20,7 +21,7 @@ const PIECE: usize = 64 << 10;
 pub struct ArtifactsArgs {
     /// The id of the task
     #[arg(allow_hyphen_values = true)]
-    pub task: TaskId,
+    pub task: TaskRef,
     /// The number of the run [default: the last one]
     #[arg(long)]
     pub run: Option<RunId>,
@@ -30,7 +31,7 @@ pub struct ArtifactsArgs {
 pub struct DownloadArgs {
     /// The id of the task
     #[arg(allow_hyphen_values = true)]
-    pub task: TaskId,
+    pub task: TaskRef,
     /// The name of the artifact, as `tenure task artifacts` shows it
     pub name: String,
     /// The number of the run [default: the last one]
@@ -43,7 +44,7 @@ pub struct DownloadArgs {
 }
 
 pub(super) async fn list(server: &Server, args: &ArtifactsArgs) -> Result<(), CommandError> {
-    let ArtifactsArgs { task, run } = *args;
+    let (task, run) = (args.task.find(server).await?, args.run);
     let artifacts = server.client.list_artifacts(task, run).await.map_err(|error| server.error(&error))?;
     let answer = json!({ "artifacts": artifacts.iter().map(as_json).collect::<Vec<_>>() });
     server.print(&answer, |answer| rows(entries(answer, "artifacts")))
@@ -80,7 +81,8 @@ pub(super) async fn download(server: &Server, args: &DownloadArgs) -> Result<Exi
 
 async fn download_to_file(server: &Server, args: &DownloadArgs) -> Result<(), CommandError> {
     let to = destination(&args.name, args.output.as_deref())?;
-    let done = server.client.download(args.task, args.run, &args.name, &to).await;
+    let task = args.task.find(server).await?;
+    let done = server.client.download(task, args.run, &args.name, &to).await;
     let done = done.map_err(|error| server.error(&error))?;
     let file = to.display().to_string();
     let answer = json!({ "file": file, "bytes": done.bytes, "sha256": done.sha256 });
@@ -93,7 +95,8 @@ async fn download_to_output(server: &Server, args: &DownloadArgs) -> Result<(), 
     }
     // Nothing is printed unless the whole artifact has arrived.
     let folder = std::env::temp_dir();
-    let arrived = server.client.download_unnamed(args.task, args.run, &args.name, &folder).await;
+    let task = args.task.find(server).await?;
+    let arrived = server.client.download_unnamed(task, args.run, &args.name, &folder).await;
     let mut file = arrived.map_err(|error| server.error(&error))?;
     let mut piece = vec![0; PIECE];
     loop {

@@ -5,17 +5,17 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::json;
 use tenure_api::checkpoints::{CommandOfTask, TaskCommandRequest};
-use tenure_api::ids::TaskId;
 use tenure_api::states::TaskCommand as Word;
 
+use super::id::TaskRef;
 use super::{CommandError, Server};
 use crate::cli::when::{When, parse_when};
 
 #[derive(Debug, Args)]
 pub struct CommandArgs {
-    /// The id of the task
+    /// The id of the task, or its first 8 characters
     #[arg(allow_hyphen_values = true)]
-    pub task: TaskId,
+    pub task: TaskRef,
     /// run, sleep, pause, kill, error, complete, checkpoint or release [default: show the pending
     /// command]
     #[arg(value_parser = parse_word)]
@@ -34,6 +34,7 @@ fn parse_word(word: &str) -> Result<Word, String> {
 
 pub(super) async fn command(server: &Server, args: &CommandArgs) -> Result<ExitCode, CommandError> {
     let CommandArgs { task, command, until } = *args;
+    let task = task.find(server).await?;
     let refused = |error| server.error(&error);
     let of_task = match command {
         Some(command) => {

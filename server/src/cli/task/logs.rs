@@ -33,30 +33,31 @@ pub(super) async fn logs(server: &Server, args: &LogArgs) -> Result<ExitCode, Co
         return Err(CommandError::Usage("--json: a log is printed unchanged; leave --json out".to_owned()));
     }
     // Report a wrong address at once; a server that has answered may be away for a while.
-    look(server, args.task, 0).await?;
+    let task = args.task.find(server).await?;
+    look(server, task, 0).await?;
     let server = &server.patient();
     let run = match args.run {
         Some(run) => run,
-        None => last_run(server, args).await?,
+        None => last_run(server, task, args.follow).await?,
     };
-    if print_run(server, args.task, run, args.follow, &mut Sink::Whole).await? {
+    if print_run(server, task, run, args.follow, &mut Sink::Whole).await? {
         return Ok(ExitCode::SUCCESS);
     }
-    Err(CommandError::Refused(format!("run {run} of task {} has no log", args.task)))
+    Err(CommandError::Refused(format!("run {run} of task {task} has no log")))
 }
 
 /// Returns the last run of a task; with `--follow`, waits for one.
-async fn last_run(server: &Server, args: &LogArgs) -> Result<RunId, CommandError> {
+async fn last_run(server: &Server, task: TaskId, follow: bool) -> Result<RunId, CommandError> {
     let (mut seconds, stalled) = (0, Stalled::new());
     loop {
-        let (status, resolved) = look(server, args.task, seconds).await?;
+        let (status, resolved) = look(server, task, seconds).await?;
         match status.runs.last() {
             Some(run) => return Ok(run.run_id),
-            None if args.follow && !resolved => {
-                stalled.complain(server, args.task).await;
+            None if follow && !resolved => {
+                stalled.complain(server, task).await;
                 seconds = LOOK_SECONDS;
             }
-            None => return Err(CommandError::Refused(format!("task {} has no run yet", args.task))),
+            None => return Err(CommandError::Refused(format!("task {task} has no run yet"))),
         }
     }
 }

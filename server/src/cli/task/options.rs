@@ -3,10 +3,12 @@
 use clap::Args;
 use serde_json::{Value, json};
 use tenure_api::dates::Timestamp;
-use tenure_api::ids::{TaskGroupId, TaskId};
+use tenure_api::ids::TaskGroupId;
 use tenure_api::states::{OnDuplicate, Priority};
 
+use super::id::TaskRef;
 use super::{parse_on_duplicate, parse_priority};
+use crate::cli::http::{CommandError, Server};
 use crate::cli::when::{When, parse_date, parse_seconds, parse_when};
 
 #[derive(Debug, Args)]
@@ -36,7 +38,7 @@ pub struct TaskOptions {
     pub max_run_time: Option<i64>,
     /// Run it after these tasks are completed: one or more ids
     #[arg(long, value_name = "TASK", allow_hyphen_values = true)]
-    pub after: Vec<TaskId>,
+    pub after: Vec<TaskRef>,
     /// Environment variable of the command; repeat it for more
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = parse_variable)]
     pub variables: Vec<(String, String)>,
@@ -69,7 +71,7 @@ pub enum Delay {
 /// An artifact of another task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Input {
-    task: TaskId,
+    task: TaskRef,
     artifact: String,
     path: String,
 }
@@ -100,7 +102,7 @@ fn parse_input(text: &str) -> Result<Input, String> {
                 9HrBC1jMQ3KlZw4CssPUeQ/public/in.tar=in.tar";
     let (source, path) = text.rsplit_once('=').map_or((text, None), |(source, path)| (source, Some(path)));
     let (task, artifact) = source.split_once('/').ok_or(rule)?;
-    let task = task.parse::<TaskId>().map_err(|_| rule)?;
+    let task = task.parse::<TaskRef>().map_err(|_| rule)?;
     let path = path.unwrap_or_else(|| artifact.rsplit('/').next().unwrap_or_default());
     if artifact.is_empty() || path.is_empty() {
         return Err(rule.to_owned());
@@ -151,8 +153,17 @@ impl TaskOptions {
         self.add_to_payload(&mut body["payload"]);
     }
 
+    /// Replaces short ids.
+    pub(super) async fn find_tasks(&mut self, server: &Server) -> Result<(), CommandError> {
+        let inputs = self.inputs.iter_mut().map(|input| &mut input.task);
+        for task in self.after.iter_mut().chain(inputs) {
+            *task = TaskRef::Id(task.find(server).await?);
+        }
+        Ok(())
+    }
+
     /// A task may read artifacts of its dependencies only.
-    fn dependencies(&self) -> Vec<TaskId> {
+    fn dependencies(&self) -> Vec<TaskRef> {
         let mut dependencies = self.after.clone();
         for input in &self.inputs {
             if !dependencies.contains(&input.task) {

@@ -155,7 +155,12 @@ fn wrong_arguments_are_usage_errors() {
         (&["list", "--group", ID, "--state", "done"], ErrorKind::ValueValidation),
         (&["wait"], ErrorKind::MissingRequiredArgument),
         (&["wait", "x"], ErrorKind::ValueValidation),
-        (&["list"], ErrorKind::MissingRequiredArgument),
+        (&["list", "--state", "done"], ErrorKind::ValueValidation),
+        (&["list", "--tag", "nightly"], ErrorKind::ValueValidation),
+        (&["list", "--worker", "linux-1"], ErrorKind::ValueValidation),
+        (&["list", "--since", "soon"], ErrorKind::ValueValidation),
+        (&["list", "--limit", "0"], ErrorKind::ValueValidation),
+        (&["list", "--group", ID, "--since", "2h"], ErrorKind::ArgumentConflict),
         (&["why"], ErrorKind::MissingRequiredArgument),
         (&["release", ID], ErrorKind::MissingRequiredArgument),
         (&["release", ID, "0", "--delay", "soon"], ErrorKind::ValueValidation),
@@ -177,6 +182,10 @@ fn wrong_arguments_are_usage_errors() {
         &["artifacts", OTHER, "--run", "0"],
         &["download", OTHER, "public/x", "-o", "-"],
         &["command", ID],
+        &["list"],
+        &["list", "--queue", "mail", "--state", "held", "--tag", "kind=a=b", "--since", "2h", "--limit", "5"],
+        &["show", "9HrBC1jM"],
+        &["wait", ID, "9HrBC1jM"],
         &["command", "-hrBC1jMQ3KlZw4CssPUeQ", "sleep", "--until", "2h"],
     ] {
         assert!(parse(words).is_ok(), "{words:?}");
@@ -215,6 +224,10 @@ fn option_value_is_no_command() {
         (
             format!("tenure task create -q p/w --name wait --after {ID} {ID} -- make"),
             format!("tenure task create -q p/w --name wait --after {ID} --after {ID} -- make"),
+        ),
+        (
+            "tenure task run -q p/w --after 9HrBC1jM 9HrBC1jN --unique n -- make".to_owned(),
+            "tenure task run -q p/w --after 9HrBC1jM --after 9HrBC1jN --unique n -- make".to_owned(),
         ),
         (
             format!("tenure task --root-url cancel wait {ID} --json"),

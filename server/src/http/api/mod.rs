@@ -22,6 +22,7 @@ mod exposition;
 pub mod health;
 pub mod list_dependent_tasks;
 pub mod list_queues;
+pub mod list_tasks;
 mod listed_task;
 pub mod live_log;
 pub mod metrics;

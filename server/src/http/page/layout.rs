@@ -224,7 +224,12 @@ pub(super) fn state(word: &str) -> Markup {
 
 /// Shows the task's name, if known.
 pub(super) fn task(visit: &Visit, id: &str, definition: Option<&str>) -> Markup {
-    let name = definition.and_then(text::metadata).map(|metadata| metadata.name).filter(|name| !name.trim().is_empty());
+    let name = definition.and_then(text::metadata).map(|metadata| metadata.name);
+    named_task(visit, id, name.as_deref())
+}
+
+pub(super) fn named_task(visit: &Visit, id: &str, name: Option<&str>) -> Markup {
+    let name = name.filter(|name| !name.trim().is_empty());
     html! {
         a.task href=(visit.link_to("task", &[id])) title=(id) {
             code { (text::short(id)) } @if let Some(name) = name { " " span.name { (name) } }

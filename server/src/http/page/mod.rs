@@ -27,11 +27,13 @@ mod queue;
 mod rows;
 mod schedulers;
 mod schedules;
+mod search;
 mod session;
 mod sessions;
 pub mod state;
 mod subscriptions;
 mod task;
+mod tasks;
 mod text;
 mod visit;
 mod worker;
@@ -66,6 +68,8 @@ const STYLE_CACHE: &str = "public, max-age=86400, immutable";
 pub fn router(site: Site) -> Router {
     let router = Router::new()
         .route("/", get(page(Reads::Database, overview::overview)))
+        .route("/tasks", get(page(Reads::Database, tasks::tasks)))
+        .route("/search", get(search::search))
         .route("/task/{taskId}", get(page(Reads::Database, task::task)))
         .route("/task/{taskId}/log", get(log::log))
         .route("/group/{taskGroupId}", get(page(Reads::Database, group::group)))

@@ -129,6 +129,11 @@ impl Visit {
         self.principal.authorize(&required.into()).is_ok()
     }
 
+    /// True if the visitor has some scope with this prefix.
+    pub(super) fn may_some(&self, prefix: &str) -> bool {
+        self.principal.scopes.allows_some(prefix)
+    }
+
     pub(super) fn authorize(&self, required: impl Into<Expression>) -> Result<(), PageError> {
         let required = required.into();
         self.principal.authorize(&required).map_err(|_| PageError::Denied(required))
@@ -192,7 +197,7 @@ fn is_page(path: &str) -> bool {
     let is_name =
         |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
     match path.split('/').collect::<Vec<_>>().as_slice() {
-        [""] => true,
+        ["" | "tasks"] => true,
         // The page of an object, or of an action on it.
         ["task" | "group" | "session", names @ ..] => {
             [1, 2].contains(&names.len()) && names.iter().all(|name| is_name(name))
@@ -273,6 +278,7 @@ mod tests {
             "/worker/g/w/a/b/quarantine",
             "/group/x?after=a%2Fb&refresh=off",
             "/worker/g/w",
+            "/tasks?queue=a%2Fb&after=c%2F7",
         ] {
             assert_eq!(safe_place(ours), Some(ours));
         }
@@ -291,6 +297,8 @@ mod tests {
             "/task/",
             "/task/abc/artifacts/x",
             "/task",
+            "/tasks/x",
+            "/search?q=x",
             "/queue/a",
             "/queue/a/b/c/d",
             "/worker/g/w/a/quarantine",
