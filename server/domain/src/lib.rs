@@ -33,6 +33,7 @@ pub mod submit;
 pub mod task;
 pub mod terminal;
 pub mod topic;
+pub mod trend;
 pub mod unacceptable;
 pub mod verdict;
 pub mod work;

@@ -18,6 +18,7 @@
 //! | [`refile`] | how a changed policy reaches existing runs |
 //! | [`retention`] | until when resolved tasks are kept |
 //! | [`counts`] | the counts that a run contributes to |
+//! | [`held_by`] | what holds the runs of a queue |
 //! | [`why`] | why a task is in its state |
 //!
 //! [`super::events::note`] announces changes in the event log. docs/internals/policies.md describes
@@ -28,6 +29,7 @@ pub mod counts;
 pub mod document;
 pub mod ending;
 pub mod guard;
+pub mod held_by;
 pub mod hold;
 pub mod keys;
 pub mod late;
