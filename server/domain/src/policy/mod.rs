@@ -12,6 +12,7 @@
 //! | [`late`] | reports of runs that were taken from their workers
 //! | [`life`] | the state machine: every state with every event |
 //! | [`limit_words`] | the limits of a policy as sentences |
+//! | [`policy_words`] | a policy as sentences |
 //! | [`cells`] | the published table that `tenure verify delivery` tests |
 //! | [`report`] | results, failures, `retryAfter`, release |
 //! | [`pause`] | pause and resume |
@@ -37,6 +38,7 @@ pub mod life;
 pub mod limit_words;
 pub mod options;
 pub mod pause;
+pub mod policy_words;
 pub mod refile;
 pub mod report;
 pub mod retention;

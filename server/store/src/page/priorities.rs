@@ -49,9 +49,9 @@ pub async fn list_priorities(
     .await;
     let rows = end_part(part, rows).await?;
     Ok(rows.map(|rows| {
-        let known = rows.into_iter().filter_map(|row| {
-            Some(PriorityRow { priority: Priority::from_code(row.priority)?, oldest: row.oldest })
-        });
+        let known = rows
+            .into_iter()
+            .filter_map(|row| Some(PriorityRow { priority: Priority::from_code(row.priority)?, oldest: row.oldest }));
         known.collect()
     }))
 }
