@@ -52,9 +52,9 @@ impl Span {
     #[must_use]
     pub fn column(self) -> &'static str {
         match self {
-            Self::Hour => "minute",
-            Self::Day => "30 minutes",
-            Self::Week => "3 hours",
+            Self::Hour => "2 minutes",
+            Self::Day => "hour",
+            Self::Week => "6 hours",
         }
     }
 
@@ -77,8 +77,8 @@ impl Span {
 
     fn steps_per_column(self) -> usize {
         match self {
-            Self::Hour => 1,
-            Self::Day | Self::Week => 3,
+            Self::Hour => 2,
+            Self::Day | Self::Week => 6,
         }
     }
 
@@ -159,7 +159,7 @@ mod tests {
                 assert!(range.to <= now && now - range.to <= TimeDelta::seconds(range.step.seconds() + 15), "{span:?}");
                 assert_eq!(range.to - range.from, span.length());
                 let columns = span.columns(&range.fill([]));
-                assert_eq!(columns.len(), [60, 48, 56][Span::ALL.iter().position(|one| *one == span).unwrap()]);
+                assert_eq!(columns.len(), [30, 24, 28][Span::ALL.iter().position(|one| *one == span).unwrap()]);
                 assert_eq!(columns[0].0, range.from);
             }
         }
@@ -168,10 +168,10 @@ mod tests {
     #[test]
     fn columns_add_up_their_steps() {
         let range = Span::Day.range(at("2026-03-10T12:00:30Z"));
-        let rows = [(at("2026-03-10T11:30:00Z"), created(2)), (at("2026-03-10T11:59:00Z"), created(3))];
+        let rows = [(at("2026-03-10T11:00:00Z"), created(2)), (at("2026-03-10T11:59:00Z"), created(3))];
         let columns = Span::Day.columns(&range.fill(rows));
         let last = columns.last().unwrap();
-        assert_eq!((last.0, last.1.created, last.1.pending_most), (at("2026-03-10T11:30:00Z"), 5, 3));
+        assert_eq!((last.0, last.1.created, last.1.pending_most), (at("2026-03-10T11:00:00Z"), 5, 3));
         assert!(Span::Day.columns(&[]).is_empty());
     }
 

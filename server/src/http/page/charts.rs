@@ -7,7 +7,7 @@ use maud::{Markup, html};
 
 use self::geometry::{Area, scale_top, short, stack};
 
-const WIDTH: f64 = 640.0;
+const WIDTH: f64 = 600.0;
 const HEIGHT: f64 = 170.0;
 const AREA: Area = Area { left: 0.0, top: 20.0, width: WIDTH, height: 126.0 };
 const SPARK_WIDTH: f64 = 80.0;
@@ -211,11 +211,11 @@ mod tests {
     }
 
     #[test]
-    fn chart_of_an_hour_is_small() {
-        let values: Vec<Option<f64>> = (0..60).map(|n| Some(f64::from(n) / 20.0)).collect();
+    fn chart_is_small() {
+        let values: Vec<Option<f64>> = (0..30).map(|n| Some(f64::from(n) / 10.0)).collect();
         for shape in [Shape::Lines, Shape::Stack] {
             let text = chart(shape, &values);
-            assert!(text.len() < 8_000, "{} bytes", text.len());
+            assert!(text.len() < 5_000, "{} bytes", text.len());
         }
     }
 

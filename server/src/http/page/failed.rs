@@ -15,7 +15,7 @@ use tenure_domain::statistics::state_of;
 use tenure_domain::trend::Span;
 use tenure_store::page::{FAILED_READ, FailedRow, FailedRuns};
 
-const ROWS_MAX: usize = 8;
+const ROWS_MAX: usize = 6;
 /// Workers or queues named beside a reason.
 const NAMED_MAX: usize = 2;
 

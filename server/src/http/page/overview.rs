@@ -32,7 +32,7 @@ pub(super) const HELD: &str =
     "How long the oldest run has waited that a limit holds, or that its session has not accepted yet";
 /// While an old transaction is open, dead rows cannot be removed and claims become slower.
 const OLD_TRANSACTION: Duration = Duration::from_secs(60);
-const QUEUES_SHOWN: usize = 15;
+const QUEUES_SHOWN: usize = 12;
 /// As for getStatistics.
 const STATISTICS: &str = "tenure:get-queue:*";
 const WAIT_SHARE: f64 = 0.95;

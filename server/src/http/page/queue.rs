@@ -49,7 +49,7 @@ use tenure_store::{clock, policies, schedulers, servers, worker_sessions};
 
 const ABOUT: About = About { queue: true, worker: false };
 /// Rows of a section.
-const ROWS_MAX: i64 = 8;
+const ROWS_MAX: i64 = 5;
 const WORKERS_MAX: usize = 10;
 
 /// Parts of the page that are none if not read in time.
@@ -289,7 +289,11 @@ fn claims_section(visit: &Visit, name: &str, claims: Option<&[ClaimRow]>, now: D
     if claims.is_empty() {
         return section(title, &html! {}, &layout::empty(&html! { p { "No worker holds a task of this queue." } }));
     }
-    section(title, &html! { "the next to expire" }, &rows::claims(visit, claims, now, ABOUT))
+    section(
+        title,
+        &html! { "the next to expire · " (all(visit, name, "running")) },
+        &rows::claims(visit, claims, now, ABOUT),
+    )
 }
 
 fn waiting_section(visit: &Visit, name: &str, waiting: Option<&[WaitingRow]>, now: DateTime<Utc>) -> Markup {
@@ -316,7 +320,7 @@ fn waiting_section(visit: &Visit, name: &str, waiting: Option<&[WaitingRow]>, no
         ]
     };
     let rows: Vec<_> = waiting.iter().map(cells).collect();
-    section(title, &html! { "in the order of service" }, &table(&rows))
+    section(title, &html! { "in the order of service · " (all(visit, name, "pending")) }, &table(&rows))
 }
 
 /// Empty if no run is held.
@@ -341,7 +345,12 @@ fn held_section(visit: &Visit, name: &TaskQueueId, held: Option<&[HeldRow]>, now
         ]
     };
     let rows: Vec<_> = held.iter().map(cells).collect();
-    section(title, &html! { "the first of each key" }, &table(&rows))
+    section(title, &html! { "the first of each key · " (all(visit, name.as_str(), "held")) }, &table(&rows))
+}
+
+/// Link to the tasks of the queue in this state.
+fn all(visit: &Visit, name: &str, state: &str) -> Markup {
+    html! { a href={ (visit.link("/tasks?state=")) (state) "&queue=" (utf8_percent_encode(name, SEGMENT)) } { "all" } }
 }
 
 fn policy_section(visit: &Visit, name: &TaskQueueId, policy: Option<&StoredPolicy>, now: DateTime<Utc>) -> Markup {

@@ -15,7 +15,7 @@ use super::visit::{SEGMENT, Visit};
 use tenure_store::clock;
 use tenure_store::page::{self, QUEUES_MAX, QueueRow};
 
-const SHOWN: usize = 40;
+const SHOWN: usize = 30;
 
 /// `GET /queues`; `?order=name` lists all queues, `&after=` from a name on.
 pub(super) async fn queues(app: Site, visit: Arc<Visit>) -> Result<Page, PageError> {

@@ -59,7 +59,7 @@ impl Area {
     pub(super) fn column(&self, column: usize, columns: usize) -> String {
         let width = self.width / columns.max(1) as f64;
         let left = self.left + width * column as f64;
-        format!("M{} {}h{}v{}h-{}z", short(left), short(self.top), short(width), short(self.height), short(width))
+        format!("M{} {}h{}v{}H{0}z", short(left), short(self.top), short(width), short(self.height))
     }
 }
 
@@ -151,8 +151,8 @@ mod tests {
 
     #[test]
     fn columns_fill_the_area() {
-        assert_eq!(AREA.column(0, 4), "M0 10h25v50h-25z");
-        assert_eq!(AREA.column(3, 4), "M75 10h25v50h-25z");
-        assert_eq!(AREA.column(0, 0), "M0 10h100v50h-100z");
+        assert_eq!(AREA.column(0, 4), "M0 10h25v50H0z");
+        assert_eq!(AREA.column(3, 4), "M75 10h25v50H75z");
+        assert_eq!(AREA.column(0, 0), "M0 10h100v50H0z");
     }
 }
