@@ -96,13 +96,7 @@ async fn a_new_server_shows_what_to_do_and_every_page_has_its_headers() {
     let page = get(&rig, "/", None).await;
     shows(
         &page,
-        &[
-            "There is no queue yet",
-            rig.server.root_url(),
-            "/api/tenure/v1/tasks",
-            "tenure-worker run",
-            "Log in",
-        ],
+        &["There is no queue yet", rig.server.root_url(), "/api/tenure/v1/tasks", "tenure-worker run", "Log in"],
     );
     let paths = [
         ("/", 200),

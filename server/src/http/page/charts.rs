@@ -64,7 +64,7 @@ impl Chart {
         let columns = self.words.len();
         html! { section.panel.chart {
             header { h2 { (self.title) } span.aside { @for one in &self.series {
-                span class={ "key " (one.class) } { (one.name) @if !one.shown.is_empty() { " " b { (one.shown) } } } " "
+                span class={ "entry " (one.class) } { (one.name) @if !one.shown.is_empty() { " " b { (one.shown) } } } " "
             } } }
             svg viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } role="img" aria-label=(self.label) {
                 (self.marks())
@@ -163,7 +163,7 @@ pub(super) fn bar(parts: &[Part], word: impl Fn(i64) -> String) -> Markup {
                 rect class=(part.class) x=(short(*left)) width=(short(width(part.number))) height="8" { title { (word(part.number)) " " (part.name) } }
             }
         }
-        p.keys { @for part in parts { span class={ "key " (part.class) } { (part.name) " " b { (word(part.number)) } } " " } }
+        p.entries { @for part in parts { span class={ "entry " (part.class) } { (part.name) " " b { (word(part.number)) } } " " } }
     }
 }
 

@@ -166,7 +166,6 @@ fn figures(visit: &Visit, read: &Overview) -> Markup {
         let before = trend.map_or(0, |trend| number(trend.before()));
         html! { @if before > 0 { small title="At most, in the hour before the last" { "≤ " (text::count(before)) " before" } } }
     };
-    let claimed = |number: i64| html! { (layout::number(number)) };
     let resolved = |numbers: &Numbers| -> i64 {
         [RunState::Completed, RunState::Failed, RunState::Exception].map(|state| numbers.resolved(state)).iter().sum()
     };
@@ -178,7 +177,7 @@ fn figures(visit: &Visit, read: &Overview) -> Markup {
         } }
         div { dt { "Running" } dd {
             (spark("Running", |numbers| numbers.claimed_most).unwrap_or_default())
-            (claimed_of(visit, &read.queues).map_or_else(|| unseen("queue:claimed-count"), claimed)) " " (most(|numbers| numbers.claimed_most))
+            (claimed_of(visit, &read.queues).map_or_else(|| unseen("queue:claimed-count"), layout::number)) " " (most(|numbers| numbers.claimed_most))
         } }
         div { dt title=(RUNNABLE) { "Oldest runnable" } dd {
             (oldest_of(visit, read, |oldest| oldest.runnable)) " "

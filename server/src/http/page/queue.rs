@@ -226,7 +226,7 @@ fn why_slow(
                 Some(failed) => {
                     (failed::by_reason(visit, failed, *span, Some(name.as_str())))
                     (failed::by_worker(visit, failed, *span, name.as_str()))
-                }
+                },
                 None => (failed::denied(visit)),
             }
         }

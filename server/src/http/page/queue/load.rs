@@ -30,7 +30,7 @@ pub(super) fn held_by(counts: &QueueCounts, is_paused: bool, limits: Option<&Lim
     let note = html! { @if let Some(limits) = limits.filter(|_| is_limited) { (limits.words(now)) } };
     let parts: Vec<Part> =
         parts.iter().map(|(held, number)| Part { name: held.words(), class: class(*held), number: *number }).collect();
-    section("What holds its runs", &note, &html! { div.held { (bar(&parts, text::count)) } })
+    section("What holds its runs", &note, &html! { div.load { (bar(&parts, text::count)) } })
 }
 
 /// A figure with a meter.
