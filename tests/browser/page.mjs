@@ -133,8 +133,7 @@ async function logIn({ page }, { clientId, accessToken }) {
 async function showEmpty(tools, size) {
   const { page, visit, look, text } = await open(tools, size);
   await visit("/", "empty-anonymous");
-  assert.match(await text(), /There is no queue yet/);
-  assert.match(await text(), /queue:claimed-list/);
+  assert.match(await text(), /There is no queue yet[^]*tenure-worker run/);
   await visit("/login", "login");
   await page.getByLabel("Client id").fill(tools.root.clientId);
   await page.getByLabel("Access token").fill("wrong");
@@ -143,8 +142,9 @@ async function showEmpty(tools, size) {
   await look("login-wrong");
   await visit("/", "empty-anonymous");
   await logIn({ page }, tools.root);
-  assert.match(await text(), /No worker holds a task/);
+  assert.match(await text(), /There is no queue yet/);
   await look("empty");
+  await visit("/queues", "queues-empty");
 }
 
 // Pauses the queue with its button and form, and resumes it.
@@ -170,14 +170,19 @@ async function showFull(tools, size, made) {
   const { page, visit, look, text } = await open(tools, size);
   await visit("/", "overview-anonymous");
   await logIn({ page }, tools.root);
+  await page.getByRole("link", { name: "malformed-payload" }).first().waitFor();
   await look("overview");
-  for (const words of [QUEUE, "proj-browser/windows", "frankfurt/worker-02", "malformed-payload", "tried again", "Oldest transaction"]) {
+  for (const words of [QUEUE, "proj-browser/windows", "Oldest runnable", "Failures by reason", "exit code 3"]) {
     assert.ok((await text()).includes(words), `the overview has ${words}`);
   }
+  await visit("/queues", "queues");
+  assert.ok((await text()).includes("proj-browser/windows"));
+  await visit("/queues?order=name", "queues-by-name");
   await page.getByRole("link", { name: QUEUE, exact: true }).first().click();
   await look("queue");
   assert.match(await text(), /Next to be claimed/);
   assert.match(await text(), /Sessions[^]*frankfurt\/worker-03[^]*frozen/i);
+  assert.match(await text(), /Failures by worker[^]*frankfurt\/worker-01/);
   assert.match(await text(), /At most 3 runs of each key at a time\.[^]*Keys[^]*a-customer-with-a-long-name/);
   await page.locator(`a[href$="/task/${made.running}"]`).first().click();
   await look("task-running");
@@ -233,11 +238,29 @@ export default {
     for (const size of Object.keys(SIZES)) await showFull(tools, size, made);
   },
 
+  "charts are drawn for minutes that have ended": async (tools) => {
+    for (const size of Object.keys(SIZES)) {
+      const { page, look, visit } = await open(tools, size);
+      await page.goto("/login");
+      await logIn({ page }, tools.root);
+      await page.goto("/");
+      // The page loads itself again. A minute is shown 15 s after its end.
+      await page.locator(".chart svg").first().waitFor({ timeout: 100_000 });
+      await look("overview-charts");
+      assert.equal(await page.locator(".chart svg").count(), 3);
+      assert.ok((await page.locator(".hits title").allTextContents()).some((words) => /\d created/.test(words)));
+      await page.getByRole("link", { name: "week", exact: true }).click();
+      await page.waitForURL("**/?range=7d");
+      await visit(`/queue/${QUEUE}`, "queue-charts");
+      assert.ok((await page.locator(".spark").count()) + (await page.locator(".chart svg").count()) >= 3);
+    }
+  },
+
   "at 1400 pixels no table is wider than its box": async (tools) => {
     const page = await tools.newPage({ viewport: { width: 1400, height: 900 } });
     await page.goto("/login");
     await logIn({ page }, tools.root);
-    for (const path of ["/", `/queue/${QUEUE}`, `/queue/${ASSIGNED}`]) {
+    for (const path of ["/", "/queues", `/queue/${QUEUE}`, `/queue/${ASSIGNED}`]) {
       await page.goto(path);
       const wide = await page.locator(".scroll").evaluateAll((boxes) =>
         boxes.filter((box) => box.scrollWidth > box.clientWidth).map((box) => box.closest("section").querySelector("h2").innerText));

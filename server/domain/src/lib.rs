@@ -35,6 +35,7 @@ pub mod task_filter;
 pub mod terminal;
 pub mod topic;
 pub mod traces;
+pub mod trend;
 pub mod unacceptable;
 pub mod verdict;
 pub mod work;

@@ -19,6 +19,7 @@ pub use self::facts::{
     SubscriptionFacts,
 };
 pub use self::failures::fails;
+pub(crate) use self::failures::{is_failure, is_tried};
 pub use self::reduced::reduce;
 
 /// Problems of a kind that are listed, the oldest first.

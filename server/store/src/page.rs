@@ -6,11 +6,18 @@
 //! of the oldest transaction, is still shown.
 
 mod edges;
+mod failed;
 mod groups;
 mod held;
+mod keys;
+mod limits;
 mod oldest;
+mod priorities;
+mod queues_by_name;
 mod schedules;
 pub mod tasks;
+mod trends;
+mod worker_states;
 mod workers;
 
 use std::collections::HashMap;
@@ -21,10 +28,17 @@ use tenure_api::ids::{RunId, TaskId};
 use tenure_api::states::{Priority, ReasonCreated, ReasonResolved, RunState};
 
 pub use self::edges::{EdgeRow, list_edges};
+pub use self::failed::{FAILED_READ, FailedRow, FailedRuns, list_failed, list_failed_of_queue};
 pub use self::groups::{GroupRow, MemberRow, MemberState, find_group, list_members};
 pub use self::held::{HeldRow, list_held};
+pub use self::keys::{WAITING_READ, list_waiting_keys};
+pub use self::limits::list_limits;
 pub use self::oldest::{Asked, Oldest, list_oldest};
+pub use self::priorities::{PriorityRow, list_priorities};
+pub use self::queues_by_name::list_queues_by_name;
 pub use self::schedules::{SCHEDULES_READ, list_schedules};
+pub use self::trends::list_pending_trends;
+pub use self::worker_states::{WORKERS_COUNTED, WorkerStates, count_workers};
 pub use self::workers::{Named, WORKERS_READ, WorkerRow, list_known, list_named, list_of_name};
 use super::decode::Row;
 use super::events::Sequenced;

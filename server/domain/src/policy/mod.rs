@@ -12,12 +12,14 @@
 //! | [`late`] | reports of runs that were taken from their workers
 //! | [`life`] | the state machine: every state with every event |
 //! | [`limit_words`] | the limits of a policy as sentences |
+//! | [`policy_words`] | a policy as sentences |
 //! | [`cells`] | the published table that `tenure verify delivery` tests |
 //! | [`report`] | results, failures, `retryAfter`, release |
 //! | [`pause`] | pause and resume |
 //! | [`refile`] | how a changed policy reaches existing runs |
 //! | [`retention`] | until when resolved tasks are kept |
 //! | [`counts`] | the counts that a run contributes to |
+//! | [`held_by`] | what holds the runs of a queue |
 //! | [`why`] | why a task is in its state |
 //!
 //! [`super::events::note`] announces changes in the event log. docs/internals/policies.md describes
@@ -28,6 +30,7 @@ pub mod counts;
 pub mod document;
 pub mod ending;
 pub mod guard;
+pub mod held_by;
 pub mod hold;
 pub mod keys;
 pub mod late;
@@ -35,6 +38,7 @@ pub mod life;
 pub mod limit_words;
 pub mod options;
 pub mod pause;
+pub mod policy_words;
 pub mod refile;
 pub mod report;
 pub mod retention;

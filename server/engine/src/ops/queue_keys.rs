@@ -116,11 +116,32 @@ pub async fn list_in(
     let limit = limit.min(KEYS_PAGE_MAX);
     let names = key_rules::list_key_names(conn, queue, after, limit.into()).await?;
     let next = if names.len() < usize::from(limit) { None } else { names.last().cloned() };
+    Ok(Page { keys: list_used(conn, queue, &names).await?, next })
+}
+
+/// Lists the keys with the most waiting runs first, then the first ones by name, up to `limit`.
+pub async fn list_busiest(conn: &mut PgConnection, queue: i32, limit: u16) -> Result<Page, sqlx::Error> {
+    let limit = limit.min(KEYS_PAGE_MAX);
+    let mut names = page::list_waiting_keys(conn, queue, limit.into()).await?.unwrap_or_default();
+    let by_name = key_rules::list_key_names(conn, queue, None, limit.into()).await?;
+    let next = if by_name.len() < usize::from(limit) { None } else { by_name.last().cloned() };
+    for name in by_name {
+        if names.len() < usize::from(limit) && !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    let mut keys = list_used(conn, queue, &names).await?;
+    keys.sort_by(|a, b| (b.waiting, b.used).cmp(&(a.waiting, a.used)).then_with(|| a.key.cmp(&b.key)));
+    Ok(Page { keys, next })
+}
+
+/// Returns those of these keys that have runs or rules: the database keeps keys for some time after
+/// their last run.
+async fn list_used(conn: &mut PgConnection, queue: i32, names: &[String]) -> Result<Vec<QueueKey>, sqlx::Error> {
     let limit = limit_of_keys(conn, queue).await?;
-    let now = key_rules::list_keys_now(conn, queue, &names).await?;
-    // The database keeps keys for some time after their last run.
+    let now = key_rules::list_keys_now(conn, queue, names).await?;
     let used = now.into_iter().filter(|now| now.rules.is_some() || now.used > 0 || now.waiting > 0);
-    Ok(Page { keys: used.map(|now| shown(now, limit)).collect(), next })
+    Ok(used.map(|now| shown(now, limit)).collect())
 }
 
 /// The queue's concurrency limit for keys.

@@ -1,5 +1,6 @@
 //! Plans of hot statements, made while tables are empty and still right when full.
 
+mod charts;
 mod checkpoints;
 mod held;
 mod measure;

@@ -12,7 +12,7 @@ use super::pause::reading_scope;
 use super::visit::Visit;
 use tenure_store::dead_letters::{self, DeadLetter};
 
-const SHOWN_MAX: i64 = 20;
+const SHOWN_MAX: i64 = 8;
 
 /// The newest dead letters, with their definitions by `tasks.seq`.
 pub(super) struct Letters {

@@ -1,4 +1,4 @@
-//! A queue's keys, on its page.
+//! A queue's busiest keys, on its page.
 
 use maud::{Markup, html};
 use tenure_api::policy::Rate;
@@ -7,10 +7,10 @@ use tenure_api::queue_keys::QueueKey;
 use super::layout::{self, section, table};
 use tenure_engine::ops::queue_keys::Page;
 
-pub(super) const KEYS_MAX: u16 = 50;
+pub(super) const KEYS_MAX: u16 = 10;
 
-/// Shows keys with runs or rules of their own. Keys outlive their last run for some time, so all of
-/// the first ones may be idle.
+/// Shows keys with runs or rules of their own, those with the most waiting runs first. Keys outlive
+/// their last run for some time, so all of the first ones may be idle.
 pub(super) fn keys_section(page: &Page) -> Markup {
     if page.keys.is_empty() {
         if page.next.is_none() {
@@ -18,7 +18,7 @@ pub(super) fn keys_section(page: &Page) -> Markup {
         }
         let none = html! { p { "None of the first " (KEYS_MAX) " has runs or its own rules now; "
         code { "tenure queue keys" } " lists the others." } };
-        return section("Keys", &html! { "by name" }, &layout::empty(&none));
+        return section("Keys", &html! {}, &layout::empty(&none));
     }
     let cells = |row: &QueueKey| {
         let QueueKey { key, used, limit, waiting, concurrency, rate, weight } = row;
@@ -42,7 +42,7 @@ pub(super) fn keys_section(page: &Page) -> Markup {
         ]
     };
     let rows: Vec<_> = page.keys.iter().map(cells).collect();
-    let note = html! { "by name" @if page.next.is_some() { "; the first " (KEYS_MAX) } };
+    let note = html! { "most waiting first" @if page.next.is_some() { "; " (page.keys.len()) " of more" } };
     section("Keys", &note, &table(&rows))
 }
 
@@ -54,6 +54,6 @@ mod tests {
     fn further_keys_are_announced_after_idle_ones() {
         let shown = |next: Option<&str>| keys_section(&Page { keys: Vec::new(), next: next.map(str::to_owned) }).0;
         assert_eq!(shown(None), "");
-        assert!(shown(Some("k")).contains("None of the first 50"), "{}", shown(Some("k")));
+        assert!(shown(Some("k")).contains("None of the first 10"), "{}", shown(Some("k")));
     }
 }

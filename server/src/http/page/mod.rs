@@ -9,11 +9,13 @@ mod actions;
 mod answer;
 mod artifacts;
 mod audit;
+mod charts;
 mod cookies;
 mod dead_letters;
 mod done;
 mod edges;
 mod error;
+mod failed;
 mod group;
 mod keys;
 mod layout;
@@ -24,6 +26,8 @@ mod overview;
 mod pause;
 mod problems;
 mod queue;
+mod queue_rows;
+mod queues;
 mod rows;
 mod schedulers;
 mod schedules;
@@ -35,6 +39,7 @@ mod subscriptions;
 mod task;
 mod tasks;
 mod text;
+mod trends;
 mod visit;
 mod worker;
 
@@ -73,6 +78,7 @@ pub fn router(site: Site) -> Router {
         .route("/task/{taskId}", get(page(Reads::Database, task::task)))
         .route("/task/{taskId}/log", get(log::log))
         .route("/group/{taskGroupId}", get(page(Reads::Database, group::group)))
+        .route("/queues", get(page(Reads::Database, queues::queues)))
         .route("/queue/{provisionerId}/{workerType}", get(page(Reads::Database, queue::queue)))
         .route("/queue/{provisionerId}/{workerType}/pause", get(page(Reads::Database, pause::form)).post(pause::pause))
         .route("/queue/{provisionerId}/{workerType}/resume", post(pause::resume))

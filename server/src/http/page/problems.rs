@@ -14,6 +14,8 @@ const TITLE: &str = "What needs somebody";
 const ROWS_MAX: usize = 25;
 const OF_SERVERS: &str = "tenure:list-servers";
 const OF_SUBSCRIPTIONS: &str = "tenure:list-subscriptions";
+/// The overview has much else.
+const OVERVIEW_MAX: usize = 12;
 
 /// All problems that the visitor may see, at the top of the overview.
 pub(super) fn all(app: &Site, visit: &Visit) -> Markup {
@@ -39,9 +41,9 @@ pub(super) fn all(app: &Site, visit: &Visit) -> Markup {
         return section(TITLE, &note, &layout::empty(&nothing));
     }
     let body = html! {
-        (list(visit, &shown[..shown.len().min(ROWS_MAX)]))
-        @if shown.len() > ROWS_MAX {
-            div.note { p { (shown.len() - ROWS_MAX) " more: " code { "tenure problems" } " lists all of them." } }
+        (list(visit, &shown[..shown.len().min(OVERVIEW_MAX)]))
+        @if shown.len() > OVERVIEW_MAX {
+            div.note { p { (shown.len() - OVERVIEW_MAX) " more: " code { "tenure problems" } " lists all of them." } }
         }
     };
     section(TITLE, &note, &body)

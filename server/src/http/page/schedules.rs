@@ -11,7 +11,7 @@ use super::visit::Visit;
 use tenure_domain::schedule::definition::{Last, Schedule};
 use tenure_store::page::{self, SCHEDULES_READ};
 
-const SCHEDULES_MAX: usize = 50;
+const SCHEDULES_MAX: usize = 10;
 /// In bytes; the API has the rest.
 const ERROR_SHOWN: usize = 200;
 

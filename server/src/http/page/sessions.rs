@@ -9,7 +9,7 @@ use super::text;
 use super::visit::Visit;
 use tenure_store::worker_sessions::Member;
 
-pub(super) const SESSIONS_MAX: i64 = 50;
+pub(super) const SESSIONS_MAX: i64 = 10;
 
 /// Live sessions. Their claims are on the workers' pages.
 pub(super) fn sessions_section(visit: &Visit, members: &[Member], now: DateTime<Utc>) -> Markup {

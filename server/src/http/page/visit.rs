@@ -204,6 +204,7 @@ fn is_page(path: &str) -> bool {
         }
         ["queue", names @ ..] => [2, 3].contains(&names.len()) && names.iter().all(|name| is_name(name)),
         ["worker", names @ ..] => [2, 5].contains(&names.len()) && names.iter().all(|name| is_name(name)),
+        ["queues"] => true,
         _ => false,
     }
 }
@@ -273,6 +274,7 @@ mod tests {
             "/queue/a/b?refresh=off",
             "/queue/a/b/pause",
             "/queue/a/b/policy",
+            "/queues?order=name&after=a%2Fb",
             "/task/a-b_c/cancel",
             "/session/x/end",
             "/worker/g/w/a/b/quarantine",
@@ -301,6 +303,7 @@ mod tests {
             "/search?q=x",
             "/queue/a",
             "/queue/a/b/c/d",
+            "/queues/a",
             "/worker/g/w/a/quarantine",
             "/queue/a//",
             "/task/..",

@@ -108,7 +108,7 @@ async fn retried_failed_run_is_listed_as_failure() {
     let task = rig.create_one(QUEUE).await;
     let claim = rig.claim(QUEUE, 1).await.remove(0);
     rig.report(&claim, "failed", None).await;
-    let page = get(&rig, "/", None).await;
+    let page = get(&rig, "/queue/page/queue", None).await;
     shows(&page, &[&format!("/task/{task}"), "tried again"]);
     hides(&page, &["Nothing has failed lately"]);
 }
@@ -127,14 +127,13 @@ async fn cancelled_tasks_do_not_hide_failures() {
         cancelled.push(format!("/task/{task}"));
     }
     let root = log_in(&rig, &rig.root).await;
-    for path in ["/", "/queue/page/queue"] {
-        let page = get(&rig, path, Some(&root)).await;
-        shows(&page, &[&format!("/task/{failed}"), "exit code 4: Trouble: no space left"]);
-        hides(&page, &cancelled.iter().map(String::as_str).collect::<Vec<_>>());
-        let anonymous = get(&rig, path, None).await;
-        shows(&anonymous, &[&format!("/task/{failed}")]);
-        hides(&anonymous, &["no space left"]);
-    }
+    let path = "/queue/page/queue";
+    let page = get(&rig, path, Some(&root)).await;
+    shows(&page, &[&format!("/task/{failed}"), "exit code 4: Trouble: no space left"]);
+    hides(&page, &cancelled.iter().map(String::as_str).collect::<Vec<_>>());
+    let anonymous = get(&rig, path, None).await;
+    shows(&anonymous, &[&format!("/task/{failed}")]);
+    hides(&anonymous, &["no space left"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -208,7 +207,7 @@ async fn pages_show_the_state_of_a_worker() {
         let answer = rig.call("POST", &format!("{session}/renew"), Some(&json!({"frozen": frozen}))).await;
         assert_eq!(answer.status, 200, "{}", answer.body);
         is(word).await;
-        shows(&get(&rig, "/", Some(&root)).await, &[&format!("<span class=\"state {word}\">{word}</span>")]);
+        shows(&get(&rig, "/", Some(&root)).await, &[&format!(">1 {word}<")]);
     }
     assert_eq!(rig.call("DELETE", &session, None).await.status, 200);
     rig.advance(120).await;

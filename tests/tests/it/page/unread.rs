@@ -21,11 +21,11 @@ async fn slow_parts_of_page_are_omitted() {
     let mut holder = rig.database.connect("holder").await;
     // A lock delays the read as long as a million dead rows.
     sqlx::raw_sql("BEGIN; LOCK TABLE claims").execute(&mut holder).await.unwrap();
-    for (path, rest) in [("/", "Oldest transaction"), (OF_QUEUE, "Next to be claimed"), (WORKER, "Last contact")] {
+    for (path, rest) in [("/", "Oldest runnable"), (OF_QUEUE, "Next to be claimed"), (WORKER, "Last contact")] {
         shows(&get(&rig, path, Some(&looker)).await, &[UNREAD, rest]);
     }
     sqlx::raw_sql("ROLLBACK; BEGIN; LOCK TABLE pending").execute(&mut holder).await.unwrap();
-    shows(&get(&rig, "/", Some(&looker)).await, &[UNREAD, "the next to expire"]);
+    shows(&get(&rig, "/", Some(&looker)).await, &[UNREAD, "What holds it"]);
     sqlx::raw_sql("ROLLBACK").execute(&mut holder).await.unwrap();
     for path in ["/", OF_QUEUE, WORKER] {
         hides(&get(&rig, path, Some(&looker)).await, &[UNREAD]);
