@@ -20,7 +20,10 @@ use tenure_api::ids::{RunId, TaskId};
 use tenure_api::states::{Priority, ReasonCreated, ReasonResolved, RunState};
 
 pub use self::edges::{EdgeRow, list_edges};
-pub use self::groups::{GroupRow, MemberRow, MemberState, find_group, list_members};
+pub use self::groups::{
+    GroupRow, GroupTaskRow, Member, NeedRow, Needs, find_group, find_last_end, list_definitions, list_failed,
+    list_group_tasks, list_members, list_needs,
+};
 pub use self::held::{HeldRow, list_held};
 pub use self::oldest::{Asked, Oldest, list_oldest};
 pub use self::schedules::{SCHEDULES_READ, list_schedules};
