@@ -9,6 +9,7 @@ mod actions;
 mod answer;
 mod artifacts;
 mod audit;
+mod bar;
 mod cookies;
 mod dead_letters;
 mod done;
@@ -67,6 +68,7 @@ pub fn router(site: Site) -> Router {
     let router = Router::new()
         .route("/", get(page(Reads::Database, overview::overview)))
         .route("/task/{taskId}", get(page(Reads::Database, task::task)))
+        .route("/task/{taskId}/compare", get(page(Reads::Database, task::compare)))
         .route("/task/{taskId}/log", get(log::log))
         .route("/group/{taskGroupId}", get(page(Reads::Database, group::group)))
         .route("/queue/{provisionerId}/{workerType}", get(page(Reads::Database, queue::queue)))
