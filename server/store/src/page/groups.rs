@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::{NAMED_DEFINITION_MAX, begin_part, end_part};
 use crate::decode::{Row, Undecodable};
 
-/// Bytes of all definitions that [`list_definitions`] returns.
+/// Bytes of all definitions of a graph.
 const DEFINITIONS_MAX: i64 = 2 << 20;
 /// Dependencies read of each task.
 const DEPENDENCIES_OF_TASK: i64 = 100;
@@ -209,7 +209,7 @@ pub async fn list_failed(conn: &mut PgConnection, seqs: &[i64]) -> Result<Vec<i6
     .await
 }
 
-/// Reads definitions by task number, up to [`DEFINITIONS_MAX`] together. Omits long ones. None on
+/// Reads definitions by task number, up to 2 MiB together. Omits long ones. None on
 /// timeout.
 pub async fn list_definitions(
     conn: &mut PgConnection,

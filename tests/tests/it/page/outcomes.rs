@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tenure_tests::http::TENURE_API;
 
-use super::{HOSTILE, QUEUE, get, hides, log_in, shows};
+use super::{HOSTILE, QUEUE, get, hides, in_order, log_in, shows};
 use crate::rig::{Rig, call, credentials_of, minutes_from_now, new_task, ok, run_of};
 
 async fn create_artifact(rig: &Rig, claim: &Value, name: &str, body: Value) {
@@ -78,11 +78,7 @@ async fn task_page_shows_verdict_artifacts_and_related_tasks() {
     );
     // A browser that follows a link sends no credentials.
     hides(&page, &["artifacts/private", "<script>", "<img", "Why the task is in this state", ">s3<"]);
-    // The answer precedes what is known.
-    let text = page.text();
-    let places = ["Failed on group/worker", "Failure</h2>", "Artifacts</h2>", "Runs</h2>", "Definition</h2>"]
-        .map(|words| text.find(words).unwrap_or_else(|| panic!("not there: {words}")));
-    assert!(places.is_sorted(), "{places:?}");
+    in_order(&page, &["Failed on group/worker", "Failure</h2>", "Artifacts</h2>", "Runs</h2>", "Definition</h2>"]);
     shows(&page, &["run 0 (failed) ran", "<details><summary>"]);
     let anonymous = get(&rig, &page_of(check), None).await;
     shows(&anonymous, &["Failed on group/worker after ", "Needed by"]);
