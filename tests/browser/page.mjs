@@ -207,6 +207,15 @@ async function showFull(tools, size, made) {
   await visit(`/task/${made.retried}`, "task-retried");
   assert.match(await text(), /made by retry[^]*worker-shutdown/);
   await visit(`/group/${made.group}`, "group");
+  assert.match(await text(), /tasks have ended[^]*Graph[^]*Failed[^]*Can never run[^]*report/i);
+  assert.ok((await text()).includes(HOSTILE), "names in a group are shown as text");
+  assert.equal(await page.locator(".graph a").count(), 8, "each task of the group is a node");
+  await page.locator(".graph a", { hasText: "report" }).click();
+  await page.waitForURL("**/task/*");
+  await visit(`/group/${made.group}?show=failed`, "group-failed");
+  assert.match(await text(), /The whole group[^]*malformed-payload/);
+  await visit(`/task/${made.retried}/compare`, "compare");
+  assert.match(await text(), /Run 0[^]*worker-shutdown[^]*Run 1[^]*pending/);
   await visit(`/queue/${ASSIGNED}`, "queue-assigned");
   assert.match(await text(), /Schedulers[^]*active/i);
   await pauseAndResume({ page, look, text, visit }, made);
@@ -214,9 +223,9 @@ async function showFull(tools, size, made) {
   assert.ok((await text()).includes(HOSTILE), "what was said is shown as text");
   assert.match(await text(), /Failed on \S+ after [^:]*: /);
   assert.ok((await text()).includes(`: ${HOSTILE}`), "so is what the worker said");
-  assert.match(await text(), /Needed by[^]*report[^]*unscheduled[^]*of-everything-that-was-built/);
+  assert.match(await text(), /of-everything-that-was-built[^]*Needed by[^]*report[^]*unscheduled/);
   assert.equal(await page.locator('a[href^="javascript:" i]').count(), 0);
-  assert.equal(await page.locator("main img, main svg, main [onerror], main [onload]").count(), 0);
+  assert.equal(await page.locator("main img, main svg:not(.bar), main [onerror], main [onload]").count(), 0);
   await visit(`/task/${slug()}`, "not-found", 404);
   await visit("/", "overview");
   await visit(`/tasks?queue=${encodeURIComponent(QUEUE)}&name=${encodeURIComponent("<script>")}`, "tasks");
@@ -254,6 +263,43 @@ export default {
       await visit(`/queue/${QUEUE}`, "queue-charts");
       assert.ok((await page.locator(".spark").count()) + (await page.locator(".chart svg").count()) >= 3);
     }
+  },
+
+  "lines of a log are found, linked to and marked, without a script": async (tools) => {
+    const [id, queue] = [slug(), "proj-browser/logs"];
+    const at = (seconds) => new Date(Date.now() + seconds * 1000).toISOString();
+    await tools.api("PUT", `/api/queue/v1/task/${id}`, {
+      taskQueueId: queue,
+      created: at(0),
+      deadline: at(3600),
+      metadata: { name: HOSTILE, description: "", owner: "o", source: "https://example.com" },
+      payload: {},
+    });
+    const claim = { workerGroup: "frankfurt", workerId: "worker-09", tasks: 1 };
+    assert.equal((await tools.api("POST", `/api/queue/v1/claim-work/${encodeURIComponent(queue)}`, claim)).tasks.length, 1);
+    const compiled = Array.from({ length: 199 }, (_, n) => `cc -c part-${n}.c\n`).join("");
+    await tools.api("PUT", `/api/tenure/v1/tasks/${id}/runs/0/live-log?offset=0`, `${compiled}${HOSTILE}\n`);
+    const page = await tools.newPage({ javaScriptEnabled: false });
+    const log = `/task/${id}/log`;
+    await page.goto(`${log}?q=CC+-c+part-1`);
+    assert.match(await page.locator("main").innerText(), /110 of 200 lines/);
+    await page.getByLabel("Lines with").fill(HOSTILE);
+    await page.getByRole("button", { name: "Find" }).click();
+    await page.getByText(/^1 of 200 lines/).waitFor();
+    assert.ok((await page.locator(".log").innerText()).includes(HOSTILE), "what was found is shown as text");
+    assert.equal(await page.getByLabel("Lines with").inputValue(), HOSTILE);
+    await page.getByLabel("Lines from").fill("12");
+    await page.getByLabel("to", { exact: true }).fill("14");
+    await page.getByRole("button", { name: "Link to them" }).click({ noWaitAfter: true });
+    // The log grows as long as its run: the page is never complete.
+    await page.waitForURL(/lines=12-14#L12$/, { waitUntil: "commit" });
+    await page.locator("#L14.marked").waitFor();
+    assert.deepEqual(await page.locator(".marked > a").allInnerTexts(), ["12", "13", "14"]);
+    await until("the first of the lines is in sight", async () =>
+      page.locator("#L12").evaluate((line) => {
+        const [own, box] = [line.getBoundingClientRect(), line.closest(".log").getBoundingClientRect()];
+        return own.top >= box.top - 1 && own.bottom <= box.bottom + 1;
+      }));
   },
 
   "at 1400 pixels no table is wider than its box": async (tools) => {

@@ -14,6 +14,7 @@ pub mod enqueue;
 pub mod event_filter;
 pub mod events;
 pub mod grants;
+pub mod group_progress;
 pub mod json;
 pub mod lifecycle;
 pub mod live_log;

@@ -29,7 +29,10 @@ use tenure_api::states::{Priority, ReasonCreated, ReasonResolved, RunState};
 
 pub use self::edges::{EdgeRow, list_edges};
 pub use self::failed::{FAILED_READ, FailedRow, FailedRuns, list_failed, list_failed_of_queue};
-pub use self::groups::{GroupRow, MemberRow, MemberState, find_group, list_members};
+pub use self::groups::{
+    GroupRow, GroupTaskRow, Member, NeedRow, Needs, find_group, find_last_end, list_definitions, list_group_failures,
+    list_group_tasks, list_members, list_needs,
+};
 pub use self::held::{HeldRow, list_held};
 pub use self::keys::{WAITING_READ, list_waiting_keys};
 pub use self::limits::list_limits;

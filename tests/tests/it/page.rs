@@ -4,6 +4,7 @@
 mod actions;
 mod changes;
 mod closed;
+mod groups;
 mod logs;
 mod outcomes;
 mod overview;
@@ -83,6 +84,14 @@ fn hides(reply: &RawReply, words: &[&str]) {
     for word in words {
         assert!(!reply.text().contains(word), "there: {word}\n{}", reply.text());
     }
+}
+
+/// The first occurrences of these words follow each other.
+#[track_caller]
+fn in_order(reply: &RawReply, words: &[&str]) {
+    let text = reply.text();
+    let places: Vec<Option<usize>> = words.iter().map(|word| text.find(*word)).collect();
+    assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{words:?}: {places:?}\n{text}");
 }
 
 /// Runs statements for states that HTTP cannot create.
@@ -469,6 +478,11 @@ async fn text_of_submitter_is_escaped_on_every_page() {
         "/?refresh=%22%3E%3Cscript%3E",
         "/search?q=%22%3E%3Cscript%3E",
         "/group/%3Cscript%3E?after=%3Cscript%3E",
+        &format!("/group/{group}?show=%3Cscript%3E&from=%3Cscript%3E&after=%22%3E%3Cscript%3E"),
+        &format!("/task/{task}/compare?run=%22%3E%3Cscript%3E"),
+        &format!("/task/{task}/log?run=%22%3E%3Cscript%3E"),
+        &format!("/task/{task}/log?q=%22%3E%3Cscript%3E&lines=%3Cscript%3E"),
+        &format!("/task/{task}/log?from=%3Cscript%3E&to=%22%3E"),
     ] {
         hides(&get(&rig, path, None).await, &["<script>", "<img"]);
     }

@@ -91,7 +91,9 @@ impl Ground {
         let pages = [
             "/",
             "/task/{taskId}",
+            "/task/{taskId}/compare",
             "/task/{taskId}/log",
+            "/task/{taskId}/log?q=flooded",
             "/group/{taskGroupId}",
             "/queue/flooded/queue",
             "/worker/some/some",

@@ -101,13 +101,13 @@ impl LiveLogs {
 
     /// Opens a stream of the log of a run. Fails without such a log unless it may still be written.
     pub async fn open(&self, of: RunRef, reading: Reading) -> Result<LiveStream, OpError> {
-        let LiveLogsInner { pool, streams, wait_limit, .. } = &*self.0;
+        let LiveLogsInner { pool, streams, .. } = &*self.0;
         let found = live_logs::find(&mut *pool.acquire().await?, of.task, of.run).await?;
         let found = found.ok_or_else(|| OpError::NotFound(format!("task {} does not exist", of.task)))?;
         if found.next.is_none() && !(found.held && reading.follow) {
             return Err(OpError::NotFound(format!("run {} of task {} has no live log", of.run, of.task)));
         }
-        let permit = wait_limit.acquire(reading.caller).ok_or(OpError::Overloaded("getLiveLog"))?;
+        let permit = self.admit(reading.caller)?;
         let next = reading.from.offset(found.next.unwrap_or_default().unsigned_abs());
         let (frames, pieces) = mpsc::channel(PIECES_WAITING);
         let run = of.run.number().cast_signed();
@@ -117,6 +117,14 @@ impl LiveLogs {
             Stream { position, cursor, has_log: found.next.is_some(), follow, frames, due: true, ended: false };
         streams.park((of.task.uuid(), run), None, stream);
         Ok(LiveStream { pieces, permit })
+    }
+
+    /// Counts a stream of a log, live or stored.
+    ///
+    /// # Errors
+    /// If too many are open.
+    pub fn admit(&self, caller: Caller) -> Result<WaitPermit, OpError> {
+        self.0.wait_limit.acquire(caller).ok_or(OpError::Overloaded("getLiveLog"))
     }
 
     /// Returns the used part of the space, from 0 to about 1.

@@ -6,6 +6,7 @@ mod held;
 mod measure;
 mod sessions;
 
+use tenure_api::states::TaskState;
 use tenure_domain::policy::counts::Counted;
 use tenure_domain::work::Holder;
 use tenure_engine::background::dependencies::DependencySink;
@@ -412,15 +413,8 @@ async fn run_page(conn: &mut PgConnection, statement: &str, held: Uuid) {
         "page_waiting" => {
             assert_eq!(page::list_waiting(conn, key, NO_MARKS, 25).await.unwrap().unwrap().len(), 25);
         }
-        "page_members" => {
-            let group: Uuid = sqlx::query_scalar("SELECT task_group FROM tasks WHERE id = $1")
-                .bind(held)
-                .fetch_one(&mut *conn)
-                .await
-                .unwrap();
-            // The first group has nine tasks, others ten.
-            let members = page::list_members(conn, group, Uuid::nil(), 200).await.unwrap();
-            assert!((9..=10).contains(&members.len()));
+        "page_members" | "page_group_tasks" | "page_needs" | "page_definitions" => {
+            run_group(conn, statement, held).await;
         }
         list if list.starts_with("page_tasks") => run_task_list(conn, list, key, held).await,
         "page_edges" => {
@@ -457,6 +451,42 @@ async fn run_task_list(conn: &mut PgConnection, statement: &str, key: i32, held:
             let group = TaskId::from_uuid(group.fetch_one(&mut *conn).await.unwrap()).unwrap();
             let members = page::tasks::list_of_group(conn, group, Uuid::nil(), 200).await.unwrap();
             assert!((9..=10).contains(&members.len()));
+        }
+        other => unreachable!("{other}"),
+    }
+}
+
+async fn run_group(conn: &mut PgConnection, statement: &str, held: Uuid) {
+    let group: Uuid = sqlx::query_scalar("SELECT task_group FROM tasks WHERE id = $1")
+        .bind(held)
+        .fetch_one(&mut *conn)
+        .await
+        .unwrap();
+    let members = page::list_members(conn, group, Uuid::nil(), 20_001).await.unwrap().unwrap();
+    // The first group has nine tasks, others ten.
+    assert!((9..=10).contains(&members.len()));
+    assert!(members.iter().any(|member| member.id == held && member.state == TaskState::Running));
+    let seqs: Vec<i64> = members.iter().map(|member| member.seq).collect();
+    let ids: Vec<Uuid> = members.iter().map(|member| member.id).collect();
+    match statement {
+        "page_members" => {
+            assert_eq!(page::list_members(conn, group, ids[5], 2).await.unwrap().unwrap(), members[6..8]);
+        }
+        "page_group_tasks" => {
+            assert_eq!(page::list_group_tasks(conn, &seqs).await.unwrap().len(), members.len());
+            page::list_group_failures(conn, &seqs).await.unwrap();
+            page::find_last_end(conn, &seqs).await.unwrap().unwrap();
+        }
+        "page_needs" => {
+            // Each task depends on itself.
+            let all = page::list_needs(conn, &ids, page::Needs::All, 2_000).await.unwrap().unwrap();
+            assert_eq!(all.len(), members.len());
+            let open = page::list_needs(conn, &ids, page::Needs::Unsatisfied, 2_000).await.unwrap().unwrap();
+            assert!(open.len() < all.len() && open.iter().all(|need| !need.satisfied));
+        }
+        "page_definitions" => {
+            let definitions = page::list_definitions(conn, &seqs).await.unwrap().unwrap();
+            assert_eq!(definitions.len(), members.len());
         }
         other => unreachable!("{other}"),
     }
@@ -501,6 +531,9 @@ const COLD: [&str; 42] = [
     "page_tasks",
     "page_tasks pending",
     "page_tasks of group",
+    "page_group_tasks",
+    "page_needs",
+    "page_definitions",
     "page_edges",
     "page_workers",
     "page_worker",

@@ -20,7 +20,7 @@ use tenure_domain::scopes::Expression;
 use tenure_engine::blobs::{BlobName, StoredBlob};
 use tenure_store::artifacts;
 
-const ARTIFACTS_MAX: usize = 100;
+const ARTIFACTS_MAX: usize = 50;
 
 pub(super) struct Listed {
     task: TaskId,
@@ -62,7 +62,8 @@ fn cells(visit: &Visit, listed: &Listed, row: &Stored, now: DateTime<Utc>) -> Ce
     let stored = listed.bytes.get(&blob(listed.task, listed.run, &row.artifact)).map(|blob| blob.size);
     let stored_as = html! {
         @match details {
-            Details::S3 | Details::Object { .. } => (row.artifact.details.storage_type().as_str()),
+            // Here, as expected.
+            Details::S3 | Details::Object { .. } => (layout::none()),
             Details::Reference { .. } => "elsewhere",
             Details::Link { artifact } => { "link to " (artifact) },
             Details::Error { reason, message } => { span.bad { (reason) } " " (message) },
@@ -70,11 +71,15 @@ fn cells(visit: &Visit, listed: &Listed, row: &Stored, now: DateTime<Utc>) -> Ce
     };
     vec![
         ("Artifact", link(visit, listed, name)),
-        (">Bytes", stored.or(*content_length).map_or_else(layout::none, |bytes| html! { (text::count(bytes)) })),
+        (">Size", stored.or(*content_length).map_or_else(layout::none, size)),
         ("Type", html! { (content_type) }),
         ("Stored as", stored_as),
         (">Expires", layout::time(*expires, now)),
     ]
+}
+
+fn size(bytes: i64) -> Markup {
+    html! { span title={ (text::count(bytes)) " bytes" } { (text::size(bytes)) } }
 }
 
 /// Links only artifacts that anonymous callers may read, because the browser sends no credentials.

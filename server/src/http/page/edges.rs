@@ -6,10 +6,12 @@ use super::layout::{self, Cells, section, table};
 use super::visit::Visit;
 use tenure_api::ids::TaskId;
 use tenure_domain::scopes::Expression;
-use tenure_store::page::{EdgeRow, MemberState};
+use tenure_store::page::EdgeRow;
 
-/// In each direction.
+/// Tasks counted in each direction.
 pub(super) const EDGES_MAX: usize = 100;
+/// Tasks shown in each direction.
+const EDGES_SHOWN: usize = 25;
 
 /// An empty direction is omitted.
 pub(super) fn edges(visit: &Visit, task: TaskId, rows: &[EdgeRow]) -> Markup {
@@ -37,20 +39,20 @@ fn direction(visit: &Visit, title: &str, note: &str, rows: &[&EdgeRow], required
     if !visit.may(required.clone()) {
         return section(title, &html! {}, &html! { div.note { (layout::denied(visit, required)) } });
     }
-    let more = rows.len() > EDGES_MAX;
-    let note = html! { (note) @if more { "; the first " (EDGES_MAX) } };
-    let rows: Vec<_> = rows.iter().take(EDGES_MAX).map(|row| cells(visit, row)).collect();
+    let more = rows.len() > EDGES_SHOWN;
+    let note = html! { (note) @if more { "; the first " (EDGES_SHOWN) } };
+    let rows: Vec<_> = rows.iter().take(EDGES_SHOWN).map(|row| cells(visit, row)).collect();
     section(title, &note, &table(&rows))
 }
 
 fn cells(visit: &Visit, row: &EdgeRow) -> Cells {
-    let state = match row.state {
-        MemberState::Unscheduled => "unscheduled",
-        MemberState::Run(state) => state.as_str(),
-    };
     // Each task has its own scopes: the visitor may see only that it exists.
     let definition = row.definition.as_deref().filter(|_| visit.may(format!("queue:get-task:{}", row.task)));
-    let state = if visit.may(format!("queue:status:{}", row.task)) { layout::state(state) } else { layout::none() };
+    let state = if visit.may(format!("queue:status:{}", row.task)) {
+        layout::state(row.state.as_str())
+    } else {
+        layout::none()
+    };
     vec![
         ("Task", layout::task(visit, &row.task.to_string(), definition)),
         ("State", state),

@@ -1,8 +1,12 @@
-//! `/task/<taskId>/log`: the log of a run, which grows while the run continues.
+//! `/task/<taskId>/log`: the log of a run with numbered lines, which grows while the run continues.
+//! `?q=` shows the lines that contain a text.
 //!
 //! Without a script: the browser shows the body as it arrives. Logs come from untrusted tasks, so
-//! every character is escaped.
+//! every character is escaped. The server's memory does not depend on their length.
 
+mod lines;
+mod search;
+mod stored;
 mod tail;
 
 use std::convert::Infallible;
@@ -13,74 +17,49 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
-use http::header::{CONTENT_TYPE, HeaderName};
+use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE, HeaderName};
 use http::{HeaderMap, HeaderValue, StatusCode};
-use maud::{PreEscaped, html};
+use maud::{Markup, PreEscaped, html};
 use tenure_api::bodies::Run;
 use tenure_api::ids::{RunId, TaskId};
-use tenure_api::live_log::{BACKING_LOG, LIVE_LOG};
+use tenure_api::live_log::LIVE_LOG;
 use tokio::sync::mpsc;
 
-use super::answer::{read_visit, refuse, secured, see_other};
+use self::lines::{Lines, range};
+use self::search::Search;
+use super::answer::{answer, read_visit, refuse, secured, see_other};
 use super::error::PageError;
 use super::layout::{self, Page};
 use super::state::Site;
-use super::text::plain;
-use super::visit::{Visit, lookup_failed};
+use super::text;
+use super::visit::Visit;
 use crate::http::api::artifacts::reading::scopes_to_read;
-use tenure_domain::artifact::{Details, GET_URL_LIFE};
 use tenure_domain::live_log::From;
-use tenure_domain::terminal::Terminal;
-use tenure_engine::blobs::BlobName;
 use tenure_engine::live_logs::{LiveStream, Reading};
 use tenure_engine::ops::create_artifact::RunRef;
 use tenure_engine::wait_limit::{Caller, WaitPermit};
-use tenure_store::{artifacts, clock};
+use tenure_store::{live_logs, tasks};
 
-pub(super) use self::tail::{log_section, tail};
+pub(super) use self::tail::{Tail, log_section, tail};
 
 /// Position of the log in the page. Escaped text cannot contain it.
 const PLACE: &str = "<!--log-->";
 
-/// In UTF-8.
-const CHARACTER_BYTES_MAX: usize = 4;
-
-/// Keeps an incomplete character and escape sequence between pieces.
-#[derive(Default)]
-struct Text {
-    rest: Vec<u8>,
-    terminal: Terminal,
-}
-
-impl Text {
-    /// Marks invalid bytes; drops escape sequences and control characters.
-    fn take(&mut self, bytes: &[u8]) -> String {
-        self.rest.extend_from_slice(bytes);
-        let end = whole_characters(&self.rest);
-        let rest = self.rest.split_off(end);
-        plain(&mut self.terminal, &std::mem::replace(&mut self.rest, rest))
-    }
-}
-
-/// Length without an incomplete last character.
-fn whole_characters(bytes: &[u8]) -> usize {
-    for (back, byte) in (1..).zip(bytes.iter().rev().take(CHARACTER_BYTES_MAX)) {
-        let length = match byte {
-            0x80..0xc0 => continue,
-            0xc0..0xe0 => 2,
-            0xe0..0xf0 => 3,
-            0xf0..0xf8 => 4,
-            _ => 1,
-        };
-        return if length > back { bytes.len() - back } else { bytes.len() };
-    }
-    bytes.len()
+/// What the page says about the log.
+struct About {
+    of: RunRef,
+    /// The task's, for readers of its definition.
+    name: Option<String>,
+    bytes: Option<i64>,
+    is_stored: bool,
 }
 
 enum Opened {
     /// At this URL.
-    Whole(String),
-    Pieces(RunRef, LiveStream),
+    Elsewhere(String),
+    /// To download.
+    Bytes(RunRef, LiveStream),
+    Page(About, LiveStream),
 }
 
 /// `GET /task/:taskId/log`
@@ -90,13 +69,26 @@ pub(super) async fn log(State(app): State<Site>, request: Request) -> Response {
         Ok(visit) => visit,
         Err(response) => return response,
     };
+    let logged_in = visit.session.is_some();
     match open(&app, &visit).await {
-        Ok(Opened::Whole(url)) => see_other(&url),
-        Ok(Opened::Pieces(of, LiveStream { pieces, permit })) => {
-            page(&visit, of, while_allowed(app, headers, visit.session.is_some(), pieces), permit)
+        Ok(Opened::Elsewhere(url)) => see_other(&url),
+        Ok(Opened::Bytes(of, LiveStream { pieces, permit })) => {
+            download(of, while_allowed(app, headers, logged_in, pieces), permit)
+        }
+        Ok(Opened::Page(about, LiveStream { pieces, permit })) => {
+            let pieces = while_allowed(app, headers, logged_in, pieces);
+            match wanted(&visit) {
+                Some(wanted) => found(&visit, &about, wanted, pieces).await,
+                None => page(&visit, &about, pieces, permit),
+            }
         }
         Err(error) => refuse(&visit, &error),
     }
+}
+
+/// Returns the text that lines must contain.
+fn wanted(visit: &Visit) -> Option<&str> {
+    visit.query("q").filter(|wanted| !wanted.is_empty())
 }
 
 async fn open(app: &Site, visit: &Visit) -> Result<Opened, PageError> {
@@ -108,14 +100,58 @@ async fn open(app: &Site, visit: &Visit) -> Result<Opened, PageError> {
     let run = find_run(&status.runs, visit.query("run"))
         .ok_or_else(|| PageError::NotFound("This run does not exist yet.".to_owned()))?;
     let of = RunRef { task, run: run.run_id };
-    if run.resolved.is_some()
-        && let Some(url) = find_whole(app, visit, of).await?
-    {
-        return Ok(Opened::Whole(url));
+    if let Some(address) = address_of_lines(visit, of) {
+        return Ok(Opened::Elsewhere(address));
     }
     let caller = if visit.session.is_some() { Caller::Authenticated } else { Caller::Anonymous };
-    let reading = Reading { from: From::Offset(0), follow: true, caller };
-    Ok(Opened::Pieces(of, app.engine.live_logs.open(of, reading).await?))
+    let is_download = visit.query("download").is_some();
+    let stored = if run.resolved.is_some() { stored::find(app, visit, of).await? } else { None };
+    if let Some(stored) = stored {
+        if is_download {
+            return Ok(Opened::Elsewhere(stored.url));
+        }
+        let permit = app.engine.live_logs.admit(caller)?;
+        return Ok(match stored::read(app, &stored.generation).await {
+            Ok(Some(pieces)) => {
+                let bytes = Some(stored.generation.blob.size);
+                let about = About { of, name: find_name(app, visit, task).await?, bytes, is_stored: true };
+                Opened::Page(about, LiveStream { pieces, permit })
+            }
+            Ok(None) => Opened::Elsewhere(stored.url),
+            Err(error) => {
+                tracing::debug!(%error, task.id = %task, "a stored log could not be opened");
+                Opened::Elsewhere(stored.url)
+            }
+        });
+    }
+    let follow = !is_download && wanted(visit).is_none();
+    let stream = app.engine.live_logs.open(of, Reading { from: From::Offset(0), follow, caller }).await?;
+    if is_download {
+        return Ok(Opened::Bytes(of, stream));
+    }
+    let state = live_logs::find(&mut *app.engine.pool.acquire().await?, task, of.run).await?;
+    let bytes = state.and_then(|state| state.next);
+    Ok(Opened::Page(About { of, name: find_name(app, visit, task).await?, bytes, is_stored: false }, stream))
+}
+
+/// Returns the address for the lines of the form, which a fragment scrolls to.
+fn address_of_lines(visit: &Visit, of: RunRef) -> Option<String> {
+    let (first, last) = (visit.query("from")?, visit.query("to").unwrap_or_default());
+    let last = if last.trim().is_empty() { first } else { last };
+    let address = format!("{}?run={}", visit.link_to("task", &[&of.task.to_string(), "log"]), of.run);
+    Some(match range(&format!("{first}-{last}")) {
+        Some(lines) => format!("{address}&lines={}-{}#L{}", lines.start(), lines.end(), lines.start()),
+        None => address,
+    })
+}
+
+async fn find_name(app: &Site, visit: &Visit, task: TaskId) -> Result<Option<String>, PageError> {
+    if !visit.may(format!("queue:get-task:{task}")) {
+        return Ok(None);
+    }
+    let definition = tasks::find_definition(&mut *app.engine.pool.acquire().await?, task.uuid()).await?;
+    let name = definition.as_deref().and_then(text::metadata).map(|metadata| metadata.name);
+    Ok(name.filter(|name| !name.trim().is_empty()))
 }
 
 /// Defaults to the last run. An invalid number means no run.
@@ -152,52 +188,94 @@ fn while_allowed(
     allowed
 }
 
-/// Returns the URL of the complete stored log, if it exists and the visitor may read it.
-async fn find_whole(app: &Site, visit: &Visit, of: RunRef) -> Result<Option<String>, PageError> {
-    if !visit.may(scopes_to_read(BACKING_LOG)) {
-        return Ok(None);
+/// Title, size, and the forms to find lines.
+fn head(visit: &Visit, about: &About) -> Markup {
+    let About { of, name, bytes, is_stored } = about;
+    let task = of.task.to_string();
+    let log = visit.link_to("task", &[&task, "log"]);
+    let run = of.run;
+    html! {
+        h1 { span.kind { "Log of run " (run) " of the task" }
+            a href=(visit.link_to("task", &[&task])) { @match name { Some(name) => (name), None => { code { (task) } } } } }
+        div.finder {
+            form method="get" action=(log) {
+                input type="hidden" name="run" value=(run);
+                label for="find" { "Lines with" }
+                input id="find" name="q" value=(wanted(visit).unwrap_or_default()) autocomplete="off";
+                button type="submit" { "Find" }
+            }
+            form method="get" action=(log) {
+                input type="hidden" name="run" value=(run);
+                label for="from" { "Lines from" }
+                input.short id="from" name="from" inputmode="numeric" autocomplete="off";
+                label for="to" { "to" }
+                input.short id="to" name="to" inputmode="numeric" autocomplete="off";
+                button type="submit" { "Link to them" }
+            }
+            p.dim {
+                @if let Some(bytes) = bytes { (text::size(*bytes)) @if !is_stored { " so far" } " · " }
+                a href={ (log) "?run=" (run) "&download=1" } { "download" }
+            }
+        }
     }
-    let mut conn = app.engine.pool.acquire().await?;
-    let now = clock::get_now(&mut conn).await?;
-    let Some((seq, run)) = artifacts::find_run(&mut conn, of.task, Some(of.run)).await? else { return Ok(None) };
-    let stored = artifacts::find(&mut conn, seq, run, BACKING_LOG).await?;
-    let blob = BlobName::artifact(of.task, of.run, BACKING_LOG);
-    // An upload without bytes is unfinished, perhaps for ever.
-    let is_uploaded = !app.engine.blobs.find(&mut *conn, std::slice::from_ref(&blob)).await?.is_empty();
-    drop(conn);
-    let is_whole = |artifact: &tenure_domain::artifact::Artifact| {
-        matches!(artifact.details, Details::S3) && artifact.expires > now
-    };
-    let Some(stored) = stored.filter(|stored| is_uploaded && is_whole(&stored.artifact)) else { return Ok(None) };
-    let anonymous = app.intake.authenticator.anonymous().await.map_err(|error| lookup_failed(&error))?;
-    if anonymous.authorize(&scopes_to_read(BACKING_LOG)).is_ok() {
-        return Ok(Some(app.engine.blobs.plain_url(&blob)));
-    }
-    let end = (now + GET_URL_LIFE).min(stored.artifact.expires);
-    Ok(Some(app.engine.blobs.get_url(&blob, end.timestamp_millis())))
+}
+
+fn title(about: &About) -> String {
+    format!("Log of {}", about.name.clone().unwrap_or_else(|| about.of.task.to_string()))
+}
+
+/// The lines that contain a text, with their numbers.
+async fn found(visit: &Visit, about: &About, wanted: &str, pieces: mpsc::Receiver<Bytes>) -> Response {
+    let mut search = Search::new(wanted);
+    let is_whole = search.run(pieces).await;
+    let log = format!("{}?run={}", visit.link_to("task", &[&about.of.task.to_string(), "log"]), about.of.run);
+    let body = html! { (head(visit, about)) (search.shown(&log, is_whole)) };
+    answer(StatusCode::OK, &layout::frame(visit, &Page::new(title(about), None, body)))
 }
 
 /// Holds `permit` until the reader has everything.
-fn page(visit: &Visit, of: RunRef, pieces: mpsc::Receiver<Bytes>, permit: WaitPermit) -> Response {
-    let task = of.task.to_string();
+fn page(visit: &Visit, about: &About, pieces: mpsc::Receiver<Bytes>, permit: WaitPermit) -> Response {
     let body = html! {
-        h1 { span.kind { "Log of run " (of.run) " of the task" } a href=(visit.link_to("task", &[&task])) { code { (task) } } }
+        (head(visit, about))
         div.log tabindex="0" { pre { (PreEscaped(PLACE)) } }
-        p.dim { "This is the end of the log. If the run goes on, the server was stopped: load the page again." }
+        p.dim {
+            "This is the end of the log."
+            @if !about.is_stored { " If the run goes on, the server was stopped: load the page again." }
+        }
     };
-    let page = layout::frame(visit, &Page::new(format!("Log of {task}"), None, body)).into_string();
-    let (head, end) = page.split_once(PLACE).unwrap_or((&page, ""));
-    let log = stream::unfold((pieces, Text::default(), permit), |(mut pieces, mut text, permit)| async move {
-        let bytes = pieces.recv().await?;
-        let shown = text.take(&bytes);
-        Some((html! { (shown) }.into_string(), (pieces, text, permit)))
+    let page = layout::frame(visit, &Page::new(title(about), None, body)).into_string();
+    let (start, end) = page.split_once(PLACE).unwrap_or((&page, ""));
+    let lines = Lines::new(visit.query("lines").and_then(range));
+    let log = stream::unfold(Some((pieces, lines, permit)), |state| async move {
+        let (mut pieces, mut lines, permit) = state?;
+        match pieces.recv().await {
+            Some(bytes) => Some((lines.take(&bytes), Some((pieces, lines, permit)))),
+            None => Some((lines.end(), None)),
+        }
     });
-    let whole = stream::once(ready(head.to_owned())).chain(log).chain(stream::once(ready(end.to_owned())));
+    let whole = stream::once(ready(start.to_owned())).chain(log).chain(stream::once(ready(end.to_owned())));
     // An empty chunk would end the response.
     let frames = whole.filter(|text| ready(!text.is_empty())).map(|text| Ok::<_, Infallible>(Bytes::from(text)));
-    let mut response = (StatusCode::OK, Body::from_stream(frames)).into_response();
+    streamed(Body::from_stream(frames), "text/html; charset=utf-8")
+}
+
+/// The log as it was written. Holds `permit` until the reader has everything.
+fn download(of: RunRef, pieces: mpsc::Receiver<Bytes>, permit: WaitPermit) -> Response {
+    let bytes = stream::unfold((pieces, permit), |(mut pieces, permit)| async move {
+        let bytes = pieces.recv().await?;
+        Some((Ok::<_, Infallible>(bytes), (pieces, permit)))
+    });
+    let mut response = streamed(Body::from_stream(bytes), "text/plain; charset=utf-8");
+    if let Ok(name) = HeaderValue::from_str(&format!("attachment; filename=\"{}-{}.log\"", of.task, of.run)) {
+        response.headers_mut().insert(CONTENT_DISPOSITION, name);
+    }
+    response
+}
+
+fn streamed(body: Body, content_type: &'static str) -> Response {
+    let mut response = (StatusCode::OK, body).into_response();
     let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     // Proxies must not buffer it.
     headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
     secured(response)
@@ -218,19 +296,5 @@ mod tests {
         let found = |wanted| find_run(&runs, wanted).map(|run| run.run_id.number());
         assert_eq!([None, Some("0"), Some("1")].map(found), [Some(1), Some(0), Some(1)]);
         assert_eq!(["2", "1001", "70000", "-1", "x", ""].map(|wanted| found(Some(wanted))), [None; 6]);
-    }
-
-    #[test]
-    fn text_does_not_depend_on_log_pieces() {
-        let log = "a\u{1b}[1mé€𝄞\r\nz\0\tß".as_bytes();
-        for piece in 1..=log.len() {
-            let mut text = Text::default();
-            let shown: String = log.chunks(piece).map(|bytes| text.take(bytes)).collect();
-            assert_eq!(shown, "aé€𝄞\nz\tß", "in pieces of {piece}");
-        }
-        // Invalid bytes do not delay later ones.
-        let mut text = Text::default();
-        assert_eq!(text.take(b"a\xffb\xe2\x82"), "a\u{fffd}b");
-        assert_eq!(text.take(b"\xac."), "€.");
     }
 }

@@ -9,6 +9,7 @@ mod actions;
 mod answer;
 mod artifacts;
 mod audit;
+mod bar;
 mod charts;
 mod cookies;
 mod dead_letters;
@@ -76,6 +77,7 @@ pub fn router(site: Site) -> Router {
         .route("/tasks", get(page(Reads::Database, tasks::tasks)))
         .route("/search", get(search::search))
         .route("/task/{taskId}", get(page(Reads::Database, task::task)))
+        .route("/task/{taskId}/compare", get(page(Reads::Database, task::compare)))
         .route("/task/{taskId}/log", get(log::log))
         .route("/group/{taskGroupId}", get(page(Reads::Database, group::group)))
         .route("/queues", get(page(Reads::Database, queues::queues)))

@@ -7,7 +7,7 @@
   const style = (page) => page.querySelector("link[rel=stylesheet]")?.getAttribute("href");
   const main = () => document.querySelector("main");
   const all = (within, what) => [...within.querySelectorAll(what)];
-  const boxes = (within) => all(within, ".scroll, .log, pre, .description");
+  const boxes = (within) => all(within, ".scroll, .log, .graph, pre, .description");
   const focusable = (within) => all(within, "a, [tabindex]");
   let last = new Date();
 

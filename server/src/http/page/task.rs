@@ -1,38 +1,47 @@
-//! `/task/<taskId>`: a task with its runs, dependencies, artifacts and definition.
+//! `/task/<taskId>`: what became of a task, with its log, result, artifacts, runs and definition.
 
-use std::collections::BTreeMap;
+mod compare;
+mod life;
+mod runs;
+
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 use maud::{Markup, html};
-use serde_json::Value;
-use tenure_api::bodies::{Metadata, Run, Status};
-use tenure_api::dates::Timestamp;
-use tenure_api::ids::{RunId, TaskId};
+use sqlx::PgConnection;
+use tenure_api::bodies::{Metadata, Status};
+use tenure_api::ids::TaskId;
 use tenure_api::policy::Failure;
-use tenure_api::states::{EndedBy, ReasonCreated, TaskState};
+use tenure_api::states::{ReasonResolved, TaskState};
 
+pub(super) use self::compare::compare;
+use self::life::life;
+use self::runs::{Returned, runs};
 use super::actions::{self, On, Subject};
 use super::artifacts::{self, artifacts_section};
 use super::audit;
 use super::edges::{EDGES_MAX, edges};
 use super::error::PageError;
-use super::layout::{self, Cells, Page, section, table};
+use super::layout::{self, Page, section};
 use super::overview::REFRESH;
 use super::state::Site;
 use super::visit::Visit;
 use super::{log, text};
-use tenure_domain::audit::Kind;
+use tenure_domain::audit::{Action, Kind};
 use tenure_domain::create::shown_definition;
-use tenure_domain::policy::why::{Names, why, words};
+use tenure_domain::policy::why::{Held, Names, StateFacts, why, words};
 use tenure_domain::scopes::Expression;
-use tenure_domain::verdict::{Report, failure_line, verdict};
+use tenure_domain::verdict::verdict;
 use tenure_engine::ops::create_artifact::RunRef;
 use tenure_engine::ops::why as ops;
+use tenure_store::audit::Recorded;
 use tenure_store::checkpoints::{self, Stored};
 use tenure_store::page;
 use tenure_store::why::{self as why_store, Ends};
 use tenure_store::{clock, tasks};
+
+/// Bytes of the definition; the API has the rest.
+const DEFINITION_MAX: usize = 16 << 10;
 
 /// `GET /task/:taskId`
 pub(super) async fn task(app: Site, visit: Arc<Visit>) -> Result<Page, PageError> {
@@ -54,7 +63,7 @@ pub(super) async fn task(app: Site, visit: Arc<Visit>) -> Result<Page, PageError
     let mut conn = page::begin(&app.engine.pool).await?;
     // One more than shown, to detect further tasks.
     let around = page::list_edges(&mut conn, id, EDGES_MAX as i64 + 1).await?;
-    let changes = audit::latest(&mut conn, &visit, Kind::Task, &[id.to_string()]).await?;
+    let changes = changes(&mut conn, &visit, &status).await?;
     conn.commit().await?;
     let listed = artifacts::find(&app, id).await?;
     let tail = match status.runs.last() {
@@ -63,7 +72,9 @@ pub(super) async fn task(app: Site, visit: Arc<Visit>) -> Result<Page, PageError
     };
     let returned = Returned::of(&visit, &status, &ends);
     let is_open = matches!(status.state, TaskState::Unscheduled | TaskState::Pending | TaskState::Running);
-    let sentences = if is_open { sentences(&app, &visit, id).await? } else { Vec::new() };
+    let outlook = if is_open { Some(outlook(&app, &visit, id).await?) } else { None };
+    let is_held = outlook.as_ref().is_some_and(|outlook| outlook.is_held);
+    let created = definition.as_deref().and_then(text::created);
     let metadata = definition.as_deref().and_then(text::metadata);
     let name = metadata.as_ref().map(|metadata| metadata.name.trim()).filter(|name| !name.is_empty());
     let subject = Subject::of_task(task, definition.as_deref());
@@ -73,16 +84,17 @@ pub(super) async fn task(app: Site, visit: Arc<Visit>) -> Result<Page, PageError
             p.verdict { (verdict(&status, &returned.report(), now)) }
             (audit::shown(&changes, now))
             (actions::bar(&visit, On::Task, &subject))
+            (life(&status, created, is_held, now))
             (facts(&visit, &status, now))
             @if let Some(metadata) = &metadata { (about(metadata)) }
-            @if is_open { (why_section(&sentences, now)) }
+            @if let Some(outlook) = &outlook { (why_section(&outlook.sentences, now)) }
+            @if let Some(failure) = &returned.failure { (failure_section(failure)) }
             @if let Some(tail) = &tail { (log::log_section(&visit, tail)) }
-            (edges(&visit, id, &around))
-            (runs(&visit, &status, &ends, &returned, now))
+            (result_section(&visit, &status, &ends))
             @if let Some(listed) = &listed { (artifacts_section(&visit, listed, now)) }
             @if let Some(checkpoint) = &checkpoint { (checkpoint_section(&visit, &status, checkpoint, now)) }
-            @if let Some(failure) = &returned.failure { (failure_section(failure)) }
-            (result_section(&visit, &status, &ends))
+            (edges(&visit, id, &around))
+            (runs(&visit, &status, &ends, &returned, now))
         } @else {
             (section("Status", &html! {}, &html! { div.note { (layout::denied(&visit, &of_status)) } }))
             @if let Some(metadata) = &metadata { (about(metadata)) }
@@ -96,10 +108,29 @@ pub(super) async fn task(app: Site, visit: Arc<Visit>) -> Result<Page, PageError
     Ok(Page::new(format!("Task {}", name.unwrap_or(&id.to_string())), is_open.then_some(REFRESH), body))
 }
 
-async fn sentences(app: &Site, visit: &Visit, id: TaskId) -> Result<Vec<String>, PageError> {
+/// The latest changes of the task. The cancel of its group is recorded for the group.
+async fn changes(conn: &mut PgConnection, visit: &Visit, status: &Status) -> Result<Vec<Recorded>, sqlx::Error> {
+    let mut changes = audit::latest(conn, visit, Kind::Task, &[status.task_id.to_string()]).await?;
+    let is_cancelled = status.runs.last().is_some_and(|run| run.reason_resolved == Some(ReasonResolved::Canceled));
+    if is_cancelled && !changes.iter().any(|change| change.action == Action::CancelTask.name()) {
+        let of_group = audit::latest(conn, visit, Kind::TaskGroup, &[status.task_group_id.to_string()]).await?;
+        changes.extend(of_group.into_iter().find(|change| change.action == Action::CancelTaskGroup.name()));
+    }
+    Ok(changes)
+}
+
+/// Why a task is in its state.
+struct Outlook {
+    sentences: Vec<String>,
+    /// True if the run is pending and may not start.
+    is_held: bool,
+}
+
+async fn outlook(app: &Site, visit: &Visit, id: TaskId) -> Result<Outlook, PageError> {
     let known = ops::find(app.engine.why_parts(), id).await?;
     let names = if visit.may(format!("tenure:get-queue:{}", known.queue)) { Names::Shown } else { Names::Hidden };
-    Ok(words(&why(&known.facts, names)))
+    let is_held = matches!(&known.facts.state, StateFacts::Pending { held, .. } if !matches!(held, Held::Ready));
+    Ok(Outlook { sentences: words(&why(&known.facts, names)), is_held })
 }
 
 fn why_section(sentences: &[String], now: DateTime<Utc>) -> Markup {
@@ -137,59 +168,6 @@ fn about(metadata: &Metadata) -> Markup {
     } }
 }
 
-fn runs(visit: &Visit, status: &Status, ends: &Ends, returned: &Returned, now: DateTime<Utc>) -> Markup {
-    if status.runs.is_empty() {
-        let note = html! { p { "The task has no run yet: it has not been scheduled." } };
-        return section("Runs", &html! {}, &layout::empty(&note));
-    }
-    let ended_by = |run: &Run| ends.ended_by.iter().find(|(number, _)| *number == run.run_id.number().cast_signed());
-    let cells = |run: &Run| {
-        let ended_by = ended_by(run).map(|(_, by)| *by);
-        run_cells(visit, run, ended_by, returned.failures.get(&run.run_id).map(String::as_str), now)
-    };
-    let rows: Vec<_> = status.runs.iter().rev().map(cells).collect();
-    section("Runs", &html! { "newest first" }, &table(&rows))
-}
-
-/// What workers reported about the ends of runs. Empty if the visitor may not see results.
-#[derive(Default)]
-struct Returned {
-    /// Of the last run.
-    failure: Option<Failure>,
-    /// Of the last run.
-    result: Value,
-    /// Beginnings of failures, by run.
-    failures: BTreeMap<RunId, String>,
-}
-
-impl Returned {
-    fn of(visit: &Visit, status: &Status, ends: &Ends) -> Self {
-        let Some(last) = status.runs.last() else { return Self::default() };
-        if !visit.may(format!("tenure:get-result:{}", status.task_queue_id)) {
-            return Self::default();
-        }
-        let result = ends.result.as_ref().filter(|(run, _)| *run == last.run_id.number().cast_signed());
-        let mut returned = Self {
-            result: result.and_then(|(_, result)| serde_json::from_str(result).ok()).unwrap_or_default(),
-            ..Self::default()
-        };
-        for run in &status.runs {
-            let number = run.run_id.number().cast_signed();
-            let text = ends.failures.iter().find(|(run, _)| *run == number).map(|(_, text)| text);
-            let Some(failure) = text.and_then(|text| serde_json::from_str::<Failure>(text).ok()) else { continue };
-            returned.failures.insert(run.run_id, failure_line(&failure));
-            if run.run_id == last.run_id {
-                returned.failure = Some(failure);
-            }
-        }
-        returned
-    }
-
-    fn report(&self) -> Report {
-        self.failure.as_ref().map_or_else(|| Report::of(&Value::Null, &self.result), Report::from)
-    }
-}
-
 /// The whole message, which the line above the facts may cut.
 fn failure_section(failure: &Failure) -> Markup {
     let Failure { message, kind, exit_code } = failure;
@@ -221,39 +199,18 @@ fn checkpoint_section(visit: &Visit, status: &Status, stored: &Stored, now: Date
     section("Checkpoint", &note, &html! { pre.json tabindex="0" { (text::pretty(&stored.checkpoint)) } })
 }
 
-fn run_cells(visit: &Visit, run: &Run, ended_by: Option<EndedBy>, failure: Option<&str>, now: DateTime<Utc>) -> Cells {
-    let reason = html! {
-        @if let Some(reason) = run.reason_resolved.filter(|reason| reason.as_str() != run.state.as_str()) { (reason) " " }
-        @if let Some(by) = ended_by { span.dim { "ended by " (by) " " } }
-        @if let Some(failure) = failure { (layout::said(&html! { (failure) })) " " }
-        @if run.reason_created != ReasonCreated::Scheduled { span.dim { "made by " (run.reason_created) } }
-    };
-    let worker = run.worker_group.as_deref().zip(run.worker_id.as_deref());
-    let time = |time: Option<Timestamp>| time.map_or_else(layout::none, |time| layout::time(time.time(), now));
-    // An ended run has no lease.
-    let taken_until = run.taken_until.filter(|_| run.resolved.is_none());
-    vec![
-        (">Run", html! { (run.run_id) }),
-        ("State", layout::state(run.state.as_str())),
-        ("Reason", reason),
-        ("Worker", worker.map_or_else(layout::none, |(group, id)| layout::worker(visit, group, id))),
-        (">Scheduled", time(Some(run.scheduled))),
-        (">Started", time(run.started)),
-        (">Ended", time(run.resolved)),
-        (">Taken until", time(taken_until)),
-    ]
-}
-
+/// Folded: it is long, and known to those who created the task.
 fn definition_section(visit: &Visit, id: TaskId, definition: &str) -> Markup {
-    let (shown, cut) = text::beginning(definition, text::DEFINITION_SHOWN);
+    let (shown, is_cut) = text::beginning(definition, DEFINITION_MAX);
     let whole = visit.link(&format!("/api/queue/v1/task/{id}"));
-    let note = html! { a href=(whole) { "as JSON" } };
-    section(
-        "Definition",
-        &note,
-        &html! {
-            @if cut { p.warning { "This is only its beginning: it is " (text::count(i64::try_from(definition.len()).unwrap_or(i64::MAX))) " bytes long." } }
+    html! { section.panel {
+        details {
+            summary { h2 { "Definition" } }
+            p.note { a href=(whole) { "As JSON" } }
+            @if is_cut {
+                p.warning { "This is only its beginning: it is " (text::count(i64::try_from(definition.len()).unwrap_or(i64::MAX))) " bytes long." }
+            }
             pre.json tabindex="0" { (text::pretty(shown)) }
-        },
-    )
+        }
+    } }
 }

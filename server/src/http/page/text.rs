@@ -5,10 +5,12 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::Deserialize;
 use tenure_api::bodies::Metadata;
+use tenure_api::dates::Timestamp;
 use tenure_domain::terminal::Terminal;
 pub(super) use tenure_domain::verdict::span;
 
 const ID_SHOWN: usize = 8;
+const SIZE_UNITS: [&str; 4] = ["kB", "MB", "GB", "TB"];
 /// Length of a date of the API, and of the part before its T.
 const DATE_LENGTH: usize = 24;
 const DAY_LENGTH: usize = 10;
@@ -76,6 +78,23 @@ pub(super) fn count(number: i64) -> String {
     text
 }
 
+/// In units of a thousand, such as `1.2 kB`.
+pub(super) fn size(bytes: i64) -> String {
+    if bytes < 1_000 {
+        return format!("{bytes} B");
+    }
+    let (mut value, mut units) = (bytes as f64 / 1_000.0, SIZE_UNITS.iter());
+    let mut unit = units.next();
+    while value >= 999.5
+        && let Some(larger) = units.next()
+    {
+        value /= 1_000.0;
+        unit = Some(larger);
+    }
+    let digits = usize::from(value < 9.95);
+    format!("{value:.digits$} {}", unit.unwrap_or(&"kB"))
+}
+
 pub(super) fn short(id: &str) -> &str {
     id.get(..ID_SHOWN).unwrap_or(id)
 }
@@ -86,6 +105,14 @@ pub(super) fn metadata(definition: &str) -> Option<Metadata> {
         metadata: Metadata,
     }
     serde_json::from_str::<Definition>(definition).ok().map(|definition| definition.metadata)
+}
+
+pub(super) fn created(definition: &str) -> Option<DateTime<Utc>> {
+    #[derive(Deserialize)]
+    struct Definition {
+        created: Timestamp,
+    }
+    serde_json::from_str::<Definition>(definition).ok().map(|definition| definition.created.time())
 }
 
 /// Returns the URL if a browser would not run it.
@@ -194,6 +221,14 @@ mod tests {
     fn large_numbers_have_thousands_separators() {
         let texts = [0, 7, 999, 1_000, 1_234_567, -1_000].map(count);
         assert_eq!(texts, ["0", "7", "999", "1\u{202f}000", "1\u{202f}234\u{202f}567", "\u{2212}1\u{202f}000"]);
+    }
+
+    #[test]
+    fn sizes_have_a_unit() {
+        let sizes = [0, 999, 1_000, 1_234, 9_949, 9_951, 999_400, 999_500, 1 << 30, i64::MAX].map(size);
+        let expected =
+            ["0 B", "999 B", "1.0 kB", "1.2 kB", "9.9 kB", "10 kB", "999 kB", "1.0 MB", "1.1 GB", "9223372 TB"];
+        assert_eq!(sizes, expected);
     }
 
     #[test]

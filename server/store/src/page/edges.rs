@@ -2,8 +2,10 @@
 
 use sqlx::PgConnection;
 use tenure_api::ids::TaskId;
+use tenure_api::states::TaskState;
 
-use super::{MemberState, NAMED_DEFINITION_MAX};
+use super::NAMED_DEFINITION_MAX;
+use super::groups::task_state;
 use crate::decode::{Row, Undecodable};
 
 #[derive(Debug)]
@@ -14,7 +16,7 @@ pub struct EdgeRow {
     /// True if the required task has ended as required.
     pub satisfied: bool,
     pub queue: String,
-    pub state: MemberState,
+    pub state: TaskState,
     /// None if long.
     pub definition: Option<String>,
 }
@@ -51,16 +53,12 @@ pub async fn list_edges(conn: &mut PgConnection, task: TaskId, limit: i64) -> Re
     rows.into_iter()
         .map(|row| {
             let columns = Row { table: "tasks", task: row.id };
-            let state = match row.state {
-                0 => MemberState::Unscheduled,
-                code => MemberState::Run(columns.state(code)?),
-            };
             Ok(EdgeRow {
                 task: columns.slug("id", row.id)?,
                 is_required: row.is_required,
                 satisfied: row.satisfied,
                 queue: row.queue,
-                state,
+                state: task_state(columns, row.state)?,
                 definition: row.definition,
             })
         })

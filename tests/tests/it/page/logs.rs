@@ -39,6 +39,10 @@ async fn page_streams_log_as_escaped_text() {
     };
     let (reply, ()) = tokio::join!(get(rig, &page, None), finish);
     shows(&reply, &["line 0.", "line 59.", "&lt;script&gt;alert(1)", "the last line", "This is the end", "</html>"]);
+    shows(
+        &reply,
+        &["<span id=\"L60\"><a href=\"#L60\">60</a>line 59.\n</span>", "<a href=\"#L62\">62</a>the last line"],
+    );
     hides(&reply, &["<script>", "<img", "http-equiv=\"refresh\"", "refresh.js"]);
     assert_eq!(reply.header("content-security-policy"), Some(POLICY));
     for (path, status) in [
@@ -67,10 +71,68 @@ async fn a_log_that_was_uploaded_is_the_one_that_is_shown() {
     let root = log_in(rig, &rig.root).await;
     for cookie in [None, Some(root.as_str())] {
         let reply = get(rig, &format!("/task/{task}/log"), cookie).await;
+        shows(&reply, &["<span id=\"L2\"><a href=\"#L2\">2</a>with its end\n</span>", "23 B", "This is the end"]);
+        let reply = get(rig, &format!("/task/{task}/log?download=1"), cookie).await;
         assert_eq!(reply.status, 303, "{}", reply.text());
         let log = rig.send(&Raw::new("GET", crate::artifacts::target(rig, reply.header("location").unwrap()))).await;
         assert_eq!((log.status, log.text()), (200, "the whole\nwith its end\n".to_owned()));
     }
+}
+
+/// Compressed, as workers upload logs, and longer than a piece.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lines_of_stored_log_are_found_and_linked() {
+    let worker = Worker::of(Rig::start().await).await;
+    let (rig, task) = (&worker.rig, worker.task.to_string());
+    let body = json!({"storageType": "s3", "contentType": "text/plain", "expires": minutes_from_now(60)});
+    let created = worker.created(BACKING_LOG, &body).await;
+    let log: String =
+        (1..=5_000).map(|n| format!("step {n} of the build{}\n", if n == 4_321 { ": ERROR" } else { "" })).collect();
+    let log = format!("{log}{HOSTILE}");
+    let stored = put(rig, created["putUrl"].as_str().unwrap(), "text/plain", log.as_bytes()).await;
+    assert_eq!(stored.status, 200, "{}", stored.text());
+    complete(&worker).await;
+    let page = format!("/task/{task}/log");
+    let whole = get(rig, &page, None).await;
+    shows(&whole, &["4321</a>step 4321 of the build: ERROR<i></i>\n</span>", "5001</a>&quot;", "5000</a>step 5000 of"]);
+    hides(&whole, &["<script>", "<img", "class=\"marked\""]);
+    // The hostile line has the word, too.
+    assert_eq!(whole.text().matches("<i></i>").count(), 2);
+    let found = get(rig, &format!("{page}?q=STEP+4321"), None).await;
+    shows(
+        &found,
+        &["1 of 5\u{202f}001 lines", &format!("<a href=\"{page}?run=0#L4321\">4321</a>step 4321 of the build")],
+    );
+    hides(&found, &["step 1 of"]);
+    shows(&get(rig, &format!("{page}?q=nothing+like+it"), None).await, &["0 of 5\u{202f}001 lines"]);
+    shows(&get(rig, &format!("{page}?q=step"), None).await, &["The first 200 of "]);
+    hides(&get(rig, &format!("{page}?q=%3Cscript%3E"), None).await, &["<script>"]);
+    let linked = get(rig, &format!("{page}?run=0&from=120&to=140"), None).await;
+    let address = format!("{page}?run=0&lines=120-140#L120");
+    assert_eq!((linked.status, linked.header("location")), (303, Some(address.as_str())));
+    let marked = get(rig, &format!("{page}?run=0&lines=120-140"), None).await;
+    assert_eq!(marked.text().matches("class=\"marked\"").count(), 21);
+    shows(&marked, &["<span id=\"L120\" class=\"marked\">", "<span id=\"L140\" class=\"marked\">"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn growing_log_is_searched_and_downloaded_as_it_is() {
+    let worker = Worker::of(Rig::start().await).await;
+    let (rig, task) = (&worker.rig, worker.task.to_string());
+    let page = format!("/task/{task}/log");
+    for query in ["q=x", "download=1"] {
+        assert_eq!(get(rig, &format!("{page}?{query}"), None).await.status, 404, "{query}");
+    }
+    append(&worker, 0, format!("one\n{HOSTILE}\n").as_bytes()).await;
+    let found = get(rig, &format!("{page}?q=ONE"), None).await;
+    shows(&found, &["1 of 2 lines", ">1</a>one", " so far"]);
+    let whole = get(rig, &format!("{page}?download=1"), None).await;
+    assert_eq!((whole.status, whole.text()), (200, format!("one\n{HOSTILE}\n")));
+    assert_eq!(whole.header("content-type"), Some("text/plain; charset=utf-8"));
+    let name = format!("attachment; filename=\"{task}-0.log\"");
+    assert_eq!(whole.header("content-disposition"), Some(name.as_str()));
+    assert_eq!(whole.header("content-security-policy"), Some(POLICY));
+    complete(&worker).await;
 }
 
 /// The worker was killed between the two steps of its upload.

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tenure_tests::http::TENURE_API;
 
-use super::{HOSTILE, QUEUE, get, hides, log_in, shows};
+use super::{HOSTILE, QUEUE, get, hides, in_order, log_in, shows};
 use crate::rig::{Rig, call, credentials_of, minutes_from_now, new_task, ok, run_of};
 
 async fn create_artifact(rig: &Rig, claim: &Value, name: &str, body: Value) {
@@ -57,7 +57,7 @@ async fn task_page_shows_verdict_artifacts_and_related_tasks() {
             ": exit code 3 ",
             "\nits last words",
             "Artifacts",
-            "1\u{202f}234",
+            "1\u{202f}234 bytes\">1.2 kB</span>",
             "text/x-sums",
             "link to public/sum.txt",
             "private/sum.txt",
@@ -77,7 +77,9 @@ async fn task_page_shows_verdict_artifacts_and_related_tasks() {
         ],
     );
     // A browser that follows a link sends no credentials.
-    hides(&page, &["artifacts/private", "<script>", "<img", "Why the task is in this state"]);
+    hides(&page, &["artifacts/private", "<script>", "<img", "Why the task is in this state", ">s3<"]);
+    in_order(&page, &["Failed on group/worker", "Failure</h2>", "Artifacts</h2>", "Runs</h2>", "Definition</h2>"]);
+    shows(&page, &["run 0 (failed) ran", "<details><summary>"]);
     let anonymous = get(&rig, &page_of(check), None).await;
     shows(&anonymous, &["Failed on group/worker after ", "Needed by"]);
     hides(&anonymous, &["exit code 3", "its last words"]);
@@ -97,8 +99,29 @@ async fn failures_of_earlier_runs_are_shown_beside_the_run() {
     }
     let root = log_in(&rig, &rig.root).await;
     let page = get(&rig, &format!("/task/{task}"), Some(&root)).await;
-    shows(&page, &["Trouble: no answer", ": malformed-payload: Trouble: no command"]);
+    shows(&page, &["Trouble: no answer", ": malformed-payload: Trouble: no command", "compare run 1 with run 0"]);
+    let compare = format!("/task/{task}/compare");
+    shows(
+        &get(&rig, &compare, Some(&root)).await,
+        &["Run 0</h2>", "Run 1</h2>", "Trouble: no answer", "Trouble: no command", "malformed-payload"],
+    );
+    hides(&get(&rig, &compare, None).await, &["Trouble", "no answer", "no command"]);
+    for (run, status) in [("1", 200), ("0", 404), ("2", 404), ("x", 404)] {
+        assert_eq!(get(&rig, &format!("{compare}?run={run}"), Some(&root)).await.status, status, "{run}");
+    }
     hides(&get(&rig, &format!("/task/{task}"), None).await, &["Trouble", "no answer", "no command"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cancel_of_group_is_shown_on_task() {
+    let rig = Rig::start().await;
+    let task = rig.create_one(QUEUE).await;
+    ok(rig.call("POST", &format!("/task-group/{task}/seal"), None).await);
+    ok(rig.call("POST", &format!("/task-group/{task}/cancel"), None).await);
+    let root = log_in(&rig, &rig.root).await;
+    let page = format!("/task/{task}");
+    shows(&get(&rig, &page, Some(&root)).await, &["Exception before a worker had it: canceled", "Cancelled by root"]);
+    hides(&get(&rig, &page, None).await, &["Cancelled by"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -164,8 +187,8 @@ async fn the_tasks_around_a_task_are_bounded() {
     let answer = rig.call("POST", &format!("{TENURE_API}/tasks"), Some(&json!({"tasks": tasks}))).await;
     assert!(answer.is_success(), "{}", answer.body);
     let page = get(&rig, &format!("/task/{first}"), None).await;
-    shows(&page, &["more than 100; the first 100"]);
-    assert_eq!(page.text().matches("state unscheduled").count(), 100);
+    shows(&page, &["more than 100; the first 25"]);
+    assert_eq!(page.text().matches("state unscheduled").count(), 25);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -11,7 +11,7 @@ const WORKER: &str = "/worker/group/worker";
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_parts_of_page_are_omitted() {
     let rig = Rig::start().await;
-    rig.create_one(QUEUE).await;
+    let group = format!("/group/{}", rig.create_one(QUEUE).await);
     assert_eq!(rig.claim(QUEUE, 1).await.len(), 1);
     rig.create_one(QUEUE).await;
     let looker = log_in(&rig, &rig.make_client("looker", &["queue:*"]).await).await;
@@ -21,13 +21,15 @@ async fn slow_parts_of_page_are_omitted() {
     let mut holder = rig.database.connect("holder").await;
     // A lock delays the read as long as a million dead rows.
     sqlx::raw_sql("BEGIN; LOCK TABLE claims").execute(&mut holder).await.unwrap();
-    for (path, rest) in [("/", "Oldest runnable"), (OF_QUEUE, "Next to be claimed"), (WORKER, "Last contact")] {
+    for (path, rest) in
+        [("/", "Oldest runnable"), (OF_QUEUE, "Next to be claimed"), (WORKER, "Last contact"), (&group, "Scheduler")]
+    {
         shows(&get(&rig, path, Some(&looker)).await, &[UNREAD, rest]);
     }
     sqlx::raw_sql("ROLLBACK; BEGIN; LOCK TABLE pending").execute(&mut holder).await.unwrap();
     shows(&get(&rig, "/", Some(&looker)).await, &[UNREAD, "What holds it"]);
     sqlx::raw_sql("ROLLBACK").execute(&mut holder).await.unwrap();
-    for path in ["/", OF_QUEUE, WORKER] {
+    for path in ["/", OF_QUEUE, WORKER, &group] {
         hides(&get(&rig, path, Some(&looker)).await, &[UNREAD]);
     }
     drop(holder);

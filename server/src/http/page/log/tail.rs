@@ -22,7 +22,7 @@ use tenure_engine::ops::create_artifact::RunRef;
 use tenure_store::live_logs::{self, Position};
 
 const LINES_MAX: usize = 50;
-const TAIL_BYTES: u64 = 32 << 10;
+const TAIL_BYTES: u64 = 16 << 10;
 /// A larger compressed log is skipped: it must be read from its beginning.
 const PACKED_MAX: u64 = 1 << 20;
 const UNPACKED_MAX: u64 = 64 << 20;
@@ -31,6 +31,12 @@ pub(in crate::http::page) struct Tail {
     of: RunRef,
     /// None if the log is too large.
     lines: Option<String>,
+}
+
+impl Tail {
+    pub(in crate::http::page) fn into_lines(self) -> Option<String> {
+        self.lines
+    }
 }
 
 /// Reads the end of a complete or growing log. None if there is no log.
