@@ -198,7 +198,7 @@ pub async fn list_needs(
 /// Filters tasks, by number, to those that failed or ended as exceptions.
 pub async fn list_group_failures(conn: &mut PgConnection, seqs: &[i64]) -> Result<Vec<i64>, sqlx::Error> {
     sqlx::query_scalar!(
-        r#"-- page_failed
+        r#"-- page_group_failures
         SELECT d.seq AS "seq!" FROM unnest($1::bigint[]) AS s(seq)
         JOIN task_definitions d ON d.seq = s.seq
         JOIN tasks t ON t.id = d.id
