@@ -126,6 +126,14 @@ impl ScopeSet {
         self.0[..place].last().is_some_and(|held| satisfies(held, required))
     }
 
+    /// True if at least one text with this prefix is allowed.
+    #[must_use]
+    pub fn allows_some(&self, prefix: &str) -> bool {
+        self.0
+            .iter()
+            .any(|held| held.starts_with(prefix) || held.strip_suffix('*').is_some_and(|stem| prefix.starts_with(stem)))
+    }
+
     #[must_use]
     pub fn first_missing<'a>(&self, required: &'a [String]) -> Option<&'a str> {
         required.iter().map(String::as_str).find(|scope| !self.allows(scope))
@@ -277,6 +285,23 @@ mod tests {
         assert_eq!(scopes.iter().collect::<Vec<_>>(), ["a", "a-", "a:*", "b"]);
         assert_eq!(set(&["x", "*", "y*"]), set(&["*"]));
         assert_eq!(set(&[]).iter().count(), 0);
+    }
+
+    #[test]
+    fn set_allows_some_text_with_a_prefix() {
+        for (held, prefix, expected) in [
+            ("a:b", "a:", true),
+            ("a:b*", "a:", true),
+            ("a:*", "a:", true),
+            ("*", "a:", true),
+            ("a*", "a:", true),
+            ("a:", "a:", true),
+            ("a", "a:", false),
+            ("b:*", "a:", false),
+        ] {
+            assert_eq!(set(&[held]).allows_some(prefix), expected, "{held:?} for {prefix:?}");
+        }
+        assert!(!set(&[]).allows_some(""));
     }
 
     #[test]
