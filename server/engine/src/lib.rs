@@ -21,6 +21,7 @@ pub mod ops;
 mod parked;
 pub mod problems;
 pub mod remembered;
+pub mod reports;
 pub mod route;
 pub mod schedulers;
 pub mod sessions;
@@ -30,4 +31,5 @@ pub mod task_waits;
 #[cfg(feature = "test-util")]
 pub mod testing;
 pub mod wait_limit;
+pub mod worker_counts;
 pub mod workers;
