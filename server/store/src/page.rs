@@ -6,10 +6,12 @@
 //! of the oldest transaction, is still shown.
 
 mod edges;
+mod failures;
 mod groups;
 mod held;
 mod oldest;
 mod schedules;
+mod system;
 mod workers;
 
 use std::collections::HashMap;
@@ -20,11 +22,15 @@ use tenure_api::ids::{RunId, TaskId};
 use tenure_api::states::{Priority, ReasonCreated, ReasonResolved, RunState};
 
 pub use self::edges::{EdgeRow, list_edges};
+pub use self::failures::{EndedTasks, FAILED_READ, FailedRuns, count_ended, count_failed};
 pub use self::groups::{GroupRow, MemberRow, MemberState, find_group, list_members};
 pub use self::held::{HeldRow, list_held};
 pub use self::oldest::{Asked, Oldest, list_oldest};
 pub use self::schedules::{SCHEDULES_READ, list_schedules};
-pub use self::workers::{Named, WORKERS_READ, WorkerRow, list_known, list_named, list_of_name};
+pub use self::system::{Connections, Program, TableSize, get_connections, list_tables};
+pub use self::workers::{
+    Named, WORKERS_READ, WorkerRow, WorkerSession, list_known, list_named, list_of_name, list_sessions_of,
+};
 use super::decode::Row;
 use super::events::Sequenced;
 use super::failure::is_cancelled;
