@@ -6,9 +6,11 @@ use chrono::{DateTime, Utc};
 use maud::{DOCTYPE, Markup, html};
 use tenure_api::dates::Timestamp;
 
+use super::menu::{MENU, current};
 use super::text;
 use super::visit::Visit;
 use tenure_domain::scopes::Expression;
+use tenure_engine::clock::real_now;
 
 pub(super) const STYLE: &str = include_str!("style.css");
 pub(super) const SCRIPT: &str = include_str!("refresh.js");
@@ -73,11 +75,9 @@ pub(super) fn frame(visit: &Visit, page: &Page) -> Markup {
             body {
                 header.top {
                     a.brand href=(visit.link("/")) { span.mark aria-hidden="true" {} "Tenure" }
-                    nav {
-                        (refresh_switch(visit, refresh))
-                        a href=(visit.link("/docs/")) { "API" }
-                        (account(visit))
-                    }
+                    (menu(visit))
+                    (search(visit))
+                    div.corner { (clock()) (refresh_switch(visit, refresh)) (account(visit)) }
                 }
                 main {
                     @if let Some(done) = &visit.done { p.done role="status" { (done) } }
@@ -85,6 +85,39 @@ pub(super) fn frame(visit: &Visit, page: &Page) -> Markup {
                 }
                 footer { "Tenure " (env!("CARGO_PKG_VERSION")) }
             }
+        }
+    }
+}
+
+fn menu(visit: &Visit) -> Markup {
+    let path = visit.place.split('?').next().unwrap_or("/");
+    html! {
+        nav.menu aria-label="Pages" {
+            @for (entry, name) in MENU {
+                a href=(visit.link(entry)) aria-current=[current(entry, path).filter(|_| visit.is_read)] { (name) }
+            }
+        }
+    }
+}
+
+/// `GET /search` leads to the page of an object, or lists tasks.
+fn search(visit: &Visit) -> Markup {
+    html! {
+        form.search role="search" method="get" action=(visit.link("/search")) {
+            label {
+                span.sr { "Search" }
+                input type="search" name="q" maxlength="300" placeholder="Task, queue or worker" autocomplete="off";
+            }
+        }
+    }
+}
+
+/// Time of the page, which its relative times refer to.
+fn clock() -> Markup {
+    let now = real_now();
+    html! {
+        time.clock datetime=(Timestamp::new(now)) title="Time of this page, by the server's clock" {
+            (now.format("%H:%M:%S").to_string()) " UTC"
         }
     }
 }

@@ -20,6 +20,7 @@ mod layout;
 mod log;
 mod login;
 mod logins;
+pub(in crate::http) mod menu;
 mod overview;
 mod pause;
 mod problems;
