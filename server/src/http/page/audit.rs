@@ -11,7 +11,7 @@ use crate::http::api::audit::scope;
 use tenure_domain::audit::{Kind, words};
 use tenure_store::audit::{self, Recorded};
 
-const SHOWN: i64 = 3;
+const SHOWN: usize = 3;
 /// On the page of a worker, client or role.
 const HISTORY_SHOWN: i64 = 15;
 /// In bytes; the API has the rest.
@@ -24,7 +24,7 @@ pub(super) async fn latest(
     kind: Kind,
     objects: &[String],
 ) -> Result<Vec<Recorded>, sqlx::Error> {
-    read(conn, visit, kind, objects, SHOWN).await
+    read(conn, visit, kind, objects, SHOWN as i64).await
 }
 
 /// Reads more of them, for a table.
@@ -74,7 +74,7 @@ pub(super) fn table(changes: &[Recorded], with_objects: bool, now: DateTime<Utc>
 pub(super) fn shown(changes: &[Recorded], now: DateTime<Utc>) -> Markup {
     html! { @if !changes.is_empty() {
         p.dim.changes {
-            @for (n, change) in changes.iter().enumerate() {
+            @for (n, change) in changes.iter().take(SHOWN).enumerate() {
                 @if n > 0 { " · " }
                 span title=(change.detail) { (words(&change.action)) " by " (change.client_id) " " (layout::time(change.at, now)) }
             }

@@ -131,24 +131,33 @@ fn asset(visit: &Visit, name: &str, content: &str) -> String {
     visit.link(&format!("/page/{name}?v={print:016x}"))
 }
 
+/// Changes `refresh` in the query, and keeps the rest of the address.
+fn with_refresh(place: &str, refresh: Option<&str>) -> String {
+    let (path, query) = place.split_once('?').unwrap_or((place, ""));
+    let others = query.split('&').filter(|pair| !pair.is_empty() && !pair.starts_with("refresh="));
+    let pairs: Vec<String> =
+        others.map(str::to_owned).chain(refresh.map(|refresh| format!("refresh={refresh}"))).collect();
+    if pairs.is_empty() { path.to_owned() } else { format!("{path}?{}", pairs.join("&")) }
+}
+
 fn refresh_switch(visit: &Visit, refresh: Refresh) -> Markup {
-    let path = visit.link(visit.place.split('?').next().unwrap_or("/"));
+    let address = |refresh: Option<&str>| visit.link(&with_refresh(&visit.place, refresh));
     let stop = |every: Duration, class: &str| {
         let title = "The page loads itself again; click to stop";
-        html! { a class=(class) href={ (path) "?refresh=off" } title=(title) { "every " (every.as_secs()) " s" } }
+        html! { a class=(class) href=(address(Some("off"))) title=(title) { "every " (every.as_secs()) " s" } }
     };
     html! {
         @match refresh {
             Refresh::Never => {},
             Refresh::Stopped => {
-                a.live.off href=(path) title="Let the page load itself again" { "stopped" }
+                a.live.off href=(address(None)) title="Let the page load itself again" { "stopped" }
             },
             Refresh::Browser(every) => (stop(every, "live")),
             Refresh::Script(every) => {
                 (stop(every, "live scripted"))
                 noscript {
                     a href="" { "load again" } " "
-                    a href={ (path) "?refresh=" (every.as_secs()) } { "every " (every.as_secs()) " s" }
+                    a href=(address(Some(&every.as_secs().to_string()))) { "every " (every.as_secs()) " s" }
                 }
             }
         }
@@ -286,4 +295,21 @@ pub(super) fn none() -> Markup {
 /// Dimmed if zero.
 pub(super) fn number(number: i64) -> Markup {
     html! { span.zero[number == 0] { (text::count(number)) } }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn change_of_refresh_keeps_the_query() {
+        for (place, refresh, expected) in [
+            ("/", Some("off"), "/?refresh=off"),
+            ("/?refresh=off", None, "/"),
+            ("/workers?queue=a%2Fb", Some("5"), "/workers?queue=a%2Fb&refresh=5"),
+            ("/workers?refresh=5&queue=a&state=idle", Some("off"), "/workers?queue=a&state=idle&refresh=off"),
+        ] {
+            assert_eq!(with_refresh(place, refresh), expected, "{place}");
+        }
+    }
 }

@@ -36,6 +36,7 @@ mod task;
 mod text;
 mod visit;
 mod worker;
+mod workers;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -75,6 +76,7 @@ pub fn router(site: Site) -> Router {
         .route("/queue/{provisionerId}/{workerType}/resume", post(pause::resume))
         .route("/subscription/{subscriptionName}/resume", post(subscriptions::resume))
         .route("/worker/{workerGroup}/{workerId}", get(page(Reads::Database, worker::worker)))
+        .route("/workers", get(page(Reads::Database, workers::workers)))
         .route("/session/{sessionId}", get(page(Reads::Database, session::session)))
         .route("/login", get(page(Reads::Nothing, login::form)).post(login::log_in))
         .route("/logout", post(login::log_out))
