@@ -5,6 +5,7 @@
 //! maud escapes all external text at compile time. The content security policy would block a script
 //! in the text that slipped through.
 
+mod access;
 mod actions;
 mod answer;
 mod artifacts;
@@ -77,6 +78,9 @@ pub fn router(site: Site) -> Router {
         .route("/subscription/{subscriptionName}/resume", post(subscriptions::resume))
         .route("/worker/{workerGroup}/{workerId}", get(page(Reads::Database, worker::worker)))
         .route("/workers", get(page(Reads::Database, workers::workers)))
+        .route("/access", get(page(Reads::Database, access::access)))
+        .route("/client/{clientId}", get(page(Reads::Database, access::client::client)))
+        .route("/role/{roleId}", get(page(Reads::Database, access::role::role)))
         .route("/session/{sessionId}", get(page(Reads::Database, session::session)))
         .route("/login", get(page(Reads::Nothing, login::form)).post(login::log_in))
         .route("/logout", post(login::log_out))
