@@ -9,11 +9,13 @@ use super::text;
 use super::visit::Visit;
 use crate::http::api::audit::scope;
 use tenure_domain::audit::{Kind, words};
-use tenure_store::audit::{self, Recorded};
+use tenure_store::audit::{self, Filter, Recorded};
 
 const SHOWN: usize = 3;
 /// On the page of a worker, client or role.
 const HISTORY_SHOWN: i64 = 15;
+/// On the page about the installation.
+const NEWEST_SHOWN: i64 = 10;
 /// In bytes; the API has the rest.
 const DETAIL_SHOWN: usize = 200;
 
@@ -35,6 +37,14 @@ pub(super) async fn history(
     objects: &[String],
 ) -> Result<Vec<Recorded>, sqlx::Error> {
     read(conn, visit, kind, objects, HISTORY_SHOWN).await
+}
+
+/// Reads the newest changes of all objects.
+pub(super) async fn newest(conn: &mut PgConnection, visit: &Visit) -> Result<Vec<Recorded>, sqlx::Error> {
+    if !visit.may(scope()) {
+        return Ok(Vec::new());
+    }
+    Ok(audit::list(conn, Filter::default(), None, NEWEST_SHOWN).await?.rows)
 }
 
 async fn read(

@@ -33,6 +33,7 @@ mod session;
 mod sessions;
 pub mod state;
 mod subscriptions;
+mod system;
 mod task;
 mod text;
 mod visit;
@@ -81,6 +82,7 @@ pub fn router(site: Site) -> Router {
         .route("/access", get(page(Reads::Database, access::access)))
         .route("/client/{clientId}", get(page(Reads::Database, access::client::client)))
         .route("/role/{roleId}", get(page(Reads::Database, access::role::role)))
+        .route("/system", get(page(Reads::Database, system::system)))
         .route("/session/{sessionId}", get(page(Reads::Database, session::session)))
         .route("/login", get(page(Reads::Nothing, login::form)).post(login::log_in))
         .route("/logout", post(login::log_out))
