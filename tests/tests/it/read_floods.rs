@@ -96,6 +96,13 @@ impl Ground {
             "/queue/flooded/queue",
             "/worker/some/some",
             "/session/{sessionId}",
+            "/workers",
+            "/workers?queue=flooded/queue",
+            "/access",
+            "/access?scope=queue%3Astatus%3Ax",
+            "/client/some",
+            "/role/anonymous",
+            "/system",
         ];
         targets.extend(pages.map(|page| self.fill(page)));
         targets

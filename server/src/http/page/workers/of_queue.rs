@@ -1,9 +1,9 @@
 //! The workers of one queue, those that may be broken first.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use maud::{Markup, html};
 use tenure_api::ids::{SessionId, TaskQueueId};
 
@@ -48,6 +48,7 @@ pub(super) async fn page(app: &Site, visit: &Visit, name: &TaskQueueId, key: i32
         (Vec::new(), Vec::new())
     };
     conn.commit().await?;
+    let known = with_sessions(known, key, &members);
     let listed = holders.as_deref().map(|holders| list(&known, holders, &failed, &members, now));
     let state = visit.query("state");
     let body = html! {
@@ -57,6 +58,33 @@ pub(super) async fn page(app: &Site, visit: &Visit, name: &TaskQueueId, key: i32
         p { a href=(visit.link("/workers")) { "Workers of all queues" } }
     };
     Ok(Page::new(format!("Workers of {name}"), Some(REFRESH), body))
+}
+
+/// Adds workers that have a session and have not asked for work: they are known by it only.
+fn with_sessions(mut known: Vec<WorkerRow>, queue: i32, members: &[Member]) -> Vec<WorkerRow> {
+    let names: HashSet<(String, String)> =
+        known.iter().map(|row| (row.worker_group.clone(), row.worker_id.clone())).collect();
+    known.extend(members.iter().filter_map(|Member { identity, frozen, until, .. }| {
+        let (worker_group, worker_id) = (identity.worker_group.to_string(), identity.worker_id.to_string());
+        if names.contains(&(worker_group.clone(), worker_id.clone())) {
+            return None;
+        }
+        // A renewal lasts for the whole time to live.
+        let renewed = (*until - TimeDelta::seconds(identity.ttl)).max(identity.started);
+        Some(WorkerRow {
+            queue,
+            queue_name: identity.queue.to_string(),
+            worker_group,
+            worker_id,
+            first_seen: identity.started,
+            last_seen: renewed,
+            quarantine_until: None,
+            renewed: Some(renewed),
+            frozen: *frozen,
+            removed: None,
+        })
+    }));
+    known
 }
 
 fn list<'a>(
