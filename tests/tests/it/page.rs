@@ -9,6 +9,7 @@ mod logs;
 mod outcomes;
 mod problems;
 mod queues;
+mod sizes;
 mod subscriptions;
 mod system;
 mod unread;

@@ -26,7 +26,7 @@ use tenure_store::{clients, clock, page, roles};
 
 const LIST_CLIENTS: &str = "auth:list-clients";
 const LIST_ROLES: &str = "auth:list-roles";
-const ROWS_MAX: usize = 40;
+const ROWS_MAX: usize = 30;
 /// Roles of a client in its row.
 const ROLES_SHOWN: usize = 3;
 /// In bytes; the page of the role has the rest.

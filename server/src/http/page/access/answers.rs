@@ -16,7 +16,7 @@ use tenure_store::clients::{self, ClientInfo};
 
 /// Clients that are searched for a scope.
 const CLIENTS_READ: i64 = 1_000;
-const CLIENTS_SHOWN: usize = 50;
+const CLIENTS_SHOWN: usize = 40;
 /// Bytes of scopes that an answer goes through, so that it takes milliseconds.
 const SEARCHED_MAX: usize = 8 << 20;
 
