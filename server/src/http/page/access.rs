@@ -68,9 +68,8 @@ async fn read(app: &Site, visit: &Visit, asked: &Asked, resolver: &Resolver) -> 
     let limit = i64::try_from(ROWS_MAX).unwrap_or(i64::MAX).saturating_add(1);
     let mut conn = page::begin(&app.engine.pool).await?;
     let now = clock::get_now(&mut conn).await?;
-    let prefix = visit.query("prefix").map_or("", str::trim);
     let clients = if visit.may(LIST_CLIENTS) {
-        clients::list(&mut *conn, prefix, after(visit, AFTER_CLIENT), Some(limit)).await?
+        clients::list(&mut *conn, prefix(visit), after(visit, AFTER_CLIENT), Some(limit)).await?
     } else {
         Vec::new()
     };
@@ -91,6 +90,11 @@ async fn resolver(app: &Site) -> Result<Arc<Resolver>, PageError> {
 /// PostgreSQL cannot compare with NUL.
 fn after<'a>(visit: &'a Visit, name: &str) -> Option<&'a str> {
     visit.query(name).filter(|id| !id.is_empty() && !id.contains('\0'))
+}
+
+/// Beginning of the ids of the listed clients.
+fn prefix(visit: &Visit) -> &str {
+    visit.query("prefix").map(str::trim).filter(|prefix| !prefix.contains('\0')).unwrap_or_default()
 }
 
 fn questions(visit: &Visit, asked: &Asked) -> Markup {
@@ -150,12 +154,11 @@ fn clients_section(visit: &Visit, clients: &[ClientInfo], now: DateTime<Utc>) ->
             (">Expires", expires),
         ]
     };
-    let prefix = visit.query("prefix").map_or("", str::trim);
     let rows: Vec<_> = clients.iter().take(ROWS_MAX).map(cells).collect();
     let next = next(visit, clients, AFTER_CLIENT, |client| &client.client_id);
     let body = html! {
         form.ask method="get" action=(visit.link("/access")) {
-            label { "Ids that begin with" input name="prefix" value=(prefix) maxlength="255" autocomplete="off"; }
+            label { "Ids that begin with" input name="prefix" value=(prefix(visit)) maxlength="255" autocomplete="off"; }
             button type="submit" { "Show" }
         }
         @if rows.is_empty() { (layout::empty(&html! { p { "There is no such client." } })) } @else { (table(&rows)) }
@@ -193,7 +196,7 @@ fn next<T>(visit: &Visit, rows: &[T], parameter: &str, id: impl Fn(&T) -> &Strin
     }
     let escape = |text: &str| utf8_percent_encode(text, SEGMENT).to_string();
     let last = rows.get(ROWS_MAX - 1).map_or_else(String::new, |row| escape(id(row)));
-    let prefix = visit.query("prefix").filter(|_| parameter == AFTER_CLIENT).unwrap_or_default();
+    let prefix = if parameter == AFTER_CLIENT { prefix(visit) } else { "" };
     let link = format!("{}?prefix={}&{parameter}={last}", visit.link("/access"), escape(prefix));
     html! { div.note { p { a href=(link) { "The next ones" } } } }
 }

@@ -74,6 +74,7 @@ async fn questions_about_scopes_are_answered() {
     shows(&ask("scope=%C3%A9").await, &["printable ASCII"]);
     let page = ask("client=%22%3E%3Cscript%3E&scope=%3Cimg%20src%3E&prefix=%3Cscript%3E").await;
     hides(&page, &["<script>", "<img"]);
+    assert_eq!(ask("prefix=%00&afterClient=%00&afterRole=%00&scope=%00&client=%00").await.status, 200);
     let roles = log_in(&rig, &rig.make_client("roles", &["auth:list-roles"]).await).await;
     let page = get(&rig, "/access?scope=queue%3Aclaim-work%3Aacme%2Flinux", Some(&roles)).await;
     hides(&page, &["assume:team:acme", "2 of 3"]);
