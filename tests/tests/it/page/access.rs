@@ -100,8 +100,12 @@ async fn client_is_created_changed_and_deleted() {
     let form = root.get(&rig, &path("change")).await;
     shows(&form, &["queue:x:*\na b</textarea>", "tenure client update acme/ci --scope SCOPE"]);
     let seen = hidden(&form, "lastModified");
-    let change = [("lastModified", seen.as_str()), ("description", "tests"), ("scopes", "a b\nc")];
+    let change = [("lastModified", seen.as_str()), ("description", HOSTILE), ("scopes", "a b\nc")];
     assert_eq!(root.done(&rig, &path("change"), &change).await, (page.clone(), "The client is changed.".to_owned()));
+    let shown = root.get(&rig, &page).await;
+    shows(&shown, &["&lt;script&gt;alert(1)&lt;/script&gt;", "<h2>Changes</h2>"]);
+    hides(&shown, &["<script>", "<img"]);
+    hides(&root.get(&rig, &path("change")).await, &["<script>", "<img"]);
     let late = root.send(&rig, &path("change"), &change).await;
     assert!(late.status == 409 && late.text().contains("open it again"), "{}", late.text());
     assert_eq!(root.done(&rig, &path("disable"), &[]).await.1, "The client is disabled.");

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{QUEUE, get, hides, log_in, shows};
+use super::{HOSTILE, QUEUE, get, hides, log_in, shows};
 use crate::rig::{Raw, Rig, claim_path, eventually, minutes_from_now, ok};
 
 const OF_QUEUE: &str = "/workers?queue=page/queue";
@@ -49,7 +49,7 @@ async fn workers_of_a_queue_have_state_session_and_failures() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn workers_are_counted_by_queue() {
     let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "0s")).await;
-    let first = rig.create_one(QUEUE).await;
+    let first = rig.create_with(QUEUE, |body| body["metadata"]["name"] = HOSTILE.into()).await;
     rig.create_one("page/other").await;
     assert_eq!(rig.claim(QUEUE, 1).await.len() + rig.claim("page/other", 1).await.len(), 2);
     let root = log_in(&rig, &rig.root).await;
@@ -67,6 +67,8 @@ async fn workers_are_counted_by_queue() {
         &page,
         &["<b>2</b> working", "href=\"/workers?queue=page%2Fqueue\"", "Running claims", &format!("/task/{first}")],
     );
+    shows(&page, &["&lt;script&gt;alert(1)&lt;/script&gt;"]);
+    hides(&page, &["<script>", "<img"]);
     let filtered = look("/workers?queue=oth", &root).await;
     shows(&filtered, &["href=\"/workers?queue=page%2Fother\"", "value=\"oth\""]);
     hides(&filtered, &["href=\"/workers?queue=page%2Fqueue\""]);
