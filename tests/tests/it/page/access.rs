@@ -45,6 +45,9 @@ async fn clients_and_roles_are_shown_by_scope() {
     hides(&page, &["acme/ci</a>"]);
     shows(&get(&rig, "/client/acme%2Fci", Some(&some)).await, &["queue:create-task:low:acme/*"]);
     assert_eq!(get(&rig, "/client/root", Some(&some)).await.status, 403);
+    for path in ["/client/%22%3E%3Cscript%3E", "/role/%22%3E%3Cscript%3E"] {
+        hides(&get(&rig, path, Some(&root)).await, &["<script>"]);
+    }
     for (path, status) in
         [("/client/nobody", 404), ("/client/a%20b", 404), ("/role/nobody", 404), ("/role/a%2A%2A", 404)]
     {
