@@ -367,7 +367,7 @@ fn assemble(
     let authority: Arc<dyn Authority> = Arc::new(ClientAuthority::new(intake.clone()));
     let deliveries = start_deliveries(settings, &engine, &authority, subscription_secrets, &lifetime);
     let passes = Passes::new(&engine, &database.connector, &authority, &deliveries);
-    passes.problems.watch(machine(settings, database));
+    passes.problems.watch(Machine { free_disk: free_disk(settings, database) });
     driver::run_passes(&passes, &database.connector, &lifetime);
     Areas {
         poll: Arc::new(PollState { intake: intake.clone(), engine: engine.clone(), poll_urls: poll_urls.clone() }),
@@ -381,6 +381,7 @@ fn assemble(
             intake: intake.clone(),
             engine: engine.clone(),
             pages: Pages::new(root_url),
+            free_disk: free_disk(settings, database),
             tasks: tasks.clone(),
             drain: shutdown.drain.clone(),
         }),
@@ -417,9 +418,9 @@ fn served_metrics(settings: &Settings, database: &Ready, recorded: PrometheusHan
 }
 
 /// Only an embedded database is certain to be on this machine.
-fn machine(settings: &Settings, database: &Ready) -> Machine {
+fn free_disk(settings: &Settings, database: &Ready) -> Option<FreeDisk> {
     let folder = database.embedded.as_ref().map(|_| settings.data_dir.clone());
-    Machine { free_disk: folder.map(|folder| Box::new(move || disk::free_part(&folder)) as FreeDisk) }
+    folder.map(|folder| Box::new(move || disk::free_part(&folder)) as FreeDisk)
 }
 
 fn start_engine(

@@ -228,6 +228,57 @@ async function actOnWorker(page, made, screenshot, name) {
   await says(page, /^The worker is gone; \d runs? w(as|ere) ended\.$/);
 }
 
+async function actOnAccess(page, screenshot, name) {
+  const client = `acme/${randomBytes(4).toString("hex")}`;
+  await page.goto("/access");
+  await fits(page);
+  await screenshot(`access-${name}`, page, { fullPage: true });
+  await press(page, "Create a client…");
+  await page.getByLabel("Id").fill(client);
+  await page.getByLabel("Scopes").fill("a**");
+  await press(page, "Create the client");
+  await page.getByRole("alert").filter({ hasText: "scopes" }).waitFor();
+  await page.getByLabel("Scopes").fill("queue:claim-work:acme/*");
+  await press(page, "Create the client");
+  await page.getByText("it cannot be shown again").waitFor();
+  const token = await page.locator("pre.token").innerText();
+  await fits(page);
+  await screenshot(`token-${name}`, page, { fullPage: true });
+  await press(page, "Go to the client");
+  await fits(page);
+  assert.ok(!(await page.content()).includes(token), "the token is shown once");
+  await screenshot(`client-${name}`, page, { fullPage: true });
+  await press(page, "Change…");
+  await page.getByLabel("Description").fill("builds");
+  await press(page, "Change the client");
+  await says(page, "The client is changed.");
+  await press(page, "Disable…");
+  await press(page, "Disable the client");
+  await says(page, "The client is disabled.");
+  await press(page, "Enable");
+  await says(page, "The client is enabled.");
+  await press(page, "Reset the token…");
+  await press(page, "Reset the token");
+  assert.notEqual(await page.locator("pre.token").innerText(), token);
+  await press(page, "Go to the client");
+  await press(page, "Delete…");
+  await press(page, "Delete the client");
+  await says(page, `Client ${client} is deleted.`);
+  const role = `team-${randomBytes(4).toString("hex")}`;
+  await press(page, "Create a role…");
+  await page.getByLabel("Id").fill(role);
+  await page.getByLabel("Scopes").fill("queue:claim-work:acme/*");
+  await press(page, "Create the role");
+  await says(page, "The role is created.");
+  await press(page, "Change…");
+  await page.getByLabel("Description").fill("Workers of acme");
+  await press(page, "Change the role");
+  await says(page, "The role is changed.");
+  await press(page, "Delete…");
+  await press(page, "Delete the role");
+  await says(page, `Role ${role} is deleted.`);
+}
+
 async function actOnAll(tools, device, name) {
   const page = await tools.newPage(device);
   const made = await fill(tools.api);
@@ -236,6 +287,7 @@ async function actOnAll(tools, device, name) {
   await actOnQueue(page, made, tools.screenshot, name);
   await actOnWorker(page, made, tools.screenshot, name);
   await actOnGroup(page, made);
+  await actOnAccess(page, tools.screenshot, name);
 }
 
 export default {
@@ -254,7 +306,7 @@ export default {
     const accessToken = (await tools.api("PUT", `/api/auth/v1/clients/${encodeURIComponent("looker")}`, {
       expires: new Date(Date.now() + 3_600_000).toISOString(),
       description: "",
-      scopes: ["tenure:get-queue:*"],
+      scopes: ["tenure:get-queue:*", "auth:get-client:looker", "auth:list-roles"],
     })).accessToken;
     const { page } = tools;
     await logIn(page, { clientId: "looker", accessToken });
@@ -264,6 +316,8 @@ export default {
       [`/queue/${made.queue}`, "Policy…", `tenure:manage-queue:${made.queue}`],
       [`/session/${made.sessionId}`, "Freeze", `tenure:command-worker:${made.queue}`],
       [`/worker/${made.workerGroup}/${made.workerId}`, "Quarantine…", "queue:quarantine-worker:"],
+      ["/access", "Create a client…", "auth:create-client:*"],
+      ["/client/looker", "Disable…", "auth:disable-client:looker"],
     ]) {
       await page.goto(`${path}?refresh=off`);
       const found = page.getByRole("button", { name: button, exact: true });

@@ -80,6 +80,22 @@ export default {
     await tools.screenshot("refused");
   },
 
+  "the interface has names and enough contrast, in the light and in the dark": async (tools) => {
+    // The page of the system needs a login.
+    tools.expectConsole(/status of 403/);
+    for (const colorScheme of ["light", "dark"]) {
+      const page = await tools.newPage({ colorScheme });
+      await page.goto("/docs");
+      await page.waitForSelector("#operations-queue-createTask");
+      await unfold(page, "queue", "createTask");
+      await tools.screenshot(colorScheme, page);
+      const serious = (await tools.axe(page)).filter(({ impact }) => ["serious", "critical"].includes(impact));
+      assert.deepEqual(serious, [], colorScheme);
+      await page.getByRole("navigation", { name: "Pages" }).getByRole("link", { name: "System" }).click();
+      await page.waitForURL("**/system");
+    }
+  },
+
   "the document is valid OpenAPI 3.1": async ({ origin, require }) => {
     const { Validator } = await import(pathToFileURL(require.resolve("@seriousme/openapi-schema-validator")).href);
     const document = await (await fetch(`${origin}/openapi.json`)).json();

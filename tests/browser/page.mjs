@@ -226,6 +226,21 @@ async function showFull(tools, size, made) {
   assert.match(await text(), /of-everything-that-was-built[^]*Needed by[^]*report[^]*unscheduled/);
   assert.equal(await page.locator('a[href^="javascript:" i]').count(), 0);
   assert.equal(await page.locator("main img, main svg:not(.bar), main [onerror], main [onload]").count(), 0);
+  await visit("/workers", "workers");
+  assert.match(await text(), /frankfurt\/worker-02[^]*Running claims/);
+  await visit(`/workers?queue=${encodeURIComponent(QUEUE)}`, "workers-of-queue");
+  assert.match(await text(), /frankfurt\/worker-01[^]*frankfurt\/worker-03/);
+  await visit("/access", "access");
+  await page.getByLabel("Scope").fill("queue:claim-work:acme/linux");
+  await page.getByRole("button", { name: "Ask" }).click();
+  await page.getByText("1 of 1 clients").waitFor();
+  await look("access-who");
+  await visit("/client/root", "client");
+  await visit("/role/anonymous", "role");
+  await visit("/system", "system");
+  assert.match(await text(), /Tenure is well|needs? somebody/);
+  await page.getByText(/^All \d+ passes$/).click();
+  await look("system-passes");
   await visit(`/task/${slug()}`, "not-found", 404);
   await visit("/", "overview");
   await visit(`/tasks?queue=${encodeURIComponent(QUEUE)}&name=${encodeURIComponent("<script>")}`, "tasks");
@@ -306,7 +321,7 @@ export default {
     const page = await tools.newPage({ viewport: { width: 1400, height: 900 } });
     await page.goto("/login");
     await logIn({ page }, tools.root);
-    for (const path of ["/", "/queues", `/queue/${QUEUE}`, `/queue/${ASSIGNED}`]) {
+    for (const path of ["/", "/queues", `/queue/${QUEUE}`, `/queue/${ASSIGNED}`, "/workers", "/access", "/system"]) {
       await page.goto(path);
       const wide = await page.locator(".scroll").evaluateAll((boxes) =>
         boxes.filter((box) => box.scrollWidth > box.clientWidth).map((box) => box.closest("section").querySelector("h2").innerText));

@@ -13,6 +13,7 @@ pub mod election;
 pub mod enqueue;
 pub mod event_filter;
 pub mod events;
+pub mod failure_share;
 pub mod grants;
 pub mod group_progress;
 pub mod json;

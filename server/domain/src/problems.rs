@@ -18,8 +18,7 @@ pub use self::facts::{
     Barred, Blocked, Count, DatabaseFacts, Ends, Example, Facts, FailingPass, QueueEnds, QueueFacts, SilentServer,
     SubscriptionFacts,
 };
-pub use self::failures::fails;
-pub(crate) use self::failures::{is_failure, is_tried};
+pub use self::failures::{fails, is_failure, is_tried};
 pub use self::reduced::reduce;
 
 /// Problems of a kind that are listed, the oldest first.

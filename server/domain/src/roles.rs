@@ -3,9 +3,12 @@
 //! A role id with a final star matches every name with this prefix, and `<..>` in its scopes
 //! becomes the rest of the name. A held scope with a final star assumes every role that it covers.
 
+mod search;
+
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
+pub use self::search::{Search, Way};
 use super::scopes::{ScopeSet, valid_scope};
 
 pub const ROLE_ID_MAX: usize = 1_000;

@@ -290,6 +290,23 @@ mod tests {
     }
 
     #[test]
+    fn set_allows_some_text_with_a_prefix() {
+        for (held, prefix, expected) in [
+            ("a:b", "a:", true),
+            ("a:b*", "a:", true),
+            ("a:*", "a:", true),
+            ("*", "a:", true),
+            ("a*", "a:", true),
+            ("a:", "a:", true),
+            ("a", "a:", false),
+            ("b:*", "a:", false),
+        ] {
+            assert_eq!(set(&[held]).allows_some(prefix), expected, "{held:?} for {prefix:?}");
+        }
+        assert!(!set(&[]).allows_some(""));
+    }
+
+    #[test]
     fn expressions_are_satisfied_as_named() {
         let scopes = set(&["a", "b:*"]);
         let yes = |expression: Expression| assert!(scopes.satisfies(&expression), "{expression}");

@@ -45,12 +45,14 @@ use crate::ops::{self, OpError};
 use crate::problems::LatestProblems;
 use crate::remembered::Facts;
 use crate::remembered::registry::Registry;
+use crate::reports::Reports;
 use crate::route::HotSessions;
 use crate::schedulers::Schedulers;
 use crate::sessions::{Identities, Outlook, Renewals, Sessions};
 use crate::shown_queues::ShownQueues;
 use crate::statistics::Statistics;
 use crate::task_waits::TaskWaits;
+use crate::worker_counts::LatestWorkerCounts;
 use crate::workers::Workers;
 use tenure_domain::create::NewTask;
 use tenure_domain::task::Task;
@@ -124,6 +126,10 @@ pub struct Engine {
     pub shown_queues: ShownQueues,
     /// What needs somebody.
     pub problems: LatestProblems,
+    /// Last runs of the passes of this server.
+    pub reports: Reports,
+    /// Workers by queue and presence.
+    pub worker_counts: LatestWorkerCounts,
     pub facts: Facts,
     /// Opened by the first use of a feature that older servers lack.
     pub gate: Gate,
@@ -199,6 +205,8 @@ impl Engine {
             schedulers: Schedulers::new(settings.member.clone()),
             shown_queues: ShownQueues::new(settings.metrics_queues),
             problems: LatestProblems::default(),
+            reports: Reports::default(),
+            worker_counts: LatestWorkerCounts::default(),
             skew: ClockSkew::default(),
             facts,
             gate: Gate::new(requests.clone()),
@@ -292,6 +300,7 @@ impl Engine {
             sessions,
             schedulers,
             problems,
+            worker_counts,
             gate,
             ..
         } = &self;
@@ -307,6 +316,7 @@ impl Engine {
         remembered.add("ends of sessions", on(&sessions.outlook, Outlook::drop_all));
         remembered.add("terms of schedulers", on(schedulers, Schedulers::drop_all));
         remembered.add("problems", on(problems, LatestProblems::drop_all));
+        remembered.add("counts of workers", on(worker_counts, LatestWorkerCounts::drop_all));
         remembered.add("polled queues", on(polled, PolledQueues::drop_all));
         remembered.add("gate of features", on(gate, Gate::close));
         remembered.add("facts", on(facts, Facts::drop_all));

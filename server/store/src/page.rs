@@ -7,6 +7,7 @@
 
 mod edges;
 mod failed;
+mod failures;
 mod groups;
 mod held;
 mod keys;
@@ -15,6 +16,7 @@ mod oldest;
 mod priorities;
 mod queues_by_name;
 mod schedules;
+mod system;
 pub mod tasks;
 mod trends;
 mod worker_states;
@@ -29,6 +31,7 @@ use tenure_api::states::{Priority, ReasonCreated, ReasonResolved, RunState};
 
 pub use self::edges::{EdgeRow, list_edges};
 pub use self::failed::{FAILED_READ, FailedRow, FailedRuns, list_failed, list_failed_of_queue};
+pub use self::failures::{EndedTasks, FAILURES_READ, FailureCounts, count_ended, count_failed};
 pub use self::groups::{
     GroupRow, GroupTaskRow, Member, NeedRow, Needs, find_group, find_last_end, list_definitions, list_group_failures,
     list_group_tasks, list_members, list_needs,
@@ -40,9 +43,12 @@ pub use self::oldest::{Asked, Oldest, list_oldest};
 pub use self::priorities::{PriorityRow, list_priorities};
 pub use self::queues_by_name::list_queues_by_name;
 pub use self::schedules::{SCHEDULES_READ, list_schedules};
+pub use self::system::{Connections, Program, TableSize, get_connections, list_tables};
 pub use self::trends::list_pending_trends;
 pub use self::worker_states::{WORKERS_COUNTED, WorkerStates, count_workers};
-pub use self::workers::{Named, WORKERS_READ, WorkerRow, list_known, list_named, list_of_name};
+pub use self::workers::{
+    Named, WORKERS_READ, WorkerRow, WorkerSession, list_known, list_named, list_of_name, list_sessions_of,
+};
 use super::decode::Row;
 use super::events::Sequenced;
 use super::failure::is_cancelled;

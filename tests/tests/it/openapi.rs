@@ -435,8 +435,15 @@ async fn the_interface_comes_from_the_server_alone() {
     let policy = page.header("content-security-policy").unwrap();
     assert!(policy.contains("default-src 'none'") && policy.contains("script-src 'self';"), "{policy}");
     assert!(!page.text().contains("http://") && !page.text().contains("https://"), "{}", page.text());
-    for file in ["swagger-ui.css", "swagger-ui-bundle.js", "swagger-ui-standalone-preset.js", "swagger-initializer.js"]
-    {
+    assert!(page.text().contains("<a href=\"../workers\">Workers</a>"), "{}", page.text());
+    for file in [
+        "swagger-ui.css",
+        "swagger-ui-bundle.js",
+        "swagger-ui-standalone-preset.js",
+        "swagger-initializer.js",
+        "tenure.css",
+        "tenure.js",
+    ] {
         let reply = rig.send(&Raw::new("GET", &format!("/docs/{file}")).header("origin", "http://x")).await;
         assert_eq!(reply.status, 200, "{file}");
         assert_eq!(reply.header("content-security-policy"), Some(policy), "{file}");

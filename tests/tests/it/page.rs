@@ -1,6 +1,7 @@
 //! The operator's page as a browser requests it: who may log in, which data a visitor sees, and
 //! that no text of a submitter becomes markup.
 
+mod access;
 mod actions;
 mod changes;
 mod closed;
@@ -10,9 +11,12 @@ mod outcomes;
 mod overview;
 mod problems;
 mod queues;
+mod sizes;
 mod subscriptions;
+mod system;
 mod tasks;
 mod unread;
+mod workers;
 
 use std::time::{Duration, Instant};
 

@@ -99,6 +99,13 @@ impl Ground {
             "/worker/some/some",
             "/session/{sessionId}",
             "/tasks",
+            "/workers",
+            "/workers?queue=flooded/queue",
+            "/access",
+            "/access?scope=queue%3Astatus%3Ax",
+            "/client/some",
+            "/role/anonymous",
+            "/system",
         ];
         targets.extend(pages.map(|page| self.fill(page)));
         targets

@@ -102,9 +102,21 @@ async fn answer_of_every_operation_has_a_content_security_policy() {
 async fn page_bytes_and_messages_have_content_security_policy() {
     let worker = Worker::start().await;
     let rig = &worker.rig;
-    for target in
-        ["/", "/queues", "/login", "/page/style.css", "/page/icon.svg", "/queue/a/b", "/task/short", "/worker/a/b"]
-    {
+    for target in [
+        "/",
+        "/queues",
+        "/login",
+        "/page/style.css",
+        "/page/icon.svg",
+        "/queue/a/b",
+        "/task/short",
+        "/worker/a/b",
+        "/workers",
+        "/access",
+        "/client/a",
+        "/role/a",
+        "/system",
+    ] {
         is_closed(target, &rig.send(&Raw::new("GET", target)).await);
     }
     for target in ["/login", "/logout", "/queue/a/b/resume"] {

@@ -20,7 +20,8 @@ const LOST_LEAST: i64 = 5;
 const DEADLINES_MAX: i64 = 5;
 
 /// True if a task that ended for this reason has failed. Deadlines have a problem of their own.
-pub(crate) fn is_failure(reason: ReasonResolved) -> bool {
+#[must_use]
+pub fn is_failure(reason: ReasonResolved) -> bool {
     match reason {
         ReasonResolved::Failed
         | ReasonResolved::ClaimExpired
@@ -37,7 +38,8 @@ pub(crate) fn is_failure(reason: ReasonResolved) -> bool {
 }
 
 /// True if a task that ended for this reason was tried: its end tells of the queue.
-pub(crate) fn is_tried(reason: ReasonResolved) -> bool {
+#[must_use]
+pub fn is_tried(reason: ReasonResolved) -> bool {
     is_failure(reason) || [ReasonResolved::Completed, ReasonResolved::DeadlineExceeded].contains(&reason)
 }
 

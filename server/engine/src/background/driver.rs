@@ -13,6 +13,7 @@ use super::registry::{PASSES, Pace, Pass, Passes};
 use super::{AFTER_FAILURE, PassReport, SLICE, election, other_servers};
 use crate::engine::Lifetime;
 use crate::essential;
+use crate::reports::Run;
 use crate::traces;
 use tenure_store::connector::Connector;
 use tenure_store::outage;
@@ -80,6 +81,7 @@ impl Driver {
                 }
                 Err(error) => {
                     self.passes.problems.pass_failed(name);
+                    engine.reports.pass_failed(name, Instant::now());
                     // Logged once per outage.
                     if !failing && !outage::is_known(&error) {
                         tracing::error!(pass = name, error = %error, "background pass failed; it will be retried");
@@ -124,6 +126,8 @@ impl Driver {
     fn publish(&self, report: PassReport, started: Instant) {
         self.count(report);
         let name = self.pass.name;
+        let run = Run { ended: Instant::now(), took: started.elapsed(), found: report.found, done: report.done };
+        self.passes.engine.reports.pass_ran(name, run, report.failing == 0);
         metrics::histogram!("tenure_pass_seconds", "pass" => name).record(started.elapsed());
         if report.retried + report.exhausted > 0 {
             tracing::info!(

@@ -108,6 +108,7 @@ impl ProblemsPass {
         } else if store.fails && !fails {
             tracing::info!("the artifact store can be used again");
         }
+        engine.reports.store_checked(!fails);
         *store = Store { checked: Some(Instant::now()), fails };
     }
 }

@@ -39,17 +39,19 @@ impl Default for WorkerCountsPass {
 
 impl WorkerCountsPass {
     pub async fn run(&self, engine: &Engine) -> Result<PassReport, sqlx::Error> {
+        let since = engine.worker_counts.epoch();
         let counts = workers::count(&mut *engine.background_pool.acquire().await?, &engine.due_marks.get()).await?;
         let found = counts.len();
         let now = Instant::now();
         engine.shown_queues.admit(counts.iter().map(|counts| counts.queue.as_str()), now);
         let (mut numbers, mut by_state) = (HashMap::new(), HashMap::new());
-        for WorkerCounts { queue, total, quarantined, running, frozen, working, idle, silent } in counts {
-            by_state.insert(queue.clone(), [working, idle, silent, quarantined, frozen].map(|number| number as f64));
-            numbers.insert(queue, [total, quarantined, running, idle].map(|number| number as f64));
+        for WorkerCounts { queue, total, quarantined, running, frozen, working, idle, silent } in &counts {
+            by_state.insert(queue.clone(), [working, idle, silent, quarantined, frozen].map(|number| *number as f64));
+            numbers.insert(queue.clone(), [total, quarantined, running, idle].map(|number| *number as f64));
         }
         self.gauges.replace(numbers, now);
         self.by_state.replace(by_state, now);
+        engine.worker_counts.replace(since, counts);
         Ok(PassReport { found, done: found, ..PassReport::default() })
     }
 }

@@ -428,6 +428,8 @@ async fn run_page(conn: &mut PgConnection, statement: &str, held: Uuid) {
             let name = page::Named { queue: "fill/q1", worker_group: "g", worker_id: "w" };
             drop(page::list_named(conn, &[name]).await.unwrap());
         }
+        "page_failures_of_workers" => run_failures(conn, key).await,
+        "page_worker_sessions" => drop(page::list_sessions_of(conn, &only, "g", "w").await.unwrap()),
         other => unreachable!("{other}"),
     }
 }
@@ -492,6 +494,19 @@ async fn run_group(conn: &mut PgConnection, statement: &str, held: Uuid) {
     }
 }
 
+async fn run_failures(conn: &mut PgConnection, queue: i32) {
+    let (tables, hour) = (["failed_runs", "queue_minutes"], Duration::from_secs(3_600));
+    let before = reads(conn, &tables).await;
+    let ended = page::count_ended(conn, &["fill/q1", "fill/q2"], hour).await.unwrap();
+    assert_eq!(ended["fill/q1"], page::EndedTasks { tried: 120, failed: 60 });
+    let failed = page::count_failed(conn, &[queue], hour).await.unwrap();
+    assert_eq!(failed.iter().map(|row| row.number).sum::<i64>(), page::FAILURES_READ);
+    for (table, (scans, rows)) in reads(conn, &tables).await {
+        let (scans_before, rows_before) = before.get(&table).copied().unwrap_or_default();
+        assert!(scans == scans_before && rows - rows_before <= 2_000, "{table}: {scans} scans, {rows} rows");
+    }
+}
+
 /// Statements that run in sessions of the pool.
 const COLD: [&str; 42] = [
     "list_of_pending",
@@ -539,10 +554,22 @@ const COLD: [&str; 42] = [
     "page_worker",
     "page_named_workers",
     "page_problems",
+    "page_failures_of_workers",
+    "page_worker_sessions",
 ];
+
+/// An hour in which each queue failed, and many failures before it.
+const FAILURES: &str = "
+    INSERT INTO queue_minutes (queue, step, minute, created, started, lost, reasons, ends, waits, runs, pending_most, claimed_most)
+        SELECT q.id, 1, now() - n * interval '30 s', 3, 3, 0, '{0,1,3}', '{1,1,1}', '{}', '{}', 1, 1
+        FROM task_queues q, generate_series(1, 60) n WHERE q.name LIKE 'fill/%';
+    INSERT INTO failed_runs (queue, resolved, seq, run, state, reason, worker_group, worker_id, final, blocks)
+        SELECT q.id, now() - n * interval '100 ms', n, 0, 4, 1, 'g', 'w' || n % 20, true, false
+        FROM task_queues q, generate_series(1, 20000) n WHERE q.name LIKE 'fill/%';";
 
 async fn fill_with_what_is_due(filler: &mut PgConnection) {
     fill(filler).await;
+    run_sql(filler, FAILURES).await;
     events::sequence(filler, Sequenced::default()).await.unwrap();
     let due = "UPDATE claims SET taken_until = now(), complete_by = now() WHERE seq % 20 = 1;
         UPDATE task_definitions SET deadline = now() WHERE seq % 50 = 2;

@@ -1,5 +1,6 @@
 //! The OpenAPI document and its embedded user interface.
 
+use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
 
 use axum::response::{IntoResponse, Response};
@@ -19,6 +20,7 @@ use crate::http::docs::sample::Sample;
 use crate::http::docs::state::{Docs, Endpoint};
 use crate::http::error::ApiError;
 use crate::http::files::{File, Life};
+use crate::http::page::menu::MENU;
 
 /// Pages run and show only embedded files, and call only this server. They set styles in
 /// attributes.
@@ -26,6 +28,13 @@ const POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
      connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 );
+
+const INDEX: &str = "index.html";
+/// Name, type and text of files beside those of the interface.
+const OWN_FILES: [(&str, &str, &str); 2] = [
+    ("tenure.css", "text/css", include_str!("ui/tenure.css")),
+    ("tenure.js", "text/javascript", include_str!("ui/tenure.js")),
+];
 
 /// The dates stay valid for longer, but rendering is expensive.
 const DOCUMENT_LIFE_MS: i64 = 60_000;
@@ -118,10 +127,45 @@ async fn answer_file(app: Docs, call: Arc<Call>) -> Result<Response, ApiError> {
     }
 }
 
+/// A file of the interface.
+struct Found {
+    content_type: String,
+    bytes: Cow<'static, [u8]>,
+}
+
 /// Cheap: unknown names are refused before any rendering or waiting.
-fn find_file(name: &str) -> Result<SwaggerFile<'static>, ApiError> {
+fn find_file(name: &str) -> Result<Found, ApiError> {
+    if let Some((_, content_type, text)) = OWN_FILES.iter().find(|(own, ..)| *own == name) {
+        return Ok(Found { content_type: (*content_type).to_owned(), bytes: Cow::Borrowed(text.as_bytes()) });
+    }
     let found = serve(name, Arc::clone(&SETTINGS)).map_err(|error| ApiError::internal(&error.to_string()))?;
-    found.ok_or_else(|| ApiError::new(ErrorCode::ResourceNotFound, format!("the documentation has no file {name:?}")))
+    let Some(SwaggerFile { content_type, bytes, .. }) = found else {
+        let message = format!("the documentation has no file {name:?}");
+        return Err(ApiError::new(ErrorCode::ResourceNotFound, message));
+    };
+    let bytes = if ["", INDEX].contains(&name) { with_menu(&bytes).into_bytes().into() } else { bytes };
+    Ok(Found { content_type, bytes })
+}
+
+/// Adds the menu of the pages, and a style sheet and a script over those of the interface.
+fn with_menu(index: &[u8]) -> String {
+    // The folder of this page is `/docs/`, below any root URL.
+    let entry = |(path, name): (&str, &str)| match path {
+        "/docs/" => format!("<a href=\"./\" aria-current=\"page\">{name}</a>"),
+        _ => format!("<a href=\"..{path}\">{name}</a>"),
+    };
+    let entries: Vec<String> = MENU.into_iter().map(entry).collect();
+    let menu = format!(
+        "<body>\n<header class=\"tenure\"><a class=\"brand\" href=\"../\">Tenure</a><nav aria-label=\"Pages\">{}</nav></header>",
+        entries.concat()
+    );
+    let head = "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<link rel=\"stylesheet\" \
+                href=\"tenure.css\">\n<script src=\"tenure.js\" defer></script>\n</head>";
+    String::from_utf8_lossy(index)
+        .replacen("<title>Swagger UI</title>", "<title>API · Tenure</title>", 1)
+        .replacen("</head>", head, 1)
+        .replacen("<body>", &menu, 1)
+        .replacen("<div id=\"swagger-ui\"></div>", "<main id=\"swagger-ui\"></main>", 1)
 }
 
 #[cfg(test)]
@@ -129,8 +173,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn page_of_the_interface_has_menu_styles_and_script() {
+        for name in ["", INDEX] {
+            let text = String::from_utf8(find_file(name).unwrap().bytes.into_owned()).unwrap();
+            for part in [
+                "<title>API · Tenure</title>",
+                "href=\"tenure.css\"",
+                "src=\"tenure.js\"",
+                "<a href=\"../workers\">Workers</a>",
+                "<a href=\"./\" aria-current=\"page\">API</a>",
+                "<main id=\"swagger-ui\">",
+            ] {
+                assert!(text.contains(part), "{name:?} lacks {part}: {text}");
+            }
+            // After that of the interface.
+            assert!(text.find("swagger-ui.css") < text.find("tenure.css"));
+        }
+    }
+
+    #[test]
     fn unknown_file_name_is_refused() {
-        for name in ["", "index.html", "swagger-ui.css", "swagger-initializer.js"] {
+        for name in ["", "index.html", "swagger-ui.css", "swagger-initializer.js", "tenure.css", "tenure.js"] {
             assert!(find_file(name).is_ok(), "{name:?}");
         }
         for name in ["nothing.js", "index.htm", "../index.html", "a/b", &"x".repeat(5_000)] {

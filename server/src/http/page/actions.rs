@@ -1,14 +1,17 @@
-//! Actions of visitors on tasks, groups, queues, workers and sessions.
+//! Actions of visitors on tasks, groups, queues, workers, sessions, clients and roles.
 //!
 //! An action is a row of a table. It names the API operation whose scopes it needs, its form, and
 //! the function that carries it out, which the operation's handler calls too. A GET shows the form,
 //! which says what will happen. A POST carries the action out and returns to the object's page,
 //! which shows one line about it. Scopes are checked at each of these steps.
 
+mod access;
 mod again;
+mod client;
 mod form;
 mod group;
 mod queue;
+mod role;
 mod session;
 mod subject;
 mod task;
@@ -50,10 +53,15 @@ pub(super) enum On {
     /// A worker of a queue.
     Worker,
     Session,
+    /// Clients and roles, one of which the form names.
+    Access,
+    Client,
+    Role,
 }
 
 impl On {
-    const ALL: [Self; 5] = [Self::Task, Self::Group, Self::Queue, Self::Worker, Self::Session];
+    const ALL: [Self; 8] =
+        [Self::Task, Self::Group, Self::Queue, Self::Worker, Self::Session, Self::Access, Self::Client, Self::Role];
 
     fn path(self) -> &'static str {
         match self {
@@ -62,6 +70,9 @@ impl On {
             Self::Queue => "/queue/{provisionerId}/{workerType}",
             Self::Worker => "/worker/{workerGroup}/{workerId}/{provisionerId}/{workerType}",
             Self::Session => "/session/{sessionId}",
+            Self::Access => "/access",
+            Self::Client => "/client/{clientId}",
+            Self::Role => "/role/{roleId}",
         }
     }
 
@@ -72,6 +83,9 @@ impl On {
             Self::Queue => queue::ACTIONS,
             Self::Worker => worker::ACTIONS,
             Self::Session => session::ACTIONS,
+            Self::Access => access::ACTIONS,
+            Self::Client => client::ACTIONS,
+            Self::Role => role::ACTIONS,
         }
     }
 }
@@ -85,6 +99,9 @@ pub(super) struct Action {
     /// API operation whose scopes it needs.
     operation: &'static str,
     label: &'static str,
+    /// The scope of an object that the form names, up to the name. Until the form is sent, the scope
+    /// for any object is enough.
+    creates: Option<&'static str>,
     /// True if its button acts without a form: it takes no input and can be undone.
     is_direct: bool,
     /// True if the object's page offers it.
@@ -97,7 +114,12 @@ pub(super) struct Action {
 
 impl Action {
     const fn new(name: &'static str, operation: &'static str, label: &'static str, form: Ask, run: Run) -> Self {
-        Self { name, operation, label, is_direct: false, is_offered: |_| true, command: |_| None, form, run }
+        let (is_direct, creates) = (false, None);
+        Self { name, operation, label, creates, is_direct, is_offered: |_| true, command: |_| None, form, run }
+    }
+
+    const fn creates(self, scope: &'static str) -> Self {
+        Self { creates: Some(scope), ..self }
     }
 
     const fn direct(self) -> Self {
@@ -114,6 +136,15 @@ impl Action {
 
     pub(super) fn path(&self, on: On) -> String {
         format!("{}/{}", on.path(), self.name)
+    }
+
+    /// Returns scopes that the visitor lacks to be shown the form; none if the form may be shown.
+    fn lacking(&self, visit: &Visit, subject: &Subject) -> Result<Option<Expression>, PageError> {
+        if let Some(scope) = self.creates {
+            return Ok((!visit.may_some(scope)).then(|| format!("{scope}*").into()));
+        }
+        let required = self.required(subject)?;
+        Ok((!visit.may(required.clone())).then_some(required))
     }
 
     /// Fails only if the subject lacks a value of the operation's scopes.
@@ -151,6 +182,8 @@ enum Outcome {
     Done(String),
     /// The line, and the page that shows it.
     DoneAt(String, String),
+    /// A page of its own, for a secret that is shown once.
+    Page(Page),
     /// Asks again, because the input has consequences to show first.
     Review(form::Review),
 }
@@ -208,6 +241,23 @@ impl From<sqlx::Error> for Failed {
     }
 }
 
+/// Checks the scopes of an operation on an object that the form names or changes. The form keeps
+/// its input.
+fn authorize(order: &Order<'_>, operation: &'static str, values: &Values<'_>) -> Result<(), Failed> {
+    let filled = OPERATIONS.get(operation).and_then(|template| template.fill(values, &Values::of_path()).ok());
+    let Some(required) = filled else {
+        tracing::error!(operation, "the scopes of an action cannot be filled");
+        return Err(PageError::Internal.into());
+    };
+    match order.visit.missing(required) {
+        None => Ok(()),
+        Some(missing) => {
+            let message = format!("This needs {missing}, which you do not have.");
+            Err(Failed::Form(StatusCode::FORBIDDEN, message))
+        }
+    }
+}
+
 /// For a subject of another kind, which the table of actions excludes.
 fn mismatch() -> PageError {
     tracing::error!("an action was given an object of another kind");
@@ -221,8 +271,10 @@ pub(super) fn all() -> impl Iterator<Item = (On, &'static Action)> {
 /// Reads the object and checks the scopes.
 async fn admit(app: &Site, visit: &Visit, on: On, action: &Action) -> Result<Subject, PageError> {
     let subject = Subject::load(app, visit, on, action.operation).await?;
-    visit.authorize(action.required(&subject)?)?;
-    Ok(subject)
+    match action.lacking(visit, &subject)? {
+        None => Ok(subject),
+        Some(required) => Err(PageError::Denied(required)),
+    }
 }
 
 /// A separate page, because the object's page refreshes itself.
@@ -261,6 +313,7 @@ async fn carry_out(
     let (status, notice) = match (action.run)(&order).await {
         Ok(Outcome::Done(line)) => return Ok(done::see_other(app, &subject.link(visit), &line)),
         Ok(Outcome::DoneAt(line, link)) => return Ok(done::see_other(app, &link, &line)),
+        Ok(Outcome::Page(page)) => return Ok(answer(StatusCode::OK, &layout::frame(visit, &page))),
         Ok(Outcome::Review(review)) => (StatusCode::OK, Notice::Review(review)),
         Err(Failed::Page(error)) => return Err(error),
         Err(Failed::Form(status, message)) => (status, Notice::Wrong(message)),
@@ -276,18 +329,18 @@ pub(super) fn bar(visit: &Visit, on: On, subject: &Subject) -> Markup {
     let Some(session) = &visit.session else { return Markup::default() };
     let button = |action: &Action| {
         let link = subject.action_link(visit, action.name);
-        match action.required(subject) {
-            Ok(required) if !visit.may(required.clone()) => html! {
+        match action.lacking(visit, subject) {
+            Ok(Some(required)) => html! {
                 span.lacking { button type="button" disabled { (action.label) } " needs " code { (required) } }
             },
             Err(_) => Markup::default(),
-            Ok(_) if action.is_direct => html! {
+            Ok(None) if action.is_direct => html! {
                 form method="post" action=(link) {
                     input type="hidden" name="token" value=(session.form_token.as_str());
                     button type="submit" { (action.label) }
                 }
             },
-            Ok(_) => html! { a.button href=(link) { (action.label) } },
+            Ok(None) => html! { a.button href=(link) { (action.label) } },
         }
     };
     html! { div.actions role="group" aria-label="Actions" {

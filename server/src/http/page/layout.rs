@@ -6,9 +6,11 @@ use chrono::{DateTime, Utc};
 use maud::{DOCTYPE, Markup, html};
 use tenure_api::dates::Timestamp;
 
+use super::menu::{MENU, current};
 use super::text;
 use super::visit::Visit;
 use tenure_domain::scopes::Expression;
+use tenure_engine::clock::real_now;
 
 pub(super) const STYLE: &str = include_str!("style.css");
 pub(super) const SCRIPT: &str = include_str!("refresh.js");
@@ -73,11 +75,9 @@ pub(super) fn frame(visit: &Visit, page: &Page) -> Markup {
             body {
                 header.top {
                     a.brand href=(visit.link("/")) { span.mark aria-hidden="true" {} "Tenure" }
-                    nav {
-                        (refresh_switch(visit, refresh))
-                        a href=(visit.link("/docs/")) { "API" }
-                        (account(visit))
-                    }
+                    (menu(visit))
+                    (search(visit))
+                    div.corner { (clock()) (refresh_switch(visit, refresh)) (account(visit)) }
                 }
                 main {
                     @if let Some(done) = &visit.done { p.done role="status" { (done) } }
@@ -85,6 +85,39 @@ pub(super) fn frame(visit: &Visit, page: &Page) -> Markup {
                 }
                 footer { "Tenure " (env!("CARGO_PKG_VERSION")) }
             }
+        }
+    }
+}
+
+fn menu(visit: &Visit) -> Markup {
+    let path = visit.place.split('?').next().unwrap_or("/");
+    html! {
+        nav.menu aria-label="Pages" {
+            @for (entry, name) in MENU {
+                a href=(visit.link(entry)) aria-current=[current(entry, path).filter(|_| visit.is_read)] { (name) }
+            }
+        }
+    }
+}
+
+/// `GET /search` leads to the page of an object, or lists tasks.
+fn search(visit: &Visit) -> Markup {
+    html! {
+        form.search role="search" method="get" action=(visit.link("/search")) {
+            label {
+                span.sr { "Search" }
+                input type="search" name="q" maxlength="300" placeholder="Task, queue or worker" autocomplete="off";
+            }
+        }
+    }
+}
+
+/// Time of the page, which its relative times refer to.
+fn clock() -> Markup {
+    let now = real_now();
+    html! {
+        time.clock datetime=(Timestamp::new(now)) title="Time of this page, by the server's clock" {
+            (now.format("%H:%M:%S").to_string()) " UTC"
         }
     }
 }
@@ -98,24 +131,33 @@ fn asset(visit: &Visit, name: &str, content: &str) -> String {
     visit.link(&format!("/page/{name}?v={print:016x}"))
 }
 
+/// Changes `refresh` in the query, and keeps the rest of the address.
+fn with_refresh(place: &str, refresh: Option<&str>) -> String {
+    let (path, query) = place.split_once('?').unwrap_or((place, ""));
+    let others = query.split('&').filter(|pair| !pair.is_empty() && !pair.starts_with("refresh="));
+    let pairs: Vec<String> =
+        others.map(str::to_owned).chain(refresh.map(|refresh| format!("refresh={refresh}"))).collect();
+    if pairs.is_empty() { path.to_owned() } else { format!("{path}?{}", pairs.join("&")) }
+}
+
 fn refresh_switch(visit: &Visit, refresh: Refresh) -> Markup {
-    let path = visit.link(visit.place.split('?').next().unwrap_or("/"));
+    let address = |refresh: Option<&str>| visit.link(&with_refresh(&visit.place, refresh));
     let stop = |every: Duration, class: &str| {
         let title = "The page loads itself again; click to stop";
-        html! { a class=(class) href={ (path) "?refresh=off" } title=(title) { "every " (every.as_secs()) " s" } }
+        html! { a class=(class) href=(address(Some("off"))) title=(title) { "every " (every.as_secs()) " s" } }
     };
     html! {
         @match refresh {
             Refresh::Never => {},
             Refresh::Stopped => {
-                a.live.off href=(path) title="Let the page load itself again" { "stopped" }
+                a.live.off href=(address(None)) title="Let the page load itself again" { "stopped" }
             },
             Refresh::Browser(every) => (stop(every, "live")),
             Refresh::Script(every) => {
                 (stop(every, "live scripted"))
                 noscript {
                     a href="" { "load again" } " "
-                    a href={ (path) "?refresh=" (every.as_secs()) } { "every " (every.as_secs()) " s" }
+                    a href=(address(Some(&every.as_secs().to_string()))) { "every " (every.as_secs()) " s" }
                 }
             }
         }
@@ -258,4 +300,21 @@ pub(super) fn none() -> Markup {
 /// Dimmed if zero.
 pub(super) fn number(number: i64) -> Markup {
     html! { span.zero[number == 0] { (text::count(number)) } }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn change_of_refresh_keeps_the_query() {
+        for (place, refresh, expected) in [
+            ("/", Some("off"), "/?refresh=off"),
+            ("/?refresh=off", None, "/"),
+            ("/workers?queue=a%2Fb", Some("5"), "/workers?queue=a%2Fb&refresh=5"),
+            ("/workers?refresh=5&queue=a&state=idle", Some("off"), "/workers?queue=a&state=idle&refresh=off"),
+        ] {
+            assert_eq!(with_refresh(place, refresh), expected, "{place}");
+        }
+    }
 }

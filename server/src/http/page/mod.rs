@@ -5,6 +5,7 @@
 //! maud escapes all external text at compile time. The content security policy would block a script
 //! in the text that slipped through.
 
+mod access;
 mod actions;
 mod answer;
 mod artifacts;
@@ -23,6 +24,7 @@ mod layout;
 mod log;
 mod login;
 mod logins;
+pub(in crate::http) mod menu;
 mod overview;
 mod pause;
 mod problems;
@@ -37,12 +39,14 @@ mod session;
 mod sessions;
 pub mod state;
 mod subscriptions;
+mod system;
 mod task;
 mod tasks;
 mod text;
 mod trends;
 mod visit;
 mod worker;
+mod workers;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -86,6 +90,11 @@ pub fn router(site: Site) -> Router {
         .route("/queue/{provisionerId}/{workerType}/resume", post(pause::resume))
         .route("/subscription/{subscriptionName}/resume", post(subscriptions::resume))
         .route("/worker/{workerGroup}/{workerId}", get(page(Reads::Database, worker::worker)))
+        .route("/workers", get(page(Reads::Database, workers::workers)))
+        .route("/access", get(page(Reads::Database, access::access)))
+        .route("/client/{clientId}", get(page(Reads::Database, access::client::client)))
+        .route("/role/{roleId}", get(page(Reads::Database, access::role::role)))
+        .route("/system", get(page(Reads::Database, system::system)))
         .route("/session/{sessionId}", get(page(Reads::Database, session::session)))
         .route("/login", get(page(Reads::Nothing, login::form)).post(login::log_in))
         .route("/logout", post(login::log_out))

@@ -1,7 +1,7 @@
 //! What needs somebody, on the overview and on the pages of queues, groups and workers.
 
 use maud::{Markup, html};
-use tenure_api::problems::{Problem, ProblemObject, ProblemSeverity};
+use tenure_api::problems::{Problem, ProblemKind, ProblemObject, ProblemSeverity};
 
 use super::layout::{self, section};
 use super::overview::listing_scope;
@@ -12,6 +12,8 @@ use tenure_domain::problems::reduce;
 
 const TITLE: &str = "What needs somebody";
 const ROWS_MAX: usize = 25;
+const OF_INSTALLATION: [ProblemKind; 5] =
+    [ProblemKind::Database, ProblemKind::Server, ProblemKind::Scheduler, ProblemKind::Pass, ProblemKind::Refile];
 const OF_SERVERS: &str = "tenure:list-servers";
 const OF_SUBSCRIPTIONS: &str = "tenure:list-subscriptions";
 /// The overview has much else.
@@ -67,6 +69,28 @@ pub(super) fn about(app: &Site, visit: &Visit, is_about: impl Fn(&ProblemObject)
         return html! {};
     }
     section(TITLE, &html! {}, &list(visit, &shown))
+}
+
+/// Problems of servers, passes and the database. None if the facts were not read lately.
+pub(super) fn of_installation(app: &Site, visit: &Visit) -> Option<Vec<Problem>> {
+    let found = app.engine.problems.get()?;
+    let may_list =
+        |problem: &&Problem| problem.object.queue.as_ref().is_none_or(|queue| visit.may(listing_scope(queue.as_str())));
+    let own = found.problems.iter().filter(|problem| OF_INSTALLATION.contains(&problem.kind)).filter(may_list);
+    Some(own.map(|problem| for_visitor(visit, problem)).collect())
+}
+
+/// Empty without any.
+pub(super) fn listed(visit: &Visit, problems: &[Problem]) -> Markup {
+    if problems.is_empty() {
+        return html! {};
+    }
+    let shown = &problems[..problems.len().min(ROWS_MAX)];
+    section(
+        TITLE,
+        &html! { @if shown.len() < problems.len() { (shown.len()) " of " (problems.len()) } },
+        &list(visit, shown),
+    )
 }
 
 /// Numbers and names of a queue need the scope that shows it.

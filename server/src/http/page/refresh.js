@@ -26,6 +26,7 @@
     const place = focusable(old).indexOf(document.activeElement);
     const href = document.activeElement?.getAttribute("href");
     old.replaceWith(fresh);
+    document.querySelector(".clock").replaceWith(page.querySelector(".clock"));
     document.title = page.title;
     boxes(fresh).forEach((box, n) => box.scrollTo(...(places[n] ?? [0, 0])));
     all(fresh, "details").forEach((one, n) => (one.open = opened[n] ?? one.open));

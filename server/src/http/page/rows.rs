@@ -19,7 +19,7 @@ use tenure_store::events::Sequenced;
 use tenure_store::page::{self, ClaimRow, EndedRow, Ends, Filter, HolderRow, Named, WorkerRow};
 
 pub(super) const ROWS_MAX: i64 = 25;
-const WORKERS_MAX: usize = 50;
+const WORKERS_MAX: usize = 40;
 /// Claims close to expiry are marked: the worker may be dead.
 const ENDS_SOON: TimeDelta = TimeDelta::seconds(60);
 
@@ -221,16 +221,19 @@ pub(super) fn work(holders: &[HolderRow], ended: &[EndedRow]) -> Vec<Work> {
     all
 }
 
+pub(super) fn how_to_start(visit: &Visit) -> Markup {
+    html! {
+        p { "Start one:" }
+        pre tabindex="0" { "tenure-worker run --root-url " (visit.root_url) " --task-queue " i { "QUEUE" } " --worker-group "
+            i { "GROUP" } " --worker-id " i { "ID" } }
+    }
+}
+
 /// `all` has the workers that the visitor may see; none if not read in time.
 pub(super) fn workers_section(visit: &Visit, all: Option<&[Work]>, now: DateTime<Utc>, about: About) -> Markup {
     let Some(all) = all else { return section("Workers", &html! {}, &layout::unread()) };
     if all.is_empty() {
-        let note = html! {
-            p { "No worker holds a task or has finished one lately." }
-            p { "Start one:" }
-            pre tabindex="0" { "tenure-worker run --root-url " (visit.root_url) " --task-queue " i { "QUEUE" } " --worker-group "
-                i { "GROUP" } " --worker-id " i { "ID" } }
-        };
+        let note = html! { p { "No worker holds a task or has finished one lately." } (how_to_start(visit)) };
         return section("Workers", &html! {}, &layout::empty(&note));
     }
     let states = all.iter().any(|work| work.presence.is_some());

@@ -27,7 +27,7 @@ pub(super) fn sessions_section(visit: &Visit, members: &[Member], now: DateTime<
         let frozen = if *frozen { layout::state("frozen") } else { layout::none() };
         vec![
             ("Worker", layout::worker(visit, identity.worker_group.as_str(), identity.worker_id.as_str())),
-            ("Session", session(visit, identity.id)),
+            ("Session", link(visit, identity.id)),
             (">Running", layout::number(*running)),
             (">Assigned", layout::number(*assigned)),
             (">Capacity", layout::number((*capacity).into())),
@@ -45,7 +45,7 @@ pub(super) fn sessions_section(visit: &Visit, members: &[Member], now: DateTime<
     section("Sessions", &note, &table(&rows))
 }
 
-fn session(visit: &Visit, id: SessionId) -> Markup {
+pub(super) fn link(visit: &Visit, id: SessionId) -> Markup {
     let id = id.to_string();
     html! { a href=(visit.link_to("session", &[&id])) title=(id) { code { (text::short(&id)) } } }
 }

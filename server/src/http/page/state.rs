@@ -7,6 +7,7 @@ use tokio_util::task::TaskTracker;
 
 use super::logins::Logins;
 use crate::http::intake::Intake;
+use tenure_engine::background::problems::FreeDisk;
 use tenure_engine::engine::Engine;
 
 pub type Site = Arc<SiteState>;
@@ -15,6 +16,8 @@ pub struct SiteState {
     pub intake: Arc<Intake>,
     pub engine: Arc<Engine>,
     pub pages: Pages,
+    /// Of an embedded database.
+    pub free_disk: Option<FreeDisk>,
     /// The drain waits for these streams of logs.
     pub tasks: TaskTracker,
     /// Cancelled on drain: streams end.

@@ -129,9 +129,14 @@ impl Visit {
         self.principal.authorize(&required.into()).is_ok()
     }
 
-    /// True if the visitor has some scope with this prefix.
+    /// True if the visitor may do something to at least one object, given the scope up to its name.
     pub(super) fn may_some(&self, prefix: &str) -> bool {
         self.principal.scopes.allows_some(prefix)
+    }
+
+    /// Returns the part of the scopes that the visitor lacks.
+    pub(super) fn missing(&self, required: impl Into<Expression>) -> Option<Expression> {
+        self.principal.scopes.missing(&required.into())
     }
 
     pub(super) fn authorize(&self, required: impl Into<Expression>) -> Result<(), PageError> {
@@ -197,11 +202,12 @@ fn is_page(path: &str) -> bool {
     let is_name =
         |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
     match path.split('/').collect::<Vec<_>>().as_slice() {
-        ["" | "tasks"] => true,
+        ["" | "tasks" | "jobs" | "workers" | "access" | "system"] => true,
         // The page of an object, or of an action on it.
-        ["task" | "group" | "session", names @ ..] => {
+        ["task" | "group" | "session" | "client" | "role", names @ ..] => {
             [1, 2].contains(&names.len()) && names.iter().all(|name| is_name(name))
         }
+        ["access", name] => is_name(name),
         ["queue", names @ ..] => [2, 3].contains(&names.len()) && names.iter().all(|name| is_name(name)),
         ["worker", names @ ..] => [2, 5].contains(&names.len()) && names.iter().all(|name| is_name(name)),
         ["queues"] => true,
@@ -281,6 +287,12 @@ mod tests {
             "/group/x?after=a%2Fb&refresh=off",
             "/worker/g/w",
             "/tasks?queue=a%2Fb&after=c%2F7",
+            "/workers?queue=a/b",
+            "/access?scope=queue%3Aclaim-work%3Aa",
+            "/access/create-client",
+            "/client/ci/disable",
+            "/role/submitter",
+            "/system",
         ] {
             assert_eq!(safe_place(ours), Some(ours));
         }
@@ -314,6 +326,10 @@ mod tests {
             "/queue/a/..%2fapi",
             "/task/abc%2F..",
             "//task/abc",
+            "/system/x",
+            "/client",
+            "/client/a/b/c",
+            "/access/a/b",
         ] {
             assert_eq!(safe_place(no_page), None, "{no_page}");
         }

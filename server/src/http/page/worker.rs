@@ -1,12 +1,13 @@
 //! `/worker/<workerGroup>/<workerId>`: a worker's presence, claims and recent activity.
 
 use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 use maud::{Markup, html};
 use sqlx::PgConnection;
-use tenure_api::ids::{TaskQueueId, WorkerGroup, WorkerId};
+use tenure_api::ids::{SessionId, TaskQueueId, WorkerGroup, WorkerId};
 
 use super::actions::{self, On, Subject};
 use super::audit;
@@ -15,16 +16,19 @@ use super::layout::{self, Page, section, table};
 use super::overview::REFRESH;
 use super::problems;
 use super::rows::{self, About, ROWS_MAX};
+use super::sessions;
 use super::state::Site;
 use super::visit::Visit;
+use super::workers::{self as workers_page, FAILED_WITHIN};
 use tenure_domain::audit::{Kind, worker as worker_object};
+use tenure_domain::failure_share::FailureShare;
 use tenure_domain::presence::Presence;
 use tenure_domain::registration::WorkerName;
 use tenure_domain::worker::WorkerKey;
 use tenure_domain::worker::is_barred;
 use tenure_engine::ops::workers;
 use tenure_store::clock;
-use tenure_store::page::{self, ClaimRow, Ends, Filter, WorkerRow};
+use tenure_store::page::{self, ClaimRow, Ends, FailureCounts, Filter, WorkerRow};
 use tenure_store::workers::{self as workers_store, QuarantineRow};
 
 const ABOUT: About = About { queue: false, worker: true };
@@ -51,7 +55,7 @@ pub(super) async fn worker(app: Site, visit: Arc<Visit>) -> Result<Page, PageErr
     let mut ended = page::list_ended(&mut conn, sequenced, Ends::All, filter, ROWS_MAX).await?;
     let objects: Vec<String> =
         known.iter().map(|row| worker_object(&row.queue_name, group.as_str(), id.as_str())).collect();
-    let changes = audit::latest(&mut conn, &visit, Kind::Worker, &objects).await?;
+    let changes = audit::history(&mut conn, &visit, Kind::Worker, &objects).await?;
     let in_time = claims.is_some();
     let mut claims = claims.unwrap_or_default();
     // A worker has a row, and needs a scope, per queue.
@@ -61,6 +65,7 @@ pub(super) async fn worker(app: Site, visit: Arc<Visit>) -> Result<Page, PageErr
     claims.retain(|row| may(&row.queue));
     ended.retain(|row| may(&row.queue));
     let quarantines = quarantines(&mut conn, &known).await?;
+    let of_queues = of_queues(&app, &mut conn, &visit, &known).await?;
     conn.commit().await?;
     let seen = known.len() + claims.len() + ended.len();
     // The same response for missing workers, to hide which exist.
@@ -78,8 +83,7 @@ pub(super) async fn worker(app: Site, visit: Arc<Visit>) -> Result<Page, PageErr
         h1 { span.kind { "Worker" } (group) "/" (id) }
         (problems::about(&app, &visit, |object| object.worker.as_deref() == Some(name.as_str())))
         (audit::shown(&changes, now))
-        @if !known.is_empty() { (contact(&visit, &known, in_time.then_some(claims.as_slice()), now)) }
-        (quarantine_section(&visit, &quarantines, now))
+        @if !known.is_empty() { (contact(&visit, &known, &of_queues, in_time.then_some(claims.as_slice()), now)) }
         @if visit.session.is_some() { (actions_section(&visit, &known, (&group, &id), now)) }
         @if seen == 0 {
             (section("Contact", &html! {}, &layout::empty(&html! {
@@ -95,8 +99,46 @@ pub(super) async fn worker(app: Site, visit: Arc<Visit>) -> Result<Page, PageErr
         @if !ended.is_empty() {
             (section("Ended lately", &html! { "newest first" }, &rows::ended(&visit, &ended, now, ABOUT)))
         }
+        (quarantine_section(&visit, &quarantines, now))
+        @if !changes.is_empty() { (section("Changes", &html! { "newest first" }, &audit::table(&changes, true, now))) }
     };
     Ok(Page::new(format!("Worker {group}/{id}"), Some(REFRESH), body))
+}
+
+/// What the worker does in each queue, as far as the visitor may read it.
+#[derive(Default)]
+struct OfQueues {
+    sessions: HashMap<i32, SessionId>,
+    /// Failed runs within an hour, and whether most of those of the queue are the worker's.
+    failures: HashMap<i32, (FailureShare, bool)>,
+}
+
+/// `known` has the worker's row of each queue.
+async fn of_queues(
+    app: &Site,
+    conn: &mut PgConnection,
+    visit: &Visit,
+    known: &[WorkerRow],
+) -> Result<OfQueues, sqlx::Error> {
+    let may_read = |row: &&WorkerRow| visit.may(format!("tenure:get-queue:{}", row.queue_name));
+    let readable: Vec<&WorkerRow> = known.iter().filter(may_read).take(HISTORIES_MAX).collect();
+    let Some(WorkerRow { worker_group, worker_id, .. }) = readable.first() else { return Ok(OfQueues::default()) };
+    let queues: Vec<i32> = readable.iter().map(|row| row.queue).collect();
+    let sessions = page::list_sessions_of(conn, &queues, worker_group, worker_id).await?;
+    let failed = page::count_failed(conn, &queues, FAILED_WITHIN).await?;
+    let counted = app.engine.worker_counts.get();
+    let failures = readable.iter().map(|row| {
+        let of_queue: Vec<&FailureCounts> = failed.iter().filter(|failed| failed.queue == row.queue).collect();
+        let is_here = |(group, id): &(String, String)| (group, id) == (worker_group, worker_id);
+        let here = of_queue.iter().filter(|failed| failed.worker.as_ref().is_some_and(is_here));
+        let here = here.map(|failed| failed.number).sum();
+        let share = FailureShare { here, all: of_queue.iter().map(|failed| failed.number).sum() };
+        let counts = counted.iter().flat_map(|counted| &counted.queues).find(|counts| counts.queue == row.queue_name);
+        let workers = counts.map_or(1, |counts| usize::try_from(counts.total).unwrap_or_default());
+        (row.queue, (share, share.stands_out(workers)))
+    });
+    let failures = failures.collect();
+    Ok(OfQueues { sessions: sessions.into_iter().map(|session| (session.queue, session.id)).collect(), failures })
 }
 
 /// Changes of the worker's quarantines, newest first, with their queues.
@@ -159,7 +201,13 @@ fn actions_section(
 }
 
 /// Without its claims it is unknown whether a worker works.
-fn contact(visit: &Visit, known: &[WorkerRow], claims: Option<&[ClaimRow]>, now: DateTime<Utc>) -> Markup {
+fn contact(
+    visit: &Visit,
+    known: &[WorkerRow],
+    of_queues: &OfQueues,
+    claims: Option<&[ClaimRow]>,
+    now: DateTime<Utc>,
+) -> Markup {
     let cells = |row: &WorkerRow| {
         let held = claims.into_iter().flatten().filter(|claim| claim.queue == row.queue_name).count();
         let presence = rows::presence(row, i64::try_from(held).unwrap_or(i64::MAX), now);
@@ -167,10 +215,16 @@ fn contact(visit: &Visit, known: &[WorkerRow], claims: Option<&[ClaimRow]>, now:
             claims.is_some() || matches!(presence, Presence::Quarantined | Presence::Frozen | Presence::Removed);
         let state = if is_known { layout::state(presence.as_str()) } else { layout::unread_value() };
         let quarantine = row.quarantine_until.filter(|_| presence == Presence::Quarantined);
+        let (session, failures) = (of_queues.sessions.get(&row.queue), of_queues.failures.get(&row.queue));
         let time = |time: Option<DateTime<Utc>>| time.map_or_else(layout::none, |time| layout::time(time, now));
         vec![
             ("Queue", layout::queue(visit, &row.queue_name)),
             ("State", state),
+            ("Session", session.map_or_else(layout::none, |id| sessions::link(visit, *id))),
+            (
+                ">Failures",
+                failures.map_or_else(layout::none, |(share, stands_out)| workers_page::share(*share, *stands_out)),
+            ),
             (">Last contact", layout::time(row.contact(), now)),
             (">First seen", layout::time(row.first_seen, now)),
             (">Quarantined until", time(quarantine)),
@@ -178,5 +232,5 @@ fn contact(visit: &Visit, known: &[WorkerRow], claims: Option<&[ClaimRow]>, now:
         ]
     };
     let rows: Vec<_> = known.iter().map(cells).collect();
-    section("Contact", &html! { "newest first" }, &table(&rows))
+    section("Contact", &html! { "newest first; failures within an hour" }, &table(&rows))
 }

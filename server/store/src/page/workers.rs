@@ -2,6 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
+use tenure_api::ids::SessionId;
 
 /// Newest queues searched for a worker: no index finds workers by name alone.
 const QUEUES_READ: i64 = 1_000;
@@ -133,4 +134,38 @@ pub async fn list_named(conn: &mut PgConnection, names: &[Named<'_>]) -> Result<
     )
     .fetch_all(conn)
     .await
+}
+
+/// The live session of a worker in a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WorkerSession {
+    pub queue: i32,
+    pub id: SessionId,
+    pub capacity: i32,
+}
+
+/// Lists the live sessions of a worker in these queues, with one index probe each.
+pub async fn list_sessions_of(
+    conn: &mut PgConnection,
+    queues: &[i32],
+    worker_group: &str,
+    worker_id: &str,
+) -> Result<Vec<WorkerSession>, sqlx::Error> {
+    let rows = sqlx::query!(
+        r#"-- page_worker_sessions
+        SELECT s.queue AS "queue!", s.id AS "id!", s.capacity AS "capacity!"
+        FROM unnest($1::int[]) AS i(queue)
+        JOIN worker_sessions s ON s.queue = i.queue AND s.worker_group = $2 AND s.worker_id = $3 AND s.ended IS NULL"#,
+        queues,
+        worker_group,
+        worker_id
+    )
+    .fetch_all(conn)
+    .await?;
+    let sessions = rows.into_iter().map(|row| WorkerSession {
+        queue: row.queue,
+        id: SessionId::new(row.id),
+        capacity: row.capacity,
+    });
+    Ok(sessions.collect())
 }

@@ -8,18 +8,18 @@ use super::{HOSTILE, POLICY, QUEUE, form, form_token, get, hides, log_in, own_fo
 use crate::rig::{RawReply, Rig, eventually, minutes_from_now, new_task, ok};
 
 /// A logged-in client.
-struct Visitor {
-    cookie: String,
+pub(super) struct Visitor {
+    pub(super) cookie: String,
     token: String,
 }
 
 impl Visitor {
-    async fn root(rig: &Rig) -> Self {
+    pub(super) async fn root(rig: &Rig) -> Self {
         let cookie = log_in(rig, &rig.root).await;
         Self::with(rig, cookie).await
     }
 
-    async fn new(rig: &Rig, id: &str, scopes: &[&str]) -> Self {
+    pub(super) async fn new(rig: &Rig, id: &str, scopes: &[&str]) -> Self {
         let cookie = log_in(rig, &rig.make_client(id, scopes).await).await;
         Self::with(rig, cookie).await
     }
@@ -29,17 +29,17 @@ impl Visitor {
         Self { cookie, token }
     }
 
-    async fn get(&self, rig: &Rig, path: &str) -> RawReply {
+    pub(super) async fn get(&self, rig: &Rig, path: &str) -> RawReply {
         get(rig, path, Some(&self.cookie)).await
     }
 
-    async fn send(&self, rig: &Rig, path: &str, fields: &[(&str, &str)]) -> RawReply {
+    pub(super) async fn send(&self, rig: &Rig, path: &str, fields: &[(&str, &str)]) -> RawReply {
         let fields = [&[("token", self.token.as_str())], fields].concat();
         rig.send(&own_form(rig, path, &fields).header("Cookie", &self.cookie)).await
     }
 
     /// Carries an action out. Returns where it leads, and the line shown there.
-    async fn done(&self, rig: &Rig, path: &str, fields: &[(&str, &str)]) -> (String, String) {
+    pub(super) async fn done(&self, rig: &Rig, path: &str, fields: &[(&str, &str)]) -> (String, String) {
         let reply = self.send(rig, path, fields).await;
         assert_eq!(reply.status, 303, "{path}: {}", reply.text());
         assert_eq!(reply.header("content-security-policy"), Some(POLICY));
@@ -54,7 +54,7 @@ impl Visitor {
 }
 
 /// Value of a hidden field.
-fn hidden(reply: &RawReply, name: &str) -> String {
+pub(super) fn hidden(reply: &RawReply, name: &str) -> String {
     let (text, start) = (reply.text(), format!("type=\"hidden\" name=\"{name}\" value=\""));
     let (_, rest) = text.split_once(&start).unwrap_or_else(|| panic!("no field {name}: {text}"));
     rest.split('"')
@@ -428,6 +428,9 @@ async fn actions_need_scope_and_form_of_this_session() {
         ),
         ("/worker/group/worker/page/queue".to_owned(), &["quarantine", "lift", "gone"]),
         (format!("/session/{session}"), &["freeze", "unfreeze", "shutdown", "stop-task", "end"]),
+        ("/access".to_owned(), &["create-client", "create-role"]),
+        ("/client/looker".to_owned(), &["change", "disable", "enable", "reset-token", "delete"]),
+        ("/role/anonymous".to_owned(), &["change", "delete"]),
     ];
     let before = rig.status(task).await;
     for path in

@@ -6,6 +6,8 @@ use tenure_api::ids::{SessionId, TaskGroupId, TaskId, TaskQueueId, WorkerGroup, 
 use tenure_api::states::Priority;
 
 use super::On;
+use crate::http::page::access::client::client_of;
+use crate::http::page::access::role::role_of;
 use crate::http::page::error::PageError;
 use crate::http::page::pause::queue_of;
 use crate::http::page::state::Site;
@@ -24,6 +26,9 @@ pub(in crate::http::page) enum Subject {
     Queue { name: TaskQueueId, has_policy: bool, has_scheduler: bool, has_dead_letters: bool },
     Worker { name: WorkerName, is_quarantined: bool },
     Session { identity: Identity, is_frozen: bool },
+    Access,
+    Client { id: String, is_disabled: bool },
+    Role(String),
 }
 
 pub(in crate::http::page) struct OfTask {
@@ -77,6 +82,9 @@ impl Subject {
                 let identity = sessions::identify(app.engine.session_parts(), id).await?;
                 Self::Session { identity, is_frozen: true }
             }
+            On::Access => Self::Access,
+            On::Client => Self::Client { id: client_of(visit)?.to_owned(), is_disabled: true },
+            On::Role => Self::Role(role_of(visit)?.to_owned()),
         })
     }
 
@@ -94,6 +102,10 @@ impl Subject {
             Self::Session { identity: Identity { queue, worker_group, worker_id, .. }, .. } => {
                 of_queue(queue).text("workerGroup", worker_group.as_str()).text("workerId", worker_id.as_str())
             }
+            Self::Access => Values::of_path(),
+            // New scopes are checked when the form is sent.
+            Self::Client { id, .. } => Values::of_path().text("clientId", id).list("scopesThatAreNew", [""; 0]),
+            Self::Role(id) => Values::of_path().text("roleId", id).list("scopesThatAreNew", [""; 0]),
         }
     }
 
@@ -104,6 +116,8 @@ impl Subject {
             Self::Queue { name, .. } => name.to_string(),
             Self::Worker { name: WorkerName { group, id, .. }, .. } => format!("{group}/{id}"),
             Self::Session { identity, .. } => identity.id.to_string(),
+            Self::Access => "clients and roles".to_owned(),
+            Self::Client { id, .. } | Self::Role(id) => id.clone(),
         }
     }
 
@@ -111,7 +125,7 @@ impl Subject {
         let title = self.title();
         match self {
             Self::Task(_) | Self::Group(_) | Self::Session { .. } => html! { code { (title) } },
-            Self::Queue { .. } => html! { (title) },
+            Self::Queue { .. } | Self::Access | Self::Client { .. } | Self::Role(_) => html! { (title) },
             Self::Worker { name, .. } => html! { (title) " of " (name.pool) },
         }
     }
@@ -125,6 +139,9 @@ impl Subject {
             Self::Queue { name, .. } => visit.link_to("queue", &[name.provisioner_id(), name.worker_type()]),
             Self::Worker { name, .. } => visit.link_to("worker", &[name.group.as_str(), name.id.as_str()]),
             Self::Session { .. } => visit.link_to("session", &[&title]),
+            Self::Access => visit.link("/access"),
+            Self::Client { id, .. } => visit.link_to("client", &[id]),
+            Self::Role(id) => visit.link_to("role", &[id]),
         }
     }
 
@@ -134,9 +151,13 @@ impl Subject {
                 let (queue, group, id) = (&name.pool, name.group.as_str(), name.id.as_str());
                 visit.link_to("worker", &[group, id, queue.provisioner_id(), queue.worker_type(), action])
             }
-            Self::Task(_) | Self::Group(_) | Self::Queue { .. } | Self::Session { .. } => {
-                format!("{}/{action}", self.link(visit))
-            }
+            Self::Task(_)
+            | Self::Group(_)
+            | Self::Queue { .. }
+            | Self::Session { .. }
+            | Self::Access
+            | Self::Client { .. }
+            | Self::Role(_) => format!("{}/{action}", self.link(visit)),
         }
     }
 }
