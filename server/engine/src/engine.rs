@@ -54,10 +54,9 @@ use crate::shown_queues::ShownQueues;
 use crate::statistics::Statistics;
 use crate::task_waits::TaskWaits;
 use crate::workers::Workers;
-use tenure_domain::bulk_job::TASKS_MAX;
+use tenure_domain::bulk_job::{TASKS_MAX, Which};
 use tenure_domain::create::NewTask;
 use tenure_domain::task::Task;
-use tenure_domain::task_filter::TaskFilter;
 use tenure_domain::work::Reported;
 use tenure_store::connector::Connector;
 use tenure_store::continuity::Continuity;
@@ -245,24 +244,28 @@ impl Engine {
         work::work(&Ways { report, wait_list, requeue, notifiers, queues, pool, gate }, results, claim).await
     }
 
-    /// Counts the tasks that match a filter, up to the limit of a job.
+    /// Counts the tasks of a job.
     ///
     /// # Errors
-    /// If there are more, or the filter is invalid.
-    pub async fn count_tasks(&self, filter: &TaskFilter) -> Result<Counted, OpError> {
-        let (started, mut found, mut cursor) = (Instant::now(), 0_usize, None::<String>);
+    /// If there are more than a job may have, or the filter is invalid.
+    pub async fn count_tasks(&self, which: &Which) -> Result<Counted, OpError> {
+        let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let filter = match which {
+            Which::Filter(filter) => filter,
+            Which::Tasks(ids) => return Ok(Counted { found: number(ids.len()), more: false }),
+        };
+        let (started, mut found, mut cursor) = (Instant::now(), 0, None::<String>);
         loop {
             let page = task_list::list(self, filter, cursor.as_deref(), task_list::PAGE_MAX).await?;
             found += page.tasks.len();
-            let count = u32::try_from(found).unwrap_or(u32::MAX);
-            if count > TASKS_MAX {
+            if number(found) > TASKS_MAX {
                 return Err(OpError::Conflict(format!(
                     "more than {TASKS_MAX} tasks match, which is the limit of a job: add conditions, such as `until`"
                 )));
             }
             let more = page.next.is_some();
             if !more || started.elapsed() > COUNTING_MAX {
-                return Ok(Counted { found: count, more });
+                return Ok(Counted { found: number(found), more });
             }
             cursor = page.next;
         }
