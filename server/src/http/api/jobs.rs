@@ -10,8 +10,11 @@ use crate::http::docs::sample::JOB;
 use tenure_domain::bulk_job::{Job, NewJob, RUNNING_MAX, TASKS_MAX, Which};
 use tenure_engine::ops::bulk_jobs as ops;
 
-pub(in crate::http) const STARTING: Template = Scope("tenure:start-job");
-pub(in crate::http) const LISTING: Template = Scope("tenure:list-jobs");
+/// Scope of startJob, also for the pages.
+pub(in crate::http) const START: &str = "tenure:start-job";
+/// Scope of listJobs, likewise.
+pub(in crate::http) const LIST: &str = "tenure:list-jobs";
+const STARTING: Template = Scope(START);
 /// Condition: the caller started the job.
 const OWN: &str = "callerStartedTheJob";
 const OF_OWNER: Template = Template::If { condition: OWN, then: &STARTING };
@@ -188,7 +191,7 @@ async fn handle_stop_job(app: Api, call: Arc<Call>) -> Result<Response, ApiError
 
 /// `GET /jobs`
 pub fn list_jobs() -> Endpoint {
-    Endpoint::get("listJobs", handle_list_jobs).scopes(LISTING).large_answer().described(
+    Endpoint::get("listJobs", handle_list_jobs).scopes(Scope(LIST)).large_answer().described(
         "tenure",
         "List jobs",
         describe_list_jobs,

@@ -8,6 +8,7 @@
 mod again;
 mod form;
 mod group;
+mod jobs;
 mod queue;
 mod session;
 mod subject;
@@ -25,6 +26,7 @@ use http::StatusCode;
 use maud::{Markup, html};
 
 use self::form::{Fields, Form, Notice};
+pub(super) use self::jobs::order as order_job;
 pub(super) use self::subject::Subject;
 use super::answer::{answer, read_visit, refuse};
 use super::done;

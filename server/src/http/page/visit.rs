@@ -192,7 +192,8 @@ fn is_page(path: &str) -> bool {
     let is_name =
         |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
     match path.split('/').collect::<Vec<_>>().as_slice() {
-        [""] => true,
+        ["" | "jobs"] => true,
+        ["jobs", name] => is_name(name),
         // The page of an object, or of an action on it.
         ["task" | "group" | "session", names @ ..] => {
             [1, 2].contains(&names.len()) && names.iter().all(|name| is_name(name))
@@ -273,6 +274,8 @@ mod tests {
             "/worker/g/w/a/b/quarantine",
             "/group/x?after=a%2Fb&refresh=off",
             "/worker/g/w",
+            "/jobs?before=7",
+            "/jobs/a-b_c",
         ] {
             assert_eq!(safe_place(ours), Some(ours));
         }
@@ -295,6 +298,8 @@ mod tests {
             "/queue/a/b/c/d",
             "/worker/g/w/a/quarantine",
             "/queue/a//",
+            "/jobs/",
+            "/jobs/a/stop",
             "/task/..",
             "/task/../api/x",
             "/worker/../api",
