@@ -34,6 +34,14 @@ pub struct StartJobRequest {
     pub dry_run: bool,
 }
 
+impl StartJobRequest {
+    /// Returns a request for the tasks that match a filter.
+    #[must_use]
+    pub fn new(action: JobAction, filter: TaskFilter) -> Self {
+        Self { action, priority: None, filter: Some(filter), task_ids: None, job_id: None, dry_run: false }
+    }
+}
+
 /// A job that was started, or the number of its tasks.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase")]

@@ -29,6 +29,7 @@ pub mod error;
 mod events;
 mod failure;
 mod handle;
+mod jobs;
 pub mod keep;
 mod kinds;
 mod lease;
@@ -74,7 +75,8 @@ pub use tenure_api::checkpoints::{CommandOfTask, TaskCommandRequest};
 pub use tenure_api::credentials::{AccessToken, Credentials};
 pub use tenure_api::dates::Timestamp;
 pub use tenure_api::dead_letters::{RedriveCopy, RedriveRequest};
-pub use tenure_api::ids::{InvalidId, RunId, SessionId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
+pub use tenure_api::ids::{InvalidId, JobId, RunId, SessionId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
+pub use tenure_api::jobs::StartJobRequest;
 pub use tenure_api::policy::{Failure, PauseRequest, ReleaseRequest};
 pub use tenure_api::queue_keys::KeyRules;
 pub use tenure_api::sessions::{
@@ -82,9 +84,10 @@ pub use tenure_api::sessions::{
     SessionStarted, StartSessionRequest,
 };
 pub use tenure_api::states::{
-    CatchUp, ExceptionReason, OnDuplicate, Priority, ReasonResolved, SessionEnd, TaskCommand, WorkerCommand,
+    CatchUp, ExceptionReason, JobAction, OnDuplicate, Priority, ReasonResolved, SessionEnd, TaskCommand, WorkerCommand,
 };
 pub use tenure_api::subscriptions::After;
+pub use tenure_api::tasks::{ListState, TaskFilter};
 pub use tenure_api::work::{RunOutcome, RunResult};
 pub use wire::{Metadata, NewTask, QueueCounts, RunStatus, State, Task, TaskStatus};
 pub use work::Worked;
