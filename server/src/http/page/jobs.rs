@@ -37,21 +37,6 @@ use tenure_store::clock;
 
 const JOBS_MAX: i64 = 100;
 
-/// Conditions of a filter: their names in forms and in the query of `/tasks`, and in the API.
-pub(super) const FILTER: [(&str, &str); 11] = [
-    ("queue", "taskQueueId"),
-    ("group", "taskGroupId"),
-    ("state", "state"),
-    ("reason", "reason"),
-    ("worker", "worker"),
-    ("name", "name"),
-    ("tag", "tag"),
-    ("owner", "owner"),
-    ("project", "projectId"),
-    ("since", "since"),
-    ("until", "until"),
-];
-
 #[derive(Deserialize)]
 struct StopForm {
     token: String,
@@ -64,22 +49,24 @@ pub(super) fn conditions(filter: &TaskFilter) -> Markup {
     } }
 }
 
-fn listed(filter: &TaskFilter) -> Vec<(&'static str, String)> {
+/// Conditions of a filter, with the names that they have in forms, in the query of `/tasks` and on
+/// the command line.
+pub(super) fn listed(filter: &TaskFilter) -> Vec<(&'static str, String)> {
     let date = |time: Option<DateTime<Utc>>| time.map(|time| Timestamp::new(time).to_string());
-    let values = [
-        filter.task_queue_id.clone(),
-        filter.task_group_id.clone(),
-        filter.state.map(|state| state.to_string()),
-        filter.reason.clone(),
-        filter.worker.clone(),
-        filter.name.clone(),
-        filter.tag.clone(),
-        filter.owner.clone(),
-        filter.project_id.clone(),
-        date(filter.since),
-        date(filter.until),
+    let all = [
+        ("queue", filter.task_queue_id.clone()),
+        ("group", filter.task_group_id.clone()),
+        ("state", filter.state.map(|state| state.to_string())),
+        ("reason", filter.reason.clone()),
+        ("worker", filter.worker.clone()),
+        ("name", filter.name.clone()),
+        ("tag", filter.tag.clone()),
+        ("owner", filter.owner.clone()),
+        ("project", filter.project_id.clone()),
+        ("since", date(filter.since)),
+        ("until", date(filter.until)),
     ];
-    FILTER.iter().zip(values).filter_map(|((field, _), value)| Some((*field, value?))).collect()
+    all.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
 fn tasks_in_words(which: &Which) -> String {

@@ -4,12 +4,13 @@
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
+use chrono::{DateTime, Utc};
 use http::{HeaderMap, StatusCode};
 use maud::{Markup, html};
-use percent_encoding::utf8_percent_encode;
-use serde_json::{Map, Value, json};
-use tenure_api::ids::JobId;
+use serde_json::json;
+use tenure_api::ids::{JobId, TaskId};
 use tenure_api::jobs::StartJobRequest;
+use tenure_api::states::{JobAction, Priority};
 
 use super::form::{self, Field, Fields, Form};
 use super::{Failed, Order, Outcome, Subject, mismatch};
@@ -17,12 +18,13 @@ use crate::http::api::jobs::{START, new_id};
 use crate::http::page::answer::{answer, read_visit, refuse};
 use crate::http::page::done;
 use crate::http::page::error::PageError;
-use crate::http::page::jobs::{FILTER, conditions};
+use crate::http::page::jobs::{conditions, listed};
 use crate::http::page::layout::{self, Page};
 use crate::http::page::of_visitor;
 use crate::http::page::state::Site;
+use crate::http::page::tasks::{self, read_filter};
 use crate::http::page::text;
-use crate::http::page::visit::{SEGMENT, Visit};
+use crate::http::page::visit::Visit;
 use tenure_domain::bulk_job::{NewJob, Order as JobOrder, Which};
 use tenure_domain::unacceptable::Unacceptable;
 use tenure_engine::ops::OpError;
@@ -50,7 +52,7 @@ pub(in crate::http::page) async fn order(State(app): State<Site>, request: Reque
 async fn act(app: &Site, visit: &Visit, headers: &HeaderMap, body: Body) -> Result<Response, PageError> {
     let sent = form::read(app, visit, headers, body).await?;
     check_visitor(visit)?;
-    let job = read_job(&sent)?;
+    let job = read_job(&sent, form::now(app).await?)?;
     let _slot = app.intake.read_slots.take(visit.share()).await?;
     let counted = app.engine.count_tasks(&job.which).await.map_err(refused)?;
     if sent.non_empty(CONFIRMED).is_none() {
@@ -85,20 +87,22 @@ fn refused(error: OpError) -> PageError {
 }
 
 /// Reads the fields of a form, whose conditions have the names of the query of `/tasks`.
-fn read_job(sent: &Fields) -> Result<NewJob, PageError> {
-    let mut request = json!({"action": sent.text("action")});
-    if let Some(priority) = sent.non_empty("priority") {
-        request["priority"] = priority.into();
+fn read_job(sent: &Fields, now: DateTime<Utc>) -> Result<NewJob, PageError> {
+    let action = serde_json::from_value::<JobAction>(sent.text("action").into());
+    let action = action.map_err(|error| wrong(format!("`action`: {error}")))?;
+    let ids = sent.all(TASK).map(str::parse::<TaskId>).collect::<Result<Vec<_>, _>>();
+    let ids = ids.map_err(|error| wrong(error.to_string()))?;
+    let filter = read_filter(|name| sent.non_empty(name), now).map_err(wrong)?;
+    // The form has one field of the priority for all of its buttons.
+    let priority = match action {
+        JobAction::Priority => Some(serde_json::from_value::<Priority>(sent.text("priority").into())),
+        JobAction::Cancel | JobAction::Rerun => None,
+    };
+    let priority = priority.transpose().map_err(|error| wrong(format!("`priority`: {error}")))?;
+    let mut request = StartJobRequest { priority, ..StartJobRequest::new(action, filter) };
+    if !ids.is_empty() {
+        request = StartJobRequest { filter: None, task_ids: Some(ids), ..request };
     }
-    let ids: Vec<&str> = sent.all(TASK).collect();
-    if ids.is_empty() {
-        let given =
-            FILTER.iter().filter_map(|(field, name)| Some(((*name).to_owned(), Value::from(sent.non_empty(field)?))));
-        request["filter"] = Value::Object(given.collect::<Map<String, Value>>());
-    } else {
-        request["taskIds"] = ids.into();
-    }
-    let request: StartJobRequest = serde_json::from_value(request).map_err(|error| wrong(error.to_string()))?;
     NewJob::from_request(&request).map_err(|unacceptable| match unacceptable {
         Unacceptable::Schema(message) | Unacceptable::Rule(message) => wrong(message),
         Unacceptable::Unserializable(error) => wrong(error.to_string()),
@@ -115,11 +119,16 @@ fn question(visit: &Visit, sent: &Fields, job: &NewJob, counted: Counted) -> Pag
             html! { "Their priority becomes " (priority) ". Tasks that were resolved keep theirs." },
         ),
     };
-    let fields = ["action", "priority", TASK].into_iter().chain(FILTER.iter().map(|(field, _)| *field));
-    let hidden: Vec<(&str, &str)> = fields
-        .flat_map(|field| sent.all(field).map(move |value| (field, value)))
-        .filter(|(_, value)| !value.is_empty())
-        .collect();
+    let named = ["action", "priority", TASK].into_iter();
+    let mut hidden: Vec<(&str, String)> =
+        named.flat_map(|field| sent.all(field).map(move |value| (field, value.to_owned()))).collect();
+    if let Which::Filter(filter) = &job.which {
+        hidden.extend(listed(filter));
+    }
+    let back = match &job.which {
+        Which::Filter(filter) => tasks::link(visit, filter, None),
+        Which::Tasks(_) => visit.link("/tasks"),
+    };
     let body = html! { section.panel.form.wide {
         h1 { (title) }
         @if let Which::Filter(filter) = &job.which { (conditions(filter)) }
@@ -136,8 +145,8 @@ fn question(visit: &Visit, sent: &Fields, job: &NewJob, counted: Counted) -> Pag
                 button type="submit" autofocus { "Start the job" }
             }
         }
-        a.button href=(back(visit, sent)) { "Back" }
-        @if let Some(command) = command(sent, job) {
+        a.button href=(back) { "Back" }
+        @if let Some(command) = command(job) {
             p.dim { "As a command:" }
             pre tabindex="0" { "tenure " (command) }
         }
@@ -152,17 +161,9 @@ fn number(Counted { found, more }: Counted) -> Markup {
     }
 }
 
-/// The list that the form belongs to.
-fn back(visit: &Visit, sent: &Fields) -> String {
-    let pair = |field: &str, value: &str| format!("{field}={}", utf8_percent_encode(value, SEGMENT));
-    let given = FILTER.iter().filter_map(|(field, _)| Some(pair(field, sent.non_empty(field)?)));
-    let query = given.collect::<Vec<_>>().join("&");
-    visit.link(&if query.is_empty() { "/tasks".to_owned() } else { format!("/tasks?{query}") })
-}
-
 /// The same job on the command line, without the program's name. None for named tasks.
-fn command(sent: &Fields, job: &NewJob) -> Option<String> {
-    let Which::Filter(_) = job.which else { return None };
+fn command(job: &NewJob) -> Option<String> {
+    let Which::Filter(filter) = &job.which else { return None };
     let verb = match job.order {
         JobOrder::Cancel => "task cancel".to_owned(),
         JobOrder::Rerun => "task rerun".to_owned(),
@@ -170,8 +171,8 @@ fn command(sent: &Fields, job: &NewJob) -> Option<String> {
     };
     let plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_./:=@".contains(&byte));
     let quoted = |text: &str| if plain(text) { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) };
-    let given = FILTER.iter().filter_map(|(field, _)| Some(format!(" --{field} {}", quoted(sent.non_empty(field)?))));
-    Some(given.fold(verb, |command, option| command + &option))
+    let option = |(name, value): (&str, String)| format!(" --{name} {}", quoted(&value));
+    Some(listed(filter).into_iter().fold(verb, |command, given| command + &option(given)))
 }
 
 /// Shows the numbers of tasks of a group that can be rerun.
