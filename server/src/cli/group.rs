@@ -40,7 +40,7 @@ pub enum GroupCommand {
         #[arg(allow_hyphen_values = true)]
         group: TaskGroupId,
         /// The failed tasks
-        #[arg(long, required_unless_present = "exceptions")]
+        #[arg(long)]
         failed: bool,
         /// The tasks that ended as exceptions, such as canceled ones
         #[arg(long)]
@@ -82,6 +82,9 @@ pub async fn run(server: &Server, command: GroupCommand) -> Result<ExitCode, Com
             })?;
         }
         GroupCommand::Rerun { group, failed, exceptions, yes } => {
+            if !failed && !exceptions {
+                return Err(CommandError::Usage("add --failed, --exceptions or both".to_owned()));
+            }
             let states = [(failed, ListState::Failed), (exceptions, ListState::Exception)];
             let mut is_clean = true;
             for (_, state) in states.into_iter().filter(|(wanted, _)| *wanted) {

@@ -28,9 +28,6 @@ use tenure_store::guarded::{self, Held};
 use tenure_store::tasks::{self, Loaded};
 use tenure_store::{audit, session};
 
-/// Tries of a slice that meets locks.
-const TRIES_MAX: usize = 5;
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sliced {
     Done,
@@ -56,7 +53,7 @@ struct Slice<'a> {
     refused: &'a [RefusedTask],
 }
 
-/// Does the next slice of a job.
+/// Does the next slice of a job, if it meets no lock for long: another job may be next meanwhile.
 pub(super) async fn take(engine: &Engine, authority: &dyn Authority, job: &Job) -> Result<Sliced, OpError> {
     let exists = Expression::AllOf(Vec::new());
     match authority.check(&job.client_id, Needed::Scopes(&exists)).await {
@@ -71,16 +68,10 @@ pub(super) async fn take(engine: &Engine, authority: &dyn Authority, job: &Job) 
     };
     let (permitted, refused) = check_rights(engine, authority, job, &listed.ids).await?;
     let slice = Slice { engine, job, listed: &listed, permitted: &permitted, refused: &refused };
-    for _ in 0..TRIES_MAX {
-        match slice.attempt().await {
-            Ok(sliced) => return Ok(sliced),
-            Err(error) if classify(&error) == Class::Contention => {
-                tracing::debug!(error = %error, "a slice of a job met a lock; retrying");
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Err(OpError::Unavailable)
+    slice.attempt().await.map_err(|error| match classify(&error) {
+        Class::Contention => OpError::Unavailable,
+        Class::BadData | Class::Unavailable | Class::Fault => error.into(),
+    })
 }
 
 async fn list(engine: &Engine, job: &Job) -> Result<Listed, OpError> {
