@@ -37,6 +37,7 @@ mod guarded;
 mod health;
 mod history;
 mod hung_up;
+mod jobs;
 mod live_log;
 mod logs;
 mod name_commands;

@@ -71,7 +71,7 @@ impl Ground {
             "name" => "public/some.log".to_owned(),
             "clientId" => "root".to_owned(),
             "roleId" => "anonymous".to_owned(),
-            "sessionId" => "yZ3B_2rBS5WUxDDuPPqkqg".to_owned(),
+            "sessionId" | "jobId" => "yZ3B_2rBS5WUxDDuPPqkqg".to_owned(),
             "service" => "queue".to_owned(),
             "reference" => "api.json".to_owned(),
             "schema" | "common" => "create-task-request.json".to_owned(),
@@ -96,6 +96,8 @@ impl Ground {
             "/queue/flooded/queue",
             "/worker/some/some",
             "/session/{sessionId}",
+            "/jobs",
+            "/jobs/{jobId}",
         ];
         targets.extend(pages.map(|page| self.fill(page)));
         targets
