@@ -58,9 +58,10 @@ pub fn rerun_task() -> Endpoint {
 /// `POST /task/:taskId/cancel`
 pub fn cancel_task() -> Endpoint {
     let handler = |app, call| change_task(app, call, Change::Cancel);
-    Endpoint::post("cancelTask", handler)
-        .scopes(CANCELLING)
-        .described("queue", "End a task that is not resolved", |operation, sample| {
+    Endpoint::post("cancelTask", handler).scopes(CANCELLING).described(
+        "queue",
+        "End a task that is not resolved",
+        |operation, sample| {
             let mut cancelled = sample.status("exception");
             cancelled["runs"][0]["reasonResolved"] = "canceled".into();
             described(operation, &cancelled).about(
@@ -68,7 +69,8 @@ pub fn cancel_task() -> Endpoint {
                  a second from the inbox of its session, or otherwise at its next reclaimTask or report. A resolved \
                  task is returned unchanged.",
             )
-        })
+        },
+    )
 }
 
 fn described(operation: Operation, after: &Value) -> Operation {
