@@ -68,6 +68,8 @@ pub struct SlugId(Uuid);
 pub type TaskId = SlugId;
 /// By default the id of the group's first task.
 pub type TaskGroupId = SlugId;
+/// Chosen by the client that starts the job, or made by the server.
+pub type JobId = SlugId;
 
 impl SlugId {
     /// Returns none unless it is a version 4 UUID of the RFC 4122 variant.

@@ -14,6 +14,7 @@ pub mod dates;
 pub mod dead_letters;
 pub mod errors;
 pub mod ids;
+pub mod jobs;
 pub mod live_log;
 pub mod objects;
 pub mod policy;

@@ -270,6 +270,32 @@ words! {
 }
 
 words! {
+    /// What a job does to each of its tasks.
+    JobAction {
+        /// As cancelTask.
+        Cancel = 1 "cancel",
+        /// As rerunTask.
+        Rerun = 2 "rerun",
+        /// As changeTaskPriority.
+        Priority = 3 "priority",
+    }
+}
+
+words! {
+    /// The state of a job.
+    JobState {
+        /// Tasks are left.
+        Running = 0 "running",
+        /// All tasks were tried.
+        Completed = 1 "completed",
+        /// Someone stopped it.
+        Stopped = 2 "stopped",
+        /// It ended before all tasks were tried; `error` has the reason.
+        Failed = 3 "failed",
+    }
+}
+
+words! {
     /// The source of a task's key for limits and fair sharing.
     KeyBy {
         Key = 0 "key",
@@ -454,6 +480,12 @@ mod tests {
         }
         for &word in SuspendedBy::ALL {
             assert_eq!(SuspendedBy::from_code(word.code()), Some(word));
+        }
+        for &word in JobAction::ALL {
+            assert_eq!(JobAction::from_code(word.code()), Some(word));
+        }
+        for &word in JobState::ALL {
+            assert_eq!(JobState::from_code(word.code()), Some(word));
         }
         for &word in KeyBy::ALL {
             assert_eq!(KeyBy::from_code(word.code()), Some(word));

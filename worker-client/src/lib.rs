@@ -30,6 +30,7 @@ pub mod error;
 mod events;
 mod failure;
 mod handle;
+mod jobs;
 pub mod keep;
 mod kinds;
 mod lease;
@@ -77,7 +78,8 @@ pub use tenure_api::checkpoints::{CommandOfTask, TaskCommandRequest};
 pub use tenure_api::credentials::{AccessToken, Credentials};
 pub use tenure_api::dates::Timestamp;
 pub use tenure_api::dead_letters::{RedriveCopy, RedriveRequest};
-pub use tenure_api::ids::{InvalidId, RunId, SessionId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
+pub use tenure_api::ids::{InvalidId, JobId, RunId, SessionId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
+pub use tenure_api::jobs::StartJobRequest;
 pub use tenure_api::policy::{Failure, PauseRequest, ReleaseRequest};
 pub use tenure_api::queue_keys::KeyRules;
 pub use tenure_api::sessions::{
@@ -85,7 +87,7 @@ pub use tenure_api::sessions::{
     SessionStarted, StartSessionRequest,
 };
 pub use tenure_api::states::{
-    CatchUp, ExceptionReason, OnDuplicate, Priority, ReasonResolved, SessionEnd, TaskCommand, WorkerCommand,
+    CatchUp, ExceptionReason, JobAction, OnDuplicate, Priority, ReasonResolved, SessionEnd, TaskCommand, WorkerCommand,
 };
 pub use tenure_api::subscriptions::After;
 pub use tenure_api::tasks::{ListState, TaskFilter};

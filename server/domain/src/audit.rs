@@ -26,10 +26,11 @@ pub enum Kind {
     Subscription,
     /// A role of the database that may enqueue tasks.
     DatabaseRole,
+    Job,
 }
 
 impl Kind {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Task,
         Self::TaskGroup,
         Self::Queue,
@@ -39,6 +40,7 @@ impl Kind {
         Self::Schedule,
         Self::Subscription,
         Self::DatabaseRole,
+        Self::Job,
     ];
 
     #[must_use]
@@ -53,6 +55,7 @@ impl Kind {
             Self::Schedule => "schedule",
             Self::Subscription => "subscription",
             Self::DatabaseRole => "database-role",
+            Self::Job => "job",
         }
     }
 
@@ -136,6 +139,8 @@ actions! {
     DeleteSubscription "deleteSubscription" Subscription "Deleted",
     AllowEnqueue "allowEnqueue" DatabaseRole "Allowed",
     DenyEnqueue "denyEnqueue" DatabaseRole "Denied",
+    StartJob "startJob" Job "Started",
+    StopJob "stopJob" Job "Stopped",
 }
 
 impl Action {

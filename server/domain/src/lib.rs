@@ -4,6 +4,7 @@
 pub mod admission;
 pub mod artifact;
 pub mod audit;
+pub mod bulk_job;
 pub mod checkpoint;
 pub mod create;
 pub mod dead_letter;

@@ -1,11 +1,13 @@
-//! Rights of the clients for which stored objects act: schedules, and rows enqueued from SQL.
+//! Rights of the clients for which stored objects act: schedules, jobs, and rows enqueued from SQL.
 //!
 //! The client that made such an object must hold the scopes at each use. So an object of a deleted,
 //! disabled or expired client does nothing, and continues once the client has its rights back.
 
 use futures_util::future::BoxFuture;
+use tenure_domain::bulk_job::Order;
 use tenure_domain::create::NewTask;
 use tenure_domain::scopes::Expression;
+use tenure_domain::task::Task;
 
 /// Current rights of clients, at most a second old. The server implements it.
 pub trait Authority: Send + Sync {
@@ -18,6 +20,8 @@ pub enum Needed<'a> {
     Scopes(&'a Expression),
     /// The scopes of createTask for this task.
     CreateTask(&'a NewTask),
+    /// The scopes of cancelTask, rerunTask or changeTaskPriority for this task.
+    ChangeTask(Order, &'a Task),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

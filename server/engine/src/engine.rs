@@ -5,7 +5,7 @@
 //! parts.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
@@ -28,6 +28,7 @@ use crate::gate::Gate;
 use crate::heartbeat::Heartbeat;
 use crate::live_logs::LiveLogs;
 use crate::notifiers::Notifiers;
+use crate::ops::bulk_jobs::Counted;
 use crate::ops::claim_work;
 use crate::ops::create_task::{self, CreateTask};
 use crate::ops::live_log::AppendLog;
@@ -39,6 +40,7 @@ use crate::ops::sessions::{self, RenewSession};
 use crate::ops::status::ReadStatus;
 use crate::ops::submit;
 use crate::ops::subscriptions;
+use crate::ops::task_list;
 use crate::ops::why;
 use crate::ops::work::{self, Ways, Worked};
 use crate::ops::{self, OpError};
@@ -54,6 +56,7 @@ use crate::statistics::Statistics;
 use crate::task_waits::TaskWaits;
 use crate::worker_counts::LatestWorkerCounts;
 use crate::workers::Workers;
+use tenure_domain::bulk_job::{TASKS_MAX, Which};
 use tenure_domain::create::NewTask;
 use tenure_domain::task::Task;
 use tenure_domain::work::Reported;
@@ -62,6 +65,9 @@ use tenure_store::continuity::Continuity;
 use tenure_store::queues::Queues;
 use tenure_store::servers::Member;
 use tenure_store::session::Pools;
+
+/// Clients wait 30 seconds for an answer.
+const COUNTING_MAX: Duration = Duration::from_secs(10);
 
 pub struct Database {
     pub connector: Connector,
@@ -244,6 +250,33 @@ impl Engine {
     pub async fn work(&self, results: &[Reported], claim: &claim_work::Request) -> Result<Worked, OpError> {
         let Self { report, wait_list, requeue, notifiers, queues, pool, gate, .. } = self;
         work::work(&Ways { report, wait_list, requeue, notifiers, queues, pool, gate }, results, claim).await
+    }
+
+    /// Counts the tasks of a job.
+    ///
+    /// # Errors
+    /// If there are more than a job may have, or the filter is invalid.
+    pub async fn count_tasks(&self, which: &Which) -> Result<Counted, OpError> {
+        let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let filter = match which {
+            Which::Filter(filter) => filter,
+            Which::Tasks(ids) => return Ok(Counted { found: number(ids.len()), more: false }),
+        };
+        let (started, mut found, mut cursor) = (Instant::now(), 0, None::<String>);
+        loop {
+            let page = task_list::list(self, filter, cursor.as_deref(), task_list::PAGE_MAX).await?;
+            found += page.tasks.len();
+            if number(found) > TASKS_MAX {
+                return Err(OpError::Conflict(format!(
+                    "more than {TASKS_MAX} tasks match, which is the limit of a job: add conditions, such as `until`"
+                )));
+            }
+            let more = page.next.is_some();
+            if !more || started.elapsed() > COUNTING_MAX {
+                return Ok(Counted { found: number(found), more });
+            }
+            cursor = page.next;
+        }
     }
 
     pub fn queue_parts(&self) -> queue_policy::Parts<'_> {

@@ -1,7 +1,7 @@
 //! The engine of one server, without HTTP, on a test's database. Passes run only if a test starts
 //! them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -59,11 +59,17 @@ pub static ANN: LazyLock<Actor> = LazyLock::new(|| Actor::new("ann"));
 #[derive(Debug, Default)]
 pub struct TestAuthority {
     pub denied: Mutex<HashMap<String, String>>,
+    /// Clients that may change no task.
+    pub lacking: Mutex<HashSet<String>>,
 }
 
 impl Authority for TestAuthority {
-    fn check<'a>(&'a self, client_id: &'a str, _: Needed<'a>) -> BoxFuture<'a, Result<(), Denied>> {
-        let reason = self.denied.lock().unwrap_or_else(PoisonError::into_inner).get(client_id).cloned();
+    fn check<'a>(&'a self, client_id: &'a str, needed: Needed<'a>) -> BoxFuture<'a, Result<(), Denied>> {
+        let mut reason = self.denied.lock().unwrap_or_else(PoisonError::into_inner).get(client_id).cloned();
+        let lacking = self.lacking.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(needed, Needed::ChangeTask(..)) && lacking.contains(client_id) {
+            reason = Some("the client lacks the scopes".to_owned());
+        }
         std::future::ready(reason.map_or(Ok(()), |reason| Err(Denied::Refused(reason)))).boxed()
     }
 }

@@ -13,6 +13,7 @@ use super::enqueue::EnqueueArgs;
 use super::events::EventsArgs;
 use super::group::GroupCommand;
 use super::http::{CallArgs, ServerArgs};
+use super::job::JobCommand;
 use super::problems::ProblemsArgs;
 use super::queue::QueueCommand;
 use super::role::RoleArgs;
@@ -98,12 +99,19 @@ pub enum Command {
         #[command(subcommand)]
         task: TaskCommand,
     },
-    /// Show, seal and cancel groups of tasks.
+    /// Show, seal, cancel and rerun groups of tasks.
     Group {
         #[command(flatten)]
         server: ServerArgs,
         #[command(subcommand)]
         group: GroupCommand,
+    },
+    /// List, show and stop jobs, which cancel, rerun or reprioritise many tasks.
+    Job {
+        #[command(flatten)]
+        server: ServerArgs,
+        #[command(subcommand)]
+        job: JobCommand,
     },
     /// Show pending and running counts of queues; set policies, pause and resume.
     Queue {

@@ -9,9 +9,12 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use serde_json::Value;
 use tenure_api::ids::TaskGroupId;
+use tenure_api::states::JobAction;
+use tenure_api::tasks::ListState;
 use tenure_client::GroupChange;
 
 use super::http::{CommandError, Server, entries, field};
+use super::job::{FilterArgs, JobArgs, change_many, exit_code};
 use never::Culprit;
 
 const CULPRITS_SHOWN_MAX: usize = 5;
@@ -35,6 +38,22 @@ pub enum GroupCommand {
         /// The id of the group
         #[arg(allow_hyphen_values = true)]
         group: TaskGroupId,
+    },
+    /// Run tasks of a group once more, as a job: shows their number and asks, and fails if a task was
+    /// refused
+    Rerun {
+        /// The id of the group
+        #[arg(allow_hyphen_values = true)]
+        group: TaskGroupId,
+        /// The failed tasks
+        #[arg(long)]
+        failed: bool,
+        /// The tasks that ended as exceptions, such as canceled ones
+        #[arg(long)]
+        exceptions: bool,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
     },
     /// Refuse further tasks in a group
     Seal {
@@ -67,6 +86,18 @@ pub async fn run(server: &Server, command: GroupCommand) -> Result<ExitCode, Com
                 let (cancelled, size) = (field(answer, "/cancelledCount"), field(answer, "/taskGroupSize"));
                 format!("{cancelled} of the {size} tasks of group {group} were cancelled.")
             })?;
+        }
+        GroupCommand::Rerun { group, failed, exceptions, yes } => {
+            if !failed && !exceptions {
+                return Err(CommandError::Usage("add --failed, --exceptions or both".to_owned()));
+            }
+            let states = [(failed, ListState::Failed), (exceptions, ListState::Exception)];
+            let mut is_clean = true;
+            for (_, state) in states.into_iter().filter(|(wanted, _)| *wanted) {
+                let filter = FilterArgs { group: Some(group), state: Some(state), ..FilterArgs::default() };
+                is_clean &= change_many(server, JobAction::Rerun, None, JobArgs { filter, yes }).await?;
+            }
+            return Ok(exit_code(is_clean));
         }
         GroupCommand::Seal { group } => {
             let answer = client.change_group(group, GroupChange::Seal).await.map_err(refused)?;

@@ -13,6 +13,7 @@ pub mod group;
 pub mod http;
 mod init;
 mod input;
+pub mod job;
 mod manual;
 mod print;
 pub mod problems;
@@ -135,6 +136,7 @@ async fn run(command: Command) -> ExitCode {
         Command::Group { server, group } => {
             http::call("group", server, async |server| group::run(server, group).await).await
         }
+        Command::Job { server, job } => http::call("job", server, async |server| job::run(server, job).await).await,
         Command::Queue { server, queue } => {
             http::call("queue", server, async |server| queue::run(server, queue).await).await
         }

@@ -6,6 +6,7 @@ pub(super) mod create;
 pub(super) mod id;
 mod list;
 mod logs;
+mod many;
 mod options;
 pub(super) mod outlook;
 pub(super) mod progress;
@@ -31,6 +32,7 @@ use artifacts::{ArtifactsArgs, DownloadArgs};
 use command::CommandArgs;
 use id::TaskRef;
 use list::ListArgs;
+use many::{ManyArgs, PriorityArgs};
 use options::TaskOptions;
 use outlook::Outlook;
 
@@ -61,18 +63,13 @@ pub enum TaskCommand {
         #[arg(allow_hyphen_values = true)]
         task: TaskRef,
     },
-    /// Cancel tasks
-    Cancel {
-        /// The ids of the tasks, or their first 8 characters
-        #[arg(required = true)]
-        tasks: Vec<TaskRef>,
-    },
-    /// Run resolved tasks once more
-    Rerun {
-        /// The ids of the tasks, or their first 8 characters
-        #[arg(required = true)]
-        tasks: Vec<TaskRef>,
-    },
+    /// Cancel tasks by their ids, or all that meet conditions; then shows their number and asks, and
+    /// fails if a task was refused
+    Cancel(Box<ManyArgs>),
+    /// Run resolved tasks once more, by their ids or by conditions, as `cancel` does
+    Rerun(Box<ManyArgs>),
+    /// Change the priority of a task, or of all tasks that meet conditions
+    Priority(Box<PriorityArgs>),
     /// Explain why a task is not running, or how it ended
     Why {
         /// The id of the task, or its first 8 characters
@@ -197,7 +194,7 @@ pub fn shelter_ids(args: Vec<OsString>) -> Vec<OsString> {
     let end = args.iter().position(|word| word == "--").unwrap_or(args.len());
     let mut before: Vec<OsString> = args;
     let behind = before.split_off(end);
-    if !matches!(verb(&before).as_deref(), Some("wait" | "cancel" | "rerun")) {
+    if !matches!(verb(&before).as_deref(), Some("wait" | "cancel" | "rerun" | "priority")) {
         return [repeat_after(before), behind].concat();
     }
     // The value of an option stays in place, even if it looks like an id.
@@ -224,7 +221,7 @@ pub(crate) fn verb(args: &[OsString]) -> Option<String> {
 
 /// True if the next word is the value of `word`, before a subcommand or among several tasks.
 fn takes_value(word: &str) -> bool {
-    word.starts_with("--") && word != "--json" && !word.contains('=') && !is_id(word)
+    word.starts_with("--") && !matches!(word, "--json" | "--yes") && !word.contains('=') && !is_id(word)
 }
 
 fn is_id(word: &str) -> bool {
@@ -271,8 +268,9 @@ pub async fn run(server: &Server, command: TaskCommand) -> Result<ExitCode, Comm
             let task = task.find(server).await?;
             server.print(&shown::read(server, task).await?, |answer| shown::details(server, answer))?;
         }
-        TaskCommand::Cancel { tasks } => change(server, &tasks, TaskChange::Cancel).await?,
-        TaskCommand::Rerun { tasks } => change(server, &tasks, TaskChange::Rerun).await?,
+        TaskCommand::Cancel(args) => return many::run(server, TaskChange::Cancel, *args).await,
+        TaskCommand::Rerun(args) => return many::run(server, TaskChange::Rerun, *args).await,
+        TaskCommand::Priority(args) => return many::change_priority(server, *args).await,
         TaskCommand::Why { task } => {
             let task = task.find(server).await?;
             let answer = server.client.why(task).await.map_err(refused)?;

@@ -22,6 +22,7 @@ fn permitted(scopes: &[String], queue: &str) -> BTreeSet<&'static str> {
         .text("workerType", worker_type)
         .text("taskId", TASK)
         .text("taskGroupId", TASK)
+        .text("jobId", TASK)
         .text("runId", "0")
         .text("schedulerId", "-")
         .text("projectId", "none")
@@ -43,7 +44,8 @@ fn permitted(scopes: &[String], queue: &str) -> BTreeSet<&'static str> {
         .list("prioritiesFromHighestToThatOfTheTask", Priority::ALL.iter().map(ToString::to_string))
         .condition("priorityIsLowest", true)
         .condition("resultIsAskedFor", true)
-        .condition("optionsHaveDelivery", false);
+        .condition("optionsHaveDelivery", false)
+        .condition("callerStartedTheJob", true);
     let held = ScopeSet::new(scopes.iter().cloned());
     let mut names = BTreeSet::new();
     for route in routes() {

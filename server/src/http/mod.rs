@@ -42,7 +42,7 @@ use api::scopes::{authenticate_hawk, current_scopes, expand_scopes, test_authent
 use api::state::{Api, ApiState};
 use api::{
     audit, change_task, change_task_group_priority, change_task_priority, checkpoint, claim_task, claim_work, clients,
-    clock, counts, create_task, create_tasks, dead_letters, enqueued, health, list_dependent_tasks, list_queues,
+    clock, counts, create_task, create_tasks, dead_letters, enqueued, health, jobs, list_dependent_tasks, list_queues,
     list_tasks, metrics, objects, poll_task_urls, problems, purge_cache, queue_keys, queue_lists, queue_policy,
     queue_views, reclaim_task, report, roles, schedules, servers, sessions, statistics, status, subscriptions, task,
     task_batches, task_group, task_result, wait_for_task, why, work, worker_manager, workers,
@@ -279,6 +279,9 @@ fn own_api() -> Routes<ApiState> {
         .route("/sessions/{sessionId}/commands", [sessions::command_session()])
         .merge(schedule_routes())
         .merge(subscription_routes())
+        .route("/jobs", [jobs::list_jobs(), jobs::start_job()])
+        .route("/jobs/{jobId}", [jobs::get_job()])
+        .route("/jobs/{jobId}/stop", [jobs::stop_job()])
         .route("/servers", [servers::list_servers()])
         .route("/statistics", [statistics::of_all()])
         .route("/problems", [problems::list_problems()])

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use sqlx::{PgConnection, PgExecutor};
-use tenure_domain::audit::{Entry, Kind};
+use tenure_domain::audit::{Action, Entry, Kind};
 
 /// Rows examined per page.
 pub const EXAMINED_MAX: i64 = 5_000;
@@ -32,6 +32,32 @@ pub async fn record(
     )
     .fetch_one(transaction)
     .await
+}
+
+/// Records the same change of several objects.
+pub async fn record_each(
+    transaction: &mut PgConnection,
+    client_id: &str,
+    trace_id: Option<&str>,
+    action: Action,
+    objects: &[String],
+    detail: &str,
+) -> Result<(), sqlx::Error> {
+    sqlx::query!(
+        "-- record_audit_of_each
+        INSERT INTO audit (at, client_id, action, kind, object, detail, trace_id)
+        SELECT db_now.now, $1 /* client */, $2 /* action */, $3 /* kind */, i.object, $5::text::jsonb /* detail */, $6 /* trace */
+        FROM unnest($4::text[]) AS i(object), db_now",
+        client_id,
+        action.name(),
+        action.kind().as_str(),
+        objects,
+        detail,
+        trace_id
+    )
+    .execute(transaction)
+    .await?;
+    Ok(())
 }
 
 /// Replaces the detail of a change that continues in this transaction.

@@ -9,6 +9,7 @@ pub mod artifacts;
 pub mod audit;
 pub mod backup;
 pub mod blobs;
+pub mod bulk_jobs;
 pub mod checkpoints;
 pub mod claims;
 pub mod clients;
@@ -90,6 +91,8 @@ pub mod advisory {
     pub const SEQUENCER: i64 = 0x7465_6e75_7265_0002;
     /// Serializes moves of the manual clock.
     pub const CLOCK: i64 = 0x7465_6e75_7265_0004;
+    /// Serializes starts of jobs, whose number is limited.
+    pub const JOBS: i64 = 0x7465_6e75_7265_0005;
     /// First half of a lock on a blob name; the second is the hash of the name.
     pub const BLOB_NAMES: i32 = 0x7465_6e75;
     /// First half of a lock on the purge-cache requests of a worker pool; the second is the hash of

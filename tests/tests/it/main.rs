@@ -39,6 +39,7 @@ mod guarded;
 mod health;
 mod history;
 mod hung_up;
+mod jobs;
 mod live_log;
 mod logs;
 mod name_commands;

@@ -71,7 +71,7 @@ impl Ground {
             "name" => "public/some.log".to_owned(),
             "clientId" => "root".to_owned(),
             "roleId" => "anonymous".to_owned(),
-            "sessionId" => "yZ3B_2rBS5WUxDDuPPqkqg".to_owned(),
+            "sessionId" | "jobId" => "yZ3B_2rBS5WUxDDuPPqkqg".to_owned(),
             "service" => "queue".to_owned(),
             "reference" => "api.json".to_owned(),
             "schema" | "common" => "create-task-request.json".to_owned(),
@@ -106,6 +106,8 @@ impl Ground {
             "/client/some",
             "/role/anonymous",
             "/system",
+            "/jobs",
+            "/jobs/{jobId}",
         ];
         targets.extend(pages.map(|page| self.fill(page)));
         targets

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
 import os
 import uuid
@@ -36,6 +37,13 @@ _COPY_MAX = 366 * 86_400.0
 _PROBLEMS = Call("GET", f"{TENURE_API}/problems")
 # Rough size of a definition without its payload, in bytes.
 _DEFINITION = 500
+
+
+def _new_id() -> str:
+    """Return a slug id, which does not begin with a dash."""
+    raw = bytearray(uuid.uuid4().bytes)
+    raw[0] &= 0x7F
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
 
 
 class TaskDecorator(Protocol):
@@ -404,6 +412,64 @@ class Tenure:
             if "continuationToken" not in page:
                 return
             query["continuationToken"] = page["continuationToken"]
+
+    def start_job(
+        self,
+        action: str,
+        *,
+        filter: dict[str, Any] | None = None,
+        tasks: Sequence[str] | None = None,
+        priority: str | None = None,
+    ) -> dict[str, Any]:
+        """Cancel, rerun or reprioritise many tasks in the background.
+
+        The answer has ``jobId``, and the number ``found`` of tasks. A repeated request starts one
+        job.
+
+        Args:
+            action: ``cancel``, ``rerun`` or ``priority``.
+            filter: Conditions for tasks, with the names of the API, such as ``{"taskQueueId":
+                "acme/mail", "state": "failed"}``. A rerun needs a ``state``.
+            tasks: In place of conditions: these tasks, up to 1,000.
+            priority: The new priority, for the action ``priority``.
+
+        Raises:
+            RequestRefused: The client may not start jobs, an argument is wrong, or too many jobs
+                run.
+            ServerUnavailable: No server answered, after several attempts.
+        """
+        given = {
+            "action": action,
+            "filter": filter,
+            "taskIds": None if tasks is None else list(tasks),
+            "priority": priority,
+            "jobId": _new_id(),
+        }
+        body = {name: value for name, value in given.items() if value is not None}
+        answer: dict[str, Any] = self.client.call(Call("POST", f"{TENURE_API}/jobs", body))
+        return answer
+
+    def read_job(self, job_id: str) -> dict[str, Any]:
+        """Return a job with its ``state``, its numbers and the first refused tasks.
+
+        Raises:
+            RequestRefused: The job does not exist, or the client may not read it.
+            ServerUnavailable: No server answered, after several attempts.
+        """
+        path = f"{TENURE_API}/jobs/{parameter(job_id)}"
+        job: dict[str, Any] = self.client.call(Call("GET", path))
+        return job
+
+    def stop_job(self, job_id: str) -> dict[str, Any]:
+        """Stop a job, and return it. Changed tasks stay changed.
+
+        Raises:
+            RequestRefused: The job does not exist, or the client may not stop it.
+            ServerUnavailable: No server answered, after several attempts.
+        """
+        path = f"{TENURE_API}/jobs/{parameter(job_id)}/stop"
+        job: dict[str, Any] = self.client.call(Call("POST", path))
+        return job
 
     def problems(self) -> list[dict[str, Any]]:
         """Return what needs somebody, the most urgent first.

@@ -328,6 +328,25 @@ def test_tasks_are_listed_page_by_page(script: Script) -> None:
         task.app.list_tasks(since=datetime.datetime(2026, 1, 31))
 
 
+def test_jobs_are_started_read_and_stopped(script: Script) -> None:
+    task, server = script(httpx.Response(200, json={"jobId": "J", "found": 2, "more": False}))
+    failed = {"taskQueueId": "acme/mail", "state": "failed"}
+    assert task.app.start_job("rerun", filter=failed)["found"] == 2
+    task.app.start_job("priority", tasks=["T"], priority="high")
+    task.app.read_job("J")
+    task.app.stop_job("J")
+    jobs = "/api/tenure/v1/jobs"
+    assert server.calls == [f"POST {jobs}", f"POST {jobs}", f"GET {jobs}/J", f"POST {jobs}/J/stop"]
+    bodies = [json.loads(request.content) for request in server.requests[:2]]
+    ids = {body.pop("jobId") for body in bodies}
+    assert len(ids) == 2
+    assert all(len(id) == 22 and not id.startswith("-") for id in ids)
+    assert bodies == [
+        {"action": "rerun", "filter": failed},
+        {"action": "priority", "taskIds": ["T"], "priority": "high"},
+    ]
+
+
 def test_audit_is_read_page_by_page(script: Script) -> None:
     first = httpx.Response(200, json={"audit": [{"id": 2}], "continuationToken": "Mg"})
     empty = httpx.Response(200, json={"audit": [], "continuationToken": "MQ"})

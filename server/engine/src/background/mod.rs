@@ -7,6 +7,7 @@ pub mod admission;
 pub mod artifacts;
 pub mod audit;
 pub mod blobs;
+pub mod bulk_jobs;
 pub mod claims;
 pub mod clocks;
 pub mod counters;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::admission::{self, AdmissionPass};
+use super::bulk_jobs::{self, BulkJobsPass};
 use super::counters::CountersPass;
 use super::dead_letters::DeadLettersPass;
 use super::enqueued::EnqueuedPass;
@@ -86,6 +87,7 @@ pub struct Passes {
     /// Also run at startup.
     pub replication: ReplicationPass,
     admission: AdmissionPass,
+    bulk_jobs: BulkJobsPass,
     enqueued: EnqueuedPass,
     expiry: ExpiryPass,
     groups: GroupsPass,
@@ -111,6 +113,7 @@ impl Passes {
             low_water_marks: LowWaterMarksPass::new(connector),
             replication: ReplicationPass::default(),
             admission: AdmissionPass::default(),
+            bulk_jobs: BulkJobsPass::new(authority),
             enqueued: EnqueuedPass::new(engine, Arc::clone(authority)),
             expiry: ExpiryPass::new(engine),
             groups: GroupsPass::new(engine),
@@ -167,6 +170,8 @@ const FORGETTING: Pace = Pace::InSlices(Duration::from_secs(60));
 /// How long a task that was enqueued from SQL may wait for its creation.
 const ENQUEUED: Pace = Pace::InSlices(Duration::from_millis(100));
 const REFILING: Pace = Pace::InSlices(Duration::from_millis(500));
+/// How long a job may wait for its first slice.
+const JOBS: Pace = Pace::InSlices(Duration::from_millis(500));
 /// Slower if the search takes long.
 const REPAIRING: Pace = Pace::Every(Duration::from_secs(2));
 const LIFTING: Pace = Pace::InSlices(Duration::from_secs(2));
@@ -234,6 +239,8 @@ pub static PASSES: &[Pass] = passes! {
     "servers", PURGING, Waits, servers::pass;
     "fold_statistics", FOLDING, Waits, statistics::fold;
     "old_failures", FORGETTING, Waits, failures::purge;
+    "old_jobs", FORGETTING, Waits, bulk_jobs::purge;
+    "bulk_jobs", JOBS, GoesOn, BulkJobsPass::run, bulk_jobs;
     "refile", REFILING, GoesOn, RefilePass::run, refile;
     "purge_events", PURGING, GoesOn, events::purge;
     "counters", HOUSEKEEPING, GoesOn, CountersPass::run, counters;

@@ -67,6 +67,11 @@ pub struct Recorded<'a> {
 }
 
 impl Recorded<'_> {
+    /// `audit.id`.
+    pub fn id(&self) -> i64 {
+        self.id
+    }
+
     /// Replaces the detail.
     pub async fn amend(&mut self, transaction: &mut PgConnection, detail: Value) -> Result<(), sqlx::Error> {
         audit::amend(transaction, self.id, &detail.to_string()).await?;

@@ -118,7 +118,7 @@ async fn check_name(conn: &mut PgConnection, task: &Task, change: Change, name: 
 }
 
 /// Rule, hold and losses do not matter for these changes.
-pub(super) fn life(loaded: &Loaded) -> Life {
+pub(crate) fn life(loaded: &Loaded) -> Life {
     let life = loaded.task.life();
     Life { left: Allowance { free_runs: loaded.free_runs, requeues: loaded.requeues, ..life.left }, ..life }
 }

@@ -2,6 +2,7 @@
 //! Nothing here depends on HTTP.
 
 pub mod actor;
+pub mod bulk_jobs;
 pub mod change_priority;
 pub mod change_task;
 pub mod checkpoint;
@@ -26,6 +27,7 @@ pub mod reclaim;
 pub mod redrive;
 pub mod registrations;
 pub mod report;
+pub(crate) mod rerun;
 pub mod roles;
 pub mod schedules;
 pub mod servers;

@@ -13,22 +13,20 @@ use sqlx::{Connection, PgConnection};
 use tenure_api::ids::{TaskId, TaskQueueId};
 use uuid::Uuid;
 
+use super::OpError;
 use super::actor::{Actor, Recorded};
-use super::change_task::{Retries, life};
-use super::guarded::{self, Locking, Made, Wanted, duplicate_of};
+use super::guarded::{self, Locking, Made, Wanted};
 use super::queue_policy::Parts;
-use super::{OpError, refused};
+use super::rerun::rerun_locked;
 use crate::notifiers::Effects;
 use tenure_domain::audit::{Action, Entry};
 use tenure_domain::create::NewTask;
 use tenure_domain::dead_letter::{Cursor, Filter, Original, Place, REFUSED_MAX, Redrive, Way, Which, copy_of, way};
 use tenure_domain::policy::guard::BacklogLock;
-use tenure_domain::policy::life::{Event, apply};
 use tenure_store::dead_letters::{self, DeadLetter};
 use tenure_store::failure::{Class, classify};
 use tenure_store::guarded::{self as store, Held};
 use tenure_store::tasks::{self, Loaded};
-use tenure_store::transitions::rerun;
 use tenure_store::{clock, page, session};
 
 /// Tasks per transaction.
@@ -258,7 +256,10 @@ impl<'a> Redriving<'a> {
         };
         let definition = tasks::find_definition(transaction, id.uuid()).await?.unwrap_or_default();
         match way {
-            Way::Rerun => rerun_task(transaction, letter, loaded, &definition, name, effects).await,
+            Way::Rerun => {
+                let rerun = rerun_locked(transaction, loaded, &definition, name, effects).await?;
+                Ok(rerun.map(|()| Done::Rerun))
+            }
             Way::Copy(after) => self.copy(transaction, loaded, &definition, after, effects).await,
         }
     }
@@ -306,40 +307,4 @@ impl<'a> Redriving<'a> {
         }
         Ok(found)
     }
-}
-
-/// As rerunTask does.
-async fn rerun_task(
-    transaction: &mut PgConnection,
-    letter: &DeadLetter,
-    loaded: &Loaded,
-    definition: &str,
-    name: Option<&Held>,
-    effects: &mut Effects,
-) -> Result<Result<Done, OpError>, sqlx::Error> {
-    let id = letter.task;
-    let Ok(Retries { retries }) = serde_json::from_str(definition) else {
-        return Ok(Err(OpError::Conflict(format!("the definition of task {id} cannot be read"))));
-    };
-    let step = match apply(life(loaded), Event::Rerun { retries, hold: None }) {
-        Ok(step) => step,
-        Err(refusal) => return Ok(Err(refused(refusal, id, letter.run.number()))),
-    };
-    if let Some(name) = name {
-        let holders = store::list_holders(transaction, name.id).await?;
-        if let Some(holder) = holders.iter().find(|holder| holder.seq != name.seq) {
-            return Ok(Err(duplicate_of(&loaded.task.queue, &name.name, holder.id)));
-        }
-    }
-    let retries_left = step.life.left.retries_left.cast_signed();
-    let Some(queue) = rerun::rerun(transaction, id.uuid(), retries_left).await? else {
-        return Ok(Err(OpError::Unavailable));
-    };
-    if let Some(name) = name {
-        store::hold_names(transaction, &[(name.id, name.seq)]).await?;
-    }
-    if !effects.claimable.contains(&queue) {
-        effects.claimable.push(queue);
-    }
-    Ok(Ok(Done::Rerun))
 }

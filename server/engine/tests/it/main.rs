@@ -10,6 +10,7 @@ mod artifacts;
 mod audit;
 mod batching;
 mod blobs;
+mod bulk_jobs;
 mod creation;
 mod dead_letters;
 mod enqueued;

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use tenure_domain::bulk_job::Order;
 use tenure_domain::scopes::Expression;
 use tenure_engine::authority::{Authority, Denied, Needed};
 
-use super::create_task;
+use super::{change_task, change_task_priority, create_task};
 use crate::auth::AuthError;
 use crate::http::intake::Intake;
-use crate::http::scopes::{Unfilled, Values};
+use crate::http::scopes::{Template, Unfilled, Values};
 
 /// Clones share the cached clients.
 #[derive(Clone)]
@@ -39,16 +40,28 @@ impl Authority for ClientAuthority {
             match needed {
                 Needed::Scopes(required) => self.find_missing(client_id, required).await,
                 Needed::CreateTask(task) => {
-                    let required = create_task::SCOPES.fill(&create_task::values(task), &Values::of_path());
-                    let required = required.map_err(|Unfilled(name)| {
-                        Denied::Refused(format!("the scopes of createTask need a value that the task lacks: {name}"))
-                    })?;
+                    let required = filled(&create_task::SCOPES, &create_task::values(task))?;
                     self.find_missing(client_id, &required).await
+                }
+                Needed::ChangeTask(order, task) => {
+                    let scopes = match order {
+                        Order::Cancel => change_task::CANCELLING,
+                        Order::Rerun => change_task::RERUNNING,
+                        Order::Priority(_) => change_task_priority::SCOPES,
+                    };
+                    let values = change_task::values(task).text("taskId", task.id.to_string());
+                    self.find_missing(client_id, &filled(&scopes, &values)?).await
                 }
             }
         }
         .boxed()
     }
+}
+
+fn filled(scopes: &Template, values: &Values<'_>) -> Result<Expression, Denied> {
+    scopes
+        .fill(values, &Values::of_path())
+        .map_err(|Unfilled(name)| Denied::Refused(format!("the scopes need a value that the task lacks: {name}")))
 }
 
 fn denied(error: AuthError) -> Denied {

@@ -18,6 +18,9 @@ macro_rules! scopes {
     };
 }
 
+pub(in crate::http) const RERUNNING: Template = scopes!("rerun-task", Scope("tenure:rerun-task:<taskQueueId>"));
+pub(in crate::http) const CANCELLING: Template = scopes!("cancel-task", Scope("tenure:cancel-task:<taskQueueId>"));
+
 /// `POST /task/:taskId/schedule`
 pub fn schedule_task() -> Endpoint {
     let handler = |app, call| change_task(app, call, Change::Schedule);
@@ -34,9 +37,10 @@ pub fn schedule_task() -> Endpoint {
 /// `POST /task/:taskId/rerun`
 pub fn rerun_task() -> Endpoint {
     let handler = |app, call| change_task(app, call, Change::Rerun);
-    Endpoint::post("rerunTask", handler)
-        .scopes(scopes!("rerun-task", Scope("tenure:rerun-task:<taskQueueId>")))
-        .described("queue", "Run a task once more", |operation, sample| {
+    Endpoint::post("rerunTask", handler).scopes(RERUNNING).described(
+        "queue",
+        "Run a task once more",
+        |operation, sample| {
             described(operation, &sample.status("pending"))
                 .about(
                     "It gets its full number of retries again. A pending or running task is returned unchanged; a \
@@ -47,15 +51,17 @@ pub fn rerun_task() -> Endpoint {
                     "the task has reached the maximum number of runs, or waits for its unique name",
                 )
                 .refuses(DuplicateTask, "another unresolved task has its unique name")
-        })
+        },
+    )
 }
 
 /// `POST /task/:taskId/cancel`
 pub fn cancel_task() -> Endpoint {
     let handler = |app, call| change_task(app, call, Change::Cancel);
-    Endpoint::post("cancelTask", handler)
-        .scopes(scopes!("cancel-task", Scope("tenure:cancel-task:<taskQueueId>")))
-        .described("queue", "End a task that is not resolved", |operation, sample| {
+    Endpoint::post("cancelTask", handler).scopes(CANCELLING).described(
+        "queue",
+        "End a task that is not resolved",
+        |operation, sample| {
             let mut cancelled = sample.status("exception");
             cancelled["runs"][0]["reasonResolved"] = "canceled".into();
             described(operation, &cancelled).about(
@@ -63,7 +69,8 @@ pub fn cancel_task() -> Endpoint {
                  a second from the inbox of its session, or otherwise at its next reclaimTask or report. A resolved \
                  task is returned unchanged.",
             )
-        })
+        },
+    )
 }
 
 fn described(operation: Operation, after: &Value) -> Operation {
@@ -83,7 +90,8 @@ async fn change_task(app: Api, call: Arc<Call>, transition: Change) -> Result<Re
     ok(&StatusBody { status: &task.status() })
 }
 
-fn values(task: &Task) -> Values<'_> {
+/// Values that are not in the path.
+pub(in crate::http) fn values(task: &Task) -> Values<'_> {
     Values::of_path()
         .text("schedulerId", task.scheduler.as_str())
         .text("taskGroupId", task.group.to_string())

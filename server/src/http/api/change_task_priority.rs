@@ -6,14 +6,16 @@ use super::StatusBody;
 use crate::http::api::prelude::*;
 use tenure_engine::ops::change_priority;
 
+pub(in crate::http) const SCOPES: Template =
+    AnyOf(&[Scope("queue:change-task-priority:<taskId>"), Scope("queue:change-task-priority-in-queue:<taskQueueId>")]);
+
 /// `POST /task/:taskId/priority`
 pub fn endpoint() -> Endpoint {
-    Endpoint::post("changeTaskPriority", change_task_priority)
-        .scopes(AnyOf(&[
-            Scope("queue:change-task-priority:<taskId>"),
-            Scope("queue:change-task-priority-in-queue:<taskQueueId>"),
-        ]))
-        .described("queue", "Change a task's priority", describe)
+    Endpoint::post("changeTaskPriority", change_task_priority).scopes(SCOPES).described(
+        "queue",
+        "Change a task's priority",
+        describe,
+    )
 }
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {

@@ -20,6 +20,7 @@ pub mod enqueued;
 pub mod events;
 mod exposition;
 pub mod health;
+pub mod jobs;
 pub mod list_dependent_tasks;
 pub mod list_queues;
 pub mod list_tasks;

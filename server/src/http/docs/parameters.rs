@@ -3,13 +3,13 @@
 use serde_json::{Value, json};
 use tenure_api::errors::ErrorCode::InputError;
 use tenure_api::ids::{
-    ArtifactName, ProvisionerId, QueueName, RunId, SessionId, TaskGroupId, TaskId, TaskQueueId, WorkerGroup, WorkerId,
-    WorkerType,
+    ArtifactName, JobId, ProvisionerId, QueueName, RunId, SessionId, TaskGroupId, TaskId, TaskQueueId, WorkerGroup,
+    WorkerId, WorkerType,
 };
 use utoipa::PartialSchema;
 
 use super::operation::Operation;
-use super::sample::{QUEUE, SESSION, Sample};
+use super::sample::{JOB, QUEUE, SESSION, Sample};
 use crate::http::api::pages::PAGE_MAX;
 use crate::http::declaration::Declaration;
 use crate::http::routes::Route;
@@ -79,6 +79,7 @@ fn one(endpoint: &Declaration, name: &str, sample: &Sample) -> Value {
             ("The group; by default its id is that of its first task", of::<TaskGroupId>(), json!(sample.task))
         }
         "sessionId" => ("The session, from startSession", of::<SessionId>(), json!(SESSION)),
+        "jobId" => ("The job, from startJob", of::<JobId>(), json!(JOB)),
         "runId" => ("The number of the run, from 0", of::<RunId>(), json!(0)),
         "taskQueueId" if endpoint.accepts_short_queue_names() => (
             "The queue; its slash may be encoded as `%2F`, and `mail` means `default/mail`",

@@ -13,6 +13,7 @@ pub struct Sample {
 }
 
 pub(in crate::http) const QUEUE: &str = "acme/linux";
+pub(in crate::http) const JOB: &str = "Zk1n4cWbQ5aVxT0eJ2h8mA";
 pub(in crate::http) const SESSION: &str = "b4cf1f7d-1b1c-4a8b-9d3f-5f0f4d6f2a10";
 
 impl Sample {

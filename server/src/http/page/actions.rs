@@ -10,6 +10,7 @@ mod again;
 mod client;
 mod form;
 mod group;
+mod jobs;
 mod queue;
 mod role;
 mod session;
@@ -28,6 +29,7 @@ use http::StatusCode;
 use maud::{Markup, html};
 
 use self::form::{Fields, Form, Notice};
+pub(super) use self::jobs::order as order_job;
 pub(super) use self::subject::Subject;
 use super::answer::{answer, read_visit, refuse};
 use super::done;

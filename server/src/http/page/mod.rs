@@ -19,6 +19,7 @@ mod edges;
 mod error;
 mod failed;
 mod group;
+mod jobs;
 mod keys;
 mod layout;
 mod log;
@@ -88,6 +89,9 @@ pub fn router(site: Site) -> Router {
         .route("/queue/{provisionerId}/{workerType}", get(page(Reads::Database, queue::queue)))
         .route("/queue/{provisionerId}/{workerType}/pause", get(page(Reads::Database, pause::form)).post(pause::pause))
         .route("/queue/{provisionerId}/{workerType}/resume", post(pause::resume))
+        .route("/jobs", get(page(Reads::Database, jobs::jobs)).post(actions::order_job))
+        .route("/jobs/{jobId}", get(page(Reads::Database, jobs::job)))
+        .route("/jobs/{jobId}/stop", post(jobs::stop))
         .route("/subscription/{subscriptionName}/resume", post(subscriptions::resume))
         .route("/worker/{workerGroup}/{workerId}", get(page(Reads::Database, worker::worker)))
         .route("/workers", get(page(Reads::Database, workers::workers)))

@@ -203,6 +203,7 @@ fn is_page(path: &str) -> bool {
         |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
     match path.split('/').collect::<Vec<_>>().as_slice() {
         ["" | "tasks" | "jobs" | "workers" | "access" | "system"] => true,
+        ["jobs", name] => is_name(name),
         // The page of an object, or of an action on it.
         ["task" | "group" | "session" | "client" | "role", names @ ..] => {
             [1, 2].contains(&names.len()) && names.iter().all(|name| is_name(name))
@@ -293,6 +294,8 @@ mod tests {
             "/client/ci/disable",
             "/role/submitter",
             "/system",
+            "/jobs?before=7",
+            "/jobs/a-b_c",
         ] {
             assert_eq!(safe_place(ours), Some(ours));
         }
@@ -318,6 +321,8 @@ mod tests {
             "/queues/a",
             "/worker/g/w/a/quarantine",
             "/queue/a//",
+            "/jobs/",
+            "/jobs/a/stop",
             "/task/..",
             "/task/../api/x",
             "/worker/../api",

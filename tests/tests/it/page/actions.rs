@@ -407,6 +407,78 @@ async fn session_gets_commands_and_is_ended() {
     hides(&root.get(&rig, &page).await, &["End…"]);
 }
 
+/// Waits for the end of a job, and returns its page.
+async fn ended_job(rig: &Rig, visitor: &Visitor, location: &str) -> RawReply {
+    eventually("the job has ended", async || {
+        let page = visitor.get(rig, location).await;
+        (!page.text().contains("<progress")).then_some(page)
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failed_tasks_of_a_group_run_again_as_a_job() {
+    let (rig, group) = (start().await, new_task());
+    let task = rig.create_with(QUEUE, |body| body["taskGroupId"] = json!(group)).await;
+    for claim in rig.claim(QUEUE, 1).await {
+        rig.report(&claim, "failed", None).await;
+    }
+    let root = Visitor::root(&rig).await;
+    let (page, path) = (format!("/group/{group}"), format!("/group/{group}/rerun-failed"));
+    shows(&root.get(&rig, &page).await, &["Rerun failed…"]);
+    let asked = root.get(&rig, &path).await;
+    shows(&asked, &["Failed: 1 task.", &format!("tenure group rerun --failed {group}")]);
+    let id = hidden(&asked, "job_id");
+    let (location, line) = root.done(&rig, &path, &[("job_id", &id), ("state", "failed")]).await;
+    assert_eq!((location.as_str(), line.as_str()), (format!("/jobs/{id}").as_str(), "The job was started."));
+    shows(&ended_job(&rig, &root, &location).await, &["Run tasks again", "1 of 1 tasks changed", "All jobs"]);
+    assert_eq!(rig.status(task).await["state"], "pending");
+    let wrong = root.send(&rig, &path, &[("job_id", &id), ("state", "lost")]).await;
+    assert_eq!(wrong.status, 400, "{}", wrong.text());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn job_of_a_form_shows_its_number_before_it_starts() {
+    let rig = start().await;
+    let (task, other) = (rig.create_one(QUEUE).await, rig.create_one(QUEUE).await);
+    let root = Visitor::root(&rig).await;
+    let matching = [("action", "cancel"), ("priority", "low"), ("queue", QUEUE), ("state", "pending")];
+    let asked = root.send(&rig, "/jobs", &matching).await;
+    assert_eq!(asked.status, 200, "{}", asked.text());
+    shows(&asked, &["2 tasks.", &format!("tenure task cancel --queue {QUEUE} --state pending"), "Start the job"]);
+    assert_eq!(rig.status(task).await["state"], "pending", "nothing has started");
+    let (id, task) = (hidden(&asked, "job_id"), task.to_string());
+    let chosen = [("action", "cancel"), ("task_id", task.as_str()), ("job_id", &id), ("confirmed", "yes")];
+    for _ in 0..2 {
+        let (location, _) = root.done(&rig, "/jobs", &chosen).await;
+        assert_eq!(location, format!("/jobs/{id}"), "sent twice, started once");
+        shows(&ended_job(&rig, &root, &location).await, &["1 of 1 tasks changed"]);
+    }
+    assert_eq!(rig.status(other).await["state"], "pending");
+    shows(&root.get(&rig, "/jobs").await, &[&format!("/jobs/{id}"), "1 selected"]);
+    for (fields, part) in [
+        (&[("action", "rerun"), ("queue", QUEUE)][..], "only resolved tasks can be rerun"),
+        (&[("action", "cancel")], "at least one condition"),
+        (&[("action", "frob"), ("queue", QUEUE)], "action"),
+        (&[("action", "priority"), ("priority", "urgent"), ("queue", QUEUE)], "priority"),
+    ] {
+        let wrong = root.send(&rig, "/jobs", fields).await;
+        assert!(wrong.status == 400 && wrong.text().contains(part), "{fields:?}: {}", wrong.text());
+    }
+    let looker = Visitor::new(&rig, "looker", &["queue:status:*"]).await;
+    for (raw, scope) in [
+        (looker.send(&rig, "/jobs", &matching).await, "tenure:start-job"),
+        (looker.send(&rig, &format!("/jobs/{id}/stop"), &[]).await, "tenure:stop-job:"),
+        (looker.get(&rig, "/jobs").await, "tenure:list-jobs"),
+        (looker.get(&rig, &format!("/jobs/{id}")).await, "tenure:get-job:"),
+    ] {
+        assert!(raw.status == 403 && raw.text().contains(scope), "{scope}: {}", raw.text());
+    }
+    let foreign = form("/jobs", &[("token", root.token.as_str())]).header("Origin", "https://evil.example");
+    let foreign = rig.send(&foreign.header("Cookie", &root.cookie)).await;
+    assert!(foreign.status == 403 && foreign.text().contains("was not sent from this page"), "{}", foreign.text());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn actions_need_scope_and_form_of_this_session() {
     let rig = start().await;
@@ -421,7 +493,7 @@ async fn actions_need_scope_and_form_of_this_session() {
             format!("/task/{task}"),
             &["cancel", "rerun", "schedule", "priority", "release", "command", "create-again"][..],
         ),
-        (format!("/group/{group}"), &["seal", "cancel", "priority"]),
+        (format!("/group/{group}"), &["seal", "cancel", "priority", "rerun-failed"]),
         (
             "/queue/page/queue".to_owned(),
             &["policy", "delete-policy", "key", "delete-key", "replace-scheduler", "redrive"],

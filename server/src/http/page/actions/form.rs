@@ -44,6 +44,11 @@ impl Fields {
         self.pairs.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
+    /// Values of a field that the form may repeat.
+    pub(super) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        self.pairs.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.trim())
+    }
+
     /// Trimmed; empty if missing.
     pub(super) fn text(&self, name: &str) -> &str {
         self.find(name).unwrap_or_default().trim()

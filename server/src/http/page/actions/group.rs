@@ -3,7 +3,7 @@
 use maud::html;
 
 use super::form::{Field, Form, ready};
-use super::{Action, Failed, Order, Outcome, Subject, mismatch};
+use super::{Action, Failed, Order, Outcome, Subject, jobs, mismatch};
 use crate::http::page::error::PageError;
 use crate::http::page::text;
 use tenure_api::states::Priority;
@@ -33,6 +33,14 @@ pub(super) const ACTIONS: &[Action] = &[
         |_| ready(Ok(priority_form())),
         |order| Box::pin(change_priority(order)),
     ),
+    Action::new(
+        "rerun-failed",
+        "startJob",
+        "Rerun failed…",
+        |order| Box::pin(jobs::rerun_form(order)),
+        |order| Box::pin(jobs::rerun(order)),
+    )
+    .command(|subject| command(subject, "rerun --failed")),
 ];
 
 fn of<'a>(order: &Order<'a>) -> Result<&'a Group, PageError> {
