@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
+use tenure_api::dates::Timestamp;
 use tenure_api::ids::{JobId, TaskGroupId, TaskQueueId};
 use tenure_api::states::{JobAction, Priority, ReasonResolved};
 use tenure_api::tasks::{ListState, TaskFilter};
@@ -131,8 +132,8 @@ impl FilterArgs {
             tag: self.tag,
             owner: self.owner,
             project_id: self.project,
-            since: since.map(|since| since.time()),
-            until: until.map(|until| until.time()),
+            since: since.map(Timestamp::time),
+            until: until.map(Timestamp::time),
         })
     }
 }

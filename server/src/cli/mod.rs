@@ -52,7 +52,9 @@ use tenure_store::settings;
 
 pub use command::{Cli, Command};
 use database::{OpenError, Opened};
+use http::CallArgs;
 use print::{announce, complain, finish};
+use role::RoleArgs;
 pub use usage::Usage;
 
 /// Wait for threads in a blocking system call, such as a read from an unavailable file server. They
@@ -117,13 +119,7 @@ async fn run(command: Command) -> ExitCode {
         Command::Client { database, secret_key, root_url, client, .. } => {
             administrate(database, secret_key, root_url, client).await
         }
-        Command::Role { call, database, role } if call.http => {
-            let server = call.server(database.data_dir, role.json);
-            http::call("role", server, async |server| role::remote::run(server, role).await).await
-        }
-        Command::Role { database, role, .. } => {
-            administrate_in(database, async |opened: &Opened| role::run(&opened.pool, role).await).await
-        }
+        Command::Role { call, database, role } => change_roles(call, database, role).await,
         Command::Enqueue { database, enqueue: args } => {
             administrate_in(database, async |opened: &Opened| enqueue::run(&opened.pool, args).await).await
         }
@@ -265,6 +261,14 @@ async fn administrate_in(args: DatabaseArgs, command: impl AsyncFnOnce(&Opened) 
         Ok(database) => on_database(&database, IfAbsent::Refuse, command).await,
         Err(error) => wrong(error),
     }
+}
+
+async fn change_roles(call: CallArgs, database: DatabaseArgs, role: RoleArgs) -> ExitCode {
+    if call.http {
+        let server = call.server(database.data_dir, role.json);
+        return http::call("role", server, async |server| role::remote::run(server, role).await).await;
+    }
+    administrate_in(database, async |opened: &Opened| role::run(&opened.pool, role).await).await
 }
 
 async fn administrate(

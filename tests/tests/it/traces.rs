@@ -97,7 +97,7 @@ async fn request_is_a_span_of_its_caller_and_links_to_its_tick() {
     assert_eq!(request.attribute("http.response.status_code"), "200");
     let [tick] = request.span.links.as_slice() else { panic!("{request:?}") };
     let tick = pair.span(&hex(&tick.trace_id), "tick").await;
-    assert_eq!(request.links(), [tick.span.span_id.clone()]);
+    assert_eq!(request.links(), std::slice::from_ref(&tick.span.span_id));
     assert!(tick.links().contains(&request.span.span_id), "{tick:?}");
     let is_access = |line: &str| line.contains("createTask") && line.contains(CALLERS_TRACE);
     eventually("the line in the log", async || rig.server.log().lines().any(is_access).then_some(())).await;

@@ -129,7 +129,7 @@ async fn why_needs_the_scope_of_status_and_names_need_another() {
 async fn queue_shows_counts_pause_and_policy_from_the_start() {
     let rig = Rig::start().await;
     let zeros = json!({"taskQueueId": QUEUE, "pending": 0, "claimed": 0, "delayed": 0, "waiting": 0, "assigned": 0,
-        "ready": 0, "runnable": 0});
+        "ready": 0, "runnable": 0, "deadLetters": 0});
     assert_eq!(of_queue(&rig).await, zeros);
     for _ in 0..2 {
         rig.create(new_task(), &definition(QUEUE)).await;

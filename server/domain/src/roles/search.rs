@@ -90,6 +90,9 @@ mod tests {
         Resolver::new(roles)
     }
 
+    /// Held scopes, a wanted one, and the way to it.
+    type Case<'a> = (&'a [&'a str], &'a str, Option<&'a [&'a str]>);
+
     #[test]
     fn way_names_each_role_up_to_the_scope() {
         let roles = resolver(&[
@@ -99,7 +102,7 @@ mod tests {
             ("circle", &["assume:circle"]),
             ("client-id:ci", &["assume:team:ci"]),
         ]);
-        let table: &[(&[&str], &str, Option<&[&str]>)] = &[
+        let table: &[Case<'_>] = &[
             (&["a", "b:*"], "b:1", Some(&["b:*"])),
             (&["*"], "anything", Some(&["*"])),
             (&["assume:reader"], "read:x", Some(&["assume:reader", "read:*"])),

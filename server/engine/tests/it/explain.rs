@@ -508,7 +508,7 @@ async fn run_failures(conn: &mut PgConnection, queue: i32) {
 }
 
 /// Statements that run in sessions of the pool.
-const COLD: [&str; 42] = [
+const COLD: [&str; 47] = [
     "list_of_pending",
     "list_of_claimed",
     "list_of_named",
@@ -569,7 +569,7 @@ const FAILURES: &str = "
 
 async fn fill_with_what_is_due(filler: &mut PgConnection) {
     fill(filler).await;
-    run_sql(filler, FAILURES).await;
+    run_sql(&mut *filler, FAILURES).await;
     events::sequence(filler, Sequenced::default()).await.unwrap();
     let due = "UPDATE claims SET taken_until = now(), complete_by = now() WHERE seq % 20 = 1;
         UPDATE task_definitions SET deadline = now() WHERE seq % 50 = 2;

@@ -69,7 +69,9 @@ pub(super) async fn change_priority(server: &Server, args: PriorityArgs) -> Resu
     let PriorityArgs { words, job } = args;
     let has_conditions = job.filter.is_given();
     match read(&words)? {
-        Wanted::Many(priority) if has_conditions => change_many(server, JobAction::Priority, Some(priority), job).await,
+        Wanted::Many(priority) if has_conditions => {
+            Ok(exit_code(change_many(server, JobAction::Priority, Some(priority), job).await?))
+        }
         Wanted::Many(_) => {
             let message = "write the id of a task before the priority, or conditions such as --queue";
             Err(CommandError::Usage(message.to_owned()))

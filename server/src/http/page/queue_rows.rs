@@ -142,7 +142,7 @@ pub(super) fn cells(
 fn workers(all: Option<&HashMap<i32, WorkerStates>>, queue: i32) -> Markup {
     let Some(all) = all else { return layout::unread_value() };
     let Some(states) = all.get(&queue) else { return layout::none() };
-    let WorkerStates { working, idle, silent, quarantined, frozen, read } = *states;
+    let WorkerStates { working, idle, silent, quarantined, frozen, read, .. } = *states;
     let words =
         [(working, "working"), (idle, "idle"), (silent, "silent"), (quarantined, "quarantined"), (frozen, "frozen")];
     let shown: Vec<String> =

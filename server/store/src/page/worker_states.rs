@@ -13,6 +13,7 @@ pub const WORKERS_COUNTED: i64 = 100;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WorkerStates {
+    pub queue: i32,
     pub working: i64,
     pub idle: i64,
     pub silent: i64,
@@ -30,7 +31,8 @@ pub async fn count_workers(
     claims: DateTime<Utc>,
 ) -> Result<Option<HashMap<i32, WorkerStates>>, sqlx::Error> {
     let mut part = begin_part(conn).await?;
-    let rows = sqlx::query!(
+    let states = sqlx::query_as!(
+        WorkerStates,
         r#"-- page_worker_states
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         busy AS MATERIALIZED (
@@ -87,19 +89,6 @@ pub async fn count_workers(
     )
     .fetch_all(&mut *part)
     .await;
-    let rows = end_part(part, rows).await?;
-    Ok(rows.map(|rows| {
-        let states = rows.into_iter().map(|row| {
-            let states = WorkerStates {
-                working: row.working,
-                idle: row.idle,
-                silent: row.silent,
-                quarantined: row.quarantined,
-                frozen: row.frozen,
-                read: row.read,
-            };
-            (row.queue, states)
-        });
-        states.collect()
-    }))
+    let states = end_part(part, states).await?;
+    Ok(states.map(|states| states.into_iter().map(|states| (states.queue, states)).collect()))
 }

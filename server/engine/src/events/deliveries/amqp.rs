@@ -131,9 +131,10 @@ impl Link {
         let uri = parse(&checked.url).map_err(|why| format!("the URL {why}"))?;
         provide_cryptography();
         let socket = Socket::default();
-        let connection = connect(uri, Arc::clone(deliver_to), Arc::clone(&socket.0)).await.map_err(describe)?;
-        let channel = connection.create_channel().await.map_err(describe)?;
-        channel.confirm_select(ConfirmSelectOptions::default()).await.map_err(describe)?;
+        let connection =
+            connect(uri, Arc::clone(deliver_to), Arc::clone(&socket.0)).await.map_err(|error| describe(&error))?;
+        let channel = connection.create_channel().await.map_err(|error| describe(&error))?;
+        channel.confirm_select(ConfirmSelectOptions::default()).await.map_err(|error| describe(&error))?;
         Ok(Self { channel, connection, declared: BTreeSet::new(), _socket: socket })
     }
 
@@ -157,7 +158,7 @@ impl Link {
         let options = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
         let declared =
             self.channel.exchange_declare(short(exchange)?, ExchangeKind::Topic, options, FieldTable::default());
-        declared.await.map_err(describe)?;
+        declared.await.map_err(|error| describe(&error))?;
         self.declared.insert(exchange.to_owned());
         Ok(())
     }
@@ -172,7 +173,7 @@ impl Link {
         let (exchange, routing_key) = (short(exchange)?, short(routing_key)?);
         let options = BasicPublishOptions::default();
         let published = self.channel.basic_publish(exchange, routing_key, options, body, properties);
-        published.await.map(Confirm).map_err(describe)
+        published.await.map(Confirm).map_err(|error| describe(&error))
     }
 }
 
@@ -180,7 +181,7 @@ struct Confirm(lapin::PublisherConfirm);
 
 impl Confirm {
     async fn wait(self) -> Result<(), String> {
-        match self.0.await.map_err(describe)? {
+        match self.0.await.map_err(|error| describe(&error))? {
             Confirmation::Ack(_) => Ok(()),
             Confirmation::Nack(_) | Confirmation::NotRequested => Err("the broker refused a message".to_owned()),
         }
@@ -235,23 +236,29 @@ impl Drop for Socket {
 
 async fn connect(uri: AMQPUri, deliver_to: Arc<DeliverTo>, handle: Arc<Handle>) -> lapin::Result<Connection> {
     let runtime = runtime::default_runtime()?;
-    let open = async move |uri: AMQPUri, runtime| {
-        let (host, port) = (uri.authority.host.as_str(), uri.authority.port);
-        let addresses = resolve(host, port, &deliver_to, uri.scheme == AMQPScheme::AMQPS).await?;
-        let connected = timeout(ANSWER_MAX, AsyncTcpStream::connect(&runtime, addresses)).await;
-        let stream = connected.map_err(io::Error::from)??;
-        if let AsyncTcpStream::Plain(plain) = &stream {
-            let _first = handle.socket.set(plain.get_ref().as_fd().try_clone_to_owned()?.into());
-        }
-        if handle.closed.load(Ordering::SeqCst) {
-            return Err(io::Error::from(io::ErrorKind::ConnectionAborted).into());
-        }
-        Ok(match uri.scheme {
-            AMQPScheme::AMQP => stream,
-            AMQPScheme::AMQPS => stream.into_tls(host, TLSConfig::default()).await?,
-        })
-    };
-    Connection::connector(uri, runtime, open, ConnectionProperties::default()).await
+    // Inline, so that the compiler knows the type of the stream.
+    Connection::connector(
+        uri,
+        runtime,
+        async move |uri: AMQPUri, runtime| {
+            let (host, port) = (uri.authority.host.as_str(), uri.authority.port);
+            let addresses = resolve(host, port, &deliver_to, uri.scheme == AMQPScheme::AMQPS).await?;
+            let connected = timeout(ANSWER_MAX, AsyncTcpStream::connect(&runtime, addresses)).await;
+            let stream = connected.map_err(io::Error::from)??;
+            if let AsyncTcpStream::Plain(plain) = &stream {
+                let _first = handle.socket.set(plain.get_ref().as_fd().try_clone_to_owned()?.into());
+            }
+            if handle.closed.load(Ordering::SeqCst) {
+                return Err(io::Error::from(io::ErrorKind::ConnectionAborted).into());
+            }
+            Ok(match uri.scheme {
+                AMQPScheme::AMQP => stream,
+                AMQPScheme::AMQPS => stream.into_tls(host, TLSConfig::default()).await?,
+            })
+        },
+        ConnectionProperties::default(),
+    )
+    .await
 }
 
 async fn resolve(host: &str, port: u16, deliver_to: &DeliverTo, encrypted: bool) -> io::Result<Vec<SocketAddr>> {
@@ -261,7 +268,7 @@ async fn resolve(host: &str, port: u16, deliver_to: &DeliverTo, encrypted: bool)
     if allowed.is_empty() { Err(io::Error::other(NotAllowed)) } else { Ok(allowed) }
 }
 
-fn describe(error: lapin::Error) -> String {
+fn describe(error: &lapin::Error) -> String {
     error.to_string().chars().filter(|char| *char != '\0').take(ERROR_CHARS_MAX).collect()
 }
 

@@ -50,7 +50,7 @@ type Composed = (Vec<Arc<RenderedEvent>>, Results);
 pub(super) enum Receiver {
     /// With the signing keys.
     Webhook(Vec<SigningKey>),
-    Amqp(Publisher),
+    Amqp(Box<Publisher>),
 }
 
 /// Events as their receiver takes them.

@@ -113,7 +113,7 @@ impl DeliveriesInner {
             Protocol::Webhook => self.keys(name, sealed).ok().map(Receiver::Webhook),
             Protocol::Amqp { .. } => {
                 let url = self.broker_url(name, sealed.first()?)?;
-                Some(Receiver::Amqp(Publisher::new(url, Arc::clone(self.sender.deliver_to()))))
+                Some(Receiver::Amqp(Box::new(Publisher::new(url, Arc::clone(self.sender.deliver_to())))))
             }
         }
     }
