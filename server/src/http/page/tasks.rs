@@ -60,9 +60,9 @@ pub(super) async fn tasks(app: Site, visit: Arc<Visit>) -> Result<Page, PageErro
     let found = match (&wrong, given(&visit, SHORT)) {
         (Some(_), _) => Ok(TaskPage::default()),
         (None, Some(short)) => {
-            task_list::find_short(&app.engine, short).await.map(|tasks| TaskPage { tasks, ..TaskPage::default() })
+            task_list::find_short(&app.engine.pool, short).await.map(|tasks| TaskPage { tasks, ..TaskPage::default() })
         }
-        (None, None) => task_list::list(&app.engine, &filter, given(&visit, AFTER), ROWS_MAX).await,
+        (None, None) => task_list::list(app.engine.task_list_parts(), &filter, given(&visit, AFTER), ROWS_MAX).await,
     };
     let (mut page, wrong) = match found {
         Ok(page) => (page, wrong),

@@ -78,7 +78,7 @@ async fn list(engine: &Engine, job: &Job) -> Result<Listed, OpError> {
     let cursor = job.progress.cursor.as_deref();
     match &job.which {
         Which::Filter(filter) => {
-            let page = task_list::list(engine, filter, cursor, SLICE).await?;
+            let page = task_list::list(engine.task_list_parts(), filter, cursor, SLICE).await?;
             Ok(Listed { ids: page.tasks.into_iter().map(|task| task.task_id).collect(), next: page.next })
         }
         Which::Tasks(all) => {
