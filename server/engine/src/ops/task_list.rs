@@ -203,11 +203,11 @@ struct Walk<'a> {
     limit: usize,
 }
 
-/// What a page has found so far.
+/// Tasks of a page so far.
 #[derive(Default)]
 struct Found {
     tasks: Vec<ListedTask>,
-    /// A renewed claim comes again.
+    /// Detects a renewed claim, which comes again.
     ids: HashSet<TaskId>,
 }
 

@@ -294,7 +294,7 @@ fn cells(visit: &Visit, filter: &TaskFilter, task: &ListedTask, now: DateTime<Ut
     }
     let worker = task.worker.as_ref().map(|(group, id)| layout::worker(visit, group, id));
     cells.push(("Worker", worker.unwrap_or_else(layout::none)));
-    // Of its last change, apart from those of its lease.
+    // Of its last change, renewals excepted.
     let since = task.resolved.or(task.started).or(task.scheduled).or(task.created);
     cells.push((">Since", since.map_or_else(layout::none, |since| layout::time(since, now))));
     cells

@@ -89,7 +89,7 @@ async fn list(engine: &Engine, job: &Job) -> Result<Listed, OpError> {
     }
 }
 
-/// Splits tasks into those that the client may change now, and the others.
+/// Splits tasks into permitted and refused ones, by the client's current scopes.
 async fn check_rights(
     engine: &Engine,
     authority: &dyn Authority,

@@ -141,7 +141,7 @@ async fn find_blocked(conn: &mut PgConnection, members: &[Member]) -> Result<BTr
     Ok(blocked(&needs, has_failed))
 }
 
-/// What a graph is drawn from.
+/// Nodes and edges of a graph.
 pub(super) struct Drawing {
     /// Number of tasks, from the first one.
     pub(super) tasks: usize,
