@@ -186,7 +186,7 @@ mod tests {
             ] {
                 assert!(text.contains(part), "{name:?} lacks {part}: {text}");
             }
-            // After that of the interface.
+            // After the interface's own.
             assert!(text.find("swagger-ui.css") < text.find("tenure.css"));
         }
     }

@@ -173,8 +173,8 @@ pub async fn list_running(
     Ok(rows.into_iter().map(|row| key(row.taken_until, row.seq)).collect())
 }
 
-/// Lists failed runs before a time and a task, latest first: of a queue, or of all. Those of all
-/// lack dead letters beyond the first [`QUEUES_MAX`] queues that have some.
+/// Lists failed runs before a time and a task, latest first: of a queue, or of all. The list
+/// of all queues lacks dead letters beyond the first [`QUEUES_MAX`] queues that have some.
 pub async fn list_failed(
     conn: &mut PgConnection,
     queue: Option<i32>,

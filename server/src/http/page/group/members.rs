@@ -18,7 +18,7 @@ const MEMBERS_MAX: usize = 20_000;
 pub(super) const GRAPH_TASKS: usize = 200;
 /// Tasks whose names are read for a graph of prefixes.
 pub(super) const NAMED_TASKS: usize = 1_000;
-/// Unscheduled tasks whose dependencies are read, to find those that can never run.
+/// Unscheduled tasks whose dependencies are read, to find tasks that can never run.
 const BLOCKED_READ: usize = 1_000;
 const NEEDS_MAX: i64 = 2_000;
 /// The end of larger groups is not searched.
