@@ -270,7 +270,7 @@ words! {
 }
 
 words! {
-    /// What a job does to each of its tasks.
+    /// Change that a job makes to each of its tasks.
     JobAction {
         /// As cancelTask.
         Cancel = 1 "cancel",

@@ -68,7 +68,7 @@ pub struct AmqpRequest {
     /// servers allow.
     #[schema(min_length = 1, max_length = 2_048)]
     pub url: String,
-    /// What the names of exchanges begin with. Default: nothing.
+    /// Prefix of the names of exchanges. Default: none.
     #[serde(default, deserialize_with = "present")]
     #[schema(max_length = 100)]
     pub prefix: Option<String>,
@@ -217,7 +217,7 @@ pub struct Receiver {
 pub struct Amqp {
     /// The broker, without user and password.
     pub url: String,
-    /// What the names of exchanges begin with.
+    /// Prefix of the names of exchanges.
     pub prefix: String,
 }
 

@@ -183,7 +183,7 @@ impl TaskFilter {
         self.tag.as_deref()?.split_once('=').filter(|(key, _)| !key.is_empty())
     }
 
-    /// True if it asks for failures. Then its times are those of failures.
+    /// True if it selects failures. `since` and `until` are then times of failures.
     #[must_use]
     pub fn is_of_failures(&self) -> bool {
         match self.state {
@@ -193,7 +193,7 @@ impl TaskFilter {
         }
     }
 
-    /// True if it asks for something that only definitions have.
+    /// True if a condition reads definitions.
     #[must_use]
     pub fn reads_definitions(&self) -> bool {
         self.name.is_some() || self.tag.is_some() || self.owner.is_some()
@@ -233,22 +233,22 @@ pub struct TaskSummary {
     /// Group of the worker of the last run; absent without a worker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker_group: Option<String>,
-    /// Its id within the group.
+    /// Id of this worker within its group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker_id: Option<String>,
     /// Time of creation, as in the definition. Absent if that is larger than 16 KiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created: Option<Timestamp>,
-    /// When the last run became pending.
+    /// Time at which the last run became pending.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduled: Option<Timestamp>,
-    /// When a worker claimed the last run.
+    /// Time at which a worker claimed the last run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<Timestamp>,
-    /// When the last run ended.
+    /// Time at which the last run ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resolved: Option<Timestamp>,
-    /// An unresolved task ends then.
+    /// Time at which an unresolved task ends.
     pub deadline: Timestamp,
 }
 

@@ -87,7 +87,7 @@ impl Collector {
     }
 }
 
-/// Answers one request.
+/// Handles one request.
 async fn serve(mut stream: TcpStream, spans: Spans) -> Option<()> {
     let mut buffer = Vec::new();
     let end = loop {

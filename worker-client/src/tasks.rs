@@ -47,7 +47,7 @@ impl Client {
     }
 
     /// Lists the tasks among the newest 10,000 whose ids begin with these 8 characters. The answer
-    /// is like that of [`Client::list_tasks`].
+    /// has the form of [`Client::list_tasks`].
     ///
     /// ```no_run
     /// # async fn example(client: &tenure_client::Client) -> Result<(), tenure_client::Error> {

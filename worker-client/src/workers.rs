@@ -47,8 +47,8 @@ impl Client {
         self.send_call(Method::GET, of_worker(queue, worker), None, TIMEOUT, Own::default()).await
     }
 
-    /// Quarantines a worker until a date: it gets no work, and may end what it has. A date in the
-    /// past lifts the quarantine.
+    /// Quarantines a worker until a date: it gets no work, and may end its running tasks. A
+    /// date in the past lifts the quarantine.
     ///
     /// # Errors
     /// The queue has not seen the worker within a day (404).

@@ -24,7 +24,7 @@ pub const SLICE: usize = 200;
 /// Refused tasks that a job lists.
 pub const REFUSED_MAX: usize = 100;
 
-/// What a job does to each task.
+/// Change of each task of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     Cancel,
@@ -148,7 +148,7 @@ pub struct Job {
     pub progress: Progress,
 }
 
-/// What the slices of a job have done.
+/// Results of a job's slices so far.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Progress {
     /// Position after the last slice; none at the beginning.

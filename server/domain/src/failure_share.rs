@@ -6,9 +6,9 @@ const FAILURES_LEAST: i64 = 5;
 /// Failed runs of a queue within a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FailureShare {
-    /// Those of the worker.
+    /// Failures of the worker.
     pub here: i64,
-    /// Those of all workers.
+    /// Failures of all workers.
     pub all: i64,
 }
 

@@ -19,7 +19,7 @@ pub const SHORT_ID: usize = 8;
 /// Bytes of a task's id that a short id has.
 const SHORT_BYTES: usize = 6;
 
-/// What a list reads, in its order.
+/// Source of a list, with its order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     /// The tasks of a group, by id.

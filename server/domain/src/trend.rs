@@ -119,7 +119,7 @@ pub fn halves(points: &[Point], middle: DateTime<Utc>) -> (Numbers, Numbers) {
     (before, after)
 }
 
-/// Returns the share of tasks that failed, from 0 to 1, of those that were tried. Cancelled tasks
+/// Returns the share of tried tasks that failed, from 0 to 1. Cancelled tasks
 /// are not counted. None without any.
 #[must_use]
 pub fn failed_share(numbers: &Numbers) -> Option<f64> {

@@ -264,7 +264,7 @@ impl Engine {
         };
         let (started, mut found, mut cursor) = (Instant::now(), 0, None::<String>);
         loop {
-            let page = task_list::list(self, filter, cursor.as_deref(), task_list::PAGE_MAX).await?;
+            let page = task_list::list(self.task_list_parts(), filter, cursor.as_deref(), task_list::PAGE_MAX).await?;
             found += page.tasks.len();
             if number(found) > TASKS_MAX {
                 return Err(OpError::Conflict(format!(
@@ -287,6 +287,11 @@ impl Engine {
     pub fn submit_parts(&self) -> submit::Parts<'_> {
         let Self { pool, notifiers, sequencer, .. } = self;
         submit::Parts { pool, notifiers, sequenced: sequencer.reached() }
+    }
+
+    pub fn task_list_parts(&self) -> task_list::Parts<'_> {
+        let Self { pool, queues, low_water_marks, due_marks, sequencer, .. } = self;
+        task_list::Parts { pool, queues, low_water_marks, due_marks, sequenced: sequencer.reached() }
     }
 
     pub fn why_parts(&self) -> why::Parts<'_> {

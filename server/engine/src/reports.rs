@@ -1,4 +1,4 @@
-//! What the passes of this server did last, for the page about the installation.
+//! Last reports of this server's passes, for the page about the installation.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

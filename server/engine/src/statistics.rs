@@ -107,7 +107,7 @@ struct Known {
 
 /// The numbers of one queue.
 struct Counted {
-    /// None until the pass `counters` has found it.
+    /// Unknown until the pass `counters` has read it.
     name: Option<TaskQueueId>,
     /// Numbers that are not stored yet, by minute.
     unwritten: BTreeMap<DateTime<Utc>, Numbers>,

@@ -66,8 +66,8 @@ pub enum Command {
         database: DatabaseArgs,
         #[command(flatten)]
         secret_key: SecretKeyArgs,
-        /// The URL that clients use; it is printed with new credentials. Default: that of the
-        /// server that started last, or with --http the one that is called.
+        /// The URL that clients use; it is printed with new credentials. Default: the URL of the
+        /// server that started last, or with --http of the called server.
         #[arg(long, global = true, env = "TENURE_ROOT_URL", value_name = "URL")]
         root_url: Option<String>,
         #[command(flatten)]
@@ -128,7 +128,8 @@ pub enum Command {
         #[command(subcommand)]
         schedule: ScheduleCommand,
     },
-    /// Store, list, show, test, resume and delete subscriptions, which send events to webhooks and brokers.
+    /// Store, list, show, test, resume and delete subscriptions, which send events to webhooks and
+    /// brokers.
     Subscription {
         #[command(flatten)]
         server: ServerArgs,
@@ -151,12 +152,13 @@ pub enum Command {
     },
     /// Print events as they happen, one line of JSON each, until interrupted.
     Events(EventsArgs),
-    /// List who changed what: tasks, groups, queues, workers, clients, roles and schedules.
+    /// List who changed what: tasks, groups, queues, workers, clients, roles, schedules,
+    /// subscriptions and jobs.
     Audit(AuditArgs),
     /// List what needs somebody: problems of queues, servers and the database. The exit code is 1
     /// if a problem needs somebody now.
     Problems(ProblemsArgs),
-    /// Show the queues with the most work: what waits and for how long, their workers and rates.
+    /// Show the queues with the most work: their runs, waits, workers and rates.
     Top(TopArgs),
     /// List the servers of the database, and the queues that each schedules.
     Server {

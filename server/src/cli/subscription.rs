@@ -55,7 +55,7 @@ pub struct SetArgs {
     /// A file with the URL, which hides a password from other users; a dash is standard input
     #[arg(long, value_name = "FILE", conflicts_with = "url")]
     pub url_file: Option<PathBuf>,
-    /// For a broker: what the names of exchanges begin with [default: nothing]
+    /// For a broker: prefix of the names of its exchanges [default: none]
     #[arg(long, value_name = "TEXT")]
     pub prefix: Option<String>,
     /// Only events of this exchange, such as task-completed; repeat it for more [default: all]

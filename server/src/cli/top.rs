@@ -20,7 +20,7 @@ use super::when::When;
 const QUEUES: &str = "/api/tenure/v1/queues?activity=true";
 /// As often as servers read the ages.
 const EVERY: Duration = Duration::from_secs(5);
-/// The rates are those of the last five whole minutes.
+/// Rates cover the last five whole minutes.
 const RATES_OF: When = When::In(TimeDelta::minutes(-6));
 const STEP: i64 = 60;
 const READS_MAX: usize = 10;

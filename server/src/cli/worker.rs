@@ -29,7 +29,7 @@ pub enum WorkerCommand {
     },
     /// Show a worker of a queue, with its latest runs and the changes of its quarantine
     Show(WorkerArg),
-    /// Give a worker no tasks of a queue for a time; it may end those that it has
+    /// Give a worker no tasks of a queue for a time; it may end its running ones
     Quarantine(QuarantineArgs),
     /// Give a quarantined worker tasks of a queue again
     Lift(WorkerArg),

@@ -59,7 +59,7 @@ pub fn trace_of<B>(request: &Request<B>) -> Trace {
     Trace { trace_id, request_id, span: None }
 }
 
-/// The trace of a request is that of the caller's span. Otherwise it is the caller's trace id if
+/// The trace of a request is the trace of the caller's span. Otherwise it is the caller's trace id if
 /// that is a UUID, or a new one. The logs have the same id, unless the caller gave another text.
 fn recorded<B>(request: &Request<B>, id: Uuid, given: Option<&HeaderValue>, request_id: HeaderValue) -> Trace {
     let caller = request.headers().get(TRACEPARENT);

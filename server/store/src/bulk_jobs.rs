@@ -120,7 +120,7 @@ pub async fn list(db: impl PgExecutor<'_>, before: i64, limit: i64) -> Result<Ve
     rows.into_iter().map(Row::decode).collect()
 }
 
-/// Lists the running jobs. The one that waits longest for its next slice is first.
+/// Lists the running jobs, the longest wait for a slice first.
 pub async fn list_running(db: impl PgExecutor<'_>) -> Result<Vec<Job>, sqlx::Error> {
     let rows = sqlx::query_as!(
         Row,

@@ -46,7 +46,7 @@ class Subscription:
             batch: Maximum events per message, up to 100.
             secret: Secret that signs messages, ``whsec_…``. Without one, a new subscription gets a
                 generated one.
-            prefix: For a broker: what the names of exchanges begin with.
+            prefix: For a broker: prefix of the names of its exchanges.
             **fields: Further fields of the API, such as ``routingKeyPattern``, ``after`` and
                 ``giveUpAfter``.
 

@@ -1,4 +1,4 @@
-//! What holds the runs of a queue, in numbers and in words.
+//! Causes that hold the runs of a queue, in numbers and in words.
 
 use chrono::{DateTime, Utc};
 use tenure_api::policy::QueueCounts;
@@ -65,7 +65,7 @@ impl LimitsNow {
     }
 }
 
-/// Returns what holds the runs of a queue, if anything. `limits` are needed if a limit holds a run.
+/// Returns the cause that holds the runs of a queue. `limits` are needed if a limit holds a run.
 #[must_use]
 pub fn words(counted: Counted, is_paused: bool, limits: Option<&LimitsNow>, now: DateTime<Utc>) -> Option<String> {
     if is_paused {

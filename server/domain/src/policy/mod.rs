@@ -19,7 +19,7 @@
 //! | [`refile`] | how a changed policy reaches existing runs |
 //! | [`retention`] | until when resolved tasks are kept |
 //! | [`counts`] | the counts that a run contributes to |
-//! | [`held_by`] | what holds the runs of a queue |
+//! | [`held_by`] | causes that hold the runs of a queue |
 //! | [`why`] | why a task is in its state |
 //!
 //! [`super::events::note`] announces changes in the event log. docs/internals/policies.md describes

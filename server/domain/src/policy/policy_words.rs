@@ -1,4 +1,4 @@
-//! A policy as sentences for people. Defaults are left out, except what a lost worker costs.
+//! A policy as sentences for people. Defaults are left out, except the cost of a lost worker.
 
 use chrono::TimeDelta;
 use tenure_api::states::{Delivery, LateResult, OnDuplicate, OnSchedulerLoss};
@@ -7,7 +7,7 @@ use super::document::{Policy, RetryDelay};
 use super::limit_words;
 use crate::verdict::span;
 
-/// Returns what a lost worker costs, the limits, and what else differs from the defaults.
+/// Returns the cost of a lost worker, the limits, and other fields that differ from the defaults.
 #[must_use]
 pub fn words(policy: &Policy) -> Vec<String> {
     let mut sentences = vec![delivery(policy.delivery).to_owned()];

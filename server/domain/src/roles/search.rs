@@ -18,7 +18,7 @@ pub enum Way {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Search {
     pub way: Way,
-    /// Bytes of the scopes on the way, including those that roles gave: the cost of the search.
+    /// Bytes of the scopes on the way, scopes of roles included: the cost of the search.
     pub size: usize,
 }
 
@@ -29,7 +29,7 @@ struct Step {
 }
 
 impl Resolver {
-    /// Searches for a scope that covers `required` among `own` scopes and those of their roles, up
+    /// Searches for a scope that covers `required` among `own` scopes and scopes of their roles, up
     /// to `size_max` bytes. Scopes that every caller has count only if `own` includes them.
     pub fn find_way(&self, own: impl IntoIterator<Item = String>, required: &str, size_max: usize) -> Search {
         let size_max = size_max.min(GIVEN_MAX);

@@ -9,18 +9,21 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, TimeDelta, Utc};
-use sqlx::PgConnection;
+use sqlx::{PgConnection, PgPool};
 use tenure_api::ids::{TaskGroupId, TaskId, TaskQueueId};
 use tenure_api::states::{EndedBy, Priority, ReasonResolved, TaskState};
 use uuid::Uuid;
 
 use super::OpError;
-use crate::engine::Engine;
+use crate::batch::due_marks::DueMarkMemory;
+use crate::batch::low_water_marks::LowWaterMarks;
 use tenure_domain::task_filter::{
     Brief, ListState, Needles, Position, Source, TaskFilter, ids_of_short, matches_texts, matches_time,
 };
 use tenure_store::dead_letters::list_definitions;
+use tenure_store::events::Sequenced;
 use tenure_store::page::tasks::{self as store, Conditions, Details, Key};
+use tenure_store::queues::Queues;
 
 /// Maximum tasks of a page.
 pub const PAGE_MAX: usize = 1_000;
@@ -28,7 +31,7 @@ pub const PAGE_MAX: usize = 1_000;
 pub const LOOKED_AT_MAX: usize = 5_000;
 /// Tasks that are read at once. Their definitions have up to 16 KiB each.
 const CHUNK_MAX: usize = 500;
-/// A list of all failures reads so many of each queue with dead letters.
+/// Failures that a list of all queues reads at once of each queue with dead letters.
 const CHUNK_OF_ALL_FAILURES: usize = 200;
 /// A page ends after this time and can be continued.
 const TIME_MAX: Duration = Duration::from_secs(1);
@@ -38,6 +41,16 @@ const SHORT_MAX: i64 = 10;
 const CREATED_APART: TimeDelta = TimeDelta::minutes(35);
 /// After all times.
 const END: DateTime<Utc> = DateTime::from_timestamp(253_402_300_799, 0).expect("a date that chrono has");
+
+/// Parts of the engine for lists.
+#[derive(Clone, Copy)]
+pub struct Parts<'a> {
+    pub pool: &'a PgPool,
+    pub queues: &'a Queues,
+    pub low_water_marks: &'a LowWaterMarks,
+    pub due_marks: &'a DueMarkMemory,
+    pub sequenced: Sequenced,
+}
 
 #[derive(Debug, Clone, Default)]
 pub struct TaskPage {
@@ -110,7 +123,7 @@ impl ListedTask {
 /// # Errors
 /// If the filter or the cursor is invalid, or the database is unavailable.
 pub async fn list(
-    engine: &Engine,
+    parts: Parts<'_>,
     filter: &TaskFilter,
     cursor: Option<&str>,
     limit: usize,
@@ -123,7 +136,7 @@ pub async fn list(
         Some(name) => {
             let name: TaskQueueId = name.parse().map_err(|_| unreadable("taskQueueId"))?;
             // A queue that nothing has named yet has no tasks.
-            let Some(key) = engine.queues.find_key(&engine.pool, &name).await? else { return Ok(TaskPage::default()) };
+            let Some(key) = parts.queues.find_key(parts.pool, &name).await? else { return Ok(TaskPage::default()) };
             Some(key)
         }
     };
@@ -131,10 +144,10 @@ pub async fn list(
         None => None,
         Some(id) => Some(id.parse::<TaskGroupId>().map_err(|_| unreadable("taskGroupId"))?),
     };
-    let mut conn = store::begin(&engine.pool).await?;
+    let mut conn = store::begin(parts.pool).await?;
     let held = filter.state == Some(ListState::Held);
     let is_admitting = match queue.filter(|_| held) {
-        Some(queue) => store::is_admitting(&mut conn, engine.sequencer.reached(), queue).await?,
+        Some(queue) => store::is_admitting(&mut conn, parts.sequenced, queue).await?,
         None => true,
     };
     let conditions = Conditions {
@@ -147,7 +160,7 @@ pub async fn list(
         project: filter.project_id.as_deref(),
         needles: Needles::of(filter),
     };
-    let walk = Walk { engine, filter, source, queue, group, conditions, limit: limit.clamp(1, PAGE_MAX) };
+    let walk = Walk { parts, filter, source, queue, group, conditions, limit: limit.clamp(1, PAGE_MAX) };
     let page = walk.page(&mut conn, from).await?;
     conn.commit().await?;
     Ok(page)
@@ -166,10 +179,10 @@ fn unreadable(field: &str) -> OpError {
 ///
 /// # Errors
 /// If the id is not a short one, or the database is unavailable.
-pub async fn find_short(engine: &Engine, short: &str) -> Result<Vec<ListedTask>, OpError> {
+pub async fn find_short(pool: &PgPool, short: &str) -> Result<Vec<ListedTask>, OpError> {
     let range = ids_of_short(short)
         .ok_or_else(|| OpError::Input("`shortId` must be the first 8 characters of the id of a task".to_owned()))?;
-    let mut conn = store::begin(&engine.pool).await?;
+    let mut conn = store::begin(pool).await?;
     let seqs = store::list_of_short_id(&mut conn, range, SHORT_MAX).await?;
     let found = store::list_details(&mut conn, &seqs, &Conditions::default()).await?;
     conn.commit().await?;
@@ -181,7 +194,7 @@ pub async fn find_short(engine: &Engine, short: &str) -> Result<Vec<ListedTask>,
 }
 
 struct Walk<'a> {
-    engine: &'a Engine,
+    parts: Parts<'a>,
     filter: &'a TaskFilter,
     source: Source,
     queue: Option<i32>,
@@ -190,11 +203,11 @@ struct Walk<'a> {
     limit: usize,
 }
 
-/// What a page has found so far.
+/// Tasks of a page so far.
 #[derive(Default)]
 struct Found {
     tasks: Vec<ListedTask>,
-    /// A renewed claim comes again.
+    /// Detects a renewed claim, which comes again.
     ids: HashSet<TaskId>,
 }
 
@@ -249,10 +262,10 @@ impl Walk<'_> {
                 if self.source == Source::Held {
                     return store::list_held(conn, queue, after, limit).await;
                 }
-                store::list_pending(conn, queue, self.engine.low_water_marks.peek(queue), after, limit).await
+                store::list_pending(conn, queue, self.parts.low_water_marks.peek(queue), after, limit).await
             }
             (Source::Running, ..) => {
-                let mark = (self.engine.due_marks.get().claims, i64::MIN);
+                let mark = (self.parts.due_marks.get().claims, i64::MIN);
                 let after = match from {
                     Some(Position::Running(taken_until, seq)) => mark.max((taken_until, seq)),
                     _ => mark,

@@ -94,7 +94,7 @@ pub(crate) fn current() -> Option<Arc<RequestSpan>> {
     CURRENT.try_with(|span| span.is_sampled.then(|| Arc::clone(span))).ok().flatten()
 }
 
-/// Returns the span that a new task links to: the caller's, or that of the request.
+/// Returns the span that a new task links to: the caller's span, or else the request's.
 pub(crate) fn link_of_new_task() -> Option<SpanContext> {
     if !is_on() {
         return None;

@@ -1,4 +1,4 @@
-//! Jobs, which change many tasks: what a slice changes, for whom, and when a job ends.
+//! Jobs, which change many tasks: changes of a slice, rights of the client, ends of jobs.
 
 mod load;
 mod once;

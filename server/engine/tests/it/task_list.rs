@@ -16,7 +16,7 @@ fn filter(fields: Value) -> TaskFilter {
 }
 
 async fn page(queue: &Queue, fields: &Value, cursor: Option<&str>, limit: usize) -> TaskPage {
-    task_list::list(&queue.engine, &filter(fields.clone()), cursor, limit).await.unwrap()
+    task_list::list(queue.engine.task_list_parts(), &filter(fields.clone()), cursor, limit).await.unwrap()
 }
 
 /// All tasks of a list, two a page.
@@ -321,7 +321,7 @@ async fn wrong_filter_or_position_is_refused() {
     let failed = TaskFilter { state: Some(ListState::Failed), ..TaskFilter::default() };
     let held = TaskFilter { state: Some(ListState::Held), ..TaskFilter::default() };
     for (filter, cursor) in [(&failed, Some(next.as_str())), (&TaskFilter::default(), Some("x")), (&held, None)] {
-        let refused = task_list::list(&queue.engine, filter, cursor, 10).await;
+        let refused = task_list::list(queue.engine.task_list_parts(), filter, cursor, 10).await;
         assert!(matches!(refused, Err(OpError::Input(_))), "{filter:?} {cursor:?}");
     }
     finish(database, queue).await;
@@ -336,12 +336,12 @@ async fn short_id_finds_every_task_that_begins_with_it() {
     let twin = TaskId::from_uuid(Uuid::from_bytes(bytes)).unwrap();
     let short = first.to_string()[..SHORT_ID].to_owned();
     let found = async || -> Vec<TaskId> {
-        let found = task_list::find_short(&queue.engine, &short).await.unwrap();
+        let found = task_list::find_short(&queue.engine.pool, &short).await.unwrap();
         found.iter().map(|task| task.task_id).collect()
     };
     assert_eq!(found().await, [first]);
     queue.create(&new_task_with_id(twin, QUEUE, &json!({}))).await.unwrap();
     assert_eq!(found().await, [twin, first]);
-    assert!(matches!(task_list::find_short(&queue.engine, "short").await, Err(OpError::Input(_))));
+    assert!(matches!(task_list::find_short(&queue.engine.pool, "short").await, Err(OpError::Input(_))));
     finish(database, queue).await;
 }

@@ -11,7 +11,7 @@ use crate::cli::http::{entries, field};
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Culprit<'a> {
     pub(super) task: &'a Value,
-    /// Tasks that need it, and those that need them.
+    /// Tasks that need it, directly or through others.
     pub(super) blocked: usize,
 }
 

@@ -16,7 +16,7 @@ use crate::cli::when::parse_seconds;
 pub enum PolicyCommand {
     /// Show the policy
     Show(QueueArg),
-    /// Replace the policy, or change fields of it with --merge
+    /// Replace the policy, or with --merge change some fields
     Set(Box<SetArgs>),
     /// Delete the policy
     Delete(QueueArg),

@@ -48,7 +48,7 @@ impl Serialize for TaskRef {
 }
 
 impl TaskRef {
-    /// Returns the id of the task; asks the server for that of a short id.
+    /// Returns the id of the task; resolves a short id at the server.
     pub async fn find(self, server: &Server) -> Result<TaskId, CommandError> {
         let short = match self {
             Self::Id(id) => return Ok(id),

@@ -18,7 +18,7 @@ const PAGE: usize = 1_000;
 
 #[derive(Debug, Args)]
 pub struct ListArgs {
-    /// Only tasks of this group, by their ids; all of them
+    /// All tasks of this group, in the order of their ids
     #[arg(long, allow_hyphen_values = true)]
     pub group: Option<TaskGroupId>,
     /// Only tasks in this state: unscheduled, pending, held, running, completed, failed or
@@ -44,7 +44,7 @@ pub struct ListArgs {
     #[arg(long, value_name = "GROUP/ID", value_parser = parse_worker, conflicts_with = "group")]
     pub worker: Option<String>,
     /// Only tasks created since this time, or within this duration, such as 2h; with a state or a
-    /// reason of failures, only those that failed since
+    /// reason of failures, only tasks that failed since
     #[arg(long, value_name = "TIME", value_parser = parse_since, conflicts_with = "group")]
     pub since: Option<When>,
     /// The number of tasks to show [default: 100]

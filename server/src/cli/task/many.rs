@@ -45,7 +45,7 @@ pub(super) async fn run(server: &Server, what: TaskChange, args: ManyArgs) -> Re
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the words of `tenure task priority` name.
+/// Object of `tenure task priority`.
 #[derive(Debug, PartialEq, Eq)]
 enum Wanted {
     One(TaskRef, Priority),

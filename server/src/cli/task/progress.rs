@@ -82,7 +82,7 @@ impl Waiting<'_> {
             }
             match state.as_str() {
                 "running" => self.stalled.note_progress(),
-                // Of several tasks, a pending one tells more than those that wait for it.
+                // A pending task tells more than tasks that wait for it.
                 "unscheduled" if !self.is_single => {}
                 _ => self.explain(task).await,
             }

@@ -19,7 +19,7 @@ const AFTER: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_secs(60);
 
 pub(super) struct Stalled {
-    /// When a task was last seen running or ending.
+    /// Time at which a task was last seen running or ending.
     progress: Cell<Instant>,
     asked: Cell<Option<Instant>>,
     /// Codes of the reasons printed last.
@@ -50,7 +50,7 @@ impl Stalled {
         if is_asked || now - self.progress.get() < AFTER {
             return None;
         }
-        // Set before the answer, so that of many waiting tasks one is asked about.
+        // Set before the answer, so that only one of many waiting tasks is asked about.
         let before = self.asked.replace(Some(now));
         let client = server.client.with_retry_policy(RetryPolicy::never());
         let Ok(answer) = client.why(task).await else {

@@ -141,7 +141,7 @@ fn describe_redrive_queue(operation: Operation, sample: &Sample) -> Operation {
         .may_take_json::<RedriveRequest>(&json!({"reason": "failed", "limit": 100, "copy": {"deadlineAfter": 86_400}}))
         .checks_body()
         .answers::<Redriven>(
-            "What became of the tasks",
+            "Numbers of tasks, and the refused ones",
             &json!({"redriven": 98, "copied": 1, "refusedCount": 1, "refused": [refused]}),
         )
         .refuses(InputError, "a number is out of its range, or `taskIds` is sent with another condition")

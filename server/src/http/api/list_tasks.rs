@@ -105,11 +105,11 @@ async fn list_tasks(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
                     "the query parameters `{SHORT_ID}` and `{other}` must not both be given: leave one out"
                 )));
             }
-            TaskPage { tasks: task_list::find_short(&app.engine, short).await?, ..TaskPage::default() }
+            TaskPage { tasks: task_list::find_short(&app.engine.pool, short).await?, ..TaskPage::default() }
         }
         None => {
             let limit = page.limit.unwrap_or(PAGE_MAX);
-            task_list::list(&app.engine, &filter, page.after.as_deref(), limit).await?
+            task_list::list(app.engine.task_list_parts(), &filter, page.after.as_deref(), limit).await?
         }
     };
     let TaskPage { tasks, next, looked_since } = found;

@@ -29,8 +29,8 @@ fn describe_list_problems(operation: Operation, sample: &Sample) -> Operation {
         .about(
             "Problems of queues, servers, subscriptions and the database in words, read every five seconds; up to 100 of \
              a kind. A problem ends when its condition does. Problems of queues need a scope that lists the queue, \
-             and `tenure:get-queue:<taskQueueId>` for numbers and names. Those of subscriptions need \
-             `tenure:list-subscriptions`, all others `tenure:list-servers`. The server answers 503 while it cannot \
+             and `tenure:get-queue:<taskQueueId>` for numbers and names. Problems of subscriptions \
+             need `tenure:list-subscriptions`, all others `tenure:list-servers`. The server answers 503 while it cannot \
              read the facts.",
         )
         .answers::<Problems>(

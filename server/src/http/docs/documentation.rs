@@ -30,7 +30,7 @@ const POLICY: HeaderValue = HeaderValue::from_static(
 );
 
 const INDEX: &str = "index.html";
-/// Name, type and text of files beside those of the interface.
+/// Name, type and text of additional files.
 const OWN_FILES: [(&str, &str, &str); 2] = [
     ("tenure.css", "text/css", include_str!("ui/tenure.css")),
     ("tenure.js", "text/javascript", include_str!("ui/tenure.js")),
@@ -147,7 +147,7 @@ fn find_file(name: &str) -> Result<Found, ApiError> {
     Ok(Found { content_type, bytes })
 }
 
-/// Adds the menu of the pages, and a style sheet and a script over those of the interface.
+/// Adds the menu of the pages, and a style sheet and a script after the interface's own.
 fn with_menu(index: &[u8]) -> String {
     // The folder of this page is `/docs/`, below any root URL.
     let entry = |(path, name): (&str, &str)| match path {
@@ -186,7 +186,7 @@ mod tests {
             ] {
                 assert!(text.contains(part), "{name:?} lacks {part}: {text}");
             }
-            // After that of the interface.
+            // After the interface's own.
             assert!(text.find("swagger-ui.css") < text.find("tenure.css"));
         }
     }

@@ -1,4 +1,4 @@
-//! `/access`: who may? Clients and roles, and answers to "what may X do?" and "who may Y?".
+//! `/access`: clients and roles, and answers about their scopes.
 
 mod answers;
 pub(super) mod client;

@@ -55,7 +55,7 @@ pub(super) enum On {
     /// A worker of a queue.
     Worker,
     Session,
-    /// Clients and roles, one of which the form names.
+    /// The list of clients and roles. The form names a client or role.
     Access,
     Client,
     Role,

@@ -29,7 +29,7 @@ pub(super) async fn latest(
     read(conn, visit, kind, objects, SHOWN as i64).await
 }
 
-/// Reads more of them, for a table.
+/// Reads more changes, for a table.
 pub(super) async fn history(
     conn: &mut PgConnection,
     visit: &Visit,

@@ -24,7 +24,7 @@ pub(super) fn scope() -> Expression {
     "queue:status:*".into()
 }
 
-/// Numbers of runs by what they have in common, the greatest first.
+/// Numbers of runs by a common value, the greatest first.
 type Ranked<T> = Vec<(T, i64)>;
 
 fn rank<T: Ord>(of: impl Iterator<Item = (T, i64)>) -> Ranked<T> {

@@ -45,7 +45,7 @@ pub(super) use self::tail::{Tail, log_section, tail};
 /// Position of the log in the page. Escaped text cannot contain it.
 const PLACE: &str = "<!--log-->";
 
-/// What the page says about the log.
+/// Texts of the page about the log.
 struct About {
     of: RunRef,
     /// The task's, for readers of its definition.

@@ -37,7 +37,7 @@ const QUEUES_SHOWN: usize = 12;
 const STATISTICS: &str = "tenure:get-queue:*";
 const WAIT_SHARE: f64 = 0.95;
 
-/// What the page reads of all queues.
+/// Data of all queues.
 struct Overview {
     queues: Vec<QueueRow>,
     /// None if not read in time.

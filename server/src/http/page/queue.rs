@@ -200,7 +200,7 @@ async fn read_for_readers(conn: &mut PgConnection, key: i32, name: &TaskQueueId)
     Ok(OfReaders { policy, sessions, keys, scheduled })
 }
 
-/// Charts, what holds the runs, and how they fail.
+/// Charts, causes that hold runs, and failures.
 fn why_slow(
     visit: &Visit,
     name: &TaskQueueId,

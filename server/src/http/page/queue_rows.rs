@@ -1,4 +1,4 @@
-//! Rows of queues: what holds each, and those that need somebody first.
+//! Rows of queues, urgent ones first, with the cause that holds each.
 
 use std::collections::HashMap;
 

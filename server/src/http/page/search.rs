@@ -93,7 +93,7 @@ async fn of_short_id(app: &Site, visit: &Visit, text: &str) -> Result<Option<Str
     if ids_of_short(text).is_none() {
         return Ok(None);
     }
-    let mut found = task_list::find_short(&app.engine, text).await?;
+    let mut found = task_list::find_short(&app.engine.pool, text).await?;
     found.retain(|task| visit.may(format!("{OF_STATUSES}{}", task.task_id)));
     Ok(match found.as_slice() {
         [] => None,

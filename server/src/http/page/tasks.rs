@@ -60,9 +60,9 @@ pub(super) async fn tasks(app: Site, visit: Arc<Visit>) -> Result<Page, PageErro
     let found = match (&wrong, given(&visit, SHORT)) {
         (Some(_), _) => Ok(TaskPage::default()),
         (None, Some(short)) => {
-            task_list::find_short(&app.engine, short).await.map(|tasks| TaskPage { tasks, ..TaskPage::default() })
+            task_list::find_short(&app.engine.pool, short).await.map(|tasks| TaskPage { tasks, ..TaskPage::default() })
         }
-        (None, None) => task_list::list(&app.engine, &filter, given(&visit, AFTER), ROWS_MAX).await,
+        (None, None) => task_list::list(app.engine.task_list_parts(), &filter, given(&visit, AFTER), ROWS_MAX).await,
     };
     let (mut page, wrong) = match found {
         Ok(page) => (page, wrong),
@@ -294,7 +294,7 @@ fn cells(visit: &Visit, filter: &TaskFilter, task: &ListedTask, now: DateTime<Ut
     }
     let worker = task.worker.as_ref().map(|(group, id)| layout::worker(visit, group, id));
     cells.push(("Worker", worker.unwrap_or_else(layout::none)));
-    // Of its last change, apart from those of its lease.
+    // Of its last change, renewals excepted.
     let since = task.resolved.or(task.started).or(task.scheduled).or(task.created);
     cells.push((">Since", since.map_or_else(layout::none, |since| layout::time(since, now))));
     cells

@@ -105,11 +105,11 @@ pub(super) async fn worker(app: Site, visit: Arc<Visit>) -> Result<Page, PageErr
     Ok(Page::new(format!("Worker {group}/{id}"), Some(REFRESH), body))
 }
 
-/// What the worker does in each queue, as far as the visitor may read it.
+/// Work of the worker in each queue, as far as the visitor may read it.
 #[derive(Default)]
 struct OfQueues {
     sessions: HashMap<i32, SessionId>,
-    /// Failed runs within an hour, and whether most of those of the queue are the worker's.
+    /// Failed runs within an hour; true if most failed runs of the queue are the worker's.
     failures: HashMap<i32, (FailureShare, bool)>,
 }
 

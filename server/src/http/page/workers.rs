@@ -34,14 +34,14 @@ const QUEUES_SHOWN: usize = 20;
 const CLAIMS_SHOWN: i64 = 15;
 /// Time in which failures are counted.
 pub(super) const FAILED_WITHIN: Duration = Duration::from_hours(1);
-/// Presences of the tally, those that need somebody last.
+/// Presences of the tally, urgent ones last.
 const TALLIED: [Presence; 5] =
     [Presence::Working, Presence::Idle, Presence::Silent, Presence::Quarantined, Presence::Frozen];
 
 /// Reads of the database.
 struct Activity {
     now: DateTime<Utc>,
-    /// None if not read in time, like the next one.
+    /// None if not read in time, as the next field.
     claims: Option<Vec<ClaimRow>>,
     work: Option<Vec<Work>>,
     ended: HashMap<String, EndedTasks>,

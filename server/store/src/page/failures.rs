@@ -15,7 +15,7 @@ const MINUTE: i16 = 1;
 /// Resolved tasks of a queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EndedTasks {
-    /// Those that were tried: neither cancelled nor superseded.
+    /// Tried runs: neither cancelled nor superseded.
     pub tried: i64,
     pub failed: i64,
 }

@@ -195,7 +195,7 @@ pub async fn list_needs(
     end_part(part, rows).await
 }
 
-/// Filters tasks, by number, to those that failed or ended as exceptions.
+/// Filters tasks, by number, to failed tasks and exceptions.
 pub async fn list_group_failures(conn: &mut PgConnection, seqs: &[i64]) -> Result<Vec<i64>, sqlx::Error> {
     sqlx::query_scalar!(
         r#"-- page_group_failures

@@ -28,7 +28,7 @@ const QUEUES_MAX: i64 = 1_000;
 #[derive(Debug, Clone, Copy)]
 pub struct Key {
     pub seq: i64,
-    /// The run that failed, which may not be the last one any more. None in other lists.
+    /// The run that failed, which may no longer be the last one. None in other lists.
     pub run: Option<RunId>,
     pub position: Position,
 }
@@ -146,7 +146,7 @@ pub async fn list_held(conn: &mut PgConnection, queue: i32, after: i64, limit: i
     Ok(rows.into_iter().map(|row| Key::of_task(row.seq, Position::Queued(row.ord))).collect())
 }
 
-/// True if the limits of a queue, apart from those of its keys, let a run start.
+/// True if the limits of a queue, without the limits of its keys, let a run start.
 pub async fn is_admitting(conn: &mut PgConnection, sequenced: Sequenced, queue: i32) -> Result<bool, sqlx::Error> {
     let Some(limited) = list_limits(conn, &[queue]).await?.remove(&queue) else { return Ok(true) };
     let counted = list_queues(conn, sequenced, Some(queue)).await?.first().map(super::QueueRow::counted);
@@ -173,8 +173,8 @@ pub async fn list_running(
     Ok(rows.into_iter().map(|row| key(row.taken_until, row.seq)).collect())
 }
 
-/// Lists failed runs before a time and a task, latest first: of a queue, or of all. Those of all
-/// lack dead letters beyond the first [`QUEUES_MAX`] queues that have some.
+/// Lists failed runs before a time and a task, latest first: of a queue, or of all. The list
+/// of all queues lacks dead letters beyond the first [`QUEUES_MAX`] queues that have some.
 pub async fn list_failed(
     conn: &mut PgConnection,
     queue: Option<i32>,
@@ -183,7 +183,7 @@ pub async fn list_failed(
 ) -> Result<Vec<Key>, sqlx::Error> {
     let key = |resolved, seq, run| Key { seq, run: run_of(run), position: Position::Failed(resolved, seq) };
     let Some(queue) = queue else {
-        // No index has the order of all of them.
+        // No index has the order of all queues.
         let rows = sqlx::query!(
             r#"-- list_failed_tasks
             WITH RECURSIVE known AS (

@@ -1,4 +1,4 @@
-//! The pages of clients and roles: who sees them, what they answer, and their forms.
+//! The pages of clients and roles: scopes, answers and forms.
 
 use serde_json::{Value, json};
 use tenure_tests::http::TENURE_API;

@@ -39,7 +39,7 @@ async fn workers_of_a_queue_have_state_session_and_failures() {
     let page = get(&rig, "/worker/group/worker", Some(&root)).await;
     shows(&page, &["5 of 5", "bad disk", "Quarantine changed", "<h2>Changes</h2>"]);
     shows(&get(&rig, "/worker/group/other", Some(&root)).await, &[&format!("/session/{session}")]);
-    // Names of workers are public by default, and what the queue's readers see is not.
+    // Names of workers are public by default; numbers for the queue's readers are not.
     let page = get(&rig, OF_QUEUE, None).await;
     shows(&page, &["group/worker", "group/other"]);
     hides(&page, &["5 of 5", &session, "group/third"]);

@@ -78,7 +78,7 @@ async fn list(engine: &Engine, job: &Job) -> Result<Listed, OpError> {
     let cursor = job.progress.cursor.as_deref();
     match &job.which {
         Which::Filter(filter) => {
-            let page = task_list::list(engine, filter, cursor, SLICE).await?;
+            let page = task_list::list(engine.task_list_parts(), filter, cursor, SLICE).await?;
             Ok(Listed { ids: page.tasks.into_iter().map(|task| task.task_id).collect(), next: page.next })
         }
         Which::Tasks(all) => {
@@ -89,7 +89,7 @@ async fn list(engine: &Engine, job: &Job) -> Result<Listed, OpError> {
     }
 }
 
-/// Splits tasks into those that the client may change now, and the others.
+/// Splits tasks into permitted and refused ones, by the client's current scopes.
 async fn check_rights(
     engine: &Engine,
     authority: &dyn Authority,

@@ -27,7 +27,7 @@ use tokio::time::timeout;
 use super::webhook::{NotAllowed, check_host, may_reach};
 use crate::http_client::{ERROR_CHARS_MAX, provide_cryptography};
 
-/// Bounds the buffers of a connection, whatever the broker offers.
+/// Bounds the buffers of a connection, even if the broker offers larger frames.
 const FRAME_BYTES_MAX: u32 = 128 << 10;
 const HEARTBEAT_SECONDS: u16 = 10;
 const PERSISTENT: u8 = 2;

@@ -1,4 +1,4 @@
-//! Answers to "what may X do?", "who may Y?" and "may X do Y?".
+//! Answers about scopes: all scopes of a client, all clients with a scope, and both together.
 
 use chrono::{DateTime, Utc};
 use maud::{Markup, html};

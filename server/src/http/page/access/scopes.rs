@@ -27,7 +27,7 @@ pub(super) fn list<'a>(title: &str, note: &Markup, scopes: impl ExactSizeIterato
     section(title, note, &body)
 }
 
-/// Scopes after expansion by roles, without those of every caller.
+/// Scopes after expansion by roles, without the scopes of every caller.
 pub(super) fn expanded(resolver: &Resolver, own: impl IntoIterator<Item = String>) -> Markup {
     let title = "With its roles";
     match resolver.resolve(own) {

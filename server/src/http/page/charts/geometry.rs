@@ -1,4 +1,4 @@
-//! Coordinates of charts. Whatever the numbers, each coordinate is finite and within the area.
+//! Coordinates of charts. For all numbers, each coordinate is finite and within the area.
 
 /// Factors of a power of ten at the top of a scale. Their halves have few digits, too.
 const TOPS: [f64; 6] = [1.0, 2.0, 4.0, 6.0, 8.0, 10.0];

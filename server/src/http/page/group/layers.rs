@@ -1,7 +1,7 @@
 //! Positions of the nodes of a directed graph, drawn from left to right by longest paths.
 //!
 //! Linear in nodes and edges, but for the order within layers. Dependencies of tasks have no
-//! cycles, those of their name prefixes may: each cycle is cut at its first node.
+//! cycles, graphs of name prefixes may: each cycle is cut at its first node.
 
 use std::collections::VecDeque;
 

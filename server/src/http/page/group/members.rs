@@ -18,7 +18,7 @@ const MEMBERS_MAX: usize = 20_000;
 pub(super) const GRAPH_TASKS: usize = 200;
 /// Tasks whose names are read for a graph of prefixes.
 pub(super) const NAMED_TASKS: usize = 1_000;
-/// Unscheduled tasks whose dependencies are read, to find those that can never run.
+/// Unscheduled tasks whose dependencies are read, to find tasks that can never run.
 const BLOCKED_READ: usize = 1_000;
 const NEEDS_MAX: i64 = 2_000;
 /// The end of larger groups is not searched.
@@ -141,7 +141,7 @@ async fn find_blocked(conn: &mut PgConnection, members: &[Member]) -> Result<BTr
     Ok(blocked(&needs, has_failed))
 }
 
-/// What a graph is drawn from.
+/// Nodes and edges of a graph.
 pub(super) struct Drawing {
     /// Number of tasks, from the first one.
     pub(super) tasks: usize,

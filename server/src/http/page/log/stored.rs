@@ -15,7 +15,7 @@ use tenure_engine::blobs::{BlobError, BlobName, Generation, Reader};
 use tenure_engine::ops::create_artifact::RunRef;
 use tenure_store::{artifacts, clock};
 
-/// Bytes of the text that a page shows. The browser has all of it in memory.
+/// Bytes of the text that a page shows. The browser keeps the whole text in memory.
 const SHOWN_MAX: usize = 16 << 20;
 const PIECE_BYTES: usize = 16 << 10;
 

@@ -1,4 +1,4 @@
-//! Why a queue is slow: what holds its runs, its limits, and how long each priority waits.
+//! Why a queue is slow: causes that hold its runs, its limits, and the wait of each priority.
 
 use chrono::{DateTime, Utc};
 use maud::{Markup, html};

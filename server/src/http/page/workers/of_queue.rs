@@ -1,4 +1,4 @@
-//! The workers of one queue, those that may be broken first.
+//! The workers of one queue, probably broken ones first.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -170,7 +170,7 @@ fn cells(visit: &Visit, worker: &Listed<'_>, now: DateTime<Utc>) -> layout::Cell
     ]
 }
 
-/// As in "31 of 42": of the failures of the queue, those of the worker.
+/// The worker's failures among the failures of the queue, such as "31 of 42".
 pub(in crate::http::page) fn share(failures: FailureShare, stands_out: bool) -> Markup {
     let FailureShare { here, all } = failures;
     if here == 0 {
