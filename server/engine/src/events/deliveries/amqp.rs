@@ -23,12 +23,14 @@ use tenure_domain::delivery::publication::Publication;
 use tenure_domain::delivery::{ANSWER_MAX, URL_BYTES_MAX};
 use tokio::net::lookup_host;
 use tokio::time::timeout;
+use url::Host;
 
 use super::webhook::{NotAllowed, check_host, may_reach};
 use crate::http_client::{ERROR_CHARS_MAX, provide_cryptography};
 
-/// Bounds the buffers of a connection, whatever the broker offers.
-const FRAME_BYTES_MAX: u32 = 128 << 10;
+/// Bounds the buffers of a connection, 32 frames in each direction, whatever the broker offers. The
+/// header `CC` of an event, up to 64 routes, must fit in one.
+const FRAME_BYTES_MAX: u32 = 32 << 10;
 const HEARTBEAT_SECONDS: u16 = 10;
 const PERSISTENT: u8 = 2;
 const NAME_BYTES_MAX: usize = 255;
@@ -58,15 +60,26 @@ pub(super) fn check(text: &str, deliver_to: &DeliverTo) -> Result<Broker, String
     if url.query().is_some() || url.fragment().is_some() {
         return Err("must end with the virtual host".to_owned());
     }
-    parse(text)?;
+    // Otherwise a part of an unencoded password could be taken for the host or the path, and shown.
+    if url.path().get(1..).is_some_and(|vhost| vhost.contains(['/', '@'])) {
+        return Err("must have `/` and `@` of the password and of the virtual host as %2F and %40".to_owned());
+    }
     check_host(url.host_str().unwrap_or_default(), deliver_to, encrypted)?;
+    parse(text)?;
     // Both fail only without a host.
     let _without = (url.set_username(""), url.set_password(None));
     Ok(Broker { shown: url.into(), url: text.to_owned() })
 }
 
+/// Parses a checked URL: an error for another one may repeat its password.
 fn parse(text: &str) -> Result<AMQPUri, String> {
     let mut uri: AMQPUri = text.parse().map_err(|error| format!("must be one of AMQP ({error})"))?;
+    // It takes IPv6 addresses for localhost.
+    if let Ok(url) = Url::parse(text)
+        && let Some(Host::Ipv6(address)) = url.host()
+    {
+        uri.authority.host = address.to_string();
+    }
     uri.query.frame_max = Some(FRAME_BYTES_MAX);
     uri.query.heartbeat = Some(HEARTBEAT_SECONDS);
     Ok(uri)
@@ -262,14 +275,14 @@ async fn connect(uri: AMQPUri, deliver_to: Arc<DeliverTo>, handle: Arc<Handle>) 
 }
 
 async fn resolve(host: &str, port: u16, deliver_to: &DeliverTo, encrypted: bool) -> io::Result<Vec<SocketAddr>> {
-    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     let found = lookup_host((host, port)).await?;
     let allowed: Vec<SocketAddr> = found.filter(|address| may_reach(deliver_to, address.ip(), encrypted)).collect();
     if allowed.is_empty() { Err(io::Error::other(NotAllowed)) } else { Ok(allowed) }
 }
 
 fn describe(error: &lapin::Error) -> String {
-    error.to_string().chars().filter(|char| *char != '\0').take(ERROR_CHARS_MAX).collect()
+    // The broker may have chosen the text.
+    error.to_string().chars().filter(|char| !char.is_control()).take(ERROR_CHARS_MAX).collect()
 }
 
 #[cfg(test)]
@@ -300,6 +313,8 @@ mod tests {
             "amqps://broker.example/a/b",
             "amqps://broker.example/?heartbeat=0",
             "amqps://broker.example/#a",
+            "amqps://user:12/secret@broker.example/a",
+            "amqps://user:12/secret@broker.example",
             "amqps://127.0.0.1/",
             "amqps://127.1/",
             "amqps://2130706433/",
@@ -318,10 +333,44 @@ mod tests {
         assert!(check("amqp://10.0.0.1/", &home).is_err() && check("amqp://1.1.1.1/", &home).is_err());
     }
 
+    #[test]
+    fn refused_url_does_not_repeat_its_password() {
+        let home = listed(&["127.0.0.0/8"]);
+        for url in [
+            "amqps:user:secret@127.0.0.1",
+            "amqp:/user:secret@127.0.0.1",
+            "amqps://user:secret@10.0.0.1/",
+            "amqps://user:secret@127.0.0.1/?a",
+            "amqps://user:12/secret@127.0.0.1/",
+            "amqps://user:a/secret@127.0.0.1/",
+            "amqps://user:secret%ff@127.0.0.1/",
+        ] {
+            assert!(check(url, &home).is_err_and(|why| !why.contains("secret")), "{url}");
+        }
+    }
+
+    #[test]
+    fn ipv6_address_is_connected_to() {
+        for (url, host) in [
+            ("amqps://user:secret@[2606:4700::1111]:5673/", "2606:4700::1111"),
+            ("amqps://1.1.1.1/", "1.1.1.1"),
+            ("amqps://broker.example/", "broker.example"),
+        ] {
+            assert_eq!(parse(url).unwrap().authority.host, host);
+        }
+    }
+
+    #[test]
+    fn text_of_a_broker_is_shown_without_control_characters() {
+        let error = lapin::Error::from(io::Error::other("\u{1b}[31mno\0\r\nlogin"));
+        assert_eq!(describe(&error), "IO error: [31mnologin");
+        assert_eq!(describe(&io::Error::other("x".repeat(10_000)).into()).len(), ERROR_CHARS_MAX);
+    }
+
     #[tokio::test]
     async fn address_is_checked_at_the_connection() {
         for (blocks, encrypted) in [(&[][..], true), (&["10.0.0.0/8"][..], false)] {
-            for host in ["localhost", "127.0.0.1", "127.1", "[::1]"] {
+            for host in ["localhost", "127.0.0.1", "127.1", "::1", "::ffff:127.0.0.1"] {
                 assert!(resolve(host, 5672, &listed(blocks), encrypted).await.is_err(), "{host}");
             }
         }
