@@ -1,8 +1,12 @@
 //! Publishes events to an AMQP 0-9-1 broker with publisher confirms.
 //!
-//! Clients choose the brokers. As for webhooks, each address is checked when it is connected to, and
-//! TLS verifies the name. A connection has a thread of its own, which reads its socket: closing the
-//! socket ends the thread, also if the broker is silent.
+//! Clients choose the brokers among the addresses that the operator has listed: lapin trusts its
+//! broker. It parses nested tables recursively, so a hostile broker could overflow its stack, which
+//! aborts the process, and it keeps returned messages of any size. As for webhooks, each address is
+//! checked when it is connected to, and TLS verifies the name.
+//!
+//! A connection has a thread of its own, which reads its socket: closing the socket ends the thread,
+//! also if the broker is silent.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -25,7 +29,7 @@ use tokio::net::lookup_host;
 use tokio::time::timeout;
 use url::Host;
 
-use super::webhook::{NotAllowed, check_host, may_reach};
+use super::webhook::literal_address;
 use crate::http_client::{ERROR_CHARS_MAX, provide_cryptography};
 
 /// Bounds the buffers of a connection, 32 frames in each direction, whatever the broker offers. The
@@ -34,6 +38,11 @@ const FRAME_BYTES_MAX: u32 = 32 << 10;
 const HEARTBEAT_SECONDS: u16 = 10;
 const PERSISTENT: u8 = 2;
 const NAME_BYTES_MAX: usize = 255;
+const NOT_LISTED: &str = "must lead to an address that the operator has listed with --deliver-to";
+
+#[derive(Debug, thiserror::Error)]
+#[error("the host has no address that the operator has listed with --deliver-to")]
+struct NotListed;
 
 /// A checked URL.
 #[derive(Debug, PartialEq, Eq)]
@@ -51,12 +60,9 @@ pub(super) fn check(text: &str, deliver_to: &DeliverTo) -> Result<Broker, String
     if text.len() > URL_BYTES_MAX || url.as_str().len() > URL_BYTES_MAX {
         return Err(format!("must have at most {URL_BYTES_MAX} bytes"));
     }
-    let encrypted = match url.scheme() {
-        "amqps" => true,
-        "amqp" if !deliver_to.is_empty() => false,
-        "amqp" => return Err("must begin with amqps://; amqp is for addresses in --deliver-to".to_owned()),
-        _ => return Err("must begin with amqps://".to_owned()),
-    };
+    if !matches!(url.scheme(), "amqp" | "amqps") {
+        return Err("must begin with amqps:// or amqp://".to_owned());
+    }
     if url.query().is_some() || url.fragment().is_some() {
         return Err("must end with the virtual host".to_owned());
     }
@@ -64,7 +70,11 @@ pub(super) fn check(text: &str, deliver_to: &DeliverTo) -> Result<Broker, String
     if url.path().get(1..).is_some_and(|vhost| vhost.contains(['/', '@'])) {
         return Err("must have `/` and `@` of the password and of the virtual host as %2F and %40".to_owned());
     }
-    check_host(url.host_str().unwrap_or_default(), deliver_to, encrypted)?;
+    let is_listed =
+        literal_address(url.host_str().unwrap_or_default())?.is_none_or(|address| deliver_to.lists(address));
+    if deliver_to.is_empty() || !is_listed {
+        return Err(NOT_LISTED.to_owned());
+    }
     parse(text)?;
     // Both fail only without a host.
     let _without = (url.set_username(""), url.set_password(None));
@@ -255,7 +265,7 @@ async fn connect(uri: AMQPUri, deliver_to: Arc<DeliverTo>, handle: Arc<Handle>) 
         runtime,
         async move |uri: AMQPUri, runtime| {
             let (host, port) = (uri.authority.host.as_str(), uri.authority.port);
-            let addresses = resolve(host, port, &deliver_to, uri.scheme == AMQPScheme::AMQPS).await?;
+            let addresses = resolve(host, port, &deliver_to).await?;
             let connected = timeout(ANSWER_MAX, AsyncTcpStream::connect(&runtime, addresses)).await;
             let stream = connected.map_err(io::Error::from)??;
             if let AsyncTcpStream::Plain(plain) = &stream {
@@ -274,10 +284,10 @@ async fn connect(uri: AMQPUri, deliver_to: Arc<DeliverTo>, handle: Arc<Handle>) 
     .await
 }
 
-async fn resolve(host: &str, port: u16, deliver_to: &DeliverTo, encrypted: bool) -> io::Result<Vec<SocketAddr>> {
+async fn resolve(host: &str, port: u16, deliver_to: &DeliverTo) -> io::Result<Vec<SocketAddr>> {
     let found = lookup_host((host, port)).await?;
-    let allowed: Vec<SocketAddr> = found.filter(|address| may_reach(deliver_to, address.ip(), encrypted)).collect();
-    if allowed.is_empty() { Err(io::Error::other(NotAllowed)) } else { Ok(allowed) }
+    let listed: Vec<SocketAddr> = found.filter(|address| deliver_to.lists(address.ip())).collect();
+    if listed.is_empty() { Err(io::Error::other(NotListed)) } else { Ok(listed) }
 }
 
 fn describe(error: &lapin::Error) -> String {
@@ -296,18 +306,17 @@ mod tests {
     }
 
     #[test]
-    fn url_leads_to_a_public_address() {
-        let nothing = listed(&[]);
-        let checked = check("amqps://user:p%40ss@broker.example:5673/a", &nothing).unwrap();
+    fn url_leads_to_a_listed_address() {
+        let public = listed(&["1.1.1.0/24", "2606:4700::/32"]);
+        let checked = check("amqps://user:p%40ss@broker.example:5673/a", &public).unwrap();
         assert_eq!(checked.shown, "amqps://broker.example:5673/a");
         for url in ["amqps://broker.example", "amqps://1.1.1.1/%2f", "amqps://[2606:4700::1111]/"] {
-            assert!(check(url, &nothing).is_ok(), "{url}");
+            assert!(check(url, &public).is_ok() && check(url, &listed(&[])).is_err(), "{url}");
         }
         for url in [
             "",
             "broker.example",
             "https://broker.example/",
-            "amqp://broker.example/",
             "amqps://",
             "amqps:///vhost",
             "amqps://broker.example/a/b",
@@ -324,13 +333,15 @@ mod tests {
             "amqps://169.254.169.254/",
             &format!("amqps://broker.example/{}", "x".repeat(URL_BYTES_MAX)),
         ] {
-            assert!(check(url, &nothing).is_err(), "{url}");
+            assert!(check(url, &public).is_err(), "{url}");
         }
         let home = listed(&["127.0.0.0/8"]);
         for url in ["amqp://guest:guest@127.0.0.1:5672/%2f", "amqps://127.1/", "amqp://localhost"] {
             assert!(check(url, &home).is_ok(), "{url}");
         }
-        assert!(check("amqp://10.0.0.1/", &home).is_err() && check("amqp://1.1.1.1/", &home).is_err());
+        for url in ["amqp://10.0.0.1/", "amqp://1.1.1.1/", "amqps://1.1.1.1/"] {
+            assert!(check(url, &home).is_err(), "{url}");
+        }
     }
 
     #[test]
@@ -369,12 +380,12 @@ mod tests {
 
     #[tokio::test]
     async fn address_is_checked_at_the_connection() {
-        for (blocks, encrypted) in [(&[][..], true), (&["10.0.0.0/8"][..], false)] {
+        for blocks in [&[][..], &["10.0.0.0/8"][..]] {
             for host in ["localhost", "127.0.0.1", "127.1", "::1", "::ffff:127.0.0.1"] {
-                assert!(resolve(host, 5672, &listed(blocks), encrypted).await.is_err(), "{host}");
+                assert!(resolve(host, 5672, &listed(blocks)).await.is_err(), "{host}");
             }
         }
-        let found = resolve("localhost", 5672, &listed(&["127.0.0.0/8"]), false).await.unwrap();
+        let found = resolve("localhost", 5672, &listed(&["127.0.0.0/8"])).await.unwrap();
         assert!(!found.is_empty() && found.iter().all(|address| address.ip().is_loopback()));
     }
 }
