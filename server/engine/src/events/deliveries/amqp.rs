@@ -12,8 +12,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::AsFd as _;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions};
 use lapin::tcp::{AsyncTcpStream, TLSConfig};
@@ -153,9 +152,7 @@ impl Link {
         let checked = check(url, deliver_to).map_err(|why| format!("the URL {why}"))?;
         let uri = parse(&checked.url).map_err(|why| format!("the URL {why}"))?;
         provide_cryptography();
-        let socket = Socket::default();
-        let connection =
-            connect(uri, Arc::clone(deliver_to), Arc::clone(&socket.0)).await.map_err(|error| describe(&error))?;
+        let (connection, socket) = connect(uri, deliver_to).await.map_err(|error| describe(&error))?;
         let channel = connection.create_channel().await.map_err(|error| describe(&error))?;
         channel.confirm_select(ConfirmSelectOptions::default()).await.map_err(|error| describe(&error))?;
         Ok(Self { channel, connection, declared: BTreeSet::new(), _socket: socket })
@@ -236,52 +233,43 @@ fn properties(publication: &Publication) -> BasicProperties {
         .with_headers(headers)
 }
 
-/// A second handle of a connection's socket.
-#[derive(Default)]
-struct Handle {
-    socket: OnceLock<TcpStream>,
-    closed: AtomicBool,
-}
-
-/// Closes the socket when it is dropped.
-#[derive(Default)]
-struct Socket(Arc<Handle>);
+/// A second handle of a connection's socket, which closes it when it is dropped.
+struct Socket(TcpStream);
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // The thread may just be connecting: it looks afterwards.
-        self.0.closed.store(true, Ordering::SeqCst);
-        if let Some(socket) = self.0.socket.get() {
-            let _closed = socket.shutdown(Shutdown::Both);
-        }
+        let _closed = self.0.shutdown(Shutdown::Both);
     }
 }
 
-async fn connect(uri: AMQPUri, deliver_to: Arc<DeliverTo>, handle: Arc<Handle>) -> lapin::Result<Connection> {
+/// Connects before lapin begins: for each connection that it cannot make itself, a task of lapin
+/// would stay for ever.
+async fn connect(uri: AMQPUri, deliver_to: &DeliverTo) -> lapin::Result<(Connection, Socket)> {
     let runtime = runtime::default_runtime()?;
+    let (host, port) = (uri.authority.host.as_str(), uri.authority.port);
+    let addresses = resolve(host, port, deliver_to).await?;
+    let stream = AsyncTcpStream::connect(&runtime, addresses).await?;
+    let AsyncTcpStream::Plain(plain) = &stream else {
+        return Err(io::Error::from(io::ErrorKind::Unsupported).into());
+    };
+    let socket = Socket(plain.get_ref().as_fd().try_clone_to_owned()?.into());
+    let stream = match uri.scheme {
+        AMQPScheme::AMQP => stream,
+        AMQPScheme::AMQPS => stream.into_tls(host, TLSConfig::default()).await?,
+    };
+    let kept = Mutex::new(Some(stream));
     // Inline, so that the compiler knows the type of the stream.
-    Connection::connector(
+    let connection = Connection::connector(
         uri,
         runtime,
-        async move |uri: AMQPUri, runtime| {
-            let (host, port) = (uri.authority.host.as_str(), uri.authority.port);
-            let addresses = resolve(host, port, &deliver_to).await?;
-            let connected = timeout(ANSWER_MAX, AsyncTcpStream::connect(&runtime, addresses)).await;
-            let stream = connected.map_err(io::Error::from)??;
-            if let AsyncTcpStream::Plain(plain) = &stream {
-                let _first = handle.socket.set(plain.get_ref().as_fd().try_clone_to_owned()?.into());
-            }
-            if handle.closed.load(Ordering::SeqCst) {
-                return Err(io::Error::from(io::ErrorKind::ConnectionAborted).into());
-            }
-            Ok(match uri.scheme {
-                AMQPScheme::AMQP => stream,
-                AMQPScheme::AMQPS => stream.into_tls(host, TLSConfig::default()).await?,
-            })
+        async move |_uri: AMQPUri, _runtime| {
+            let stream = kept.lock().unwrap_or_else(PoisonError::into_inner).take();
+            stream.ok_or_else(|| lapin::Error::from(io::Error::from(io::ErrorKind::NotConnected)))
         },
         ConnectionProperties::default(),
     )
-    .await
+    .await?;
+    Ok((connection, socket))
 }
 
 async fn resolve(host: &str, port: u16, deliver_to: &DeliverTo) -> io::Result<Vec<SocketAddr>> {
@@ -376,6 +364,18 @@ mod tests {
         let error = lapin::Error::from(io::Error::other("\u{1b}[31mno\0\r\nlogin"));
         assert_eq!(describe(&error), "IO error: [31mnologin");
         assert_eq!(describe(&io::Error::other("x".repeat(10_000)).into()).len(), ERROR_CHARS_MAX);
+    }
+
+    #[tokio::test]
+    async fn failed_connection_leaves_no_task() {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let home = Arc::new(listed(&["127.0.0.0/8"]));
+        let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+        let before = tasks();
+        for _ in 0..3 {
+            assert!(Link::open(&format!("amqp://127.0.0.1:{port}/"), &home).await.is_err());
+        }
+        assert_eq!(tasks(), before);
     }
 
     #[tokio::test]
