@@ -43,8 +43,7 @@ const NOT_LISTED: &str = "must lead to an address that the operator has listed w
 #[error("the host has no address that the operator has listed with --deliver-to")]
 struct NotListed;
 
-/// A checked URL.
-#[derive(Debug, PartialEq, Eq)]
+/// A checked URL. It has no Debug, which would show the password.
 pub(super) struct Broker {
     /// Without user and password.
     pub(super) shown: String,
