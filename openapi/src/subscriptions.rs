@@ -64,7 +64,7 @@ pub struct ReceiverRequest {
 #[derive(Deserialize, Debug, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct AmqpRequest {
-    /// The broker, with user, password and virtual host: `amqps`, or `amqp` to addresses that the
+    /// The broker, with user, password and virtual host: `amqps` or `amqp`, to addresses that the
     /// servers allow.
     #[schema(min_length = 1, max_length = 2_048)]
     pub url: String,

@@ -186,9 +186,9 @@ pub struct ServeArgs {
     #[arg(long, env = "TENURE_SUBSCRIPTION_HOLD", default_value = "5d", value_name = "DURATION", value_parser = parse_duration)]
     pub subscription_hold: Duration,
 
-    /// Addresses that webhooks of subscriptions may reach beyond public ones, as a comma list of
-    /// blocks such as `10.20.0.0/16`. Clients choose the URLs: list only networks that they may send
-    /// requests to. Default: none.
+    /// Addresses that webhooks of subscriptions may reach beyond public ones, and all addresses of
+    /// AMQP brokers, as a comma list of blocks such as `10.20.0.0/16`. Clients choose the URLs: list
+    /// only networks that they may send requests to. Default: none.
     #[arg(long, env = "TENURE_DELIVER_TO", value_name = "CIDR,...")]
     pub deliver_to: Option<String>,
 

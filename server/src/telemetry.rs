@@ -17,8 +17,9 @@ use crate::log_limiter::LogLimiter;
 
 /// The variable with the filter of logs.
 pub(crate) const FILTER: &str = "TENURE_LOG";
-/// Omits access lines, and a crate's lines on errors that are reported anyway.
-pub(crate) const DEFAULT_FILTER: &str = "info,access=warn,sqlx=warn,rustls_platform_verifier=off";
+/// Omits access lines, and lines of two crates on errors that are reported anyway. Those of `lapin`
+/// repeat what a broker sends.
+pub(crate) const DEFAULT_FILTER: &str = "info,access=warn,sqlx=warn,lapin=off,rustls_platform_verifier=off";
 /// In seconds.
 const SECONDS: [f64; 14] =
     [0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.0, 5.0, 30.0];
@@ -295,7 +296,7 @@ mod tests {
     fn empty_filter_is_default_and_wrong_one_refused() {
         let read = |given: Option<&str>| read_filter(given.map(OsString::from)).map(|filter| filter.to_string());
         assert_eq!(read(Some("")), read(None));
-        assert!(read(None).unwrap().contains("access=warn"));
+        assert!(["access=warn", "lapin=off"].iter().all(|part| read(None).unwrap().contains(part)));
         assert_eq!(read(Some("debug")), Ok("debug".to_owned()));
         for wrong in ["info,access=loud", "a=b=c"] {
             let line = read(Some(wrong)).unwrap_err().to_string();

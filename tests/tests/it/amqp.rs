@@ -202,7 +202,15 @@ async fn silent_broker_costs_a_thread_only_while_it_is_tried() {
 #[tokio::test]
 async fn broker_that_may_not_be_reached_is_refused() {
     let rig = Rig::start().await;
-    for url in ["amqp://guest:guest@127.0.0.1:5672/", "amqps://127.0.0.1/", "amqps://[::1]/", "https://127.0.0.1/"] {
+    for url in [
+        "amqp://guest:guest@127.0.0.1:5672/",
+        "amqps://127.0.0.1/",
+        "amqps://[::1]/",
+        "https://127.0.0.1/",
+        // A broker must be listed even if its address is public.
+        "amqps://1.1.1.1/",
+        "amqps://broker.example/",
+    ] {
         let body = json!({"to": {"amqp": {"url": url}}});
         let answer = rig.call("PUT", &path(NAME), Some(&body)).await;
         assert_eq!(answer.status, 400, "{url}");

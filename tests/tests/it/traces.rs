@@ -86,6 +86,21 @@ async fn task_is_one_trace_over_two_servers_and_a_worker() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn task_does_not_see_the_traceparent_of_its_worker() {
+    let (rig, folder) = (Rig::start().await, new_folder());
+    let seen = folder.path().join("traceparent");
+    let (task, mut body) = (new_task(), definition(QUEUE));
+    let script = format!("printf %s \"${{TRACEPARENT-none}}\" > {0}.new && mv {0}.new {0}", seen.display());
+    body["payload"] = json!({"command": [["/bin/sh", "-c", script]]});
+    ok(rig.create(task, &body).await);
+    let mut worker = worker_program(rig.server.root_url(), &rig.root, QUEUE, "worker", folder.path());
+    let mut worker = worker.env("TRACEPARENT", CALLER).spawn().expect("build it with `cargo build --workspace`");
+    let found = eventually("the task has run", async || std::fs::read_to_string(&seen).ok()).await;
+    worker.kill().await.unwrap();
+    assert_eq!(found, "none");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn request_is_a_span_of_its_caller_and_links_to_its_tick() {
     let pair = Pair::start("1").await;
     let rig = &pair.rig;

@@ -15,8 +15,9 @@ use super::log::Log;
 use super::removal::remove;
 use super::user::TaskUser;
 
-/// Prefixes of the worker's own variables, which hold its secrets and are hidden from tasks.
-const WORKER_VARIABLES: [&str; 2] = ["TASKCLUSTER_", "TENURE_"];
+/// Prefixes of the worker's own variables, which are hidden from tasks: they hold its secrets, and the
+/// span that started it is not that of a run.
+const WORKER_VARIABLES: [&str; 3] = ["TASKCLUSTER_", "TENURE_", "TRACEPARENT"];
 /// Closed to other users.
 pub(super) const DIRECTORY_MODE: u32 = 0o700;
 

@@ -12,13 +12,15 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::counter;
 use super::otlp::{ExportTraceServiceRequest, Resource, Span};
+use super::{WAITING_MAX, counter};
 use crate::http_client::{describe, provide_cryptography};
 
-/// Between two rounds. Together with the waiting spans this limits the rate of spans.
+/// Between two rounds. With the number of batches in a round it limits the rate of spans.
 const PAUSE: Duration = Duration::from_secs(1);
 const BATCH_MAX: usize = 512;
+/// Of one round: all spans that can wait.
+const BATCHES_MAX: usize = WAITING_MAX / BATCH_MAX;
 /// Of one batch.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// Between two warnings.
@@ -69,7 +71,7 @@ impl Worker {
     async fn work(mut self, stop: CancellationToken) {
         loop {
             let is_last = tokio::time::timeout(PAUSE, stop.cancelled()).await.is_ok();
-            loop {
+            for _ in 0..BATCHES_MAX {
                 let batch: Vec<Span> = std::iter::from_fn(|| self.inbox.try_recv().ok()).take(BATCH_MAX).collect();
                 if batch.is_empty() {
                     break;

@@ -13,6 +13,10 @@ use crate::clock::real_now;
 
 /// Requests that the span of a tick links to.
 const LINKS_MAX: usize = 128;
+/// Methods by name in spans. Others may be long, and anyone may send them.
+const METHODS: [&str; 9] = ["CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"];
+/// In place of other methods, as OpenTelemetry specifies.
+const OTHER_METHOD: &str = "_OTHER";
 /// From this status on, a request failed because of the server.
 const SERVER_ERROR: u16 = 500;
 
@@ -66,7 +70,7 @@ impl RequestSpan {
         let EndedRequest { operation, method, status, took, waited } = request;
         let mut span = Span::new(self.context, operation, self.began, self.began + time_delta(took))
             .of_request()
-            .with("http.request.method", method)
+            .with("http.request.method", bounded(method))
             .with("http.response.status_code", i64::from(status))
             .linked(*self.tick());
         if !waited.is_zero() {
@@ -84,6 +88,10 @@ impl RequestSpan {
     fn tick(&self) -> MutexGuard<'_, Option<SpanContext>> {
         self.tick.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn bounded(method: &str) -> &'static str {
+    METHODS.into_iter().find(|known| *known == method).unwrap_or(OTHER_METHOD)
 }
 
 /// Returns the span of the request that this code runs for, if it is recorded.
@@ -174,4 +182,15 @@ fn time_delta(duration: Duration) -> TimeDelta {
 
 fn number(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_method_takes_no_room_in_a_span() {
+        assert_eq!(["GET", "TRACE"].map(bounded), ["GET", "TRACE"]);
+        assert_eq!(["", "get", &"X".repeat(100_000)].map(bounded), [OTHER_METHOD; 3]);
+    }
 }

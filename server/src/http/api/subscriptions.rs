@@ -125,8 +125,8 @@ fn describe_put_subscription(operation: Operation, sample: &Sample) -> Operation
         .answers::<SubscriptionOnWire>("The subscription", &stored)
         .refuses(
             InputError,
-            "`to` has not exactly one receiver; the URL begins neither with https:// or amqps:// nor, for addresses in \
-             `--deliver-to`, with http:// or amqp://; it leads to an address that is neither public nor in \
+            "`to` has not exactly one receiver; the URL begins neither with https:// nor, for addresses in \
+             `--deliver-to`, with http://, amqps:// or amqp://; it leads to an address that is neither public nor in \
              `--deliver-to`; the filter or a limit is invalid; `after` is not in the log or given for an existing \
              subscription; or the name is invalid",
         )

@@ -1,15 +1,18 @@
 //! Publishes events to an AMQP 0-9-1 broker with publisher confirms.
 //!
-//! Clients choose the brokers. As for webhooks, each address is checked when it is connected to, and
-//! TLS verifies the name. A connection has a thread of its own, which reads its socket: closing the
-//! socket ends the thread, also if the broker is silent.
+//! Clients choose the brokers among the addresses that the operator has listed: lapin trusts its
+//! broker. It parses nested tables recursively, so a hostile broker could overflow its stack, which
+//! aborts the process, and it keeps returned messages of any size. As for webhooks, each address is
+//! checked when it is connected to, and TLS verifies the name.
+//!
+//! A connection has a thread of its own, which reads its socket: closing the socket ends the thread,
+//! also if the broker is silent.
 
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::AsFd as _;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions};
 use lapin::tcp::{AsyncTcpStream, TLSConfig};
@@ -23,18 +26,24 @@ use tenure_domain::delivery::publication::Publication;
 use tenure_domain::delivery::{ANSWER_MAX, URL_BYTES_MAX};
 use tokio::net::lookup_host;
 use tokio::time::timeout;
+use url::Host;
 
-use super::webhook::{NotAllowed, check_host, may_reach};
+use super::webhook::literal_address;
 use crate::http_client::{ERROR_CHARS_MAX, provide_cryptography};
 
-/// Bounds the buffers of a connection, even if the broker offers larger frames.
-const FRAME_BYTES_MAX: u32 = 128 << 10;
+/// Bounds the buffers of a connection, 32 frames in each direction, whatever the broker offers. The
+/// header `CC` of an event, up to 64 routes, must fit in one.
+const FRAME_BYTES_MAX: u32 = 32 << 10;
 const HEARTBEAT_SECONDS: u16 = 10;
 const PERSISTENT: u8 = 2;
 const NAME_BYTES_MAX: usize = 255;
+const NOT_LISTED: &str = "must lead to an address that the operator has listed with --deliver-to";
 
-/// A checked URL.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, thiserror::Error)]
+#[error("the host has no address that the operator has listed with --deliver-to")]
+struct NotListed;
+
+/// A checked URL. It has no Debug, which would show the password.
 pub(super) struct Broker {
     /// Without user and password.
     pub(super) shown: String,
@@ -49,24 +58,36 @@ pub(super) fn check(text: &str, deliver_to: &DeliverTo) -> Result<Broker, String
     if text.len() > URL_BYTES_MAX || url.as_str().len() > URL_BYTES_MAX {
         return Err(format!("must have at most {URL_BYTES_MAX} bytes"));
     }
-    let encrypted = match url.scheme() {
-        "amqps" => true,
-        "amqp" if !deliver_to.is_empty() => false,
-        "amqp" => return Err("must begin with amqps://; amqp is for addresses in --deliver-to".to_owned()),
-        _ => return Err("must begin with amqps://".to_owned()),
-    };
+    if !matches!(url.scheme(), "amqp" | "amqps") {
+        return Err("must begin with amqps:// or amqp://".to_owned());
+    }
     if url.query().is_some() || url.fragment().is_some() {
         return Err("must end with the virtual host".to_owned());
     }
+    // Otherwise a part of an unencoded password could be taken for the host or the path, and shown.
+    if url.path().get(1..).is_some_and(|vhost| vhost.contains(['/', '@'])) {
+        return Err("must have `/` and `@` of the password and of the virtual host as %2F and %40".to_owned());
+    }
+    let is_listed =
+        literal_address(url.host_str().unwrap_or_default())?.is_none_or(|address| deliver_to.lists(address));
+    if deliver_to.is_empty() || !is_listed {
+        return Err(NOT_LISTED.to_owned());
+    }
     parse(text)?;
-    check_host(url.host_str().unwrap_or_default(), deliver_to, encrypted)?;
     // Both fail only without a host.
     let _without = (url.set_username(""), url.set_password(None));
     Ok(Broker { shown: url.into(), url: text.to_owned() })
 }
 
+/// Parses a checked URL: an error for another one may repeat its password.
 fn parse(text: &str) -> Result<AMQPUri, String> {
     let mut uri: AMQPUri = text.parse().map_err(|error| format!("must be one of AMQP ({error})"))?;
+    // It takes IPv6 addresses for localhost.
+    if let Ok(url) = Url::parse(text)
+        && let Some(Host::Ipv6(address)) = url.host()
+    {
+        uri.authority.host = address.to_string();
+    }
     uri.query.frame_max = Some(FRAME_BYTES_MAX);
     uri.query.heartbeat = Some(HEARTBEAT_SECONDS);
     Ok(uri)
@@ -130,9 +151,7 @@ impl Link {
         let checked = check(url, deliver_to).map_err(|why| format!("the URL {why}"))?;
         let uri = parse(&checked.url).map_err(|why| format!("the URL {why}"))?;
         provide_cryptography();
-        let socket = Socket::default();
-        let connection =
-            connect(uri, Arc::clone(deliver_to), Arc::clone(&socket.0)).await.map_err(|error| describe(&error))?;
+        let (connection, socket) = connect(uri, deliver_to).await.map_err(|error| describe(&error))?;
         let channel = connection.create_channel().await.map_err(|error| describe(&error))?;
         channel.confirm_select(ConfirmSelectOptions::default()).await.map_err(|error| describe(&error))?;
         Ok(Self { channel, connection, declared: BTreeSet::new(), _socket: socket })
@@ -213,63 +232,54 @@ fn properties(publication: &Publication) -> BasicProperties {
         .with_headers(headers)
 }
 
-/// A second handle of a connection's socket.
-#[derive(Default)]
-struct Handle {
-    socket: OnceLock<TcpStream>,
-    closed: AtomicBool,
-}
-
-/// Closes the socket when it is dropped.
-#[derive(Default)]
-struct Socket(Arc<Handle>);
+/// A second handle of a connection's socket, which closes it when it is dropped.
+struct Socket(TcpStream);
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // The thread may just be connecting: it looks afterwards.
-        self.0.closed.store(true, Ordering::SeqCst);
-        if let Some(socket) = self.0.socket.get() {
-            let _closed = socket.shutdown(Shutdown::Both);
-        }
+        let _closed = self.0.shutdown(Shutdown::Both);
     }
 }
 
-async fn connect(uri: AMQPUri, deliver_to: Arc<DeliverTo>, handle: Arc<Handle>) -> lapin::Result<Connection> {
+/// Connects before lapin begins: for each connection that it cannot make itself, a task of lapin
+/// would stay for ever.
+async fn connect(uri: AMQPUri, deliver_to: &DeliverTo) -> lapin::Result<(Connection, Socket)> {
     let runtime = runtime::default_runtime()?;
+    let (host, port) = (uri.authority.host.as_str(), uri.authority.port);
+    let addresses = resolve(host, port, deliver_to).await?;
+    let stream = AsyncTcpStream::connect(&runtime, addresses).await?;
+    let AsyncTcpStream::Plain(plain) = &stream else {
+        return Err(io::Error::from(io::ErrorKind::Unsupported).into());
+    };
+    let socket = Socket(plain.get_ref().as_fd().try_clone_to_owned()?.into());
+    let stream = match uri.scheme {
+        AMQPScheme::AMQP => stream,
+        AMQPScheme::AMQPS => stream.into_tls(host, TLSConfig::default()).await?,
+    };
+    let kept = Mutex::new(Some(stream));
     // Inline, so that the compiler knows the type of the stream.
-    Connection::connector(
+    let connection = Connection::connector(
         uri,
         runtime,
-        async move |uri: AMQPUri, runtime| {
-            let (host, port) = (uri.authority.host.as_str(), uri.authority.port);
-            let addresses = resolve(host, port, &deliver_to, uri.scheme == AMQPScheme::AMQPS).await?;
-            let connected = timeout(ANSWER_MAX, AsyncTcpStream::connect(&runtime, addresses)).await;
-            let stream = connected.map_err(io::Error::from)??;
-            if let AsyncTcpStream::Plain(plain) = &stream {
-                let _first = handle.socket.set(plain.get_ref().as_fd().try_clone_to_owned()?.into());
-            }
-            if handle.closed.load(Ordering::SeqCst) {
-                return Err(io::Error::from(io::ErrorKind::ConnectionAborted).into());
-            }
-            Ok(match uri.scheme {
-                AMQPScheme::AMQP => stream,
-                AMQPScheme::AMQPS => stream.into_tls(host, TLSConfig::default()).await?,
-            })
+        async move |_uri: AMQPUri, _runtime| {
+            let stream = kept.lock().unwrap_or_else(PoisonError::into_inner).take();
+            stream.ok_or_else(|| lapin::Error::from(io::Error::from(io::ErrorKind::NotConnected)))
         },
         ConnectionProperties::default(),
     )
-    .await
+    .await?;
+    Ok((connection, socket))
 }
 
-async fn resolve(host: &str, port: u16, deliver_to: &DeliverTo, encrypted: bool) -> io::Result<Vec<SocketAddr>> {
-    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+async fn resolve(host: &str, port: u16, deliver_to: &DeliverTo) -> io::Result<Vec<SocketAddr>> {
     let found = lookup_host((host, port)).await?;
-    let allowed: Vec<SocketAddr> = found.filter(|address| may_reach(deliver_to, address.ip(), encrypted)).collect();
-    if allowed.is_empty() { Err(io::Error::other(NotAllowed)) } else { Ok(allowed) }
+    let listed: Vec<SocketAddr> = found.filter(|address| deliver_to.lists(address.ip())).collect();
+    if listed.is_empty() { Err(io::Error::other(NotListed)) } else { Ok(listed) }
 }
 
 fn describe(error: &lapin::Error) -> String {
-    error.to_string().chars().filter(|char| *char != '\0').take(ERROR_CHARS_MAX).collect()
+    // The broker may have chosen the text.
+    error.to_string().chars().filter(|char| !char.is_control()).take(ERROR_CHARS_MAX).collect()
 }
 
 #[cfg(test)]
@@ -283,23 +293,24 @@ mod tests {
     }
 
     #[test]
-    fn url_leads_to_a_public_address() {
-        let nothing = listed(&[]);
-        let checked = check("amqps://user:p%40ss@broker.example:5673/a", &nothing).unwrap();
+    fn url_leads_to_a_listed_address() {
+        let public = listed(&["1.1.1.0/24", "2606:4700::/32"]);
+        let checked = check("amqps://user:p%40ss@broker.example:5673/a", &public).unwrap();
         assert_eq!(checked.shown, "amqps://broker.example:5673/a");
         for url in ["amqps://broker.example", "amqps://1.1.1.1/%2f", "amqps://[2606:4700::1111]/"] {
-            assert!(check(url, &nothing).is_ok(), "{url}");
+            assert!(check(url, &public).is_ok() && check(url, &listed(&[])).is_err(), "{url}");
         }
         for url in [
             "",
             "broker.example",
             "https://broker.example/",
-            "amqp://broker.example/",
             "amqps://",
             "amqps:///vhost",
             "amqps://broker.example/a/b",
             "amqps://broker.example/?heartbeat=0",
             "amqps://broker.example/#a",
+            "amqps://user:12/secret@broker.example/a",
+            "amqps://user:12/secret@broker.example",
             "amqps://127.0.0.1/",
             "amqps://127.1/",
             "amqps://2130706433/",
@@ -309,23 +320,71 @@ mod tests {
             "amqps://169.254.169.254/",
             &format!("amqps://broker.example/{}", "x".repeat(URL_BYTES_MAX)),
         ] {
-            assert!(check(url, &nothing).is_err(), "{url}");
+            assert!(check(url, &public).is_err(), "{url}");
         }
         let home = listed(&["127.0.0.0/8"]);
         for url in ["amqp://guest:guest@127.0.0.1:5672/%2f", "amqps://127.1/", "amqp://localhost"] {
             assert!(check(url, &home).is_ok(), "{url}");
         }
-        assert!(check("amqp://10.0.0.1/", &home).is_err() && check("amqp://1.1.1.1/", &home).is_err());
+        for url in ["amqp://10.0.0.1/", "amqp://1.1.1.1/", "amqps://1.1.1.1/"] {
+            assert!(check(url, &home).is_err(), "{url}");
+        }
+    }
+
+    #[test]
+    fn refused_url_does_not_repeat_its_password() {
+        let home = listed(&["127.0.0.0/8"]);
+        for url in [
+            "amqps:user:secret@127.0.0.1",
+            "amqp:/user:secret@127.0.0.1",
+            "amqps://user:secret@10.0.0.1/",
+            "amqps://user:secret@127.0.0.1/?a",
+            "amqps://user:12/secret@127.0.0.1/",
+            "amqps://user:a/secret@127.0.0.1/",
+            "amqps://user:secret%ff@127.0.0.1/",
+        ] {
+            assert!(check(url, &home).is_err_and(|why| !why.contains("secret")), "{url}");
+        }
+    }
+
+    #[test]
+    fn ipv6_address_is_connected_to() {
+        for (url, host) in [
+            ("amqps://user:secret@[2606:4700::1111]:5673/", "2606:4700::1111"),
+            ("amqps://1.1.1.1/", "1.1.1.1"),
+            ("amqps://broker.example/", "broker.example"),
+        ] {
+            assert_eq!(parse(url).unwrap().authority.host, host);
+        }
+    }
+
+    #[test]
+    fn text_of_a_broker_is_shown_without_control_characters() {
+        let error = lapin::Error::from(io::Error::other("\u{1b}[31mno\0\r\nlogin"));
+        assert_eq!(describe(&error), "IO error: [31mnologin");
+        assert_eq!(describe(&io::Error::other("x".repeat(10_000)).into()).len(), ERROR_CHARS_MAX);
+    }
+
+    #[tokio::test]
+    async fn failed_connection_leaves_no_task() {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let home = Arc::new(listed(&["127.0.0.0/8"]));
+        let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+        let before = tasks();
+        for _ in 0..3 {
+            assert!(Link::open(&format!("amqp://127.0.0.1:{port}/"), &home).await.is_err());
+        }
+        assert_eq!(tasks(), before);
     }
 
     #[tokio::test]
     async fn address_is_checked_at_the_connection() {
-        for (blocks, encrypted) in [(&[][..], true), (&["10.0.0.0/8"][..], false)] {
-            for host in ["localhost", "127.0.0.1", "127.1", "[::1]"] {
-                assert!(resolve(host, 5672, &listed(blocks), encrypted).await.is_err(), "{host}");
+        for blocks in [&[][..], &["10.0.0.0/8"][..]] {
+            for host in ["localhost", "127.0.0.1", "127.1", "::1", "::ffff:127.0.0.1"] {
+                assert!(resolve(host, 5672, &listed(blocks)).await.is_err(), "{host}");
             }
         }
-        let found = resolve("localhost", 5672, &listed(&["127.0.0.0/8"]), false).await.unwrap();
+        let found = resolve("localhost", 5672, &listed(&["127.0.0.0/8"])).await.unwrap();
         assert!(!found.is_empty() && found.iter().all(|address| address.ip().is_loopback()));
     }
 }

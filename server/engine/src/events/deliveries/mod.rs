@@ -262,7 +262,7 @@ impl Deliveries {
 }
 
 const UNDECRYPTABLE: &str = "the secret of the subscription cannot be decrypted with the secret keys of this server; \
-                             store the subscription with a new `secret`";
+                             store the subscription with a new `secret`, or with the URL of its broker";
 
 /// Scopes that the owner of a subscription needs for each message.
 fn required_scopes(with_results: bool) -> Expression {

@@ -37,11 +37,11 @@ type BoxError = Box<dyn StdError + Send + Sync>;
 
 #[derive(Debug, thiserror::Error)]
 #[error("the host has an address that is not public; the operator can allow it with --deliver-to")]
-pub(super) struct NotAllowed;
+struct NotAllowed;
 
 /// True if the address may be connected to. Unencrypted messages need an address that the operator
 /// has listed.
-pub(super) fn may_reach(deliver_to: &DeliverTo, address: IpAddr, encrypted: bool) -> bool {
+fn may_reach(deliver_to: &DeliverTo, address: IpAddr, encrypted: bool) -> bool {
     if encrypted { deliver_to.allows(address) } else { deliver_to.lists(address) }
 }
 
@@ -61,19 +61,20 @@ pub(super) fn check(text: &str, deliver_to: &DeliverTo) -> Result<Url, String> {
     if !url.username().is_empty() || url.password().is_some() {
         return Err("must have no user and no password; signatures prove who sends".to_owned());
     }
-    check_host(url.host_str().unwrap_or_default(), deliver_to, url.scheme() == "https")?;
-    Ok(url)
+    match literal_address(url.host_str().unwrap_or_default())? {
+        Some(address) if !may_reach(deliver_to, address, url.scheme() == "https") => Err(NOT_ALLOWED.to_owned()),
+        Some(_) | None => Ok(url),
+    }
 }
 
-/// Checks a host of a URL, whose address may be spelled in any way. The addresses of a name are
-/// checked when they are connected to.
-pub(super) fn check_host(host: &str, deliver_to: &DeliverTo, encrypted: bool) -> Result<(), String> {
-    let address = match Host::parse(host).map_err(|error| format!("must have a valid host ({error})"))? {
-        Host::Domain(_) => return Ok(()),
-        Host::Ipv4(address) => IpAddr::from(address),
-        Host::Ipv6(address) => IpAddr::from(address),
-    };
-    if may_reach(deliver_to, address, encrypted) { Ok(()) } else { Err(NOT_ALLOWED.to_owned()) }
+/// Returns the address that a host of a URL is, spelled in any way; none for a name, whose addresses
+/// are checked when they are connected to.
+pub(super) fn literal_address(host: &str) -> Result<Option<IpAddr>, String> {
+    Ok(match Host::parse(host).map_err(|error| format!("must have a valid host ({error})"))? {
+        Host::Domain(_) => None,
+        Host::Ipv4(address) => Some(address.into()),
+        Host::Ipv6(address) => Some(address.into()),
+    })
 }
 
 struct CheckedResolver {
