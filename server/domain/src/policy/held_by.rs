@@ -51,16 +51,18 @@ pub struct LimitsNow {
     pub total: Option<(u32, i64)>,
     /// When the rate of the queue allows the next start; none if now.
     pub next_start: Option<DateTime<Utc>>,
+    /// True if keys have limits, too.
+    pub has_key_limits: bool,
 }
 
 impl LimitsNow {
-    /// Returns which limit holds the runs that do not start.
+    /// Returns which limit holds the waiting runs; none if they only wait for a worker.
     #[must_use]
-    pub fn words(&self, now: DateTime<Utc>) -> String {
+    pub fn words(&self, now: DateTime<Utc>) -> Option<String> {
         match (self.total, self.next_start) {
-            (Some((limit, used)), _) if used >= i64::from(limit) => format!("{used} of {limit} slots used"),
-            (_, Some(next)) if next > now => format!("rate: next start in {}", span(next - now)),
-            _ => "limits of keys".to_owned(),
+            (Some((limit, used)), _) if used >= i64::from(limit) => Some(format!("{used} of {limit} slots used")),
+            (_, Some(next)) if next > now => Some(format!("rate: next start in {}", span(next - now))),
+            _ => self.has_key_limits.then(|| "limits of keys".to_owned()),
         }
     }
 }
@@ -71,8 +73,10 @@ pub fn words(counted: Counted, is_paused: bool, limits: Option<&LimitsNow>, now:
     if is_paused {
         return Some("paused".to_owned());
     }
-    if let Some(limits) = limits {
-        return Some(limits.words(now));
+    // Other held runs are assigned to sessions.
+    let waits = counted.waiting > 0;
+    if let Some(words) = limits.filter(|_| waits).and_then(|limits| limits.words(now)) {
+        return Some(words);
     }
     (counted.delayed > 0 && counted.pending <= 0).then(|| format!("{} delayed", counted.delayed))
 }
@@ -115,16 +119,25 @@ mod tests {
     #[test]
     fn full_limit_is_named_before_rate() {
         let next_start = Some(NOW + TimeDelta::seconds(4));
-        let of = |total, next_start| LimitsNow { total, next_start }.words(NOW);
-        assert_eq!(of(Some((12, 12)), next_start), "12 of 12 slots used");
-        assert_eq!(of(Some((12, 3)), next_start), "rate: next start in 4 s");
-        assert_eq!(of(None, None), "limits of keys");
-        assert_eq!(of(None, Some(NOW)), "limits of keys");
+        let of = |total, next_start, has_key_limits| LimitsNow { total, next_start, has_key_limits }.words(NOW);
+        assert_eq!(of(Some((12, 12)), next_start, true).as_deref(), Some("12 of 12 slots used"));
+        assert_eq!(of(Some((12, 3)), next_start, true).as_deref(), Some("rate: next start in 4 s"));
+        assert_eq!(of(None, None, true).as_deref(), Some("limits of keys"));
+        assert_eq!(of(Some((12, 3)), Some(NOW), true).as_deref(), Some("limits of keys"));
+    }
+
+    #[test]
+    fn limit_that_holds_nothing_is_not_named() {
+        let free = LimitsNow { total: Some((12, 3)), next_start: None, has_key_limits: false };
+        assert_eq!(words(counted(5, 0, 5), false, Some(&free), NOW), None);
+        // All are assigned to sessions.
+        let of_keys = LimitsNow { has_key_limits: true, ..free };
+        assert_eq!(words(counted(5, 0, 0), false, Some(&of_keys), NOW), None);
     }
 
     #[test]
     fn pause_is_named_before_limits_and_delays() {
-        let limits = LimitsNow::default();
+        let limits = LimitsNow { has_key_limits: true, ..LimitsNow::default() };
         assert_eq!(words(counted(1, 1, 1), true, Some(&limits), NOW).as_deref(), Some("paused"));
         assert_eq!(words(counted(1, 1, 1), false, Some(&limits), NOW).as_deref(), Some("limits of keys"));
         assert_eq!(words(counted(0, 3, 0), false, None, NOW).as_deref(), Some("3 delayed"));

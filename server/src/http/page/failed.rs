@@ -102,7 +102,7 @@ pub(super) fn denied(visit: &Visit) -> Markup {
 
 fn panel(visit: &Visit, title: &str, failed: &FailedRuns, span: Span, queue: Option<&str>, body: &[Cells]) -> Markup {
     if body.is_empty() {
-        let nothing = html! { p { "No run failed in the last " (span.word()) "." } };
+        let nothing = html! { p { (nothing(span, failed.is_cut)) } };
         return section(title, &html! {}, &layout::empty(&nothing));
     }
     let note = html! {
@@ -111,6 +111,17 @@ fn panel(visit: &Visit, title: &str, failed: &FailedRuns, span: Span, queue: Opt
         " · " a href=(tasks(visit, ReasonResolved::Failed, queue)) { "failed tasks" }
     };
     section(title, &note, &table(body))
+}
+
+/// Cancelled runs, which are not shown, may be all that were read.
+fn nothing(span: Span, is_cut: bool) -> String {
+    let span = span.word();
+    if is_cut {
+        let read = text::count(FAILED_READ);
+        format!("None of the newest {read} runs of the last {span} that failed or were cancelled is shown here.")
+    } else {
+        format!("No run failed in the last {span}.")
+    }
 }
 
 fn words((reason, exit_code): (ReasonResolved, Option<i32>)) -> String {
@@ -165,6 +176,12 @@ mod tests {
         assert_eq!(text(&[("a", 7), ("b", 4), ("c", 2)]), "a ×7, b ×4");
         assert_eq!(text(&[("a", 7), ("b", 7), ("c", 2)]), "3 workers");
         assert_eq!(text(&[]), "");
+    }
+
+    #[test]
+    fn cancelled_runs_do_not_deny_older_failures() {
+        assert_eq!(nothing(Span::Hour, false), "No run failed in the last hour.");
+        assert!(nothing(Span::Day, true).starts_with("None of the newest 2\u{202f}000 runs of the last day"));
     }
 
     #[test]

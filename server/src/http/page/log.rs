@@ -249,7 +249,10 @@ fn page(visit: &Visit, about: &About, pieces: mpsc::Receiver<Bytes>, permit: Wai
     let log = stream::unfold(Some((pieces, lines, permit)), |state| async move {
         let (mut pieces, mut lines, permit) = state?;
         match pieces.recv().await {
-            Some(bytes) => Some((lines.take(&bytes), Some((pieces, lines, permit)))),
+            Some(bytes) => {
+                let html = lines.take(&bytes);
+                Some((html, (!lines.is_full()).then_some((pieces, lines, permit))))
+            }
             None => Some((lines.end(), None)),
         }
     });

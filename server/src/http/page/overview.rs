@@ -173,7 +173,7 @@ fn figures(visit: &Visit, read: &Overview) -> Markup {
     html! { dl.figures.six {
         div { dt { "Pending" } dd {
             (spark("Pending", |numbers| numbers.pending_most).unwrap_or_default())
-            (layout::number(pending_of(visit, &read.queues))) " " (most(|numbers| numbers.pending_most))
+            (pending_of(visit, &read.queues).map_or_else(|| unseen("queue:pending-count"), layout::number)) " " (most(|numbers| numbers.pending_most))
         } }
         div { dt { "Running" } dd {
             (spark("Running", |numbers| numbers.claimed_most).unwrap_or_default())
@@ -215,11 +215,12 @@ fn percent(share: f64) -> String {
     if percent > 0.0 && percent < 10.0 { format!("{percent:.1} %") } else { format!("{percent:.0} %") }
 }
 
-fn pending_of(visit: &Visit, queues: &[QueueRow]) -> i64 {
-    queues.iter().filter(|queue| may_see_pending(visit, &queue.name)).map(|queue| queue.pending).sum()
+/// None if the visitor may see no number, like the next one.
+fn pending_of(visit: &Visit, queues: &[QueueRow]) -> Option<i64> {
+    let seen = queues.iter().filter(|queue| may_see_pending(visit, &queue.name));
+    seen.map(|queue| queue.pending).reduce(|sum, more| sum + more)
 }
 
-/// None if the visitor may see no number.
 fn claimed_of(visit: &Visit, queues: &[QueueRow]) -> Option<i64> {
     let seen = queues.iter().filter(|queue| may_see_claimed(visit, &queue.name));
     seen.map(|queue| queue.claimed).reduce(|sum, more| sum + more)
@@ -257,6 +258,7 @@ fn queues_section(visit: &Visit, read: &Overview, urgent: &Urgent) -> Markup {
     let note = html! {
         "those with problems first, then the fullest"
         @if all > QUEUES_SHOWN { " · " a href=(visit.link("/queues")) { "more queues" } }
+        " · " a href={ (visit.link("/queues")) "?order=name" } { "by name" }
     };
     section("Queues", &note, &table(&rows))
 }

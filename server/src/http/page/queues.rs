@@ -62,7 +62,7 @@ pub(super) async fn queues(app: Site, visit: Arc<Visit>) -> Result<Page, PageErr
         @if rows.is_empty() && !by_name {
             (no_queues(&visit))
         } @else if rows.is_empty() {
-            (section("Queues", &note, &html! { div.note { p { "No queue that you may list has a later name." } } }))
+            (section("Queues", &note, &html! { div.note { p { (nothing(next.is_some())) } } }))
         } @else {
             (section("Queues", &note, &table(&rows)))
         }
@@ -71,6 +71,15 @@ pub(super) async fn queues(app: Site, visit: Arc<Visit>) -> Result<Page, PageErr
         }
     };
     Ok(Page::new("Queues", Some(REFRESH), body))
+}
+
+/// In place of a page of queues by name. `has_more` is true if further queues were not read.
+fn nothing(has_more: bool) -> &'static str {
+    if has_more {
+        "You may list none of the queues of this page."
+    } else {
+        "No queue that you may list has a later name."
+    }
 }
 
 fn limit() -> i64 {

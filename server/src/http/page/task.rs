@@ -40,8 +40,8 @@ use tenure_store::page;
 use tenure_store::why::{self as why_store, Ends};
 use tenure_store::{clock, tasks};
 
-/// Bytes of the definition; the API has the rest.
-const DEFINITION_MAX: usize = 16 << 10;
+/// Bytes of the definition, the result and the checkpoint; the API has the rest.
+const JSON_MAX: usize = 16 << 10;
 
 /// `GET /task/:taskId`
 pub(super) async fn task(app: Site, visit: Arc<Visit>) -> Result<Page, PageError> {
@@ -186,7 +186,7 @@ fn result_section(visit: &Visit, status: &Status, ends: &Ends) -> Markup {
     if !visit.may(required.clone()) {
         return section("Result", &note, &html! { div.note { (layout::denied(visit, &required)) } });
     }
-    section("Result", &note, &html! { pre.json tabindex="0" { (text::pretty(result)) } })
+    section("Result", &note, &json(result))
 }
 
 /// For visitors who may see results.
@@ -196,21 +196,27 @@ fn checkpoint_section(visit: &Visit, status: &Status, stored: &Stored, now: Date
     if !visit.may(required.clone()) {
         return section("Checkpoint", &note, &html! { div.note { (layout::denied(visit, &required)) } });
     }
-    section("Checkpoint", &note, &html! { pre.json tabindex="0" { (text::pretty(&stored.checkpoint)) } })
+    section("Checkpoint", &note, &json(&stored.checkpoint))
+}
+
+fn json(whole: &str) -> Markup {
+    let (shown, is_cut) = text::beginning(whole, JSON_MAX);
+    html! {
+        @if is_cut {
+            p.warning { "This is only its beginning: it is " (text::count(i64::try_from(whole.len()).unwrap_or(i64::MAX))) " bytes long." }
+        }
+        pre.json tabindex="0" { (text::pretty(shown)) }
+    }
 }
 
 /// Folded: it is long, and known to those who created the task.
 fn definition_section(visit: &Visit, id: TaskId, definition: &str) -> Markup {
-    let (shown, is_cut) = text::beginning(definition, DEFINITION_MAX);
     let whole = visit.link(&format!("/api/queue/v1/task/{id}"));
     html! { section.panel {
         details {
             summary { h2 { "Definition" } }
             p.note { a href=(whole) { "As JSON" } }
-            @if is_cut {
-                p.warning { "This is only its beginning: it is " (text::count(i64::try_from(definition.len()).unwrap_or(i64::MAX))) " bytes long." }
-            }
-            pre.json tabindex="0" { (text::pretty(shown)) }
+            (json(definition))
         }
     } }
 }

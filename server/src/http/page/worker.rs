@@ -32,6 +32,8 @@ use tenure_store::page::{self, ClaimRow, Ends, FailureCounts, Filter, WorkerRow}
 use tenure_store::workers::{self as workers_store, QuarantineRow};
 
 const ABOUT: About = About { queue: false, worker: true };
+/// Queues shown, those with the latest contact.
+const QUEUES_SHOWN: usize = 20;
 /// Queues whose quarantines of the worker are read.
 const HISTORIES_MAX: usize = 10;
 
@@ -64,6 +66,8 @@ pub(super) async fn worker(app: Site, visit: Arc<Visit>) -> Result<Page, PageErr
     known.retain(|row| may(&row.queue_name));
     claims.retain(|row| may(&row.queue));
     ended.retain(|row| may(&row.queue));
+    let queues = known.len();
+    known.truncate(QUEUES_SHOWN);
     let quarantines = quarantines(&mut conn, &known).await?;
     let of_queues = of_queues(&app, &mut conn, &visit, &known).await?;
     conn.commit().await?;
@@ -83,7 +87,9 @@ pub(super) async fn worker(app: Site, visit: Arc<Visit>) -> Result<Page, PageErr
         h1 { span.kind { "Worker" } (group) "/" (id) }
         (problems::about(&app, &visit, |object| object.worker.as_deref() == Some(name.as_str())))
         (audit::shown(&changes, now))
-        @if !known.is_empty() { (contact(&visit, &known, &of_queues, in_time.then_some(claims.as_slice()), now)) }
+        @if !known.is_empty() {
+            (contact(&visit, (known.as_slice(), queues), &of_queues, in_time.then_some(claims.as_slice()), now))
+        }
         @if visit.session.is_some() { (actions_section(&visit, &known, (&group, &id), now)) }
         @if seen == 0 {
             (section("Contact", &html! {}, &layout::empty(&html! {
@@ -200,10 +206,11 @@ fn actions_section(
     } } }
 }
 
-/// Without its claims it is unknown whether a worker works.
+/// Without its claims it is unknown whether a worker works. `queues` is the number of its queues,
+/// of which `known` has the first ones.
 fn contact(
     visit: &Visit,
-    known: &[WorkerRow],
+    (known, queues): (&[WorkerRow], usize),
     of_queues: &OfQueues,
     claims: Option<&[ClaimRow]>,
     now: DateTime<Utc>,
@@ -232,5 +239,8 @@ fn contact(
         ]
     };
     let rows: Vec<_> = known.iter().map(cells).collect();
-    section("Contact", &html! { "newest first; failures within an hour" }, &table(&rows))
+    let note = html! {
+        "newest first; failures within an hour" @if queues > known.len() { "; " (known.len()) " of " (queues) " queues" }
+    };
+    section("Contact", &note, &table(&rows))
 }

@@ -59,6 +59,10 @@ impl Limited {
         starts_at(admission.rate_total, self.tat, holding(admission, unclaimed), self.now())
     }
 
+    pub(crate) fn has_key_limits(&self, admission: Admission) -> bool {
+        self.has_rules || admission.per_key.is_some() || admission.rate_per_key.is_some()
+    }
+
     /// In seconds since 1970.
     pub(crate) fn now(&self) -> f64 {
         self.now.timestamp_micros() as f64 / 1e6
@@ -85,11 +89,10 @@ pub async fn count(conn: &mut PgConnection, queue: i32, counted: Counted, marks:
         Allowed::UpTo(allowed, admission) => (allowed, admission),
     };
     let now = limited.now();
-    let Limited { has_rules, least, .. } = limited;
-    if allowed == 0 || !(has_rules || admission.per_key.is_some() || admission.rate_per_key.is_some()) {
+    if allowed == 0 || !limited.has_key_limits(admission) {
         return Ok(allowed);
     }
-    let ready = list_ready_keys(&mut snapshot, queue, &least, allowed).await?;
+    let ready = list_ready_keys(&mut snapshot, queue, &limited.least, allowed).await?;
     let keys = load_keys(&mut snapshot, queue, &ready, marks, &admission).await?.keys;
     let most = allowed.min(RUNS_COUNTED_MAX);
     let of_keys: Vec<(i64, i64)> = keys

@@ -31,14 +31,15 @@ pub struct FailedRuns {
     pub is_cut: bool,
 }
 
+/// If all runs that were read are cancelled ones, the only row has just their number.
 struct Row {
-    queue: i32,
-    queue_name: String,
-    reason: i16,
+    queue: Option<i32>,
+    queue_name: Option<String>,
+    reason: Option<i16>,
     exit_code: Option<i32>,
     worker_group: Option<String>,
     worker_id: Option<String>,
-    number: i64,
+    number: Option<i64>,
     read: i64,
 }
 
@@ -47,13 +48,13 @@ impl FailedRuns {
         let is_cut = rows.first().is_some_and(|row| row.read >= FAILED_READ);
         let rows = rows.into_iter().filter_map(|row| {
             Some(FailedRow {
-                queue: row.queue,
-                queue_name: row.queue_name,
+                queue: row.queue?,
+                queue_name: row.queue_name?,
                 // A reason of a later release is left out.
-                reason: ReasonResolved::from_code(row.reason)?,
+                reason: ReasonResolved::from_code(row.reason?)?,
                 exit_code: row.exit_code,
                 worker: row.worker_group.zip(row.worker_id),
-                number: row.number,
+                number: row.number?,
             })
         });
         Self { rows: rows.collect(), is_cut }
@@ -88,10 +89,10 @@ pub async fn list_failed(conn: &mut PgConnection, within: Duration) -> Result<Fa
             WHERE l.reason <> 3 /* ReasonResolved::Canceled */
             GROUP BY l.queue, l.reason, l.exit_code, l.worker_group, l.worker_id
         )
-        SELECT g.queue AS "queue!", q.name AS queue_name, g.reason AS "reason!", g.exit_code AS "exit_code?",
-               g.worker_group AS "worker_group?", g.worker_id AS "worker_id?", g.number AS "number!",
-               (SELECT count(*) FROM latest) AS "read!"
-        FROM grouped g JOIN task_queues q ON q.id = g.queue"#,
+        SELECT g.queue AS "queue?", q.name AS "queue_name?", g.reason AS "reason?", g.exit_code AS "exit_code?",
+               g.worker_group AS "worker_group?", g.worker_id AS "worker_id?", g.number AS "number?", r.read AS "read!"
+        FROM (SELECT count(*) AS read FROM latest) r
+        LEFT JOIN grouped g ON true LEFT JOIN task_queues q ON q.id = g.queue"#,
         within.as_secs_f64(),
         FAILED_READ,
         DEAD_QUEUES_READ,
@@ -121,10 +122,10 @@ pub async fn list_failed_of_queue(
             WHERE l.reason <> 3 /* ReasonResolved::Canceled */
             GROUP BY l.queue, l.reason, l.exit_code, l.worker_group, l.worker_id
         )
-        SELECT g.queue AS "queue!", q.name AS queue_name, g.reason AS "reason!", g.exit_code AS "exit_code?",
-               g.worker_group AS "worker_group?", g.worker_id AS "worker_id?", g.number AS "number!",
-               (SELECT count(*) FROM latest) AS "read!"
-        FROM grouped g JOIN task_queues q ON q.id = g.queue"#,
+        SELECT g.queue AS "queue?", q.name AS "queue_name?", g.reason AS "reason?", g.exit_code AS "exit_code?",
+               g.worker_group AS "worker_group?", g.worker_id AS "worker_id?", g.number AS "number?", r.read AS "read!"
+        FROM (SELECT count(*) AS read FROM latest) r
+        LEFT JOIN grouped g ON true LEFT JOIN task_queues q ON q.id = g.queue"#,
         queue,
         within.as_secs_f64(),
         FAILED_READ

@@ -24,6 +24,7 @@ pub async fn list_limits(
         let now = LimitsNow {
             total: admission.total.map(|total| (total, unclaimed + counted.claimed)),
             next_start: next_start.and_then(|next| DateTime::from_timestamp_micros((next * 1e6) as i64)),
+            has_key_limits: limited.has_key_limits(admission),
         };
         Some((*queue, now))
     });

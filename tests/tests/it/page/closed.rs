@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{QUEUE, get, hides, log_in, shows};
+use super::{QUEUE, get, hides, log_in, shows, sql};
 use crate::rig::{Raw, Rig, eventually};
 
 const NAME: &str = "known-to-few";
@@ -83,6 +83,21 @@ async fn forms_tell_no_more_than_pages() {
     hides(&page, &["group/worker", "needs it."]);
     let page = get(&rig, &end, Some(&stranger)).await;
     shows(&page, &["Its running and assigned runs leave it."]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hidden_numbers_and_queues_are_not_none() {
+    let rig = Rig::start().await;
+    let task = rig.create_one(QUEUE).await;
+    sql(&rig, "INSERT INTO task_queues (name) SELECT 'a/queue-' || n FROM generate_series(1, 40) n").await;
+    close(&rig, &["queue:list-task-queues"], &format!("/api/queue/v1/task/{task}/status")).await;
+    shows(&get(&rig, "/", None).await, &["needs queue:pending-count", "needs queue:claimed-count"]);
+    close(&rig, &[], "/").await;
+    let stranger = log_in(&rig, &rig.make_client("stranger", &[]).await).await;
+    let page = get(&rig, "/queues?order=name", Some(&stranger)).await;
+    shows(&page, &["You may list none of the queues of this page.", "Next queues"]);
+    let last = get(&rig, "/queues?order=name&after=zz", Some(&stranger)).await;
+    shows(&last, &["No queue that you may list has a later name."]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -176,6 +176,9 @@ async fn checkpoint_is_shown_to_readers_of_the_result() {
     let anonymous = get(&rig, &page, None).await;
     shows(&anonymous, &["Checkpoint", &format!("tenure:get-result:{QUEUE}")]);
     hides(&anonymous, &["4711"]);
+    let long = json!({"checkpoint": vec![0; 20_000]});
+    ok(call(&mut rig.client(), &credentials_of(&claim), "PUT", &path, Some(&long)).await);
+    shows(&get(&rig, &page, Some(&root)).await, &["This is only its beginning: it is 40\u{202f}001 bytes long."]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -95,6 +95,27 @@ async fn failures_are_grouped_by_reason_and_worker() {
     shows(&get(&rig, OF_QUEUE, Some(&root)).await, &["Failures by worker", "exit code 137 ×2, malformed-payload ×1"]);
 }
 
+/// As a bulk cancel leaves them: newer than a failed run.
+const MANY_CANCELLED: &str = "
+    INSERT INTO failed_runs (queue, resolved, seq, run, state, reason, exit_code, worker_group, worker_id, final, blocks)
+        SELECT q.id, now() - m * interval '10 ms', 900000000 + m, 0, CASE WHEN m = 2001 THEN 4 ELSE 5 END,
+               CASE WHEN m = 2001 THEN 1 ELSE 3 END, NULL, NULL, NULL, true, false
+        FROM task_queues q, generate_series(1, 2001) m WHERE q.name = 'page/queue';";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cancelled_runs_do_not_deny_older_failures() {
+    let rig = Rig::start().await;
+    rig.create_one(QUEUE).await;
+    let root = log_in(&rig, &rig.root).await;
+    shows(&get(&rig, OF_QUEUE, Some(&root)).await, &["No run failed in the last hour."]);
+    sql(&rig, MANY_CANCELLED).await;
+    for path in ["/", OF_QUEUE] {
+        let page = get(&rig, path, Some(&root)).await;
+        shows(&page, &["None of the newest 2\u{202f}000 runs of the last hour that failed or were cancelled"]);
+        hides(&page, &["No run failed"]);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn limit_that_holds_runs_is_named_in_list_and_on_page() {
     let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "0s")).await;

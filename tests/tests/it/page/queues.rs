@@ -149,6 +149,8 @@ async fn backlog_of_bounded_queue_is_shown() {
     rig.create_one(QUEUE).await;
     let shown = get(&rig, page, Some(&root)).await;
     shows(&shown, &["Backlog", "2 of 5\u{202f}000", "max=\"5000\"", "value=\"2\""]);
+    // As over the API, the limit is for readers of the queue.
+    hides(&get(&rig, page, None).await, &["Backlog", "5\u{202f}000"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -31,6 +31,7 @@ async fn pages_of_a_full_server_stay_small() {
     for (path, part) in [
         ("/workers", "load/queue-"),
         ("/workers?queue=load/queue-1", "50 of 1000"),
+        ("/worker/frankfurt/worker-1", "20 of 1000 queues"),
         ("/access", "The next ones"),
         ("/access?scope=queue%3Aclaim-work%3Aload%2Fqueue-1", " clients"),
         ("/client/load%2Fclient-7", "assume:load"),

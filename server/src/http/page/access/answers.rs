@@ -17,6 +17,8 @@ use tenure_store::clients::{self, ClientInfo};
 /// Clients that are searched for a scope.
 const CLIENTS_READ: i64 = 1_000;
 const CLIENTS_SHOWN: usize = 40;
+/// Roles may form long chains.
+const STEPS_SHOWN: usize = 6;
 /// Bytes of scopes that an answer goes through, so that it takes milliseconds.
 const SEARCHED_MAX: usize = 8 << 20;
 
@@ -106,9 +108,15 @@ fn everyone(scope: &str) -> Markup {
     html! { b { "Everybody may" } ", also without a login: the role " code { "anonymous" } " has " (scopes::scope(scope)) "." }
 }
 
-/// The scopes that lead from the client to the answer.
+/// The scopes that lead from the client to the answer: the first ones and the last one.
 fn steps(way: &[String]) -> Markup {
-    html! { @for (n, step) in way.iter().enumerate() { @if n > 0 { " → " } (scopes::scope(step)) } }
+    let omitted = way.len().saturating_sub(STEPS_SHOWN);
+    let last = way.len().saturating_sub(1);
+    html! { @for (n, step) in way.iter().enumerate().filter(|(n, _)| *n < STEPS_SHOWN - 1 || *n == last) {
+        @if n > 0 { " → " }
+        @if n == last && omitted > 0 { (omitted) " more → " }
+        (scopes::scope(step))
+    } }
 }
 
 /// Clients that have a scope.
@@ -140,11 +148,11 @@ async fn who_may(
     let note = html! {
         (found.clients.len()) " of " (found.searched) " clients"
         @if found.is_cut { ", the first ones by id" }
+        @if found.clients.len() > CLIENTS_SHOWN { "; " (CLIENTS_SHOWN) " are shown" }
         @if found.skipped > 0 { "; " (found.skipped) " with roles too large to be searched" }
     };
     if found.clients.is_empty() {
-        let words = html! { p { b { "No client may." } " None has a scope that covers " (scopes::scope(scope)) "." } };
-        return Ok(section("Answer", &note, &layout::empty(&words)));
+        return Ok(section("Answer", &note, &layout::empty(&nobody(&found, scope))));
     }
     let cells = |(client, way): &(ClientInfo, Vec<String>)| {
         let id = &client.client_id;
@@ -161,6 +169,12 @@ async fn who_may(
     };
     let rows: Vec<_> = found.clients.iter().take(CLIENTS_SHOWN).map(cells).collect();
     Ok(section("Answer", &note, &table(&rows)))
+}
+
+/// Clients that were not searched may have the scope.
+fn nobody(found: &Found, scope: &str) -> Markup {
+    let answer = if found.is_cut || found.skipped > 0 { "No client that was searched may." } else { "No client may." };
+    html! { p { b { (answer) } " None has a scope that covers " (scopes::scope(scope)) "." } }
 }
 
 /// Yields after each client.
@@ -229,6 +243,26 @@ mod tests {
         ];
         assert_eq!(ways, expected);
         assert_eq!((found.searched, found.skipped, found.is_cut), (4, 0, false));
+    }
+
+    #[test]
+    fn long_way_is_shown_with_its_ends() {
+        let way: Vec<String> = (0..100).map(|n| format!("assume:{n}")).collect();
+        let shown = steps(&way).into_string();
+        assert!(shown.starts_with("<code>assume:0</code> → <code>assume:1</code>"), "{shown}");
+        assert!(shown.ends_with("<code>assume:4</code> → 94 more → <code>assume:99</code>"), "{shown}");
+        let shown = steps(&way[..STEPS_SHOWN]).into_string();
+        assert!(shown.ends_with("<code>assume:4</code> → <code>assume:5</code>"), "{shown}");
+    }
+
+    #[test]
+    fn answer_does_not_speak_for_unsearched_clients() {
+        let found = |is_cut, skipped| Found { clients: Vec::new(), skipped, searched: 1, is_cut };
+        let said = |found: &Found| nobody(found, "x").into_string();
+        assert!(said(&found(false, 0)).contains("No client may."));
+        for partial in [found(true, 0), found(false, 1)] {
+            assert!(said(&partial).contains("No client that was searched may."));
+        }
     }
 
     #[tokio::test]

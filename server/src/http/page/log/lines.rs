@@ -7,10 +7,13 @@
 use std::ops::RangeInclusive;
 
 use maud::Render as _;
+use tenure_api::live_log::SERVER_MARK;
 use tenure_domain::terminal::Terminal;
 
 use crate::http::page::text::plain;
 
+/// Each line has about 60 bytes of HTML, so a small log of empty lines would make a huge page.
+const LINES_MAX: u64 = 200_000;
 /// In UTF-8.
 const CHARACTER_BYTES_MAX: usize = 4;
 /// In any case. It has no second `e`: after a mismatch, at most its first character has matched.
@@ -88,12 +91,25 @@ impl Lines {
         Self { marked, ..Self::default() }
     }
 
+    /// True if the log has more lines than the page; the last line says so.
+    pub(super) fn is_full(&self) -> bool {
+        self.number > LINES_MAX
+    }
+
     pub(super) fn take(&mut self, bytes: &[u8]) -> String {
         let text = self.text.take(bytes);
         let mut html = String::with_capacity(text.len() * 2);
         for part in text.split_inclusive('\n') {
+            if self.is_full() {
+                break;
+            }
             if !self.is_open {
                 self.open(&mut html);
+            }
+            if self.is_full() {
+                format!("{SERVER_MARK}the page ends here: download the log for the rest").render_to(&mut html);
+                self.close(&mut html);
+                break;
             }
             let line = part.strip_suffix('\n');
             line.unwrap_or(part).render_to(&mut html);
@@ -172,6 +188,18 @@ mod tests {
             assert_eq!(shown(log, piece, Some(2..=3)), expected, "in pieces of {piece}");
         }
         assert_eq!(shown(b"", 1, None), "");
+    }
+
+    #[test]
+    fn page_ends_after_its_last_line() {
+        let most = usize::try_from(LINES_MAX).unwrap();
+        let mut lines = Lines::new(None);
+        let whole = lines.take("\n".repeat(most).as_bytes());
+        assert!(!lines.is_full() && whole.ends_with(">200000</a>\n</span>"), "{}", whole.len());
+        let rest = lines.take(b"one more\nand another\n") + &lines.take(b"later\n") + &lines.end();
+        assert!(lines.is_full());
+        let end = "[tenure] the page ends here: download the log for the rest";
+        assert_eq!(rest, format!("<span id=\"L200001\"><a href=\"#L200001\">200001</a>{end}\n</span>"));
     }
 
     #[test]

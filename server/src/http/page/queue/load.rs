@@ -27,7 +27,8 @@ pub(super) fn held_by(counts: &QueueCounts, is_paused: bool, limits: Option<&Lim
         return html! {};
     }
     let is_limited = parts.iter().any(|(held, _)| *held == HeldBy::Limit);
-    let note = html! { @if let Some(limits) = limits.filter(|_| is_limited) { (limits.words(now)) } };
+    let words = limits.filter(|_| is_limited).and_then(|limits| limits.words(now));
+    let note = html! { @if let Some(words) = words { (words) } };
     let parts: Vec<Part> =
         parts.iter().map(|(held, number)| Part { name: held.words(), class: class(*held), number: *number }).collect();
     section("What holds its runs", &note, &html! { div.load { (bar(&parts, text::count)) } })
@@ -68,7 +69,7 @@ mod tests {
 
     #[test]
     fn limit_is_named_if_it_holds_a_run() {
-        let limits = LimitsNow { total: Some((12, 12)), next_start: None };
+        let limits = LimitsNow { total: Some((12, 12)), ..LimitsNow::default() };
         let shown = |runnable| {
             let counts = QueueCounts { pending: 5, waiting: 5, runnable, ..QueueCounts::default() };
             held_by(&counts, false, Some(&limits), NOW).into_string()
