@@ -128,7 +128,10 @@ async fn handle_start_job(app: Api, call: Arc<Call>) -> Result<Response, ApiErro
     let sent: StartJobRequest = call.json()?;
     let job = NewJob::from_request(&sent)?;
     check_owner(&call)?;
-    let counted = app.engine.count_tasks(&job.which).await?;
+    let counted = {
+        let _slot = app.intake.read_slots.take(call.share()).await?;
+        app.engine.count_tasks(&job.which).await?
+    };
     if sent.dry_run {
         return ok(&StartedJob { job_id: None, found: counted.found, more: counted.more });
     }

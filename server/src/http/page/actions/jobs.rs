@@ -199,7 +199,11 @@ pub(super) async fn rerun(order: &Order<'_>) -> Result<Outcome, Failed> {
     let id = order.sent.text(JOB).parse::<JobId>();
     let id = id.map_err(|_| Failed::input("`job_id` must be that of the form"))?;
     let job = rerun_of(order, order.sent.text(STATE))?;
-    let counted = order.app.engine.count_tasks(&job.which).await?;
+    let counted = {
+        let slot = order.app.intake.read_slots.take(order.visit.share()).await;
+        let _slot = slot.map_err(PageError::from)?;
+        order.app.engine.count_tasks(&job.which).await?
+    };
     let started = ops::start(&order.app.engine.pool, &order.actor, id, &job, counted).await?;
     let link = order.visit.link_to("jobs", &[&started.id.to_string()]);
     Ok(Outcome::DoneAt("The job was started.".to_owned(), link))
