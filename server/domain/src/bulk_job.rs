@@ -155,7 +155,7 @@ pub struct Progress {
     pub cursor: Option<String>,
     /// Committed slices.
     pub slices: i32,
-    /// Listed tasks, up to [`TASKS_MAX`].
+    /// Listed tasks. No slice follows once they reach [`TASKS_MAX`].
     pub seen: u32,
     /// Changed tasks.
     pub done: u32,
