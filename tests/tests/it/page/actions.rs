@@ -480,6 +480,26 @@ async fn job_of_a_form_shows_its_number_before_it_starts() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hostile_conditions_of_a_job_are_escaped() {
+    let rig = start().await;
+    rig.create_with(QUEUE, |body| body["metadata"]["name"] = HOSTILE.into()).await;
+    let root = Visitor::root(&rig).await;
+    let fields = [("action", "cancel"), ("queue", QUEUE), ("name", HOSTILE)];
+    let asked = root.send(&rig, "/jobs", &fields).await;
+    shows(&asked, &["1 task."]);
+    assert_eq!(hidden(&asked, "name"), HOSTILE);
+    let id = hidden(&asked, "job_id");
+    let confirmed = [&fields[..], &[("job_id", id.as_str()), ("confirmed", "yes")]].concat();
+    let (location, _) = root.done(&rig, "/jobs", &confirmed).await;
+    let ended = ended_job(&rig, &root, &location).await;
+    shows(&ended, &["1 of 1 tasks changed"]);
+    for page in [asked, ended, root.get(&rig, "/jobs").await] {
+        shows(&page, &["&lt;script&gt;alert(1)"]);
+        hides(&page, &["<script>", "<img"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn actions_need_scope_and_form_of_this_session() {
     let rig = start().await;
     let group = new_task();

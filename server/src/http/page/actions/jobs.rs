@@ -171,7 +171,9 @@ fn command(job: &NewJob) -> Option<String> {
     };
     let plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_./:=@".contains(&byte));
     let quoted = |text: &str| if plain(text) { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) };
-    let option = |(name, value): (&str, String)| format!(" --{name} {}", quoted(&value));
+    // A value that begins with a dash would be an option.
+    let sign = |value: &str| if value.starts_with('-') { '=' } else { ' ' };
+    let option = |(name, value): (&str, String)| format!(" --{name}{}{}", sign(&value), quoted(&value));
     Some(listed(filter).into_iter().fold(verb, |command, given| command + &option(given)))
 }
 
@@ -215,4 +217,17 @@ fn rerun_of(order: &Order<'_>, state: &str) -> Result<NewJob, Failed> {
     let request = serde_json::from_value(json!({"action": "rerun", "filter": filter}));
     let request: StartJobRequest = request.map_err(|_| Failed::input("`state` must be failed or exception"))?;
     Ok(NewJob::from_request(&request)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_quotes_conditions_for_a_shell() {
+        let filter = json!({"taskQueueId": "acme/linux", "state": "failed", "name": "it's $(x)", "owner": "-x"});
+        let request: StartJobRequest = serde_json::from_value(json!({"action": "rerun", "filter": filter})).unwrap();
+        let expected = r"task rerun --queue acme/linux --state failed --name 'it'\''s $(x)' --owner=-x";
+        assert_eq!(command(&NewJob::from_request(&request).unwrap()).as_deref(), Some(expected));
+    }
 }
