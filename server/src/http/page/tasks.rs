@@ -21,7 +21,8 @@ use tenure_engine::ops::task_list::{self, ListedTask, TaskPage};
 use tenure_store::clock;
 use tenure_store::page::{self, QueueRow};
 
-const ROWS_MAX: usize = 100;
+/// A row has up to 1 kB.
+const ROWS_MAX: usize = 50;
 /// Shown characters of a name.
 const NAME_CHARS: usize = 60;
 /// Scopes of the statuses of tasks begin with it.
