@@ -15,6 +15,7 @@ use super::overview::{may_see_claimed, may_see_pending};
 use super::state::Site;
 use super::visit::{SEGMENT, Visit};
 use crate::config::parse_duration;
+use crate::http::api::jobs::START;
 use tenure_domain::task_filter::{ListState, TaskFilter};
 use tenure_engine::ops::OpError;
 use tenure_engine::ops::task_list::{self, ListedTask, TaskPage};
@@ -237,6 +238,15 @@ fn list(visit: &Visit, filter: &TaskFilter, page: &TaskPage, now: DateTime<Utc>)
     }
     let rows: Vec<_> = page.tasks.iter().map(|task| cells(visit, filter, task, now)).collect();
     let Some(session) = &visit.session else { return section("Tasks", &note, &table(&rows)) };
+    if !visit.may(START) {
+        let body = html! {
+            (table(&rows))
+            div.actions role="group" aria-label="Selected tasks" {
+                span.lacking { button type="button" disabled { "Change tasks" } " needs " code { (START) } }
+            }
+        };
+        return section("Tasks", &note, &body);
+    }
     let token = session.form_token.as_str();
     let body = html! {
         form method="post" action=(visit.link("/jobs")) {
@@ -275,7 +285,7 @@ fn cells(visit: &Visit, filter: &TaskFilter, task: &ListedTask, now: DateTime<Ut
     let name = task.name.as_deref().filter(|_| may_read(visit, task.task_id));
     let name = name.map(|name| name.chars().take(NAME_CHARS).collect::<String>());
     let reason = task.reason.filter(|reason| reason.as_str() != task.state.as_str());
-    let selects = visit.session.is_some();
+    let selects = visit.session.is_some() && visit.may(START);
     let mut cells = vec![
         (
             "Task",

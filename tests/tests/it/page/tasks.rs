@@ -49,6 +49,10 @@ async fn forms_start_jobs_of_selected_tasks_or_of_all_that_match() {
     let all = get(&rig, "/tasks", Some(&root)).await;
     shows(&all, &[&selects]);
     hides(&all, &["All that match"]);
+    let looker = log_in(&rig, &rig.make_client("looker", &["queue:status:*"]).await).await;
+    let seen = get(&rig, "/tasks?queue=page%2Fqueue", Some(&looker)).await;
+    shows(&seen, &[&format!("/task/{task}"), "disabled", "needs <code>tenure:start-job</code>"]);
+    hides(&seen, &["type=\"checkbox\"", "action=\"/jobs\""]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
