@@ -360,6 +360,7 @@ export default {
       [`/queue/${made.queue}`, "Policy…", `tenure:manage-queue:${made.queue}`],
       [`/session/${made.sessionId}`, "Freeze", `tenure:command-worker:${made.queue}`],
       [`/worker/${made.workerGroup}/${made.workerId}`, "Quarantine…", "queue:quarantine-worker:"],
+      ["/tasks", "Change tasks", "tenure:start-job"],
       ["/access", "Create a client…", "auth:create-client:*"],
       ["/client/looker", "Disable…", "auth:disable-client:looker"],
     ]) {

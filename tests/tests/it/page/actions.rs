@@ -458,7 +458,7 @@ async fn job_of_a_form_shows_its_number_before_it_starts() {
     shows(&root.get(&rig, "/jobs").await, &[&format!("/jobs/{id}"), "1 selected"]);
     for (fields, part) in [
         (&[("action", "rerun"), ("queue", QUEUE)][..], "only resolved tasks can be rerun"),
-        (&[("action", "cancel")], "at least one condition"),
+        (&[("action", "cancel")], "Select tasks first"),
         (&[("action", "frob"), ("queue", QUEUE)], "action"),
         (&[("action", "priority"), ("priority", "urgent"), ("queue", QUEUE)], "priority"),
     ] {

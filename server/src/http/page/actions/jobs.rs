@@ -11,6 +11,7 @@ use serde_json::json;
 use tenure_api::ids::{JobId, TaskId};
 use tenure_api::jobs::StartJobRequest;
 use tenure_api::states::{JobAction, Priority};
+use tenure_api::tasks::TaskFilter;
 
 use super::form::{self, Field, Fields, Form};
 use super::{Failed, Order, Outcome, Subject, mismatch};
@@ -93,6 +94,9 @@ fn read_job(sent: &Fields, now: DateTime<Utc>) -> Result<NewJob, PageError> {
     let ids = sent.all(TASK).map(str::parse::<TaskId>).collect::<Result<Vec<_>, _>>();
     let ids = ids.map_err(|error| wrong(error.to_string()))?;
     let filter = read_filter(|name| sent.non_empty(name), now).map_err(wrong)?;
+    if ids.is_empty() && filter == TaskFilter::default() {
+        return Err(wrong("Select tasks first, or give at least one condition."));
+    }
     // The form has one field of the priority for all of its buttons.
     let priority = match action {
         JobAction::Priority => Some(serde_json::from_value::<Priority>(sent.text("priority").into())),
