@@ -155,6 +155,8 @@ pub struct Principal {
     pub expires_ms: Option<i64>,
     /// True if a client or a task lent the credentials.
     pub is_temporary: bool,
+    /// True if the request gives up scopes of its credentials, with `authorizedScopes`.
+    pub is_narrowed: bool,
 }
 
 impl Principal {
@@ -440,7 +442,13 @@ impl Authenticator {
 }
 
 fn anonymous(roles: &Resolver) -> Principal {
-    Principal { client_id: None, scopes: roles.of_every_caller(), expires_ms: None, is_temporary: false }
+    Principal {
+        client_id: None,
+        scopes: roles.of_every_caller(),
+        expires_ms: None,
+        is_temporary: false,
+        is_narrowed: false,
+    }
 }
 
 #[cfg(test)]

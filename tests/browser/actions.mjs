@@ -228,6 +228,49 @@ async function actOnWorker(page, made, screenshot, name) {
   await says(page, /^The worker is gone; \d runs? w(as|ere) ended\.$/);
 }
 
+// Shows the page of a job until its bar of progress is gone.
+async function ends(page) {
+  const path = `${new URL(page.url()).pathname}?refresh=off`;
+  for (let tries = 0; tries < 100; tries += 1) {
+    await page.goto(path);
+    if ((await page.locator("progress").count()) === 0) return;
+  }
+  assert.fail(`${path} does not end`);
+}
+
+async function actOnJobs(page, { api, screenshot }, name) {
+  const { queue, waiting } = await fill(api);
+  const list = `/tasks?queue=${encodeURIComponent(queue)}`;
+  await page.goto(`${list}&state=pending`);
+  await fits(page);
+  await page.getByLabel(`Select ${waiting.slice(0, 8)}`).check();
+  await press(page, "Cancel");
+  await page.getByText("1 task. ").waitFor();
+  await fits(page);
+  await screenshot(`job-question-${name}`, page, { fullPage: true });
+  await press(page, "Start the job");
+  await says(page, "The job was started.");
+  await ends(page);
+  await page.getByText("1 of 1 tasks changed").waitFor();
+  await fits(page);
+  await screenshot(`job-${name}`, page, { fullPage: true });
+  // A moment later, the end of the task is in the list of failures.
+  const all = page.getByRole("group", { name: "All tasks that match" });
+  for (let tries = 0; tries < 100 && (await all.count()) === 0; tries += 1) await page.goto(`${list}&state=exception`);
+  const loaded = page.waitForEvent("domcontentloaded");
+  await all.getByRole("button", { name: "Rerun" }).press("Enter");
+  await loaded;
+  await page.getByText(`tenure task rerun --queue ${queue} --state exception`).waitFor();
+  await press(page, "Start the job");
+  await says(page, "The job was started.");
+  await ends(page);
+  await page.getByText("1 of 1 tasks changed").waitFor();
+  const { status } = await api("GET", `/api/queue/v1/task/${waiting}/status`);
+  assert.equal(status.state, "pending", "it was cancelled and rerun");
+  await page.goto("/jobs?refresh=off");
+  await fits(page);
+}
+
 async function actOnAccess(page, screenshot, name) {
   const client = `acme/${randomBytes(4).toString("hex")}`;
   await page.goto("/access");
@@ -287,6 +330,7 @@ async function actOnAll(tools, device, name) {
   await actOnQueue(page, made, tools.screenshot, name);
   await actOnWorker(page, made, tools.screenshot, name);
   await actOnGroup(page, made);
+  await actOnJobs(page, tools, name);
   await actOnAccess(page, tools.screenshot, name);
 }
 
@@ -316,6 +360,7 @@ export default {
       [`/queue/${made.queue}`, "Policy…", `tenure:manage-queue:${made.queue}`],
       [`/session/${made.sessionId}`, "Freeze", `tenure:command-worker:${made.queue}`],
       [`/worker/${made.workerGroup}/${made.workerId}`, "Quarantine…", "queue:quarantine-worker:"],
+      ["/tasks", "Change tasks", "tenure:start-job"],
       ["/access", "Create a client…", "auth:create-client:*"],
       ["/client/looker", "Disable…", "auth:disable-client:looker"],
     ]) {

@@ -245,6 +245,9 @@ async function showFull(tools, size, made) {
   await visit("/", "overview");
   await visit(`/tasks?queue=${encodeURIComponent(QUEUE)}&name=${encodeURIComponent("<script>")}`, "tasks");
   await visit("/tasks?since=soon", "tasks-refused");
+  const { jobId } = await tools.api("POST", "/api/tenure/v1/jobs", { action: "cancel", taskIds: [slug()] });
+  await visit("/jobs", "jobs");
+  await visit(`/jobs/${jobId}`, "job");
   await page.getByRole("button", { name: "Log out" }).click();
   await page.getByRole("link", { name: "Log in" }).first().waitFor();
   assert.equal((await page.context().cookies()).length, 0, "logging out takes the cookie away");

@@ -10,7 +10,7 @@ use tenure_api::states::{JobAction, JobState, Priority, RunState};
 use tenure_api::tasks::{ListState, TaskFilter};
 
 use crate::policy::life::{Event, Life, Refusal, State, apply};
-use crate::task::Task;
+use crate::task::{Last, Task, Tenancy};
 use crate::unacceptable::Unacceptable;
 
 /// Tasks of a job.
@@ -155,7 +155,7 @@ pub struct Progress {
     pub cursor: Option<String>,
     /// Committed slices.
     pub slices: i32,
-    /// Listed tasks, up to [`TASKS_MAX`].
+    /// Listed tasks. No slice follows once they reach [`TASKS_MAX`].
     pub seen: u32,
     /// Changed tasks.
     pub done: u32,
@@ -209,7 +209,19 @@ pub fn still_matches(filter: &TaskFilter, task: &Task, started: DateTime<Utc>) -
     }
     let reason_fits =
         filter.reason.as_ref().is_none_or(|reason| resolved.is_some_and(|ended| ended.reason.as_str() == reason));
-    reason_fits && filter.state.is_none_or(|wanted| has_state(wanted, task.life().state))
+    let worker_fits = filter.worker_name().is_none_or(|(group, id)| {
+        last_tenancy(task).is_some_and(|tenancy| tenancy.worker_group == group && tenancy.worker_id == id)
+    });
+    reason_fits && worker_fits && filter.state.is_none_or(|wanted| has_state(wanted, task.life().state))
+}
+
+/// The claim of the last run.
+fn last_tenancy(task: &Task) -> Option<&Tenancy> {
+    match &task.last {
+        Last::Unscheduled | Last::Pending(_) => None,
+        Last::Running(_, tenancy) => Some(tenancy),
+        Last::Ended => task.ended.last()?.tenancy.as_ref(),
+    }
 }
 
 fn has_state(wanted: ListState, state: State) -> bool {

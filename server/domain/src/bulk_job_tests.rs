@@ -7,7 +7,7 @@ use tenure_api::states::{ReasonCreated, ReasonResolved};
 use super::*;
 use crate::lifecycle::{Outcome, RUNS_MAX};
 use crate::policy::ending::{Allowance, RetryRule};
-use crate::task::{EndedRun, Last, OpenRun};
+use crate::task::{EndedRun, Last, OpenRun, Tenancy};
 
 fn at(seconds: i64) -> DateTime<Utc> {
     DateTime::from_timestamp(1_800_000_000 + seconds, 0).unwrap()
@@ -131,6 +131,28 @@ fn changed_task_matches_no_longer() {
     ] {
         assert!(still_matches(&of_state(state), &task, at(10)));
         assert!(!still_matches(&of_state(ListState::Running), &task, at(10)));
+    }
+}
+
+#[test]
+fn task_that_another_worker_has_matches_no_longer() {
+    let tenancy = |id: &str| Tenancy {
+        worker_group: "rack".to_owned(),
+        worker_id: id.to_owned(),
+        started: at(1),
+        taken_until: at(9),
+    };
+    let mut ended = resolved(RunState::Failed, ReasonResolved::Failed);
+    ended.ended[0].tenancy = Some(tenancy("one"));
+    let of_worker = TaskFilter { worker: Some("rack/one".to_owned()), ..TaskFilter::default() };
+    for (task, matches) in [
+        (task(Last::Running(open(0), tenancy("one")), Vec::new()), true),
+        (task(Last::Running(open(0), tenancy("two")), Vec::new()), false),
+        (task(Last::Pending(open(1)), ended.ended.clone()), false),
+        (ended, true),
+        (task(Last::Unscheduled, Vec::new()), false),
+    ] {
+        assert_eq!(still_matches(&of_worker, &task, at(10)), matches, "{task:?}");
     }
 }
 

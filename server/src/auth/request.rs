@@ -308,7 +308,13 @@ impl<'a> Claim<'a> {
             Self::Basic { client_id, token: _ } => {
                 account.check_usable()?;
                 let (scopes, expires_ms) = (account.scopes(roles)?, account.expires_ms);
-                Ok(Principal { client_id: Some(client_id), scopes, expires_ms, is_temporary: false })
+                Ok(Principal {
+                    client_id: Some(client_id),
+                    scopes,
+                    expires_ms,
+                    is_temporary: false,
+                    is_narrowed: false,
+                })
             }
             Self::Hawk { proof, certificate: None, authorized_scopes } => {
                 check_signature(&proof, &account.key, request, now)?;
@@ -442,6 +448,7 @@ fn principal(
     authorized_scopes: Option<Vec<String>>,
     roles: Roles<'_>,
 ) -> Result<Principal, AuthFailure> {
+    let is_narrowed = authorized_scopes.is_some();
     let scopes = match authorized_scopes {
         None => scopes,
         Some(narrowed) => match scopes.first_missing(&narrowed) {
@@ -450,5 +457,5 @@ fn principal(
         },
     };
     let expires_ms = earlier(expires_ms, proof.expires_ms());
-    Ok(Principal { client_id: Some(proof.id().to_owned()), scopes, expires_ms, is_temporary: false })
+    Ok(Principal { client_id: Some(proof.id().to_owned()), scopes, expires_ms, is_temporary: false, is_narrowed })
 }

@@ -311,6 +311,7 @@ fn authorized_scopes_narrow_request() {
         let header = sign_with_ext(&credentials, r#""authorizedScopes":["a:b"]"#);
         let principal = check(&account(&["a:*"]), &request(&header), NOW).unwrap();
         assert!(may(&principal, "a:b") && may(&principal, "queue:status:x") && !may(&principal, "a:c"));
+        assert!(principal.is_narrowed && !accepted(&credentials).is_narrowed);
         let header = sign_with_ext(&credentials, r#""authorizedScopes":["a:b","b"]"#);
         let failure = check(&account(&["a:*"]), &request(&header), NOW).unwrap_err();
         assert_eq!(failure, AuthFailure::AuthorizedScopes("b".to_owned()));

@@ -15,11 +15,10 @@ use tenure_client::GroupChange;
 
 use super::http::{CommandError, Server, entries, field};
 use super::job::{FilterArgs, JobArgs, change_many, exit_code};
+use super::task::id::short;
 use never::Culprit;
 
 const CULPRITS_SHOWN_MAX: usize = 5;
-/// Shown characters of an id.
-const ID_SHOWN: usize = 8;
 
 #[derive(Debug, Subcommand)]
 pub enum GroupCommand {
@@ -137,8 +136,7 @@ fn blocked(culprits: &[Culprit<'_>]) -> String {
 
 /// Returns a task's name and the beginning of its id.
 fn label(task: &Value) -> String {
-    let id = field(task, "/status/taskId");
-    format!("{} ({})", field(task, "/task/metadata/name"), id.get(..ID_SHOWN).unwrap_or(&id))
+    format!("{} ({})", field(task, "/task/metadata/name"), short(&field(task, "/status/taskId")))
 }
 
 fn states(tasks: &[Value]) -> BTreeMap<String, usize> {
@@ -166,5 +164,8 @@ mod tests {
         assert!(text.ends_with("never run      1 task, because t1\u{fffd} (1xxR0mgp) failed\n"), "{text}");
         tasks[0]["status"]["state"] = json!("running");
         assert!(!details(&json!({ "tasks": tasks })).contains("never run"));
+        // The beginning of this one would be an option.
+        let dashed = json!({"status": {"taskId": "-HrBC1jMQ3KlZw4CssPUeQ"}, "task": {"metadata": {"name": "t"}}});
+        assert_eq!(label(&dashed), "t (-HrBC1jMQ3KlZw4CssPUeQ)");
     }
 }

@@ -4,12 +4,13 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use tenure_api::ids::{SessionId, TaskId, TaskQueueId};
+use tenure_api::ids::{SessionId, TaskQueueId};
 use tenure_api::sessions::CommandRequest;
 use tenure_api::states::WorkerCommand;
 
 use super::http::{CommandError, Server, entries, field};
 use super::print::table;
+use super::task::id::TaskRef;
 
 #[derive(Debug, Subcommand)]
 pub enum SessionCommand {
@@ -35,9 +36,9 @@ pub struct CommandArgs {
     /// freeze, unfreeze, balance, stop-task or shutdown
     #[arg(value_parser = parse_command)]
     pub command: WorkerCommand,
-    /// The task to stop: with stop-task, and only with it
+    /// The task to stop, or its first 8 characters: with stop-task, and only with it
     #[arg(long, value_name = "ID", allow_hyphen_values = true)]
-    pub task: Option<TaskId>,
+    pub task: Option<TaskRef>,
 }
 
 fn parse_command(word: &str) -> Result<WorkerCommand, String> {
@@ -59,7 +60,11 @@ pub async fn run(server: &Server, command: SessionCommand) -> Result<ExitCode, C
             server.print(&json!({ "returned": returned }), |_| ended(session, returned))?;
         }
         SessionCommand::Command(CommandArgs { session, command, task }) => {
-            let request = CommandRequest { command, task_id: task };
+            let task_id = match task {
+                Some(task) => Some(task.find(server).await?),
+                None => None,
+            };
+            let request = CommandRequest { command, task_id };
             let id = client.command_session(session, &request).await.map_err(refused)?;
             let text = format!("Item {id} of the inbox of session {session} is {command}.");
             server.print(&json!({ "id": id }), |_| text)?;
@@ -127,7 +132,8 @@ mod tests {
         }
         let wrong = Tenure::try_parse_from(["session", "command", SESSION, "dance"]).unwrap_err().to_string();
         assert!(wrong.contains("choose one of freeze, unfreeze, balance, stop-task, shutdown"), "{wrong}");
-        for words in [&["list", "-p/w"][..], &["end", SESSION], &["command", SESSION, "stop-task", "--task", TASK]] {
+        let stop = |task| ["command", SESSION, "stop-task", "--task", task];
+        for words in [&["list", "-p/w"][..], &["end", SESSION], &stop(TASK), &stop("9HrBC1jM")] {
             assert!(Tenure::try_parse_from(["session"].iter().chain(words)).is_ok(), "{words:?}");
         }
     }

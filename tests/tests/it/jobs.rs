@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use tenure_tests::http::TENURE_API;
 
 use crate::policy_commands::{answer, done, run};
-use crate::rig::{Rig, call, client_of, eventually, new_task, ok, refusal, stdout};
+use crate::rig::{Raw, Rig, Signature, body_hash, call, client_of, eventually, new_task, ok, refusal, stdout};
 
 const QUEUE: &str = "jobs/linux";
 
@@ -95,6 +95,21 @@ async fn job_does_what_its_client_may_do() {
     let worker = rig.make_client("worker", &["tenure:cancel-task:*"]).await;
     let refused = call(&mut rig.client(), &worker, "POST", &path(""), Some(&pending())).await;
     assert_eq!((refused.status, refused.code()), (403, "InsufficientScopes"));
+}
+
+/// The job would have all scopes of the client.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn request_with_authorized_scopes_starts_no_job() {
+    let rig = Rig::start().await;
+    let task = rig.create_one(QUEUE).await;
+    let (target, body) = (path(""), pending().to_string().into_bytes());
+    let (hash, ext) = (Some(body_hash(&body)), Some(json!({"authorizedScopes": ["tenure:start-job"]})));
+    let of = Signature::of(&rig.server);
+    let signature = Signature { who: &rig.root, method: "POST", target: &target, hash, ext, ..of };
+    let refused =
+        rig.send(&Raw::new("POST", &target).authorization(&signature.header()).json(Some(body.as_slice()))).await;
+    assert_eq!((refused.status, &refused.json()["code"]), (403, &json!("InsufficientScopes")), "{}", refused.text());
+    assert_eq!(rig.status(task).await["state"], "pending");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

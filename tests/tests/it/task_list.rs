@@ -110,6 +110,10 @@ async fn tasks_that_the_caller_may_not_see_are_left_out() {
     assert_eq!(ids(&ok(ask(&some, "name=seen").await)), Vec::<String>::new(), "a name needs its scope");
     let listed = ok(ask(&reader, "name=seen").await);
     assert_eq!((ids(&listed), &listed["tasks"][0]["name"]), (texts([seen]), &json!("seen")));
+    // Where a page ends does not tell that a hidden task matches.
+    assert_eq!(ids(&ok(ask(&some, "limit=1").await)), texts([seen]), "the hidden one is newer");
+    let none = ok(ask(&reader, "name=hidden&limit=1").await);
+    assert_eq!((ids(&none), &none["continuationToken"]), (Vec::new(), &Value::Null), "{none}");
     let short = |task: SlugId| format!("shortId={}", &task.to_string()[..8]);
     assert_eq!(ids(&ok(ask(&reader, &short(seen)).await)), texts([seen]));
     assert_eq!(ids(&ok(ask(&reader, &short(hidden)).await)), Vec::<String>::new());

@@ -128,6 +128,21 @@ pub async fn list(
     cursor: Option<&str>,
     limit: usize,
 ) -> Result<TaskPage, OpError> {
+    list_visible(engine, filter, cursor, limit, &|_: TaskId| true).await
+}
+
+/// Lists tasks as [`list`] does, for a caller who may not see all of them. Where a page ends does
+/// not depend on the tasks that the caller may not see: it would tell which ones meet the filter.
+///
+/// # Errors
+/// As [`list`].
+pub async fn list_visible(
+    engine: &Engine,
+    filter: &TaskFilter,
+    cursor: Option<&str>,
+    limit: usize,
+    is_visible: &(dyn Fn(TaskId) -> bool + Sync),
+) -> Result<TaskPage, OpError> {
     filter.validate().map_err(OpError::Input)?;
     let source = Source::of(filter);
     let from = cursor.map(|text| Position::parse(text, source).ok_or_else(unknown_position)).transpose()?;
@@ -160,7 +175,7 @@ pub async fn list(
         project: filter.project_id.as_deref(),
         needles: Needles::of(filter),
     };
-    let walk = Walk { parts, filter, source, queue, group, conditions, limit: limit.clamp(1, PAGE_MAX) };
+    let walk = Walk { parts, filter, source, queue, group, conditions, is_visible, limit: limit.clamp(1, PAGE_MAX) };
     let page = walk.page(&mut conn, from).await?;
     conn.commit().await?;
     Ok(page)
@@ -200,6 +215,7 @@ struct Walk<'a> {
     queue: Option<i32>,
     group: Option<TaskGroupId>,
     conditions: Conditions<'a>,
+    is_visible: &'a (dyn Fn(TaskId) -> bool + Sync),
     limit: usize,
 }
 
@@ -303,6 +319,7 @@ impl Walk<'_> {
                 || !matches_time(self.filter, time)
                 || !matches_texts(self.filter, brief.as_ref(), details.tags.as_deref())
                 || found.ids.contains(&details.task)
+                || !(self.is_visible)(details.task)
             {
                 continue;
             }

@@ -7,7 +7,7 @@ use tenure_api::errors::ErrorCode;
 use tenure_api::ids::JobId;
 use tenure_api::jobs::StartJobRequest;
 use tenure_api::states::JobState;
-use tenure_domain::bulk_job::{Job, NewJob, REFUSED_MAX, RUNNING_MAX, SLICE};
+use tenure_domain::bulk_job::{Job, NewJob, REFUSED_MAX, RUNNING_MAX, SLICE, TASKS_MAX};
 use tenure_engine::ops::actor::Actor;
 use tenure_engine::ops::bulk_jobs as ops;
 use tenure_store::secrets::random;
@@ -202,6 +202,20 @@ async fn stopped_job_changes_no_further_task() {
     assert_eq!(number(database.pool(), "SELECT count(*) FROM audit WHERE action = 'stopJob'").await, 1);
     let missing = ops::stop(&queue.engine.pool, &ANN, new_id()).await;
     assert!(matches!(missing, Err(OpError::NotFound(_))), "{missing:?}");
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn job_with_tasks_beyond_its_limit_fails() {
+    let (database, queue) = start().await;
+    create_many(&queue, 2 * SLICE).await;
+    let job = start_job(&queue, &pending()).await;
+    assert_eq!(queue.run_pass("bulk_jobs").await.unwrap().done, 1);
+    run_sql(database.pool(), &format!("UPDATE bulk_jobs SET seen = {TASKS_MAX}")).await;
+    let ended = finish_job(&queue, &job).await;
+    assert_eq!((ended.state(), counts(&ended)), (JobState::Failed, (SLICE, 0, 0)));
+    assert!(ended.error.as_deref().is_some_and(|why| why.contains("start another job")), "{:?}", ended.error);
+    assert_eq!(number(database.pool(), "SELECT count(*) FROM pending").await, SLICE as i64);
     finish(database, queue).await;
 }
 

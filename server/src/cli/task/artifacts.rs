@@ -75,7 +75,10 @@ pub(super) async fn download(server: &Server, args: &DownloadArgs) -> Result<Exi
         async { if to_output { download_to_output(server, args).await } else { download_to_file(server, args).await } };
     match asked.stop.run_until_cancelled(downloading).await {
         Some(done) => done.map(|()| ExitCode::SUCCESS),
-        None => Err(CommandError::Interrupted("interrupted: nothing was written".to_owned(), asked.exit_code())),
+        None => {
+            let message = if to_output { "interrupted" } else { "interrupted: nothing was written" };
+            Err(CommandError::Interrupted(message.to_owned(), asked.exit_code()))
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use tenure_api::why::{AwaitedTask, Reason, WhyAnswer};
 use tenure_client::Method;
 use tenure_domain::verdict::ended;
 
+use super::id::short;
 use crate::cli::http::{CommandError, Server};
 
 /// Tasks examined per awaited task. The rest of a longer chain is examined once its beginning has
@@ -24,7 +25,6 @@ const LOOKED_AT_MAX: usize = 1_000;
 /// Maximal age of a cached answer.
 const CHECK_AGAIN_AFTER: Duration = Duration::from_secs(3);
 const READS_MAX: usize = 20;
-const ID_SHOWN: usize = 8;
 
 /// The parts of a task's definition that matter to the tasks waiting for it.
 #[derive(Debug, Clone, Default)]
@@ -102,7 +102,7 @@ impl<'a> Outlook<'a> {
     pub fn label(&self, task: TaskId) -> String {
         let id = task.to_string();
         match self.definitions.borrow().get(&task).and_then(|definition| definition.name.as_deref()) {
-            Some(name) => format!("{name} ({})", id.get(..ID_SHOWN).unwrap_or(&id)),
+            Some(name) => format!("{name} ({})", short(&id)),
             None => id,
         }
     }

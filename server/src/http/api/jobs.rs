@@ -128,7 +128,10 @@ async fn handle_start_job(app: Api, call: Arc<Call>) -> Result<Response, ApiErro
     let sent: StartJobRequest = call.json()?;
     let job = NewJob::from_request(&sent)?;
     check_owner(&call)?;
-    let counted = app.engine.count_tasks(&job.which).await?;
+    let counted = {
+        let _slot = app.intake.read_slots.take(call.share()).await?;
+        app.engine.count_tasks(&job.which).await?
+    };
     if sent.dry_run {
         return ok(&StartedJob { job_id: None, found: counted.found, more: counted.more });
     }
@@ -137,14 +140,15 @@ async fn handle_start_job(app: Api, call: Arc<Call>) -> Result<Response, ApiErro
     ok(&StartedJob { job_id: Some(started.id), found: started.found, more: started.more })
 }
 
-/// A job has the rights of its client, and may outlive temporary credentials.
+/// A job has all rights of its client, and may outlive temporary credentials.
 fn check_owner(call: &Call) -> Result<(), ApiError> {
     let principal = call.principal()?;
     match &principal.client_id {
-        Some(_) if !principal.is_temporary => Ok(()),
+        Some(_) if !principal.is_temporary && !principal.is_narrowed => Ok(()),
         Some(_) | None => Err(ApiError::new(
             ErrorCode::InsufficientScopes,
-            "a job needs a client as its owner; temporary credentials and anonymous callers cannot start one",
+            "a job needs a client as its owner, and has all of its scopes: temporary credentials, requests with \
+             `authorizedScopes` and anonymous callers cannot start one",
         )),
     }
 }

@@ -98,6 +98,12 @@ async fn list_tasks(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let page = Page::read(&query)?;
     let filter = filter(&query)?;
     let short = query.iter().find(|(name, _)| name == SHORT_ID).map(|(_, value)| value.as_str());
+    // The conditions on definitions need the scope to read them.
+    let is_visible = |task: TaskId| {
+        let values = Values::of_path().text("taskId", task.to_string());
+        let is_allowed = |scopes: &Template| call.is_allowed(scopes, &values).unwrap_or_default();
+        is_allowed(&OF_STATUS) && (!filter.reads_definitions() || is_allowed(&OF_DEFINITION))
+    };
     let found = match short {
         Some(short) => {
             if let Some((other, _)) = query.iter().find(|(name, _)| name != SHORT_ID) {
@@ -105,11 +111,13 @@ async fn list_tasks(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
                     "the query parameters `{SHORT_ID}` and `{other}` must not both be given: leave one out"
                 )));
             }
-            TaskPage { tasks: task_list::find_short(&app.engine.pool, short).await?, ..TaskPage::default() }
+            let mut tasks = task_list::find_short(&app.engine.pool, short).await?;
+            tasks.retain(|task| is_visible(task.task_id));
+            TaskPage { tasks, ..TaskPage::default() }
         }
         None => {
             let limit = page.limit.unwrap_or(PAGE_MAX);
-            task_list::list(app.engine.task_list_parts(), &filter, page.after.as_deref(), limit).await?
+            task_list::list_visible(app.engine.task_list_parts(), &filter, page.after.as_deref(), limit, &is_visible).await?
         }
     };
     let TaskPage { tasks, next, looked_since } = found;
@@ -117,9 +125,7 @@ async fn list_tasks(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     for task in tasks {
         let values = Values::of_path().text("taskId", task.task_id.to_string());
         let may_read = call.is_allowed(&OF_DEFINITION, &values)?;
-        if call.is_allowed(&OF_STATUS, &values)? && (may_read || !filter.reads_definitions()) {
-            shown.push(summary(task, may_read));
-        }
+        shown.push(summary(task, may_read));
     }
     let continuation_token = next.map(|next| Page::token(&next));
     ok(&TaskList { tasks: shown, looked_since: looked_since.map(Timestamp::new), continuation_token })

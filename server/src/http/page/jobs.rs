@@ -35,7 +35,9 @@ use tenure_domain::scopes::Expression;
 use tenure_engine::ops::bulk_jobs as ops;
 use tenure_store::clock;
 
-const JOBS_MAX: i64 = 100;
+const JOBS_MAX: i64 = 50;
+/// Shown characters of the conditions of a job in the list.
+const CONDITIONS_CHARS: usize = 200;
 
 #[derive(Deserialize)]
 struct StopForm {
@@ -72,7 +74,13 @@ pub(super) fn listed(filter: &TaskFilter) -> Vec<(&'static str, String)> {
 fn tasks_in_words(which: &Which) -> String {
     match which {
         Which::Filter(filter) => {
-            listed(filter).iter().map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ")
+            let conditions = listed(filter).into_iter().map(|(name, value)| format!("{name} {value}"));
+            let words = conditions.collect::<Vec<_>>().join(", ");
+            let cut = words.char_indices().nth(CONDITIONS_CHARS);
+            match cut {
+                Some((end, _)) => format!("{}…", &words[..end]),
+                None => words,
+            }
         }
         Which::Tasks(ids) => format!("{} selected", ids.len()),
     }

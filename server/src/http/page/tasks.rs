@@ -6,7 +6,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use maud::{Markup, html};
 use percent_encoding::utf8_percent_encode;
 use tenure_api::dates::Timestamp;
-use tenure_api::ids::TaskQueueId;
+use tenure_api::ids::{TaskId, TaskQueueId};
 use tenure_api::states::Priority;
 
 use super::error::PageError;
@@ -15,13 +15,15 @@ use super::overview::{may_see_claimed, may_see_pending};
 use super::state::Site;
 use super::visit::{SEGMENT, Visit};
 use crate::config::parse_duration;
+use crate::http::api::jobs::START;
 use tenure_domain::task_filter::{ListState, TaskFilter};
 use tenure_engine::ops::OpError;
 use tenure_engine::ops::task_list::{self, ListedTask, TaskPage};
 use tenure_store::clock;
 use tenure_store::page::{self, QueueRow};
 
-const ROWS_MAX: usize = 100;
+/// A row has up to 1 kB.
+const ROWS_MAX: usize = 50;
 /// Shown characters of a name.
 const NAME_CHARS: usize = 60;
 /// Scopes of the statuses of tasks begin with it.
@@ -57,22 +59,25 @@ pub(super) async fn tasks(app: Site, visit: Arc<Visit>) -> Result<Page, PageErro
         Ok(filter) => (filter, None),
         Err(wrong) => (TaskFilter::default(), Some(wrong)),
     };
+    // The conditions on definitions need the scope to read them.
+    let is_visible = |task: TaskId| {
+        visit.may(format!("{OF_STATUSES}{task}")) && (!filter.reads_definitions() || may_read(&visit, task))
+    };
     let found = match (&wrong, given(&visit, SHORT)) {
         (Some(_), _) => Ok(TaskPage::default()),
-        (None, Some(short)) => {
-            task_list::find_short(&app.engine.pool, short).await.map(|tasks| TaskPage { tasks, ..TaskPage::default() })
+        (None, Some(short)) => task_list::find_short(&app.engine.pool, short).await.map(|mut tasks| {
+            tasks.retain(|task| is_visible(task.task_id));
+            TaskPage { tasks, ..TaskPage::default() }
+        }),
+        (None, None) => {
+            task_list::list_visible(app.engine.task_list_parts(), &filter, given(&visit, AFTER), ROWS_MAX, &is_visible).await
         }
-        (None, None) => task_list::list(app.engine.task_list_parts(), &filter, given(&visit, AFTER), ROWS_MAX).await,
     };
-    let (mut page, wrong) = match found {
+    let (page, wrong) = match found {
         Ok(page) => (page, wrong),
         Err(OpError::Input(wrong)) => (TaskPage::default(), Some(wrong)),
         Err(error) => return Err(error.into()),
     };
-    page.tasks.retain(|task| visit.may(format!("{OF_STATUSES}{}", task.task_id)));
-    if filter.reads_definitions() {
-        page.tasks.retain(|task| may_read(&visit, task));
-    }
     let counts = match &filter.task_queue_id {
         Some(queue) => find_counts(&app, queue).await?,
         None => None,
@@ -92,8 +97,8 @@ fn given<'a>(visit: &'a Visit, name: &str) -> Option<&'a str> {
     visit.query(name).map(str::trim).filter(|value| !value.is_empty())
 }
 
-fn may_read(visit: &Visit, task: &ListedTask) -> bool {
-    visit.may(format!("queue:get-task:{}", task.task_id))
+fn may_read(visit: &Visit, task: TaskId) -> bool {
+    visit.may(format!("queue:get-task:{task}"))
 }
 
 /// Reads a filter from fields with the names of the page's query.
@@ -233,6 +238,15 @@ fn list(visit: &Visit, filter: &TaskFilter, page: &TaskPage, now: DateTime<Utc>)
     }
     let rows: Vec<_> = page.tasks.iter().map(|task| cells(visit, filter, task, now)).collect();
     let Some(session) = &visit.session else { return section("Tasks", &note, &table(&rows)) };
+    if !visit.may(START) {
+        let body = html! {
+            (table(&rows))
+            div.actions role="group" aria-label="Selected tasks" {
+                span.lacking { button type="button" disabled { "Change tasks" } " needs " code { (START) } }
+            }
+        };
+        return section("Tasks", &note, &body);
+    }
     let token = session.form_token.as_str();
     let body = html! {
         form method="post" action=(visit.link("/jobs")) {
@@ -268,10 +282,10 @@ fn buttons() -> Markup {
 
 fn cells(visit: &Visit, filter: &TaskFilter, task: &ListedTask, now: DateTime<Utc>) -> layout::Cells {
     let id = task.task_id.to_string();
-    let name = task.name.as_deref().filter(|_| may_read(visit, task));
+    let name = task.name.as_deref().filter(|_| may_read(visit, task.task_id));
     let name = name.map(|name| name.chars().take(NAME_CHARS).collect::<String>());
     let reason = task.reason.filter(|reason| reason.as_str() != task.state.as_str());
-    let selects = visit.session.is_some();
+    let selects = visit.session.is_some() && visit.may(START);
     let mut cells = vec![
         (
             "Task",

@@ -113,6 +113,7 @@ impl Visit {
                 scopes: std::sync::Arc::default(),
                 expires_ms: None,
                 is_temporary: false,
+                is_narrowed: false,
             },
             base: app.pages.base.clone(),
             root_url: app.pages.root_url.clone(),

@@ -458,7 +458,7 @@ async fn job_of_a_form_shows_its_number_before_it_starts() {
     shows(&root.get(&rig, "/jobs").await, &[&format!("/jobs/{id}"), "1 selected"]);
     for (fields, part) in [
         (&[("action", "rerun"), ("queue", QUEUE)][..], "only resolved tasks can be rerun"),
-        (&[("action", "cancel")], "at least one condition"),
+        (&[("action", "cancel")], "Select tasks first"),
         (&[("action", "frob"), ("queue", QUEUE)], "action"),
         (&[("action", "priority"), ("priority", "urgent"), ("queue", QUEUE)], "priority"),
     ] {
@@ -477,6 +477,26 @@ async fn job_of_a_form_shows_its_number_before_it_starts() {
     let foreign = form("/jobs", &[("token", root.token.as_str())]).header("Origin", "https://evil.example");
     let foreign = rig.send(&foreign.header("Cookie", &root.cookie)).await;
     assert!(foreign.status == 403 && foreign.text().contains("was not sent from this page"), "{}", foreign.text());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hostile_conditions_of_a_job_are_escaped() {
+    let rig = start().await;
+    rig.create_with(QUEUE, |body| body["metadata"]["name"] = HOSTILE.into()).await;
+    let root = Visitor::root(&rig).await;
+    let fields = [("action", "cancel"), ("queue", QUEUE), ("name", HOSTILE)];
+    let asked = root.send(&rig, "/jobs", &fields).await;
+    shows(&asked, &["1 task."]);
+    assert_eq!(hidden(&asked, "name"), HOSTILE);
+    let id = hidden(&asked, "job_id");
+    let confirmed = [&fields[..], &[("job_id", id.as_str()), ("confirmed", "yes")]].concat();
+    let (location, _) = root.done(&rig, "/jobs", &confirmed).await;
+    let ended = ended_job(&rig, &root, &location).await;
+    shows(&ended, &["1 of 1 tasks changed"]);
+    for page in [asked, ended, root.get(&rig, "/jobs").await] {
+        shows(&page, &["&lt;script&gt;alert(1)"]);
+        hides(&page, &["<script>", "<img"]);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

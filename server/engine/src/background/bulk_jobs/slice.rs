@@ -66,6 +66,10 @@ pub(super) async fn take(engine: &Engine, authority: &dyn Authority, job: &Job) 
         Err(OpError::Input(why)) => return fail(engine, job, &why).await,
         listed => listed?,
     };
+    if job.progress.seen >= TASKS_MAX && !listed.ids.is_empty() {
+        let why = format!("the limit of {TASKS_MAX} tasks is reached: start another job for the rest");
+        return fail(engine, job, &why).await;
+    }
     let (permitted, refused) = check_rights(engine, authority, job, &listed.ids).await?;
     let slice = Slice { engine, job, listed: &listed, permitted: &permitted, refused: &refused };
     slice.attempt().await.map_err(|error| match classify(&error) {
@@ -168,7 +172,7 @@ impl Slice<'_> {
         job.progress.done += u32::try_from(changed.len()).unwrap_or(u32::MAX);
         job.progress.seen += u32::try_from(listed.ids.len()).unwrap_or(u32::MAX);
         job.progress.cursor.clone_from(&listed.next);
-        let has_ended = listed.next.is_none() || job.progress.seen >= TASKS_MAX;
+        let has_ended = listed.next.is_none();
         let next = if has_ended { Next::Ends } else { Next::Continues };
         record(&mut transaction, &job, &changed).await?;
         bulk_jobs::advance(&mut transaction, job.id, &job.progress, next).await?;

@@ -11,6 +11,7 @@ use serde_json::json;
 use tenure_api::ids::{JobId, TaskId};
 use tenure_api::jobs::StartJobRequest;
 use tenure_api::states::{JobAction, Priority};
+use tenure_api::tasks::TaskFilter;
 
 use super::form::{self, Field, Fields, Form};
 use super::{Failed, Order, Outcome, Subject, mismatch};
@@ -93,6 +94,9 @@ fn read_job(sent: &Fields, now: DateTime<Utc>) -> Result<NewJob, PageError> {
     let ids = sent.all(TASK).map(str::parse::<TaskId>).collect::<Result<Vec<_>, _>>();
     let ids = ids.map_err(|error| wrong(error.to_string()))?;
     let filter = read_filter(|name| sent.non_empty(name), now).map_err(wrong)?;
+    if ids.is_empty() && filter == TaskFilter::default() {
+        return Err(wrong("Select tasks first, or give at least one condition."));
+    }
     // The form has one field of the priority for all of its buttons.
     let priority = match action {
         JobAction::Priority => Some(serde_json::from_value::<Priority>(sent.text("priority").into())),
@@ -171,7 +175,9 @@ fn command(job: &NewJob) -> Option<String> {
     };
     let plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_./:=@".contains(&byte));
     let quoted = |text: &str| if plain(text) { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) };
-    let option = |(name, value): (&str, String)| format!(" --{name} {}", quoted(&value));
+    // A value that begins with a dash would be an option.
+    let sign = |value: &str| if value.starts_with('-') { '=' } else { ' ' };
+    let option = |(name, value): (&str, String)| format!(" --{name}{}{}", sign(&value), quoted(&value));
     Some(listed(filter).into_iter().fold(verb, |command, given| command + &option(given)))
 }
 
@@ -199,7 +205,11 @@ pub(super) async fn rerun(order: &Order<'_>) -> Result<Outcome, Failed> {
     let id = order.sent.text(JOB).parse::<JobId>();
     let id = id.map_err(|_| Failed::input("`job_id` must be that of the form"))?;
     let job = rerun_of(order, order.sent.text(STATE))?;
-    let counted = order.app.engine.count_tasks(&job.which).await?;
+    let counted = {
+        let slot = order.app.intake.read_slots.take(order.visit.share()).await;
+        let _slot = slot.map_err(PageError::from)?;
+        order.app.engine.count_tasks(&job.which).await?
+    };
     let started = ops::start(&order.app.engine.pool, &order.actor, id, &job, counted).await?;
     let link = order.visit.link_to("jobs", &[&started.id.to_string()]);
     Ok(Outcome::DoneAt("The job was started.".to_owned(), link))
@@ -211,4 +221,17 @@ fn rerun_of(order: &Order<'_>, state: &str) -> Result<NewJob, Failed> {
     let request = serde_json::from_value(json!({"action": "rerun", "filter": filter}));
     let request: StartJobRequest = request.map_err(|_| Failed::input("`state` must be failed or exception"))?;
     Ok(NewJob::from_request(&request)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_quotes_conditions_for_a_shell() {
+        let filter = json!({"taskQueueId": "acme/linux", "state": "failed", "name": "it's $(x)", "owner": "-x"});
+        let request: StartJobRequest = serde_json::from_value(json!({"action": "rerun", "filter": filter})).unwrap();
+        let expected = r"task rerun --queue acme/linux --state failed --name 'it'\''s $(x)' --owner=-x";
+        assert_eq!(command(&NewJob::from_request(&request).unwrap()).as_deref(), Some(expected));
+    }
 }
