@@ -16,6 +16,7 @@ pub mod errors;
 pub mod ids;
 pub mod live_log;
 pub mod objects;
+pub mod partitions;
 pub mod policy;
 pub mod problems;
 pub mod purge_cache;
