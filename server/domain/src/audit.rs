@@ -24,12 +24,14 @@ pub enum Kind {
     Role,
     Schedule,
     Subscription,
+    /// A partition group.
+    Partition,
     /// A role of the database that may enqueue tasks.
     DatabaseRole,
 }
 
 impl Kind {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Task,
         Self::TaskGroup,
         Self::Queue,
@@ -38,6 +40,7 @@ impl Kind {
         Self::Role,
         Self::Schedule,
         Self::Subscription,
+        Self::Partition,
         Self::DatabaseRole,
     ];
 
@@ -52,6 +55,7 @@ impl Kind {
             Self::Role => "role",
             Self::Schedule => "schedule",
             Self::Subscription => "subscription",
+            Self::Partition => "partition",
             Self::DatabaseRole => "database-role",
         }
     }
@@ -134,6 +138,8 @@ actions! {
     PutSubscription "putSubscription" Subscription "Stored",
     ResumeSubscription "resumeSubscription" Subscription "Resumed",
     DeleteSubscription "deleteSubscription" Subscription "Deleted",
+    PutPartition "putPartition" Partition "Stored",
+    DeletePartition "deletePartition" Partition "Deleted",
     AllowEnqueue "allowEnqueue" DatabaseRole "Allowed",
     DenyEnqueue "denyEnqueue" DatabaseRole "Denied",
 }

@@ -22,7 +22,9 @@ use tenure_api::states::PartitionState;
 use crate::policy::seconds;
 use crate::unacceptable::Unacceptable;
 
-pub const GROUPS_MAX: usize = 1_000;
+/// Maximum groups of a database, each with series of metrics.
+pub const GROUPS_MAX: usize = 100;
+/// Maximum members of a group.
 pub const MEMBERS_MAX: usize = 1_000;
 /// Shares of a map; further members wait. Half the slots, so that shares differ by one slot.
 pub const REPLICAS_MAX: usize = SLOTS as usize / 2;

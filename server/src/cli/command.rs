@@ -13,6 +13,7 @@ use super::enqueue::EnqueueArgs;
 use super::events::EventsArgs;
 use super::group::GroupCommand;
 use super::http::ServerArgs;
+use super::partition::PartitionCommand;
 use super::problems::ProblemsArgs;
 use super::queue::QueueCommand;
 use super::role::RoleArgs;
@@ -120,6 +121,13 @@ pub enum Command {
         server: ServerArgs,
         #[command(subcommand)]
         subscription: SubscriptionCommand,
+    },
+    /// Store, show and delete partition groups, whose members divide work among themselves.
+    Partition {
+        #[command(flatten)]
+        server: ServerArgs,
+        #[command(subcommand)]
+        partition: PartitionCommand,
     },
     /// List and end sessions of workers, and send them commands.
     Session {

@@ -14,6 +14,7 @@ pub mod http;
 mod init;
 mod input;
 mod manual;
+pub mod partition;
 mod print;
 pub mod problems;
 pub mod queue;
@@ -126,6 +127,9 @@ async fn run(command: Command) -> ExitCode {
         }
         Command::Subscription { server, subscription } => {
             http::call("subscription", server, async |server| subscription::run(server, subscription).await).await
+        }
+        Command::Partition { server, partition } => {
+            http::call("partition", server, async |server| partition::run(server, partition).await).await
         }
         Command::Schedule { server, schedule } => {
             http::call("schedule", server, async |server| schedule::run(server, schedule).await).await

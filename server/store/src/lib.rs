@@ -52,6 +52,7 @@ pub mod objects;
 pub mod operator_hints;
 pub mod outage;
 pub mod page;
+pub mod partitions;
 pub mod policies;
 pub mod problems;
 pub mod purge_cache;
