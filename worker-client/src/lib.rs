@@ -34,6 +34,7 @@ mod kinds;
 mod lease;
 pub mod live_log;
 mod messages;
+pub mod partition;
 mod partitions;
 mod policies;
 mod read_log;
