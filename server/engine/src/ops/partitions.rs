@@ -4,7 +4,7 @@
 pub mod ticks;
 
 use serde_json::json;
-use sqlx::{Connection, PgPool};
+use sqlx::{Connection, PgConnection, PgPool};
 use tenure_domain::audit::{Action, Entry};
 use tenure_domain::partition::{Event, GROUPS_MAX, Group, Settings, State};
 use tenure_store::{partitions, session};
@@ -52,42 +52,50 @@ pub async fn put(parts: Parts<'_>, actor: &Actor, name: &str, settings: Settings
     let mut conn = parts.pool.acquire().await?;
     let mut transaction = conn.begin().await?;
     session::idle_briefly(&mut transaction).await?;
-    let group = match partitions::lock(&mut transaction, name).await? {
-        Some(stored) => {
-            let group = stored.group;
-            if settings.interval.is_some_and(|interval| interval != group.interval) {
-                return Err(OpError::Conflict(format!(
-                    "the interval of partition group {name:?} is {} s and cannot be changed; delete the group first",
-                    group.interval
-                )));
-            }
-            if settings.drain_timeout == group.drain_timeout {
-                return Ok(());
-            }
-            let changed = Group { drain_timeout: settings.drain_timeout, ..group };
-            partitions::store_group(&mut transaction, stored.id, &changed).await?;
-            changed
-        }
-        None => {
-            if partitions::is_full(&mut transaction, GROUPS_MAX as i64).await? {
-                return Err(OpError::Conflict(format!(
-                    "{GROUPS_MAX} partition groups exist, which is the limit: delete unneeded ones"
-                )));
-            }
-            let group = Group::new(settings);
-            if !partitions::insert(&mut transaction, name, &group).await? {
-                return Err(OpError::Conflict(format!(
-                    "another request has just stored the partition group {name:?}; send it again"
-                )));
-            }
-            group
-        }
+    let group = match insert(&mut transaction, name, settings).await? {
+        Some(group) => group,
+        None => match change(&mut transaction, name, settings).await? {
+            Some(group) => group,
+            None => return Ok(()),
+        },
     };
     let detail = json!({"interval": group.interval, "drainTimeout": group.drain_timeout});
     let recorded = actor.record(&mut transaction, Entry::new(Action::PutPartition, name, detail)).await?;
     parts.notifiers.commit(transaction, Effects::default()).await?;
     recorded.log();
     Ok(())
+}
+
+/// Returns none if it exists, perhaps since this moment: members may store it at the same time.
+async fn insert(transaction: &mut PgConnection, name: &str, settings: Settings) -> Result<Option<Group>, OpError> {
+    if partitions::find(&mut *transaction, name).await?.is_some() {
+        return Ok(None);
+    }
+    if partitions::is_full(transaction, GROUPS_MAX as i64).await? {
+        return Err(OpError::Conflict(format!(
+            "{GROUPS_MAX} partition groups exist, which is the limit: delete unneeded ones"
+        )));
+    }
+    let group = Group::new(settings);
+    Ok(partitions::insert(transaction, name, &group).await?.then_some(group))
+}
+
+/// Returns none if nothing changes.
+async fn change(transaction: &mut PgConnection, name: &str, settings: Settings) -> Result<Option<Group>, OpError> {
+    let partitions::Stored { id, group, .. } =
+        partitions::lock(transaction, name).await?.ok_or_else(|| missing(name))?;
+    if settings.interval.is_some_and(|interval| interval != group.interval) {
+        return Err(OpError::Conflict(format!(
+            "the interval of partition group {name:?} is {} s and cannot be changed; delete the group first",
+            group.interval
+        )));
+    }
+    if settings.drain_timeout == group.drain_timeout {
+        return Ok(None);
+    }
+    let changed = Group { drain_timeout: settings.drain_timeout, ..group };
+    partitions::store_group(transaction, id, &changed).await?;
+    Ok(Some(changed))
 }
 
 /// Deletes a group. Its members get 404 with their next call.
