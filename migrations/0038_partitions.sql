@@ -49,10 +49,39 @@ COMMENT ON COLUMN partition_members.share IS 'Its share in the active map; null 
 COMMENT ON COLUMN partition_members.next_share IS 'Its share in the proposed map; null if it has none.';
 COMMENT ON COLUMN partition_members.acked IS 'True if it has acknowledged the proposed map.';
 
--- The slot of a task or of another key: tenure_api::partitions has the same functions.
-CREATE FUNCTION partition_slot(id uuid) RETURNS integer
-LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
-RETURN (('x' || right(id::text, 8))::bit(32)::bigint % 240)::integer;
+-- tenure_api::partitions has the same function.
+CREATE FUNCTION partition_slot(id uuid) RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN (('x' || right(id::text, 8))::bit(32)::bigint % 240)::integer;
 COMMENT ON FUNCTION partition_slot(uuid) IS 'Slot of a task: the last four bytes of its id, big endian, modulo 240.';
+
+-- Queues whose workers claim by their share.
+SET LOCAL lock_timeout = '5s';
+ALTER TABLE task_queues ADD COLUMN partition integer;
+COMMENT ON COLUMN task_queues.partition IS
+    'partition_groups.id of the group whose members claim shares: `partition` of the policy; null otherwise.';
+CREATE INDEX pending_partitioned ON pending (queue, priority, partition_slot(id), ord)
+    WHERE traits & 512 <> 0 AND reserved_until IS NULL;
+
+-- Bit 9 passes from queues to runs.
+CREATE OR REPLACE FUNCTION run_traits(of_queue smallint, delivery smallint, complete_time double precision, retry_first double precision,
+                                      retry_most double precision, retry_failed boolean)
+RETURNS smallint LANGUAGE sql IMMUTABLE RETURN
+    NULLIF(COALESCE(delivery, of_queue & 3, 0) | COALESCE(of_queue & 16, 0) | COALESCE(of_queue & 512, 0)
+           | CASE WHEN retry_first IS NULL THEN COALESCE(of_queue & 4, 0) WHEN retry_first > 0 AND retry_most > 0 THEN 4 ELSE 0 END
+           | CASE WHEN complete_time IS NULL THEN 0 ELSE 8 END
+           | CASE WHEN retry_failed IS NULL THEN COALESCE(of_queue & 1024, 0) WHEN retry_failed THEN 1024 ELSE 0 END, 0)::smallint;
+
+-- The function takes the lock of flips, shared, and then reads the group with a newer snapshot than its statement has.
+CREATE FUNCTION lock_partition(of_group integer, of_share integer)
+RETURNS TABLE (epoch bigint, replicas integer, next_replicas integer, next_share integer) LANGUAGE plpgsql VOLATILE ROWS 1 AS $$
+BEGIN
+    IF pg_try_advisory_xact_lock_shared(1952804473, of_group) THEN
+        RETURN QUERY
+            SELECT g.epoch, g.replicas::integer, g.next_replicas::integer, m.next_share::integer
+            FROM partition_groups g JOIN partition_members m ON m.grp = g.id AND m.share = of_share
+            WHERE g.id = of_group;
+    END IF;
+END $$;
+COMMENT ON FUNCTION lock_partition IS
+    'The map of a group, which stays active until the transaction ends; none while it is about to change, or if nobody has this share.';
 
 INSERT INTO fact_generations (name, generation) VALUES ('partitions', 1);

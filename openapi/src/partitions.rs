@@ -9,7 +9,7 @@ use uuid::Uuid;
 use crate::dates::Timestamp;
 use crate::policy::present_seconds;
 use crate::states::PartitionState;
-use crate::whole::present_whole;
+use crate::whole::{present_whole, whole};
 
 /// Number of slots. The share of a member is every slot that leaves its index when divided by the
 /// number of shares.
@@ -104,6 +104,22 @@ pub struct NextShare {
     pub replicas: u16,
     /// Number of the map, which is never used again.
     pub epoch: i64,
+}
+
+/// The share of a member, in requests for work.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PartitionClaim {
+    /// Name of the partition group, as in the policy of the queue.
+    pub name: String,
+    /// Number of the map, `epoch` of the member's last tick.
+    #[serde(deserialize_with = "whole")]
+    #[schema(minimum = 1)]
+    pub epoch: i64,
+    /// Index of the member.
+    #[serde(deserialize_with = "whole")]
+    #[schema(maximum = 119)]
+    pub index: u16,
 }
 
 /// A partition group.

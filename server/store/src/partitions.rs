@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use sqlx::{PgConnection, PgExecutor, PgPool};
 use tenure_domain::partition::{Group, Member, Proposal, State};
 
-use crate::facts;
+use crate::{advisory, facts};
 
 /// Name of the groups in [`crate::facts`].
 pub const FACT: &str = "partitions";
@@ -277,6 +277,70 @@ pub async fn store_group(transaction: &mut PgConnection, id: i32, group: &Group)
     .execute(transaction)
     .await?;
     Ok(())
+}
+
+/// Keeps a group from being deleted until the end of the transaction. Returns false if it does not
+/// exist.
+pub async fn keep(transaction: &mut PgConnection, name: &str) -> Result<bool, sqlx::Error> {
+    let kept = sqlx::query!("-- keep_partition\nSELECT FROM partition_groups WHERE name = $1 FOR KEY SHARE", name)
+        .fetch_optional(transaction)
+        .await?;
+    Ok(kept.is_some())
+}
+
+/// Locks a group for its deletion and returns its key, once no policy that names it is being
+/// stored.
+pub async fn lock_whole(transaction: &mut PgConnection, name: &str) -> Result<Option<i32>, sqlx::Error> {
+    sqlx::query_scalar!("-- lock_whole_partition\nSELECT id FROM partition_groups WHERE name = $1 FOR UPDATE", name)
+        .fetch_optional(transaction)
+        .await
+}
+
+/// Returns a queue whose policy names the group.
+pub async fn find_queue(conn: &mut PgConnection, id: i32) -> Result<Option<String>, sqlx::Error> {
+    sqlx::query_scalar!("-- find_partitioned_queue\nSELECT name FROM task_queues WHERE partition = $1 LIMIT 1", id)
+        .fetch_optional(conn)
+        .await
+}
+
+/// Waits until no claim of a share of the active map is in progress. Until the transaction ends, no
+/// other one begins.
+pub async fn lock_out_claims(transaction: &mut PgConnection, id: i32) -> Result<(), sqlx::Error> {
+    sqlx::query!("-- lock_out_claims_of_shares\nSELECT FROM pg_advisory_xact_lock($1, $2)", advisory::PARTITIONS, id)
+        .execute(transaction)
+        .await?;
+    Ok(())
+}
+
+/// Why a claim of a share may have found nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShareCheck {
+    /// Name of the queue's group, if it has one, and number of its active map.
+    pub group: Option<(String, i64)>,
+    /// True if a member has the share.
+    pub is_owned: bool,
+}
+
+/// Returns none if the queue has another name by now.
+pub async fn check_share(
+    conn: &mut PgConnection,
+    queue: i32,
+    name: &str,
+    share: i16,
+) -> Result<Option<ShareCheck>, sqlx::Error> {
+    let row = sqlx::query!(
+        r#"-- check_share
+        SELECT g.name AS "group?", g.epoch AS "epoch?",
+               EXISTS (SELECT FROM partition_members m WHERE m.grp = g.id AND m.share = $3) AS "is_owned!"
+        FROM task_queues q LEFT JOIN partition_groups g ON g.id = q.partition
+        WHERE q.id = $1 AND q.name = $2"#,
+        queue,
+        name,
+        share
+    )
+    .fetch_optional(conn)
+    .await?;
+    Ok(row.map(|row| ShareCheck { group: row.group.zip(row.epoch), is_owned: row.is_owned }))
 }
 
 /// Deletes a group and its members. The caller has locked it.

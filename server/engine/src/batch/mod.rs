@@ -18,6 +18,7 @@ pub mod delivery;
 pub mod due_marks;
 mod figures;
 mod limited;
+mod shares;
 pub mod low_water_marks;
 pub mod message_queue;
 mod order;

@@ -101,13 +101,18 @@ async fn change(transaction: &mut PgConnection, name: &str, settings: Settings) 
 /// Deletes a group. Its members get 404 with their next call.
 ///
 /// # Errors
-/// If it does not exist.
+/// If it does not exist, or a policy names it.
 pub async fn delete(parts: Parts<'_>, actor: &Actor, name: &str) -> Result<(), OpError> {
     let mut conn = parts.pool.acquire().await?;
     let mut transaction = conn.begin().await?;
     session::idle_briefly(&mut transaction).await?;
-    let stored = partitions::lock(&mut transaction, name).await?.ok_or_else(|| missing(name))?;
-    partitions::delete(&mut transaction, stored.id).await?;
+    let id = partitions::lock_whole(&mut transaction, name).await?.ok_or_else(|| missing(name))?;
+    if let Some(queue) = partitions::find_queue(&mut transaction, id).await? {
+        return Err(OpError::Conflict(format!(
+            "the policy of queue {queue} names the partition group {name:?}: change it first"
+        )));
+    }
+    partitions::delete(&mut transaction, id).await?;
     let recorded = actor.record(&mut transaction, Entry::new(Action::DeletePartition, name, json!({}))).await?;
     parts.notifiers.commit(transaction, Effects::default()).await?;
     recorded.log();

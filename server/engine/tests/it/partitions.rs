@@ -3,6 +3,8 @@
 use tenure_api::partitions::{PartitionRequest, slot_of_id};
 use tenure_api::states::PartitionState;
 use tenure_domain::partition::{GROUPS_MAX, MEMBERS_MAX, Settings};
+use tenure_engine::batch::wait_list::{Answer, Share};
+use tenure_engine::ops::claim_work::Request;
 use tenure_engine::ops::partitions::ticks::Ticked;
 use tenure_engine::ops::partitions::{self as ops, Found};
 
@@ -181,5 +183,158 @@ async fn slots_of_tasks_match_golden_vectors() {
         );
         assert_eq!(evaluate(&ground, &sql).await, slot, "{key}");
     }
+    ground.finish().await;
+}
+
+/// Two members with an active map, and a queue that names their group.
+async fn divided() -> Ground {
+    let mut ground = Ground::new().await;
+    put(&ground.queue, NAME, None, None).await.unwrap();
+    put_policy(&ground.queue).await;
+    for _ in 0..3 {
+        next_interval(&mut ground).await;
+        all_tick(&ground.queue, &["a", "b"]).await;
+    }
+    ground
+}
+
+async fn put_policy(queue: &Queue) {
+    crate::support::put(queue, json!({"partition": NAME})).await;
+    follow(queue).await;
+}
+
+async fn try_claim(queue: &Queue, epoch: i64, index: u16, tasks: u16) -> Result<Answer, OpError> {
+    let request = Request {
+        queue: QUEUE.parse().unwrap(),
+        group: "group".to_owned(),
+        id: format!("of-{index}"),
+        session: None,
+        tasks,
+        share: Some(Share { group: NAME.to_owned(), epoch, index }),
+        wait_timeout: Duration::ZERO,
+    };
+    queue.engine.claim_work(&request).await
+}
+
+async fn claim(queue: &Queue, epoch: i64, index: u16, tasks: u16) -> Vec<TaskId> {
+    let answer = try_claim(queue, epoch, index, tasks).await.unwrap();
+    answer.delivery.delivered();
+    answer.claims.iter().map(|claim| claim.task.id).collect()
+}
+
+fn slot(task: &TaskId) -> u32 {
+    slot_of_id(task.uuid())
+}
+
+#[tokio::test]
+async fn each_share_has_own_tasks() {
+    let ground = divided().await;
+    let mut created = Vec::new();
+    for _ in 0..40 {
+        created.push(ground.queue.create_one(QUEUE).await);
+    }
+    for index in [0, 1] {
+        let expected: Vec<TaskId> = created.iter().filter(|task| slot(task) % 2 == u32::from(index)).copied().collect();
+        let first = claim(&ground.queue, 1, index, 3).await;
+        assert_eq!(first, expected[..first.len()], "the oldest first");
+        let rest = claim(&ground.queue, 1, index, 32).await;
+        assert_eq!([first, rest].concat(), expected);
+    }
+    assert!(claim(&ground.queue, 1, 0, 1).await.is_empty());
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn retried_run_stays_in_its_share_and_others_take_all() {
+    let ground = divided().await;
+    let task = ground.queue.create_one(QUEUE).await;
+    let (own, other) = if slot(&task) % 2 == 0 { (0, 1) } else { (1, 0) };
+    let answer = try_claim(&ground.queue, 1, own, 1).await.unwrap();
+    assert_eq!(answer.claims.len(), 1);
+    // It is not delivered, and requeued.
+    drop(answer);
+    eventually("the run is pending again", async || {
+        number(ground.database.pool(), "SELECT count(*) FROM pending WHERE traits & 512 <> 0").await == 1
+    })
+    .await;
+    assert!(claim(&ground.queue, 1, other, 1).await.is_empty());
+    assert_eq!(ground.claim(1).await, [task], "a worker without a share");
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn claim_by_stale_map_is_refused() {
+    let ground = divided().await;
+    let queue = &ground.queue;
+    queue.create_one(QUEUE).await;
+    for (epoch, index) in [(0, 0), (2, 0), (1, 2)] {
+        let refused = try_claim(queue, epoch, index, 32).await;
+        assert!(matches!(refused, Err(OpError::StalePartition { epoch: 1, .. })), "{epoch} {index}: {refused:?}");
+    }
+    remove_policy(queue).await;
+    assert!(matches!(try_claim(queue, 1, 0, 32).await, Err(OpError::Input(_))));
+    assert_eq!(number(ground.database.pool(), "SELECT count(*) FROM claims").await, 0);
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn draining_share_gives_only_what_it_keeps() {
+    let mut ground = divided().await;
+    for _ in 0..3 {
+        next_interval(&mut ground).await;
+        all_tick(&ground.queue, &["a", "b", "c"]).await;
+    }
+    assert_eq!(found(&ground.queue).await.state.overall(), PartitionState::Draining);
+    let mut created = Vec::new();
+    for _ in 0..60 {
+        created.push(ground.queue.create_one(QUEUE).await);
+    }
+    let kept = |task: &&TaskId| slot(task) % 2 == 0 && slot(task) % 3 == 0;
+    let expected: Vec<TaskId> = created.iter().filter(kept).copied().collect();
+    assert_eq!(claim(&ground.queue, 1, 0, 32).await, expected);
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn change_of_map_waits_for_claims() {
+    let ground = divided().await;
+    let group = found(&ground.queue).await.stored.id;
+    let mut conn = ground.database.connect().await;
+    let mut claiming = conn.begin().await.unwrap();
+    let fence = format!("SELECT epoch FROM lock_partition({group}, 0)");
+    let epoch: i64 = sqlx::query_scalar(AssertSqlSafe(fence)).fetch_one(&mut *claiming).await.unwrap();
+    assert_eq!(epoch, 1);
+    let left = ops::leave(ground.queue.engine.partition_parts(), NAME, "b".to_owned());
+    left.await.unwrap();
+    let proposed = found(&ground.queue).await.state.group.proposed;
+    let (ticked, ()) = tokio::join!(try_tick(&ground.queue, "a", Some(proposed)), async {
+        until_a_session_waits(ground.database.pool()).await;
+        assert_eq!(found(&ground.queue).await.state.group.epoch, 1, "not before the claim is committed");
+        // Nor does another claim begin.
+        assert!(claim(&ground.queue, 1, 0, 1).await.is_empty());
+        claiming.rollback().await.unwrap();
+    });
+    assert_eq!(ticked.unwrap().group.epoch, proposed);
+    ground.finish().await;
+}
+
+#[tokio::test]
+async fn group_of_policy_exists_and_is_not_deleted() {
+    let ground = Ground::new().await;
+    let (queue, name) = (&ground.queue, QUEUE.parse().unwrap());
+    let sent: tenure_api::policy::QueuePolicy = serde_json::from_value(json!({"partition": NAME})).unwrap();
+    let policy = Policy::from_request(&sent).unwrap();
+    let put_it = async || {
+        let replaces = tenure_domain::policy::document::Match::Anything;
+        let put = tenure_engine::ops::queue_policy::Put { sent: sent.clone(), policy: policy.clone(), replaces };
+        tenure_engine::ops::queue_policy::put(queue.engine.queue_parts(), &ANN, &name, put).await
+    };
+    assert!(matches!(put_it().await, Err(OpError::Input(_))));
+    put(queue, NAME, None, None).await.unwrap();
+    put_it().await.unwrap();
+    let parts = queue.engine.partition_parts();
+    assert!(matches!(ops::delete(parts, &ANN, NAME).await, Err(OpError::Conflict(_))));
+    remove_policy(queue).await;
+    ops::delete(parts, &ANN, NAME).await.unwrap();
     ground.finish().await;
 }

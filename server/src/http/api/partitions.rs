@@ -149,6 +149,7 @@ fn describe_delete_partition(operation: Operation, _: &Sample) -> Operation {
         )
         .refuses(InputError, BAD_NAME)
         .refuses(ResourceNotFound, NO_GROUP)
+        .refuses(RequestConflict, "the policy of a queue names the group")
 }
 
 async fn handle_delete_partition(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {

@@ -170,6 +170,9 @@ async fn take_step(
     let mut state = before.clone();
     step(&mut state, events, stored.now);
     let is_moved = before.group.epoch != state.group.epoch || before.group.next != state.group.next;
+    if state.group.epoch != before.group.epoch {
+        partitions::lock_out_claims(&mut transaction, stored.id).await?;
+    }
     if state != before {
         partitions::store(&mut transaction, stored.id, &before, &state).await?;
     }
