@@ -9,12 +9,13 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 use sqlx::Connection as _;
-use tenure_tests::http::TENURE_API;
-use tenure_tests::server::Server;
+use tenure_tests::http::{TENURE_API, queue_segment};
+use tenure_tests::server::{Launch, Server};
 
 use crate::policy_commands::{done, run};
-use crate::rig::{LOOK_EVERY, Rig, eventually, ok, refusal};
+use crate::rig::{LOOK_EVERY, Rig, client_of, eventually, ok, refusal};
 
+const QUEUE: &str = "divided/linux";
 const KEYS: usize = 60;
 /// In seconds.
 const INTERVAL: i64 = 2;
@@ -212,6 +213,45 @@ async fn share_comes_in_second_interval_and_is_repeated() {
         json!({"version": 1, "name": "mail", "epoch": 1, "state": "active",
         "replicas": 1})
     );
+}
+
+/// A frozen member claims by the map that it knows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn member_with_older_map_claims_nothing() {
+    let rig = Rig::manual().await;
+    let launch = Launch::on_database(rig.database.url(), &rig.secret_key);
+    let launch = launch.flag("--clock", "manual").flag("--claim-work-wait", "0s");
+    let other = launch.start(rig.folder.path(), "other").await;
+    ok(rig.call("PUT", &path(""), Some(&json!({"interval": 60}))).await);
+    rig.put_policy(QUEUE, &json!({"partition": "mail"})).await;
+    for _ in 0..3 {
+        tick(&rig, "frozen").await;
+        rig.advance(60).await;
+    }
+    let known = tick(&rig, "frozen").await;
+    assert_eq!((&known["index"], &known["replicas"]), (&json!(0), &json!(1)));
+    // Another one joins, and the frozen one is missed.
+    for _ in 0..3 {
+        rig.advance(60).await;
+        tick(&rig, "new").await;
+    }
+    let task = rig.create_one(QUEUE).await;
+    let claim = |epoch: &Value| {
+        json!({"workerGroup": "group", "workerId": "worker", "tasks": 32,
+        "partition": {"name": "mail", "epoch": epoch, "index": 0}})
+    };
+    let claim_work = format!("/claim-work/{}", queue_segment(QUEUE));
+    for server in [&rig.server, &other] {
+        let body = claim(&known["epoch"]);
+        let answer = crate::rig::call(&mut client_of(server), &rig.root, "POST", &claim_work, Some(&body)).await;
+        assert_eq!((answer.status, &answer.body["code"]), (409, &json!("StalePartition")), "{}", answer.body);
+        assert_eq!(answer.body["epoch"], 2);
+    }
+    assert_eq!(rig.status(task).await["state"], "pending");
+    let claimed = ok(rig.call("POST", &claim_work, Some(&claim(&json!(2)))).await);
+    assert_eq!(claimed["tasks"][0]["status"]["taskId"], json!(task));
+    let deleted = rig.call("DELETE", &path(""), None).await;
+    assert_eq!((deleted.status, &deleted.body["code"]), (409, &json!("RequestConflict")));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
