@@ -68,9 +68,16 @@ pub struct Member {
     client: Client,
     group: String,
     name: String,
-    changes: watch::Receiver<Option<Share>>,
+    changes: watch::Receiver<Shown>,
     stop: CancellationToken,
     task: Option<JoinHandle<()>>,
+}
+
+/// The share, and the number of the next map while the group drains.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Shown {
+    share: Option<Share>,
+    proposal: Option<i64>,
 }
 
 #[derive(Debug, Default)]
@@ -123,6 +130,36 @@ impl Drop for Hold {
     }
 }
 
+/// A call for work in progress. While it exists, the member acknowledges no map that it did not
+/// know.
+pub(crate) struct Claiming {
+    shared: Arc<Shared>,
+    key: u64,
+}
+
+impl Claiming {
+    /// Holds a run that the call has returned, until its job has ended.
+    pub(crate) fn hold(&self, id: TaskId) -> Hold {
+        let slot = slot_of_id(id.uuid());
+        let since = self.shared.lock().hold_claimed(slot);
+        Hold { shared: Arc::clone(&self.shared), slot, since }
+    }
+
+    /// Asks for the current map at once: the known one is no longer active.
+    pub(crate) fn refresh(&self) {
+        self.shared.call.notify_one();
+    }
+}
+
+impl Drop for Claiming {
+    fn drop(&mut self) {
+        if self.shared.lock().end_claim(self.key) {
+            self.shared.call.notify_one();
+        }
+        self.shared.released.notify_waiters();
+    }
+}
+
 impl Member {
     /// Joins a group under a random name. The first share comes within two intervals.
     ///
@@ -156,7 +193,7 @@ impl Member {
         let shared = Arc::new(Shared::default());
         let call = call_of(group, name, None, TIMEOUT);
         let answer: Answer<Tick> = client.call(&call).await?;
-        let (publish, changes) = watch::channel(None);
+        let (publish, changes) = watch::channel(Shown::default());
         let stop = CancellationToken::new();
         let ticker = Ticker {
             client: client.once(),
@@ -211,8 +248,14 @@ impl Member {
     /// # }
     /// ```
     pub async fn changed(&mut self) -> Option<Share> {
-        self.wait_for_change().await;
-        *self.changes.borrow_and_update()
+        let before = self.changes.borrow_and_update().share;
+        loop {
+            self.wait_for_change().await;
+            let share = self.changes.borrow_and_update().share;
+            if share != before {
+                return share;
+            }
+        }
     }
 
     async fn wait_for_change(&mut self) {
@@ -253,6 +296,24 @@ impl Member {
     fn hold_slot(&self, slot: u32) -> Option<Hold> {
         let since = self.shared.lock().hold(slot, Instant::now())?;
         Some(Hold { shared: Arc::clone(&self.shared), slot, since })
+    }
+
+    /// Begins a call for work of the current share.
+    pub(crate) fn begin_claim(&self) -> Option<(Share, Claiming)> {
+        let (share, key) = self.shared.lock().begin_claim(Instant::now())?;
+        Some((share, Claiming { shared: Arc::clone(&self.shared), key }))
+    }
+
+    /// Waits from now on until the share or the next map is another one.
+    pub(crate) fn until_changed(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut changes = self.changes.clone();
+        let known = *changes.borrow_and_update();
+        async move {
+            if changes.wait_for(|shown| *shown != known).await.is_err() {
+                // The task has panicked.
+                std::future::pending().await
+            }
+        }
     }
 
     /// Leaves the group once all holds are dropped, so that others get the share at once. A member
@@ -312,7 +373,7 @@ struct Ticker {
     group: String,
     name: String,
     shared: Arc<Shared>,
-    publish: watch::Sender<Option<Share>>,
+    publish: watch::Sender<Shown>,
     /// Calls in a row without a share.
     waited: u32,
 }
@@ -357,13 +418,13 @@ impl Ticker {
     /// Takes in an answer, and returns how long to wait until the next call.
     fn take(&mut self, answer: &Answer<Tick>) -> Duration {
         let now = Instant::now();
-        let share = {
+        let shown = {
             let mut shares = self.shared.lock();
             shares.take(&answer.value, answer.sent, now);
-            shares.share(now)
+            Shown { share: shares.share(now), proposal: shares.proposal() }
         };
-        self.show(share);
-        self.waited = if share.is_some() { 0 } else { self.waited.saturating_add(1) };
+        self.show(shown);
+        self.waited = if shown.share.is_some() { 0 } else { self.waited.saturating_add(1) };
         pause_after(&answer.value, self.waited, phase(&self.name))
     }
 
@@ -371,12 +432,12 @@ impl Ticker {
     fn publish_end(&self) {
         let share = self.shared.lock().share(Instant::now());
         if share.is_none() {
-            self.show(share);
+            self.show(Shown::default());
         }
     }
 
-    fn show(&self, share: Option<Share>) {
-        self.publish.send_if_modified(|shown| std::mem::replace(shown, share) != share);
+    fn show(&self, now: Shown) {
+        self.publish.send_if_modified(|shown| std::mem::replace(shown, now) != now);
     }
 }
 

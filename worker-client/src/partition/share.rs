@@ -69,6 +69,9 @@ pub(super) struct Shares {
     view: Option<View>,
     /// Work in progress, by slot.
     held: HashMap<u32, usize>,
+    /// Calls for work in progress, each with the next map that it knew.
+    claims: HashMap<u64, Option<i64>>,
+    begun_claims: u64,
     /// Grows whenever work in progress is lost.
     losses: u64,
     leaving: bool,
@@ -94,10 +97,39 @@ impl Shares {
         };
     }
 
-    /// Returns the map to acknowledge, once no work in progress is outside both maps.
+    /// Returns the map to acknowledge, once no work in progress is outside both maps. A call for
+    /// work that began before the map was known may return such work.
     pub(super) fn acked(&self) -> Option<i64> {
-        let next = self.view.as_ref()?.next?;
-        self.held.keys().all(|slot| self.may_begin(*slot)).then_some(next.epoch)
+        let epoch = self.view.as_ref()?.next?.epoch;
+        let knows = self.claims.values().all(|known| *known == Some(epoch));
+        (knows && self.held.keys().all(|slot| self.may_begin(*slot))).then_some(epoch)
+    }
+
+    /// Begins a call for work of the share. Returns the share, and the key of the call.
+    pub(super) fn begin_claim(&mut self, now: Instant) -> Option<(Share, u64)> {
+        let view = self.view.filter(|view| now < view.deadline && !self.leaving)?;
+        self.begun_claims += 1;
+        self.claims.insert(self.begun_claims, view.next.map(|next| next.epoch));
+        Some((view.share, self.begun_claims))
+    }
+
+    /// Ends a call for work, whose runs are held by now. Returns true if the next map can be
+    /// acknowledged because of it.
+    pub(super) fn end_claim(&mut self, claim: u64) -> bool {
+        let could = self.acked().is_some();
+        self.claims.remove(&claim);
+        !could && self.acked().is_some()
+    }
+
+    /// Holds a claimed run, whatever the share is by now.
+    pub(super) fn hold_claimed(&mut self, slot: u32) -> u64 {
+        *self.held.entry(slot).or_default() += 1;
+        self.losses
+    }
+
+    /// Number of the next map, while the group drains.
+    pub(super) fn proposal(&self) -> Option<i64> {
+        Some(self.view.as_ref()?.next?.epoch)
     }
 
     /// Begins work. Returns its key for [`Shares::is_lost`], or None if it is not in the share.
@@ -134,7 +166,7 @@ impl Shares {
     /// Begins no more work. Returns true if none is in progress.
     pub(super) fn leave(&mut self) -> bool {
         self.leaving = true;
-        self.held.is_empty()
+        self.held.is_empty() && self.claims.is_empty()
     }
 
     fn may_begin(&self, slot: u32) -> bool {
@@ -227,6 +259,23 @@ mod tests {
             later,
         );
         assert!(shares.is_lost(1, again, later) && shares.share(later).is_none());
+    }
+
+    #[test]
+    fn older_call_for_work_delays_acknowledgement() {
+        let (mut shares, now) = (Shares::default(), Instant::now());
+        shares.take(&tick(&json!({})), now, now);
+        let (share, old) = shares.begin_claim(now).unwrap();
+        assert_eq!(share.epoch, 4);
+        shares.take(&draining(Some(0), 2, 5), now, now);
+        let (_, new) = shares.begin_claim(now).unwrap();
+        assert_eq!((shares.acked(), shares.proposal()), (None, Some(5)));
+        // It returns a run of a slot that is lost.
+        shares.hold_claimed(1);
+        assert!(!shares.end_claim(old) && shares.release(1));
+        assert_eq!(shares.acked(), Some(5));
+        assert!(!shares.leave() && !shares.end_claim(new) && shares.leave());
+        assert_eq!(shares.begin_claim(now), None);
     }
 
     #[test]
