@@ -319,6 +319,24 @@ async fn change_of_map_waits_for_claims() {
 }
 
 #[tokio::test]
+async fn why_names_share_of_pending_run() {
+    use tenure_api::why::Reason;
+    use tenure_domain::policy::why::{Names, why};
+    let ground = divided().await;
+    let task = ground.queue.create_one(QUEUE).await;
+    let known = tenure_engine::ops::why::find(ground.queue.engine.why_parts(), task).await.unwrap();
+    let index = (slot(&task) % 2) as u16;
+    let expected = Reason::Partition {
+        slot: slot(&task),
+        index: Some(index),
+        member: Some(if index == 0 { "a" } else { "b" }.to_owned()),
+        state: PartitionState::Active,
+    };
+    assert_eq!(why(&known.facts, Names::Shown).reasons.last(), Some(&expected));
+    ground.finish().await;
+}
+
+#[tokio::test]
 async fn group_of_policy_exists_and_is_not_deleted() {
     let ground = Ground::new().await;
     let (queue, name) = (&ground.queue, QUEUE.parse().unwrap());
