@@ -21,6 +21,7 @@ mod log;
 mod login;
 mod logins;
 mod overview;
+mod partitions;
 mod pause;
 mod problems;
 mod queue;

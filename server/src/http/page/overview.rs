@@ -10,6 +10,7 @@ use sqlx::PgConnection;
 
 use super::error::PageError;
 use super::layout::{self, Page, section, table};
+use super::partitions;
 use super::problems;
 use super::rows::{self, About, ROWS_MAX, claims_scope, workers_scope};
 use super::state::Site;
@@ -66,6 +67,7 @@ pub(super) async fn overview(app: Site, visit: Arc<Visit>) -> Result<Page, PageE
     let oldest = session::get_oldest_transaction(&mut conn).await?;
     let refused = count_refused(&app, &visit, &mut conn).await?;
     let subscriptions = subscriptions::list(&app, &visit, &mut conn).await?;
+    let partitions = partitions::list(&app, &visit, &mut conn).await?;
     let real_now = if subscriptions.is_empty() { now } else { clock::get_real_now(&mut conn).await? };
     let body = html! {
         h1.sr { "Overview" }
@@ -80,6 +82,7 @@ pub(super) async fn overview(app: Site, visit: Arc<Visit>) -> Result<Page, PageE
         (rows::failures_section(&visit, &failures, now, About::default()))
         (rows::workers_section(&visit, work.as_deref(), now, About::default()))
         (subscriptions::section(&visit, &subscriptions, real_now))
+        (partitions::section(&partitions))
     };
     Ok(Page::new("Overview", Some(REFRESH), body))
 }
