@@ -75,7 +75,7 @@ pub struct Member {
     pub index: Option<u16>,
     /// Share in the proposal.
     pub next_index: Option<u16>,
-    /// True if it has acknowledged the proposal.
+    /// True if the proposal takes slots from it, and it has acknowledged that.
     pub acked: bool,
 }
 
@@ -212,7 +212,7 @@ impl State {
             Event::Tick { member, acked } => {
                 if let Some(known) = self.members.get_mut(member) {
                     known.ticked = number;
-                    known.acked |= self.group.next.is_some() && *acked == Some(self.group.proposed);
+                    known.acked |= self.group.takes_from(known) && *acked == Some(self.group.proposed);
                 } else if self.members.len() < MEMBERS_MAX {
                     let joined = Member { joined: number, ticked: number, index: None, next_index: None, acked: false };
                     self.members.insert(member.clone(), joined);

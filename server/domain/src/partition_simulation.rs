@@ -104,7 +104,7 @@ impl World {
             if now >= CHURN {
                 process.frozen_until = process.frozen_until.min(now);
             } else if !process.alive && self.random.one_in(300) {
-                let phase = self.random.below(INTERVAL / 2);
+                let phase = self.random.below(INTERVAL / 4);
                 *process = Process { alive: true, next_call: now, phase, ..Process::default() };
             } else if process.alive && self.random.one_in(1_000) {
                 *process = Process::default();
@@ -204,6 +204,9 @@ impl Process {
                 let valid = (until - at(made)).num_milliseconds();
                 View { index, replicas, next: share.next, deadline: call.sent + valid - INTERVAL / 2 }
             });
+            if share.next.is_some() {
+                self.next_call = self.next_call.min(now + 1_000);
+            }
             self.call = None;
         } else if now > call.sent + ANSWER_MAX {
             self.late.extend(call.arrives.map(|arrives| (arrives, call.acked)));
