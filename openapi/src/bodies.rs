@@ -13,6 +13,7 @@ use crate::ids::{
     ProjectId, ProvisionerId, RunId, SchedulerId, SessionId, SlugId, TaskGroupId, TaskId, TaskQueueId, WorkerGroup,
     WorkerId, WorkerType,
 };
+use crate::partitions::PartitionClaim;
 use crate::policy::{Failure, present_seconds};
 use crate::schema::{Route, Scope, TagValue};
 use crate::states::{ExceptionReason, Priority, ReasonCreated, ReasonResolved, Requires, RunState, TaskState};
@@ -268,6 +269,9 @@ pub struct ClaimWorkRequest {
     /// The worker's session: the claims end with it at the latest. Tenure only.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
+    /// Only tasks of this share of a partition group. Default: tasks of all shares. Tenure only.
+    #[serde(default, deserialize_with = "present_object", skip_serializing_if = "Option::is_none")]
+    pub partition: Option<PartitionClaim>,
 }
 
 #[derive(Serialize, Deserialize, Debug, ToSchema)]

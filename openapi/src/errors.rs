@@ -30,6 +30,8 @@ pub enum ErrorCode {
     SessionExists,
     /// The queue has another version of its policy.
     PolicyMismatch,
+    /// The map of the partition group is another one by now. `epoch` beside the code is its number.
+    StalePartition,
     /// The resource has expired.
     ResourceExpired,
     /// The session has ended, and its runs were given to others.
@@ -55,7 +57,11 @@ impl ErrorCode {
             Self::InsufficientScopes => 403,
             Self::ResourceNotFound => 404,
             Self::MethodNotAllowed => 405,
-            Self::RequestConflict | Self::DuplicateTask | Self::SessionExists | Self::PolicyMismatch => 409,
+            Self::RequestConflict
+            | Self::DuplicateTask
+            | Self::SessionExists
+            | Self::PolicyMismatch
+            | Self::StalePartition => 409,
             Self::ResourceExpired | Self::SessionEnded => 410,
             Self::InputTooLarge => 413,
             Self::BacklogLimitReached => 429,
@@ -79,6 +85,7 @@ impl ErrorCode {
             Self::DuplicateTask => "DuplicateTask",
             Self::SessionExists => "SessionExists",
             Self::PolicyMismatch => "PolicyMismatch",
+            Self::StalePartition => "StalePartition",
             Self::ResourceExpired => "ResourceExpired",
             Self::SessionEnded => "SessionEnded",
             Self::InputTooLarge => "InputTooLarge",

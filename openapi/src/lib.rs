@@ -17,6 +17,7 @@ pub mod ids;
 pub mod jobs;
 pub mod live_log;
 pub mod objects;
+pub mod partitions;
 pub mod policy;
 pub mod problems;
 pub mod purge_cache;

@@ -75,10 +75,11 @@ pub struct QueuePolicy {
     /// True for fair sharing between keys. Default: first come, first served.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub fair: Option<bool>,
-    /// See `onDuplicate`.
+    /// Name of a partition group: its members may claim tasks of their share only. Not with
+    /// `concurrency`, `rate`, `fair` or `dispatch` `assign`. Default: none.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(ignore)]
-    pub partition: Option<Value>,
+    #[schema(pattern = "^[A-Za-z0-9_-]{1,64}$")]
+    pub partition: Option<String>,
     /// True: tasks that end as failed or exception, but not canceled ones, are listed until they are
     /// run again. Default false.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]

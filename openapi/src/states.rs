@@ -296,6 +296,18 @@ words! {
 }
 
 words! {
+    /// The state of a partition group, or of one of its members.
+    PartitionState {
+        /// Without a share.
+        Waiting = 0 "waiting",
+        /// The share of the active map holds.
+        Active = 1 "active",
+        /// Only work that is in the shares of both the active and the next map may begin.
+        Draining = 2 "draining",
+    }
+}
+
+words! {
     /// The source of a task's key for limits and fair sharing.
     KeyBy {
         Key = 0 "key",
@@ -486,6 +498,9 @@ mod tests {
         }
         for &word in JobState::ALL {
             assert_eq!(JobState::from_code(word.code()), Some(word));
+        }
+        for &word in PartitionState::ALL {
+            assert_eq!(PartitionState::from_code(word.code()), Some(word));
         }
         for &word in KeyBy::ALL {
             assert_eq!(KeyBy::from_code(word.code()), Some(word));

@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 use crate::dates::Timestamp;
 use crate::ids::{RunId, SessionId, TaskId};
 use crate::policy::Failure;
-use crate::states::{DelayedBy, EndedBy, NoSession, ReasonResolved, RunState, TaskState};
+use crate::states::{DelayedBy, EndedBy, NoSession, PartitionState, ReasonResolved, RunState, TaskState};
 
 /// Why a task is in its state.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
@@ -156,6 +156,19 @@ pub enum Reason {
         /// Other workers that asked and whose sessions are frozen.
         #[serde(default, skip_serializing_if = "is_zero")]
         frozen: u32,
+    },
+    /// Its queue is divided by a partition group: members claim the tasks of their share.
+    Partition {
+        /// The slot of the task.
+        slot: u32,
+        /// The share that has the slot; absent while the group has no map.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        index: Option<u16>,
+        /// The member with this share.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        member: Option<String>,
+        /// The state of the group.
+        state: PartitionState,
     },
     /// Other runs are claimed first.
     Behind {

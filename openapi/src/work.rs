@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 
 use crate::dates::Timestamp;
 use crate::ids::{QueueName, RunId, SessionId, TaskId, TaskQueueId, WorkerGroup, WorkerId, queue_name};
+use crate::partitions::PartitionClaim;
 use crate::policy::{Failure, present_seconds};
 use crate::states::ExceptionReason;
 use crate::structure::{objects, present, present_object};
@@ -45,6 +46,9 @@ pub struct WorkRequest {
     /// The worker's session, if any: the claims end with it at the latest.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
+    /// Only tasks of this share of a partition group. Default: tasks of all shares.
+    #[serde(default, deserialize_with = "present_object", skip_serializing_if = "Option::is_none")]
+    pub partition: Option<PartitionClaim>,
 }
 
 fn wait_default() -> u16 {

@@ -129,6 +129,7 @@ fn describe() {
     describe_histogram!("tenure_schedule_late_seconds", "How long after its time a schedule created its task");
     describe_admission();
     describe_subscriptions();
+    describe_partitions();
     describe_counter!("tenure_duplicates_total", "New tasks whose unique name an unresolved task had");
     describe_counter!("tenure_backlog_refused_total", "New tasks refused because of the backlog limit of their queue");
     describe_counter!(
@@ -224,6 +225,13 @@ fn describe_subscriptions() {
     describe_gauge!("tenure_subscription_lag_seconds", "Age of the oldest event that a subscription has not passed");
     describe_gauge!("tenure_subscription_lag_events", "Events of the log that a subscription has not passed");
     describe_gauge!("tenure_subscriptions_suspended", "Suspended subscriptions, whose receivers get no events");
+}
+
+fn describe_partitions() {
+    use metrics::describe_gauge;
+    describe_gauge!("tenure_partition_epoch", "Number of the active map of a partition group");
+    describe_gauge!("tenure_partition_members", "Members of a partition group, with and without a share");
+    describe_gauge!("tenure_partition_draining_seconds", "How long members have taken to acknowledge the next map");
 }
 
 /// Makes the first increment of a counter visible. Counters of passes are set by their driver.

@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::{RunId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
+use tenure_api::partitions::PartitionClaim;
 use tenure_api::work::{RunOutcome, RunResult};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -140,7 +141,7 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub async fn claim_work(&self, queue: &TaskQueueId, me: &WorkerName, most: usize) -> Result<Vec<Claim>, Error> {
-        self.claim_work_within(CLAIM_TIMEOUT, queue, me, most).await
+        self.claim_work_within(CLAIM_TIMEOUT, queue, me, most, None).await
     }
 
     pub(crate) async fn claim_work_within(
@@ -149,10 +150,11 @@ impl Client {
         queue: &TaskQueueId,
         me: &WorkerName,
         most: usize,
+        partition: Option<&PartitionClaim>,
     ) -> Result<Vec<Claim>, Error> {
         let tasks = most.clamp(1, CLAIMS_MAX);
         let (worker_group, worker_id) = (me.group.as_str(), me.id.as_str());
-        let body = ClaimWorkBody { worker_group, worker_id, tasks, session_id: self.session() };
+        let body = ClaimWorkBody { worker_group, worker_id, tasks, session_id: self.session(), partition };
         let call = Call {
             method: Method::POST,
             path: format!("/claim-work/{}", parameter(queue)),

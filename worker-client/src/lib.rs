@@ -36,6 +36,8 @@ mod kinds;
 mod lease;
 pub mod live_log;
 mod messages;
+pub mod partition;
+mod partitions;
 mod policies;
 mod read_log;
 pub mod retry;

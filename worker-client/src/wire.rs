@@ -10,6 +10,7 @@ use tenure_api::credentials::Credentials;
 use tenure_api::dates::Timestamp;
 use tenure_api::errors::ErrorCode;
 use tenure_api::ids::{RunId, SessionId, TaskGroupId, TaskId, TaskQueueId};
+use tenure_api::partitions::PartitionClaim;
 use tenure_api::states::Priority;
 
 const RERUN: &str = "rerun";
@@ -216,6 +217,8 @@ pub(crate) struct ClaimWorkBody<'a> {
     pub tasks: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub partition: Option<&'a PartitionClaim>,
 }
 
 #[derive(Serialize)]

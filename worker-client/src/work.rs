@@ -74,6 +74,7 @@ impl Client {
             results: results.to_vec(),
             claim: u16::try_from(most).unwrap_or(CLAIM_MAX).min(CLAIM_MAX),
             session_id: self.session(),
+            partition: None,
             wait: u16::try_from(wait.as_secs()).unwrap_or(WAIT_MAX).min(WAIT_MAX),
         };
         let call = Call {

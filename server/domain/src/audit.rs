@@ -24,6 +24,8 @@ pub enum Kind {
     Role,
     Schedule,
     Subscription,
+    /// A partition group.
+    Partition,
     /// A role of the database that may enqueue tasks.
     DatabaseRole,
     Job,
@@ -39,6 +41,7 @@ impl Kind {
         Self::Role,
         Self::Schedule,
         Self::Subscription,
+        Self::Partition,
         Self::DatabaseRole,
         Self::Job,
     ];
@@ -54,6 +57,7 @@ impl Kind {
             Self::Role => "role",
             Self::Schedule => "schedule",
             Self::Subscription => "subscription",
+            Self::Partition => "partition",
             Self::DatabaseRole => "database-role",
             Self::Job => "job",
         }
@@ -137,6 +141,8 @@ actions! {
     PutSubscription "putSubscription" Subscription "Stored",
     ResumeSubscription "resumeSubscription" Subscription "Resumed",
     DeleteSubscription "deleteSubscription" Subscription "Deleted",
+    PutPartition "putPartition" Partition "Stored",
+    DeletePartition "deletePartition" Partition "Deleted",
     AllowEnqueue "allowEnqueue" DatabaseRole "Allowed",
     DenyEnqueue "denyEnqueue" DatabaseRole "Denied",
     StartJob "startJob" Job "Started",

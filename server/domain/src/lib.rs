@@ -21,6 +21,7 @@ pub mod json;
 pub mod lifecycle;
 pub mod live_log;
 pub mod message;
+pub mod partition;
 pub mod policy;
 pub mod presence;
 pub mod problems;

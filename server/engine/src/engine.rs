@@ -33,6 +33,7 @@ use crate::ops::claim_work;
 use crate::ops::create_task::{self, CreateTask};
 use crate::ops::live_log::AppendLog;
 use crate::ops::messages::{DeleteMessages, GetMessages, PolledQueues};
+use crate::ops::partitions::ticks::PartitionTicks;
 use crate::ops::queue_policy;
 use crate::ops::reclaim::Reclaim;
 use crate::ops::report::ReportRun;
@@ -149,6 +150,7 @@ pub struct Engine {
     pub renew_session: Batcher<RenewSession>,
     pub sessions: Sessions,
     pub task_waits: TaskWaits,
+    pub partition_ticks: PartitionTicks,
     pub live_logs: LiveLogs,
     pub wait_list: WaitList,
     pub messages: MessageQueue,
@@ -201,6 +203,7 @@ impl Engine {
             sessions,
             live_logs: LiveLogs::start(append, &pool, settings.live_log_max, lifetime),
             task_waits: TaskWaits::start(pool.clone(), &notifiers, tasks, drain.clone()),
+            partition_ticks: PartitionTicks::start(pool.clone(), notifiers.clone(), tasks),
             wait_list: WaitList::start(&parts, tasks, drain),
             messages: MessageQueue::new(Batcher::start(get, &connector, &notifiers, &ticks, tasks), notifiers.clone()),
             polled,
@@ -310,6 +313,11 @@ impl Engine {
         let Self { pool, notifiers, sequencer, gate, .. } = self;
         let (sequenced, begins) = (sequencer.reached(), sequencer.begins());
         subscriptions::Parts { pool, notifiers, sequenced, begins, gate }
+    }
+
+    pub fn partition_parts(&self) -> ops::partitions::Parts<'_> {
+        let Self { pool, notifiers, gate, partition_ticks: ticks, .. } = self;
+        ops::partitions::Parts { pool, notifiers, gate, ticks }
     }
 
     pub fn server_parts(&self) -> ops::servers::Parts<'_> {

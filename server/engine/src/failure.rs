@@ -108,6 +108,9 @@ pub enum OpError {
     SessionExists(String),
     #[error("{0}")]
     PolicyMismatch(String),
+    /// The map of a partition group is another one; its number.
+    #[error("{message}")]
+    StalePartition { message: String, epoch: i64 },
     #[error("the session has ended ({0}): it holds no runs any more; start another one")]
     SessionEnded(SessionEnd),
     #[error("{0}")]
@@ -159,7 +162,7 @@ impl OpError {
                 Self::Duplicate(duplicate)
             }
             Self::SessionExists(_) | Self::PolicyMismatch(_) | Self::SessionEnded(_) => self,
-            Self::BacklogFull(_) => self,
+            Self::BacklogFull(_) | Self::StalePartition { .. } => self,
             Self::Overloaded(_) | Self::Unavailable | Self::StaleQueue | Self::Internal(_) => self,
         }
     }

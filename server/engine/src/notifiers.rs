@@ -57,6 +57,7 @@ pub struct Notifiers {
 struct NotifiersInner {
     wait_lists: WaitLists,
     limited_list: WaitListNotifier,
+    share_list: WaitListNotifier,
     others: Signal<i32>,
     /// Sessions with a new inbox item, and ended sessions.
     inboxes: Arc<Signal<i64>>,
@@ -102,6 +103,7 @@ impl Notifiers {
         self.raise_generations(queues.clone());
         self.stay_active();
         self.shared.wait_lists.notify(queues.clone());
+        self.shared.share_list.notify(queues.clone());
         self.shared.others.notify(queues);
         self.shared.tail.notify_one();
     }
@@ -142,7 +144,8 @@ impl Notifiers {
         self.raise_generations(queues.clone());
         self.stay_active();
         self.notify_limited(queues.clone());
-        self.shared.wait_lists.notify(queues);
+        self.shared.wait_lists.notify(queues.clone());
+        self.shared.share_list.notify(queues);
         self.shared.tail.notify_one();
     }
 
@@ -281,14 +284,20 @@ impl Notifiers {
         &self.shared.limited_list
     }
 
+    pub fn share_list(&self) -> &WaitListNotifier {
+        &self.shared.share_list
+    }
+
     /// Cancels the waiting requests of a removed worker. Completes when the wait lists of this
     /// server have answered them, or after [`WAIT_LIST_TIMEOUT`]; at once without wait lists.
     pub fn send_away(&self, worker: Gone) -> impl Future<Output = ()> + Send + use<> {
         let ((done, answered), (done_too, answered_too)) = (oneshot::channel(), oneshot::channel());
+        let (done_at_last, answered_at_last) = oneshot::channel();
         self.shared.limited_list.send_away(SendAway { worker: worker.clone(), done: done_too });
+        self.shared.share_list.send_away(SendAway { worker: worker.clone(), done: done_at_last });
         self.shared.wait_lists.send_away(SendAway { worker, done });
         async {
-            let answers = async { (answered.await, answered_too.await) };
+            let answers = async { (answered.await, answered_too.await, answered_at_last.await) };
             drop(tokio::time::timeout(WAIT_LIST_TIMEOUT, answers).await);
         }
     }
@@ -296,6 +305,7 @@ impl Notifiers {
     pub fn send_away_for_keys(&self) {
         self.shared.wait_lists.drop_keys();
         self.shared.limited_list.drop_keys();
+        self.shared.share_list.drop_keys();
     }
 
     pub(crate) fn inboxes(&self) -> Arc<Signal<i64>> {

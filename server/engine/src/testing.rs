@@ -178,7 +178,7 @@ impl Queue {
     ) -> Result<Answer, OpError> {
         let queue: TaskQueueId = queue.parse().expect("the name of a queue");
         let (group, id) = ("group".to_owned(), worker.to_owned());
-        self.engine.claim_work(&Request { queue, group, id, session: None, tasks, wait_timeout }).await
+        self.engine.claim_work(&Request { queue, group, id, session: None, tasks, share: None, wait_timeout }).await
     }
 
     /// Claims one run, which must exist, and marks it as delivered.

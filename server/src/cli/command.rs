@@ -14,6 +14,7 @@ use super::events::EventsArgs;
 use super::group::GroupCommand;
 use super::http::{CallArgs, ServerArgs};
 use super::job::JobCommand;
+use super::partition::PartitionCommand;
 use super::problems::ProblemsArgs;
 use super::queue::QueueCommand;
 use super::role::RoleArgs;
@@ -142,6 +143,13 @@ pub enum Command {
         server: ServerArgs,
         #[command(subcommand)]
         worker: WorkerCommand,
+    },
+    /// Store, show and delete partition groups, whose members divide work among themselves.
+    Partition {
+        #[command(flatten)]
+        server: ServerArgs,
+        #[command(subcommand)]
+        partition: PartitionCommand,
     },
     /// List and end sessions of workers, and send them commands.
     Session {

@@ -15,6 +15,7 @@ mod init;
 mod input;
 pub mod job;
 mod manual;
+pub mod partition;
 mod print;
 pub mod problems;
 pub mod queue;
@@ -138,6 +139,9 @@ async fn run(command: Command) -> ExitCode {
         }
         Command::Subscription { server, subscription } => {
             http::call("subscription", server, async |server| subscription::run(server, subscription).await).await
+        }
+        Command::Partition { server, partition } => {
+            http::call("partition", server, async |server| partition::run(server, partition).await).await
         }
         Command::Schedule { server, schedule } => {
             http::call("schedule", server, async |server| schedule::run(server, schedule).await).await

@@ -11,7 +11,7 @@ const OF_WORKERS: &str = "a call of workers with their claims, sessions or regis
 const READS: &str = "only reads";
 const SIGNED: &str = "a message or bytes, by a signed URL";
 
-const UNRECORDED: [(&str, &str); 34] = [
+const UNRECORDED: [(&str, &str); 36] = [
     ("createTask", CREATES),
     ("createTasks", CREATES),
     ("retryEnqueue", CREATES),
@@ -32,6 +32,8 @@ const UNRECORDED: [(&str, &str); 34] = [
     ("reportFailed", OF_WORKERS),
     ("reregisterWorker", OF_WORKERS),
     ("startSession", OF_WORKERS),
+    ("tickPartition", OF_WORKERS),
+    ("leavePartition", OF_WORKERS),
     ("work", OF_WORKERS),
     ("authenticateHawk", READS),
     ("expandScopes", READS),

@@ -34,11 +34,13 @@ pub struct ApiError {
     message: String,
     /// Of a duplicate.
     duplicate: Option<Box<Duplicate>>,
+    /// Of a stale partition.
+    epoch: Option<i64>,
 }
 
 impl ApiError {
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), duplicate: None }
+        Self { code, message: message.into(), duplicate: None, epoch: None }
     }
 
     /// Prefixes the message, for example with a field.
@@ -128,6 +130,7 @@ impl ApiError {
             code: self.code,
             task_id: duplicate.map(|duplicate| duplicate.holder),
             entry: duplicate.and_then(|duplicate| duplicate.entry.clone()),
+            epoch: self.epoch,
             message: format!(
                 "{}\n\n---\n\n* method:     {method}\n* errorCode:  {}\n* statusCode: {}\n* time:       {time}",
                 self.message,
@@ -152,6 +155,9 @@ pub(super) struct ErrorBody<'a> {
     /// With `DuplicateTask` of a submission: the refused task, by its local name, else its index.
     #[serde(skip_serializing_if = "Option::is_none")]
     entry: Option<serde_json::Value>,
+    /// With `StalePartition`: the number of the active map.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    epoch: Option<i64>,
     /// What is wrong and what to do about it, as Markdown.
     message: String,
     /// The request that failed.
@@ -176,6 +182,7 @@ struct RequestInfo<'a> {
 impl From<OpError> for ApiError {
     fn from(error: OpError) -> Self {
         let duplicate = if let OpError::Duplicate(duplicate) = &error { Some(duplicate.clone()) } else { None };
+        let epoch = if let OpError::StalePartition { epoch, .. } = &error { Some(*epoch) } else { None };
         let code = match &error {
             OpError::NotFound(_) => ErrorCode::ResourceNotFound,
             OpError::Expired(_) => ErrorCode::ResourceExpired,
@@ -186,11 +193,12 @@ impl From<OpError> for ApiError {
             OpError::SessionExists(_) => ErrorCode::SessionExists,
             OpError::PolicyMismatch(_) => ErrorCode::PolicyMismatch,
             OpError::SessionEnded(_) => ErrorCode::SessionEnded,
+            OpError::StalePartition { .. } => ErrorCode::StalePartition,
             OpError::Input(_) => ErrorCode::InputError,
             OpError::Overloaded(_) | OpError::Unavailable | OpError::StaleQueue => ErrorCode::ServiceUnavailable,
             OpError::Internal(cause) => return Self::internal(&cause.to_string()),
         };
-        Self { duplicate, ..Self::new(code, error.to_string()) }
+        Self { duplicate, epoch, ..Self::new(code, error.to_string()) }
     }
 }
 

@@ -32,6 +32,8 @@ fn permitted(scopes: &[String], queue: &str) -> BTreeSet<&'static str> {
         .text("roleId", "ci")
         .text("scheduleName", "nightly")
         .text("subscriptionName", "billing")
+        .text("partitionName", "mail")
+        .text("memberId", "sender-1")
         .text("name", "private/build.log")
         .text("cacheName", "cache");
     let values = Values::of_path()

@@ -43,9 +43,9 @@ use api::state::{Api, ApiState};
 use api::{
     audit, change_task, change_task_group_priority, change_task_priority, checkpoint, claim_task, claim_work, clients,
     clock, counts, create_task, create_tasks, dead_letters, enqueued, health, jobs, list_dependent_tasks, list_queues,
-    list_tasks, metrics, objects, poll_task_urls, problems, purge_cache, queue_keys, queue_lists, queue_policy,
-    queue_views, reclaim_task, report, roles, schedules, servers, sessions, statistics, status, subscriptions, task,
-    task_batches, task_group, task_result, wait_for_task, why, work, worker_manager, workers,
+    list_tasks, metrics, objects, partitions, poll_task_urls, problems, purge_cache, queue_keys, queue_lists,
+    queue_policy, queue_views, reclaim_task, report, roles, schedules, servers, sessions, statistics, status,
+    subscriptions, task, task_batches, task_group, task_result, wait_for_task, why, work, worker_manager, workers,
 };
 use blobs::get::download_artifact;
 use blobs::put::upload_artifact;
@@ -282,6 +282,7 @@ fn own_api() -> Routes<ApiState> {
         .route("/jobs", [jobs::list_jobs(), jobs::start_job()])
         .route("/jobs/{jobId}", [jobs::get_job()])
         .route("/jobs/{jobId}/stop", [jobs::stop_job()])
+        .merge(partition_routes())
         .route("/servers", [servers::list_servers()])
         .route("/statistics", [statistics::of_all()])
         .route("/problems", [problems::list_problems()])
@@ -322,6 +323,16 @@ fn subscription_routes() -> Routes<ApiState> {
         )
         .route("/subscriptions/{subscriptionName}/test", [subscriptions::test_subscription()])
         .route("/subscriptions/{subscriptionName}/resume", [subscriptions::resume_subscription()])
+}
+
+fn partition_routes() -> Routes<ApiState> {
+    Routes::default()
+        .route(
+            "/partitions/{partitionName}",
+            [partitions::get_partition(), partitions::put_partition(), partitions::delete_partition()],
+        )
+        .route("/partitions/{partitionName}/tick", [partitions::tick_partition()])
+        .route("/partitions/{partitionName}/members/{memberId}", [partitions::leave_partition()])
 }
 
 /// A queue's id spans one escaped segment or two.

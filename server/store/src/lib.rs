@@ -53,6 +53,7 @@ pub mod objects;
 pub mod operator_hints;
 pub mod outage;
 pub mod page;
+pub mod partitions;
 pub mod policies;
 pub mod problems;
 pub mod purge_cache;
@@ -100,6 +101,9 @@ pub mod advisory {
     pub const PURGE_REQUESTS: i32 = 0x7465_6e76;
     /// First half of a lock on the backlog of a queue; the second is its key.
     pub const BACKLOGS: i32 = 0x7465_6e78;
+    /// First half of the lock of a partition group, held by claims of its shares, shared, and by
+    /// changes of its active map; the second is its key. The function `lock_partition` has it, too.
+    pub const PARTITIONS: i32 = 0x7465_6e79;
     /// First half of a lock on the item ids of a session; the second is the hash of its epoch.
     pub const INBOXES: i32 = 0x7465_6e77;
 }

@@ -141,7 +141,8 @@ async fn set(transaction: &mut PgConnection, queue: i32, policy: &Policy) -> Res
             key_by = $6 /* KeyBy::code */, accept_time = $7 /* seconds */, deadline_after = $8 /* seconds */,
             retain_completed = $9 /* seconds */, retain_failed = $10 /* seconds */,
             on_duplicate = $11 /* OnDuplicate::code */, backlog_tasks = $12 /* count */, late_results = $13 /* first wins */,
-            dead_letters = $14 /* listed */
+            dead_letters = $14 /* listed */,
+            partition = (SELECT g.id FROM partition_groups g WHERE g.name = $15 /* group */)
         FROM (SELECT id, accept_time FROM task_queues WHERE id = $1) o
         WHERE q.id = o.id
         RETURNING q.policy_version, q.accept_time IS DISTINCT FROM o.accept_time AS "accept_time_changed!""#,
@@ -159,7 +160,8 @@ async fn set(transaction: &mut PgConnection, queue: i32, policy: &Policy) -> Res
         policy.on_duplicate.map(OnDuplicate::code),
         policy.backlog_tasks.map(i64::from),
         (policy.late_result == LateResult::FirstWins).then_some(true),
-        policy.dead_letters.then_some(true)
+        policy.dead_letters.then_some(true),
+        policy.partition.as_deref()
     )
     .fetch_one(&mut *transaction)
     .await?;

@@ -4,7 +4,8 @@
 use chrono::{DateTime, Utc};
 use sqlx::{PgConnection, PgPool, Postgres, Transaction};
 use tenure_api::ids::{SessionId, TaskId, TaskQueueId};
-use tenure_api::states::{EndedBy, Priority, Requires, RunState, TaskState};
+use tenure_api::partitions::slot_of_id;
+use tenure_api::states::{EndedBy, PartitionState, Priority, Requires, RunState, TaskState};
 use tenure_api::why::{AwaitedTask, LiveLogSoFar, WorkerName};
 use uuid::Uuid;
 
@@ -22,7 +23,7 @@ use tenure_domain::policy::hold::{Delayed, Hold};
 use tenure_domain::policy::pause::Paused;
 use tenure_domain::policy::terms::Traits;
 use tenure_domain::policy::why::{
-    ASKED_WITHIN, AWAITED_SHOWN_MAX, Assigned, BEFORE_COUNTED_MAX, EndedClaim, Facts, Held, StateFacts,
+    ASKED_WITHIN, AWAITED_SHOWN_MAX, Assigned, BEFORE_COUNTED_MAX, EndedClaim, Facts, Held, ShareFacts, StateFacts,
     WORKERS_SHOWN_MAX, Workers,
 };
 
@@ -131,7 +132,40 @@ pub async fn find(
         }
     };
     let queue = parse_name(&row.name).map_err(|_| Undecodable::queue(id.uuid()))?;
-    Ok(Some(Known { queue, facts: Facts { task: id, state, paused, now: row.now } }))
+    let is_partitioned = row.traits.unwrap_or_default() & Traits::PARTITIONED != 0;
+    let share = match &state {
+        StateFacts::Pending { .. } if is_partitioned => find_share(conn, id.uuid(), row.queue).await?,
+        StateFacts::Unscheduled { .. }
+        | StateFacts::Pending { .. }
+        | StateFacts::Running { .. }
+        | StateFacts::Resolved { .. } => None,
+    };
+    Ok(Some(Known { queue, facts: Facts { task: id, state, paused, share, now: row.now } }))
+}
+
+/// Returns the share of a partition group that has the task, if the queue names a group.
+async fn find_share(conn: &mut PgConnection, id: Uuid, queue: i32) -> Result<Option<ShareFacts>, sqlx::Error> {
+    let slot = slot_of_id(id);
+    let row = sqlx::query!(
+        r#"-- why_share
+        SELECT g.replicas, g.next_replicas IS NOT NULL AS "draining!", m.member AS "member?"
+        FROM task_queues q JOIN partition_groups g ON g.id = q.partition
+        LEFT JOIN partition_members m ON m.grp = g.id AND m.share = $2::integer % NULLIF(g.replicas, 0 /* count */)
+        WHERE q.id = $1"#,
+        queue,
+        i32::try_from(slot).unwrap_or_default()
+    )
+    .fetch_optional(conn)
+    .await?;
+    Ok(row.map(|row| {
+        let index = u32::try_from(row.replicas).ok().and_then(|replicas| slot.checked_rem(replicas));
+        let state = match (index, row.draining) {
+            (None, _) => PartitionState::Waiting,
+            (Some(_), true) => PartitionState::Draining,
+            (Some(_), false) => PartitionState::Active,
+        };
+        ShareFacts { slot, index: index.and_then(|index| u16::try_from(index).ok()), member: row.member, state }
+    }))
 }
 
 async fn find_row(conn: &mut PgConnection, id: Uuid) -> Result<Option<TaskRow>, sqlx::Error> {

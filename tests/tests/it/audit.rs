@@ -29,6 +29,7 @@ fn changes() -> Vec<Change> {
     let schedule = format!("{TENURE_API}/schedules/nightly");
     let cron = json!({"cron": "0 3 1 1 *", "task": {"taskQueueId": QUEUE, "payload": {"token": "hunter2"}}});
     let subscription = format!("{TENURE_API}/subscriptions/billing");
+    let partition = format!("{TENURE_API}/partitions/mail");
     let to = json!({"to": {"webhook": {"url": "https://example.com/hunter2"}}, "exchange": ["subscription-suspended"]});
     let until = json!({"reason": "disk", "until": minutes_from_now(60)});
     let change = |action, object, method, path: String, body: Value, repeats| Change {
@@ -54,6 +55,8 @@ fn changes() -> Vec<Change> {
         change("putSubscription", "billing", "PUT", subscription.clone(), to, true),
         change("resumeSubscription", "billing", "POST", format!("{subscription}/resume"), Value::Null, false),
         change("deleteSubscription", "billing", "DELETE", subscription, Value::Null, false),
+        change("putPartition", "mail", "PUT", partition.clone(), json!({"interval": 10}), true),
+        change("deletePartition", "mail", "DELETE", partition, Value::Null, false),
         change(
             "workerRemoved",
             "audit/linux/group/one",

@@ -13,6 +13,7 @@ mod logs;
 mod losses;
 mod machine;
 mod outcomes;
+mod shares;
 mod sources;
 mod typed;
 

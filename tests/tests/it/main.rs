@@ -47,6 +47,7 @@ mod objects;
 mod older_server;
 mod openapi;
 mod page;
+mod partitions;
 mod plain_urls;
 mod policy_commands;
 mod poll;

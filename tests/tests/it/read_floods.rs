@@ -67,7 +67,9 @@ impl Ground {
             "taskQueueId" | "workerPoolId" => escaped(FLOODED),
             "provisionerId" => "flooded".to_owned(),
             "workerType" => "queue".to_owned(),
-            "workerGroup" | "workerId" | "key" | "scheduleName" | "subscriptionName" => "some".to_owned(),
+            "workerGroup" | "workerId" | "key" | "scheduleName" | "subscriptionName" | "partitionName" | "memberId" => {
+                "some".to_owned()
+            }
             "name" => "public/some.log".to_owned(),
             "clientId" => "root".to_owned(),
             "roleId" => "anonymous".to_owned(),

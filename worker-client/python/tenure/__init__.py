@@ -39,6 +39,7 @@ from .errors import (
 )
 from .handle import Handle, Status
 from .job import Cancellation, Job
+from .partition import Hold, Member, Partition, Share
 from .schedule import CatchUp, Schedule
 from .subscription import Subscription
 from .task import JobRequest, OnDuplicate, Options, Priority, Task
@@ -51,13 +52,16 @@ __all__ = [
     "DuplicateJob",
     "Fail",
     "Handle",
+    "Hold",
     "Job",
     "JobCancelled",
     "JobFailed",
     "JobRequest",
+    "Member",
     "NameTaken",
     "OnDuplicate",
     "Options",
+    "Partition",
     "PayloadError",
     "Priority",
     "Release",
@@ -67,6 +71,7 @@ __all__ = [
     "RunLost",
     "Schedule",
     "ServerUnavailable",
+    "Share",
     "Status",
     "Subscription",
     "Task",

@@ -15,6 +15,7 @@ from .errors import ConfigurationError, Seconds, seconds_of
 from .handle import Handle
 from .job import Job
 from .outcome import Around
+from .partition import Partition
 from .schedule import Schedule
 from .settings import Settings, queue_id, read_settings
 from .subscription import Subscription
@@ -216,6 +217,10 @@ class Tenure:
     def subscription(self, name: str) -> Subscription:
         """Return a subscription by its name, to set, test or delete it. Sends no request."""
         return Subscription(self, name)
+
+    def partition(self, name: str) -> Partition:
+        """Return a partition group by its name, to set, join or delete it. Sends no request."""
+        return Partition(self, name)
 
     def statistics(
         self, queue: str | None = None, *, since: Seconds = 3_600, step: int | None = None

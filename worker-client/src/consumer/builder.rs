@@ -15,6 +15,7 @@ use super::outcome::OnPanic;
 use super::progress::ASK_EVERY;
 use super::running::Consumer;
 use super::settings::{CAPACITY_MAX, Settings};
+use super::shares::ClaimShare;
 use super::source::{AnySource, Source};
 use crate::keep::HEARTBEAT;
 use crate::{Client, WorkerName};
@@ -76,6 +77,7 @@ pub struct ConsumerBuilder {
     debug_port: Option<u16>,
     keep_late: bool,
     source: Option<Box<dyn AnySource>>,
+    partition: Option<String>,
     handler: Option<Arc<dyn Run>>,
     /// Handlers by kind.
     kinds: Vec<(String, Arc<dyn Run>)>,
@@ -134,6 +136,7 @@ impl ConsumerBuilder {
             debug_port: None,
             keep_late: false,
             source: None,
+            partition: None,
             handler: None,
             kinds: Vec::new(),
         }
@@ -341,6 +344,21 @@ impl ConsumerBuilder {
         Self { source: Some(Box::new(source)), ..self }
     }
 
+    /// Joins a [partition group](crate::partition) and claims only tasks of this member's share. The
+    /// policy of the queue must name the group. A share moves to another member only after the jobs
+    /// that it loses have ended. As with a [source](Self::source), such a consumer has no balancer,
+    /// and a session only if one is [set](Self::session).
+    ///
+    /// ```
+    /// # use tenure_client::consumer::ConsumerBuilder;
+    /// # fn example(builder: ConsumerBuilder) -> ConsumerBuilder {
+    /// builder.partition("mail")
+    /// # }
+    /// ```
+    pub fn partition(self, group: &str) -> Self {
+        Self { partition: Some(group.to_owned()), ..self }
+    }
+
     /// Sets the handler: an async closure or a [`Handler`]. A task whose payload is not a `P` ends
     /// as malformed-payload.
     ///
@@ -427,11 +445,13 @@ impl ConsumerBuilder {
             debug_port,
             keep_late,
             source,
+            partition,
             ..
         } = self;
         let (group, id) = self.name.ok_or(BuildError::NoName)?;
         let name = WorkerName { group: group.parse()?, id: id.parse()? };
         let handler = handler_of(self.handler, self.kinds)?;
+        let source = source_of(source, partition, (&client, &queue, &name))?;
         if capacity == 0 || capacity > CAPACITY_MAX && source.is_none() {
             return Err(BuildError::OutOfRange("capacity must be from 1 to 1000"));
         }
@@ -478,6 +498,20 @@ impl ConsumerBuilder {
             has_source: source.is_some(),
         };
         Ok(Consumer::new(Inner::new(settings, handler), source))
+    }
+}
+
+fn source_of(
+    source: Option<Box<dyn AnySource>>,
+    partition: Option<String>,
+    (client, queue, name): (&Client, &TaskQueueId, &WorkerName),
+) -> Result<Option<Box<dyn AnySource>>, BuildError> {
+    match (source, partition) {
+        (Some(_), Some(_)) => {
+            Err(BuildError::OutOfRange("a consumer has a source or claims its share of a partition group, not both"))
+        }
+        (None, Some(group)) => Ok(Some(Box::new(ClaimShare::new(client.clone(), queue.clone(), name.clone(), group)))),
+        (source, None) => Ok(source),
     }
 }
 

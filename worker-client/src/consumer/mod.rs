@@ -81,6 +81,7 @@ mod queue_follower;
 mod running;
 mod session;
 mod settings;
+mod shares;
 pub mod source;
 pub mod statemachine;
 mod status;

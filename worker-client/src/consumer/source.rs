@@ -176,7 +176,7 @@ fn member(client: &Client, session: Option<SessionId>) -> Client {
 impl Source for ClaimWork {
     async fn find(&mut self, room: usize) -> Result<Vec<Found>, Error> {
         match member(&self.client, self.session)
-            .claim_work_within(self.answers_within, &self.queue, &self.name, room)
+            .claim_work_within(self.answers_within, &self.queue, &self.name, room, None)
             .await
         {
             Ok(claims) => {

@@ -1,4 +1,4 @@
-//! Notes: events about queues and subscriptions, on Tenure's own exchanges. The outbox stores them
+//! Notes: events about queues, subscriptions and partition groups, on Tenure's own exchanges. The outbox stores them
 //! as emitted, because no task or group has the state to render them from.
 
 use chrono::{DateTime, Utc};
@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::{RunId, ServerId, SessionId, TaskId, TaskQueueId, WorkerGroup, WorkerId};
 use tenure_api::policy::{Backlog, QueuePolicy};
-use tenure_api::states::{Priority, SchedulerEnd, SessionEnd, SuspendedBy};
+use tenure_api::states::{PartitionState, Priority, SchedulerEnd, SessionEnd, SuspendedBy};
 use utoipa::ToSchema;
 
 use super::{Event, Payload};
@@ -19,7 +19,7 @@ pub const KIND: i16 = 14;
 pub const RUNS_MAX: usize = 200;
 /// Prefix of Tenure's own exchanges.
 pub const PREFIX: &str = "exchange/tenure/v1/";
-pub const EXCHANGES: [&str; 11] = [
+pub const EXCHANGES: [&str; 12] = [
     "task-ready",
     "queue-paused",
     "queue-resumed",
@@ -31,6 +31,7 @@ pub const EXCHANGES: [&str; 11] = [
     "schedule-failed",
     "backlog-limit-reached",
     "subscription-suspended",
+    "partitions-changed",
 ];
 const VERSION: u8 = 1;
 
@@ -61,6 +62,8 @@ pub enum Note {
     BacklogLimitReached(BacklogLimitReached),
     /// A subscription was suspended: its receiver gets no more events.
     SubscriptionSuspended(SubscriptionSuspended),
+    /// The map of a partition group changes.
+    PartitionsChanged(PartitionsChanged),
 }
 
 /// Delayed runs of a queue have become ready to be claimed.
@@ -269,7 +272,28 @@ pub struct SubscriptionSuspended {
     pub client_id: String,
 }
 
+/// The map of a partition group changes: another one is proposed, dropped or active.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schema(as = PartitionsChangedMessage)]
+pub struct PartitionsChanged {
+    /// Version of the message format.
+    version: u8,
+    /// Name of the group.
+    pub name: String,
+    /// Number of the active map.
+    pub epoch: i64,
+    /// `draining` while members have to acknowledge the next map.
+    pub state: PartitionState,
+    /// Number of shares of the active map.
+    pub replicas: u16,
+}
+
 impl Note {
+    pub fn partitions_changed(name: String, epoch: i64, state: PartitionState, replicas: u16) -> Self {
+        Self::PartitionsChanged(PartitionsChanged { version: VERSION, name, epoch, state, replicas })
+    }
+
     pub fn subscription_suspended(
         name: String,
         suspended_by: SuspendedBy,
@@ -390,10 +414,11 @@ impl Note {
             Self::ScheduleFailed(_) => "exchange/tenure/v1/schedule-failed",
             Self::BacklogLimitReached(_) => "exchange/tenure/v1/backlog-limit-reached",
             Self::SubscriptionSuspended(_) => "exchange/tenure/v1/subscription-suspended",
+            Self::PartitionsChanged(_) => "exchange/tenure/v1/partitions-changed",
         }
     }
 
-    /// The queue; none for a note about a subscription.
+    /// The queue; none for a note about a subscription or a partition group.
     fn queue(&self) -> Option<&TaskQueueId> {
         match self {
             Self::TaskReady(note) => Some(&note.task_queue_id),
@@ -406,7 +431,7 @@ impl Note {
             Self::SchedulerInactive(note) => Some(&note.task_queue_id),
             Self::ScheduleFailed(note) => Some(&note.task_queue_id),
             Self::BacklogLimitReached(note) => Some(&note.task_queue_id),
-            Self::SubscriptionSuspended(_) => None,
+            Self::SubscriptionSuspended(_) | Self::PartitionsChanged(_) => None,
         }
     }
 
@@ -431,6 +456,7 @@ impl Note {
             "schedule-failed" => serde_json::from_str(text).ok().map(Self::ScheduleFailed),
             "backlog-limit-reached" => serde_json::from_str(text).ok().map(Self::BacklogLimitReached),
             "subscription-suspended" => serde_json::from_str(text).ok().map(Self::SubscriptionSuspended),
+            "partitions-changed" => serde_json::from_str(text).ok().map(Self::PartitionsChanged),
             _ => None,
         }
     }

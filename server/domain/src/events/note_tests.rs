@@ -32,6 +32,13 @@ fn subscription_suspended() -> (Note, serde_json::Value) {
     )
 }
 
+fn partitions_changed() -> (Note, serde_json::Value) {
+    (
+        Note::partitions_changed("mail".into(), 7, PartitionState::Draining, 5),
+        json!({"version": 1, "name": "mail", "epoch": 7, "state": "draining", "replicas": 5}),
+    )
+}
+
 fn notes() -> Vec<(Note, serde_json::Value)> {
     let queue: TaskQueueId = "acme/linux".parse().unwrap();
     let run =
@@ -88,6 +95,7 @@ fn notes() -> Vec<(Note, serde_json::Value)> {
                 "clientId": "ann"}),
         ),
         subscription_suspended(),
+        partitions_changed(),
         (
             Note::queue_policy_changed(queue, "ann".into(), 8, None),
             json!({"version": 1, "taskQueueId": "acme/linux", "clientId": "ann", "policyVersion": 8}),
@@ -132,6 +140,7 @@ fn every_message_fits_only_its_own_type() {
             + fits::<SchedulerInactive>(&payload)
             + fits::<ScheduleFailed>(&payload)
             + fits::<SubscriptionSuspended>(&payload)
+            + fits::<PartitionsChanged>(&payload)
             + fits::<BacklogLimitReached>(&payload);
         assert_eq!(forms, 1, "{payload}");
     }

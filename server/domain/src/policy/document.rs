@@ -10,6 +10,7 @@ use tenure_api::states::{Delivery, Dispatch, KeyBy, LateResult, OnDuplicate, OnS
 use super::{number, seconds};
 use crate::admission::Rate;
 use crate::json;
+use crate::partition;
 use crate::unacceptable::Unacceptable;
 
 /// In seconds.
@@ -45,10 +46,6 @@ pub const RATE_SECONDS_MAX: i64 = 86_400;
 /// Maximum limit of pending tasks.
 pub const BACKLOG_TASKS_MAX: i64 = 1_000_000_000;
 
-/// Unimplemented fields: refused unless neutral. When a field is implemented, remove it here, and
-/// its `#[schema(ignore)]` in the request type.
-const NOT_BUILT: [&str; 1] = ["partition"];
-
 /// A checked queue policy with its defaults.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policy {
@@ -82,6 +79,8 @@ pub struct Policy {
     pub late_result: LateResult,
     /// True if failed tasks are listed until they are run again.
     pub dead_letters: bool,
+    /// Name of the partition group whose members claim shares.
+    pub partition: Option<String>,
     text: String,
 }
 
@@ -174,21 +173,24 @@ impl Policy {
             backlog_tasks: None,
             late_result: LateResult::Reject,
             dead_letters: false,
+            partition: None,
             text: "{}".to_owned(),
         }
     }
 
     pub fn from_request(sent: &QueuePolicy) -> Result<Self, Unacceptable> {
-        for (field, neutral, is_neutral) in fields_to_come(sent) {
-            if NOT_BUILT.contains(&field) && is_neutral == Some(false) {
-                return Err(not_built(field, neutral));
-            }
+        let policy = Self::checked(sent)?;
+        if policy.partition.is_some() && policy.admission().is_some() {
+            return Err(Unacceptable::Rule(
+                "`partition` cannot be combined with `concurrency`, `rate`, `fair` or `dispatch` `assign`: a queue is \
+                 divided by shares or limited"
+                    .to_owned(),
+            ));
         }
-        Self::checked(sent)
+        Ok(policy)
     }
 
-    /// Checks a policy. Allows unimplemented fields.
-    pub(super) fn checked(sent: &QueuePolicy) -> Result<Self, Unacceptable> {
+    fn checked(sent: &QueuePolicy) -> Result<Self, Unacceptable> {
         let within =
             |field, value: Option<i64>, least, most| value.map(|value| seconds(field, value, least, most)).transpose();
         Ok(Self {
@@ -211,6 +213,7 @@ impl Policy {
             backlog_tasks: sent.backlog.map(backlog).transpose()?,
             late_result: sent.late_result.unwrap_or(LateResult::Reject),
             dead_letters: sent.dead_letters.unwrap_or(false),
+            partition: sent.partition.as_deref().map(partition::named).transpose()?,
             text: json::text(sent)?,
         })
     }
@@ -234,10 +237,18 @@ impl Policy {
     /// True if servers of the previous release cannot carry out a policy.
     pub fn needs_gate(sent: &QueuePolicy) -> bool {
         let QueuePolicy {
-            retry_failed, deadline_after, retain, on_duplicate, backlog, late_result, dead_letters, ..
+            retry_failed,
+            deadline_after,
+            retain,
+            on_duplicate,
+            backlog,
+            late_result,
+            dead_letters,
+            partition,
+            ..
         } = sent;
         let retries_or_keeps = retry_failed.is_some() || deadline_after.is_some() || retain.is_some();
-        let guards = on_duplicate.is_some() || backlog.is_some();
+        let guards = on_duplicate.is_some() || backlog.is_some() || partition.is_some();
         retries_or_keeps || guards || *late_result == Some(LateResult::FirstWins) || *dead_letters == Some(true)
     }
 
@@ -318,59 +329,6 @@ fn limits<S, T>(
         total: total.map(|sent| check(&format!("{field}.total"), sent)).transpose()?,
         per_key: per_key.map(|sent| check(&format!("{field}.perKey"), sent)).transpose()?,
     })
-}
-
-/// A field that was added later: its name, its neutral value, and whether its value, if given, is
-/// neutral.
-pub(super) type FieldToCome = (&'static str, Option<&'static str>, Option<bool>);
-
-/// Lists fields that are unimplemented or were added later.
-fn fields_to_come(sent: &QueuePolicy) -> [FieldToCome; 15] {
-    let QueuePolicy {
-        delivery: _,
-        complete_time: _,
-        delay: _,
-        retry_delay: _,
-        claim_timeout: _,
-        dispatch,
-        accept_time,
-        late_result,
-        on_scheduler_loss,
-        on_duplicate,
-        backlog,
-        key_by,
-        concurrency,
-        rate,
-        fair,
-        partition,
-        dead_letters,
-        retry_failed,
-        deadline_after,
-        retain,
-    } = sent;
-    [
-        ("dispatch", Some("\"pull\""), dispatch.map(|dispatch| dispatch == Dispatch::Pull)),
-        ("acceptTime", Some("0"), accept_time.map(|seconds| seconds == 0)),
-        ("lateResult", Some("\"reject\""), late_result.map(|late| late == LateResult::Reject)),
-        ("onSchedulerLoss", Some("\"keep\""), on_scheduler_loss.map(|loss| loss == OnSchedulerLoss::Keep)),
-        ("onDuplicate", Some("\"reject\""), on_duplicate.map(|treatment| treatment == OnDuplicate::Reject)),
-        ("backlog", None, backlog.map(|_| false)),
-        ("keyBy", Some("\"key\""), key_by.map(|key_by| key_by == KeyBy::Key)),
-        ("concurrency", None, concurrency.map(|_| false)),
-        ("rate", None, rate.map(|_| false)),
-        ("fair", Some("false"), fair.map(|fair| !fair)),
-        ("partition", None, partition.as_ref().map(|_| false)),
-        ("deadLetters", Some("false"), dead_letters.map(|listed| !listed)),
-        ("retryFailed", Some("false"), retry_failed.map(|retry| !retry)),
-        ("deadlineAfter", None, deadline_after.map(|_| false)),
-        ("retain", None, retain.map(|_| false)),
-    ]
-}
-
-/// Refuses an unimplemented field.
-pub(super) fn not_built(field: &str, neutral: Option<&str>) -> Unacceptable {
-    let or = neutral.map_or_else(String::new, |neutral| format!(", or set it to {neutral}"));
-    Unacceptable::Rule(format!("`{field}` is not built yet: leave it out{or}"))
 }
 
 /// The precondition of a policy's change, from the header `If-Match`.

@@ -14,7 +14,7 @@ pub(crate) fn policy(body: &Value) -> Result<Policy, String> {
     read(body, Policy::from_request)
 }
 
-/// Checks with the unimplemented fields allowed.
+/// Checks without rules about combinations of fields.
 pub(crate) fn checked(body: &Value) -> Result<Policy, String> {
     read(body, Policy::checked)
 }
@@ -85,14 +85,33 @@ fn late_result_is_rejected_by_default_and_needs_gate_otherwise() {
 }
 
 #[test]
-fn unimplemented_field_is_refused_unless_neutral() {
+fn neutral_fields_are_shown_as_sent() {
     let neutral = json!({"dispatch": "pull", "acceptTime": 0, "lateResult": "reject", "onSchedulerLoss": "keep",
         "onDuplicate": "reject", "keyBy": "key", "fair": false, "deadLetters": false});
     let read = policy(&neutral).unwrap();
     let shown: Value = serde_json::from_str(read.text()).unwrap();
     assert_eq!(shown, neutral, "shown as sent");
-    let refused = policy(&json!({"partition": "p"})).unwrap_err();
-    assert_eq!(refused, "`partition` is not built yet: leave it out");
+}
+
+#[test]
+fn partition_names_group_of_unlimited_queue() {
+    let read = policy(&json!({"partition": "mail_1"})).unwrap();
+    assert_eq!(read.partition.as_deref(), Some("mail_1"));
+    assert_eq!(Policy::from_stored(read.text()).unwrap(), read);
+    assert!(Policy::needs_gate(&Policy::read(read.text()).unwrap()));
+    assert!(policy(&json!({"partition": "a b"})).unwrap_err().contains("partition group"));
+    for limit in [
+        json!({"dispatch": "assign"}),
+        json!({"fair": true}),
+        json!({"concurrency": {"total": 1}}),
+        json!({"rate": {"total": {"count": 1, "seconds": 1}}}),
+    ] {
+        let mut both = limit.clone();
+        both["partition"] = "mail".into();
+        assert!(policy(&both).unwrap_err().contains("cannot be combined"), "{limit}");
+        policy(&limit).unwrap();
+    }
+    policy(&json!({"partition": "mail", "backlog": {"tasks": 1}})).unwrap();
 }
 
 #[test]

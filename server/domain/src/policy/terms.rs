@@ -18,6 +18,8 @@ pub struct Terms {
     pub start: Start,
     pub waits_again: bool,
     pub retry_failed: bool,
+    /// True if workers may claim by their share of a partition group.
+    pub partitioned: bool,
 }
 
 impl Terms {
@@ -32,6 +34,7 @@ impl Terms {
             start: options.start.unwrap_or(Start::After(policy.delay)),
             waits_again: policy.waits_again(),
             retry_failed: options.retry_failed.unwrap_or(policy.retry_failed),
+            partitioned: policy.partition.is_some(),
         }
     }
 
@@ -43,6 +46,7 @@ impl Terms {
             own_complete_time: self.own_complete_time,
             waits_again: self.waits_again,
             retry_failed: self.retry_failed,
+            partitioned: self.partitioned,
             delayed: delayed.unwrap_or(DelayedBy::Delay),
         }
     }
@@ -64,7 +68,7 @@ impl Terms {
 /// ```text
 /// bits 0–1 delivery · 2 retryDelay · 3 the task has its own completeTime
 /// bit 4 the next run waits for admission again · 5–7 why the run is delayed
-/// bit 10 retryFailed; bits 8 and 9 are reserved
+/// bit 9 the run is in the index of shares · 10 retryFailed; bit 8 is reserved
 /// ```
 ///
 /// Bits 5–7 are valid only for a delayed run. NULL in the database means all zero.
@@ -77,6 +81,8 @@ pub struct Traits {
     pub waits_again: bool,
     /// True if a run reported as failed may be followed by another one.
     pub retry_failed: bool,
+    /// True if the run is found by claims of a share.
+    pub partitioned: bool,
     /// Ignored if the run is not delayed.
     pub delayed: DelayedBy,
 }
@@ -88,6 +94,7 @@ impl Traits {
     pub const WAITS_AGAIN: i16 = 1 << 4;
     pub const DELAYED_SHIFT: u32 = 5;
     pub const DELAYED: i16 = 0b111 << Self::DELAYED_SHIFT;
+    pub const PARTITIONED: i16 = 1 << 9;
     pub const RETRY_FAILED: i16 = 1 << 10;
 
     /// The traits without a policy and options.
@@ -97,6 +104,7 @@ impl Traits {
         own_complete_time: false,
         waits_again: false,
         retry_failed: false,
+        partitioned: false,
         delayed: DelayedBy::Delay,
     };
 
@@ -109,6 +117,7 @@ impl Traits {
             | bit(self.own_complete_time, Self::OWN_COMPLETE_TIME)
             | bit(self.waits_again, Self::WAITS_AGAIN)
             | bit(self.retry_failed, Self::RETRY_FAILED)
+            | bit(self.partitioned, Self::PARTITIONED)
             | self.delayed.code() << Self::DELAYED_SHIFT;
         (code != 0).then_some(code)
     }
@@ -120,6 +129,7 @@ impl Traits {
             | Self::OWN_COMPLETE_TIME
             | Self::WAITS_AGAIN
             | Self::DELAYED
+            | Self::PARTITIONED
             | Self::RETRY_FAILED;
         if code & !known != 0 {
             return None;
@@ -130,6 +140,7 @@ impl Traits {
             own_complete_time: code & Self::OWN_COMPLETE_TIME != 0,
             waits_again: code & Self::WAITS_AGAIN != 0,
             retry_failed: code & Self::RETRY_FAILED != 0,
+            partitioned: code & Self::PARTITIONED != 0,
             delayed: DelayedBy::from_code((code & Self::DELAYED) >> Self::DELAYED_SHIFT)?,
         })
     }
@@ -218,11 +229,18 @@ mod tests {
         let mut seen = std::collections::BTreeSet::new();
         for &delivery in Delivery::ALL {
             for &delayed in DelayedBy::ALL {
-                for bits in 0..16 {
-                    let [retry_delay, own_complete_time, waits_again, retry_failed] =
-                        [1, 2, 4, 8].map(|bit| bits & bit != 0);
-                    let traits =
-                        Traits { delivery, retry_delay, own_complete_time, waits_again, retry_failed, delayed };
+                for bits in 0..32 {
+                    let [retry_delay, own_complete_time, waits_again, retry_failed, partitioned] =
+                        [1, 2, 4, 8, 16].map(|bit| bits & bit != 0);
+                    let traits = Traits {
+                        delivery,
+                        retry_delay,
+                        own_complete_time,
+                        waits_again,
+                        retry_failed,
+                        partitioned,
+                        delayed,
+                    };
                     assert!(seen.insert(traits.code()));
                     assert_eq!(Traits::from_code(traits.code()), Some(traits));
                 }

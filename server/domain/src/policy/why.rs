@@ -4,7 +4,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use tenure_api::dates::Timestamp;
 use tenure_api::ids::{RunId, SessionId, TaskId};
 use tenure_api::policy::Failure;
-use tenure_api::states::{DelayedBy, EndedBy, NoSession, Requires, RunState, TaskState};
+use tenure_api::states::{DelayedBy, EndedBy, NoSession, PartitionState, Requires, RunState, TaskState};
 use tenure_api::why::{AwaitedTask, LiveLogSoFar, Reason, SlotHolder, WhyAnswer, WorkerName};
 
 use super::ending::Allowance;
@@ -28,7 +28,19 @@ pub struct Facts {
     pub task: TaskId,
     pub state: StateFacts,
     pub paused: Option<Paused>,
+    /// Of a pending run in a queue that a partition group divides.
+    pub share: Option<ShareFacts>,
     pub now: DateTime<Utc>,
+}
+
+#[derive(Debug, Clone)]
+pub struct ShareFacts {
+    pub slot: u32,
+    /// None while the group has no map.
+    pub index: Option<u16>,
+    /// Who has the share.
+    pub member: Option<String>,
+    pub state: PartitionState,
 }
 
 /// A task's state, with the facts that explain it.
@@ -181,6 +193,13 @@ pub struct Workers {
     pub more: bool,
 }
 
+impl ShareFacts {
+    fn reason(&self, names: Names) -> Reason {
+        let Self { slot, index, ref member, state } = *self;
+        Reason::Partition { slot, index, member: member.clone().filter(|_| names == Names::Shown), state }
+    }
+}
+
 impl Facts {
     /// True if no known worker has requested the run, so a new request makes a difference.
     pub fn lacks_workers(&self) -> bool {
@@ -244,7 +263,9 @@ pub fn why(facts: &Facts, names: Names) -> WhyAnswer {
             let poll_limited = (is_polled && (no_worker.is_some() || no_session)).then_some(Reason::PollLimited);
             let behind = (ready && *before > 0).then_some(Reason::Behind { runs: *before });
             let reasons = [hold, paused].into_iter().flatten().chain(sessions);
-            let reasons = reasons.chain([reserved, no_worker, poll_limited, behind].into_iter().flatten()).collect();
+            let share = facts.share.as_ref().filter(|_| ready).map(|share| share.reason(names));
+            let others = [reserved, no_worker, poll_limited, behind, share];
+            let reasons = reasons.chain(others.into_iter().flatten()).collect();
             WhyAnswer {
                 ready,
                 position: ready.then_some(before.saturating_add(1)),
@@ -452,9 +473,21 @@ pub fn sentence(reason: &Reason) -> String {
         Reason::Behind { runs } => {
             format!("{} of its queue {} claimed first.", counted(*runs, "other run"), are(*runs))
         }
+        Reason::Partition { .. } => partition(reason),
         Reason::Running { .. } => running(reason),
         Reason::Resolved { .. } => resolved(reason),
     }
+}
+
+fn partition(reason: &Reason) -> String {
+    let Reason::Partition { slot, index, member, state } = reason else { return String::new() };
+    let share = match (index, member) {
+        (Some(index), Some(member)) => format!("in share {index}, of member {member}"),
+        (Some(index), None) => format!("in share {index}"),
+        (None, _) => "in no share yet".to_owned(),
+    };
+    let moves = if *state == PartitionState::Draining { " Shares are about to move." } else { "" };
+    format!("Its queue is divided by a partition group: slot {slot} is {share}.{moves}")
 }
 
 fn running(reason: &Reason) -> String {

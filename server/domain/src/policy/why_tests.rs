@@ -20,7 +20,7 @@ fn other() -> TaskId {
 }
 
 fn facts(state: StateFacts, paused: Option<Paused>) -> Facts {
-    Facts { task: task(), state, paused, now: at(NOW) }
+    Facts { task: task(), state, paused, share: None, now: at(NOW) }
 }
 
 fn paused() -> Paused {
@@ -49,6 +49,7 @@ fn code(reason: &Reason) -> &'static str {
         Reason::Paused { .. } => "paused",
         Reason::Reserved { .. } => "reserved",
         Reason::NoWorker { .. } => "no-worker",
+        Reason::Partition { .. } => "partition",
         Reason::Behind { .. } => "behind",
         Reason::Running { .. } => "running",
         Reason::Resolved { .. } => "resolved",
@@ -64,6 +65,21 @@ fn codes(answer: &WhyAnswer) -> Vec<&'static str> {
     assert_eq!(words.len(), codes.len().max(1));
     assert!(words.iter().all(|sentence| sentence.ends_with('.')), "{words:?}");
     codes
+}
+
+#[test]
+fn ready_run_of_divided_queue_names_its_share() {
+    let share = ShareFacts { slot: 7, index: Some(2), member: Some("m".into()), state: PartitionState::Active };
+    let divided = |held: Held| Facts { share: Some(share.clone()), ..facts(pending(held, vec![worker()]), None) };
+    for (names, member) in [(Names::Shown, Some("m".to_owned())), (Names::Hidden, None)] {
+        let answer = why(&divided(Held::Ready), names);
+        assert_eq!(codes(&answer).last(), Some(&"partition"));
+        let expected = Reason::Partition { slot: 7, index: Some(2), member, state: PartitionState::Active };
+        assert_eq!(answer.reasons.last(), Some(&expected));
+        assert!(answer.ready);
+    }
+    let delayed = Held::Delayed(Delayed { until: at(NOW + 9), by: DelayedBy::Delay });
+    assert_eq!(codes(&why(&divided(delayed), Names::Shown)), ["delay"]);
 }
 
 /// Every combination of facts about a pending run.
@@ -530,6 +546,18 @@ fn sentences_match_reasons() {
         (
             Reason::NoWorker { last_asked: Some(time(0)), quarantined: 0, frozen: 0 },
             "No eligible worker has asked for work in the last minute; the last one did at 1970-01-01T00:00:00.000Z.",
+        ),
+        (
+            Reason::Partition { slot: 7, index: Some(2), member: Some("m".into()), state: PartitionState::Draining },
+            "Its queue is divided by a partition group: slot 7 is in share 2, of member m. Shares are about to move.",
+        ),
+        (
+            Reason::Partition { slot: 7, index: Some(2), member: None, state: PartitionState::Active },
+            "Its queue is divided by a partition group: slot 7 is in share 2.",
+        ),
+        (
+            Reason::Partition { slot: 7, index: None, member: None, state: PartitionState::Waiting },
+            "Its queue is divided by a partition group: slot 7 is in no share yet.",
         ),
         (Reason::Behind { runs: 1 }, "1 other run of its queue is claimed first."),
         (Reason::Behind { runs: 10_000 }, "At least 10000 other runs of its queue are claimed first."),

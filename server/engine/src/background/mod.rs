@@ -29,6 +29,7 @@ pub mod live_logs;
 pub mod low_water_marks;
 pub mod messages;
 pub mod other_servers;
+pub mod partitions;
 pub mod pauses;
 pub mod problems;
 pub mod purge_cache;

@@ -13,6 +13,7 @@ use super::enqueued::EnqueuedPass;
 use super::expiry::ExpiryPass;
 use super::groups::GroupsPass;
 use super::low_water_marks::LowWaterMarksPass;
+use super::partitions::PartitionsPass;
 use super::problems::ProblemsPass;
 use super::refile::RefilePass;
 use super::replication::ReplicationPass;
@@ -91,6 +92,7 @@ pub struct Passes {
     enqueued: EnqueuedPass,
     expiry: ExpiryPass,
     groups: GroupsPass,
+    partitions: PartitionsPass,
     pub problems: ProblemsPass,
     refile: RefilePass,
     schedules: SchedulesPass,
@@ -117,6 +119,7 @@ impl Passes {
             enqueued: EnqueuedPass::new(engine, Arc::clone(authority)),
             expiry: ExpiryPass::new(engine),
             groups: GroupsPass::new(engine),
+            partitions: PartitionsPass::default(),
             problems: ProblemsPass::new(deliveries.hold()),
             refile: RefilePass::default(),
             schedules: SchedulesPass::new(authority),
@@ -255,6 +258,7 @@ pub static PASSES: &[Pass] = passes! {
     "database_size", COMPARING, GoesOn, vitals::size;
     "subscriptions", DELIVERIES, GoesOn, SubscriptionsPass::run, subscriptions;
     "subscription_ages", WATCHING, GoesOn, SubscriptionsPass::check_ages, subscriptions;
+    "partitions", WATCHING, GoesOn, PartitionsPass::run, partitions;
     "workers_seen", WRITING, GoesOn, workers::write_down;
     "statistics", WRITING, GoesOn, statistics::write_down;
     "facts", FACTS, GoesOn, facts::pass;

@@ -23,6 +23,7 @@ pub mod message_queue;
 mod order;
 mod safe_position;
 pub mod session;
+mod shares;
 pub mod tick;
 pub mod wait_list;
 mod waiting;

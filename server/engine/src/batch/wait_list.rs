@@ -24,6 +24,7 @@ use super::figures::Figures;
 use super::limited::LimitedList;
 use super::low_water_marks::LowWaterMarks;
 use super::order::Order;
+use super::shares::ShareList;
 use super::tick::{APART, Arrivals, ClaimSeats, Committed, Kind, NotDone, Permit, TickLoop, Ticks, Turn};
 use crate::decision::marks::AdmissionMarks;
 use crate::essential;
@@ -60,8 +61,19 @@ pub struct ClaimWork {
     pub session: Option<i64>,
     /// Maximum number of runs.
     pub tasks: u16,
+    /// Only runs of this share.
+    pub share: Option<Share>,
     /// Maximum wait for the first run.
     pub wait_timeout: Duration,
+}
+
+/// A share of a partition group, as its member knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Share {
+    pub group: String,
+    /// Number of the map.
+    pub epoch: i64,
+    pub index: u16,
 }
 
 impl ClaimWork {
@@ -129,6 +141,8 @@ struct Queue {
 pub struct WaitList {
     queues: Vec<Queue>,
     limited: mpsc::Sender<Waiter>,
+    /// For requests of a share.
+    shares: mpsc::Sender<Waiter>,
     notifiers: Notifiers,
     /// Bounds the waiting requests: the inboxes are emptied at once.
     places: Arc<Semaphore>,
@@ -188,10 +202,13 @@ impl WaitList {
         };
         let queues = loops.iter().enumerate().map(start).collect();
         let (limited, inbox) = mpsc::channel(WAITING_MAX);
-        essential::spawn(tasks, LimitedList::new(parts, inbox, waiting, tasks, stop).work());
+        essential::spawn(tasks, LimitedList::new(parts, inbox, waiting.clone(), tasks, stop).work());
+        let (shares, inbox) = mpsc::channel(WAITING_MAX);
+        essential::spawn(tasks, ShareList::new(parts, inbox, waiting, tasks, stop).work());
         Self {
             queues,
             limited,
+            shares,
             notifiers: parts.notifiers.clone(),
             places: Arc::new(Semaphore::new(WAITING_MAX)),
             workers: parts.workers.clone(),
@@ -204,10 +221,12 @@ impl WaitList {
         let _place = self.places.try_acquire().map_err(|_| shed())?;
         let (reply, answer) = oneshot::channel();
         let until = Instant::now() + request.wait_timeout;
-        let (worker, session) = (request.worker.clone(), request.session);
+        let (worker, session, is_of_share) = (request.worker.clone(), request.session, request.share.is_some());
         self.workers.saw(worker.clone(), Sight::ClaimWork);
         let waiter = Waiter { request, turn: 0, reply, until, parked: None, span: traces::current() };
-        if self.notifiers.is_limited(worker.queue) {
+        if is_of_share {
+            self.shares.try_send(waiter).map_err(|_| shed())?;
+        } else if self.notifiers.is_limited(worker.queue) {
             self.limited.try_send(waiter).map_err(|_| shed())?;
         } else {
             let queue = &self.queues[Route::of_queue(worker.queue).among(self.queues.len())];

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use sqlx::PgPool;
 
 use super::OpError;
-use crate::batch::wait_list::{Answer, ClaimWork, WaitList};
+use crate::batch::wait_list::{Answer, ClaimWork, Share, WaitList};
 use tenure_api::ids::TaskQueueId;
 use tenure_domain::worker::WorkerKey;
 use tenure_store::queues::Queues;
@@ -23,6 +23,8 @@ pub struct Request {
     pub session: Option<i64>,
     /// Maximum number of runs.
     pub tasks: u16,
+    /// Only runs of this share.
+    pub share: Option<Share>,
     /// Maximum wait for the first run.
     pub wait_timeout: Duration,
 }
@@ -40,7 +42,8 @@ pub async fn claim_work(
         let worker = WorkerKey { queue, group: request.group.clone(), id: request.id.clone() };
         let wait_timeout = until.saturating_duration_since(Instant::now());
         let Request { session, tasks, .. } = *request;
-        let claim = ClaimWork { worker, queue: request.queue.clone(), session, tasks, wait_timeout };
+        let share = request.share.clone();
+        let claim = ClaimWork { worker, queue: request.queue.clone(), session, tasks, share, wait_timeout };
         match wait_list.claim(claim).await {
             Err(OpError::StaleQueue) => {}
             answer => return answer,

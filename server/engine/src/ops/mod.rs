@@ -20,6 +20,7 @@ pub mod list_tasks;
 pub mod live_log;
 pub mod messages;
 pub mod objects;
+pub mod partitions;
 pub mod purge_cache;
 pub mod queue_keys;
 pub mod queue_policy;

@@ -19,7 +19,7 @@ use tenure_store::events::Sequenced;
 use tenure_store::failure::{Class, classify};
 use tenure_store::policies::{self, StoredPolicy};
 use tenure_store::queues::{self, Queues};
-use tenure_store::{admission, clock};
+use tenure_store::{admission, clock, partitions};
 
 #[derive(Clone, Copy)]
 pub struct Parts<'a> {
@@ -86,6 +86,13 @@ pub async fn put(parts: Parts<'_>, actor: &Actor, queue: &TaskQueueId, put: Put)
     let key = parts.queues.get_or_create_key(parts.pool, queue).await?;
     let mut conn = parts.pool.acquire().await?;
     let mut transaction = conn.begin().await?;
+    if let Some(group) = &policy.partition
+        && !partitions::keep(&mut transaction, group).await?
+    {
+        return Err(OpError::Input(format!(
+            "`partition` names the group {group:?}, which does not exist: store it first"
+        )));
+    }
     admission::lock_given(&mut transaction, key).await?;
     if !policies::lock_queue(&mut transaction, key).await? {
         return Err(OpError::Unavailable);

@@ -128,7 +128,7 @@ pub async fn list(
     cursor: Option<&str>,
     limit: usize,
 ) -> Result<TaskPage, OpError> {
-    list_visible(engine, filter, cursor, limit, &|_: TaskId| true).await
+    list_visible(parts, filter, cursor, limit, &|_: TaskId| true).await
 }
 
 /// Lists tasks as [`list`] does, for a caller who may not see all of them. Where a page ends does
@@ -137,7 +137,7 @@ pub async fn list(
 /// # Errors
 /// As [`list`].
 pub async fn list_visible(
-    engine: &Engine,
+    parts: Parts<'_>,
     filter: &TaskFilter,
     cursor: Option<&str>,
     limit: usize,

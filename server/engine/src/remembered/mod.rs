@@ -18,6 +18,7 @@
 
 pub mod enqueue_roles;
 mod fact;
+pub mod partitions;
 pub mod quarantines;
 pub mod registry;
 pub mod removals;
@@ -34,6 +35,7 @@ use sqlx::PgPool;
 use self::enqueue_roles::EnqueueRoles;
 use self::fact::{AnyFact, Poll};
 pub use self::fact::{Fact, Remembered};
+use self::partitions::Partitions;
 use self::quarantines::{DatabaseClock, Quarantined, Quarantines};
 use self::removals::Removals;
 use self::roles::Roles;
@@ -72,6 +74,7 @@ facts! {
     /// Empty until the first role is allowed.
     enqueue_roles: EnqueueRoles,
     subscriptions: Subscriptions,
+    partitions: Partitions,
 }
 
 impl Facts {

@@ -27,6 +27,7 @@ mod invariants;
 mod lists;
 mod live_logs;
 mod messages;
+mod partitions;
 mod passes;
 mod races;
 mod rates;

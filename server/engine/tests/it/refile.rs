@@ -3,12 +3,13 @@
 use sqlx::migrate::Migrator;
 use tenure_api::policy::{QueuePolicy, TaskOptions};
 use tenure_api::states::{DelayedBy, TaskState};
+use tenure_domain::partition::Settings;
 use tenure_domain::policy::hold::Start;
 use tenure_domain::policy::options::Options;
 use tenure_domain::policy::refile::{RefilePosition, Stage, StageResult, step};
 use tenure_domain::policy::terms::Terms;
 use tenure_engine::background::PassReport;
-use tenure_engine::ops::queue_policy;
+use tenure_engine::ops::{partitions, queue_policy};
 use tenure_store::schema;
 
 use crate::explain::FILL;
@@ -122,11 +123,14 @@ async fn every_run_gets_traits_by_policy_and_options() {
                      SELECT seq, held_until, NULL AS complete_by FROM pending
                      UNION ALL SELECT seq, NULL, complete_by FROM claims) r";
     let before: String = sqlx::query_scalar(dates).fetch_one(&mut conn).await.unwrap();
+    let group = Settings { interval: None, drain_timeout: 0 };
+    partitions::put(queue.engine.partition_parts(), &ANN, "mail", group).await.unwrap();
     for policy in [
         json!({"delivery": "at-least-once"}),
         json!({"delivery": "at-most-once", "retryDelay": {"first": 5}}),
         json!({"retryDelay": {"first": 0}, "completeTime": 60, "delay": 5}),
         json!({"delivery": "at-least-once", "retryFailed": true}),
+        json!({"delivery": "at-most-once", "partition": "mail"}),
         json!({}),
     ] {
         assert!(put(&queue, policy.clone()).await >= i64::try_from(runs.len()).unwrap());

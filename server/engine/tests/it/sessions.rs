@@ -103,6 +103,7 @@ fn claim_of(session: &Identity, tasks: u16, wait_timeout: Duration) -> Request {
         id: session.worker_id.to_string(),
         session: Some(session.epoch),
         tasks,
+        share: None,
         wait_timeout,
     }
 }

@@ -42,6 +42,7 @@ fn request(worker: &str, tasks: u16, wait_timeout: Duration) -> Request {
         id: worker.into(),
         tasks,
         session: None,
+        share: None,
         wait_timeout,
     }
 }

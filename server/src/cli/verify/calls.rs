@@ -173,6 +173,7 @@ impl<'a> Calls<'a> {
             | Reason::Paused { .. }
             | Reason::Reserved { .. }
             | Reason::NoWorker { .. }
+            | Reason::Partition { .. }
             | Reason::Behind { .. }
             | Reason::Running { .. } => None,
         }))

@@ -41,8 +41,8 @@ fn describe_list_audit(operation: Operation, sample: &Sample) -> Operation {
     paged(operation)
         .about(&format!(
             "Newest first. Changes that an operator may want to ask about: of tasks, groups, queues, workers, clients, \
-             roles, schedules, subscriptions, database roles and jobs; not the creation of tasks and the calls of workers. \
-             A page examines up to {EXAMINED_MAX} changes, so a page with a token is not the last one, even if it has \
+             roles, schedules, subscriptions, partition groups, database roles and jobs; not the creation of tasks and \
+             the calls of workers. A page examines up to {EXAMINED_MAX} changes, so a page with a token is not the last one, even if it has \
              few or no entries."
         ))
         .query("client", "Only changes of this client", &text, &Value::Null)

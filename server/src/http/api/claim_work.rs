@@ -2,13 +2,14 @@
 
 use tenure_api::bodies::{CLAIM_TASKS, ClaimWorkRequest};
 use tenure_api::ids::SessionId;
+use tenure_api::partitions::PartitionClaim;
 
 use super::claims_json;
 use super::sessions::{OWN, of_a_claim};
 use crate::http::api::prelude::*;
 use crate::http::declaration::ANSWER_MAX;
 use crate::http::delivery::carry;
-use tenure_engine::batch::wait_list::Answer;
+use tenure_engine::batch::wait_list::{Answer, Share};
 use tenure_engine::ops::claim_work::Request;
 use tenure_engine::ops::sessions;
 
@@ -22,7 +23,7 @@ pub fn endpoint() -> Endpoint {
 }
 
 fn describe(operation: Operation, sample: &Sample) -> Operation {
-    of_a_claim(operation)
+    of_a_share(of_a_claim(operation))
         .about(
             "If there is no work, the request waits up to 20 seconds and then returns an empty list. Each claim is \
              valid until `takenUntil`: renew it earlier with reclaimTask. A claim whose response did not reach the \
@@ -58,6 +59,19 @@ pub(super) async fn session_of_claim(
     }
 }
 
+pub(super) fn share_of(claim: PartitionClaim) -> Share {
+    let PartitionClaim { name: group, epoch, index } = claim;
+    Share { group, epoch, index }
+}
+
+/// For calls that claim.
+pub(super) fn of_a_share(operation: Operation) -> Operation {
+    operation.refuses(InputError, "`partition` names another group than the policy of the queue").refuses(
+        ErrorCode::StalePartition,
+        "the map of the partition group is another one, or nobody has the index; `epoch` is its number",
+    )
+}
+
 async fn claim_work(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     let queue = call.task_queue_id()?;
     call.no_query()?;
@@ -77,6 +91,7 @@ async fn claim_work(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
         id: body.worker_id.to_string(),
         session,
         tasks: body.tasks,
+        share: body.partition.map(share_of),
         wait_timeout: app.claim_work_wait,
     };
     let claiming = async {

@@ -117,7 +117,8 @@ async fn list_tasks(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
         }
         None => {
             let limit = page.limit.unwrap_or(PAGE_MAX);
-            task_list::list_visible(app.engine.task_list_parts(), &filter, page.after.as_deref(), limit, &is_visible).await?
+            task_list::list_visible(app.engine.task_list_parts(), &filter, page.after.as_deref(), limit, &is_visible)
+                .await?
         }
     };
     let TaskPage { tasks, next, looked_since } = found;

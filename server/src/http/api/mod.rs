@@ -29,6 +29,7 @@ pub mod live_log;
 pub mod metrics;
 pub mod objects;
 pub mod pages;
+pub mod partitions;
 pub mod poll_task_urls;
 mod prelude;
 pub mod problems;

@@ -258,7 +258,8 @@ fn describe_put_policy(operation: Operation, sample: &Sample) -> Operation {
         )
         .takes::<QueuePolicy>(&example_policy())
         .answers::<PolicyOfQueue>("The current policy", &example(sample))
-        .refuses(InputError, "a number is out of its range, or a field is not built yet; the message names it")
+        .refuses(InputError, "a number is out of its range, fields contradict each other, or `partition` names no group; the message has the \
+             field")
         .refuses(
             RequestConflict,
             "the policy has another version than the one in `If-Match`; or it has `retryFailed`, `deadlineAfter`, \

@@ -6,7 +6,7 @@ use chrono::DateTime;
 use tenure_api::bodies::Status;
 use tenure_api::work::{WAIT_MAX, WorkRequest};
 
-use super::claim_work::session_of_claim;
+use super::claim_work::{of_a_share, session_of_claim, share_of};
 use super::sessions::{OWN, of_a_claim};
 use super::{SMALL_ANSWER, room_for_all, write_claims, write_json};
 use crate::http::api::prelude::*;
@@ -66,7 +66,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         "wait": 1,
     });
     let list_of = |name: &str| json!({"type": "array", "items": {"$ref": format!("#/components/schemas/{name}")}});
-    of_a_claim(operation)
+    of_a_share(of_a_claim(operation))
         .about(
             "One request instead of many reports and a claimWork. A worker reports the runs that it has claimed in \
              this queue under its own name; a client that may claim for it needs no credentials of the runs. Each \
@@ -131,6 +131,7 @@ async fn handle(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
         id: body.worker_id.to_string(),
         session,
         tasks: body.claim,
+        share: body.partition.clone().map(share_of),
         wait_timeout: wait_of(&app, body.wait),
     };
     let acceptable: Vec<Reported> = results.iter().flatten().cloned().collect();

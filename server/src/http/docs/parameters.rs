@@ -116,13 +116,12 @@ fn one(endpoint: &Declaration, name: &str, sample: &Sample) -> Value {
             let key = json!({"type": "string", "minLength": 1, "maxLength": KEY_CHARS_MAX});
             ("The key; encode a slash as `%2F`", key, json!("acme"))
         }
-        "scheduleName" => {
-            let pattern = json!({"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"});
-            ("The schedule", pattern, json!("nightly"))
-        }
-        "subscriptionName" => {
-            let pattern = json!({"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"});
-            ("The subscription", pattern, json!("billing"))
+        "scheduleName" => ("The schedule", plain_name(), json!("nightly")),
+        "subscriptionName" => ("The subscription", plain_name(), json!("billing")),
+        "partitionName" => ("The partition group", plain_name(), json!("mail")),
+        "memberId" => {
+            let pattern = json!({"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"});
+            ("The member", pattern, json!("sender-1"))
         }
         "service" => ("The service", text, json!("queue")),
         "reference" => {
@@ -141,6 +140,10 @@ fn one(endpoint: &Declaration, name: &str, sample: &Sample) -> Value {
         _ => ("", text, Value::Null),
     };
     json!({"in": "path", "name": name, "required": true, "description": about, "schema": schema, "example": example})
+}
+
+fn plain_name() -> Value {
+    json!({"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"})
 }
 
 /// Omits the schema's description and examples, which would hide the parameter's.

@@ -49,6 +49,7 @@ impl From<OpError> for PageError {
             | OpError::BacklogFull(_)
             | OpError::SessionExists(_)
             | OpError::PolicyMismatch(_)
+            | OpError::StalePartition { .. }
             | OpError::SessionEnded(_)
             | OpError::Internal(_) => {
                 tracing::error!(%error, "a page could not be rendered");

@@ -27,6 +27,7 @@ mod login;
 mod logins;
 pub(in crate::http) mod menu;
 mod overview;
+mod partitions;
 mod pause;
 mod problems;
 mod queue;

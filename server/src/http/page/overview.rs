@@ -13,6 +13,7 @@ use tenure_api::states::RunState;
 use super::error::PageError;
 use super::failed;
 use super::layout::{self, Page, section, table};
+use super::partitions;
 use super::problems;
 use super::queue_rows::{self, Details, Urgent};
 use super::state::Site;
@@ -63,6 +64,7 @@ pub(super) async fn overview(app: Site, visit: Arc<Visit>) -> Result<Page, PageE
     let transaction = session::get_oldest_transaction(&mut conn).await?;
     let refused = count_refused(&app, &visit, &mut conn).await?;
     let subscriptions = subscriptions::list(&app, &visit, &mut conn).await?;
+    let partitions = partitions::list(&app, &visit, &mut conn).await?;
     let real_now = if subscriptions.is_empty() { now } else { clock::get_real_now(&mut conn).await? };
     let body = html! {
         h1.sr { "Overview" }
@@ -77,6 +79,7 @@ pub(super) async fn overview(app: Site, visit: Arc<Visit>) -> Result<Page, PageE
             (queues_section(&visit, &read, &urgent))
         }
         (subscriptions::section(&visit, &subscriptions, real_now))
+        (partitions::section(&partitions))
     };
     Ok(Page::new("Overview", Some(REFRESH), body))
 }

@@ -70,7 +70,8 @@ pub(super) async fn tasks(app: Site, visit: Arc<Visit>) -> Result<Page, PageErro
             TaskPage { tasks, ..TaskPage::default() }
         }),
         (None, None) => {
-            task_list::list_visible(app.engine.task_list_parts(), &filter, given(&visit, AFTER), ROWS_MAX, &is_visible).await
+            task_list::list_visible(app.engine.task_list_parts(), &filter, given(&visit, AFTER), ROWS_MAX, &is_visible)
+                .await
         }
     };
     let (page, wrong) = match found {

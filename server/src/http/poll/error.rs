@@ -116,6 +116,7 @@ impl From<OpError> for PollError {
             | OpError::BacklogFull(_)
             | OpError::SessionExists(_)
             | OpError::PolicyMismatch(_)
+            | OpError::StalePartition { .. }
             | OpError::SessionEnded(_)
             | OpError::Input(_)
             | OpError::Internal(_) => internal(&error),

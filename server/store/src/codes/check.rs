@@ -54,6 +54,7 @@ fn traits() -> Vec<(String, i64)> {
         ("WAITS_AGAIN", Traits::WAITS_AGAIN.into()),
         ("DELAYED", Traits::DELAYED.into()),
         ("DELAYED_SHIFT", Traits::DELAYED_SHIFT.into()),
+        ("PARTITIONED", Traits::PARTITIONED.into()),
         ("RETRY_FAILED", Traits::RETRY_FAILED.into()),
     ]
     .map(|(name, bits)| (name.to_owned(), bits))

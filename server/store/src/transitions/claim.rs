@@ -1,6 +1,7 @@
 //! Claims the next runs of queues.
 
 mod decided;
+mod share;
 
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use tenure_api::states::Priority;
 use uuid::Uuid;
 
 pub use self::decided::{Chosen, claim_decided};
+pub use self::share::{ShareWant, claim_of_share};
 use crate::decode::{Row, Undecodable, task_columns};
 use crate::hot;
 use crate::hot::statement::{Run, Statement, row, statement};

@@ -9,6 +9,7 @@
 //! | [`create`] | new → pending, or unscheduled with open dependencies | `create_task…` (hot) |
 //! | [`claim`] | pending → running | `claim_work…` (hot) |
 //! | [`claim`] | waiting → running, in a limited queue | `claim_decided` |
+//! | [`claim`] | pending → running, of a share of a partition group | `claim_work_of_share` |
 //! | [`claim_one`] | pending → running | `claim_task` |
 //! | [`renew`] | running → running, with a later lease | `reclaim_task` (hot) |
 //! | [`limit`] | running → running, with a time limit | `set_complete_by` |

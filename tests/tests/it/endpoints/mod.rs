@@ -92,6 +92,7 @@ fn every_test_that_the_table_names_exists() {
         include_str!("../blobs/files.rs"),
         include_str!("../blobs/gate.rs"),
         include_str!("../guarded.rs"),
+        include_str!("../partitions.rs"),
         include_str!("../plain_urls.rs"),
         include_str!("../sealed_artifacts.rs"),
         include_str!("../sessions/inbox.rs"),

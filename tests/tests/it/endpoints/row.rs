@@ -236,6 +236,11 @@ pub fn an_end() -> Value {
     json!({"projectId": "<projectId>", "uploadId": "<uploadId>", "hashes": {"sha256": SHA256}})
 }
 
+/// Claims by a share of a group that does not exist.
+pub fn of_share(body: Value) -> Value {
+    with(body, json!({"partition": {"name": "none", "epoch": 1, "index": 0}}))
+}
+
 pub fn with(mut body: Value, fields: Value) -> Value {
     if let (Value::Object(body), Value::Object(fields)) = (&mut body, fields) {
         body.extend(fields);

@@ -135,6 +135,7 @@ impl Found<'_> {
             | OpError::Conflict(_)
             | OpError::SessionExists(_)
             | OpError::PolicyMismatch(_)
+            | OpError::StalePartition { .. }
             | OpError::SessionEnded(_)
             | OpError::Input(_) => {
                 let last = Last { at, outcome: ScheduleOutcome::Failed, task: None };

@@ -145,7 +145,8 @@ async fn queue_at_its_total_runs_no_decision() {
     let ask = |queue: usize| {
         let (engine, group, id) = (Arc::clone(&asked.engine), "group".to_owned(), format!("w{queue}"));
         let queue = name(queue).parse().unwrap();
-        let request = Request { queue, group, id, session: None, tasks: 1, wait_timeout: Duration::from_secs(120) };
+        let request =
+            Request { queue, group, id, session: None, tasks: 1, share: None, wait_timeout: Duration::from_secs(120) };
         tokio::spawn(async move { engine.claim_work(&request).await })
     };
     let mut requests: Vec<_> = (0..ASKED).map(ask).collect();

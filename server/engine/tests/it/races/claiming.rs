@@ -79,7 +79,14 @@ async fn number_of_waiting_requests_is_limited() {
     let claim = || {
         let worker = WorkerKey { queue: key, group: "group".to_owned(), id: "worker".to_owned() };
         let (name, wait_timeout) = (QUEUE.parse().unwrap(), 60 * LONG);
-        queue.engine.wait_list.claim(ClaimWork { worker, queue: name, session: None, tasks: 1, wait_timeout })
+        queue.engine.wait_list.claim(ClaimWork {
+            worker,
+            queue: name,
+            session: None,
+            tasks: 1,
+            share: None,
+            wait_timeout,
+        })
     };
     let mut waiting = Vec::new();
     while waiting.len() < WAITING_MAX {

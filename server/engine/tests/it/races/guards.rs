@@ -104,6 +104,7 @@ fn terms(rule: RetryRule) -> Terms {
         complete_time: None,
         own_complete_time: false,
         waits_again: false,
+        partitioned: false,
         retry_delay: None,
         start: Start::After(TimeDelta::zero()),
     }

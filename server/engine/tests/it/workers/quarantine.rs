@@ -68,6 +68,7 @@ async fn quarantined_worker_may_report_but_gets_no_runs() {
         id: "bad".to_owned(),
         session: None,
         tasks: 1,
+        share: None,
         wait_timeout: SHORT,
     };
     let Worked { results: verdicts, answer } = queue.engine.work(&results, &asking).await.unwrap();

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use tenure_api::errors::ErrorCode::{
-    InputError, InputValidationError, RequestConflict, ResourceNotFound, SessionEnded,
+    InputError, InputValidationError, RequestConflict, ResourceNotFound, SessionEnded, StalePartition,
 };
 
 use crate::endpoints::row::{OperationRows, State, operation, refused, succeeds, with};
@@ -47,6 +47,7 @@ fn claiming() -> Vec<OperationRows> {
                     .gives("/tasks/0/status/taskId", "<taskId>"),
             )
             .row(refused(InputValidationError, "a bad session").body(with(asking(1), json!({"sessionId": "x"}))))
+            .elsewhere(StalePartition, "member_with_older_map_claims_nothing")
             .row(refused(ResourceNotFound, "a session that does not exist").body(in_session(asking(1))))
             .row(
                 refused(InputError, "the session of another worker").on(State::Session).body(in_session(other.clone())),

@@ -1,9 +1,9 @@
 //! Results and claims in one request.
 
 use serde_json::{Value, json};
-use tenure_api::errors::ErrorCode::{InputError, InputValidationError, ResourceNotFound, SessionEnded};
+use tenure_api::errors::ErrorCode::{InputError, InputValidationError, ResourceNotFound, SessionEnded, StalePartition};
 
-use crate::endpoints::row::{OperationRows, Row, State, operation, refused, succeeds, with};
+use crate::endpoints::row::{OperationRows, Row, State, of_share, operation, refused, succeeds, with};
 
 pub fn entries() -> Vec<OperationRows> {
     vec![not_working(working())]
@@ -54,6 +54,11 @@ fn working() -> OperationRows {
                 .gives("/tasks/0/task/taskQueueId", "<taskQueueId>")
                 .gives("/tasks/1", Value::Null),
         )
+        .row(
+            refused(InputError, "a share of a queue without a partition group")
+                .body(of_share(asking(json!({"claim": 1, "wait": 0})))),
+        )
+        .elsewhere(StalePartition, "member_with_older_map_claims_nothing")
         .row(succeeds("nothing to claim").body(asking(json!({"claim": 1, "wait": 0}))).gives("/tasks", json!([])))
         .row(
             succeeds("a failure")
