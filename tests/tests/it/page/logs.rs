@@ -123,11 +123,11 @@ async fn growing_log_is_searched_and_downloaded_as_it_is() {
     for query in ["q=x", "download=1"] {
         assert_eq!(get(rig, &format!("{page}?{query}"), None).await.status, 404, "{query}");
     }
-    append(&worker, 0, format!("one\n{HOSTILE}\n").as_bytes()).await;
-    let found = get(rig, &format!("{page}?q=ONE"), None).await;
-    shows(&found, &["1 of 2 lines", ">1</a>one", " so far"]);
+    append(&worker, 0, format!("first\n{HOSTILE}\n").as_bytes()).await;
+    let found = get(rig, &format!("{page}?q=FIRST"), None).await;
+    shows(&found, &["1 of 2 lines", ">1</a>first", " so far"]);
     let whole = get(rig, &format!("{page}?download=1"), None).await;
-    assert_eq!((whole.status, whole.text()), (200, format!("one\n{HOSTILE}\n")));
+    assert_eq!((whole.status, whole.text()), (200, format!("first\n{HOSTILE}\n")));
     assert_eq!(whole.header("content-type"), Some("text/plain; charset=utf-8"));
     let name = format!("attachment; filename=\"{task}-0.log\"");
     assert_eq!(whole.header("content-disposition"), Some(name.as_str()));

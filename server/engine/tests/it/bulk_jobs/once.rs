@@ -35,7 +35,8 @@ async fn slice_killed_at_each_statement_is_done_once() {
         }
         let job = start_job(&direct, &body).await;
         let mut losses = 0;
-        for step in 0..STEPS_MAX {
+        // The first answer is that to the pool's check of the connection, which may replace it.
+        for step in 1..STEPS_MAX {
             until_ready(&database, &queue).await;
             proxy.lose_an_answer_after(step);
             let passed = queue.run_pass("bulk_jobs").await.is_ok_and(|report| report.failing == 0);
