@@ -102,7 +102,8 @@ proptest! {
             if leaves == 0 {
                 step(&mut state, &[Event::Leave { member: name(member) }], at(now));
             } else {
-                tick(&mut state, &name(member), now, acks.then_some(state.group.proposed));
+                let proposed = state.group.proposed;
+                tick(&mut state, &name(member), now, acks.then_some(proposed));
             }
             for of in [|member: &Member| member.index, |member: &Member| member.next_index] {
                 let mut found: Vec<u16> = state.members.values().filter_map(of).collect();
@@ -262,7 +263,8 @@ fn slow_member_is_removed_after_drain_timeout() {
         for member in 0..=2 {
             let acked = (member != 1).then_some(state.group.proposed);
             tick(&mut state, &name(member), interval * INTERVAL + 4_000, acked);
-            tick(&mut state, &name(member), interval * INTERVAL + 4_000, acked.map(|_| state.group.proposed));
+            let proposed = state.group.proposed;
+            tick(&mut state, &name(member), interval * INTERVAL + 4_000, acked.map(|_| proposed));
         }
     }
     let removed = state.share(&name(1)).unwrap();

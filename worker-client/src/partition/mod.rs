@@ -261,7 +261,7 @@ impl Member {
     async fn wait_for_change(&mut self) {
         if self.changes.changed().await.is_err() {
             // The task has panicked: there will be no share.
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 
@@ -311,7 +311,7 @@ impl Member {
         async move {
             if changes.wait_for(|shown| *shown != known).await.is_err() {
                 // The task has panicked.
-                std::future::pending().await
+                std::future::pending::<()>().await;
             }
         }
     }

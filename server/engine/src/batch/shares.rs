@@ -204,7 +204,7 @@ impl ShareList {
         }
         for (SendAway { done, .. }, _) in done {
             // The remover may have stopped waiting.
-            drop(done.send(()));
+            let _gone = done.send(());
         }
     }
 
@@ -241,7 +241,7 @@ impl ShareList {
                 waiter.end(&self.requeue);
             }
             if self.trying.is_empty() {
-                drop(away.done.send(()));
+                let _gone = away.done.send(());
             } else {
                 self.leaving.push((away, self.trying.clone()));
             }

@@ -248,7 +248,7 @@ async fn each_share_has_own_tasks() {
 async fn retried_run_stays_in_its_share_and_others_take_all() {
     let ground = divided().await;
     let task = ground.queue.create_one(QUEUE).await;
-    let (own, other) = if slot(&task) % 2 == 0 { (0, 1) } else { (1, 0) };
+    let (own, other) = if slot(&task).is_multiple_of(2) { (0, 1) } else { (1, 0) };
     let answer = try_claim(&ground.queue, 1, own, 1).await.unwrap();
     assert_eq!(answer.claims.len(), 1);
     // It is not delivered, and requeued.
@@ -289,7 +289,7 @@ async fn draining_share_gives_only_what_it_keeps() {
     for _ in 0..60 {
         created.push(ground.queue.create_one(QUEUE).await);
     }
-    let kept = |task: &&TaskId| slot(task) % 2 == 0 && slot(task) % 3 == 0;
+    let kept = |task: &&TaskId| slot(task).is_multiple_of(2) && slot(task).is_multiple_of(3);
     let expected: Vec<TaskId> = created.iter().filter(kept).copied().collect();
     assert_eq!(claim(&ground.queue, 1, 0, 32).await, expected);
     ground.finish().await;
