@@ -258,7 +258,7 @@ fn large(queue: &str) -> Value {
 async fn stuck_readers_delay_nothing_and_miss_nothing() {
     const READERS: usize = 4;
     /// All their events would be some 150 MB.
-    const GROWTH_MAX: usize = 100 << 20;
+    const GROWTH_MAX: usize = 120 << 20;
     let rig = Rig::start().await;
     let (server, who) = (&rig.server, &rig.root);
     let mut slow = Vec::new();

@@ -93,7 +93,7 @@ async fn policies_ends_and_results_are_shown_to_who_may_read_them() {
     shows(&anonymous, &["ended by complete-time", "tenure:get-result:page/queue"]);
     hides(&anonymous, &["answer"]);
     let page = get(&rig, &path, Some(&root)).await;
-    shows(&page, &["answer", "&lt;b&gt;"]);
+    shows(&page, &["answer", "&lt;q&gt;"]);
     hides(&page, &["<b>"]);
     sql(&rig, "DELETE FROM results").await;
 }
@@ -110,7 +110,7 @@ async fn keys_and_limits_need_scope_and_task_shows_its_wait() {
     })
     .await;
     let rules = json!({"concurrency": 2, "weight": 2.5, "rate": {"count": 7, "seconds": 60}});
-    assert_eq!(rig.call("PUT", &format!("{queue}/keys/%3Cb%3E"), Some(&rules)).await.status, 200);
+    assert_eq!(rig.call("PUT", &format!("{queue}/keys/%3Cq%3E"), Some(&rules)).await.status, 200);
     let of_acme = |task: &mut Value| task["extra"] = json!({"tenure": {"key": "acme"}});
     rig.create_with(QUEUE, of_acme).await;
     assert_eq!(rig.claim(QUEUE, 1).await.len(), 1);
@@ -119,9 +119,9 @@ async fn keys_and_limits_need_scope_and_task_shows_its_wait() {
     let shown = get(&rig, page, Some(&root)).await;
     shows(
         &shown,
-        &["Keys", "acme", "&lt;b&gt;", "its own", "7 in 60 s", "2.5", "At most 1 run of each key at a time."],
+        &["Keys", "acme", "&lt;q&gt;", "its own", "7 in 60 s", "2.5", "At most 1 run of each key at a time."],
     );
-    hides(&shown, &["<b>"]);
+    hides(&shown, &["<q>"]);
     let shown = crate::rig::eventually("the second run is held", async || {
         let shown = get(&rig, page, Some(&root)).await;
         shown.text().contains("Held</h2>").then_some(shown)

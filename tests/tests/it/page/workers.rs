@@ -65,7 +65,7 @@ async fn workers_are_counted_by_queue() {
     .await;
     shows(
         &page,
-        &["<b>2</b> working", "href=\"/workers?queue=page%2Fqueue\"", "Running claims", &format!("/task/{first}")],
+        &["2</span></b> working", "href=\"/workers?queue=page%2Fqueue\"", "Running claims", &format!("/task/{first}")],
     );
     shows(&page, &["&lt;script&gt;alert(1)&lt;/script&gt;"]);
     hides(&page, &["<script>", "<img"]);
