@@ -26,7 +26,7 @@ fn gives(queue: &Queue, role_id: &str) -> bool {
 async fn fact_is_reread_when_generation_differs() {
     let (database, queue) = start().await;
     let refresh = async || queue.engine.facts.refresh().await.unwrap();
-    assert_eq!(refresh().await, 5, "nothing was cached");
+    assert_eq!(refresh().await, 6, "nothing was cached");
     assert_eq!(refresh().await, 0);
     roles::create(database.pool(), &role("r")).await.unwrap();
     assert_eq!(refresh().await, 1);
@@ -164,7 +164,7 @@ async fn all_caches_can_be_invalidated_at_once() {
     engine.remembered.drop_all();
     assert_eq!(queue.key(QUEUE).await, key + 100);
     assert_eq!(engine.low_water_marks.get(key).epoch, -1);
-    assert_eq!(engine.facts.refresh().await.unwrap(), 5);
+    assert_eq!(engine.facts.refresh().await.unwrap(), 6);
     let task = queue.create_one(QUEUE).await;
     let claim = queue.claim_one(QUEUE).await;
     assert_eq!(claim.task.id, task);

@@ -183,7 +183,7 @@ mod tests {
 
     fn chart(shape: Shape, values: &[Option<f64>]) -> String {
         let columns = values.len();
-        let series = |class| Series { name: "<b>", class, values: values.to_vec(), shown: "7".to_owned() };
+        let series = |class| Series { name: "<i>", class, values: values.to_vec(), shown: "7".to_owned() };
         let chart = Chart {
             title: "Title".to_owned(),
             label: "a \"label\"".to_owned(),
@@ -202,7 +202,7 @@ mod tests {
             for shape in [Shape::Lines, Shape::Stack] {
                 for value in [None, Some(0.0), Some(3.0)] {
                     let text = chart(shape, &vec![value; columns]);
-                    assert!(!text.contains("NaN") && !text.contains("style=") && !text.contains("<b>"), "{text}");
+                    assert!(!text.contains("NaN") && !text.contains("style=") && !text.contains("<i>"), "{text}");
                     assert!(text.contains("role=\"img\" aria-label=\"a &quot;label&quot;\""), "{text}");
                     assert_eq!(text.matches("<title>").count(), columns);
                 }

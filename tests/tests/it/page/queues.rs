@@ -93,7 +93,7 @@ async fn policies_ends_and_results_are_shown_to_who_may_read_them() {
     shows(&anonymous, &["ended by complete-time", "tenure:get-result:page/queue"]);
     hides(&anonymous, &["answer"]);
     let page = get(&rig, &path, Some(&root)).await;
-    shows(&page, &["answer", "&lt;q&gt;"]);
+    shows(&page, &["answer", "&lt;b&gt;"]);
     hides(&page, &["<b>"]);
     sql(&rig, "DELETE FROM results").await;
 }
