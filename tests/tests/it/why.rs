@@ -136,7 +136,7 @@ async fn queue_shows_counts_pause_and_policy_from_the_start() {
     }
     assert_eq!(rig.claim(QUEUE, 1).await.len(), 1);
     let mut counted = json!({"taskQueueId": QUEUE, "pending": 1, "claimed": 1, "delayed": 0, "waiting": 0, "assigned": 0,
-        "ready": 1, "runnable": 1});
+        "ready": 1, "runnable": 1, "deadLetters": 0});
     assert_eq!(of_queue(&rig).await, counted);
     let policy = format!("{TENURE_API}/queues/why%2Flinux/policy");
     assert_eq!(rig.call("PUT", &policy, Some(&json!({"completeTime": 600}))).await.status, 200);
