@@ -5,7 +5,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::rig::{
-    DataFolder, LOOK_EVERY, RawReply, call, client_of, definition, embedded, eventually, new_task, postmaster_of,
+    DataFolder, LOOK_EVERY, RawReply, call, call_patiently, client_of, definition, embedded, eventually, new_task,
+    postmaster_of,
 };
 use tenure_tests::server::Server;
 
@@ -43,7 +44,8 @@ async fn idle_connections_leave_files_for_database_and_restart() {
     assert_eq!(soft_limit(&server), OPEN_FILES.to_string(), "it takes what it may have");
     let mut client = client_of(&server);
     let answer =
-        call(&mut client, &root, "PUT", &format!("/task/{}", new_task()), Some(&definition("many/idle"))).await;
+        call_patiently(&mut client, &root, "PUT", &format!("/task/{}", new_task()), Some(&definition("many/idle")))
+            .await;
     assert_eq!(answer.status, 200, "{}", answer.body);
     let mut idle = Vec::new();
     for _ in 0..CONNECTIONS {

@@ -8,7 +8,8 @@ use tenure_tests::server::Launch;
 
 use crate::artifacts::{Worker, put};
 use crate::rig::{
-    DataFolder, Rig, call, claim, credentials_of, definition, minutes_from_now, new_task, ok, run_of, tenure,
+    DataFolder, Rig, call, call_patiently, claim, credentials_of, definition, minutes_from_now, new_task, ok, run_of,
+    tenure,
 };
 
 fn tree(path: &Path) -> Vec<PathBuf> {
@@ -87,7 +88,8 @@ async fn embedded_data_directory_is_passable_only_for_its_user() {
         let (server, root) = data_folder.start(&Launch::default()).await;
         let task = new_task();
         let mut client = crate::rig::client_of(&server);
-        ok(call(&mut client, &root, "PUT", &format!("/task/{task}"), Some(&definition("private/files"))).await);
+        let (path, body) = (format!("/task/{task}"), definition("private/files"));
+        ok(call_patiently(&mut client, &root, "PUT", &path, Some(&body)).await);
         let held = claim(&mut client, &root, "private/files", 1).await.remove(0);
         let path = format!("{}/artifacts/private%2Flog", run_of(&held));
         let body = json!({"storageType": "s3", "contentType": "text/plain", "expires": minutes_from_now(60)});

@@ -179,6 +179,25 @@ pub async fn call(client: &mut Client, who: &Credentials, method: &str, path: &s
     answer.expect("the server answers").expect("the server keeps the connection")
 }
 
+/// Sends a request again while the server asks for that: on a busy machine the first commits of a
+/// database take long.
+pub async fn call_patiently(
+    client: &mut Client,
+    who: &Credentials,
+    method: &str,
+    path: &str,
+    body: Option<&Value>,
+) -> Answer {
+    let until = Instant::now() + TIMEOUT;
+    loop {
+        let answer = call(client, who, method, path, body).await;
+        if answer.status != 503 || Instant::now() > until {
+            return answer;
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
 /// Sends a signed request on a new connection; any answer is accepted.
 pub async fn send(server: &Server, who: &Credentials, method: &str, path: &str, body: Option<&Value>) -> RawReply {
     let target = if path.starts_with("/api") { path.to_owned() } else { format!("{QUEUE_API}{path}") };

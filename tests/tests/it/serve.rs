@@ -12,8 +12,8 @@ use tenure_tests::server::{Launch, Server, fresh_secret_key};
 use crate::faults_of_the_database::create_until_it_works;
 use crate::fleet::{NOTIFIED_WITHIN, another_without_fallbacks, until_they_hear, wake};
 use crate::rig::{
-    DataFolder, Rig, call, claim, client_of, credentials_of, definition, embedded, eventually, finish, new_folder,
-    new_task, ok, postmaster_of, refusal, run_of, send, status, stderr, stdout, tenure,
+    DataFolder, Rig, call, call_patiently, claim, client_of, credentials_of, definition, embedded, eventually, finish,
+    new_folder, new_task, ok, postmaster_of, refusal, run_of, send, stderr, stdout, tenure,
 };
 
 const QUEUE: &str = "serve/queue";
@@ -23,12 +23,14 @@ const NOBODY: u32 = 65_534;
 async fn create(server: &Server, who: &Credentials, queue: &str) -> SlugId {
     let task = new_task();
     let path = format!("/task/{task}");
-    ok(call(&mut client_of(server), who, "PUT", &path, Some(&definition(queue))).await);
+    ok(call_patiently(&mut client_of(server), who, "PUT", &path, Some(&definition(queue))).await);
     task
 }
 
 async fn state(server: &Server, who: &Credentials, task: SlugId) -> String {
-    status(&mut client_of(server), who, task).await["state"].as_str().expect("a state").to_owned()
+    let path = format!("/task/{task}/status");
+    let answer = ok(call_patiently(&mut client_of(server), who, "GET", &path, None).await);
+    answer["status"]["state"].as_str().expect("a state").to_owned()
 }
 
 async fn counts(server: &Server, who: &Credentials) -> (Value, Value) {
