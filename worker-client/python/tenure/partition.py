@@ -12,6 +12,7 @@ import os
 import threading
 import time
 import uuid
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -43,7 +44,8 @@ def slot_of(key: str) -> int:
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[-4:], "big") % SLOTS
 
 
-class Share(NamedTuple):
+@dataclass(frozen=True)
+class Share:
     """The share of a member.
 
     Attributes:

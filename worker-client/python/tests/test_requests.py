@@ -340,7 +340,7 @@ def test_jobs_are_started_read_and_stopped(script: Script) -> None:
     bodies = [json.loads(request.content) for request in server.requests[:2]]
     ids = {body.pop("jobId") for body in bodies}
     assert len(ids) == 2
-    assert all(len(id) == 22 and not id.startswith("-") for id in ids)
+    assert all(len(job) == 22 and not job.startswith("-") for job in ids)
     assert bodies == [
         {"action": "rerun", "filter": failed},
         {"action": "priority", "taskIds": ["T"], "priority": "high"},
