@@ -73,7 +73,7 @@ async function fill(api) {
     contentType: "text/plain",
     expires: at(3600),
   });
-  await end(hostile, "failed", { result: { failure: HOSTILE, exitCode: 3 } });
+  await end(hostile, "failed", { failure: { message: HOSTILE, exitCode: 3 } });
   await end(completed, "completed");
   await end(failed, "failed");
   await end(broken, "exception", { reason: "malformed-payload" });
