@@ -229,7 +229,7 @@ async function showFull(tools, size, made) {
   await visit("/workers", "workers");
   assert.match(await text(), /frankfurt\/worker-02[^]*Running claims/);
   await visit(`/workers?queue=${encodeURIComponent(QUEUE)}`, "workers-of-queue");
-  assert.match(await text(), /frankfurt\/worker-01[^]*frankfurt\/worker-03/);
+  for (const worker of ["worker-01", "worker-03"]) assert.ok((await text()).includes(`frankfurt/${worker}`), worker);
   await visit("/access", "access");
   await page.getByLabel("Scope").fill("queue:claim-work:acme/linux");
   await page.getByRole("button", { name: "Ask" }).click();

@@ -32,7 +32,7 @@ async fn until_shared(office: &Office, replicas: usize) {
 async fn divided() -> Office {
     let office = Office::open().await;
     let path = format!("{TENURE_API}/partitions/{GROUP}");
-    ok(office.rig.call("PUT", &path, Some(&json!({"interval": 1}))).await);
+    ok(office.rig.call("PUT", &path, Some(&json!({"interval": 3}))).await);
     office.rig.put_policy(QUEUE, &json!({"partition": GROUP})).await;
     office
 }

@@ -1,5 +1,4 @@
-// Names the fields that the interface leaves without a name, and takes links within buttons out of
-// the order of the keyboard.
+// Names the fields that the interface leaves without a name, and makes links within buttons text.
 "use strict";
 {
   const parameter = (field) => field.closest("[data-param-name]")?.dataset.paramName;
@@ -13,7 +12,7 @@
     for (const field of document.querySelectorAll("select:not([aria-label]), textarea:not([aria-label])")) {
       field.setAttribute("aria-label", nameOf(field));
     }
-    for (const link of document.querySelectorAll("button.opblock-summary-control a:not([tabindex])")) link.tabIndex = -1;
+    for (const link of document.querySelectorAll("button.opblock-summary-control a[href]")) link.removeAttribute("href");
   };
   new MutationObserver(name).observe(document.getElementById("swagger-ui"), { childList: true, subtree: true });
   name();
