@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from tenure import RequestRefused, Tenure
-from tenure.partition import SLOTS, Shares, pause_after, phase_of, slot_of
+from tenure.partition import SLOTS, Share, Shares, pause_after, phase_of, slot_of
 from tenure.testing import Server
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "partitions.md"
@@ -65,7 +65,7 @@ def test_work_begins_only_in_share_before_its_end() -> None:
     # Valid for 19 s from the call, minus half an interval.
     assert shares.hold(1, 13.9) is not None
     assert shares.hold(1, 14) is None
-    assert shares.share(13.9) == (1, 3, 4)
+    assert shares.share(13.9) == Share(1, 3, 4)
     assert shares.share(14) is None
 
 
