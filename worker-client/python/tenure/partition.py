@@ -248,9 +248,7 @@ class Member:
         with self._changed:
             while not self._shares.leave():
                 self._changed.wait()
-            self._stopping = True
-            self._changed.notify_all()
-        self._thread.join()
+        self._stop()
         self._app.client.call(Call("DELETE", f"{self._path}/members/{parameter(self.name)}"))
 
     def __enter__(self) -> Member:
@@ -262,7 +260,21 @@ class Member:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if kind is not None and not issubclass(kind, Exception):
+            # An interrupt may come between the begin of work and its `with`: nobody would end it.
+            with self._changed:
+                is_idle = self._shares.leave()
+            if not is_idle:
+                # The share is free within two intervals.
+                self._stop()
+                return
         self.leave()
+
+    def _stop(self) -> None:
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        self._thread.join()
 
     def _begin(self, slot: int) -> int | None:
         with self._changed:
