@@ -67,7 +67,7 @@ pub struct TickRequest {
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Tick {
-    /// What the member may work on.
+    /// The share of the member.
     pub state: PartitionState,
     /// Its share is every slot that leaves `index` when divided by `replicas`. Absent while it
     /// waits.
@@ -143,7 +143,7 @@ pub struct Partition {
     pub next: Option<NextMap>,
     /// Ordered by name.
     pub members: Vec<PartitionMember>,
-    /// When it was first stored.
+    /// Time of the first `PUT`.
     pub created: Timestamp,
 }
 
@@ -155,7 +155,7 @@ pub struct NextMap {
     pub replicas: u16,
     /// Number of the map.
     pub epoch: i64,
-    /// When the map was proposed.
+    /// Time of the proposal.
     pub since: Timestamp,
 }
 

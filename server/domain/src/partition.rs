@@ -3,7 +3,7 @@
 //! Time is divided into intervals, which have numbers. Members call `tick` once per interval or more
 //! often; only these calls move a group. A map gives each of its `replicas` shares to one member.
 //!
-//! - The members of an interval are those that have called in it or in the one before, and joined
+//! - The members of an interval have called in it or in the interval before, and joined
 //!   before that. If nobody could call for a while, the intervals in between do not exist, and all
 //!   members have until the end of the next interval.
 //! - If they differ from the members of the active map, another map is *proposed*. Members keep
@@ -109,7 +109,7 @@ pub struct NextShare {
     pub epoch: i64,
 }
 
-/// Applies calls that arrived at about the same time, of which `now` is the latest.
+/// Applies calls that arrived at about the same time. `now` is the time of the latest.
 ///
 /// Members that would exceed [`MEMBERS_MAX`] are not admitted: they have no [`State::share`].
 pub fn step(state: &mut State, events: &[Event], now: DateTime<Utc>) {

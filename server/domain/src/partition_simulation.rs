@@ -68,7 +68,7 @@ struct Process {
     /// Slots with the time at which their work ends.
     work: Vec<(u32, i64)>,
     call: Option<Call>,
-    /// Calls whose answers nobody waits for any more: when they arrive, and what they acknowledge.
+    /// Abandoned calls: their arrival times and acknowledged epochs.
     late: Vec<(i64, Option<i64>)>,
     next_call: i64,
     phase: i64,

@@ -34,7 +34,7 @@ impl TraceArgs {
         let base = url.strip_suffix('/').unwrap_or(url);
         match http_url_fix(base) {
             None => Ok(Some(TraceSettings { url: format!("{base}{SPANS}"), ratio: self.trace_ratio })),
-            // It may have a password.
+            // The URL may have a password.
             Some(fix) if url.contains('@') => Err(SettingError::secret(ENDPOINT, fix)),
             Some(fix) => Err(SettingError::new(ENDPOINT, url, fix)),
         }

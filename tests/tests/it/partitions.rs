@@ -88,7 +88,7 @@ async fn epoch_of(rig: &Rig, members: &[&Process]) -> Option<i64> {
     group["epoch"].as_i64().filter(|_| group["state"] == "active" && having == expected)
 }
 
-/// Waits until these members have a share, and then until each key was worked on by one of them.
+/// Waits until these members have a share, and then until a member has worked on each key.
 async fn check_shares(rig: &Rig, members: &[&Process]) {
     eventually("each key has one of the members", async || {
         let epoch = epoch_of(rig, members).await?;

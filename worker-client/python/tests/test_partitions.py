@@ -169,6 +169,27 @@ def test_member_that_leaves_hands_over_at_once(live_server: Server) -> None:
     group.delete()
 
 
+def test_interrupt_does_not_wait_for_work_that_nobody_ends(live_server: Server) -> None:
+    app = Tenure()
+    live_server.connect(app)
+    group = app.partition("interrupted")
+    group.set(interval=1)
+
+    def interrupted() -> None:
+        with group.join("first") as first:
+            assert first.wait(SOON) is not None
+            # The interrupt comes before the `with` of this work.
+            begun = first.hold("a")
+            assert begun
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    with group.join("second") as second:
+        assert second.wait(SOON) is not None
+    group.delete()
+
+
 @pytest.fixture
 def senders(live_server: Server, tmp_path: Path) -> Iterator[Callable[[], list[Sender]]]:
     """Starts five of the program in the document."""

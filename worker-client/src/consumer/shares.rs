@@ -32,7 +32,7 @@ impl ClaimShare {
         let call = self.client.claim_work_within(CLAIM_TIMEOUT, &self.queue, &self.name, room, Some(&claim));
         let answer = tokio::select! {
             answer = call => answer,
-            // The server requeues what it gives to a call that is no longer there.
+            // The server requeues the runs of an answer that nobody reads.
             () = changed => return Ok(Vec::new()),
         };
         match answer {

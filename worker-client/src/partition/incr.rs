@@ -34,7 +34,7 @@ pub struct Incr {
 }
 
 impl Incr {
-    /// `skew` is the phase of this member, different from that of others.
+    /// `skew` is the phase of this member; each member has another one.
     #[must_use]
     pub fn new(interval: Duration, skew: Duration) -> Self {
         Self { interval: interval.max(Duration::from_millis(1)), skew, index: None }

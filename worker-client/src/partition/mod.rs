@@ -176,7 +176,7 @@ impl Member {
         Self::join_as(client, group, &crate::enqueue::random_key()).await
     }
 
-    /// Joins a group under a name of its own, such as that of the host. Two processes with one name
+    /// Joins a group under a name of its own, such as the name of the host. Two processes with one name
     /// would work on the same share. A process that is started again within two intervals gets its
     /// former share.
     ///

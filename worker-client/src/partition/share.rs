@@ -1,4 +1,4 @@
-//! What a member may work on, without requests and without a clock.
+//! The share of a member, without requests and without a clock.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -121,7 +121,7 @@ impl Shares {
         !could && self.acked().is_some()
     }
 
-    /// Holds a claimed run, whatever the share is by now.
+    /// Holds a claimed run, even if the share has changed meanwhile.
     pub(super) fn hold_claimed(&mut self, slot: u32) -> u64 {
         *self.held.entry(slot).or_default() += 1;
         self.losses
@@ -270,7 +270,7 @@ mod tests {
         shares.take(&draining(Some(0), 2, 5), now, now);
         let (_, new) = shares.begin_claim(now).unwrap();
         assert_eq!((shares.acked(), shares.proposal()), (None, Some(5)));
-        // It returns a run of a slot that is lost.
+        // The claim returns a run of a lost slot.
         shares.hold_claimed(1);
         assert!(!shares.end_claim(old) && shares.release(1));
         assert_eq!(shares.acked(), Some(5));

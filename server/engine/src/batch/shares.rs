@@ -55,7 +55,7 @@ pub(super) struct ShareList {
     entries: VecDeque<Entry>,
     /// Sequence numbers of requests that are being tried.
     trying: Vec<u64>,
-    /// Removed workers that have requests being tried, with the numbers of these.
+    /// Removed workers with requests being tried, and the numbers of the requests.
     leaving: Vec<(SendAway, Vec<u64>)>,
     turns: u64,
     idle: Vec<Claimer>,

@@ -135,7 +135,7 @@ pub async fn list_busiest(conn: &mut PgConnection, queue: i32, limit: u16) -> Re
     Ok(Page { keys, next })
 }
 
-/// Returns those of these keys that have runs or rules: the database keeps keys for some time after
+/// Returns the keys that have runs or rules: the database keeps keys for some time after
 /// their last run.
 async fn list_used(conn: &mut PgConnection, queue: i32, names: &[String]) -> Result<Vec<QueueKey>, sqlx::Error> {
     let limit = limit_of_keys(conn, queue).await?;

@@ -251,7 +251,7 @@ async fn retried_run_stays_in_its_share_and_others_take_all() {
     let (own, other) = if slot(&task).is_multiple_of(2) { (0, 1) } else { (1, 0) };
     let answer = try_claim(&ground.queue, 1, own, 1).await.unwrap();
     assert_eq!(answer.claims.len(), 1);
-    // It is not delivered, and requeued.
+    // The claim is not delivered: its run is requeued.
     drop(answer);
     eventually("the run is pending again", async || {
         number(ground.database.pool(), "SELECT count(*) FROM pending WHERE traits & 512 <> 0").await == 1

@@ -257,7 +257,7 @@ mod tests {
         let mut tally = Tally::of(&[&one, &other]);
         assert_eq!(tally, Tally([2, 2, 3, 4, 5]));
         tally.count(Presence::Frozen);
-        // It is in no tally.
+        // A removed worker is in no tally.
         tally.count(Presence::Removed);
         assert_eq!(tally, Tally([2, 2, 3, 4, 6]));
     }

@@ -82,7 +82,7 @@ pub(super) fn check(text: &str, deliver_to: &DeliverTo) -> Result<Broker, String
 /// Parses a checked URL: an error for another one may repeat its password.
 fn parse(text: &str) -> Result<AMQPUri, String> {
     let mut uri: AMQPUri = text.parse().map_err(|error| format!("must be one of AMQP ({error})"))?;
-    // It takes IPv6 addresses for localhost.
+    // The parser of lapin replaces IPv6 addresses with localhost.
     if let Ok(url) = Url::parse(text)
         && let Some(Host::Ipv6(address)) = url.host()
     {

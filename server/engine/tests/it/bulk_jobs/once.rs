@@ -8,7 +8,7 @@ const STEPS_MAX: i64 = 200;
 /// Longest time until a pass is cut off.
 const CUT_MAX_MS: u64 = 40;
 
-/// Waits until the server has a connection, and the one that it lost has ended.
+/// Waits until the server has a connection, and its lost connection has ended.
 async fn until_ready(database: &TestDatabase, queue: &Queue) {
     eventually("the server is connected", async || {
         sqlx::query("SELECT").execute(&queue.engine.background_pool).await.is_ok()
