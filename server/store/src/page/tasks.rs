@@ -174,7 +174,7 @@ pub async fn list_running(
 }
 
 /// Lists failed runs before a time and a task, latest first: of a queue, or of all. The list
-/// of all queues lacks dead letters beyond the first [`QUEUES_MAX`] queues that have some.
+/// of all queues lacks dead letters beyond the first `QUEUES_MAX` queues that have some.
 pub async fn list_failed(
     conn: &mut PgConnection,
     queue: Option<i32>,
