@@ -1,5 +1,7 @@
 //! Dead letters: which tasks are listed, for how long, and how they are run again.
 
+mod once;
+
 use tenure_api::dead_letters::RedriveRequest;
 use tenure_domain::dead_letter::{Cursor, Filter, Place, REFUSED_MAX, Redrive, TAG};
 use tenure_engine::ops::redrive::{MayCreate, Outcome, redrive};
@@ -37,6 +39,14 @@ async fn read_log(queue: &Queue) {
     while queue.run_pass("failures").await.unwrap().done > 0 {}
 }
 
+async fn create_many(queue: &Queue, tasks: usize) -> Vec<TaskId> {
+    let tasks: Vec<NewTask> = (0..tasks).map(|_| new_task(QUEUE, &json!({}))).collect();
+    for result in join_all(tasks.iter().map(|task| queue.create(task))).await {
+        result.unwrap();
+    }
+    tasks.into_iter().map(|task| task.id).collect()
+}
+
 async fn fail_one(queue: &Queue) -> TaskId {
     let task = queue.create_one(QUEUE).await;
     end_all(queue, Report::Failed).await;
@@ -60,10 +70,19 @@ async fn listed(queue: &Queue) -> Vec<TaskId> {
     listed_with(queue, Filter::default()).await
 }
 
-async fn redrive_as(queue: &Queue, request: Value, from: Option<Cursor>, may_create: &MayCreate<'_>) -> Outcome {
+async fn try_redrive(
+    queue: &Queue,
+    request: Value,
+    from: Option<Cursor>,
+    may_create: &MayCreate<'_>,
+) -> Result<Outcome, OpError> {
     let sent: RedriveRequest = serde_json::from_value(request).unwrap();
     let request = Redrive::from_request(&sent, from).unwrap();
-    redrive(queue.engine.queue_parts(), &ANN, &QUEUE.parse().unwrap(), &request, may_create).await.unwrap()
+    redrive(queue.engine.queue_parts(), &ANN, &QUEUE.parse().unwrap(), &request, may_create).await
+}
+
+async fn redrive_as(queue: &Queue, request: Value, from: Option<Cursor>, may_create: &MayCreate<'_>) -> Outcome {
+    try_redrive(queue, request, from, may_create).await.unwrap()
 }
 
 async fn redrive_with(queue: &Queue, request: Value) -> Outcome {
@@ -227,10 +246,7 @@ async fn two_redrives_at_once_share_the_tasks() {
     let (database, here) = start_listing().await;
     let there = Queue::start(database.options());
     for copies in [false, true] {
-        let tasks: Vec<NewTask> = (0..TASKS).map(|_| new_task(QUEUE, &json!({}))).collect();
-        for result in join_all(tasks.iter().map(|task| here.create(task))).await {
-            result.unwrap();
-        }
+        create_many(&here, TASKS).await;
         end_all(&here, Report::Failed).await;
         read_log(&here).await;
         let request = if copies {
