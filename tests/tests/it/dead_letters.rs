@@ -1,11 +1,13 @@
 //! Dead letters over HTTP and on the command line: their list, and running them again.
 
+use futures_util::future::join_all;
 use serde_json::{Value, json};
+use sqlx::AssertSqlSafe;
 use tenure_api::ids::SlugId;
 use tenure_tests::http::TENURE_API;
 
 use crate::policy_commands::{answer, done, run};
-use crate::rig::{Rig, call, client_of, eventually, ok, stdout};
+use crate::rig::{Rig, call, call_patiently, client_of, definition, eventually, ok, stdout};
 
 const QUEUE: &str = "dead/linux";
 
@@ -32,6 +34,31 @@ async fn fail(rig: &Rig, tasks: u16, listed: usize) -> Vec<SlugId> {
     }
     eventually("the failed tasks are listed", async || (letters(rig).await.len() == listed).then_some(())).await;
     created
+}
+
+/// Runs of a claim; a limit of the API.
+const CLAIMED_AT_ONCE: u16 = 32;
+
+async fn number(rig: &Rig, sql: &str) -> i64 {
+    let mut database = rig.database.connect("test").await;
+    sqlx::query_scalar(AssertSqlSafe(sql.to_owned())).fetch_one(&mut database).await.unwrap()
+}
+
+/// Number of tasks that the database marks as dead letters.
+async fn dead(rig: &Rig) -> i64 {
+    number(rig, "SELECT count(*) FROM failed_runs WHERE dead").await
+}
+
+/// Fails all pending tasks and waits until this number is listed.
+async fn fail_all(rig: &Rig, tasks: i64) {
+    loop {
+        let claims = rig.claim(QUEUE, CLAIMED_AT_ONCE).await;
+        if claims.is_empty() {
+            break;
+        }
+        join_all(claims.iter().map(|claim| rig.report(claim, "failed", None))).await;
+    }
+    eventually("the failed tasks are listed", async || (dead(rig).await == tasks).then_some(())).await;
 }
 
 fn short(answer: &Value) -> (i64, i64, i64) {
@@ -118,6 +145,34 @@ async fn redrives_at_two_servers_run_each_task_once() {
     assert_eq!((here.0 + there.0, here.1 + there.1, here.2 + there.2), (TASKS.into(), 0, 0));
     for task in tasks {
         assert_eq!(rig.status(task).await["runs"].as_array().unwrap().len(), 2);
+    }
+}
+
+/// A redrive commits slices of 200 tasks. The server is killed before, between and after them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_server_redrives_each_task_once() {
+    const TASKS: i64 = 450;
+    let rig = Rig::start_with(|launch| launch.flag("--claim-work-wait", "0s")).await;
+    rig.put_policy(QUEUE, &json!({"deadLetters": true})).await;
+    let definitions: Vec<Value> = (0..TASKS).map(|_| definition(QUEUE)).collect();
+    ok(rig.call("POST", &format!("{TENURE_API}/tasks"), Some(&json!({"tasks": definitions}))).await);
+    for (round, left) in [TASKS, TASKS - 1, TASKS - 201].into_iter().enumerate() {
+        fail_all(&rig, TASKS).await;
+        let mut other = rig.another(&format!("other-{round}")).await;
+        let (mut client, root) = (client_of(&other), rig.root.clone());
+        let redriving = tokio::spawn(async move {
+            // Its connection ends with the server.
+            drop(client.call(&root, "POST", &path("redrive"), Some(b"{}".as_slice())).await);
+        });
+        eventually("the redrive has come this far", async || (dead(&rig).await <= left).then_some(())).await;
+        other.kill().unwrap();
+        redriving.await.unwrap();
+        let repeated = call_patiently(&mut rig.client(), &rig.root, "POST", &path("redrive"), Some(&json!({}))).await;
+        let (redriven, copied, refused) = short(&ok(repeated));
+        assert!(redriven <= left && copied == 0 && refused == 0, "{redriven} of {left}, {copied}, {refused}");
+        assert_eq!(dead(&rig).await, 0);
+        let run = format!("SELECT count(*) FROM pending WHERE run = {}", round + 1);
+        assert_eq!(number(&rig, &run).await, TASKS, "round {round}");
     }
 }
 
