@@ -10,6 +10,7 @@ pub mod postgres;
 pub mod rabbitmq;
 pub mod replication;
 pub mod server;
+pub mod tls;
 pub mod webhooks;
 
 pub mod accountant;

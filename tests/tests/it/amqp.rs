@@ -12,10 +12,11 @@ use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
 use serde_json::{Value, json};
 use tenure_tests::rabbitmq::RabbitMq;
 use tenure_tests::server::{Launch, Server};
+use tenure_tests::tls::Authority;
 use tokio::net::TcpListener;
 
-use crate::rig::{Rig, eventually, ok};
-use crate::subscriptions::{allowed, end_lease, path, sending_server};
+use crate::rig::{Rig, eventually, new_folder, ok};
+use crate::subscriptions::{allowed, end_lease, path, sending_server, trusting};
 
 const QUEUE: &str = "hooks/amqp";
 const NAME: &str = "pulse";
@@ -172,6 +173,29 @@ async fn killed_server_loses_no_event() {
     let bodies: BTreeSet<_> = arrived.iter().map(|message| (&message.id, &message.body)).collect();
     let ids: BTreeSet<_> = arrived.iter().map(|message| &message.id).collect();
     assert_eq!((bodies.len(), ids.len()), (tasks.len(), tasks.len()), "a repeat is the same message");
+}
+
+#[tokio::test]
+async fn private_authority_of_a_broker_is_trusted() {
+    let folder = new_folder();
+    let authority = Authority::create(folder.path());
+    let rabbit = RabbitMq::start(folder.path()).await;
+    bind(&rabbit).await;
+    let tls = authority.forward_to(rabbit.port()).await;
+    let url = format!("amqps://guest:guest@127.0.0.1:{}/%2f", tls.port);
+    let test = path(&format!("{NAME}/test"));
+
+    let rig = trusting(None).await;
+    subscribe(&rig, &url, 10).await;
+    let refused = ok(rig.call("POST", &test, None).await);
+    assert_eq!(refused["delivered"], false, "{refused}");
+    assert!(refused["error"].as_str().is_some_and(|error| error.contains("certificate")), "{refused}");
+
+    let rig = trusting(Some(&authority)).await;
+    subscribe(&rig, &url, 10).await;
+    assert_eq!(ok(rig.call("POST", &test, None).await)["delivered"], true);
+    let tasks = complete(&rig, TASKS).await;
+    assert_eq!(receive(&rabbit, &tasks).await.len(), TASKS);
 }
 
 #[tokio::test]

@@ -7,9 +7,10 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tenure_tests::http::{Answer, TENURE_API};
 use tenure_tests::server::{Launch, Server};
+use tenure_tests::tls::Authority;
 use tenure_tests::webhooks::{Manner, Message, Receiver};
 
-use crate::rig::{Raw, Rig, call, eventually, minutes_from_now, ok};
+use crate::rig::{Raw, Rig, call, eventually, minutes_from_now, new_folder, ok};
 
 const QUEUE: &str = "hooks/linux";
 const NAME: &str = "billing";
@@ -436,6 +437,42 @@ async fn http_needs_no_certificates_and_no_proxy() {
     subscribe(&rig, &to(&receiver)).await;
     let result = ok(rig.call("POST", &path(&format!("{NAME}/test")), None).await);
     assert_eq!(result["delivered"], true, "{result}");
+}
+
+/// A server that trusts the authority, in addition to those of the system, or not.
+pub async fn trusting(authority: Option<&Authority>) -> Rig {
+    Rig::start_with(|launch| {
+        let launch = launch.flag("--deliver-to", HERE);
+        match authority {
+            Some(authority) => launch.env("SSL_CERT_FILE", authority.file()).env("SSL_CERT_DIR", "/etc/ssl/certs"),
+            None => launch,
+        }
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn private_authority_in_ssl_cert_file_is_trusted() {
+    let (folder, receiver) = (new_folder(), Receiver::start().await);
+    let authority = Authority::create(folder.path());
+    let tls = authority.forward_to(receiver.port).await;
+    let mut body = to(&receiver);
+    body["to"]["webhook"]["url"] = format!("https://127.0.0.1:{}/hook", tls.port).into();
+    let test = path(&format!("{NAME}/test"));
+
+    let rig = trusting(None).await;
+    subscribe(&rig, &body).await;
+    let refused = ok(rig.call("POST", &test, None).await);
+    assert_eq!((&refused["delivered"], receiver.seen().len()), (&json!(false), 0), "{refused}");
+    assert!(refused["error"].as_str().is_some_and(|error| error.contains("certificate")), "{refused}");
+
+    let rig = trusting(Some(&authority)).await;
+    let secret = subscribe(&rig, &body).await;
+    let accepted = ok(rig.call("POST", &test, None).await);
+    assert_eq!(accepted["delivered"], true, "{accepted}");
+    let task = complete_one(&rig).await;
+    until_all_arrived(&receiver, &[task]).await;
+    assert!(receiver.seen().iter().all(|message| message.is_signed_by(&secret)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
