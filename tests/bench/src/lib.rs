@@ -12,12 +12,13 @@
 //! connection and its calls, `messages` and `azure` signed URLs, `figures` percentiles, `observe`
 //! the costs, `report` the row.
 //!
-//! [`ratio`] compares servers by running modes on each in turn. [`floor`] is a minimal prototype,
-//! their baseline.
+//! `events` measures the delivery of events. [`ratio`] compares servers by running modes on each in
+//! turn. [`floor`] is a minimal prototype, their baseline.
 
 mod azure;
 mod cost;
 mod database;
+mod events;
 mod figures;
 pub mod floor;
 mod lane;
@@ -91,6 +92,9 @@ pub enum BenchError {
         "nothing was done in the time that was measured: more --prefill, less --warmup or more --seconds is needed"
     )]
     Exhausted,
+    /// The receiver got no message for a long time.
+    #[error("{arrived} of {events} events arrived, and then none for a minute")]
+    Undelivered { arrived: u64, events: u64 },
     /// All calls failed for a long time.
     #[error("no call succeeded for too long; the last one: {0}")]
     Hopeless(String),
@@ -112,6 +116,9 @@ pub(crate) struct Measured {
 }
 
 pub async fn run(settings: &Settings) -> Result<String, BenchError> {
+    if settings.mode == ModeName::Events {
+        return LocalSet::new().run_until(events::compare(settings)).await;
+    }
     let measured = LocalSet::new().run_until(measure_mode(settings)).await?;
     Ok(report::Row { settings, measured }.render())
 }
@@ -142,6 +149,7 @@ pub(crate) async fn measure_mode(settings: &Settings) -> Result<Measured, BenchE
         ModeName::Inboxes => measure::<mode::Sessions<true>>(settings).await,
         ModeName::Admission => measure::<mode::Admission>(settings).await,
         ModeName::Assign => measure::<mode::Assign>(settings).await,
+        ModeName::Events => events::deliver(settings).await,
     }
 }
 

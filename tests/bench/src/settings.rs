@@ -19,7 +19,7 @@ const POLLERS: usize = 500;
 const MEMBERS: usize = 5_000;
 
 /// Measures a task queue.
-#[derive(Debug, Parser)]
+#[derive(Debug, Clone, Parser)]
 #[command(
     name = "tenure-bench",
     version,
@@ -141,6 +141,8 @@ pub enum ModeName {
     Admission,
     /// Create a task and wait until a worker has it in its inbox; accept it, report it.
     Assign,
+    /// The life cycle without and with a webhook; the events of new tasks sent to one by 100.
+    Events,
 }
 
 impl Settings {
@@ -158,7 +160,7 @@ impl Settings {
         match self.mode {
             _ if self.prefill > 0 => self.prefill,
             ModeName::Claim32 | ModeName::Get32 => DEEP,
-            ModeName::Get1 | ModeName::Delete => SHALLOW,
+            ModeName::Get1 | ModeName::Delete | ModeName::Events => SHALLOW,
             _ => 0,
         }
     }
