@@ -60,6 +60,8 @@ pub enum Breakage {
     LookBeforeLock,
     /// A late result is acknowledged although it does not count, as after another result.
     LateTwice,
+    /// A dead letter is unmarked and counted as redriven, but not run again.
+    LoseRedrive,
     /// An event is left out of a message.
     SkipEvent,
     /// A message that is sent again differs.
@@ -69,7 +71,8 @@ pub enum Breakage {
 /// First strikes early, since slow machines have few opportunities.
 const EVERY: u64 = 20;
 const FIRST: u64 = 3;
-/// For rare opportunities: ends of delays, pauses, failed runs, late results, and keys at their limit.
+/// For rare opportunities: ends of delays, pauses, failed runs, late results, redrives, repeated
+/// messages, and keys at their limit.
 const EVERY_OF_FEW: u64 = 3;
 const FIRST_OF_FEW: u64 = 1;
 
@@ -108,6 +111,7 @@ pub fn strikes(breakage: Breakage) -> bool {
         | Breakage::DoubleAdmit
         | Breakage::FailedNotRetried
         | Breakage::LateTwice
+        | Breakage::LoseRedrive
         | Breakage::RepeatDiffers => (FIRST_OF_FEW, EVERY_OF_FEW),
         _ => (FIRST, EVERY),
     };

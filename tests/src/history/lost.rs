@@ -31,6 +31,7 @@ fn forget(event: &mut Event) {
         | Event::Reclaim { answer, .. }
         | Event::Report { answer, .. }
         | Event::Change { answer, .. }
+        | Event::Redrive { answer, .. }
         | Event::Release { answer, .. }
         | Event::Returned { answer, .. }
         | Event::Policy { answer, .. }

@@ -5,7 +5,7 @@
 //! `check` has the rules: pure, and tested on hand-made histories. `snapshot` is the state that the
 //! server shows when all is quiet. The actors share `world`: `submitter`, `application` (which
 //! enqueues from SQL), `worker` (with `poller`), `member` (a worker with a session), `reader`,
-//! `operator` and `saboteur`. `storm` runs them and drains the queues.
+//! `redriver`, `operator` and `saboteur`. `storm` runs them and drains the queues.
 
 pub mod check;
 pub mod lost;
@@ -23,6 +23,7 @@ mod member;
 mod operator;
 mod poller;
 mod reader;
+mod redriver;
 mod saboteur;
 mod storm;
 mod submitter;

@@ -178,7 +178,7 @@ impl Policy {
     }
 
     pub(super) fn json(&self) -> Value {
-        let mut policy = json!({"delay": self.delay, "retryFailed": self.retry_failed});
+        let mut policy = json!({"delay": self.delay, "retryFailed": self.retry_failed, "deadLetters": true});
         if let Some(delivery) = self.delivery {
             policy["delivery"] = json!(delivery);
         }

@@ -95,6 +95,11 @@ pub enum Event {
         change: Change,
         answer: Answer<()>,
     },
+    /// A dead letter that was to be run again.
+    Redrive {
+        task: SlugId,
+        answer: Answer<()>,
+    },
     Release {
         run: RunKey,
         start: Option<Start>,

@@ -21,6 +21,7 @@ use super::operator::{operate, resume};
 use super::policy::DELAY_MAX;
 use super::reader::read;
 use super::record::{Answer, Event, RunKey};
+use super::redriver::redrive;
 use super::saboteur::sabotage;
 use super::snapshot::{Counts, Snapshot, Status};
 use super::submitter::{UNHURRIED_MILLIS, submit};
@@ -34,6 +35,7 @@ use crate::server::{Launch, Server, create_root_client, fresh_secret_key};
 
 const SUBMITTERS: u64 = 4;
 const WORKERS: usize = 8;
+const REDRIVERS: u64 = 2;
 /// Numbers of workers with sessions. Two processes that share a number end each other's sessions.
 const MEMBERS: [usize; 3] = [20, 21, 21];
 /// Tasks per request: one page of statuses.
@@ -106,6 +108,9 @@ pub async fn run(plan: &Plan) -> History {
     trouble.spawn(operate(Actor::patient(Arc::clone(&world), 203)));
     trouble.spawn(count_backlog(Actor::patient(Arc::clone(&world), 204)));
     trouble.spawn(read(Actor::patient(Arc::clone(&world), 205)));
+    for number in 0..REDRIVERS {
+        trouble.spawn(redrive(Actor::new(Arc::clone(&world), 210 + number)));
+    }
     let subscriber = if plan.subscriber {
         let subscriber = Subscriber::start(Actor::patient(Arc::clone(&world), 206)).await;
         Some(tokio::spawn(subscriber.misbehave()))
@@ -171,8 +176,8 @@ async fn start_servers(plan: &Plan, database_url: &str, folder: &std::path::Path
 
 /// Stores the policies that are never changed.
 async fn set_policies(actor: &mut Actor) {
-    let retention = json!({"retain": {"completed": RETAIN_COMPLETED, "failed": RETAIN_FAILED}});
-    let backlog = json!({"backlog": {"tasks": BACKLOG}});
+    let retention = json!({"retain": {"completed": RETAIN_COMPLETED, "failed": RETAIN_FAILED}, "deadLetters": true});
+    let backlog = json!({"backlog": {"tasks": BACKLOG}, "deadLetters": true});
     for (queue, policy) in [(RETAINED_QUEUE, retention), (BOUNDED_QUEUE, backlog)] {
         let path = format!("{TENURE_API}/queues/{}/policy", queue_segment(QUEUES[queue]));
         until_answered(actor, "PUT", &path, Some(&policy.to_string())).await.expect("a policy is stored");

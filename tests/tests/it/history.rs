@@ -43,6 +43,7 @@ async fn every_answer_of_a_stormy_history_can_be_true() {
     let has = |wanted: fn(&Event) -> bool| history.records.iter().any(|record| wanted(&record.event));
     assert!(has(|event| matches!(event, Event::Create { answer: Answer::Refused(429), .. })), "no queue was full");
     assert!(has(|event| matches!(event, Event::Enqueue { answer: Answer::Done(()), .. })), "nothing came from SQL");
+    assert!(has(|event| matches!(event, Event::Redrive { answer: Answer::Done(()), .. })), "no dead letter ran again");
     assert!(history.fires.iter().any(|fires| !fires.times.is_empty()), "no schedule was due");
     let ends: Vec<SessionEnd> = history.quiet.sessions.values().filter_map(|shown| Some(shown.ended?.1)).collect();
     for by in [SessionEnd::Closed, SessionEnd::Takeover, SessionEnd::Expired] {
@@ -86,6 +87,7 @@ breakages! {
     the_checker_catches_a_wrong_count_of_delayed_runs, OPERATIONS_WHEN_OFTEN_BROKEN, "delayed-off-by-one", Rule::Counts;
     the_checker_catches_a_session_that_ends_and_keeps_its_runs, OPERATIONS_WHEN_BROKEN, "leak-session", Rule::SessionLeak;
     the_checker_catches_a_failed_run_without_retry, OPERATIONS_WHEN_BROKEN, "failed-not-retried", Rule::FailedRuns;
+    the_checker_catches_a_lost_redrive, OPERATIONS_WHEN_BROKEN, "lose-redrive", Rule::Redriven;
     the_checker_catches_a_second_late_result, OPERATIONS_WHEN_BROKEN, "late-twice", Rule::ResolvedOnce;
     the_checker_catches_a_lost_task_command, OPERATIONS_WHEN_BROKEN, "lose-task-command", Rule::SessionInbox;
     the_checker_catches_a_name_held_twice, OPERATIONS_WHEN_BROKEN, "name-twice", Rule::Names;

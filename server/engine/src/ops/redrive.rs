@@ -23,6 +23,8 @@ use tenure_domain::audit::{Action, Entry};
 use tenure_domain::create::NewTask;
 use tenure_domain::dead_letter::{Cursor, Filter, Original, Place, REFUSED_MAX, Redrive, Way, Which, copy_of, way};
 use tenure_domain::policy::guard::BacklogLock;
+#[cfg(feature = "test-util")]
+use tenure_store::breakage::{Breakage, strikes};
 use tenure_store::dead_letters::{self, DeadLetter};
 use tenure_store::failure::{Class, classify};
 use tenure_store::guarded::{self as store, Held};
@@ -257,6 +259,9 @@ impl<'a> Redriving<'a> {
         let definition = tasks::find_definition(transaction, id.uuid()).await?.unwrap_or_default();
         match way {
             Way::Rerun => {
+                if is_lost() {
+                    return Ok(Ok(Done::Rerun));
+                }
                 let rerun = rerun_locked(transaction, loaded, &definition, name, effects).await?;
                 Ok(rerun.map(|()| Done::Rerun))
             }
@@ -307,4 +312,14 @@ impl<'a> Redriving<'a> {
         }
         Ok(found)
     }
+}
+
+#[cfg(feature = "test-util")]
+fn is_lost() -> bool {
+    strikes(Breakage::LoseRedrive)
+}
+
+#[cfg(not(feature = "test-util"))]
+fn is_lost() -> bool {
+    false
 }

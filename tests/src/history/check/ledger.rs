@@ -59,6 +59,8 @@ pub(super) struct Ledger<'a> {
     /// Changes requested for each task and not refused: the time, the change, and true if it was
     /// certainly done.
     pub(super) changes: HashMap<SlugId, Vec<(Span, Change, bool)>>,
+    /// Number of redrives that certainly ran a task again. They are among its changes, too.
+    redriven: HashMap<SlugId, usize>,
     /// Tasks that may have a stored command: a command ends the delay after a release.
     pub(super) commanded: HashSet<SlugId>,
     pub(super) members: HashSet<String>,
@@ -114,6 +116,13 @@ impl<'a> Ledger<'a> {
                     self.changes.entry(*task).or_default().push((span, *change, certain));
                 }
             }
+            Event::Redrive { task, answer } => {
+                let certain = answer.done().is_some();
+                if answer.may_be_done() {
+                    self.changes.entry(*task).or_default().push((span, Change::Rerun, certain));
+                }
+                *self.redriven.entry(*task).or_default() += usize::from(certain);
+            }
             Event::RowsLocked | Event::SessionsKilled | Event::DatabaseFault | Event::TailLost => {
                 self.disturbances.push(span);
             }
@@ -157,6 +166,11 @@ impl<'a> Ledger<'a> {
         status.runs.iter().filter(of_member).filter(gone).count()
     }
 
+    pub(super) fn redriven(&self, task: SlugId) -> usize {
+        self.redriven.get(&task).copied().unwrap_or_default()
+    }
+
+    /// Number of calls that may have rerun or redriven a task.
     pub(super) fn reruns(&self, task: SlugId) -> usize {
         self.changes(task).iter().filter(|(_, change, _)| *change == Change::Rerun).count()
     }

@@ -19,6 +19,7 @@ mod names;
 mod pauses;
 mod priority;
 mod queues;
+mod redriven;
 mod resolutions;
 mod results;
 mod retained;
@@ -88,6 +89,8 @@ pub enum Rule {
     Released,
     /// A failed run is followed by another one exactly if its task says so and retries are left.
     FailedRuns,
+    /// A redriven task has another run, and no task has more of them than were asked for.
+    Redriven,
     /// A result whose report was acknowledged, and no other, can be read at the end.
     Results,
     /// A resolved task is not purged before its date.
@@ -151,6 +154,7 @@ pub fn check(history: &History) -> Vec<Violation> {
     pauses::check(history, &ledger, &mut findings);
     deliveries::check(history, &ledger, &mut findings);
     failures::check(history, &ledger, &mut findings);
+    redriven::check(history, &ledger, &mut findings);
     results::check(history, &ledger, &mut findings);
     retained::check(history, &ledger, &mut findings);
     sessions::check(history, &ledger, &mut findings);

@@ -8,6 +8,7 @@ mod fires;
 mod late;
 mod names;
 mod queues;
+mod redriven;
 mod retained;
 mod sessions;
 
