@@ -85,7 +85,7 @@ async fn rerun_killed_at_each_statement_is_done_once() {
         let tasks = fail_many(&lossy.direct, TASKS).await;
         let ran = lossy.redrive(step, &json!({})).await;
         // Without an answer the first redrive may have run them.
-        assert!(ran == TASKS || ran == 0 && lossy.losses > 0, "{step}: {ran}");
+        assert!(ran == TASKS || (ran == 0 && lossy.losses > 0), "{step}: {ran}");
         for task in tasks {
             let status = lossy.direct.status(task).await;
             assert!(matches!(status.last, Last::Pending(open) if open.run.number() == 1), "{step}: {status:?}");
@@ -107,7 +107,7 @@ async fn copy_killed_at_each_statement_is_made_once() {
     advance(&lossy.database, "2 hours").await;
     for (step, tasks) in all.chunks(TASKS).enumerate() {
         let ran = lossy.redrive(step, &json!({"taskIds": tasks, "copy": {"deadlineAfter": 3_600}})).await;
-        assert!(ran == TASKS || ran == 0 && lossy.losses > 0, "{step}: {ran}");
+        assert!(ran == TASKS || (ran == 0 && lossy.losses > 0), "{step}: {ran}");
         let done = ((step + 1) * TASKS) as i64;
         assert_eq!(number(lossy.database.pool(), COPIES).await, done, "{step}");
         assert_eq!(number(lossy.database.pool(), DEAD).await, all.len() as i64 - done, "{step}");
