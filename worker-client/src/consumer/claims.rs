@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_api::work::CLAIM_MAX;
-use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 
 use super::balancer::{Balancer, CanClaim, Offer};
@@ -17,6 +16,7 @@ use super::inner::Inner;
 use super::membership::Membership;
 use super::offers::PendingRuns;
 use super::outbox::{REPORT_TIMEOUT, Waiting};
+use super::slots::Slots;
 use super::source::{AnySource, Found, OwnCalls};
 use crate::error::chain;
 use crate::{Error, RunResult, retry};
@@ -36,8 +36,7 @@ enum Feed {
 struct Claimer<'a> {
     inner: &'a Arc<Inner>,
     feed: Feed,
-    /// Fails if the worker may not claim at all.
-    jobs: JoinSet<Result<(), Error>>,
+    slots: Slots,
     /// Consecutive calls for work without an answer.
     failures: u32,
     lately: Lately,
@@ -55,8 +54,8 @@ pub(super) async fn run(inner: &Arc<Inner>, source: Option<Box<dyn AnySource>>) 
             Feed::Pending { runs, balancer: Arc::clone(balancer), next: None }
         }
     };
-    let (jobs, lately) = (JoinSet::new(), Lately::default());
-    let mut claimer = Claimer { inner, feed, jobs, failures: 0, lately, gather_until: None };
+    let (slots, lately) = (Slots::default(), Lately::default());
+    let mut claimer = Claimer { inner, feed, slots, failures: 0, lately, gather_until: None };
     let claimed = {
         let mut claiming = std::pin::pin!(claimer.claim_all());
         tokio::select! {
@@ -71,7 +70,7 @@ pub(super) async fn run(inner: &Arc<Inner>, source: Option<Box<dyn AnySource>>) 
     // A refused worker, or one whose name was taken over, logs its error instead.
     if claimed.is_ok() && *inner.membership.borrow() != Membership::Waiting {
         let name = &inner.settings.name;
-        tracing::info!(worker.group = %name.group, worker.id = %name.id, tasks = claimer.jobs.len(), "worker stops");
+        tracing::info!(worker.group = %name.group, worker.id = %name.id, tasks = claimer.slots.taken(), "worker stops");
     }
     claimer.stop().await;
     claimed
@@ -98,9 +97,7 @@ impl Claimer<'_> {
         let (mut frozen, mut membership) = (inner.orders.frozen.subscribe(), inner.membership.subscribe());
         let mut patience = None;
         loop {
-            while let Some(ended) = self.jobs.try_join_next() {
-                outcome(ended)?;
-            }
+            self.slots.collect()?;
             if inner.orders.shutdown.is_cancelled() {
                 return Ok(None);
             }
@@ -112,7 +109,7 @@ impl Claimer<'_> {
             if may_claim && wake.is_none() {
                 let results = if takes_results { inner.outbox.take() } else { Vec::new() };
                 // A job whose result is about to be sent frees its slot.
-                if self.jobs.len() < inner.settings.capacity.saturating_add(results.len()) {
+                if self.slots.taken() < inner.settings.capacity.saturating_add(results.len()) {
                     let Some(until) = self.not_before() else { return Ok(Some((terms, results))) };
                     inner.outbox.put_back(results);
                     inner.outbox.hold(false);
@@ -128,7 +125,7 @@ impl Claimer<'_> {
                 () = inner.orders.shutdown.cancelled() => {}
                 Ok(()) = frozen.changed() => {}
                 Ok(()) = membership.changed() => {}
-                Some(ended) = self.jobs.join_next() => outcome(ended)?,
+                Some(ended) = self.slots.next_end() => ended?,
                 () = inner.outbox.arrival(), if takes_results => {}
                 () = tokio::time::sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => {}
             }
@@ -138,7 +135,7 @@ impl Claimer<'_> {
     /// Returns until when results are gathered. None: the next call for work is due.
     fn gathers(&self) -> Option<Instant> {
         let waiting = self.inner.outbox.waiting();
-        let running = self.jobs.len().saturating_sub(waiting);
+        let running = self.slots.taken().saturating_sub(waiting);
         self.gather_until.filter(|until| waiting < running && *until > Instant::now())
     }
 
@@ -181,7 +178,7 @@ impl Claimer<'_> {
         match by_name::claim(inner, terms, offer, &mut self.lately).await {
             Ok(claim) => {
                 let job = begin(Arc::clone(inner), terms, claim);
-                self.jobs.spawn(async move {
+                self.slots.start(async move {
                     job.await;
                     Ok(())
                 });
@@ -196,7 +193,7 @@ impl Claimer<'_> {
 
     async fn find(&mut self, terms: Membership, results: Vec<Waiting>) -> Result<(), Error> {
         let inner = self.inner;
-        let room = inner.settings.capacity.saturating_add(results.len()).saturating_sub(self.jobs.len());
+        let room = inner.settings.capacity.saturating_add(results.len()).saturating_sub(self.slots.taken());
         let source = match &mut self.feed {
             Feed::Calls(source) => source,
             Feed::Pending { runs, next, .. } => {
@@ -211,7 +208,7 @@ impl Claimer<'_> {
         source.join(terms.session());
         let (begun, exchanges) = (Instant::now(), !results.is_empty());
         let answer = if exchanges {
-            exchange(inner, &mut **source, results, room).await
+            exchange(inner, &mut **source, &mut self.slots, results, room).await
         } else {
             search(inner, &mut **source, terms, room).await
         };
@@ -224,7 +221,7 @@ impl Claimer<'_> {
                 self.gather_until = is_full.then(|| Instant::now() + GATHER);
                 // Before the first of these jobs ends.
                 inner.outbox.hold(source.takes_results());
-                found.into_iter().for_each(|found| start(inner, &mut self.jobs, terms, found));
+                found.into_iter().for_each(|found| start(inner, &mut self.slots, terms, found));
                 if came_empty { source.rest_until(begun) } else { begun }
             }
             // An error of an exchange may be about its results.
@@ -255,10 +252,8 @@ impl Claimer<'_> {
             Feed::Calls(source) => source.stop(),
             Feed::Pending { runs, .. } => runs.stop(),
         }
-        while let Some(ended) = self.jobs.join_next().await {
-            // Only the first refusal counts.
-            let _refused = outcome(ended);
-        }
+        // Only the first refusal counts.
+        while let Some(_refused) = self.slots.next_end().await {}
         if let Feed::Calls(mut source) = self.feed {
             source.close().await;
         }
@@ -319,7 +314,13 @@ async fn search(inner: &Inner, source: &mut dyn AnySource, terms: Membership, ro
 
 /// Reports results and searches, in one request. None at a shutdown. After a timeout only claims
 /// are awaited; the results, whose leases run on, are reported separately.
-async fn exchange(inner: &Inner, source: &mut dyn AnySource, mut waiting: Vec<Waiting>, room: usize) -> Option<Answer> {
+async fn exchange(
+    inner: &Inner,
+    source: &mut dyn AnySource,
+    slots: &mut Slots,
+    mut waiting: Vec<Waiting>,
+    room: usize,
+) -> Option<Answer> {
     let results: Vec<RunResult> = waiting.iter().map(|waiting| waiting.result.clone()).collect();
     let mut asking = source.exchange(&results, room);
     let late = tokio::time::sleep(REPORT_TIMEOUT);
@@ -338,25 +339,20 @@ async fn exchange(inner: &Inner, source: &mut dyn AnySource, mut waiting: Vec<Wa
     // Dropping the others reports them separately.
     Some(answer.map(|worked| {
         for (waiting, verdict) in waiting.into_iter().zip(worked.results) {
-            waiting.answer(verdict);
+            if let Some(job) = waiting.answer(verdict) {
+                slots.free(job);
+            }
         }
         worked.claims.into_iter().map(Found::claimed).collect()
     }))
 }
 
-fn start(inner: &Arc<Inner>, jobs: &mut JoinSet<Result<(), Error>>, terms: Membership, found: Found) {
+fn start(inner: &Arc<Inner>, slots: &mut Slots, terms: Membership, found: Found) {
     let inner = Arc::clone(inner);
-    jobs.spawn(async move {
+    slots.start(async move {
         if let Some((claim, _kept)) = found.claim().await? {
             begin(inner, terms, claim).await;
         }
         Ok(())
     });
-}
-
-fn outcome(ended: Result<Result<(), Error>, JoinError>) -> Result<(), Error> {
-    ended.unwrap_or_else(|error| {
-        notice!(error, error = chain(&error), "a job was abandoned; its claim expires with its lease");
-        Ok(())
-    })
 }

@@ -208,10 +208,11 @@ async fn send(inner: &Inner, claim: &Claim, outcome: &Outcome, afterwards: &Afte
     let failure = result.failure.clone();
     // A call for work would claim a run for the slot that the job still occupies.
     let (mut apart, mut failures) = (!has_source && !afterwards.is_empty(), 0);
+    let ends = if afterwards.is_empty() { tokio::task::try_id() } else { None };
     loop {
         apart |= gives_back(&result);
         let answer = match (apart, has_source) {
-            (false, _) => inner.outbox.send(result.clone()).await,
+            (false, _) => inner.outbox.send(result.clone(), ends).await,
             (true, false) => inner.outbox.send_apart(result.clone()).await,
             (true, true) => Some(claim.send_result(&result).await),
         };

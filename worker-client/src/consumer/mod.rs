@@ -82,6 +82,7 @@ mod running;
 mod session;
 mod settings;
 mod shares;
+mod slots;
 pub mod source;
 pub mod statemachine;
 mod status;

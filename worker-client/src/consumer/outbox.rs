@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tenure_api::work::{RESULTS_MAX, RunResult};
 use tokio::sync::{Notify, oneshot};
+use tokio::task::Id;
 
 use super::settings::Settings;
 use crate::error::chain;
@@ -40,6 +41,8 @@ struct Results {
 /// A result; dropping it leaves it unanswered.
 pub(super) struct Waiting {
     pub result: RunResult,
+    /// Job that ends once the result is accepted. None if it has work left to do.
+    job: Option<Id>,
     answer: oneshot::Sender<Verdict>,
 }
 
@@ -54,10 +57,11 @@ impl Outbox {
         self.results.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends a result, with a call for work if one is due, and waits for the answer. None if no
-    /// usable answer came, or if a source has no call due.
-    pub(super) async fn send(&self, result: RunResult) -> Option<Verdict> {
-        let (waiting, answered) = Waiting::new(result);
+    /// Sends a result, with a call for work if one is due, and waits for the answer. `job` is the
+    /// job that ends once the result is accepted. None if no usable answer came, or if a source has
+    /// no call due.
+    pub(super) async fn send(&self, result: RunResult, job: Option<Id>) -> Option<Verdict> {
+        let (waiting, answered) = Waiting::new(result, job);
         {
             let mut results = self.lock();
             if !results.are_held && self.has_source {
@@ -71,7 +75,7 @@ impl Outbox {
 
     /// Sends a result without a call for work, and waits for the answer. Not with a source.
     pub(super) async fn send_apart(&self, result: RunResult) -> Option<Verdict> {
-        let (waiting, answered) = Waiting::new(result);
+        let (waiting, answered) = Waiting::new(result, None);
         self.report_apart(vec![waiting]);
         answered.await.ok()
     }
@@ -151,14 +155,17 @@ fn batch(results: &mut VecDeque<Waiting>) -> Vec<Waiting> {
 }
 
 impl Waiting {
-    fn new(result: RunResult) -> (Self, oneshot::Receiver<Verdict>) {
+    fn new(result: RunResult, job: Option<Id>) -> (Self, oneshot::Receiver<Verdict>) {
         let (answer, answered) = oneshot::channel();
-        (Self { result, answer }, answered)
+        (Self { result, job, answer }, answered)
     }
 
-    pub(super) fn answer(self, verdict: Verdict) {
+    /// Returns the job if it is about to end.
+    pub(super) fn answer(self, verdict: Verdict) -> Option<Id> {
+        let accepted = verdict.is_ok();
         // Fails if the job's lease is over.
-        drop(self.answer.send(verdict));
+        let heard = self.answer.send(verdict).is_ok();
+        self.job.filter(|_| accepted && heard)
     }
 }
 
@@ -221,7 +228,7 @@ mod tests {
 
     async fn arrive(outbox: &Arc<Outbox>, run: u16) -> JoinHandle<Option<Verdict>> {
         let sending = Arc::clone(outbox);
-        let sent = tokio::spawn(async move { sending.send(result(run)).await });
+        let sent = tokio::spawn(async move { sending.send(result(run), None).await });
         tokio::task::yield_now().await;
         sent
     }
