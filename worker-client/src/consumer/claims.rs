@@ -13,6 +13,7 @@ use super::by_name::{self, Lately, PAUSE};
 use super::given::{Given, Reason};
 use super::held::begin;
 use super::inner::Inner;
+use super::jobs::SHORT;
 use super::membership::Membership;
 use super::offers::PendingRuns;
 use super::outbox::{REPORT_TIMEOUT, Waiting};
@@ -24,7 +25,7 @@ use crate::{Error, RunResult, retry};
 /// Short jobs that were claimed together end together. Their results are gathered for this long
 /// after the claims, or until half of the jobs have ended. The call for work with the results of one
 /// half then runs beside the jobs of the other.
-const GATHER: Duration = Duration::from_millis(2);
+const GATHER: Duration = SHORT;
 /// Until the balancer is asked again about an assigned run, if it named no time.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
@@ -40,7 +41,7 @@ struct Claimer<'a> {
     /// Consecutive calls for work without an answer.
     failures: u32,
     lately: Lately,
-    /// Set if the last call for work got all it asked for.
+    /// Set if the last call for work got all it asked for, or short jobs.
     gather_until: Option<Instant>,
 }
 
@@ -218,7 +219,9 @@ impl Claimer<'_> {
                 self.failures = 0;
                 let came_empty = found.is_empty() && !exchanges;
                 let is_full = found.len() >= room.min(CLAIM_MAX.into());
-                self.gather_until = is_full.then(|| Instant::now() + GATHER);
+                // Otherwise the results of short jobs would be sent apart, beside the next call.
+                let ends_soon = !found.is_empty() && inner.jobs.are_short();
+                self.gather_until = (is_full || ends_soon).then(|| Instant::now() + GATHER);
                 // Before the first of these jobs ends.
                 inner.outbox.hold(source.takes_results());
                 found.into_iter().for_each(|found| start(inner, &mut self.slots, terms, found));
