@@ -10,17 +10,18 @@ use tokio::time::Instant;
 
 use super::balancer::{Balancer, CanClaim, Offer};
 use super::by_name::{self, Lately, PAUSE};
+use super::exchange::{Exchanged, exchange};
 use super::given::{Given, Reason};
 use super::held::begin;
 use super::inner::Inner;
 use super::jobs::SHORT;
 use super::membership::Membership;
 use super::offers::PendingRuns;
-use super::outbox::{REPORT_TIMEOUT, Waiting};
+use super::outbox::Waiting;
 use super::slots::Slots;
 use super::source::{AnySource, Found, OwnCalls};
 use crate::error::chain;
-use crate::{Error, RunResult, retry};
+use crate::{Error, retry};
 
 /// Short jobs that were claimed together end together. Their results are gathered for this long
 /// after the claims, or until half of the jobs have ended. The call for work with the results of one
@@ -37,6 +38,8 @@ enum Feed {
 struct Claimer<'a> {
     inner: &'a Arc<Inner>,
     feed: Feed,
+    /// Second lane of exchanges. None with a source.
+    second: Option<OwnCalls>,
     slots: Slots,
     /// Consecutive calls for work without an answer.
     failures: u32,
@@ -47,6 +50,7 @@ struct Claimer<'a> {
 
 /// Works until the shutdown, then waits for all jobs.
 pub(super) async fn run(inner: &Arc<Inner>, source: Option<Box<dyn AnySource>>) -> Result<(), Error> {
+    let second = source.is_none().then(|| OwnCalls::new(&inner.settings));
     let feed = match (source, &inner.settings.balancer) {
         (Some(source), _) => Feed::Calls(source),
         (None, None) => Feed::Calls(Box::new(OwnCalls::new(&inner.settings))),
@@ -56,7 +60,7 @@ pub(super) async fn run(inner: &Arc<Inner>, source: Option<Box<dyn AnySource>>) 
         }
     };
     let (slots, lately) = (Slots::default(), Lately::default());
-    let mut claimer = Claimer { inner, feed, slots, failures: 0, lately, gather_until: None };
+    let mut claimer = Claimer { inner, feed, second, slots, failures: 0, lately, gather_until: None };
     let claimed = {
         let mut claiming = std::pin::pin!(claimer.claim_all());
         tokio::select! {
@@ -135,9 +139,11 @@ impl Claimer<'_> {
 
     /// Returns until when results are gathered. None: the next call for work is due.
     fn gathers(&self) -> Option<Instant> {
-        let waiting = self.inner.outbox.waiting();
-        let running = self.slots.taken().saturating_sub(waiting);
-        self.gather_until.filter(|until| waiting < running && *until > Instant::now())
+        let (waiting, taken) = (self.inner.outbox.waiting(), self.slots.taken());
+        let half = taken.div_ceil(2);
+        let until = self.gather_until.filter(|until| waiting < half && *until > Instant::now())?;
+        self.inner.outbox.wake_at(half);
+        Some(until)
     }
 
     fn not_before(&mut self) -> Option<Instant> {
@@ -208,28 +214,35 @@ impl Claimer<'_> {
         };
         source.join(terms.session());
         let (begun, exchanges) = (Instant::now(), !results.is_empty());
-        let answer = if exchanges {
-            exchange(inner, &mut **source, &mut self.slots, results, room).await
+        let exchanged = if exchanges {
+            let mut lanes: Vec<&mut dyn AnySource> = Vec::new();
+            if let Some(second) = &mut self.second {
+                second.join(terms.session());
+                lanes.push(second);
+            }
+            lanes.push(&mut **source);
+            exchange(inner, lanes, &mut self.slots, terms, (results, room)).await?
         } else {
-            search(inner, &mut **source, terms, room).await
+            let answer = search(inner, &mut **source, terms, room).await;
+            answer.map(|answer| Exchanged { answer, asked: room })
         };
+        let Some(Exchanged { answer, asked }) = exchanged else { return Ok(()) };
         let pause_until = match answer {
-            None => return Ok(()),
-            Some(Ok(found)) => {
+            Ok(found) => {
                 self.failures = 0;
                 let came_empty = found.is_empty() && !exchanges;
-                let is_full = found.len() >= room.min(CLAIM_MAX.into());
+                let is_full = found.len() >= asked.min(CLAIM_MAX.into());
                 // Otherwise the results of short jobs would be sent apart, beside the next call.
                 let ends_soon = !found.is_empty() && inner.jobs.are_short();
                 self.gather_until = (is_full || ends_soon).then(|| Instant::now() + GATHER);
                 // Before the first of these jobs ends.
                 inner.outbox.hold(source.takes_results());
-                found.into_iter().for_each(|found| start(inner, &mut self.slots, terms, found));
+                found.into_iter().for_each(|found| self.slots.begin(inner, terms, found));
                 if came_empty { source.rest_until(begun) } else { begun }
             }
             // An error of an exchange may be about its results.
-            Some(Err(error)) if !exchanges && source.is_refused(&error) => return Err(error),
-            Some(Err(error)) => {
+            Err(error) if !exchanges && source.is_refused(&error) => return Err(error),
+            Err(error) => {
                 self.failures += 1;
                 let failures = self.failures;
                 warning!(failures = failures, error = chain(&error), "no answer to the call for work; trying again");
@@ -313,49 +326,4 @@ async fn search(inner: &Inner, source: &mut dyn AnySource, terms: Membership, ro
         () = inner.given.more() => None,
         _session = replaced => None,
     }
-}
-
-/// Reports results and searches, in one request. None at a shutdown. After a timeout only claims
-/// are awaited; the results, whose leases run on, are reported separately.
-async fn exchange(
-    inner: &Inner,
-    source: &mut dyn AnySource,
-    slots: &mut Slots,
-    mut waiting: Vec<Waiting>,
-    room: usize,
-) -> Option<Answer> {
-    let results: Vec<RunResult> = waiting.iter().map(|waiting| waiting.result.clone()).collect();
-    let mut asking = source.exchange(&results, room);
-    let late = tokio::time::sleep(REPORT_TIMEOUT);
-    tokio::pin!(late);
-    let answer = loop {
-        tokio::select! {
-            biased;
-            answer = &mut asking => break answer,
-            () = inner.orders.shutdown.cancelled() => return None,
-            () = &mut late, if !waiting.is_empty() => {
-                waiting.clear();
-                inner.outbox.hold(false);
-            }
-        }
-    };
-    // Dropping the others reports them separately.
-    Some(answer.map(|worked| {
-        for (waiting, verdict) in waiting.into_iter().zip(worked.results) {
-            if let Some(job) = waiting.answer(verdict) {
-                slots.free(job);
-            }
-        }
-        worked.claims.into_iter().map(Found::claimed).collect()
-    }))
-}
-
-fn start(inner: &Arc<Inner>, slots: &mut Slots, terms: Membership, found: Found) {
-    let inner = Arc::clone(inner);
-    slots.start(async move {
-        if let Some((claim, _kept)) = found.claim().await? {
-            begin(inner, terms, claim).await;
-        }
-        Ok(())
-    });
 }

@@ -65,6 +65,7 @@ mod by_kind;
 mod by_name;
 mod claims;
 mod control;
+mod exchange;
 mod given;
 mod handler;
 mod held;

@@ -1,9 +1,14 @@
 //! Slots of a consumer's jobs.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use tokio::task::{Id, JoinError, JoinSet};
 
+use super::held::begin;
+use super::inner::Inner;
+use super::membership::Membership;
+use super::source::Found;
 use crate::Error;
 use crate::error::chain;
 
@@ -20,6 +25,17 @@ pub(super) struct Slots {
 impl Slots {
     pub(super) fn start(&mut self, job: impl Future<Output = Result<(), Error>> + Send + 'static) {
         self.jobs.spawn(job);
+    }
+
+    /// Starts the job of a run, which may have to be claimed first.
+    pub(super) fn begin(&mut self, inner: &Arc<Inner>, terms: Membership, found: Found) {
+        let inner = Arc::clone(inner);
+        self.start(async move {
+            if let Some((claim, _kept)) = found.claim().await? {
+                begin(inner, terms, claim).await;
+            }
+            Ok(())
+        });
     }
 
     pub(super) fn taken(&self) -> usize {
