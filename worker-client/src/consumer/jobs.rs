@@ -204,6 +204,16 @@ mod tests {
     }
 
     #[test]
+    fn jobs_are_short_if_the_last_one_was() {
+        let jobs = jobs();
+        assert!(!jobs.are_short());
+        for (length, are_short) in [(Duration::ZERO, true), (SHORT, false), (SHORT / 2, true)] {
+            jobs.note_length(length);
+            assert_eq!(jobs.are_short(), are_short, "{length:?}");
+        }
+    }
+
+    #[test]
     fn end_reaches_job_or_is_kept_until_its_claim_comes() {
         let (jobs, task_id, run_id) = (jobs(), end().task_id, end().run_id);
         jobs.end(end());
