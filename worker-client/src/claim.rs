@@ -4,6 +4,7 @@
 //! [`Lost`]: drop all work done under it.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::Method;
@@ -69,7 +70,7 @@ pub struct Claim {
     client: Client,
     task_id: TaskId,
     run_id: RunId,
-    task: Task,
+    task: Arc<Task>,
     lease: watch::Sender<Lease>,
     rerun: Option<RunId>,
     attempt: u32,
@@ -210,7 +211,7 @@ impl Client {
             client: self.with_credentials(answer.credentials),
             task_id: answer.status.task_id,
             run_id: answer.run_id,
-            task: answer.task,
+            task: Arc::new(answer.task),
             lease: watch::Sender::new(lease),
             traceparent: answer.traceparent,
         }
@@ -297,6 +298,10 @@ impl Claim {
     #[must_use]
     pub fn lease(&self) -> Lease {
         *self.lease.borrow()
+    }
+
+    pub(crate) fn shared_task(&self) -> Arc<Task> {
+        Arc::clone(&self.task)
     }
 
     pub(crate) fn watch_lease(&self) -> watch::Receiver<Lease> {

@@ -8,6 +8,7 @@ mod balancers;
 mod clocks;
 mod commands;
 pub mod fault_proxy;
+mod joined;
 mod late;
 mod logs;
 mod losses;

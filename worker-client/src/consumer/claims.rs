@@ -6,25 +6,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_api::work::CLAIM_MAX;
-use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 
 use super::balancer::{Balancer, CanClaim, Offer};
 use super::by_name::{self, Lately, PAUSE};
+use super::exchange::{Exchanged, exchange};
 use super::given::{Given, Reason};
 use super::held::begin;
 use super::inner::Inner;
+use super::jobs::SHORT;
 use super::membership::Membership;
 use super::offers::PendingRuns;
-use super::outbox::{REPORT_TIMEOUT, Waiting};
+use super::outbox::Waiting;
+use super::slots::Slots;
 use super::source::{AnySource, Found, OwnCalls};
 use crate::error::chain;
-use crate::{Error, RunResult, retry};
+use crate::{Error, retry};
 
 /// Short jobs that were claimed together end together. Their results are gathered for this long
 /// after the claims, or until half of the jobs have ended. The call for work with the results of one
 /// half then runs beside the jobs of the other.
-const GATHER: Duration = Duration::from_millis(2);
+const GATHER: Duration = SHORT;
 /// Until the balancer is asked again about an assigned run, if it named no time.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
@@ -36,17 +38,19 @@ enum Feed {
 struct Claimer<'a> {
     inner: &'a Arc<Inner>,
     feed: Feed,
-    /// Fails if the worker may not claim at all.
-    jobs: JoinSet<Result<(), Error>>,
+    /// Second lane of exchanges. None with a source.
+    second: Option<OwnCalls>,
+    slots: Slots,
     /// Consecutive calls for work without an answer.
     failures: u32,
     lately: Lately,
-    /// Set if the last call for work got all it asked for.
+    /// Set if the last call for work got all it asked for, or short jobs.
     gather_until: Option<Instant>,
 }
 
 /// Works until the shutdown, then waits for all jobs.
 pub(super) async fn run(inner: &Arc<Inner>, source: Option<Box<dyn AnySource>>) -> Result<(), Error> {
+    let second = source.is_none().then(|| OwnCalls::new(&inner.settings));
     let feed = match (source, &inner.settings.balancer) {
         (Some(source), _) => Feed::Calls(source),
         (None, None) => Feed::Calls(Box::new(OwnCalls::new(&inner.settings))),
@@ -55,8 +59,8 @@ pub(super) async fn run(inner: &Arc<Inner>, source: Option<Box<dyn AnySource>>) 
             Feed::Pending { runs, balancer: Arc::clone(balancer), next: None }
         }
     };
-    let (jobs, lately) = (JoinSet::new(), Lately::default());
-    let mut claimer = Claimer { inner, feed, jobs, failures: 0, lately, gather_until: None };
+    let (slots, lately) = (Slots::default(), Lately::default());
+    let mut claimer = Claimer { inner, feed, second, slots, failures: 0, lately, gather_until: None };
     let claimed = {
         let mut claiming = std::pin::pin!(claimer.claim_all());
         tokio::select! {
@@ -71,7 +75,7 @@ pub(super) async fn run(inner: &Arc<Inner>, source: Option<Box<dyn AnySource>>) 
     // A refused worker, or one whose name was taken over, logs its error instead.
     if claimed.is_ok() && *inner.membership.borrow() != Membership::Waiting {
         let name = &inner.settings.name;
-        tracing::info!(worker.group = %name.group, worker.id = %name.id, tasks = claimer.jobs.len(), "worker stops");
+        tracing::info!(worker.group = %name.group, worker.id = %name.id, tasks = claimer.slots.taken(), "worker stops");
     }
     claimer.stop().await;
     claimed
@@ -98,9 +102,7 @@ impl Claimer<'_> {
         let (mut frozen, mut membership) = (inner.orders.frozen.subscribe(), inner.membership.subscribe());
         let mut patience = None;
         loop {
-            while let Some(ended) = self.jobs.try_join_next() {
-                outcome(ended)?;
-            }
+            self.slots.collect()?;
             if inner.orders.shutdown.is_cancelled() {
                 return Ok(None);
             }
@@ -112,7 +114,7 @@ impl Claimer<'_> {
             if may_claim && wake.is_none() {
                 let results = if takes_results { inner.outbox.take() } else { Vec::new() };
                 // A job whose result is about to be sent frees its slot.
-                if self.jobs.len() < inner.settings.capacity.saturating_add(results.len()) {
+                if self.slots.taken() < inner.settings.capacity.saturating_add(results.len()) {
                     let Some(until) = self.not_before() else { return Ok(Some((terms, results))) };
                     inner.outbox.put_back(results);
                     inner.outbox.hold(false);
@@ -128,7 +130,7 @@ impl Claimer<'_> {
                 () = inner.orders.shutdown.cancelled() => {}
                 Ok(()) = frozen.changed() => {}
                 Ok(()) = membership.changed() => {}
-                Some(ended) = self.jobs.join_next() => outcome(ended)?,
+                Some(ended) = self.slots.next_end() => ended?,
                 () = inner.outbox.arrival(), if takes_results => {}
                 () = tokio::time::sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => {}
             }
@@ -137,9 +139,11 @@ impl Claimer<'_> {
 
     /// Returns until when results are gathered. None: the next call for work is due.
     fn gathers(&self) -> Option<Instant> {
-        let waiting = self.inner.outbox.waiting();
-        let running = self.jobs.len().saturating_sub(waiting);
-        self.gather_until.filter(|until| waiting < running && *until > Instant::now())
+        let (waiting, taken) = (self.inner.outbox.waiting(), self.slots.taken());
+        let half = taken.div_ceil(2);
+        let until = self.gather_until.filter(|until| waiting < half && *until > Instant::now())?;
+        self.inner.outbox.wake_at(half);
+        Some(until)
     }
 
     fn not_before(&mut self) -> Option<Instant> {
@@ -181,7 +185,7 @@ impl Claimer<'_> {
         match by_name::claim(inner, terms, offer, &mut self.lately).await {
             Ok(claim) => {
                 let job = begin(Arc::clone(inner), terms, claim);
-                self.jobs.spawn(async move {
+                self.slots.start(async move {
                     job.await;
                     Ok(())
                 });
@@ -196,7 +200,7 @@ impl Claimer<'_> {
 
     async fn find(&mut self, terms: Membership, results: Vec<Waiting>) -> Result<(), Error> {
         let inner = self.inner;
-        let room = inner.settings.capacity.saturating_add(results.len()).saturating_sub(self.jobs.len());
+        let room = inner.settings.capacity.saturating_add(results.len()).saturating_sub(self.slots.taken());
         let source = match &mut self.feed {
             Feed::Calls(source) => source,
             Feed::Pending { runs, next, .. } => {
@@ -210,26 +214,35 @@ impl Claimer<'_> {
         };
         source.join(terms.session());
         let (begun, exchanges) = (Instant::now(), !results.is_empty());
-        let answer = if exchanges {
-            exchange(inner, &mut **source, results, room).await
+        let exchanged = if exchanges {
+            let mut lanes: Vec<&mut dyn AnySource> = Vec::new();
+            if let Some(second) = &mut self.second {
+                second.join(terms.session());
+                lanes.push(second);
+            }
+            lanes.push(&mut **source);
+            exchange(inner, lanes, &mut self.slots, terms, (results, room)).await?
         } else {
-            search(inner, &mut **source, terms, room).await
+            let answer = search(inner, &mut **source, terms, room).await;
+            answer.map(|answer| Exchanged { answer, asked: room })
         };
+        let Some(Exchanged { answer, asked }) = exchanged else { return Ok(()) };
         let pause_until = match answer {
-            None => return Ok(()),
-            Some(Ok(found)) => {
+            Ok(found) => {
                 self.failures = 0;
                 let came_empty = found.is_empty() && !exchanges;
-                let is_full = found.len() >= room.min(CLAIM_MAX.into());
-                self.gather_until = is_full.then(|| Instant::now() + GATHER);
+                let is_full = found.len() >= asked.min(CLAIM_MAX.into());
+                // Otherwise the results of short jobs would be sent apart, beside the next call.
+                let ends_soon = !found.is_empty() && inner.jobs.are_short();
+                self.gather_until = (is_full || ends_soon).then(|| Instant::now() + GATHER);
                 // Before the first of these jobs ends.
                 inner.outbox.hold(source.takes_results());
-                found.into_iter().for_each(|found| start(inner, &mut self.jobs, terms, found));
+                found.into_iter().for_each(|found| self.slots.begin(inner, terms, found));
                 if came_empty { source.rest_until(begun) } else { begun }
             }
             // An error of an exchange may be about its results.
-            Some(Err(error)) if !exchanges && source.is_refused(&error) => return Err(error),
-            Some(Err(error)) => {
+            Err(error) if !exchanges && source.is_refused(&error) => return Err(error),
+            Err(error) => {
                 self.failures += 1;
                 let failures = self.failures;
                 warning!(failures = failures, error = chain(&error), "no answer to the call for work; trying again");
@@ -255,10 +268,8 @@ impl Claimer<'_> {
             Feed::Calls(source) => source.stop(),
             Feed::Pending { runs, .. } => runs.stop(),
         }
-        while let Some(ended) = self.jobs.join_next().await {
-            // Only the first refusal counts.
-            let _refused = outcome(ended);
-        }
+        // Only the first refusal counts.
+        while let Some(_refused) = self.slots.next_end().await {}
         if let Feed::Calls(mut source) = self.feed {
             source.close().await;
         }
@@ -315,48 +326,4 @@ async fn search(inner: &Inner, source: &mut dyn AnySource, terms: Membership, ro
         () = inner.given.more() => None,
         _session = replaced => None,
     }
-}
-
-/// Reports results and searches, in one request. None at a shutdown. After a timeout only claims
-/// are awaited; the results, whose leases run on, are reported separately.
-async fn exchange(inner: &Inner, source: &mut dyn AnySource, mut waiting: Vec<Waiting>, room: usize) -> Option<Answer> {
-    let results: Vec<RunResult> = waiting.iter().map(|waiting| waiting.result.clone()).collect();
-    let mut asking = source.exchange(&results, room);
-    let late = tokio::time::sleep(REPORT_TIMEOUT);
-    tokio::pin!(late);
-    let answer = loop {
-        tokio::select! {
-            biased;
-            answer = &mut asking => break answer,
-            () = inner.orders.shutdown.cancelled() => return None,
-            () = &mut late, if !waiting.is_empty() => {
-                waiting.clear();
-                inner.outbox.hold(false);
-            }
-        }
-    };
-    // Dropping the others reports them separately.
-    Some(answer.map(|worked| {
-        for (waiting, verdict) in waiting.into_iter().zip(worked.results) {
-            waiting.answer(verdict);
-        }
-        worked.claims.into_iter().map(Found::claimed).collect()
-    }))
-}
-
-fn start(inner: &Arc<Inner>, jobs: &mut JoinSet<Result<(), Error>>, terms: Membership, found: Found) {
-    let inner = Arc::clone(inner);
-    jobs.spawn(async move {
-        if let Some((claim, _kept)) = found.claim().await? {
-            begin(inner, terms, claim).await;
-        }
-        Ok(())
-    });
-}
-
-fn outcome(ended: Result<Result<(), Error>, JoinError>) -> Result<(), Error> {
-    ended.unwrap_or_else(|error| {
-        notice!(error, error = chain(&error), "a job was abandoned; its claim expires with its lease");
-        Ok(())
-    })
 }

@@ -46,6 +46,10 @@ impl GivenRuns {
         self.waiting().take(Instant::now())
     }
 
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.waiting().0.is_empty()
+    }
+
     /// After the session's end its runs went to others.
     pub(super) fn forget(&self) {
         self.waiting().0.clear();

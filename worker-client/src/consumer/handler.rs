@@ -81,7 +81,7 @@ pub struct Job<P = Value> {
 pub(super) struct Core {
     task_id: TaskId,
     run_id: RunId,
-    task: Task,
+    task: Arc<Task>,
     pub client: Client,
     pub log: JobLog,
     progress: Progress,
@@ -107,7 +107,7 @@ impl Core {
         Self {
             task_id,
             run_id,
-            task: claim.task().clone(),
+            task: claim.shared_task(),
             client,
             log: JobLog::default(),
             progress,
@@ -135,7 +135,7 @@ impl Core {
         Self {
             task_id,
             run_id,
-            task,
+            task: Arc::new(task),
             client,
             log: JobLog::default(),
             progress: progress.in_memory(memory),

@@ -79,6 +79,7 @@ impl HeldRun {
         let log = Outgoing::new(core.log.clone(), core.client.clone(), task_id, run_id, expires);
         let afterwards = core.afterwards.clone();
         let working = Arc::clone(&inner.handler).run(core, control.stop());
+        let begun = Instant::now();
         // A separate task: a handler that blocks its thread or panics does not prevent renewal and
         // report.
         let mut handler = AbortOnDropHandle::new(tokio::spawn(JOB.scope((task_id, run_id), working.in_current_span())));
@@ -92,6 +93,7 @@ impl HeldRun {
             Some(ended) => ended,
             None => outlive(&mut handler, self.claim.lease().ends(), &control, &inner).await,
         };
+        inner.jobs.note_length(begun.elapsed());
         control.reporting.store(true, Ordering::Relaxed);
         let outcome = ended.unwrap_or_else(|error| after_panic(inner.settings.on_panic, error));
         // The server makes the artifact of an ended run.
@@ -208,10 +210,11 @@ async fn send(inner: &Inner, claim: &Claim, outcome: &Outcome, afterwards: &Afte
     let failure = result.failure.clone();
     // A call for work would claim a run for the slot that the job still occupies.
     let (mut apart, mut failures) = (!has_source && !afterwards.is_empty(), 0);
+    let ends = if afterwards.is_empty() { tokio::task::try_id() } else { None };
     loop {
         apart |= gives_back(&result);
         let answer = match (apart, has_source) {
-            (false, _) => inner.outbox.send(result.clone()).await,
+            (false, _) => inner.outbox.send(result.clone(), ends).await,
             (true, false) => inner.outbox.send_apart(result.clone()).await,
             (true, true) => Some(claim.send_result(&result).await),
         };

@@ -3,7 +3,7 @@
 //! The server frees a slot when a run ends. Here it is taken until the handler has ended too.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,6 +18,8 @@ use crate::Client;
 const ENDED_EARLY_MAX: usize = 1_000;
 /// The server is told only of handlers that still run this long after the loss of their run.
 const STOPS_WITHIN: Duration = Duration::from_millis(250);
+/// A shorter job is worth a wait: its result goes with the next call for work.
+pub(super) const SHORT: Duration = Duration::from_millis(2);
 
 pub(super) struct Jobs {
     client: Client,
@@ -31,6 +33,8 @@ pub(super) struct Jobs {
     places_changed: Arc<Notify>,
     /// Handlers that continued after their run was lost.
     overruns: AtomicU64,
+    /// The last handler to end was short.
+    are_short: AtomicBool,
 }
 
 impl Jobs {
@@ -43,6 +47,7 @@ impl Jobs {
             places: watch::Sender::new(capacity),
             places_changed: Arc::default(),
             overruns: AtomicU64::new(0),
+            are_short: AtomicBool::new(false),
         }
     }
 
@@ -135,6 +140,16 @@ impl Jobs {
     pub(super) fn overruns(&self) -> u64 {
         self.overruns.load(Ordering::Relaxed)
     }
+
+    /// Notes how long a handler took.
+    pub(super) fn note_length(&self, length: Duration) {
+        self.are_short.store(length < SHORT, Ordering::Relaxed);
+    }
+
+    /// True if the jobs that begin now will probably end at once.
+    pub(super) fn are_short(&self) -> bool {
+        self.are_short.load(Ordering::Relaxed)
+    }
 }
 
 /// Removes a job when dropped.
@@ -186,6 +201,16 @@ mod tests {
         assert_eq!(*jobs.places.borrow(), 1);
         jobs.keep_late(end());
         assert_eq!(jobs.enter(run).hold(), Hold::Gone);
+    }
+
+    #[test]
+    fn jobs_are_short_if_the_last_one_was() {
+        let jobs = jobs();
+        assert!(!jobs.are_short());
+        for (length, are_short) in [(Duration::ZERO, true), (SHORT, false), (SHORT / 2, true)] {
+            jobs.note_length(length);
+            assert_eq!(jobs.are_short(), are_short, "{length:?}");
+        }
     }
 
     #[test]

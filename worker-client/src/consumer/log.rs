@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tenure_api::dates::Timestamp;
@@ -177,7 +177,8 @@ impl fmt::Debug for JobLog {
 
 pub(super) struct Outgoing {
     log: JobLog,
-    live: live_log::Sender,
+    /// Made with the first write: most jobs write no log.
+    live: OnceLock<live_log::Sender>,
     client: Client,
     task_id: TaskId,
     run_id: RunId,
@@ -186,15 +187,18 @@ pub(super) struct Outgoing {
 
 impl Outgoing {
     pub(super) fn new(log: JobLog, client: Client, task_id: TaskId, run_id: RunId, expires: Timestamp) -> Self {
-        let live = live_log::Sender::new(&client, task_id, run_id, expires, Arc::new(log.clone()));
-        Self { log, live, client, task_id, run_id, expires }
+        Self { log, live: OnceLock::new(), client, task_id, run_id, expires }
+    }
+
+    fn live(&self) -> &live_log::Sender {
+        let Self { log, live, client, task_id, run_id, expires } = self;
+        live.get_or_init(|| live_log::Sender::new(client, *task_id, *run_id, *expires, Arc::new(log.clone())))
     }
 
     /// Never returns.
     pub(super) async fn send(&self) {
-        // Most jobs write no log.
         self.log.0.begun.notified().await;
-        self.live.run().await;
+        self.live().run().await;
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -202,7 +206,7 @@ impl Outgoing {
     }
 
     pub(super) async fn upload(&self) {
-        self.live.finish(LAST_PIECE_WITHIN).await;
+        self.live().finish(LAST_PIECE_WITHIN).await;
         let upload = async {
             let packed = self.log.pack(self.expires).await?;
             live_log::publish(&self.client, self.task_id, self.run_id, &packed, self.expires).await

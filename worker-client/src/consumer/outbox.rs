@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tenure_api::work::{RESULTS_MAX, RunResult};
 use tokio::sync::{Notify, oneshot};
+use tokio::task::Id;
 
 use super::settings::Settings;
 use crate::error::chain;
@@ -32,6 +33,8 @@ pub(super) struct Outbox {
 struct Results {
     /// A call for work is due, and takes the results of `waiting`.
     are_held: bool,
+    /// Number of waiting results from which an arrival is notified.
+    wake_at: usize,
     waiting: VecDeque<Waiting>,
     /// Results that must not go with a call for work.
     apart: VecDeque<Waiting>,
@@ -40,6 +43,8 @@ struct Results {
 /// A result; dropping it leaves it unanswered.
 pub(super) struct Waiting {
     pub result: RunResult,
+    /// Job that ends once the result is accepted. None if it has work left to do.
+    job: Option<Id>,
     answer: oneshot::Sender<Verdict>,
 }
 
@@ -54,33 +59,38 @@ impl Outbox {
         self.results.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends a result, with a call for work if one is due, and waits for the answer. None if no
-    /// usable answer came, or if a source has no call due.
-    pub(super) async fn send(&self, result: RunResult) -> Option<Verdict> {
-        let (waiting, answered) = Waiting::new(result);
+    /// Sends a result, with a call for work if one is due, and waits for the answer. `job` is the
+    /// job that ends once the result is accepted. None if no usable answer came, or if a source has
+    /// no call due.
+    pub(super) async fn send(&self, result: RunResult, job: Option<Id>) -> Option<Verdict> {
+        let (waiting, answered) = Waiting::new(result, job);
         {
             let mut results = self.lock();
             if !results.are_held && self.has_source {
                 return None;
             }
             results.waiting.push_back(waiting);
-            if results.are_held { self.arrived.notify_one() } else { self.due.notify_one() }
+            if !results.are_held {
+                self.due.notify_one();
+            } else if results.waiting.len() >= results.wake_at {
+                self.arrived.notify_one();
+            }
         }
         answered.await.ok()
     }
 
     /// Sends a result without a call for work, and waits for the answer. Not with a source.
     pub(super) async fn send_apart(&self, result: RunResult) -> Option<Verdict> {
-        let (waiting, answered) = Waiting::new(result);
+        let (waiting, answered) = Waiting::new(result, None);
         self.report_apart(vec![waiting]);
         answered.await.ok()
     }
 
     /// Makes results wait for a call for work, or not. Then waiting results are sent without one, or
-    /// dropped if the consumer has a source.
+    /// dropped if the consumer has a source. Each arrival is notified.
     pub(super) fn hold(&self, hold: bool) {
         let mut results = self.lock();
-        results.are_held = hold;
+        (results.are_held, results.wake_at) = (hold, 0);
         if hold || results.waiting.is_empty() {
             return;
         }
@@ -91,6 +101,12 @@ impl Outbox {
         }
     }
 
+    /// Notifies arrivals only from this number of waiting results on, until the next
+    /// [`hold`](Self::hold).
+    pub(super) fn wake_at(&self, count: usize) {
+        self.lock().wake_at = count;
+    }
+
     /// Number of results that wait for a call for work.
     pub(super) fn waiting(&self) -> usize {
         self.lock().waiting.len()
@@ -99,6 +115,13 @@ impl Outbox {
     /// Takes the results of a call for work.
     pub(super) fn take(&self) -> Vec<Waiting> {
         batch(&mut self.lock().waiting)
+    }
+
+    /// Takes the results of a further call for work, if at least `least` wait for one.
+    pub(super) fn take_many(&self, least: usize) -> Vec<Waiting> {
+        let mut results = self.lock();
+        let are_many = results.are_held && results.waiting.len() >= least;
+        if are_many { batch(&mut results.waiting) } else { Vec::new() }
     }
 
     /// Returns results that were taken for a call for work. [`hold`](Self::hold) must follow if
@@ -122,14 +145,14 @@ impl Outbox {
     /// Takes the results of a request without a call for work.
     fn take_due(&self) -> Vec<Waiting> {
         let mut results = self.lock();
-        let Results { are_held, waiting, apart } = &mut *results;
+        let Results { are_held, waiting, apart, wake_at: _ } = &mut *results;
         if !*are_held {
             apart.append(waiting);
         }
         batch(apart)
     }
 
-    /// May return without a result.
+    /// Waits for a result that is notified: see [`wake_at`](Self::wake_at). May return without one.
     pub(super) async fn arrival(&self) {
         self.arrived.notified().await;
     }
@@ -151,14 +174,17 @@ fn batch(results: &mut VecDeque<Waiting>) -> Vec<Waiting> {
 }
 
 impl Waiting {
-    fn new(result: RunResult) -> (Self, oneshot::Receiver<Verdict>) {
+    fn new(result: RunResult, job: Option<Id>) -> (Self, oneshot::Receiver<Verdict>) {
         let (answer, answered) = oneshot::channel();
-        (Self { result, answer }, answered)
+        (Self { result, job, answer }, answered)
     }
 
-    pub(super) fn answer(self, verdict: Verdict) {
+    /// Returns the job if it is about to end.
+    pub(super) fn answer(self, verdict: Verdict) -> Option<Id> {
+        let accepted = verdict.is_ok();
         // Fails if the job's lease is over.
-        drop(self.answer.send(verdict));
+        let heard = self.answer.send(verdict).is_ok();
+        self.job.filter(|_| accepted && heard)
     }
 }
 
@@ -221,7 +247,7 @@ mod tests {
 
     async fn arrive(outbox: &Arc<Outbox>, run: u16) -> JoinHandle<Option<Verdict>> {
         let sending = Arc::clone(outbox);
-        let sent = tokio::spawn(async move { sending.send(result(run)).await });
+        let sent = tokio::spawn(async move { sending.send(result(run), None).await });
         tokio::task::yield_now().await;
         sent
     }
@@ -248,6 +274,23 @@ mod tests {
         outbox.put_back(taken);
         outbox.hold(false);
         assert_eq!(runs(&outbox.take_due()), [0, 1, 2]);
+    }
+
+    #[tokio::test]
+    async fn further_call_takes_many_held_results_or_none() {
+        let outbox = Arc::new(Outbox::new(false));
+        outbox.hold(true);
+        outbox.wake_at(2);
+        arrive(&outbox, 0).await;
+        assert!(outbox.take_many(2).is_empty());
+        arrive(&outbox, 1).await;
+        outbox.arrival().await;
+        assert_eq!(runs(&outbox.take_many(2)), [0, 1]);
+        for run in 2..4 {
+            arrive(&outbox, run).await;
+        }
+        outbox.hold(false);
+        assert!(outbox.take_many(2).is_empty(), "they are sent apart");
     }
 
     #[tokio::test]

@@ -197,6 +197,103 @@ async fn all_end(queue: &Queue, running: Running) {
     running.stop().await;
 }
 
+/// Ids of tasks, more than `TASK_IDS` has.
+fn many_tasks(count: u8) -> Vec<String> {
+    (0..count).map(|at| format!("{}{}AAAAAAQACAAAAAAAAAAA", letter(at / 26), letter(at % 26))).collect()
+}
+
+fn letter(at: u8) -> char {
+    char::from(b'A' + at)
+}
+
+#[tokio::test]
+async fn many_results_are_sent_beside_an_unanswered_exchange() {
+    let queue = Queue::start().await;
+    queue.on("/work", |request| {
+        let after = if is_exchange(request) { LONG } else { Duration::ZERO };
+        Reply { after, ..accept(request) }
+    });
+    let tasks = many_tasks(48);
+    let claims: Vec<Value> = tasks.iter().map(|task| claim(task, LEASE, &json!({}))).collect();
+    queue.once("/work", ok(json!({"results": [], "tasks": claims})));
+    let go = Arc::new(Semaphore::new(0));
+    let gate = Arc::clone(&go);
+    let running = Running::start(alone(&queue).capacity(48).handler(move |_job: Job, _stop: Stop| {
+        let gate = Arc::clone(&gate);
+        async move {
+            gate.acquire().await.unwrap().forget();
+        }
+    }));
+    let exchanges = || queue.requests("/work").into_iter().filter(is_exchange).collect::<Vec<_>>();
+    go.add_permits(24);
+    until("some results are sent", || (!exchanges().is_empty()).then_some(())).await;
+    go.add_permits(24);
+    let sent = until("others are sent too", || Some(exchanges()).filter(|sent| sent.len() == 2)).await;
+    let mut reported = Vec::new();
+    for request in &sent {
+        let results = request.body["results"].as_array().unwrap();
+        assert_eq!(request.body["claim"], results.len(), "{}", request.body);
+        reported.extend(results.iter().map(|result| result["taskId"].to_string()));
+    }
+    assert!(sent[1].body["results"].as_array().unwrap().len() >= 16, "{}", sent[1].body);
+    let count = reported.len();
+    reported.sort();
+    reported.dedup();
+    assert_eq!(reported.len(), count, "a result was sent twice");
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn short_job_is_reported_with_a_claim_despite_free_slots() {
+    let queue = Queue::start().await;
+    queue.on("/work", |request| {
+        if request.body["results"] != json!([]) {
+            return accept(request);
+        }
+        Reply { after: Duration::from_millis(20), ..ok(json!({"results": [], "tasks": [claimed(0)]})) }
+    });
+    let running = Running::start(alone(&queue).capacity(2).handler(at_once()));
+    until("a result goes with a claim", || reports(&queue).iter().any(|(_, claim)| *claim > 0).then_some(())).await;
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn report_does_not_wait_for_a_parked_call() {
+    let queue = queue_with(&claimed(0)).await;
+    queue.on("/work", |request| {
+        let is_parked = request.body["results"] == json!([]);
+        Reply { after: if is_parked { LONG } else { Duration::ZERO }, ..accept(request) }
+    });
+    let go = Arc::new(Semaphore::new(0));
+    let gate = Arc::clone(&go);
+    let running = Running::start(alone(&queue).capacity(2).handler(move |_job: Job, _stop: Stop| {
+        let gate = Arc::clone(&gate);
+        async move {
+            gate.acquire().await.unwrap().forget();
+        }
+    }));
+    queue.wait_for("/work", 2).await;
+    go.add_permits(1);
+    until("its job ends", || (running.jobs() == 0).then_some(())).await;
+    assert_eq!(reports(&queue), [(json!([completed(0)]), 0)]);
+    assert!(queue.hung_up("/work").is_empty(), "the parked call was cut");
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn result_of_a_cut_exchange_is_repeated() {
+    let queue = queue_with(&claimed(0)).await;
+    queue.on("/work", |request| {
+        let cut = is_exchange(request);
+        Reply { cut, ..accept(request) }
+    });
+    let running = Running::start(alone(&queue).handler(at_once()));
+    until("it is repeated", || (reports(&queue).len() == 2).then_some(())).await;
+    until("its job ends", || (running.jobs() == 0).then_some(())).await;
+    assert_eq!(reports(&queue), [(json!([completed(0)]), 1), (json!([completed(0)]), 0)]);
+    running.stop().await;
+}
+
 #[tokio::test]
 async fn refused_result_ends_its_job_and_no_other() {
     let queue = Queue::start().await;
