@@ -59,7 +59,7 @@ pub struct QueuePolicy {
     /// Treatment of a new task while an unresolved task has its `unique` name. Default `reject`.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub on_duplicate: Option<OnDuplicate>,
-    /// Limit of pending tasks, beyond which new ones are refused. Default: unlimited.
+    /// Limits of pending tasks, beyond which new ones are refused. Default: unlimited.
     #[serde(default, deserialize_with = "present_object", skip_serializing_if = "Option::is_none")]
     pub backlog: Option<Backlog>,
     /// The source of a task's key. Default `key`.
@@ -110,8 +110,8 @@ pub struct Retain {
     pub failed: Option<i64>,
 }
 
-/// Limit of pending tasks, delayed and waiting ones included. Claimed runs and unscheduled tasks do
-/// not count.
+/// Limits of pending tasks, delayed and waiting ones included: one or both. Claimed runs and
+/// unscheduled tasks do not count.
 #[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Backlog {
@@ -119,6 +119,10 @@ pub struct Backlog {
     #[serde(default, deserialize_with = "present_seconds", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1_000_000_000)]
     pub tasks: Option<i64>,
+    /// Bytes of their definitions.
+    #[serde(default, deserialize_with = "present_seconds", skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 1_000_000_000_000_u64)]
+    pub bytes: Option<i64>,
 }
 
 /// Limits of assigned and claimed runs of a queue.
@@ -368,6 +372,9 @@ pub struct QueueNow {
 pub struct BacklogOfQueue {
     /// Pending tasks, delayed and waiting ones included.
     pub tasks: i64,
+    /// Bytes of their definitions. Absent without a limit of bytes. Too low while runs are refiled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<i64>,
     /// As in the policy.
     pub limit: Backlog,
 }

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use tenure_api::ids::{TaskId, TaskQueueId};
+use tenure_api::policy::Backlog;
 use tenure_api::states::SessionEnd;
 use tenure_domain::json::Unserializable;
+use tenure_domain::policy::guard::Pending;
 use tenure_domain::unacceptable::Unacceptable;
 use tenure_store::failure::{Class, classify};
 use tenure_store::outage;
@@ -138,13 +140,23 @@ pub struct Duplicate {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("queue {queue} has {used} pending tasks, and its policy allows {limit}; send the request again later")]
+#[error(
+    "the task does not fit into queue {queue}, whose policy limits its backlog: {}; send the request again later",
+    filled(.used, .limit)
+)]
 pub struct BacklogFull {
     pub queue: TaskQueueId,
     /// Key of the queue.
     pub key: i32,
-    pub used: i64,
-    pub limit: i64,
+    /// Pending runs beside which the task does not fit.
+    pub used: Pending,
+    pub limit: Backlog,
+}
+
+fn filled(used: &Pending, limit: &Backlog) -> String {
+    let tasks = limit.tasks.map(|limit| format!("{} of {limit} tasks are pending", used.tasks));
+    let bytes = limit.bytes.map(|limit| format!("{} of {limit} bytes are used", used.bytes));
+    tasks.into_iter().chain(bytes).collect::<Vec<String>>().join(", ")
 }
 
 impl OpError {

@@ -8,7 +8,7 @@ use tenure_store::{servers, settings};
 use crate::failure::OpError;
 
 /// First migration of a release that carries out every feature behind the gate.
-pub const NEEDED: i64 = 39;
+pub const NEEDED: i64 = 40;
 
 /// Clones share the gate.
 #[derive(Debug, Clone)]

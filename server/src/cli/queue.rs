@@ -262,6 +262,8 @@ mod tests {
         assert!(shown(&queue).ends_with("paused           by root at S (disk), until it is resumed\n"));
         queue["backlog"] = json!({"tasks": 9, "limit": {"tasks": 1000}});
         assert_eq!(shown(&queue).lines().nth(8), Some("backlog          9 of 1000 tasks"));
+        queue["backlog"] = json!({"tasks": 9, "bytes": 70, "limit": {"bytes": 500}});
+        assert_eq!(shown(&queue).lines().nth(8), Some("backlog          70 of 500 bytes"));
         let listed = json!({"taskQueueId": "p/w", "pendingTasks": 5, "waitingTasks": 2, "claimedTasks": 3, "delayedTasks": 4,
             "runnableTasks": 0, "paused": "S"});
         let expected = "PENDING  WAITING  RUNNABLE  CLAIMED  DELAYED  PAUSED  QUEUE\n\

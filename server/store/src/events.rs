@@ -42,21 +42,22 @@ pub async fn sequence(conn: &mut PgConnection, sequenced: Sequenced) -> Result<u
         ),
         changed AS (
             SELECT d.queue, sum(d.pending) AS pending, sum(d.claimed) AS claimed, COALESCE(sum(d.delayed), 0) AS delayed,
-                   COALESCE(sum(d.waiting), 0) AS waiting
-            FROM moved m, unnest(m.queues, m.pending, m.claimed, m.delayed, m.waiting) AS d(queue, pending, claimed, delayed, waiting)
+                   COALESCE(sum(d.waiting), 0) AS waiting, COALESCE(sum(d.bytes), 0) AS bytes
+            FROM moved m, unnest(m.queues, m.pending, m.claimed, m.delayed, m.waiting, m.bytes)
+                AS d(queue, pending, claimed, delayed, waiting, bytes)
             GROUP BY d.queue
             -- A queue that had a task is listed from then on, also if the task came and went between two turns.
             HAVING sum(d.pending) <> 0 /* count */ OR sum(d.claimed) <> 0 /* count */ OR sum(d.delayed) <> 0 /* count */
-                OR sum(d.waiting) <> 0 /* count */
+                OR sum(d.waiting) <> 0 /* count */ OR sum(d.bytes) <> 0 /* count */
                 OR NOT EXISTS (SELECT FROM counters c WHERE c.queue = d.queue)
             ORDER BY d.queue
         ),
         counted AS (
-            INSERT INTO counters AS c (queue, pending, claimed, delayed, waiting)
-            SELECT queue, pending, claimed, delayed, waiting FROM changed
+            INSERT INTO counters AS c (queue, pending, claimed, delayed, waiting, bytes)
+            SELECT queue, pending, claimed, delayed, waiting, bytes FROM changed
             ON CONFLICT (queue) DO UPDATE
                 SET pending = c.pending + EXCLUDED.pending, claimed = c.claimed + EXCLUDED.claimed,
-                    delayed = c.delayed + EXCLUDED.delayed, waiting = c.waiting + EXCLUDED.waiting
+                    delayed = c.delayed + EXCLUDED.delayed, waiting = c.waiting + EXCLUDED.waiting, bytes = c.bytes + EXCLUDED.bytes
         ),
         next AS MATERIALIZED (
             SELECT COALESCE((SELECT first + events FROM outbox_order ORDER BY first DESC LIMIT 1), 1) AS position

@@ -6,8 +6,9 @@
 use std::collections::{BTreeMap, HashMap};
 
 use sqlx::PgConnection;
+use tenure_api::policy::Backlog as Limit;
 use tenure_api::states::OnDuplicate;
-use tenure_domain::policy::guard::{Backlog, BacklogLock};
+use tenure_domain::policy::guard::{Backlog, BacklogLock, Pending};
 use uuid::Uuid;
 
 use crate::advisory;
@@ -64,7 +65,7 @@ pub async fn look(conn: &mut PgConnection, wanted: &[Wanted<'_>]) -> Result<Vec<
                 WITH ORDINALITY AS i(id, queue, queue_name, scheduler, name, n)
         )
         SELECT a.n AS "n!", a.id AS "id!", EXISTS (SELECT FROM tasks t WHERE t.id = a.id) AS "exists!", a.name AS "name?",
-               q.on_duplicate AS "on_duplicate?", (q.backlog_tasks IS NOT NULL) AS "is_bounded!",
+               q.on_duplicate AS "on_duplicate?", (COALESCE(q.backlog_tasks, q.backlog_bytes) IS NOT NULL) AS "is_bounded!",
                h.seqs AS "holder_seqs?", h.ids AS "holder_ids?"
         FROM asked a LEFT JOIN task_queues q ON q.id = a.queue
         LEFT JOIN LATERAL (
@@ -111,16 +112,18 @@ pub async fn count(
     let rows = sqlx::query!(
         r#"-- count_backlogs
         WITH bounded AS MATERIALIZED (
-            SELECT q.id, q.backlog_tasks FROM task_queues q WHERE q.id = ANY($1) AND q.backlog_tasks IS NOT NULL
+            SELECT q.id, q.backlog_tasks, q.backlog_bytes FROM task_queues q
+            WHERE q.id = ANY($1) AND COALESCE(q.backlog_tasks, q.backlog_bytes) IS NOT NULL
         ),
         changed AS MATERIALIZED (
-            SELECT d.queue, COALESCE(sum(d.pending), 0) + COALESCE(sum(d.delayed), 0) AS runs
-            FROM unsequenced($2) n, unnest(n.queues, n.pending, n.delayed) AS d(queue, pending, delayed)
+            SELECT d.queue, COALESCE(sum(d.pending), 0) + COALESCE(sum(d.delayed), 0) AS runs, COALESCE(sum(d.bytes), 0) AS bytes
+            FROM unsequenced($2) n, unnest(n.queues, n.pending, n.delayed, n.bytes) AS d(queue, pending, delayed, bytes)
             WHERE (SELECT count(*) FROM bounded) > 0 /* count */
             GROUP BY d.queue
         )
-        SELECT b.id, b.backlog_tasks AS "limit!",
-               (COALESCE(c.pending, 0) + COALESCE(c.delayed, 0) + COALESCE(x.runs, 0))::bigint AS "used!"
+        SELECT b.id, b.backlog_tasks, b.backlog_bytes,
+               (COALESCE(c.pending, 0) + COALESCE(c.delayed, 0) + COALESCE(x.runs, 0))::bigint AS "tasks!",
+               (COALESCE(c.bytes, 0) + COALESCE(x.bytes, 0))::bigint AS "bytes!"
         FROM bounded b LEFT JOIN counters c ON c.queue = b.id LEFT JOIN changed x ON x.queue = b.id"#,
         queues,
         sequenced.0
@@ -131,20 +134,24 @@ pub async fn count(
     Ok(rows
         .into_iter()
         .map(|row| {
-            let limit = row.limit;
+            let limit = Limit { tasks: row.backlog_tasks, bytes: row.backlog_bytes };
             #[cfg(feature = "test-util")]
             let limit = perhaps_more(limit);
-            (row.id, Backlog { limit, used: row.used, lock: backlog(row.id) })
+            let used = Pending { tasks: row.tasks, bytes: row.bytes };
+            (row.id, Backlog { limit, used, lock: backlog(row.id) })
         })
         .collect())
 }
 
 #[cfg(feature = "test-util")]
-fn perhaps_more(limit: i64) -> i64 {
+fn perhaps_more(limit: Limit) -> Limit {
     use crate::breakage::{Breakage, is_on};
     /// More than the pending runs that no client can be sure of.
     const TOO_MANY: i64 = 10;
-    if is_on(Breakage::BacklogOver) { limit + TOO_MANY } else { limit }
+    if !is_on(Breakage::BacklogOver) {
+        return limit;
+    }
+    Limit { tasks: limit.tasks.map(|tasks| tasks + TOO_MANY), ..limit }
 }
 
 /// True for some tasks, in every look at them.

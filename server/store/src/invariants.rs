@@ -284,6 +284,23 @@ pub const CHECKS: &[(&str, &str)] = &[
         "SELECT name FROM task_queues WHERE backlog_tasks IS NOT NULL AND traits IS NULL",
     ),
     (
+        "Backlogs: a queue counts bytes exactly if it has a limit of bytes, and then for all its pending runs once they are refiled",
+        "SELECT q.name FROM task_queues q
+         WHERE (q.backlog_bytes IS NOT NULL) <> (COALESCE(q.traits, 0) & 256 <> 0)
+            OR NOT EXISTS (SELECT FROM queue_policies p WHERE p.queue = q.id AND p.refile_stage <> 0)
+               AND EXISTS (SELECT FROM pending p WHERE p.queue = q.id
+                           AND (COALESCE(p.traits, 0) & 256 <> 0) <> (q.backlog_bytes IS NOT NULL))",
+    ),
+    (
+        "Backlogs: the bytes equal a recount",
+        "SELECT 'queue ' || queue || ': counted ' || sum(n) || ' bytes too many'
+         FROM (SELECT queue, bytes AS n FROM counters
+               UNION ALL SELECT d.queue, d.bytes FROM outbox_new n, unnest(n.queues, n.bytes) AS d(queue, bytes)
+               UNION ALL SELECT p.queue, -octet_length(d.definition) FROM pending p JOIN task_definitions d ON d.seq = p.seq
+                         WHERE p.traits & 256 <> 0) x
+         GROUP BY queue HAVING sum(n) <> 0",
+    ),
+    (
         "I5: each outbox row has one position",
         "SELECT 'outbox row ' || COALESCE(x.id, o.outbox_id) || ' occurs ' || count(o.outbox_id) || ' times'
          FROM outbox x FULL JOIN outbox_order o ON o.outbox_id = x.id

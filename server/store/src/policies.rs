@@ -140,15 +140,15 @@ async fn set(transaction: &mut PgConnection, queue: i32, policy: &Policy) -> Res
             complete_time = $4 /* seconds */, claim_timeout = $5 /* seconds */,
             key_by = $6 /* KeyBy::code */, accept_time = $7 /* seconds */, deadline_after = $8 /* seconds */,
             retain_completed = $9 /* seconds */, retain_failed = $10 /* seconds */,
-            on_duplicate = $11 /* OnDuplicate::code */, backlog_tasks = $12 /* count */, late_results = $13 /* first wins */,
-            dead_letters = $14 /* listed */,
+            on_duplicate = $11 /* OnDuplicate::code */, backlog_tasks = $12 /* count */, backlog_bytes = $16 /* count */,
+            late_results = $13 /* first wins */, dead_letters = $14 /* listed */,
             partition = (SELECT g.id FROM partition_groups g WHERE g.name = $15 /* group */)
         FROM (SELECT id, accept_time FROM task_queues WHERE id = $1) o
         WHERE q.id = o.id
         RETURNING q.policy_version, q.accept_time IS DISTINCT FROM o.accept_time AS "accept_time_changed!""#,
         queue,
         // Not null with a limit: the statements of simple creates leave such queues to `create_task`.
-        terms.traits(None).code().or(policy.backlog_tasks.map(|_| 0)),
+        terms.traits(None).code().or(policy.backlog.map(|_| 0)),
         seconds(policy.delay),
         seconds(policy.complete_time),
         policy.claim_timeout.map(TimeDelta::as_seconds_f64),
@@ -158,10 +158,11 @@ async fn set(transaction: &mut PgConnection, queue: i32, policy: &Policy) -> Res
         policy.retain.map(|retain| retained(retain.completed)),
         policy.retain.map(|retain| retained(retain.failed)),
         policy.on_duplicate.map(OnDuplicate::code),
-        policy.backlog_tasks.map(i64::from),
+        policy.backlog.and_then(|limit| limit.tasks),
         (policy.late_result == LateResult::FirstWins).then_some(true),
         policy.dead_letters.then_some(true),
-        policy.partition.as_deref()
+        policy.partition.as_deref(),
+        policy.backlog.and_then(|limit| limit.bytes)
     )
     .fetch_one(&mut *transaction)
     .await?;

@@ -4,11 +4,13 @@
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use tenure_api::ids::TaskQueueId;
+use tenure_api::policy::Backlog;
 
 use super::admission::{Marks, runnable};
 use super::dead_letters::COUNT_MAX;
 use super::events::Sequenced;
 use tenure_domain::policy::counts::Counted;
+use tenure_domain::policy::guard::Pending;
 use tenure_domain::policy::pause::Paused;
 
 pub const ANNOUNCED_MAX: i64 = 1_000;
@@ -22,10 +24,23 @@ pub struct ShownQueue {
     pub admissible: i64,
     pub paused: Option<Paused>,
     pub policy_version: Option<i64>,
-    /// Limit of pending runs.
-    pub backlog_limit: Option<i64>,
+    pub backlog: Option<LimitedBacklog>,
     /// Counted up to [`COUNT_MAX`].
     pub dead_letters: i64,
+}
+
+/// The backlog of a queue with a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LimitedBacklog {
+    pub used: Pending,
+    pub limit: Backlog,
+}
+
+impl LimitedBacklog {
+    fn of(counted: Counted, bytes: i64, limit: Backlog) -> Option<Self> {
+        let used = Pending { tasks: counted.pending + counted.delayed, bytes };
+        (limit.tasks.is_some() || limit.bytes.is_some()).then_some(Self { used, limit })
+    }
 }
 
 pub async fn find(
@@ -49,12 +64,14 @@ async fn find_row(
         r#"-- find_queue_counts
         WITH changed AS MATERIALIZED (
             SELECT sum(d.pending) AS pending, sum(d.claimed) AS claimed, sum(d.delayed) AS delayed,
-                   sum(d.waiting) AS waiting
+                   sum(d.waiting) AS waiting, sum(d.bytes)::bigint AS bytes
             FROM unsequenced($2) n,
-                 unnest(n.queues, n.pending, n.claimed, n.delayed, n.waiting) AS d(queue, pending, claimed, delayed, waiting)
+                 unnest(n.queues, n.pending, n.claimed, n.delayed, n.waiting, n.bytes)
+                     AS d(queue, pending, claimed, delayed, waiting, bytes)
             WHERE d.queue = (SELECT id FROM task_queues WHERE name = $1)
         )
         SELECT q.id, q.paused, q.paused_until, q.paused_by, q.pause_reason, p.version AS "policy_version?", q.backlog_tasks,
+               q.backlog_bytes, COALESCE(b.bytes, 0) + COALESCE(c.bytes, 0) AS "bytes!",
                COALESCE(b.pending, 0) + COALESCE(c.pending, 0) AS "pending!",
                COALESCE(b.claimed, 0) + COALESCE(c.claimed, 0) AS "claimed!",
                COALESCE(b.delayed, 0) + COALESCE(c.delayed, 0) AS "delayed!",
@@ -73,8 +90,11 @@ async fn find_row(
     .fetch_optional(conn)
     .await?;
     Ok(row.map(|row| {
+        let counted =
+            Counted { pending: row.pending, claimed: row.claimed, delayed: row.delayed, waiting: row.waiting };
+        let limit = Backlog { tasks: row.backlog_tasks, bytes: row.backlog_bytes };
         let shown = ShownQueue {
-            counted: Counted { pending: row.pending, claimed: row.claimed, delayed: row.delayed, waiting: row.waiting },
+            counted,
             assigned: row.assigned,
             admissible: 0,
             paused: row.paused.zip(row.paused_by).map(|(since, by)| Paused {
@@ -84,7 +104,7 @@ async fn find_row(
                 until: row.paused_until,
             }),
             policy_version: row.policy_version,
-            backlog_limit: row.backlog_tasks,
+            backlog: LimitedBacklog::of(counted, row.bytes, limit),
             dead_letters: row.dead_letters,
         };
         (row.id, shown)
@@ -105,8 +125,7 @@ pub struct ListedQueue {
     pub refiling: Option<DateTime<Utc>>,
     /// Announcements not yet in a decision, up to [`ANNOUNCED_MAX`].
     pub announced: i64,
-    /// Limit of pending runs.
-    pub backlog_limit: Option<i64>,
+    pub backlog: Option<LimitedBacklog>,
     pub now: DateTime<Utc>,
 }
 
@@ -117,11 +136,13 @@ struct Row {
     claimed: i64,
     delayed: i64,
     waiting: i64,
+    bytes: i64,
     assigned: i64,
     paused: Option<DateTime<Utc>>,
     refiling: Option<DateTime<Utc>>,
     announced: i64,
-    backlog_limit: Option<i64>,
+    backlog_tasks: Option<i64>,
+    backlog_bytes: Option<i64>,
     now: DateTime<Utc>,
 }
 
@@ -147,23 +168,24 @@ pub async fn list(
         WITH db_now AS MATERIALIZED (SELECT now FROM db_now),
         summed AS MATERIALIZED (
             SELECT x.queue, sum(x.pending)::bigint AS pending, sum(x.claimed)::bigint AS claimed, sum(x.delayed)::bigint AS delayed,
-                   sum(x.waiting)::bigint AS waiting
-            FROM (SELECT queue, pending, claimed, delayed, waiting FROM counters
+                   sum(x.waiting)::bigint AS waiting, sum(x.bytes)::bigint AS bytes
+            FROM (SELECT queue, pending, claimed, delayed, waiting, bytes FROM counters
                   WHERE $2 /* all */ OR pending <> 0 OR claimed <> 0 /* count */ OR delayed <> 0 /* count */ OR waiting <> 0 /* count */
                   UNION ALL
-                  SELECT d.queue, d.pending, d.claimed, COALESCE(d.delayed, 0), COALESCE(d.waiting, 0)
+                  SELECT d.queue, d.pending, d.claimed, COALESCE(d.delayed, 0), COALESCE(d.waiting, 0), COALESCE(d.bytes, 0)
                   FROM unsequenced($1) n,
-                       unnest(n.queues, n.pending, n.claimed, n.delayed, n.waiting) AS d(queue, pending, claimed, delayed, waiting)) x
+                       unnest(n.queues, n.pending, n.claimed, n.delayed, n.waiting, n.bytes)
+                           AS d(queue, pending, claimed, delayed, waiting, bytes)) x
             GROUP BY x.queue
         )
         SELECT q.id, q.name, COALESCE(s.pending, 0) AS "pending!", COALESCE(s.claimed, 0) AS "claimed!",
-               COALESCE(s.delayed, 0) AS "delayed!", COALESCE(s.waiting, 0) AS "waiting!",
+               COALESCE(s.delayed, 0) AS "delayed!", COALESCE(s.waiting, 0) AS "waiting!", COALESCE(s.bytes, 0) AS "bytes!",
                (SELECT count(*) FROM worker_sessions w JOIN pending p ON p.session = w.epoch AND p.hold = 3 /* Hold::Assigned */
                 WHERE w.queue = q.id AND w.ended IS NULL) AS "assigned!", q.paused, p.updated AS "refiling?",
                -- Ordered, so that it goes by the index.
                CASE WHEN q.key_by IS NULL THEN 0 /* count */ ELSE (SELECT count(*) FROM (
                    SELECT FROM admission_work w WHERE w.queue = q.id AND w.xid >= COALESCE(m.xid, 0 /* id */) ORDER BY w.xid, w.id LIMIT $3) w) END AS "announced!",
-               q.backlog_tasks AS backlog_limit, db_now.now AS "now!"
+               q.backlog_tasks, q.backlog_bytes, db_now.now AS "now!"
         FROM task_queues q LEFT JOIN summed s ON s.queue = q.id
         LEFT JOIN unnest($4::int[], $5::bigint[]) AS m(queue, xid) ON m.queue = q.id
         LEFT JOIN queue_policies p ON p.queue = q.id AND p.refile_stage <> 0 /* Stage::Done */
@@ -187,17 +209,20 @@ pub async fn list(
             claimed,
             delayed,
             waiting,
+            bytes,
             assigned,
             paused,
             refiling,
             announced,
-            backlog_limit,
+            backlog_tasks,
+            backlog_bytes,
             now,
         } = row;
         let counted = Counted { pending, claimed, delayed, waiting };
         let admissible = if paused.is_some() { 0 } else { runnable::count(conn, id, counted, marks).await? };
-        let queue =
-            ListedQueue { id, name, counted, assigned, admissible, paused, refiling, announced, backlog_limit, now };
+        let limit = Backlog { tasks: backlog_tasks, bytes: backlog_bytes };
+        let backlog = LimitedBacklog::of(counted, bytes, limit);
+        let queue = ListedQueue { id, name, counted, assigned, admissible, paused, refiling, announced, backlog, now };
         listed.push(queue);
     }
     Ok(listed)

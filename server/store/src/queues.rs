@@ -289,7 +289,7 @@ pub async fn get_or_create_keys(
 async fn get_keys(transaction: &mut PgConnection, names: &[&str]) -> Result<HashMap<TaskQueueId, Key>, sqlx::Error> {
     let rows = sqlx::query!(
         r#"-- get_queues
-        SELECT q.id, q.name, (q.backlog_tasks IS NOT NULL) AS "is_bounded!" FROM unnest($1::text[]) AS i(name) JOIN task_queues q ON q.name = i.name"#,
+        SELECT q.id, q.name, (COALESCE(q.backlog_tasks, q.backlog_bytes) IS NOT NULL) AS "is_bounded!" FROM unnest($1::text[]) AS i(name) JOIN task_queues q ON q.name = i.name"#,
         names as &[&str]
     )
     .fetch_all(transaction)

@@ -57,6 +57,8 @@ const QUIET_WITHIN_WHEN_BROKEN: Duration = Duration::from_secs(4);
 /// Least number of reads, since a read of many tasks can take long.
 const LOOKS_MIN: u32 = 5;
 const QUIET_POLL: Duration = Duration::from_millis(250);
+/// Limit of the bytes of the bounded queue: never reached, but they are counted.
+const BACKLOG_BYTES: i64 = 1_000_000;
 const BACKLOG_COUNTED_EVERY: Duration = Duration::from_millis(500);
 /// How often claims may expire and delays end before remaining tasks count as stuck.
 const DRAIN_ROUNDS: usize = 12;
@@ -177,7 +179,7 @@ async fn start_servers(plan: &Plan, database_url: &str, folder: &std::path::Path
 /// Stores the policies that are never changed.
 async fn set_policies(actor: &mut Actor) {
     let retention = json!({"retain": {"completed": RETAIN_COMPLETED, "failed": RETAIN_FAILED}, "deadLetters": true});
-    let backlog = json!({"backlog": {"tasks": BACKLOG}, "deadLetters": true});
+    let backlog = json!({"backlog": {"tasks": BACKLOG, "bytes": BACKLOG_BYTES}, "deadLetters": true});
     for (queue, policy) in [(RETAINED_QUEUE, retention), (BOUNDED_QUEUE, backlog)] {
         let path = format!("{TENURE_API}/queues/{}/policy", queue_segment(QUEUES[queue]));
         until_answered(actor, "PUT", &path, Some(&policy.to_string())).await.expect("a policy is stored");

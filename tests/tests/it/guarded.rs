@@ -190,6 +190,38 @@ async fn t14_queue_is_never_longer_than_its_limit() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn t14_bytes_of_queue_never_exceed_their_limit() {
+    let pair = Pair::start().await;
+    let queue = async || ok(pair.rig.call("GET", &format!("{TENURE_API}/queues/guarded%2Flinux"), None).await);
+    pair.rig.put_policy(QUEUE, &json!({"backlog": {"bytes": 1_000_000_000}})).await;
+    assert_eq!(pair.create(0, new_task(), &definition(QUEUE)).await.status, 200);
+    let size = queue().await["backlog"]["bytes"].as_i64().unwrap();
+    let limit = json!({"bytes": 6 * size - 1});
+    pair.rig.put_policy(QUEUE, &json!({ "backlog": limit })).await;
+    let answers = pair.create_all(50, &definition(QUEUE)).await;
+    let refused = with_status(&answers, 429);
+    assert_eq!((with_status(&answers, 200).len(), refused.len()), (4, 46));
+    for (_, reply) in answers.iter().filter(|(_, reply)| reply.status == 429) {
+        assert_eq!(reply.header("retry-after"), Some("5"));
+        assert_eq!(reply.json()["code"], "BacklogLimitReached");
+    }
+    for task in &refused[..3] {
+        assert_eq!(pair.rig.call("GET", &format!("/task/{task}/status"), None).await.status, 404);
+    }
+    assert_eq!(queue().await["backlog"], json!({"tasks": 5, "bytes": 5 * size, "limit": limit}));
+    pair.rig.claim(QUEUE, 2).await;
+    assert_eq!(queue().await["backlog"]["bytes"], 3 * size, "claimed runs do not count");
+    let events = ok(pair.rig.call("GET", &format!("{TENURE_API}/events?after=0&limit=100"), None).await);
+    let events = events["events"].as_array().unwrap();
+    let note = events.iter().find(|event| event["exchange"] == "exchange/tenure/v1/backlog-limit-reached").unwrap();
+    assert_eq!((&note["payload"]["bytes"], &note["payload"]["limit"]), (&json!(5 * size), &limit));
+    let mut larger = definition(QUEUE);
+    larger["payload"] = json!({"data": "x".repeat(usize::try_from(6 * size).unwrap())});
+    let reply = pair.create(1, new_task(), &larger).await;
+    assert_eq!((reply.status, &reply.json()["code"]), (409, &json!("RequestConflict")), "it never fits");
+}
+
 fn setting(name: &str, otherwise: usize) -> usize {
     std::env::var(name).map_or(otherwise, |text| text.parse().unwrap())
 }

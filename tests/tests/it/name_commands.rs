@@ -58,4 +58,8 @@ async fn backlog_is_set_and_shown() {
     };
     let (third, _) = tokio::join!(create(&rig, &["--", "true"]), make_room);
     assert_eq!(third["status"]["state"], "pending");
+    let set = done(&rig, &["queue", "policy", "set", QUEUE, "--merge", "--backlog-bytes", "1000000"]).await;
+    assert!(set.contains("\"bytes\":1000000"), "{set}");
+    let shown = done(&rig, &["queue", "show", QUEUE]).await;
+    assert!(shown.contains(" of 1000000 bytes"), "{shown}");
 }

@@ -185,7 +185,7 @@ pub struct SessionEnded {
     pub returned: i64,
 }
 
-/// A task was refused because the queue has as many pending tasks as its policy allows. At most one
+/// A task was refused because of the limit of pending tasks in the policy of its queue. At most one
 /// message in ten seconds.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -197,6 +197,9 @@ pub struct BacklogLimitReached {
     pub task_queue_id: TaskQueueId,
     /// Number of pending tasks.
     pub tasks: i64,
+    /// Bytes of their definitions. Absent without a limit of bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<i64>,
     /// The limit in the policy of the queue.
     pub limit: Backlog,
 }
@@ -396,9 +399,9 @@ impl Note {
         Self::SchedulerInactive(SchedulerInactive { version: VERSION, task_queue_id, server_id, term, ended_by })
     }
 
-    pub fn backlog_limit_reached(task_queue_id: TaskQueueId, tasks: i64, limit: i64) -> Self {
-        let limit = Backlog { tasks: Some(limit) };
-        Self::BacklogLimitReached(BacklogLimitReached { version: VERSION, task_queue_id, tasks, limit })
+    pub fn backlog_limit_reached(task_queue_id: TaskQueueId, tasks: i64, bytes: i64, limit: Backlog) -> Self {
+        let bytes = limit.bytes.map(|_| bytes);
+        Self::BacklogLimitReached(BacklogLimitReached { version: VERSION, task_queue_id, tasks, bytes, limit })
     }
 
     pub fn exchange(&self) -> &'static str {

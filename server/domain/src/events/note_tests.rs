@@ -24,6 +24,12 @@ fn paused() -> Paused {
     }
 }
 
+fn limit_of_bytes_reached() -> (Note, serde_json::Value) {
+    let (queue, limit) = ("acme/linux".parse().unwrap(), Backlog { tasks: None, bytes: Some(1_000) });
+    let note = Note::backlog_limit_reached(queue, 6, 900, limit);
+    (note, json!({"version": 1, "taskQueueId": "acme/linux", "tasks": 6, "bytes": 900, "limit": {"bytes": 1_000}}))
+}
+
 fn subscription_suspended() -> (Note, serde_json::Value) {
     (
         Note::subscription_suspended("billing".into(), SuspendedBy::Gone, 4, Some("gone".into()), "ann".into()),
@@ -86,9 +92,10 @@ fn notes() -> Vec<(Note, serde_json::Value)> {
             json!({"version": 1, "taskQueueId": "acme/linux", "serverId": server, "term": 3, "endedBy": "lost"}),
         ),
         (
-            Note::backlog_limit_reached(queue.clone(), 6, 5),
+            Note::backlog_limit_reached(queue.clone(), 6, 0, Backlog { tasks: Some(5), bytes: None }),
             json!({"version": 1, "taskQueueId": "acme/linux", "tasks": 6, "limit": {"tasks": 5}}),
         ),
+        limit_of_bytes_reached(),
         (
             Note::schedule_failed(queue.clone(), "nightly".into(), DateTime::UNIX_EPOCH, "gone".into(), "ann".into()),
             json!({"version": 1, "taskQueueId": "acme/linux", "name": "nightly", "at": zero, "error": "gone",

@@ -45,6 +45,8 @@ pub const RATE_COUNT_MAX: i64 = 1_000_000;
 pub const RATE_SECONDS_MAX: i64 = 86_400;
 /// Maximum limit of pending tasks.
 pub const BACKLOG_TASKS_MAX: i64 = 1_000_000_000;
+/// Maximum limit of the bytes of pending tasks.
+pub const BACKLOG_BYTES_MAX: i64 = 1_000_000_000_000;
 
 /// A checked queue policy with its defaults.
 #[derive(Debug, Clone, PartialEq)]
@@ -74,8 +76,8 @@ pub struct Policy {
     pub retain: Option<Retain>,
     /// None is [`OnDuplicate::Reject`].
     pub on_duplicate: Option<OnDuplicate>,
-    /// Limit of pending runs.
-    pub backlog_tasks: Option<u32>,
+    /// Limits of pending runs, at least one of which is set.
+    pub backlog: Option<Backlog>,
     pub late_result: LateResult,
     /// True if failed tasks are listed until they are run again.
     pub dead_letters: bool,
@@ -170,7 +172,7 @@ impl Policy {
             deadline_after: None,
             retain: None,
             on_duplicate: None,
-            backlog_tasks: None,
+            backlog: None,
             late_result: LateResult::Reject,
             dead_letters: false,
             partition: None,
@@ -210,7 +212,7 @@ impl Policy {
             deadline_after: within("deadlineAfter", sent.deadline_after, AFTER_LEAST, AFTER_MOST)?,
             retain: sent.retain.map(retain).transpose()?,
             on_duplicate: sent.on_duplicate,
-            backlog_tasks: sent.backlog.map(backlog).transpose()?,
+            backlog: sent.backlog.map(backlog).transpose()?,
             late_result: sent.late_result.unwrap_or(LateResult::Reject),
             dead_letters: sent.dead_letters.unwrap_or(false),
             partition: sent.partition.as_deref().map(partition::named).transpose()?,
@@ -281,11 +283,19 @@ fn retain(sent: RetainOnWire) -> Result<Retain, Unacceptable> {
     Ok(Retain { completed: within("retain.completed", completed)?, failed: within("retain.failed", failed)? })
 }
 
-fn backlog(sent: Backlog) -> Result<u32, Unacceptable> {
-    let Backlog { tasks } = sent;
-    let tasks = tasks
-        .ok_or_else(|| Unacceptable::Rule("`backlog` must have `tasks`: state it, or leave `backlog` out".into()))?;
-    number("backlog.tasks", tasks, 1, BACKLOG_TASKS_MAX)
+fn backlog(sent: Backlog) -> Result<Backlog, Unacceptable> {
+    let Backlog { tasks, bytes } = sent;
+    if tasks.is_none() && bytes.is_none() {
+        return Err(Unacceptable::Rule(
+            "`backlog` must have `tasks`, `bytes` or both: state one, or leave `backlog` out".to_owned(),
+        ));
+    }
+    for (field, limit, most) in [("tasks", tasks, BACKLOG_TASKS_MAX), ("bytes", bytes, BACKLOG_BYTES_MAX)] {
+        if limit.is_some_and(|limit| !(1..=most).contains(&limit)) {
+            return Err(Unacceptable::Rule(format!("`backlog.{field}` must be from 1 to {most}")));
+        }
+    }
+    Ok(sent)
 }
 
 fn concurrency(sent: Concurrency) -> Result<Limits<u32>, Unacceptable> {

@@ -245,18 +245,26 @@ fn repeated_change_succeeds_for_any_version() {
 fn backlog_and_duplicates_are_read() {
     let whole = json!({"onDuplicate": "coalesce", "backlog": {"tasks": 1_000_000_000}});
     let read = policy(&whole).unwrap();
-    assert_eq!((read.on_duplicate, read.backlog_tasks), (Some(OnDuplicate::Coalesce), Some(1_000_000_000)));
+    let limit = Backlog { tasks: Some(1_000_000_000), bytes: None };
+    assert_eq!((read.on_duplicate, read.backlog), (Some(OnDuplicate::Coalesce), Some(limit)));
     assert_eq!(serde_json::from_str::<Value>(read.text()).unwrap(), whole, "shown as sent");
     for tasks in [0, -1, 1_000_000_001] {
         let refused = policy(&json!({"backlog": {"tasks": tasks}})).unwrap_err();
         assert_eq!(refused, "`backlog.tasks` must be from 1 to 1000000000");
     }
+    let both = policy(&json!({"backlog": {"tasks": 1, "bytes": 1_000_000_000_000_i64}})).unwrap();
+    assert_eq!(both.backlog, Some(Backlog { tasks: Some(1), bytes: Some(1_000_000_000_000) }));
+    for bytes in [0, -1, 1_000_000_000_001_i64] {
+        let refused = policy(&json!({"backlog": {"tasks": 1, "bytes": bytes}})).unwrap_err();
+        assert_eq!(refused, "`backlog.bytes` must be from 1 to 1000000000000");
+    }
     let refused = policy(&json!({"backlog": {}})).unwrap_err();
-    assert_eq!(refused, "`backlog` must have `tasks`: state it, or leave `backlog` out");
+    assert_eq!(refused, "`backlog` must have `tasks`, `bytes` or both: state one, or leave `backlog` out");
     let gated = |sent: Value| Policy::needs_gate(&serde_json::from_value(sent).unwrap());
     assert!(
         gated(json!({"onDuplicate": "reject"}))
             && gated(json!({"backlog": {"tasks": 1}}))
+            && gated(json!({"backlog": {"bytes": 1}}))
             && !gated(json!({"delay": 1}))
     );
 }

@@ -1,10 +1,11 @@
 //! Decides which creates go on in a batch that has locked their unique names and backlogs.
 //!
-//! A name has at most one unresolved task that does not wait for the others with the name. A queue
-//! has at most as many pending runs as its limit, as far as creates are concerned.
+//! A name has at most one unresolved task that does not wait for the others with the name. Creates
+//! give a queue at most as many pending runs, with as many bytes, as its limits allow.
 
 use std::collections::HashMap;
 
+use tenure_api::policy::Backlog as Limit;
 use tenure_api::states::OnDuplicate;
 use uuid::Uuid;
 
@@ -24,6 +25,8 @@ pub struct Member<'a> {
     pub queue: i32,
     /// True if it has unsatisfied dependencies, and so no pending run.
     pub waits: bool,
+    /// Of its definition.
+    pub bytes: i64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -37,20 +40,51 @@ pub struct Name<'a> {
     pub locked: bool,
 }
 
+/// Pending runs of a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Pending {
+    pub tasks: i64,
+    /// Of their definitions. Counted only in a queue with a limit of bytes.
+    pub bytes: i64,
+}
+
+impl Pending {
+    /// Returns the used part of the limit that is nearer: 1 if it is reached.
+    #[must_use]
+    pub fn part_of(self, limit: Limit) -> f64 {
+        let part = |used: i64, limit: Option<i64>| limit.map_or(0.0, |limit| used as f64 / limit as f64);
+        part(self.tasks, limit.tasks).max(part(self.bytes, limit.bytes))
+    }
+
+    fn and(self, bytes: i64) -> Self {
+        Self { tasks: self.tasks + 1, bytes: self.bytes.saturating_add(bytes) }
+    }
+}
+
 /// The backlog of a queue with a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backlog {
-    pub limit: i64,
-    /// Pending runs.
-    pub used: i64,
+    pub limit: Limit,
+    pub used: Pending,
     pub lock: BacklogLock,
 }
 
 impl Backlog {
-    /// True if concurrent creators cannot reach the limit together.
+    /// True if concurrent creators cannot reach the limit together. Never with a limit of bytes,
+    /// since a few large tasks may have them all.
     #[must_use]
     pub fn is_far(&self) -> bool {
-        self.used + SHARED_MARGIN < self.limit
+        self.limit.bytes.is_none() && self.limit.tasks.is_none_or(|limit| self.used.tasks + SHARED_MARGIN < limit)
+    }
+
+    fn refusal(&self, bytes: i64) -> Option<Refusal> {
+        if let Some(limit) = self.limit.bytes.filter(|limit| bytes > *limit) {
+            return Some(Refusal::TooLarge { bytes, limit });
+        }
+        let after = self.used.and(bytes);
+        let exceeds = |used: i64, limit: Option<i64>| limit.is_some_and(|limit| used > limit);
+        let is_full = exceeds(after.tasks, self.limit.tasks) || exceeds(after.bytes, self.limit.bytes);
+        is_full.then_some(Refusal::Full(self.used))
     }
 }
 
@@ -80,7 +114,10 @@ pub enum Refusal {
     Duplicate(Uuid),
     /// The name has [`HOLDERS_MAX`] unresolved tasks.
     Crowded,
-    Full,
+    /// It does not fit beside these runs.
+    Full(Pending),
+    /// It does not fit into the empty queue.
+    TooLarge { bytes: i64, limit: i64 },
 }
 
 /// Returns why a member is refused whatever is locked, so that neither a popular name nor a full
@@ -100,8 +137,7 @@ pub fn refusal(member: &Member<'_>, backlog: Option<&Backlog>) -> Option<Refusal
     if member.name.is_some_and(|name| name.holders.len() >= HOLDERS_MAX) {
         return Some(Refusal::Crowded);
     }
-    let is_full = backlog.is_some_and(|backlog| backlog.used >= backlog.limit);
-    (is_full && !waits).then_some(Refusal::Full)
+    backlog.filter(|_| !waits).and_then(|backlog| backlog.refusal(member.bytes))
 }
 
 /// Decides for each member, in order. `backlogs` has the queues with a limit.
@@ -121,7 +157,7 @@ pub fn decide(members: &[Member<'_>], backlogs: &HashMap<i32, Backlog>) -> Vec<D
             && !member.waits
             && let Some(backlog) = backlogs.get_mut(&member.queue)
         {
-            backlog.used += 1;
+            backlog.used = backlog.used.and(member.bytes);
         }
         decisions.push(decision);
     }

@@ -70,8 +70,12 @@ fn options(policy: &Policy) -> Vec<String> {
         OnSchedulerLoss::Keep => None,
         OnSchedulerLoss::Reassign => Some("If its scheduler is replaced, runs are given out again.".to_owned()),
     };
+    let backlog = policy.backlog;
     let sentences = [
-        policy.backlog_tasks.map(|tasks| format!("New tasks are refused while {tasks} are pending.")),
+        backlog.and_then(|limit| limit.tasks).map(|tasks| format!("New tasks are refused while {tasks} are pending.")),
+        backlog
+            .and_then(|limit| limit.bytes)
+            .map(|bytes| format!("New tasks are refused that do not fit into {bytes} bytes with the pending ones.")),
         policy.retry_failed.then(|| "A task that fails runs again while it has retries left.".to_owned()),
         policy.dead_letters.then(|| "Tasks that fail are listed as dead letters.".to_owned()),
         duplicates,
@@ -98,7 +102,7 @@ mod tests {
     #[test]
     fn each_choice_is_a_sentence() {
         let policy = json!({"delivery": "at-least-once", "completeTime": 600, "claimTimeout": 60,
-            "retryDelay": {"first": 5, "factor": 2, "most": 60}, "backlog": {"tasks": 100}, "retryFailed": true,
+            "retryDelay": {"first": 5, "factor": 2, "most": 60}, "backlog": {"tasks": 100, "bytes": 5_000}, "retryFailed": true,
             "deadLetters": true, "onDuplicate": "queue", "lateResult": "first-wins", "deadlineAfter": 3_600,
             "retain": {"completed": 86_400, "failed": 172_800}, "concurrency": {"total": 2}});
         assert_eq!(
@@ -113,6 +117,7 @@ mod tests {
                 "Completed tasks are kept for 1 d.",
                 "Failed tasks are kept for 2 d.",
                 "New tasks are refused while 100 are pending.",
+                "New tasks are refused that do not fit into 5000 bytes with the pending ones.",
                 "A task that fails runs again while it has retries left.",
                 "Tasks that fail are listed as dead letters.",
                 "A task with a unique name in use waits until the others have ended.",

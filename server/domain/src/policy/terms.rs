@@ -20,6 +20,8 @@ pub struct Terms {
     pub retry_failed: bool,
     /// True if workers may claim by their share of a partition group.
     pub partitioned: bool,
+    /// True if the backlog of the queue is limited by bytes.
+    pub weighed: bool,
 }
 
 impl Terms {
@@ -35,6 +37,7 @@ impl Terms {
             waits_again: policy.waits_again(),
             retry_failed: options.retry_failed.unwrap_or(policy.retry_failed),
             partitioned: policy.partition.is_some(),
+            weighed: policy.backlog.is_some_and(|limit| limit.bytes.is_some()),
         }
     }
 
@@ -47,6 +50,7 @@ impl Terms {
             waits_again: self.waits_again,
             retry_failed: self.retry_failed,
             partitioned: self.partitioned,
+            weighed: self.weighed,
             delayed: delayed.unwrap_or(DelayedBy::Delay),
         }
     }
@@ -68,7 +72,8 @@ impl Terms {
 /// ```text
 /// bits 0–1 delivery · 2 retryDelay · 3 the task has its own completeTime
 /// bit 4 the next run waits for admission again · 5–7 why the run is delayed
-/// bit 9 the run is in the index of shares · 10 retryFailed; bit 8 is reserved
+/// bit 8 its definition counts in the bytes of the backlog
+/// bit 9 the run is in the index of shares · 10 retryFailed
 /// ```
 ///
 /// Bits 5–7 are valid only for a delayed run. NULL in the database means all zero.
@@ -83,6 +88,8 @@ pub struct Traits {
     pub retry_failed: bool,
     /// True if the run is found by claims of a share.
     pub partitioned: bool,
+    /// True if `counters.bytes` has its definition while it is pending.
+    pub weighed: bool,
     /// Ignored if the run is not delayed.
     pub delayed: DelayedBy,
 }
@@ -94,6 +101,7 @@ impl Traits {
     pub const WAITS_AGAIN: i16 = 1 << 4;
     pub const DELAYED_SHIFT: u32 = 5;
     pub const DELAYED: i16 = 0b111 << Self::DELAYED_SHIFT;
+    pub const WEIGHED: i16 = 1 << 8;
     pub const PARTITIONED: i16 = 1 << 9;
     pub const RETRY_FAILED: i16 = 1 << 10;
 
@@ -105,6 +113,7 @@ impl Traits {
         waits_again: false,
         retry_failed: false,
         partitioned: false,
+        weighed: false,
         delayed: DelayedBy::Delay,
     };
 
@@ -118,6 +127,7 @@ impl Traits {
             | bit(self.waits_again, Self::WAITS_AGAIN)
             | bit(self.retry_failed, Self::RETRY_FAILED)
             | bit(self.partitioned, Self::PARTITIONED)
+            | bit(self.weighed, Self::WEIGHED)
             | self.delayed.code() << Self::DELAYED_SHIFT;
         (code != 0).then_some(code)
     }
@@ -129,6 +139,7 @@ impl Traits {
             | Self::OWN_COMPLETE_TIME
             | Self::WAITS_AGAIN
             | Self::DELAYED
+            | Self::WEIGHED
             | Self::PARTITIONED
             | Self::RETRY_FAILED;
         if code & !known != 0 {
@@ -141,6 +152,7 @@ impl Traits {
             waits_again: code & Self::WAITS_AGAIN != 0,
             retry_failed: code & Self::RETRY_FAILED != 0,
             partitioned: code & Self::PARTITIONED != 0,
+            weighed: code & Self::WEIGHED != 0,
             delayed: DelayedBy::from_code((code & Self::DELAYED) >> Self::DELAYED_SHIFT)?,
         })
     }
@@ -200,6 +212,10 @@ mod tests {
             let terms = Terms::of(&checked(&policy).unwrap(), &Options::default());
             assert_eq!((terms.waits_again, terms.traits(None).waits_again), (expected, expected), "{policy}");
         }
+        for (backlog, expected) in [(json!({"tasks": 1}), false), (json!({"bytes": 1}), true)] {
+            let terms = Terms::of(&policy(&json!({"backlog": backlog})).unwrap(), &Options::default());
+            assert_eq!((terms.weighed, terms.traits(None).weighed), (expected, expected), "{backlog}");
+        }
         let plain = Terms::of(&Policy::none(), &Options::default());
         assert_eq!(plain.traits(None), Traits::NONE);
         assert_eq!((plain.start, plain.complete_time, plain.retry_delay), (Start::After(seconds(0)), None, None));
@@ -229,9 +245,9 @@ mod tests {
         let mut seen = std::collections::BTreeSet::new();
         for &delivery in Delivery::ALL {
             for &delayed in DelayedBy::ALL {
-                for bits in 0..32 {
-                    let [retry_delay, own_complete_time, waits_again, retry_failed, partitioned] =
-                        [1, 2, 4, 8, 16].map(|bit| bits & bit != 0);
+                for bits in 0..64 {
+                    let [retry_delay, own_complete_time, waits_again, retry_failed, partitioned, weighed] =
+                        [1, 2, 4, 8, 16, 32].map(|bit| bits & bit != 0);
                     let traits = Traits {
                         delivery,
                         retry_delay,
@@ -239,6 +255,7 @@ mod tests {
                         waits_again,
                         retry_failed,
                         partitioned,
+                        weighed,
                         delayed,
                     };
                     assert!(seen.insert(traits.code()));

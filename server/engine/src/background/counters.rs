@@ -43,7 +43,10 @@ pub const METRICS: [Metric; 11] = [
     ),
     ("tenure_messages_hidden", "Messages hidden by pollers: received, not claimed, not deleted"),
     ("tenure_messages_alarming", "Messages received ten times or more whose run is still pending"),
-    ("tenure_queue_backlog_ratio", "Pending tasks of a task queue per its backlog limit; 0 without a limit"),
+    (
+        "tenure_queue_backlog_ratio",
+        "Used part of the backlog limit of a task queue, of tasks or bytes, whichever is nearer; 0 without a limit",
+    ),
 ];
 
 #[derive(Debug, Default)]
@@ -168,7 +171,6 @@ fn depth(queue: &ListedQueue) -> Depth<'_> {
 fn numbers(queue: &ListedQueue, hidden: Option<&HiddenCounts>) -> [f64; METRICS.len()] {
     let counts = shown(queue.counted, queue.assigned, queue.admissible, queue.paused.is_some());
     let since = |time: Option<DateTime<Utc>>| time.map_or(0.0, |time| (queue.now - time).as_seconds_f64().max(0.0));
-    let backlog = queue.counted.pending + queue.counted.delayed;
     [
         queue.counted.pending as f64,
         queue.counted.claimed as f64,
@@ -180,7 +182,7 @@ fn numbers(queue: &ListedQueue, hidden: Option<&HiddenCounts>) -> [f64; METRICS.
         since(queue.refiling),
         hidden.map_or(0, |hidden| hidden.hidden) as f64,
         hidden.map_or(0, |hidden| hidden.alarming) as f64,
-        queue.backlog_limit.map_or(0.0, |limit| backlog as f64 / limit as f64),
+        queue.backlog.map_or(0.0, |backlog| backlog.used.part_of(backlog.limit)),
     ]
 }
 

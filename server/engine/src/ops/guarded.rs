@@ -194,7 +194,8 @@ impl Look {
         let guards = &self.guards[position];
         let on_duplicate = self.on_duplicate(position, wanted.task);
         let name = guards.name.map(|id| Name { id, on_duplicate, holders, locked });
-        Member { exists: guards.exists, name, queue: wanted.queue, waits: false }
+        let bytes = i64::try_from(wanted.task.definition.len()).unwrap_or(i64::MAX);
+        Member { exists: guards.exists, name, queue: wanted.queue, waits: false, bytes }
     }
 
     /// Returns the refusals that need no lock, with the position of each task.
@@ -219,13 +220,18 @@ impl Look {
                 wanted.task.queue,
                 name_of(wanted.task)
             )),
-            Refusal::Full => {
-                let (used, limit) =
-                    self.backlogs.get(&wanted.queue).map_or((0, 0), |backlog| (backlog.used, backlog.limit));
+            Refusal::Full(used) => {
+                let Some(Backlog { limit, .. }) = self.backlogs.get(&wanted.queue).copied() else {
+                    return OpError::Unavailable;
+                };
                 let queue = wanted.task.queue.clone();
-                // Tasks of the same batch may have filled the rest.
-                OpError::BacklogFull(Box::new(BacklogFull { queue, key: wanted.queue, used: used.max(limit), limit }))
+                OpError::BacklogFull(Box::new(BacklogFull { queue, key: wanted.queue, used, limit }))
             }
+            Refusal::TooLarge { bytes, limit } => OpError::Conflict(format!(
+                "the definition of the task has {bytes} bytes, and the pending tasks of queue {} may have {limit} together: \
+                 shorten its payload, or raise `backlog.bytes` in the policy of the queue",
+                wanted.task.queue
+            )),
         }
     }
 }
@@ -447,7 +453,7 @@ pub async fn note_refusals(conn: &mut PgConnection, errors: &[&OpError]) -> Resu
     }
     for (key, backlog) in full {
         let BacklogFull { queue, used, limit, .. } = &**backlog;
-        let note = Note::backlog_limit_reached(queue.clone(), *used, *limit);
+        let note = Note::backlog_limit_reached(queue.clone(), used.tasks, used.bytes, *limit);
         let details = note.details().map_err(|error| sqlx::Error::Encode(Box::new(error)))?;
         store::note_limit(conn, key, &details).await?;
     }

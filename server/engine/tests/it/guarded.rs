@@ -3,6 +3,7 @@
 
 mod attacks;
 mod backlog;
+mod bytes;
 mod names;
 mod submissions;
 

@@ -118,6 +118,11 @@ const BREAKAGES: &[(&str, &str)] = &[
         "Names: each unresolved task with a name",
     ),
     ("UPDATE task_queues SET backlog_tasks = 1", "Backlogs: a queue with a limit"),
+    ("UPDATE task_queues SET backlog_bytes = 1", "Backlogs: a queue counts bytes"),
+    ("UPDATE pending SET traits = COALESCE(traits, 0) | 256", "Backlogs: a queue counts bytes"),
+    ("UPDATE pending SET traits = COALESCE(traits, 0) | 256", "Backlogs: the bytes equal"),
+    ("UPDATE counters SET bytes = bytes + 1", "Backlogs: the bytes equal"),
+    ("UPDATE outbox_new SET bytes = ARRAY[1] WHERE cardinality(queues) = 1", "Backlogs: the bytes equal"),
     ("INSERT INTO outbox_order SELECT 1000, 1, 1000000", "I5: each outbox row has one position"),
     ("DELETE FROM outbox", "I5: each outbox row has one position"),
     (

@@ -131,6 +131,7 @@ async fn every_run_gets_traits_by_policy_and_options() {
         json!({"retryDelay": {"first": 0}, "completeTime": 60, "delay": 5}),
         json!({"delivery": "at-least-once", "retryFailed": true}),
         json!({"delivery": "at-most-once", "partition": "mail"}),
+        json!({"delivery": "at-least-once", "backlog": {"bytes": 1_000_000_000}}),
         json!({}),
     ] {
         assert!(put(&queue, policy.clone()).await >= i64::try_from(runs.len()).unwrap());
@@ -490,8 +491,12 @@ async fn runs_of_release_without_policies_follow_policy() {
     assert_eq!(report(first, Report::Completed).await, TaskState::Completed, "an old claim");
     let claimed = queue.claim_one(QUEUE).await.task.id;
 
-    assert!(put(&queue, json!({"delivery": "at-most-once"})).await > 0);
+    let policy = json!({"delivery": "at-most-once", "backlog": {"bytes": 1_000_000_000}});
+    assert!(put(&queue, policy).await > 0);
     follow(&queue).await;
+    let bytes =
+        "SELECT sum(n)::bigint FROM (SELECT bytes AS n FROM counters UNION ALL SELECT unnest(bytes) FROM outbox_new) x";
+    assert!(number(pool, bytes).await > 0, "old runs count");
     let lost = Report::Exception(ExceptionReason::WorkerShutdown);
     assert_eq!(report(claimed, lost).await, TaskState::Exception, "an old run, claimed by this release");
     assert_eq!(report(second, lost).await, TaskState::Exception, "an old claim under the policy");

@@ -68,6 +68,9 @@ pub struct Fields {
     /// Limit of pending tasks, beyond which new ones are refused
     #[arg(long, value_name = "TASKS")]
     pub backlog: Option<i64>,
+    /// Limit of the bytes of pending tasks, beyond which new ones are refused
+    #[arg(long, value_name = "BYTES")]
+    pub backlog_bytes: Option<i64>,
     /// The source of a task's key
     #[arg(long, value_name = "WHAT", value_parser = ["key", "projectId", "schedulerId", "taskGroupId"])]
     pub key_by: Option<String>,
@@ -112,6 +115,7 @@ impl Fields {
         ];
         let within = [
             ("backlog", "tasks", self.backlog.map(Value::from)),
+            ("backlog", "bytes", self.backlog_bytes.map(Value::from)),
             ("concurrency", "total", self.concurrency.map(Value::from)),
             ("concurrency", "perKey", self.concurrency_per_key.map(Value::from)),
             ("rate", "total", self.rate.map(|starts| rate(starts, self.burst))),
@@ -239,6 +243,8 @@ mod tests {
         let expected = json!({"rate": {"perKey": {"count": 1, "seconds": 1, "burst": 1}}, "backlog": {"tasks": 7},
             "claimTimeout": 120});
         assert_eq!(patched(json!({}), &words), expected);
+        let bounded = json!({"backlog": {"tasks": 7, "bytes": 5_000}});
+        assert_eq!(patched(json!({"backlog": {"tasks": 7}}), &["--backlog-bytes", "5000"]), bounded);
     }
 
     #[test]

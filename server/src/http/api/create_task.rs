@@ -78,13 +78,14 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
         .refuses(
             RequestConflict,
             "the task exists with another definition; its group belongs to another schedulerId or is sealed; or it has \
-             the option `retryFailed` or `unique`, and a server of an older release is connected to the database",
+             the option `retryFailed` or `unique`, and a server of an older release is connected to the database; or it \
+             is larger than `backlog.bytes` in the policy of its queue",
         )
         .refuses(
             DuplicateTask,
             "an unresolved task of the queue and schedulerId has the `unique` name, and `onDuplicate` is not `queue`",
         )
-        .refuses(BacklogLimitReached, "the queue has as many pending tasks as its policy allows")
+        .refuses(BacklogLimitReached, "the queue has as many pending tasks, or bytes of them, as its policy allows")
 }
 
 async fn create_task(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {

@@ -1,7 +1,7 @@
 //! Policies, pauses and current state of queues.
 
 use tenure_api::policy::{
-    Backlog, BacklogOfQueue, PauseOfQueue, PauseRequest, PolicyOfQueue, QueueCounts, QueueNow, QueuePolicy,
+    BacklogOfQueue, PauseOfQueue, PauseRequest, PolicyOfQueue, QueueCounts, QueueNow, QueuePolicy,
 };
 
 use crate::http::api::prelude::*;
@@ -12,7 +12,7 @@ use tenure_engine::engine::Engine;
 use tenure_engine::ops::actor::Actor;
 use tenure_engine::ops::queue_policy::{self as ops, Current};
 use tenure_store::policies::StoredPolicy;
-use tenure_store::queue_counts;
+use tenure_store::queue_counts::{self, LimitedBacklog};
 
 pub(super) const CHANGING: Template = Scope("tenure:manage-queue:<taskQueueId>");
 const READING: Template = Scope("tenure:get-queue:<taskQueueId>");
@@ -181,11 +181,12 @@ async fn handle_get_queue(app: Api, call: Arc<Call>) -> Result<Response, ApiErro
     let assigned = found.as_ref().map_or(0, |found| found.assigned);
     let admissible = found.as_ref().map_or(0, |found| found.admissible);
     let policy_version = found.as_ref().and_then(|found| found.policy_version);
-    let limit = found.as_ref().and_then(|found| found.backlog_limit);
+    let limited = found.as_ref().and_then(|found| found.backlog);
     let dead_letters = found.as_ref().map_or(0, |found| found.dead_letters);
-    let backlog = limit.map(|limit| BacklogOfQueue {
-        tasks: counted.pending + counted.delayed,
-        limit: Backlog { tasks: Some(limit) },
+    let backlog = limited.map(|LimitedBacklog { used, limit }| BacklogOfQueue {
+        tasks: used.tasks,
+        bytes: limit.bytes.map(|_| used.bytes),
+        limit,
     });
     let pause = found.and_then(|found| found.paused);
     let QueueCounts { pending, claimed, delayed, waiting, assigned, ready, runnable } =

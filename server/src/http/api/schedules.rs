@@ -241,7 +241,10 @@ fn describe_trigger_schedule(operation: Operation, sample: &Sample) -> Operation
              request within a day",
         )
         .refuses(ErrorCode::DuplicateTask, "an unresolved task has the unique name of the task")
-        .refuses(ErrorCode::BacklogLimitReached, "the queue has as many pending tasks as its policy allows")
+        .refuses(
+            ErrorCode::BacklogLimitReached,
+            "the queue has as many pending tasks, or bytes of them, as its policy allows",
+        )
 }
 
 async fn handle_trigger_schedule(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {

@@ -273,9 +273,14 @@ fn figures(
         @if let Some((limit, used)) = limits.and_then(|limits| limits.total) {
             (load::used("Slots used", "Ready, assigned and claimed runs, of as many as the queue may have at a time", used, limit.into()))
         }
-        @if let Some(limit) = shown.backlog_limit.filter(|_| pending && visit.may(format!("tenure:get-queue:{}", row.name))) {
+        @if let Some(backlog) = shown.backlog.filter(|_| pending && visit.may(format!("tenure:get-queue:{}", row.name))) {
             // Fuller than its limit after a lower one was set, or after retries.
-            (load::used("Backlog", "Pending and delayed runs, of as many as new tasks may make", counts.pending + counts.delayed, limit))
+            @if let Some(limit) = backlog.limit.tasks {
+                (load::used("Backlog", "Pending and delayed runs, of as many as new tasks may make", backlog.used.tasks, limit))
+            }
+            @if let Some(limit) = backlog.limit.bytes {
+                (load::used("Backlog in bytes", "Definitions of pending and delayed runs, of as many bytes as new tasks may make", backlog.used.bytes, limit))
+            }
         }
     } }
 }

@@ -54,6 +54,7 @@ fn traits() -> Vec<(String, i64)> {
         ("WAITS_AGAIN", Traits::WAITS_AGAIN.into()),
         ("DELAYED", Traits::DELAYED.into()),
         ("DELAYED_SHIFT", Traits::DELAYED_SHIFT.into()),
+        ("WEIGHED", Traits::WEIGHED.into()),
         ("PARTITIONED", Traits::PARTITIONED.into()),
         ("RETRY_FAILED", Traits::RETRY_FAILED.into()),
     ]

@@ -303,7 +303,7 @@ fn any(columns: &Columns<'_>, guarded: Guarded) -> Statement {
         known_queues AS MATERIALIZED (
             SELECT array_agg(q.id ORDER BY k.n) AS ids, array_agg(q.traits ORDER BY k.n) AS traits,
                    array_agg(q.delay ORDER BY k.n) AS delays, array_agg(q.key_by ORDER BY k.n) AS keys_by,
-                   array_agg(q.backlog_tasks IS NOT NULL ORDER BY k.n) AS bounded
+                   array_agg(COALESCE(q.backlog_tasks, q.backlog_bytes) IS NOT NULL ORDER BY k.n) AS bounded
             FROM unnest($2::int[] /* keys */, $19::text[] /* names */) WITH ORDINALITY AS k(id, name, n)
             LEFT JOIN task_queues q ON q.id = k.id AND q.name = k.name
         ),

@@ -51,7 +51,9 @@ pub async fn end_open_by(
         ),
         unqueued AS (
             DELETE FROM pending p USING open WHERE p.seq = open.seq
-            RETURNING p.seq, p.run, p.queue, p.scheduled, p.reason_created, p.hold, p.key_id
+            RETURNING p.seq, p.run, p.queue, p.scheduled, p.reason_created, p.hold, p.key_id,
+                      CASE WHEN p.traits & 256 /* Traits::WEIGHED */ <> 0 /* count */ THEN (
+                          SELECT octet_length(d.definition) FROM task_definitions d WHERE d.seq = p.seq) END AS bytes
         ),
         released AS (
             DELETE FROM claims c USING open WHERE c.seq = open.seq
@@ -73,16 +75,16 @@ pub async fn end_open_by(
                    NULL::timestamptz AS taken_until, NULL::text AS worker_group, NULL::text AS worker_id,
                    (hold IS DISTINCT FROM 1 /* Hold::Delay */)::int AS pending, 0 /* count */ AS claimed,
                    (hold IS NOT DISTINCT FROM 1 /* Hold::Delay */)::int AS delayed,
-                   (hold IS NOT DISTINCT FROM 2 /* Hold::Waiting */)::int AS waiting
+                   (hold IS NOT DISTINCT FROM 2 /* Hold::Waiting */)::int AS waiting, bytes
             FROM unqueued
             UNION ALL
             SELECT seq, run, queue, scheduled, reason_created, started, taken_until, worker_group, worker_id,
-                   0 /* count */, 1 /* count */, 0 /* count */, 0 /* count */
+                   0 /* count */, 1 /* count */, 0 /* count */, 0 /* count */, NULL
             FROM released
             UNION ALL
             -- A task that never had a run gets one, made only to carry the exception.
             SELECT seq, 0 /* run */, queue, db_now.now, 4 /* ReasonCreated::Exception */, NULL, NULL, NULL, NULL,
-                   0 /* count */, 0 /* count */, 0 /* count */, 0 /* count */
+                   0 /* count */, 0 /* count */, 0 /* count */, 0 /* count */, NULL
             FROM open, db_now WHERE open.state = 0 /* State::Unscheduled */
         ),
         history AS (
@@ -99,14 +101,15 @@ pub async fn end_open_by(
         counts AS MATERIALIZED (
             SELECT array_agg(queue) AS queues, array_agg(-pending) AS pending, array_agg(-claimed) AS claimed,
                    CASE WHEN sum(delayed) > 0 /* count */ THEN array_agg(-delayed) END AS delayed,
-                   CASE WHEN sum(waiting) > 0 /* count */ THEN array_agg(-waiting) END AS waiting
+                   CASE WHEN sum(waiting) > 0 /* count */ THEN array_agg(-waiting) END AS waiting,
+                   CASE WHEN sum(bytes) > 0 /* count */ THEN array_agg(-bytes) END AS bytes
             FROM (SELECT queue, sum(pending)::int AS pending, sum(claimed)::int AS claimed, sum(delayed)::int AS delayed,
-                         sum(waiting)::int AS waiting
+                         sum(waiting)::int AS waiting, COALESCE(sum(bytes), 0) AS bytes
                   FROM ended GROUP BY queue) c
         ),
         emitted AS (
             INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, priorities, queues, pending, claimed,
-                                    delayed, waiting)
+                                    delayed, waiting, bytes)
             -- The end of a lone task is that of its group.
             SELECT min(db_now.now), count(*) + count(*) FILTER (WHERE lone),
                    array_agg(5 /* Kind::Exception */::smallint)
@@ -115,7 +118,7 @@ pub async fn end_open_by(
                    array_agg(ended.run::smallint) || array_agg(ended.run::smallint) FILTER (WHERE lone),
                    array_agg(open.retries_left) || array_agg(open.retries_left) FILTER (WHERE lone),
                    array_agg(open.priority) || array_agg(open.priority) FILTER (WHERE lone), min(counts.queues), min(counts.pending), min(counts.claimed), min(counts.delayed),
-                   min(counts.waiting)
+                   min(counts.waiting), min(counts.bytes)
             FROM ended JOIN open ON open.seq = ended.seq, db_now, counts HAVING count(*) > 0
         )
         SELECT open.id, open.queue AS "queue!", ended.run::smallint AS "run!", ended.scheduled AS "scheduled!", released.session AS "session?", released.started AS "started?", db_now.now AS "now!"

@@ -105,7 +105,9 @@ pub async fn record(
         ),
         unqueued AS (
             DELETE FROM pending p USING queued k WHERE p.seq = k.seq AND p.run = k.run
-            RETURNING p.seq, p.run, p.queue, p.scheduled, p.reason_created, p.hold, p.key_id
+            RETURNING p.seq, p.run, p.queue, p.scheduled, p.reason_created, p.hold, p.key_id,
+                      CASE WHEN p.traits & 256 /* Traits::WEIGHED */ <> 0 /* count */ THEN (
+                          SELECT octet_length(d.definition) FROM task_definitions d WHERE d.seq = p.seq) END AS bytes
         ),
         released AS (
             DELETE FROM claims c USING held h WHERE c.seq = h.seq AND c.run = h.run
@@ -128,16 +130,16 @@ pub async fn record(
                    NULL::timestamptz AS taken_until, NULL::text AS worker_group, NULL::text AS worker_id,
                    NULL::bigint AS session, (hold IS DISTINCT FROM 1 /* Hold::Delay */)::int AS pending,
                    0 /* count */ AS claimed, (hold IS NOT DISTINCT FROM 1 /* Hold::Delay */)::int AS delayed,
-                   (hold IS NOT DISTINCT FROM 2 /* Hold::Waiting */)::int AS waiting
+                   (hold IS NOT DISTINCT FROM 2 /* Hold::Waiting */)::int AS waiting, bytes
             FROM unqueued
             UNION ALL
             SELECT seq, run, queue, scheduled, reason_created, started, taken_until, worker_group, worker_id, session,
-                   0 /* count */, 1 /* count */, 0 /* count */, 0 /* count */
+                   0 /* count */, 1 /* count */, 0 /* count */, 0 /* count */, NULL
             FROM released
         ),
         made AS MATERIALIZED (
             SELECT l.id, l.seq, (l.run + 1)::smallint AS run, l.run AS superseded, l.retries_left, l.priority, l.lone, l.late_of,
-                   l.started, l.taken_until, l.worker_group, l.worker_id, e.queue, e.session, e.pending, e.claimed, e.delayed, e.waiting
+                   l.started, l.taken_until, l.worker_group, l.worker_id, e.queue, e.session, e.pending, e.claimed, e.delayed, e.waiting, e.bytes
             FROM late l JOIN ended e ON e.seq = l.seq
         ),
         history AS (
@@ -159,7 +161,7 @@ pub async fn record(
         ),
         emitted AS (
             INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, priorities, queues, pending, claimed,
-                                    delayed, waiting)
+                                    delayed, waiting, bytes)
             -- What readers expect before a completion: an exception with the next pending run, which are two events, and its claim.
             -- The end of a lone task is that of its group.
             SELECT db_now.now, cardinality(k.kinds) + 1, k.kinds, array_fill(m.seq, ARRAY[cardinality(k.kinds)]),
@@ -167,7 +169,8 @@ pub async fn record(
                    array_fill(m.retries_left, ARRAY[cardinality(k.kinds)]), array_fill(m.priority, ARRAY[cardinality(k.kinds)]),
                    ARRAY[m.queue], ARRAY[-m.pending], ARRAY[-m.claimed],
                    CASE WHEN m.delayed > 0 /* count */ THEN ARRAY[-m.delayed] END,
-                   CASE WHEN m.waiting > 0 /* count */ THEN ARRAY[-m.waiting] END
+                   CASE WHEN m.waiting > 0 /* count */ THEN ARRAY[-m.waiting] END,
+                   CASE WHEN m.bytes > 0 /* count */ THEN ARRAY[-m.bytes::bigint] END
             FROM made m, db_now,
                  LATERAL (SELECT ARRAY[6 /* Kind::Retried */::smallint, 2 /* Kind::Claimed */::smallint,
                                        3 /* Kind::Completed */::smallint]

@@ -21,7 +21,7 @@ pub async fn restamp(transaction: &mut PgConnection, queue: i32, seqs: &[i64]) -
             WHERE q.id = $1
         ),
         pending_locked AS MATERIALIZED (
-            SELECT p.seq, w.traits FROM wanted w JOIN pending p ON p.seq = w.seq
+            SELECT p.seq, w.traits, COALESCE(p.traits, 0) AS before FROM wanted w JOIN pending p ON p.seq = w.seq
             WHERE p.queue = $1 AND COALESCE(p.traits, 0)
                   <> w.traits | COALESCE(p.traits & 224 /* Traits::DELAYED */, 0)
             FOR UPDATE OF p SKIP LOCKED
@@ -37,6 +37,18 @@ pub async fn restamp(transaction: &mut PgConnection, queue: i32, seqs: &[i64]) -
             SET traits = NULLIF(l.traits | COALESCE(p.traits & 224 /* Traits::DELAYED */, 0), 0 /* count */)::smallint
             FROM pending_locked l WHERE p.seq = l.seq
             RETURNING p.seq
+        ),
+        -- Of runs whose definitions are counted from now on, or no longer.
+        weighed AS (
+            INSERT INTO outbox_new (at, events, kinds, seqs, runs, retries_left, queues, pending, claimed, bytes)
+            SELECT db_now.now, 0 /* count */, '{}', '{}', '{}', '{}', ARRAY[$1], ARRAY[0 /* count */], ARRAY[0 /* count */],
+                   ARRAY[c.bytes]
+            FROM db_now, (
+                SELECT sum(CASE WHEN l.traits & 256 /* Traits::WEIGHED */ <> 0 /* count */ THEN octet_length(d.definition)
+                                ELSE -octet_length(d.definition) END) AS bytes
+                FROM pending_locked l JOIN task_definitions d ON d.seq = l.seq
+                WHERE (l.traits & 256 /* Traits::WEIGHED */) <> (l.before & 256 /* Traits::WEIGHED */)) c
+            WHERE c.bytes <> 0 /* count */
         ),
         claims_stamped AS (
             UPDATE claims c

@@ -149,6 +149,10 @@ async fn backlog_of_bounded_queue_is_shown() {
     rig.create_one(QUEUE).await;
     let shown = get(&rig, page, Some(&root)).await;
     shows(&shown, &["Backlog", "2 of 5\u{202f}000", "max=\"5000\"", "value=\"2\""]);
+    let policy = json!({"backlog": {"bytes": 1_000_000}});
+    ok(rig.call("PUT", &format!("{TENURE_API}/queues/page%2Fqueue/policy"), Some(&policy)).await);
+    let bytes = get(&rig, page, Some(&root)).await;
+    shows(&bytes, &["Backlog in bytes", "of 1\u{202f}000\u{202f}000", "max=\"1000000\""]);
     // As over the API, the limit is for readers of the queue.
     hides(&get(&rig, page, None).await, &["Backlog", "5\u{202f}000"]);
 }

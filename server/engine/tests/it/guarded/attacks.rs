@@ -3,7 +3,7 @@
 use super::*;
 
 /// Creates in one transaction, as a stored cause does, and returns it uncommitted.
-async fn create_in<'a>(
+pub(super) async fn create_in<'a>(
     conn: &'a mut PgConnection,
     queue: &Queue,
     tasks: &[NewTask],

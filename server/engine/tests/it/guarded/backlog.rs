@@ -8,12 +8,12 @@ use super::*;
 /// Exclusive and shared modes meet at this limit.
 const LARGE: usize = 20_050;
 
-fn plain(tasks: usize) -> Vec<NewTask> {
+pub(super) fn plain(tasks: usize) -> Vec<NewTask> {
     (0..tasks).map(|_| new_task(QUEUE, &json!({}))).collect()
 }
 
 /// Counts acknowledged and refused creates.
-fn count(answers: &[Result<Task, OpError>]) -> (usize, usize) {
+pub(super) fn count(answers: &[Result<Task, OpError>]) -> (usize, usize) {
     let full = |answer: &&Result<Task, OpError>| match answer {
         Err(OpError::BacklogFull(_)) => true,
         Ok(_) => false,

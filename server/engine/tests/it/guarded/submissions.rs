@@ -122,6 +122,27 @@ async fn t14_submission_fits_whole_or_not_at_all() {
 }
 
 #[tokio::test]
+async fn t14_bytes_of_submission_fit_whole_or_not_at_all() {
+    let pair = Pair::start().await;
+    put(&pair.here, json!({"backlog": {"bytes": 1_000_000_000}})).await;
+    let three = json!([{"taskQueueId": QUEUE}, {"taskQueueId": QUEUE}, {"taskQueueId": QUEUE}]);
+    send(&pair.here, &three).await.unwrap();
+    let used = "SELECT sum(octet_length(definition))::bigint FROM task_definitions";
+    let used = number(pair.database.pool(), used).await;
+    put(&pair.here, json!({"backlog": {"bytes": 2 * used - 1}})).await;
+    let answers = join_all((0..4).map(|n| send(pair.server(n), &three))).await;
+    for refused in answers {
+        assert!(matches!(refused, Err(OpError::BacklogFull(_))), "{refused:?}");
+    }
+    assert_eq!(pending(&pair.database).await, 3);
+    put(&pair.here, json!({"backlog": {"bytes": 2 * used}})).await;
+    let answers = join_all((0..4).map(|n| send(pair.server(n), &three))).await;
+    assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 1);
+    assert_eq!(pending(&pair.database).await, 6);
+    pair.finish().await;
+}
+
+#[tokio::test]
 async fn holder_that_expires_first_is_refused_as_dependency() {
     let pair = Pair::start().await;
     let now = real_now();

@@ -58,6 +58,7 @@ async fn claim_duration_follows_policy_and_options() {
                     own_complete_time: own.is_some(),
                     waits_again: false,
                     partitioned: false,
+                    weighed: false,
                     retry_failed: false,
                     retry_delay: None,
                     start: Start::After(seconds(0)),

@@ -105,6 +105,7 @@ fn terms(rule: RetryRule) -> Terms {
         own_complete_time: false,
         waits_again: false,
         partitioned: false,
+        weighed: false,
         retry_delay: None,
         start: Start::After(TimeDelta::zero()),
     }
