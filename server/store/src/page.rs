@@ -5,6 +5,7 @@
 //! claims begin at low-water marks and time out after a second. The rest of the page, with the age
 //! of the oldest transaction, is still shown.
 
+mod client_scopes;
 mod edges;
 mod failed;
 mod failures;
@@ -29,6 +30,7 @@ use sqlx::{Connection, PgConnection, PgPool, Postgres, Transaction};
 use tenure_api::ids::{RunId, TaskId};
 use tenure_api::states::{Priority, ReasonCreated, ReasonResolved, RunState};
 
+pub use self::client_scopes::{ClientScopes, ListedScopes, list_client_scopes};
 pub use self::edges::{EdgeRow, list_edges};
 pub use self::failed::{FAILED_READ, FailedRow, FailedRuns, list_failed, list_failed_of_queue};
 pub use self::failures::{EndedTasks, FAILURES_READ, FailureCounts, count_ended, count_failed};
