@@ -43,7 +43,7 @@ pub use self::keys::{WAITING_READ, list_waiting_keys};
 pub use self::limits::list_limits;
 pub use self::oldest::{Asked, Oldest, list_oldest};
 pub use self::priorities::{PriorityRow, list_priorities};
-pub use self::queues_by_name::list_queues_by_name;
+pub use self::queues_by_name::{list_named_queues, list_queues_by_name};
 pub use self::schedules::{SCHEDULES_READ, list_schedules};
 pub use self::system::{Connections, Program, TableSize, get_connections, list_tables};
 pub use self::trends::list_pending_trends;
