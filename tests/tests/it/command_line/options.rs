@@ -139,10 +139,10 @@ async fn interrupted_run_cancels_its_task() {
     let (mut second, mut second_lines) = start(&rig, &coalesce);
     assert_eq!(task_in(&next_with(&mut second_lines, "task ").await), task);
     interrupt(&second);
-    next_with(&mut second_lines, "existed before and is not canceled").await;
+    next_with(&mut second_lines, "existed before and is not cancelled").await;
     assert_eq!(second.wait().await.unwrap().code(), Some(130));
     interrupt(&child);
-    next_with(&mut lines, &format!("task {task} is canceled")).await;
+    next_with(&mut lines, &format!("task {task} is cancelled")).await;
     assert_eq!(child.wait().await.unwrap().code(), Some(130));
     let status: Value = answer(&rig, &["task", "show", &task]).await["status"].take();
     assert_eq!((&status["state"], &status["runs"][0]["reasonResolved"]), (&json!("exception"), &json!("canceled")));
