@@ -232,7 +232,7 @@ impl SliceFailures {
         }
     }
 
-    /// Returns the reason to end the job, for people; none if the slice is to be retried.
+    /// Returns why the job ends, for people; none if the slice can be tried again.
     #[must_use]
     pub fn give_up(self) -> Option<String> {
         if self.faults >= FAULTS_MAX {

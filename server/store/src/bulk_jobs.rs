@@ -26,7 +26,7 @@ impl From<Undecodable> for sqlx::Error {
     }
 }
 
-/// Decoded rows; one that cannot be decoded leaves the others readable.
+/// Decoded rows, beside those with invalid values.
 #[derive(Debug, Default)]
 pub struct Listed {
     pub jobs: Vec<Job>,
@@ -294,7 +294,7 @@ pub async fn advance(
     Ok(())
 }
 
-/// Ends a running job that cannot be decoded. Returns false if it went on or ended since it was read.
+/// Ends a running job that cannot be decoded. Returns false if it continued or ended meanwhile.
 pub async fn fail_undecodable(db: impl PgExecutor<'_>, job: Undecodable, why: &str) -> Result<bool, sqlx::Error> {
     let failed = sqlx::query!(
         "-- fail_undecodable_bulk_job

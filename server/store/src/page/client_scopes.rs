@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-/// Clients per statement, which reads the scopes of all of them, and returns those within the limit.
+/// Clients per statement. It reads all their scopes, and returns those within the limit of bytes.
 const AT_ONCE: i64 = 50;
 
 #[derive(Debug, Clone)]
@@ -22,8 +22,7 @@ pub struct ListedScopes {
     pub is_cut: bool,
 }
 
-/// Lists the first clients by id, up to `limit`. Ends after the client with which their scopes reach
-/// this number of bytes.
+/// Lists the first clients by id, up to `limit`, until their scopes take `bytes` bytes.
 pub async fn list_client_scopes(
     conn: &mut PgConnection,
     limit: usize,
