@@ -79,8 +79,8 @@ pub struct QueuePolicy {
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(pattern = "^[A-Za-z0-9_-]{1,64}$")]
     pub partition: Option<String>,
-    /// True: tasks that end as failed or exception, but not canceled ones, are listed until they are
-    /// run again. Default false.
+    /// True: tasks that end as failed or exception, but not cancelled ones, are listed until they
+    /// are run again. Default false.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub dead_letters: Option<bool>,
     /// True: a run reported as failed uses up a retry, and another run follows. Default false.

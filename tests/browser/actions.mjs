@@ -373,6 +373,33 @@ export default {
     await tools.screenshot("without-scopes", page, { fullPage: true });
   },
 
+  "a running job is stopped": async ({ api, page, root, screenshot }) => {
+    const queue = `proj-actions/q${randomBytes(6).toString("hex")}`;
+    const deadline = new Date(Date.now() + 3_600_000).toISOString();
+    const task = { taskQueueId: queue, deadline, payload: { command: [["make"]] } };
+    // Seconds of work, so that the page is shown meanwhile.
+    for (let n = 0; n < 10; n += 1) await api("POST", "/api/tenure/v1/tasks", { tasks: Array(1_000).fill(task) });
+    await logIn(page, root);
+    const { jobId } = await api("POST", "/api/tenure/v1/jobs", {
+      action: "cancel",
+      filter: { taskQueueId: queue, state: "pending" },
+    });
+    await page.goto(`/jobs/${jobId}?refresh=off`);
+    await fits(page);
+    const stop = page.getByRole("button", { name: "Stop" });
+    const loaded = page.waitForEvent("domcontentloaded");
+    await stop.press("Enter");
+    await loaded;
+    await says(page, "The job is stopped.");
+    await page.getByText(`Stopped by ${root.clientId}.`).waitFor();
+    assert.equal(await stop.count(), 0, "a job that has ended cannot be stopped");
+    await fits(page);
+    await screenshot("job-stopped", page, { fullPage: true });
+    const job = await api("GET", `/api/tenure/v1/jobs/${jobId}`);
+    assert.equal(job.state, "stopped");
+    assert.ok(job.done < job.found, `${job.done} of ${job.found} tasks were changed`);
+  },
+
   "a form of another session is refused": async (tools) => {
     tools.expectConsole(/status of 403/);
     const made = await fill(tools.api);

@@ -23,6 +23,11 @@ pub const RUNNING_MAX: i64 = 10;
 pub const SLICE: usize = 200;
 /// Refused tasks that a job lists.
 pub const REFUSED_MAX: usize = 100;
+/// Failures of the same slice after which its job ends, if a retry fails again.
+pub const FAULTS_MAX: u32 = 5;
+/// Failures of the same slice after which its job ends, if a retry may succeed: at least eight
+/// minutes.
+pub const DELAYS_MAX: u32 = 1_000;
 
 /// Change of each task of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -194,6 +199,53 @@ impl Job {
             JobState::Failed
         } else {
             JobState::Completed
+        }
+    }
+}
+
+/// Why a slice was rolled back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SliceFailure {
+    /// A retry fails again.
+    Fault,
+    /// A lock, a timeout, or an outage of the database.
+    Delay,
+}
+
+/// Failures of the next slice of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SliceFailures {
+    /// [`Progress::slices`] before the slice.
+    slices: i32,
+    faults: u32,
+    delays: u32,
+}
+
+impl SliceFailures {
+    /// Counts a failure of the slice after `slices` others. A later slice begins at 0.
+    #[must_use]
+    pub fn count(self, slices: i32, failure: SliceFailure) -> Self {
+        let before = if self.slices == slices { self } else { Self { slices, ..Self::default() } };
+        match failure {
+            SliceFailure::Fault => Self { faults: before.faults.saturating_add(1), ..before },
+            SliceFailure::Delay => Self { delays: before.delays.saturating_add(1), ..before },
+        }
+    }
+
+    /// Returns why the job ends, for people; none if the slice can be tried again.
+    #[must_use]
+    pub fn give_up(self) -> Option<String> {
+        if self.faults >= FAULTS_MAX {
+            let tries = self.faults;
+            Some(format!("the change of its next tasks failed {tries} times; the log of the server has the error"))
+        } else if self.delays >= DELAYS_MAX {
+            let tries = self.delays;
+            Some(format!(
+                "the change of its next tasks failed {tries} times, because the database did not answer or a lock was \
+                 held; start another job for the rest"
+            ))
+        } else {
+            None
         }
     }
 }

@@ -217,3 +217,13 @@ fn job_with_a_filter_leaves_out_later_tasks() {
     assert!(filtered.covers(&old) && !filtered.covers(&new));
     assert!(job(Which::Tasks(vec![id(1)])).covers(&new));
 }
+
+#[test]
+fn slice_that_always_fails_ends_its_job() {
+    for (failure, most) in [(SliceFailure::Fault, FAULTS_MAX), (SliceFailure::Delay, DELAYS_MAX)] {
+        let after = |times: u32| (0..times).fold(SliceFailures::default(), |all, _| all.count(3, failure));
+        assert_eq!(after(most - 1).give_up(), None, "{failure:?}");
+        assert!(after(most).give_up().is_some_and(|why| why.contains(&format!("failed {most} times"))), "{failure:?}");
+        assert_eq!(after(most - 1).count(4, failure).give_up(), None, "the slice before was done: {failure:?}");
+    }
+}

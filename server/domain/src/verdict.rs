@@ -116,7 +116,7 @@ pub fn ended(state: RunState, reason: Option<ReasonResolved>) -> String {
         (RunState::Pending | RunState::Running, _) => "has not ended".to_owned(),
         (RunState::Completed, _) => "was completed".to_owned(),
         (RunState::Failed, _) => "failed".to_owned(),
-        (RunState::Exception, Some(ReasonResolved::Canceled)) => "was canceled".to_owned(),
+        (RunState::Exception, Some(ReasonResolved::Canceled)) => "was cancelled".to_owned(),
         (RunState::Exception, Some(ReasonResolved::DeadlineExceeded)) => "missed its deadline".to_owned(),
         (RunState::Exception, Some(reason)) => format!("ended as exception ({reason})"),
         (RunState::Exception, None) => "ended as exception".to_owned(),

@@ -128,7 +128,7 @@ fn ended_task_is_described_as_rest_of_sentence() {
     for (state, reason, words) in [
         (RunState::Failed, Some(ReasonResolved::Failed), "failed"),
         (RunState::Completed, Some(ReasonResolved::Completed), "was completed"),
-        (RunState::Exception, Some(ReasonResolved::Canceled), "was canceled"),
+        (RunState::Exception, Some(ReasonResolved::Canceled), "was cancelled"),
         (RunState::Exception, Some(ReasonResolved::DeadlineExceeded), "missed its deadline"),
         (RunState::Exception, Some(ReasonResolved::ClaimExpired), "ended as exception (claim-expired)"),
         (RunState::Exception, None, "ended as exception"),

@@ -18,8 +18,8 @@ use tokio::sync::mpsc;
 use uuid::Uuid;
 
 pub use export::Exporter;
-pub use request::{EndedRequest, RequestSpan};
-pub(crate) use request::{TickTrace, begin_tick, current, link_of_new_task, record_pass};
+pub use request::{EndedRequest, RequestSpan, honour_caller};
+pub(crate) use request::{TickSpan, TickTrace, begin_tick, current, link_of_new_task, record_pass};
 pub use task::TracedRun;
 pub(crate) use task::{record_created, record_ended};
 

@@ -47,7 +47,7 @@ pub enum GroupCommand {
         /// The failed tasks
         #[arg(long)]
         failed: bool,
-        /// The tasks that ended as exceptions, such as canceled ones
+        /// The tasks that ended as exceptions, such as cancelled ones
         #[arg(long)]
         exceptions: bool,
         /// Do not ask

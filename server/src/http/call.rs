@@ -36,6 +36,7 @@ use crate::auth::{Now, Principal, RequestParts, SignedPayload};
 use tenure_domain::json;
 use tenure_engine::ops::actor::Actor;
 use tenure_engine::ops::list_tasks::{Cursor, PAGE_MAX};
+use tenure_engine::traces;
 use tenure_engine::wait_limit::Caller;
 use tokio::time::{Instant, sleep};
 
@@ -114,6 +115,9 @@ impl Call {
             let now = if request.is_signed() { intake.now().await? } else { NO_TIME };
             self.principal = Some(intake.authenticate(&request, now).await?);
             self.arrived = now;
+        }
+        if self.client_id().is_some() {
+            traces::honour_caller();
         }
         early_check.map_or(Ok(()), |check| check(self))
     }

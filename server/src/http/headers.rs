@@ -68,7 +68,7 @@ fn recorded<B>(request: &Request<B>, id: Uuid, given: Option<&HeaderValue>, requ
     let trace = caller.map(|caller| caller.trace).or(given_uuid).unwrap_or(id);
     let mut own = Uuid::encode_buffer();
     let own = HeaderValue::from_str(trace.simple().encode_lower(&mut own)).unwrap_or(HeaderValue::from_static("-"));
-    Trace { trace_id: given.cloned().unwrap_or(own), request_id, span: RequestSpan::begin(trace, caller) }
+    Trace { trace_id: given.cloned().unwrap_or(own), request_id, span: RequestSpan::begin(trace, caller, id) }
 }
 
 /// Default policy: a browser that renders the response loads and runs nothing.

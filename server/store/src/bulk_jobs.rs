@@ -11,12 +11,47 @@ use uuid::Uuid;
 
 use crate::advisory;
 
-/// An invalid stored value: our bug, or a manual change.
-#[derive(Debug, thiserror::Error)]
+/// A job with an invalid stored value: our bug, a manual change, or another release.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("bulk_jobs.{column} of {id} holds an unknown value")]
-struct Undecodable {
+pub struct Undecodable {
     id: Uuid,
+    slices: i32,
     column: &'static str,
+}
+
+impl From<Undecodable> for sqlx::Error {
+    fn from(error: Undecodable) -> Self {
+        Self::Decode(Box::new(error))
+    }
+}
+
+/// Decoded rows, beside those with invalid values.
+#[derive(Debug, Default)]
+pub struct Listed {
+    pub jobs: Vec<Job>,
+    pub undecodable: Vec<Undecodable>,
+}
+
+impl Listed {
+    fn decode(rows: Vec<Row>) -> Self {
+        let mut listed = Self::default();
+        for row in rows {
+            match row.decode() {
+                Ok(job) => listed.jobs.push(job),
+                Err(error) => listed.undecodable.push(error),
+            }
+        }
+        listed
+    }
+}
+
+/// A page of jobs.
+#[derive(Debug)]
+pub struct Page {
+    pub listed: Listed,
+    /// `seq` of its last job, if there are further ones.
+    pub next: Option<i64>,
 }
 
 struct Row {
@@ -46,8 +81,8 @@ struct Row {
 }
 
 impl Row {
-    fn decode(self) -> Result<Job, sqlx::Error> {
-        let bad = |column| sqlx::Error::Decode(Box::new(Undecodable { id: self.id, column }));
+    fn decode(self) -> Result<Job, Undecodable> {
+        let bad = |column| Undecodable { id: self.id, slices: self.slices, column };
         let number = |column, number: i32| u32::try_from(number).map_err(|_| bad(column));
         let priority = match self.priority {
             Some(code) => Some(Priority::from_code(code).ok_or_else(|| bad("priority"))?),
@@ -101,27 +136,32 @@ pub async fn find(db: impl PgExecutor<'_>, id: JobId) -> Result<Option<Job>, sql
     )
     .fetch_optional(db)
     .await?;
-    row.map(Row::decode).transpose()
+    Ok(row.map(Row::decode).transpose()?)
 }
 
-/// Lists jobs that were started before the job `before`, newest first.
-pub async fn list(db: impl PgExecutor<'_>, before: i64, limit: i64) -> Result<Vec<Job>, sqlx::Error> {
-    let rows = sqlx::query_as!(
+/// Lists up to `limit` jobs that were started before the job `before`, newest first.
+pub async fn list(db: impl PgExecutor<'_>, before: i64, limit: usize) -> Result<Page, sqlx::Error> {
+    // One more than listed, to detect further ones.
+    let rows_max = i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1);
+    let mut rows = sqlx::query_as!(
         Row,
         r#"-- list_bulk_jobs
         SELECT seq, id, client_id, trace_id, audit, action, priority, filter::text AS "filter?", tasks, cursor, slices, seen,
                found, more, done, unchanged, refused, refusals::text AS "refusals!", started, newest, ended, stopped_by, error
         FROM bulk_jobs WHERE seq < $1 ORDER BY seq DESC LIMIT $2"#,
         before,
-        limit
+        rows_max
     )
     .fetch_all(db)
     .await?;
-    rows.into_iter().map(Row::decode).collect()
+    let is_cut = rows.len() > limit;
+    rows.truncate(limit);
+    let next = rows.last().filter(|_| is_cut).map(|row| row.seq);
+    Ok(Page { listed: Listed::decode(rows), next })
 }
 
 /// Lists the running jobs, the longest wait for a slice first.
-pub async fn list_running(db: impl PgExecutor<'_>) -> Result<Vec<Job>, sqlx::Error> {
+pub async fn list_running(db: impl PgExecutor<'_>) -> Result<Listed, sqlx::Error> {
     let rows = sqlx::query_as!(
         Row,
         r#"-- list_running_bulk_jobs
@@ -131,7 +171,7 @@ pub async fn list_running(db: impl PgExecutor<'_>) -> Result<Vec<Job>, sqlx::Err
     )
     .fetch_all(db)
     .await?;
-    rows.into_iter().map(Row::decode).collect()
+    Ok(Listed::decode(rows))
 }
 
 /// Counts the running jobs. No job is started until the transaction ends.
@@ -252,6 +292,21 @@ pub async fn advance(
     .execute(transaction)
     .await?;
     Ok(())
+}
+
+/// Ends a running job that cannot be decoded. Returns false if it continued or ended meanwhile.
+pub async fn fail_undecodable(db: impl PgExecutor<'_>, job: Undecodable, why: &str) -> Result<bool, sqlx::Error> {
+    let failed = sqlx::query!(
+        "-- fail_undecodable_bulk_job
+        UPDATE bulk_jobs j SET ended = db_now.now, changed = db_now.now, error = $3
+        FROM db_now WHERE j.id = $1 AND j.slices = $2 AND j.ended IS NULL",
+        job.id,
+        job.slices,
+        why
+    )
+    .execute(db)
+    .await?;
+    Ok(failed.rows_affected() > 0)
 }
 
 /// Stops a running job. A slice that has begun ends first. Returns false if it does not run.

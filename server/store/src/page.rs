@@ -5,6 +5,7 @@
 //! claims begin at low-water marks and time out after a second. The rest of the page, with the age
 //! of the oldest transaction, is still shown.
 
+mod client_scopes;
 mod edges;
 mod failed;
 mod failures;
@@ -29,6 +30,7 @@ use sqlx::{Connection, PgConnection, PgPool, Postgres, Transaction};
 use tenure_api::ids::{RunId, TaskId};
 use tenure_api::states::{Priority, ReasonCreated, ReasonResolved, RunState};
 
+pub use self::client_scopes::{ClientScopes, ListedScopes, list_client_scopes};
 pub use self::edges::{EdgeRow, list_edges};
 pub use self::failed::{FAILED_READ, FailedRow, FailedRuns, list_failed, list_failed_of_queue};
 pub use self::failures::{EndedTasks, FAILURES_READ, FailureCounts, count_ended, count_failed};
@@ -41,7 +43,7 @@ pub use self::keys::{WAITING_READ, list_waiting_keys};
 pub use self::limits::list_limits;
 pub use self::oldest::{Asked, Oldest, list_oldest};
 pub use self::priorities::{PriorityRow, list_priorities};
-pub use self::queues_by_name::list_queues_by_name;
+pub use self::queues_by_name::{list_named_queues, list_queues_by_name};
 pub use self::schedules::{SCHEDULES_READ, list_schedules};
 pub use self::system::{Connections, Program, TableSize, get_connections, list_tables};
 pub use self::trends::list_pending_trends;

@@ -1,5 +1,6 @@
 //! Jobs over HTTP and on the command line: their scopes, progress and refusals.
 
+use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tenure_tests::http::TENURE_API;
 
@@ -134,6 +135,36 @@ async fn bad_jobs_are_refused_by_field() {
     }
     let missing = rig.call("GET", &path(&format!("/{}", new_task())), None).await;
     assert_eq!((missing.status, missing.code()), (404, "ResourceNotFound"));
+}
+
+/// Counting reads many rows: it must leave connections to writes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn start_of_job_needs_read_slot() {
+    /// Of a server.
+    const READ_SLOTS: i64 = 8;
+    let rig = Rig::start().await;
+    let why = format!("{TENURE_API}/tasks/{}/why", rig.create_one(QUEUE).await);
+    let (mut lock, mut look) = (rig.database.connect("lock").await, rig.database.connect("look").await);
+    // Keeps reads running, and their slots taken.
+    sqlx::raw_sql("BEGIN; LOCK TABLE tasks IN ACCESS EXCLUSIVE MODE").execute(&mut lock).await.unwrap();
+    let reads = join_all((0..READ_SLOTS).map(|_| rig.call("GET", &why, None)));
+    let starting = async {
+        let waiting = "SELECT count(*) FROM pg_stat_activity
+                       WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        eventually("all slots are taken", async || {
+            let number: i64 = sqlx::query_scalar(waiting).fetch_one(&mut look).await.unwrap();
+            (number >= READ_SLOTS).then_some(())
+        })
+        .await;
+        let mut counting = pending();
+        counting["dryRun"] = json!(true);
+        rig.call("POST", &path(""), Some(&counting)).await
+    };
+    let (_, refused) = tokio::join!(reads, starting);
+    assert_eq!(refused.status, 503, "{}", refused.body);
+    let message = refused.body["message"].as_str().unwrap();
+    assert!(message.contains("too many requests are reading the database"), "{message}");
+    sqlx::raw_sql("ROLLBACK").execute(&mut lock).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

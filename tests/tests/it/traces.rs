@@ -119,6 +119,41 @@ async fn request_is_a_span_of_its_caller_and_links_to_its_tick() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refused_request_links_to_no_tick() {
+    let pair = Pair::start("1").await;
+    let rig = &pair.rig;
+    let task = new_task();
+    let mut body = definition(QUEUE);
+    ok(rig.create(task, &body).await);
+    body["metadata"]["name"] = json!("another one");
+    let body = body.to_string().into_bytes();
+    let create = rig.signed(&rig.root, "PUT", &format!("/task/{task}"), Some(&body));
+    assert_eq!(rig.send(&create.header("traceparent", CALLER)).await.status, 409);
+    let request = pair.span(CALLERS_TRACE, "createTask").await;
+    assert_eq!(request.attribute("http.response.status_code"), "409");
+    assert_eq!(request.links(), Vec::<Vec<u8>>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_caller_with_credentials_chooses_recorded_trace() {
+    const TRACE: &str = "0af7651916cd43dd84ffffffffffffff";
+    let pair = Pair::start("0.000001").await;
+    let rig = &pair.rig;
+    let chosen = format!("00-{TRACE}-b7ad6b7169203331-01");
+    for _ in 0..10 {
+        let ping = Raw::new("GET", "/api/queue/v1/ping").header("traceparent", &chosen);
+        assert_eq!(rig.send(&ping).await.status, 200);
+    }
+    let body = definition(QUEUE).to_string().into_bytes();
+    let create = rig.signed(&rig.root, "PUT", &format!("/task/{}", new_task()), Some(&body));
+    assert_eq!(rig.send(&create.header("traceparent", &chosen)).await.status, 200);
+    pair.span(TRACE, "createTask").await;
+    // Spans are sent in order.
+    let spans = pair.collector.spans().into_iter().filter(|found| found.trace() == TRACE);
+    assert_eq!(spans.map(|found| found.span.name).collect::<Vec<_>>(), ["createTask"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cancelled_run_ends_its_trace_and_unrecorded_task_has_none() {
     let pair = Pair::start("0.5").await;
     let rig = &pair.rig;

@@ -150,7 +150,7 @@ pub(super) fn find_blocked(blocked: &[Blocked], now: DateTime<Utc>) -> Vec<Probl
         let Blocked { group, required, queue, reason, failed, tasks, at_least } = blocked;
         let least = if *at_least { "at least " } else { "" };
         let verb = if *reason == ReasonResolved::Canceled {
-            "was canceled"
+            "was cancelled"
         } else if *reason == ReasonResolved::DeadlineExceeded {
             "missed its deadline"
         } else {

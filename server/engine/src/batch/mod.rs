@@ -45,7 +45,7 @@ use crate::essential;
 use crate::failure::{Failure, OpError};
 use crate::notifiers::{Effects, Notifiers};
 use crate::route::Route;
-use crate::traces::{self, RequestSpan};
+use crate::traces::{self, RequestSpan, TickSpan, TickTrace};
 use blocking_path::BlockingPath;
 use figures::Figures;
 use tenure_store::connector::Connector;
@@ -355,12 +355,10 @@ impl<O: Operation> Worker<O> {
         match turn.run_all(statements).await {
             Ok(Committed { rows, trace }) => {
                 let mut again = apart;
-                if let Some(tick) = trace {
-                    parts.iter().flatten().filter_map(|job| job.span.as_ref()).for_each(|span| tick.link(span));
-                }
                 for (part, rows) in parts.into_iter().zip(rows) {
-                    again.extend(self.conclude(part, &rows).await);
+                    again.extend(self.conclude(part, &rows, &trace).await);
                 }
+                drop(trace);
                 self.run_apart(again, permit).await;
             }
             Err(NotDone::Unknown(failure, _)) => {
@@ -391,8 +389,8 @@ impl<O: Operation> Worker<O> {
         vec![ordinary, special]
     }
 
-    /// Concludes a committed statement and returns the members to run again.
-    async fn conclude(&mut self, part: Vec<Job<O>>, rows: &Rows) -> Vec<Job<O>> {
+    /// Concludes a statement that the tick committed, and returns the members to run again.
+    async fn conclude(&mut self, part: Vec<Job<O>>, rows: &Rows, tick: &TickTrace) -> Vec<Job<O>> {
         let members = members(&part);
         let mut effects = Effects::default();
         let found = self.operation.decode(&members, rows, &mut effects);
@@ -405,7 +403,12 @@ impl<O: Operation> Worker<O> {
             Err(error) => Err(Failure::new(error)),
         };
         match verdicts {
-            Ok(verdicts) => self.answer(part, verdicts),
+            Ok(verdicts) => {
+                if let Some(tick) = tick {
+                    link_done(tick, &part, &verdicts);
+                }
+                self.answer(part, verdicts)
+            }
             Err(failure) => {
                 fail(part, failure);
                 Vec::new()
@@ -534,6 +537,15 @@ impl<O: Operation> Worker<O> {
 
 fn members<O: Operation>(batch: &[Job<O>]) -> Vec<&O::Member> {
     batch.iter().map(|job| &job.member).collect()
+}
+
+/// Links a tick and the requests that it carried out. Others are refused, or run again outside it.
+fn link_done<O: Operation>(tick: &TickSpan, part: &[Job<O>], verdicts: &[Verdict<O::Answer>]) {
+    for (job, verdict) in part.iter().zip(verdicts) {
+        if let (Verdict::Done(_), Some(span)) = (verdict, &job.span) {
+            tick.link(span);
+        }
+    }
 }
 
 fn fail<O: Operation>(batch: Vec<Job<O>>, failure: Failure) {

@@ -8,7 +8,7 @@ use super::OpError;
 use super::actor::{Actor, Recorded};
 use tenure_domain::audit::{Action, Entry};
 use tenure_domain::bulk_job::{Job, NewJob, Order, RUNNING_MAX, Which};
-use tenure_store::bulk_jobs::{self, Start};
+use tenure_store::bulk_jobs::{self, Page, Start};
 
 /// The tasks of a job at its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,9 +92,14 @@ async fn get_with(conn: &mut PgConnection, id: JobId) -> Result<Job, OpError> {
     job.ok_or_else(|| OpError::NotFound(format!("job {id} does not exist; jobs are kept for 14 days after their end")))
 }
 
-/// Lists jobs that were started before the one with this `seq`, newest first.
-pub async fn list(pool: &PgPool, before: Option<i64>, limit: i64) -> Result<Vec<Job>, OpError> {
-    Ok(bulk_jobs::list(pool, before.unwrap_or(i64::MAX), limit).await?)
+/// Lists jobs that were started before the one with this `seq`, newest first. Returns the `before`
+/// of the next page, if there is one. Leaves out jobs that cannot be decoded.
+pub async fn list(pool: &PgPool, before: Option<i64>, limit: usize) -> Result<(Vec<Job>, Option<i64>), OpError> {
+    let Page { listed, next } = bulk_jobs::list(pool, before.unwrap_or(i64::MAX), limit).await?;
+    for job in listed.undecodable {
+        tracing::debug!(error = %job, "a job cannot be read; the list leaves it out");
+    }
+    Ok((listed.jobs, next))
 }
 
 /// Stops a job after its current slice. Changes nothing if it has ended.

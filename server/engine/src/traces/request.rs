@@ -1,5 +1,6 @@
 //! Spans of requests, of the ticks that commit their changes, and of passes.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -29,7 +30,10 @@ tokio::task_local! {
 pub struct RequestSpan {
     context: SpanContext,
     caller: Option<SpanContext>,
+    /// True if the id of its trace is a recorded one.
     is_sampled: bool,
+    /// Set by [`honour_caller`], or from the beginning.
+    is_recorded: AtomicBool,
     began: DateTime<Utc>,
     /// The last tick that committed for this request.
     tick: Mutex<Option<SpanContext>>,
@@ -47,15 +51,20 @@ pub struct EndedRequest<'a> {
 }
 
 impl RequestSpan {
-    /// `caller` has the same trace id. Returns none if nothing would be recorded.
+    /// `caller` has the same trace id; `own` is random. Returns none if nothing would be recorded.
+    ///
+    /// Until [`honour_caller`], the span is recorded only if the server would also record a trace
+    /// with the id `own`. So callers without credentials, who choose `trace`, cannot have all of
+    /// their requests recorded and fill the queue of spans.
     #[must_use]
-    pub fn begin(trace: Uuid, caller: Option<SpanContext>) -> Option<Arc<Self>> {
+    pub fn begin(trace: Uuid, caller: Option<SpanContext>, own: Uuid) -> Option<Arc<Self>> {
         let is_sampled = samples(trace);
         if !is_on() || !(is_sampled || caller.is_some()) {
             return None;
         }
         let (context, began) = (new_span(trace), real_now());
-        Some(Arc::new(Self { context, caller, is_sampled, began, tick: Mutex::default() }))
+        let is_recorded = AtomicBool::new(is_sampled && samples(own));
+        Some(Arc::new(Self { context, caller, is_sampled, is_recorded, began, tick: Mutex::default() }))
     }
 
     /// Runs the request, so that operations within find its span.
@@ -64,7 +73,7 @@ impl RequestSpan {
     }
 
     pub fn end(&self, request: EndedRequest<'_>) {
-        if !self.is_sampled {
+        if !self.is_recorded() {
             return;
         }
         let EndedRequest { operation, method, status, took, waited } = request;
@@ -85,6 +94,10 @@ impl RequestSpan {
         send(span);
     }
 
+    fn is_recorded(&self) -> bool {
+        self.is_recorded.load(Ordering::Relaxed)
+    }
+
     fn tick(&self) -> MutexGuard<'_, Option<SpanContext>> {
         self.tick.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -99,7 +112,16 @@ pub(crate) fn current() -> Option<Arc<RequestSpan>> {
     if !is_on() {
         return None;
     }
-    CURRENT.try_with(|span| span.is_sampled.then(|| Arc::clone(span))).ok().flatten()
+    CURRENT.try_with(|span| span.is_recorded().then(|| Arc::clone(span))).ok().flatten()
+}
+
+/// Records the request that this code runs for if its caller chose a recorded trace. Call it once
+/// the caller has shown credentials.
+pub fn honour_caller() {
+    if is_on() {
+        // Outside a request there is no span.
+        let _ = CURRENT.try_with(|span| span.is_recorded.store(span.is_sampled, Ordering::Relaxed));
+    }
 }
 
 /// Returns the span that a new task links to: the caller's span, or else the request's.
@@ -107,7 +129,7 @@ pub(crate) fn link_of_new_task() -> Option<SpanContext> {
     if !is_on() {
         return None;
     }
-    CURRENT.try_with(|span| span.caller.or(span.is_sampled.then_some(span.context))).ok().flatten()
+    CURRENT.try_with(|span| span.caller.or(span.is_recorded().then_some(span.context))).ok().flatten()
 }
 
 /// The span of a tick, recorded once all its operations have read their rows, if it committed for

@@ -7,7 +7,7 @@ use tenure_api::errors::ErrorCode;
 use tenure_api::ids::JobId;
 use tenure_api::jobs::StartJobRequest;
 use tenure_api::states::JobState;
-use tenure_domain::bulk_job::{Job, NewJob, REFUSED_MAX, RUNNING_MAX, SLICE, TASKS_MAX};
+use tenure_domain::bulk_job::{FAULTS_MAX, Job, NewJob, REFUSED_MAX, RUNNING_MAX, SLICE, TASKS_MAX};
 use tenure_engine::ops::actor::Actor;
 use tenure_engine::ops::bulk_jobs as ops;
 use tenure_store::secrets::random;
@@ -261,6 +261,52 @@ async fn failing_job_delays_no_other_one() {
     assert_eq!(stored(&queue, &job).await.state(), JobState::Completed);
     lock.release().await;
     assert_eq!(counts(&finish_job(&queue, &stuck).await), (1, 0, 0));
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn slice_that_always_fails_ends_its_job_alone() {
+    let (database, queue) = start().await;
+    let tasks = create_many(&queue, SLICE + 1).await;
+    let ids: Vec<TaskId> = tasks.iter().copied().take(SLICE).collect();
+    let failing = start_job(&queue, &json!({"action": "priority", "priority": "high", "taskIds": ids})).await;
+    let last = json!({"action": "cancel", "taskIds": [tasks[SLICE]]});
+    let refuse = "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'refused'; END $$;
+                  CREATE TRIGGER refuse BEFORE INSERT ON audit FOR EACH ROW WHEN (NEW.action = 'changeTaskPriority')
+                  EXECUTE FUNCTION refuse()";
+    run_sql(database.pool(), refuse).await;
+    for _ in 1..FAULTS_MAX {
+        let report = queue.run_pass("bulk_jobs").await.unwrap();
+        assert_eq!((report.done, report.failing), (0, 1));
+        assert_eq!(stored(&queue, &failing).await.state(), JobState::Running);
+    }
+    let other = start_job(&queue, &last).await;
+    assert_eq!(queue.run_pass("bulk_jobs").await.unwrap().done, 1);
+    let ended = stored(&queue, &failing).await;
+    assert_eq!((ended.state(), counts(&ended)), (JobState::Failed, (0, 0, 0)));
+    assert!(ended.error.as_deref().is_some_and(|why| why.contains("failed 5 times")), "{:?}", ended.error);
+    assert_eq!(stored(&queue, &other).await.state(), JobState::Completed);
+    assert_eq!(queue.run_pass("bulk_jobs").await.unwrap().found, 0);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn undecodable_job_fails_alone() {
+    let (database, queue) = start().await;
+    let tasks = create_many(&queue, 2).await;
+    let unknown = start_job(&queue, &json!({"action": "cancel", "taskIds": [tasks[0]]})).await;
+    let job = start_job(&queue, &json!({"action": "cancel", "taskIds": [tasks[1]]})).await;
+    run_sql(database.pool(), &format!("UPDATE bulk_jobs SET action = 99 WHERE seq = {}", unknown.seq)).await;
+    let ended = finish_job(&queue, &job).await;
+    assert_eq!((ended.state(), counts(&ended)), (JobState::Completed, (1, 0, 0)));
+    let (listed, next) = ops::list(&queue.engine.pool, None, 1).await.unwrap();
+    assert_eq!((listed, next), (vec![ended], Some(job.seq)), "the newest one");
+    let (listed, next) = ops::list(&queue.engine.pool, next, 1).await.unwrap();
+    assert_eq!((listed, next), (Vec::new(), None));
+    run_sql(database.pool(), "UPDATE bulk_jobs SET action = 1 /* cancel */ WHERE action = 99").await;
+    let failed = stored(&queue, &unknown).await;
+    assert_eq!((failed.state(), counts(&failed)), (JobState::Failed, (0, 0, 0)));
+    assert!(failed.error.as_deref().is_some_and(|why| why.contains("bulk_jobs.action")), "{:?}", failed.error);
     finish(database, queue).await;
 }
 

@@ -108,7 +108,7 @@ async fn failed_tasks_are_listed_until_they_run_again() {
     end_all(&queue, Report::Completed).await;
     queue.create_one("proj/other").await;
     read_log(&queue).await;
-    assert_eq!(listed(&queue).await, [failed, malformed], "since the change of the policy, without canceled tasks");
+    assert_eq!(listed(&queue).await, [failed, malformed], "since the change of the policy, without cancelled tasks");
     let reason = Some(ReasonResolved::MalformedPayload);
     assert_eq!(listed_with(&queue, Filter { reason, until: None }).await, [malformed]);
     let before = Some(now(&database).await - TimeDelta::hours(1));

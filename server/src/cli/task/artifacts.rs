@@ -1,6 +1,7 @@
 //! `tenure task artifacts` and `tenure task download`.
 
-use std::io::{ErrorKind, Read as _};
+use std::fs::File;
+use std::io::{self, ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -9,6 +10,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use tenure_api::ids::RunId;
 use tenure_client::Artifact;
+use tokio::sync::oneshot;
 
 use super::id::TaskRef;
 use crate::cli::http::{CommandError, Server, entries, field};
@@ -100,18 +102,24 @@ async fn download_to_output(server: &Server, args: &DownloadArgs) -> Result<(), 
     let folder = std::env::temp_dir();
     let task = args.task.find(server).await?;
     let arrived = server.client.download_unnamed(task, args.run, &args.name, &folder).await;
-    let mut file = arrived.map_err(|error| server.error(&error))?;
+    let file = arrived.map_err(|error| server.error(&error))?;
+    // A thread of its own: a write blocks while nobody reads, and a signal must end the command.
+    let (reply, printed) = oneshot::channel();
+    std::thread::spawn(move || reply.send(print_file(file)));
+    match printed.await.unwrap_or_else(|_| Err(ErrorKind::Other.into())) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(CommandError::Refused(format!("the artifact cannot be written: {error}")))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+fn print_file(mut file: File) -> io::Result<()> {
     let mut piece = vec![0; PIECE];
     loop {
-        let printed = match file.read(&mut piece) {
-            Ok(0) => return Ok(()),
-            Ok(length) => print_bytes(&piece[..length]),
-            Err(error) => Err(error),
-        };
-        match printed {
-            Ok(()) => {}
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
-            Err(error) => return Err(CommandError::Refused(format!("the artifact cannot be written: {error}"))),
+        match file.read(&mut piece)? {
+            0 => return Ok(()),
+            length => print_bytes(&piece[..length])?,
         }
     }
 }

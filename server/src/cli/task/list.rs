@@ -37,6 +37,9 @@ pub struct ListArgs {
     /// Only tasks of this owner
     #[arg(long, conflicts_with = "group")]
     pub owner: Option<String>,
+    /// Only tasks of this project
+    #[arg(long, allow_hyphen_values = true, conflicts_with = "group")]
+    pub project: Option<String>,
     /// Only tasks whose last run ended for this reason, such as failed or claim-expired
     #[arg(long, value_parser = parse_reason, conflicts_with = "group")]
     pub reason: Option<ReasonResolved>,
@@ -45,8 +48,11 @@ pub struct ListArgs {
     pub worker: Option<String>,
     /// Only tasks created since this time, or within this duration, such as 2h; with a state or a
     /// reason of failures, only tasks that failed since
-    #[arg(long, value_name = "TIME", value_parser = parse_since, conflicts_with = "group")]
+    #[arg(long, value_name = "TIME", value_parser = parse_ago, conflicts_with = "group")]
     pub since: Option<When>,
+    /// Only tasks until this time, likewise
+    #[arg(long, value_name = "TIME", value_parser = parse_ago, conflicts_with = "group")]
+    pub until: Option<When>,
     /// The number of tasks to show [default: 100]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "group")]
     pub limit: Option<u32>,
@@ -76,7 +82,7 @@ fn parse_worker(text: &str) -> Result<String, String> {
     if is_name { Ok(text.to_owned()) } else { Err("write group and id of the worker, such as here/linux-1".to_owned()) }
 }
 
-fn parse_since(text: &str) -> Result<When, String> {
+fn parse_ago(text: &str) -> Result<When, String> {
     Ok(match parse_when(text)? {
         When::In(ago) => When::In(-ago),
         When::At(time) => When::At(time),
@@ -123,8 +129,8 @@ async fn of_group(server: &Server, group: TaskGroupId, args: &ListArgs) -> Resul
 }
 
 async fn by_conditions(server: &Server, args: ListArgs) -> Result<(), CommandError> {
-    let since = server.time(args.since).await?;
-    let ListArgs { states, queue, name, tag, owner, reason, worker, limit, .. } = args;
+    let (since, until) = (server.time(args.since).await?, server.time(args.until).await?);
+    let ListArgs { states, queue, name, tag, owner, project, reason, worker, limit, .. } = args;
     if states.len() > 1 {
         return Err(CommandError::Usage("without --group, give --state only once".to_owned()));
     }
@@ -136,7 +142,9 @@ async fn by_conditions(server: &Server, args: ListArgs) -> Result<(), CommandErr
         name,
         tag,
         owner,
+        project_id: project,
         since: since.map(Timestamp::time),
+        until: until.map(Timestamp::time),
         ..TaskFilter::default()
     };
     let wanted = usize::try_from(limit.unwrap_or(LIMIT_DEFAULT)).unwrap_or(usize::MAX);

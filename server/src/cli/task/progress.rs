@@ -2,6 +2,7 @@
 //! rewritten on changes; elsewhere a new line per change.
 
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::io::{IsTerminal as _, Write as _};
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
@@ -31,7 +32,7 @@ pub async fn wait(server: &Server, outlook: &Outlook<'_>, tasks: &[TaskId]) -> R
         outlook,
         screen: RefCell::new(Screen::new(tasks.len())),
         stalled: Stalled::new(),
-        is_single: tasks.len() == 1,
+        pending: RefCell::default(),
     };
     let waited: Vec<Waited> = stream::iter(tasks.iter().enumerate())
         .map(|(n, &task)| waiting.wait_for_one(n, task))
@@ -57,7 +58,8 @@ struct Waiting<'a> {
     outlook: &'a Outlook<'a>,
     screen: RefCell<Screen>,
     stalled: Stalled,
-    is_single: bool,
+    /// Tasks that were pending when they were last read.
+    pending: RefCell<HashSet<TaskId>>,
 }
 
 impl Waiting<'_> {
@@ -77,16 +79,27 @@ impl Waiting<'_> {
             };
             self.screen.borrow_mut().show(n, format!("{}  {words}", outlook.label(task)));
             if resolved || never.is_some() {
+                self.note_pending(task, false);
                 self.stalled.note_progress();
                 return Ok(Waited { answer, never });
             }
+            self.note_pending(task, state == "pending");
             match state.as_str() {
                 "running" => self.stalled.note_progress(),
                 // A pending task tells more than tasks that wait for it.
-                "unscheduled" if !self.is_single => {}
+                "unscheduled" if !self.pending.borrow().is_empty() => {}
                 _ => self.explain(task).await,
             }
             seconds = LOOK_SECONDS;
+        }
+    }
+
+    fn note_pending(&self, task: TaskId, is_pending: bool) {
+        let mut pending = self.pending.borrow_mut();
+        if is_pending {
+            pending.insert(task);
+        } else {
+            pending.remove(&task);
         }
     }
 

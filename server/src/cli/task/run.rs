@@ -63,11 +63,11 @@ async fn create(server: &Server, args: &CreateArgs) -> Result<Created, CommandEr
 
 async fn cancel(server: &Server, Created { task, is_new }: Created) -> String {
     if !is_new {
-        return format!("interrupted: task {task} existed before and is not canceled");
+        return format!("interrupted: task {task} existed before and is not cancelled");
     }
     match server.client.change_task(task, TaskChange::Cancel).await {
-        Ok(_) => format!("interrupted: task {task} is canceled"),
-        Err(error) => format!("interrupted, but task {task} is not canceled: {}", server.error(&error)),
+        Ok(_) => format!("interrupted: task {task} is cancelled"),
+        Err(error) => format!("interrupted, but task {task} is not cancelled: {}", server.error(&error)),
     }
 }
 

@@ -26,7 +26,7 @@ fn describe_list_dead_letters(operation: Operation, sample: &Sample) -> Operatio
     paged(operation)
         .about(&format!(
             "Oldest first. With `deadLetters` in its policy, a queue lists tasks that end as `failed` or `exception`, \
-             except canceled ones, until they are run again, copied or purged. A task is purged by its `expires` or \
+             except cancelled ones, until they are run again, copied or purged. A task is purged by its `expires` or \
              by `retain.failed` of the policy, and leaves the list with that. With `reason`, a page examines up to \
              {EXAMINED_MAX} tasks, so a page with a token is not the last one, even if it has few or no entries."
         ))

@@ -215,9 +215,7 @@ async fn handle_list_jobs(app: Api, call: Arc<Call>) -> Result<Response, ApiErro
     let page = Page::read(&query)?;
     let before = page.after.as_deref().map(str::parse::<i64>).transpose().map_err(|_| ApiError::unknown_token())?;
     let limit = page.limit.unwrap_or(JOBS_PAGE_MAX).min(JOBS_PAGE_MAX);
-    let mut jobs = ops::list(&app.engine.pool, before, Page::rows(limit)).await?;
-    let is_cut = jobs.len() > limit;
-    jobs.truncate(limit);
-    let next = jobs.last().filter(|_| is_cut).map(|job| Page::token(&job.seq.to_string()));
+    let (jobs, next) = ops::list(&app.engine.pool, before, limit).await?;
+    let next = next.map(|seq| Page::token(&seq.to_string()));
     ok(&Jobs { jobs: jobs.into_iter().map(shown).collect(), continuation_token: next })
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 use maud::{Markup, html};
 use percent_encoding::utf8_percent_encode;
+use tenure_api::dates::Timestamp;
 
 use self::answers::Asked;
 use super::actions::{self, On, Subject};
@@ -111,11 +112,11 @@ fn questions(visit: &Visit, asked: &Asked) -> Markup {
 
 /// Word for a client that is refused.
 fn refused(client: &ClientInfo, now: DateTime<Utc>) -> Option<&'static str> {
-    if client.disabled {
-        Some("disabled")
-    } else {
-        client.expires.filter(|expires| expires.time() < now).map(|_| "expired")
-    }
+    refused_by(client.disabled, client.expires.map(Timestamp::time), now)
+}
+
+fn refused_by(disabled: bool, expires: Option<DateTime<Utc>>, now: DateTime<Utc>) -> Option<&'static str> {
+    if disabled { Some("disabled") } else { expires.filter(|expires| *expires < now).map(|_| "expired") }
 }
 
 /// Times of use are known within hours.

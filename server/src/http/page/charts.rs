@@ -53,7 +53,7 @@ pub(super) struct Chart {
     pub shape: Shape,
     pub series: Vec<Series>,
     pub scale: Scale,
-    /// Words of each column, under the pointer.
+    /// Time and numbers of each column, such as `12:00: 5 created`, under the pointer.
     pub words: Vec<String>,
     /// Start of each column, for the labels of the axis.
     pub times: Vec<String>,
@@ -75,6 +75,21 @@ impl Chart {
                 (self.axis())
                 g.hits { @for (n, words) in self.words.iter().enumerate() {
                     path d=(AREA.column(n, columns)) { title { (words) } }
+                } }
+            }
+            @if columns > 0 { (self.table()) }
+        } }
+    }
+
+    /// The words of the columns, for those who do not see the chart or have no pointer.
+    fn table(&self) -> Markup {
+        html! { details {
+            summary { "As a table" }
+            table {
+                thead { tr { th scope="col" { "From" } th scope="col" { "Numbers" } } }
+                tbody { @for words in &self.words {
+                    @let (time, numbers) = words.split_once(": ").unwrap_or((words.as_str(), ""));
+                    tr { td { (time) } td { (numbers) } }
                 } }
             }
         } }
@@ -190,7 +205,7 @@ mod tests {
             shape,
             series: vec![series("c1"), series("c2")],
             scale: Scale::counts(3.0, short),
-            words: (0..columns).map(|n| format!("column {n}")).collect(),
+            words: (0..columns).map(|n| format!("12:{n:02}: {n} created")).collect(),
             times: (0..columns).map(|n| format!("12:{n:02}")).collect(),
         };
         chart.panel().into_string()
@@ -205,6 +220,7 @@ mod tests {
                     assert!(!text.contains("NaN") && !text.contains("style=") && !text.contains("<i>"), "{text}");
                     assert!(text.contains("role=\"img\" aria-label=\"a &quot;label&quot;\""), "{text}");
                     assert_eq!(text.matches("<title>").count(), columns);
+                    assert_eq!(text.matches("</td></tr>").count(), columns);
                 }
             }
         }
@@ -215,7 +231,8 @@ mod tests {
         let values: Vec<Option<f64>> = (0..30).map(|n| Some(f64::from(n) / 10.0)).collect();
         for shape in [Shape::Lines, Shape::Stack] {
             let text = chart(shape, &values);
-            assert!(text.len() < 5_000, "{} bytes", text.len());
+            assert!(text.contains("<tr><td>12:29</td><td>29 created</td></tr>"), "{text}");
+            assert!(text.len() < 8_000, "{} bytes", text.len());
         }
     }
 

@@ -35,7 +35,7 @@ use tenure_domain::scopes::Expression;
 use tenure_engine::ops::bulk_jobs as ops;
 use tenure_store::clock;
 
-const JOBS_MAX: i64 = 50;
+const JOBS_MAX: usize = 50;
 /// Shown characters of the conditions of a job in the list.
 const CONDITIONS_CHARS: usize = 200;
 
@@ -106,13 +106,12 @@ pub(super) async fn jobs(app: Site, visit: Arc<Visit>) -> Result<Page, PageError
     visit.authorize(LIST)?;
     let before = visit.query("before").and_then(|before| before.parse().ok());
     let now = clock::get_now(&mut *app.engine.pool.acquire().await?).await?;
-    let found = ops::list(&app.engine.pool, before, JOBS_MAX).await?;
+    let (found, next) = ops::list(&app.engine.pool, before, JOBS_MAX).await?;
     let rows: Vec<Cells> = found.iter().map(|job| cells(&visit, job, now)).collect();
-    let last = found.last().filter(|_| i64::try_from(found.len()).is_ok_and(|count| count == JOBS_MAX));
     let note = html! {
         @if before.is_some() { a href=(visit.link("/jobs")) { "the newest" } " · " }
-        @match last {
-            Some(job) => { a href={ (visit.link("/jobs")) "?before=" (job.seq) "&refresh=off" } { "older ones" } }
+        @match next {
+            Some(seq) => { a href={ (visit.link("/jobs")) "?before=" (seq) "&refresh=off" } { "older ones" } }
             None => { (found.len()) }
         }
     };

@@ -89,6 +89,7 @@ async fn read(app: &Site, visit: &Visit, span: Span, urgent: &Urgent) -> Result<
     let mut conn = page::begin(&app.engine.pool).await?;
     let now = clock::get_now(&mut conn).await?;
     let mut queues = page::list_queues(&mut conn, sequenced, None).await?;
+    queue_rows::add_urgent(&mut conn, sequenced, urgent, &mut queues).await?;
     queues.retain(|queue| visit.may(listing_scope(&queue.name)));
     urgent.sort(&mut queues);
     let oldest = queue_rows::read_oldest(app, &mut conn, &queues).await?;

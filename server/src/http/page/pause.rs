@@ -172,6 +172,21 @@ fn until(minutes: &str, now: DateTime<Utc>) -> Result<Option<Timestamp>, PageErr
     Ok(Some(Timestamp::new(now + TimeDelta::minutes(*minutes))))
 }
 
+/// Resumes a paused queue. Empty without a login.
+pub(super) fn resume_button(visit: &Visit, queue: &TaskQueueId) -> Markup {
+    let Some(session) = &visit.session else { return html! {} };
+    html! {
+        @if visit.may(scope(queue)) {
+            form method="post" action={ (link(visit, queue)) "/resume" } {
+                input type="hidden" name="token" value=(session.form_token.as_str());
+                button type="submit" { "Resume" }
+            }
+        } @else {
+            span.lacking { button type="button" disabled { "Resume" } " needs " code { (scope(queue)) } }
+        }
+    }
+}
+
 /// Shows the pause, or a link to the form. Author and reason require the scope of getQueue.
 pub(super) fn shown(visit: &Visit, queue: &TaskQueueId, paused: Option<&Paused>, now: DateTime<Utc>) -> Markup {
     let session = visit.session.as_ref().filter(|_| visit.may(scope(queue)));
@@ -188,12 +203,7 @@ pub(super) fn shown(visit: &Visit, queue: &TaskQueueId, paused: Option<&Paused>,
                     }
                     "." @if let Some(reason) = paused.reason.as_ref().filter(|_| may_read) { " " q { (reason) } }
                 }
-                @if let Some(session) = session {
-                    form method="post" action={ (link) "/resume" } {
-                        input type="hidden" name="token" value=(session.form_token.as_str());
-                        button type="submit" { "Resume" }
-                    }
-                }
+                @if session.is_some() { (resume_button(visit, queue)) }
             }
         } @else if session.is_some() {
             div.actions { a.button href={ (link) "/pause" } { "Pause…" } }

@@ -1,13 +1,14 @@
 //! What needs somebody, on the overview and on the pages of queues, groups and workers.
 
 use maud::{Markup, html};
+use percent_encoding::utf8_percent_encode;
 use tenure_api::problems::{Problem, ProblemKind, ProblemObject, ProblemSeverity};
 
 use super::layout::{self, section};
 use super::overview::listing_scope;
-use super::pause::reading_scope;
+use super::pause::{reading_scope, resume_button};
 use super::state::Site;
-use super::visit::Visit;
+use super::visit::{SEGMENT, Visit};
 use tenure_domain::problems::reduce;
 
 const TITLE: &str = "What needs somebody";
@@ -43,7 +44,7 @@ pub(super) fn all(app: &Site, visit: &Visit) -> Markup {
         return section(TITLE, &note, &layout::empty(&nothing));
     }
     let body = html! {
-        (list(visit, &shown[..shown.len().min(OVERVIEW_MAX)]))
+        (list(visit, &shown[..shown.len().min(OVERVIEW_MAX)], |problem| help(visit, problem)))
         @if shown.len() > OVERVIEW_MAX {
             div.note { p { (shown.len() - OVERVIEW_MAX) " more: " code { "tenure problems" } " lists all of them." } }
         }
@@ -68,7 +69,8 @@ pub(super) fn about(app: &Site, visit: &Visit, is_about: impl Fn(&ProblemObject)
     if shown.is_empty() {
         return html! {};
     }
-    section(TITLE, &html! {}, &list(visit, &shown))
+    // The page has the buttons of its object.
+    section(TITLE, &html! {}, &list(visit, &shown, |_| html! {}))
 }
 
 /// Problems of servers, passes and the database. None if the facts were not read lately.
@@ -89,7 +91,7 @@ pub(super) fn listed(visit: &Visit, problems: &[Problem]) -> Markup {
     section(
         TITLE,
         &html! { @if shown.len() < problems.len() { (shown.len()) " of " (problems.len()) } },
-        &list(visit, shown),
+        &list(visit, shown, |problem| help(visit, problem)),
     )
 }
 
@@ -99,14 +101,41 @@ fn for_visitor(visit: &Visit, problem: &Problem) -> Problem {
     if hidden { reduce(problem) } else { problem.clone() }
 }
 
-fn list(visit: &Visit, problems: &[Problem]) -> Markup {
+fn list(visit: &Visit, problems: &[Problem], beside: impl Fn(&Problem) -> Markup) -> Markup {
     html! {
         ul.problems { @for problem in problems { li {
             (layout::state(problem.severity.as_str())) " " (problem.message)
             @if let Some(action) = &problem.action { p { (action) } }
             (links(visit, &problem.object))
+            (beside(problem))
         } } }
     }
+}
+
+/// The button or link that helps with a problem of a queue.
+fn help(visit: &Visit, problem: &Problem) -> Markup {
+    let Some(queue) = &problem.object.queue else { return html! {} };
+    let name = utf8_percent_encode(queue.as_str(), SEGMENT);
+    let (path, words) = match problem.kind {
+        ProblemKind::Paused => return html! { div.help { (resume_button(visit, queue)) } },
+        ProblemKind::NoWorker | ProblemKind::LosesWorkers => (format!("/workers?queue={name}"), "Its workers"),
+        ProblemKind::Quarantined => (format!("/workers?queue={name}&state=quarantined"), "Quarantined workers"),
+        ProblemKind::Fails => (format!("/tasks?queue={name}&state=failed"), "Failed tasks"),
+        ProblemKind::Deadlines => (
+            format!("/tasks?queue={name}&state=exception&reason=deadline-exceeded"),
+            "Tasks that missed their deadlines",
+        ),
+        ProblemKind::WaitsLong => (format!("/tasks?queue={name}&state=pending"), "Pending tasks"),
+        ProblemKind::HeldLong => (format!("/tasks?queue={name}&state=held"), "Held tasks"),
+        ProblemKind::Never
+        | ProblemKind::Scheduler
+        | ProblemKind::Refile
+        | ProblemKind::Database
+        | ProblemKind::Server
+        | ProblemKind::Pass
+        | ProblemKind::Subscription => return html! {},
+    };
+    html! { div.help { a.button href=(visit.link(&path)) { (words) } } }
 }
 
 fn links(visit: &Visit, object: &ProblemObject) -> Markup {

@@ -1,6 +1,6 @@
 //! Rows of queues, urgent ones first, with the cause that holds each.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use chrono::{DateTime, TimeDelta, Utc};
 use maud::{Markup, html};
@@ -18,11 +18,14 @@ use tenure_domain::policy::counts::Counted;
 use tenure_domain::policy::held_by::{self, LimitsNow};
 use tenure_domain::statistics::Step;
 use tenure_engine::problems::Found;
+use tenure_store::events::Sequenced;
 use tenure_store::page::{self, Oldest, QueueRow, WORKERS_COUNTED, WorkerStates};
 
 /// Parts of the line of the last hour.
 const PARTS: usize = 30;
 const PART: TimeDelta = TimeDelta::minutes(2);
+/// Queues with problems that are added to a list.
+const ADDED_MAX: usize = 30;
 
 /// Severity and kind of the most urgent problem of each queue, by name.
 pub(super) struct Urgent(HashMap<String, (ProblemSeverity, ProblemKind)>);
@@ -41,13 +44,39 @@ impl Urgent {
 
     /// Sorts queues with problems first, and otherwise keeps the order.
     pub(super) fn sort(&self, queues: &mut [QueueRow]) {
-        let rank = |queue: &QueueRow| match self.0.get(&queue.name) {
+        queues.sort_by_key(|queue| self.rank(&queue.name));
+    }
+
+    fn rank(&self, queue: &str) -> u8 {
+        match self.0.get(queue) {
             Some((ProblemSeverity::Now, _)) => 0,
             Some((ProblemSeverity::Known, _)) => 1,
             None => 2,
-        };
-        queues.sort_by_key(rank);
+        }
     }
+
+    /// Returns the most urgent queues with problems that are not among these, up to [`ADDED_MAX`].
+    fn missing(&self, queues: &[QueueRow]) -> Vec<&str> {
+        let listed: HashSet<&str> = queues.iter().map(|queue| queue.name.as_str()).collect();
+        let mut missing: Vec<&str> = self.0.keys().map(String::as_str).filter(|name| !listed.contains(name)).collect();
+        missing.sort_unstable_by_key(|name| (self.rank(name), *name));
+        missing.truncate(ADDED_MAX);
+        missing
+    }
+}
+
+/// Adds queues with problems that are not among the fullest and newest ones.
+pub(super) async fn add_urgent(
+    conn: &mut PgConnection,
+    sequenced: Sequenced,
+    urgent: &Urgent,
+    queues: &mut Vec<QueueRow>,
+) -> Result<(), sqlx::Error> {
+    let missing = urgent.missing(queues);
+    if !missing.is_empty() {
+        queues.extend(page::list_named_queues(conn, sequenced, &missing).await?);
+    }
+    Ok(())
 }
 
 /// Reads the ages of the oldest runs. None on timeout.
@@ -204,6 +233,16 @@ mod tests {
         urgent.sort(&mut queues);
         let names: Vec<&str> = queues.iter().map(|queue| queue.name.as_str()).collect();
         assert_eq!(names, ["a/fails", "a/paused", "a/full", "a/empty"]);
+    }
+
+    #[test]
+    fn most_urgent_missing_queues_are_added() {
+        let of = |n: usize, kind: ProblemKind| (format!("a/{n:02}"), (kind.severity(), kind));
+        let mut problems: HashMap<_, _> = (0..ADDED_MAX).map(|n| of(n, ProblemKind::Paused)).collect();
+        problems.extend([of(98, ProblemKind::Fails), of(99, ProblemKind::NoWorker)]);
+        let urgent = Urgent(problems);
+        let missing = urgent.missing(&[queue("a/98", 1), queue("b/1", 1)]);
+        assert_eq!((missing.len(), &missing[..3]), (ADDED_MAX, &["a/99", "a/00", "a/01"][..]));
     }
 
     #[test]

@@ -31,6 +31,9 @@ pub(super) async fn queues(app: Site, visit: Arc<Visit>) -> Result<Page, PageErr
     } else {
         page::list_queues(&mut conn, sequenced, None).await?
     };
+    if !by_name {
+        queue_rows::add_urgent(&mut conn, sequenced, &urgent, &mut queues).await?;
+    }
     let next = if by_name { cut(&mut queues) } else { None };
     queues.retain(|queue| visit.may(listing_scope(&queue.name)));
     if visit.session.is_none() && queues.is_empty() && !visit.may(any_queue()) {

@@ -268,7 +268,7 @@ mod tests {
             let text = trend.charts().into_string();
             assert_eq!(text.matches("<svg").count(), 3, "{text}");
             assert!(text.contains(": 5 created</title>") && !text.contains("NaN"), "{text}");
-            assert!(text.len() < 14_000, "{} bytes", text.len());
+            assert!(text.len() < 22_000, "{} bytes", text.len());
         }
     }
 }

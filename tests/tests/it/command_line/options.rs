@@ -6,12 +6,12 @@ use std::process::Stdio;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStderr};
 
 use super::interrupted::interruptible;
 use super::{QUEUE, account, answer, created, done, run, start_worker};
-use crate::rig::{Rig, TIMEOUT, refusal, stderr, stdout};
+use crate::rig::{Rig, TIMEOUT, definition, new_task, ok, refusal, stderr, stdout};
 
 /// The task that `task run` names first on standard error.
 fn task_in(stderr: &str) -> String {
@@ -139,10 +139,10 @@ async fn interrupted_run_cancels_its_task() {
     let (mut second, mut second_lines) = start(&rig, &coalesce);
     assert_eq!(task_in(&next_with(&mut second_lines, "task ").await), task);
     interrupt(&second);
-    next_with(&mut second_lines, "existed before and is not canceled").await;
+    next_with(&mut second_lines, "existed before and is not cancelled").await;
     assert_eq!(second.wait().await.unwrap().code(), Some(130));
     interrupt(&child);
-    next_with(&mut lines, &format!("task {task} is canceled")).await;
+    next_with(&mut lines, &format!("task {task} is cancelled")).await;
     assert_eq!(child.wait().await.unwrap().code(), Some(130));
     let status: Value = answer(&rig, &["task", "show", &task]).await["status"].take();
     assert_eq!((&status["state"], &status["runs"][0]["reasonResolved"]), (&json!("exception"), &json!("canceled")));
@@ -152,16 +152,58 @@ fn interrupt(child: &Child) {
     kill(Pid::from_raw(i32::try_from(child.id().unwrap()).unwrap()), Signal::SIGINT).unwrap();
 }
 
+/// A reader that stops reading blocks the command, which must end nevertheless.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn interrupted_download_to_output_ends() {
+    let rig = Rig::start().await;
+    let _worker = start_worker(&rig);
+    // More than a pipe holds.
+    let make = ["task", "run", "-q", QUEUE, "--artifact", "zeros=public/zeros", "--", "sh", "-c"];
+    let output = run(&rig, &[&make[..], &["head -c 4000000 /dev/zero > zeros"]].concat()).await;
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let task = task_in(&stderr(&output));
+    for (signal, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143)] {
+        let mut command = interruptible();
+        command.args(["task", "download", &task, "public/zeros", "-o", "-"]).envs(account(&rig));
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
+        let mut out = child.stdout.take().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        tokio::time::timeout(TIMEOUT, out.read_u8()).await.unwrap().unwrap();
+        kill(Pid::from_raw(i32::try_from(child.id().unwrap()).unwrap()), signal).unwrap();
+        next_with(&mut lines, "interrupted").await;
+        let ended = tokio::time::timeout(TIMEOUT, child.wait()).await;
+        let status = ended.unwrap_or_else(|_| panic!("the download goes on after {signal}")).unwrap();
+        assert_eq!(status.code(), Some(code), "{signal}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn task_list_has_conditions_on_project_and_end() {
+    let rig = Rig::start().await;
+    let (mut body, task) = (definition(QUEUE), new_task());
+    body["projectId"] = json!("acme");
+    ok(rig.create(task, &body).await);
+    rig.create_one(QUEUE).await;
+    for (conditions, number) in
+        [(&["--project", "acme"][..], 1), (&["--project", "none", "--since", "1h"], 1), (&["--until", "1h"], 0)]
+    {
+        let listed = answer(&rig, &[&["task", "list", "--queue", QUEUE], conditions].concat()).await;
+        assert_eq!(listed["tasks"].as_array().map(Vec::len), Some(number), "{conditions:?}: {listed}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn command_says_why_nothing_starts() {
     let rig = Rig::start().await;
     done(&rig, &["queue", "pause", QUEUE, "--reason", "the disks are full"]).await;
     let task = created(&rig, &["--", "true"]).await;
     let later = created(&rig, &["--after", &task, "--", "true"]).await;
+    let last = created(&rig, &["--after", &task, "--", "true"]).await;
     let commands = [
         (&["task", "run", "-q", QUEUE, "--", "true"][..], "(the disks are full)"),
         (&["task", "wait", &task, &later], "(the disks are full)"),
         (&["task", "wait", &later], "It waits for 1 task"),
+        (&["task", "wait", &later, &last], "It waits for 1 task"),
         (&["task", "logs", "-f", &task], "(the disks are full)"),
         (&["task", "logs", "-f", &later], "It waits for 1 task"),
     ];

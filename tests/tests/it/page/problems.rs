@@ -97,6 +97,7 @@ async fn tasks_without_worker_are_a_problem() {
     assert_eq!(problem["object"], json!({"queue": QUEUE}));
     let cookie = log_in(&rig, &rig.root).await;
     shows(&get(&rig, "/queue/trouble/linux", Some(&cookie)).await, &["What needs somebody", words]);
+    shows(&get(&rig, "/", Some(&cookie)).await, &["href=\"/workers?queue=trouble%2Flinux\">Its workers</a>"]);
     assert_eq!(rig.claim(QUEUE, 1).await.len(), 1);
     ends(&rig, "no-worker", words).await;
 }
@@ -241,7 +242,11 @@ async fn paused_queue_is_a_known_problem() {
     let reduced = ok(reduced)["problems"].clone();
     assert_eq!(reduced[0]["message"], "trouble/linux is paused.");
     assert_eq!(reduced[0].get("action"), None);
-    hides(&get(&rig, "/", None).await, &["by root", "Xcode"]);
+    hides(&get(&rig, "/", None).await, &["by root", "Xcode", "Resume"]);
+    let root = log_in(&rig, &rig.root).await;
+    shows(&get(&rig, "/", Some(&root)).await, &["action=\"/queue/trouble/linux/resume\"", "Resume</button></form>"]);
+    let reader = get(&rig, "/", Some(&log_in(&rig, &reader).await)).await;
+    shows(&reader, &["disabled>Resume</button> needs <code>tenure:manage-queue:trouble/linux</code>"]);
     ok(rig.call("POST", &format!("{path}/resume"), None).await);
     ends(&rig, "paused", words).await;
 }

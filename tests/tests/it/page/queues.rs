@@ -261,3 +261,32 @@ async fn schedulers_of_queue_need_scope_to_list_servers() {
     let shown = get(&rig, page, Some(&root)).await;
     shows(&shown, &["No live server schedules this queue now", "state standby"]);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn queue_with_problem_is_listed_beyond_fullest() {
+    let rig = Rig::start().await;
+    rig.create_one(QUEUE).await;
+    let task = |n: usize| {
+        json!({"taskQueueId": format!("many/q{n}"), "payload": {"command": [["true"]]},
+            "deadline": crate::rig::minutes_from_now(60)})
+    };
+    // More than the lists read.
+    let body = json!({"tasks": (0..205).map(task).collect::<Vec<_>>()});
+    ok(rig.call("POST", &format!("{TENURE_API}/tasks"), Some(&body)).await);
+    let root = log_in(&rig, &rig.root).await;
+    let link = "href=\"/queue/page/queue\"";
+    crate::rig::eventually("all queues are counted", async || {
+        let page = get(&rig, "/queues", Some(&root)).await;
+        (page.text().contains("fullest and newest") && !page.text().contains(link)).then_some(())
+    })
+    .await;
+    ok(rig.call("POST", &format!("{TENURE_API}/queues/page%2Fqueue/pause"), Some(&json!({}))).await);
+    for path in ["/queues", "/"] {
+        crate::rig::eventually(&format!("{path} lists the queue"), async || {
+            let page = get(&rig, path, Some(&root)).await.text();
+            let rows = page.split_once("<table").is_some_and(|(_, rows)| rows.contains(link));
+            rows.then_some(())
+        })
+        .await;
+    }
+}

@@ -129,7 +129,7 @@ async fn check_rights(
 }
 
 /// Ends a job before all tasks were tried.
-async fn fail(engine: &Engine, job: &Job, why: &str) -> Result<Sliced, OpError> {
+pub(super) async fn fail(engine: &Engine, job: &Job, why: &str) -> Result<Sliced, OpError> {
     let mut conn = engine.background_pool.acquire().await?;
     let mut transaction = conn.begin().await?;
     if !bulk_jobs::lock_slice(&mut transaction, job.id, job.progress.slices).await? {

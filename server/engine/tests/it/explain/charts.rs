@@ -33,7 +33,7 @@ const FILL: &str = "
         SELECT q.id, 'g', 'w' || n, now(), now() + interval '10 min', now() + interval '1 day', now() + interval '1 day'
         FROM task_queues q, generate_series(1, 3) n;";
 
-const STATEMENTS: [&str; 10] = [
+const STATEMENTS: [&str; 11] = [
     "page_trends",
     "list_statistics",
     "page_failed",
@@ -44,6 +44,7 @@ const STATEMENTS: [&str; 10] = [
     "list_limits",
     "page_queues_by_name",
     "page_queues_by_name from the middle",
+    "page_named_queues",
 ];
 
 async fn run(conn: &mut PgConnection, statement: &str, queues: &[i32]) {
@@ -91,6 +92,11 @@ async fn run(conn: &mut PgConnection, statement: &str, queues: &[i32]) {
         "page_queues_by_name from the middle" => {
             let rows = page::list_queues_by_name(conn, Sequenced::default(), "many/q5", 41).await.unwrap();
             assert!(rows.len() == 41 && rows.is_sorted_by_key(|row| row.name.clone()));
+        }
+        "page_named_queues" => {
+            let named = page::list_named_queues(conn, Sequenced::default(), &["many/q7", "many/q5", "none"]).await;
+            let names: Vec<String> = named.unwrap().into_iter().map(|queue| queue.name).collect();
+            assert_eq!(names, ["many/q5", "many/q7"]);
         }
         other => unreachable!("{other}"),
     }

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use maud::{Markup, html};
 use sqlx::PgConnection;
 
-use super::{LIST_CLIENTS, refused, scopes};
+use super::{LIST_CLIENTS, refused, refused_by, scopes};
 use crate::auth::role_of_client;
 use crate::http::page::error::PageError;
 use crate::http::page::layout::{self, section, table};
@@ -12,10 +12,11 @@ use crate::http::page::visit::Visit;
 use tenure_domain::roles::{Resolver, Search, Way};
 use tenure_domain::scopes::{Expression, valid_pattern};
 use tenure_engine::ops::clients::check_client_id;
-use tenure_store::clients::{self, ClientInfo};
+use tenure_store::clients;
+use tenure_store::page::{self, ClientScopes, ListedScopes};
 
 /// Clients that are searched for a scope.
-const CLIENTS_READ: i64 = 1_000;
+const CLIENTS_READ: usize = 1_000;
 const CLIENTS_SHOWN: usize = 40;
 /// Roles may form long chains.
 const STEPS_SHOWN: usize = 6;
@@ -62,8 +63,8 @@ fn denied(visit: &Visit, required: &Expression) -> Markup {
 }
 
 /// Every client may assume the role that is named after it.
-fn own_scopes(client: &ClientInfo) -> impl Iterator<Item = String> {
-    client.scopes.iter().cloned().chain([role_of_client(&client.client_id)])
+fn own_scopes(client_id: &str, scopes: &[String]) -> impl Iterator<Item = String> {
+    scopes.iter().cloned().chain([role_of_client(client_id)])
 }
 
 async fn of_client(
@@ -87,12 +88,12 @@ async fn of_client(
         @if let Some(state) = refused(&client, now) { p.warning { "The client is " (state) ": it may do nothing." } }
     };
     let Some(scope) = scope else {
-        return Ok(html! { (warning) (scopes::expanded(resolver, own_scopes(&client))) });
+        return Ok(html! { (warning) (scopes::expanded(resolver, own_scopes(id, &client.scopes))) });
     };
     let answer = if resolver.of_every_caller().allows(scope) {
         everyone(scope)
     } else {
-        let found = resolver.find_way(own_scopes(&client), scope, SEARCHED_MAX).way;
+        let found = resolver.find_way(own_scopes(id, &client.scopes), scope, SEARCHED_MAX).way;
         html! {
             @match &found {
                 Way::Through(way) => { b { "Yes, " code { (id) } " may." } " " (steps(way)) }
@@ -121,7 +122,7 @@ fn steps(way: &[String]) -> Markup {
 
 /// Clients that have a scope.
 struct Found {
-    clients: Vec<(ClientInfo, Vec<String>)>,
+    clients: Vec<(ClientScopes, Vec<String>)>,
     /// Clients whose roles were too large to be searched.
     skipped: usize,
     searched: usize,
@@ -142,9 +143,9 @@ async fn who_may(
     if resolver.of_every_caller().allows(scope) {
         return Ok(say(&everyone(scope)));
     }
-    // One more than searched, to detect further clients.
-    let all = clients::list(conn, "", None, Some(CLIENTS_READ + 1)).await?;
-    let found = search(all, scope, resolver).await;
+    let bytes_max = i64::try_from(SEARCHED_MAX).unwrap_or(i64::MAX);
+    let listed = page::list_client_scopes(conn, CLIENTS_READ, bytes_max).await?;
+    let found = search(listed, scope, resolver).await;
     let note = html! {
         (found.clients.len()) " of " (found.searched) " clients"
         @if found.is_cut { ", the first ones by id" }
@@ -154,14 +155,14 @@ async fn who_may(
     if found.clients.is_empty() {
         return Ok(section("Answer", &note, &layout::empty(&nobody(&found, scope))));
     }
-    let cells = |(client, way): &(ClientInfo, Vec<String>)| {
+    let cells = |(client, way): &(ClientScopes, Vec<String>)| {
         let id = &client.client_id;
         vec![
             (
                 "Client",
                 html! {
                     a href=(visit.link_to("client", &[id])) { (id) }
-                    @if let Some(state) = refused(client, now) { " " (layout::state(state)) }
+                    @if let Some(state) = refused_by(client.disabled, client.expires, now) { " " (layout::state(state)) }
                 },
             ),
             ("By", layout::said(&steps(way))),
@@ -178,15 +179,14 @@ fn nobody(found: &Found, scope: &str) -> Markup {
 }
 
 /// Yields after each client.
-async fn search(all: Vec<ClientInfo>, scope: &str, resolver: &Resolver) -> Found {
-    let most = usize::try_from(CLIENTS_READ).unwrap_or(usize::MAX);
-    let number = all.len();
-    let mut found = Found { clients: Vec::new(), skipped: 0, searched: 0, is_cut: false };
+async fn search(listed: ListedScopes, scope: &str, resolver: &Resolver) -> Found {
+    let mut found = Found { clients: Vec::new(), skipped: 0, searched: 0, is_cut: listed.is_cut };
     let mut left = SEARCHED_MAX;
-    for client in all.into_iter().take(most) {
-        let Search { way, size } = resolver.find_way(own_scopes(&client), scope, left);
+    for client in listed.clients {
+        let Search { way, size } = resolver.find_way(own_scopes(&client.client_id, &client.scopes), scope, left);
         // The whole answer, and not only this client, is too large.
         if way == Way::TooLarge && left < SEARCHED_MAX {
+            found.is_cut = true;
             break;
         }
         found.searched += 1;
@@ -198,32 +198,26 @@ async fn search(all: Vec<ClientInfo>, scope: &str, resolver: &Resolver) -> Found
         }
         tokio::task::yield_now().await;
     }
-    found.is_cut = found.searched < number;
     found
 }
 
 #[cfg(test)]
 mod tests {
-    use tenure_api::dates::Timestamp;
     use tenure_domain::roles::RoleScopes;
-    use tenure_engine::clock::real_now;
 
     use super::*;
 
-    fn client(id: &str, scopes: &[&str]) -> ClientInfo {
-        let now = Timestamp::new(real_now());
-        ClientInfo {
+    fn client(id: &str, scopes: &[&str]) -> ClientScopes {
+        ClientScopes {
             client_id: id.to_owned(),
             scopes: scopes.iter().map(|&scope| scope.to_owned()).collect(),
-            description: String::new(),
-            expires: None,
-            delete_on_expiration: false,
             disabled: false,
-            created: now,
-            last_modified: now,
-            last_rotated: now,
-            last_date_used: now,
+            expires: None,
         }
+    }
+
+    fn listed(clients: impl IntoIterator<Item = ClientScopes>) -> ListedScopes {
+        ListedScopes { clients: clients.into_iter().collect(), is_cut: false }
     }
 
     #[tokio::test]
@@ -234,7 +228,7 @@ mod tests {
         };
         let resolver = Resolver::new([role("client-id:b", &["x:*"]), role("team", &["x:1"])]);
         let all = [client("a", &["y"]), client("b", &[]), client("c", &["assume:team"]), client("d", &["x:2"])];
-        let found = search(all.into(), "x:1", &resolver).await;
+        let found = search(listed(all), "x:1", &resolver).await;
         let ways: Vec<(&str, &[String])> =
             found.clients.iter().map(|(client, way)| (client.client_id.as_str(), way.as_slice())).collect();
         let expected: [(&str, &[String]); 2] = [
@@ -269,8 +263,8 @@ mod tests {
     async fn search_of_large_roles_is_cut() {
         let scopes = (0..2_000).map(|n| format!("{n}:{}", "x".repeat(1_000))).collect();
         let resolver = Resolver::new([RoleScopes { role_id: "large".to_owned(), scopes }]);
-        let all: Vec<ClientInfo> = (0..100).map(|n| client(&format!("c{n}"), &["assume:large"])).collect();
-        let found = search(all, "none", &resolver).await;
+        let all = (0..100).map(|n| client(&format!("c{n}"), &["assume:large"]));
+        let found = search(listed(all), "none", &resolver).await;
         assert!(found.is_cut && (1..10).contains(&found.searched), "{}", found.searched);
     }
 }

@@ -190,7 +190,7 @@ pub(super) async fn rerun_form(order: &Order<'_>) -> Result<Form, PageError> {
     }
     let about = html! {
         p.warning {
-            "Failed: " (number(counts[0])) " Ended as exceptions, canceled ones among them: " (number(counts[1]))
+            "Failed: " (number(counts[0])) " Ended as exceptions, cancelled ones among them: " (number(counts[1]))
             " Each task gets a new run."
         }
         p.dim { (BACKGROUND) }
