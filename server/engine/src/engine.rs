@@ -288,8 +288,8 @@ impl Engine {
     }
 
     pub fn submit_parts(&self) -> submit::Parts<'_> {
-        let Self { pool, notifiers, sequencer, .. } = self;
-        submit::Parts { pool, notifiers, sequenced: sequencer.reached() }
+        let Self { pool, queues, notifiers, sequencer, .. } = self;
+        submit::Parts { pool, queues, notifiers, sequenced: sequencer.reached() }
     }
 
     pub fn task_list_parts(&self) -> task_list::Parts<'_> {

@@ -207,8 +207,8 @@ pub async fn trigger(parts: Parts<'_>, name: &str, key: Option<&Key>) -> Result<
             other => other?,
         }
     }
-    let Parts { pool, notifiers, sequenced, .. } = parts;
-    let submitted = submit(submit::Parts { pool, notifiers, sequenced }, &graph, key).await?;
+    let Parts { pool, queues, notifiers, sequenced, .. } = parts;
+    let submitted = submit(submit::Parts { pool, queues, notifiers, sequenced }, &graph, key).await?;
     submitted.tasks.first().map(|submitted| submitted.task.id).ok_or(OpError::Unavailable)
 }
 

@@ -1,6 +1,7 @@
 //! Creates tasks in one transaction, all or none, by the statement and rules of createTask.
 
 mod guards;
+mod plain;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -19,6 +20,7 @@ use crate::notifiers::{Effects, Notifiers};
 use crate::statistics::Creation;
 use crate::traces;
 use guards::Guards;
+use plain::Plain;
 use tenure_domain::create::{Awaited, NewTask, dependency_refusal};
 use tenure_domain::policy::guard::Decision;
 use tenure_domain::submit::{Defaults, DefaultsQuery, Graph};
@@ -27,7 +29,7 @@ use tenure_store::dependencies::{self, Edge, Required, Wanted};
 use tenure_store::events::Sequenced;
 use tenure_store::failure::{Class, classify};
 use tenure_store::idempotency::{self, Keyed, StoredSubmission};
-use tenure_store::queues::Key as QueueKey;
+use tenure_store::queues::{Key as QueueKey, Queues};
 use tenure_store::transitions::create::{self, Created, Member};
 use tenure_store::{clock, groups, queues, session, submission_defaults, tasks};
 
@@ -62,6 +64,7 @@ pub struct SubmittedTask {
 #[derive(Clone, Copy)]
 pub struct Parts<'a> {
     pub pool: &'a PgPool,
+    pub queues: &'a Queues,
     pub notifiers: &'a Notifiers,
     /// Position after which counter changes are read.
     pub sequenced: Sequenced,
@@ -86,8 +89,10 @@ pub async fn read_defaults(
 
 /// Creates the tasks. If the key was used before, returns its tasks in their present state.
 pub async fn submit(parts: Parts<'_>, graph: &Graph, key: Option<&Key>) -> Result<Submitted, OpError> {
+    // Before a connection is taken: this may need one.
+    let plain = Plain::of(parts, graph).await?;
     for _ in 0..TRIES_MAX {
-        match attempt(parts, graph, key).await {
+        match attempt(parts, graph, plain.as_ref(), key).await {
             Ok(Some(submitted)) => return Ok(submitted),
             Ok(None) => {}
             Err(SubmitError::Refused(error)) => {
@@ -119,7 +124,12 @@ impl From<sqlx::Error> for SubmitError {
 
 /// Runs one transaction. `None` requires a new attempt: another server interfered, or a new queue
 /// got no key.
-async fn attempt(parts: Parts<'_>, graph: &Graph, key: Option<&Key>) -> Result<Option<Submitted>, SubmitError> {
+async fn attempt(
+    parts: Parts<'_>,
+    graph: &Graph,
+    plain: Option<&Plain>,
+    key: Option<&Key>,
+) -> Result<Option<Submitted>, SubmitError> {
     let mut conn = parts.pool.acquire().await?;
     let mut transaction = conn.begin().await?;
     if let Some(key) = key {
@@ -130,6 +140,12 @@ async fn attempt(parts: Parts<'_>, graph: &Graph, key: Option<&Key>) -> Result<O
         }
     }
     session::plan_as_hot(&mut transaction).await?;
+    if let Some(plain) = plain
+        && let Some(stored) = plain.store(&mut transaction, graph).await?
+    {
+        parts.notifiers.commit(transaction, plain.effects(graph, &stored)).await?;
+        return Ok(Some(plain::submitted(graph, &stored)));
+    }
     guards::lock_names(&mut transaction, graph).await?;
     // Waits for transactions that purge or extend the group.
     groups::lock(&mut transaction, graph.group.uuid()).await?;
@@ -177,6 +193,11 @@ async fn create(
     for mut row in outcome.stored {
         row.member = plan.valid[row.member];
         plan.stored.insert(row.member, row);
+    }
+    for row in plan.stored.values() {
+        if let Some(key) = queues.get(&graph.entries[row.member].task.queue) {
+            parts.queues.note_ruled(key.id, row.ruled);
+        }
     }
     let Some(tasks) = answers(&mut transaction, graph, queues, &plan).await? else { return Ok(None) };
     let edges = plan.edges(graph, &tasks);
