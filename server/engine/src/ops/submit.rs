@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use sqlx::{Connection, PgConnection, PgPool, Postgres, Transaction};
+use sqlx::{PgConnection, PgPool, Postgres, Transaction};
 use tenure_api::ids::{TaskGroupId, TaskId, TaskQueueId};
 use tenure_api::states::Requires;
 use uuid::Uuid;
@@ -131,7 +131,7 @@ async fn attempt(
     key: Option<&Key>,
 ) -> Result<Option<Submitted>, SubmitError> {
     let mut conn = parts.pool.acquire().await?;
-    let mut transaction = conn.begin().await?;
+    let mut transaction = session::begin_as_hot(&mut conn).await?;
     if let Some(key) = key {
         let keyed = Keyed { client_id: &key.client_id, key: &key.key, digest: &key.digest };
         let ids = graph.ids();
@@ -139,7 +139,6 @@ async fn attempt(
             return replay(&mut transaction, graph, key, known).await.map(Some);
         }
     }
-    session::plan_as_hot(&mut transaction).await?;
     if let Some(plain) = plain
         && let Some(stored) = plain.store(&mut transaction, graph).await?
     {
