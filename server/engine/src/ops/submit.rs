@@ -2,9 +2,11 @@
 
 mod guards;
 mod plain;
+mod ticks;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -32,6 +34,8 @@ use tenure_store::idempotency::{self, Keyed, StoredSubmission};
 use tenure_store::queues::{Key as QueueKey, Queues};
 use tenure_store::transitions::create::{self, Created, Member};
 use tenure_store::{clock, groups, queues, session, submission_defaults, tasks};
+
+pub use ticks::{SubmissionTicks, SubmitTasks};
 
 pub const KEY_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
 /// Tries of a submission that meets locks.
@@ -66,6 +70,8 @@ pub struct Parts<'a> {
     pub pool: &'a PgPool,
     pub queues: &'a Queues,
     pub notifiers: &'a Notifiers,
+    /// Without it, each submission has its own transaction.
+    pub ticks: Option<&'a SubmissionTicks>,
     /// Position after which counter changes are read.
     pub sequenced: Sequenced,
 }
@@ -88,9 +94,17 @@ pub async fn read_defaults(
 }
 
 /// Creates the tasks. If the key was used before, returns its tasks in their present state.
-pub async fn submit(parts: Parts<'_>, graph: &Graph, key: Option<&Key>) -> Result<Submitted, OpError> {
+pub async fn submit(parts: Parts<'_>, graph: &Arc<Graph>, key: Option<&Key>) -> Result<Submitted, OpError> {
     // Before a connection is taken: this may need one.
-    let plain = Plain::of(parts, graph).await?;
+    let mut plain = Plain::of(parts, graph).await?;
+    if key.is_none()
+        && plain.is_some()
+        && let Some(place) = parts.ticks.and_then(|ticks| ticks.reserve(graph))
+        && let Some(plain) = plain.take()
+        && let Some(submitted) = place.submit(graph, plain).await?
+    {
+        return Ok(submitted);
+    }
     for _ in 0..TRIES_MAX {
         match attempt(parts, graph, plain.as_ref(), key).await {
             Ok(Some(submitted)) => return Ok(submitted),
@@ -142,7 +156,9 @@ async fn attempt(
     if let Some(plain) = plain
         && let Some(stored) = plain.store(&mut transaction, graph).await?
     {
-        parts.notifiers.commit(transaction, plain.effects(graph, &stored)).await?;
+        let mut effects = Effects::default();
+        plain.add_effects(graph, &stored, &mut effects);
+        parts.notifiers.commit(transaction, effects).await?;
         return Ok(Some(plain::submitted(graph, &stored)));
     }
     guards::lock_names(&mut transaction, graph).await?;

@@ -23,11 +23,11 @@ const COLLIDE: &str = "
     CREATE TRIGGER collide BEFORE INSERT ON task_queues FOR EACH ROW WHEN (NEW.name = 'proj/new')
         EXECUTE FUNCTION collide()";
 
-fn graph(body: &Value) -> Graph {
+fn graph(body: &Value) -> Arc<Graph> {
     let defaults = Defaults::default();
     let origin = Origin { now: real_now(), client_id: "me", root_url: "https://tenure.example", defaults: &defaults };
     let draw = || TaskId::from_random(tenure_store::secrets::random());
-    Graph::of_several(serde_json::from_str(&body.to_string()).unwrap(), origin, draw).unwrap()
+    Arc::new(Graph::of_several(serde_json::from_str(&body.to_string()).unwrap(), origin, draw).unwrap())
 }
 
 async fn send(queue: &Queue, body: &Value) -> Result<Submitted, OpError> {
@@ -223,5 +223,70 @@ async fn policy_is_stamped_on_submitted_runs() {
     }
     // By the general statement, which finds that there is no policy, and then without it.
     assert_eq!(number(database.pool(), "SELECT count(*) FROM pending WHERE bytes IS NOT NULL").await, 4);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn waiting_worker_claims_in_transaction_of_submission() {
+    let (database, queue) = start().await;
+    queue.key(QUEUE).await;
+    let tried = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle' AND query LIKE '-- claim_work%'";
+    let together = "SELECT count(*) FROM tasks t JOIN claims c ON c.id = t.id AND c.xmin::text = t.xmin::text";
+    let mut is_so = false;
+    for _ in 0..20 {
+        let claim = queue.claim_work(QUEUE, "worker", 2, Duration::from_secs(20));
+        let sent = async {
+            // The worker waits or is about to.
+            eventually("the worker waits", async || number(database.pool(), tried).await > 0).await;
+            send(&queue, &json!({"tasks": tasks(2)})).await.unwrap()
+        };
+        let (claim, sent) = tokio::join!(claim, sent);
+        let claim = claim.unwrap();
+        claim.delivery.delivered();
+        assert_eq!(claim.claims.iter().map(|claim| claim.task.id).collect::<Vec<_>>(), ids(&sent));
+        is_so = is_so || number(database.pool(), together).await > 0;
+    }
+    assert!(is_so, "created and claimed by two transactions");
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn large_submission_does_not_wait_for_ticks() {
+    let (database, queue) = start().await;
+    queue.key(QUEUE).await;
+    let ticks = "SELECT count(*) FROM pg_stat_activity
+                 WHERE datname = current_database() AND application_name LIKE 'tenure/% hot' AND query LIKE '-- create_task_in_group%'";
+    let large = send(&queue, &json!({"tasks": tasks(300)})).await.unwrap();
+    assert_eq!(number(database.pool(), TASKS).await, 300);
+    assert_eq!(number(database.pool(), ticks).await, 0);
+    send(&queue, &json!({"tasks": tasks(2)})).await.unwrap();
+    // It was the only statement of its tick.
+    eventually("the statement has ended", async || number(database.pool(), ticks).await == 1).await;
+    assert_eq!(claim_now(&queue, 2).await, ids(&large)[..2]);
+    finish(database, queue).await;
+}
+
+#[tokio::test]
+async fn failed_tick_stores_no_submission_twice() {
+    let (database, queue) = start().await;
+    queue.key(QUEUE).await;
+    // Every other statement fails, in a tick or by itself.
+    run_sql(
+        database.pool(),
+        "CREATE SEQUENCE inserts;
+         CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             IF nextval('inserts') % 2 = 1 THEN RAISE serialization_failure; END IF;
+             RETURN NULL;
+         END $$;
+         CREATE TRIGGER fail AFTER INSERT ON task_groups FOR EACH ROW EXECUTE FUNCTION fail()",
+    )
+    .await;
+    let bodies: Vec<Value> = (0..8).map(|_| json!({"tasks": tasks(2)})).collect();
+    let sent = join_all(bodies.iter().map(|body| send(&queue, body))).await;
+    let mut stored: Vec<TaskId> = sent.iter().flatten().flat_map(ids).collect();
+    stored.sort();
+    stored.dedup();
+    assert_eq!(number(database.pool(), TASKS).await, i64::try_from(stored.len()).unwrap());
+    assert!(!stored.is_empty(), "{sent:?}");
     finish(database, queue).await;
 }

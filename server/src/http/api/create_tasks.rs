@@ -112,7 +112,7 @@ fn describe(operation: Operation, sample: &Sample) -> Operation {
 async fn create_tasks(app: Api, call: Arc<Call>) -> Result<Response, ApiError> {
     call.no_query()?;
     let key = idempotency_key(&call, || digest(&call))?;
-    let graph = read(&app, &call, key.as_ref()).await?;
+    let graph = Arc::new(read(&app, &call, key.as_ref()).await?);
     for (n, entry) in graph.entries.iter().enumerate() {
         call.authorize(&create_task::values(&entry.task)).map_err(|error| error.at(&graph.place(n)))?;
     }

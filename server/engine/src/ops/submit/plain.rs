@@ -6,6 +6,7 @@ use std::collections::{BTreeSet, HashMap};
 use sqlx::PgConnection;
 use tenure_api::ids::TaskQueueId;
 use tenure_domain::submit::{Graph, GraphTask};
+use tenure_domain::traces::SpanContext;
 use tenure_store::hot::statement::{Rows, Run, Statement};
 use tenure_store::transitions::create::{self, Created, Ids, Member};
 
@@ -21,6 +22,8 @@ const QUEUES_MAX: usize = 16;
 pub(super) struct Plain {
     /// Keys of the entries' queues.
     queues: Vec<i32>,
+    /// For the traces of the tasks.
+    link: Option<SpanContext>,
 }
 
 impl Plain {
@@ -41,10 +44,10 @@ impl Plain {
             keys.insert(&task.queue, key);
         }
         let queues = graph.entries.iter().filter_map(|entry| keys.get(&entry.task.queue).copied());
-        Ok(Some(Self { queues: queues.collect() }))
+        Ok(Some(Self { queues: queues.collect(), link: traces::link_of_new_task() }))
     }
 
-    /// Stores all tasks or none. Returns their rows in the order of the entries.
+    /// Stores all tasks or none.
     pub(super) async fn store(
         &self,
         conn: &mut PgConnection,
@@ -54,7 +57,7 @@ impl Plain {
         decode(&conn.run_one(&statement).await?, graph)
     }
 
-    fn statement(&self, graph: &Graph) -> Option<Statement> {
+    pub(super) fn statement(&self, graph: &Graph) -> Option<Statement> {
         let entries = graph.entries.iter().zip(&self.queues);
         let members: Vec<Member<'_>> =
             entries.map(|(entry, &queue)| Member { task: &entry.task, queue, waits: false, ruled: false }).collect();
@@ -62,21 +65,25 @@ impl Plain {
         create::statement_of_all(&members, if is_given { Ids::Given } else { Ids::Drawn })
     }
 
-    pub(super) fn effects(&self, graph: &Graph, stored: &[Created]) -> Effects {
-        let link = traces::link_of_new_task();
+    /// A queue in which the tasks become claimable.
+    pub(super) fn queue(&self) -> Option<i32> {
+        self.queues.first().copied()
+    }
+
+    pub(super) fn add_effects(&self, graph: &Graph, stored: &[Created], effects: &mut Effects) {
         let creation = |(n, row): (usize, &Created)| Creation {
             queue: self.queues[n],
             task: graph.entries[n].task.id.uuid(),
             at: row.now,
-            link,
+            link: self.link,
         };
-        let created = stored.iter().enumerate().map(creation).collect();
-        let queues: BTreeSet<i32> = self.queues.iter().copied().collect();
-        Effects { created, ..Effects::claimable(queues) }
+        effects.created.extend(stored.iter().enumerate().map(creation));
+        effects.claimable.extend(self.queues.iter().copied().collect::<BTreeSet<i32>>());
     }
 }
 
-fn decode(rows: &Rows, graph: &Graph) -> Result<Option<Vec<Created>>, sqlx::Error> {
+/// Returns the stored tasks in the order of the entries, if all were stored.
+pub(super) fn decode(rows: &Rows, graph: &Graph) -> Result<Option<Vec<Created>>, sqlx::Error> {
     let mut stored = create::decode(rows)?.stored;
     stored.sort_unstable_by_key(|row| row.member);
     Ok((stored.len() == graph.entries.len()).then_some(stored))
